@@ -22,10 +22,10 @@ from gpubench.stats import median
 from gpubench.testing.children import Children
 from gpubench.testing.fixture import Gpubench
 from gpubench.testing.progress import Progress
-from gpubench.testing.sitting import Options, Sitting, suite_of
+from gpubench.testing.session import MeasuringSession, Options, suite_of
 from gpubench.testing.verdicts import Baseline
 
-HEAVY = ("gpubench.model", "gpubench.testing.sitting", "numpy", "pandas", "pydantic", "rich", "typer", "cupy")
+HEAVY = ("gpubench.model", "gpubench.testing.session", "numpy", "pandas", "pydantic", "rich", "typer", "cupy")
 
 
 def pytest_in(folder, *words):
@@ -266,7 +266,7 @@ def clockwork(monkeypatch):
     """A session on the clockwork device."""
     facts = Facts(tuple(plugins.load("backends", "clockwork").devices()))
     monkeypatch.setattr(inventory, "facts", lambda: facts)
-    return Sitting(Options("", "quick", None, 1, (), ()), None, ["tests/test_it.py::test_it"])
+    return MeasuringSession(Options("", "quick", None, 1, (), ()), None, ["tests/test_it.py::test_it"])
 
 
 def spending(device, seconds):
@@ -291,7 +291,7 @@ def test_the_summary_says_how_many_cases_were_decided(clockwork, tmp_path):
     before = clockwork.measure(spending(clockwork.device, 0.25), make.case())
     base = files.write(tmp_path / "base.jsonl", before, manifest=clockwork._manifest)
     node = "tests/test_it.py::test_it"
-    again = Sitting(Options("", "quick", None, 1, (str(base),), ()), None, [node])
+    again = MeasuringSession(Options("", "quick", None, 1, (str(base),), ()), None, [node])
     assert not again.judge(again.measure(spending(again.device, 0.5), make.case()), node).fails
     few = "1 and 1 processes do not show the noise between processes"
     assert again.end()[1:] == [
@@ -331,7 +331,7 @@ def test_whatever_a_check_raises_leaves_the_device_as_it_was(clockwork):
 
 def test_fewer_than_one_replicate_is_refused():
     with pytest.raises(UsageError, match="at least 1 is needed"):
-        Sitting(Options("", "quick", None, 0, (), ()), None, [])
+        MeasuringSession(Options("", "quick", None, 0, (), ()), None, [])
 
 
 # ---- names
@@ -443,7 +443,7 @@ def test_a_quiet_pytest_tells_no_progress():
 def test_a_baseline_that_is_not_there_is_told_of_before_anything_is_measured(clockwork, monkeypatch):
     monkeypatch.setattr(Children, "measure", lambda *_: pytest.fail("measured"))
     with pytest.raises(FileError, match=r"no baseline 'nothing\.jsonl'"):
-        Sitting(Options("", "quick", None, 2, ("nothing.jsonl",), ()), None, ["tests/test_it.py::test_it"])
+        MeasuringSession(Options("", "quick", None, 2, ("nothing.jsonl",), ()), None, ["tests/test_it.py::test_it"])
 
 
 def test_the_tests_that_a_baseline_does_not_have_are_named_before_they_are_measured(clockwork, tmp_path):
@@ -451,7 +451,7 @@ def test_the_tests_that_a_baseline_does_not_have_are_named_before_they_are_measu
     base = files.write(tmp_path / "base.jsonl", before, manifest=clockwork._manifest)
     told, lines = progress(isatty=False)
     cases = [make.case("known"), make.case("new")]
-    Sitting(Options("", "quick", None, 1, (str(base),), ()), None, [], cases, told)
+    MeasuringSession(Options("", "quick", None, 1, (str(base),), ()), None, [], cases, told)
     assert lines == ["gpubench: no baseline for 1 of 2 tests, which cannot fail as slower: bandwidth/new"]
 
 

@@ -1,4 +1,4 @@
-"""A case: one point of one benchmark, and the id that every baseline is kept by."""
+"""A case: one point of one benchmark, and the id under which every baseline stores it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Params = Many[tuple[Word, Name | Whole | Number]]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One point of one benchmark; its `id` is the key of every baseline, stable once released."""
+    """One point of one benchmark; its `id` is the key of every baseline and stable once released."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -28,15 +28,15 @@ class Case:
 
     @property
     def id(self) -> str:
-        """`bandwidth/triad[size=1GiB,dtype=float32]`, axes in declared order."""
+        """The id, with the axes in declared order: `bandwidth/triad[size=1GiB,dtype=float32]`."""
         return _case_id(self)
 
     def param(self, axis: str) -> str | int | float:
-        """The value on one axis; KeyError where the case has no such axis."""
+        """Return the value on one axis. Raises KeyError if the case has no such axis."""
         return dict(self.params)[axis]
 
 
-@functools.lru_cache(maxsize=2**16)  # a gate asks it of each case a dozen times over
+@functools.lru_cache(maxsize=2**16)  # a gate needs the id of each case about a dozen times
 def _case_id(case: Case) -> str:
     axes = ",".join(f"{axis_label(axis)}={axis_text(axis, value)}" for axis, value in case.params)
     return f"{case.suite}/{case.name}" + (f"[{axes}]" if axes else "")

@@ -1,4 +1,4 @@
-"""Counters: what they measure, their samples over time, and remarks on what is missing."""
+"""Counters: the quantities that they measure, their samples over time, and remarks on missing counters."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ CounterKind = Literal["gauge", "cumulative", "window", "event"]
 
 
 class Measure(StrEnum):
-    """What a counter measures: a closed vocabulary, by which everything but a list of counters asks for it.
+    """The quantity that a counter measures: a closed vocabulary, by which all code but a list of counters selects them.
 
-    Shares are in per cent. Traffic is bytes as a sum that rises, or bytes a second over a window.
+    Shares are in per cent. Traffic is in bytes as a rising sum, or in bytes per second over a window.
     """
 
     CORE_CLOCK = "core clock"
@@ -50,10 +50,10 @@ class Measure(StrEnum):
 
 
 class EventClass(StrEnum):
-    """What a bit of an event counter means for whoever reads a figure."""
+    """The meaning of a bit of an event counter for the reader of a figure."""
 
     IDLE = "idle"
-    USER = "user's choice"  # clocks that somebody set: nothing is held back
+    USER = "user's choice"  # the user set the clocks; the device holds nothing back
     POWER_CAP = "power cap"
     THERMAL = "thermal"
     HARDWARE_SLOWDOWN = "hardware slowdown"
@@ -75,15 +75,18 @@ class EventBit:
 
     @property
     def slows(self) -> bool:
-        """Return whether a device does less than it could while this bit is set; a bit that nobody knows may."""
+        """Return whether the device works below its ability while this bit is set.
+
+        An unknown bit counts as slowing.
+        """
         return self.kind in _SLOWING
 
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """A counter's meaning: unit, kind, period of reading, the command showing the same number, what it measures.
+    """A counter: its unit, kind, reading period, the command that shows the same number, and the quantity it measures.
 
-    `bits` name the bits of an event counter. `measures` decides what the counter is used for, its name nothing.
+    `bits` name the bits of an event counter. Only `measures` decides how the counter is used, never its name.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -97,11 +100,11 @@ class Counter:
     bits: Many[EventBit] = ()
 
     def events(self, value: int) -> tuple[EventBit, ...]:
-        """Return the set bits of a value, the lowest first; one that is not declared is `bit 9`, of class OTHER."""
-        known = {bit.mask: bit for bit in self.bits}
+        """Return the set bits of a value, the lowest first; an undeclared one is `bit 9`, of class OTHER."""
+        bit_of = {bit.mask: bit for bit in self.bits}
         masks = (1 << place for place in range(value.bit_length()) if value >> place & 1)
         return tuple(
-            known.get(mask, EventBit(mask, f"bit {mask.bit_length() - 1}", EventClass.OTHER)) for mask in masks
+            bit_of.get(mask, EventBit(mask, f"bit {mask.bit_length() - 1}", EventClass.OTHER)) for mask in masks
         )
 
 
@@ -109,8 +112,8 @@ class Counter:
 class Samples:
     """A chunk of one device's counters: columns of values over a shared `at` (s since `started_at`).
 
-    A value that could not be read is None, never a sentinel number. `busy_s` is what reading these rows took,
-    `late_s` the most that one of them was read after it was due.
+    A value that could not be read is None, never a special number. `busy_s` is the time that reading these rows took,
+    and `late_s` the longest delay of a reading after it was due.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -125,11 +128,11 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """What is to be known of the counters of a run, in words: counters that are not there, or were lost on the way.
+    """A remark on the counters of a run: counters that do not exist here, or that were lost during the run.
 
-    `absent` is what this machine does not have and need not have; of what was `lost`, and of an `event` that a
-    driver reports, a reader has to be told. `source` is a collector or the sampler, `device` empty where it is about
-    none.
+    `absent` counters do not exist on this machine and need not. The reader of a run must learn of `lost` counters and
+    of an `event` that a driver reports. `source` is a collector or the sampler; `device` is empty if the remark
+    concerns none.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -142,6 +145,6 @@ class Remark:
 
     @property
     def text(self) -> str:
-        """`counters of nvml on cuda:0: the device is lost`."""
+        """The remark as a text: `counters of nvml on cuda:0: the device is lost`."""
         where = f" on {self.device}" if self.device else ""
         return f"counters of {self.source}{where}: {self.words}"

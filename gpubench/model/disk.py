@@ -1,4 +1,4 @@
-"""The bytes of a run file on the disk: read as far as they go, and written so that they survive what comes next."""
+"""The bytes of a run file on disk: read up to a torn end, and written so that they survive a crash."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ _GZIP = 16 + zlib.MAX_WBITS  # zlib: with gzip header and trailer
 
 @contextlib.contextmanager
 def reported(path: str | Path) -> Iterator[None]:
-    """What the operating system says about a file, as one line."""
+    """Turn an operating system's error within the block into a FileError of one line.
+
+    Raises FileError if the block raises OSError.
+    """
     try:
         yield
     except OSError as error:
@@ -30,23 +33,31 @@ def reported(path: str | Path) -> Iterator[None]:
 
 
 def lines(path: Path, limit_bytes: int) -> Iterator[bytes]:
-    """The file's lines with their newline; only the last can lack one. One that is too long is cut off."""
+    """Yield the file's lines with their newlines; a line longer than the limit is cut off.
+
+    Only the last line may lack its newline. Raises OSError if the file cannot be read, and zlib.error or FileError as
+    `open_bytes` describes.
+    """
     with open_bytes(path) as file:
         while line := file.readline(limit_bytes + 1):
             yield line
 
 
 def open_bytes(path: Path) -> io.BufferedReader:
-    """The bytes of a file, unpacked where its name ends in `.gz`; OSError where it cannot be opened."""
+    """Return a reader of the file's bytes, which unpacks a file whose name ends in `.gz`.
+
+    Raises OSError if the file cannot be opened. Reading raises zlib.error if the data is damaged, and FileError if it
+    is packed more tightly than any measurement can be.
+    """
     file = os.fdopen(open_to_read(path), "rb")
     return io.BufferedReader(_Inflate(file, path), _INFLATE_BYTES) if path.suffix == ".gz" else file
 
 
 class _Inflate(io.RawIOBase):
-    """The bytes of a gzip file, as far as it goes: unlike the gzip module's, a torn end is an end.
+    """The bytes of a gzip file up to its end, which may be torn, unlike with the gzip module.
 
-    zlib.error where the data is damaged, FileError where it is packed tighter than any measurement can be. It inflates
-    no more than is asked for.
+    Reading raises zlib.error if the data is damaged, and FileError if it is packed more tightly than any measurement
+    can be. It never unpacks more than was asked for.
     """
 
     def __init__(self, file: io.BufferedReader, path: Path) -> None:
@@ -90,7 +101,10 @@ class _Inflate(io.RawIOBase):
 
 
 class Sink:
-    """A locked file that takes bytes durably: they are on the disk when `write` returns."""
+    """A locked file that stores bytes durably: they are on the disk when `write` returns.
+
+    Creating it raises UsageError if another process is writing the file.
+    """
 
     def __init__(self, path: Path, file: io.FileIO) -> None:
         self.path = path
@@ -102,7 +116,7 @@ class Sink:
             undo.pop_all()
 
     def write(self, data: bytes, *, last: bool = False) -> None:
-        """Append; where the disk does not take it the file is closed and FileError raised."""
+        """Append the data. Raises FileError and closes the file if the disk does not accept it."""
         if self.zip:
             data = self.zip.compress(data) + self.zip.flush(zlib.Z_FINISH if last else zlib.Z_SYNC_FLUSH)
         rest = memoryview(data)
@@ -115,7 +129,7 @@ class Sink:
             raise FileError(f"{self.path}: {error.strerror}; what was written before is kept") from error
 
     def close(self) -> None:
-        """Close the file; FileError where its name no longer leads to it, which says where the content is now."""
+        """Close the file. Raises FileError, with the new place of the content, if its name leads to another file."""
         if self.file.closed:
             return
         try:
@@ -131,8 +145,11 @@ class Sink:
             return False
 
     def _rescue(self) -> None:
-        """Write what the file holds beside its place: it was removed or replaced while it was open."""
-        words = f"{self.path} was removed or replaced while it was being written"
+        """Write the content to a file next to its former place, because it was removed or replaced while it was open.
+
+        Raises FileError with the name of that file, or with the reason why the content is lost.
+        """
+        problem = f"{self.path} was removed or replaced while it was being written"
         rescued = self.path.with_name(f"rescued-{secrets.token_hex(4)}-{self.path.name}")
         try:
             with Path(f"/proc/self/fd/{self.file.fileno()}").open("rb") as source, io.FileIO(rescued, "x") as target:
@@ -140,11 +157,11 @@ class Sink:
                     target.write(data)
                 os.fsync(target.fileno())
         except OSError as error:
-            raise FileError(f"{words}, and what was measured is lost ({error.strerror})") from error
-        raise FileError(f"{words}; what was measured is in {rescued}")
+            raise FileError(f"{problem}, and what was measured is lost ({error.strerror})") from error
+        raise FileError(f"{problem}; what was measured is in {rescued}")
 
     def cut(self, size_bytes: int) -> None:
-        """Keep the first `size_bytes` (decompressed) and go on behind them."""
+        """Keep the first `size_bytes` bytes (decompressed) and continue after them."""
         if self.zip:
             self._rewrite(size_bytes)
         else:
@@ -153,7 +170,7 @@ class Sink:
             os.fsync(self.file.fileno())
 
     def _rewrite(self, size_bytes: int) -> None:
-        """Gzip cannot be cut at a record: what is kept moves to a new file, which takes the name."""
+        """Move the bytes to keep to a new file with the same name, because gzip data cannot be cut at a record."""
         beside = self.path.with_name(f".{self.path.name[:100]}.{secrets.token_hex(8)}.part.gz")
         with contextlib.ExitStack() as undo:
             new = Sink(beside, io.FileIO(beside, "x"))
@@ -171,16 +188,17 @@ class Sink:
 
 
 def _lock(file: io.FileIO, path: Path) -> None:
+    """Lock the file for this process. Raises UsageError if another process holds the lock."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise UsageError(f"{path}: another process is writing it; wait for it or choose another name") from error
-    except OSError:  # a file system without locks
+    except OSError:  # the file system has no locks
         return
 
 
 def sync_folder(path: Path) -> None:
-    """Make the file's name itself durable."""
+    """Make the name of the file itself durable."""
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)

@@ -1,4 +1,4 @@
-"""What is here: devices, what is missing, versions, and the user's own files."""
+"""The inventory of a machine: its devices, missing backends, versions, and the user's own files."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from gpubench.model.schema import STRICT
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One device as the inventory saw it.
+    """One device as the inventory found it.
 
-    `id` is what the user types (`cuda:0`), `uuid` and `pci` join it to counters (NVML's index is
-    not CUDA's ordinal), `details` are settings a gate compares (power limit, ECC, MIG, …).
+    `id` is the name that the user types (`cuda:0`). `uuid` and `pci` join it to counters, because NVML's index is not
+    CUDA's ordinal. `details` are settings that a gate compares (power limit, ECC, MIG, …).
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -27,15 +27,15 @@ class Device:
     pci: Name = ""
     memory_bytes: Count = 0
     cache_bytes: Count = 0  # the last-level cache
-    units: Count = 0  # multiprocessors, compute units or processor cores
+    units: Count = 0  # the number of SMs (NVIDIA), CUs (AMD) or processor cores
     dtypes: Many[Word] = ()
-    peers: Many[Word] = ()  # ids of devices whose memory this one can reach
+    peers: Many[Word] = ()  # ids of the devices whose memory this device can access
     details: Many[tuple[Word, Text]] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """A backend or counter source that is not usable here, and how to get it."""
+    """A backend or counter source that cannot be used on this machine, and how to get it."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -56,7 +56,7 @@ class Facts:
     absent: Many[Absent] = ()
 
     def device(self, device_id: str) -> Device:
-        """The device of that id; KeyError where there is none."""
+        """Return the device with this id. Raises KeyError if there is none."""
         for device in self.devices:
             if device.id == device_id:
                 return device
@@ -65,7 +65,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file of the user's own (`--data`): its label in case ids, its path, size and a hash of its first 16 MiB."""
+    """One of the user's own files (`--data`): its label in case ids, its path, size and a hash of its first 16 MiB."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 

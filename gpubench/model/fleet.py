@@ -1,7 +1,8 @@
-"""A fleet: the record `fleet.json` beside the nodes' run files, which says what was asked of each node and what came.
+"""A fleet: the record `fleet.json` next to the nodes' run files, with the request to each node and its outcome.
 
-A folder holds `fleet.json`, one ordinary run file for each node that answered, and below `again/` the run files of the
-nodes that were measured a second time. The record is read strictly, as a run file is: it may come from another machine.
+A folder holds `fleet.json`, one ordinary run file for each node that answered, and in `again/` the run files of the
+nodes that were measured a second time. The record is read strictly, as a run file is, because it may come from another
+machine.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ _MOST_BYTES = 2**25  # 100 000 nodes
 _MOST_NODES = 10**5
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,199}\.jsonl(\.gz)?")
 
-# answered: a run file that the strict reader took; failed: its run ended with an error; died: the node or its program
-# ended; timed out: no answer within the time limit; refused: it sent something that is no run file; missing: it never
+# answered: it sent a valid run file; failed: its run ended with an error; died: the node or its program ended; timed
+# out: it did not answer within the time limit; refused: it sent something that is not a run file; missing: it never
 # reported.
 NodeStatus = Literal["answered", "failed", "died", "timed out", "refused", "missing"]
 
 
 @dataclass(frozen=True, slots=True)
 class FleetNode:
-    """One node: its name, what became of it, the seconds that it took, its rack, and its file in the folder.
+    """One node: its name, its outcome, the seconds that it took, its rack, and its file in the folder.
 
-    `file` is empty where the node left none. `reason` says in a sentence why a node has another status than answered.
+    `file` is empty if the node left none. `reason` is a sentence that explains a status other than `answered`.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -53,7 +54,7 @@ class FleetNode:
 
 @dataclass(frozen=True, slots=True)
 class Remeasured:
-    """A second measurement of a node: of a suspect, or of a healthy node as its control."""
+    """A second measurement of a node, which is a suspect or a healthy control of one."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -67,9 +68,9 @@ class Remeasured:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """What was asked of a fleet and what became of each node; `launcher` started the nodes (ray, slurm, environment).
+    """The request to a fleet and the outcome of each node; `launcher` started the nodes (ray, slurm, environment).
 
-    `at_once` is the largest number of nodes that measured at the same time: power and cooling are shared.
+    `at_once` is the largest number of nodes that measured at the same time, because nodes share power and cooling.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -89,7 +90,7 @@ _FLEET = pydantic.TypeAdapter(Fleet)
 
 
 def is_file_name(name: str) -> bool:
-    """Return whether a node's file may have this name: a plain name without folders, of a run file."""
+    """Return whether a node's file may have this name: the name of a run file, without folders."""
     return _FILE_NAME.fullmatch(name) is not None
 
 
@@ -99,9 +100,9 @@ def encode_fleet(fleet: Fleet) -> bytes:
 
 
 def read_fleet(folder: Path) -> Fleet:
-    """Return the record of a folder; raises FileError with what is wrong.
+    """Return the record of a folder. Raises FileError if there is none, or if it is not valid.
 
-    A folder without `fleet.json` is a fleet too: each run file in it is the answer of the node that it is named after.
+    A folder without `fleet.json` is a fleet too: each run file in it is the answer of the node after which it is named.
     """
     path = folder / FLEET_FILE
     if not path.exists():
@@ -123,6 +124,7 @@ def read_fleet(folder: Path) -> Fleet:
 
 
 def _of_files(folder: Path) -> Fleet:
+    """Return the record of a folder without `fleet.json`. Raises FileError if the folder has no run files."""
     with reported(folder):
         names = sorted(path.name for path in folder.iterdir() if is_file_name(path.name))
     if not names:

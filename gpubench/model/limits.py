@@ -1,8 +1,8 @@
 """The limits of a run file, each with its reason: the ranges of its numbers, the lengths of its texts, its counts.
 
-The ranges are wider than anything that a machine can measure, and narrow enough that no quotient, square or sum of such
-numbers is infinite: what reads a run needs no guards against numbers that no machine has. The counts keep the time and
-the memory for reading a file in proportion to its size. A real run has less than a tenth of each.
+The ranges are wider than anything that a machine can measure, and narrow enough that quotients, squares and sums of
+such numbers are finite, so that code which reads a run needs no guards against impossible numbers. The counts keep the
+time and the memory for reading a file in proportion to its size. A real run has less than a tenth of each.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from pydantic import FailFast, GetPydanticSchema
 
 from gpubench.base.walk import WORD
 
-# Squares, and the quotient of the two ends, are finite float64 numbers.
+# The squares of these bounds, and the quotient of the two, are finite float64 numbers.
 MOST = 1e100
-LEAST = 1e-100  # of what is not 0
+LEAST = 1e-100  # the smallest absolute value of a number other than 0
 MOST_SECONDS = 1e9  # 31 years
-LEAST_SECONDS = 1e-12  # of a timed call: no clock has finer ticks
-LEAST_WORK = 1e-12  # of one call that is judged by its work
-MOST_WORK = 1e30  # of one call: a year of the fastest machine of the world
+LEAST_SECONDS = 1e-12  # the shortest timed call; no clock has finer ticks
+LEAST_WORK = 1e-12  # the least work of a call that is judged by its work
+MOST_WORK = 1e30  # the most work of one call: a year of the world's fastest machine
 MOST_BITS = 2**63  # event counters are 64 bits wide, and SQLite's and NumPy's integers have a sign
 _MOST_COUNT = 2**63 - 1
 MOST_WHOLE = 2**127
@@ -48,7 +48,7 @@ Readings = Annotated[
 
 
 def is_number(value: float) -> bool:
-    """Return whether a run file can hold this value of a series: 0, or from LEAST to MOST, either way; NaN is none."""
+    """Return whether a series in a run file can hold this value: 0, or an absolute value from LEAST to MOST."""
     return value == 0 or LEAST <= abs(value) <= MOST
 
 

@@ -1,4 +1,4 @@
-"""Numbers of eight bytes each: what a run file's samples are held as, because a day of them is tens of millions."""
+"""Numbers of eight bytes each, which hold a run file's samples, because a day of them is tens of millions."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Number = TypeVar("Number", float, float | None)
 
 
 class Packed(Sequence[Number]):
-    """A sequence of floats that takes a quarter of a tuple's memory; None, a value that is missing, is NaN inside.
+    """A sequence of floats that needs a quarter of a tuple's memory; a missing value is None outside and NaN inside.
 
-    It equals any sequence of the same numbers. `numpy()` is a view of it, and `np.asarray` makes no copy.
+    It equals any sequence of the same numbers. `numpy()` returns a view of it, and `np.asarray` makes no copy.
     """
 
     __slots__ = ("_held",)
@@ -26,11 +26,11 @@ class Packed(Sequence[Number]):
         self._held = array("d", [math.nan if value is None else value for value in values])
 
     def extended(self, more: Packed[Number]) -> None:
-        """Take the numbers of another in behind one's own; BufferError once `numpy()` has been asked for."""
+        """Append the numbers of another sequence. Raises BufferError if a view of `numpy()` still exists."""
         self._held.extend(more._held)
 
     def numpy(self) -> npt.NDArray[np.float64]:
-        """The numbers, shape (n,), not to be written to; a missing one is NaN."""
+        """Return the numbers as a read-only array of shape (n,); a missing one is NaN."""
         import numpy as np
 
         view = np.frombuffer(self._held, dtype=np.float64)
@@ -38,9 +38,9 @@ class Packed(Sequence[Number]):
         return view
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        found = self.numpy()
-        found = found if dtype is None else found.astype(dtype, copy=False)
-        return found.copy() if copy else found
+        numbers = self.numpy()
+        numbers = numbers if dtype is None else numbers.astype(dtype, copy=False)
+        return numbers.copy() if copy else numbers
 
     def __len__(self) -> int:
         return len(self._held)

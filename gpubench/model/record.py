@@ -1,7 +1,7 @@
-"""One record of a run file, to and from its line: JSON, checked strictly against the model.
+"""One record of a run file, to and from its line: JSON that is checked strictly against the model.
 
-Nothing is read that is not exactly the model within its limits (`gpubench.model.limits`); `schema` says what that is to
-other programs.
+A line is accepted only if it has exactly the fields of the model within its limits (`gpubench.model.limits`); `schema`
+publishes the model for other programs.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from gpubench.model import SCHEMA, STRICT, Case, Manifest, Remark, Result, Sampl
 from gpubench.model.packed import Packed
 
 SAMPLES_LIMIT_BYTES = 2**20  # longer samples are split: a killed run loses at most one such chunk
-_NUMBER_BYTES = 25  # of the longest float64 in JSON, with its comma
+_NUMBER_BYTES = 25  # the length of the longest float64 in JSON, with its comma
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The last record of a complete file: how many records precede it, and the SHA-256 of their lines."""
+    """The last record of a complete file: the number of records before it, and the SHA-256 of their lines."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -62,15 +62,15 @@ _COUNTED = (
     (b"{", limits.RECORD_NESTED, "objects"),
     (b"[", limits.RECORD_NESTED, "lists"),
 )
-_FIRST_YEAR, _LAST_YEAR = 1970, 9998  # of a start: whatever its zone, it is a time that Python can show
+_FIRST_YEAR, _LAST_YEAR = 1970, 9998  # the years of a start that Python can represent in every time zone
 
 
 class Malformed(ValueError):  # noqa: N818 - the line is malformed
-    """What is wrong with one line, in words; the reader adds the file and the line."""
+    """The error in one line; the reader adds the names of the file and the line."""
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of one record: a union of its kinds, told apart by `kind`."""
+    """Return the JSON Schema (draft 2020-12) of one record: a union of its kinds, distinguished by `kind`."""
     _, document = TypeAdapter.json_schemas([(kind, "validation", adapter) for kind, adapter in _ADAPTERS.items()])
     definitions = document["$defs"]
     for kind, record_class in _CLASSES.items():
@@ -88,9 +88,12 @@ def schema() -> dict[str, Any]:
 
 
 def encode(record: Record, errors: str = "replace") -> bytes:
-    """The record's line. Half a surrogate pair, left of a file name that is no UTF-8, becomes `?`."""
+    """Return the record's line; `errors` handles a surrogate of a file name that is not UTF-8, by default with `?`.
+
+    Raises UnicodeEncodeError for such a name if `errors` is `strict`.
+    """
     document = {"kind": KINDS[type(record)], **_fields(record)}
-    if isinstance(record, Samples):  # in a fifth of the time: a day has millions of numbers
+    if isinstance(record, Samples):  # takes a fifth of the time, because a day has millions of numbers
         return to_json(document, inf_nan_mode="constants", fallback=_fields) + b"\n"
     text = json.dumps(document, default=_fields, ensure_ascii=False, separators=(",", ":"))
     return text.encode(errors=errors) + b"\n"
@@ -103,12 +106,12 @@ def _fields(value: Any) -> Any:
 
 
 def chunks(samples: Samples) -> Iterator[tuple[Samples, bytes]]:
-    """The samples with their line, split in time until no line is longer than SAMPLES_LIMIT_BYTES."""
+    """Yield parts of the samples with their lines, split in time until no line is longer than SAMPLES_LIMIT_BYTES."""
     count = len(samples.at)
-    surely = SAMPLES_LIMIT_BYTES // (_NUMBER_BYTES * (len(samples.columns) + 1))
-    if count > 4 * surely > 0:  # a day is never one line, not even to see how long it would be
-        for start in range(0, count, surely):
-            yield from chunks(_part(samples, slice(start, start + surely)))
+    fitting_rows = SAMPLES_LIMIT_BYTES // (_NUMBER_BYTES * (len(samples.columns) + 1))
+    if count > 4 * fitting_rows > 0:  # without making one line of a day to see its length
+        for start in range(0, count, fitting_rows):
+            yield from chunks(_part(samples, slice(start, start + fitting_rows)))
         return
     line = encode(samples)
     if len(line) <= SAMPLES_LIMIT_BYTES or count < 2:
@@ -124,22 +127,25 @@ def _part(samples: Samples, part: slice) -> Samples:
 
 
 def is_surely_valid(record: Record, line: bytes) -> bool:
-    """Whether its line needs no reading to know that it can be read: of samples that are packed, all finite."""
+    """Return whether a line is certainly valid without reading it back.
+
+    That is so for packed samples whose numbers are all within limits.
+    """
     if not isinstance(record, Samples) or b"Infinity" in line:
         return False
     columns = [values for _, values in record.columns]
-    packed = all(isinstance(each, Packed) for each in (record.at, *columns))
-    fits = packed and all(len(each) == len(record.at) and _is_within(each, limits.MOST) for each in columns)
+    packed = all(isinstance(series, Packed) for series in (record.at, *columns))
+    fits = packed and all(len(series) == len(record.at) and _is_within(series, limits.MOST) for series in columns)
     return fits and _is_within(record.at, limits.MOST_SECONDS) and not np.isnan(record.at).any()
 
 
 def _is_within(numbers: Sequence[float | None], most: float) -> bool:
-    """Return whether no number is larger than `most`, either way; a missing one is not."""
+    """Return whether no number has an absolute value above `most`; missing numbers are ignored."""
     return not (np.abs(np.asarray(numbers)) > most).any()
 
 
 def decode(line: bytes) -> Record:
-    """The record in a line; raises Malformed, which says where and how it is not one."""
+    """Return the record in a line. Raises Malformed with the place and the problem if it is not valid."""
     if len(line) > limits.RECORD_BYTES:
         raise Malformed(f"the record is longer than {limits.RECORD_BYTES >> 20} MiB")
     _check_counts(line)
@@ -149,26 +155,26 @@ def decode(line: bytes) -> Record:
 
 
 def _check_counts(line: bytes) -> None:
-    """Raise Malformed for a line from which a parser would make too many objects, which are larger than their text."""
-    if len(line) > limits.RECORD_NESTED:  # a shorter line cannot hold so many
+    """Raise Malformed if a parser would make too many objects from the line, which need more memory than its text."""
+    if len(line) > limits.RECORD_NESTED:  # a shorter line cannot have that many
         for character, most, name in _COUNTED:
             if line.count(character) > most:
                 raise Malformed(f"the record holds more than {most} {name}")
 
 
 def _packed(samples: Samples) -> Samples:
-    """The samples in eight bytes a number, as all that is read is held."""
+    """Return the samples with eight bytes per number, as all samples from files are stored."""
     columns = tuple((name, Packed[float | None](values)) for name, values in samples.columns)
     return dataclasses.replace(samples, at=Packed[float](samples.at), columns=columns)
 
 
 def track(samples: Samples) -> tuple[object, ...]:
-    """Return what samples have in common that belong together: their collector, their device and their counters."""
+    """Return the key that samples of one series share: their collector, their device and their counters."""
     return samples.collector, samples.device, tuple(name for name, _ in samples.columns)
 
 
 def join(chunk: Samples, into: dict[tuple[object, ...], Samples]) -> None:
-    """Put a chunk that was read behind those with the same counters of its device: in a run they are one."""
+    """Append a chunk to the samples of the same device and counters in `into`, because a run holds them as one."""
     key = track(chunk)
     first = into.setdefault(key, chunk)
     if first is not chunk:
@@ -180,10 +186,11 @@ def join(chunk: Samples, into: dict[tuple[object, ...], Samples]) -> None:
 
 
 def _plain(line: bytes) -> Record | None:
-    """The record in a line as gpubench writes it, in a third of the time of `_strict`; None where that has to look.
+    """Return the record in a line as gpubench writes it, in a third of the time of `_strict`; None for other lines.
 
-    With no backslash in the line a quoted word before a colon is a key, so that keys in the order in which
-    gpubench writes them, each once, are seen without parsing; what they hold is validated as strictly as ever.
+    In a line without a backslash, a quoted word before a colon is a key. Therefore it can be seen without parsing
+    whether the keys are those that gpubench writes, in order and each once. Their values are validated as strictly as
+    in `_strict`.
     """
     kind = _KIND_OF.get(line[:_OPENING_BYTES].partition(b",")[0])
     if kind is None or b"\\" in line:
@@ -194,16 +201,16 @@ def _plain(line: bytes) -> Record | None:
         return None
     try:
         return _ADAPTERS[kind].validate_json(b"{" + line[len(_OPENINGS[kind]) :])
-    except ValidationError:  # `_strict` finds the words
+    except ValidationError:  # `_strict` makes the message
         return None
 
 
 @functools.lru_cache(maxsize=_MOST_SHAPES)
 def _in_order(kind: str, shape: bytes) -> bool:
-    """Return whether the keys of a line without its digits stand in the order written.
+    """Return whether the keys of a line without its digits stand in the order in which gpubench writes them.
 
-    Lines of one case differ in their numbers alone, so that most shapes were seen before. A key that differs from ours
-    in a digit is not told from it here; validating refuses it.
+    Lines of one case differ only in their numbers, so most shapes are in the cache. A key that differs only in a digit
+    is not noticed here, but validation rejects it.
     """
     keys = _KEY.findall(shape)
     return keys in _orders(kind, keys.count(b"quantity"))
@@ -211,9 +218,9 @@ def _in_order(kind: str, shape: bytes) -> bool:
 
 @functools.cache
 def _orders(kind: str, series: int) -> tuple[list[bytes], list[bytes]]:
-    """Return the keys of a line in the order written, for a result with this number of series: today's, and older.
+    """Return the keys of a line in the written order, for a result with this number of series: today's, and older.
 
-    Lines that were written before there was a `clock_hz` have all the other keys.
+    Older lines without `clock_hz` have all the other keys.
     """
     case = Case("", "")
     samples: dict[str, Record] = {
@@ -227,6 +234,7 @@ def _orders(kind: str, series: int) -> tuple[list[bytes], list[bytes]]:
 
 
 def _strict(line: bytes) -> Record:
+    """Return the record in a line. Raises Malformed if it is not valid."""
     document = _parse(line)
     kind = document.pop("kind", None)
     if not isinstance(kind, str) or kind not in _ADAPTERS:
@@ -242,7 +250,10 @@ def _strict(line: bytes) -> Record:
 
 
 def _parse(line: bytes) -> dict[str, Any]:
-    """The line as JSON, refusing what pydantic lets pass: a key that stands twice in an object."""
+    """Return the line as JSON.
+
+    Raises Malformed also for a key that occurs twice in an object, which pydantic accepts.
+    """
     try:
         document = json.loads(line.decode(), object_pairs_hook=_unique)
     except json.JSONDecodeError as error:
@@ -253,7 +264,7 @@ def _parse(line: bytes) -> dict[str, Any]:
         raise Malformed("nested too deeply") from error
     except Malformed:
         raise
-    except ValueError as error:  # Python's own limit on the digits of an integer
+    except ValueError as error:  # Python limits the number of digits of an integer
         raise Malformed("a number has too many digits") from error
     if not isinstance(document, dict):
         raise Malformed("not a JSON object")
@@ -261,33 +272,39 @@ def _parse(line: bytes) -> dict[str, Any]:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the object with these keys and values.
+
+    Raises Malformed if a key occurs twice or there are too many keys.
+    """
     if len(pairs) > limits.FIELDS:
         raise Malformed(f"an object has more than {limits.FIELDS} keys")
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         twice, _ = collections.Counter(name for name, _ in pairs).most_common(1)[0]
         raise Malformed(f"the key {twice!r} stands twice in one object")
-    return found
+    return fields
 
 
-def _check_schema(found: object) -> None:
-    if found == SCHEMA:
+def _check_schema(declared: object) -> None:
+    """Raise Malformed unless this is the schema that this gpubench reads."""
+    if declared == SCHEMA:
         return
-    family, _, version = str(found).partition("/")
+    family, _, version = str(declared).partition("/")
     if family == SCHEMA.partition("/")[0] and version.isdecimal() and version != "0":
-        raise Malformed(f"schema {found}: a newer gpubench is needed (this one reads {SCHEMA})")
-    raise Malformed(f"there is no schema {found!r}")
+        raise Malformed(f"schema {declared}: a newer gpubench is needed (this one reads {SCHEMA})")
+    raise Malformed(f"there is no schema {declared!r}")
 
 
 def _first_problem(error: ValidationError) -> str:
+    """Return the first problem of a validation as a text with its place."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     where = ".".join(str(part) for part in first["loc"])
-    words = _LONG_NUMBER.sub(lambda number: f"{float(number[0]):g}", first["msg"])
-    return f"{where}: {words}" if where else words
+    problem = _LONG_NUMBER.sub(lambda number: f"{float(number[0]):g}", first["msg"])
+    return f"{where}: {problem}" if where else problem
 
 
 def _check(record: Record) -> None:
-    """Raise Malformed for what the types of the fields do not say."""
+    """Raise Malformed if the record breaks a rule that the types of its fields cannot express."""
     if isinstance(record, Samples):
         for name, column in record.columns:
             if len(column) != len(record.at):
@@ -299,6 +316,7 @@ def _check(record: Record) -> None:
 
 
 def _check_result(result: Result) -> None:
+    """Raise Malformed if a window ends before it begins, an ok result has no device, or a series is wrong."""
     begin, end = result.window
     if end < begin:
         raise Malformed(f"window: it ends at {end:g} s, before it begins at {begin:g} s")
@@ -309,6 +327,7 @@ def _check_result(result: Result) -> None:
 
 
 def _check_series(series: Series) -> None:
+    """Raise Malformed if the lengths of a series differ, or its values or its work are out of range."""
     if series.at and len(series.at) != len(series.values):
         raise Malformed(f"series {series.label!r} has {len(series.values)} values at {len(series.at)} times")
     if series.quantity == "value":
@@ -318,15 +337,15 @@ def _check_series(series: Series) -> None:
         return
     for seconds in (min(series.values, default=1.0), max(series.values, default=1.0)):
         if not limits.LEAST_SECONDS <= seconds <= limits.MOST_SECONDS:
-            words = f"from {limits.LEAST_SECONDS:g} to {limits.MOST_SECONDS:g} s"
-            raise Malformed(f"series {series.label!r}: a timed call takes {words}, not {seconds:g} s")
+            bounds = f"from {limits.LEAST_SECONDS:g} to {limits.MOST_SECONDS:g} s"
+            raise Malformed(f"series {series.label!r}: a timed call takes {bounds}, not {seconds:g} s")
     counted = "items" if series.quantity == "item" else series.quantity
     if getattr(series.work, counted) < limits.LEAST_WORK:
         raise Malformed(f"series {series.label!r} is judged by {series.quantity!r}, and its work.{counted} is 0")
 
 
 def _check_started(started: str) -> None:
-    """Raise Malformed unless a start is empty, as that of another tool's output, or a time."""
+    """Raise Malformed unless the start is a time, or empty as for the output of another tool."""
     try:
         year = datetime.fromisoformat(started).year if started else _FIRST_YEAR
     except ValueError as error:
@@ -336,7 +355,7 @@ def _check_started(started: str) -> None:
 
 
 def check_events(samples: Samples, events: Collection[str]) -> None:
-    """Raise Malformed where a column of `events`, the names of counters of bits, holds what is no mask of bits."""
+    """Raise Malformed if a column of an event counter has a value that is no bit mask; `events` names such counters."""
     for name, column in samples.columns if events else ():
         if name in events:
             values = np.asarray(column)

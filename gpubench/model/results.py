@@ -1,4 +1,4 @@
-"""What is measured: the work of a call, series of values, and the result of a case."""
+"""The results of measuring: the work of a call, series of values, and the result of a case."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Role = Literal["primary", "early", "derived", "observed"]
 Status = Literal["ok", "skipped", "failed", "invalid"]
 
 
-# The peaks that a series may be compared with; what knows a value for one is `gpubench.knowledge.hardware`.
+# The peaks that a series may be compared with; `gpubench.knowledge.hardware` knows their values.
 LIMITS = (
     *("dram", "l2", "shared", "link.h2d", "link.d2h", "link.peer"),
     *("float64", "float32", "float16", "int32"),
@@ -30,10 +30,10 @@ LIMITS = (
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one call does, counted by the suite's author by the rules of docs/method.md.
+    """The work of one call, which the suite's author counts by the rules of docs/method.md.
 
-    moved: bytes read plus written; payload: bytes delivered once; flops: floating-point
-    operations; items: dependent steps, messages or calls.
+    `moved` is bytes read plus written, `payload` bytes delivered once, `flops` floating-point operations, and `items`
+    dependent steps, messages or calls.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -46,17 +46,17 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The one measured thing: timings by sample (`at` empty), or values over time (`at` in s).
+    """The one type of measured values: timings by sample (`at` is empty), or values over time (`at` in s).
 
-    `stage` is the part of the task, `mode` how it was timed, `role` what the series is: `primary` samples of a stage,
-    `early` ones from before it settled, `derived` from the same samples (counted in another way, or the host's time),
-    `observed` values that are no times. `name` is the author's word for a derived or observed series; a primary one
-    is called by its mode.
+    `stage` is the part of the task, and `mode` the way it was timed. `role` is the kind of the series: `primary`
+    samples of a stage, `early` ones from before it settled, `derived` ones computed from the same samples (counted in
+    another way, or the host's time), or `observed` values that are no times. `name` is the author's name for a derived
+    or observed series; a primary one is named by its mode.
 
-    `quantity` says what is judged: `value` the values themselves, `item` seconds per item, `items` items a
-    second (`item` names one: token), else the rate of that part of `work`. `limit` names the peak it is held
-    against (`dram`, `tensor.float16`, …), `stop` why sampling ended, `rank` which process took it. `clock_hz` is the
-    median clock of the device's compute units after its samples; None where nobody read it.
+    `quantity` decides which figure is judged: `value` the values themselves, `item` seconds per item, `items` items per
+    second (`item` names one: token), and otherwise the rate of that part of `work`. `limit` names the peak that it is
+    compared with (`dram`, `tensor.float16`, …). `stop` is the reason why sampling ended, and `rank` the process that
+    took it. `clock_hz` is the median clock of the device's compute units after its samples, None if it was not read.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -81,20 +81,20 @@ class Series:
 
     @property
     def label(self) -> str:
-        """What tells a series apart within its case, for people: `hot`, `compress.hot`, `compress.early`, `ratio`."""
+        """The name of a series within its case, for people: `hot`, `compress.hot`, `compress.early`, `ratio`."""
         word = self.name or ("early" if self.role == "early" else self.mode)
         return f"{self.stage}.{word}" if self.stage else word
 
     @property
     def short(self) -> str:
-        """The label, of a stage's plain timing the stage alone: `compress`."""
+        """The label, shortened to the stage for its plain timing: `compress`."""
         plain = self.role == "primary" and self.mode in ("hot", "self")
         return self.stage if plain and self.stage else self.label
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of one case on one device set in one replicate."""
+    """The outcome of one case on one device set in one replicate."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -106,12 +106,12 @@ class Result:
     reason: Text = ""
     series: Many[Series] = ()
     discarded: Many[tuple[Name, Count]] = ()
-    labels: Many[Name] = ()  # the state it was measured in: `power-capped`, `loaded`
+    labels: Many[Name] = ()  # the state of the device during the samples: `power-capped`, `loaded`
     notes: Many[tuple[Word, Text]] = ()
     window: tuple[Moment, Moment] = (0.0, 0.0)  # s since the manifest's `started_at`, joins the samples
     elapsed_s: Seconds = 0.0
 
     @property
     def key(self) -> tuple[str, tuple[str, ...], int]:
-        """What makes a result unique in a run: case id, device set, replicate."""
+        """The key of a result, which is unique in a run: case id, device set, replicate."""
         return (self.case.id, self.devices, self.replicate)

@@ -1,4 +1,4 @@
-"""A run: what was asked for, what suites want shown, and everything that was measured."""
+"""A run: its settings, the views of its suites, and all its results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpubench.model.limits import Count, Few, Many, Moment, Name, Rate, Text, Wh
 from gpubench.model.results import Result
 from gpubench.model.schema import STRICT
 
-Tier = Literal["smoke", "quick", "full", ""]  # the empty one is that of what another tool measured
+Tier = Literal["smoke", "quick", "full", ""]  # empty for a run that another tool measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +48,11 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class KeyFigure:
-    """A figure that speaks for its suite: it stands at the head of every summary of a run.
+    """A figure that represents its suite: it stands at the top of every summary of a run.
 
-    It is a figure of the case named `case` whose parameters have the texts of `params`; where `params` has numbers, of
-    the case that is nearest to them, so that every tier and device has one. `series` is the label of a series of that
-    case; an empty one means the headline.
+    It is a figure of the case named `case` whose parameters equal the texts of `params`. Where `params` has numbers,
+    the case with the nearest values is taken, so that every tier and device has one. `series` is the label of a series
+    of that case; an empty one means the headline.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -65,7 +65,7 @@ class KeyFigure:
 
 @dataclass(frozen=True, slots=True)
 class SuiteInfo:
-    """What a report needs to know of a suite: its sentence, its views and its key figures."""
+    """The facts about a suite that a report needs: its sentence, its views and its key figures."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -77,7 +77,7 @@ class SuiteInfo:
 
 @dataclass(frozen=True, slots=True)
 class NamedLink:
-    """A link that is not here, by its rate in B/s: what crosses it is modelled, never measured."""
+    """A link that this machine does not have, with its rate in B/s: transfers over it are modelled, never measured."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -87,7 +87,7 @@ class NamedLink:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What was asked for; a resumed run must have the same."""
+    """The settings of a run; a resumed run must have the same."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -100,12 +100,12 @@ class Settings:
     data: Many[DataFile] = ()
     headline: bool = False  # only the headline case of each suite
     links: Many[NamedLink] = ()
-    nodes: Count = 1  # machines that measured together, each with a run file of its own
+    nodes: Count = 1  # machines that measured together, each with its own run file
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The first record of a run file: who measured what, where, with which versions."""
+    """The first record of a run file: which machine measured which cases, where, and with which versions."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -122,7 +122,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run as a whole; `complete` is False for a file without an end (a valid partial run)."""
+    """A whole run; `complete` is False for a file without an end record, which is a valid partial run."""
 
     manifest: Manifest
     results: tuple[Result, ...] = ()
@@ -133,14 +133,14 @@ class Run:
 
     @property
     def told(self) -> tuple[str, ...]:
-        """What a reader has to be told: the warnings of the file, then what was lost or met while sampling."""
+        """The messages for the reader of a run: the warnings of the file, then losses and events during sampling."""
         return (*self.warnings, *dict.fromkeys(remark.text for remark in self.remarks if remark.state != "absent"))
 
 
 class Verdict(StrEnum):
-    """What a gate says of a case, in the order of a list: the worst first, and last what cannot be compared.
+    """The verdict of a gate on a case, in the order of a list: the worst first, and last cases that are not comparable.
 
-    `suspect` stands only between two measurements.
+    `suspect` exists only between two measurements.
     """
 
     SLOWER = "slower"

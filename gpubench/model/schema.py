@@ -1,4 +1,4 @@
-"""What every record of a run file obeys: its schema, and strict reading with finite numbers alone."""
+"""The rules for reading every record of a run file: strict types, no unknown fields, and finite numbers only."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The run file: JSON Lines of the kinds `manifest`, `result`, `samples`, `remark` and `end`.
 
-Every record is written and fsynced as soon as it exists, so that a run which dies keeps what it measured: a torn last
-line is dropped on reading, a file without an `end` is a valid partial run.
-A name that ends in `.gz` is gzip; `run-1.schema.json` publishes what `schema()` says.
+Every record is written and fsynced as soon as it exists, so that a run which dies keeps its measurements: a torn last
+line is dropped on reading, and a file without an `end` is a valid partial run. A name that ends in `.gz` means gzip.
+`run-1.schema.json` publishes the result of `schema()`.
 """
 
 from __future__ import annotations
@@ -46,22 +46,25 @@ Take = Callable[[Manifest | Result | Samples | Remark], None]
 
 
 def read_run(path: str | Path) -> Run:
-    """The run in a file; raises FileError, one line, where it cannot be read or trusted.
+    """Return the run in a file. Raises FileError, with a message of one line, if it cannot be read or is not valid.
 
-    A torn last line is dropped with a warning; without an `end` the run is not `complete`.
+    A torn last line is dropped with a warning. Without an `end` record the run is not `complete`.
     """
     return _read(Path(path))[1]
 
 
 def file_hash(path: str | Path) -> str:
-    """The SHA-256 of a file's bytes in hexadecimal, by which a report names its source; raises FileError."""
+    """Return the SHA-256 of a file's bytes in hexadecimal, which identifies the source of a report.
+
+    Raises FileError if the file cannot be read.
+    """
     with reported(path), os.fdopen(open_to_read(Path(path)), "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @dataclass(slots=True)
 class _Tally:
-    """What the records of a file add up to: their `end`, their bytes, and what is limited in number."""
+    """The sums over the records of a file: their `end`, their bytes, and the numbers that have a limit."""
 
     records: int = 0
     size_bytes: int = 0
@@ -71,11 +74,14 @@ class _Tally:
     remarks: int = 0
 
     def count(self, record: Record, line: bytes) -> None:
-        """Take a record in; Malformed for a second result of one key, and for more than a file may hold."""
+        """Add a record.
+
+        Raises Malformed for a second result with one key, and if the file has too many records of a kind.
+        """
         if isinstance(record, Result):
-            known = len(self.keys)
+            count_before = len(self.keys)
             self.keys.add(record.key)
-            if len(self.keys) == known:
+            if len(self.keys) == count_before:
                 raise Malformed(f"a second result of {record.case.id}, replicate {record.replicate}")
             _check_count(len(self.keys), limits.FILE_RESULTS, "results")
         elif isinstance(record, Samples):
@@ -89,29 +95,30 @@ class _Tally:
         self.size_bytes += len(line)
 
     def end(self) -> End:
-        """The end record of a file that stops here."""
+        """Return the end record for the records so far."""
         return End(self.records, self.hash.hexdigest())
 
 
 def _check_count(count: int, most: int, name: str) -> None:
+    """Raise Malformed if the count is above its limit."""
     if count > most:
         raise Malformed(f"the file holds more than {most} {name}")
 
 
 @dataclass(slots=True)
 class Scan:
-    """A file as read so far; `complete` is False for a file without an end, a valid partial run."""
+    """A file as far as it was read; `complete` is False for a file without an end, which is a valid partial run."""
 
     take: Take
     tally: _Tally = field(default_factory=_Tally)
     manifest: Manifest | None = None
     complete: bool = False
     warnings: list[str] = field(default_factory=list)
-    events: frozenset[str] = frozenset()  # the counters of bits
-    devices: frozenset[str] = frozenset()  # those that the manifest describes
+    events: frozenset[str] = frozenset()  # the names of the event counters
+    devices: frozenset[str] = frozenset()  # the devices that the manifest describes
 
     def add(self, line: bytes) -> None:
-        """Take one whole line; Malformed where it does not belong here."""
+        """Add one whole line. Raises Malformed if it is not valid at this place of the file."""
         if self.complete:
             raise Malformed("stands after the end record")
         if self.tally.size_bytes + len(line) > limits.FILE_BYTES:
@@ -136,58 +143,59 @@ class Scan:
         self.tally.count(record, line)
         self.take(record)
 
-    def _check_devices(self, words: str, devices: Iterable[str]) -> None:
+    def _check_devices(self, subject: str, devices: Iterable[str]) -> None:
+        """Raise Malformed if the manifest does not describe one of these devices."""
         for device in devices:
             if device not in self.devices:
-                raise Malformed(f"{words} of the device {device!r}, which the manifest does not describe")
+                raise Malformed(f"{subject} of the device {device!r}, which the manifest does not describe")
 
 
 def scan(path: str | Path, take: Take) -> Scan:
-    """Read a file record by record, each handed to `take`, without keeping any; raises FileError as `read_run`.
+    """Read a file and pass each record to `take`, without keeping any. Raises FileError as `read_run` does.
 
-    Whether it can be trusted is known at its end: what was taken is nothing before this returns.
+    Only at its end is it known whether a file is valid: do not use the records before this returns.
     """
-    found, number = Scan(take), 0
+    file_scan, number = Scan(take), 0
     try:
         with reported(path):
             for number, line in enumerate(lines(Path(path), limits.RECORD_BYTES), 1):
-                if line.endswith(b"\n") or found.complete or len(line) > limits.RECORD_BYTES:
-                    found.add(line)
+                if line.endswith(b"\n") or file_scan.complete or len(line) > limits.RECORD_BYTES:
+                    file_scan.add(line)
                 else:
-                    found.warnings.append(f"{path}: line {number}: the last line is torn and was dropped")
+                    file_scan.warnings.append(f"{path}: line {number}: the last line is torn and was dropped")
     except Malformed as error:
-        what = "" if found.manifest else "cannot be read as a run of gpubench: "
-        raise FileError(f"{path}: line {max(number, 1)}: {what}{error}") from error
+        prefix = "" if file_scan.manifest else "cannot be read as a run of gpubench: "
+        raise FileError(f"{path}: line {max(number, 1)}: {prefix}{error}") from error
     except zlib.error as error:
         raise FileError(f"{path}: after line {number}: damaged gzip data ({error})") from error
-    if found.manifest is None:
+    if file_scan.manifest is None:
         raise FileError(f"{path}: line 1: there is no whole manifest, so nothing was measured; remove the file")
-    return found
+    return file_scan
 
 
 def _read(path: Path) -> tuple[Scan, Run]:
-    kept: dict[type, list[Any]] = {Manifest: [], Result: [], Remark: []}
+    """Return the scan of a file and its run. Raises FileError as `scan` does."""
+    records: dict[type, list[Any]] = {Manifest: [], Result: [], Remark: []}
     samples: dict[tuple[object, ...], Samples] = {}
 
     def take(record: Manifest | Result | Samples | Remark) -> None:
         if isinstance(record, Samples):
             join(record, samples)
         else:
-            kept[type(record)].append(record)
+            records[type(record)].append(record)
 
-    found = scan(path, take)
-    assert found.manifest is not None  # `scan` has seen to it
-    (_, results, remarks), joined = map(tuple, kept.values()), tuple(samples.values())
-    return found, Run(found.manifest, results, joined, found.complete, tuple(found.warnings), remarks)
+    file_scan = scan(path, take)
+    assert file_scan.manifest is not None  # `scan` raises without one
+    (_, results, remarks), joined = map(tuple, records.values()), tuple(samples.values())
+    return file_scan, Run(file_scan.manifest, results, joined, file_scan.complete, tuple(file_scan.warnings), remarks)
 
 
 class RunWriter:
-    """Writes a run file record by record, each durable when its call returns.
+    """Writes a run file record by record; each record is durable when its call returns.
 
-    As a context manager it closes the file; without `end()` that leaves a valid partial run. A
-    record that could not be read again (NaN, a second result of one key) raises ValueError, a bug
-    in the caller. Where the disk does not take a record FileError is raised and the writer is
-    closed: the file is then a valid partial run.
+    As a context manager it closes the file, which without `end()` is a valid partial run. A record that could not be
+    read again (NaN, a second result with one key) is a bug in the caller and raises ValueError. If the disk does not
+    accept a record, FileError is raised and the writer is closed; the file then is a valid partial run.
     """
 
     def __init__(self, sink: Sink, tally: _Tally) -> None:
@@ -196,9 +204,9 @@ class RunWriter:
 
     @classmethod
     def create(cls, path: str | Path, manifest: Manifest) -> Self:
-        """Start a new file with its manifest.
+        """Return the writer of a new file that has only its manifest.
 
-        UsageError where the file exists (only `resume` continues one) or cannot be made.
+        Raises UsageError if the file exists (only `resume` continues one) or cannot be created.
         """
         path = Path(path)
         line = _manifest_line(manifest)
@@ -218,19 +226,19 @@ class RunWriter:
 
     @classmethod
     def resume(cls, path: str | Path) -> tuple[Self, Run]:
-        """Go on with a file: a writer behind its last whole record, and the run so far.
+        """Return a writer that continues a file after its last whole record, and the run so far.
 
-        A torn last line and the `end` are dropped from the file; the run's `complete` says whether
-        there was an end. FileError where the file cannot be read, trusted or written, UsageError
-        where another process is writing it.
+        A torn last line and the `end` record are dropped from the file; `complete` of the run tells whether there was
+        an end. Raises FileError if the file cannot be read or written or is not valid, and UsageError if another
+        process is writing it.
         """
         path = Path(path)
         with reported(path), contextlib.ExitStack() as undo:
             sink = Sink(path, undo.enter_context(io.FileIO(path, "r+")))
-            found, run = _read(path)
-            sink.cut(found.tally.size_bytes)
+            file_scan, run = _read(path)
+            sink.cut(file_scan.tally.size_bytes)
             undo.pop_all()
-        return cls(sink, found.tally), run
+        return cls(sink, file_scan.tally), run
 
     def __enter__(self) -> Self:
         return self
@@ -241,20 +249,23 @@ class RunWriter:
         self._sink.close()
 
     def result(self, result: Result) -> None:
-        """Write a result."""
+        """Write a result. Raises ValueError if it is not valid, and FileError if the disk does not accept it."""
         self._append(result, encode(result))
 
     def samples(self, samples: Samples) -> None:
-        """Write samples, split in time until no record is longer than SAMPLES_LIMIT_BYTES."""
+        """Write samples, split in time until no record is longer than SAMPLES_LIMIT_BYTES. Raises as `result` does."""
         for part, line in chunks(samples):
             self._append(part, line)
 
     def remark(self, remark: Remark) -> None:
-        """Write what is to be known of the counters."""
+        """Write a remark on the counters. Raises as `result` does."""
         self._append(remark, encode(remark))
 
     def end(self) -> None:
-        """Write the count and hash that make the file complete, and close it."""
+        """Write the end record, which makes the file complete, and close it.
+
+        Raises FileError if the disk does not accept it.
+        """
         self._sink.write(encode(self._tally.end()), last=True)
         self._sink.close()
 
@@ -264,9 +275,10 @@ class RunWriter:
 
 
 def content(run: Run, packed: bool = False) -> bytes:
-    """A whole run as the bytes of its file, `packed` by gzip: for a run that was not measured here just now.
+    """Return the bytes of a run file for a whole run, compressed with gzip if `packed`.
 
-    Without its `end` where the run is not complete. ValueError for a record that could not be read again.
+    The file has no `end` record if the run is not complete. Raises ValueError if a record is not valid, and UsageError
+    if the manifest has a text that is not UTF-8.
     """
     tally, lines = _Tally(), [_manifest_line(run.manifest)]
     tally.count(run.manifest, lines[0])
@@ -283,6 +295,7 @@ def content(run: Run, packed: bool = False) -> bytes:
 
 
 def _manifest_line(manifest: Manifest) -> bytes:
+    """Return the line of a manifest. Raises UsageError if it has a text that is not UTF-8."""
     try:
         return _checked(manifest, encode(manifest, "strict"))
     except UnicodeEncodeError as error:
@@ -291,6 +304,7 @@ def _manifest_line(manifest: Manifest) -> bytes:
 
 
 def _checked(record: Record, line: bytes) -> bytes:
+    """Return the line of a record. Raises ValueError if it could not be read again."""
     if is_surely_valid(record, line):
         return line
     try:

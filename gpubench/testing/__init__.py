@@ -1,7 +1,7 @@
-"""The pytest plugin: the fixture `gpubench` times a callable by the method of every suite, stores it and gates it.
+"""The pytest plugin: the fixture `gpubench` times a callable by the method of the suites, stores it and judges it.
 
-docs/your-own-program.md is its page. Every pytest session of an environment that has gpubench loads this file, so
-that it imports nothing but pytest; `-p no:gpubench` leaves it out.
+docs/your-own-program.md is its page. Every pytest session in an environment with gpubench loads this file, so it
+imports nothing but pytest; `-p no:gpubench` disables it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 
 if TYPE_CHECKING:
     from gpubench.testing.fixture import Gpubench, Timed
-    from gpubench.testing.sitting import Sitting
+    from gpubench.testing.session import MeasuringSession
 
 __all__ = ["Gpubench", "Timed"]
 
@@ -24,7 +24,10 @@ _LINES = pytest.StashKey[list[str]]()
 
 
 def __getattr__(name: str) -> object:
-    """The names for annotations, imported when they are asked for."""
+    """Return a name for annotations, which is imported only when it is needed.
+
+    Raises AttributeError for other names.
+    """
     if name in __all__:
         from gpubench.testing import fixture
 
@@ -33,7 +36,7 @@ def __getattr__(name: str) -> object:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The options; without any, what is measured is shown and nothing is written."""
+    """Add the options; without any of them, the measurements are shown and nothing is written."""
     group = parser.getgroup(_NAME, "timing by the fixture gpubench")
     add = group.addoption
     add("--gpubench-device", metavar="ID", help="device to measure on: cuda:0, rocm:0, host (the first GPU, else host)")
@@ -62,13 +65,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Say what the marker is, which tests get by themselves: `-m "not gpubench"` leaves them out."""
+    """Declare the marker that measuring tests get automatically: `-m "not gpubench"` leaves them out."""
     config.addinivalue_line("markers", f"{_NAME}: times something by the fixture gpubench (set by the plugin)")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that measure."""
+    """Mark the tests that measure, so that they can be selected."""
     for item in items:
         if _measures(item):
             item.add_marker(_NAME)
@@ -79,14 +82,14 @@ def _measures(item: pytest.Item) -> bool:
 
 
 @pytest.fixture(scope="session")
-def _gpubench_sitting(request: pytest.FixtureRequest) -> Iterator[Sitting]:
-    """The device, the run file and the replicates of this session, made when the first test measures."""
+def _gpubench_session(request: pytest.FixtureRequest) -> Iterator[MeasuringSession]:
+    """Yield the device, run file and replicates of this session, which the first measuring test creates."""
     if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
         pytest.skip("gpubench measures one thing at a time: run these tests with -n 0")
     from gpubench.base.errors import GpubenchError
     from gpubench.testing.fixture import case_of
     from gpubench.testing.progress import Progress
-    from gpubench.testing.sitting import Options, Sitting
+    from gpubench.testing.session import MeasuringSession, Options
 
     option = request.config.option
     options = Options(
@@ -100,30 +103,30 @@ def _gpubench_sitting(request: pytest.FixtureRequest) -> Iterator[Sitting]:
     items = [item for item in request.session.items if _measures(item)]
     nodes, cases = [item.nodeid for item in items], list(map(case_of, items))
     try:
-        sitting = Sitting(options, request.config.rootpath, nodes, cases, Progress(request.config))
+        session = MeasuringSession(options, request.config.rootpath, nodes, cases, Progress(request.config))
     except GpubenchError as error:
         raise pytest.fail.Exception(f"gpubench: {error}", pytrace=False) from None
-    yield sitting
-    request.config.stash[_LINES] = sitting.end()
+    yield session
+    request.config.stash[_LINES] = session.end()
 
 
 def _arguments(config: pytest.Config) -> tuple[str, ...]:
-    """What a pytest of a replicate needs of this one's options; its tests are named to it one by one."""
-    found = [f"--rootdir={config.rootpath}", f"--import-mode={config.option.importmode}"]
-    found += ["-c", str(config.inipath)] if config.inipath else []
-    return (*found, "-o", "addopts=", "-p", "no:cacheprovider", "-q")
+    """Return the options of this pytest that a replicate's pytest needs; the tests to run are added to them."""
+    arguments = [f"--rootdir={config.rootpath}", f"--import-mode={config.option.importmode}"]
+    arguments += ["-c", str(config.inipath)] if config.inipath else []
+    return (*arguments, "-o", "addopts=", "-p", "no:cacheprovider", "-q")
 
 
 @pytest.fixture
-def gpubench(request: pytest.FixtureRequest, _gpubench_sitting: Sitting) -> Gpubench:
+def gpubench(request: pytest.FixtureRequest, _gpubench_session: MeasuringSession) -> Gpubench:
     """Times a callable on the session's device: `gpubench(f, *args)`, with its work and its check."""
     from gpubench.testing.fixture import Gpubench
 
-    return Gpubench(_gpubench_sitting, request.node)
+    return Gpubench(_gpubench_session, request.node)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """A table of everything that was timed."""
+    """Print a table of everything that was timed."""
     lines = config.stash.get(_LINES, [])
     if lines:
         terminalreporter.section("gpubench")

@@ -1,4 +1,4 @@
-"""Replicates of a pytest session: the same tests, in a process of their own."""
+"""Replicates of a pytest session: the same tests in other processes."""
 
 from __future__ import annotations
 
@@ -15,33 +15,37 @@ from gpubench.model import Run
 from gpubench.model.store import read_run
 from gpubench.tools import history
 
-_RAN = (0, 1, 5)  # pytest's statuses of a session whose tests ran: passed, failed, none there
-_TAIL = 4  # lines of a pytest that did not run that say why
+_RAN = (0, 1, 5)  # pytest's exit statuses of a complete session: all passed, some failed, no tests
+_TAIL = 4  # last lines of an incomplete pytest session that are quoted, because they give the reason
 
 
 @dataclass(frozen=True, slots=True)
 class Children:
-    """How a replicate is started: pytest's own options, and the plugin's."""
+    """The way to start a replicate: pytest's own options, and those of the plugin."""
 
     arguments: tuple[str, ...]
     tier: str
     device: str
 
     def measure(self, nodes: Sequence[str]) -> Run:
-        """What these tests measure in a fresh pytest; UsageError, with its last lines, where that does not run."""
+        """Return the run of these tests in a fresh pytest process.
+
+        Raises UsageError with the last lines of its output if the tests did not run, and FileError if its run file
+        cannot be read.
+        """
         with tempfile.TemporaryDirectory(prefix="gpubench-") as folder:
             out = Path(folder) / "run.jsonl"
-            ours = ["--gpubench-out", str(out), "--gpubench-tier", self.tier, "--gpubench-device", self.device]
-            done = subprocess.run(
-                [sys.executable, "-m", "pytest", *nodes, *self.arguments, *ours],
+            options = ["--gpubench-out", str(out), "--gpubench-tier", self.tier, "--gpubench-device", self.device]
+            completed = subprocess.run(
+                [sys.executable, "-m", "pytest", *nodes, *self.arguments, *options],
                 capture_output=True,
                 encoding="utf-8",
                 errors="replace",
                 env={**os.environ, history.VARIABLE: "off"},
                 check=False,
             )
-            if done.returncode not in _RAN or not out.exists():
-                lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-                words = " | ".join(lines[-_TAIL:])
-                raise UsageError(f"a replicate's pytest ended with status {done.returncode}: {words}")
+            if completed.returncode not in _RAN or not out.exists():
+                lines = [line for line in (completed.stdout + completed.stderr).splitlines() if line.strip()]
+                last_lines = " | ".join(lines[-_TAIL:])
+                raise UsageError(f"a replicate's pytest ended with status {completed.returncode}: {last_lines}")
             return read_run(out)

@@ -1,4 +1,4 @@
-"""What a test holds as `gpubench`: the device, and the call that times."""
+"""The fixture `gpubench` as a test receives it: the device, and the call that times."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from gpubench.authoring.task import Observation, Stage, Task, nothing
 from gpubench.base.errors import GpubenchError, Skip, UsageError, WrongAnswer
 from gpubench.model import Case, Params, Quantity, Result, Work
 from gpubench.plugins.backend import Kernel, Mode, OpenDevice, Traits
-from gpubench.testing.sitting import Sitting, suite_of
+from gpubench.testing.session import MeasuringSession, suite_of
 
-_MOST_LETTERS = 40  # of a parameter in a case's id
+_MOST_LETTERS = 40  # the longest text of a parameter in a case's id
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """What was timed: its result as the run file has it, its figure, the gate's verdict where there is a baseline.
+    """The result of a timing: the result as in the run file, its figure, and the verdict if there is a baseline.
 
-    `value` is what the call returned when it was called once more after it was timed.
+    `value` is the return value of one more call after the timing.
     """
 
     result: Result
@@ -46,20 +46,20 @@ class Timed:
 
 
 class Gpubench:
-    """The fixture. It times a callable on the session's device, checked before and after, and stores what it saw.
+    """The fixture. It times a callable on the session's device, checks it before and after, and stores the results.
 
-    The tests' parameters are the case's: `test_gather[1024]` is `test_kernels/test_gather[n=1024]`.
+    The parameters of the test become those of the case: `test_gather[1024]` is `test_kernels/test_gather[n=1024]`.
     """
 
-    def __init__(self, sitting: Sitting, item: pytest.Item) -> None:
-        self._sitting = sitting
+    def __init__(self, session: MeasuringSession, item: pytest.Item) -> None:
+        self._session = session
         self._item = item
         self._names: set[str] = set()
 
     @property
     def device(self) -> OpenDevice:
         """The open device: `device.to_host(array)`, `device.traits`, `device.device` (its facts)."""
-        return self._sitting.device
+        return self._session.device
 
     @property
     def xp(self) -> Any:
@@ -68,12 +68,12 @@ class Gpubench:
 
     @property
     def traits(self) -> Traits:
-        """What the device is and can do: `traits.is_gpu`."""
+        """The properties and capabilities of the device: `traits.is_gpu`."""
         return self.device.traits
 
     @property
     def stream(self) -> int:
-        """The address of the stream that is timed: other libraries than CuPy must launch there; 0 on the host."""
+        """The address of the timed stream, on which libraries other than CuPy must launch; 0 on the host."""
         return self.device.stream
 
     @property
@@ -82,7 +82,7 @@ class Gpubench:
         return np.random.default_rng(zlib.crc32(self._item.nodeid.encode()))
 
     def kernel(self, file: str, name: str, **defines: str | int) -> Kernel:
-        """Compile `name` from a .cu file beside the test; pytest.skip where the device takes none."""
+        """Return the kernel `name`, compiled from a .cu file next to the test; skip the test if that is impossible."""
         try:
             return self.device.kernel((self._item.path.parent / file).read_text(encoding="utf-8"), name, defines)
         except Skip as reason:
@@ -108,16 +108,17 @@ class Gpubench:
     ) -> Timed:
         """Time `call(*args)`, warmed up and until the interval of its median is narrow; check it before and after.
 
-        check: asserts that what `call` has just left behind is right; `poison` spoils that before. moved, payload
-        (bytes), flops, items: the work of one call, of which the first that is given makes the figure a rate; without
-        any it is seconds. `item` says what an item is (`token`). modes, limit: as a suite's `Stage` has them. clock:
-        `device`, or `host` for a call whose own time on the host counts. waits: the call waits for the device itself.
-        name: tells several things that one test times apart. version: rises when the method changes.
+        check: asserts that the outputs of the last `call` are right; `poison` overwrites them before it. moved, payload
+        (bytes), flops, items: the work of one call; the first that is given makes the figure a rate, otherwise it is in
+        seconds. `item` names an item (`token`). modes, limit: as in a suite's `Stage`. clock: `device`, or `host` if
+        the time of the call on the host is the question. waits: the call waits for the device itself. name:
+        distinguishes several timings in one test. version: increase it when the method changes.
 
-        Fails the test where a check fails, or where it is slower than the baseline or cannot be compared with it;
-        skips it where most samples had to be discarded. Returns what was timed; `.value` is what the call returned.
+        Fails the test if a check fails, or if the call is slower than the baseline or cannot be compared with it. Skips
+        the test if most samples had to be discarded, or if the device lacks a capability. Returns the timing; `.value`
+        is the return value of the call.
         """
-        __tracebackhide__ = True  # what a check raises is shown from the check on
+        __tracebackhide__ = True  # a failure in a check is shown from the check on
         work = Work(moved, payload, flops, items)
         timed = functools.partial(call, *args) if args else call
         stage = Stage(timed, work, _quantity(work), limit, modes, clock, waits, item=item)
@@ -132,14 +133,14 @@ class Gpubench:
             raise pytest.fail.Exception(f"gpubench: {error}", pytrace=False) from None
 
     def _timed(self, task: Task, case: Case, call: Callable[[], object]) -> Timed:
-        result = self._sitting.measure(task, case)
-        if result.status == "invalid" and not self._sitting.has_baseline:
+        result = self._session.measure(task, case)
+        if result.status == "invalid" and not self._session.has_baseline:
             pytest.skip(f"not to be trusted: {result.reason}")
-        value = self._sitting.call_once(call) if result.status == "ok" else None
-        judged = self._sitting.judge(result, self._item.nodeid)
+        value = self._session.call_once(call) if result.status == "ok" else None
+        judged = self._session.judge(result, self._item.nodeid)
         if judged.fails:
             pytest.fail(judged.failure, pytrace=False)
-        return Timed(result, self._sitting.figure(result), judged.verdict, value)
+        return Timed(result, self._session.figure(result), judged.verdict, value)
 
     def _case(self, name: str, version: int) -> Case:
         if name in self._names:
@@ -158,7 +159,7 @@ def case_of(item: pytest.Item, name: str = "", version: int = 1) -> Case:
 
 
 def _without_ours(error: BaseException) -> TracebackType | None:
-    """The traceback from the first frame on that is not gpubench's."""
+    """Return the traceback from the first frame outside gpubench."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith("gpubench."):
         trace = trace.tb_next
@@ -170,23 +171,23 @@ def _quantity(work: Work) -> Quantity:
     return next((kind for kind in kinds if getattr(work, kind)), "value")
 
 
-def _observed(found: object) -> Observation:
-    """What a check returns where it observed something; one that only asserts returns nothing."""
-    return found if isinstance(found, Mapping) else {}
+def _observed(returned: object) -> Observation:
+    """Return the values that a check observed; a check that only asserts returns none."""
+    return returned if isinstance(returned, Mapping) else {}
 
 
 def _params(callspec: Any) -> Params:
-    """The test's parameters as axes; what is no number or text is called by its name, or by its place."""
+    """Return the test's parameters as axes; a value that is no number or text appears by its name or its index."""
     return tuple((name, _value(name, value, callspec.indices[name])) for name, value in callspec.params.items())
 
 
 def _value(name: str, value: object, index: int) -> str | int | float:
     if isinstance(value, int | float) and not isinstance(value, bool) and np.isfinite(value):
         return value if isinstance(value, int) else float(value)
-    words = str(getattr(value, "__name__", value))
-    return f"{name}{index}" if " at 0x" in words or len(words) > _MOST_LETTERS else _word(words)
+    label = str(getattr(value, "__name__", value))
+    return f"{name}{index}" if " at 0x" in label or len(label) > _MOST_LETTERS else _word(label)
 
 
 def _word(text: str) -> str:
-    """A text that can stand in a case's id."""
+    """Return the text with every character replaced that a case's id cannot contain."""
     return re.sub(r"[^\w.+/-]", "_", text)

@@ -1,4 +1,4 @@
-"""How far a pytest session that measures is, told past pytest's capture: meanwhile nothing else is to be seen."""
+"""The progress of a measuring pytest session, printed past pytest's capture, because no test ends for a long time."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 
 
 class Progress:
-    """Tells what is measured while no test ends: one line that changes on a terminal, elsewhere one line in all.
+    """Prints the progress while no test ends: one changing line on a terminal, elsewhere a single line.
 
-    It is silent with `-q`, and where pytest has no terminal reporter.
+    It prints nothing with `-q`, or if pytest has no terminal reporter.
     """
 
     def __init__(self, config: pytest.Config | None = None) -> None:
@@ -21,30 +21,30 @@ class Progress:
         self._reporter = None if config is None or is_quiet else config.pluginmanager.getplugin("terminalreporter")
         self._capture = config.pluginmanager.getplugin("capturemanager") if config else None
 
-    def say(self, words: str, is_last: bool = True) -> None:
-        """Print a line; one that is not the last is replaced by the next, on a terminal."""
+    def say(self, text: str, is_last: bool = True) -> None:
+        """Print a line; on a terminal, a line that is not the last is replaced by the next one."""
         if self._reporter is None:
             return
         with self._capture.global_and_fixture_disabled() if self._capture else nullcontext():
-            _write(self._reporter, f"gpubench: {words}", is_last)
+            _write(self._reporter, f"gpubench: {text}", is_last)
 
-    def through(self, words: str, count: int) -> Iterator[int]:
-        """Yield the numbers of `count` processes, and tell before each how many are done and the time left."""
+    def through(self, text: str, count: int) -> Iterator[int]:
+        """Yield the numbers of `count` processes, and print before each one the number done and the time left."""
         start = time.monotonic()
         is_terminal = self._reporter is not None and self._reporter.isatty
         for done in range(count):
             if is_terminal:
                 left = f", about {(time.monotonic() - start) / done * (count - done):.0f} s left" if done else ""
-                self.say(f"{words}: process {done + 1} of {count}{left}", is_last=False)
+                self.say(f"{text}: process {done + 1} of {count}{left}", is_last=False)
             elif not done:
-                self.say(f"{words}: {count} {'process' if count == 1 else 'processes'}")
+                self.say(f"{text}: {count} {'process' if count == 1 else 'processes'}")
             yield done
         if is_terminal and count:
-            self.say(f"{words}: {count} done in {time.monotonic() - start:.0f} s")
+            self.say(f"{text}: {count} done in {time.monotonic() - start:.0f} s")
 
 
 def _write(reporter: Any, line: str, is_last: bool) -> None:
-    """Write a line past pytest's own; pytest gives plugins its reporter without a public type."""
+    """Write a line past pytest's output; pytest's reporter for plugins has no public type."""
     reporter.ensure_newline()
     if is_last and not reporter.isatty:
         reporter.write_line(line)

@@ -1,4 +1,4 @@
-"""The table at the end of a session that measures: figures first and names last, so that any terminal aligns them."""
+"""The table at the end of a measuring session: figures first and names last, so that any terminal aligns them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _JUDGED = (*HEADS[2:6], HEADS[0], HEADS[1])  # baseline, candidate, change, inte
 
 @dataclass(slots=True)
 class TimedRow:
-    """One timed case: its result, its figure over all processes, and the finding where a baseline has the case."""
+    """One timed case: its result, its figure over all processes, and its finding if the baseline has the case."""
 
     result: Result
     figure: Figure | None
@@ -28,19 +28,19 @@ class TimedRow:
 
     @property
     def median(self) -> str:
-        """The median over all processes; where there is none, how the case ended."""
+        """The median over all processes, or the status of the case if it has none."""
         return self.figure.text if self.figure else self.result.status
 
     def cells(self, is_judged: bool) -> tuple[str, ...]:
-        """The cells under `_PLAIN`, or under `_JUDGED` in a session with a baseline."""
+        """Return the cells below `_PLAIN`, or below `_JUDGED` in a session with a baseline."""
         labels = f" ({', '.join(self.result.labels)})" if self.result.labels else ""
         case = f"{self.result.case.id}{labels}"
         if not is_judged:
             return (self.median, _interval(self.figure) if self.figure else MISSING, case)
         if self.finding is None:
             return (MISSING, self.median, MISSING, MISSING, self.verdict or MISSING, case)
-        words = finding_words(self.finding)
-        return (words.before, words.after, words.change, words.interval, words.verdict, case)
+        cells = finding_words(self.finding)
+        return (cells.before, cells.after, cells.change, cells.interval, cells.verdict, case)
 
 
 def _interval(figure: Figure) -> str:
@@ -48,7 +48,7 @@ def _interval(figure: Figure) -> str:
 
 
 def table(rows: Sequence[TimedRow], is_judged: bool) -> list[str]:
-    """Return the lines of the table, then why a verdict is not plain, then what would decide what is undecided."""
+    """Return the lines of the table, then the reasons of the verdicts, then the next step."""
     heads = _JUDGED if is_judged else _PLAIN
     cells = [heads, *(row.cells(is_judged) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -58,7 +58,7 @@ def table(rows: Sequence[TimedRow], is_judged: bool) -> list[str]:
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
-    """Pad figures on the left, and the words of the last two columns on the right."""
+    """Return the cells with figures padded on the left, and the texts of the last two columns on the right."""
     figures = len(cells) - (2 if len(cells) == len(_JUDGED) else 1)
     return [
         text.rjust(width) if place < figures else text.ljust(width)
@@ -68,18 +68,19 @@ def _aligned(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
 
 def _reasons(rows: Sequence[TimedRow]) -> list[str]:
     """Return each reason once, with the cases that it holds for."""
-    found: dict[str, list[str]] = {}
+    cases_by_reason: dict[str, list[str]] = {}
     for row in rows:
         if row.finding and row.finding.verdict in UNDECIDED and row.reason:
-            found.setdefault(row.reason, []).append(row.result.case.id)
-    return [f"inconclusive: {first(ids)}: {reason}" for reason, ids in found.items()]
+            cases_by_reason.setdefault(row.reason, []).append(row.result.case.id)
+    return [f"inconclusive: {first(ids)}: {reason}" for reason, ids in cases_by_reason.items()]
 
 
 def _next_step(rows: Sequence[TimedRow]) -> list[str]:
+    """Return the number of processes that decides the undecided cases, as a line."""
     undecided = [row.finding for row in rows if row.finding and row.finding.verdict in UNDECIDED]
     needed = [count for finding in undecided if (count := processes_needed(finding))]
     if not needed:
         return []
     cases = f"{len(needed)} of {len(undecided)} inconclusive" if len(undecided) > 1 else "the inconclusive case"
-    words = f"measure the baseline and the candidate with --gpubench-replicates {max(needed)}"
-    return [f"next: {words}, which decides {cases} with a probability of 80 %"]
+    step = f"measure the baseline and the candidate with --gpubench-replicates {max(needed)}"
+    return [f"next: {step}, which decides {cases} with a probability of 80 %"]

@@ -1,4 +1,4 @@
-"""A test's result compared with a baseline by the core's own gate; suspects are measured again."""
+"""The comparison of a test's result with a baseline by the regression gate, which measures suspects again."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from gpubench.tools.gating.readings import read_all
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A verdict with its reason in words, and whether the test fails by it; all empty without a baseline.
+    """A verdict with its reason, and whether it fails the test; all empty without a baseline.
 
-    `is_decided` is None where the baseline does not have the case.
+    `is_decided` is None if the baseline does not have the case.
     """
 
     verdict: str = ""
@@ -36,37 +36,37 @@ class Judged:
 
     @property
     def failure(self) -> str:
-        """The words that a test fails with: change, threshold and case in the first line, then the figures."""
-        found = self.finding
-        if found is None or found.effect is None:
-            return f"{self.verdict}: {found.case.id if found else 'case'}: {self.reason}"
-        words = finding_words(found)
+        """The message of the failed test: change, threshold and case in the first line, then the figures."""
+        finding = self.finding
+        if finding is None or finding.effect is None:
+            return f"{self.verdict}: {finding.case.id if finding else 'case'}: {self.reason}"
+        cells = finding_words(finding)
         return (
-            f"{words.verdict}: {words.change}, threshold {words.threshold}: {found.case.id}\n"
-            f"baseline {words.before}, candidate {words.after}, 95 % interval {words.interval}, "
-            f"{found.before.processes} and {found.after.processes} processes\n{words.why}"
+            f"{cells.verdict}: {cells.change}, threshold {cells.threshold}: {finding.case.id}\n"
+            f"baseline {cells.before}, candidate {cells.after}, 95 % interval {cells.interval}, "
+            f"{finding.before.processes} and {finding.after.processes} processes\n{cells.why}"
         ).rstrip()
 
 
 @dataclass(slots=True)
 class Baseline:
-    """What the words of --gpubench-baseline name; each run file is read once."""
+    """The baseline that --gpubench-baseline names; each run file is read once."""
 
     words: tuple[str, ...]
-    own: tuple[Path, ...]  # the files of this session: no baseline of itself
+    own: tuple[Path, ...]  # the files of this session, which cannot be its own baseline
     _asked: Asked = field(default_factory=lambda: Asked(plugins.load("gates", "regression"), policy.load()))
     _read: dict[tuple[Path, ...], list[Reading]] = field(default_factory=dict)
 
     def judge(self, run: Run, again: Callable[[], Sequence[Run]]) -> Judged:
-        """The verdict on a run of one case; `again` measures it once more in as many processes."""
+        """Return the verdict on a run of one case; `again` measures it once more in as many processes."""
         case = run.results[0].case
         before = self._evidence(run, case)
         if not before.sides:
             return Judged("new", "the baseline does not have it")
 
         def more(sides: Sides, suspects: tuple[Finding, ...]) -> Sides:
-            del suspects  # there is but the one case
-            return Sides(sides.before, sides.after.and_again([_only(Reading.of(each), case) for each in again()]))
+            del suspects  # the only case is the one that is measured again
+            return Sides(sides.before, sides.after.and_again([_only(Reading.of(repeat), case) for repeat in again()]))
 
         judgement = self._asked.settle(Sides(before, Evidence([[Reading.of(run)]])), more)
         (finding, *_) = judgement.findings
@@ -75,21 +75,28 @@ class Baseline:
         return Judged(str(finding.verdict), reason, fails, judgement.decided > 0, finding)
 
     def refuse_missing(self) -> None:
-        """Raise FileError where the words name nothing that exists, before anything is measured."""
+        """Raise FileError if the baseline does not exist, before anything is measured."""
         if baselines.is_dated(self.words) and not (place := history.default_place()).exists():
             raise FileError(f"no baseline: there is no history at {place}; `gpubench history import FOLDER` makes one")
         baselines.find([word for word in self.words if not baselines.is_dated([word])], [], self.own)
 
     def without(self, cases: Sequence[Case]) -> list[Case]:
-        """Return the cases of which the baseline has no figure; none where its files depend on what is measured."""
+        """Return the cases without a figure in the baseline.
+
+        The result is empty if the files of the baseline depend on the measured case (`last:N`), which is not known yet.
+        """
         if baselines.is_dated(self.words):
             return []
-        known = {(case.suite, case.name, case.params) for case in self._cases(tuple(self._files([])))}
-        named = {(suite, name.rpartition(".")[0], params) for suite, name, params in known}  # timed with name=…
-        return [case for case in cases if (case.suite, case.name, case.params) not in known | named]
+        timed = {(case.suite, case.name, case.params) for case in self._cases(tuple(self._files([])))}
+        named = {
+            (suite, name.rpartition(".")[0], params) for suite, name, params in timed
+        }  # cases that a test timed with name=…
+        return [case for case in cases if (case.suite, case.name, case.params) not in timed | named]
 
     def _cases(self, files: tuple[Path, ...]) -> Iterator[Case]:
-        return (found[0][0] for reading in self._readings(files) for found in reading.gathered.results.values())
+        return (
+            replicates[0][0] for reading in self._readings(files) for replicates in reading.gathered.results.values()
+        )
 
     def _files(self, wanted: Sequence[baselines.Wanted]) -> list[Path]:
         return baselines.find(self.words, wanted, self.own)
@@ -100,13 +107,13 @@ class Baseline:
         return self._read[files]
 
     def _evidence(self, run: Run, case: Case) -> Evidence:
-        """What the baseline's run files have of a case; each is a sitting of its own."""
+        """Return the evidence of a case in the baseline's run files, each of which is a session."""
         kind = fingerprint(run.manifest.facts, run.results[0].devices).id
         wanted = baselines.Wanted(case.id, case.version, run.manifest.settings.tier, kind)
         return Evidence([[_only(reading, case)] for reading in self._readings(tuple(self._files([wanted])))])
 
 
 def _only(reading: Reading, case: Case) -> Reading:
-    """What a run says of one case."""
-    kept = {key: found for key, found in reading.gathered.results.items() if key[0] == case.id}
-    return replace(reading, gathered=Gathering(kept, reading.gathered.clocks))
+    """Return the reading with only one case."""
+    selected = {key: replicates for key, replicates in reading.gathered.results.items() if key[0] == case.id}
+    return replace(reading, gathered=Gathering(selected, reading.gathered.clocks))

@@ -1,4 +1,4 @@
-"""A pytest session that measures: one device, one run file, replicates in processes of their own, a baseline."""
+"""A pytest session that measures: one device, one run file, replicates in other processes, and a baseline."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from gpubench.testing.verdicts import Baseline, Judged
 from gpubench.tools import history
 
 _STRAY_S = 50e-6  # an idle device answers within a few microseconds
-_EMPTY_S = 10e-6  # a batch of _MANY empty kernels takes some hundred, two events with nothing between them one or two
+_EMPTY_S = 10e-6  # _MANY empty kernels take some hundred µs, two events without work between them one or two
 _MANY = 64
 _HOW = "docs/your-own-program.md shows how"
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line asks for; `arguments` are what a replicate's pytest needs of it."""
+    """The options of the command line; `arguments` are those that a replicate's pytest needs."""
 
     device: str
     tier: Tier
@@ -49,14 +49,15 @@ class Options:
 
 
 def suite_of(node: str) -> str:
-    """The suite that a test's cases are of: its file, `tests/test_gather.py::test_it` is `tests.test_gather`."""
+    """Return the suite of a test's cases, which is its file: `tests/test_gather.py::test_it` is `tests.test_gather`."""
     return re.sub(r"[^\w.+-]", "_", node.partition("::")[0].removesuffix(".py").replace("/", "."))
 
 
-class Sitting:
-    """What the measuring tests of a session share, made when the first of them measures.
+class MeasuringSession:
+    """The state that the measuring tests of a session share; the first of them creates it.
 
-    `nodes` are the ids of these tests, `root` the folder that they are relative to.
+    `nodes` are the ids of these tests, and `root` is the folder that they are relative to. Creating it raises
+    UsageError if an option is invalid or a replicate does not run, and FileError if the baseline does not exist.
     """
 
     def __init__(
@@ -91,15 +92,18 @@ class Sitting:
         self._file = _File.create(options.out, self._manifest) if options.out else None
 
     def _checked_baseline(self, options: Options, cases: Sequence[Case]) -> Baseline | None:
-        """Return the baseline, if one is asked for; FileError before anything is measured where it is not there."""
+        """Return the baseline, if one is asked for.
+
+        Raises FileError if it does not exist, before anything is measured.
+        """
         if not options.baselines:
             return None
-        found = Baseline(options.baselines, (options.out,) if options.out else ())
-        found.refuse_missing()
-        if missing := [case.id for case in found.without(cases)]:
-            words = f"no baseline for {len(missing)} of {plural(len(cases), 'test')}, which cannot fail as slower"
-            self._progress.say(f"{words}: {first(missing)}")
-        return found
+        baseline = Baseline(options.baselines, (options.out,) if options.out else ())
+        baseline.refuse_missing()
+        if missing := [case.id for case in baseline.without(cases)]:
+            warning = f"no baseline for {len(missing)} of {plural(len(cases), 'test')}, which cannot fail as slower"
+            self._progress.say(f"{warning}: {first(missing)}")
+        return baseline
 
     def _places(self, nodes: Iterable[str]) -> list[str]:
         return [f"{self._root}/{node}" for node in nodes]
@@ -112,9 +116,10 @@ class Sitting:
     # ---- measuring
 
     def measure(self, task: Task, case: Case) -> Result:
-        """Time a task as a case; its results, this process's and the replicates', are in the run file.
+        """Time a task as a case, and write the results of this process and of the replicates to the run file.
 
-        Whatever a check raises passes through when it has been written down.
+        An AssertionError or WrongAnswer of a check is raised again after it was written down. Raises UsageError if the
+        call launches its work on another stream.
         """
         start = time.monotonic()
         plain = Result(case, (self.device.device.id,), "failed", notes=(("process", "pytest"),))
@@ -132,7 +137,7 @@ class Sitting:
         return result
 
     def call_once(self, call: Callable[[], object]) -> object:
-        """Return what the call returns, called once more on the session's device."""
+        """Return the value of one call on the session's device."""
         self.device.enter()
         try:
             return call()
@@ -160,7 +165,7 @@ class Sitting:
         return result
 
     def _refuse_strays(self, task: Task) -> None:
-        """Raise UsageError for a call that leaves its work on another stream: it would not be timed, only launched."""
+        """Raise UsageError if a call leaves its work on another stream, because only its launch would be timed."""
         for stage in task.stages.values():
             stage.call()
         seconds = self.device.elsewhere()
@@ -172,6 +177,7 @@ class Sitting:
             )
 
     def _refuse_nothing(self, result: Result) -> None:
+        """Raise UsageError if a batch took so little time on a GPU that nothing ran on the timed stream."""
         hot = result.series[0]
         seconds = max(hot.values) * hot.calls
         if self.device.traits.is_gpu and hot.mode == "hot" and hot.calls >= _MANY and seconds < _EMPTY_S:
@@ -182,12 +188,17 @@ class Sitting:
             )
 
     def _with_replicates(self, result: Result) -> list[Result]:
-        """A result with those of the same case in the other processes, numbered, without their windows.
+        """Return a result with those of the same case in the other processes, numbered, without their windows.
 
-        What was sampled beside those is in files of their own, by clocks with another zero.
+        Their samples are in other files, whose clocks have another zero.
         """
-        others = [each for run in self._others for each in run.results if each.key == result.key]
-        return [result, *(replace(each, replicate=n, window=(0.0, 0.0)) for n, each in enumerate(others, 1))]
+        others = [
+            replicate_result
+            for run in self._others
+            for replicate_result in run.results
+            if replicate_result.key == result.key
+        ]
+        return [result, *(replace(replicate, replicate=n, window=(0.0, 0.0)) for n, replicate in enumerate(others, 1))]
 
     def _keep(self, results: Sequence[Result]) -> None:
         result = results[0]
@@ -198,7 +209,7 @@ class Sitting:
     # ---- judging and showing
 
     def judge(self, result: Result, node: str) -> Judged:
-        """The verdict on a result of the test `node`; an empty one without a baseline."""
+        """Return the verdict on a result of the test `node`; it is empty without a baseline."""
         if self._baseline is None:
             return Judged()
 
@@ -212,27 +223,27 @@ class Sitting:
         return judged
 
     def figure(self, result: Result) -> Figure:
-        """The figure of an ok result over all its replicates."""
+        """Return the figure of an ok result over all its replicates."""
         (spread,) = Summary(self._run(result)).spreads()
-        assert spread.figure is not None  # an ok result has one
+        assert spread.figure is not None  # every ok result has a figure
         return spread.figure
 
     def _run(self, result: Result) -> Run:
         return Run(self._manifest, tuple(self._with_replicates(result)))
 
     def end(self) -> list[str]:
-        """End the run file and note it in the history where one is kept; the lines of the session's summary."""
+        """Finish the run file, add it to the history if one is kept, and return the lines of the summary."""
         device, rows = self.device.device, tuple(self._rows.values())
         title = f"{device.id}, {device.name}, tier {self._manifest.settings.tier}"
         lines = table(rows, self.has_baseline)
         return [title, *lines, *self._decided(rows), *(self._file.end() if self._file else ())]
 
     def _decided(self, rows: Sequence[TimedRow]) -> list[str]:
-        """How many cases with a baseline were decided, if there are any."""
+        """Return a line with the number of decided cases, or nothing if no case has a baseline."""
         findings = [row.finding for row in rows if row.finding]
         if not findings:
             return []
-        decided, left = sum(found.verdict in DECIDED for found in findings), len(findings)
+        decided, left = sum(finding.verdict in DECIDED for finding in findings), len(findings)
         line = f"{decided} of {plural(len(findings))} decided against the baseline"
         left -= decided
         return [f"warning: {line}: the other {left} may be slower" if left else line]
@@ -251,18 +262,18 @@ class _File:
 
     @classmethod
     def create(cls, path: Path, manifest: Manifest) -> _File:
-        """Start it; UsageError where it exists or cannot be made."""
+        """Create the file with its manifest. Raises UsageError if it exists or cannot be created."""
         devices = [manifest.facts.device(name) for name in {*manifest.settings.devices, "host"}]
         return cls(path, Recording.begin(path, manifest, devices))
 
     def write(self, results: Iterable[Result]) -> None:
-        """Write results, and the samples that have come."""
+        """Write results, and the samples that have arrived."""
         for result in results:
             self._recording.result(result)
         self._recording.write_sampled()
 
     def end(self) -> list[str]:
-        """End it; where it is, and what there is to say."""
+        """Finish the file, and return lines with its path and its warnings."""
         self._recording.stop_sampling()
         self._recording.end()
         run = read_run(self._path)
