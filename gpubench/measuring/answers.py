@@ -1,4 +1,4 @@
-"""The checks of a task's answers: calls on overwritten outputs, between ranks that wait for each other."""
+"""Check a task's answers: overwrite its outputs, call its stages, and compare, in step with the other ranks."""
 
 from __future__ import annotations
 
@@ -15,18 +15,21 @@ T = TypeVar("T")
 
 
 class Agree(Protocol):
-    """Tells every active rank the deciding rank's value, and so is a barrier too."""
+    """Returns the deciding rank's value on every active rank. Because all ranks wait for it, it is a barrier too."""
 
     def __call__(self, value: T) -> T: ...
 
 
 def alone(value: T) -> T:
-    """Agreement of one rank."""
+    """Return `value`: the agreement of a single rank with itself."""
     return value
 
 
 class AnswerChecks:
-    """Overwrites the outputs of one task and checks them; `seconds` is how long the last check took on this rank."""
+    """Overwrites the outputs of one task and checks them; `seconds` is how long the last check took on this rank.
+
+    `allowed_s` is the time in seconds that the further checks of `verify` may take.
+    """
 
     def __init__(
         self,
@@ -47,20 +50,21 @@ class AnswerChecks:
         self._limits = limits or TimeLimits()
 
     def verify(self) -> dict[str, Observed | Profile]:
-        """Overwrite the outputs, call every stage once, and check; then the same for further calls.
+        """Overwrite the outputs, call every stage once, check, and return what the check observed, by name.
 
-        They are the other calls of each rotation, one at random and more as time allows, and without a rotation the
-        same calls once more if that takes little time.
+        Further calls are checked in the same way. With a rotation they are its other calls: one at random, and more as
+        long as time allows. Without a rotation every stage is called and checked once more if the first check was
+        short. Raises WrongAnswer from the task's check.
         """
         start = self._device.now()
-        found = self._verify_calls({})
+        observations = self._verify_calls({})
         is_cheap = self._agree(self._device.now() - start <= self._allowed_s)
         stages = self.task.stages.values()
         if is_cheap and not any(stage.rotation for stage in stages):
             self._verify_calls({})
         for name, stage in self.task.stages.items():
             self._verify_rotation(name, stage)
-        return found
+        return observations
 
     def _verify_rotation(self, name: str, stage: Stage) -> None:
         start = self._device.now()
@@ -70,7 +74,7 @@ class AnswerChecks:
                 return
 
     def _verify_calls(self, instead: Mapping[str, Callable[[], object]]) -> dict[str, Observed | Profile]:
-        """Check one call of every stage on overwritten outputs, another call `instead` of those of that name."""
+        """Call every stage once on overwritten outputs and check; `instead` replaces the calls of some stages."""
         self._limits.calling(self.task.stages.values())
         self.overwrite()
         for name, stage in self.task.stages.items():
@@ -80,19 +84,23 @@ class AnswerChecks:
         return self.check()
 
     def overwrite(self) -> None:
-        """Poison the outputs; no rank goes on before all have done so."""
+        """Poison the outputs; return when all ranks have done so."""
         self.task.poison()
         self._device.synchronize()
         self._agree(None)
 
     def check(self) -> dict[str, Observed | Profile]:
-        """Check what the ranks left: none looks before all have stopped, none goes on before all have looked."""
+        """Check the outputs and return what the check observed, by name.
+
+        No rank checks before all have stopped, and none continues before all have checked. Raises WrongAnswer from the
+        task's check.
+        """
         self._device.synchronize()
         self._agree(None)
         self._limits.checking(self.task.stages.values())
         start = self._device.now()
-        found = observed("the check", self.task.check())
+        observations = observed("the check", self.task.check())
         self.seconds = self._device.now() - start
         self.is_stale = False
         self._agree(None)
-        return found
+        return observations

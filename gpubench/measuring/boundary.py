@@ -1,7 +1,7 @@
-"""What collectors hand over, checked where it arrives: a bad value costs that value, a bad collector costs itself.
+"""Check what collectors hand over: an invalid value costs that value, and an invalid collector costs itself.
 
-Collectors may be anybody's, and vendor libraries answer with NaN, sentinels and surprises. Everything that passes this
-module has the type that the run file asks for, so that no reading can end a run.
+Anybody may write a collector, and vendor libraries answer with NaN, sentinels and surprises. Every value that passes
+this module has the type that the run file asks for, so that no reading can end a run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gpubench.plugins.collector import Condition
 PERIOD_S = (0.001, 3600.0)  # the shortest and the longest period that a counter may ask for
 MOST_COUNTERS = 1000  # of one collector
 _MOST_LETTERS = 500  # of a text that a collector hands over; longer ones are cut
-_MOST_TEXTS = 100  # that a collector tells of at a time, and pairs that describe a device
+_MOST_TEXTS = 100  # of messages that a collector reports at a time, and of pairs that describe a device
 _MOST_MASK = 2**63  # readings are 64 bits wide
 _GAUGES = ("gauge", "window")
 _SHARE = tuple(("%", kind) for kind in _GAUGES)
@@ -28,7 +28,7 @@ _WATTS = tuple(("W", kind) for kind in _GAUGES)
 _CELSIUS = tuple(("°C", kind) for kind in _GAUGES)
 _BYTES = tuple(("B", kind) for kind in _GAUGES)
 _TRAFFIC = (("B/s", "window"), ("B/s", "gauge"), ("B", "cumulative"))
-# what a counter of each measure counts in, and how: everything that asks by measure relies on it
+# The units and kinds of each measure's counters: code that looks a counter up by its measure relies on them.
 _FORMS: dict[Measure, tuple[tuple[str, str], ...]] = {
     Measure.CORE_CLOCK: _HERTZ,
     Measure.MEMORY_CLOCK: _HERTZ,
@@ -68,33 +68,36 @@ def text(value: object) -> str:
 
 
 def number(value: object) -> float:
-    """Return a reading as a finite float; raise ValueError that says what the reading is instead."""
+    """Return a reading as a finite float. Raises ValueError that says what the reading is instead."""
     if isinstance(value, numbers.Real):
         try:
-            found = float(value)
+            converted = float(value)
         except OverflowError as error:
             raise ValueError("larger than a float64") from error
-        if abs(found) <= limits.MOST:
-            return found
-        words = f"larger than {limits.MOST:g}" if math.isfinite(found) else "not a finite number"
-        raise ValueError(f"{words} ({found})")
+        if abs(converted) <= limits.MOST:
+            return converted
+        problem = f"larger than {limits.MOST:g}" if math.isfinite(converted) else "not a finite number"
+        raise ValueError(f"{problem} ({converted})")
     raise ValueError(f"not a number but {type(value).__name__} {text(value)[:80]!r}")
 
 
 def bits(value: object) -> float:
-    """Return a reading of an event counter, a whole number from 0 to 2⁶³, as a float; ValueError as `number`."""
-    found = number(value)
-    if not found.is_integer() or not 0 <= found < _MOST_MASK:
-        raise ValueError(f"not a bit mask ({found:g})")
-    return found
+    """Return a reading of an event counter, a whole number from 0 to 2⁶³, as a float.
+
+    Raises ValueError if it is no such number.
+    """
+    mask = number(value)
+    if not mask.is_integer() or not 0 <= mask < _MOST_MASK:
+        raise ValueError(f"not a bit mask ({mask:g})")
+    return mask
 
 
 def row(
     reading: object, names: Sequence[str], events: Collection[str] = ()
 ) -> tuple[tuple[float | None, ...], dict[str, str]]:
-    """Return the values of these counters, missing ones as None, and for each refused value the reason by its name.
+    """Return the values of the named counters, None for a missing one, and the reason for each refused value.
 
-    `events` are the names whose values are bits. Raises Missing where the reading is not a mapping at all.
+    `events` are the names of the counters whose values are bits. Raises Missing if the reading is no mapping.
     """
     if not isinstance(reading, Mapping):
         raise Missing(f"a reading must be a mapping from names to numbers, not {text(reading)[:80]}", "")
@@ -110,20 +113,20 @@ def row(
     return tuple(values), refused
 
 
-def texts(told: object) -> list[str]:
-    """Return the first 100 messages of a source as short single lines; raises Missing if they are no sequence."""
-    if isinstance(told, str) or not isinstance(told, Iterable):
-        raise Missing(f"messages must be a sequence of texts, not {text(told)[:80]}", "")
-    found: list[str] = []
-    for each in told:
-        if len(found) == _MOST_TEXTS:
-            return [*found, "further messages are omitted"]
-        found.append(text(each))
-    return found
+def texts(messages: object) -> list[str]:
+    """Return the first 100 messages of a source, each as one short line. Raises Missing if they are no sequence."""
+    if isinstance(messages, str) or not isinstance(messages, Iterable):
+        raise Missing(f"messages must be a sequence of texts, not {text(messages)[:80]}", "")
+    lines: list[str] = []
+    for message in messages:
+        if len(lines) == _MOST_TEXTS:
+            return [*lines, "further messages are omitted"]
+        lines.append(text(message))
+    return lines
 
 
 def pairs(described: object) -> dict[str, str]:
-    """Return a mapping of texts to texts, numbers among the values as text; Missing where it is no mapping."""
+    """Return a mapping of texts to texts; numbers among the values become text. Raises Missing if it is no mapping."""
     if not isinstance(described, Mapping):
         raise Missing(f"settings must be a mapping from names to texts, not {text(described)[:80]}", "")
     listed = list(described.items())[:_MOST_TEXTS]
@@ -131,19 +134,22 @@ def pairs(described: object) -> dict[str, str]:
 
 
 def counters(declared: object) -> tuple[Counter, ...]:
-    """Return the counters that a collector declares; Missing names the first that is malformed, and its field."""
+    """Return the counters that a collector declares.
+
+    Raises Missing that names the first malformed counter and its field.
+    """
     if not isinstance(declared, Iterable):
         raise Missing(f"`counters` must be a sequence of Counter, not {text(declared)[:80]}", "")
-    found: list[Counter] = []
-    for each in declared:
-        if len(found) == MOST_COUNTERS:
+    accepted: list[Counter] = []
+    for counter in declared:
+        if len(accepted) == MOST_COUNTERS:
             raise Missing(f"the collector declares more than {MOST_COUNTERS} counters", "")
-        found.append(_counter(each))
-    names = [counter.name for counter in found]
+        accepted.append(_counter(counter))
+    names = [counter.name for counter in accepted]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise Missing(f"the collector declares the counter {text(twice)} twice", "")
-    return tuple(found)
+    return tuple(accepted)
 
 
 def _counter(declared: object) -> Counter:
@@ -160,24 +166,24 @@ def _counter(declared: object) -> Counter:
     period = declared.period_s
     if isinstance(period, bool) or not isinstance(period, int | float) or not least <= period <= most:
         raise Missing(f"{declared.name}: period_s is {text(period)[:80]}, not a time from {least} to {most:g} s", "")
-    return _meant(declared)
+    return _consistent(declared)
 
 
-def _meant(declared: Counter) -> Counter:
-    """Return the counter where its measure, its unit and its bits go together; Missing where they do not."""
+def _consistent(declared: Counter) -> Counter:
+    """Return the counter if its unit and its bits fit its measure. Raises Missing if they do not."""
     if not isinstance(declared.measures, Measure):
         raise Missing(f"{declared.name}: measures is {text(declared.measures)[:80]}, not a Measure", "")
     forms = _FORMS.get(declared.measures)
     if forms and (declared.unit, declared.kind) not in forms:
         allowed = " or ".join(f"{unit} as {kind}" for unit, kind in forms)
-        words = f"{declared.name}: {declared.measures} is in {allowed}, not in {declared.unit} as {declared.kind}"
-        raise Missing(words, "")
-    bits = declared.bits
-    if not isinstance(bits, tuple) or not all(map(_is_bit, bits)):
+        problem = f"{declared.name}: {declared.measures} is in {allowed}, not in {declared.unit} as {declared.kind}"
+        raise Missing(problem, "")
+    event_bits = declared.bits
+    if not isinstance(event_bits, tuple) or not all(map(_is_bit, event_bits)):
         raise Missing(
             f"{declared.name}: bits must be EventBits, each with a mask of one bit, a name and an EventClass", ""
         )
-    if len({bit.mask for bit in bits}) < len(bits):
+    if len({bit.mask for bit in event_bits}) < len(event_bits):
         raise Missing(f"{declared.name}: two of its bits have the same mask", "")
     return declared
 
@@ -189,14 +195,14 @@ def _is_bit(bit: object) -> bool:
     return named and type(bit.mask) is int and bit.mask.bit_count() == 1 and 0 < bit.mask < _MOST_MASK
 
 
-def condition(looked: object) -> Condition:
-    """Return the condition that a watch reports, checked; raise TypeError, which costs the case, if it is malformed."""
-    if not isinstance(looked, Condition):
-        raise TypeError(f"a watch must return a Condition, not {text(looked)[:80]}")
-    for field, values in (("discard", looked.discard), ("labels", looked.labels)):
-        if not isinstance(values, tuple) or any(not isinstance(each, str) or text(each) != each for each in values):
+def condition(reported: object) -> Condition:
+    """Return the condition that a watch reports. Raises TypeError, which fails the case, if it is malformed."""
+    if not isinstance(reported, Condition):
+        raise TypeError(f"a watch must return a Condition, not {text(reported)[:80]}")
+    for field, values in (("discard", reported.discard), ("labels", reported.labels)):
+        if not isinstance(values, tuple) or any(not isinstance(entry, str) or text(entry) != entry for entry in values):
             raise TypeError(f"Condition.{field} must be a tuple of short texts, not {text(values)[:80]}")
-    clock_hz = looked.clock_hz
+    clock_hz = reported.clock_hz
     if clock_hz is not None and not (isinstance(clock_hz, float) and 0 <= clock_hz <= limits.MOST):
         raise TypeError(f"Condition.clock_hz must be a finite float in hertz or None, not {text(clock_hz)[:80]}")
-    return looked
+    return reported

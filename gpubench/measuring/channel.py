@@ -25,17 +25,17 @@ M = TypeVar("M")
 LIMIT_BYTES = 16 * 2**20  # of a message from a child, as of a record of the run file
 MOST_VALUES = 2**20  # of a message from a child: as Python objects they take some 100 bytes each
 _READ_BYTES = 2**20
-_SMALL_BYTES = 2**16  # of a content that is copied behind its header, so that the other end wakes once
-SEND_S = 30.0  # for a message to a child that does not read
+_SMALL_BYTES = 2**16  # up to this size the content is sent together with its header, so that the receiver wakes once
+SEND_S = 30.0  # how long to wait for a child that does not read a message
 _HEADER = struct.Struct(">Q")
 
 
 class BadMessage(OSError):  # noqa: N818 - the message is bad
-    """What a child sent is no message: too long, damaged, or of unknown or wrong content."""
+    """What a child sent is not a message: it is too long, is damaged, or has unknown or invalid content."""
 
 
 class TooLarge(ValueError):  # noqa: N818 - the message is too large
-    """A message that its receiver would refuse, with the sizes in words."""
+    """A message is so large that its receiver would refuse it; the text gives the sizes."""
 
 
 class Channel:
@@ -49,19 +49,22 @@ class Channel:
         self._ended = False
 
     def fileno(self) -> int:
-        """Return the descriptor, to wait for."""
+        """Return the file descriptor to wait for."""
         return self._socket.fileno()
 
     def close(self) -> None:
-        """Close this end; the other one reads the end of the channel."""
+        """Close this end; the other end then reads the end of the channel."""
         self._socket.close()
 
     def is_waiting(self) -> bool:
-        """Return whether anything, the end too, has arrived that was not read."""
+        """Return whether a message, or the end of the channel, has arrived and was not read."""
         return bool(self._buffer) or bool(wait([self._socket], 0.0))
 
     def poll(self, timeout_s: float = 0.0) -> bool:
-        """Wait so long for a whole frame, or the end of the channel, and return whether it is here."""
+        """Wait up to `timeout_s` seconds and return whether a whole frame or the end of the channel has arrived.
+
+        Raises BadMessage if the frame is too long.
+        """
         deadline = time.monotonic() + timeout_s
         while not self._is_whole():
             left_s = deadline - time.monotonic()
@@ -79,7 +82,10 @@ class Channel:
             self._socket.sendall(content)
 
     def _read(self) -> bytes:
-        """Return the next frame; wait for it. Raises EOFError at the end of the channel, BadMessage for a long one."""
+        """Wait for the next frame and return its content.
+
+        Raises EOFError at the end of the channel and BadMessage if the frame is too long.
+        """
         while not self._is_whole():
             self._fill()
         if not self._has_frame():
@@ -90,7 +96,7 @@ class Channel:
         return frame
 
     def _fill(self) -> None:
-        """Read once; wait if nothing is there."""
+        """Read once from the socket, and wait if nothing has arrived."""
         try:
             received = self._socket.recv(_READ_BYTES)
         except ConnectionError:
@@ -114,23 +120,30 @@ class Channel:
 
 
 class ToChild(Channel, Generic[M]):
-    """The parent's end, which trusts nobody; `classes` are those of the messages that the child may send."""
+    """The parent's end, which does not trust the child; the child may send messages of these `classes` only."""
 
     def __init__(self, descriptor: int, classes: tuple[type[M], ...]) -> None:
         super().__init__(descriptor, LIMIT_BYTES)
         self._socket.settimeout(SEND_S)
-        self._classes = {each.__name__.encode(): each for each in classes}
+        self._classes = {message_class.__name__.encode(): message_class for message_class in classes}
 
     def send(self, message: object) -> None:
-        """Send an object; OSError where the child has ended, or does not read for half a minute."""
+        """Send an object. Raises OSError if the child has ended, or does not read for half a minute."""
         self._write(pickle.dumps(message))
 
     def recv(self) -> M:
-        """Return the next message; EOFError at the end, BadMessage where it is none. Ask `poll` before."""
+        """Return the next message; ask `poll` first, because this waits.
+
+        Raises EOFError at the end of the channel and BadMessage if what arrived is not a message.
+        """
         return self._decoded(self._read())
 
     def arrived(self) -> Iterator[M]:
-        """Read what is there, once, and yield each message that is complete; raises as `recv`, after those before."""
+        """Read once what has arrived, and yield each complete message.
+
+        After the complete messages it raises EOFError at the end of the channel, or BadMessage if what follows is not a
+        message.
+        """
         if wait([self._socket], 0.0):
             self._fill()
         while self._has_frame():
@@ -151,29 +164,32 @@ class ToChild(Channel, Generic[M]):
 
 
 class ToParent(Channel):
-    """The child's end."""
+    """The child's end, which trusts the parent."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__(descriptor, math.inf)
 
     def send(self, message: object) -> None:
-        """Send a message; TooLarge or TypeError where the parent would refuse it."""
+        """Send a message.
+
+        Raises TooLarge, TypeError or ValueError, as `encoded` does, if the parent would refuse it.
+        """
         self.send_encoded(encoded(message))
 
     def send_encoded(self, frame: bytes) -> None:
-        """Send what `encoded` returned."""
+        """Send a frame that `encoded` returned."""
         self._write(frame)
 
     def recv(self) -> Any:
-        """Return the next object from the parent; EOFError where that has closed the channel."""
+        """Return the next object from the parent. Raises EOFError if the parent has closed the channel."""
         return pickle.loads(self._read())  # noqa: S301 - from the process that started this one
 
 
 def encoded(message: object) -> bytes:
     """Return the frame of a message from a child. Half a surrogate pair becomes `?`.
 
-    Raises TooLarge where it exceeds a limit, ValueError for a number that is not finite and TypeError for a value that
-    no message holds.
+    Raises TooLarge if it exceeds a limit, ValueError for a number that is not finite, and TypeError for a value that
+    no message can hold.
     """
     name = type(message).__name__.encode() + b"\n"
     if isinstance(message, bytes):
@@ -197,7 +213,7 @@ def _fields(value: object) -> Any:
 
 
 def _checked(message_class: type, content: bytes) -> object:
-    """Return the message in JSON; BadMessage that says where it is not one."""
+    """Return the message that this JSON holds. Raises BadMessage that says where it is malformed."""
     from pydantic import ValidationError  # children never decode, and start faster without it
 
     try:

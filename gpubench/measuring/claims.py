@@ -1,7 +1,7 @@
-"""Which runs of this user measure on a device now: one locked file for each run and device.
+"""Find out which runs of this user measure on a device now: each run holds one locked file for each device.
 
-A lock ends with its process, so that a crash frees the device. Processes of other users and other programs are not seen
-here; the collectors' watches see them on a GPU (`shared-device`, `foreign-process`).
+A lock ends with its process, so that a crash frees the device. Processes of other users and other programs are not
+seen here; on a GPU the collectors' watches see them (`shared-device`, `foreign-process`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NAME = re.compile(r"([\w.-]+)@(\d+)-[0-9a-f]{8}")  # of a claim: the device, th
 
 
 class OtherRun(NamedTuple):
-    """Another run that measures on a device: its process, and whether it wants the device for itself."""
+    """Another run that measures on a device: its process, and whether it demands the device for itself."""
 
     device: str
     pid: int
@@ -34,10 +34,11 @@ class OtherRun(NamedTuple):
 
 
 class Claims(AbstractContextManager["Claims"]):
-    """The claims of this run on its devices, and those of other runs. Leaving it frees the devices.
+    """The claims of this run on its devices. Leaving the context frees the devices.
 
-    Raises DeviceError where another run is there and one of both is exclusive, UsageError where an exclusive run has no
-    place for its claims. `problem` says why claims are unavailable to any other run.
+    Raises DeviceError if another run measures on one of the devices and either run is exclusive, and UsageError if the
+    run is exclusive and its claims cannot be stored. `problem` says why no other run can see the claims, and is empty
+    otherwise.
     """
 
     def __init__(self, devices: Sequence[Device], exclusive: bool = False) -> None:
@@ -54,40 +55,41 @@ class Claims(AbstractContextManager["Claims"]):
             self._own = {path.name for path in own}
             if exclusive and self.problem:
                 raise UsageError(f"--exclusive needs locks: {self.problem}; set XDG_RUNTIME_DIR to a private folder")
-            for other in self.others(list(self._keys)):
-                if exclusive or other.is_exclusive:
-                    raise DeviceError(_refusal(other))
+            for rival in self.others(list(self._keys)):
+                if exclusive or rival.is_exclusive:
+                    raise DeviceError(_refusal(rival))
             self._undo = undo.pop_all()
 
     def __exit__(self, *_: object) -> None:
         self._undo.close()
 
     def others(self, device_ids: Sequence[str]) -> list[OtherRun]:
-        """Return the other runs that measure on one of these devices now; takes some 50 µs."""
+        """Return the other runs that measure on one of these devices now. The call takes about 50 µs."""
         if self._folder is None or self.problem:
             return []
         wanted = {self._keys[device_id]: device_id for device_id in device_ids}
-        found = []
+        runs = []
         for path in self._folder.iterdir():
             name = _NAME.fullmatch(path.name)
             if name and name[1] in wanted and path.name not in self._own and (content := _locked(path)) is not None:
-                found.append(OtherRun(wanted[name[1]], int(name[2]), content == _EXCLUSIVE))
-        return found
+                runs.append(OtherRun(wanted[name[1]], int(name[2]), content == _EXCLUSIVE))
+        return runs
 
 
 def warning(others: Sequence[OtherRun]) -> str:
-    """Return a line that says where other runs measure; empty where there is none."""
-    places = dict.fromkeys(f"{other.device} (process {other.pid})" for other in others)
+    """Return a line that says where other runs measure, or an empty text if there are none."""
+    places = dict.fromkeys(f"{run.device} (process {run.pid})" for run in others)
     if not places:
         return ""
-    words = f"another run of gpubench measures on {', '.join(places)}: the runs disturb each other"
-    return f"{words}, and the cases get the label {SHARED_LABEL}; --exclusive refuses to start"
+    message = f"another run of gpubench measures on {', '.join(places)}: the runs disturb each other"
+    return f"{message}, and the cases get the label {SHARED_LABEL}; --exclusive refuses to start"
 
 
-def _refusal(other: OtherRun) -> str:
-    way = "with --exclusive" if other.is_exclusive else "and --exclusive was asked for"
-    words = f"another run of gpubench (process {other.pid}) measures on {other.device} {way}"
-    return f"{words}. Nothing was measured; wait until it has ended"
+def _refusal(run: OtherRun) -> str:
+    """Return the message of an error: which other run measures on which device, and what to do."""
+    mode = "with --exclusive" if run.is_exclusive else "and --exclusive was asked for"
+    message = f"another run of gpubench (process {run.pid}) measures on {run.device} {mode}"
+    return f"{message}. Nothing was measured; wait until it has ended"
 
 
 def _key(device: Device) -> str:
@@ -95,7 +97,10 @@ def _key(device: Device) -> str:
 
 
 def _runtime_folder() -> Path:
-    """Return the private folder of locks, made if needed; OSError where it is not this user's alone."""
+    """Return the private folder of locks, and create it if needed.
+
+    Raises OSError if another user owns it or may enter it.
+    """
     runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}")  # cron has not set it
     is_own = runtime.is_dir() and runtime.stat().st_uid == os.getuid()  # su may leave the other user's
     shared = Path(f"/tmp/gpubench-{os.getuid()}")  # noqa: S108 - it is used only if it is this user's alone
@@ -109,7 +114,10 @@ def _runtime_folder() -> Path:
 
 @contextlib.contextmanager
 def _claimed(folder: Path, key: str, exclusive: bool) -> Iterator[Path]:
-    """Hold a locked file; it has its name only once it is locked, so that nobody takes it for a dead run's."""
+    """Hold a locked file while the context lasts, and yield its path.
+
+    The file gets its name only once it is locked, so that no other run takes it for the file of a run that has ended.
+    """
     path = folder / f"{key}@{os.getpid()}-{secrets.token_hex(4)}"
     new = folder / f".{path.name}"
     descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
@@ -125,7 +133,7 @@ def _claimed(folder: Path, key: str, exclusive: bool) -> Iterator[Path]:
 
 
 def _locked(path: Path) -> bytes | None:
-    """Return what a file says that its run holds locked; None where the run has ended, whose file is removed."""
+    """Return the content of a file that its run still holds locked; otherwise remove the file and return None."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:

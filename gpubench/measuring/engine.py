@@ -1,7 +1,7 @@
-"""The timing engine: warm-up, batches, the stopping rule, discards. One engine for every task.
+"""The timing engine: warm-up, batches, stopping rule, discards. Every task is timed by this one engine.
 
-Ranks stay in step because every decision (batch size, go on or stop) is the deciding rank's, told
-to the others by `agree`; alone, `agree` returns its argument.
+Ranks stay in step because the deciding rank makes every decision (the size of a batch, whether to continue), and
+`agree` passes it to the others. With a single rank, `agree` returns its argument.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from gpubench.model import Series, SeriesMode, limits
 from gpubench.plugins.backend import Mode, OpenDevice, Timing
 from gpubench.plugins.collector import Watch
 
-_MOST_VALUES = 500_000  # of a case: a record of the run file takes 16 MiB, and a number up to 25 bytes
-_CHECK_SHARE = 0.02  # of a series' budget: a check that takes no longer is made while sampling
+_MOST_VALUES = 500_000  # of a case: a record of the run file takes up to 16 MiB, and a number up to 25 bytes
+_CHECK_SHARE = 0.02  # of a series' time budget: a check that takes no longer is made while sampling
 _MOST_PAUSE_S = 0.01
 _NEIGHBOURS = 9  # samples before a checked batch that its time is compared with
-_LONGER = 1.75  # times as long: then the neighbours may have skipped work; 2 is half of it
+_LONGER = 1.75  # times the neighbours' time: they may have skipped work, half of which would show as 2
 _ATTEMPTS = 3  # a single batch may be late by chance
 _COLD_BATCH = 8  # flushes are long: a few cold calls already fill a sample
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the engine hands back of one rank: series, headline first, discards by reason, labels."""
+    """The engine's result for one rank: series (the headline first), numbers of discards by reason, and labels."""
 
     series: tuple[Series, ...]
     discarded: tuple[tuple[str, int], ...] = ()
@@ -46,7 +46,7 @@ class Measured:
 
 
 class Engine:
-    """Measures tasks on one open device by one policy; `rank` marks its series."""
+    """Measures tasks on one open device by one stopping policy; `rank` marks the series."""
 
     def __init__(
         self,
@@ -69,43 +69,44 @@ class Engine:
         self._labels: set[str] = set()
 
     def measure(self, task: Task) -> Measured:
-        """Check, time every stage in every mode, check again. The headline is the first series.
+        """Check the answers, time every stage in every mode, and check again; the first series is the headline.
 
-        Raises WrongAnswer from the task's check, Untrustworthy where most samples had to go, Skip where the device
-        cannot time a stage in any of its modes.
+        Raises WrongAnswer from the task's check; Untrustworthy if most samples were discarded, calls skip work, or a
+        value is not finite; SuiteError if the case has too many values; Skip if the device has no mode to time a stage
+        in.
         """
         answers = self._answers_of(task)
-        found = answers.verify()
+        observations = answers.verify()
         task.poison()
         for watch in self._watches:
             watch.begin()
         series: list[Series] = []
         for name, stage in task.stages.items():
-            columns = list(self._columns(stage))
-            if not columns:
+            modes = list(self._modes_of(stage))
+            if not modes:
                 of_stage = f", which the stage {name} needs" if name else ""
                 raise Skip(f"this device has no timing mode {' or '.join(stage.modes)}{of_stage}")
-            for mode, call in columns:
-                column = self._take(answers, name, stage, mode, call)
-                series += self._series(column)
+            for mode, call in modes:
+                column = self._take_series(answers, name, stage, mode, call)
+                series += self._as_series(column)
         if answers.is_stale:
             answers.check()
-        for name, value in found.items():
+        for name, value in observations.items():
             values = value.values if isinstance(value, Profile) else (value.value,)
             series.append(observed_series(name, values, value, rank=self._rank))
-        self._bounded(sum(len(each.values) for each in series))
-        _finite(series)
+        self._check_count(sum(len(one_series.values) for one_series in series))
+        _check_finite(series)
         return Measured(tuple(series), tuple(sorted(self._discarded.items())), tuple(sorted(self._labels)))
 
     def verify(self, task: Task) -> dict[str, Observed | Profile]:
-        """Overwrite the outputs, run every stage once, and check: no timing."""
+        """Run every stage once on overwritten outputs and check. Raises WrongAnswer from the task's check."""
         return self._answers_of(task).verify()
 
     def _answers_of(self, task: Task) -> AnswerChecks:
         allowed_s = _CHECK_SHARE * self._policy.budget_s
         return AnswerChecks(task, self._device, self._agree, self._rng, allowed_s, self._limits)
 
-    def _confirm(self, answers: AnswerChecks, column: TimedSeries) -> None:
+    def _check_batch(self, answers: AnswerChecks, column: TimedSeries) -> None:
         """Check a batch of this series on overwritten outputs, and compare its time with its neighbours'.
 
         The batch is no sample, because the caches now hold other lines. Work that is skipped on repeats shows as a
@@ -137,7 +138,7 @@ class Engine:
         )
 
     def _checked_batch(self, answers: AnswerChecks, column: TimedSeries, calls: int) -> float:
-        """Return the seconds of a call in a batch on overwritten outputs whose answer is right; NaN if disturbed."""
+        """Return the seconds per call of a batch on overwritten outputs that are then checked; NaN if disturbed."""
         answers.overwrite()
         seconds = math.nan
         for stage in answers.task.stages.values():
@@ -149,28 +150,28 @@ class Engine:
         return seconds
 
     def _batch(self, column: TimedSeries, calls: int) -> float:
-        """Return the seconds of a call in a batch that is no sample; NaN if it was disturbed."""
+        """Return the seconds per call of a batch that is not a sample; NaN if the batch was disturbed."""
         try:
             seconds = stats.median(self._time(column, calls, column.gated).device)
         except GateTimedOut:
             return math.nan
-        return math.nan if self._watched()[0] else seconds
+        return math.nan if self._read_watches()[0] else seconds
 
-    def _pause(self, answers: AnswerChecks, column: TimedSeries) -> float:
-        """Check a batch while sampling, and return the seconds that it took; one more batch makes the caches warm."""
+    def _check_while_sampling(self, answers: AnswerChecks, column: TimedSeries) -> float:
+        """Check a batch while sampling, warm the caches with one more, and return the seconds that both took."""
         start = self._device.now()
-        self._confirm(answers, column)
+        self._check_batch(answers, column)
         self._batch(column, column.calls)
         self._limits.sampling(column.label, column.batch_s)
         return self._device.now() - start
 
     def _is_cheap(self, answers: AnswerChecks, column: TimedSeries) -> bool:
-        """Return whether a check while sampling is so short that the device does not cool down meanwhile."""
+        """Return whether a check while sampling is so short that the device does not cool down."""
         batches_s = 2 * column.calls * stats.median(column.values)
         return answers.seconds + batches_s <= min(_CHECK_SHARE * column.policy.budget_s, _MOST_PAUSE_S)
 
-    def _columns(self, stage: Stage) -> Iterator[tuple[SeriesMode, Callable[[], object]]]:
-        """The series of a stage: how each is timed, and what is called."""
+    def _modes_of(self, stage: Stage) -> Iterator[tuple[SeriesMode, Callable[[], object]]]:
+        """Yield each mode in which a stage is timed, with the function to call."""
         if stage.clock != "device":
             yield stage.clock, stage.call
             return
@@ -181,14 +182,14 @@ class Engine:
             turns = itertools.cycle(stage.rotation)
             yield "rotated", lambda: next(turns)()
 
-    def _take(
+    def _take_series(
         self, answers: AnswerChecks, name: str, stage: Stage, mode: SeriesMode, call: Callable[[], object]
     ) -> TimedSeries:
         policy = self._policy.for_effort(stage.effort)
         column = TimedSeries(name, stage, mode, 1, not stage.waits, call, policy, policy.least)
         column.check_at = self._rng.random()
         self._limits.warming_up(column.label, stage.rest_s)
-        self._sized(column)
+        self._choose_batch(column)
         if policy.warmup_most_s:
             self._warm_up(column)
         self._limits.sampling(column.label, column.batch_s)
@@ -198,26 +199,26 @@ class Engine:
             self._limits.going_on()
             answers.is_stale = True
             elapsed_s = self._device.now() - begin
-            stop, dropped = self._agree(self._verdict(column, elapsed_s))
-            self._distrust(column)
+            stop, dropped = self._agree(self._decision(column, elapsed_s))
+            self._check_discards(column)
             if stop == "drift":
                 self._labels.add("unsettled")
             self._drop(column, round(dropped * len(column.values)))
             column.stop = stop
             if not stop and self._agree(column.is_check_due(elapsed_s) and self._is_cheap(answers, column)):
-                begin += self._pause(answers, column)
+                begin += self._check_while_sampling(answers, column)
         if not column.is_checked:
-            self._confirm(answers, column)
+            self._check_batch(answers, column)
         self._drop(column, self._agree(policy.transient(column.values)))
         return column
 
-    def _bounded(self, values: int) -> None:
-        """Raise SuiteError where a case yields more values than a record holds."""
+    def _check_count(self, values: int) -> None:
+        """Raise SuiteError if a case yields more values than a record holds."""
         if values > _MOST_VALUES:
             raise SuiteError(f"the case yields at least {values} values; a record holds at most {_MOST_VALUES}")
 
-    def _verdict(self, column: TimedSeries, elapsed_s: float) -> tuple[str, float]:
-        """Return why to stop, empty to go on, and the share of samples that were taken before the device settled."""
+    def _decision(self, column: TimedSeries, elapsed_s: float) -> tuple[str, float]:
+        """Return why to stop (empty: continue), and the share of samples taken before the device settled."""
         policy, count = column.policy, len(column.values)
         if elapsed_s < column.look_s:
             return "", 0.0
@@ -241,13 +242,13 @@ class Engine:
         return stop, settling.first / count
 
     def _drop(self, column: TimedSeries, length: int) -> None:
-        """Discard first samples, taken before the device settled; the very first of them are kept as `early`."""
+        """Discard the first `length` samples, taken before the device settled; `early` keeps the earliest of them."""
         if length:
             self._discarded["warm-up"] = self._discarded.get("warm-up", 0) + length
             column.drop(length)
 
-    def _sized(self, column: TimedSeries) -> TimedSeries:
-        """Choose the calls of a batch so that a sample is long against the clock's grain."""
+    def _choose_batch(self, column: TimedSeries) -> TimedSeries:
+        """Choose the number of calls in a batch so that a sample is long compared with the resolution of the clock."""
         if column.stage.clock == "self":
             return column
         most = column.stage.max_calls or (_COLD_BATCH if column.mode == "cold" else column.policy.most_calls)
@@ -261,7 +262,7 @@ class Engine:
         return column
 
     def _trial(self, column: TimedSeries, calls: int, gated: bool) -> tuple[float, bool]:
-        """Seconds of the fastest call of a batch, and whether its gate held."""
+        """Return the seconds of the fastest call of a batch, and whether its gate held."""
         try:
             return min(self._time(column, calls, gated).device), gated
         except GateTimedOut:
@@ -271,27 +272,27 @@ class Engine:
         start = self._device.now()
         values: list[float] = []
         times: list[float] = []
-        done = False
-        while not done:
-            batches = [list(filter(math.isfinite, timing.device)) for timing in self._attempt(column)]
+        is_warm = False
+        while not is_warm:
+            batches = [list(filter(math.isfinite, timing.device)) for timing in self._timed_batch(column)]
             values += [stats.median(batch) for batch in batches if batch]
             times += [self._device.now() for batch in batches if batch]
             self._limits.going_on()
             column.warmup_s = self._device.now() - start
-            done = self._agree(column.policy.is_warm(values, column.warmup_s))
+            is_warm = self._agree(column.policy.is_warm(values, column.warmup_s))
         column.warm = column.policy.warm_part(Trace(values, times))
         column.batch_s = column.warmup_s / column.batches
         column.batches, column.lost = 0, {}
 
     def _sample(self, column: TimedSeries) -> None:
-        for timing in self._attempt(column):
-            disturbed, clock_hz = self._watched()
+        for timing in self._timed_batch(column):
+            disturbed, clock_hz = self._read_watches()
             good = [value for value in timing.device if limits.LEAST_SECONDS <= value <= limits.MOST_SECONDS]
             for reason in disturbed or ["clock"] * (len(timing.device) - len(good)):
                 self._discard(reason)
             if disturbed or not good:
                 column.lose(disturbed[0] if disturbed else "clock")
-            self._bounded(len(column.values) + len(good))
+            self._check_count(len(column.values) + len(good))
             if good and not disturbed:
                 column.values += good
                 column.times += [self._device.now()] * len(good)
@@ -302,16 +303,16 @@ class Engine:
                         raise SuiteError(f"a probe returns numbers, but {name} is a Profile; return it from the check")
                     column.probed.setdefault(name, []).append(value)
 
-    def _watched(self) -> tuple[list[str], float | None]:
-        """Return the reasons to discard the last batch and the first clock that a watch read; keep the labels."""
+    def _read_watches(self) -> tuple[list[str], float | None]:
+        """Return the reasons to discard the last batch and the first clock (Hz) that a watch read; store labels."""
         conditions = [boundary.condition(watch.look()) for watch in self._watches]
         for condition in conditions:
             self._labels.update(condition.labels)
         reasons = [reason for condition in conditions for reason in condition.discard]
         return reasons, next((condition.clock_hz for condition in conditions if condition.clock_hz), None)
 
-    def _attempt(self, column: TimedSeries) -> list[Timing]:
-        """One batch; none where its gate opened by itself, which is a discard."""
+    def _timed_batch(self, column: TimedSeries) -> list[Timing]:
+        """Return the timing of one batch, or an empty list (and a discard) if its gate opened by itself."""
         column.batches += 1
         if column.stage.rest_s:
             self._device.rest(column.stage.rest_s)
@@ -325,7 +326,7 @@ class Engine:
     def _discard(self, reason: str) -> None:
         self._discarded[reason] = self._discarded.get(reason, 0) + 1
 
-    def _distrust(self, column: TimedSeries) -> None:
+    def _check_discards(self, column: TimedSeries) -> None:
         if column.policy.distrusts(column.batches, column.lost):
             reasons = ", ".join(f"{count} by {reason}" for reason, count in sorted(column.lost.items()))
             raise Untrustworthy("discarded", f"{column.label}: most samples had to be discarded: {reasons}")
@@ -337,7 +338,7 @@ class Engine:
             return self._device.time(column.call, calls, mode, gated, stage.lead)
         stage.lead()
         if stage.clock == "self":
-            return _own_time(stage.call())
+            return _self_timed(stage.call())
         return self._host_time(stage.call, calls)
 
     def _host_time(self, call: Callable[[], object], calls: int) -> Timing:
@@ -348,7 +349,7 @@ class Engine:
         seconds = (self._device.now() - start) / calls
         return Timing((seconds,), seconds)
 
-    def _series(self, column: TimedSeries) -> list[Series]:
+    def _as_series(self, column: TimedSeries) -> list[Series]:
         stage, mode = column.stage, column.mode
         timed = Series(
             "",
@@ -367,30 +368,33 @@ class Engine:
             warmup_s=column.warmup_s,
             clock_hz=column.clock_hz,
         )
-        found = [timed]
+        series = [timed]
         if mode in ("hot", "host", "self"):
-            found += [replace(timed, name=name, role="derived", work=work) for name, work in stage.also.items()]
+            series += [replace(timed, name=name, role="derived", work=work) for name, work in stage.also.items()]
         if mode == "hot":
             beside: dict[str, Any] = {"stage": column.name, "rank": self._rank, "calls": column.calls}
-            found.append(Series("", "s", tuple(column.host), mode="host", role="derived", **beside))
+            series.append(Series("", "s", tuple(column.host), mode="host", role="derived", **beside))
             if column.policy.keeps_early(column.early):
-                found.append(replace(timed, role="early", values=tuple(column.early), stop="", clock_hz=None))
+                series.append(replace(timed, role="early", values=tuple(column.early), stop="", clock_hz=None))
         for name, values in column.probed.items():
             numbers = tuple(value.value for value in values)
-            found.append(observed_series(name, numbers, values[0], stage=column.name, rank=self._rank))
-        return found
+            series.append(observed_series(name, numbers, values[0], stage=column.name, rank=self._rank))
+        return series
 
 
-def _own_time(found: object) -> Timing:
-    """The seconds that a self-timed call returned: a number, or a sequence of them."""
-    values = tuple(found) if isinstance(found, Sequence) and not isinstance(found, str) else (found,)
+def _self_timed(returned: object) -> Timing:
+    """Return the timing of a self-timed call, which returned its seconds as a number or a sequence of numbers.
+
+    Raises SuiteError if it returned anything else.
+    """
+    values = tuple(returned) if isinstance(returned, Sequence) and not isinstance(returned, str) else (returned,)
     if not values:
         raise SuiteError("a self-timed call returned no seconds")
     seconds = tuple(checks.number("the seconds of a self-timed call", value) for value in values)
     return Timing(seconds, sum(seconds) / len(seconds))
 
 
-def _finite(series: list[Series]) -> None:
-    for each in series:
-        if not all(map(limits.is_number, each.values)):
-            raise Untrustworthy("not-finite", f"series {each.label} holds NaN or infinity")
+def _check_finite(series: list[Series]) -> None:
+    for one_series in series:
+        if not all(map(limits.is_number, one_series.values)):
+            raise Untrustworthy("not-finite", f"series {one_series.label} holds NaN or infinity")

@@ -1,7 +1,7 @@
 """Ask the collectors for the health of devices, in a child process that may crash or hang without harm.
 
-`Examination` is the parent's side, `main` the child's. The child stays between two readings, so that it hears of the
-errors that the driver reports meanwhile.
+`Examination` is the parent's side and `main` the child's. The child keeps running between two readings, so that it sees
+the errors that the driver reports meanwhile.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gpubench.measuring.process import Child, to_parent
 from gpubench.model import Device
 from gpubench.plugins.collector import Collector, Examining, HealthReading, HealthSource
 
-PATIENCE_S = 20.0  # for all devices: a driver without persistence mode starts each of eight GPUs for a second or two
+PATIENCE_S = 20.0  # for all devices: a driver without persistence mode takes 1 to 2 s to start each of eight GPUs
 _TICK_S = 0.2
 
 
@@ -38,18 +38,18 @@ class _Answer:
 
 
 def examined(devices: Sequence[Device]) -> list[Device]:
-    """Return the devices that a driver can be asked about: those with a PCI address or a UUID."""
+    """Return the devices that a driver can report on: those with a PCI address or a UUID."""
     return [device for device in devices if device.pci or device.uuid]
 
 
 def examine(devices: Sequence[Device]) -> tuple[Health, ...]:
-    """Return the health of these devices now; those without PCI address and UUID are left out."""
+    """Return the health of these devices now; devices without a PCI address and a UUID are left out."""
     with Examination(devices) as examination:
         return examination.read()
 
 
 class Examination(AbstractContextManager["Examination"]):
-    """Reads the health of devices, as often as it is asked. Starting it does not wait for the child."""
+    """Reads the health of devices as often as `read` is called. Creating it does not wait for the child process."""
 
     def __init__(self, devices: Sequence[Device], patience_s: float = PATIENCE_S) -> None:
         self._devices = examined(devices)
@@ -61,7 +61,7 @@ class Examination(AbstractContextManager["Examination"]):
         self._end()
 
     def read(self) -> tuple[Health, ...]:
-        """Return the health of each device; of a device whose driver does not answer, why it is unavailable."""
+        """Return the health of each device; if its driver does not answer, the health says why it is unavailable."""
         if not self._devices:
             return ()
         self._start()
@@ -69,14 +69,14 @@ class Examination(AbstractContextManager["Examination"]):
         return tuple(_health(device.id, answers, problem) for device in self._devices)
 
     def _start(self) -> None:
-        """Start the child unless it is there: the last reading may have ended it."""
+        """Start the child process unless it runs: a failed reading ends it."""
         if self._devices and self._child is None:
             self._child = Child("gpubench.measuring.examination", (_Answer, type(None)))
-            with contextlib.suppress(OSError):  # it has ended already, which is met when it is read
+            with contextlib.suppress(OSError):  # it has ended already, and `read` will report that
                 self._child.channel.send(tuple(self._devices))
 
     def _answers(self) -> tuple[list[_Answer], str]:
-        """Return the answers that came in time and, where some did not, the reason."""
+        """Return the answers that came in time and, if some did not come, the reason."""
         child = self._child
         assert child is not None
         answers: list[_Answer] = []
@@ -115,7 +115,7 @@ def _health(device: str, answers: Sequence[_Answer], problem: str) -> Health:
 
 
 class _Sources:
-    """The child's side: the collectors that tell of health, opened for the devices that they accept."""
+    """The child's side: the sources of health of each collector, opened for the devices that it accepts."""
 
     def __init__(self, devices: Sequence[Device]) -> None:
         self._sources: list[tuple[str, HealthSource, list[Device]]] = []
@@ -134,7 +134,7 @@ class _Sources:
                 self._failures += [_Answer(device.id, (), reason) for device in accepted]
 
     def send(self, channel: ToParent) -> None:
-        """Send the answers for each device as soon as they are there, then None."""
+        """Send the answer for each device as soon as it exists, then None. Raises OSError if the parent has ended."""
         for failure in self._failures:
             channel.send(failure)
         for name, source, devices in self._sources:
@@ -151,7 +151,7 @@ def _asked(name: str, source: HealthSource, device: Device) -> _Answer:
 
 
 def main() -> None:
-    """The child."""
+    """Answer the parent's requests for readings until it closes the channel: the program of the child process."""
     faulthandler.enable()
     channel = to_parent(sys.argv[1])
     sources = _Sources(channel.recv())

@@ -21,9 +21,9 @@ _MOST_READINGS = 200  # of one device
 
 @dataclass(frozen=True, slots=True)
 class HealthRule:
-    """What a reading above 0 means: `severity` where it is so before a run, `rise` where it grew during the run.
+    """The meaning of a reading above 0: `severity` before a run, `rise` if the reading grew during the run.
 
-    `most` is the largest number that can be true; `source` is the document behind the rule, by publisher and title.
+    `most` is the largest value that is possible; `source` is the document behind the rule, by publisher and title.
     """
 
     name: str
@@ -38,7 +38,7 @@ class HealthRule:
 class HealthFinding:
     """One reading, judged.
 
-    `shown` is the value for a person; `value` is 0 where nothing is wrong and None where it is unavailable.
+    `shown` is the value as text; `value` is 0 if the reading is healthy and None if it is unavailable.
     """
 
     sign: HealthSign
@@ -51,7 +51,7 @@ class HealthFinding:
 
     @property
     def text(self) -> str:
-        """The finding in a line: `uncorrected ECC errors since the driver was loaded: 3`."""
+        """Return the finding in a line: `uncorrected ECC errors since the driver was loaded: 3`."""
         return f"{self.name}: {self.shown}"
 
 
@@ -65,7 +65,7 @@ class Health:
 
     @property
     def severity(self) -> Severity:
-        """The worst severity among the findings; unavailable where no reading has a value."""
+        """Return the worst severity among the findings, or `unavailable` if no reading has a value."""
         severities = {finding.severity for finding in self.findings}
         return next((severity for severity in _WORST if severity in severities), "unavailable")
 
@@ -133,7 +133,7 @@ RULES: Mapping[HealthSign, HealthRule] = {
     HealthSign.LINK_CRC_ERRORS: HealthRule("CRC errors on the links to other devices", "ok", "sick", _LINK, _DCGM),
 }
 _SLOWDOWNS = (HealthSign.HARDWARE_SLOWDOWN, HealthSign.HARDWARE_THERMAL, HealthSign.POWER_BRAKE)
-# judged together with another reading, or only a help to judge one
+# Readings that are judged together with another one, and readings that only help to judge others.
 _PAIRED = {
     HealthSign.PCIE_WIDTH: HealthSign.PCIE_WIDTH_MOST,
     HealthSign.PCIE_GENERATION: HealthSign.PCIE_GENERATION_MOST,
@@ -142,9 +142,9 @@ _HELPERS = (HealthSign.BUSY, *_PAIRED.values())
 
 
 def checked(readings: object) -> tuple[HealthReading, ...]:
-    """Return a source's readings as numbers that can be true; a number that cannot is unavailable and says why.
+    """Return a source's readings as possible numbers; an impossible number becomes unavailable with its reason.
 
-    Of two readings with the same sign the first counts. Raises Missing where `readings` are not HealthReading.
+    If two readings have the same sign, the first counts. Raises Missing if `readings` are not HealthReading.
     """
     if isinstance(readings, str) or not isinstance(readings, Iterable):
         raise Missing(f"`read` returns a sequence of HealthReading, not {boundary.text(readings)[:80]}", "")
@@ -159,16 +159,16 @@ def checked(readings: object) -> tuple[HealthReading, ...]:
 
 
 def _checked(reading: HealthReading) -> HealthReading:
-    words, command = boundary.text(reading.words), boundary.text(reading.command)
+    message, command = boundary.text(reading.words), boundary.text(reading.command)
     if reading.value is None:
-        return HealthReading(reading.sign, None, words or "the driver does not report it", command)
+        return HealthReading(reading.sign, None, message or "the driver does not report it", command)
     try:
         value = boundary.number(reading.value)
     except ValueError as error:
         return HealthReading(reading.sign, None, f"the driver reported a value that is {error}", command)
     if not 0 <= value <= RULES[reading.sign].most:
         return HealthReading(reading.sign, None, f"the driver reported the impossible value {value:.10g}", command)
-    return HealthReading(reading.sign, value, words, command)
+    return HealthReading(reading.sign, value, message, command)
 
 
 def judge(device: str, readings: Sequence[HealthReading]) -> Health:
@@ -184,16 +184,16 @@ def _judged(reading: HealthReading, by_sign: Mapping[HealthSign, HealthReading])
     if reading.sign in _PAIRED:
         return _link(reading, by_sign)
     busy = _value(by_sign, HealthSign.BUSY)
-    is_quiet = busy == 0 or reading.sign not in _SLOWDOWNS  # under load a slowdown is the watch's business
-    severity: Severity = "ok" if not reading.value else rule.severity if is_quiet else "warning"
-    shown = f"{reading.value:g}" if rule.most > 1 else "yes" if reading.value else "no"
+    is_idle = busy == 0 or reading.sign not in _SLOWDOWNS  # under load the watch reports a slowdown
+    severity: Severity = "ok" if not reading.value else rule.severity if is_idle else "warning"
+    value_text = f"{reading.value:g}" if rule.most > 1 else "yes" if reading.value else "no"
     if reading.words:
-        shown += f" ({reading.words})"
-    return _finding(reading, reading.value, shown, severity)
+        value_text += f" ({reading.words})"
+    return _finding(reading, reading.value, value_text, severity)
 
 
 def _link(reading: HealthReading, by_sign: Mapping[HealthSign, HealthReading]) -> HealthFinding:
-    """Return the finding for the width or the generation of the PCIe link, against the most that it can have."""
+    """Return the finding on the width or the generation of the PCIe link, compared with the highest possible value."""
     now, most = reading.value or 0.0, _value(by_sign, _PAIRED[reading.sign])
     if most is None:
         return _finding(reading, 0.0, f"{now:g}; the highest value is unavailable", "ok")
@@ -209,29 +209,31 @@ def _value(by_sign: Mapping[HealthSign, HealthReading], sign: HealthSign) -> flo
     return by_sign[sign].value if sign in by_sign else None
 
 
-def _finding(reading: HealthReading, value: float, shown: str, severity: Severity) -> HealthFinding:
+def _finding(reading: HealthReading, value: float, value_text: str, severity: Severity) -> HealthFinding:
     rule = RULES[reading.sign]
     advice = "" if severity == "ok" else rule.advice
-    return HealthFinding(reading.sign, rule.name, value, shown, severity, advice, reading.command)
+    return HealthFinding(reading.sign, rule.name, value, value_text, severity, advice, reading.command)
 
 
 def risen(before: Health, after: Health) -> Health:
-    """Return, as the health of the device, the errors that appeared between two readings of it.
+    """Return the errors that appeared between two readings of a device, as a health of the device.
 
-    Only numbers that both readings have are compared. A number that fell, as after a reset, is no error.
+    Only values that both readings have are compared. A value that fell, as after a reset, is no error.
     """
-    known = {finding.sign: finding for finding in before.findings}
+    earlier_findings = {finding.sign: finding for finding in before.findings}
     findings = []
     for finding in after.findings:
-        earlier = known.get(finding.sign)
+        earlier = earlier_findings.get(finding.sign)
         rule = RULES[finding.sign]
         if finding.sign is HealthSign.LOST and earlier is None and before.findings:
             earlier = HealthFinding(finding.sign, rule.name, 0.0, "no", "ok")
         if earlier is None or earlier.value is None or finding.value is None or rule.rise == "ok":
             continue
         if finding.value > earlier.value:
-            shown = f"{finding.shown}, before the run {earlier.shown}"
+            value_text = f"{finding.shown}, before the run {earlier.shown}"
             findings.append(
-                HealthFinding(finding.sign, rule.name, finding.value, shown, rule.rise, rule.advice, finding.command)
+                HealthFinding(
+                    finding.sign, rule.name, finding.value, value_text, rule.rise, rule.advice, finding.command
+                )
             )
     return Health(after.device, tuple(findings), after.unavailable)

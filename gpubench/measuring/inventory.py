@@ -31,7 +31,7 @@ from gpubench.plugins.collector import Collector, Describing, Versioned
 T = TypeVar("T")
 _TIMEOUT_S = 120
 _SHM = Path("/dev/shm")
-_SHM_LEAST = 2**29  # Docker's default is 64 MiB; NCCL takes some 10 MB a rank
+_SHM_LEAST = 2**29  # bytes; Docker's default is 64 MiB, and NCCL takes about 10 MB per rank
 _NUMA = Path("/sys/devices/system/node/has_memory")
 _YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 _NOTHING: Mapping[str, str] = {}
@@ -48,7 +48,10 @@ _LIBRARIES = (
 
 
 def facts() -> Facts:
-    """The inventory of this machine, from a child process; DeviceError where that child dies or hangs."""
+    """Return the inventory of this machine, taken in a child process.
+
+    Raises DeviceError if that process dies or hangs.
+    """
     command = [sys.executable, "-P", "-m", "gpubench.measuring.inventory"]
     try:
         child = subprocess.run(
@@ -65,7 +68,7 @@ def facts() -> Facts:
 
 
 def from_json(text: str | bytes) -> Facts:
-    """Facts from their JSON; FileError where they are not."""
+    """Return the facts that this JSON holds. Raises FileError if it is no inventory."""
     try:
         return pydantic.TypeAdapter(Facts).validate_json(text)
     except pydantic.ValidationError as error:
@@ -76,20 +79,20 @@ def from_json(text: str | bytes) -> Facts:
 
 
 def from_file(path: Path) -> Facts:
-    """Facts from a file that `doctor --json` wrote; FileError where it cannot be read."""
+    """Return the facts from a file that `doctor --json` wrote. Raises FileError if it cannot be read."""
     try:
         return from_json(path.read_bytes())
     except OSError as error:
         raise FileError(f"{path}: {error.strerror}") from error
 
 
-def to_json(found: Facts) -> str:
-    """One line of JSON."""
-    return json.dumps(asdict(found), ensure_ascii=False)
+def to_json(inventory: Facts) -> str:
+    """Return the facts as one line of JSON."""
+    return json.dumps(asdict(inventory), ensure_ascii=False)
 
 
 def take() -> Facts:
-    """Look for everything in this process: backends, then collectors for the settings of devices."""
+    """Return the facts of this machine, taken in this process: backends, then the collectors' settings of devices."""
     absent: list[Absent] = []
     versions = {"gpubench": __version__, "python": platform.python_version(), **_library_versions()}
     devices = _devices(absent, versions)
@@ -102,22 +105,22 @@ def take() -> Facts:
 
 
 def _wheels() -> dict[str, str]:
-    """The distributions that decide which GPUs are seen."""
-    found = ((each.metadata["Name"] or "", each.version) for each in distributions())
-    return {name.lower(): number for name, number in found if name.lower().startswith(("cupy", "amd"))}
+    """Return the installed distributions that decide which GPUs are seen, with their versions."""
+    versions = ((distribution.metadata["Name"] or "", distribution.version) for distribution in distributions())
+    return {name.lower(): number for name, number in versions if name.lower().startswith(("cupy", "amd"))}
 
 
 def _devices(absent: list[Absent], versions: dict[str, str]) -> list[Device]:
-    found: list[Device] = []
+    devices_found: list[Device] = []
     for name in plugins.names("backends"):
         backend: Backend | None = _probe(name, absent, partial(plugins.load, "backends", name), None)
         if backend is None or not backend.listed:
             continue
         devices: Sequence[Device] = _probe(name, absent, backend.devices, ())
-        found += devices
+        devices_found += devices
         if devices:
             versions.update(_probe(name, absent, backend.versions, _NOTHING))
-    return sorted(found, key=lambda device: device.backend == "host")
+    return sorted(devices_found, key=lambda device: device.backend == "host")
 
 
 def _described(
@@ -127,15 +130,15 @@ def _described(
     if not accepted:
         return list(devices)
     if isinstance(collector, Versioned):
-        told = _probe(name, absent, lambda: boundary.pairs(collector.versions()), _NOTHING)
-        versions.update({name: number for name, number in told.items() if name not in versions})
+        new_versions = _probe(name, absent, lambda: boundary.pairs(collector.versions()), _NOTHING)
+        versions.update({name: number for name, number in new_versions.items() if name not in versions})
     described = []
     for device in devices:
         details = _NOTHING
         if device in accepted and isinstance(collector, Describing):
             details = _probe(name, absent, partial(_settings, collector, device), _NOTHING)
-        known = dict(device.details)  # what was told first stands: a collector changes nothing of another's
-        new = tuple((name, value) for name, value in details.items() if name not in known)
+        earlier_details = dict(device.details)  # the first collector to report a detail wins
+        new = tuple((name, value) for name, value in details.items() if name not in earlier_details)
         described.append(replace(device, details=(*device.details, *new)))
     return described
 
@@ -153,13 +156,13 @@ def _probe(name: str, absent: list[Absent], ask: Callable[[], T], default: T) ->
 
 
 def _library_versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for distribution in _LIBRARIES:
         try:
-            found[distribution] = version(distribution)
+            versions[distribution] = version(distribution)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def _host() -> tuple[tuple[str, str], ...]:
@@ -177,39 +180,39 @@ def _host() -> tuple[tuple[str, str], ...]:
 
 
 def _numa() -> dict[str, str]:
-    """Return the NUMA nodes that have memory, as the kernel lists them; nothing where it lists none."""
-    return {"numa": _NUMA.read_text().strip()} if _NUMA.exists() else {}
+    """Return the NUMA nodes that have memory, as the kernel lists them; an empty mapping if it lists none."""
+    return {"numa": _NUMA.read_text(encoding="utf-8").strip()} if _NUMA.exists() else {}
 
 
 def _between_processes() -> dict[str, str]:
-    """What lets processes share memory here, and where it is too little the setting that mends it."""
-    found = {}
+    """Return what limits the sharing of memory between processes here and, if it is too little, how to change it."""
+    limits = {}
     if _SHM.is_dir():
         room = os.statvfs(_SHM)
-        found["shared memory"] = shared_words(room.f_frsize * room.f_blocks)
+        limits["shared memory"] = shared_words(room.f_frsize * room.f_blocks)
     if _YAMA.exists():
-        found["ptrace scope"] = ptrace_words(_YAMA.read_text().strip())
-    return found
+        limits["ptrace scope"] = ptrace_words(_YAMA.read_text().strip())
+    return limits
 
 
 def shared_words(nbytes: int) -> str:
-    """The room for shared memory, in words."""
-    words = f"{units.round_size(nbytes)} in {_SHM}"
+    """Return the size of the shared memory (`nbytes` bytes) as text, with advice if it is too small."""
+    size = f"{units.round_size(nbytes)} in {_SHM}"
     return (
-        words
+        size
         if nbytes >= _SHM_LEAST
-        else f"{words}, which may be too little for NCCL: docker run --shm-size=1g, or --ipc=host"
+        else f"{size}, which may be too little for NCCL: docker run --shm-size=1g, or --ipc=host"
     )
 
 
 def ptrace_words(scope: str) -> str:
-    """Yama's setting, in words: from 2 on no process may read another's memory."""
+    """Return Yama's setting as text, with advice: from 2 on no process may read another process's memory."""
     mend = "sysctl kernel.yama.ptrace_scope=1, or the capability SYS_PTRACE"
     return scope if scope in ("0", "1") else f"{scope}: no process may read another's memory; {mend}"
 
 
 def main() -> None:
-    """Print the inventory as one line; whatever libraries print goes to standard error."""
+    """Print the inventory as one line; anything that libraries print goes to standard error."""
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     answer.write(to_json(take()) + "\n")

@@ -270,7 +270,7 @@ def sample(groups: Sequence[Group], channel: ToParent, started_at: float) -> Non
 
 def _send(groups: Sequence[Group], channel: ToParent, started_at: float) -> None:
     for group in groups:
-        group.look(started_at)
+        group.report_hang(started_at)
         for message in group.take():
             channel.send(message)
 
