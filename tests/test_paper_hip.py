@@ -26,6 +26,7 @@ LEFT_OUT = {
     "compilers": {"softmax": "the case build has the same kernel"},
     "gemm": {"skinny": TOO_LARGE, "decoder": TOO_LARGE},
     "inference": {"step": BY_A_PROGRAM, "prefill": BY_A_PROGRAM, "prefill_attention": BY_A_PROGRAM},
+    "p2p": {"control": "a message waits for a time slice of the host's scheduler"},
     "patterns": dict.fromkeys(
         (*("abort", "adaptive", "best_depth", "death", "gradients", "layer"), *("snapshot", "stages", "unequal")),
         TOO_LONG,
