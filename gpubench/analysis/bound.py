@@ -1,4 +1,4 @@
-"""What bounds a workload, from the used share of each resource: a pure function of shares.
+"""The bound of a workload, from the used share of each resource: a pure function of shares.
 
 The rule is in docs/method.md. It applies to cases and to phases of a program.
 """
@@ -12,11 +12,11 @@ from gpubench.base import units
 
 Label = Literal["compute", "DRAM", "L2", "latency", "launch", "link", "power", "host"]
 
-MUCH = 0.6  # of a resource: kernels that are tuned for one use 0.75 to 0.98 of it, those of another kind below 0.5
-IDLE = 0.5  # of the window: a GPU that has work for less of it waits for the host
-CAPPED = 0.5  # of the readings
-SLOWED = 0.97  # of the device's own clock: below, the cap took some of it
-LAUNCH = 0.5  # of a call's time that an empty kernel takes, timed in the same way: such a call is bound by its launch
+MUCH = 0.6  # of a resource: kernels tuned for it use 0.75 to 0.98 of it, other kernels below 0.5
+IDLE = 0.5  # of the window: a GPU that is busy for less of it waits for the host
+CAPPED = 0.5  # of the readings: from this fraction on, the power cap limits the work
+SLOWED = 0.97  # of the nominal clock: at or below it, the power cap has lowered the clock
+LAUNCH = 0.5  # of a call's time: if an empty kernel, timed in the same way, takes as much, the launch bounds the call
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,12 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """The used shares in a window. All are optional; an unknown one is empty or None.
+    """The used shares in a window as fractions. All are optional; an unknown one is empty or None.
 
-    `compute`, `dram`, `l2` and `link` are shares of what those can do; `busy` the share of the time in which a GPU had
-    kernels, None on a host; `capped` the share of the readings under the power cap, `clock` the mean clock over the
-    device's own; `launch` the time of an empty kernel over that of a call, both timed in the same way; `dependent`
-    whether each step waits for the last one's answer.
+    `compute`, `dram`, `l2` and `link` are shares of the peaks of these resources. `busy` is the share of the time in
+    which a GPU ran kernels, None on a host. `capped` is the share of the readings under the power cap, and `clock` the
+    mean clock over the nominal clock. `launch` is the time of an empty kernel over that of a call, both timed in the
+    same way. `dependent` says whether each step waits for the result of the step before it.
     """
 
     compute: tuple[Use, ...] = ()
@@ -55,7 +55,7 @@ class Activity:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What bounds the work, in one word, with the counters and shares as evidence."""
+    """The bound of the work in one word, with the counters and shares as evidence."""
 
     label: Label
     evidence: tuple[Use, ...] = ()
@@ -67,18 +67,19 @@ class Bound:
 
 
 def bound_by(activity: Activity) -> Bound | None:
-    """Return what bounds the work in a window; None if the shares do not decide.
+    """Return the bound of the work in a window; None if the shares do not decide.
 
-    The resource of which most was used, if that is MUCH; of arithmetic under a cap that took clock, the power. Else a
-    call as short as a launch; a GPU without work for half of the time; a chain of dependent steps, or a GPU that has
-    work and uses little of anything.
+    The rules in order: the resource with the highest used share, if that is at least MUCH; but power instead of
+    compute if the power cap lowered the clock. Else power alone; launch for a call hardly longer than an empty kernel;
+    latency for a chain of dependent steps; host for a GPU that is idle for more than half of the time; and latency for
+    a GPU that is busy and uses little of every resource.
     """
-    used = _most_used(activity)
-    held = _held_by_power(activity)
-    if used and not (held and used.label == "compute"):
-        return used
-    if held:
-        return Bound("power", (*held, *(used.evidence if used else ())))
+    most_used = _most_used(activity)
+    power_evidence = _held_by_power(activity)
+    if most_used and not (power_evidence and most_used.label == "compute"):
+        return most_used
+    if power_evidence:
+        return Bound("power", (*power_evidence, *(most_used.evidence if most_used else ())))
     if activity.launch and activity.launch.fraction >= LAUNCH:
         return Bound("launch", (activity.launch,))
     if activity.dependent:
@@ -87,30 +88,31 @@ def bound_by(activity: Activity) -> Bound | None:
         return None
     if activity.busy.fraction < IDLE:
         return Bound("host", (activity.busy,))
-    little = (_greatest(activity.compute), _greatest(activity.dram), _greatest(activity.link))
-    return Bound("latency", (activity.busy, *(use for use in little if use)))
+    low_shares = (_greatest(activity.compute), _greatest(activity.dram), _greatest(activity.link))
+    return Bound("latency", (activity.busy, *(use for use in low_shares if use)))
 
 
 def _most_used(activity: Activity) -> Bound | None:
-    """Return the resource with the highest used share, if that is at least MUCH, from counters or shares of peaks."""
+    """Return the resource with the highest used share as a bound; None if that share is below MUCH."""
     resources: tuple[tuple[Label, tuple[Use, ...]], ...] = (
         ("compute", activity.compute),
         ("DRAM", activity.dram),
         ("L2", activity.l2),
         ("link", activity.link),
     )
-    found = [(label, uses) for label, uses in resources if uses and max(use.fraction for use in uses) >= MUCH]
-    if not found:
+    well_used = [(label, uses) for label, uses in resources if uses and max(use.fraction for use in uses) >= MUCH]
+    if not well_used:
         return None
-    label, uses = max(found, key=lambda each: max(use.fraction for use in each[1]))
+    label, uses = max(well_used, key=lambda resource: max(use.fraction for use in resource[1]))
     return Bound(label, tuple(sorted((use for use in uses if use.fraction >= MUCH), key=lambda use: -use.fraction)))
 
 
 def _held_by_power(activity: Activity) -> tuple[Use, ...]:
+    """Return the evidence that the power cap lowered the clock; empty if it did not or that is unknown."""
     if activity.capped is None or activity.clock is None:
         return ()
-    held = activity.capped.fraction >= CAPPED and activity.clock.fraction <= SLOWED
-    return (activity.capped, activity.clock) if held else ()
+    is_held = activity.capped.fraction >= CAPPED and activity.clock.fraction <= SLOWED
+    return (activity.capped, activity.clock) if is_held else ()
 
 
 def _greatest(uses: tuple[Use, ...]) -> Use | None:

@@ -1,4 +1,4 @@
-"""What the counters of a case say: its bound, the traffic of the memory, throttling."""
+"""The counters of a case: its bound, the traffic of the memory, and throttling."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class CaseCounters:
 
 
 def case_counters(summary: Summary, result: Result) -> CaseCounters:
-    """Return the counters of the first device in the window of a result; empty if the result is not ok."""
+    """Return the bound, traffic and throttling of a result's first device; empty if the result is not ok."""
     series = headline(result)
     if series is None or result.status != "ok":
         return CaseCounters(None, None)
@@ -33,7 +33,7 @@ def case_counters(summary: Summary, result: Result) -> CaseCounters:
 
 
 def _load(summary: Summary, result: Result, series: Series) -> Load:
-    """Return the load of a case: its headline, its shares of peaks, and whether it alone filled the window."""
+    """Return the load of a case: its headline, its shares of peaks, and whether the headline fills the window."""
     alone = not mixed(result, series)
     shares = summary.figure(result, series).shares
     specified = [share for share in shares if share.basis != "best"]

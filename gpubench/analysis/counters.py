@@ -1,4 +1,4 @@
-"""Joining samples to cases: pure functions of a run, by device and by time (CLOCK_MONOTONIC)."""
+"""The counters of a run by device and by time (CLOCK_MONOTONIC), joined to cases: pure functions of a run."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy.typing as npt
 
 from gpubench.model import Counter, Measure, Result, Run, Samples
 
-_Part = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]  # moments and values
+_Part = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]  # moments in seconds and values, each of shape (n,)
 
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """One counter of one device over a whole run: `at` and `values`, shape (n,), missing ones left out."""
+    """One counter of one device over a whole run: `at` (s) and `values`, shape (n,), without missing readings."""
 
     counter: Counter
     device: str
@@ -24,9 +24,9 @@ class Track:
     values: npt.NDArray[np.float64]
 
     def during(self, start: float, end: float) -> Track:
-        """The part inside [start, end]; a cumulative counter keeps one reading on either side.
+        """Return the readings in [start, end] (s); a cumulative counter keeps one more reading on either side.
 
-        A reading of a window counter is of the period before it: it has to lie inside as a whole.
+        A reading of a window counter covers the period before it, and the whole period must lie inside.
         """
         start = start + self.counter.period_s if self.counter.kind == "window" else start
         low, high = int(np.searchsorted(self.at, start, "left")), int(np.searchsorted(self.at, end, "right"))
@@ -35,7 +35,7 @@ class Track:
         return Track(self.counter, self.device, self.at[low:high], self.values[low:high])
 
     def beside(self, start: float, end: float) -> Track:
-        """The last reading before and the first after a window that may hold none, two periods away at the most."""
+        """Return the last reading before and the first after [start, end], each at most two periods away."""
         low, high = int(np.searchsorted(self.at, start, "left")), int(np.searchsorted(self.at, end, "right"))
         reach = 2 * self.counter.period_s
         near = [index for index in (low - 1, high) if 0 <= index < len(self.at)]
@@ -45,7 +45,7 @@ class Track:
 
 @dataclass(frozen=True, slots=True)
 class CounterFigure:
-    """A counter over a case's window. Of a cumulative one `mean` is its rise a second, of an event all its bits."""
+    """A counter over a case's window; `mean` is the rise per second if cumulative, all set bits if it counts events."""
 
     counter: Counter
     device: str
@@ -56,7 +56,7 @@ class CounterFigure:
 
 
 def figure_of(track: Track) -> CounterFigure | None:
-    """Mean, least and greatest of a track; None where it holds too little to say."""
+    """Return the mean, minimum and maximum of a track; None if it has too few readings."""
     count = len(track.values)
     if track.counter.kind == "cumulative":
         if count < 2 or track.at[-1] <= track.at[0]:
@@ -67,15 +67,15 @@ def figure_of(track: Track) -> CounterFigure | None:
         return None
     values = track.values
     if track.counter.kind == "event":  # bits: all that were ever set, not their mean
-        every = float(np.bitwise_or.reduce(values.astype(np.int64)))
-        return CounterFigure(track.counter, track.device, every, every, every, count)
+        all_bits = float(np.bitwise_or.reduce(values.astype(np.int64)))
+        return CounterFigure(track.counter, track.device, all_bits, all_bits, all_bits, count)
     return CounterFigure(
         track.counter, track.device, float(values.mean()), float(values.min()), float(values.max()), count
     )
 
 
 class CounterTable:
-    """The counters of a run, indexed once, when first asked for: by device, and by what they measure."""
+    """The counters of a run by device and measure; the index is built once, on first use."""
 
     def __init__(self, counters: Sequence[Counter], samples: Sequence[Samples]) -> None:
         self._counters = counters
@@ -88,7 +88,7 @@ class CounterTable:
 
     @cached_property
     def tracks(self) -> list[Track]:
-        """Every track, in the order of the counters, then devices."""
+        """All tracks, in the order of the counters, then of the devices."""
         chunks: dict[str, dict[str, list[_Part]]] = {}
         for samples in self._samples:
             _gather(samples, chunks)
@@ -100,17 +100,17 @@ class CounterTable:
 
     @cached_property
     def _by_measure(self) -> dict[tuple[str, Measure], list[Track]]:
-        found: dict[tuple[str, Measure], list[Track]] = {}
+        by_measure: dict[tuple[str, Measure], list[Track]] = {}
         for track in self.tracks:
-            found.setdefault((track.device, track.counter.measures), []).append(track)
-        return found
+            by_measure.setdefault((track.device, track.counter.measures), []).append(track)
+        return by_measure
 
     def of(self, device: str, measure: Measure) -> Sequence[Track]:
-        """Return the tracks of a device that measure this, in the order of the counters."""
+        """Return the tracks of a device with this measure, in the order of the counters."""
         return self._by_measure.get((device, measure), ())
 
     def during(self, result: Result) -> list[CounterFigure]:
-        """The counters of a result's devices, and of the host, over its window."""
+        """Return the figures of the counters of a result's devices and of the host over its window."""
         start, end = result.window
         wanted = {*result.devices, "host"}
         parts = (track.during(start, end) for track in self.tracks if track.device in wanted)
@@ -118,16 +118,19 @@ class CounterTable:
 
 
 def _gather(samples: Samples, chunks: dict[str, dict[str, list[_Part]]]) -> None:
+    """Add the finite readings of `samples` to `chunks`, by the name of the counter and by device."""
     at = np.asarray(samples.at, dtype=float)
     for name, column in samples.columns:
         values = np.asarray(column, dtype=float)  # None becomes NaN
-        there = np.isfinite(values)
-        part = (at, values) if there.all() else (at[there], values[there])  # no copy of what has no gap
+        is_finite = np.isfinite(values)
+        part = (
+            (at, values) if is_finite.all() else (at[is_finite], values[is_finite])
+        )  # a column without gaps is not copied
         chunks.setdefault(name, {}).setdefault(samples.device, []).append(part)
 
 
 def _joined(parts: list[_Part]) -> _Part:
-    """The parts of one counter behind one another, in the order of time."""
+    """Return the parts of one counter as one part, sorted by time."""
     if len(parts) == 1:
         return parts[0]
     at, values = np.concatenate([at for at, _ in parts]), np.concatenate([values for _, values in parts])
@@ -138,9 +141,9 @@ def _joined(parts: list[_Part]) -> _Part:
 
 
 def extremes(values: npt.NDArray[np.float64], most: int) -> npt.NDArray[np.intp]:
-    """Which of too many samples a drawing keeps: the least and the greatest of each of `most` / 2 equal runs.
+    """Return the indices of the samples that a drawing keeps: at most `most`, ascending, with every spike among them.
 
-    The indices, at most `most`, in order: all of them where they are no more. No spike is lost.
+    They are the minimum and the maximum of each of `most` / 2 equal spans, or all samples if they are no more.
     """
     count = len(values)
     if count <= most:
@@ -148,7 +151,7 @@ def extremes(values: npt.NDArray[np.float64], most: int) -> npt.NDArray[np.intp]
     size = -(-count // (most // 2))
     whole = count - count % size
     blocks, starts = values[:whole].reshape(-1, size), np.arange(0, whole, size)
-    found = [starts + blocks.argmin(axis=1), starts + blocks.argmax(axis=1)]
+    indices = [starts + blocks.argmin(axis=1), starts + blocks.argmax(axis=1)]
     if whole < count:
-        found.append(whole + np.array([values[whole:].argmin(), values[whole:].argmax()]))
-    return np.unique(np.concatenate(found))
+        indices.append(whole + np.array([values[whole:].argmin(), values[whole:].argmax()]))
+    return np.unique(np.concatenate(indices))

@@ -1,6 +1,6 @@
-"""What a fleet's judge needs of one node's run: the rate of each component in each case, and what may explain it.
+"""The digest of one node's run for the judge of a fleet: the rate of each component in each case, and its conditions.
 
-A *component* is what can be slow by itself: a GPU, the host, or the link between the devices of a case. A run file of
+A *component* can be slow by itself: it is a GPU, the host, or the link between the devices of a case. A run file of
 megabytes becomes a digest of kilobytes, so that thousands of nodes are read once and judged together.
 """
 
@@ -30,10 +30,10 @@ _ARITHMETIC = ("tensor.", "float", "int")
 
 
 class CaseKey(NamedTuple):
-    """A row of a fleet: what must be the same before the rates of two components are compared.
+    """A row of a fleet: two components are compared only by rates that have the same key.
 
-    `family` groups cases that the same part of a machine bounds: compute, memory, host link, latency, host; the cases
-    of several devices are a family by suite.
+    `family` groups cases that the same part of a machine bounds: compute, memory, host link, latency, host. The cases
+    of several devices have their suite as family.
     """
 
     case: str
@@ -48,8 +48,8 @@ class CaseKey(NamedTuple):
 class CaseRate(NamedTuple):
     """One case on one component.
 
-    `value` is the median of the processes' medians in SI units, `log` the natural logarithm of the rate (of a time,
-    negated), `error` the standard error of `log` over the processes and 0 with one, `clock_hz` the median clock of the
+    `value` is the median of the processes' medians in SI units. `log` is its natural logarithm, negated for a time, and
+    `error` the standard error of `log` over the processes, 0 for one process. `clock_hz` is the median clock of the
     compute units after the samples, NaN if unknown. `states` are labels and the reasons for discarded samples.
     """
 
@@ -71,10 +71,10 @@ class CaseFailure(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """A GPU, a host, or a link between GPUs: `devices` are their ids on the node, `uuids` what identifies them.
+    """A GPU, a host, or a link between GPUs: `devices` are the ids on the node, `uuids` the ids everywhere.
 
-    `temperature_c` is the highest and `power_w` the median while its cases ran, NaN if unknown. `sick` and `warnings`
-    are what the run file remarks about its health. `details` are settings of its links (`pcie.width`).
+    `temperature_c` is the highest and `power_w` the median value while its cases ran, NaN if unknown. `sick` and
+    `warnings` are the remarks of the run file about its health. `details` are settings of its links (`pcie.width`).
     """
 
     kind: ComponentKind
@@ -103,7 +103,7 @@ class NodeDigest:
 
 @dataclass(slots=True)
 class DigestBuilder:
-    """Takes the records of one run file as they come and makes a digest of them."""
+    """Takes the records of one run file in their order and builds a digest from them."""
 
     _manifest: Manifest | None = None
     _results: dict[tuple[str, ...], dict[CaseKey, list[_Process]]] = field(default_factory=dict)
@@ -114,10 +114,10 @@ class DigestBuilder:
     _wanted: frozenset[str] = frozenset()
 
     def take(self, record: Manifest | Result | Samples | Remark) -> None:
-        """Take one record in; the manifest comes first, as in a file."""
+        """Add one record; the manifest must come first, as in a file."""
         if isinstance(record, Manifest):
             self._manifest = record
-            self._wanted = frozenset(each.name for each in record.counters if each.measures in _SHOWN)
+            self._wanted = frozenset(counter.name for counter in record.counters if counter.measures in _SHOWN)
         elif isinstance(record, Result):
             self._take_result(record)
         elif isinstance(record, Samples):
@@ -128,17 +128,18 @@ class DigestBuilder:
             self._remarks.append(record)
 
     def digest(self, node: str, complete: bool = True) -> NodeDigest:
-        """Return the digest of a node of that name."""
-        assert self._manifest is not None  # `store.scan` has seen to it
-        counters = CounterTable([each for each in self._manifest.counters if each.measures in _SHOWN], self._samples)
+        """Return the digest of the node `node`; `complete` is False for a run without an end."""
+        assert self._manifest is not None  # `store.scan` refuses a file that does not begin with a manifest
+        declared = [counter for counter in self._manifest.counters if counter.measures in _SHOWN]
+        counters = CounterTable(declared, self._samples)
         components = tuple(self._component(devices, self._manifest, counters) for devices in self._results)
         return NodeDigest(node, components, self._manifest.facts.versions, complete)
 
     def _take_result(self, result: Result) -> None:
         if self._manifest is None:
             return
-        known = {device.id for device in self._manifest.facts.devices}
-        if not result.devices or not known.issuperset(result.devices):
+        device_ids = {device.id for device in self._manifest.facts.devices}
+        if not result.devices or not device_ids.issuperset(result.devices):
             return
         if result.status == "failed" or result.status == "invalid":
             failure = CaseFailure(result.case.id, result.status, result.reason or result.cause)
@@ -172,8 +173,8 @@ class DigestBuilder:
             rates,
             max((float(values.max()) for values in heat if len(values)), default=math.nan),
             max((float(np.median(values)) for values in power if len(values)), default=math.nan),
-            self._told(devices, HEALTH_SOURCE),
-            self._told(devices, STATE_SOURCE),
+            self._event_remarks(devices, HEALTH_SOURCE),
+            self._event_remarks(devices, STATE_SOURCE),
             tuple(dict.fromkeys(self._failures.get(devices, ()))),
         )
 
@@ -184,9 +185,10 @@ class DigestBuilder:
         parts = [track.during(start, end).values for track in counters.of(device, measure)]
         return np.concatenate(parts) if parts else np.array([])
 
-    def _told(self, devices: Sequence[str], source: str) -> tuple[str, ...]:
-        found = (each for each in self._remarks if (each.source, each.state) == (source, "event"))
-        return tuple(dict.fromkeys(each.words for each in found if each.device in devices))
+    def _event_remarks(self, devices: Sequence[str], source: str) -> tuple[str, ...]:
+        """Return the remarks of one source on events of these devices, each once."""
+        events = (remark for remark in self._remarks if (remark.source, remark.state) == (source, "event"))
+        return tuple(dict.fromkeys(remark.words for remark in events if remark.device in devices))
 
 
 class _Process(NamedTuple):
@@ -236,5 +238,5 @@ def _rate(key: CaseKey, processes: Sequence[_Process]) -> CaseRate:
 
 
 def _median(values: Iterable[float]) -> float:
-    there = [value for value in values if math.isfinite(value)]
-    return statistics.median(there) if there else math.nan
+    finite = [value for value in values if math.isfinite(value)]
+    return statistics.median(finite) if finite else math.nan

@@ -1,4 +1,4 @@
-"""The time of an empty kernel on each device of a run, timed as another series was: its own, else the recorded one."""
+"""The time of an empty kernel on each device of a run, as the run measured it, else as gpubench has it recorded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class EmptyKernels:
 
     @classmethod
     def of_run(cls, run: Run) -> EmptyKernels:
-        """Read them from the case `latency/launch`; empty where the run does not have it."""
+        """Return the times from the case `latency/launch`; empty if the run does not have this case."""
         medians: dict[tuple[str, Launch], list[float]] = defaultdict(list)
         for result in run.results:
             if result.case.id == EMPTY_KERNEL_CASE and result.status == "ok":
@@ -30,6 +30,6 @@ class EmptyKernels:
         return cls({place: stats.median(values) for place, values in medians.items()})
 
     def seconds(self, device_id: str, mode: SeriesMode) -> float:
-        """Return the seconds of an empty kernel on a device, timed in that mode; 0 of modes that time no launch."""
+        """Return the seconds of an empty kernel on a device, timed in that mode; 0 for a mode that times no launch."""
         launch = launch_of(mode)
         return self.medians.get((device_id, launch), EMPTY_KERNEL[launch].value) if launch else 0.0

@@ -15,7 +15,7 @@ from gpubench.base import units
 from gpubench.model import Measure, Result, Series
 
 LEAST_SPAN_S = 1.5  # between the first and the last reading: a step of the counter is then below 2 %
-LEAST_BUSY = 0.75  # of the window: what the series does not fill is another load's energy
+LEAST_BUSY = 0.75  # of the window: the rest of the window has the energy of another load
 _GIGA = 1e9
 _OPERATIONS = ("FLOP/s", "OP/s")
 
@@ -83,9 +83,11 @@ def mixed(result: Result, series: Series) -> str:
         return "several processes or devices ran at the same time"
     if series.mode == "cold":
         return "flushing the cache between calls takes energy too"
-    others = [other.label for other in result.series if other.role == "primary" and other.label != series.label]
-    if others:
-        return f"other series ran in the same window: {', '.join(others)}"
+    other_labels = [
+        primary.label for primary in result.series if primary.role == "primary" and primary.label != series.label
+    ]
+    if other_labels:
+        return f"other series ran in the same window: {', '.join(other_labels)}"
     busy = filled(result, series)
     if busy >= LEAST_BUSY:
         return ""
@@ -95,14 +97,14 @@ def mixed(result: Result, series: Series) -> str:
 def filled(result: Result, series: Series) -> float:
     """Return the fraction of a result's window that the calls of a series fill, with warm-up and dropped samples."""
     window = result.window[1] - result.window[0]
-    kept = [each for each in result.series if _is_same_load(series, each)]
-    seconds = sum(sum(each.values) * each.calls for each in kept)
-    dropped = sum(count for _, count in result.discarded) - sum(len(each.values) for each in kept[1:])
-    seconds += max(dropped, 0) * stats.median(series.values) * series.calls  # the same load, whatever was odd about it
+    same_load = [timed for timed in result.series if _is_same_load(series, timed)]
+    seconds = sum(sum(timed.values) * timed.calls for timed in same_load)
+    dropped = sum(count for _, count in result.discarded) - sum(len(timed.values) for timed in same_load[1:])
+    seconds += max(dropped, 0) * stats.median(series.values) * series.calls  # a discarded sample ran the same calls
     return (seconds + series.warmup_s) / window if window > 0 else 0.0
 
 
-def _is_same_load(series: Series, other: Series) -> bool:
-    """Return whether another series ran the same calls: the same samples, or those from before the device settled."""
-    is_early = other.role == "early" and (other.stage, other.mode) == (series.stage, series.mode)
-    return is_early or other.label == series.label
+def _is_same_load(series: Series, candidate: Series) -> bool:
+    """Return whether `candidate` ran the same calls as `series`: it is the same, or its early samples."""
+    is_early = candidate.role == "early" and (candidate.stage, candidate.mode) == (series.stage, series.mode)
+    return is_early or candidate.label == series.label

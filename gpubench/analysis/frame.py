@@ -1,6 +1,6 @@
-"""A run as flat lines, one a series, in SI units: what CSV, Parquet and data frames hold.
+"""A run as flat lines in SI units, one for each series: the content of CSV, Parquet and data frames.
 
-docs/reports.md lists the columns. pandas is imported only where a frame is asked for.
+docs/reports.md lists the columns. pandas is imported only when a frame is requested.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MOST_ROWS = 30  # of the table that a notebook shows
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of the flat lines: `whole` numbers are counts; a number that is not known is absent."""
+    """A column of the flat lines: `whole` numbers are counts; an unknown number is missing."""
 
     name: str
     kind: Literal["text", "number", "whole"]
@@ -36,8 +36,8 @@ class Column:
 
 
 COLUMNS = tuple(
-    Column(*found)
-    for found in (
+    Column(*description)
+    for description in (
         ("case", "text", "id of the case"),
         ("suite", "text", "suite of the case"),
         ("params", "text", "axes of the case as name=value, joined by semicolons"),
@@ -95,10 +95,10 @@ COLUMNS = tuple(
 
 
 def lines(summary: Summary) -> Iterator[dict[str, Any]]:
-    """A line a series, in the order measured; a result without a series has one line of its own."""
+    """Yield a line for each series, in the order measured; a result without a series has one line of its own."""
     spreads = {row.result.key: spread for spread in summary.spreads() for row in spread.rows}
     for result in summary.run.results:
-        key, spoken = _key(result), headline(result)
+        key, spoken_series = _key(result), headline(result)
         above = {impossible.series for impossible in summary.impossible_shares(result)}
         if not result.series:
             yield key
@@ -106,16 +106,16 @@ def lines(summary: Summary) -> Iterator[dict[str, Any]]:
             line = key | record
             if series.label in above:
                 line |= {"labels": ";".join((*result.labels, ABOVE_PEAK))}
-            if series is spoken:
+            if series is spoken_series:
                 line |= _headline(summary, result, spreads[result.key])
             yield line
 
 
 def _headline(summary: Summary, result: Result, spread: Spread) -> dict[str, Any]:
-    """What only the headline's line of a result has."""
+    """Return the columns that only the line of a result's headline has."""
     joined = spread_record(spread) if summary.replicated else {}
-    known = reproducibility_record(summary, spread)
-    reproducible = {"reproducibility": known["between"], "reproducibility_of": known["source"]} if known else {}
+    record = reproducibility_record(summary, spread)
+    reproducible = {"reproducibility": record["between"], "reproducibility_of": record["source"]} if record else {}
     return joined | reproducible | _energy(summary, result)
 
 
@@ -139,7 +139,7 @@ def _key(result: Result) -> dict[str, Any]:
 
 
 def records(summary: Summary, result: Result) -> Iterator[dict[str, Any]]:
-    """Each series of a result with its figure in SI units, in the order measured."""
+    """Yield a record for each series of a result, in the order measured, with its figure in SI units."""
     for series in result.series:
         figure = summary.figure(result, series)
         yield {
@@ -161,35 +161,35 @@ def records(summary: Summary, result: Result) -> Iterator[dict[str, Any]]:
 
 
 def _shares(figure: Figure) -> dict[str, float | None]:
-    """The share and the peak of each basis; null where that peak is not known."""
-    found: dict[str, float | None] = {}
+    """Return the share and the peak for each basis; None if that peak is unknown."""
+    record: dict[str, float | None] = {}
     for basis in BASES:
         share = figure.share_of(basis)
-        found[f"share_{basis}"] = finite(share.fraction) if share else None
-        found[f"peak_{basis}"] = finite(share.peak) if share else None
-    return found
+        record[f"share_{basis}"] = finite(share.fraction) if share else None
+        record[f"peak_{basis}"] = finite(share.peak) if share else None
+    return record
 
 
 def energy_record(summary: Summary, result: Result) -> dict[str, Any]:
-    """What a result's headline costs in SI units (FLOP or bytes a joule), or the reason why that is not known."""
+    """Return the work per joule (FLOP, OP, bytes or items) and the watts of a headline, or why they are unknown."""
     energy = summary.energy(result)
     if isinstance(energy, NoEnergy):
         return {"work_per_joule": None, "watts": None, "no_energy": energy.reason}
     return {"work_per_joule": finite(energy.rate / energy.watts), "watts": finite(energy.watts), "no_energy": ""}
 
 
-def counter_record(found: CaseCounters) -> dict[str, Any]:
-    """What the counters say of a result's headline in SI units; null where they do not."""
-    traffic = found.traffic
+def counter_record(counters: CaseCounters) -> dict[str, Any]:
+    """Return the bound and the memory traffic (B/s) of a headline; traffic that is unknown is None."""
+    traffic = counters.traffic
     return {
-        "bound": found.bound.label if found.bound else "",
+        "bound": counters.bound.label if counters.bound else "",
         "dram_seen": finite(traffic.seen) if traffic else None,
         "dram_counted": finite(traffic.counted) if traffic else None,
     }
 
 
 def spread_record(spread: Spread) -> dict[str, Any]:
-    """What a case's replicates differ by, of its headline series in SI units; null where none is ok."""
+    """Return the spread of a headline over the replicates, medians in SI units; None if no replicate is ok."""
     medians = spread.medians
     return {
         "replicates": len(medians),
@@ -201,31 +201,35 @@ def spread_record(spread: Spread) -> dict[str, Any]:
 
 
 def reproducibility_record(summary: Summary, spread: Spread) -> dict[str, Any] | None:
-    """How far the medians of fresh processes lie apart, of how many processes, and who measured it; None if nobody."""
-    known = summary.reproducibility(spread)
-    if known is None:
+    """Return the deviation between processes, their number and its source; None if nobody measured it."""
+    deviation_of_case = summary.reproducibility(spread)
+    if deviation_of_case is None:
         return None
-    return {"between": finite(known.deviation), "processes": known.processes, "source": known.source}
+    return {
+        "between": finite(deviation_of_case.deviation),
+        "processes": deviation_of_case.processes,
+        "source": deviation_of_case.source,
+    }
 
 
 def finite(value: float | None) -> float | None:
-    """The value, or None where it is not a finite number (a file has no NaN and no infinity)."""
+    """Return the value, or None if it is not a finite number, because a file has neither NaN nor infinity."""
     return value if value is not None and math.isfinite(value) else None
 
 
 def to_frame(run: Run, samples: bool = False) -> pd.DataFrame:
-    """A run as a data frame: a line a series, or with `samples` a line a sample, and a column `axis.NAME` an axis."""
+    """Return a run as a data frame: a row for each series or each sample, a column `axis.NAME` for each axis."""
     import pandas as pd
 
     if samples:
         return pd.DataFrame(_samples(run))
-    found = pd.DataFrame(lines(Summary(run)), columns=[column.name for column in COLUMNS], dtype=object)
+    table = pd.DataFrame(lines(Summary(run)), columns=[column.name for column in COLUMNS], dtype=object)
     kinds = {"text": "object", "number": "float64", "whole": "Int64"}
-    found = found.astype({column.name: kinds[column.kind] for column in COLUMNS})
+    table = table.astype({column.name: kinds[column.kind] for column in COLUMNS})
     texts = [column.name for column in COLUMNS if column.kind == "text"]
-    found[texts] = found[texts].where(found[texts].notna(), "")
-    axes = pd.DataFrame([_axes(result) for result in run.results for _ in result.series or (None,)], index=found.index)
-    return pd.concat([found, axes], axis=1)
+    table[texts] = table[texts].where(table[texts].notna(), "")
+    axes = pd.DataFrame([_axes(result) for result in run.results for _ in result.series or (None,)], index=table.index)
+    return pd.concat([table, axes], axis=1)
 
 
 def _axes(result: Result) -> dict[str, str | int | float]:
@@ -236,7 +240,7 @@ def _samples(run: Run) -> Iterator[dict[str, Any]]:
     for result in run.results:
         key = {name: _key(result)[name] for name in ("case", "suite", "device", "replicate", "status")}
         for series in result.series:
-            of = {
+            series_columns = {
                 "series": series.label,
                 "rank": series.rank,
                 "unit": judged_unit(series),
@@ -244,11 +248,11 @@ def _samples(run: Run) -> Iterator[dict[str, Any]]:
             }
             for index, value in enumerate(judged_values(series).tolist()):
                 at = series.at[index] if series.at else None
-                yield {**key, **of, "sample": index, "value": value, "at": at, **_axes(result)}
+                yield {**key, **series_columns, "sample": index, "value": value, "at": at, **_axes(result)}
 
 
 def to_html(run: Run) -> str:
-    """A table of the first cases, for a notebook: no style of its own, and nothing that says where it was measured."""
+    """Return a table of the first cases for a notebook, without a style and without data that names the machine."""
     summary = Summary(tidy(run))
     rows = [spread.row for spread in summary.spreads()]
     devices = {device for row in rows for device in row.result.devices}

@@ -1,4 +1,4 @@
-"""The key figures of a run: the values of what each suite names as speaking for it."""
+"""The key figures of a run: the values of the figures that each suite declares as its most important."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpubench.model import KeyFigure
 
 @dataclass(frozen=True, slots=True)
 class KeyValue:
-    """A key figure with its value in this run; `floor` is what its model of GPU should reach, None where unknown."""
+    """A key figure with its value in this run; `floor` is the value expected of this model of GPU, None if unknown."""
 
     title: str
     suite: str
@@ -25,13 +25,13 @@ class KeyValue:
 
     @property
     def of_spec(self) -> float | None:
-        """The fraction of the peak in the data sheet; None where no data sheet states one."""
+        """The fraction of the peak in the data sheet; None if no data sheet states one."""
         share = self.figure.share_of("spec")
         return share.fraction if share else None
 
     @property
     def of_expected(self) -> float | None:
-        """The fraction of what this model should reach, above 1 where it is better; None where nobody recorded it."""
+        """The fraction of the expected value, above 1 if the figure is better; None if no value is recorded."""
         if self.floor is None or self.floor.unit != self.figure.unit:
             return None
         ratio = self.figure.interval.centre / self.floor.expected
@@ -41,13 +41,13 @@ class KeyValue:
 
     @property
     def is_below_expectation(self) -> bool:
-        """Whether it is below what this model should reach by more than cards of a model differ."""
+        """Whether the figure misses the expected value by more than the tolerance between boards of one model."""
         reached = self.of_expected
         return self.floor is not None and reached is not None and reached < 1 - self.floor.tolerance_percent / 100
 
 
 def key_values(summary: Summary) -> list[KeyValue]:
-    """Return the key figures that a run has values of, in the order of its suites; one for each device."""
+    """Return the key figures for which a run has values, in the order of its suites; one for each device."""
     return [
         value
         for suite in summary.run.manifest.suites
@@ -73,15 +73,15 @@ def _values(summary: Summary, suite: str, wanted: KeyFigure) -> Iterator[KeyValu
 
 
 def _distance(params: Mapping[str, str | float], wanted: KeyFigure) -> float | None:
-    """Return how far the numbers of a case are from those that are wanted, in octaves; None where a text differs."""
+    """Return the distance in octaves between the numbers of a case and the wanted ones; None if a text differs."""
     octaves = 0.0
     for axis, value in wanted.params:
-        found = params.get(axis)
-        if isinstance(value, str) or isinstance(found, str) or found is None:
-            if found != value:
+        actual = params.get(axis)
+        if isinstance(value, str) or isinstance(actual, str) or actual is None:
+            if actual != value:
                 return None
         else:
-            octaves += abs(math.log2((abs(found) + 1) / (abs(value) + 1)))
+            octaves += abs(math.log2((abs(actual) + 1) / (abs(value) + 1)))
     return octaves
 
 
@@ -89,8 +89,8 @@ def _figure(summary: Summary, spread: Spread, label: str) -> Figure | None:
     if not label:
         return spread.figure
     results = [row.result for row in spread.rows if row.result.status == "ok"]
-    found = [(result, series_labelled(result, label)) for result in results]
-    figures = [summary.figure(result, series) for result, series in found if series is not None]
+    labelled = [(result, series_labelled(result, label)) for result in results]
+    figures = [summary.figure(result, series) for result, series in labelled if series is not None]
     return Figure.joined(figures) if figures else None
 
 

@@ -22,7 +22,7 @@ _ONE_DIGIT = 0.00095  # ± 0.1 %: a smaller half width has two digits behind the
 
 @dataclass(frozen=True, slots=True)
 class ListedCase:
-    """One case as texts, and the `spread` that they say; a text is empty where there is nothing to say.
+    """One case as texts, which are empty for missing values, with the `spread` that they describe.
 
     `name` leaves out the axes that all cases of its name share. `shares` are in the order of `peaks.BASES`.
     """
@@ -45,7 +45,7 @@ class ListedCase:
 
 @dataclass(frozen=True, slots=True)
 class ListedSuite:
-    """The cases of a suite; `constants` are the axes left out of their names, and what is the same in all lines."""
+    """The cases of a suite; `constants` names the axes that are left out of their names, and a common device set."""
 
     name: str
     constants: str
@@ -57,7 +57,7 @@ def listing(
 ) -> list[ListedSuite]:
     """Return the cases whose id matches a filter, by suite.
 
-    `order` puts the greatest share, the greatest noise or the longest case first; `top` keeps so many of all suites.
+    `order` puts the highest share, the highest noise or the longest case first; `top` limits the number of cases.
     """
     spreads = [spread for spread in summary.spreads() if not filters or matches(spread.case.id, filters)]
     if order != "measured":
@@ -67,10 +67,10 @@ def listing(
 
 def listed(summary: Summary, spreads: Iterable[Spread]) -> list[ListedSuite]:
     """Return these cases of a run by suite, in the order given."""
-    kept: dict[str, list[Spread]] = {}
+    by_suite: dict[str, list[Spread]] = {}
     for spread in spreads:
-        kept.setdefault(spread.case.suite, []).append(spread)
-    return [_suite(summary, name, found) for name, found in kept.items()]
+        by_suite.setdefault(spread.case.suite, []).append(spread)
+    return [_suite(summary, name, suite_spreads) for name, suite_spreads in by_suite.items()]
 
 
 def _rank(spread: Spread, order: Order) -> float:
@@ -91,7 +91,7 @@ def _suite(summary: Summary, name: str, spreads: Sequence[Spread]) -> ListedSuit
 
 
 def _shared_axes(summary: Summary, suite: str) -> dict[str, dict[str, str]]:
-    """Return the axes that all cases of a name have the same value of, where there are several cases of that name."""
+    """Return for each case name with several cases the axes on which all of them have the same value."""
     grouped: dict[str, dict[str, Case]] = {}
     for result in summary.results_of(suite):
         grouped.setdefault(result.case.name, {})[result.case.id] = result.case
@@ -100,7 +100,7 @@ def _shared_axes(summary: Summary, suite: str) -> dict[str, dict[str, str]]:
 
 def _shared(cases: Sequence[Case]) -> dict[str, str]:
     texts = [_axis_texts(case) for case in cases]
-    return {axis: text for axis, text in texts[0].items() if all(each.get(axis) == text for each in texts)}
+    return {axis: text for axis, text in texts[0].items() if all(case_texts.get(axis) == text for case_texts in texts)}
 
 
 def _axis_texts(case: Case) -> dict[str, str]:
@@ -108,17 +108,17 @@ def _axis_texts(case: Case) -> dict[str, str]:
 
 
 def _constant_words(shared: Mapping[str, Mapping[str, str]], spreads: Iterable[Spread]) -> list[str]:
-    """`dtype=float32 in read, copy`: each constant with the names of the cases that it is left out of."""
+    """Return each constant with the names of the cases that leave it out: `dtype=float32 in read, copy`."""
     names: dict[str, list[str]] = {}
     for name in dict.fromkeys(spread.case.name for spread in spreads):
         for axis, text in shared.get(name, {}).items():
             names.setdefault(f"{axis}={text}", []).append(name)
-    return [f"{constant} in {', '.join(found)}" for constant, found in names.items()]
+    return [f"{constant} in {', '.join(case_names)}" for constant, case_names in names.items()]
 
 
 def _line(summary: Summary, spread: Spread, shared: Mapping[str, str], with_device: bool) -> ListedCase:
     figure = spread.figure
-    known = summary.reproducibility(spread)
+    deviation = summary.reproducibility(spread)
     bound = case_counters(summary, spread.row.result).bound
     axes = ",".join(f"{axis}={text}" for axis, text in _axis_texts(spread.case).items() if axis not in shared)
     stage = figure.name.rpartition(".")[0] if figure else ""
@@ -131,7 +131,7 @@ def _line(summary: Summary, spread: Spread, shared: Mapping[str, str], with_devi
         _share(figure) if figure else "",
         tuple(_of_peak(figure, basis) for basis in BASES) if figure else ("",) * len(BASES),
         units.percent(figure.noise) if figure and figure.samples > 1 else "",
-        known.text if figure and known else "",
+        deviation.text if figure and deviation else "",
         bound.label if bound else "",
         _ended(spread),
         spread.status == "ok",
@@ -141,13 +141,13 @@ def _line(summary: Summary, spread: Spread, shared: Mapping[str, str], with_devi
 
 
 def _beside(summary: Summary, spread: Spread, has_stages: bool) -> str:
-    """Return the figures beside a headline; of a case without stages only those from before the device settled."""
+    """Return the figures beside a headline; a case without stages has only its early samples there."""
     figures = [figure for figure in summary.beside(spread) if has_stages or figure.short == "early"]
     return ", ".join(f"{figure.short} {figure.text}" for figure in figures[:_MOST_BESIDE])
 
 
 def _interval(figure: Figure) -> str:
-    """Return `± 0.1 %`, with a second digit where it is smaller; of few values their range, and so marked."""
+    """Return half the interval as `± 0.1 %`, with a second digit if smaller; marked `range` for few values."""
     half_width = figure.interval.half_width
     values = figure.processes if figure.processes > 1 else figure.samples
     if values < 2 or not math.isfinite(half_width):
@@ -157,7 +157,7 @@ def _interval(figure: Figure) -> str:
 
 
 def _share(figure: Figure) -> str:
-    """`95.9 % dram`: of the data sheet, else of the peak at the measured clock; empty where neither is known."""
+    """Return the share of the data sheet, else of the peak at the measured clock: `95.9 % dram`; empty if unknown."""
     share = figure.share_of("spec") or figure.share_of("clock")
     return f"{units.percent(share.fraction)} {share.limit}" if share else ""
 
@@ -168,12 +168,12 @@ def _of_peak(figure: Figure, basis: Literal["spec", "clock", "best"]) -> str:
 
 
 def _ended(spread: Spread) -> str:
-    """Empty where all replicates are ok and have no label; else how they ended, and the labels."""
+    """Return how the replicates ended, and their labels; empty if all are ok and have no label."""
     counts = spread.statuses
     cause = spread.rows[0].result.cause.replace("-", " ")
-    words = ", ".join(status if count == len(spread.rows) else f"{count} {status}" for status, count in counts.items())
-    words = f"{words}: {cause}" if cause and spread.status != "ok" else words
+    ending = ", ".join(status if count == len(spread.rows) else f"{count} {status}" for status, count in counts.items())
+    ending = f"{ending}: {cause}" if cause and spread.status != "ok" else ending
     labels = ", ".join(spread.labels)
     if set(counts) == {"ok"}:
         return labels
-    return f"{words} ({labels})" if labels else words
+    return f"{ending} ({labels})" if labels else ending

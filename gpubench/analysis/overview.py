@@ -1,4 +1,4 @@
-"""What a run says at first sight: on which device, its key figures, whether to trust them, and what else matters."""
+"""The overview of a run: its devices, its key figures, whether to trust them, and what else matters most."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class SuiteLine:
 class Overview:
     """The first lines of every summary of a run, in the terminal, in Markdown and on the page.
 
-    `conditions` say how the run was made: driver, runtime, tier, number of cases, duration, date. `doubts` are why its
-    figures cannot be trusted; `matters` what else its reader has to know first.
+    `conditions` say how the run was made: driver, runtime, tier, number of cases, duration, date. `doubts` are reasons
+    not to trust its figures; `matters` are the most important other facts about it.
     """
 
     devices: tuple[str, ...]
@@ -53,7 +53,7 @@ class Overview:
 
     @property
     def has_expectations(self) -> bool:
-        """Whether it is known of any key figure what this model of GPU should reach."""
+        """Whether any key figure has an expected value for this model of GPU."""
         return any(value.of_expected is not None for value in self.values)
 
 
@@ -121,7 +121,7 @@ def _versions(facts: Facts) -> list[str]:
 
 
 def _date(started: str) -> str:
-    """`2026-11-20 17:43 UTC`; the text itself where it is no date."""
+    """Return a date as `2026-11-20 17:43 UTC`; a text that is no date is returned unchanged."""
     try:
         return f"{datetime.fromisoformat(started):%Y-%m-%d %H:%M} UTC"
     except ValueError:

@@ -1,4 +1,4 @@
-"""The peaks of a figure, from three sources that are never mixed: data sheet, measured clock, best of the run."""
+"""The peaks of a figure from three separate sources: the data sheet, the measured clock, and the best of the run."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ ABOVE_PEAK_REASON = (
     "above the peak of the device: the counted work, the timing or the table of peaks is wrong; "
     "do not use the figure before the reason is known"
 )
-_MOST_SHARE = 1.02  # of a possible share: a mean clock over a window is right to a per cent or two
-_MOST_BOOST = 1.25  # of a data sheet's clock: an H200 runs at up to 1.08 times it, GeForce boards at up to 1.2
+_MOST_SHARE = 1.02  # of a possible share: a mean clock over a window is accurate to a per cent or two
+_MOST_BOOST = 1.25  # of a data sheet's clock: an H200 reaches 1.08 times this clock, GeForce boards 1.2 times
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +67,23 @@ def impossible(shares: Sequence[Share]) -> Share | None:
     return spec if spec.fraction > allowed else None
 
 
-def joined(several: Sequence[tuple[Share, ...]]) -> tuple[Share, ...]:
-    """The shares of a case over its replicates: of each basis the median fraction, and the peak in the middle."""
-    found = []
+def joined(by_replicate: Sequence[tuple[Share, ...]]) -> tuple[Share, ...]:
+    """Return the shares of a case over its replicates: for each basis the median fraction and the median peak."""
+    joined_shares = []
     for basis in BASES:
-        shares = [share for shares in several for share in shares if share.basis == basis]
+        shares = [share for shares in by_replicate for share in shares if share.basis == basis]
         if shares:
             fraction = stats.median([share.fraction for share in shares])
             peak, first = stats.median([share.peak for share in shares]), shares[0]
-            found.append(Share(basis, first.limit, fraction, peak, first.source))
-    return tuple(found)
+            joined_shares.append(Share(basis, first.limit, fraction, peak, first.source))
+    return tuple(joined_shares)
 
 
 class Peaks:
-    """The peaks of a run: specified, at the clocks of each case, and the best reached; `median` judges a series."""
+    """The peaks of a run: of the data sheet, at the clocks of each case, and the best figure reached.
+
+    `median` returns the median of a series in the unit of its peak.
+    """
 
     def __init__(self, run: Run, counters: CounterTable, median: Callable[[Series], float]) -> None:
         self._devices = {device.id: device for device in run.manifest.facts.devices}
@@ -88,7 +91,7 @@ class Peaks:
         self._best = {place: self._best_possible(candidates) for place, candidates in _candidates(run, median).items()}
 
     def device(self, device_id: str) -> Device:
-        """Return the device of that id in the run's facts, which describe every device of a result."""
+        """Return the device of that id in the run's facts; raises KeyError for an id that they do not describe."""
         return self._devices[device_id]
 
     def shares(self, result: Result, series: Series, centre: float) -> tuple[Share, ...]:
@@ -120,7 +123,7 @@ class Peaks:
         return hardware.Peak(best, "the best of this run") if best else None
 
     def _at_clocks(self, result: Result, limit: str) -> hardware.Peak | None:
-        """Return units × work per clock and unit × mean clock during the case; for memory 2 × clock × width / 8."""
+        """Return compute units × work per clock × mean clock during the case; for memory bytes per clock × clock."""
         device = self.device(result.devices[0])
         if limit == "dram":
             rate, clock_hz, count = (
@@ -136,9 +139,9 @@ class Peaks:
             )
         if rate is None or not clock_hz or not count:
             return None
-        each = f"{count} compute units × {rate.value:g} per clock" if limit != "dram" else f"{rate.value:g} B per clock"
-        words = f"{each} × {units.quantity(clock_hz, 'Hz')}, the mean clock during the case ({rate.source})"
-        return hardware.Peak(count * rate.value * clock_hz, words)
+        work = f"{count} compute units × {rate.value:g} per clock" if limit != "dram" else f"{rate.value:g} B per clock"
+        source = f"{work} × {units.quantity(clock_hz, 'Hz')}, the mean clock during the case ({rate.source})"
+        return hardware.Peak(count * rate.value * clock_hz, source)
 
     def _clock(self, result: Result, measure: Measure) -> float | None:
         """Return the mean clock during a case; in a window between two samples, their clock if both agree."""

@@ -1,6 +1,6 @@
-"""The phases of a profiled program: what each of its devices did in them. Pure functions of a run.
+"""The phases of a profiled program, with the figures of each device. Pure functions of a run.
 
-A phase is a result of the suite `profile` whose series `time` says when it came (`at`) and how long it lasted.
+A phase is a result of the suite `profile` whose series `time` holds its starts (`at`) and its durations.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SHARES = (Measure.BUSY, Measure.SM_ACTIVITY, Measure.TENSOR_ACTIVITY, Measure.DR
 class MemoryUse:
     """Bytes of a program's memory in a phase: the largest reading, and by how much it grew from begin to end.
 
-    Of a phase that came several times `change_bytes` is the sum over each time.
+    For a phase that ran several times, `change_bytes` is the sum over all times.
     """
 
     peak_bytes: float
@@ -33,9 +33,9 @@ class MemoryUse:
 
 @dataclass(frozen=True, slots=True)
 class PhaseFigures:
-    """What one device did in a phase; None where it has no such counter, or too few readings to say.
+    """The figures of one device in a phase; None if it has no such counter or too few readings.
 
-    `begin` is when the phase came first, in seconds of the run, and `times` how often it came. `shares` are fractions
+    `begin` is the first start of the phase in seconds of the run, and `times` how often it ran. `shares` are fractions
     of its time by measure, `cores` the processor cores that the program kept busy, `program_memory` is the program's
     memory on the host.
     """
@@ -54,12 +54,12 @@ class PhaseFigures:
 
 
 def phases(run: Run) -> list[Result]:
-    """Return the results that are phases of a profiled program, itself among them, in the order of the file."""
+    """Return the phases of a profiled program and the program itself, in the order of the file."""
     return [result for result in run.results if result.case.suite == SUITE and spans_of(result)]
 
 
 def spans_of(result: Result) -> list[Span]:
-    """Return from when to when a phase came, each time, in seconds of the run."""
+    """Return the start and the end of a phase for each time that it ran, in seconds of the run."""
     for series in result.series:
         if series.label == TIME and series.at:
             return [(at, at + value) for at, value in zip(series.at, series.values, strict=True)]
@@ -67,10 +67,10 @@ def spans_of(result: Result) -> list[Span]:
 
 
 def figures(result: Result, table: CounterTable, device: str) -> PhaseFigures:
-    """Return what one device, or the host, did in a phase."""
+    """Return the figures of one device, or of the host, in a phase."""
     spans = spans_of(result)
     window = Window(table, device, spans)
-    shares = {measure: found.value for measure in SHARES if (found := window.share(measure))}
+    shares = {measure: reading.value for measure in SHARES if (reading := window.share(measure))}
     cpu_s = window.rise(Measure.PROGRAM_CPU_TIME)
     return PhaseFigures(
         result,
@@ -89,8 +89,8 @@ def figures(result: Result, table: CounterTable, device: str) -> PhaseFigures:
 
 def while_running(track: Track) -> Track:
     """Return a track of the program's memory without the reading of 0 bytes that a program that just ended gives."""
-    there = track.values > 0
-    return Track(track.counter, track.device, track.at[there], track.values[there])
+    is_running = track.values > 0
+    return Track(track.counter, track.device, track.at[is_running], track.values[is_running])
 
 
 def _program_memory(table: CounterTable, device: str, spans: Sequence[Span]) -> MemoryUse | None:

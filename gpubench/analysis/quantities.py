@@ -1,4 +1,4 @@
-"""What a series is judged by (rates of work, seconds per item, values), and which series speaks for a case."""
+"""The quantity by which a series is judged: a rate, seconds per item, or a value; and the headline of a case."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import numpy.typing as npt
 
 from gpubench.model import Better, Result, Series
 
-_INTEGER = ("tensor.int", "int")  # limits of what is no floating-point operation
+_INTEGER = ("tensor.int", "int")  # limits of integer operations
 _UNITS = {"moved": "B/s", "payload": "B/s", "flops": "FLOP/s", "item": "s"}
 
 Number = TypeVar("Number", float, npt.NDArray[np.float64])
 
 
 def rate(work: float, seconds: Number) -> Number:
-    """Return work over time, in units of the work a second: the one place where a rate is computed."""
+    """Return work over time in units of work per second: the one place where a rate is computed."""
     return work / seconds
 
 
 def judged(values: Number, series: Series) -> Number:
-    """Return samples of a series in the judged quantity: rates of work, seconds per item, else as they are."""
+    """Return samples of a series in the judged quantity: rates of work, seconds per item, or unchanged values."""
     if series.quantity == "value":
         return values
     if series.quantity == "item":
@@ -38,7 +38,7 @@ def judged_values(series: Series) -> npt.NDArray[np.float64]:
 
 
 def judged_median(series: Series) -> float:
-    """The median of `judged_values`, with no array: a gate asks it of a hundred thousand series. NaN of nothing."""
+    """Return the median of `judged_values`, NaN without samples; it needs no array, for 100 000 series of a gate."""
     ordered = sorted(series.values)
     if not ordered:
         return math.nan
@@ -47,19 +47,19 @@ def judged_median(series: Series) -> float:
 
 
 def judged_unit(series: Series) -> str:
-    """The SI unit of `judged_values`."""
+    """Return the SI unit of `judged_values`."""
     if series.quantity == "flops" and series.limit.startswith(_INTEGER):
         return "OP/s"
     return f"{series.item}/s" if series.quantity == "items" else _UNITS.get(series.quantity, series.unit)
 
 
 def judged_better(series: Series) -> Better:
-    """Whether more or less of the judged quantity is better: more of a rate, else as declared."""
+    """Return whether more or less of the judged quantity is better: more of a rate, else as declared."""
     return "more" if series.quantity in ("moved", "payload", "flops", "items") else series.better
 
 
 def limited_median(series: Series) -> float:
-    """The median in what the series' limit limits: of items a second the bytes behind them, or the operations."""
+    """Return the median in the unit of the series' limit: items per second become bytes or operations per second."""
     if series.quantity == "items":
         arithmetic = series.limit.startswith(("tensor.", "float"))
         series = replace(series, quantity="flops" if arithmetic else "moved")
@@ -67,7 +67,7 @@ def limited_median(series: Series) -> float:
 
 
 def peak_limit(series: Series) -> str:
-    """Return the name of the peak that a series is compared with; empty where it is compared with none.
+    """Return the name of the peak that a series is compared with; empty for no peak.
 
     The peak of a link is that of one direction, counted in bytes on the link. A derived series counts the same samples
     in another way (`sum` both directions, `algbw` the size of the array), so no peak of a link is its peak.
@@ -76,18 +76,19 @@ def peak_limit(series: Series) -> str:
 
 
 def headline(result: Result) -> Series | None:
-    """The series that speaks for a case: the first, of the slowest rank; None where nothing was timed."""
+    """Return the headline of a result: its first series, of the slowest rank; None if nothing was timed."""
     ranks = [series for series in result.series if series.label == result.series[0].label]
     return max(ranks, key=_badness) if len(ranks) > 1 else next(iter(ranks), None)
 
 
 def series_labelled(result: Result, label: str) -> Series | None:
-    """Return the series of that label of the slowest rank, without a label the headline; None where there is none."""
-    return headline(replace(result, series=tuple(each for each in result.series if not label or each.label == label)))
+    """Return the series with a label, of the slowest rank; the headline for an empty label, None if there is none."""
+    labelled = tuple(series for series in result.series if not label or series.label == label)
+    return headline(replace(result, series=labelled))
 
 
 def speaking(result: Result) -> Iterator[Series]:
-    """Each series of a result once, in order, the headline first; of several ranks the slowest speaks."""
+    """Yield the series of each label once, in order, the headline first; of several ranks the slowest."""
     labelled: dict[str, list[Series]] = {}
     for series in result.series:
         labelled.setdefault(series.label, []).append(series)

@@ -1,7 +1,7 @@
 """The deviation between processes of a case, from the replicates of a run or from shipped recordings.
 
-The 95 % interval of one process says nothing about the next process: of the recorded ones, 53 % hold another process's
-median. A single process therefore has its reproducibility from the recordings of its model of GPU, if any.
+The 95 % interval of one process does not predict the next process: of the recorded ones, 53 % hold another process's
+median. The reproducibility of a single process is therefore taken from recordings of its model of GPU, if any.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import numpy as np
 from gpubench.base import units
 from gpubench.knowledge.recorded import RecordedDeviation, recorded_deviation
 
-LEAST_PROCESSES = 3  # the standard deviation of two medians is right to a factor of two at best
-_FINE = 0.01  # below that a digit more: most bandwidths agree within 0.1 %
+LEAST_PROCESSES = 3  # the standard deviation of two medians is accurate to a factor of two at best
+_FINE = 0.01  # smaller deviations have one more digit, because most bandwidths agree within 0.1 %
 
 
 @dataclass(frozen=True, slots=True)
 class Reproducibility:
     """The standard deviation of the medians of processes over their mean, a fraction, with its source.
 
-    `recorded` is None where this run measured it.
+    `recorded` is None if this run measured it.
     """
 
     deviation: float
@@ -37,7 +37,7 @@ class Reproducibility:
 
     @property
     def source(self) -> str:
-        """Who measured it: `this run`, or the model, the date and the recordings."""
+        """Where it was measured: `this run`, or the model, the date and the recordings."""
         return self.recorded.text if self.recorded else "this run"
 
     @property
@@ -47,7 +47,7 @@ class Reproducibility:
 
 
 def relative_deviation(medians: Sequence[float]) -> float:
-    """Return the standard deviation (n - 1) of medians over their mean; NaN where that is not defined."""
+    """Return the standard deviation (n - 1) of medians over their mean, a fraction; NaN if that is not defined."""
     values = np.asarray(medians, dtype=float)
     if len(values) < 2 or not values.mean():
         return math.nan
@@ -55,9 +55,9 @@ def relative_deviation(medians: Sequence[float]) -> float:
 
 
 def reproducibility(medians: Sequence[float], case_id: str, models: Collection[str]) -> Reproducibility | None:
-    """Return the reproducibility of a case: by three replicates or more of this run, else as recorded on its model.
+    """Return the reproducibility of a case, from at least three replicates of this run, else from recordings.
 
-    `medians` are those of the replicates that are ok, `models` the names of the devices. None where neither is known.
+    `medians` are those of the replicates that are ok, `models` the names of the devices. Return None without both.
     """
     deviation = relative_deviation(medians)
     if len(medians) >= LEAST_PROCESSES and math.isfinite(deviation):
@@ -66,12 +66,14 @@ def reproducibility(medians: Sequence[float], case_id: str, models: Collection[s
     return Reproducibility(recorded.percent / 100, recorded.processes, recorded) if recorded else None
 
 
-def source_words(known: Iterable[Reproducibility | None]) -> str:
-    """Return a sentence that says what `recorded` stands for in a table; empty where nothing in it is recorded."""
+def source_words(deviations: Iterable[Reproducibility | None]) -> str:
+    """Return a sentence that explains `recorded` in a table; empty if no value of the table is recorded."""
     recordings: dict[tuple[str, str], set[str]] = {}
-    for each in known:
-        if each and each.recorded:
-            recordings.setdefault((each.recorded.model, each.recorded.date), set()).update(each.recorded.recordings)
+    for deviation in deviations:
+        if deviation and deviation.recorded:
+            recordings.setdefault((deviation.recorded.model, deviation.recorded.date), set()).update(
+                deviation.recorded.recordings
+            )
     if not recordings:
         return ""
     sources = "; ".join(f"{model}, {date}: {', '.join(sorted(names))}" for (model, date), names in recordings.items())

@@ -1,4 +1,4 @@
-"""A run as the site of many runs lists it: one line, and the figures that its trends are drawn from."""
+"""A run as a site of many runs lists it: one line in the index, and the figures for its trends."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from gpubench.model import Run
 
 @dataclass(frozen=True, slots=True)
 class SiteRun:
-    """What a site keeps of a run: its line in the index and the figures of its trends.
+    """The part of a run that a site keeps: its line in the index and the figures of its trends.
 
     `key` is the same for every copy of the run, `device` names the models that it measured (`2 × NVIDIA H200`), `at` is
-    its start in seconds since 1970. `figures` are titles and values in words, `doubts` why they cannot be trusted.
+    its start in seconds since 1970. `figures` are titles and values as text, `doubts` the reasons not to trust them.
     """
 
     key: str
@@ -48,7 +48,7 @@ class SiteRun:
 
 @dataclass(frozen=True, slots=True)
 class ListedRun:
-    """A run in the index, with the addresses of its page and of its comparison with an earlier run; empty for none."""
+    """A run in the index, with the addresses of its page and of its comparison with an earlier run, if there is one."""
 
     run: SiteRun
     page: str
@@ -79,15 +79,16 @@ class Site:
 
 
 def site_run(run: Run, file: str, content_key: str, written_at: float) -> SiteRun:
-    """Return what a site keeps of a run.
+    """Return the part of a run that a site keeps.
 
-    `content_key` and `written_at` stand for the key and the start of a run that does not say when it started.
+    A run that does not say when it started has `content_key` as key and `written_at` (s since 1970) as start. Raises
+    ValueError for a start that is no date.
     """
-    found = overview(Summary(run))
+    run_overview = overview(Summary(run))
     started = run.manifest.started
     statuses = Tally(result.status for result in run.results)
     figures: dict[str, str] = {}  # of several devices, the figure of the first
-    for value in found.values:
+    for value in run_overview.values:
         figures.setdefault(value.title, value.figure.text)
     return SiteRun(
         f"{started} {run.manifest.started_at}" if started else content_key,
@@ -99,20 +100,20 @@ def site_run(run: Run, file: str, content_key: str, written_at: float) -> SiteRu
         len(run.results),
         ", ".join(f"{count} {status}" for status, count in statuses.items()),
         tuple(figures.items()),
-        found.doubts,
+        run_overview.doubts,
         run.manifest.facts.versions,
-        tuple(_key_entries(run, found.values)),
+        tuple(_key_entries(run, run_overview.values)),
     )
 
 
 def _seconds(started: str) -> float:
-    """Return when a run started, in seconds since 1970; a time without a zone is UTC, as gpubench writes it."""
-    found = datetime.fromisoformat(started)
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    """Return the start of a run in seconds since 1970; a time without a zone is in UTC, as gpubench writes it."""
+    moment = datetime.fromisoformat(started)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def _device(run: Run) -> str:
-    """Return the models that a run measured: `2 × NVIDIA H200`; the host only of a run that measured nothing else."""
+    """Return the models that a run measured: `2 × NVIDIA H200`; the host appears only if no GPU was measured."""
     used = {device for result in run.results for device in result.devices} or set(run.manifest.settings.devices)
     devices = [device for device in run.manifest.facts.devices if device.id in used]
     gpus = [device for device in devices if device.backend != "host"]
@@ -121,7 +122,7 @@ def _device(run: Run) -> str:
 
 
 def _key_entries(run: Run, values: tuple[KeyValue, ...]) -> list[Entry]:
-    """Return the entries of the run that its key figures are."""
+    """Return the entries of the run that belong to its key figures."""
     wanted = {
         (value.case_id, value.devices, key.series)
         for value in values
@@ -138,11 +139,11 @@ def _key_entries(run: Run, values: tuple[KeyValue, ...]) -> list[Entry]:
 
 
 def trends(runs: Sequence[SiteRun]) -> list[Trend]:
-    """Return the trends of the key figures of these runs, which stand in order of time."""
+    """Return the trends of the key figures of these runs, which must be in order of time."""
     points: dict[Line, list[Point]] = {}
     for run in runs:
         source = Source(run.key, run.file, run.at, "", run.versions)
-        for each in run.entries:
-            point = Point(source, each.replicate, each.interval, each.noise, each.samples, each.labels)
-            points.setdefault(each.line, []).append(point)
-    return [Trend.of(line, found) for line, found in points.items()]
+        for entry in run.entries:
+            point = Point(source, entry.replicate, entry.interval, entry.noise, entry.samples, entry.labels)
+            points.setdefault(entry.line, []).append(point)
+    return [Trend.of(line, line_points) for line, line_points in points.items()]
