@@ -148,7 +148,7 @@ def test_json_is_one_document_with_runs_and_changes(call, filled):
     ("words", "answer"),
     [
         (("triat",), "no case in the history matches triat; did you mean bandwidth/triad?"),
-        (("zzz",), "no case in the history matches zzz; `gpubench history` lists what there is"),
+        (("zzz",), "no case in the history matches zzz; `gpubench history` lists all cases"),
         (("triad", "--series", "cold"), "no series 'cold'; there is hot"),
     ],
 )
@@ -197,7 +197,7 @@ def test_rebuild_restores_a_damaged_history_and_keeps_the_damaged_one(call, fill
     assert call("history")[0] == 5
     status, shown, said = call("history", "rebuild")
     assert (status, shown) == (0, "20 runs in gpubench-runs/history.sqlite: 20 new\n")
-    assert "was damaged and is now gpubench-runs/history.sqlite.damaged-" in said
+    assert "was damaged and is renamed to gpubench-runs/history.sqlite.damaged-" in said
     assert call("history", "--json") == before
 
 
@@ -215,5 +215,5 @@ def test_run_files_elsewhere_are_never_deleted(call, runs, tmp_path):
     store = tmp_path / "store" / "h.sqlite"
     call("history", "import", runs, "--store", store)
     shown = call("history", "prune", "--keep", "1", "--files", "--store", store)[1]
-    assert shown == "19 of 20 runs are dropped; 19 run files lie outside the history's folder and stay\n"
+    assert shown == "19 of 20 runs are dropped; 19 run files are outside the history's folder and stay\n"
     assert len(list(runs.glob("*.jsonl"))) == 20

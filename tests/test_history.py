@@ -94,7 +94,7 @@ def test_whatever_a_run_file_may_hold_can_be_read_from_the_history_again(tmp_pat
 
 def test_a_run_file_whose_name_is_no_text_is_refused_in_one_line(tmp_path, store):
     path = run_file(tmp_path, 1).rename(tmp_path / os.fsdecode(b"\xff.jsonl"))
-    with pytest.raises(FileError, match="no UTF-8 text; rename it"):
+    with pytest.raises(FileError, match="it is no UTF-8; rename it"):
         recorded(store, path)
 
 
@@ -233,7 +233,7 @@ def test_a_run_that_starts_after_its_file_was_written_counts_from_the_files_time
     assert "its clock was 2 h 00 min ahead" in found.warnings[0]
     assert trend(store).moments[0].source.at == pytest.approx(path.stat().st_mtime, abs=1)
     with history.History(store) as read:
-        assert "1 runs said they started after their file was written" in read.warnings()[0]
+        assert "1 runs start after their file was written" in read.warnings()[0]
 
 
 def test_a_run_of_the_future_is_no_baseline_until_its_time_has_come(tmp_path, store):
@@ -494,7 +494,7 @@ def test_a_history_of_a_newer_gpubench_is_left_alone(tmp_path, store):
     with sqlite3.connect(store) as other:
         other.execute("PRAGMA user_version = 2")
     other.close()
-    with pytest.raises(FileError, match="is of version 2, this gpubench reads 1: use the newer gpubench"):
+    with pytest.raises(FileError, match="has version 2, but this gpubench reads version 1; use the newer one"):
         history.opened(store)
 
 
@@ -514,7 +514,7 @@ def test_no_history_says_how_one_is_made(store):
 
 def test_a_place_that_cannot_be_made_is_said(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(FileError, match="name another place by GPUBENCH_HISTORY"):
+    with pytest.raises(FileError, match="set GPUBENCH_HISTORY to another file"):
         history.Recorder(tmp_path / "file" / "history.sqlite")
 
 

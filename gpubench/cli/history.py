@@ -1,4 +1,4 @@
-"""`gpubench history`: the figures of a case over all runs, where they changed, and the store that holds them."""
+"""`gpubench history`: show the figures of a case over all runs and where they changed, and maintain the history."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
 
     from gpubench.analysis.trend import Trend
     from gpubench.cli._findings import Part
-    from gpubench.tools.history import Found, History, Recorded, Recorder
+    from gpubench.tools.history import History, Recorded, Recorder, StoredLine
 
 _WIDTH = 60  # characters of a sparkline
-_LEAST = 10  # of one on the narrowest terminal
-_NARROW = 24  # of one in the list of many
-_SHOWN = 8  # series that are shown one by one; more are a list
-_LISTED = 200  # series whose changes are looked for in a list: each takes some milliseconds
+_LEAST = 10  # characters of a sparkline on the narrowest terminal
+_NARROW = 24  # characters of a sparkline in a list of many series
+_SHOWN = 8  # up to this number of series, each is shown in full; more are listed in a table
+_LISTED = 200  # most series in a table with their changes: each takes some milliseconds to judge
 _LAST = 400
 _FILE_STATUS = 5
 
 
 class CaseFirst(TyperGroup):
-    """A group whose first word may be a case instead of a command: `gpubench history CASE`.
+    """A group of commands whose first argument may be a case instead: `gpubench history CASE`.
 
-    The context is Click's, which newer Typers bring inside and older ones depend on.
+    The context is Click's, which newer versions of Typer include and older ones import.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put `show` before words that name no command."""
+        """Put `show` before arguments that name no command, and parse them."""
         if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
             args = ["show", *args]
         return super().parse_args(ctx, args)
@@ -45,7 +45,7 @@ class CaseFirst(TyperGroup):
 
 app = typer.Typer(
     cls=CaseFirst,
-    help="Show how a case's figures developed over all runs and where they changed: gpubench history CASE. "
+    help="Show the figures of a case over all runs and where they changed: gpubench history CASE. "
     "Runs are recorded beside their run files in gpubench-runs, or where GPUBENCH_HISTORY says.",
     subcommand_metavar="[CASE… | COMMAND]",
 )
@@ -61,39 +61,41 @@ Cases = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[CASE…]",
-        help="Cases whose id contains this text (* and ? are wild); without one, all are listed.",
+        help="Cases whose id contains this text (* and ? are wildcards). Without a case, all are listed.",
         show_default=False,
     ),
 ]
 Series = Annotated[
     str, typer.Option("--series", help="The series to show: hot, cold, … \\[default: the headline]", show_default=False)
 ]
-Last = Annotated[int, typer.Option("--last", min=1, help="Look at the last runs only; changes in 400 at the most.")]
-Html = Annotated[
-    Path | None, typer.Option("--html", help="Write the trends as a page of their own, instead of showing them.")
+Last = Annotated[
+    int,
+    typer.Option(
+        "--last", min=1, help="Use only this number of the newest runs; changes are looked for in the newest 400."
+    ),
 ]
+Html = Annotated[Path | None, typer.Option("--html", help="Write the trends to an HTML page instead of showing them.")]
 Sources = Annotated[
-    list[Path], typer.Argument(metavar="FILE|FOLDER…", help="Run files, or folders that hold some.", show_default=False)
+    list[Path],
+    typer.Argument(metavar="FILE|FOLDER…", help="Run files, or folders that contain run files.", show_default=False),
 ]
 MoreSources = Annotated[
     list[Path] | None,
     typer.Argument(
         metavar="[FILE|FOLDER…]",
-        help="Run files or folders to take in besides those of the history's own folder and those it knows of.",
+        help="Run files or folders to add to those in the history's folder and those already recorded.",
         show_default=False,
     ),
 ]
 Keep = Annotated[
     int,
-    typer.Option("--keep", min=1, help="Keep the newest so many runs, and of every case its newest so many."),
+    typer.Option("--keep", min=1, help="Keep this number of the newest runs, and of the newest runs of each case."),
 ]
 Files = Annotated[
     bool,
-    typer.Option(
-        "--files", help="Delete the run files of what is dropped too, where they lie in the history's own folder."
-    ),
+    typer.Option("--files", help="Also delete the run files of the dropped runs, if they are in the history's folder."),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be dropped, and drop nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be dropped, and drop nothing.")]
 
 
 @app.command("show")
@@ -107,19 +109,19 @@ def show(
     store: Store = None,
     json: options.Json = False,
 ) -> None:
-    """The default: a case's runs as a line of bars, the newest figure, and each change with what changed beside it."""
+    """The default: show the runs of a case as bars, its newest figure, and each change with its possible causes."""
     from gpubench.tools.history import History
 
     with History(_place(store)) as history:
-        found = _wanted(history, cases or [], series)
+        stored_lines = _wanted(history, cases or [], series)
         if html:
-            _page(history, found, last, html, force, no_redact)
+            _page(history, stored_lines, last, html, force, no_redact)
         elif json:
             from gpubench.cli import _print
 
-            _print.document([_document(history.trend(line, last)) for line in found])
+            _print.document([_document(history.trend(line, last)) for line in stored_lines])
         else:
-            _shown(history, found, last, bool(cases))
+            _print_trends(history, stored_lines, last, bool(cases))
         _warn(history.warnings())
 
 
@@ -129,45 +131,45 @@ def _place(store: Path | None) -> Path:
     return store or history.default_place()
 
 
-def _wanted(history: History, cases: list[str], series: str) -> list[Found]:
-    """The lines that the words name; UsageError with what there is instead."""
+def _wanted(history: History, cases: list[str], series: str) -> list[StoredLine]:
+    """Return the lines that the arguments name. Raises UsageError with a hint if there are none."""
     from gpubench import plugins
     from gpubench.base.errors import UsageError
 
-    found = history.lines(cases, series)
-    if found:
-        return found
+    matching = history.lines(cases, series)
+    if matching:
+        return matching
     if series and (names := history.series(cases)):
         raise plugins.unknown("series", series, names)
-    ids = sorted({each.line.case for each in history.lines()})
+    ids = sorted({stored.line.case for stored in history.lines()})
     if not ids:
-        raise UsageError(f"{history.path} holds no figures yet; `gpubench history import FOLDER` adds run files")
-    near = difflib.get_close_matches(cases[0], [*ids, *(each.partition("[")[0] for each in ids)], n=1, cutoff=0.4)
-    hint = f"did you mean {near[0]}?" if near else "`gpubench history` lists what there is"
+        raise UsageError(f"{history.path} contains no figures yet; `gpubench history import FOLDER` adds run files")
+    near = difflib.get_close_matches(cases[0], [*ids, *(stored.partition("[")[0] for stored in ids)], n=1, cutoff=0.4)
+    hint = f"did you mean {near[0]}?" if near else "`gpubench history` lists all cases"
     raise UsageError(f"no case in the history matches {' '.join(cases)}; {hint}")
 
 
-def _shown(history: History, found: list[Found], last: int, named: bool) -> None:
+def _print_trends(history: History, stored_lines: list[StoredLine], last: int, named: bool) -> None:
     from gpubench.cli import _print
 
     out = _print.out()
-    if named and len(found) <= _SHOWN:
-        for number, each in enumerate(found):
-            lines = _lines(history.trend(each, last))
+    if named and len(stored_lines) <= _SHOWN:
+        for number, stored in enumerate(stored_lines):
+            lines = _lines(history.trend(stored, last))
             out.print(*([""] if number else []), *lines, sep="\n", soft_wrap=True)
         return
     from gpubench.cli import _findings
 
-    judged = len(found) <= _LISTED
-    trends = [history.trend(each, min(last, _LAST if judged else _NARROW)) for each in found]
+    judged = len(stored_lines) <= _LISTED
+    trends = [history.trend(stored, min(last, _LAST if judged else _NARROW)) for stored in stored_lines]
     _findings.show(_listed(trends, judged, out.width))
     if not judged:
-        words = f"changes are looked for in {_LISTED} series at most; name cases to see the changes of these"
-        out.print(_print.plain(words, "dim"), soft_wrap=True)
+        hint = f"changes are looked for in {_LISTED} series at most; name cases to see the changes of these"
+        out.print(_print.plain(hint, "dim"), soft_wrap=True)
 
 
 def _listed(trends: Sequence[Trend], judged: bool, width: int) -> list[Part]:
-    """Return a line for each series, those whose newest change is for the worse first."""
+    """Return one row per series, those whose newest change is for the worse first."""
     from gpubench.cli import _print
     from gpubench.cli._layout import NamedRow, named_rows
 
@@ -180,13 +182,13 @@ def _listed(trends: Sequence[Trend], judged: bool, width: int) -> list[Part]:
 
 
 def _rank(trend: Trend) -> int:
-    """Return what sorts series: those that became worse, those that became better, those without a change."""
+    """Return the sort key of a series: 0 if its newest change is worse, 1 if better, 2 without a change."""
     event = trend.newest_event
     return 2 if event is None else 0 if event.is_worse else 1
 
 
 def _lines(trend: Trend) -> list[Text]:
-    """Return one series: the verdict, what to do next, what the figures are of, the runs, each change."""
+    """Return the text for one series: verdict, next step, fingerprint, sparkline of the runs, and each change."""
     from gpubench.analysis.trend import sparkline
     from gpubench.base import units
     from gpubench.cli import _print
@@ -196,7 +198,7 @@ def _lines(trend: Trend) -> list[Text]:
     low, high = (units.quantity(value, line.unit) for value in (min(values), max(values)))
     room = _print.out().width - len(low) - len(high) - 2
     bars, marks = sparkline(trend, max(min(_WIDTH, room), _LEAST))
-    words = f"newest {units.quantity(values[-1], line.unit)} ({_when(newest.source.at)}, {newest.source.path})"
+    newest_text = f"newest {units.quantity(values[-1], line.unit)} ({_when(newest.source.at)}, {newest.source.path})"
     texts = [
         _print.plain(line.case, "bold"),
         _print.plain(trend.verdict_words, "bold red" if event and event.is_worse else "bold"),
@@ -206,12 +208,12 @@ def _lines(trend: Trend) -> list[Text]:
     ]
     if marks:
         texts.append(_print.plain(" " * (len(low) + 1) + marks))
-    texts.append(_print.plain(f"{len(values)} {'run' if len(values) == 1 else 'runs'}, {words}"))
+    texts.append(_print.plain(f"{len(values)} {'run' if len(values) == 1 else 'runs'}, {newest_text}"))
     return [*texts, *_events(trend)]
 
 
 def _next_step(trend: Trend) -> list[Text]:
-    """Return how to look into the newest change: the runs before and after it side by side."""
+    """Return the command that compares the runs before and after the newest change."""
     import shlex
 
     from gpubench.cli import _print
@@ -224,7 +226,7 @@ def _next_step(trend: Trend) -> list[Text]:
 
 
 def _events(trend: Trend) -> Iterator[Text]:
-    """A line for each step and for each drift, in order of time."""
+    """Return one line for each step and each drift, in order of time."""
     from gpubench.base import units
     from gpubench.cli import _print
 
@@ -241,7 +243,7 @@ def _events(trend: Trend) -> Iterator[Text]:
 
 
 def _row(trend: Trend, is_judged: bool, several: bool) -> tuple[str, str, tuple[str, ...], str]:
-    """Return the lead, the name, the figures and the style of a series' row."""
+    """Return a series' row: state, name, figures and style."""
     from gpubench.analysis.trend import sparkline
     from gpubench.base import units
 
@@ -255,7 +257,7 @@ def _row(trend: Trend, is_judged: bool, several: bool) -> tuple[str, str, tuple[
 
 
 def _newest_event(trend: Trend) -> str:
-    """Return the step or drift that began last; of too few runs how the newest differs."""
+    """Return the step or drift that began last; with too few runs, how the newest run differs from the others."""
     event = trend.newest_event
     if event is None:
         return trend.newest_words.partition(" than")[0] if trend.state == "too few runs" else "–"
@@ -266,11 +268,13 @@ def _when(at: float, form: str = "%Y-%m-%d %H:%M UTC") -> str:
     return f"{datetime.fromtimestamp(at, UTC):{form}}"
 
 
-def _page(history: History, found: list[Found], last: int, html: Path, force: bool, no_redact: bool) -> None:
+def _page(
+    history: History, stored_lines: list[StoredLine], last: int, html: Path, force: bool, no_redact: bool
+) -> None:
     from gpubench.tools import rendering
 
     sharing.check_target(html, force, history.path)
-    trends = [history.trend(each, last) for each in found]
+    trends = [history.trend(stored, last) for stored in stored_lines]
     report = rendering.report("html")
     sharing.write(html, report.trends(sharing.shareable_trends(trends, no_redact)))
 
@@ -278,7 +282,7 @@ def _page(history: History, found: list[Found], last: int, html: Path, force: bo
 def _document(trend: Trend) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from gpubench.stats.changepoints import LEAST_RUNS
+    from gpubench.stats.stretches import LEAST_RUNS
 
     line = trend.line
     runs = [
@@ -320,7 +324,7 @@ def _warn(lines: Iterable[str]) -> None:
 
 @app.command("import")
 def import_(sources: Sources, store: Store = None) -> None:
-    """Record run files that were measured elsewhere or before; they stay where they are, and none is taken twice."""
+    """Record run files that were measured elsewhere or before. The files are not moved, and no run counts twice."""
     from gpubench.tools.history import Recorder, add, run_files
 
     with Recorder(_place(store)) as recorder:
@@ -329,42 +333,42 @@ def import_(sources: Sources, store: Store = None) -> None:
 
 @app.command("rebuild")
 def rebuild(sources: MoreSources = None, store: Store = None) -> None:
-    """Make the history anew from the run files, which are the record; a damaged one is kept beside it."""
-    from gpubench.tools.history import opened, refill
+    """Create the history again from the run files. A damaged history is renamed and kept."""
+    from gpubench.tools.history import open_for_rebuild, refill
 
     place = _place(store)
-    recorder, aside = opened(place)
+    recorder, aside = open_for_rebuild(place)
     with recorder:
         if aside:
-            words = f"{place} was damaged and is now {aside}; name the run files that lie elsewhere: it knew them"
-            _warn([words])
-        found, gone = refill(recorder, sources or [])
-        if gone:
-            _warn([f"{gone} runs are dropped: their files are gone, or are not to be trusted"])
-        _end(recorder, found)
+            message = f"{place} was damaged and is renamed to {aside}; name run files that are in other folders"
+            _warn([message])
+        records, deleted = refill(recorder, sources or [])
+        if deleted:
+            _warn([f"{deleted} runs are dropped: their files are missing or invalid"])
+        _end(recorder, records)
 
 
-def _end(recorder: Recorder, found: Iterable[Recorded]) -> None:
-    """Say what became of the files; status 5 where one was refused."""
+def _end(recorder: Recorder, records: Iterable[Recorded]) -> None:
+    """Print how the files were recorded; exit with status 5 if a file was refused."""
     from gpubench.cli import _print
 
     counts = {"new": 0, "updated": 0, "known": 0, "refused": 0}
-    for each in found:
-        counts[each.state] += 1
-        if each.state == "refused":
-            _print.say(f"gpubench: {each.warnings[0]}")
+    for record in records:
+        counts[record.state] += 1
+        if record.state == "refused":
+            _print.say(f"gpubench: {record.warnings[0]}")
         else:
-            _warn(each.warnings)
+            _warn(record.warnings)
     refused = counts.pop("refused")
-    words = ", ".join(f"{count} {state}" for state, count in counts.items() if count) or "none"
-    _print.echo(f"{sum(counts.values())} runs in {recorder.path}: {words}")
+    summary = ", ".join(f"{count} {state}" for state, count in counts.items() if count) or "none"
+    _print.echo(f"{sum(counts.values())} runs in {recorder.path}: {summary}")
     if refused:
         raise typer.Exit(_FILE_STATUS)
 
 
 @app.command("prune")
 def prune(keep: Keep, files: Files = False, dry_run: DryRun = False, store: Store = None) -> None:
-    """Drop old runs; without --files their run files stay, and `rebuild` would take them in again."""
+    """Drop old runs. Without --files their run files stay, and `rebuild` would record them again."""
     from gpubench.base import units
     from gpubench.cli import _print
     from gpubench.tools.history import Recorder
@@ -372,17 +376,17 @@ def prune(keep: Keep, files: Files = False, dry_run: DryRun = False, store: Stor
     place = _place(store)
     with Recorder(place) as recorder:
         sources, dropped = recorder.sources(), recorder.beyond(keep)
-        there = [sources[key] for key in dropped if sources[key].exists()] if files else []
-        ours = [file for file in there if _is_inside(file, place)]
-        size = units.round_size(sum(file.stat().st_size for file in ours))
+        existing = [sources[key] for key in dropped if sources[key].exists()] if files else []
+        inside = [file for file in existing if _is_inside(file, place)]
+        size = units.round_size(sum(file.stat().st_size for file in inside))
         if not dry_run:
             recorder.forget(dropped)
-            for file in ours:
+            for file in inside:
                 file.unlink()
-    words = f"{len(dropped)} of {len(sources)} runs {'would be' if dry_run else 'are'} dropped"
-    words += f", and {len(ours)} run files of {size}" if ours else ""
-    left = len(there) - len(ours)
-    _print.echo(words + (f"; {left} run files lie outside the history's folder and stay" if left else ""))
+    summary = f"{len(dropped)} of {len(sources)} runs {'would be' if dry_run else 'are'} dropped"
+    summary += f", and {len(inside)} run files of {size}" if inside else ""
+    outside = len(existing) - len(inside)
+    _print.echo(summary + (f"; {outside} run files are outside the history's folder and stay" if outside else ""))
 
 
 def _is_inside(file: Path, place: Path) -> bool:

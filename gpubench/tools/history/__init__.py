@@ -6,22 +6,22 @@ may write at once.
 
 from gpubench.tools.history.database import Damaged
 from gpubench.tools.history.places import FILE, FOLDER, VARIABLE, default_place, place_of
-from gpubench.tools.history.reading import Found, History
-from gpubench.tools.history.recording import Recorded, Recorder, add, note, opened, refill, run_files
+from gpubench.tools.history.reading import History, StoredLine
+from gpubench.tools.history.recording import Recorded, Recorder, add, note, open_for_rebuild, refill, run_files
 
 __all__ = [
     "FILE",
     "FOLDER",
     "VARIABLE",
     "Damaged",
-    "Found",
     "History",
     "Recorded",
     "Recorder",
+    "StoredLine",
     "add",
     "default_place",
     "note",
-    "opened",
+    "open_for_rebuild",
     "place_of",
     "refill",
     "run_files",

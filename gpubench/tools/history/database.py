@@ -1,4 +1,4 @@
-"""The database file: opened, made, and what goes wrong with it said in one line."""
+"""Open or create the database file, and report each of SQLite's errors in one line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Key = Annotated[int, Interval(ge=0, lt=2**63)]
 Finite = Annotated[float, AllowInfNan(False)]
 Moment = Annotated[float, Interval(ge=-6e10, le=253_402_300_799.0)]  # seconds since 1970 of the years 69 to 9999
 FileName = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
-WAIT_S = 20.0  # for other writers: a run is recorded within milliseconds
+WAIT_S = 20.0  # longest wait for other writers: each records a run within milliseconds
 _APPLICATION = 0x67707562  # "gpub", at byte 68 of the file (sqlite.org/fileformat.html)
 _VERSION = 1
 _MOUNTS = Path("/proc/mounts")
@@ -45,14 +45,17 @@ CREATE INDEX points_of_run ON points (run);
 
 
 class Damaged(FileError):  # noqa: N818 - the file is damaged
-    """A database that SQLite cannot read: `gpubench history rebuild` makes it anew from the run files."""
+    """SQLite cannot read the database: `gpubench history rebuild` creates it again from the run files."""
 
 
 def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
-    """Open a history, or make one; FileError, one line, where it is none, newer, locked or damaged.
+    """Open a history; with `create`, make it if it does not exist.
 
-    Committed is on the disk. A history on a network file system keeps a rollback journal: write-ahead logs need
-    memory that all its users share.
+    Committed transactions are on the disk. A history on a network file system has a rollback journal, because a
+    write-ahead log needs memory that all of its users share.
+
+    Raises FileError if the file does not exist (without `create`), is no history, has another version, stays locked or
+    cannot be written, and Damaged if SQLite cannot read it.
     """
     if not create and not path.exists():
         raise FileError(f"there is no history at {path}; `gpubench history import FOLDER` makes one of run files")
@@ -65,7 +68,10 @@ def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
 
 
 def _uri(path: Path, create: bool) -> str:
-    """Read-only where nothing can be written: without a log beside it the file then holds everything."""
+    """Return the URI to open the file with: immutable if its folder is read-only and no log lies beside it.
+
+    Without a log, the database file alone is complete.
+    """
     read_only = path.exists() and not os.access(path.parent, os.W_OK) and not Path(f"{path}-wal").exists()
     return f"{path.absolute().as_uri()}?{'immutable=1' if read_only else 'mode=rwc' if create else 'mode=rw'}"
 
@@ -77,13 +83,13 @@ def _check(connection: sqlite3.Connection, path: Path, create: bool) -> None:
     if application != _APPLICATION:
         raise FileError(f"{path} is not a history of gpubench; name another file")
     if version != _VERSION:
-        raise FileError(f"{path} is of version {version}, this gpubench reads {_VERSION}: use the newer gpubench")
+        raise FileError(f"{path} has version {version}, but this gpubench reads version {_VERSION}; use the newer one")
     if create:
         _keep_journal(connection, path)
 
 
 def _make(connection: sqlite3.Connection) -> None:
-    """Fill an empty file, unless another process has just done so."""
+    """Create the tables in an empty file, unless another process has just done so."""
     with transaction(connection):
         if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             return
@@ -95,7 +101,7 @@ def _make(connection: sqlite3.Connection) -> None:
 
 def _keep_journal(connection: sqlite3.Connection, path: Path) -> None:
     mode = "DELETE" if is_on_network(path) else "WAL"
-    with contextlib.suppress(sqlite3.OperationalError):  # another process has it open: the next to be alone does it
+    with contextlib.suppress(sqlite3.OperationalError):  # another process has it open: a later start sets the mode
         connection.execute(f"PRAGMA journal_mode = {mode}")
 
 
@@ -105,12 +111,12 @@ def _pragma(connection: sqlite3.Connection, name: str) -> int:
 
 @contextlib.contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All or nothing; other writers wait."""
+    """Commit all statements of the context, or none if it raises; other writers wait."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
-    except BaseException:  # whatever it is, nothing half-written stays, and it is raised again
-        if connection.in_transaction:  # a damaged file may have ended it
+    except BaseException:  # whatever is raised, nothing half-written stays
+        if connection.in_transaction:  # the error of a damaged file may have ended the transaction
             connection.execute("ROLLBACK")
         raise
     connection.execute("COMMIT")
@@ -118,32 +124,35 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reported(path: Path) -> Iterator[None]:
-    """What SQLite says of a file, as one line that says the next step."""
+    """Turn an error of SQLite in the context into one line that names the file and the next step.
+
+    Raises FileError if the file is locked or cannot be written, or if a text is no UTF-8; Damaged for any other error.
+    """
     try:
         yield
     except sqlite3.DatabaseError as error:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            words = f"another process has kept it locked for {WAIT_S:g} s; try again when that has ended"
-            raise FileError(f"{path}: {words}") from error
+            reason = f"another process has kept it locked for {WAIT_S:g} s; try again when that process has ended"
+            raise FileError(f"{path}: {reason}") from error
         if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
-            raise FileError(f"{path}: {error}; see to the place, or name another by GPUBENCH_HISTORY") from error
+            raise FileError(f"{path}: {error}; check the folder, or set GPUBENCH_HISTORY to another file") from error
         if isinstance(error, sqlite3.ProgrammingError | sqlite3.InterfaceError):
             raise
-        raise damaged(path) from error  # the statements are constants, so what fails in one of them is the file
+        raise damaged(path) from error  # the statements are constants, so the file is at fault
     except UnicodeEncodeError as error:
-        raise FileError(f"{path}: it cannot hold {error.object!r}, which is no UTF-8 text; rename it") from error
-    except UnicodeDecodeError as error:  # in SQLite's own words, which quote the file
+        raise FileError(f"{path}: {error.object!r} cannot be stored, because it is no UTF-8; rename it") from error
+    except UnicodeDecodeError as error:  # SQLite's error message quotes bytes of the damaged file
         raise damaged(path) from error
 
 
 def damaged(path: Path) -> Damaged:
-    """Return the error of a history that does not hold what was written to it."""
+    """Return the error for a history whose content is not what gpubench wrote."""
     return Damaged(f"{path}: damaged; `gpubench history rebuild` makes it anew from the run files")
 
 
 def checked(types: TypeAdapter[Row], row: object, path: Path) -> Row:
-    """Return a row that has the types and ranges of what is written; Damaged where it has others."""
+    """Return a row after a check of its types and ranges. Raises Damaged if gpubench cannot have written them."""
     try:
         return types.validate_python(row, strict=True)
     except ValidationError as error:
@@ -151,15 +160,15 @@ def checked(types: TypeAdapter[Row], row: object, path: Path) -> Row:
 
 
 def is_on_network(path: Path, mounts: str | None = None) -> bool:
-    """Whether a file's folder is on a file system that several machines may share (`mounts` is /proc/mounts)."""
+    """Return whether a file's folder is on a file system that machines may share; `mounts` is /proc/mounts' text."""
     if mounts is None:
         mounts = _MOUNTS.read_text(encoding="utf-8", errors="replace") if _MOUNTS.exists() else ""
     folder = str(path.absolute().parent.resolve())
-    found = ("", "")
+    longest_mount = ("", "")
     for line in mounts.splitlines():
-        _, place, kind, *_ = line.split(" ")
-        place = place.replace("\\040", " ")
-        inside = folder == place or folder.startswith(place.rstrip("/") + "/")
-        if inside and len(place) >= len(found[0]):
-            found = (place, kind)
-    return found[1].startswith(_NETWORK)
+        _, mount_point, file_system, *_ = line.split(" ")
+        mount_point = mount_point.replace("\\040", " ")
+        inside = folder == mount_point or folder.startswith(mount_point.rstrip("/") + "/")
+        if inside and len(mount_point) >= len(longest_mount[0]):
+            longest_mount = (mount_point, file_system)
+    return longest_mount[1].startswith(_NETWORK)

@@ -1,4 +1,4 @@
-"""Where a history lies: beside its run files, or where the user says."""
+"""Find the file of the history: beside the run files, or where the user says."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _OFF = "off"
 
 
 def place_of(run_file: Path, environment: Mapping[str, str] = os.environ) -> Path | None:
-    """The history that a new run file is recorded in; None for none.
+    """Return the history that records a new run file, or None if none does.
 
-    The one that GPUBENCH_HISTORY names, or else `history.sqlite` in the run file's own folder: where it is there,
-    and in `gpubench-runs` always.
+    GPUBENCH_HISTORY names it, or switches it off. Otherwise it is `history.sqlite` in the folder of the run file, if
+    that exists or the folder is `gpubench-runs`.
     """
     named = environment.get(VARIABLE, "")
     if named:
@@ -26,6 +26,6 @@ def place_of(run_file: Path, environment: Mapping[str, str] = os.environ) -> Pat
 
 
 def default_place(environment: Mapping[str, str] = os.environ) -> Path:
-    """The history that commands read where none is named: GPUBENCH_HISTORY's, else that of `gpubench-runs` here."""
+    """Return the history that commands read by default: GPUBENCH_HISTORY's, else the one in `gpubench-runs` here."""
     named = environment.get(VARIABLE, "")
     return Path(named) if named not in ("", _OFF) else Path(FOLDER) / FILE

@@ -1,4 +1,4 @@
-"""The history as it is read: lines, their trends, and the newest results for a gate."""
+"""Read the history: its lines, their trends, and the newest results for a gate."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpubench.base import patterns
 from gpubench.model import Better, Tier
 from gpubench.model.limits import Count
 from gpubench.tools.history.database import FileName, Finite, Key, Moment, checked, connect, damaged, reported
-from gpubench.tools.history.recording import AHEAD_S, located
+from gpubench.tools.history.recording import AHEAD_S, full_path
 
 _LINES_OF_CASE = """
 SELECT lines.id, headline, case_id, version, tier, series, unit, better, devices, pairs
@@ -35,8 +35,8 @@ _PAIRS = TypeAdapter(tuple[tuple[str, str], ...])
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A line in the history, by its number there; `headline` where it is the series that speaks for its case."""
+class StoredLine:
+    """A line of the history with its row number; `headline` is true for the series that represents its case."""
 
     number: int
     line: Line
@@ -44,7 +44,7 @@ class Found:
 
 
 class History:
-    """A history to read from; FileError as `database.connect` has it."""
+    """A history to read from; raises FileError and Damaged as `database.connect` does."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -59,53 +59,54 @@ class History:
     ) -> None:
         self._connection.close()
 
-    def lines(self, wanted: Sequence[str] = (), series: str = "") -> list[Found]:
-        """The lines of cases whose id contains one of `wanted` (`*` and `?` are wild; none wants all), by case.
+    def lines(self, wanted: Sequence[str] = (), series: str = "") -> list[StoredLine]:
+        """Return the lines of the cases whose id contains one of `wanted`, ordered by case.
 
-        Their headlines, or the series of that name.
+        `*` and `?` are wildcards; an empty `wanted` selects every case. The lines are those of the headline series, or
+        of the series with the given name. Raises Damaged if the database is inconsistent.
         """
-        ids = [str(case) for (case,) in self._rows("SELECT DISTINCT case_id FROM lines ORDER BY case_id")]
-        found = []
-        for case in ids:
-            if not wanted or patterns.matches(case, wanted):
-                for row in self._rows(_LINES_OF_CASE, (case,)):
-                    line = self._found(row)
-                    if series == line.line.series or (line.headline and not series):
-                        found.append(line)
-        return found
+        ids = [str(case_id) for (case_id,) in self._rows("SELECT DISTINCT case_id FROM lines ORDER BY case_id")]
+        matching = []
+        for case_id in ids:
+            if not wanted or patterns.matches(case_id, wanted):
+                for row in self._rows(_LINES_OF_CASE, (case_id,)):
+                    stored = self._stored_line(row)
+                    if series == stored.line.series or (stored.headline and not series):
+                        matching.append(stored)
+        return matching
 
-    def _found(self, row: tuple[Any, ...]) -> Found:
+    def _stored_line(self, row: tuple[Any, ...]) -> StoredLine:
         number, headline, case, version, tier, series, unit, better, devices, pairs = checked(_LINE_ROW, row, self.path)
         kind = Fingerprint(self._pairs(pairs))
         if not kind.pairs:
             raise damaged(self.path)
         line = Line(case, version, tier, series, unit, better, tuple(devices.split("+")), kind)
-        return Found(number, line, bool(headline))
+        return StoredLine(number, line, bool(headline))
 
     def series(self, wanted: Sequence[str]) -> list[str]:
-        """The names of the series that the cases have, sorted."""
+        """Return the names of the series of the wanted cases, sorted."""
         rows = self._rows("SELECT DISTINCT case_id, series FROM lines")
         return sorted({str(series) for case, series in rows if not wanted or patterns.matches(str(case), wanted)})
 
-    def trend(self, found: Found, runs: int) -> Trend:
-        """The last runs of a line, with its changes."""
+    def trend(self, stored: StoredLine, runs: int) -> Trend:
+        """Return the last `runs` runs of a line with its changes. Raises Damaged if the line has no points."""
         points: list[Point] = []
         sources: dict[str, None] = {}
-        for point in self._newest(found.number):
+        for point in self._newest(stored.number):
             sources[point.source.key] = None
             if len(sources) > runs:
                 break
             points.append(point)
-        if not points:  # `lines` found some
+        if not points:  # `lines` returns only lines with points
             raise damaged(self.path)
-        return Trend.of(found.line, points[::-1])
+        return Trend.of(stored.line, points[::-1])
 
     def last(
         self, case: str, version: int, tier: str, fingerprint: str, count: int, now: float | None = None
     ) -> tuple[Point, ...]:
-        """The newest `count` headline results of a case on devices of that fingerprint (its id), oldest first.
+        """Return the newest `count` headline results of a case on devices with this fingerprint id, oldest first.
 
-        A replicate is a result. A run that starts in the future, by a clock that is off, is none of them.
+        Each replicate is a result. Runs that start more than AHEAD_S after `now` are left out: their clock was wrong.
         """
         query = "SELECT id FROM lines WHERE case_id = ? AND version = ? AND tier = ? AND fingerprint = ? AND headline"
         numbers = [number for (number,) in self._rows(query, (case, version, tier, fingerprint))]
@@ -115,20 +116,24 @@ class History:
         return tuple(newest[-count:])
 
     def files(self, points: Iterable[Point]) -> tuple[Path, ...]:
-        """The run files that results are of, each once, oldest first."""
+        """Return the run files that these results come from, each once, oldest first."""
         sources = sorted({point.source for point in points}, key=lambda source: (source.at, source.key))
         return tuple(Path(source.path) for source in sources)
 
     def warnings(self, now: float | None = None) -> tuple[str, ...]:
-        """What is odd of its clocks: runs that start in the future, and runs that were put back."""
+        """Return warnings about clocks: runs that start in the future, and runs whose start had to be corrected."""
         limit = (time.time() if now is None else now) + AHEAD_S
         ((future, ahead),) = self._rows("SELECT total(at > ?), total(ahead_s > 0) FROM runs", (limit,))
-        found = []
+        messages = []
         if future:
-            found.append(f"{future:.0f} runs start in the future: a clock was off; no gate takes them as a baseline")
+            messages.append(
+                f"{future:.0f} runs start in the future: a clock was wrong; no gate takes them as a baseline"
+            )
         if ahead:
-            found.append(f"{ahead:.0f} runs said they started after their file was written: its time is taken instead")
-        return tuple(found)
+            messages.append(
+                f"{ahead:.0f} runs start after their file was written: the time of the file is taken instead"
+            )
+        return tuple(messages)
 
     def _newest(self, number: int, limit: float = float("inf"), count: int = -1) -> Iterator[Point]:
         query = (
@@ -141,9 +146,9 @@ class History:
                 _POINT_ROW, row, self.path
             )
             if run not in sources:
-                sources[run] = Source(key, located(self._folder, path), at, host, self._pairs(versions))
-            known = tuple(labels.split(",")) if labels else ()
-            yield Point(sources[run], replicate, stats.Interval(low, centre, high), noise, samples, known)
+                sources[run] = Source(key, full_path(self._folder, path), at, host, self._pairs(versions))
+            label_list = tuple(labels.split(",")) if labels else ()
+            yield Point(sources[run], replicate, stats.Interval(low, centre, high), noise, samples, label_list)
 
     def _pairs(self, text: str) -> tuple[tuple[str, str], ...]:
         try:

@@ -1,4 +1,4 @@
-"""Runs into the history: one transaction each, so that any number of writers lose nothing."""
+"""Write runs into the history, each in a transaction of its own, so that concurrent writers lose nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gpubench.model.store import read_run
 from gpubench.tools.history.database import Damaged, FileName, Key, checked, connect, reported, transaction
 from gpubench.tools.history.places import place_of
 
-AHEAD_S = 300.0  # a start this much later than the file's last write: the clock was off, not slow
+AHEAD_S = 300.0  # a run that starts this much after its file was written had a wrong clock
 _SUFFIXES = ("*.jsonl", "*.jsonl.gz")
 _KNOWN_ROW = TypeAdapter(tuple[Key, FileName, Key])
 _NUMBER_ROW = TypeAdapter(tuple[Key])
@@ -32,9 +32,10 @@ _SOURCE_ROW = TypeAdapter(tuple[str, FileName])
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What became of a run file and its number of results.
+    """How a run file was recorded, with its number of results.
 
-    `new`, `updated` (it holds more than before), `known`; or `refused`, the warning saying why.
+    The state is `new`, `updated` (the file holds more results than before), `known` (already recorded), or `refused`;
+    the warning then gives the reason.
     """
 
     path: Path
@@ -44,14 +45,17 @@ class Recorded:
 
 
 class Recorder:
-    """A history that runs are recorded in; made where there is none. FileError as `database.connect` has it."""
+    """Records runs in a history, which it creates if needed.
+
+    Raises FileError if the folder cannot be made, and FileError and Damaged as `database.connect` does.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise FileError(f"{path.parent}: {error.strerror}; name another place by GPUBENCH_HISTORY") from error
+            raise FileError(f"{path.parent}: {error.strerror}; set GPUBENCH_HISTORY to another file") from error
         self._folder = path.absolute().parent
         self._connection = connect(path, create=True)
 
@@ -64,32 +68,33 @@ class Recorder:
         self._connection.close()
 
     def record(self, file: Path, run: Run | None = None, *, anew: bool = False) -> Recorded:
-        """Take a run file in, once: of two copies the one with more results counts; `anew` does so again.
+        """Record a run file and return how; of two copies of a run, the one with more results counts.
 
-        `run` is what it holds, where that is known. FileError where it cannot be read or trusted.
+        `run` is the content of the file, if it has been read. `anew` replaces the run even if it is already recorded.
+        Raises FileError if the file cannot be read or is invalid.
         """
         run = run or read_run(file)
         written = file.stat().st_mtime
         started = _started(run.manifest) if run.manifest.started else written
         ahead = started - written if started - written > AHEAD_S else 0.0
-        found = list(entries(run))
+        run_entries = list(entries(run))
         with reported(self.path), transaction(self._connection):
             key = _key(run)
             if anew:
                 self._forget(key)
-            state = self._take(key, file, run, started - ahead, ahead, found)
-        return Recorded(file, state, len(run.results), tuple(_clock_words(file, run, ahead)))
+            state = self._take(key, file, run, started - ahead, ahead, run_entries)
+        return Recorded(file, state, len(run.results), tuple(_clock_warnings(file, run, ahead)))
 
     def _take(
-        self, key: str, file: Path, run: Run, at: float, ahead_s: float, found: Sequence[Entry]
+        self, key: str, file: Path, run: Run, at: float, ahead_s: float, run_entries: Sequence[Entry]
     ) -> Literal["new", "updated", "known"]:
         row = self._connection.execute("SELECT id, path, results FROM runs WHERE key = ?", (key,)).fetchone()
-        known = checked(_KNOWN_ROW, row, self.path) if row else None
-        if known and known[2] >= len(run.results):
-            if not Path(located(self._folder, known[1])).exists():
-                self._connection.execute("UPDATE runs SET path = ? WHERE id = ?", (self._stored(file), known[0]))
+        stored = checked(_KNOWN_ROW, row, self.path) if row else None
+        if stored and stored[2] >= len(run.results):
+            if not Path(full_path(self._folder, stored[1])).exists():
+                self._connection.execute("UPDATE runs SET path = ? WHERE id = ?", (self._stored(file), stored[0]))
             return "known"
-        if known:
+        if stored:
             self._forget(key)
         facts = run.manifest.facts
         row = (key, self._stored(file), at, ahead_s, dict(facts.host).get("hostname", ""), json.dumps(facts.versions))
@@ -97,36 +102,36 @@ class Recorder:
             "INSERT INTO runs (key, path, at, ahead_s, host, versions, results) VALUES (?, ?, ?, ?, ?, ?, ?)",
             (*row, len(run.results)),
         )
-        self._add_points(int(cursor.lastrowid or 0), at, found)
-        return "updated" if known else "new"
+        self._add_points(int(cursor.lastrowid or 0), at, run_entries)
+        return "updated" if stored else "new"
 
-    def _add_points(self, run: int, at: float, found: Sequence[Entry]) -> None:
-        headlines = {each.line: each.headline for each in found}
+    def _add_points(self, run: int, at: float, run_entries: Sequence[Entry]) -> None:
+        headlines = {entry.line: entry.headline for entry in run_entries}
         lines = {line: self._line(line, headline) for line, headline in headlines.items()}
         self._connection.executemany(
             "INSERT INTO points VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             [
                 (
-                    lines[each.line],
+                    lines[entry.line],
                     at,
                     run,
-                    each.replicate,
-                    each.interval.low,
-                    each.interval.centre,
-                    each.interval.high,
-                    each.noise,
-                    each.samples,
-                    ",".join(each.labels),
+                    entry.replicate,
+                    entry.interval.low,
+                    entry.interval.centre,
+                    entry.interval.high,
+                    entry.noise,
+                    entry.samples,
+                    ",".join(entry.labels),
                 )
-                for each in found
+                for entry in run_entries
             ],
         )
 
     def _line(self, line: Line, headline: bool) -> int:
-        kind, execute = line.fingerprint, self._connection.execute
-        execute("INSERT OR IGNORE INTO fingerprints VALUES (?, ?)", (kind.id, json.dumps(kind.pairs)))
-        taken = (line.case, line.version, line.tier, line.series, line.unit, line.better)
-        values = (*taken, "+".join(line.devices), kind.id)
+        fingerprint, execute = line.fingerprint, self._connection.execute
+        execute("INSERT OR IGNORE INTO fingerprints VALUES (?, ?)", (fingerprint.id, json.dumps(fingerprint.pairs)))
+        identity = (line.case, line.version, line.tier, line.series, line.unit, line.better)
+        values = (*identity, "+".join(line.devices), fingerprint.id)
         columns = ("case_id", "version", "tier", "series", "unit", "better", "devices", "fingerprint")
         execute(
             f"INSERT INTO lines ({', '.join(columns)}, headline) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) "
@@ -137,7 +142,7 @@ class Recorder:
         return checked(_NUMBER_ROW, execute(f"SELECT id FROM lines WHERE {where}", values).fetchone(), self.path)[0]
 
     def _stored(self, file: Path) -> str:
-        """The file's path as it is kept: relative to the history's folder where it is inside, so that both can move."""
+        """Return the path to store: relative if the file is inside the history's folder, so that both can be moved."""
         folder, file = self.path.absolute().parent.resolve(), file.resolve()
         return str(file.relative_to(folder) if file.is_relative_to(folder) else file)
 
@@ -146,14 +151,14 @@ class Recorder:
         self._connection.execute("DELETE FROM runs WHERE key = ?", (key,))
 
     def sources(self) -> dict[str, Path]:
-        """The run files that the history knows of by the keys of their runs, oldest first."""
+        """Return the recorded run files by the keys of their runs, oldest first."""
         with reported(self.path):
             rows = self._connection.execute("SELECT key, path FROM runs ORDER BY at").fetchall()
-        known = (checked(_SOURCE_ROW, row, self.path) for row in rows)
-        return {key: Path(located(self._folder, path)) for key, path in known}
+        checked_rows = (checked(_SOURCE_ROW, row, self.path) for row in rows)
+        return {key: Path(full_path(self._folder, path)) for key, path in checked_rows}
 
     def forget(self, keys: Iterable[str]) -> None:
-        """Drop runs, and the lines and fingerprints that nothing is left of."""
+        """Delete these runs, and the lines and fingerprints that no other run uses."""
         with reported(self.path), transaction(self._connection):
             for key in keys:
                 self._forget(key)
@@ -161,56 +166,66 @@ class Recorder:
             self._connection.execute("DELETE FROM fingerprints WHERE id NOT IN (SELECT fingerprint FROM lines)")
 
     def beyond(self, keep: int) -> list[str]:
-        """The keys of runs that are neither among the newest `keep` of all nor of one of their lines, oldest first."""
+        """Return the keys of the runs to delete, oldest first.
+
+        A run stays if it is among the newest `keep` of all runs, or among the newest `keep` of one of its lines.
+        """
         ranked = "SELECT run, DENSE_RANK() OVER (PARTITION BY line ORDER BY at DESC, run DESC) AS place FROM points"
-        lately = "SELECT id FROM runs ORDER BY at DESC, id DESC LIMIT :keep"
-        kept = f"SELECT run FROM ({ranked}) WHERE place <= :keep UNION SELECT id FROM ({lately})"
+        newest = "SELECT id FROM runs ORDER BY at DESC, id DESC LIMIT :keep"
+        retained = f"SELECT run FROM ({ranked}) WHERE place <= :keep UNION SELECT id FROM ({newest})"
         with reported(self.path):
             rows = self._connection.execute(
-                f"SELECT key FROM runs WHERE id NOT IN ({kept}) ORDER BY at", {"keep": keep}
+                f"SELECT key FROM runs WHERE id NOT IN ({retained}) ORDER BY at", {"keep": keep}
             ).fetchall()
         return [key for (key,) in rows]
 
     def check(self) -> None:
-        """Raise Damaged where SQLite finds the file inconsistent."""
+        """Raise Damaged if SQLite finds the file inconsistent."""
         with reported(self.path):
-            (words,) = self._connection.execute("PRAGMA quick_check(1)").fetchone() or ("nothing to check",)
-        if words != "ok":
-            raise Damaged(f"{self.path}: damaged: {words}")
+            (answer,) = self._connection.execute("PRAGMA quick_check(1)").fetchone() or ("nothing to check",)
+        if answer != "ok":
+            raise Damaged(f"{self.path}: damaged: {answer}")
 
 
-def located(folder: Path, path: str) -> str:
-    """The place of a run file that a history in `folder` knows by `path`; text, since a thousand are asked at once."""
+def full_path(folder: Path, path: str) -> str:
+    """Return the path of a run file from its stored path and the history's folder, as text for speed."""
     return os.path.join(folder, path)  # noqa: PTH118 - pathlib takes ten times as long
 
 
 def _started(manifest: Manifest) -> float:
-    """When a run started, in s since 1970; a time without a zone is UTC, as gpubench writes it."""
-    found = datetime.fromisoformat(manifest.started)
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    """Return the start of a run in s since 1970; a time without a zone is UTC, as gpubench writes it."""
+    moment = datetime.fromisoformat(manifest.started)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-def _clock_words(file: Path, run: Run, ahead_s: float) -> Iterator[str]:
-    if not run.manifest.started:  # as the output of other tools, imported
-        yield f"{file}: it does not say when it was measured: the file's own time stands for that"
+def _clock_warnings(file: Path, run: Run, ahead_s: float) -> Iterator[str]:
+    if not run.manifest.started:  # imported output of another tool may have no date
+        yield f"{file}: it does not say when it was measured: the time of the file is taken instead"
     if ahead_s:
-        yield f"{file}: its clock was {units.duration(ahead_s)} ahead: it counts as started when it was last written"
+        yield f"{file}: its clock was {units.duration(ahead_s)} ahead: the time of the file is taken as its start"
 
 
 def _key(run: Run) -> str:
-    """What makes a run unique, however often it is copied, packed or gone on with.
+    """Return the key of a run, which stays the same when the run is copied, packed or continued.
 
-    Of one that does not say when it started, what it holds.
+    A run without a start time is identified by its results.
     """
-    manifest, asked = run.manifest, run.manifest.settings
-    what = [manifest.started, manifest.started_at, asked.suites, asked.devices, asked.filters, asked.seed]
+    manifest, settings = run.manifest, run.manifest.settings
+    identity = [
+        manifest.started,
+        manifest.started_at,
+        settings.suites,
+        settings.devices,
+        settings.filters,
+        settings.seed,
+    ]
     if not manifest.started:
-        what += [(result.key, [series.values for series in result.series]) for result in run.results]
-    return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:32]
+        identity += [(result.key, [series.values for series in result.series]) for result in run.results]
+    return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
 
 
 def note(file: Path, run: Run) -> tuple[str, ...]:
-    """Record a run that has just been measured where a history is kept; warnings in words, never an error."""
+    """Record a run that has just been measured, if there is a history, and return warnings; it raises no FileError."""
     place = place_of(file)
     if place is None:
         return ()
@@ -222,7 +237,7 @@ def note(file: Path, run: Run) -> tuple[str, ...]:
 
 
 def run_files(places: Sequence[Path]) -> Iterator[Path]:
-    """Files as they are named, and what looks like one in a folder and below; FileError where there is none."""
+    """Yield these files, and all run files in these folders and below. Raises FileError if a path does not exist."""
     for place in places:
         if place.is_dir():
             yield from sorted({path for suffix in _SUFFIXES for path in place.rglob(suffix) if path.is_file()})
@@ -233,7 +248,7 @@ def run_files(places: Sequence[Path]) -> Iterator[Path]:
 
 
 def add(recorder: Recorder, files: Iterable[Path], *, anew: bool = False) -> Iterator[Recorded]:
-    """Record one file after the other; one that cannot be read or trusted is refused, and the others go on."""
+    """Record one file after the other and yield how; a file that cannot be read or is invalid is `refused`."""
     for file in files:
         try:
             yield recorder.record(file, anew=anew)
@@ -242,26 +257,30 @@ def add(recorder: Recorder, files: Iterable[Path], *, anew: bool = False) -> Ite
 
 
 def refill(recorder: Recorder, places: Sequence[Path]) -> tuple[list[Recorded], int]:
-    """Record everything anew: the run files of `places`, of the history's folder, and those it knows of.
+    """Record again the run files in `places` and in the history's folder, and those that it already records.
 
-    Runs whose file is gone or refused are dropped; how many stands beside what became of the files.
+    Runs whose file does not exist any more, or is refused, are deleted. Return how each file was recorded, and the
+    number of deleted runs. Raises FileError if one of `places` does not exist.
     """
     files = [*run_files([recorder.path.absolute().parent, *places]), *filter(Path.exists, recorder.sources().values())]
-    found = list(add(recorder, dict.fromkeys(file.resolve() for file in files), anew=True))
-    refused = {each.path for each in found if each.state == "refused"}
+    records = list(add(recorder, dict.fromkeys(file.resolve() for file in files), anew=True))
+    refused = {record.path for record in records if record.state == "refused"}
     gone = [key for key, file in recorder.sources().items() if file.resolve() in refused or not file.exists()]
     recorder.forget(gone)
-    return found, len(gone)
+    return records, len(gone)
 
 
-def opened(path: Path) -> tuple[Recorder, Path | None]:
-    """A recorder to rebuild a history with; a damaged one is moved aside before, to the place that is given back."""
+def open_for_rebuild(path: Path) -> tuple[Recorder, Path | None]:
+    """Return a recorder to rebuild a history with, and the path to which a damaged history was moved, else None.
+
+    Raises FileError if the history cannot be opened or moved.
+    """
     try:
         recorder = Recorder(path)
-        with contextlib.ExitStack() as undo:
-            undo.enter_context(recorder)
+        with contextlib.ExitStack() as cleanup:
+            cleanup.enter_context(recorder)
             recorder.check()
-            undo.pop_all()
+            cleanup.pop_all()
     except Damaged:
         aside = _set_aside(path)
         return Recorder(path), aside
@@ -269,12 +288,12 @@ def opened(path: Path) -> tuple[Recorder, Path | None]:
 
 
 def _set_aside(path: Path) -> Path:
-    """Move a damaged history out of the way, with its log."""
+    """Rename a damaged history and its log, and return the new path. Raises FileError if that fails."""
     aside = path.with_name(f"{path.name}.damaged-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
     try:
         for suffix in ("", "-wal", "-shm"):
             if Path(f"{path}{suffix}").exists():
                 Path(f"{path}{suffix}").replace(f"{aside}{suffix}")
     except OSError as error:
-        raise FileError(f"{path}: damaged, and cannot be moved: {error.strerror}") from error
+        raise FileError(f"{path}: damaged, and it cannot be renamed: {error.strerror}; remove it") from error
     return aside
