@@ -20,7 +20,8 @@ import numpy.typing as npt
 
 from gpubench.analysis.trend import entries
 from gpubench.model.store import read_run
-from gpubench.stats.changepoints import change_points, stretches
+from gpubench.stats.changepoints import change_points
+from gpubench.stats.stretches import stretches
 
 Floats = npt.NDArray[np.float64]
 Noise = Callable[[np.random.Generator, int], Floats]

@@ -11,7 +11,8 @@ import pytest
 from scipy.stats import kendalltau, theilslopes
 
 from gpubench.stats import changepoints
-from gpubench.stats.changepoints import LEAST, LEAST_RUNS, ChangePoint, Stretch, change_points, slope, stretches
+from gpubench.stats.changepoints import LEAST, ChangePoint, change_points
+from gpubench.stats.stretches import LEAST_RUNS, Stretch, slope, stretches
 
 
 def by_definition(first, last):

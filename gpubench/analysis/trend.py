@@ -16,7 +16,7 @@ from gpubench.analysis.quantities import judged_unit, speaking
 from gpubench.analysis.summary import Summary
 from gpubench.base import blocks, units
 from gpubench.model import Better, Run, Tier
-from gpubench.stats.changepoints import LEAST_RUNS, Slope, slope, stretches
+from gpubench.stats.stretches import LEAST_RUNS, Slope, slope, stretches
 
 _HOST = "host"  # stands among the versions that may differ between two runs
 MOST_JUDGED = 400  # runs: the time that dividing a trend takes grows with the square

@@ -1,4 +1,4 @@
-"""High percentiles of the latencies of queries: how many queries they need, and the estimate of LoadGen."""
+"""High percentiles of the latencies of queries: how many queries they need, and LoadGen's estimate of them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 
 _CONFIDENCE = 0.99
-_TAIL = 0.025  # on each side of an interval of 95 %
+_TAIL = 0.025  # the probability on each side of a 95 % interval
 
 
 def queries_needed(fraction: float) -> int:
-    """Return the least number of queries that shows this percentile: 64 for 0.9, 662 for 0.99.
+    """Return the smallest number of queries that can show this percentile: 64 for 0.9, 662 for 0.99.
 
-    With fewer queries, the estimate below is not possible.
+    With fewer queries, `tail_estimate` has no result.
     """
     count = 2
     while _discarded(count, fraction) < 1:
@@ -23,12 +23,12 @@ def queries_needed(fraction: float) -> int:
 
 
 def tail_estimate(values: Sequence[float], fraction: float) -> float | None:
-    """Return an upper estimate of a percentile, as LoadGen's early stopping gives it; None of too few values.
+    """Return an upper estimate of a percentile by LoadGen's early stopping; None if there are too few values.
 
     A further query is slower than the estimate with a probability of at most 1 − `fraction`, at 99 % confidence. With n
-    values it is the t-th largest, where t is the largest number with P(X ≤ t) ≤ 1 %, X being binomial with n trials
-    of probability 1 − `fraction` (MLPerf LoadGen, early_stopping.cc and results.cc; "Early Stopping" of the inference
-    rules, https://github.com/mlcommons/inference_policies).
+    values the estimate is the t-th largest, where t is the largest number with P(X ≤ t) ≤ 1 % and X is binomial with n
+    trials of probability 1 − `fraction` (MLPerf LoadGen, early_stopping.cc and results.cc; "Early Stopping" of the
+    inference rules, https://github.com/mlcommons/inference_policies).
     """
     count = len(values)
     discarded = _discarded(count, fraction)
@@ -40,23 +40,23 @@ def tail_estimate(values: Sequence[float], fraction: float) -> float | None:
 
 
 def percentile_interval(values: Sequence[float], fraction: float) -> tuple[float, float] | None:
-    """Return the 95 % confidence interval of a percentile between two of the values; None of too few values.
+    """Return the 95 % confidence interval of a percentile, whose ends are two of the values; None of too few values.
 
-    The values are independent, of any distribution: of n values, B(n, `fraction`) lie below the percentile (David and
-    Nagaraja, Order Statistics, 2003, section 7.1).
+    The values must be independent but may have any distribution: of n values, the number below the percentile has the
+    distribution B(n, `fraction`) (David and Nagaraja, Order Statistics, 2003, section 7.1).
     """
     ordered = sorted(values)
     count = len(ordered)
     k = np.arange(1, count + 1)
     steps = np.log((count - k + 1) / k * (fraction / (1 - fraction)))
     below = np.cumsum(np.exp(count * math.log(1 - fraction) + np.concatenate(([0.0], np.cumsum(steps)))))
-    low = int(np.searchsorted(below, _TAIL, side="right"))  # the most with P(X < low) ≤ 2.5 %
-    high = int(np.searchsorted(below, 1 - _TAIL)) + 1  # the least with P(X ≥ high) ≤ 2.5 %
+    low = int(np.searchsorted(below, _TAIL, side="right"))  # the largest rank with P(X < low) ≤ 2.5 %
+    high = int(np.searchsorted(below, 1 - _TAIL)) + 1  # the smallest rank with P(X ≥ high) ≤ 2.5 %
     return (ordered[low - 1], ordered[high - 1]) if low >= 1 and high <= count else None
 
 
 def _discarded(count: int, fraction: float) -> int:
-    """Return the largest t of at least 1 with P(X ≤ t) ≤ 1 %; 0 where there is none."""
+    """Return the largest t ≥ 1 with P(X ≤ t) ≤ 1 %; 0 if there is none."""
     if count < 1:
         return 0
     past = 1.0 - fraction

@@ -1,4 +1,4 @@
-"""Pure functions of numbers, each with its reference. Values in, values out; nothing is stored."""
+"""Statistics of samples: pure functions of numbers, each with its reference."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Vector = npt.NDArray[np.float64]
 
 _MAD_TO_SIGMA = 1.4826  # 1 / Φ⁻¹(3/4): makes the MAD of a normal sample estimate its sigma
 _NORMAL_975 = 1.959963984540054  # Φ⁻¹(0.975)
-LEAST_FOR_INTERVAL = 6  # of fewer values no two of them hold the median between them with 95 %: their range stands in
+LEAST_FOR_INTERVAL = 6  # with fewer values, no two of them enclose the median with 95 %; their range is used instead
 _MOST_NEWTON_STEPS = 10  # one degree of freedom, the farthest from normal, needs eight at 0.27 %; five need three
 _NEARLY = 1e-6  # Newton's method squares the error: the step after one of this size changes nothing
 _NORMAL_FREEDOM = 1e6  # Student's t of so many degrees of freedom is normal to six digits
@@ -30,30 +30,33 @@ class Interval:
 
     @property
     def half_width(self) -> float:
-        """Half the width over the centre, as a fraction; infinite where the centre is 0."""
+        """Half the width as a fraction of the centre; infinite if the centre is 0."""
         return (self.high - self.low) / 2 / abs(self.centre) if self.centre else math.inf
 
 
 def median(values: Sequence[float]) -> float:
-    """The sample median; NaN of nothing, and where one of them is no number."""
+    """Return the sample median; NaN if there are no values or one of them is NaN."""
     return _middle(sorted(values)) if len(values) else math.nan
 
 
 def _middle(ordered: Sequence[float]) -> float:
-    """The median of values in order. Of few values, as most series have, it takes a tenth of the time of NumPy's."""
+    """Return the median of sorted values; for few values this takes a tenth of the time of NumPy's."""
     count = len(ordered)
-    if math.isnan(sum(ordered)):  # NaN has no place in an order
+    if math.isnan(sum(ordered)):  # sorting does not order NaN
         return float(np.median(ordered))
     return float(ordered[count // 2] if count % 2 else (ordered[count // 2 - 1] + ordered[count // 2]) / 2)
 
 
 def quantile(values: Sequence[float], fraction: float) -> float:
-    """The quantile at `fraction` in [0, 1], linear between order statistics (Hyndman & Fan type 7)."""
+    """Return the quantile at `fraction` in [0, 1], interpolated linearly (Hyndman & Fan type 7); NaN of no values."""
     return float(np.quantile(values, fraction)) if len(values) else math.nan
 
 
 def noise(values: Sequence[float]) -> float:
-    """Robust coefficient of variation: 1.4826 · MAD / median, a fraction (Rousseeuw & Croux 1993)."""
+    """Return the robust coefficient of variation, a fraction: 1.4826 · MAD / median (Rousseeuw & Croux 1993).
+
+    It is 0 for fewer than two values and for a median of 0.
+    """
     if len(values) < 2:
         return 0.0
     centre = median(values)
@@ -63,20 +66,20 @@ def noise(values: Sequence[float]) -> float:
 
 
 def serial_inflation(values: Sequence[float]) -> float:
-    """How much serial correlation widens the variance of the count below the median: 1 where there is none.
+    """Return the factor by which serial correlation widens the variance of the count below the median; 1 without any.
 
-    The signs of the deviations from the median have lag-one correlation r; of an AR(1) process with
-    ρ = sin(π·r/2) the signs' correlation at lag k is (2/π)·asin(ρᵏ) (Kedem, Binary Time Series, 1980),
-    and the inflation is 1 + 2·Σ(1 − k/n)·(2/π)·asin(ρᵏ). r is taken one standard error (1/√n) above its
-    bias-corrected estimate, because a stopping rule picks the moments where it is small by chance.
+    The signs of the deviations from the median have the lag-one correlation r. For an AR(1) process with ρ =
+    sin(π·r/2), the signs' correlation at lag k is (2/π)·asin(ρᵏ) (Kedem, Binary Time Series, 1980), and the factor is 1
+    + 2·Σ(1 − k/n)·(2/π)·asin(ρᵏ). r is taken one standard error (1/√n) above its bias-corrected estimate, because a
+    stopping rule selects the moments at which it is small by chance.
     """
     data = np.asarray(values, dtype=float)
     signs = np.sign(data - median(values))
     count, power = len(signs), float(signs @ signs)
     if power == 0:
         return 1.0
-    found = float(signs[1:] @ signs[:-1]) / power
-    bound = found + (1 + 2 * max(found, 0.0)) / count + 1 / math.sqrt(count)
+    lag_one = float(signs[1:] @ signs[:-1]) / power
+    bound = lag_one + (1 + 2 * max(lag_one, 0.0)) / count + 1 / math.sqrt(count)
     if bound <= 0:
         return 1.0
     rho = math.sin(math.pi / 2 * min(bound, 0.95))
@@ -85,12 +88,11 @@ def serial_inflation(values: Sequence[float]) -> float:
 
 
 def median_interval(values: Sequence[float]) -> Interval:
-    """A 95 % interval of the median from order statistics, free of any distribution.
+    """Return a 95 % interval of the median from order statistics, which assumes no distribution.
 
-    Ranks by the normal approximation of the binomial, n/2 ± 1.96·√n/2, widened to whole ranks
-    (Le Boudec, Performance Evaluation of Computer Systems, 2010, theorem 2.1) and, from 10 samples
-    on, by the root of `serial_inflation`. Below 6 samples no pair of order statistics reaches 95 %:
-    the whole range is returned.
+    The ranks come from the normal approximation of the binomial, n/2 ± 1.96·√n/2, rounded outwards (Le Boudec,
+    Performance Evaluation of Computer Systems, 2010, theorem 2.1). From 10 samples on they are widened by the root of
+    `serial_inflation`. Below 6 samples no pair of order statistics reaches 95 %, and the whole range is returned.
     """
     data = sorted(values)
     count = len(data)
@@ -106,35 +108,38 @@ def median_interval(values: Sequence[float]) -> Interval:
 
 
 def resampled_medians(values: Sequence[float], count: int, rng: np.random.Generator) -> Vector:
-    """Return the medians of `count` resamples of the values (Efron, Annals of Statistics 7, 1979), drawn directly.
+    """Return the medians of `count` resamples of the values (Efron, Annals of Statistics 7, 1979), shape (count,).
 
-    The k-th smallest of n values drawn with replacement is the value of the rank ⌊n·U⌋, where U is the k-th smallest of
-    n uniform numbers: Beta(k, n − k + 1), and the next one lies a share Beta(1, n − k) of the way to 1 (David and
-    Nagaraja, Order Statistics, 2003, sections 2.3 and 2.5). So the cost does not grow with the number of values.
+    They are drawn directly, so that the cost does not grow with the number of values. The k-th smallest of n values
+    drawn with replacement is the value of rank ⌊n·U⌋, where U is the k-th smallest of n uniform numbers, with the
+    distribution Beta(k, n − k + 1). The next one lies a share Beta(1, n − k) of the way from U to 1 (David and
+    Nagaraja, Order Statistics, 2003, sections 2.3 and 2.5).
     """
     ordered = np.sort(np.asarray(values, dtype=float))
     size = len(ordered)
     middle = (size + 1) // 2
     lower = rng.beta(middle, size - middle + 1, count)
     upper = lower if size % 2 else lower + (1 - lower) * rng.beta(1, size - middle, count)
-    ranks = (np.minimum((size * each).astype(np.int64), size - 1) for each in (lower, upper))
+    ranks = (np.minimum((size * uniform).astype(np.int64), size - 1) for uniform in (lower, upper))
     low, high = (ordered[rank] for rank in ranks)
     return np.asarray((low + high) / 2)
 
 
 def warm_up_length(values: Sequence[float]) -> int:
-    """How many of the first values belong to a transient: the MSER truncation point.
+    """Return how many of the first values belong to a transient: the MSER truncation point.
 
-    The d that makes the standard error of the mean of what is left least (White, Simulation 69(6),
-    1997). A d beyond half of the values means that they do not show a steady state yet (Hoad,
-    Robinson & Davies, Journal of the Operational Research Society 61, 2010).
+    It is the d that minimises the standard error of the mean of the remaining values (White, Simulation 69(6), 1997). A
+    d beyond half of the values means that they do not show a steady state yet (Hoad, Robinson & Davies, Journal of the
+    Operational Research Society 61, 2010).
     """
     least = 5  # fewer values at the end look steady by chance
     if len(values) < 2 * least:
         return len(values)
     data = np.asarray(values, dtype=float)[::-1]
     centre = np.median(data)
-    data = np.where(np.abs(data - centre) <= 1e-9 * abs(centre), 0.0, data - centre)  # rounding is no transient
+    data = np.where(
+        np.abs(data - centre) <= 1e-9 * abs(centre), 0.0, data - centre
+    )  # differences by rounding are no transient
     counts = np.arange(1, len(data) + 1)
     means = np.cumsum(data) / counts
     squares = np.cumsum(data * data) / counts
@@ -145,14 +150,15 @@ def warm_up_length(values: Sequence[float]) -> int:
 
 
 def is_steady(values: Sequence[float]) -> bool:
-    """Whether warm-up is over: the transient is less than the first half of at least 10 values."""
+    """Return whether warm-up is over: there are at least 10 values, and less than half of them are a transient."""
     return len(values) >= 10 and warm_up_length(values) < len(values) // 2
 
 
 def hodges_lehmann(before: Vector, after: Vector) -> Vector:
-    """The shift from one sample to another: the median of all differences, a value of `after` less one of `before`.
+    """Return the shift from one sample to another: the median of all differences of an `after` and a `before` value.
 
-    Along the last axis, (…, n) and (…, m) to (…) (Hodges & Lehmann, Annals of Mathematical Statistics 34, 1963).
+    It works along the last axis, from (…, n) and (…, m) to (…) (Hodges & Lehmann, Annals of Mathematical Statistics 34,
+    1963).
     """
     differences = np.asarray(after)[..., :, None] - np.asarray(before)[..., None, :]
     return np.asarray(np.median(differences.reshape(*differences.shape[:-2], -1), axis=-1))
@@ -160,7 +166,7 @@ def hodges_lehmann(before: Vector, after: Vector) -> Vector:
 
 @dataclass(frozen=True, slots=True)
 class Welch:
-    """The difference of two means, its standard error and its degrees of freedom, arrays of one shape."""
+    """The difference of two means with its standard error and its degrees of freedom, arrays of one shape."""
 
     difference: Vector
     error: Vector
@@ -173,16 +179,17 @@ class Welch:
 
     @property
     def p(self) -> Vector:
-        """The probability of a difference at least this large, either way, where there is none."""
+        """The two-sided probability of a difference at least this large if the means are equal."""
         with np.errstate(divide="ignore", invalid="ignore"):
             score = np.where(self.difference == 0, 0.0, np.abs(self.difference) / self.error)
         return student_tail(score, self.freedom)
 
 
 def welch(before: Vector, after: Vector) -> Welch:
-    """Two samples with variances of their own, along the last axis (Welch, Biometrika 34, 1947).
+    """Return the difference of the means of two samples with unequal variances (Welch, Biometrika 34, 1947).
 
-    The degrees of freedom are those of Satterthwaite (Biometrics Bulletin 2, 1946); infinite where no value varies.
+    It works along the last axis. The degrees of freedom are those of Satterthwaite (Biometrics Bulletin 2, 1946); they
+    are infinite if no value varies.
     """
     means, shares, single = [], [], []
     for sample in (np.asarray(before, dtype=float), np.asarray(after, dtype=float)):
@@ -198,17 +205,20 @@ def welch(before: Vector, after: Vector) -> Welch:
 
 
 def pooled_deviation(before: Vector, after: Vector) -> Vector:
-    """The standard deviation that two samples have in common, along the last axis, with n + m - 2 degrees of freedom.
+    """Return the standard deviation that two samples share, along the last axis, with n + m - 2 degrees of freedom.
 
     Each sample varies about its own mean (Student, Biometrika 6, 1908; two-sample form of Fisher 1925).
     """
     samples = [np.asarray(sample, dtype=float) for sample in (before, after)]
-    squares = sum(((each - each.mean(axis=-1, keepdims=True)) ** 2).sum(axis=-1) for each in samples)
-    return np.asarray(np.sqrt(squares / (sum(each.shape[-1] for each in samples) - 2)))
+    squares = sum(((sample - sample.mean(axis=-1, keepdims=True)) ** 2).sum(axis=-1) for sample in samples)
+    return np.asarray(np.sqrt(squares / (sum(sample.shape[-1] for sample in samples) - 2)))
 
 
 def student_tail(score: Vector, freedom: Vector) -> Vector:
-    """P(|T| ≥ score) of Student's t: I_x(ν/2, 1/2) at x = ν/(ν + t²) (NIST DLMF 8.17; Abramowitz & Stegun 26.7.1)."""
+    """Return P(|T| ≥ score) of Student's t.
+
+    It is I_x(ν/2, 1/2) at x = ν/(ν + t²) (NIST DLMF 8.17; Abramowitz & Stegun 26.7.1).
+    """
     freedom = np.minimum(np.asarray(freedom, dtype=float), _NORMAL_FREEDOM)
     square = np.asarray(score, dtype=float) ** 2
     with np.errstate(invalid="ignore"):
@@ -217,10 +227,10 @@ def student_tail(score: Vector, freedom: Vector) -> Vector:
 
 
 def student_quantile(freedom: Vector, tail: float = 0.05) -> Vector:
-    """The t that |T| exceeds with the probability `tail`.
+    """Return the t that |T| exceeds with the probability `tail`, for arrays of degrees of freedom.
 
-    An expansion about the normal's quantile (Abramowitz & Stegun 26.7.5), then Newton's method on `student_tail`,
-    which is convex and meets the expansion from below.
+    An expansion about the normal quantile (Abramowitz & Stegun 26.7.5) is refined by Newton's method on `student_tail`,
+    which is convex, so that the method converges from below.
     """
     freedom = np.minimum(np.asarray(freedom, dtype=float), _NORMAL_FREEDOM)
     log_gamma = np.vectorize(math.lgamma, otypes=[float])
@@ -237,7 +247,7 @@ def student_quantile(freedom: Vector, tail: float = 0.05) -> Vector:
 
 
 def _expansion(z: float) -> tuple[float, ...]:
-    """The coefficients of Student's quantile in powers of 1/ν, about the normal's quantile z."""
+    """Return the coefficients of Student's quantile in powers of 1/ν, about the normal quantile z."""
     return (
         z,
         (z**3 + z) / 4,
@@ -247,7 +257,7 @@ def _expansion(z: float) -> tuple[float, ...]:
 
 
 def _beta_ratio(x: Vector, a: Vector) -> Vector:
-    """The regularised incomplete beta function I_x(a, 1/2), by its continued fraction (NIST DLMF 8.17.22)."""
+    """Return the regularised incomplete beta function I_x(a, 1/2) by its continued fraction (NIST DLMF 8.17.22)."""
     b = 0.5
     turned = x > (a + 1) / (a + b + 2)  # the fraction converges on the other side: I_x(a, b) = 1 - I_{1-x}(b, a)
     first, second, at = np.where(turned, b, a), np.where(turned, a, b), np.where(turned, 1 - x, x)
@@ -255,31 +265,35 @@ def _beta_ratio(x: Vector, a: Vector) -> Vector:
     with np.errstate(divide="ignore"):
         log_front = first * np.log(at) + second * np.log1p(-at) - np.log(first)
     front = np.exp(log_front - log_gamma(a) - math.lgamma(b) + log_gamma(a + b))
-    found = front / _beta_fraction(at, first, second)
-    return np.asarray(np.clip(np.where(turned, 1 - found, found), 0.0, 1.0))
+    ratio = front / _beta_fraction(at, first, second)
+    return np.asarray(np.clip(np.where(turned, 1 - ratio, ratio), 0.0, 1.0))
 
 
 def _beta_fraction(x: Vector, a: Vector, b: Vector) -> Vector:
-    """1 + d₁/(1 + d₂/(1 + …)) of DLMF 8.17.22 from its end; 40 terms are right to 1e-8 where x ≤ (a+1)/(a+b+2)."""
-    found = np.ones_like(x)
+    """Return 1 + d₁/(1 + d₂/(1 + …)) of DLMF 8.17.22, evaluated from its end.
+
+    40 terms are accurate to 1e-8 if x ≤ (a+1)/(a+b+2).
+    """
+    continued = np.ones_like(x)
     for term in range(40, 0, -1):
         m, odd = divmod(term, 2)
         if odd:
             share = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
         else:
             share = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
-        found = 1 + share / found
-    return found
+        continued = 1 + share / continued
+    return continued
 
 
 def false_discovery(p: Sequence[float]) -> Vector:
-    """The q-value of each p: the share of chance finds among all that are as convincing.
+    """Return the q-value of each p: the share of chance findings among all that are at least as convincing.
 
-    Benjamini & Hochberg, Journal of the Royal Statistical Society B 57, 1995, in its adjusted form.
+    The method is that of Benjamini & Hochberg, Journal of the Royal Statistical Society B 57, 1995, in its adjusted
+    form.
     """
-    found = np.asarray(p, dtype=float)
-    order = np.argsort(found)[::-1]
-    ranks = np.arange(len(found), 0, -1)
-    adjusted = np.empty_like(found)
-    adjusted[order] = np.minimum.accumulate(np.minimum(found[order] * len(found) / ranks, 1.0))
+    p_values = np.asarray(p, dtype=float)
+    order = np.argsort(p_values)[::-1]
+    ranks = np.arange(len(p_values), 0, -1)
+    adjusted = np.empty_like(p_values)
+    adjusted[order] = np.minimum.accumulate(np.minimum(p_values[order] * len(p_values) / ranks, 1.0))
     return adjusted

@@ -1,4 +1,4 @@
-"""Values against time: whether they rise or fall, and what a transient leaves of its start. Each names its source."""
+"""Trends: whether values rise or fall with time, and how far a transient still affects them. Each names its source."""
 
 from __future__ import annotations
 
@@ -16,17 +16,20 @@ _PLAUSIBLE = 8.0  # F(1, 17) at 1 % is 8.4, at 2 % 6.6
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """How values change with time: the Theil-Sen slope in their unit per second, and Mann and Kendall's p."""
+    """The change of values with time: the Theil-Sen slope in their unit per second, and its p-value.
+
+    The p-value is that of Mann and Kendall.
+    """
 
     slope: float
     p: float
 
 
 def midmeans(values: Sequence[float], times: Sequence[float], blocks: int) -> tuple[Vector, Vector]:
-    """Return the means of the middle halves of `blocks` runs of equal count, and the runs' mean times.
+    """Return the means of the middle halves of `blocks` runs of equal length, and the runs' mean times.
 
-    Few outliers move them as little as a median, and they need a quarter fewer samples for the same error (Tukey,
-    Exploratory Data Analysis, 1977). Fewer values are their own runs.
+    Outliers move a midmean as little as a median, and it needs a quarter fewer samples for the same error (Tukey,
+    Exploratory Data Analysis, 1977). If there are fewer values than blocks, each value is a run.
     """
     count, blocks = len(values), min(blocks, len(values))
     runs = list(itertools.pairwise(count * block // blocks for block in range(blocks + 1)))
@@ -35,19 +38,20 @@ def midmeans(values: Sequence[float], times: Sequence[float], blocks: int) -> tu
 
 
 def _midmean(values: Sequence[float]) -> float:
+    """Return the mean of the middle half of the values."""
     quarter = len(values) // 4
     middle = sorted(values)[quarter : len(values) - quarter]
     return sum(middle) / len(middle)
 
 
 def trend(values: Sequence[float], times: Sequence[float], blocks: int = 10) -> Trend:
-    """Return whether the values rise or fall with time, in seconds: a test of the midmeans of `blocks` runs.
+    """Return the trend of values with time, in seconds, by a test of the midmeans of `blocks` runs.
 
     The test counts the pairs of runs in which the later is larger (Mann, Econometrica 13, 1945; Kendall, Rank
-    Correlation Methods, 1975; the variance with ties and the normal approximation with its correction for
-    continuity). The slope is the median over all pairs (Sen, Journal of the American Statistical Association 63,
-    1968). Runs stand for samples because serial correlation of samples would pass for a trend (Yue & Wang, Water
-    Resources Management 18, 2004). Of fewer than five values p is 1.
+    Correlation Methods, 1975; the variance with ties and the normal approximation with its continuity correction). The
+    slope is the median over all pairs (Sen, Journal of the American Statistical Association 63, 1968). Runs replace
+    samples, because serial correlation of samples looks like a trend (Yue & Wang, Water Resources Management 18, 2004).
+    With fewer than five values p is 1.
     """
     if len(values) < 5:
         return Trend(0.0, 1.0)
@@ -71,9 +75,10 @@ def transient_left(
 ) -> tuple[float, ...]:
     """Return how far the mean after each start may lie from the settled value, as a fraction.
 
-    c + a·exp(-t/τ) is fitted to the midmeans of 20 runs for each of a range of time constants τ up to `longest_s`.
-    All τ count whose sum of squares is within F(1, n - 3) at 1 %, about 8, of the least one (Bates & Watts,
-    Nonlinear Regression Analysis, 1988, section 6.1): the largest deviation among these is returned. Needs five values.
+    c + a·exp(-t/τ) is fitted to the midmeans of 20 runs for each of several time constants τ up to `longest_s`. All τ
+    count whose sum of squares is within F(1, n - 3) at 1 %, about 8, of the smallest one (Bates & Watts, Nonlinear
+    Regression Analysis, 1988, section 6.1), and the largest deviation among these is returned. At least five values are
+    needed.
     """
     middles, centres = midmeans(values, times, 20)
     end = float(times[-1])

@@ -1,0 +1,297 @@
+"""The levels and drifts of a history: a series that grows by one value at a time and is tested again each time.
+
+`stretches` divides the series, and `slope` measures a drift.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from gpubench.stats.changepoints import LEAST, Floats
+from gpubench.stats.samples import Interval
+
+# tests/history_simulation.py sets the prices, _COINCIDENCE and the prior.
+LEAST_RUNS = 9  # the shortest series that can be divided, into five values and four
+_LEAST_DRIFT = 12  # the fewest values of a drift, because a line fits fewer values too easily
+_STEP_PRICE, _DRIFT_PRICE = 20.0, 12.0  # the likelihood ratio (2·log) that a step or a drift must gain
+_PLACE_PARAMETERS = 1.5  # parameters that a step has beyond those of a drift, because its place is searched
+_COINCIDENCE = 5e-5  # the largest accepted probability that a level was drawn from its neighbour's values
+_TREND_SCORE = 3.5  # Mann-Kendall, in standard deviations: p < 0.0005
+_MOST_STRETCHES = (4, 8, 16, 32)  # limits that are tried in turn, the next one only if all stretches were needed
+_MOST_DRIFTS = 2
+_WINDOW = 5  # values: two outliers in a row are cut to the median of their window, three are a level
+_OUTLIER = 2.6  # standard deviations from the median of the window
+_LOCAL_TO_SIGMA = 2.02  # a normal sample's sigma over its median distance from the median of the window; simulated
+_PRIOR_CORRELATION, _PRIOR_WEIGHT = 0.3, 20  # of neighbouring runs, and the number of runs that the prior counts for
+_RESOLUTION = 1e-5  # relative to the median; smaller differences are rounding
+_NORMAL_975 = 1.959963984540054  # Φ⁻¹(0.975)
+
+_Starts = dict[tuple[int, int], tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The values from `start` to before `end`, which stay at one level or drift along a line."""
+
+    start: int
+    end: int
+    is_drift: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Slope:
+    """The rise per value with its 95 % interval; `score` is the Mann-Kendall score in standard deviations."""
+
+    interval: Interval
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Division:
+    """A division of a series: `errors` is n·log(sum of squares), `independence` the share of independent values."""
+
+    stretches: tuple[Stretch, ...]
+    errors: float
+    independence: float
+
+    @property
+    def drifts(self) -> int:
+        """The number of drifts."""
+        return sum(stretch.is_drift for stretch in self.stretches)
+
+    @property
+    def parts(self) -> int:
+        """The number of stretches, where a drift counts twice because it has a slope too."""
+        return len(self.stretches) + self.drifts
+
+    @property
+    def price(self) -> float:
+        """The likelihood ratio that its steps and drifts must gain together."""
+        return _STEP_PRICE * (len(self.stretches) - 1) + _DRIFT_PRICE * self.drifts
+
+    def loss_to(self, other: _Division) -> float:
+        """Return the likelihood ratio that another division gains over this one, less the difference in price."""
+        return other.independence * (self.errors - other.errors) - (other.price - self.price)
+
+
+def stretches(values: Sequence[float] | Floats) -> tuple[Stretch, ...]:
+    """Divide a series into levels and drifts; without a change the result is one level.
+
+    The function may be called again after every new value. Series with fewer than LEAST_RUNS values are one level. A
+    division is accepted only if its likelihood ratio exceeds a bound that chance reaches, over all tests of a series of
+    100 values, in about 5 % of series at most (Hawkins, Qiu & Kang, The Changepoint Model for Statistical Process
+    Control, Journal of Quality Technology 35(4), 2003, who also take their bounds from simulation). Dynamic programming
+    finds the best division into each number of parts (Jackson et al., An Algorithm for Optimal Partitioning of Data on
+    an Interval, IEEE Signal Processing Letters 12(2), 2005). Up to two outliers in a row are replaced by a bound near
+    the median around them (Hampel, Journal of the American Statistical Association 69(346), 1974).
+    """
+    data = np.asarray(values, dtype=float)
+    accepted: tuple[Stretch, ...] = (Stretch(0, len(data)),)
+    if len(data) < LEAST_RUNS:
+        return accepted
+    for most in _MOST_STRETCHES:
+        divisions = _divisions(data, most)
+        accepted = _accepted(data, divisions)
+        errors = [division.errors for division in divisions if not division.drifts]
+        if len(accepted) < most and errors[-3:][0] - errors[-1] < 2 * _STEP_PRICE:  # two more steps gain too little
+            break
+    return accepted
+
+
+def _accepted(data: Floats, divisions: Sequence[_Division]) -> tuple[Stretch, ...]:
+    """Return the stretches of the division that no other one beats, in which each step and drift gained its price."""
+    current = divisions[0]
+    while True:
+        dearer = [division for division in divisions if division.price > current.price]
+        candidates = sorted(dearer, key=current.loss_to, reverse=True)
+        for division in candidates:
+            if current.loss_to(division) > 0 and _is_clear(division, divisions) and _is_sound(data, division):
+                current = division
+                break
+        else:
+            return current.stretches
+
+
+def _is_clear(division: _Division, divisions: Sequence[_Division]) -> bool:
+    """Return whether no division with steps for its drifts, or drifts for its steps, explains the values as well.
+
+    The place of a step is chosen, so it must fit better than a drift by 1.5·log n, as the Bayesian information
+    criterion charges parameters. A drift must fit better than a step. Between these two, only more values can decide.
+    """
+    place = _PLACE_PARAMETERS * math.log(division.stretches[-1].end)
+    rivals = [rival for rival in divisions if rival.parts == division.parts and rival.drifts != division.drifts]
+    return all(
+        min(division.independence, rival.independence) * (rival.errors - division.errors)
+        > place * max(rival.drifts - division.drifts, 0)
+        for rival in rivals
+    )
+
+
+def _is_sound(data: Floats, division: _Division) -> bool:
+    """Return whether its levels are no coincidence and its drifts are significant, tested only by the values' ranks."""
+    return all(
+        _coincidence(data[before.start : before.end], data[after.start : after.end]) <= _COINCIDENCE
+        for before, after in itertools.pairwise(division.stretches)
+    ) and all(
+        abs(slope(data[part.start : part.end]).score) >= _TREND_SCORE for part in division.stretches if part.is_drift
+    )
+
+
+def _coincidence(before: Floats, after: Floats) -> float:
+    """Return the probability of drawing the shorter stretch from the values of the longer one.
+
+    Noise that alternates between two states has such rows. All or three quarters of the shorter stretch lie beyond some
+    value, and the probability follows from the share of the longer stretch beyond it.
+    """
+    shorter, longer = sorted((before, after), key=len)
+    if np.median(shorter) < np.median(longer):
+        shorter, longer = -shorter, -longer
+    ordered, chances = np.sort(shorter), []
+    for spared in {0, len(shorter) // 4}:
+        share = (np.count_nonzero(longer >= ordered[spared]) + 0.5) / (len(longer) + 1)
+        chances.append(math.comb(len(shorter), spared) * float(share) ** (len(shorter) - spared))
+    return min(chances)
+
+
+def _divisions(data: Floats, most: int) -> list[_Division]:
+    """Return the best division into each number of levels and drifts; the single level is the first.
+
+    A division has up to `most` stretches.
+    """
+    count, cleaned = len(data), _without_outliers(data)
+    centred = cleaned - np.median(cleaned)
+    scaled = centred / (np.abs(centred).max() or 1.0)
+    rounding = count * (_RESOLUTION * abs(float(np.median(data))) / (np.abs(centred).max() or 1.0)) ** 2
+    divisions = []
+    for parts, squares in _best_divisions(scaled, most):
+        residuals = np.concatenate([_residuals(scaled[part.start : part.end], part.is_drift) for part in parts])
+        errors = count * math.log(squares + rounding + np.finfo(float).tiny)
+        divisions.append(_Division(parts, errors, _independence(residuals)))
+    return divisions
+
+
+def _without_outliers(data: Floats) -> Floats:
+    """Return the values, each limited to 2.6 standard deviations from the median of the five around it."""
+    windows = np.lib.stride_tricks.sliding_window_view(data, _WINDOW)
+    places = np.clip(np.arange(len(data)) - _WINDOW // 2, 0, len(windows) - 1)
+    centres = np.median(windows, axis=1)[places]
+    reach = _OUTLIER * _LOCAL_TO_SIGMA * float(np.median(np.abs(data - centres)))
+    return np.clip(data, centres - reach, centres + reach)
+
+
+def _best_divisions(data: Floats, most: int) -> Iterator[tuple[tuple[Stretch, ...], float]]:
+    """Yield the best division for each number of stretches and of drifts among them, with its sum of squares.
+
+    The method is optimal partitioning.
+    """
+    count = len(data)
+    errors = _squared_errors(data)
+    unreached = np.full(count + 1, np.inf)
+    best = {(0, 0): np.where(np.arange(count + 1), np.inf, 0.0)}
+    starts: _Starts = {}
+    for number, drifts in itertools.product(range(1, most + 1), range(_MOST_DRIFTS + 1)):
+        options = [
+            best.get((number - 1, drifts - is_drift), unreached)[:, None] + errors[is_drift] for is_drift in (0, 1)
+        ]
+        firsts = [option.argmin(axis=0) for option in options]
+        squares = [option.min(axis=0) for option in options]
+        is_drift = squares[1] < squares[0]
+        best[number, drifts] = np.where(is_drift, squares[1], squares[0])
+        starts[number, drifts] = np.where(is_drift, firsts[1], firsts[0]), is_drift
+        if math.isfinite(best[number, drifts][count]):
+            yield _traced(starts, number, drifts, count), float(best[number, drifts][count])
+
+
+def _traced(starts: _Starts, number: int, drifts: int, end: int) -> tuple[Stretch, ...]:
+    """Return the stretches of the best division up to `end`, traced back from the last one."""
+    parts: list[Stretch] = []
+    while end > 0:
+        places, kinds = starts[number, drifts]
+        parts.append(Stretch(int(places[end]), end, bool(kinds[end])))
+        number, drifts, end = number - 1, drifts - parts[-1].is_drift, parts[-1].start
+    return tuple(reversed(parts))
+
+
+def _squared_errors(data: Floats) -> tuple[Floats, Floats]:
+    """Return the squared residuals of every stretch [start, end) about its mean and about its line.
+
+    Both arrays have the shape (n + 1, n + 1); stretches that are too short have infinite residuals.
+    """
+    index = np.arange(len(data) + 1.0)
+    sums, squares, moments = (
+        np.concatenate([[0.0], np.cumsum(terms)]) for terms in (data, data * data, index[:-1] * data)
+    )
+    start, end = np.meshgrid(index, index, indexing="ij")
+    length = np.maximum(end - start, 1.0)
+    total = sums[None, :] - sums[:, None]
+    level = np.maximum(squares[None, :] - squares[:, None] - total * total / length, 0.0)
+    product = moments[None, :] - moments[:, None] - (start + end - 1) / 2 * total
+    line = np.maximum(level - product * product / np.maximum(length * (length * length - 1) / 12, 1.0), 0.0)
+    return np.where(end - start >= LEAST, level, np.inf), np.where(end - start >= _LEAST_DRIFT, line, np.inf)
+
+
+def _residuals(part: Floats, is_drift: bool) -> Floats:
+    """Return the residuals of a stretch about its mean, or about its line if it is a drift."""
+    centred: Floats = part - part.mean()
+    index = np.arange(len(part)) - (len(part) - 1) / 2
+    return centred - index * float(index @ centred / (index @ index)) if is_drift else centred
+
+
+def _independence(residuals: Floats) -> float:
+    """Return the share of values that count as independent: (1 − r)/(1 + r) for a lag-one correlation r.
+
+    r is corrected for its bias (Kendall, Biometrika 41, 1954) and moved towards 0.3, as if 20 more runs had shown that.
+    """
+    count, power = len(residuals), float(residuals @ residuals)
+    lag_one = float(residuals[1:] @ residuals[:-1]) / power if power > 0 else 0.0
+    correlation = lag_one + (1 + 3 * max(lag_one, 0.0)) / count
+    correlation = (count * correlation + _PRIOR_WEIGHT * _PRIOR_CORRELATION) / (count + _PRIOR_WEIGHT)
+    correlation = min(max(correlation, 0.0), 0.9)
+    return (1 - correlation) / (1 + correlation)
+
+
+def slope(values: Sequence[float] | Floats) -> Slope:
+    """Return the Theil-Sen slope of at least 3 values with its 95 % interval and its Mann-Kendall score.
+
+    The interval is Sen's (Journal of the American Statistical Association 63, 1968). Serial correlation widens the
+    variance of the Mann-Kendall sum as in Hamed & Rao (Journal of Hydrology 204, 1998), but never narrows it here.
+    """
+    data = np.asarray(values, dtype=float)
+    first, last = np.triu_indices(len(data), 1)
+    rises = data[last] - data[first]
+    slopes = np.sort(rises / (last - first))
+    centre = float(np.median(slopes))
+    deviation = math.sqrt(_kendall_variance(data, centre))
+    reach = _NORMAL_975 * deviation
+    low = max(math.floor((len(slopes) - reach) / 2), 0)
+    high = min(math.ceil((len(slopes) + reach) / 2), len(slopes) - 1)
+    score = float(np.sign(rises).sum()) / deviation if deviation else 0.0
+    return Slope(Interval(float(slopes[low]), centre, float(slopes[high])), score)
+
+
+def _kendall_variance(data: Floats, centre: float) -> float:
+    """Return the variance of the Mann-Kendall sum, with corrections for ties and for serial correlation.
+
+    The latter comes from the ranks of the detrended values.
+    """
+    count = len(data)
+    _, ties = np.unique(data, return_counts=True)
+    variance = (_kendall_term(count) - sum(map(_kendall_term, ties.tolist()))) / 18
+    detrended = data - centre * np.arange(count)
+    ranks = np.argsort(np.argsort(detrended, kind="stable"), kind="stable") - (count - 1) / 2
+    correlations = np.correlate(ranks, ranks, "full")[count:] / float(ranks @ ranks)
+    left = count - np.arange(1.0, count)
+    weights = left * (left - 1) * (left - 2) / (count * (count - 1) * (count - 2))
+    significant = np.abs(correlations) > _NORMAL_975 / math.sqrt(count)
+    return float(variance * max(1 + 2 * float((weights * correlations)[significant].sum()), 1.0))
+
+
+def _kendall_term(count: int) -> int:
+    """Return the variance term of a group of tied values, or of all values, before it is divided by 18."""
+    return count * (count - 1) * (2 * count + 5)
