@@ -104,7 +104,7 @@ def test_three_nodes_exchange_and_a_node_that_hangs_is_told_within_five_seconds(
             ("stopped", "failed", "crash"),
             ("afterwards", "failed", "crash"),
         ]
-    assert "node 2 was not heard of for 2 s" in results(tmp_path / "1.jsonl")[1]["reason"]
+    assert "node 2 sent nothing for 2 s" in results(tmp_path / "1.jsonl")[1]["reason"]
     assert seconds < 20
 
 
@@ -120,7 +120,7 @@ def test_the_others_of_a_group_lose_each_other_with_node_0(tmp_path):
         for node in nodes[1:]:
             node.communicate(timeout=60)
         reasons = {row["reason"] for rank in (1, 2) for row in results(tmp_path / f"{rank}.jsonl")}
-        assert reasons == {"rank 0: node 0 was not heard of for 2 s"}
+        assert reasons == {"rank 0: node 0 sent nothing for 2 s"}
     finally:
         for node in nodes:
             node.kill()
@@ -254,7 +254,7 @@ def test_a_frame_that_is_replayed_is_refused(channels):
     bare.sendall(frame)
     assert arrived(hub) == [b"once"]
     bare.sendall(frame)
-    with pytest.raises(BadFrame, match="did not send now"):
+    with pytest.raises(BadFrame, match="not the other node's next one"):
         arrived(hub)
 
 
@@ -272,7 +272,7 @@ def test_a_frame_sent_back_to_its_sender_is_refused(channels):
     hub, node, _ = channels
     hub_socket = hub._socket
     hub_socket.sendall(recorded(lambda channel: channel.send(b"mine")))
-    with pytest.raises(BadFrame, match="did not send now"):
+    with pytest.raises(BadFrame, match="not the other node's next one"):
         arrived(node)
 
 

@@ -1,8 +1,8 @@
 """How the runs of several nodes become a group: over TCP, with a secret from their launcher.
 
-The launcher sets the environment of each run (`Membership.take`). Node 0 listens on the address that it was told, for
-the number of the other nodes and for a limited time. Either side proves that it has the secret without sending it. A
-stranger who connects is dropped, and holds up nobody meanwhile.
+The launcher sets the environment of each run (`Membership.take`). Node 0 listens at the address of its environment
+until the other nodes have joined, for a limited time. Each side proves that it has the secret without sending it. A
+connection without that proof is dropped, and does not delay the others.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from gpubench.measuring.node_channel import NONCE_BYTES, NodeChannel, proof
 RANK, NODES = "GPUBENCH_NODE_RANK", "GPUBENCH_NODES"
 ADDRESS = "GPUBENCH_NODE_ADDRESS"
 SECRET, SECRET_FILE = "GPUBENCH_NODE_SECRET", "GPUBENCH_NODE_SECRET_FILE"
-JOIN_S = 60.0  # until all nodes are there: a cold driver takes long to find the devices of one of them
+JOIN_S = 60.0  # until all nodes have joined: a cold driver takes long to find the devices of a node
 MOST_NODES = 4096
 _LEAST_SECRET = 16  # characters
 _GREETING = b"gpubench nodes 1"
 _RANK = struct.Struct(">I")
 _PROOF_BYTES = 32
 _HELLO_BYTES = len(_GREETING) + _RANK.size + NONCE_BYTES + _PROOF_BYTES
-_VISIT_S = 5.0  # for a visitor to say who it is
-_MOST_VISITORS = 64  # at once; of more, the oldest is dropped
+_VISIT_S = 5.0  # for a visitor to prove that it is a node
+_MOST_VISITORS = 64  # at once; one more, and the oldest is dropped
 _RETRY_S = 0.1
 _TICK_S = 0.2
 
@@ -50,38 +50,42 @@ class Membership:
 
     @classmethod
     def take(cls, environment: MutableMapping[str, str] = os.environ) -> Membership | None:
-        """Return the place that the environment names, None if it names none; workers do not inherit the secret.
+        """Return the place in a group that the environment names, or None if it names none.
 
-        Raises UsageError that says which variable is wrong.
+        The secret is removed from the environment, so that workers do not inherit it. Raises UsageError that names the
+        invalid variable.
         """
         size = size_of(environment)
         secret = environment.pop(SECRET, "")
         if size == 1:
             return None
         if path := environment.get(SECRET_FILE):
-            secret = _content(Path(path))
+            secret = _secret_in(Path(path))
         if len(secret) < _LEAST_SECRET:
             raise UsageError(f"the secret in {SECRET} or {SECRET_FILE} needs at least {_LEAST_SECRET} characters")
         host, _, port = environment.get(ADDRESS, "").rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
             raise UsageError(f"{ADDRESS} must be the HOST:PORT of node 0, and is {environment.get(ADDRESS, '')!r}")
-        rank = _whole(environment, RANK, 0, size - 1)
+        rank = _whole_number(environment, RANK, 0, size - 1)
         return cls(rank, size, host.strip("[]"), int(port), secret.encode())
 
 
 def size_of(environment: MutableMapping[str, str] = os.environ) -> int:
-    """Return the number of nodes of the group that this run is to join: 1 without a group."""
-    return _whole(environment, NODES, 1, MOST_NODES) if NODES in environment else 1
+    """Return the number of nodes of the group that this run is to join; 1 without a group.
+
+    Raises UsageError if it is invalid.
+    """
+    return _whole_number(environment, NODES, 1, MOST_NODES) if NODES in environment else 1
 
 
-def _whole(environment: MutableMapping[str, str], name: str, least: int, most: int) -> int:
+def _whole_number(environment: MutableMapping[str, str], name: str, least: int, most: int) -> int:
     text = environment.get(name, "")
     if not (text.isascii() and text.isdecimal() and len(text) < 9 and least <= int(text) <= most):
         raise UsageError(f"{name} must be a whole number from {least} to {most}, and is {text!r}")
     return int(text)
 
 
-def _content(path: Path) -> str:
+def _secret_in(path: Path) -> str:
     try:
         return path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -89,13 +93,13 @@ def _content(path: Path) -> str:
 
 
 def join(place: Membership, plan: bytes, patience_s: float = JOIN_S) -> dict[int, NodeChannel]:
-    """Return the connections of this node: of node 0 to each other node, of any other node to node 0.
+    """Return the connections of this node by node: from node 0 to every other node, from another node to node 0.
 
-    `plan` describes in a line what the node will measure. Raises UsageError where a node does not come within
-    `patience_s`, has another secret, or plans something else.
+    `plan` is a line that describes what the node will measure. Raises UsageError if a node does not join within
+    `patience_s` seconds, has another secret, or has another plan.
     """
     deadline = time.monotonic() + patience_s
-    channels = _welcome(place, deadline) if place.rank == 0 else {0: _visit(place, deadline)}
+    channels = _accept_nodes(place, deadline) if place.rank == 0 else {0: _connect(place, deadline)}
     try:
         _compare(channels, place, plan, deadline)
     except UsageError:
@@ -106,49 +110,54 @@ def join(place: Membership, plan: bytes, patience_s: float = JOIN_S) -> dict[int
 
 
 def _compare(channels: dict[int, NodeChannel], place: Membership, plan: bytes, deadline: float) -> None:
-    """Find out whether all nodes plan the same; node 0 compares, and tells all of the first difference."""
+    """Raise UsageError if the nodes have different plans. Node 0 compares, and reports the first difference to all."""
     if place.rank:
         channels[0].send(plan)
-        difference = _frame(channels[0], 0, deadline)
+        difference = _next_frame(channels[0], 0, deadline)
     else:
-        plans = {node: _frame(channel, node, deadline) for node, channel in channels.items()}
-        others = [node for node in sorted(plans) if plans[node] != plan]
+        plans = {node: _next_frame(channel, node, deadline) for node, channel in channels.items()}
+        differing_nodes = [node for node in sorted(plans) if plans[node] != plan]
         difference = b""
-        if others:
-            words = f"node {others[0]} plans {_shown(plans[others[0]])}, node 0 plans {_shown(plan)}"
-            difference = words.encode()
+        if differing_nodes:
+            message = (
+                f"node {differing_nodes[0]} plans {_excerpt(plans[differing_nodes[0]])}, node 0 plans {_excerpt(plan)}"
+            )
+            difference = message.encode()
         for channel in channels.values():
             channel.send(difference)
     if difference:
         advice = "start every node with the same version, arguments and kinds of devices"
-        raise UsageError(f"{_shown(difference)}; {advice}")
+        raise UsageError(f"{_excerpt(difference)}; {advice}")
 
 
-def _shown(text: bytes) -> str:
+def _excerpt(text: bytes) -> str:
     return text[:400].decode(errors="replace")
 
 
-def _frame(channel: NodeChannel, node: int, deadline: float) -> bytes:
+def _next_frame(channel: NodeChannel, node: int, deadline: float) -> bytes:
     while wait([channel.fileno()], max(0.0, deadline - time.monotonic())):
         try:
             for content in channel.arrived():
                 return content
         except (EOFError, OSError) as error:
             raise UsageError(f"node {node} left the group before the first case: {error or 'it ended'}") from error
-    raise UsageError(f"node {node} joined, and then said nothing")
+    raise UsageError(f"node {node} joined and then sent nothing; check its output")
 
 
 @dataclass(slots=True)
 class _Visitor:
-    """A connection that has not yet proved to be a node's."""
+    """A connection that has not yet proved that it comes from a node."""
 
     nonce: bytes
     deadline: float
     said: bytes = b""
 
 
-def _welcome(place: Membership, deadline: float) -> dict[int, NodeChannel]:
-    """Listen until all other nodes have come, on node 0."""
+def _accept_nodes(place: Membership, deadline: float) -> dict[int, NodeChannel]:
+    """Listen on node 0 until all other nodes have joined; return their channels.
+
+    Raises UsageError if some are missing.
+    """
     channels: dict[int, NodeChannel] = {}
     visitors: dict[socket.socket, _Visitor] = {}
     refused = 0
@@ -156,24 +165,24 @@ def _welcome(place: Membership, deadline: float) -> dict[int, NodeChannel]:
         while len(channels) < place.size - 1 and time.monotonic() < deadline:
             for ready in wait([listener, *visitors], _TICK_S):
                 if ready is listener:
-                    _greet(listener, visitors)
+                    _accept_visitor(listener, visitors)
                 elif isinstance(ready, socket.socket) and ready in visitors:
-                    refused += _is_refused(ready, visitors, place, channels)
-            _drop_late(visitors)
+                    refused += _hear_visitor(ready, visitors, place, channels)
+            _drop_slow(visitors)
         for connection in visitors:
             connection.close()
     if len(channels) < place.size - 1:
         for channel in channels.values():
             channel.close()
-        raise UsageError(_lacking(place, channels, refused))
+        raise UsageError(_missing_nodes(place, channels, refused))
     return channels
 
 
-def _lacking(place: Membership, channels: dict[int, NodeChannel], refused: int) -> str:
+def _missing_nodes(place: Membership, channels: dict[int, NodeChannel], refused: int) -> str:
     missing = [node for node in range(1, place.size) if node not in channels]
-    words = f"{'nodes' if missing[1:] else 'node'} {', '.join(map(str, missing[:8]))}{', …' if missing[8:] else ''}"
+    nodes = f"{'nodes' if missing[1:] else 'node'} {', '.join(map(str, missing[:8]))}{', …' if missing[8:] else ''}"
     strangers = f"; {refused} visitors did not prove that they have the secret" if refused else ""
-    return f"{words} did not join at {place.host}:{place.port} in time{strangers}"
+    return f"{nodes} did not join at {place.host}:{place.port} in time{strangers}"
 
 
 def _listener(place: Membership) -> socket.socket:
@@ -184,7 +193,7 @@ def _listener(place: Membership) -> socket.socket:
         raise UsageError(f"node 0 cannot listen at {place.host}:{place.port}: {error}") from error
 
 
-def _greet(listener: socket.socket, visitors: dict[socket.socket, _Visitor]) -> None:
+def _accept_visitor(listener: socket.socket, visitors: dict[socket.socket, _Visitor]) -> None:
     try:
         connection, _ = listener.accept()
         connection.setblocking(False)
@@ -199,32 +208,32 @@ def _greet(listener: socket.socket, visitors: dict[socket.socket, _Visitor]) -> 
         del visitors[oldest]
 
 
-def _is_refused(
+def _hear_visitor(
     connection: socket.socket,
     visitors: dict[socket.socket, _Visitor],
     place: Membership,
     channels: dict[int, NodeChannel],
 ) -> bool:
-    """Hear what a visitor says, which may make it a member; return whether it is sent away."""
-    visitor, found = visitors[connection], None
+    """Read from a visitor, which may make it a member; return whether it is refused."""
+    visitor, member = visitors[connection], None
     with contextlib.suppress(OSError):  # it may leave at any moment
         chunk = connection.recv(_HELLO_BYTES - len(visitor.said))
         visitor.said += chunk
         if chunk and visitor.said.startswith(_GREETING[: len(visitor.said)]):
             if len(visitor.said) < _HELLO_BYTES:
                 return False
-            found = _member(connection, visitor, place, channels)
+            member = _member(connection, visitor, place, channels)
     del visitors[connection]
-    if found is None:
+    if member is None:
         connection.close()
         return True
-    channels[found[0]] = found[1]
+    channels[member[0]] = member[1]
     return False
 
 
-def _drop_late(visitors: dict[socket.socket, _Visitor]) -> None:
+def _drop_slow(visitors: dict[socket.socket, _Visitor]) -> None:
     now = time.monotonic()
-    for connection in [each for each, visitor in visitors.items() if visitor.deadline < now]:
+    for connection in [late_connection for late_connection, visitor in visitors.items() if visitor.deadline < now]:
         connection.close()
         del visitors[connection]
 
@@ -232,7 +241,7 @@ def _drop_late(visitors: dict[socket.socket, _Visitor]) -> None:
 def _member(
     connection: socket.socket, visitor: _Visitor, place: Membership, members: dict[int, NodeChannel]
 ) -> tuple[int, NodeChannel] | None:
-    """Return a visitor's number and its channel, None if it has another secret or a number that is not free."""
+    """Return a visitor's node number and channel; None if it has another secret or its number is not free."""
     said = visitor.said[len(_GREETING) :]
     rank, nonce, proved = said[: _RANK.size], said[_RANK.size : -_PROOF_BYTES], said[-_PROOF_BYTES:]
     facts = (rank, visitor.nonce, nonce)
@@ -246,8 +255,11 @@ def _member(
     return node, NodeChannel(connection, proof(place.secret, b"key", *facts), is_hub=True)
 
 
-def _visit(place: Membership, deadline: float) -> NodeChannel:
-    """Connect to node 0 as soon as it listens, and prove that this node has the secret."""
+def _connect(place: Membership, deadline: float) -> NodeChannel:
+    """Connect to node 0 as soon as it listens, and prove that this node has the secret.
+
+    Raises UsageError if that fails.
+    """
     where = f"node 0 at {place.host}:{place.port}"
     while True:
         left_s = deadline - time.monotonic()
@@ -259,30 +271,30 @@ def _visit(place: Membership, deadline: float) -> NodeChannel:
                 raise UsageError(f"{where} does not answer: {error}") from error
             time.sleep(_RETRY_S)
     try:
-        return _introduced(connection, place, max(left_s, _RETRY_S))
+        return _joined(connection, place, max(left_s, _RETRY_S))
     except OSError as error:
         connection.close()
         raise UsageError(f"{where} refused this node: {error}") from error
 
 
-def _introduced(connection: socket.socket, place: Membership, patience_s: float) -> NodeChannel:
+def _joined(connection: socket.socket, place: Membership, patience_s: float) -> NodeChannel:
     connection.settimeout(patience_s)
-    greeting = _exactly(connection, len(_GREETING) + NONCE_BYTES)
+    greeting = _receive(connection, len(_GREETING) + NONCE_BYTES)
     if not greeting.startswith(_GREETING):
-        raise ConnectionError("what answers there is no gpubench of this version")
+        raise ConnectionError("it is no run of this version of gpubench; start the same version on every node")
     rank, nonce = _RANK.pack(place.rank), secrets.token_bytes(NONCE_BYTES)
     facts = (rank, greeting[len(_GREETING) :], nonce)
     connection.sendall(_GREETING + rank + nonce + proof(place.secret, b"join", *facts))
-    if not compare_digest(_exactly(connection, _PROOF_BYTES), proof(place.secret, b"welcome", *facts)):
+    if not compare_digest(_receive(connection, _PROOF_BYTES), proof(place.secret, b"welcome", *facts)):
         raise ConnectionError("it has another secret")
     return NodeChannel(connection, proof(place.secret, b"key", *facts), is_hub=False)
 
 
-def _exactly(connection: socket.socket, count: int) -> bytes:
-    found = b""
-    while len(found) < count:
-        chunk = connection.recv(count - len(found))
+def _receive(connection: socket.socket, count: int) -> bytes:
+    received = b""
+    while len(received) < count:
+        chunk = connection.recv(count - len(received))
         if not chunk:
             raise ConnectionAbortedError("it has another secret, or a node of this number already")
-        found += chunk
-    return found
+        received += chunk
+    return received

@@ -1,7 +1,7 @@
-"""The process between gpubench and each of its children: it ends with everything that the child ever started.
+"""The process between gpubench and each of its children: it ends together with all that the child ever started.
 
-A process that forks twice or starts a session of its own leaves its parent's tree, so that killing a process group
-misses it. Linux hands such an orphan to the nearest ancestor that is a child subreaper (prctl(2)); the keeper is one.
+A process that forks twice or starts its own session leaves its parent's tree, so that killing a process group misses
+it. Linux hands such an orphan to the nearest ancestor that is a child subreaper (prctl(2)); the keeper is one.
 """
 
 from __future__ import annotations
@@ -14,26 +14,27 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
-RUNNER = "GPUBENCH_RUNNER"  # in the environment of a child: the number of the gpubench process that started it
-CHILD = "GPUBENCH_CHILD"  # and letters drawn by chance, which all that the child starts inherits
+RUNNER = "GPUBENCH_RUNNER"  # in the environment of a child: the id of the gpubench process that started it
+CHILD = "GPUBENCH_CHILD"  # and a random mark, which every process that the child starts inherits
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36  # linux/prctl.h
-_GRACE_S = 2.0  # for processes that were killed; one that a driver holds is left behind
+_GRACE_S = 2.0  # for killed processes to end; a process that a driver holds is left behind
 _TICK_S = 0.002
 _ENDED = (b"Z", b"X")  # states in /proc: a process that was not waited for, and one that is being removed
 _HEARD = {signal.SIGCHLD, signal.SIGTERM}
 
 
 def keep(descriptor: int) -> None:
-    """Fork: return in the child, and keep it in the parent, which closes its copy of the descriptor and never returns.
+    """Fork: return in the child; in the parent supervise the child and never return.
 
-    Start this before any thread. The keeper ends everything below it when the child ends, on SIGTERM, and when the
-    thread that started the keeper ends, even by SIGKILL. It then ends as the child ended.
+    The parent closes its copy of the descriptor. Call this before any thread starts. The keeper ends everything below
+    it when the child ends, on SIGTERM, and when the thread that started the keeper ends, even by SIGKILL. It then ends
+    with the same status as the child.
     """
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
     _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     keeper = os.getpid()
-    if os.getppid() != int(os.environ[RUNNER]):  # it ended before the kernel was asked to tell of it
+    if os.getppid() != int(os.environ[RUNNER]):  # the runner ended before the kernel was asked to signal its end
         os._exit(1)
     child = os.fork()
     if child:
@@ -46,7 +47,7 @@ def keep(descriptor: int) -> None:
 
 
 def _keep(child: int, descriptor: int) -> None:
-    """Wait for the child or for SIGTERM, end what is left, and end in the same way as the child."""
+    """Wait for the child or for SIGTERM, end the remaining processes, and end with the same status as the child."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for copied in (descriptor, 1, 2):  # the pipes end with the child, not with its keeper
         os.dup2(nowhere, copied)
@@ -54,23 +55,24 @@ def _keep(child: int, descriptor: int) -> None:
     while status is None and signal.sigwait(_HEARD) == signal.SIGCHLD:
         status = _reaped(child)
     end_descendants(os.getpid())
-    _end_like(status)
+    _end_with(status)
 
 
 def _reaped(child: int) -> int | None:
-    """Reap every process that has ended; return the status of the child if it is among them."""
-    found: int | None = None
+    """Reap every process that has ended; return the child's wait status if it is among them, else None."""
+    child_status: int | None = None
     with contextlib.suppress(ChildProcessError):
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 break
             if pid == child:
-                found = status
-    return found
+                child_status = status
+    return child_status
 
 
-def _end_like(status: int | None) -> None:
+def _end_with(status: int | None) -> None:
+    """End this process with the child's wait status; by SIGKILL if there is none."""
     if status is not None and os.WIFEXITED(status):
         os._exit(os.WEXITSTATUS(status))
     number = signal.SIGKILL if status is None else signal.Signals(os.WTERMSIG(status))
@@ -83,14 +85,14 @@ def _end_like(status: int | None) -> None:
 
 
 def end_descendants(root: int) -> None:
-    """Kill every process below `root` and reap those that are this process's own; a few seconds at the most."""
+    """Kill every process below `root` and reap this process's own children, for at most two seconds."""
     is_own = root == os.getpid()
     deadline = time.monotonic() + _GRACE_S
     while time.monotonic() < deadline:
         alive = descendants(root)
         if is_own:
             _reaped(0)
-            alive |= _children()  # asked last: a process that forks and ends again and again is killed at once
+            alive |= _children()  # read last, so that a process that keeps forking is killed at once
         if not alive and not (is_own and has_children()):
             return
         for pid in alive:
@@ -103,18 +105,18 @@ def end_marked(mark: str) -> None:
     """Kill every process whose environment has this mark: those of a child whose keeper was killed before it."""
     wanted = f"{CHILD}={mark}".encode()
     deadline = time.monotonic() + _GRACE_S
-    found = True
-    while found and time.monotonic() < deadline:
-        found = False
+    is_any_left = True
+    while is_any_left and time.monotonic() < deadline:
+        is_any_left = False
         for entry in filter(str.isdecimal, os.listdir("/proc")):  # noqa: PTH208 - names are enough
             with contextlib.suppress(OSError):
                 if wanted in Path("/proc", entry, "environ").read_bytes().split(b"\0"):
                     os.kill(int(entry), signal.SIGKILL)
-                    found = True
+                    is_any_left = True
 
 
 def has_children() -> bool:
-    """Return whether this process has a child that runs or was not waited for; asks the kernel alone, in 1 µs."""
+    """Return whether this process has a child that runs or was not reaped; this takes one system call, 1 µs."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -122,19 +124,19 @@ def has_children() -> bool:
     return True
 
 
-def has_descendants(known: Collection[int]) -> bool:
-    """Return whether a process runs below this one that is not `known`."""
+def has_descendants(expected: Collection[int]) -> bool:
+    """Return whether a process runs below this one that is not among the `expected` process ids."""
     if not has_children():
         return False
-    children = _children().difference(known)
+    children = _children().difference(expected)
     if any(map(_is_running, children)):
         return True
-    new = _children().difference(known, children)  # of a process that forked and ended meanwhile
-    return bool(new) or bool(descendants(os.getpid()).difference(known))
+    new = _children().difference(expected, children)  # of a process that forked and ended meanwhile
+    return bool(new) or bool(descendants(os.getpid()).difference(expected))
 
 
 def _is_running(pid: int) -> bool:
-    """Return whether a child has not ended; of one that is not there any more, because it may have left others."""
+    """Return whether a child has not ended; True also if it is gone, because it may have left descendants."""
     try:
         return _state_and_parent(pid)[0] not in _ENDED
     except OSError:
@@ -142,12 +144,12 @@ def _is_running(pid: int) -> bool:
 
 
 def _children() -> set[int]:
-    """Return the numbers of this process's children; none where the kernel lists none (CONFIG_PROC_CHILDREN)."""
-    found: set[int] = set()
+    """Return the ids of this process's children; empty where the kernel lists none (CONFIG_PROC_CHILDREN)."""
+    pids: set[int] = set()
     for file in Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(OSError):
-            found.update(map(int, file.read_bytes().split()))
-    return found
+            pids.update(map(int, file.read_bytes().split()))
+    return pids
 
 
 def _state_and_parent(pid: int | str) -> tuple[bytes, int]:
@@ -157,7 +159,7 @@ def _state_and_parent(pid: int | str) -> tuple[bytes, int]:
 
 
 def descendants(root: int) -> set[int]:
-    """Return the numbers of the processes below `root` that have not ended."""
+    """Return the ids of the processes below `root` that have not ended."""
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):  # noqa: PTH208 - names are enough
         if entry.isdecimal():
@@ -165,13 +167,13 @@ def descendants(root: int) -> set[int]:
                 state, parent = _state_and_parent(entry)
                 if state not in _ENDED:
                     children.setdefault(parent, []).append(int(entry))
-    found: set[int] = set()
+    pids: set[int] = set()
     waiting = [root]
     while waiting:
         below = children.get(waiting.pop(), [])
-        found.update(below)
+        pids.update(below)
         waiting += below
-    return found
+    return pids
 
 
 def _prctl(option: int, value: int) -> None:

@@ -1,9 +1,9 @@
-"""Frames between the runners of two nodes over TCP: limited in length, and each proved to be the peer's.
+"""Frames between the runners of two nodes over TCP: limited in length, and each proved to come from the peer.
 
 A frame is its length, its content, and an HMAC-SHA256 over the direction, the frame's number, its length and its
-content. The key of a connection follows from the secret of the launcher and from a random number of either side, so
-that a frame of another connection, of the other direction or of an earlier moment is refused. The content is not
-encrypted: it holds decisions of the measurement and addresses, no secret.
+content. The key of a connection is derived from the launcher's secret and a random number of each side, so that a frame
+of another connection, of the other direction, or replayed is refused. The content is not encrypted: it holds decisions
+of the measurement and addresses, and no secret.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ MAC_BYTES = hashlib.sha256().digest_size
 _LENGTH = struct.Struct(">I")
 _NUMBER = struct.Struct(">Q")
 _READ_BYTES = 2**18
-_SEND_S = 5.0  # for a peer that does not read
+_SEND_S = 5.0  # how long to wait for a peer that does not read
 
 
 class BadFrame(OSError):  # noqa: N818 - the frame is bad
-    """Bytes that are no frame of the peer: too long, damaged, replayed, or of somebody without the secret."""
+    """The bytes are no frame of the peer: too long, damaged, replayed, or from a sender without the secret."""
 
 
 def proof(secret: bytes, *parts: bytes) -> bytes:
-    """Return the HMAC-SHA256 of parts; the length of each part goes before it, so that no two lists look the same."""
+    """Return the HMAC-SHA256 of the parts; each part follows its length, so that no two lists give the same input."""
     mac = hmac.new(secret, digestmod=hashlib.sha256)
     for part in parts:
         mac.update(_LENGTH.pack(len(part)) + part)
@@ -40,7 +40,7 @@ def proof(secret: bytes, *parts: bytes) -> bytes:
 
 
 class NodeChannel:
-    """One end of a connection to another node; `key` belongs to this connection alone."""
+    """One end of a connection to another node; `key` belongs to this connection only."""
 
     def __init__(self, connection: socket.socket, key: bytes, *, is_hub: bool) -> None:
         connection.settimeout(_SEND_S)
@@ -54,17 +54,17 @@ class NodeChannel:
         self.heard_at = time.monotonic()
 
     def fileno(self) -> int:
-        """Return the descriptor, to wait for."""
+        """Return the file descriptor to wait for."""
         return self._socket.fileno()
 
     @property
     def host(self) -> str:
-        """The address of this node by which the peer reaches it."""
-        found: str = self._socket.getsockname()[0]
-        return found
+        """Return the address of this node by which the peer reaches it."""
+        address: str = self._socket.getsockname()[0]
+        return address
 
     def send(self, content: bytes) -> None:
-        """Send a frame; if the peer has gone, or does not read for some seconds, `arrived` raises EOFError next."""
+        """Send a frame; if the peer has ended or does not read for 5 s, the next `arrived` raises EOFError."""
         with self._lock:
             mac = self._mac(self._outgoing, self._sent, content)
             self._sent += 1
@@ -75,7 +75,10 @@ class NodeChannel:
                     self._socket.shutdown(socket.SHUT_RDWR)
 
     def arrived(self) -> Iterator[bytes]:
-        """Read what is there, and yield the content of each whole frame; EOFError at the end, BadFrame as it says."""
+        """Read what has arrived, and yield the content of each whole frame.
+
+        Raises EOFError at the end of the connection and BadFrame if a frame is not the peer's next one.
+        """
         ended = False
         while not ended and wait([self._socket], 0.0):
             try:
@@ -99,7 +102,7 @@ class NodeChannel:
             content, mac = bytes(self._buffer[_LENGTH.size : end]), bytes(self._buffer[end : end + MAC_BYTES])
             del self._buffer[: end + MAC_BYTES]
             if not hmac.compare_digest(mac, self._mac(self._incoming, self._received, content)):
-                raise BadFrame("a frame that the other node did not send now")
+                raise BadFrame("a frame that is not the other node's next one")
             self._received += 1
             self.heard_at = time.monotonic()
             yield content

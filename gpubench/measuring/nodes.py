@@ -1,8 +1,8 @@
-"""The ranks of one case on several nodes: their runners meet in rounds, over the connections of a group.
+"""The ranks of one case on several nodes: their runners exchange values in rounds, over the group's connections.
 
-A node gives what its ranks offer once each of them has offered a value or ended. Node 0 puts together what all nodes
-gave, and sends this union to each, so that all ranks see the same offers and the same ends in the same round. A node
-that is gone counts as ranks that crashed.
+A node contributes its ranks' offers to a round once each of them has offered a value or ended. Node 0 merges the
+contributions of all nodes and sends the union to each of them, so that all ranks see the same offers and the same ends
+in the same round. The ranks of a node that is gone count as crashed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gpubench.measuring.worker import Part
 from gpubench.model import STRICT
 
 SILENT_S = 4.0  # after which a node counts as gone: its beat comes each second
-EXCHANGE_S = 900.0  # for all nodes to come to a round: their cases take the same time but for slow ones
+EXCHANGE_S = 900.0  # for all nodes to contribute to a round: only slow nodes take much longer than others
 _BEAT_S = 1.0
 _MOST_RANKS = 2**13
 _BEAT = b""
@@ -31,7 +31,7 @@ _BEAT = b""
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What a node gives to a round of a case, or the union of what all gave: offers and ends by rank."""
+    """A node's contribution to a round of a case, or the union of all contributions: offers and ends by rank."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -45,11 +45,11 @@ class Round:
 
     @property
     def moment(self) -> tuple[int, int]:
-        """The place of the round in the order of all rounds."""
+        """Return the place of the round in the order of all rounds: case, then number."""
         return self.case, self.number
 
     def is_within(self, ranks: range) -> bool:
-        """Return whether it speaks of these ranks alone."""
+        """Return whether every rank of the contribution is among `ranks`."""
         return all(rank in ranks for rank, _ in (*self.offers, *self.ended))
 
 
@@ -57,9 +57,9 @@ _ROUND = pydantic.TypeAdapter(Round)
 
 
 class NodeGroup:
-    """The connections of this node to the others; a thread tells them each second that it lives.
+    """The connections of this node to the others; a thread sends each of them a sign of life every second.
 
-    `size` is the number of nodes, `rank` this node's number.
+    `size` is the number of nodes and `rank` is this node's number.
     """
 
     def __init__(self, rank: int, size: int, channels: Mapping[int, NodeChannel], silent_s: float = SILENT_S) -> None:
@@ -80,7 +80,7 @@ class NodeGroup:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave the group: the others read the end of their connections."""
+        """Leave the group: the other nodes read the end of their connections."""
         self._stop.set()
         self._beats.join()
         for channel in self._channels.values():
@@ -88,44 +88,46 @@ class NodeGroup:
 
     @property
     def descriptors(self) -> list[int]:
-        """The descriptors to wait for."""
+        """Return the file descriptors to wait for."""
         return [channel.fileno() for channel in self._channels.values()]
 
     def begin(self, ranks_per_node: int) -> SpreadCase:
-        """Begin a case of so many ranks on each node; every node of the group begins the same case."""
+        """Begin a case with `ranks_per_node` ranks on each node; every node of the group begins the same case."""
         self._cases += 1
         now = time.monotonic()
         for channel in self._channels.values():  # nobody has listened between two cases
             channel.heard_at = max(channel.heard_at, now)
         return SpreadCase(self, self._cases, ranks_per_node)
 
-    def give(self, given: Round) -> None:
-        """Give this node's share of a round."""
-        self._given[self.rank] = given
+    def give(self, share: Round) -> None:
+        """Contribute this node's share to a round."""
+        self._given[self.rank] = share
         if self.rank and 0 not in self.gone:
-            self._channels[0].send(encoded(given))
+            self._channels[0].send(encoded(share))
 
     def union(self, own: Round, ends: Mapping[int, Part], ranks_per_node: int) -> Round | None:
-        """Return the union of the round that this node gave `own` to, None until it is there.
+        """Return the union of the round to which this node contributed `own`; None until it is complete.
 
-        `ends` are those of the ranks on nodes that are gone.
+        `ends` holds the ends of the ranks on nodes that are gone.
         """
         if self.rank and 0 not in self.gone:
-            found, self._union = self._union, None
-            if found is not None and found.moment != own.moment:
+            received, self._union = self._union, None
+            if received is not None and received.moment != own.moment:
                 self._lose(0, "sent an answer to another round")
                 return None
-            return found
-        given = {
-            node: each for node, each in self._given.items() if node not in self.gone and each.moment == own.moment
+            return received
+        contributions = {
+            node: contribution
+            for node, contribution in self._given.items()
+            if node not in self.gone and contribution.moment == own.moment
         }
-        if len(given) < self.size - len(self.gone):
+        if len(contributions) < self.size - len(self.gone):
             return None
-        for node, share in given.items():
+        for node, share in contributions.items():
             if not share.is_within(range(node * ranks_per_node, (node + 1) * ranks_per_node)):
                 self._lose(node, "spoke for ranks of another node")
                 return None
-        shares = [given[node] for node in sorted(given)]
+        shares = [contributions[node] for node in sorted(contributions)]
         union = replace(
             own,
             offers=tuple(offer for share in shares for offer in share.offers),
@@ -136,7 +138,7 @@ class NodeGroup:
         return union
 
     def listen(self) -> None:
-        """Read what has arrived, and find out who is gone."""
+        """Read what has arrived, and find out which nodes are gone."""
         for node, channel in list(self._channels.items()):
             try:
                 for content in channel.arrived():
@@ -148,27 +150,27 @@ class NodeGroup:
                 self._lose(node, f"sent {error}")
             else:
                 if time.monotonic() - channel.heard_at > self._silent_s:
-                    self._lose(node, f"was not heard of for {self._silent_s:g} s")
+                    self._lose(node, f"sent nothing for {self._silent_s:g} s")
 
     def _take(self, node: int, content: bytes) -> None:
-        given = _decoded(content)
+        share = _decoded(content)
         if self.rank:
-            self._union = given
-        elif given.moment in self._due(node):
-            self._given[node] = given
+            self._union = share
+        elif share.moment in self._due(node):
+            self._given[node] = share
         else:
             raise BadFrame("a share of another round")
 
     def _due(self, node: int) -> list[tuple[int, int]]:
-        """Return the moments of the rounds that a node may give to now: the next of its case, or of the next case."""
+        """Return the rounds to which a node may contribute now: its case's next one, or the next case's first."""
         before = self._given.get(node)
         return [(1, 0)] if before is None else [(before.case, before.number + 1), (before.case + 1, 0)]
 
     def give_up(self, own: Round) -> None:
-        """Go on without the nodes that have not come to a round in `EXCHANGE_S`."""
+        """Continue without the nodes that have not contributed to a round within `EXCHANGE_S` seconds."""
         late = [node for node in self._channels if self.rank or self._given.get(node, own).moment != own.moment]
         for node in late:
-            self._lose(node, f"did not come to an exchange within {EXCHANGE_S:g} s")
+            self._lose(node, f"did not take part in an exchange within {EXCHANGE_S:g} s")
 
     def _lose(self, node: int, reason: str) -> None:
         channel = self._channels.pop(node, None)
@@ -177,9 +179,9 @@ class NodeGroup:
         self.gone[node] = f"node {node} {reason}"
         if self.rank:  # node 0 connects all: without it the others cannot be reached
             self.gone |= {
-                other: f"node {other} cannot be reached without node 0"
-                for other in range(self.size)
-                if other not in (self.rank, *self.gone)
+                unreachable: f"node {unreachable} cannot be reached without node 0"
+                for unreachable in range(self.size)
+                if unreachable not in (self.rank, *self.gone)
             }
 
     def _beat(self) -> None:
@@ -203,13 +205,14 @@ class SpreadCase:
 
     @property
     def is_over(self) -> bool:
-        """Whether every rank of every node has ended."""
+        """Return whether every rank of every node has ended."""
         return len(self.ends) == self.world
 
     def give(self, offers: Mapping[int, bytes], parts: Mapping[int, Part]) -> None:
-        """Give what this node's ranks offer, and the ends that are new, unless that is done; ranks count from 0 here.
+        """Contribute the offers of this node's ranks and their new ends to the round, unless that is done.
 
-        Another node learns how a rank ended, and none of its figures.
+        The ranks in `offers` and `parts` count from 0 on this node. Another node learns how a rank ended, and no
+        figures.
         """
         if self._is_given:
             return
@@ -219,27 +222,27 @@ class SpreadCase:
             self._share.case,
             self._share.number + 1,
             tuple((self.first + rank, offer.decode()) for rank, offer in offers.items()),
-            tuple((rank, _outcome(part)) for rank, part in ended.items()),
+            tuple((rank, _without_figures(part)) for rank, part in ended.items()),
         )
         self._group.give(self._share)
 
     def union(self) -> tuple[dict[int, bytes], dict[int, Part]] | None:
-        """Return the offers of all ranks and the ends that are new, None until all nodes have given theirs."""
+        """Return the offers of all ranks and the new ends; None until all nodes have contributed."""
         self._group.listen()
         if not self._is_given:
             return None
         if time.monotonic() - self._given_at > EXCHANGE_S:
             self._group.give_up(self._share)
-        found = self._group.union(self._share, self._lost(), self._per_node)
-        if found is None:
+        merged_round = self._group.union(self._share, self._lost_ranks(), self._per_node)
+        if merged_round is None:
             return None
         self._is_given = False
-        new = {rank: part for rank, part in found.ended if rank not in self.ends}
+        new = {rank: part for rank, part in merged_round.ended if rank not in self.ends}
         self.ends |= new
-        return {rank: offer.encode() for rank, offer in found.offers}, new
+        return {rank: offer.encode() for rank, offer in merged_round.offers}, new
 
-    def _lost(self) -> dict[int, Part]:
-        """Return the ends of the ranks on nodes that are gone, as far as no node was told of them."""
+    def _lost_ranks(self) -> dict[int, Part]:
+        """Return the ends of the ranks on nodes that are gone, unless the nodes were already told of them."""
         return {
             rank: Part("failed", "crash", f"rank {rank}: {reason}")
             for node, reason in self._group.gone.items()
@@ -248,7 +251,7 @@ class SpreadCase:
         }
 
 
-def _outcome(part: Part) -> Part:
+def _without_figures(part: Part) -> Part:
     return Part(part.status, part.cause, part.reason, informed=part.informed)
 
 

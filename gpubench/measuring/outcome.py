@@ -9,12 +9,15 @@ from gpubench.measuring.plan import Job
 from gpubench.measuring.worker import Part
 from gpubench.model import Result, Series, Status
 
-# A worse status stands before a better one; the cause "peer" is the echo of another rank's end and stands last.
+# The worst status decides; a part with the cause "peer" only repeats another rank's end, so it decides last.
 _SEVERITY: dict[Status, int] = {"failed": 3, "invalid": 2, "skipped": 1, "ok": 0}
 
 
 def merged(job: Job, parts: Sequence[Part], started_at: float, elapsed_s: float) -> Result:
-    """Return the result: the worst outcome of any rank, the series of all, and the notes of a rank that timed."""
+    """Return the result of a job: the worst outcome of any rank, the series of all, and the notes of a rank that timed.
+
+    `started_at` is the run's start in monotonic seconds, to which the result's window is relative.
+    """
     counted = _counted(parts)
     causes = [part for part in counted if part.status != "ok" and part.cause != "peer"]
     worst = max(causes or counted, key=lambda part: _SEVERITY[part.status])
@@ -49,5 +52,5 @@ def _counted(parts: Sequence[Part]) -> list[Part]:
     """
     crashed = {rank for rank, part in enumerate(parts) if part.cause == "crash"}
     survivors = [part for rank, part in enumerate(parts) if rank not in crashed]
-    borne = bool(survivors) and all(part.status == "ok" and crashed <= set(part.informed) for part in survivors)
-    return survivors if borne else list(parts)
+    handled = bool(survivors) and all(part.status == "ok" and crashed <= set(part.informed) for part in survivors)
+    return survivors if handled else list(parts)

@@ -20,7 +20,7 @@ _BYTES, _TUPLE = "bytes", "tuple"
 
 
 def encode(value: object) -> bytes:
-    """Return a value as JSON; raises SuiteError where it is no plain data or takes more than `MOST_BYTES`."""
+    """Return a value as JSON. Raises SuiteError if it is no plain data or takes more than `MOST_BYTES` bytes."""
     try:
         content = json.dumps(_tagged(value), separators=(",", ":")).encode("ascii")
     except RecursionError:
@@ -41,9 +41,9 @@ def _tagged(value: object) -> Any:
         case bytes():
             return {_BYTES: base64.b64encode(value).decode("ascii")}
         case list():
-            return [_tagged(each) for each in value]
+            return [_tagged(item) for item in value]
         case tuple():
-            return {_TUPLE: [_tagged(each) for each in value]}
+            return {_TUPLE: [_tagged(item) for item in value]}
     raise SuiteError(
         f"ranks of different nodes cannot exchange a {type(value).__name__}; exchange None, booleans, numbers, texts, "
         "bytes and lists or tuples of these"
@@ -51,7 +51,7 @@ def _tagged(value: object) -> Any:
 
 
 def decode(content: bytes) -> Any:
-    """Return the value that `encode` was given; raises ValueError where these bytes are no such value."""
+    """Return the value that `encode` was given. Raises ValueError if these bytes hold no such value."""
     try:
         return _untagged(json.loads(content))
     except (RecursionError, binascii.Error, UnicodeDecodeError, json.JSONDecodeError) as error:
@@ -63,9 +63,9 @@ def _untagged(value: Any) -> Any:
         case {"bytes": str(text), **rest} if not rest:
             return base64.b64decode(text, validate=True)
         case {"tuple": list(items), **rest} if not rest:
-            return tuple(_untagged(each) for each in items)
+            return tuple(_untagged(item) for item in items)
         case dict():
             raise ValueError("bytes from another node that are no plain data: an object")
         case list():
-            return [_untagged(each) for each in value]
+            return [_untagged(item) for item in value]
     return value

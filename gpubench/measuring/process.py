@@ -17,16 +17,16 @@ from gpubench.measuring import keeper
 from gpubench.measuring.channel import ToChild, ToParent
 
 M = TypeVar("M")
-_TAIL = 8192  # bytes of a child's output that are kept for its obituary
-_CHUNK_BYTES, _CHUNKS = 65536, 16  # of output that is read at once: an endless one holds nobody up
-_GRACE_S = 3.0  # its keeper needs a moment longer than a second for a process that a driver lets go slowly
+_TAIL = 8192  # bytes of a child's output that are kept to explain its end
+_CHUNK_BYTES, _CHUNKS = 65536, 16  # of output that is read at once: endless output must not delay the parent
+_GRACE_S = 3.0  # the keeper needs over a second for a process that a driver releases slowly
 
 
 class Child(Generic[M]):
-    """A Python that runs `main` of a module under a keeper; killing it ends everything that it ever started.
+    """A Python process that runs `main` of a module under a keeper; killing it ends everything that it ever started.
 
-    `classes` are those of its messages. Start it from the main thread: the kernel ends a child when the thread that
-    started it ends.
+    `classes` are the classes of its messages. Start it from the main thread: the kernel ends a child when the thread
+    that started it ends.
     """
 
     def __init__(self, module: str, classes: tuple[type[M], ...], environment: Mapping[str, str] | None = None) -> None:
@@ -52,20 +52,20 @@ class Child(Generic[M]):
         os.close(writing)
 
     def drain(self) -> None:
-        """Read what the child has printed, so that a full pipe never holds it up; close it at its end."""
+        """Read what the child has printed, so that a full pipe never blocks it; close the pipe at its end."""
         with contextlib.suppress(BlockingIOError):
             for _ in range(_CHUNKS):
                 if self.output < 0:
                     return
                 chunk = os.read(self.output, _CHUNK_BYTES)
                 self._tail = (self._tail + chunk)[-_TAIL:]
-                if not chunk:  # closed, which is not yet the end of the process: it may have silenced itself
+                if not chunk:  # closed, which is not the end of the process: it may have closed its own output
                     os.close(self.output)
                     self.output = -1
 
     @property
     def last_words(self) -> str:
-        """The last line that the child printed, or nothing; of a crash that faulthandler saw, where it was."""
+        """Return the last line that the child printed, or an empty text; after a crash, its place in the code."""
         self.drain()
         lines = self._tail.decode(errors="replace").strip().splitlines()
         crashed = itertools.dropwhile(lambda line: not line.startswith("Current thread"), lines)
@@ -73,7 +73,10 @@ class Child(Generic[M]):
         return (place or (lines[-1] if lines else "")).strip()
 
     def obituary(self) -> str:
-        """How the child ended: `killed by SIGKILL`, `exit status 3`; and its last line. One that lives on is ended."""
+        """Return how the child ended (`killed by SIGKILL`, `exit status 3`) and its last line.
+
+        A child that still runs after a few seconds is ended.
+        """
         lives_on = not self._ends_within(_GRACE_S)
         if lives_on:
             self._end()
@@ -86,7 +89,7 @@ class Child(Generic[M]):
         return f"{how}; last line: {self.last_words}" if self.last_words else how
 
     def kill(self) -> None:
-        """End the child and all that it started now, and reap it."""
+        """End the child and everything that it started, and reap it."""
         self._end()
         self.channel.close()
         self.drain()
@@ -95,13 +98,13 @@ class Child(Generic[M]):
             self.output = -1
 
     def stop(self) -> None:
-        """Ask the child to end by closing the channel; kill what does not."""
+        """Ask the child to end by closing the channel, and kill it if it does not."""
         self.channel.close()
         self._ends_within(_GRACE_S)
         self.kill()
 
     def _end(self) -> None:
-        """Ask the keeper to end what is below it; where it does not answer or was killed, do it from here."""
+        """Ask the keeper to end all processes below it; if it was killed or does not react, end them from here."""
         if self.process.poll() is None:
             self.process.terminate()
         elif self.process.returncode == -signal.SIGKILL:
@@ -111,7 +114,7 @@ class Child(Generic[M]):
             return
         keeper.end_descendants(self.process.pid)
         self.process.kill()
-        self._ends_within(_GRACE_S)  # a driver may hold it for ever: it is left behind then
+        self._ends_within(_GRACE_S)  # if a driver holds it for ever, it is left behind
 
     def _ends_within(self, seconds: float) -> bool:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -120,7 +123,7 @@ class Child(Generic[M]):
 
 
 def to_parent(argument: str) -> ToParent:
-    """In a child: the channel to the parent; programs that the child starts do not inherit it."""
+    """Return the child's channel to its parent; programs that the child starts do not inherit it."""
     descriptor = int(argument)
     os.set_inheritable(descriptor, False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""How far a run is: events for whoever watches it, and how long the rest will take."""
+"""Report how far a run is: events for an observer, and an estimate of the remaining time."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from gpubench.measuring.plan import Job, Plan, lack
 from gpubench.model import Result
 
-_PLANNED_WEIGHT = 3  # jobs of a suite whose times count as much as what was planned
+_PLANNED_WEIGHT = 3  # the planned time of a suite's job counts as much as this number of measured ones
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """An event: a job starts (`result` None) or has become a result.
+    """An event: a job starts (`result` is None), or has ended with a result.
 
-    `jobs` are all jobs of this run in order, `index` is the place of this one among them, and `left_s` is an estimate
-    of the seconds that the remaining jobs take, this one included while it runs.
+    `jobs` are all jobs of this run in order, `index` is the place of this job among them, and `left_s` is an estimate
+    of the seconds that the remaining jobs take, including this one while it runs.
     """
 
     job: Job
@@ -31,7 +31,7 @@ Observer = Callable[[Progress], None]
 
 
 class Forecast:
-    """Estimates how long the remaining jobs take: at first as planned, then as the jobs of their suite took."""
+    """Estimates how long the remaining jobs take: first as planned, then as the jobs of the same suite took."""
 
     def __init__(self, plan: Plan, jobs: Sequence[Job]) -> None:
         self._plan = plan
@@ -46,7 +46,7 @@ class Forecast:
         self._taken[group].append(seconds)
 
     def left_s(self) -> float:
-        """Return the estimated seconds of all jobs that were not recorded."""
+        """Return the estimated seconds that all jobs without a recorded time take."""
         return sum(count * self._mean_s(group) for group, count in self._left.items())
 
     def _mean_s(self, group: object) -> float:
@@ -56,5 +56,5 @@ class Forecast:
 
 
 def _group(job: Job) -> object:
-    """Return what jobs of about the same duration have in common; jobs that lack devices end at once."""
+    """Return a key that jobs of about the same duration share; a job with too few devices ends at once."""
     return job.case.suite, job.key[1], bool(lack(job))

@@ -1,4 +1,4 @@
-"""The recording of a run: the one place where manifest, sampling process and run file are put together.
+"""Record a run: only this module combines manifest, sampling process and run file.
 
 `run`, a resumed run, `profile` and the pytest plugin all record through it.
 """
@@ -49,9 +49,9 @@ class Recording(AbstractContextManager["Recording"]):
     def begin(
         cls, path: Path, manifest: Manifest, devices: Sequence[Device], counters: Sequence[Counter] = ()
     ) -> Recording:
-        """Start a run file with its sampler; `counters` are those that the caller reads itself.
+        """Start a run file with its sampler; `counters` are the counters that the caller reads itself.
 
-        Raises UsageError where the file exists or cannot be made; no sampler is left behind then.
+        Raises UsageError if the file exists or cannot be created; the sampler is ended then.
         """
         sampler = SamplingProcess(devices, manifest.started_at)
         try:
@@ -63,9 +63,10 @@ class Recording(AbstractContextManager["Recording"]):
 
     @classmethod
     def resume(cls, path: Path, devices: Sequence[Device]) -> tuple[Recording, Run]:
-        """Continue a run file: the recording, and the run so far. Raises FileError and UsageError as the writer does.
+        """Continue a run file; return the recording and the run so far.
 
-        The file's clock goes on where it stopped: another boot has another CLOCK_MONOTONIC.
+        The file's clock continues where it stopped, because another boot has another CLOCK_MONOTONIC. Raises FileError
+        if the file cannot be read or trusted, and UsageError if it cannot be continued.
         """
         writer, run = RunWriter.resume(path)
         started_at = time.monotonic() - _last_moment(run)
@@ -90,11 +91,11 @@ class Recording(AbstractContextManager["Recording"]):
         self._writer.remark(remark)
 
     def write_sampled(self, chunks: Sequence[Samples] = ()) -> None:
-        """Write these chunks, those that the sampler has sent, and its remarks."""
+        """Write these chunks, the chunks that the sampler has sent, and its remarks."""
         self._write([*chunks, *self.sampler.drain()])
 
     def stop_sampling(self, chunks: Sequence[Samples] = ()) -> None:
-        """Stop the sampler and write these chunks and its last ones."""
+        """Stop the sampler; write these chunks and the sampler's last ones."""
         self._write([*chunks, *self.sampler.stop()])
 
     def _write(self, chunks: Sequence[Samples]) -> None:
@@ -104,10 +105,11 @@ class Recording(AbstractContextManager["Recording"]):
             self._writer.remark(remark)
 
     def end(self) -> None:
-        """Write the end of the file: the run is complete."""
+        """Write the end of the file, which marks the run as complete."""
         self._writer.end()
 
 
 def _last_moment(run: Run) -> float:
+    """Return the time in seconds of the last result or sample of the run; 0 without any."""
     ends = [result.window[1] for result in run.results] + [max(samples.at, default=0.0) for samples in run.samples]
     return max(ends, default=0.0)

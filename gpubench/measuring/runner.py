@@ -1,7 +1,7 @@
-"""Runs a plan: cases in order, in supervised worker processes, one rank or many.
+"""Run a plan: the cases in order, in supervised worker processes, with one rank or many.
 
-A crash, a hang, a broken device or a worker that sends rubbish costs one result and one worker; the rest of the run
-goes on. A worker is believed nothing: what it sends is limited, checked and never executed.
+A crash, a hang, a broken device or an invalid message of a worker costs one result and one worker; the rest of the run
+continues. The runner does not trust a worker: its messages are limited and checked, and never executed.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from gpubench.measuring.worker import Gone, Offer, Order, Part
 from gpubench.model import Device, Remark, Result, Samples
 
 _TICK_S = 0.2
-# Messages of a rank in one case: ranks that agree on each sample of a long tail send a fifth of these offers, and a day
-# of signs of life is a third of these phases.
+# The most messages of a rank in one case: ranks that agree on each sample of a long tail send a fifth of these offers,
+# and a rank that sends a sign of life every second for a day sends a third of these phases.
 _MOST_OFFERS, _MOST_PHASES = 10_000_000, 300_000
-_LOST_DEVICE = 3  # so many cases in a row that cannot open their device: it is gone
+_LOST_DEVICE = 3  # cases in a row that cannot open their device, after which it counts as lost
 
 
 class Sink(Protocol):
-    """Where results and samples go as soon as they exist: the run file's writer."""
+    """Receives results, samples and remarks as soon as they exist: the run file's writer."""
 
     def result(self, result: Result) -> None: ...
     def samples(self, samples: Samples) -> None: ...
@@ -48,34 +48,34 @@ Worker = Child[Part | Offer | Phase]
 
 
 class Crew:
-    """Worker processes by device and slot, started when first needed, replaced when they go wrong."""
+    """Worker processes by device and slot: started when first needed, and replaced when they fail."""
 
     def __init__(self) -> None:
         self._workers: dict[tuple[str, int], Worker] = {}
         self._runtime = ""
 
     def members(self, devices: Sequence[Device], runtime: str) -> list[Worker]:
-        """One worker a rank; ranks on the same device get different workers, and so does another runtime."""
+        """Return one worker per rank. Ranks on the same device get different workers, and a new runtime new ones."""
         if runtime != self._runtime:
             self.dismiss_all()
             self._runtime = runtime
         slots: dict[str, int] = {}
-        found = []
+        workers = []
         for device in devices:
             slot = slots.get(device.id, 0)
             slots[device.id] = slot + 1
             key = (device.id, slot)
-            known = self._workers.get(key)
-            if known is not None and (known.process.poll() is not None or known.channel.is_waiting()):
-                self.dismiss(known)  # it died between two cases, or sent what nobody had asked for
+            worker = self._workers.get(key)
+            if worker is not None and (worker.process.poll() is not None or worker.channel.is_waiting()):
+                self.dismiss(worker)  # it died between two cases, or sent a message without an order
             if key not in self._workers:
                 self._workers[key] = Child("gpubench.measuring.worker", (Part, Offer, Phase))
-            found.append(self._workers[key])
-        return found
+            workers.append(self._workers[key])
+        return workers
 
     def dismiss(self, child: Worker) -> None:
-        """End a worker; the next case that needs its place gets a fresh one."""
-        self._workers = {key: other for key, other in self._workers.items() if other is not child}
+        """End a worker; the next case that needs its slot gets a fresh one."""
+        self._workers = {key: worker for key, worker in self._workers.items() if worker is not child}
         child.kill()
 
     def dismiss_all(self) -> None:
@@ -87,35 +87,34 @@ class Crew:
 
 @dataclass(slots=True)
 class _Ranks:
-    """The ranks of a job while it runs: parts that arrived, values on offer, who was told of an end, phases.
+    """The ranks of a job on this node while it runs: their parts, offers and phases, and the ends they were told of.
 
-    They are those on this node, and count from 0 here; `spread` knows their numbers
-    among the ranks of all nodes.
+    They count from 0; `spread` knows their numbers among the ranks of all nodes.
     """
 
     children: list[Worker]
     spread: SpreadCase | None = None
     parts: dict[int, Part] = field(default_factory=dict)
     offers: dict[int, Offer] = field(default_factory=dict)
-    phases: dict[int, Phase] = field(default_factory=dict)  # what each rank does
-    begun_at: dict[int, float] = field(default_factory=dict)  # and since when, without the time it waited for others
+    phases: dict[int, Phase] = field(default_factory=dict)  # the current phase of each rank
+    begun_at: dict[int, float] = field(default_factory=dict)  # since when, not counting waits for other ranks
     offered_at: dict[int, float] = field(default_factory=dict)
     messages: Tally[tuple[int, type]] = field(default_factory=Tally)
-    told: dict[int, set[int]] = field(default_factory=dict)  # rank → the ends it knows of
+    told: dict[int, set[int]] = field(default_factory=dict)  # rank → the ranks whose end it was told of
 
     @property
     def missing(self) -> list[int]:
-        """Ranks that have not ended their part."""
+        """Return the ranks that have not ended their part."""
         return [rank for rank in range(len(self.children)) if rank not in self.parts]
 
     @property
     def are_over(self) -> bool:
-        """Whether all ranks have ended, those on other nodes too."""
+        """Return whether all ranks have ended, including those on other nodes."""
         return not self.missing and (self.spread is None or self.spread.is_over)
 
     @property
     def all_parts(self) -> list[Part]:
-        """The parts in the order of the ranks: of those on other nodes what is known of them."""
+        """Return the parts in the order of the ranks; a rank on another node has an outcome and no series."""
         own = [self.parts[rank] for rank in range(len(self.children))]
         if self.spread is None:
             return own
@@ -125,35 +124,38 @@ class _Ranks:
 
     @property
     def world(self) -> int:
-        """The number of ranks on all nodes."""
+        """Return the number of ranks on all nodes."""
         return self.spread.world if self.spread else len(self.children)
 
     def number(self, rank: int) -> int:
-        """The number of a rank among those of all nodes."""
+        """Return the number of a rank among the ranks of all nodes."""
         return rank + (self.spread.first if self.spread else 0)
 
     def rank_of(self, channel: object) -> int:
-        """The rank that talks over this channel."""
+        """Return the rank that uses this channel."""
         return next(rank for rank, child in enumerate(self.children) if child.channel is channel)
 
     def left_s(self, rank: int, now: float) -> float:
-        """The seconds that a rank has until it counts as hung; one that waits for the others has no limit."""
+        """Return the seconds until a rank counts as hung; infinite while it waits for other ranks."""
         if rank in self.offers:
             return math.inf
         return self.begun_at[rank] + min(self.phases[rank].limit_s, time_limits.MOST_S) - now
 
     def begin(self, rank: int, phase: Phase) -> None:
-        """A rank begins a phase, or goes on with it."""
+        """Record that a rank begins a phase, or continues it with a new limit."""
         self.phases[rank], self.begun_at[rank] = phase, time.monotonic()
 
     def go_on(self, rank: int) -> None:
-        """A rank gets the answer to its offer: it has not worked meanwhile."""
+        """Record that a rank gets the answer to its offer; its waiting time does not count."""
         now, offered_at = time.monotonic(), self.offered_at.pop(rank)
         self.begun_at[rank] = now if self.phases[rank].restarts else self.begun_at[rank] + now - offered_at
 
 
 class Runner(AbstractContextManager["Runner"]):
-    """Runs jobs; as a context it leaves no process behind. `deadline_s` bounds a case, whatever its phases may take."""
+    """Runs jobs; leaving the context ends all processes.
+
+    `deadline_s` limits each case, whatever its phases may take.
+    """
 
     def __init__(
         self,
@@ -181,7 +183,8 @@ class Runner(AbstractContextManager["Runner"]):
     def run(self, jobs: Sequence[Job], started_at: float, watch: Observer) -> None:
         """Run the jobs in order; every result is in the sink before the next job starts.
 
-        Raises DeviceError at the end where a device no longer opened: its cases fail, the others' go on.
+        `started_at` is the run's start in monotonic seconds. Raises DeviceError at the end if a device no longer
+        opened: its cases fail, and the cases of other devices are measured.
         """
         forecast = Forecast(self._plan, jobs)
         for index, job in enumerate(jobs):
@@ -192,7 +195,7 @@ class Runner(AbstractContextManager["Runner"]):
             if job.replicate != self._replicate:
                 self._crew.dismiss_all()
                 self._replicate = job.replicate
-            result = self._kept(self._result(job, started_at))
+            result = self._written(self._result(job, started_at))
             self._relay(self._sampler.drain())
             forecast.add(job, time.monotonic() - start)
             watch(Progress(job, index, jobs, forecast.left_s(), result))
@@ -201,8 +204,8 @@ class Runner(AbstractContextManager["Runner"]):
         if lost := [device for device in self._failures if self._is_lost(device)]:
             raise DeviceError(f"{', '.join(lost)} does not open any more; the rest was measured and is kept")
 
-    def _kept(self, result: Result) -> Result:
-        """Write a result; one that the file refuses becomes a failed one, which says why."""
+    def _written(self, result: Result) -> Result:
+        """Write a result and return it; if the file refuses it, write a failed result with the reason instead."""
         try:
             self._sink.result(result)
         except ValueError as error:
@@ -238,7 +241,7 @@ class Runner(AbstractContextManager["Runner"]):
         if lost and job.nodes == 1:  # other nodes wait for this one's ranks, which tell them
             return Result(job.case, job.key[1], "failed", job.replicate, "device", f"{', '.join(lost)} is lost")
         others = self._others(job)
-        result = merged(job, self._parts(job), started_at, time.monotonic() - start)
+        result = merged(job, self._run_ranks(job), started_at, time.monotonic() - start)
         if others or self._others(job):
             result = replace(result, labels=tuple(sorted({*result.labels, SHARED_LABEL})))
         return result
@@ -247,16 +250,18 @@ class Runner(AbstractContextManager["Runner"]):
         """Return whether another run measures on a device of the job now."""
         return self._claims is not None and bool(self._claims.others(job.key[1]))
 
-    def _parts(self, job: Job) -> list[Part]:
-        here = job.case.ranks // job.nodes
-        devices = tuple(job.devices[rank % len(job.devices)] for rank in range(here))
-        spread = self._group.begin(here) if self._group and job.nodes > 1 else None
+    def _run_ranks(self, job: Job) -> list[Part]:
+        local_ranks = job.case.ranks // job.nodes
+        devices = tuple(job.devices[rank % len(job.devices)] for rank in range(local_ranks))
+        spread = self._group.begin(local_ranks) if self._group and job.nodes > 1 else None
         ranks = _Ranks(self._crew.members(devices, job.runtime), spread)
-        first, host = (spread.first, spread.host) if spread else (0, "")
+        first_rank, host = (spread.first, spread.host) if spread else (0, "")
         target, suite = self._plan.target(job), self._plan.suite(job.case)
         for rank, child in enumerate(ranks.children):
             peers = devices * job.nodes  # the nodes have devices of the same names
-            order = Order(job.case, target, self._plan.settings.seed, first + rank, peers, job.devices, suite, host)
+            order = Order(
+                job.case, target, self._plan.settings.seed, first_rank + rank, peers, job.devices, suite, host
+            )
             ranks.begin(rank, time_limits.STARTING)
             self._send(ranks, rank, order, child)
         self._attend(ranks)
@@ -271,9 +276,9 @@ class Runner(AbstractContextManager["Runner"]):
             waiting: list[Any] = [ranks.children[rank].channel for rank in ranks.missing]
             waiting += [ranks.children[rank].output for rank in ranks.missing if ranks.children[rank].output >= 0]
             waiting += [self._sampler.channel] if self._sampler.channel else []
-            others = self._group.descriptors if self._group else []
-            for ready in wait([*waiting, *others], _TICK_S):
-                if ready not in others:
+            node_descriptors = self._group.descriptors if self._group else []
+            for ready in wait([*waiting, *node_descriptors], _TICK_S):
+                if ready not in node_descriptors:
                     self._hear(ranks, ready)
             if self._group:
                 self._group.listen()
@@ -301,7 +306,7 @@ class Runner(AbstractContextManager["Runner"]):
             ranks.parts[rank] = Part("failed", "message", f"rank {ranks.number(rank)}: the worker sent {error}")
             self._answer(ranks)
         except (EOFError, OSError):
-            self._bury(ranks, rank)
+            self._record_crash(ranks, rank)
 
     def _take(self, ranks: _Ranks, rank: int, message: Part | Offer | Phase) -> None:
         ranks.messages[rank, type(message)] += 1
@@ -318,17 +323,17 @@ class Runner(AbstractContextManager["Runner"]):
         self._answer(ranks)
 
     def _answer(self, ranks: _Ranks) -> None:
-        """Answer the offers: tell of an end that a rank has not been told of, else wait for all who are left."""
+        """Answer the ranks' offers: first report new ends to them, else wait until all remaining ranks have offered."""
         if ranks.spread:
             self._answer_spread(ranks, ranks.spread)
             return
         for rank in list(ranks.offers):
-            untold = ranks.parts.keys() - ranks.told.setdefault(rank, set())
-            if untold:
+            new_ends = ranks.parts.keys() - ranks.told.setdefault(rank, set())
+            if new_ends:
                 del ranks.offers[rank]
                 ranks.go_on(rank)
-                ranks.told[rank] |= untold
-                self._send(ranks, rank, Gone(min(untold)), ranks.children[rank])
+                ranks.told[rank] |= new_ends
+                self._send(ranks, rank, Gone(min(new_ends)), ranks.children[rank])
         if ranks.offers and len(ranks.offers) == len(ranks.missing):
             values = [ranks.offers.get(rank) for rank in range(len(ranks.children))]
             answered = list(ranks.offers)
@@ -358,9 +363,9 @@ class Runner(AbstractContextManager["Runner"]):
         except TimeoutError:
             self._give_up(ranks, rank, f"it did not read an answer within {SEND_S:g} s")
         except OSError:  # it ended between two cases or just now: listening finds out how
-            self._bury(ranks, rank)
+            self._record_crash(ranks, rank)
 
-    def _bury(self, ranks: _Ranks, rank: int) -> None:
+    def _record_crash(self, ranks: _Ranks, rank: int) -> None:
         if rank in ranks.parts:
             return
         child = ranks.children[rank]
@@ -368,23 +373,23 @@ class Runner(AbstractContextManager["Runner"]):
         self._answer(ranks)
 
     def _end_hung(self, ranks: _Ranks, deadline: float) -> None:
-        """End each rank whose phase takes too long, or that has ended while another process holds its channel open."""
+        """End each rank whose phase takes too long, and each one that ended while another process holds its channel."""
         now = time.monotonic()
         for rank in ranks.missing:
             child, phase = ranks.children[rank], ranks.phases[rank]
             if now > deadline:
                 phase = Phase(phase.name, self._deadline_s, "the limit of a case")
             elif child.process.poll() is not None and not child.channel.is_waiting():
-                self._bury(ranks, rank)
+                self._record_crash(ranks, rank)
                 continue
             elif ranks.left_s(rank, now) > 0:
                 continue
-            words = f"no answer within {phase.limit_s:.3g} s while {phase.name} (limit: {phase.basis})"
-            self._give_up(ranks, rank, words)
+            reason = f"no answer within {phase.limit_s:.3g} s while {phase.name} (limit: {phase.basis})"
+            self._give_up(ranks, rank, reason)
         self._answer(ranks)
 
     def _give_up(self, ranks: _Ranks, rank: int, reason: str) -> None:
         child = ranks.children[rank]
-        words = f"; last line: {child.last_words}" if child.last_words else ""
-        ranks.parts[rank] = Part("failed", "hang", f"rank {ranks.number(rank)}: {reason}{words}")
+        last_line = f"; last line: {child.last_words}" if child.last_words else ""
+        ranks.parts[rank] = Part("failed", "hang", f"rank {ranks.number(rank)}: {reason}{last_line}")
         child.kill()

@@ -1,7 +1,7 @@
-"""The sampling process: one a run, one clock (CLOCK_MONOTONIC), a thread for each group of counters.
+"""The sampling process: one per run, with one clock (CLOCK_MONOTONIC) and a thread for each group of counters.
 
-A dying worker or an aborting vendor library takes nothing else along, and a call that takes long, or never comes
-back, delays no other group. `SamplingProcess` is the parent's side, `main` the child's.
+A dying worker or an aborting vendor library does not affect the run, and a call that takes long or never returns does
+not delay another group. `SamplingProcess` is the parent's side and `main` the child's.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from gpubench.measuring.process import Child, to_parent
 from gpubench.model import Absent, Counter, Device, Remark, Samples
 from gpubench.plugins.collector import Collector, CounterSource, Explained
 
-_CHUNK_S = 1.0  # a chunk is a record that the run file is synchronised for
+_CHUNK_S = 1.0  # the run file is synchronised to disk for each chunk
 _START_S = 30.0
 _STOP_S = 5.0
-_JOIN_S = 1.0  # for a reading that is under way at the end: the longest that is known takes 0.02 s
-_RESTARTS = 3  # a library that crashes once in minutes costs seconds of counters; one that always does, is given up
+_JOIN_S = 1.0  # for a reading under way at the end; the longest one measured took 0.02 s
+_RESTARTS = 3  # a library that crashes now and then costs seconds of counters; one that keeps crashing is given up
 _STOPPED = "stopped"
 _SAMPLER = "the sampler"
 
@@ -44,7 +44,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """A counter that a device does not have, and why; `collector` is the plugin that reads it elsewhere."""
+    """A counter that a device does not support, and why; `collector` is the plugin that reads it on other devices."""
 
     counter: str
     device: str
@@ -54,10 +54,10 @@ class Lack:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The child's first answer: the counters it reads, those that a device lacks, and what it could not open.
+    """The child's first answer: the counters that it reads, those that a device lacks, and the missing collectors.
 
-    `optional` are names in `absent` that a machine need not have, `readers` the devices that each collector reads, and
-    its counters.
+    `optional` are names in `absent` that a machine need not have; `readers` gives the name of each collector, the ids
+    of the devices that it reads, and its counters.
     """
 
     counters: tuple[Counter, ...]
@@ -71,9 +71,10 @@ Message = Opened | Samples | Remark | None
 
 
 class SamplingProcess:
-    """The parent's side. It never blocks a run: a sampler that crashes is told of, and another one goes on.
+    """The parent's side. It never blocks a run: a sampler that crashes is reported and replaced.
 
-    `counters` are those of all collectors that opened, `lacks` those of them that a device does not have.
+    `started_at` is the zero of the samples' times in monotonic seconds; `ended` says why sampling ended, and is empty
+    until then.
     """
 
     def __init__(self, devices: Sequence[Device], started_at: float) -> None:
@@ -90,39 +91,39 @@ class SamplingProcess:
                 if not isinstance(opened, Opened):
                     raise BadMessage("a message that does not come first")
                 self._opened = opened
-                self._tell_of(opened)
+                self._remark_missing(opened)
             else:
-                self._lose(f"it did not start within {_START_S:g} s")
+                self._give_up(f"it did not start within {_START_S:g} s")
         except (EOFError, OSError) as error:
-            self._lose(_sent(error))
+            self._give_up(_bad_message(error))
 
     @property
     def counters(self) -> tuple[Counter, ...]:
-        """The counters of all collectors that opened."""
+        """Return the counters of all collectors that opened."""
         return self._opened.counters
 
     @property
     def absent(self) -> tuple[Absent, ...]:
-        """The collectors that did not open, and why."""
+        """Return the collectors that did not open, and why."""
         return self._opened.absent
 
     @property
     def lacks(self) -> tuple[Lack, ...]:
-        """The counters that a device does not have, and why."""
+        """Return the counters that a device does not support, and why."""
         return self._opened.lacks
 
     @property
     def readers(self) -> tuple[tuple[str, tuple[str, ...], tuple[Counter, ...]], ...]:
-        """Each collector that opened, the ids of the devices that it reads, and its counters."""
+        """Return each collector that opened, the ids of the devices that it reads, and its counters."""
         return self._opened.readers
 
     @property
     def channel(self) -> ToChild[Message] | None:
-        """To wait on beside the workers'; None once it has ended."""
+        """Return the channel to wait on together with the workers' channels; None once sampling has ended."""
         return None if self.ended else self._child.channel
 
     def drain(self) -> list[Samples]:
-        """The chunks that have arrived."""
+        """Return the chunks of samples that have arrived; restart the sampler if it has crashed."""
         chunks: list[Samples] = []
         try:
             if not self.ended and self._child.channel.is_waiting():
@@ -130,16 +131,16 @@ class SamplingProcess:
                     self._sort(message, chunks)
             self._child.drain()
         except (EOFError, OSError) as error:
-            self._go_on(_sent(error))
+            self._restart(_bad_message(error))
         return chunks
 
     def remarks(self) -> list[Remark]:
-        """What there is to be known of the counters since this was last asked; ask after `drain` and after `stop`."""
-        found, self._remarks = self._remarks, []
-        return found
+        """Return the remarks on the counters since the last call; call it after `drain` and after `stop`."""
+        remarks, self._remarks = self._remarks, []
+        return remarks
 
     def stop(self) -> list[Samples]:
-        """End sampling; the last chunks."""
+        """End sampling and return the last chunks."""
         if self.ended:
             return []
         chunks: list[Samples] = []
@@ -153,14 +154,14 @@ class SamplingProcess:
                 self._sort(message, chunks)
                 self._child.drain()
             else:
-                self._lose(f"it did not stop within {_STOP_S:g} s")
+                self._give_up(f"it did not stop within {_STOP_S:g} s")
         except (EOFError, OSError) as error:
-            self._lose(_sent(error))
+            self._give_up(_bad_message(error))
         self.kill()
         return chunks
 
     def kill(self) -> None:
-        """End it now."""
+        """End the sampling process now."""
         if not self.ended:
             self._child.kill()
             self.ended = _STOPPED
@@ -171,35 +172,35 @@ class SamplingProcess:
         elif isinstance(message, Samples):
             chunks.append(message)  # an `Opened` is ignored: a restarted sampler repeats which counters are available
 
-    def _tell_of(self, opened: Opened) -> None:
+    def _remark_missing(self, opened: Opened) -> None:
         for absent in opened.absent:
-            words = f"missing: {absent.reason}" + (f"; {absent.how}" if absent.how else "")
+            message = f"missing: {absent.reason}" + (f"; {absent.how}" if absent.how else "")
             optional = absent.what in opened.optional
-            self._remarks.append(Remark(self._now(), "absent" if optional else "lost", absent.what, "", words))
+            self._remarks.append(Remark(self._now(), "absent" if optional else "lost", absent.what, "", message))
         for lack in opened.lacks:
-            words = f"no {lack.counter}: {lack.reason}"
-            self._remarks.append(Remark(self._now(), "absent", lack.collector, lack.device, words))
+            message = f"no {lack.counter}: {lack.reason}"
+            self._remarks.append(Remark(self._now(), "absent", lack.collector, lack.device, message))
 
     def _now(self) -> float:
         return time.monotonic() - self._order.started_at
 
-    def _lose(self, reason: str = "") -> None:
+    def _give_up(self, reason: str = "") -> None:
         self.ended = f"the sampling process ended: {reason or self._child.obituary()}"
         self._remarks.append(Remark(self._now(), "lost", _SAMPLER, "", f"missing from here on: {self.ended}"))
         self._child.kill()
 
-    def _go_on(self, reason: str) -> None:
-        """Start another process for one that crashed; what that one had not sent is gone."""
+    def _restart(self, reason: str) -> None:
+        """Start another process for one that crashed; samples that it had not sent are lost."""
         if self._restarts == _RESTARTS:
-            self._lose(reason)
+            self._give_up(reason)
             return
         self._restarts += 1
         reason = reason or self._child.obituary()
-        words = f"some samples are missing: the sampling process ended ({reason}) and was restarted"
-        self._remarks.append(Remark(self._now(), "lost", _SAMPLER, "", words))
+        message = f"some samples are missing: the sampling process ended ({reason}) and was restarted"
+        self._remarks.append(Remark(self._now(), "lost", _SAMPLER, "", message))
         self._child.kill()
         self._child = _started()
-        with contextlib.suppress(OSError):  # it has ended already, which is met when it is next listened to
+        with contextlib.suppress(OSError):  # it has ended already, which the next `drain` finds out
             self._child.channel.send(self._order)
 
 
@@ -207,14 +208,14 @@ def _started() -> Child[Message]:
     return Child("gpubench.measuring.sampler", (Opened, Samples, Remark, type(None)))
 
 
-def _sent(error: EOFError | OSError) -> str:
-    """Return what the child sent instead of a message; an empty text where the channel has ended."""
+def _bad_message(error: EOFError | OSError) -> str:
+    """Return what the child sent instead of a message; an empty text if the channel has ended."""
     return f"it sent {error}" if isinstance(error, BadMessage) else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Available:
-    """A counter of a device here, or why there is none."""
+    """A counter of a device, or the reason why it is not available there."""
 
     counter: Counter
     device: str
@@ -222,28 +223,29 @@ class Available:
 
 
 def available(devices: Sequence[Device]) -> tuple[list[Available], list[Absent]]:
-    """Every counter of these devices, by opening and asking each collector in a sampling process; and what is not here.
+    """Return every counter of these devices, and the collectors that are not available, with reasons.
 
-    A collector that reads none of the devices is among what is not here.
+    Each collector is opened and asked in a sampling process. A collector that reads none of the devices counts as not
+    available.
     """
     process = SamplingProcess(devices, time.monotonic())
     process.stop()
     lacks = {(lack.device, lack.counter): lack.reason for lack in process.lacks}
-    found = [
+    counters_here = [
         Available(counter, device.id, lacks.get((device.id, counter.name), ""))
         for device in devices
-        for _, read, counters in process.readers
-        for counter in counters
+        for _, read, declared in process.readers
+        for counter in declared
         if device.id in read
     ]
-    known = {name for name, _, _ in process.readers} | {absent.what for absent in process.absent}
+    reported = {name for name, _, _ in process.readers} | {absent.what for absent in process.absent}
     idle = [Absent(name, "no supported device", "") for name in plugins.names("collectors")]
     lost = [Absent(_SAMPLER, remark.words, "") for remark in process.remarks() if remark.source == _SAMPLER]
-    return found, [*lost, *process.absent, *(absent for absent in idle if absent.what not in known)]
+    return counters_here, [*lost, *process.absent, *(absent for absent in idle if absent.what not in reported)]
 
 
 def sample(groups: Sequence[Group], channel: ToParent, started_at: float) -> None:
-    """Read each group in a thread of its own and send what they gather, until the parent says stop."""
+    """Read each group in a thread of its own and send what the threads gather, until the parent says stop."""
     stop = threading.Event()
     threads = [threading.Thread(target=group.run, args=(stop, started_at), daemon=True) for group in groups]
     for thread in threads:
@@ -259,12 +261,12 @@ def sample(groups: Sequence[Group], channel: ToParent, started_at: float) -> Non
         group.finish(started_at)
     _send(groups, channel, started_at)
     channel.send(None)
-    held = {id(group.source) for group, thread in zip(groups, threads, strict=True) if thread.is_alive()}
+    blocked = {id(group.source) for group, thread in zip(groups, threads, strict=True) if thread.is_alive()}
     for source in {id(group.source): group.source for group in groups}.values():
-        if id(source) not in held:
+        if id(source) not in blocked:
             with contextlib.suppress(Missing):  # the samples are with the parent: how a source ends changes nothing
                 plugins.asked("sampler", source.close)
-    if held:
+    if blocked:
         os._exit(0)  # a thread is inside a driver that does not answer: an ordinary end would wait for it
 
 
@@ -276,7 +278,7 @@ def _send(groups: Sequence[Group], channel: ToParent, started_at: float) -> None
 
 
 def open_groups(order: Order) -> tuple[list[Group], Opened]:
-    """Every collector's counters for the devices it accepts, grouped by device and period."""
+    """Return the counters of every collector for the devices that it accepts, grouped by device and period."""
     groups: list[Group] = []
     counters: list[Counter] = []
     absent: list[Absent] = []
@@ -292,20 +294,20 @@ def open_groups(order: Order) -> tuple[list[Group], Opened]:
             declared = _declared(name, collector, counters)
             source = plugins.asked(name, partial(collector.open, devices))
             names = {counter.name for counter in declared}
-            lacking = [lack for device in devices for lack in _lacks(name, source, device) if lack.counter in names]
+            unsupported = [lack for device in devices for lack in _lacks(name, source, device) if lack.counter in names]
         except (Missing, plugins.BrokenPlugin) as error:
             optional |= {name} if isinstance(error, Lacking) else set()
             absent.append(_absent(name, error))
             continue
         counters += declared
         readers.append((name, tuple(device.id for device in devices), declared))
-        lacks += lacking
-        groups += _groups(name, declared, source, devices, lacking)
+        lacks += unsupported
+        groups += _groups(name, declared, source, devices, unsupported)
     return groups, Opened(tuple(counters), tuple(absent), tuple(lacks), frozenset(optional), tuple(readers))
 
 
 def _declared(name: str, collector: Collector, others: Sequence[Counter]) -> tuple[Counter, ...]:
-    """Return a collector's counters; raise Missing where they are malformed or another collector has one of them."""
+    """Return a collector's counters. Raises Missing if they are malformed or another collector has one of them."""
     declared = plugins.asked(name, lambda: boundary.counters(collector.counters))
     taken = {counter.name for counter in others} & {counter.name for counter in declared}
     if taken:
@@ -314,32 +316,39 @@ def _declared(name: str, collector: Collector, others: Sequence[Counter]) -> tup
 
 
 def _absent(name: str, error: Missing | plugins.BrokenPlugin) -> Absent:
-    what, how = (error.what, error.how) if isinstance(error, Missing) else (str(error), "")
-    return Absent(name, boundary.text(what), boundary.text(how))
+    problem, how = (error.what, error.how) if isinstance(error, Missing) else (str(error), "")
+    return Absent(name, boundary.text(problem), boundary.text(how))
 
 
 def _lacks(name: str, source: CounterSource, device: Device) -> list[Lack]:
     if not isinstance(source, Explained):
         return []
-    found = plugins.asked(name, lambda: boundary.pairs(source.lacking(device)))
-    return [Lack(counter, device.id, reason, name) for counter, reason in found.items()]
+    reasons = plugins.asked(name, lambda: boundary.pairs(source.lacking(device)))
+    return [Lack(counter, device.id, reason, name) for counter, reason in reasons.items()]
 
 
 def _groups(
-    name: str, counters: Sequence[Counter], source: CounterSource, devices: Sequence[Device], lacking: Sequence[Lack]
+    name: str,
+    counters: Sequence[Counter],
+    source: CounterSource,
+    devices: Sequence[Device],
+    unsupported: Sequence[Lack],
 ) -> list[Group]:
-    without = {(lack.device, lack.counter) for lack in lacking}
+    skipped = {(lack.device, lack.counter) for lack in unsupported}
     events = frozenset(counter.name for counter in counters if counter.kind == "event")
-    named: dict[tuple[str, float], tuple[Device, list[str]]] = {}
+    counter_names: dict[tuple[str, float], tuple[Device, list[str]]] = {}
     for device in devices:
         for counter in counters:
-            if (device.id, counter.name) not in without:
-                named.setdefault((device.id, counter.period_s), (device, []))[1].append(counter.name)
-    return [Group(name, source, device, tuple(names), period, events) for (_, period), (device, names) in named.items()]
+            if (device.id, counter.name) not in skipped:
+                counter_names.setdefault((device.id, counter.period_s), (device, []))[1].append(counter.name)
+    return [
+        Group(name, source, device, tuple(names), period, events)
+        for (_, period), (device, names) in counter_names.items()
+    ]
 
 
 def main() -> None:
-    """The child."""
+    """Sample the counters of the ordered devices until the parent says stop: the program of the child process."""
     faulthandler.enable()
     channel = to_parent(sys.argv[1])
     order: Order = channel.recv()

@@ -1,4 +1,4 @@
-"""When to stop sampling, and which samples to keep: one policy of plain numbers, apart from whatever is measured."""
+"""When to stop sampling, and which samples to keep: one policy of plain numbers, independent of what is measured."""
 
 from __future__ import annotations
 
@@ -13,24 +13,26 @@ from gpubench.authoring.effort import Effort
 from gpubench.model import Tier
 from gpubench.stats import trends
 
-_NOISE_COUNT = 64  # from here on an interval's width is known well enough to tell whether it shrinks
-_SHRINKING = 0.95  # independent samples give 0.71 for twice their number
-_POINT = 0.25  # of a tier's times: a point of a dense curve has neighbours that show what its noise hides
-_TAIL_BUDGETS = 4  # a tail of many samples may take so many budgets
-_LOOKS = 1.2  # each look at the interval has this many times the samples of the last: few looks, little bias
-_TRUST = 0.5  # of a series' batches: where more than that had to be discarded, the case is invalid
-_ENOUGH = 10  # samples that are a series, or show a distrust
+_NOISE_COUNT = 64  # from this number of samples on, the width of an interval shows whether it shrinks
+_SHRINKING = 0.95  # twice the number of independent samples multiplies the width by 0.71
+_POINT = 0.25  # of a tier's times: the neighbours of a point on a dense curve show what its noise hides
+_TAIL_BUDGETS = 4  # the number of time budgets that a tail of many samples may take
+_LOOKS = (
+    1.2  # from one evaluation of the interval to the next, samples grow by this factor: few evaluations, little bias
+)
+_TRUST = 0.5  # of a series' batches: if more were discarded, the case is invalid
+_ENOUGH = 10  # the fewest samples of a series, and the fewest discards that make a case invalid
 _SUSPECTED, _SHOWN = 0.2, 0.01  # p of a trend that is worth more samples, and of one that is called a trend
-_FURTHER = 1.25  # where a trend is suspected, the next look is at this multiple of the time
-_STARTS = (0.25, 0.5, 0.75)  # of the time so far: where a settled part may begin
-_FEWEST = 5  # samples that a settled part has at the least: fewer show no trend
-_HORIZON = 3  # the longest time constant that is reckoned with, in settling times
-_EXCESS = 3  # times `most` samples: no series goes on beyond, settled or not
+_FURTHER = 1.25  # if a trend is suspected, the next evaluation is at this multiple of the elapsed time
+_STARTS = (0.25, 0.5, 0.75)  # of the elapsed time: where a settled part may begin
+_FEWEST = 5  # the fewest samples of a settled part: fewer show no trend
+_HORIZON = 3  # the longest time constant considered, in settling times
+_EXCESS = 3  # times `most` samples: every series ends there, settled or not
 
 
 @dataclass(frozen=True, slots=True)
 class Settling:
-    """Whether the device had settled, from sample `first` on; `waiting` asks for more samples."""
+    """Whether the device had settled, from sample `first` on; `waiting` means that more samples are needed."""
 
     state: Literal["settled", "waiting", "unsettled"]
     first: int = 0
@@ -38,31 +40,33 @@ class Settling:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Samples and the elapsed time of each in seconds, in the order taken; the first `warm` are of the warm-up."""
+    """Samples and the elapsed time of each in seconds, in the order taken; the first `warm` are from the warm-up."""
 
     values: Sequence[float]
     times: Sequence[float]
     warm: int = 0
 
     def since(self, start: int) -> Trace:
-        """Return the samples from that one on."""
+        """Return the samples from index `start` on."""
         return Trace(self.values[start:], self.times[start:], max(self.warm - start, 0))
 
     @property
     def seconds(self) -> float:
-        """The time from the first sample to the last."""
+        """Return the seconds from the first sample to the last; 0 without samples."""
         return self.times[-1] - self.times[0] if self.times else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class StoppingPolicy:
-    """Every decision about a series of samples: warm-up, looks, stopping, drift, transients, distrust.
+    """Every decision about a series of samples: warm-up, stopping, drift, transients, invalid series.
 
-    interval: the 95 % interval of the median is within ± `target` of it; noise: twice the samples
-    did not make it narrower; budget: `budget_s` are spent; count: `most` samples are there. The
-    first asks for at least `least` samples and `least_s` (so that counters read ten times a second
-    meet every case), `budget` for 3 samples. Where the samples still drift then, their first half
-    goes and sampling goes on, for `settle_s` in all; after that it stops by drift.
+    A series stops for one of these reasons. `interval`: the 95 % confidence interval of the median is within ± `target`
+    of it. `noise`: twice the number of samples did not make the interval narrower. `budget`: `budget_s` seconds are
+    spent. `count`: there are `most` samples.
+
+    `interval` and `noise` need `least` samples and `least_s` seconds (so that counters read ten times a second see
+    every case); `budget` needs 3 samples. If the samples still drift then, the part before the device settled is
+    dropped and sampling continues, for up to `settle_s` seconds in all; after that the series stops with `drift`.
     """
 
     target: float = 0.005
@@ -77,9 +81,10 @@ class StoppingPolicy:
     most_calls: int = 256
 
     def for_effort(self, effort: Effort) -> StoppingPolicy:
-        """Return the policy for a stage of that effort: a point shortens all times, a sustained rate is its own budget.
+        """Return the policy for a stage of that effort.
 
-        A tail may take four of the tier's budgets. An exact number of samples (`least` above `most`) ends by `count`.
+        A point shortens all times, a sustained rate lasts as long as its seconds, and a tail may take four of the
+        tier's budgets. An exact number of samples (`least` above `most`) stops with `count`.
         """
         if effort.kind == "exactly":
             count = effort.samples
@@ -106,16 +111,16 @@ class StoppingPolicy:
         return replace(self, least_s=seconds, budget_s=max(self.budget_s, seconds), most=most, sample_s=sample_s)
 
     def is_warm(self, values: Sequence[float], elapsed_s: float) -> bool:
-        """Return whether warm-up is over: steady for long enough, or its budget (of time or count) spent."""
+        """Return whether warm-up is over: steady for long enough, or its budget of time or count is spent."""
         steady = elapsed_s >= self.warmup_least_s and stats.is_steady(values)
         return steady or elapsed_s >= self.warmup_most_s or len(values) >= self.most
 
     def warm_part(self, trace: Trace) -> Trace:
-        """Return the steady end of the warm-up, which helps to show a trend; of fewer than ten values, all."""
+        """Return the steady end of the warm-up, which helps to show a trend; all of it below ten values."""
         return trace.since(stats.warm_up_length(trace.values) if len(trace.values) >= _ENOUGH else 0)
 
     def verdict(self, values: list[float], elapsed_s: float) -> str:
-        """Return why to stop: `interval`, `noise`, `count`, `budget`; empty to go on."""
+        """Return why to stop (`interval`, `noise`, `count` or `budget`), or an empty text to continue."""
         count = len(values)
         if count >= self.least and elapsed_s >= self.least_s:
             width = stats.median_interval(values).half_width
@@ -126,26 +131,26 @@ class StoppingPolicy:
         return self.spent(count, elapsed_s)
 
     def spent(self, count: int, elapsed_s: float) -> str:
-        """Return whether `count` or `budget` alone stop it: asked between two looks at the interval."""
+        """Return `count` or `budget` if it alone stops the series; asked between two evaluations of the interval."""
         if count >= self.most:
             return "count"
         return "budget" if elapsed_s >= self.budget_s and count >= 3 else ""
 
     def waits_until(self, elapsed_s: float) -> float:
-        """Return the elapsed time at which samples that wait for the device to settle are looked at next."""
+        """Return the elapsed seconds at which samples that wait for the device to settle are evaluated next."""
         return _FURTHER * elapsed_s
 
     def next_look(self, count: int, look: int, elapsed_s: float) -> int:
-        """Return the number of samples at which the interval is looked at next, after the look at `count` samples."""
+        """Return the number of samples at which the interval is evaluated next, after that at `count` samples."""
         return max(count + 1, math.ceil(_LOOKS * count)) if elapsed_s >= self.least_s else look
 
     def settling(self, trace: Trace, elapsed_s: float) -> Settling:
         """Return whether the device has settled, judged by all samples against elapsed time.
 
-        Where a trend or a step is suspected, the samples are `waiting` for more. Once it is shown, they are settled
-        from the first start (a quarter, a half or three quarters of the time) after which no trend is suspected and
-        no plausible exponential leaves more than half of the target. After `settle_s` what is still shown is
-        `unsettled`, and its last half is kept.
+        While a trend or a step is suspected, the samples are `waiting` for more. Once it is significant, the samples
+        are settled from the first start (a quarter, a half or three quarters of the time) after which no trend is
+        suspected and no plausible exponential leaves more than half of the target. If it is still significant after
+        `settle_s` seconds, the samples are `unsettled`, and their last half is kept.
         """
         if not self.settle_s or trace.seconds <= 0 or not self._may_move(trace):
             return Settling("settled")
@@ -163,13 +168,13 @@ class StoppingPolicy:
         return self._trend(trace) <= _SUSPECTED or self._steps(trace)
 
     def _trend(self, trace: Trace) -> float:
-        """Return p of a trend that would move the figure by more than the target within the settling time, else 1."""
-        found = trends.trend(trace.values, trace.times)
-        reach = abs(found.slope) * max(self.settle_s, trace.seconds)
-        return found.p if reach > self.target * stats.median(trace.values) else 1.0
+        """Return p of a trend that moves the median by more than the target within the settling time, else 1."""
+        trend = trends.trend(trace.values, trace.times)
+        movement = abs(trend.slope) * max(self.settle_s, trace.seconds)
+        return trend.p if movement > self.target * stats.median(trace.values) else 1.0
 
     def _steps(self, trace: Trace) -> bool:
-        """Return whether a first or the last quarter is apart from the half across by more than the target."""
+        """Return whether a quarter of the samples differs from the opposite half by more than the target."""
         values = trace.values
         quarter = len(values) // 4
         if len(values) < _ENOUGH or stats.is_steady(values):
@@ -181,7 +186,7 @@ class StoppingPolicy:
         return any(_gap(stats.median_interval(part), whole) > self.target * late.centre for part, whole in pairs)
 
     def _settled_start(self, trace: Trace) -> int:
-        """Return the first sample after which the device had settled; 0 where none is known."""
+        """Return the index of the first sample after which the device had settled; 0 if there is none."""
         begin, seconds = trace.times[0], trace.seconds
         starts = [begin + share * seconds for share in _STARTS]
         left = trends.transient_left(trace.values, trace.times, starts, _HORIZON * self.settle_s)
@@ -193,9 +198,9 @@ class StoppingPolicy:
         return 0
 
     def transient(self, values: list[float]) -> int:
-        """Return how many first values differ from the rest by more than twice its interval.
+        """Return how many first samples differ from the rest by more than twice its interval.
 
-        Of an exact number of samples the first differ for what they are, and stay.
+        It is 0 for an exact number of samples: there the first samples are part of what is measured.
         """
         if self.least > self.most:
             return 0
@@ -207,18 +212,18 @@ class StoppingPolicy:
         return length if shift > 2 * max(rest.half_width, self.target) * rest.centre else 0
 
     def keeps_early(self, early: Sequence[float]) -> bool:
-        """Return whether samples from before the device settled are enough to be shown."""
+        """Return whether there are enough samples from before the device settled to keep them as a series."""
         return len(early) >= _ENOUGH
 
     def distrusts(self, batches: int, lost: Mapping[str, int]) -> bool:
-        """Return whether so many batches had to be discarded (by reason) that the others cannot be trusted."""
-        gone = sum(lost.values())
-        return gone >= _ENOUGH and gone > _TRUST * batches
+        """Return whether so many batches were discarded (`lost`, by reason) that the series is invalid."""
+        discarded = sum(lost.values())
+        return discarded >= _ENOUGH and discarded > _TRUST * batches
 
 
-def _gap(one: stats.Interval, other: stats.Interval) -> float:
-    """Return how far two intervals lie apart; 0 or less where they meet."""
-    return max(one.low - other.high, other.low - one.high)
+def _gap(first: stats.Interval, second: stats.Interval) -> float:
+    """Return how far two intervals lie apart; 0 or less if they overlap."""
+    return max(first.low - second.high, second.low - first.high)
 
 
 POLICIES: dict[Tier, StoppingPolicy] = {
