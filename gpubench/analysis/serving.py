@@ -1,8 +1,8 @@
-"""What a device can serve: a simulation of continuous batching from measured times of prefills and steps.
+"""The serving capacity of a device: a simulation of continuous batching from measured times of prefills and steps.
 
 A query has a prompt and asks for a number of tokens. A prefill computes its prompt and its first token; a step computes
-one further token for every sequence of the batch. Queries arrive at random and never wait for each other to be sent: a
-latency counts from the moment at which the query was scheduled to arrive. The scheduler is the simplest that keeps a
+one further token for every sequence of the batch. Queries arrive at random, and no query waits for another to be sent:
+a latency counts from the moment at which the query was scheduled to arrive. The scheduler is the simplest that keeps a
 device busy: between two steps it prefills waiting queries one by one, in the order of their arrival, as long as the
 batch has a free slot.
 """
@@ -24,11 +24,11 @@ Floats = npt.NDArray[np.float64]
 
 _RATE_STEP = 0.01  # relative width at which the bisection for the highest rate stops
 _GROWTH = 0.01  # waiting queries that each arrival may add before the rate counts as not sustained
-_ENOUGH = 1e-12  # steps: a time that ends exactly at an arrival includes it
+_ENOUGH = 1e-12  # steps: the tolerance by which a step that ends exactly at an arrival counts as ended
 
 
 def bound_s(work: Work, read_rate: float, product_rate: float) -> float:
-    """Return the least time of a call: its bytes at `read_rate` (B/s) or its operations at `product_rate` (FLOP/s)."""
+    """Return the least time of a call in s: its bytes at `read_rate` (B/s), its FLOP at `product_rate` (FLOP/s)."""
     return max(work.moved / read_rate, work.flops / product_rate)
 
 
@@ -45,7 +45,7 @@ class StepLine:
 
     @classmethod
     def fitted(cls, tokens: Sequence[float], seconds: Sequence[float]) -> StepLine:
-        """Fit times over tokens of context by least squares of relative distances; base and slope are at least 0."""
+        """Return the line of the least squared relative distances of times; its base and slope are at least 0."""
         x, y = np.asarray(tokens, dtype=float), np.asarray(seconds, dtype=float)
         terms = np.stack([1 / y, x / y], axis=1)
         base, slope = _least_squares(terms) if len(set(tokens)) > 1 else (0.0, -1.0)
@@ -57,12 +57,12 @@ class StepLine:
 
     @classmethod
     def through(cls, tokens: float, seconds: float, token_s: float) -> StepLine:
-        """Return the line through one measured time whose slope is known from another batch size; its base is ≥ 0."""
+        """Return the line through one measured time, with the slope of another batch size; its base is at least 0."""
         base = seconds - token_s * tokens
         return cls(base, token_s) if base >= 0 else cls(0.0, seconds / tokens)
 
     def seconds(self, batch: int, context: float, steps: float) -> float:
-        """Return the time of `steps` steps of `batch` sequences that hold `context` tokens before the first step."""
+        """Return the seconds of `steps` steps of `batch` sequences that hold `context` tokens before the first step."""
         return steps * (self.base_s + self.token_s * (context + batch * (steps + 1) / 2))
 
     def steps_within(self, batch: int, context: float, seconds: float) -> int:
@@ -73,15 +73,15 @@ class StepLine:
 
 
 def _least_squares(terms: Floats) -> tuple[float, ...]:
-    """Return the factors with which the columns add up to 1 in every row, as nearly as possible."""
+    """Return the factors of the columns, whose sum is as close to 1 as possible in every row; shape (rows, columns)."""
     return tuple(float(factor) for factor in np.linalg.lstsq(terms, np.ones(len(terms)))[0])
 
 
 @dataclass(frozen=True, slots=True)
 class ServingTimes:
-    """The measured times of a model on a device: prefills by tokens of the prompt, steps by batch size.
+    """The measured times of a model on a device in seconds: prefills by prompt tokens, steps by batch size.
 
-    A batch runs in the smallest measured size that holds it; the largest one is the number of slots.
+    A batch runs in the smallest measured size that holds it; the largest measured size is the number of slots.
     """
 
     prefills: Mapping[int, float]
@@ -93,7 +93,7 @@ class ServingTimes:
         return max(self.steps)
 
     def of_sizes(self, sizes: Sequence[int]) -> ServingTimes | None:
-        """Return the times of a machine whose batches have these sizes; None where a size is beyond the measured ones.
+        """Return the times of a machine with batches of these sizes; None if a size is beyond the measured ones.
 
         A size that was not measured takes the time of the next larger one.
         """
@@ -103,7 +103,7 @@ class ServingTimes:
         return ServingTimes(self.prefills, {size: lines[size] for size in sizes})
 
     def prefill_s(self, tokens: int) -> float:
-        """Return the time of a prefill, on the line between the two measured lengths around it.
+        """Return the seconds of a prefill, interpolated between the two measured lengths around it.
 
         Beyond the measured lengths, the time is proportional to the length.
         """
@@ -113,16 +113,16 @@ class ServingTimes:
         return float(np.interp(tokens, lengths, [self.prefills[length] for length in lengths]))
 
     def lines(self) -> list[StepLine]:
-        """Return the line of each number of sequences, from 0 to the number of slots."""
+        """Return the line for each number of sequences, from 0 to the number of slots."""
         sizes = sorted(self.steps)
         return [self.steps[next(size for size in sizes if size >= batch)] for batch in range(self.slots + 1)]
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """When each query was scheduled, had its first token and had its last, in seconds; `waiting` is what it found.
+    """The moments in seconds at which each query was scheduled, had its first and had its last token; shape (queries,).
 
-    `waiting` counts the earlier queries without a first token at the moment at which the query was scheduled.
+    `output` is the number of tokens of each answer.
     """
 
     output: int
@@ -137,7 +137,7 @@ class Served:
 
     @property
     def token_s(self) -> Floats:
-        """The mean time of each token after the first (TPOT) of each query; 0 where there is one token."""
+        """The mean time of each token after the first (TPOT) of each query; 0 if there is one token."""
         return (self.last - self.first) / max(1, self.output - 1)
 
     @property
@@ -147,14 +147,14 @@ class Served:
 
     @property
     def waiting(self) -> Floats:
-        """The number of earlier queries without a first token that each query found."""
+        """The number of earlier queries that had no first token when each query was scheduled."""
         started = np.searchsorted(self.first, self.scheduled, side="right")
         return np.asarray(np.arange(len(self.scheduled)) - started, dtype=float)
 
     def is_sustained(self, slots: int) -> bool:
-        """Return whether the queue stays level: its mean does not grow from the third to the last quarter of queries.
+        """Return whether the mean queue stays level from the third to the last quarter of the queries.
 
-        Growth is more than a full batch and more than one waiting query in a hundred arrivals.
+        Growth is more than a full batch and more than one further waiting query in a hundred arrivals.
         """
         quarter = len(self.scheduled) // 4
         waiting = self.waiting
@@ -163,23 +163,23 @@ class Served:
 
 
 def poisson(rate: float, count: int, seed: int) -> Floats:
-    """Return the times of `count` arrivals at `rate` a second; one seed gives the same arrivals at every rate, scaled.
+    """Return the times in seconds of `count` arrivals at `rate` per second; one seed scales the same arrivals.
 
-    Raises ValueError for a rate that is not above 0.
+    Raises ValueError if the rate is not above 0.
     """
     if not rate > 0:
-        raise ValueError(f"a rate of arrivals is above 0, not {rate}")
+        raise ValueError(f"the rate of arrivals is {rate}; it must be above 0")
     return np.cumsum(np.random.default_rng(seed).exponential(size=count)) / rate
 
 
 def simulate(times: ServingTimes, scheduled: Floats, prompt: int, output: int) -> Served:
-    """Return when each query is served: all have `prompt` tokens and ask for `output` tokens.
+    """Return the moments at which each query is served; all have `prompt` tokens and ask for `output` tokens.
 
-    Between two events (an arrival into a free slot, or the end of a sequence) the batch stays the same, so that all its
-    steps are taken at once. Raises ValueError where the arrivals are not in the order of their times.
+    Between two events (an arrival into a free slot, or the end of a sequence) the batch stays the same, so all of its
+    steps are simulated at once. Raises ValueError if the arrivals are not in the order of their times.
     """
     if np.any(np.diff(scheduled) < 0):
-        raise ValueError("the arrivals are not in the order of their times")
+        raise ValueError("the arrivals are not in the order of their times; sort them first")
     count, slots, lines = len(scheduled), times.slots, times.lines()
     arrivals, prefill_s = scheduled.tolist(), times.prefill_s(prompt)
     first, last = [0.0] * count, [0.0] * count
@@ -233,9 +233,9 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class RatePoint:
-    """What queries at one rate (a second) meet, in seconds; a percentile that needs more queries is None.
+    """The latencies in seconds of queries at one rate (per second); a percentile that needs more queries is None.
 
-    `goodput` is the rate of the queries that meet each of `OBJECTIVES`, in their order.
+    `goodput` is the rate of the queries within each of `OBJECTIVES`, in their order.
     """
 
     rate: float
@@ -273,9 +273,9 @@ def _percentiles(seconds: Floats) -> tuple[float, float | None]:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedPercentile:
-    """A percentile of a time in seconds, measured and simulated with the same arrivals.
+    """A percentile of a time in seconds, both measured and simulated, with the same arrivals.
 
-    `low` and `high` are the 95 % confidence interval of the measured one; both are None of too few queries.
+    `low` and `high` are the 95 % confidence interval of the measured one; both are None if the queries are too few.
     """
 
     measured: float
@@ -285,7 +285,7 @@ class SimulatedPercentile:
 
     @property
     def error(self) -> float:
-        """The share by which the simulation exceeds the measured percentile; below 0 it falls short of it."""
+        """The fraction by which the simulation exceeds the measured percentile; negative if it falls short of it."""
         return self.simulated / self.measured - 1
 
     @property
@@ -297,27 +297,27 @@ class SimulatedPercentile:
 
 
 def simulated_percentile(measured: Floats, simulated: Floats, fraction: float) -> SimulatedPercentile:
-    """Compare a percentile of measured times with that of simulated ones."""
+    """Return a percentile of measured times beside that of simulated ones; `fraction` 0.99 is the 99th."""
     values = measured.tolist()
     low, high = queries.percentile_interval(values, fraction) or (None, None)
     return SimulatedPercentile(quantile(values, fraction), low, high, quantile(simulated.tolist(), fraction))
 
 
 def at_rate(times: ServingTimes, load: Workload, rate: float) -> RatePoint:
-    """Simulate one rate."""
+    """Return the simulated latencies at one rate of queries per second."""
     scheduled = poisson(rate, load.queries, load.seed)
     return rate_point(simulate(times, scheduled, load.prompt, load.output), rate, times.slots)
 
 
 def capacity(times: ServingTimes, load: Workload) -> float:
-    """Return the highest rate of queries a second at which every slot is busy: above it, every queue grows."""
+    """Return the rate in queries per second at which every slot is always busy: above it, every queue grows."""
     slots, steps = times.slots, load.output - 1
     in_steps = times.lines()[slots].seconds(slots, slots * load.prompt, steps) if steps else 0.0
     return slots / (slots * times.prefill_s(load.prompt) + in_steps)
 
 
 def knee(times: ServingTimes, load: Workload, objectives: Objectives) -> RatePoint | None:
-    """Return the highest rate that meets the objectives, to one per cent, by bisection; None where no rate does."""
+    """Return the highest rate within the objectives, to one per cent, by bisection; None if no rate is."""
     low, high = 0.0, 1.05 * capacity(times, load)
     best: RatePoint | None = None
     while high - low > _RATE_STEP * high:

@@ -1,4 +1,4 @@
-"""The ledger of a soak: which results were wrong, how the rates went over the passes, what the devices reported."""
+"""The ledger of a soak: wrong results, the rates over the passes, and the reports of the devices."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NOTE = (
     "last are the medians of passes, and the drift is that of the last from the first"
 )
 _ERRORS = "errors"  # the unit of counters of errors, whatever they count
-_GAUGES = {  # what is shown of a device, with the unit of a reading
+_GAUGES = {  # the gauges of a device that the ledger shows, with the unit of a reading
     Measure.TEMPERATURE: "°C",
     Measure.MEMORY_TEMPERATURE: "°C",
     Measure.CORE_CLOCK: "Hz",
@@ -36,7 +36,7 @@ _GAUGES = {  # what is shown of a device, with the unit of a reading
 
 @dataclass(frozen=True, slots=True)
 class SoakedCase:
-    """One case on one device over the passes: the median rate of each pass in order, and how many passes ended how."""
+    """One case on one device set over the passes: the median of each pass, and the number of passes by status."""
 
     case_id: str
     devices: tuple[str, ...]
@@ -47,12 +47,12 @@ class SoakedCase:
 
     @property
     def drift(self) -> float:
-        """Return the last pass's rate over the first's, less 1; 0 of fewer than two passes."""
+        """The change of the last pass's median against the first, a fraction; 0 with fewer than two passes."""
         return self.medians[-1] / self.medians[0] - 1 if len(self.medians) > 1 else 0.0
 
     @property
     def row(self) -> tuple[str, ...]:
-        """Return the cells of a table: case, device, passes, results compared, first, lowest, last, drift."""
+        """The cells of a table row: case, device, passes, results compared, first, lowest, last, drift."""
         rates = [units.quantity(rate, self.unit) for rate in self._rates()]
         ended = ", ".join(f"{count} {status}" for status, count in self.ended)
         drift = f"{self.drift:+.1%}" if len(self.medians) > 1 else ""
@@ -64,7 +64,7 @@ class SoakedCase:
 
 @dataclass(frozen=True, slots=True)
 class SoakedDevice:
-    """What the counters of a device said over the whole soak, in words."""
+    """The counters of a device over the whole soak, as texts."""
 
     device: str
     gauges: tuple[str, ...]
@@ -73,7 +73,7 @@ class SoakedDevice:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Return a line for each gauge, one for the throttle reasons, and one for the counters of errors."""
+        """A line for each gauge, one for the throttle reasons, and one for the counters of errors."""
         throttled = (f"throttled: {', '.join(self.throttled)}",) if self.throttled else ()
         errors = (f"errors: {', '.join(self.errors)}",) if self.errors else ()
         return (*self.gauges, *throttled, *errors)
@@ -81,10 +81,10 @@ class SoakedDevice:
 
 @dataclass(frozen=True, slots=True)
 class SoakLedger:
-    """What became of a soak.
+    """The outcome of a soak.
 
-    `wrong` names every wrong result, `unproven` each case without a pass that counts, and why, `sick` what was reported
-    of the health of the devices.
+    `wrong` names every wrong result, `unproven` each case of which no pass was compared with the reason, and `sick`
+    the reports on unhealthy devices.
     """
 
     passes: int
@@ -97,23 +97,23 @@ class SoakLedger:
 
     @property
     def compared(self) -> int:
-        """How many results were compared bit by bit and found right."""
+        """The number of results that were compared bit by bit and were right."""
         return sum(case.compared for case in self.cases)
 
     @property
     def exit_status(self) -> int:
-        """Return 6 where a device is unhealthy, 3 where a result was wrong or nothing could be compared, else 0."""
+        """6 if a device is unhealthy, 3 if a result was wrong or nothing could be compared, else 0."""
         return _UNHEALTHY if self.sick else _WRONG if self.wrong or not self.compared else 0
 
     @property
     def verdict(self) -> str:
-        """The outcome in a line."""
+        """The outcome in one line."""
         passes = f"{self.passes} pass{'es' * (self.passes != 1)} in {units.duration(self.seconds)}"
         count = len(self.wrong)
-        none = "no wrong bit" if self.compared else "nothing is proven"
-        found = f"{count} finding{'s' * (count > 1)}" if count else none
+        without_findings = "no wrong bit" if self.compared else "nothing is proven"
+        outcome = f"{count} finding{'s' * (count > 1)}" if count else without_findings
         health = ", and a device is unhealthy" if self.sick else ""
-        return f"{passes}, {self.compared} samples compared: {found}{health}"
+        return f"{passes}, {self.compared} samples compared: {outcome}{health}"
 
 
 def ledger_of(run: Run) -> SoakLedger:
@@ -137,26 +137,27 @@ def ledger_of(run: Run) -> SoakLedger:
 
 
 def soak_tables(summary: Summary) -> list[Table]:
-    """Return the ledger of a soak as tables; of another run none. A soak's cases name the bits of their results."""
+    """Return the ledger of a soak as tables; an empty list for a run whose cases note no digest of their results."""
     run = summary.run
     suites = {result.case.suite for result in run.results if DIGEST in dict(result.notes)}
     if not suites:
         return []
-    return tables_of(ledger_of(replace(run, results=tuple(each for each in run.results if each.case.suite in suites))))
+    results = tuple(result for result in run.results if result.case.suite in suites)
+    return tables_of(ledger_of(replace(run, results=results)))
 
 
 def tables_of(ledger: SoakLedger) -> list[Table]:
-    """Return the passes of each case, what the devices reported, and what was found wrong."""
+    """Return the tables of a ledger: the passes of each case, the devices, the findings, and the cases not compared."""
     rows = tuple(case.row for case in ledger.cases)
-    devices = tuple((device.device, words) for device in ledger.devices for words in device.lines)
-    findings = tuple((words,) for words in (*ledger.sick, *ledger.wrong))
-    found = [
+    devices = tuple((device.device, line) for device in ledger.devices for line in device.lines)
+    findings = tuple((finding,) for finding in (*ledger.sick, *ledger.wrong))
+    tables = [
         Table(f"Soak: {ledger.verdict}", _HEADS, rows, _HEADS[:3], _NOTE),
         Table("Soak: devices", _DEVICE_HEADS, devices, _DEVICE_HEADS),
         Table("Soak: findings", _FINDING_HEADS, findings, _FINDING_HEADS),
         Table("Soak: not compared", _UNPROVEN_HEADS, ledger.unproven, _UNPROVEN_HEADS),
     ]
-    return [table for table in found if table.rows]
+    return [table for table in tables if table.rows]
 
 
 def _is_sick(remark: Remark) -> bool:
@@ -164,18 +165,18 @@ def _is_sick(remark: Remark) -> bool:
 
 
 def _case(results: Sequence[Result]) -> SoakedCase:
-    found = [series for result in results if result.status == "ok" and (series := headline(result))]
+    headlines = [series for result in results if result.status == "ok" and (series := headline(result))]
     return SoakedCase(
         *results[0].key[:2],
-        judged_unit(found[0]) if found else "",
-        tuple(judged_median(series) for series in found),
-        sum(len(series.values) for series in found),
+        judged_unit(headlines[0]) if headlines else "",
+        tuple(judged_median(series) for series in headlines),
+        sum(len(series.values) for series in headlines),
         tuple(Tally(result.status for result in results).most_common()),
     )
 
 
 def _failures(results: Iterable[Result]) -> list[str]:
-    """Return what each failed case said, with the pass in which it failed."""
+    """Return the reason of each failure, with the pass and the case."""
     return [
         f"pass {result.replicate + 1}, {result.case.id}: {result.reason}"
         for result in results
@@ -184,36 +185,36 @@ def _failures(results: Iterable[Result]) -> list[str]:
 
 
 def _unproven(groups: Iterable[Sequence[Result]]) -> Iterable[tuple[str, str]]:
-    """Yield each case that was skipped or invalid in every pass, with the last reason."""
+    """Yield each case that was skipped or invalid in every pass, and its last reason."""
     for group in groups:
         if not {"ok", "failed"} & {result.status for result in group}:
             yield f"{group[-1].case.id} on {'+'.join(group[-1].devices)}", group[-1].reason
 
 
 def _digests(run: Run, results: Iterable[Result]) -> list[str]:
-    """Return which passes had another first result than most passes on devices of the same model."""
+    """Return the passes whose first result differs from that of most passes on devices of the same model."""
     models = {device.id: device.name for device in run.manifest.facts.devices}
     groups: dict[tuple[str, str], list[tuple[str, Result]]] = {}
     for result in results:
         if digest := dict(result.notes).get(DIGEST):
             key = (result.case.id, "+".join(models[device] for device in result.devices))
             groups.setdefault(key, []).append((digest, result))
-    found = []
+    findings = []
     for (case_id, _), group in groups.items():
-        ((usual, _), *others) = Tally(digest for digest, _ in group).most_common()
-        for digest, result in group if others else ():
+        ((usual, _), *other_digests) = Tally(digest for digest, _ in group).most_common()
+        for digest, result in group if other_digests else ():
             if digest != usual:
                 where = f"pass {result.replicate + 1}, {case_id} on {'+'.join(result.devices)}"
-                words = f"its first result has other bits ({digest[:12]}) than in most passes ({usual[:12]})"
-                found.append(f"{where}: {words}")
-    return found
+                difference = f"its first result has other bits ({digest[:12]}) than in most passes ({usual[:12]})"
+                findings.append(f"{where}: {difference}")
+    return findings
 
 
 def _devices(run: Run, results: Iterable[Result], span: Span) -> Iterable[SoakedDevice]:
     table = CounterTable.of_run(run)
     for device in dict.fromkeys(device for result in results for device in result.devices):
         window = Window(table, device, (span,))
-        throttled = [f"{each.name} {units.percent(each.share)} of the time" for each in window.throttling()]
+        throttled = [f"{reason.name} {units.percent(reason.share)} of the time" for reason in window.throttling()]
         yield SoakedDevice(device, tuple(_gauges(table, device, span)), tuple(throttled), tuple(_errors(table, device)))
 
 
@@ -229,7 +230,7 @@ def _gauges(table: CounterTable, device: str, span: Span) -> Iterable[str]:
 
 
 def _errors(table: CounterTable, device: str) -> Iterable[str]:
-    """Yield how far each counter of errors rose, also where it did not."""
+    """Yield the rise of each counter of errors, including counters that did not rise."""
     for track in table.tracks:
         if track.device == device and track.counter.unit == _ERRORS and len(track.values):
             yield f"{track.counter.name} +{track.values[-1] - track.values[0]:g}"

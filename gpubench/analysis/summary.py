@@ -28,17 +28,17 @@ from gpubench.model import Better, Case, Device, Result, Run, Series, Status
 
 WITHIN_PROCESS = "95 % within process"
 _WORSE: tuple[Status, ...] = ("ok", "skipped", "invalid", "failed")
-_EARLY_DIFFERS = 0.01  # a share of the headline from which its samples before the device settled are told of
+_EARLY_DIFFERS = 0.01  # of the headline: early samples that differ by more are reported beside it
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
     """A series as a figure: its median with 95 % interval in SI units, noise, and its shares of peaks.
 
-    The interval of one process holds within that process: another process's median may lie outside.
+    The interval of one process holds within that process: the median of another process may lie outside.
 
-    `shares` has one entry for each peak that is known: the specification's, the one at the clocks that were
-    measured during the case, the best of this run, in this order.
+    `shares` has one entry for each known peak, in this order: the data sheet's, the peak at the clock measured
+    during the case, the best figure of this run.
     """
 
     name: str
@@ -48,63 +48,63 @@ class Figure:
     noise: float
     samples: int
     shares: tuple[Share, ...] = ()
-    stage: str = ""  # of the series
-    short: str = ""  # the series' name where there is little room
-    processes: int = 1  # whose medians it joins; of one, interval and noise are those within that process
+    stage: str = ""  # the stage of the series
+    short: str = ""  # the series' name for narrow places
+    processes: int = 1  # joined in this figure; with one, interval and noise are those within that process
 
     @property
     def text(self) -> str:
-        """The median for a person: 4213 GB/s."""
+        """The median as text: 4213 GB/s."""
         return units.quantity(self.interval.centre, self.unit)
 
     @property
     def interval_name(self) -> str:
-        """What the interval covers: `95 % within process`, or `95 % of 12 processes`."""
+        """The coverage of the interval: `95 % within process`, or `95 % of 12 processes`."""
         return WITHIN_PROCESS if self.processes == 1 else f"95 % of {self.processes} processes"
 
     @property
     def main_share(self) -> Share | None:
-        """The share that speaks where there is room for one: of spec where that is known, else of the next peak."""
+        """The share to show if there is room for one: of the data sheet if that is known, else of the next peak."""
         return self.shares[0] if self.shares else None
 
     @property
     def share(self) -> float | None:
-        """The fraction of the peak that `basis` and `limit` name; None where no peak is known."""
+        """The fraction of the peak that `basis` and `limit` name; None if no peak is known."""
         return self.main_share.fraction if self.main_share else None
 
     @property
     def limit(self) -> str:
-        """Which peak: `dram`, `tensor.float16`; empty where none is known."""
+        """The name of the peak: `dram`, `tensor.float16`; empty if no peak is known."""
         return self.main_share.limit if self.main_share else ""
 
     @property
     def basis(self) -> str:
-        """What `share` is of: `spec`, `clock` or `best`; empty where no peak is known."""
+        """The source of the peak: `spec`, `clock` or `best`; empty if no peak is known."""
         return self.main_share.basis if self.main_share else ""
 
     @property
     def share_text(self) -> str:
-        """`87.7 % of dram peak (data sheet)`, or nothing."""
+        """`87.7 % of dram peak (data sheet)`; empty if no peak is known."""
         return self.main_share.text if self.main_share else ""
 
     def share_of(self, basis: peaks.Basis) -> Share | None:
-        """The share of that basis; None where its peak is not known."""
+        """Return the share of that basis; None if its peak is unknown."""
         return next((share for share in self.shares if share.basis == basis), None)
 
     @property
     def shares_text(self) -> str:
-        """All shares in the order of `peaks.BASES`, in per cent: `87.7 · 87.4 · 99.8 dram`, or nothing."""
+        """All shares in per cent, in the order of `peaks.BASES`: `87.7 · 87.4 · 99.8 dram`; empty without shares."""
         if not self.shares:
             return ""
-        found = [self.share_of(basis) for basis in peaks.BASES]
-        words = [f"{share.fraction * 100:.1f}" if share else "–" for share in found]
-        return f"{' · '.join(words)} {self.limit}"
+        by_basis = [self.share_of(basis) for basis in peaks.BASES]
+        percentages = [f"{share.fraction * 100:.1f}" if share else "–" for share in by_basis]
+        return f"{' · '.join(percentages)} {self.limit}"
 
     @classmethod
     def joined(cls, figures: Sequence[Figure]) -> Figure:
-        """The figure of a case over its replicates: medians of the processes' medians, noise and shares.
+        """Return the figure of a case over its replicates: the medians of their medians, noise and shares.
 
-        The interval is that of the median of the processes' medians. One figure is itself.
+        The interval is that of the median of the processes' medians. A single figure is returned unchanged.
         """
         first = figures[0]
         if len(figures) == 1:
@@ -121,7 +121,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class ImpossibleShare:
-    """A share above what the device can do, and the label of its series."""
+    """A share above the peak of the device, and the label of its series."""
 
     series: str
     share: Share
@@ -136,7 +136,7 @@ class ImpossibleShare:
 class Row:
     """One line of a summary table: a result and its headline figure (None unless it was timed).
 
-    `impossible` are the shares of its series above what the device can do.
+    `impossible` are the shares of its series above the peak of the device.
     """
 
     result: Result
@@ -150,17 +150,17 @@ class Row:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The labels of the state it was measured in, and `above-peak` where a share is impossible."""
+        """The labels of the conditions of the measurement, and `above-peak` if a share is impossible."""
         return (*self.result.labels, *([peaks.ABOVE_PEAK] if self.impossible else []))
 
 
 @dataclass(frozen=True)
 class Spread:
-    """One case on one device set over its replicates, each a fresh process: never empty of rows.
+    """One case on one device set over its replicates, each a fresh process; it has at least one row.
 
-    Noise lives between processes as much as within one (Kalibera & Jones, ISMM 2013). `medians` are
-    the headline medians of the replicates that are ok; `within` is the median of their noise, and
-    `between` their standard deviation over their mean (n - 1), NaN of fewer than two.
+    Noise between processes is as large as within one (Kalibera & Jones, ISMM 2013). `medians` are the
+    headline medians of the replicates that are ok, `within` is the median of their noise, and
+    `between` their standard deviation over their mean (n - 1), NaN for fewer than two.
     """
 
     rows: tuple[Row, ...]
@@ -182,7 +182,7 @@ class Spread:
 
     @cached_property
     def figure(self) -> Figure | None:
-        """The figure over all replicates that are ok; None where none is."""
+        """The figure over all replicates that are ok; None if no replicate is."""
         return Figure.joined(self.figures) if self.figures else None
 
     @property
@@ -192,7 +192,7 @@ class Spread:
 
     @property
     def within(self) -> float:
-        """The noise within a process: the median of the replicates' noise, a fraction; NaN where none is ok."""
+        """The noise within a process: the median of the replicates' noise, a fraction; NaN if none is ok."""
         return stats.median([figure.noise for figure in self.figures])
 
     @property
@@ -202,21 +202,21 @@ class Spread:
 
     @cached_property
     def row(self) -> Row:
-        """All replicates as one line of a table: the figure over those that are ok, of the first of them.
+        """All replicates as one row: the first one that is ok, with the figure over all that are ok.
 
-        Where none is ok, the first replicate as it is.
+        If no replicate is ok, it is the row of the first replicate.
         """
         ok = [row for row in self.rows if row.result.status == "ok"]
         return replace(ok[0], figure=self.figure) if ok else self.rows[0]
 
     @cached_property
     def status(self) -> Status:
-        """The worst status that a replicate ended in."""
+        """The worst status of the replicates."""
         return max(self.statuses, key=_WORSE.index)
 
     @cached_property
     def statuses(self) -> dict[Status, int]:
-        """How many replicates ended in each status that occurred, the most frequent first."""
+        """The number of replicates with each status that occurred, the most frequent first."""
         return dict(Tally(row.result.status for row in self.rows).most_common())
 
     @property
@@ -226,20 +226,21 @@ class Spread:
 
 
 class Summary:
-    """A run with its figures: peaks are looked up once, the best of the run found once."""
+    """A run with its figures; the peaks and the figures are computed once."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
         self.counters = CounterTable.of_run(run)
         self._peaks = Peaks(run, self.counters, limited_median)
-        self._figures: dict[tuple[int, int], tuple[Result, Series, Figure]] = {}  # holding both keeps their ids theirs
+        # by the ids of a result and a series, which stay unique as long as the dictionary holds both objects
+        self._figures: dict[tuple[int, int], tuple[Result, Series, Figure]] = {}
 
     def device(self, device_id: str) -> Device:
-        """Return the device of that id in this run's facts."""
+        """Return the device of that id in the run's facts; raises KeyError for an id that they do not describe."""
         return self._peaks.device(device_id)
 
     def figure(self, result: Result, series: Series) -> Figure:
-        """The figure of one series of a result: tables, charts and notices ask for the same ones."""
+        """Return the figure of one series of a result; it is kept, because tables, charts and notices share it."""
         key = (id(result), id(series))
         if key not in self._figures:
             self._figures[key] = (result, series, self._figure(result, series))
@@ -261,27 +262,27 @@ class Summary:
         )
 
     def _shares(self, result: Result, series: Series, centre: float) -> tuple[Share, ...]:
-        """What a figure is of its peaks, each peak in the figure's own unit: of items a second the roofline's bound."""
+        """Return the shares of a figure's peaks; a peak of items per second is scaled to the unit of the figure."""
         if not series.limit:
             return ()
         limited = limited_median(series)
-        found = self._peaks.shares(result, series, limited)
+        shares = self._peaks.shares(result, series, limited)
         if series.quantity != "items" or not limited:
-            return found
-        return tuple(replace(share, peak=share.peak * centre / limited) for share in found)
+            return shares
+        return tuple(replace(share, peak=share.peak * centre / limited) for share in shares)
 
     def beside(self, spread: Spread) -> list[Figure]:
-        """What else a case says of itself: the first series of each further stage, and what is no time (a ratio)."""
+        """Return the figures beside the headline: the first series of each other stage, and observed values."""
         of_status = spread.row.result.status
         results = [row.result for row in spread.rows if row.result.status == of_status]
-        found: dict[str, list[Figure]] = {}
+        by_label: dict[str, list[Figure]] = {}
         for result in results:
-            for series in _said_beside(result):
-                found.setdefault(series.label, []).append(self.figure(result, series))
-        return [Figure.joined(figures) for figures in found.values()]
+            for series in _series_beside(result):
+                by_label.setdefault(series.label, []).append(self.figure(result, series))
+        return [Figure.joined(figures) for figures in by_label.values()]
 
     def energy(self, result: Result) -> Energy | NoEnergy:
-        """What the headline of a result costs in joules, or why that is not known."""
+        """Return the energy figure of a result's headline, or the reason why it has none."""
         series = headline(result)
         if series is None:
             return NoEnergy("nothing was timed")
@@ -293,7 +294,7 @@ class Summary:
         return EmptyKernels.of_run(self.run)
 
     def rows(self) -> list[Row]:
-        """One row a result, in the order measured."""
+        """Return one row for each result, in the order measured."""
         return list(self._rows)
 
     @cached_property
@@ -305,7 +306,7 @@ class Summary:
         )
 
     def impossible_shares(self, result: Result) -> Iterator[ImpossibleShare]:
-        """Yield each share of a result that is above what the device can do; the clock of early samples is unknown."""
+        """Yield each share of a result above its device's peak, except of early samples, whose clock is unknown."""
         for series in result.series if result.status == "ok" else ():
             if series.limit and series.role != "early":
                 share = peaks.impossible(self._peaks.shares(result, series, limited_median(series)))
@@ -313,7 +314,7 @@ class Summary:
                     yield ImpossibleShare(series.label, share)
 
     def reproducibility(self, spread: Spread) -> Reproducibility | None:
-        """Return how far the medians of fresh processes of a case lie apart; None where nobody measured that."""
+        """Return the deviation between fresh processes of a case; None if nobody measured it."""
         models = {self.device(device_id).name for device_id in spread.devices}
         return reproducibility(spread.medians, spread.case.id, models)
 
@@ -323,18 +324,18 @@ class Summary:
         return len({result.replicate for result in self.run.results}) > 1
 
     def results_of(self, suite: str) -> list[Result]:
-        """The results of a suite, in the order measured."""
+        """Return the results of a suite, in the order measured."""
         return self._by_suite.get(suite, [])
 
     @cached_property
     def _by_suite(self) -> dict[str, list[Result]]:
-        found: dict[str, list[Result]] = {}
+        by_suite: dict[str, list[Result]] = {}
         for result in self.run.results:
-            found.setdefault(result.case.suite, []).append(result)
-        return found
+            by_suite.setdefault(result.case.suite, []).append(result)
+        return by_suite
 
     def spreads(self) -> list[Spread]:
-        """The spread of each case on each device set, in the order measured; sorted where that was shuffled."""
+        """Return the spread of each case on each device set, in the order measured; sorted if there are replicates."""
         return list(self._spreads)
 
     @cached_property
@@ -342,8 +343,8 @@ class Summary:
         grouped: dict[tuple[str, tuple[str, ...]], list[Row]] = {}
         for row in self.rows():
             grouped.setdefault(row.result.key[:2], []).append(row)
-        found = [Spread(tuple(sorted(rows, key=lambda row: row.result.replicate))) for rows in grouped.values()]
-        return sorted(found, key=self._place) if self.replicated else found
+        spreads = [Spread(tuple(sorted(rows, key=lambda row: row.result.replicate))) for rows in grouped.values()]
+        return sorted(spreads, key=self._place) if self.replicated else spreads
 
     def _place(self, spread: Spread) -> tuple[object, ...]:
         suites = [suite.name for suite in self.run.manifest.suites]
@@ -358,25 +359,25 @@ class Summary:
         )
 
     def counts(self) -> dict[str, int]:
-        """How many results have each status: ok, skipped, failed, invalid."""
-        found = dict.fromkeys(("ok", "skipped", "failed", "invalid"), 0)
+        """Return the number of results with each status: ok, skipped, failed, invalid."""
+        by_status = dict.fromkeys(("ok", "skipped", "failed", "invalid"), 0)
         for result in self.run.results:
-            found[result.status] += 1
-        return found
+            by_status[result.status] += 1
+        return by_status
 
     def suites(self) -> list[tuple[str, list[Spread]]]:
-        """Spreads by suite, in the order of `spreads`."""
+        """Return the spreads by suite, in the order of `spreads`."""
         grouped: dict[str, list[Spread]] = {}
         for spread in self.spreads():
             grouped.setdefault(spread.case.suite, []).append(spread)
         return list(grouped.items())
 
 
-def _said_beside(result: Result) -> Iterator[Series]:
-    """Yield what is worth telling beside the headline.
+def _series_beside(result: Result) -> Iterator[Series]:
+    """Yield the series that are reported beside the headline.
 
-    That is the first series of each other stage, every observed value, and the headline's samples from before the
-    device settled, if they differ from it by more than 1 %.
+    These are the first series of each other stage, every observed value, and the early samples of the headline (from
+    before the device settled) if they differ from it by more than 1 %.
     """
     stages = {series.stage for series in result.series[:1]}
     for series in list(speaking(result))[1:]:
@@ -389,10 +390,10 @@ def _said_beside(result: Result) -> Iterator[Series]:
 
 
 def _differs(early: Series, settled: Series) -> bool:
-    """Whether the samples of a stage from before the device settled differ from those after it."""
+    """Return whether the early samples of a stage differ from those after the device settled."""
     return early.stage == settled.stage and abs(judged_median(early) / judged_median(settled) - 1) > _EARLY_DIFFERS
 
 
 def exit_status(results: Sequence[Result]) -> int:
-    """The exit status of a run: 3 where a case failed, else 0 (skipped and invalid are warned of)."""
+    """Return the exit status of a run: 3 if a case failed, else 0 (skipped and invalid cases only warn)."""
     return 3 if any(result.status == "failed" for result in results) else 0

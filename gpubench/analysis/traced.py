@@ -1,7 +1,7 @@
-"""Where the time of a traced device went, and its kernels and copies. Pure functions of a run.
+"""The use of time on traced devices, their kernels and their copies. Pure functions of a run.
 
-`gpubench profile --trace` writes these results in the suite `profile`. A result that has the name of one but lacks one
-of its parts was written by something else, and is no part of a trace.
+`gpubench profile --trace` writes these results in the suite `profile`. A result with the same name that lacks one of
+these parts was written by another program and is left out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class TracedDevice:
 
 @dataclass(frozen=True, slots=True)
 class TracedWork:
-    """One kernel, or one kind of copy: how often it ran, how long in all and in `each` call; bytes if it moved any."""
+    """One kernel or one kind of copy: its calls, the seconds in total and of each call, and the bytes of a copy."""
 
     name: str
     device: str
@@ -40,34 +40,34 @@ class TracedWork:
 
 def traced_devices(run: Run) -> list[TracedDevice]:
     """Return the traced devices of a run, in the order of the file."""
-    found = []
+    devices = []
     for result in _results(run, "trace"):
         values, notes = _values(result), dict(result.notes)
         span_s = result.window[1] - result.window[0]
         if span_s > 0 and all(map(values.get, TIMES)) and notes.keys() >= set(_COUNTS):
             seconds = {name: values[name][0] for name in TIMES}
-            found.append(TracedDevice(result.devices[0], span_s, seconds, {name: notes[name] for name in _COUNTS}))
-    return found
+            devices.append(TracedDevice(result.devices[0], span_s, seconds, {name: notes[name] for name in _COUNTS}))
+    return devices
 
 
 def traced_work(run: Run) -> list[TracedWork]:
     """Return the kernels of a run, then its copies, each in the order of the file."""
-    found = []
+    work = []
     for result in (*_results(run, "kernel"), *_results(run, "copy")):
         values = _values(result)
         if result.case.params and all(map(values.get, ("total", "each", "calls"))):
             name = f"{result.case.name} {result.case.params[0][1]}"
             size_bytes = values.get("bytes", [None])[0]
             calls, total_s = values["calls"][0], values["total"][0]
-            found.append(TracedWork(name, result.devices[0], calls, total_s, values["each"], size_bytes))
-    return found
+            work.append(TracedWork(name, result.devices[0], calls, total_s, values["each"], size_bytes))
+    return work
 
 
 @dataclass(frozen=True, slots=True)
 class ForwardedCalls:
-    """The fewest and the most calls of a traced program that wait, were they forwarded to another machine.
+    """The fewest and the most calls of a traced program that would wait if they were forwarded to another machine.
 
-    `fewest` are its copies to the host, whose result a program needs; `most` are all launches and copies.
+    `fewest` counts its copies to the host, whose result a program needs; `most` counts all launches and copies.
     """
 
     device: str
@@ -76,7 +76,7 @@ class ForwardedCalls:
     most: float
 
     def slowdowns(self, round_trip_s: float) -> tuple[float, float]:
-        """Return the slowdown if the fewest, and if the most calls wait for a round trip each."""
+        """Return the slowdown if the fewest calls, and if the most calls wait for a round trip of so many seconds."""
         return (
             forwarding_slowdown(self.fewest, round_trip_s, self.span_s),
             forwarding_slowdown(self.most, round_trip_s, self.span_s),
@@ -84,7 +84,7 @@ class ForwardedCalls:
 
 
 def forwarding_slowdown(waiting_calls: float, round_trip_s: float, run_s: float) -> float:
-    """Return how many times as long a run takes if so many of its calls wait for an answer.
+    """Return the run time with waiting calls over the run time without them.
 
     The model is 1 + waiting calls × round trip / run time. It leaves out the bytes that cross the wire, and overlap.
     """
@@ -94,13 +94,13 @@ def forwarding_slowdown(waiting_calls: float, round_trip_s: float, run_s: float)
 def forwarded_calls(run: Run) -> list[ForwardedCalls]:
     """Return for each traced device the calls that would wait if they were forwarded."""
     to_host = {work.device: work.calls for work in traced_work(run) if work.name == "copy d2h"}
-    found = []
+    forwarded = []
     for traced in traced_devices(run):
         counts = [traced.counts[name] for name in ("kernels", "copies")]
         if all(count.isdecimal() for count in counts):
             most = float(sum(map(int, counts)))
-            found.append(ForwardedCalls(traced.device, traced.span_s, to_host.get(traced.device, 0.0), most))
-    return found
+            forwarded.append(ForwardedCalls(traced.device, traced.span_s, to_host.get(traced.device, 0.0), most))
+    return forwarded
 
 
 def _results(run: Run, name: str) -> Iterator[Result]:
@@ -109,5 +109,5 @@ def _results(run: Run, name: str) -> Iterator[Result]:
 
 
 def _values(result: Result) -> dict[str, Sequence[float]]:
-    """Return the values of each series that has some."""
+    """Return the values of each series that is not empty, by label."""
     return {series.label: series.values for series in result.series if series.values}

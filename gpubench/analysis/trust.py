@@ -1,4 +1,4 @@
-"""Whether the figures of a run can be trusted, and what else its reader has to know first."""
+"""The reasons not to trust the figures of a run, and the most important other facts about it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from gpubench.base import units
 from gpubench.model import Result, Status
 
 HEALTH_SOURCE = "device health"  # the source of remarks on a sick device and on errors that appeared during the run
-STATE_SOURCE = "device state"  # the source of remarks on states that do not make a gate refuse
-_MANY = 0.1  # of the cases: from this share on a disturbance concerns the run as a whole
+STATE_SOURCE = "device state"  # the source of remarks on states because of which no gate refuses a run
+_MANY = 0.1  # of the cases: a disturbance of this fraction concerns the run as a whole
 _UNCERTAIN = 0.05  # the half width of a 95 % interval above which a key figure is not worth three digits
-_EXPLAINED = {  # what disturbed a case, by label or reason of a discarded sample
+_EXPLAINED = {  # the cause of a disturbance, by the label or the reason of a discarded sample
     "shared-device": "other programs used the device",
     "foreign-process": "other programs used the device",
     "loaded": "other programs kept the host busy",
@@ -30,12 +30,12 @@ _POWER_CAPPED = "power-capped"
 
 
 def doubts(summary: Summary, values: Sequence[KeyValue]) -> list[str]:
-    """Return why the figures of a run cannot be trusted, the worst reason first; an empty list where they can."""
+    """Return the reasons not to trust the figures of a run, the worst first; an empty list if there is none."""
     return [*_dry_run(summary), *_broken(summary), *_sick(summary), *_disturbed(summary, values), *_uncertain(values)]
 
 
 def matters(summary: Summary, values: Sequence[KeyValue]) -> list[str]:
-    """Return what else matters about a run, the most important first: what is below expectation, capped or missing."""
+    """Return further facts about a run, the most important first: low figures, power caps, missing cases."""
     return [
         *_below_expectation(values),
         *_ended(summary.run.results, "invalid", "without a valid result"),
@@ -64,8 +64,8 @@ def _dry_run(summary: Summary) -> Iterator[str]:
 def _ended(results: Iterable[Result], status: Status, verb: str) -> Iterator[str]:
     causes = Tally(result.cause for result in results if result.status == status)
     if causes:
-        words = ", ".join(cause.replace("-", " ") or "no cause given" for cause, _ in causes.most_common())
-        yield f"{_cases(causes.total())} {verb} ({words})"
+        causes_text = ", ".join(cause.replace("-", " ") or "no cause given" for cause, _ in causes.most_common())
+        yield f"{_cases(causes.total())} {verb} ({causes_text})"
 
 
 def _cases(count: int) -> str:
@@ -73,12 +73,12 @@ def _cases(count: int) -> str:
 
 
 def _sick(summary: Summary) -> Iterator[str]:
-    found = (remark for remark in summary.run.remarks if (remark.source, remark.state) == (HEALTH_SOURCE, "event"))
-    yield from dict.fromkeys(f"{remark.device} is unhealthy: {remark.words}" for remark in found)
+    events = (remark for remark in summary.run.remarks if (remark.source, remark.state) == (HEALTH_SOURCE, "event"))
+    yield from dict.fromkeys(f"{remark.device} is unhealthy: {remark.words}" for remark in events)
 
 
 def _disturbed(summary: Summary, values: Sequence[KeyValue]) -> Iterator[str]:
-    """Yield what disturbed a key figure, or a tenth of the cases."""
+    """Yield the disturbances of a key figure, or of at least a tenth of the cases."""
     measured = [result for result in summary.run.results if result.status == "ok"]
     key = {(value.case_id, value.devices) for value in values}
     for disturbances in (other_work, slowdowns):
@@ -131,13 +131,13 @@ def _unsettled(summary: Summary) -> Iterator[str]:
 
 
 def _skipped(results: Iterable[Result]) -> Iterator[str]:
-    """Yield what missing libraries cost, then the other skipped cases with their most frequent reason."""
+    """Yield the cases skipped for a missing library, then the other skipped cases with their most frequent reason."""
     skipped = [result for result in results if result.status == "skipped"]
     missing = Tally(result.reason for result in skipped if result.cause == "missing")
     for reason, count in missing.most_common():
         yield f"{_cases(count)} skipped: {reason}"
-    others = Tally(result.reason for result in skipped if result.cause != "missing")
-    if others:
-        (reason, _), *rest = others.most_common()
+    other_reasons = Tally(result.reason for result in skipped if result.cause != "missing")
+    if other_reasons:
+        (reason, _), *rest = other_reasons.most_common()
         more = f" (and {len(rest)} more {'reason' if len(rest) == 1 else 'reasons'})" if rest else ""
-        yield f"{_cases(others.total())} skipped: {reason}{more}"
+        yield f"{_cases(other_reasons.total())} skipped: {reason}{more}"

@@ -1,8 +1,7 @@
-"""One device over one or more spans of time: what its counters say of a case, or of a phase of a program.
+"""The counters of one device over one or more spans of time, which belong to a case or to a phase of a program.
 
-Counters are asked for by what they measure, never by name, so that a collector that declares a measure takes part in
-everything at once. Where several counters measure the same, the first that was read in the window speaks, in the order
-of the manifest.
+Counters are looked up by what they measure, never by name, so that a new collector only has to declare its measures.
+Of several counters with the same measure, the first in the order of the manifest that was read in the window is used.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from gpubench.knowledge import hardware
 from gpubench.model import Device, EventBit, EventClass, Measure
 
 Floats = npt.NDArray[np.float64]
-Span = tuple[float, float]  # seconds of the run, from when to when
+Span = tuple[float, float]  # the start and the end in seconds of the run
 
-_STEADY = 1.05  # of two readings of a clock that was the same between them
-_EDGE_GAPS = 4.0  # readings of a cumulative counter that a span has to cover: each edge is known to one of them
-_LOST_GAPS = 20.0  # without a reading: a device that is silent for so long was lost
-_LEAST_READINGS = 5  # of power, where the energy counter cannot be used
-# Arithmetic of the matrix and vector units; integers are addresses too.
+_STEADY = 1.05  # two readings of a clock within this ratio: the clock did not change between them
+_EDGE_GAPS = 4.0  # periods of a cumulative counter that a span must cover: each edge is accurate to one period
+_LOST_GAPS = 20.0  # periods without a reading after which a device counts as lost
+_LEAST_READINGS = 5  # of power, if the energy counter cannot be used
+# The arithmetic of matrix and vector units; integer units are left out, because they also compute addresses.
 _PIPES = (Measure.TENSOR_ACTIVITY, Measure.FP64_ACTIVITY, Measure.FP32_ACTIVITY, Measure.FP16_ACTIVITY)
 _LINKS = (
     ("link.h2d", (Measure.PCIE_SENT, Measure.PCIE_RECEIVED)),
@@ -38,7 +37,7 @@ _LINKS = (
 
 @dataclass(frozen=True, slots=True)
 class CounterReading:
-    """What counters say over a window: the value in the counter's unit, the counter's name, and the readings' span."""
+    """A counter over a window: the value in its unit, the counter's name, and the seconds that its readings span."""
 
     value: float
     by: str
@@ -47,7 +46,7 @@ class CounterReading:
 
 @dataclass(frozen=True, slots=True)
 class Throttle:
-    """A reason that held a device back: its bit, the share of the readings that had it, and that share of the time."""
+    """A throttle reason: its bit, the fraction of the readings with it, and that fraction of the time in seconds."""
 
     bit: EventBit
     share: float
@@ -55,13 +54,13 @@ class Throttle:
 
     @property
     def name(self) -> str:
-        """What the driver calls the reason: `power cap`."""
+        """The driver's name of the reason: `power cap`."""
         return self.bit.name
 
 
 @dataclass(frozen=True, slots=True)
 class EnergyUse:
-    """Joules and mean watts over a window; `is_integrated` where they are mean power times time, for want of better."""
+    """Joules and mean watts over a window; `is_integrated` if they are mean power × time, not an energy counter's."""
 
     joules: float
     watts: float
@@ -70,9 +69,9 @@ class EnergyUse:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Bytes a second of the device's memory over a window: those that a counter saw, and those that the suite counted.
+    """The memory traffic over a window in bytes per second: as a counter saw it, and as the suite counted it.
 
-    `counted` is the work of the calls over the whole window, gaps between them included, as the counter sees it.
+    `counted` is the work of the calls over the whole window, including the gaps that the counter sees too.
     """
 
     seen: float
@@ -81,7 +80,7 @@ class Traffic:
 
     @property
     def ratio(self) -> float:
-        """Seen over counted: below 1 caches served some, above 1 more was moved than the method counts."""
+        """Seen over counted: below 1, caches served some bytes; above 1, more bytes moved than the method counts."""
         return self.seen / self.counted
 
     @property
@@ -93,13 +92,13 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is known of the work in a window beside its counters; nothing has to be.
+    """The facts about the work in a window that are not from counters; all are optional.
 
-    `limit` and `of_peak` name the peak that it is compared with and its share of it, `clock_of_spec` is the clock that
-    it had over the data sheet's. `call_s` are the seconds of a call, `launch_s` those of an empty kernel timed in the
-    same way (0 where launches are not timed), `moved_s` the bytes a second that it counts while
-    it runs, `counted_s` those over the whole window. `is_dependent` says that each step waits for the last one's
-    answer, `fills_window` that the counters are of this load alone: else only the throttle reasons are used.
+    `limit` is the peak that the work is compared with, `of_peak` its share of that peak, and `clock_of_spec` its clock
+    over that of the data sheet. `call_s` is the time of a call in seconds, `launch_s` that of an empty kernel timed in
+    the same way (0 if launches are not timed). `moved_s` is the counted bytes per second of a running call, `counted_s`
+    those over the whole window. `is_dependent` says that each step waits for the result of the step before it.
+    `fills_window` says that the counters belong to this load alone; if not, only the throttle reasons are used.
     """
 
     limit: str = ""
@@ -115,7 +114,7 @@ class Load:
 
 
 class Window:
-    """The counters of one device over `spans`; `model` is what the inventory says of it, where that is known."""
+    """The counters of one device over `spans`; `model` is its entry in the inventory, if there is one."""
 
     def __init__(self, table: CounterTable, device: str, spans: Sequence[Span], model: Device | None = None) -> None:
         self.device = device
@@ -126,38 +125,39 @@ class Window:
 
     @cached_property
     def seconds(self) -> float:
-        """How long the spans are together."""
+        """The total length of the spans in seconds."""
         return sum(end - begin for begin, end in self.spans)
 
     def mean(self, measure: Measure) -> CounterReading | None:
-        """Return the mean of the readings inside the window; None where there are none."""
+        """Return the mean of the readings inside the window; None without readings."""
         if measure not in self._means:
             parts = ((track, self._inside(track)[1]) for track in self._table.of(self.device, measure))
-            found = (CounterReading(float(values.mean()), track.counter.name) for track, values in parts if len(values))
-            self._means[measure] = next(found, None)
+            means = (CounterReading(float(values.mean()), track.counter.name) for track, values in parts if len(values))
+            self._means[measure] = next(means, None)
         return self._means[measure]
 
     def share(self, measure: Measure) -> CounterReading | None:
-        """Return the mean of a counter of per cent as a fraction."""
-        found = self.mean(measure)
-        return CounterReading(found.value / 100, found.by) if found else None
+        """Return the mean of a percentage counter as a fraction; None without readings."""
+        mean = self.mean(measure)
+        return CounterReading(mean.value / 100, mean.by) if mean else None
 
     def most(self, measure: Measure) -> float | None:
-        """Return the largest reading inside the window."""
+        """Return the largest reading inside the window; None without readings."""
         parts = (self._inside(track)[1] for track in self._table.of(self.device, measure))
         return next((float(values.max()) for values in parts if len(values)), None)
 
     def rate(self, measure: Measure) -> CounterReading | None:
-        """Return what a counter says a second: the mean of one that counts by the second, the rise of a cumulative one.
+        """Return the rate per second: the mean of a counter of rates, or the rise of a cumulative counter over time.
 
-        The rise is that between the first and the last reading inside, `span_s` apart.
+        The rise is that between the first and the last reading inside the window, which are `span_s` apart. Return None
+        without enough readings.
         """
         for track in self._table.of(self.device, measure):
             if track.counter.kind != "cumulative":
-                if found := self.mean(measure):
-                    return found
+                if mean := self.mean(measure):
+                    return mean
                 continue
-            if len(self.spans) > 1:  # between them the counter rises too
+            if len(self.spans) > 1:  # the rise between the spans must not count
                 risen = self._rise(track)
                 return CounterReading(risen / self.seconds, track.counter.name) if risen is not None else None
             at, values = self._inside(track)
@@ -167,28 +167,28 @@ class Window:
         return None
 
     def rise(self, measure: Measure) -> float | None:
-        """Return how far a cumulative counter rose in the spans, between its readings in a straight line.
+        """Return the rise of a cumulative counter in the spans, interpolated linearly between its readings.
 
-        None where a span is too short for its edges to be known, or the counter fell.
+        Return None if a span is too short for accurate edges, or if the counter fell.
         """
-        found = (self._rise(track) for track in self._table.of(self.device, measure))
-        return next((value for value in found if value is not None), None)
+        rises = (self._rise(track) for track in self._table.of(self.device, measure))
+        return next((value for value in rises if value is not None), None)
 
     def clock(self, measure: Measure) -> float | None:
-        """Return the mean clock in hertz; in a window between two readings, theirs where they agree."""
-        if found := self.mean(measure):
-            return found.value
+        """Return the mean clock in hertz; for a window between two readings, their mean if they agree, else None."""
+        if mean := self.mean(measure):
+            return mean.value
         for track in self._table.of(self.device, measure):
             low, high = min(begin for begin, _ in self.spans), max(end for _, end in self.spans)
             values = track.beside(low, high).values
-            if len(values):  # where it changed meanwhile, from idle for one, nobody knows what it was
+            if len(values):  # if the clock changed in between, for example from idle, it is unknown
                 return float(values.mean()) if values.max() <= _STEADY * values.min() else None
         return None
 
     def energy(self) -> EnergyUse | None:
-        """Return what the device took in the spans: by its energy counter, else by mean power times time.
+        """Return the energy of the device in the spans: from its energy counter, else mean power × time.
 
-        None of a device that was lost on the way, and where there are too few readings to say.
+        Return None if the device was lost during the spans, or if there are too few readings.
         """
         powers = self._table.of(self.device, Measure.BOARD_POWER)
         if any(len(track.at) > 1 and not self._reaches(track) for track in powers):
@@ -203,7 +203,7 @@ class Window:
         return EnergyUse(watts * self.seconds, watts, True)
 
     def throttling(self) -> tuple[Throttle, ...]:
-        """Return each reason that held the device back, the lowest bit first; idle and user-set clocks are none."""
+        """Return the reasons that slowed the device down, the lowest bit first; idle and set clocks do not count."""
         return tuple(
             Throttle(bit, share, share * self.seconds)
             for track in self._table.of(self.device, Measure.THROTTLE_REASONS)
@@ -212,19 +212,19 @@ class Window:
         )
 
     def throttled(self, kind: EventClass) -> float | None:
-        """Return the largest share of the readings that had a reason of that class; None without such a counter."""
+        """Return the largest fraction of the readings with a reason of that class; None without such a counter."""
         if not any(len(self._inside(track)[1]) for track in self._table.of(self.device, Measure.THROTTLE_REASONS)):
             return None
-        return max((each.share for each in self.throttling() if each.bit.kind is kind), default=0.0)
+        return max((reason.share for reason in self.throttling() if reason.bit.kind is kind), default=0.0)
 
     def peak_dram(self) -> float | None:
-        """Return bytes a second of the memory at the clock that it had; None where clock or bus are not known."""
+        """Return the peak of the memory at its measured clock in B/s; None if clock or bus width are unknown."""
         per_clock = hardware.bytes_per_memory_clock(self._model) if self._model else None
         clock_hz = self.mean(Measure.MEMORY_CLOCK)
         return per_clock.value * clock_hz.value if per_clock and clock_hz else None
 
     def dram(self) -> CounterReading | None:
-        """Return bytes a second that the memory moved: counted, or else as the share that was busy of its peak."""
+        """Return the memory traffic in B/s: from counters of bytes, else from the busy share of the peak."""
         read, written = self.rate(Measure.DRAM_READ), self.rate(Measure.DRAM_WRITTEN)
         if read and written:
             return CounterReading(read.value + written.value, f"{read.by} + {written.by}")
@@ -232,16 +232,16 @@ class Window:
         return CounterReading(share.value * peak, share.by) if share and peak else None
 
     def traffic(self, load: Load) -> Traffic | None:
-        """Return what the memory moved beside what the load counted; None where either is not known."""
+        """Return the memory traffic beside the traffic that the load counted; None if either is unknown."""
         seen = self.dram() if load.counted_s else None
         return Traffic(seen.value, load.counted_s, seen.by) if seen and seen.value else None
 
     def bound(self, load: Load) -> Bound | None:
-        """Return what bounds the load; None where what is known does not tell."""
+        """Return the bound of the load; None if the counters and shares do not decide."""
         return bound_by(self._activity(load))
 
     def _activity(self, load: Load) -> Activity:
-        """How much of each resource was used, by counters and by the load's share of its peak."""
+        """Return the used share of each resource, from counters and from the load's share of its peak."""
         is_gpu = self._model is not None and self._model.backend != "host"
         alone, limit = load.fills_window, load.limit
         capped = max(self.throttled(EventClass.POWER_CAP) or 0.0, 1.0 if load.is_capped else 0.0)
@@ -260,43 +260,47 @@ class Window:
         )
 
     def _uses(self, measures: Sequence[Measure], wanted: bool) -> list[Use]:
-        """The shares of these measures that were read, where they are wanted."""
+        """Return the shares of the measures that were read; an empty list unless they are `wanted`."""
         shares = (self.share(measure) for measure in measures) if wanted else ()
-        return [Use(found.value, found.by) for found in shares if found]
+        return [Use(reading.value, reading.by) for reading in shares if reading]
 
     def _memory(self) -> list[Use]:
-        found, seen, peak = self._uses((Measure.DRAM_SHARE,), True), self.dram(), self.peak_dram()
-        if seen and peak and seen.by not in [use.by for use in found]:
-            found.append(Use(seen.value / peak, seen.by))
-        return found
+        """Return the used shares of the memory's peak, each counter once."""
+        uses, seen, peak = self._uses((Measure.DRAM_SHARE,), True), self.dram(), self.peak_dram()
+        if seen and peak and seen.by not in [use.by for use in uses]:
+            uses.append(Use(seen.value / peak, seen.by))
+        return uses
 
     def _from_cache(self, load: Load) -> list[Use]:
-        """Where more is counted than the memory moved, and than half of what it could: caches served it."""
+        """Return the share of the counted bytes that caches served, if it is over a half and over half of the peak."""
         peak, seen = self.peak_dram(), self.dram()
         if not peak or not seen or load.moved_s < peak / 2 or seen.value > load.moved_s / 2:
             return []
         return [Use(1 - seen.value / load.moved_s, f"share of the counted bytes that {seen.by} did not see")]
 
     def _links(self) -> list[Use]:
-        found = []
-        for limit, ways in _LINKS:
+        """Return the used share of each direction of each link that was read."""
+        uses = []
+        for limit, measures in _LINKS:
             peak = hardware.peak(self._model, limit) if self._model else None
-            rates = [self.rate(way) for way in ways] if peak else []
-            found += [Use(each.value / peak.value, each.by) for each in rates if peak and each and each.value]
-        return found
+            rates = [self.rate(measure) for measure in measures] if peak else []
+            uses += [
+                Use(reading.value / peak.value, reading.by) for reading in rates if peak and reading and reading.value
+            ]
+        return uses
 
     def _own_clock(self) -> Use | None:
-        """The mean clock over the device's own."""
-        mean, own = self.mean(Measure.CORE_CLOCK), _own_clock_hz(self._model)
-        return Use(mean.value / own, "mean clock over nominal clock") if mean and own else None
+        """Return the mean clock over the nominal clock; None if either is unknown."""
+        mean, nominal_hz = self.mean(Measure.CORE_CLOCK), _own_clock_hz(self._model)
+        return Use(mean.value / nominal_hz, "mean clock over nominal clock") if mean and nominal_hz else None
 
     def _inside(self, track: Track) -> tuple[Floats, Floats]:
-        """The moments and values that were read in any of the spans; those of spans that overlap, each time.
+        """Return the moments (s) and values read in any of the spans; overlapping spans repeat their readings.
 
-        A reading of a window counter is of the period before it: it has to lie inside as a whole.
+        A reading of a window counter covers the period before it, and the whole period must lie inside.
         """
         before = track.counter.period_s if track.counter.kind == "window" else 0.0
-        if len(self.spans) == 1:  # of a case, nearly always
+        if len(self.spans) == 1:  # as nearly every case has
             ((begin, end),) = self.spans
             first, past = track.at.searchsorted(begin + before, "left"), track.at.searchsorted(end, "right")
             return track.at[first:past], track.values[first:past]
@@ -310,6 +314,7 @@ class Window:
         )
 
     def _rise(self, track: Track) -> float | None:
+        """Return the rise of a track over the spans; None if its readings do not cover them well enough."""
         if len(track.at) < 2 or not self.spans:
             return None
         gap = stats.median(np.diff(track.at).tolist())
@@ -321,20 +326,20 @@ class Window:
         return float(rises.sum()) if (rises >= 0).all() else None
 
     def _reaches(self, track: Track) -> bool:
-        """Whether its readings go on to the end of the spans: those of a device that was lost do not."""
+        """Return whether the readings reach the end of the spans; those of a lost device do not."""
         gap = stats.median(np.diff(track.at).tolist())
         return max(end for _, end in self.spans) <= float(track.at[-1]) + _LOST_GAPS * gap
 
 
 def _bits(track: Track, readings: Floats) -> list[tuple[EventBit, float]]:
-    """Each bit that was ever set, with the share of the readings that had it."""
+    """Return each bit that was ever set, with the fraction of the readings that had it."""
     values = readings.astype(np.int64)
-    every = int(np.bitwise_or.reduce(values)) if len(values) else 0
-    return [(bit, float(((values & bit.mask) > 0).mean())) for bit in track.counter.events(every)]
+    all_bits = int(np.bitwise_or.reduce(values)) if len(values) else 0
+    return [(bit, float(((values & bit.mask) > 0).mean())) for bit in track.counter.events(all_bits)]
 
 
 def _own_clock_hz(model: Device | None) -> float | None:
-    """The core clock that the runtime calls the device's own; None where the inventory has none, or no number."""
+    """Return the nominal core clock in hertz; None if the inventory has none, or no number."""
     text = dict(model.details).get("clock.sm_hz", "") if model else ""
     try:
         return float(text) or None
