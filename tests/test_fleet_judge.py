@@ -273,7 +273,7 @@ def test_other_gpus_than_those_of_the_baseline_are_not_compared_with_it(tmp_path
     earlier = read(saved(tmp_path / "before", a="headline/1"))
     found = judging.judge(read(saved(tmp_path / "now", a="headline/2")), built_in(), earlier)
     assert fleet_status(found) == 4
-    assert "no component of this fleet was measured in the baseline in the same cases" in found.notes
+    assert "no component of this fleet was measured with the same cases in the baseline" in found.notes
 
 
 def test_each_gpu_is_compared_with_the_floors_of_its_model(tmp_path):

@@ -298,7 +298,7 @@ def test_an_answer_of_an_earlier_job_in_the_same_folder_is_no_answer(tmp_path, m
     [
         ((), "name one launcher"),
         (("--slurm", "--from-env"), "name one launcher"),
-        (("--slurm",), "srun is not there"),
+        (("--slurm",), "srun is not installed"),
         (("--slurm", "--", "python"), "is no option of srun"),
         (("--on", "ray:local:0"), "neither ray://HOST:PORT nor ray:local:N"),
         (("--on", "ray:local:2", "--", "--nodes=2"), "only --slurm takes options"),
@@ -316,7 +316,7 @@ def test_a_wrong_command_is_one_line_that_says_what_to_do(tmp_path, words, told)
 def test_without_ray_one_line_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     done = command.gpubench("fleet", "run", "latency", "-o", tmp_path / "new", "--on", "ray:local:2")
-    told = "gpubench: Ray is not installed; pip install 'gpubench-suite[fleet]', on each node too\n"
+    told = "gpubench: Ray is not installed; run pip install 'gpubench-suite[fleet]' here and on each node\n"
     assert (done.returncode, done.stderr) == (2, told)
 
 
@@ -523,7 +523,7 @@ def test_a_ray_cluster_without_a_token_is_refused(tmp_path, mode):
     if mode == "token":
         assert status == 0, told
     else:
-        assert (status, "asks for no token" in told[-1]) == (2, True), told
+        assert (status, "requires no token" in told[-1]) == (2, True), told
 
 
 @pytest.mark.gpu

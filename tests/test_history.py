@@ -335,7 +335,7 @@ def dump(store):
 
 def refill(store, *places):
     """What `gpubench history rebuild` does: where a damaged one went, what became of the files, how many went."""
-    recorder, aside = history.opened(store)
+    recorder, aside = history.open_for_rebuild(store)
     with recorder:
         return aside, *history.refill(recorder, places)
 
@@ -483,7 +483,7 @@ def test_a_database_of_another_program_is_neither_read_nor_written(tmp_path, sto
         other.execute("CREATE TABLE theirs (x)")
     other.close()
     before = store.read_bytes()
-    for open_it in (history.History, history.Recorder, history.opened):
+    for open_it in (history.History, history.Recorder, history.open_for_rebuild):
         with pytest.raises(FileError, match="is not a history of gpubench"):
             open_it(store)
     assert store.read_bytes() == before
@@ -495,7 +495,7 @@ def test_a_history_of_a_newer_gpubench_is_left_alone(tmp_path, store):
         other.execute("PRAGMA user_version = 2")
     other.close()
     with pytest.raises(FileError, match="has version 2, but this gpubench reads version 1; use the newer one"):
-        history.opened(store)
+        history.open_for_rebuild(store)
 
 
 def test_an_empty_file_becomes_a_history_when_it_is_recorded_in(tmp_path, store):

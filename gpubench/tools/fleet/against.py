@@ -1,4 +1,4 @@
-"""The components of a fleet against themselves in an earlier fleet, and against the floors of their models."""
+"""Compare the components of a fleet with themselves in an earlier fleet, and with the floors of their models."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gpubench.tools.gating import readings
 
 @dataclass(frozen=True, slots=True)
 class ComparedFleet:
-    """What is slower than it should be, and the number of comparisons that were made."""
+    """The components that are slower than expected, and the number of comparisons."""
 
     findings: tuple[FleetFinding, ...]
     compared: int
@@ -31,7 +31,7 @@ class ComparedFleet:
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """One case of one component, before and after."""
+    """One case of one component in the earlier and in the current fleet."""
 
     place: Place
     component: Component
@@ -40,14 +40,14 @@ class _Pair:
     after: Side
 
 
-def baseline(found: ReadFleet, earlier: ReadFleet, policy: Policy) -> ComparedFleet:
+def baseline(current: ReadFleet, earlier: ReadFleet, policy: Policy) -> ComparedFleet:
     """Compare each component with itself in an earlier fleet.
 
-    It is the same if its UUIDs are (of a host, the node), and it is comparable if driver and settings are. The
-    statistics are those of a gate. What a gate takes as a reason not to judge, such as other programs on the device, is
-    here a cause: whoever looks after a fleet wants to know of it.
+    A component is the same if its UUIDs are equal (for a host: its node), and comparable if driver and settings are
+    equal. The statistics are those of a gate. A condition that keeps a gate from judging, such as other programs on the
+    device, is reported here as a cause, because the operator of a fleet has to know it.
     """
-    pairs = list(_pairs(found, earlier))
+    pairs = list(_pairs(current, earlier))
     plain = [_plain(pair) for pair in pairs]
     effects = effect.effects([effect.pair(pair.before, pair.after) for pair in pairs])
     findings = (
@@ -58,13 +58,13 @@ def baseline(found: ReadFleet, earlier: ReadFleet, policy: Policy) -> ComparedFl
     return ComparedFleet(tuple(findings), len(pairs))
 
 
-def floors(found: ReadFleet, policy: Policy) -> ComparedFleet:
-    """Compare each component with the floors of its model."""
+def floors(current: ReadFleet, policy: Policy) -> ComparedFleet:
+    """Compare each component with the floors of its model. Raises UsageError if the table of floors is invalid."""
     gate: Gate = plugins.load("gates", "floor")
     findings, compared = [], 0
-    for digest in found.digests:
+    for digest in current.digests:
         components = {component.devices: component for component in digest.components}
-        evidence = Evidence([[readings.read(found.files[digest.node])]])
+        evidence = Evidence([[readings.read(current.files[digest.node])]])
         judged = gate.judge(Evidence([]), evidence, policy).findings
         compared += len(judged)
         findings += [
@@ -75,27 +75,31 @@ def floors(found: ReadFleet, policy: Policy) -> ComparedFleet:
     return ComparedFleet(tuple(findings), compared)
 
 
-def _pairs(found: ReadFleet, earlier: ReadFleet) -> Iterator[_Pair]:
-    known = {
+def _pairs(current: ReadFleet, earlier: ReadFleet) -> Iterator[_Pair]:
+    earlier_by_identity = {
         _identity(digest.node, component): (digest.node, component)
         for digest in earlier.digests
         for component in digest.components
     }
-    for digest in found.digests:
-        mine = [component for component in digest.components if _identity(digest.node, component) in known]
-        if not mine:
+    for digest in current.digests:
+        comparable = [
+            component for component in digest.components if _identity(digest.node, component) in earlier_by_identity
+        ]
+        if not comparable:
             continue
-        after = Evidence([[readings.read(found.files[digest.node])]])
-        nodes = {known[_identity(digest.node, component)][0] for component in mine}
+        after = Evidence([[readings.read(current.files[digest.node])]])
+        nodes = {earlier_by_identity[_identity(digest.node, component)][0] for component in comparable}
         before = {node: Evidence([[readings.read(earlier.files[node])]]) for node in nodes}
-        for component in mine:
-            node, same = known[_identity(digest.node, component)]
-            if same.fingerprint == component.fingerprint:
-                yield from _cases(Place(digest.node, component.devices), component, same, before[node], after)
+        for component in comparable:
+            node, earlier_component = earlier_by_identity[_identity(digest.node, component)]
+            if earlier_component.fingerprint == component.fingerprint:
+                yield from _cases(
+                    Place(digest.node, component.devices), component, earlier_component, before[node], after
+                )
 
 
 def _identity(node: str, component: Component) -> tuple[str, ...]:
-    """Return the UUIDs of a component; of a host, which has none, its node and its name there."""
+    """Return the UUIDs of a component; for a host, which has no UUID, its node and its device ids."""
     return component.uuids if all(component.uuids) else (node, *component.devices)
 
 
@@ -122,7 +126,9 @@ def _finding(
 ) -> FleetFinding:
     key = next((key for key in component.rates if key.case == finding.case.id), None)
     shift = finding.effect.shift if finding.effect else math.nan
-    floor_or_processes = finding.before.processes or LEAST_TO_FAIL  # a floor is no measurement
+    floor_or_processes = (
+        finding.before.processes or LEAST_TO_FAIL
+    )  # a floor has no processes, because it is not measured
     is_sure = min(finding.after.processes, floor_or_processes) >= LEAST_TO_FAIL
     state: SuspectState = "confirmed" if is_sure else "suspect"
     family = key.family if key else ""

@@ -1,4 +1,4 @@
-"""Take what a node sent as its run file: it gets its place in the fleet's folder once the strict reader took it."""
+"""Check the run file that a node sent; it is stored in the fleet's folder only if the strict reader accepts it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _MEASURED = (0, 3)  # exit statuses of `gpubench run`: every case was measured, 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a node in one turn, after how many seconds of the launcher's clock.
+    """The outcome of one turn of a node; `seconds` are measured by the launcher's clock.
 
-    `exit_status` is that of its `gpubench run`, if this ended.
+    `exit_status` is that of the node's `gpubench run`, if it ended.
     """
 
     status: NodeStatus
@@ -34,10 +34,11 @@ class Outcome:
 
 
 def answer(data: bytes | None, folder: Path, name: str, asked: Order, uuids: tuple[str, ...], ended: Ended) -> Outcome:
-    """Return what a node answered; a run file that is what was asked for lies in the folder then.
+    """Return the outcome of a node's answer; a valid run file of the order is stored in the folder.
 
-    `uuids` are those of the GPUs that the node reported. A run that ended early leaves a valid partial run file, which
-    is kept too.
+    `data` is the run file that the node sent, None without one. `uuids` are those of the GPUs that the node reported. A
+    run that ended early leaves a valid partial run file, which is stored too. Raises FileError if the file cannot be
+    written.
     """
     status, reason = _status(ended)
     if data is None:
@@ -45,50 +46,50 @@ def answer(data: bytes | None, folder: Path, name: str, asked: Order, uuids: tup
         return Outcome(status, reason=reason or "it left no run file", exit_status=ended.exit_status)
     file = f"{name}.jsonl.gz"
     with reported(folder / file):
-        beside = folder / f".{name}.incoming.jsonl.gz"
-        write_whole(beside, data)
+        incoming = folder / f".{name}.incoming.jsonl.gz"
+        write_whole(incoming, data)
         try:
-            run = read_run(beside)
+            run = read_run(incoming)
         except FileError as error:
-            beside.unlink()
-            return Outcome("refused", reason=f"its run file is refused: {_without(str(error), beside)}")
+            incoming.unlink()
+            return Outcome("refused", reason=f"its run file is refused: {_without(str(error), incoming)}")
         if differences := list(_differences(run, asked, uuids)):
-            beside.unlink()
+            incoming.unlink()
             return Outcome("refused", reason=f"its run file is not what was asked for: {', '.join(differences)}")
-        beside.replace(folder / file)
+        incoming.replace(folder / file)
     if status == "answered" and not run.complete:
         return Outcome("failed", file=file, reason="its run file ends early; the cases in it are kept")
     return Outcome(status, file=file, reason=reason, exit_status=ended.exit_status)
 
 
-def _without(words: str, path: Path) -> str:
-    return one_line(words.replace(f"{path}: ", "").replace(str(path), "it"))
+def _without(message: str, path: Path) -> str:
+    return one_line(message.replace(f"{path}: ", "").replace(str(path), "it"))
 
 
 def _status(ended: Ended) -> tuple[NodeStatus, str]:
-    words = f": {one_line(ended.words)[:500]}" if ended.words else ""
+    last_line = f": {one_line(ended.words)[:500]}" if ended.words else ""
     if ended.is_timed_out:
-        return "timed out", f"it was ended after {ended.seconds:.0f} s, at the time limit{words}"
+        return "timed out", f"it was ended after {ended.seconds:.0f} s, at the time limit{last_line}"
     if ended.exit_status in _MEASURED:
         return "answered", ""
-    return "failed", f"its run ended with exit status {ended.exit_status}{words}"
+    return "failed", f"its run ended with exit status {ended.exit_status}{last_line}"
 
 
 def _differences(run: Run, asked: Order, uuids: tuple[str, ...]) -> Iterator[str]:
-    """Yield in which ways a run is not the one that a node was asked for."""
+    """Yield the differences between a run and the order that the node was given."""
     settings = run.manifest.settings
-    for what, told, wanted in (
+    for setting, measured, expected in (
         ("tier", settings.tier, asked.tier),
         ("filters", settings.filters, asked.filters),
         ("replicates", settings.replicates, asked.replicates),
         ("devices", settings.devices, asked.devices),
     ):
-        if told != wanted:
-            yield f"{what} are {told!r} instead of {wanted!r}"
+        if measured != expected:
+            yield f"{setting} are {measured!r} instead of {expected!r}"
     with contextlib.suppress(KeyError):
-        found = tuple(_uuid(run, device) for device in settings.devices)
-        if uuids and found != uuids and settings.devices == asked.devices:
-            yield f"it measured {', '.join(found)}, and reported {', '.join(uuids)}"
+        measured_uuids = tuple(_uuid(run, device) for device in settings.devices)
+        if uuids and measured_uuids != uuids and settings.devices == asked.devices:
+            yield f"it measured {', '.join(measured_uuids)}, but it had reported {', '.join(uuids)}"
 
 
 def _uuid(run: Run, device_id: str) -> str:

@@ -1,7 +1,7 @@
-"""The board of a fleet: short messages and run files by key, which the launcher and its nodes leave for each other.
+"""The board of a fleet: short messages and run files by key, through which launcher and nodes communicate.
 
-A board is a folder that all nodes share, or an actor of Ray. Nothing listens on a port of its own, and what a board
-holds is bytes: each reader checks them.
+A board is a folder that all nodes share, or a Ray actor. gpubench opens no port for it. A board holds bytes, and each
+reader checks them.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from typing import Protocol
 from gpubench.base.errors import FileError
 from gpubench.base.files import write_whole
 
-MOST_BYTES = 2**28  # of one value: a node's run file, packed; a day of eight devices packs to a third of this
+MOST_BYTES = 2**28  # largest value: a node's compressed run file; a day of eight devices takes a third of this
 _KEY = re.compile(r"[a-z][a-z0-9]{0,30}(\.[a-z0-9]{1,40}){0,3}")
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-_NOT_NOW = (errno.ENOENT, errno.ESTALE)  # not there yet; replaced on another node while it was read (NFS)
+_NOT_NOW = (errno.ENOENT, errno.ESTALE)  # missing so far; replaced by another node during the read (NFS)
 FOLDER = ".board"  # in the folder of the fleet
 
 
-class BoardGone(FileError):  # noqa: N818 - an event: nobody waits for this node any more
-    """The board was removed, or is not this user's own: whoever works for it ends."""
+class BoardGone(FileError):  # noqa: N818 - an event: the launcher does not wait for this node any more
+    """The board was removed, or does not belong to this user alone: members that use it end."""
 
 
 class Board(Protocol):
     """Bytes by key; a later value replaces an earlier one."""
 
     def put(self, key: str, value: bytes) -> None:
-        """Set the value of a key; raises BoardGone once the board is removed."""
+        """Set the value of a key. Raises BoardGone once the board is removed."""
 
     def get(self, key: str) -> bytes | None:
-        """Return the value of a key, None if it has none yet; raises BoardGone once the board is removed."""
+        """Return the value of a key, None if it has none yet. Raises BoardGone once the board is removed."""
 
 
 def check(key: str, value: bytes = b"") -> None:
-    """Raise ValueError for a key that is no key, and for a value that is too large."""
+    """Raise ValueError for a malformed key or for a value above MOST_BYTES."""
     if not _KEY.fullmatch(key):
         raise ValueError(f"not a key of a board: {key!r}")
     if len(value) > MOST_BYTES:
@@ -49,13 +49,17 @@ def check(key: str, value: bytes = b"") -> None:
 
 
 class FolderBoard:
-    """A board in a folder that belongs to this user alone; a link, or another user's folder or file, is refused."""
+    """A board in a folder that belongs to this user alone; links and other users' folders and files are refused."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def put(self, key: str, value: bytes) -> None:
-        """Write the value whole or not at all."""
+        """Write the value atomically.
+
+        Raises BoardGone if the folder is missing, cannot be written or is not this user's own, and ValueError for a
+        malformed key or too large a value.
+        """
         check(key, value)
         self._check_folder()
         try:
@@ -64,48 +68,52 @@ class FolderBoard:
             raise BoardGone(f"{self.folder}: {error.strerror}") from error
 
     def get(self, key: str) -> bytes | None:
-        """Read the value of a key."""
+        """Return the value of a key, None if it has none yet.
+
+        Raises BoardGone if the folder or the file is not this user's own or cannot be read, and ValueError for a
+        malformed key.
+        """
         check(key)
         self._check_folder()
         try:
             with os.fdopen(os.open(self.folder / key, _READ), "rb") as file:
-                found = os.fstat(file.fileno())
-                if stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid() and found.st_size <= MOST_BYTES:
+                status = os.fstat(file.fileno())
+                if stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid() and status.st_size <= MOST_BYTES:
                     return file.read(MOST_BYTES)
         except OSError as error:
             if error.errno in _NOT_NOW:
                 return None
             raise BoardGone(f"{self.folder / key}: {error.strerror}") from error
-        raise BoardGone(f"{self.folder / key}: not a file that this user's fleet wrote")
+        raise BoardGone(f"{self.folder / key}: not a file that a fleet of this user wrote")
 
     def _check_folder(self) -> None:
         try:
-            found = self.folder.lstat()
+            status = self.folder.lstat()
         except OSError as error:
             raise BoardGone(f"{self.folder}: {error.strerror}") from error
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
             raise BoardGone(f"{self.folder}: not a folder that belongs to this user alone")
 
     def remove(self) -> None:
-        """Remove the board with all that it holds: members that still work for it end."""
+        """Remove the board and its content; members that still use it end."""
         shutil.rmtree(self.folder, ignore_errors=True)
         with contextlib.suppress(OSError):  # another job's board may be beside it
             self.folder.parent.rmdir()
 
 
 def private_folder(path: Path) -> Path:
-    """Return a folder that belongs to this user alone, made where there is none; raises FileError for any other."""
+    """Return a folder of this user alone, made if needed. Raises FileError if it cannot be made or is not private."""
     try:
         with contextlib.suppress(FileExistsError):
             path.mkdir(mode=0o700)
-        found = path.lstat()
+        status = path.lstat()
     except OSError as error:
         raise FileError(f"{path}: {error.strerror}") from error
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
         raise FileError(f"{path}: not a folder that belongs to you alone; remove it, or choose another folder")
     return path
 
 
 def new_board(folder: Path) -> FolderBoard:
-    """Return an empty board below a fleet's folder, under a name that no earlier job had."""
+    """Return an empty board in a fleet's folder, under a new random name. Raises FileError if it cannot be made."""
     return FolderBoard(private_folder(private_folder(folder / FOLDER) / secrets.token_hex(16)))

@@ -1,7 +1,7 @@
-"""Give each node of a fleet its orders, watch whether it lives, and take its run file: everything by one clock.
+"""Give each node of a fleet its orders, watch whether it lives, and take its run file.
 
-Only the launcher's clock decides. A node whose reports stand still has died; it comes back if they go on before the
-others have finished. What a node sends is hostile until the strict reader took it.
+Only the launcher's clock decides. A node whose reports stop counts as dead; it counts as alive again if they continue
+before the other nodes have finished. Data of a node is untrusted until the strict reader accepts it.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from gpubench.tools.fleet.crew import Crew, Racks, Seats, check_map
 from gpubench.tools.fleet.member import BEAT_S, DONE
 from gpubench.tools.fleet.messages import Order, Report
 
-STILL_S = 4.0  # reports that stand still for so long come from a dead node, which is told of within 5 s
+STILL_S = 4.0  # a node without a new report for this time counts as dead, so that it is shown within 5 s
 _TICK_S = 0.2
 _PARTING_S = 5.0
-_OVERTIME_S = 10.0  # in which a node ends a measurement that takes too long and says so
+_OVERTIME_S = 10.0  # time for a node to end a measurement that takes too long, and to report that
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long the launcher waits, in seconds: for all nodes before it starts any, and for one that never reports."""
+    """How long the launcher waits, in s: for all nodes before the first order, for a first report, between orders."""
 
     gather_s: float = 30.0
     report_s: float = 120.0
@@ -42,7 +42,7 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node as a person is told of it; `outcome` is None while the launcher waits for it."""
+    """The state of a node for display; `outcome` is None while the launcher waits for the node."""
 
     name: str
     phase: str
@@ -63,20 +63,20 @@ def unchanged(rank: int, order: Order) -> Order:
 
 @dataclass(slots=True)
 class Tracked:
-    """A node as the launcher sees it: its last report, when that came, and the GPUs that it is to measure."""
+    """A node as the launcher knows it: its last report, when that came, and the GPUs that it has to measure."""
 
     report: Report | None = None
     data: bytes = b""
     changed_at: float = 0.0
-    problem: str = ""  # why its report cannot be read
-    turn: int = 0  # how many orders it was given before
+    problem: str = ""  # the reason why its report cannot be read
+    turn: int = 0  # the number of orders that it was given before
     ordered_at: float | None = None  # in this turn
     devices: tuple[str, ...] | None = None  # None until they are dealt
     uuids: tuple[str, ...] = ()
 
 
 class Sign:
-    """Shows the nodes that the launcher is there, also while it reads files or judges them."""
+    """Sends the launcher's heartbeat to the nodes, also while the launcher reads files or judges them."""
 
     def __init__(self, board: Board) -> None:
         self._board = board
@@ -84,25 +84,25 @@ class Sign:
         self._thread = threading.Thread(target=self._beat, daemon=True)
 
     def start(self) -> None:
-        """Show it from now on, about once per second."""
+        """Start the heartbeat, about once per second."""
         self._thread.start()
 
     def _beat(self) -> None:
-        with contextlib.suppress(BoardGone):  # the collector finds this out as well
+        with contextlib.suppress(BoardGone):  # the collector meets the same error
             for beat in itertools.count():
                 self._board.put(messages.LAUNCHER, str(beat).encode())
                 if self._ending.wait(BEAT_S):
                     return
 
     def stop(self) -> None:
-        """Stop it."""
+        """Stop the heartbeat."""
         self._ending.set()
         if self._thread.ident is not None:
             self._thread.join()
 
 
 class Collector:
-    """Watches the nodes of one crew through any number of turns; `end` lets them go."""
+    """Leads the nodes of one crew through any number of turns; `end` dismisses them."""
 
     def __init__(self, crew: Crew, racks: Racks, patience: Patience, watch: Watch) -> None:
         self._crew = crew
@@ -119,7 +119,11 @@ class Collector:
         self.most_at_once = 0
 
     def gather(self) -> None:
-        """Wait for the nodes, for a while; raises UsageError if none comes or the map of racks names none of them."""
+        """Wait until all nodes are ready, at most `gather_s` after the first one, and deal the GPUs.
+
+        Raises UsageError if no node reports or the map of racks names none of them, BoardGone if the board is removed,
+        and FileError if the number of nodes cannot be read.
+        """
         self._sign.start()
         begin = time.monotonic()
         while not self.nodes:
@@ -140,7 +144,7 @@ class Collector:
         self._deal()
 
     def _find_nodes(self) -> None:
-        """Learn how many nodes there are, from the launcher or else from the first of them that reports."""
+        """Learn the number of nodes, from the launcher or else from the first node that reports."""
         world = self._crew.world
         if not world and (data := self._crew.board.get(messages.WORLD)):
             world = messages.decode_world(data)
@@ -159,13 +163,14 @@ class Collector:
     def turn(
         self, ranks: Iterable[int], order: Order, folder: Path, settled: Settled, fitted: Fitted = unchanged
     ) -> None:
-        """Let these nodes measure, at the same time; call `settled` whenever the outcome of one is known or changes.
+        """Let these nodes measure at the same time, and call `settled` whenever the outcome of a node changes.
 
-        `fitted` returns the order of each node, from its rank and the order with its devices.
+        `folder` receives the run files. `fitted` returns the order of a node from its rank and the order with its
+        devices. Raises BoardGone if the board is removed, and FileError if a run file cannot be written.
         """
         self._fitted = fitted
         pending = sorted(ranks)
-        silent: set[int] = set()  # dead as far as can be told: waited for only while others are
+        silent: set[int] = set()  # probably dead: the launcher waits for them only while it waits for others
         self._outcomes = {}
         begin = time.monotonic()
         while set(pending) - silent:
@@ -176,7 +181,7 @@ class Collector:
                 outcome = self._outcome(rank, order, folder)
                 silent.discard(rank)
                 if outcome is None:
-                    self._outcomes.pop(rank, None)  # it reports again
+                    self._outcomes.pop(rank, None)  # the node reports again
                     continue
                 if outcome.status == "died" and not self._is_over(rank):
                     silent.add(rank)
@@ -192,10 +197,10 @@ class Collector:
             tracked.ordered_at = None
 
     def end(self, wait: bool) -> None:
-        """Tell the nodes that they are done; `wait` for those that live, so that each can end in order."""
+        """Dismiss the nodes; with `wait`, give those that live 5 s to end. Raises BoardGone if the board is removed."""
         self._sign.stop()
         for rank, tracked in self.nodes.items():
-            turn = tracked.turn + (tracked.ordered_at is not None)  # of a turn that was broken off, the next
+            turn = tracked.turn + (tracked.ordered_at is not None)  # after an interrupted turn, the next one
             self._crew.board.put(messages.order_key(rank, turn), messages.encode(Order()))
         deadline = time.monotonic() + _PARTING_S
         while wait and any(map(self._stays, self.nodes)) and time.monotonic() < deadline:
@@ -204,35 +209,35 @@ class Collector:
             self._look(self.nodes)
 
     def _stays(self, rank: int) -> bool:
-        """Return whether a node lives that has yet to read that it is done."""
+        """Return whether a node still lives and has not yet read that it is dismissed."""
         report = self.nodes[rank].report
         is_still = time.monotonic() - self.nodes[rank].changed_at > STILL_S
         return report is not None and report.phase != DONE and not is_still and not self._is_over(rank)
 
     def _is_over(self, rank: int) -> bool:
-        """Return whether the process of a node has surely ended."""
+        """Return whether the process of a node is known to have ended."""
         report = self.nodes[rank].report
         return bool((report and report.left) or self._crew.end_of(rank))
 
     def name(self, rank: int) -> str:
-        """Return the name of a node, by which its file is called."""
+        """Return the name of a node, which is also the name of its run file."""
         host = self.host(rank)
-        others = sum(self.host(other) == host for other in self.nodes if other != rank)
-        return self._seats.name(rank, host, others if host else 0)
+        namesakes = sum(self.host(node) == host for node in self.nodes if node != rank)
+        return self._seats.name(rank, host, namesakes if host else 0)
 
     def host(self, rank: int) -> str:
-        """Return the host name of a node, as the launcher or else the node itself says; empty where nobody does."""
+        """Return the host name of a node, from the launcher or else from its report; empty if neither has it."""
         report = self.nodes[rank].report
         return self._crew.hosts[rank] if rank < len(self._crew.hosts) else report.host if report else ""
 
     def rack(self, rank: int) -> str:
-        """Return the rack of a node by the map, or else as the node says."""
+        """Return the rack of a node from the map of racks, or else from its report."""
         report = self.nodes[rank].report
-        told = report.rack if report else ""
-        return self._racks.get(self.host(rank)) or self._racks.get(self.name(rank)) or told
+        reported = report.rack if report else ""
+        return self._racks.get(self.host(rank)) or self._racks.get(self.name(rank)) or reported
 
     def outcome(self, rank: int) -> Outcome | None:
-        """Return what became of a node in this turn, None while the launcher waits for it."""
+        """Return the outcome of a node in this turn, None while the launcher waits for it."""
         return self._outcomes.get(rank)
 
     def _look(self, ranks: Iterable[int]) -> None:
@@ -249,15 +254,17 @@ class Collector:
                 tracked.problem = f"it sent a report that cannot be read: {error}"
 
     def _deal(self) -> None:
-        """Give each GPU to one node: nodes on one machine that see the same GPUs share them."""
+        """Assign each GPU to one node: nodes on one machine that see the same GPUs share them."""
         dealt: Counter[int] = Counter()
         for rank, tracked in self.nodes.items():
             for gpu in tracked.report.gpus if tracked.report and tracked.devices is None else ():
                 assert tracked.report is not None
                 key = (tracked.report.machine, gpu.uuid)
                 if key not in self._taken:
-                    rivals = [other for other in self.nodes if self._sees(other, key)]
-                    self._taken[key] = min(rivals, key=lambda other: (dealt[other], other), default=rank)
+                    candidates = [candidate for candidate in self.nodes if self._sees(candidate, key)]
+                    self._taken[key] = min(
+                        candidates, key=lambda candidate: (dealt[candidate], candidate), default=rank
+                    )
                     dealt[self._taken[key]] += 1
         for rank, tracked in self.nodes.items():
             if tracked.report and tracked.report.is_ready and tracked.devices is None:
@@ -276,7 +283,7 @@ class Collector:
         )
 
     def _give(self, ranks: Sequence[int], order: Order, begin: float) -> None:
-        """Give their orders to the nodes that are ready, one after the other if they are to start so."""
+        """Give their orders to the nodes that are ready, `stagger_s` apart."""
         self._deal()
         now = time.monotonic()
         for place, rank in enumerate(ranks):
@@ -293,21 +300,21 @@ class Collector:
         return self._fitted(rank, replace(order, devices=self.nodes[rank].devices or ("host",)))
 
     def _unfit(self, tracked: Tracked) -> str:
-        """Return why a node that reports is not to measure."""
+        """Return why a node that reports must not measure; empty if it may."""
         report = tracked.report
         if report is None or tracked.devices is None:
             return ""
         if report.version != __version__:
-            return f"it has gpubench {report.version}, the launcher {__version__}: install the same on all nodes"
+            return f"it has gpubench {report.version}, the launcher {__version__}: install one version on all nodes"
         if report.gpus and not tracked.devices:
-            others = {self._taken[report.machine, gpu.uuid] for gpu in report.gpus}
-            return f"every GPU that it sees is measured as {', '.join(map(self.name, sorted(others)))}"
+            owners = {self._taken[report.machine, gpu.uuid] for gpu in report.gpus}
+            return f"every GPU that it sees is measured as {', '.join(map(self.name, sorted(owners)))}"
         if not report.gpus and self._taken:
-            return "it sees no GPU, while other nodes have some; gpubench doctor says there what was looked for"
+            return "it sees no GPU, while other nodes have some; run gpubench doctor on that node"
         return ""
 
     def _outcome(self, rank: int, order: Order, folder: Path) -> Outcome | None:
-        """Return what became of a node in this turn, None while it may still answer."""
+        """Return the outcome of a node in this turn, None while it may still answer."""
         tracked = self.nodes[rank]
         now = time.monotonic()
         seconds = now - tracked.ordered_at if tracked.ordered_at is not None else 0.0
@@ -321,8 +328,8 @@ class Collector:
         if report.ended and report.ended.turn == tracked.turn and tracked.ordered_at is not None:
             asked = self._order(rank, order)
             data = self._crew.board.get(messages.run_key(rank, tracked.turn)) if report.ended.has_file else None
-            known = zip(tracked.devices or (), tracked.uuids, strict=True)
-            uuids = tuple(uuid for device, uuid in known if device in asked.devices)
+            gpus = zip(tracked.devices or (), tracked.uuids, strict=True)
+            uuids = tuple(uuid for device, uuid in gpus if device in asked.devices)
             return replace(answer(data, folder, self.name(rank), asked, uuids, report.ended), seconds=seconds)
         if reason := report.left or self._crew.end_of(rank):
             return Outcome("died", seconds, reason=f"it ended {_where(report)}: {reason}")

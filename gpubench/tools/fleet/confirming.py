@@ -1,4 +1,4 @@
-"""What is measured a second time: the nodes of the suspects, and as many healthy ones as controls."""
+"""Choose what is measured a second time: the nodes of the suspects, and as many healthy nodes as controls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from gpubench.judging.fleet import FleetJudgement
 from gpubench.tools.fleet.session import Role
 
-_MOST_CASES = 40  # of one measurement: the slowest findings; a confirmation takes a minute, not an hour
+_MOST_CASES = 40  # cases of a second measurement, the slowest findings, so that it takes about a minute
 
 
 class SecondLook(NamedTuple):
@@ -20,7 +20,7 @@ class SecondLook(NamedTuple):
 
 
 def second_look(judgement: FleetJudgement, draw: random.Random) -> SecondLook:
-    """Return what to measure again: the slowest cases of the suspects, there and on healthy nodes at random."""
+    """Return what to measure again: the slowest cases of the suspects, on their nodes and on random healthy ones."""
     suspects = dict.fromkeys(suspect.place.node for suspect in judgement.suspects)
     answered = [node.name for node in judgement.fleet.nodes if node.status == "answered"]
     healthy = [name for name in answered if name not in suspects]
@@ -30,9 +30,9 @@ def second_look(judgement: FleetJudgement, draw: random.Random) -> SecondLook:
 
 
 def _cases(judgement: FleetJudgement) -> Iterator[str]:
-    """Yield the cases of the findings, the slowest first; for a family all of its cases."""
+    """Yield the cases of the findings, the slowest first; for a finding of a family, all its cases."""
     findings = [finding for suspect in judgement.suspects for finding in suspect.findings]
-    for finding in sorted(findings, key=lambda each: -each.slowdown):
+    for finding in sorted(findings, key=lambda finding: -finding.slowdown):
         if finding.case:
             yield finding.case
         else:

@@ -1,4 +1,4 @@
-"""What a launcher hands to the collector: a board, the nodes that it started, and which of them have ended."""
+"""Define what a launcher gives to the collector: a board, the nodes that it started, and which of them have ended."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 class Crew(Protocol):
     """The nodes that a launcher started, by rank from 0.
 
-    `world` is their number, 0 where only the nodes themselves know it; `hosts` are their names where the launcher knows
-    them.
-    `may_queue` is true where the nodes may have to wait for other jobs before they start.
+    `world` is the number of nodes, 0 if only the nodes themselves know it. `hosts` are their host names, empty if the
+    launcher does not know them. `may_queue` is true if the nodes may have to wait for other jobs before they start.
     """
 
     launcher: str
@@ -31,21 +30,21 @@ class Crew(Protocol):
     may_queue: bool
 
     def pulse(self) -> None:
-        """Do what is due: the collector calls this several times per second."""
+        """Do the launcher's periodic work; the collector calls this several times per second."""
 
     def end_of(self, rank: int) -> str:
-        """Return why the process of a rank has ended, as far as the launcher knows; empty while it runs."""
+        """Return why the process of a rank has ended; empty while it runs or if the launcher does not know."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seats:
-    """Names for nodes that are safe as file names, and distinct where several nodes have one host name."""
+    """Names of nodes that are safe as file names, and distinct even if several nodes have the same host name."""
 
     names: dict[int, str] = field(default_factory=dict)
 
     def name(self, rank: int, host: str, others: int) -> str:
         """Return the name of a node; `others` counts the other nodes that have the same host name."""
-        if not host:  # it has not reported; it may still say its name
+        if not host:  # the node has not reported; its report may still bring a host name
             return f"rank-{rank}"
         if rank not in self.names:
             base = _UNSAFE.sub("-", host).lstrip("-")[:150] or f"rank-{rank}"
@@ -57,25 +56,25 @@ class Seats:
 
 
 def read_map(path: Path) -> Racks:
-    """Return the racks of a file with lines of a node and its rack; raises UsageError for any other file."""
+    """Return the racks from a file with a node and its rack per line. Raises UsageError for any other file."""
     try:
         with path.open("rb") as file:
             text = file.read(_MAP_BYTES).decode()
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: not a text") from error
+        raise UsageError(f"{path}: not a text file in UTF-8") from error
     racks: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
-        words = line.partition("#")[0].split()
-        if words and (len(words) != 2 or words[0] in racks):
-            raise UsageError(f"{path}:{number}: not a node that is named once and its rack, as in: gpu07 rack2")
-        if words:
-            racks[words[0]] = words[1]
+        fields = line.partition("#")[0].split()
+        if fields and (len(fields) != 2 or fields[0] in racks):
+            raise UsageError(f"{path}:{number}: not a node with its rack; write each node once, as in: gpu07 rack2")
+        if fields:
+            racks[fields[0]] = fields[1]
     return racks
 
 
 def check_map(racks: Racks, hosts: list[str]) -> None:
-    """Raise UsageError where a map of racks names none of the nodes."""
+    """Raise UsageError if a map of racks names none of the nodes."""
     if racks and hosts and not racks.keys() & set(hosts):
         raise UsageError(f"the map names none of the nodes; a line for one of them is: {hosts[0]} rack1")

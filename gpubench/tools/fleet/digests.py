@@ -1,4 +1,4 @@
-"""The folder of a fleet, read: each node's run file once, into a digest, in as many processes as there are cores."""
+"""Read the folder of a fleet: each node's run file once, into a digest, with one process per core."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from gpubench.model import store
 from gpubench.model.fleet import AGAIN, Fleet, FleetNode, Remeasured, read_fleet
 from gpubench.tools.gating.readings import uncollected
 
-_MANY_BYTES = 16 * 2**20  # below this, starting processes takes longer than they save
+_MANY_BYTES = 16 * 2**20  # below this total size, starting processes takes longer than they save
 
 
 class _Answer(NamedTuple):
-    """A digest, or why the file was refused."""
+    """The digest of a run file, or the reason why the file was refused."""
 
     digest: NodeDigest | None
     reason: str = ""
@@ -30,9 +30,9 @@ class _Answer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReadFleet:
-    """A fleet with the digests of its nodes; a node whose file was refused has that status in `fleet`.
+    """A fleet with the digests of its nodes; a node whose file was refused has the status `refused` in `fleet`.
 
-    `files` are the nodes' run files by node, `seconds` the time that reading took.
+    `again` are the second measurements. `files` are the run files by node; `seconds` is the time that reading took.
     """
 
     fleet: Fleet
@@ -43,34 +43,34 @@ class ReadFleet:
 
 
 def read(folder: Path) -> ReadFleet:
-    """Read the folder of a fleet; raises FileError if it is none. A bad file of a node costs that node alone."""
+    """Return the fleet in a folder; an invalid run file affects its node alone. Raises FileError if it is no fleet."""
     start = time.monotonic()
     fleet = read_fleet(folder)
     first = [node for node in _once(fleet.nodes) if node.file and node.status == "answered"]
-    second = [each for each in fleet.again if each.file and each.status == "answered"]
-    paths = [*(folder / node.file for node in first), *(folder / AGAIN / each.file for each in second)]
-    answers = _answers(paths, [*(node.name for node in first), *(each.node for each in second)])
+    second = [entry for entry in fleet.again if entry.file and entry.status == "answered"]
+    paths = [*(folder / node.file for node in first), *(folder / AGAIN / entry.file for entry in second)]
+    answers = _answers(paths, [*(node.name for node in first), *(entry.node for entry in second)])
     digests, reasons = [], {}
     for node, answer in zip(first, answers, strict=False):
         if answer.digest:
             digests.append(answer.digest)
         else:
             reasons[node.name] = answer.reason
-    again = [_again(each, answer) for each, answer in zip(second, answers[len(first) :], strict=True)]
+    again = [_again(entry, answer) for entry, answer in zip(second, answers[len(first) :], strict=True)]
     nodes = tuple(_refused(node, reasons) for node in _once(fleet.nodes))
     files = {node.name: folder / node.file for node in first if node.name not in reasons}
-    read_again = tuple(each for each in again if each)
+    read_again = tuple(entry for entry in again if entry)
     return ReadFleet(replace(fleet, nodes=nodes), tuple(digests), read_again, files, time.monotonic() - start)
 
 
 def _once(nodes: Sequence[FleetNode]) -> list[FleetNode]:
-    """Return each node once: the first entry of a name counts, unless only a later one answered."""
-    kept: dict[str, FleetNode] = {}
+    """Return one entry per name: the first one, unless only a later one answered."""
+    by_name: dict[str, FleetNode] = {}
     for node in nodes:
-        known = kept.get(node.name)
-        if known is None or (known.status != "answered" and node.status == "answered"):
-            kept[node.name] = node
-    return list(kept.values())
+        earlier = by_name.get(node.name)
+        if earlier is None or (earlier.status != "answered" and node.status == "answered"):
+            by_name[node.name] = node
+    return list(by_name.values())
 
 
 def _refused(node: FleetNode, reasons: dict[str, str]) -> FleetNode:

@@ -1,8 +1,8 @@
 """A fleet that torchrun, mpirun or srun has started: the processes find each other through a shared folder.
 
-Each process knows its rank from its environment and nothing of the job's board, whose name is drawn by chance. It
-leaves a word of its own, drawn by chance too, and takes as the name of the board only an answer that repeats this word:
-what an earlier job left in the same folder is never mistaken for an answer.
+Each process knows its rank from its environment, but not the random name of the job's board. It writes a random token
+into the folder, and accepts the name of the board only from an answer that repeats this token. So files that an earlier
+job left in the same folder are never mistaken for an answer.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _WORD = re.compile(rb"[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The rank of this process, and how many processes there are."""
+    """The rank of this process and the number of processes."""
 
     rank: int
     world: int
 
 
 def place_of(environment: Mapping[str, str], variables: Sequence[tuple[str, str]] = _VARIABLES) -> Place:
-    """Return the place that a launcher gave to this process; raises UsageError where there is none."""
+    """Return the rank and the number of processes from the environment. Raises UsageError if they are missing."""
     for rank, world in variables:
         if rank in environment and world in environment:
             texts = environment[rank], environment[world]
@@ -56,7 +56,7 @@ def place_of(environment: Mapping[str, str], variables: Sequence[tuple[str, str]
 
 @dataclass(slots=True)
 class EnvironmentCrew:
-    """The processes of a job, seen by the one with rank 0: all that it knows of them is on the board."""
+    """The processes of a job as rank 0 sees them, which knows only what they write on the board."""
 
     board: Board
     meeting: FolderBoard
@@ -67,12 +67,12 @@ class EnvironmentCrew:
     may_queue: bool = False
 
     def end_of(self, rank: int) -> str:
-        """Return nothing: a process of the job that ends leaves a word on the board, or its reports stand still."""
+        """Return an empty text: an ended process is known only by its last report, or because its reports stop."""
         del rank
         return ""
 
     def pulse(self) -> None:
-        """Answer the processes that ask for the board."""
+        """Answer the processes that ask for the name of the board."""
         for rank in range(self.world):
             word = self.meeting.get(f"ask.{rank}")
             if word and _WORD.fullmatch(word):
@@ -83,7 +83,7 @@ class EnvironmentCrew:
 
 @contextlib.contextmanager
 def environment_crew(folder: Path, place: Place) -> Iterator[EnvironmentCrew]:
-    """Yield the crew of a job whose rank 0 this process is; its own node is a process beside it."""
+    """Yield the crew of a job in which this process has rank 0; its own node runs in a child process."""
     board = new_board(folder)
     meeting = FolderBoard(private_folder(folder / FOLDER / _MEET))
     crew = EnvironmentCrew(board, meeting, board.folder.name, place.world)
@@ -96,17 +96,17 @@ def environment_crew(folder: Path, place: Place) -> Iterator[EnvironmentCrew]:
 
 
 def find_board(folder: Path, place: Place) -> FolderBoard:
-    """Return the board that rank 0 of this job made; raises UsageError if it does not answer."""
+    """Return the board that rank 0 of this job made. Raises UsageError if rank 0 does not answer within 120 s."""
     meeting = FolderBoard(folder / FOLDER / _MEET)
     word = secrets.token_hex(16).encode()
     deadline = time.monotonic() + _MEET_S
     while time.monotonic() < deadline:
-        with contextlib.suppress(BoardGone):  # rank 0 has not made it yet
+        with contextlib.suppress(BoardGone):  # rank 0 has not made the folder yet
             if meeting.get(f"ask.{place.rank}") != word:
                 meeting.put(f"ask.{place.rank}", word)
-            found = meeting.get(f"answer.{place.rank}") or b""
-            name = found.removeprefix(word)
-            if name != found and _WORD.fullmatch(name):
+            answer = meeting.get(f"answer.{place.rank}") or b""
+            name = answer.removeprefix(word)
+            if name != answer and _WORD.fullmatch(name):
                 return FolderBoard(folder / FOLDER / name.decode())
         time.sleep(_TICK_S)
     raise UsageError(f"rank 0 has not answered in {folder} for {_MEET_S:.0f} s; is this folder shared by all nodes?")

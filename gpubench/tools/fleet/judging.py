@@ -1,4 +1,4 @@
-"""A fleet judged: its components against each other, an earlier fleet, and the floors of their models."""
+"""Judge a fleet: compare its components with each other, an earlier fleet, and the floors of their models."""
 
 from __future__ import annotations
 
@@ -13,34 +13,38 @@ from gpubench.tools.fleet.digests import ReadFleet, read
 from gpubench.tools.gating import baselines
 
 
-def judge(found: ReadFleet, policy: Policy, baseline: ReadFleet | None = None, floor: bool = False) -> FleetJudgement:
-    """Return the judgement of a fleet that was read.
+def judge(current: ReadFleet, policy: Policy, baseline: ReadFleet | None = None, floor: bool = False) -> FleetJudgement:
+    """Return the judgement of a fleet.
 
-    `baseline` is an earlier fleet: each component is compared with itself there, found by its UUID. With `floor` each
-    is compared with what its model is known to reach.
+    If `baseline` is given, each component is compared with the component of the same UUID in that earlier fleet. With
+    `floor`, each is compared with the floors of its model. Raises FileError if a run file cannot be read again.
     """
     findings: list[FleetFinding] = []
     bases: list[Basis] = []
     notes: list[str] = []
     if baseline:
-        theirs = against.baseline(found, baseline, policy)
-        findings += theirs.findings
-        bases += ["baseline"] if theirs.compared else []
+        comparison = against.baseline(current, baseline, policy)
+        findings += comparison.findings
+        bases += ["baseline"] if comparison.compared else []
         notes += (
-            [] if theirs.compared else ["no component of this fleet was measured in the baseline in the same cases"]
+            []
+            if comparison.compared
+            else ["no component of this fleet was measured with the same cases in the baseline"]
         )
     if floor:
-        theirs = against.floors(found, policy)
-        findings += theirs.findings
-        bases += ["floor"] if theirs.compared else []
-        notes += [] if theirs.compared else ["no floor is known of these models: write [[floor]] tables (docs/gate.md)"]
-    return judge_fleet(found.fleet, found.digests, found.again, findings, bases, notes)
+        comparison = against.floors(current, policy)
+        findings += comparison.findings
+        bases += ["floor"] if comparison.compared else []
+        notes += (
+            [] if comparison.compared else ["no floor is known for these models: write [[floor]] tables (docs/gate.md)"]
+        )
+    return judge_fleet(current.fleet, current.digests, current.again, findings, bases, notes)
 
 
-def read_baseline(word: str) -> ReadFleet:
-    """Return the fleet in a folder, or the saved baseline of that name; raises FileError where there is none."""
-    for folder in (Path(word), Path(baselines.FOLDER) / word):
+def read_baseline(place: str) -> ReadFleet:
+    """Return the fleet in a folder, or the saved baseline of that name. Raises FileError if there is neither."""
+    for folder in (Path(place), Path(baselines.FOLDER) / place):
         if folder.is_dir():
             return read(folder)
     saved = ", ".join(baselines.names()) or "none"
-    raise FileError(f"no baseline {word!r}: neither the folder of a fleet nor a saved name (saved: {saved})")
+    raise FileError(f"no baseline {place!r}: neither the folder of a fleet nor a saved name (saved: {saved})")

@@ -1,4 +1,4 @@
-"""What runs on each node of a fleet: it reports, measures when it is told to, and leaves its run file on the board."""
+"""Run one node of a fleet: report, measure when an order comes, and put the run file on the board."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from gpubench.tools.fleet.messages import Ended, Order, PairPlace, Report, SeenG
 BEAT_S = 1.0
 NODE_HOST = "GPUBENCH_NODE_HOST"  # the address of this node on the network that pairs are to use
 DONE = "done"  # the phase of a node whose process is about to end
-LAUNCHER_S = 30.0  # without a sign of the launcher for so long, a node ends: nobody waits for its answer
+LAUNCHER_S = 30.0  # a node ends after this time without a heartbeat of the launcher
 PROGRAM = (sys.executable, "-P", "-m", "gpubench")
 MEMBER = (*PROGRAM, "fleet", "member")  # the hidden command that serves a board in a folder
-# The keeper ends the program and all that it started when this process ends, even by SIGKILL.
+# The keeper ends the program and all its descendants when this process ends, even by SIGKILL.
 _KEPT = "import os, sys; from gpubench.measuring.keeper import keep; keep(0); os.execvp(sys.argv[1], sys.argv[1:])"
 _TICK_S = 0.25
 _GRACE_S = 5.0
@@ -39,7 +39,7 @@ _TAIL_BYTES = 4096
 
 
 class Heart:
-    """Puts the node's report on the board about once per second, and watches whether the launcher is there."""
+    """Puts the node's report on the board about once per second, and watches the launcher's heartbeat."""
 
     def __init__(self, board: Board, rank: int, report: Report) -> None:
         self._board = board
@@ -50,7 +50,7 @@ class Heart:
         self._lock = threading.Lock()
         self._launcher: bytes | None = None
         self._heard_at = time.monotonic()
-        self.problem = ""  # why nobody waits for this node any more
+        self.problem = ""  # why the launcher does not wait for this node any more
 
     def start(self) -> None:
         """Report from now on, until the node ends or the board is gone."""
@@ -61,7 +61,7 @@ class Heart:
             self.tell()
 
     def tell(self, **changed: object) -> None:
-        """Report now, with these fields changed."""
+        """Report now, with these fields of the report changed."""
         try:
             with self._lock:
                 self._report = replace(self._report, beat=self._report.beat + 1, **changed)  # type: ignore[arg-type]
@@ -72,18 +72,18 @@ class Heart:
 
     def _listen(self) -> None:
         now = time.monotonic()
-        if (found := self._board.get(messages.LAUNCHER)) != self._launcher:
-            self._launcher, self._heard_at = found, now
+        if (sign := self._board.get(messages.LAUNCHER)) != self._launcher:
+            self._launcher, self._heard_at = sign, now
         if now - self._heard_at > LAUNCHER_S:
             self.problem = f"no sign of the launcher for {LAUNCHER_S:.0f} s"
 
     def check(self) -> None:
-        """Raise BoardGone once nobody waits for this node any more."""
+        """Raise BoardGone once the launcher does not wait for this node any more."""
         if self.problem:
             raise BoardGone(self.problem)
 
     def stop(self) -> None:
-        """End the reports."""
+        """Stop reporting."""
         self._ending.set()
         self._thread.join()
 
@@ -96,10 +96,10 @@ def serve(
     environment: Mapping[str, str] = os.environ,
     host: str = "",
 ) -> None:
-    """Be one node of a fleet: report, and measure each turn's order, until an order without suites comes.
+    """Work as one node of a fleet: report, and carry out the order of each turn until an order without suites comes.
 
-    Call it from the main thread: what it starts ends with the thread that started it. Raises BoardGone if the launcher
-    ends or removes its board before.
+    Call it from the main thread, because its child processes end with the thread that started them. Raises BoardGone if
+    the launcher ends or removes its board before, and FileError if an order is malformed.
     """
     report = Report(
         beat=0,
@@ -138,7 +138,7 @@ def serve(
 
 
 def machine_id() -> str:
-    """Return the id of the running kernel: containers and local nodes on one machine share it, no two machines do."""
+    """Return the id of the running kernel, which is unique per machine; containers on one machine share it."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -146,24 +146,24 @@ def machine_id() -> str:
 
 
 def rack_of(environment: Mapping[str, str]) -> str:
-    """Return the switches above this node as Slurm names them (SLURM_TOPOLOGY_ADDR without the node), or nothing."""
+    """Return the switches above this node as Slurm names them (SLURM_TOPOLOGY_ADDR without the node), else empty."""
     address = environment.get("SLURM_TOPOLOGY_ADDR", "")
     return address.rpartition(".")[0].strip(".")[:200]
 
 
 def own_address(environment: Mapping[str, str]) -> str:
-    """Return the address by which other nodes reach this one: GPUBENCH_NODE_HOST, else that of the default route."""
-    if given := environment.get(NODE_HOST):
-        return given[:255]
+    """Return the address of this node for other nodes: GPUBENCH_NODE_HOST, else the address of the default route."""
+    if configured := environment.get(NODE_HOST):
+        return configured[:255]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
         probe.connect(("192.0.2.1", 9))  # an address for documentation (RFC 5737); connecting sends nothing
-        found: str = probe.getsockname()[0]
-        return found
+        address: str = probe.getsockname()[0]
+        return address
     return "127.0.0.1"
 
 
 def _group_of(place: PairPlace | None) -> dict[str, str]:
-    """Return the environment of a run that measures together with other nodes; the secret is on no command line."""
+    """Return the variables for a run with other nodes; they hold the secret, which a command line would reveal."""
     if place is None:
         return {}
     numbers = {joining.RANK: str(place.rank), joining.NODES: str(place.size)}
@@ -172,7 +172,9 @@ def _group_of(place: PairPlace | None) -> dict[str, str]:
 
 def _gpus() -> tuple[SeenGpu, ...]:
     devices = inventory.facts().devices
-    return tuple(SeenGpu(each.id, each.uuid or each.pci or each.id) for each in devices if each.backend != "host")
+    return tuple(
+        SeenGpu(device.id, device.uuid or device.pci or device.id) for device in devices if device.backend != "host"
+    )
 
 
 def _awaited(board: Board, heart: Heart, rank: int, turn: int) -> Order:
@@ -184,24 +186,24 @@ def _awaited(board: Board, heart: Heart, rank: int, turn: int) -> Order:
 
 
 def _measured(order: Order, program: Sequence[str], board: Board, heart: Heart, rank: int, turn: int) -> Ended:
-    """Measure in a child process, and put the run file on the board."""
+    """Measure in a child process, put the run file on the board, and return how the measurement ended."""
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="gpubench-fleet-") as folder:
         out = Path(folder, "run.jsonl.gz")
         with kept([*program, *order.arguments(str(out))], _group_of(order.place)) as child:
-            words, is_timed_out = _watched(child, heart, begin + order.time_limit_s)
+            last_line, is_timed_out = _watched(child, heart, begin + order.time_limit_s)
         data = out.read_bytes() if out.exists() and out.stat().st_size <= MOST_BYTES else b""
         if out.exists() and not data:
-            words = "its run file is empty or larger than 256 MiB"
+            last_line = "its run file is empty or larger than 256 MiB"
     if data:
         board.put(messages.run_key(rank, turn), data)
     status = child.returncode if child.returncode >= 0 else 128 - child.returncode
-    return Ended(turn, status, time.monotonic() - begin, words, is_timed_out, bool(data))
+    return Ended(turn, status, time.monotonic() - begin, last_line, is_timed_out, bool(data))
 
 
 @contextlib.contextmanager
 def kept(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a program that ends, with all that it starts, at the end of this context and with this thread."""
+    """Start a program; end it and its descendants when this context ends, or when this thread ends."""
     with subprocess.Popen(
         [sys.executable, "-P", "-c", _KEPT, *command],
         stdin=subprocess.DEVNULL,
@@ -222,7 +224,7 @@ def kept(command: Sequence[str], environment: Mapping[str, str] | None = None) -
 
 
 def _watched(child: subprocess.Popen[bytes], heart: Heart, deadline: float) -> tuple[str, bool]:
-    """Pass on the child's lines as phases until it ends; return its last line, and whether its time was over."""
+    """Report the child's lines as phases until it ends; return its last line and whether it exceeded the deadline."""
     assert child.stderr is not None
     os.set_blocking(child.stderr.fileno(), False)
     tail = b""

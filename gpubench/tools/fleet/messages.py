@@ -1,7 +1,7 @@
-"""What a launcher and its nodes say to each other, as checked JSON on the board.
+"""The messages between a launcher and its nodes, as checked JSON on the board.
 
-A node that reports may run anything: its messages are of limited size and strict, and no moment of its clock is in
-them. Clocks of nodes can differ by hours; only durations and counts travel.
+A node is not trusted: its messages have a limited size and a strict schema. They contain durations and counts but no
+times of day, because the clocks of nodes can differ by hours.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from gpubench.model.schema import STRICT
 
 Brief = Annotated[str, MaxLen(2000)]
 _MOST_BYTES = 2**20
-LAUNCHER = "launcher"  # the key under which the launcher shows that it is there
-WORLD = "world"  # the key under which nodes say how many they are
+LAUNCHER = "launcher"  # the key of the launcher's heartbeat
+WORLD = "world"  # the key of the number of nodes
 MOST_NODES = 10**5
 Message = TypeVar("Message")
 
@@ -37,7 +37,7 @@ class SeenGpu:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How the measurement of a turn ended; `words` is the last line that it printed on standard error."""
+    """How the measurement of a turn ended; `words` is the last line that it printed to standard error."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -51,10 +51,10 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a node says about once per second: `beat` counts up for as long as it lives.
+    """The report that a node writes about once per second; `beat` increases while the node lives.
 
-    `machine` is the id of the running kernel, which all nodes on one machine share. `left` says why the node ends
-    before it is told to.
+    `machine` is the id of the running kernel, which all nodes on one machine share. `left` says why the node ended
+    before the launcher dismissed it.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -65,7 +65,7 @@ class Report:
     host: Annotated[str, MaxLen(255)]
     machine: Annotated[str, MaxLen(100)]
     rack: Brief = ""
-    address: Brief = ""  # by which other nodes reach this one
+    address: Brief = ""  # other nodes reach this node by it
     gpus: Annotated[Many[SeenGpu], MaxLen(1000)] = ()
     is_ready: bool = False
     phase: Brief = "started"
@@ -87,7 +87,7 @@ class PairPlace:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a node measures in a turn, as arguments of `gpubench run`; without suites the node is done.
+    """What a node measures in a turn, as arguments of `gpubench run`; an order without suites dismisses the node.
 
     A node with a `place` measures together with other nodes.
     """
@@ -103,9 +103,9 @@ class Order:
     place: PairPlace | None = None
 
     def arguments(self, out: str) -> list[str]:
-        """Return the arguments of `gpubench`; no text of the order can become an option of its own."""
-        devices = [f"--device={each}" for each in self.devices or ("all",)]
-        filters = [f"--filter={each}" for each in self.filters]
+        """Return the arguments of `gpubench`; no text of the order can be taken for another option."""
+        devices = [f"--device={value}" for value in self.devices or ("all",)]
+        filters = [f"--filter={value}" for value in self.filters]
         options = [f"--tier={self.tier}", f"--replicates={self.replicates}", f"--out={out}"]
         return ["run", *devices, *filters, *options, "--", *self.suites]
 
@@ -116,9 +116,9 @@ def encode(message: Report | Order) -> bytes:
 
 
 def decode(kind: type[Message], data: bytes) -> Message:
-    """Return a message from its JSON; raises FileError for what is none."""
+    """Return a message from its JSON. Raises FileError if it is too large or does not match the schema."""
     if len(data) > _MOST_BYTES:
-        raise FileError(f"a message of {len(data)} bytes")
+        raise FileError(f"a message of {len(data)} bytes is larger than {_MOST_BYTES} bytes")
     try:
         return _adapter(kind).validate_json(data)
     except pydantic.ValidationError as error:
@@ -136,7 +136,7 @@ def encode_world(count: int) -> bytes:
 
 
 def decode_world(data: bytes) -> int:
-    """Return the number of nodes; raises FileError for what is none."""
+    """Return the number of nodes. Raises FileError unless it is a number from 1 to MOST_NODES."""
     if data.isdigit() and len(data) <= 6 and 1 <= int(data) <= MOST_NODES:
         return int(data)
     raise FileError(f"not a number of nodes: {data[:20]!r}")
@@ -148,7 +148,7 @@ def report_key(rank: int) -> str:
 
 
 def order_key(rank: int, turn: int) -> str:
-    """Return the key of what a node is to do in a turn."""
+    """Return the key of a node's order for a turn."""
     return f"order.{rank}.{turn}"
 
 

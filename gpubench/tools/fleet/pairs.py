@@ -1,7 +1,7 @@
 """Measure between the nodes of a fleet, pair by pair in rounds, and find the node or the link that is slow.
 
-In each round the nodes form disjoint pairs, and each pair measures the same collectives in a group of its own. Which
-nodes met is in `pairs.json`; the run files of a round are in a folder with its number.
+In each round the nodes form disjoint pairs, and each pair measures the same collectives in a group of its own. The
+record `pairs.json` lists the pairs of each round; the run files of a round are in a folder with its number.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from gpubench.tools.fleet.session import FleetRequest
 
 PAIRS_FILE, PAIRS = "pairs.json", "pairs"
 SUITES, FILTERS = ("collectives",), ("collectives/across[*,nodes=2,of=2,*",)
-_PORTS = range(20_000, 32_000)  # below those that Linux gives to connections
-_MOST_AGAIN = 8  # suspects that are measured again
+_PORTS = range(20_000, 32_000)  # below the ports that Linux assigns to outgoing connections
+_MOST_AGAIN = 8  # most suspects that are measured again
 _LOCAL = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """Two nodes that measured together: in which round (0: alone), their numbers, and why there are no figures."""
+    """One measurement of two nodes: the round (0: alone), the numbers of the nodes, and why figures are missing."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -56,7 +56,7 @@ class Meeting:
 
 @dataclass(frozen=True, slots=True)
 class PairsRecord:
-    """Who met whom: the nodes' names by number, and every meeting."""
+    """The record of a fleet's pairs: the names of the nodes by number, and every meeting."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -70,13 +70,14 @@ _RECORD = pydantic.TypeAdapter(PairsRecord)
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A node or a link that is slow in a case: what it is called, by how much, and how slow it was alone.
+    """A node or a link that is slow in a case, with its slowdown as a share of the expected rate.
 
-    `alone` is None where it was not measured again, else its slowdown against a healthy pair that was alone too.
+    `detectable` is the smallest detectable slowdown. `alone` is the slowdown when only this pair used the network,
+    compared with a healthy pair that was alone too; None if it was not measured again.
     """
 
     case: str
-    pair: Pair  # the pair that speaks for it
+    pair: Pair  # the pair that is measured again for it
     name: str
     slowdown: float
     detectable: float
@@ -84,13 +85,13 @@ class Suspect:
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether it was slow when nothing else used the network too."""
+        """Whether the pair was also slow when no other pair used the network."""
         return self.alone is not None and self.alone >= self.detectable
 
 
 @dataclass(frozen=True, slots=True)
 class PairsJudgement:
-    """What the pairs say: the nodes' names, the rates in B/s and the judgement of each case, suspects, what failed."""
+    """The judgement of all pairs: nodes' names, rates in B/s and judgement by case, suspects, and failed meetings."""
 
     nodes: tuple[str, ...]
     rates: dict[str, dict[Pair, float]]
@@ -103,18 +104,18 @@ class PairsJudgement:
         """Why nothing can be judged, or an empty text."""
         if not self.cases:
             return "no pair has a figure"
-        return next((found.too_few for found in self.cases.values() if found.too_few), "")
+        return next((judgement.too_few for judgement in self.cases.values() if judgement.too_few), "")
 
     @property
     def exit_status(self) -> int:
-        """Return 1 for a suspect that was slow again, 4 where nothing can be judged, else 0."""
+        """Return 1 if a suspect is confirmed, 4 if nothing can be judged, else 0."""
         if any(suspect.is_confirmed for suspect in self.suspects):
             return 1
         return 4 if self.too_few else 0
 
 
 class PairsSession:
-    """Pairs that are being measured; a context that lets the nodes go at the end."""
+    """Pairs that are being measured; the context dismisses the nodes at the end."""
 
     def __init__(self, crew: Crew, request: FleetRequest, watch: Watch) -> None:
         self._request = request
@@ -129,36 +130,41 @@ class PairsSession:
         self._collector.end(wait=kind is None)
 
     def measure(self, rounds: int) -> PairsJudgement:
-        """Measure all rounds, then the suspects alone, and judge."""
+        """Measure all rounds, then the suspects alone, and return the judgement.
+
+        Raises UsageError if no node reports, BoardGone if the board is removed, and FileError if a file cannot be
+        written or read.
+        """
         self._collector.gather()
         self._record = PairsRecord(tuple(map(self._collector.name, self._collector.nodes)))
         self._lost = set(self._collector.nodes) - set(self._collector.ready())
         for number, pairs in enumerate(links.schedule(len(self._record.nodes), rounds), 1):
             self._round(number, pairs, str(number))
-        found = judge(self._record, self._request.folder)
-        return self._again(found) if found.suspects else found
+        judgement = judge(self._record, self._request.folder)
+        return self._again(judgement) if judgement.suspects else judgement
 
-    def _again(self, found: PairsJudgement) -> PairsJudgement:
-        """Measure the pairs of the suspects once more, each while all other nodes rest, and a healthy pair likewise."""
-        slow = [suspect.pair for suspect in found.suspects]
-        touched = {node for pair in slow for node in pair}
-        healthy = [pair for pair in sorted(next(iter(found.rates.values()))) if not touched & set(pair)]
-        wanted = list(dict.fromkeys(slow))[:_MOST_AGAIN]
-        for place, pair in enumerate([*healthy[:1], *wanted]):
-            self._round(0, [pair], f"alone-{place}")
+    def _again(self, judgement: PairsJudgement) -> PairsJudgement:
+        """Measure the suspects' pairs and one healthy pair once more, each while all other nodes are idle."""
+        slow = [suspect.pair for suspect in judgement.suspects]
+        suspect_nodes = {node for pair in slow for node in pair}
+        healthy = [pair for pair in sorted(next(iter(judgement.rates.values()))) if not suspect_nodes & set(pair)]
+        remeasured = list(dict.fromkeys(slow))[:_MOST_AGAIN]
+        for position, pair in enumerate([*healthy[:1], *remeasured]):
+            self._round(0, [pair], f"alone-{position}")
         alone = rates_of(self._record, self._request.folder, is_alone=True)
         suspects = tuple(
-            replace(each, alone=_slowdown(alone.get(each.case, {}), each.pair, healthy)) for each in found.suspects
+            replace(suspect, alone=_slowdown(alone.get(suspect.case, {}), suspect.pair, healthy))
+            for suspect in judgement.suspects
         )
-        return replace(found, suspects=suspects)
+        return replace(judgement, suspects=suspects)
 
     def _round(self, number: int, pairs: Sequence[Pair], name: str) -> None:
-        met = [pair for pair in pairs if not self._lost & set(pair)]
+        measurable = [pair for pair in pairs if not self._lost & set(pair)]
         folder = self._request.folder / PAIRS / name
         with reported(folder):
             folder.mkdir(parents=True)
         outcomes: dict[int, Outcome] = {}
-        places = dict(place for pair in met for place in self._places(pair))
+        places = dict(place for pair in measurable for place in self._places(pair))
 
         def fitted(rank: int, order: Order) -> Order:
             return replace(order, devices=order.devices[:1], place=places[rank])
@@ -172,7 +178,7 @@ class PairsSession:
             write_whole(path, _RECORD.dump_json(self._record, indent=1) + b"\n")
 
     def _places(self, pair: Pair) -> Iterable[tuple[int, PairPlace]]:
-        """Yield the place of both nodes of a pair: the first one listens, at a port and with a secret drawn here."""
+        """Yield the places of both nodes of a pair; the first one listens at a random port, with a random secret."""
         reports = [self._collector.nodes[rank].report for rank in pair]
         is_local = len({report.machine for report in reports if report}) == 1
         host = _LOCAL if is_local or reports[0] is None else reports[0].address
@@ -183,7 +189,7 @@ class PairsSession:
     def _reason(self, pair: Pair, outcomes: Mapping[int, Outcome]) -> str:
         if not outcomes.keys() & set(pair):
             lost = [self._collector.name(rank) for rank in pair if rank in self._lost]
-            return f"{' and '.join(lost)} did not answer before"
+            return f"{' and '.join(lost)} did not answer in an earlier round"
         for rank in pair:
             if not outcomes[rank].file or outcomes[rank].status != "answered":
                 return f"{self._collector.name(rank)} {outcomes[rank].status}: {outcomes[rank].reason}"[:2000]
@@ -191,13 +197,16 @@ class PairsSession:
 
 
 def _slowdown(rates: Mapping[Pair, float], pair: Pair, healthy: Sequence[Pair]) -> float | None:
-    """Return by which share a pair is slower than a healthy one, None where one of both has no figure."""
-    control = next((rates[each] for each in healthy if each in rates), None)
+    """Return the slowdown of a pair as a share of a healthy pair's rate; None if one of them has no figure."""
+    control = next((rates[control_pair] for control_pair in healthy if control_pair in rates), None)
     return None if control is None or pair not in rates else 1 - rates[pair] / control
 
 
 def rates_of(record: PairsRecord, folder: Path, is_alone: bool = False) -> dict[str, dict[Pair, float]]:
-    """Return the rate of each pair in B/s by case: the geometric mean over its meetings and its two nodes."""
+    """Return the rate of each pair in B/s by case: the geometric mean over its meetings and its two nodes.
+
+    With `is_alone`, only the meetings outside the rounds count. Raises FileError if a run file cannot be read.
+    """
     logs: dict[str, dict[Pair, list[float]]] = {}
     for meeting in record.meetings:
         if meeting.reason or (meeting.round == 0) != is_alone:
@@ -210,15 +219,20 @@ def rates_of(record: PairsRecord, folder: Path, is_alone: bool = False) -> dict[
                     rate = series.work.payload / float(np.median(series.values))
                     logs.setdefault(result.case.id, {}).setdefault(meeting.pair, []).append(float(np.log(rate)))
     return {
-        case: {pair: float(np.exp(np.mean(values))) for pair, values in found.items()} for case, found in logs.items()
+        case: {pair: float(np.exp(np.mean(values))) for pair, values in logs_by_pair.items()}
+        for case, logs_by_pair in logs.items()
     }
 
 
 def judge(record: PairsRecord, folder: Path) -> PairsJudgement:
-    """Judge the meetings of the rounds, case by case; a slow node is spoken for by its pair of the least residual."""
+    """Return the judgement of the meetings of all rounds, case by case.
+
+    A slow node is measured again with the pair of it that has the smallest residual. Raises FileError if a run file
+    cannot be read.
+    """
     rates = rates_of(record, folder)
-    cases = {case: links.judge(found) for case, found in rates.items()}
-    suspects = [suspect for case, found in cases.items() for suspect in _suspects(record, case, found)]
+    cases = {case: links.judge(case_rates) for case, case_rates in rates.items()}
+    suspects = [suspect for case, judgement in cases.items() for suspect in _suspects(record, case, judgement)]
     failures = [
         f"{record.nodes[meeting.first]} and {record.nodes[meeting.second]} in round {meeting.round}: {meeting.reason}"
         for meeting in record.meetings
@@ -227,13 +241,13 @@ def judge(record: PairsRecord, folder: Path) -> PairsJudgement:
     return PairsJudgement(record.nodes, rates, cases, tuple(suspects), tuple(failures))
 
 
-def _suspects(record: PairsRecord, case: str, found: LinkJudgement) -> Iterable[Suspect]:
-    for node, effect in found.nodes.items():
+def _suspects(record: PairsRecord, case: str, judgement: LinkJudgement) -> Iterable[Suspect]:
+    for node, effect in judgement.nodes.items():
         if effect.is_suspect:
-            own = [pair for pair in found.links if node in pair]
-            pair = min(own, key=lambda each: abs(found.links[each].slowdown))
+            own = [pair for pair in judgement.links if node in pair]
+            pair = min(own, key=lambda link: abs(judgement.links[link].slowdown))
             yield Suspect(case, pair, record.nodes[node], effect.slowdown, effect.detectable)
-    for pair, effect in found.links.items():
+    for pair, effect in judgement.links.items():
         if effect.is_suspect:
             name = " – ".join(record.nodes[node] for node in pair)
             yield Suspect(case, pair, name, effect.slowdown, effect.detectable)

@@ -1,4 +1,4 @@
-"""The forms of a fleet's judgement, chosen by the ending of a file."""
+"""Write a fleet's judgement in the form that the ending of a file chooses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _REPORTS = {".html": "html", ".md": "md", ".json": "json"}
 
 
 def rendered(path: Path, judgement: FleetJudgement) -> str:
-    """Return the document that the ending of `path` stands for; raises UsageError for another ending."""
+    """Return the judgement in the form of the ending of `path`. Raises UsageError for an unknown ending."""
     suffix = path.suffix.lower()
     if suffix == _JUNIT:
         text: str = plugins.load("publications", "junit").fleet(tidy(judgement))

@@ -1,7 +1,7 @@
-"""A fleet on a Ray cluster: one task per node with all of its GPUs, and a board that is an actor on the head node.
+"""Start a fleet on a Ray cluster: one task per node with all of its GPUs, and an actor on the head node as the board.
 
-The cluster must ask for a token. Ray's transport pickles what tasks and actors exchange; the fleet sends only bytes
-through it, and checks them as it checks those of a shared folder.
+The cluster must require a token. Ray pickles the values that tasks and actors exchange; the fleet sends only bytes, and
+checks them like the files of a shared folder.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from gpubench.tools.fleet.board import Board, BoardGone, check
 from gpubench.tools.fleet.member import serve
 
 _HEAD = "node:__internal_head__"  # a resource that Ray gives to the head node alone
-_UNMASKED = {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}  # a node sees its GPUs as without Ray: nccl#1749
+_UNMASKED = {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}  # each node sees all its GPUs: nccl#1749
 _LOCAL = {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0", **_UNMASKED}
 _ANSWER_S = 30.0
-_STORE_BYTES = 2**28  # of shared memory for each local node
+_STORE_BYTES = 2**28  # shared memory of each local node
 
 
 class BytesByKey:
@@ -35,7 +35,7 @@ class BytesByKey:
         self._values: dict[str, bytes] = {}
 
     def put(self, key: str, value: bytes) -> None:
-        """Set the value of a key."""
+        """Set the value of a key. Raises ValueError for a malformed key or too large a value."""
         check(key, value)
         self._values[key] = value
 
@@ -51,16 +51,22 @@ class RayBoard:
         self._actor = actor
 
     def put(self, key: str, value: bytes) -> None:
-        """Set the value of a key."""
+        """Set the value of a key.
+
+        Raises BoardGone if the actor does not answer, and ValueError for a malformed key or too large a value.
+        """
         check(key, value)
         self._call(self._actor.put, key, value)
 
     def get(self, key: str) -> bytes | None:
-        """Return the value of a key, None if it has none yet."""
-        found = self._call(self._actor.get, key)
-        if found is not None and not isinstance(found, bytes):
-            raise BoardGone(f"the board holds something else than bytes for {key}")
-        return found
+        """Return the value of a key, None if it has none yet.
+
+        Raises BoardGone if the actor does not answer, or answers with anything but bytes.
+        """
+        value = self._call(self._actor.get, key)
+        if value is not None and not isinstance(value, bytes):
+            raise BoardGone(f"the board returned no bytes for {key}")
+        return value
 
     def _call(self, method: Any, *arguments: object) -> object:
         import ray
@@ -72,12 +78,12 @@ class RayBoard:
 
 
 def ray_member(actor: Any, rank: int, world: int, host: str) -> None:
-    """Be the node of a task; it measures in the task's own process."""
+    """Work as the node of a Ray task until the launcher dismisses it; raises as `member.serve` does."""
     serve(RayBoard(actor), rank, world, host=host)
 
 
 def is_guarded() -> bool:
-    """Return whether Ray asks for a token where this runs."""
+    """Return whether the Ray cluster that runs this function requires a token."""
     from ray._private.authentication.authentication_utils import is_token_auth_enabled
 
     return bool(is_token_auth_enabled())
@@ -96,7 +102,7 @@ class RayCrew:
     ends: dict[int, str] = field(default_factory=dict)
 
     def pulse(self) -> None:
-        """Ask Ray which tasks have ended."""
+        """Ask Ray which tasks have ended, and note why."""
         import ray
 
         running = {task: rank for rank, task in enumerate(self.tasks) if rank not in self.ends}
@@ -105,7 +111,7 @@ class RayCrew:
             self.ends[running[task]] = _end(task)
 
     def end_of(self, rank: int) -> str:
-        """Return why a task has ended, as Ray says it."""
+        """Return Ray's reason why a task has ended; empty while it runs."""
         return self.ends.get(rank, "")
 
 
@@ -121,12 +127,16 @@ def _end(task: Any) -> str:
 
 @contextlib.contextmanager
 def ray_crew(on: str) -> Iterator[RayCrew]:
-    """Start one task per node of a running cluster (`ray://HOST:PORT`) or of a new one here (`ray:local:N`)."""
+    """Start one task per node of a running cluster (`ray://HOST:PORT`), or of a new local one (`ray:local:N`).
+
+    Raises UsageError if `on` is malformed, or the cluster cannot be used or requires no token, and Missing if Ray is
+    not installed.
+    """
     local = re.fullmatch(r"ray:local:([1-9]\d{0,2})", on)
     if not local and not re.fullmatch(r"ray://[^/\s]+:\d+", on):
         raise UsageError(f"--on {on}: neither ray://HOST:PORT nor ray:local:N, as in ray:local:4")
     if importlib.util.find_spec("ray") is None:
-        raise Missing("Ray is not installed", f"pip install '{DISTRIBUTION}[fleet]', on each node too")
+        raise Missing("Ray is not installed", f"run pip install '{DISTRIBUTION}[fleet]' here and on each node")
     with contextlib.ExitStack() as stack:
         if local:  # before the import: Ray reads these variables once
             stack.enter_context(_variables({**_LOCAL, "RAY_AUTH_TOKEN": secrets.token_hex(32)}))
@@ -142,7 +152,7 @@ def ray_crew(on: str) -> Iterator[RayCrew]:
             raise UsageError(f"cannot use the Ray cluster {on}: {one_line(str(error))}") from error
         if not is_safe:
             raise UsageError(
-                f"the Ray cluster {on} asks for no token, so anybody on its network can run programs on it: start all "
+                f"the Ray cluster {on} requires no token, so anybody on its network can run programs on it: start all "
                 "of its nodes with RAY_AUTH_MODE=token"
             )
         yield _started(ray)
@@ -150,7 +160,7 @@ def ray_crew(on: str) -> Iterator[RayCrew]:
 
 @contextlib.contextmanager
 def _local_cluster(count: int) -> Iterator[str]:
-    """Start nodes of Ray on this machine; yield their address."""
+    """Start `count` Ray nodes on this machine and yield their address."""
     from ray.cluster_utils import Cluster
 
     options = {"num_cpus": 1, "object_store_memory": _STORE_BYTES}
@@ -166,7 +176,7 @@ def _local_cluster(count: int) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _variables(values: Mapping[str, str]) -> Iterator[None]:
-    """Set variables of the environment, which the processes of Ray inherit, for the time of this context."""
+    """Set environment variables during this context; the processes of Ray inherit them."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -180,7 +190,7 @@ def _variables(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def _started(ray: Any) -> RayCrew:
-    """Start the board and a task on each node that is alive."""
+    """Start the board and one task on each node that is alive, and return the crew."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     actor = ray.remote(BytesByKey).options(num_cpus=0, resources={_HEAD: 0.001}).remote()

@@ -1,4 +1,4 @@
-"""Measure a fleet into a folder: its record `fleet.json` is written whenever something has become of a node."""
+"""Measure a fleet into a folder; its record `fleet.json` is written whenever the outcome of a node changes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WAITING = Outcome("missing", reason="the launcher ended before this node had an
 
 @dataclass(frozen=True, slots=True)
 class FleetRequest:
-    """What is asked of a fleet: the order for each node, the folder for its files, racks by node, and how to wait."""
+    """A fleet's measurement: the order for each node, the folder for its files, racks by node, and how to wait."""
 
     order: Order
     folder: Path
@@ -35,10 +35,10 @@ class FleetRequest:
 
 
 def new_folder(path: Path) -> Path:
-    """Make the folder of a fleet; raises UsageError for one that holds a fleet or run files already."""
+    """Make and return the folder of a fleet. Raises UsageError if it cannot be made, or holds a fleet or run files."""
     try:
         path.mkdir(parents=True, exist_ok=True)
-        names = [each.name for each in path.iterdir()]
+        names = [entry.name for entry in path.iterdir()]
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}; name another folder with --out") from error
     if held := next((name for name in names if name in (FLEET_FILE, AGAIN) or is_file_name(name)), ""):
@@ -47,7 +47,7 @@ def new_folder(path: Path) -> Path:
 
 
 class FleetSession:
-    """A fleet that is being measured; a context that lets its nodes go at the end."""
+    """A fleet that is being measured; the context dismisses its nodes at the end."""
 
     def __init__(self, crew: Crew, request: FleetRequest, watch: Watch) -> None:
         self._request = request
@@ -70,7 +70,7 @@ class FleetSession:
 
     @property
     def exit_status(self) -> int:
-        """Return 0 if every node answered, 6 if no node has a device that is well, else 4."""
+        """Return 0 if every node answered, 6 if no node has a working device, else 4."""
         outcomes = self._first.values()
         if all(outcome.status == "answered" for outcome in outcomes):
             return 0
@@ -78,7 +78,11 @@ class FleetSession:
         return DeviceError.exit_status if is_unwell else CannotJudge.exit_status
 
     def measure(self) -> Fleet:
-        """Measure every node; raises UsageError where no node comes."""
+        """Measure every node and return the fleet.
+
+        Raises UsageError if no node reports, BoardGone if the board is removed, and FileError if a file cannot be
+        written.
+        """
         self._collector.gather()
         self._write()
         self._collector.turn(self._collector.nodes, self._request.order, self._request.folder, self._settled)
@@ -87,8 +91,9 @@ class FleetSession:
     def again(self, roles: Mapping[str, Role], filters: Sequence[str]) -> Fleet:
         """Measure these nodes again, at the same time, with only the cases that the filters select.
 
-        Their run files are in the folder `again`, and what became of each is in `fleet.json`. Every node must be one
-        that answered. A node has one second measurement: a later one replaces it.
+        Their run files go to the folder `again`, and their outcomes to `fleet.json`. Every node must have answered
+        before. A node has one second measurement: a later one replaces it. Raises BoardGone if the board is removed,
+        and FileError if a file cannot be written.
         """
         ranks = {self._collector.name(rank): rank for rank in self._collector.nodes}
         folder = self._request.folder / AGAIN
@@ -97,8 +102,8 @@ class FleetSession:
 
         def settled(rank: int, outcome: Outcome) -> None:
             name = self._collector.name(rank)
-            found = Remeasured(name, roles[name], outcome.status, outcome.seconds, outcome.file, outcome.reason)
-            self._put(again=(*(each for each in self.fleet.again if each.node != name), found))
+            remeasured = Remeasured(name, roles[name], outcome.status, outcome.seconds, outcome.file, outcome.reason)
+            self._put(again=(*(earlier for earlier in self.fleet.again if earlier.node != name), remeasured))
 
         order = replace(self._request.order, filters=tuple(filters))
         self._collector.turn([ranks[name] for name in roles], order, folder, settled)
@@ -113,9 +118,9 @@ class FleetSession:
 
     def _nodes(self) -> Iterable[FleetNode]:
         for rank in self._collector.nodes:
-            found = self._first.get(rank, _WAITING)
+            outcome = self._first.get(rank, _WAITING)
             name, rack = self._collector.name(rank), self._collector.rack(rank)
-            yield FleetNode(name, found.status, found.seconds, found.file, found.reason, rack)
+            yield FleetNode(name, outcome.status, outcome.seconds, outcome.file, outcome.reason, rack)
 
     def _put(self, **changed: object) -> Fleet:
         seconds = time.monotonic() - self._begin

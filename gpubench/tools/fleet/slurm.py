@@ -1,4 +1,4 @@
-"""A fleet that `srun` starts: one process per node, and a board in the fleet's folder, which the nodes share."""
+"""Start a fleet by `srun`: one process per node, and a board in the fleet's folder, which the nodes share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _GRACE_S = 20.0  # in which srun ends its processes
 
 @dataclass(slots=True)
 class SlurmCrew:
-    """The processes that one `srun` started; it may first wait for nodes that other jobs use."""
+    """The processes of one `srun`, which may first have to wait for nodes that other jobs use."""
 
     board: Board
     process: subprocess.Popen[bytes]
@@ -30,30 +30,34 @@ class SlurmCrew:
     may_queue: bool = True
 
     def pulse(self) -> None:
-        """Ask whether srun has ended."""
+        """Check whether srun has ended."""
         self.process.poll()
 
     def end_of(self, rank: int) -> str:
-        """Return why every rank has ended, once srun itself has; a single process leaves a word on the board."""
+        """Return why every rank has ended, once srun has; a single process says it in its last report."""
         del rank
         status = self.process.returncode
         return "" if status is None else f"srun ended with exit status {status}"
 
 
 def check_options(options: Sequence[str]) -> None:
-    """Raise UsageError for options of srun that are no options: a program among them would run instead of gpubench."""
+    """Raise UsageError if the first argument is no option: srun would run it as a program instead of gpubench."""
     if options and not options[0].startswith("-"):
-        raise UsageError(f"{options[0]!r} is no option of srun; they stand at the end, as in: --slurm -- --nodes=4")
+        raise UsageError(f"{options[0]!r} is no option of srun; write srun's options last, as in: --slurm -- --nodes=4")
 
 
 @contextlib.contextmanager
 def slurm_crew(folder: Path, options: Sequence[str]) -> Iterator[SlurmCrew]:
-    """Start one process on each node by `srun` with these options; what it prints goes to standard error."""
+    """Start one process on each node by `srun` with these options; the output of srun goes to standard error.
+
+    Raises UsageError if the options begin with no option, Missing if srun is not installed, and FileError if the board
+    cannot be made.
+    """
     check_options(options)
     srun = shutil.which("srun")
     if srun is None:
         raise Missing(
-            "srun is not there", "start gpubench on a machine of the Slurm cluster, or use --on or --from-env"
+            "srun is not installed", "start gpubench on a machine of the Slurm cluster, or use --on or --from-env"
         )
     board = new_board(folder.resolve())
     fixed = ["--ntasks-per-node=1", "--kill-on-bad-exit=0"]
@@ -67,14 +71,14 @@ def slurm_crew(folder: Path, options: Sequence[str]) -> Iterator[SlurmCrew]:
             try:
                 yield SlurmCrew(board, process)
             finally:
-                board.remove()  # which ends the members that still measure
+                board.remove()  # members that still measure end when the board is gone
                 _end(process)
     finally:
         board.remove()
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Let srun end with its processes; end it where it does not."""
+    """Wait for srun and its processes to end, and end them if they do not."""
     for number in (None, signal.SIGTERM, signal.SIGKILL):
         if number is not None:
             with contextlib.suppress(ProcessLookupError):

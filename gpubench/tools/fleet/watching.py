@@ -1,4 +1,4 @@
-"""Several measurements of a fleet, read and judged in order of time."""
+"""Read several measurements of a fleet and judge them in order of time."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from gpubench.tools.fleet.digests import read
 
 
 def read_all(folders: Sequence[Path]) -> list[WatchedFleet]:
-    """Return the fleets of these folders in order of time; those without a date stand as they are given, first.
+    """Return the fleets of these folders in order of time; those without a date come first, in the given order.
 
-    Raises FileError where a folder is no fleet.
+    Raises FileError if a folder is no fleet.
     """
     fleets = []
     for place, folder in enumerate(folders):
-        found = read(folder)
-        judged = judge_fleet(found.fleet, found.digests, found.again)
-        at = _seconds(found.fleet.started) if found.fleet.started else float(place)
-        fleets.append(WatchedFleet(folder.name, at, found.digests, judged))
+        current = read(folder)
+        judgement = judge_fleet(current.fleet, current.digests, current.again)
+        at = _seconds(current.fleet.started) if current.fleet.started else float(place)
+        fleets.append(WatchedFleet(folder.name, at, current.digests, judgement))
     return sorted(fleets, key=lambda fleet: fleet.at)
 
 
 def document(history: ComponentHistory) -> dict[str, Any]:
-    """Return a component's history as it stands in JSON."""
+    """Return a component's history as a JSON object."""
     return {
         "node": history.place.node,
         "devices": list(history.place.devices),
@@ -45,9 +45,9 @@ def document(history: ComponentHistory) -> dict[str, Any]:
 
 
 def _seconds(started: str) -> float:
-    """Return a date as seconds since 1970; one without a zone is UTC, and what is no date counts as none."""
+    """Return a date in s since 1970; without a zone it is UTC, and a text that is no date gives 0."""
     try:
-        found = datetime.fromisoformat(started)
+        moment = datetime.fromisoformat(started)
     except ValueError:
         return 0.0
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
