@@ -1,6 +1,4 @@
-"""What a suite is written with.
+"""The tools for writing a suite: `Suite` and its axes, the `Bench` that builds a case, and its `Task`.
 
-`Suite` and its axes, the `Bench` that a case is built with, and the `Task` and its stages that a case returns.
-
-An author's values are checked where they are made, in the worker, so that a mistake costs one case.
+An author's values are checked where they are created, in the worker, so that a mistake costs only one case.
 """

@@ -1,4 +1,4 @@
-"""The axes of a case: their points by tier, and the target that a plan is made for."""
+"""The axes of a case: their points by tier, and the target of a plan."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Values = Sequence[Value]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a plan is made for: the device, the machine, the tier, the user's data, and the number of nodes at work."""
+    """The target of a plan: the device, the machine, the tier, the user's data, and the number of nodes."""
 
     facts: Facts
     device: Device
@@ -50,12 +50,12 @@ class Points:
 
 
 def points(quick: Values, smoke: Values | None = None, full: Values | None = None) -> Points:
-    """An axis by tier; a tier that is left out has quick's points, smoke its first one."""
+    """Return an axis with points for each tier; full defaults to quick's points, and smoke to quick's first point."""
     return Points(smoke=quick[:1] if smoke is None else smoke, quick=quick, full=quick if full is None else full)
 
 
 def powers_of_two(first: int, last: int, step: int = 1) -> tuple[int, ...]:
-    """2**first … 2**last inclusive, each `step` doublings apart."""
+    """Return 2**first … 2**last inclusive, each `step` doublings apart."""
     return tuple(2**exponent for exponent in range(first, last + 1, step))
 
 
@@ -63,9 +63,12 @@ Axis = Values | Points | Callable[[Target], "Values | Points"]
 
 
 def axis_values(axis: Axis, target: Target) -> Values:
-    """Return the points of an axis for a target, those of its tier; SuiteError where one is no text and no number."""
-    found = axis(target) if callable(axis) else axis
-    values = getattr(found, target.tier) if isinstance(found, Points) else found
+    """Return the points of an axis for a target, those of its tier.
+
+    Raises SuiteError if one is neither text nor number.
+    """
+    of_target = axis(target) if callable(axis) else axis
+    values = getattr(of_target, target.tier) if isinstance(of_target, Points) else of_target
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise checks.wrong("an axis", values, "a sequence of texts and numbers")
     return tuple(checks.axis_value(value) for value in values)

@@ -1,4 +1,4 @@
-"""What a case is built with: the open device, the case, its ranks, its seed, its kernels."""
+"""The inputs of a case: the open device, the case, its ranks, its seed, its kernels."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from gpubench.plugins.backend import Backend, Kernel, OpenDevice, OpensUntimed, 
 
 
 class Exchange(Protocol):
-    """How ranks talk: every rank calls it, each gets all values in rank order.
+    """The communication of ranks: every rank calls it with a value, and each gets the values of all in rank order.
 
-    Raises PeerDied, once, where a rank has ended since; from then on its value is None.
+    Raises PeerDied, once, if a rank has ended since; afterwards the value of that rank is None.
     """
 
     def __call__(self, value: Any) -> list[Any]: ...
@@ -35,10 +35,10 @@ def _alone(value: Any) -> list[Any]:
 
 @dataclass(slots=True)
 class Bench:
-    """What a case is built with: the open device, its parameters' target, its ranks, its seed.
+    """The inputs of a case: the open device, the target of its parameters, its ranks and its seed.
 
-    `peers` is the device of every rank, `devices` every device of the case: one rank of a case of two
-    devices has the second one's memory by `device.peer_memory(devices[1], nbytes)`.
+    `peers` has the device of every rank, and `devices` every device of the case: one rank of a case with two devices
+    gets memory of the second one by `device.peer_memory(devices[1], nbytes)`.
     """
 
     open_device: OpenDevice
@@ -55,7 +55,10 @@ class Bench:
 
     @classmethod
     def untimed(cls, case: Case, target: Target, package: str, seed: int = 0) -> Bench:
-        """Open the target's device in this process, for a program that a case starts; its `device` times nothing."""
+        """Return a bench with the target's device opened in this process, for a program that a case starts.
+
+        Its `device` cannot time.
+        """
         backend: Backend = plugins.load("backends", target.device.backend)
         open_device = backend.open_untimed if isinstance(backend, OpensUntimed) else backend.open
         return cls(open_device(target.device), case, target, package, seed)
@@ -72,32 +75,36 @@ class Bench:
 
     @property
     def traits(self) -> Traits:
-        """What the device is and can do."""
+        """The properties and capabilities of the device."""
         return self.open_device.traits
 
     @property
     def rng(self) -> np.random.Generator:
-        """A fresh generator, seeded by the run's seed and the case's id: the same data every time."""
+        """A new generator, seeded by the run's seed and the case's id, so that the data are the same every time."""
         return np.random.default_rng([self.seed, zlib.crc32(self.case.id.encode())])
 
     def barrier(self) -> None:
-        """Wait until every rank is here; raises PeerDied."""
+        """Wait until every rank has called this. Raises PeerDied if a rank has ended."""
         self.exchange(None)
 
     def copies(self, nbytes: int) -> int:
-        """How many sets of buffers of `nbytes` a rotation needs to outgrow the last-level cache fourfold."""
+        """Return how many buffers of `nbytes` bytes a rotation needs to outgrow the last-level cache fourfold.
+
+        While one of them is in use, the others together are at least four times as large as the cache.
+        """
         return -(-4 * max(self.target.device.cache_bytes, 1) // nbytes) + 1
 
     def need(self, nbytes: float) -> None:
-        """Raise Skip where the device has less than `nbytes` of free memory; call it before anything is allocated."""
+        """Raise Skip if the device has less than `nbytes` bytes of free memory; call it before allocating."""
         free_bytes = self.open_device.free_bytes()
         if free_bytes < nbytes:
             raise Skip(f"needs {units.round_size(nbytes)} of memory, {units.round_size(free_bytes)} are free")
 
     def kernel(self, file: str, name: str, **defines: str | int) -> Kernel:
-        """Compile `name` from a .cu file beside the suite, behind the `prelude.cuh` beside it if there is one.
+        """Return the kernel `name`, compiled from a .cu file next to the suite, after its `prelude.cuh` if any.
 
-        Both are looked for in the package above too: a suite that is a folder shares them with its neighbours.
+        Both files are also searched in the package above, so that a suite that is a folder shares them with its
+        neighbours.
         """
         prelude, kernels = self._beside("prelude.cuh"), self._beside(file)
         parts = (prelude, kernels) if prelude.is_file() else (kernels,)
@@ -105,7 +112,7 @@ class Bench:
         return self.open_device.kernel(source, name, defines)
 
     def compile(self, file: str, name: str, variants: Iterable[Mapping[str, str | int]]) -> None:
-        """Compile `name` with each of these defines, several at the same time; `kernel` then returns them at once."""
+        """Compile `name` with each of these defines in parallel, so that `kernel` then returns at once."""
         with ThreadPoolExecutor(thread_name_prefix="gpubench-compile") as threads:
             for compiled in [threads.submit(self.kernel, file, name, **defines) for defines in variants]:
                 compiled.result()

@@ -1,4 +1,4 @@
-"""Checks of what a suite's author hands over: values of any type in, plain ones out, or an error naming the field."""
+"""Checks of the values that a suite's author passes, which return plain values or raise an error with the field."""
 
 from __future__ import annotations
 
@@ -13,71 +13,74 @@ from gpubench.model import LIMITS, Better, Work, limits
 
 BETTER: tuple[Better, ...] = ("more", "less")
 _WORKS = ("moved", "payload", "flops", "items")
-_MOST_LETTERS = 8192  # of a note; a traceback fits
+_MOST_LETTERS = 8192  # the longest note, into which a traceback fits
 _NAME = re.compile(r"[^\x00-\x1f\x7f\u2028\u2029]{1,200}")
 
 
 def wrong(field: str, value: object, expected: str) -> SuiteError:
-    """Return the error for a field that is not what it has to be."""
+    """Return the SuiteError for a field with a wrong value, for the caller to raise."""
     return SuiteError(f"{field} is {type(value).__name__} {value!r:.80}, not {expected}")
 
 
 def choice(field: str, value: object, choices: Collection[str]) -> None:
-    """Raise SuiteError where the value is none of these texts."""
+    """Raise SuiteError if the value is none of these texts."""
     if not isinstance(value, str) or value not in choices:
         raise wrong(field, value, f"one of {', '.join(sorted(choices))}")
 
 
 def number(field: str, value: object, least: float = -math.inf, most: float = math.inf) -> float:
-    """Return a real number, NumPy's too, as a float. Where bounds are given NaN is outside them; else it may pass.
+    """Return a real number, also NumPy's, as a float. Raises SuiteError if it is none or lies outside the bounds.
 
-    An observed NaN is for the engine to judge: the case is then invalid.
+    NaN passes only without bounds: an observed NaN makes the case invalid, which the engine decides.
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise wrong(field, value, "a number")
     try:
-        found = float(value)
+        real = float(value)
     except OverflowError:
         raise wrong(field, value, "a number that a float64 holds") from None
     is_bounded = math.isfinite(least) or math.isfinite(most)
-    if is_bounded and not least <= found <= most:
+    if is_bounded and not least <= real <= most:
         raise wrong(field, value, f"from {least:g} to {most:g}")
-    return found
+    return real
 
 
 def count(field: str, value: object, most: int) -> int:
-    """Return a whole number from 0 to `most` as an int."""
+    """Return a whole number from 0 to `most` as an int. Raises SuiteError for any other value."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or not 0 <= int(value) <= most:
         raise wrong(field, value, f"a whole number from 0 to {most}")
     return int(value)
 
 
 def name(field: str, value: object) -> str:
-    """Return a name: one line of 1 to 200 characters."""
+    """Return a name: one line of 1 to 200 characters. Raises SuiteError for any other value."""
     if not isinstance(value, str) or not _NAME.fullmatch(value):
         raise wrong(field, value, "one line of text of 1 to 200 characters")
     return value
 
 
 def names(field: str, values: object) -> tuple[str, ...]:
-    """Return a sequence of names as a tuple; a single text is none."""
+    """Return a sequence of names as a tuple. Raises SuiteError for any other value, also for a single text."""
     if isinstance(values, str) or not isinstance(values, Sequence):
         raise wrong(field, values, "a tuple of texts")
     return tuple(name(field, value) for value in values)
 
 
 def axis_value(value: object) -> str | int | float:
-    """Return a point of an axis: a text, an int or a finite float; NumPy's numbers become Python's."""
+    """Return a point of an axis: a text, an int or a finite float, with NumPy's numbers converted to Python's.
+
+    Raises SuiteError for any other value.
+    """
     if isinstance(value, str):
         return name("an axis's value", value)
-    found = number("an axis's value", value)
-    if not abs(found) <= (limits.MOST_WHOLE if isinstance(value, numbers.Integral) else limits.MOST):
+    real = number("an axis's value", value)
+    if not abs(real) <= (limits.MOST_WHOLE if isinstance(value, numbers.Integral) else limits.MOST):
         raise wrong("an axis's value", value, "a finite number")
-    return int(value) if isinstance(value, numbers.Integral) else found
+    return int(value) if isinstance(value, numbers.Integral) else real
 
 
 def text(field: str, value: object) -> str:
-    """Return a text, of a number its digits; at most 8192 characters."""
+    """Return a text, or the digits of a number. Raises SuiteError for any other value and beyond 8192 characters."""
     if isinstance(value, numbers.Real):
         return str(value)
     if not isinstance(value, str) or len(value) > _MOST_LETTERS:
@@ -86,39 +89,42 @@ def text(field: str, value: object) -> str:
 
 
 def function(field: str, value: object) -> None:
-    """Raise SuiteError where the value cannot be called."""
+    """Raise SuiteError if the value cannot be called."""
     if not callable(value):
         raise wrong(field, value, "a function")
 
 
 def functions(field: str, values: object) -> tuple[Callable[[], object], ...]:
-    """Return a sequence of functions as a tuple."""
+    """Return a sequence of functions as a tuple. Raises SuiteError for any other value."""
     if isinstance(values, str) or not isinstance(values, Sequence) or not all(map(callable, values)):
         raise wrong(field, values, "a sequence of functions")
     return tuple(values)
 
 
 def mapping(field: str, value: object) -> Mapping[Any, Any]:
-    """Return a mapping as it is."""
+    """Return a mapping unchanged. Raises SuiteError for any other value."""
     if not isinstance(value, Mapping):
         raise wrong(field, value, "a mapping")
     return value
 
 
 def limit(field: str, value: object) -> None:
-    """Raise SuiteError where no peak is called so; the empty text is none."""
+    """Raise SuiteError if the value is not the name of a peak; the empty text means no peak."""
     if value != "":
         choice(field, value, LIMITS)
 
 
 def work(field: str, value: object, quantity: str) -> Work:
-    """Return a work whose counts are finite floats of 0 or more; what `quantity` is judged by is counted in it."""
+    """Return a work whose counts are finite floats of 0 or more. Raises SuiteError if one is not.
+
+    Also raises SuiteError if the count by which `quantity` is judged is 0.
+    """
     if not isinstance(value, Work):
         raise wrong(field, value, "a Work")
-    counts = {each: number(f"{field}.{each}", getattr(value, each), 0.0, limits.MOST_WORK) for each in _WORKS}
+    counts = {part: number(f"{field}.{part}", getattr(value, part), 0.0, limits.MOST_WORK) for part in _WORKS}
     judged = "items" if quantity == "item" else quantity
     if judged != "value" and counts[judged] < limits.LEAST_WORK:
-        counted = [each for each, found in counts.items() if found]
-        words = f"counts {' and '.join(counted)}" if counted else "counts nothing"
-        raise SuiteError(f"quantity is {quantity!r}, but {field}.{judged} is 0: the work {words}")
+        counted = [part for part, amount in counts.items() if amount]
+        counting = f"counts {' and '.join(counted)}" if counted else "counts nothing"
+        raise SuiteError(f"quantity is {quantity!r}, but {field}.{judged} is 0: the work {counting}")
     return Work(**counts)

@@ -1,4 +1,4 @@
-"""How long a stage is sampled: as its tier says, as a point of a curve, for seconds, for a tail, or so many times."""
+"""How long a stage is sampled: by its tier, as a point of a curve, for a time, for a tail, or a number of times."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _MOST_SAMPLES = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """What a stage's samples are for; `TIER`, `POINT`, `Effort.sustained(…)` and `Effort.exactly(…)` are all kinds.
+    """The purpose of a stage's samples: `TIER`, `POINT`, `Effort.sustained(…)` or `Effort.exactly(…)`.
 
-    `seconds` is how long a sustained rate is sampled at the least. `samples` are what a tail needs at the least:
-    10 000 show the 99.9th percentile. Of `exactly` they are all samples, taken without a warm-up.
+    `seconds` is the minimum time for sampling a sustained rate. `samples` is the minimum number for a tail: 10 000 show
+    the 99.9th percentile. For `exactly` it is the number of all samples, which are taken without a warm-up.
     """
 
     kind: Literal["tier", "point", "sustained", "exactly"] = "tier"
@@ -24,26 +24,26 @@ class Effort:
     samples: int = 0
 
     def __post_init__(self) -> None:
-        """Raise SuiteError that names the field which is wrong."""
+        """Check the fields. Raises SuiteError, which names the wrong field."""
         choice("Effort.kind", self.kind, ("tier", "point", "sustained", "exactly"))
         object.__setattr__(self, "seconds", number("Effort.seconds", self.seconds, 0.0, _MOST_S))
         object.__setattr__(self, "samples", count("Effort.samples", self.samples, _MOST_SAMPLES))
 
     @classmethod
     def sustained(cls, seconds: float) -> Effort:
-        """Return the effort of a rate that has to hold for that long, in seconds."""
+        """Return the effort for a rate that must be sustained for this time, in seconds."""
         return cls("sustained", seconds)
 
     @classmethod
     def exactly(cls, samples: int) -> Effort:
-        """Return the effort of so many samples in every tier, at least one, without a warm-up.
+        """Return the effort of this number of samples in every tier, at least one, without a warm-up.
 
         It is for calls that take seconds and start from nothing, such as the start of a process.
         """
         return cls("exactly", samples=max(samples, 1))
 
     def with_tail(self, samples: int) -> Effort:
-        """Return the same effort, going on until there are so many samples; 0 asks for none."""
+        """Return the same effort with at least this number of samples; 0 means no minimum."""
         return replace(self, samples=samples)
 
 

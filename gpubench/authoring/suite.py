@@ -36,7 +36,7 @@ Builder = Callable[..., Task]
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A case as declared: its builder and its axes."""
+    """A case as declared: its function and its axes."""
 
     name: str
     build: Builder
@@ -52,7 +52,7 @@ class Definition:
 
 
 class Topic:
-    """Cases of a suite that are built in one file, in declared order, and the views and key figures that show them."""
+    """Cases of a suite that one file builds, in declared order, with the views and key figures that show them."""
 
     def __init__(self, views: Sequence[View] = (), key_figures: Sequence[KeyFigure] = ()) -> None:
         self.views = tuple(views)
@@ -73,19 +73,19 @@ class Topic:
         headline: Mapping[str, Value] | None = None,
         **axes: Axis,
     ) -> Callable[[Builder], Builder]:
-        """Declare a case.
+        """Return a decorator that declares a case.
 
-        Each axis is a keyword: values, `points(...)`, or a function of the Target giving either.
-        `ranks` processes build and run it together (a number, or one by the parameters); `devices` says,
-        from the parameters, over how many devices they are spread (the device and its first peers; an axis
-        `peer` names the second itself); `spread` says over how many nodes the ranks are spread evenly, each of
-        which has that many devices; `runtime` names the libraries that a case loads and other cases should not
-        share a process with: cases of one runtime run one after another, in a worker of their own;
-        `when` leaves the case out on other kinds of device, `where` single points of its axes;
-        `version` rises when the method changes. `headline` marks the case that speaks for the suite
-        in a headline run: of the points that share most of these values, the last that can run.
+        Each axis is a keyword: values, `points(...)`, or a function of the Target that returns either. `ranks` is the
+        number of processes that build and run the case together, or a function of the parameters that returns it.
+        `devices` returns, from the parameters, the number of devices of the ranks (the device and its first peers; an
+        axis `peer` names the second itself). `spread` returns the number of nodes over which the ranks are distributed
+        evenly, each of which has that many devices. `runtime` returns the libraries that a case loads and that other
+        cases must not share a process with: cases of one runtime run one after another, in their own worker. `when`
+        leaves the case out on other kinds of device, and `where` leaves out single points of its axes. `version`
+        increases when the method changes. `headline` marks the case that represents the suite in a headline run: among
+        the points that share most of these values, the last that can run.
 
-        Raises TypeError where the function does not take its axes in that order, or where the name is taken.
+        The decorator raises TypeError if the function does not take its axes in that order, or if the name is taken.
         """
 
         def declare(build: Builder) -> Builder:
@@ -108,9 +108,9 @@ class Topic:
 
 
 class Suite(Topic):
-    """A named set of cases, its own and those of its topics; its .cu files stand beside it.
+    """A named set of cases: its own and those of its topics; its .cu files are in the same folder.
 
-    Its name is its file's, or where it is assembled from topics that of the folder they are in.
+    Its name is that of its file, or, if it is assembled from topics, that of their folder.
     """
 
     def __init__(
@@ -132,17 +132,20 @@ class Suite(Topic):
 
     @property
     def name(self) -> str:
-        """The suite's name: the file or the folder it is written in."""
+        """The name of the suite: that of its file or folder."""
         return self.module.rpartition(".")[2]
 
     @property
     def package(self) -> str:
-        """The package whose folder holds the suite's kernels: the suite itself, where it is a folder."""
+        """The package whose folder holds the suite's kernels; a suite that is a folder is that package itself."""
         is_folder = hasattr(sys.modules.get(self.module), "__path__")
         return self.module if is_folder else self.module.rpartition(".")[0]
 
     def cases(self, target: Target) -> Iterator[Case]:
-        """Every case of this tier on this device, in declared order; touches no device."""
+        """Yield every case of this tier on this device, in declared order, without using the device.
+
+        Raises SuiteError if the points of an axis are not valid.
+        """
         for definition in self.definitions.values():
             if not definition.when(target):
                 continue
@@ -155,14 +158,17 @@ class Suite(Topic):
                 yield Case(self.name, definition.name, params, definition.version, ranks, devices)
 
     def build(self, bench: Bench) -> Task:
-        """Build the task of `bench.case`; raises Skip where it cannot run, SuiteError where it is malformed."""
+        """Build the task of `bench.case`.
+
+        Raises Skip if the case cannot run here, and SuiteError if it is malformed.
+        """
         task: object = self.definitions[bench.case.name].build(bench, **dict(bench.case.params))
         if not isinstance(task, Task):
             raise SuiteError(f"the case returned {type(task).__name__} {task!r:.80}, not a Task")
         return task
 
     def info(self) -> SuiteInfo:
-        """Return what reports need to know; raises SuiteError where a key figure is of no case of this suite."""
+        """Return the facts that reports need. Raises SuiteError if a key figure belongs to no case of this suite."""
         for figure in self.key_figures:
             if figure.case not in self.definitions:
                 raise SuiteError(f"the key figure {figure.title!r} is of {figure.case!r}; {self.name} has no such case")

@@ -1,7 +1,7 @@
-"""What a case returns: stages to time, a check, and what is observed beside the time.
+"""The result of building a case: stages to time, a check, and observed values other than times.
 
-Every value is checked where it is made, in the worker: a mistake raises SuiteError, which names the field and costs
-that case alone.
+Every value is checked where it is created, in the worker: a mistake raises SuiteError, which names the field and costs
+only that case.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ _CLOCKS: tuple[Clock, ...] = typing.get_args(Clock)
 _QUANTITIES: tuple[Quantity, ...] = typing.get_args(Quantity)
 _MOST_CALLS = 1_000_000
 _MOST_REST_S = 60.0
-MOST_VALUES = 65_536  # of one profile
-_MOST_NAMES = 1000  # of stages, notes and observed values
+MOST_VALUES = 65_536  # the most values of one profile
+_MOST_NAMES = 1000  # the most stages, notes or observed values of a task
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """A value that is not a time: a ratio, an error, a count of bytes."""
+    """A value that is not a time: a ratio, an error, a number of bytes."""
 
     value: float
     unit: str = ""
     better: Better = "less"
 
     def __post_init__(self) -> None:
-        """Coerce the value to a float; raise SuiteError that names the field which is wrong."""
+        """Convert the value to a float. Raises SuiteError, which names the wrong field."""
         object.__setattr__(self, "value", checks.number("Observed.value", self.value))
         checks.text("Observed.unit", self.unit)
         checks.choice("Observed.better", self.better, checks.BETTER)
@@ -44,14 +44,14 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Values that are no times and belong together in their order, such as a row of a matrix; a check returns them."""
+    """Values other than times that belong together in order, such as a row of a matrix; a check returns them."""
 
     values: tuple[float, ...]
     unit: str = ""
     better: Better = "less"
 
     def __post_init__(self) -> None:
-        """Coerce the values to floats; raise SuiteError that names the field which is wrong."""
+        """Convert the values to floats. Raises SuiteError, which names the wrong field."""
         try:
             values = tuple(self.values)
         except TypeError:
@@ -67,26 +67,24 @@ Observation = Mapping[str, "float | Observed | Profile"]
 
 
 def nothing() -> None:
-    """The default of a task's optional hooks."""
+    """Do nothing: the default of a task's optional hooks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
     """One timed call of a task.
 
-    clock: `device` is timed by the engine with device events; `host` by the host's clock round
-    a batch of calls and a synchronisation; `self` where the call times itself and returns seconds,
-    or a sequence of them, a sample each.
-    `waits` marks a call that waits for the device by itself (a pageable copy, an allocation): it is never gated.
-    `rotation` is the call on buffers that together outgrow the last-level cache (`Bench.copies`).
-    `effort` is how long it is sampled: `POINT` for a point of a dense curve, `Effort.sustained(30)` for a rate that has
-    to hold, `TIER.with_tail(10_000)` for a tail, `Effort.exactly(3)` for calls that start from nothing.
-    `lead` is queued ahead of each batch, outside its time: it brings ranks in step on their devices.
-    `also` counts the same samples in other ways, each a series of its own: a rate beside the sum of both directions.
-    `rest_s` is how long the device idles before each sample: what it does in a burst, before its power cap acts.
-    `item` says what an item is where the quantity is `items`: its figure is `token/s`.
-    `checked` marks a call that times itself, overwrites its output and compares all of it, each time it is called: it
-    is not called once more for a check.
+    clock: with `device` the engine times the call by device events; with `host` by the host's clock around a batch of
+    calls and a synchronisation; with `self` the call times itself and returns seconds, or a sequence of them, one per
+    sample. `waits` marks a call that waits for the device itself (a pageable copy, an allocation): it is never gated.
+    `rotation` is the same call on buffers that together are larger than the last-level cache (`Bench.copies`). `effort`
+    is how long it is sampled: `POINT` for a point of a dense curve, `Effort.sustained(30)` for a rate that must be
+    sustained, `TIER.with_tail(10_000)` for a tail, `Effort.exactly(3)` for calls that start from nothing. `lead` is
+    queued before each batch, outside its time: it synchronises ranks on their devices. `also` counts the same samples
+    in other ways, each as its own series: a rate in addition to the sum of both directions. `rest_s` is the idle time
+    of the device before each sample, which shows its speed in a burst, before its power cap acts. `item` names an item
+    if the quantity is `items`: the figure is then in `token/s`. `checked` marks a call that times itself, overwrites
+    its output and compares all of it in each call: it is not called again for a check.
     """
 
     call: Callable[[], object]
@@ -96,18 +94,18 @@ class Stage:
     modes: tuple[Mode, ...] = ("hot",)
     clock: Clock = "device"
     waits: bool = False
-    max_calls: int = 0  # of a batch; 0 leaves it to the engine
+    max_calls: int = 0  # the most calls of a batch; with 0 the engine decides
     effort: Effort = TIER
     lead: Callable[[], object] = nothing
     also: Mapping[str, Work] = field(default_factory=dict)
-    probe: Callable[[], Observation] | None = None  # read after each sample, outside its time
+    probe: Callable[[], Observation] | None = None  # called after each sample, outside its time
     rotation: tuple[Callable[[], object], ...] = ()  # the same call on other buffers, in turn: mode `rotated`
     rest_s: float = 0.0
     item: str = "item"
     checked: bool = False
 
     def __post_init__(self) -> None:
-        """Coerce numbers and sequences; raise SuiteError that names the field which is wrong."""
+        """Convert numbers and sequences. Raises SuiteError, which names the wrong field."""
         put = object.__setattr__
         for name in ("call", "lead"):
             checks.function(f"Stage.{name}", getattr(self, name))
@@ -136,6 +134,7 @@ class Stage:
 
 
 def _modes(modes: object) -> tuple[Mode, ...]:
+    """Return the modes, each once. Raises SuiteError if they are not a sequence of known modes."""
     if isinstance(modes, str) or not isinstance(modes, tuple | list):
         raise checks.wrong("Stage.modes", modes, f"a tuple of {', '.join(_MODES)}")
     for mode in modes:
@@ -144,17 +143,17 @@ def _modes(modes: object) -> tuple[Mode, ...]:
 
 
 def no_values() -> Observation:
-    """The check of a task that has none: only an idle rank's."""
+    """Return no observed values: the check of an idle rank, which has nothing to check."""
     return {}
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a case returns: stages by name (the first is the headline), a check, a clean-up.
+    """The result of building a case: stages by name (the first is the headline), a check, and a clean-up.
 
-    `poison` spoils the outputs before a check's call; `check` raises WrongAnswer or returns
-    observed values, or nothing. `close` lets go of what was opened; `release`, when every rank has closed, of what the
-    others had open. `labels` say of what state its figures are: `time-sliced`.
+    `poison` overwrites the outputs before the call that is checked. `check` raises WrongAnswer, or returns observed
+    values or None. `close` releases what this rank opened; `release`, which runs after every rank has closed, releases
+    the objects that other ranks had open. `labels` describe the state in which its figures hold: `time-sliced`.
     """
 
     stages: Mapping[str, Stage]
@@ -166,7 +165,7 @@ class Task:
     release: Callable[[], None] = nothing
 
     def __post_init__(self) -> None:
-        """Coerce notes to texts; raise SuiteError that names the field which is wrong."""
+        """Convert notes to texts. Raises SuiteError, which names the wrong field."""
         for name in ("check", "poison", "close", "release"):
             checks.function(f"Task.{name}", getattr(self, name))
         for name, stage in _few("Task.stages", self.stages).items():
@@ -191,42 +190,43 @@ class Task:
         labels: tuple[str, ...] = (),
         release: Callable[[], None] = nothing,
     ) -> Task:
-        """A task of one stage."""
+        """Return a task with one stage. Raises SuiteError if a field is wrong."""
         return cls({"": stage}, check, poison, close, notes or {}, labels, release)
 
     @classmethod
     def idle(cls, close: Callable[[], None] = nothing) -> Task:
-        """A rank that only holds something while the others work."""
+        """Return the task of a rank that only holds resources while the others work."""
         return cls({}, close=close)
 
 
 def _few(field: str, value: object) -> Mapping[str, object]:
-    found = checks.mapping(field, value)
-    if len(found) > _MOST_NAMES:
-        raise SuiteError(f"{field} has {len(found)} entries, more than {_MOST_NAMES}")
-    return found
+    """Return a mapping. Raises SuiteError if the value is none or has too many entries."""
+    entries = checks.mapping(field, value)
+    if len(entries) > _MOST_NAMES:
+        raise SuiteError(f"{field} has {len(entries)} entries, more than {_MOST_NAMES}")
+    return entries
 
 
 def expect(condition: bool, message: str) -> None:
-    """Raise WrongAnswer with the message where the condition does not hold."""
+    """Raise WrongAnswer with the message if the condition does not hold."""
     if not condition:
         raise WrongAnswer(message)
 
 
-def observed(source: str, found: object) -> dict[str, Observed | Profile]:
-    """Return what a check or a probe (`source`) observed, plain numbers as `Observed`; raises SuiteError.
+def observed(source: str, returned: object) -> dict[str, Observed | Profile]:
+    """Return the values that a check or a probe (`source`) returned, with plain numbers as `Observed`.
 
-    None is what a check that only asserts returns: nothing was observed.
+    The result is empty for None, which a check returns that only asserts. Raises SuiteError if a value is wrong.
     """
-    if found is None:
+    if returned is None:
         return {}
     values: dict[str, Observed | Profile] = {}
-    for name, value in _few(f"what {source} returns", found).items():
+    for name, value in _few(f"what {source} returns", returned).items():
         checks.name(f"what {source} returns", name)
         values[name] = value if isinstance(value, Observed | Profile) else Observed(typing.cast(float, value))
     return values
 
 
 def observed_series(name: str, values: tuple[float, ...], example: Observed | Profile, **where: typing.Any) -> Series:
-    """Return observed values as a series; `where` are its stage and rank."""
+    """Return observed values as a series; `where` holds its stage and rank."""
     return Series(name, example.unit, values, better=example.better, role="observed", **where)

@@ -1,6 +1,4 @@
-"""What every other package stands on.
+"""The foundation of all other packages: errors that a user can act on, units for people, and text that is safe to show.
 
-The errors that a user can act on, units as a person reads them, and text that is safe to show.
-
-It imports nothing else of gpubench, so that any module may use it without starting a circle.
+It imports nothing else of gpubench, so that any module may use it without a circular import.
 """

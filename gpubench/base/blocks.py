@@ -1,4 +1,4 @@
-"""Bars and small charts of block characters, and of ASCII where a terminal has no others."""
+"""Bars and small charts of block characters, or of ASCII characters if a terminal has no others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FULL, _ASCII_FULL, _REST, _ASCII_REST = "█", "#", "░", "."
 
 
 def bar(fraction: float, width: int, *, ascii_only: bool = False) -> str:
-    """Return a bar of `width` characters that is filled from the left; a fraction outside 0 to 1 fills none or all."""
+    """Return a bar of `width` characters that is filled from the left; fractions outside 0 to 1 are clipped."""
     eighths = round(min(max(fraction, 0.0), 1.0) * width * 8)
     whole, part = divmod(eighths, 8)
     if ascii_only:
@@ -21,9 +21,9 @@ def bar(fraction: float, width: int, *, ascii_only: bool = False) -> str:
 
 
 def chart(fractions: Sequence[float | None], *, ascii_only: bool = False) -> str:
-    """Return a character for each fraction, the higher the larger it is; a blank for a missing one."""
+    """Return one character per fraction, taller for a larger one; a missing fraction is a blank."""
     heights = _ASCII_HEIGHTS if ascii_only else _HEIGHTS
     return "".join(
-        " " if each is None else heights[min(int(max(each, 0.0) * len(heights)), len(heights) - 1)]
-        for each in fractions
+        " " if fraction is None else heights[min(int(max(fraction, 0.0) * len(heights)), len(heights) - 1)]
+        for fraction in fractions
     )

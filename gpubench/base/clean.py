@@ -1,6 +1,6 @@
-"""The one place where text from outside is made safe to show: no control characters, one line each, not too long.
+"""The one place that makes text from outside safe to show: no control characters, a single line, a limited length.
 
-What is shown starts no command of a CI system either: the standard streams take no line without `without_commands`.
+Shown text also cannot start a command of a CI system: the standard streams pass every line through `without_commands`.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from typing import TypeVar
 from gpubench.base.walk import with_texts
 
 Value = TypeVar("Value")
-MESSAGE_LETTERS = 500  # of the longest message; a line of a log and a cell of a table take no more
+MESSAGE_LETTERS = 500  # the longest message, which fits a line of a log and a cell of a table
 # ECMA-48: a control sequence (CSI … final), a string (OSC, DCS, SOS, PM, APC … terminator), any other escape.
 _ESCAPES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b[\]PX^_].*?(?:\x07|\x1b\\|\x9c|$)|\x1b[ -/]*[0-~]", re.DOTALL
 )
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn"})  # control, format (bidi), surrogate, private, unassigned
 _BREAKS = frozenset("\t\n\v\f\r\x85\u2028\u2029")
-# Letters and marks that no font draws (Unicode, Default_Ignorable_Code_Point), outside the categories above. The runner
-# of GitHub compares texts without them, so that one of them inside a command would not keep it from being one.
+# Letters and marks that no font draws (Unicode, Default_Ignorable_Code_Point), outside the categories above. GitHub's
+# runner ignores them when it compares texts, so a command that contains one of them is still a command.
 _IGNORABLE = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]+")
 
-# Text that a CI system obeys where it stands in the output of a step. `::name::` at the start of a line, behind blanks
-# too, is a workflow command of GitHub; `##[name]` anywhere in a line is its older form (actions/runner,
+# Text in the output of a step that a CI system executes. `::name::` at the start of a line, also after blanks, is a
+# workflow command of GitHub; `##[name]` anywhere in a line is its older form (actions/runner,
 # src/Runner.Common/ActionCommand.cs). `##vso[…]` and `##teamcity[…]` anywhere are those of Azure and TeamCity.
 # A section of GitLab begins with an escape sequence, which `clean` removes.
 _COMMANDS = re.compile(r"(?:^|(?<=\r))[^\S\r\n]*(?=::)|#(?=#\w*\[)", re.MULTILINE)
 
 
 def clean(text: str) -> str:
-    """Return the text on one line, with no escape sequence, control, bidi, invisible or surrogate character."""
+    """Return the text on one line, without escape sequences or control, bidi, invisible and surrogate characters."""
     if text.isprintable() and (text.isascii() or not _IGNORABLE.search(text)):
         return text
     return "".join(map(_visible, _IGNORABLE.sub("", _ESCAPES.sub("", text))))
@@ -44,9 +44,9 @@ def _visible(character: str) -> str:
 
 
 def without_commands(text: str, is_json: bool = False) -> str:
-    r"""Return the lines with no command of a CI system in them: a backslash stands inside its mark, `\::` or `#\#[`.
+    r"""Return the lines without commands of a CI system: a backslash inside the mark disables it, `\::` or `#\#[`.
 
-    In a JSON document the mark is written in another way, `\u0023#[`, and what a program reads stays the same.
+    In a JSON document the mark is escaped instead, as `\u0023#[`, so that a program reads the same text.
     """
     if "::" not in text and "##" not in text:
         return text
@@ -54,11 +54,11 @@ def without_commands(text: str, is_json: bool = False) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return the text as a message: clean, and where it is longer than MESSAGE_LETTERS with … for its middle.
+    """Return the text as a clean message; one longer than MESSAGE_LETTERS has … in place of its middle.
 
-    The beginning says what happened, the end what to do. What is left out stands in the file that the message names.
+    The beginning says what happened, and the end what to do. The file that the message names has the whole text.
     """
-    if len(text) > 8 * MESSAGE_LETTERS:  # before it is cleaned, which takes time for each letter
+    if len(text) > 8 * MESSAGE_LETTERS:  # shorten it before cleaning, which takes time for each letter
         text = f"{text[: 4 * MESSAGE_LETTERS]}…{text[-4 * MESSAGE_LETTERS :]}"
     line = clean(text)
     if len(line) <= MESSAGE_LETTERS:
@@ -68,5 +68,5 @@ def one_line(text: str) -> str:
 
 
 def tidy(value: Value) -> Value:
-    """Return the same value, a run for one, with every text in it cleaned: what every report starts from."""
+    """Return the same value, for example a run, with all its texts cleaned; every report starts from this."""
     return with_texts(value, clean)

@@ -1,10 +1,10 @@
-"""What a user can act on. Anything else that is raised is a bug and keeps its traceback."""
+"""The errors that a user can act on; any other exception is a bug and keeps its traceback."""
 
 from __future__ import annotations
 
 
 class GpubenchError(Exception):
-    """One line for stderr that names the next step; `exit_status` is the process's."""
+    """An error whose message is one line for stderr with the next step; `exit_status` is that of the process."""
 
     exit_status = 70
 
@@ -16,54 +16,60 @@ class UsageError(GpubenchError):
 
 
 class CannotJudge(GpubenchError):  # noqa: N818 - a verdict, not an error of ours
-    """A gate has nothing that it may hold against each other; nothing was measured."""
+    """A gate has nothing to compare; nothing was measured."""
 
     exit_status = 4
 
 
 class FileError(GpubenchError):
-    """A file that cannot be read or trusted."""
+    """A file cannot be read or is not valid."""
 
     exit_status = 5
 
 
 class DeviceError(GpubenchError):
-    """The device is unhealthy: it was there and no longer answers."""
+    """A device is unhealthy: it was there and no longer responds."""
 
     exit_status = 6
 
 
 class Missing(GpubenchError):  # noqa: N818 - the thing is missing
-    """A library, driver or device that is not here; `how` says how to get it."""
+    """A library, driver or device is not available here; `how` says how to get it."""
 
     exit_status = 2
 
-    def __init__(self, what: str, how: str) -> None:
-        super().__init__(f"{what}; {how}" if how else what)
-        self.what = what
+    def __init__(self, thing: str, how: str) -> None:
+        super().__init__(f"{thing}; {how}" if how else thing)
+        self.what = thing
         self.how = how
 
 
 class Lacking(Missing):
-    """What this machine does not have and need not have: an optional library, counters of newer devices."""
+    """Something is missing that most machines do not have: an optional library, counters of newer devices."""
 
 
 class Skip(Exception):  # noqa: N818 - control flow, not an error
-    """A case that cannot run here, and why: the only control flow a suite's author has."""
+    """A case cannot run here; the message gives the reason.
+
+    It is the only exception that a suite may raise to end a case.
+    """
 
 
 class SuiteError(GpubenchError):
-    """A mistake of a suite's author: which field of which value is wrong, and what it has to be. It costs its case."""
+    """A mistake of a suite's author: the message names the field, its wrong value, and the allowed ones.
+
+    Its case fails.
+    """
 
     exit_status = 2
 
 
 class WrongAnswer(Exception):  # noqa: N818 - a finding about the device, not an error of ours
-    """A check found the device's output wrong: the case is failed, however fast."""
+    """A check found the device's output wrong: the case has failed, however fast it was."""
 
 
 class PeerDied(Exception):  # noqa: N818 - an event that a multi-rank task may expect and time
-    """Another rank of this case has ended; `rank` says which."""
+    """Another rank of this case has ended; `rank` is its number."""
 
     def __init__(self, rank: int) -> None:
         super().__init__(f"rank {rank} has died")
@@ -71,11 +77,11 @@ class PeerDied(Exception):  # noqa: N818 - an event that a multi-rank task may e
 
 
 class GateTimedOut(Exception):  # noqa: N818 - an event: the engine then times single calls without a gate
-    """The gate in front of a batch opened by itself: the batch did not fit the launch queue."""
+    """The gate in front of a batch opened by itself, because the batch did not fit the launch queue."""
 
 
 class Untrustworthy(Exception):  # noqa: N818 - a finding about the measurement, not an error of ours
-    """The samples cannot be trusted: the case is invalid, neither a pass nor a slow result."""
+    """The samples cannot be trusted, so the case is invalid: neither a pass nor a slow result."""
 
     def __init__(self, cause: str, reason: str) -> None:
         super().__init__(reason)
@@ -83,17 +89,20 @@ class Untrustworthy(Exception):  # noqa: N818 - a finding about the measurement,
 
 
 class BadOutput(Exception):  # noqa: N818 - a finding about a file, to which its reader adds the file's name
-    """Another tool's output that is damaged, foreign or newer than what is known: where and how, in words."""
+    """The output of another tool is damaged, of an unknown tool, or newer than the known versions.
+
+    The text says where.
+    """
 
 
 class ReaderLeft(GpubenchError):  # noqa: N818 - an event: whoever read standard output has closed it
-    """The reader of standard output has gone away. The status is what a shell reports of other tools: SIGPIPE."""
+    """The reader of standard output has closed it. The exit status is that of other tools in a shell for SIGPIPE."""
 
     exit_status = 141
 
 
 class Terminated(BaseException):
-    """A signal that ends the process has arrived. It passes every boundary that catches the errors of plugins."""
+    """A signal that ends the process has arrived. It derives from BaseException to pass handlers of plugin errors."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -101,7 +110,7 @@ class Terminated(BaseException):
 
 
 class Interrupted(GpubenchError):  # noqa: N818 - the user's wish
-    """SIGINT (130), SIGTERM (143) or SIGHUP (129); what was measured is kept."""
+    """SIGINT (130), SIGTERM (143) or SIGHUP (129) ended the command; its measurements are kept."""
 
     def __init__(self, message: str, exit_status: int) -> None:
         super().__init__(message)

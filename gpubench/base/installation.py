@@ -1,4 +1,4 @@
-"""What an installation needs: the packages that are imported, and the pip command for one that is missing."""
+"""The requirements of an installation: the packages that are imported, and the pip command for a missing one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from importlib import metadata
 from gpubench import DISTRIBUTION
 from gpubench.base.errors import Missing
 
-# what is imported → the distribution that has it, as pyproject.toml names it
+# name of the imported module → its distribution, as pyproject.toml names it
 PACKAGES = {
     "jinja2": "jinja2",
     "numpy": "numpy",
@@ -24,14 +24,17 @@ PACKAGES = {
 
 
 def check() -> None:
-    """Raise Missing for a package that gpubench cannot do without and that is not installed. It imports none."""
+    """Raise Missing if a package that gpubench needs is not installed; the check imports none of them."""
     for module in PACKAGES:
         if importlib.util.find_spec(module) is None:
             raise _missing(module, "is not installed")
 
 
 def reason(error: ImportError) -> Missing | None:
-    """Return what to install for an import that failed; None where a module of ours is missing, which is a bug."""
+    """Return the error that names the installation command for a failed import.
+
+    The result is None if the missing module is gpubench's own, which is a bug.
+    """
     module = (error.name or "").partition(".")[0]
     if not module or module == __name__.partition(".")[0]:
         return None
@@ -40,17 +43,18 @@ def reason(error: ImportError) -> Missing | None:
     return _missing(module, "is not installed" if is_absent else f"cannot be imported ({first_line})")
 
 
-def _missing(module: str, what: str) -> Missing:
+def _missing(module: str, problem: str) -> Missing:
+    """Return the error for a package with the pip command that repairs it."""
     distribution = PACKAGES.get(module, module.replace("_", "-"))
     command = f"{sys.executable} -m pip install --force-reinstall '{_requirement(distribution)}'"
-    return Missing(f"the Python package {distribution} {what}", f"install it: {command}")
+    return Missing(f"the Python package {distribution} {problem}", f"install it: {command}")
 
 
 def _requirement(distribution: str) -> str:
-    """Return what gpubench requires of a distribution (`numpy>=1.26`); of one that it does not name, the name."""
+    """Return gpubench's requirement on a distribution (`numpy>=1.26`), or the plain name if it has none."""
     try:
         required = metadata.requires(DISTRIBUTION) or []
-    except metadata.PackageNotFoundError:  # run from its source folder
+    except metadata.PackageNotFoundError:  # gpubench runs from its source folder
         return distribution
     names = (line.partition(";")[0].strip() for line in required if "extra ==" not in line)
     return next((name for name in names if re.split(r"[^\w.-]", name)[0].lower() == distribution), distribution)

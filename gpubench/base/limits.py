@@ -1,4 +1,4 @@
-"""Limits of the operating system that are too low for any measurement, and what raises them."""
+"""Limits of the operating system that are too low for any measurement, and how to raise them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import threading
 
 from gpubench.base.errors import UsageError
 
-_FILES = 64  # descriptors of a run with eight ranks: two pipes for each, the sampler's, the run file, libraries
-_TASKS = 16  # processes and threads beside those that linear algebra starts, which is one per core
-_MOST_CORES = 64  # the threads of OpenBLAS, by its build
+_FILES = 64  # a run with eight ranks needs two pipes for each, the sampler's, the run file and libraries
+_TASKS = 16  # processes and threads in addition to those of linear algebra, which starts one per core
+_MOST_CORES = 64  # OpenBLAS is built for at most this number of threads
 _FILES_HINT = "raise the limit with `ulimit -n 1024`"
 _TASKS_HINT = "raise the limit with `ulimit -u`, or that of the container (docker run --pids-limit)"
 
 
 def check() -> None:
-    """Raise UsageError where too few files may be open, or too few processes and threads run, to measure anything."""
+    """Raise UsageError if the limits of open files, processes or threads are too low to measure anything."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files != resource.RLIM_INFINITY and files < _FILES:
         raise UsageError(f"only {files} files may be open at once, and {_FILES} are needed; {_FILES_HINT}")
@@ -25,7 +25,10 @@ def check() -> None:
 
 
 def _check_tasks(count: int) -> None:
-    """Start as many threads at once: the kernel counts threads as it counts processes, for a user and a container."""
+    """Start `count` threads at once, because the kernel limits threads and processes together for users and containers.
+
+    Raises UsageError if they cannot all be started.
+    """
     release = threading.Event()
     threads = [threading.Thread(target=release.wait, daemon=True) for _ in range(count)]
     started = []
@@ -34,8 +37,8 @@ def _check_tasks(count: int) -> None:
             thread.start()
             started.append(thread)
     except RuntimeError as error:
-        words = f"only {len(started)} of {count} processes and threads could be started"
-        raise UsageError(f"{words}; {_TASKS_HINT}") from error
+        problem = f"only {len(started)} of {count} processes and threads could be started"
+        raise UsageError(f"{problem}; {_TASKS_HINT}") from error
     finally:
         release.set()
         for thread in started:
@@ -43,7 +46,7 @@ def _check_tasks(count: int) -> None:
 
 
 def reason(error: BaseException) -> str:
-    """Return what to do where an error means that a limit was reached; an empty text for any other error."""
+    """Return the remedy if an error means that a limit was reached, and otherwise an empty text."""
     code = error.errno if isinstance(error, OSError) else None
     if code in (errno.EMFILE, errno.ENFILE):
         return f"too many files are open; {_FILES_HINT}"

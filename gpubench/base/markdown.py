@@ -1,15 +1,15 @@
-"""Text that shows as itself in Markdown, as GitHub and GitLab take it: no markup, no link, no reference, no mention.
+"""Text that appears unchanged in Markdown on GitHub and GitLab: no markup, link, reference or mention.
 
-GitHub and GitLab look for references in the text that Markdown has become, so that a backslash or an entity keeps none
-of them from coming alive. Inside code they look for nothing. A word that could be more than a word is therefore shown
-as code; all other words stay as they are.
+GitHub and GitLab search the rendered text for references, so that a backslash or an entity does not disable them. They
+do not search code. Therefore a word that could be more than a plain word is shown as code; all other words stay
+unchanged.
 """
 
 from __future__ import annotations
 
 import re
 
-# What makes a word more than a word. The characters are Markdown's own, or begin a reference of GitHub or GitLab
+# Characters that make a word more than plain text. They belong to Markdown, or begin a reference of GitHub or GitLab
 # (docs.gitlab.com, "GitLab-specific references"): `@name`, `#1`, `!1`, `$1`, `&1`, `^alert`, `*iteration`, `~label`.
 _LIVE = re.compile(
     r"[`*_~^$#@!&<>\[\]{}|\\]"
@@ -22,19 +22,19 @@ _LIVE = re.compile(
     re.IGNORECASE,
 )
 _LINE_START = re.compile(r"[-+=:]+|\d+[.)]")  # a list, a rule, an underlined heading, the second line of a table
-_SPLITTING = {"`": "&#96;", "|": "&#124;"}  # what ends a code span, and a cell even in one
+_SPLITTING = {"`": "&#96;", "|": "&#124;"}  # a backtick ends a code span, and a bar ends a cell even inside one
 
 
 def escape(text: str) -> str:
-    """Return clean text that shows as itself, in a cell of a table and at the start of a line too."""
-    words = text.split()
-    shown = [code(word) if _LIVE.search(word) else word for word in words]
-    if words and _LINE_START.fullmatch(words[0]):
-        shown[0] = code(words[0])
-    return " ".join(shown)
+    """Return clean text that appears unchanged, also in a cell of a table and at the start of a line."""
+    plain_words = text.split()
+    escaped_words = [code(word) if _LIVE.search(word) else word for word in plain_words]
+    if plain_words and _LINE_START.fullmatch(plain_words[0]):
+        escaped_words[0] = code(plain_words[0])
+    return " ".join(escaped_words)
 
 
 def code(text: str) -> str:
-    """Return clean text as code; a backtick and a bar stand between two pieces of code, as entities."""
+    """Return clean text as code; backticks and bars stand between pieces of code, as entities."""
     pieces = re.split(r"([`|])", text)
     return "".join(_SPLITTING.get(piece) or (f"`{piece}`" if piece else "") for piece in pieces)

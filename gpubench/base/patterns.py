@@ -1,4 +1,4 @@
-"""Texts with wildcards, as `--filter` and a policy name cases."""
+"""Patterns with wildcards, by which `--filter` and a policy select cases."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 
 def matches(text: str, patterns: Iterable[str]) -> bool:
-    """Whether any pattern is found in the text; `*` and `?` are wild, brackets are themselves."""
+    """Return whether any pattern occurs in the text; `*` and `?` are wildcards, brackets are plain characters."""
     return any(_compiled(pattern).search(text) for pattern in patterns)
 
 
@@ -18,5 +18,5 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def is_named(text: str, pattern: str) -> bool:
-    """Whether the whole text is as the pattern says."""
+    """Return whether the pattern matches the whole text."""
     return _compiled(pattern).fullmatch(text) is not None

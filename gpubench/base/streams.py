@@ -1,8 +1,8 @@
-"""The standard streams of the process, made safe: a stream that takes no more gives an exit status that says so.
+"""Safe standard streams of the process: one that cannot be written gives an exit status that says so.
 
-What is printed starts no command of a CI system: names of cases and devices come from files and from drivers.
-Rich and Typer end with status 1 where a pipe is closed, and Python does where standard error is full. Status 1 means a
-regression here, so the streams themselves turn what the system says into the errors of gpubench.
+Printed text cannot start a command of a CI system, although names of cases and devices come from files and drivers.
+Rich and Typer end with status 1 if a pipe is closed, and Python does if standard error is full. Here status 1 means a
+regression, so the streams themselves turn errors of the operating system into those of gpubench.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, TextIO
 from gpubench.base.clean import without_commands
 from gpubench.base.errors import ReaderLeft, UsageError
 
-# ASCII for the typographic characters of tables, where the locale has none of them
+# ASCII replacements for the typographic characters of tables, for locales without them
 _ASCII = str.maketrans(
     {
         "–": "-",
@@ -42,14 +42,19 @@ _ASCII = str.maketrans(
         "\N{NO-BREAK SPACE}": " ",
     }
 )
-_TABLE, _JSON = "gpubench.table", "gpubench.json"  # names of the handlers of characters that a stream cannot encode
+_TABLE, _JSON = (
+    "gpubench.table",
+    "gpubench.json",
+)  # names of the error handlers for characters that a stream cannot encode
 
 
 def make_safe(is_json: bool) -> None:
-    """Open the standard streams that are closed, and guard output and error; in a test, which has its own, only open.
+    """Open the closed standard streams, and guard output and error.
 
-    `is_json` says that standard output is for a program: a character that it cannot encode is then escaped as in JSON,
-    and no other character stands for it.
+    In a test, which has its own streams, they are only opened.
+
+    `is_json` says that a program reads standard output: a character that cannot be encoded is then escaped as in JSON,
+    and never replaced by another one.
     """
     _open_closed()
     codecs.register_error(_TABLE, _in_ascii)
@@ -62,20 +67,23 @@ def make_safe(is_json: bool) -> None:
 
 
 def _open_closed() -> None:
-    """Open a closed descriptor from 0 to 2 on the null device, so that no file of a run gets that number."""
+    """Open each closed descriptor from 0 to 2 on the null device, so that no file of a run gets its number."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number, which is this one
+            os.set_inheritable(
+                os.open(os.devnull, os.O_RDWR), True
+            )  # the system assigns the lowest free number, which is this one
 
 
 def _is_own(stream: TextIO | None, original: TextIO | None) -> bool:
-    """Return whether a stream is the one that Python made of the descriptor; there is none for a closed descriptor."""
+    """Return whether a stream is the one that Python made for the descriptor; a closed descriptor has none."""
     return stream is original and (stream is None or isinstance(stream, io.TextIOWrapper))
 
 
 def _guarded(stream: TextIO | None, raw: io.FileIO, errors: str) -> io.TextIOWrapper:
+    """Return a text stream on `raw` whose lines start no command of a CI system."""
     if stream is not None:
         stream.flush()
     encoding = stream.encoding if stream is not None else "utf-8"
@@ -86,7 +94,7 @@ def _guarded(stream: TextIO | None, raw: io.FileIO, errors: str) -> io.TextIOWra
 
 
 def write_commands(lines: str, stream: TextIO) -> None:
-    """Write lines that are meant to be commands of a CI system."""
+    """Write lines that are intended as commands of a CI system."""
     if isinstance(stream, _Lines):
         stream.write_unchanged(lines)
     else:
@@ -100,12 +108,12 @@ class _Lines(io.TextIOWrapper):
         return super().write(without_commands(text, is_json=self.errors == _JSON))
 
     def write_unchanged(self, text: str) -> None:
-        """Write what is a command on purpose."""
+        """Write text that is intended as a command."""
         super().write(text)
 
 
 class _Output(io.FileIO):
-    """Standard output: what cannot be written ends the command, and what is still buffered goes nowhere."""
+    """Standard output: a failed write ends the command, and buffered text is dropped."""
 
     def write(self, data: Any, /) -> int:
         try:
@@ -114,12 +122,12 @@ class _Output(io.FileIO):
             os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
             if error.errno == errno.EPIPE:
                 raise ReaderLeft from error
-            words = f"cannot write to standard output: {error.strerror}; make room or send it elsewhere"
-            raise UsageError(words) from error
+            problem = f"cannot write to standard output: {error.strerror}; make room or send it elsewhere"
+            raise UsageError(problem) from error
 
 
 class _ErrorOutput(io.FileIO):
-    """Standard error: where it takes no more nobody can be told, and the command goes on."""
+    """Standard error: a failed write is ignored, because there is nobody left to inform, and the command continues."""
 
     def write(self, data: Any, /) -> int:
         try:
@@ -129,14 +137,14 @@ class _ErrorOutput(io.FileIO):
 
 
 def _in_ascii(error: UnicodeError) -> tuple[str, int]:
-    """Handle a character that the encoding lacks: similar ASCII characters, else an escape."""
+    """Handle a character that the encoding lacks: return similar ASCII characters, or else an escape."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return _escape(error.object[error.start : error.end].translate(_ASCII)), error.end
 
 
 def _escaped(error: UnicodeError) -> tuple[str, int]:
-    r"""Handle a character that the encoding lacks: `\uXXXX`, twice for one beyond 16 bits, as JSON escapes it."""
+    r"""Handle a character that the encoding lacks: return it as JSON escapes it, `\uXXXX`, twice above 16 bits."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return _escape(error.object[error.start : error.end]), error.end

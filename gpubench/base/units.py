@@ -1,4 +1,4 @@
-"""Numbers as a person reads them. GB = 1e9 B, GiB = 2^30 B; sizes in KiB/MiB/GiB, rates in GB/s."""
+"""Numbers for people: GB = 1e9 B, GiB = 2^30 B; sizes are in KiB/MiB/GiB, rates in GB/s."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SCALED = frozenset({"s", "B/s", "FLOP/s", "FLOP/J", "OP/s", "OP/J", "Hz", "W", 
 
 
 def size(number: float) -> str:
-    """A size in the largest binary unit that keeps it exact where one does: 1GiB, 96KiB, 1000B."""
+    """Return a size in the largest binary unit that keeps it exact: 1GiB, 96KiB, 1000B."""
     whole = int(number)
     index = 0
     while whole and whole % 1024 == 0 and index < len(_BINARY) - 1:
@@ -21,7 +21,7 @@ def size(number: float) -> str:
 
 
 def round_size(number: float) -> str:
-    """A size rounded for reading: 139.8 GiB."""
+    """Return a rounded size: 139.8 GiB."""
     value, index = float(number), 0
     while abs(value) >= 1024 and index < len(_BINARY) - 1:
         value /= 1024
@@ -30,30 +30,30 @@ def round_size(number: float) -> str:
 
 
 def brief_size(number: float) -> str:
-    """A size with four digits at the most and no needless zeros: 256 KiB, 61.28 MiB."""
+    """Return a size with at most four digits and no trailing zeros: 256 KiB, 61.28 MiB."""
     value, _, unit = round_size(number).partition(" ")
     return f"{value.rstrip('0').rstrip('.') if '.' in value else value} {unit}"
 
 
 def axis_label(axis: str) -> str:
-    """The name of an axis as a case id shows it: `size_bytes` is shown as `size`."""
+    """Return the name of an axis in a case id: `size_bytes` becomes `size`."""
     return axis.removesuffix("_bytes")
 
 
 def axis_text(axis: str, value: str | int | float) -> str:
-    """The value of an axis as a case id shows it: `_bytes` axes as sizes, others as they are."""
+    """Return the value of an axis in a case id: a `_bytes` axis as a size, any other unchanged."""
     if axis.endswith("_bytes") and isinstance(value, int):
         return size(value)
     return str(value)
 
 
 def significant(value: float, digits: int = 4) -> str:
-    """`digits` significant digits, without an exponent for everyday magnitudes."""
+    """Return a number with `digits` significant digits, without an exponent for everyday magnitudes."""
     if not math.isfinite(value):
         return "n/a"
     if value == 0:
         return "0"
-    exponent = math.floor(math.log10(abs(_rounded(value, digits))))  # that of 9.9996 is that of 10.00
+    exponent = math.floor(math.log10(abs(_rounded(value, digits))))  # rounding first gives 9.9996 the exponent of 10.00
     if -4 <= exponent < 7:
         return f"{value:.{max(digits - 1 - exponent, 0)}f}"
     return f"{value:.{digits - 1}e}"
@@ -64,7 +64,7 @@ def _rounded(value: float, digits: int) -> float:
 
 
 def scale(value: float, unit: str) -> tuple[float, str]:
-    """The factor and the prefixed unit that read best for this value: 4.2e12 B/s → (1e12, TB/s).
+    """Return the most readable factor and prefixed unit for this value: 4.2e12 B/s → (1e12, TB/s).
 
     Rates of bytes stay in GB/s up to 10 TB/s, because the field compares them so.
     """
@@ -79,7 +79,7 @@ def scale(value: float, unit: str) -> tuple[float, str]:
 
 
 def quantity(value: float, unit: str, digits: int = 4) -> str:
-    """A value with its unit: 4213 GB/s, 341.2 ns, 785.0 TFLOP/s."""
+    """Return a value with its unit: 4213 GB/s, 341.2 ns, 785.0 TFLOP/s."""
     if unit == "B":
         return round_size(value)
     factor, text = scale(_rounded(value, digits), unit)
@@ -87,18 +87,18 @@ def quantity(value: float, unit: str, digits: int = 4) -> str:
 
 
 def interval(low: float, high: float, unit: str, centre: float, digits: int = 4) -> str:
-    """Two bounds in the unit that their centre is shown in: 4198 – 4221 GB/s."""
+    """Return two bounds in the unit of their centre: 4198 – 4221 GB/s."""
     factor, text = scale(centre, unit)
     return f"{significant(low / factor, digits)} – {significant(high / factor, digits)} {text}".rstrip()
 
 
 def percent(fraction: float, digits: int = 1) -> str:
-    """A fraction as a percentage: 0.873 → 87.3 %."""
+    """Return a fraction as a percentage: 0.873 → 87.3 %."""
     return f"{fraction * 100:.{digits}f} %"
 
 
 def duration(seconds: float) -> str:
-    """A span for a person: 850 ms, 12.4 s, 3 min 20 s, 2 h 05 min."""
+    """Return a duration for people: 850 ms, 12.4 s, 3 min 20 s, 2 h 05 min."""
     if seconds < 60:
         return quantity(seconds, "s", 3)
     minutes, rest = divmod(round(seconds), 60)
@@ -108,7 +108,10 @@ def duration(seconds: float) -> str:
 
 
 def fact(name: str, text: str) -> tuple[str, str]:
-    """A fact whose name ends in its unit, with the unit behind its number: ("clock.sm", "1980 MHz")."""
+    """Return the name and text of a fact; a unit at the end of the name moves behind the number.
+
+    Example: ("clock.sm_hz", "1980000000") becomes ("clock.sm", "1980 MHz").
+    """
     try:
         value = float(text)
     except ValueError:

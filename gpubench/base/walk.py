@@ -1,4 +1,4 @@
-"""A value with every text in it changed: what makes texts safe to show, and safe to share, walks a run alike."""
+"""Copies of a value with all its texts changed; cleaning a run and anonymising it both use this."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Change = Callable[[str], str]
 class WordMark(Enum):
     """Marks the type of a text that code chose, such as the name of a case or a unit: `Annotated[str, WORD]`.
 
-    Such a text is no sentence, no path, and no name of a person or a machine.
+    Such a text is not a sentence, a path, or the name of a person or a machine.
     """
 
     WORD = "word"
@@ -27,20 +27,20 @@ class WordMark(Enum):
 WORD: Final = WordMark.WORD
 
 
-def with_texts(value: Value, change: Change, words: Change | None = None) -> Value:
-    """The same value with `change` applied to every string in it: of tuples, and of the fields of dataclasses.
+def with_texts(value: Value, change: Change, change_word: Change | None = None) -> Value:
+    """Return the same value with `change` applied to every string in its tuples and in the fields of its dataclasses.
 
-    What holds no text that changes is the same object. Each text is changed once, however often it occurs. If `words`
-    is given, it is applied instead to the texts whose type is marked by WORD, and texts of a `Literal` type stay as
-    they are.
+    A part without a changed text is returned as the same object. Each text is changed once, however often it occurs. If
+    `change_word` is given, it is applied instead to texts whose type is marked by WORD, and texts of a `Literal` type
+    stay unchanged.
     """
-    return _Walk(cache(change), cache(words) if words else None).changed(value)  # type: ignore[no-any-return]
+    return _Walk(cache(change), cache(change_word) if change_word else None).changed(value)  # type: ignore[no-any-return]
 
 
 class _Shape(NamedTuple):
-    """What a type says of a value: whether it is a marked text or one of some literal texts, and what its items are.
+    """The facts that a type gives about a value: whether it is a marked or literal text, and the shapes of its items.
 
-    `items` of a tuple are one shape for all items, one for each, or none if they are not known.
+    `items` of a tuple are one shape for all items, one for each, or empty if they are unknown.
     """
 
     is_word: bool = False
@@ -52,11 +52,14 @@ _ANY = _Shape()
 
 
 class _Walk:
-    """One way through a value. `same` are the texts of dataclasses that hold nothing else and did not change."""
+    """One pass through a value.
 
-    def __init__(self, change: Change, words: Change | None) -> None:
+    `same` holds the texts of dataclasses that hold nothing else and did not change.
+    """
+
+    def __init__(self, change: Change, change_word: Change | None) -> None:
         self.change = change
-        self.words = words
+        self.change_word = change_word
         self.same: set[tuple[str, ...]] = set()
 
     def changed(self, value: Any, shape: _Shape = _ANY) -> Any:
@@ -67,22 +70,24 @@ class _Walk:
         fields, texts = _plan(cast(Hashable, type(value)))
         if texts is None:
             return self._fields(value, fields) if fields else value
-        found = texts(value)
-        if found in self.same:
+        held_texts = texts(value)
+        if held_texts in self.same:
             return value
         new = self._fields(value, fields)
         if new is value:
-            self.same.add(found)
+            self.same.add(held_texts)
         return new
 
     def _text(self, value: str, shape: _Shape) -> str:
-        if self.words and shape.is_literal:
+        if self.change_word and shape.is_literal:
             return value
-        changed = self.words(value) if self.words and shape.is_word else self.change(value)
-        return value if changed == value else changed  # equal texts may be several objects: keep one's own
+        changed = self.change_word(value) if self.change_word and shape.is_word else self.change(value)
+        return (
+            value if changed == value else changed
+        )  # keep the original object, because equal texts may be several objects
 
     def _tuple(self, value: tuple[Any, ...], shapes: tuple[_Shape, ...]) -> tuple[Any, ...]:
-        if not value or value[0] is None or isinstance(value[0], float | int):  # a column of samples: no text
+        if not value or value[0] is None or isinstance(value[0], float | int):  # a column of samples has no text
             return value
         if len(shapes) == len(value):
             changed = tuple(map(self.changed, value, shapes))
@@ -103,7 +108,7 @@ class _Walk:
 
 @cache
 def _plan(kind: Any) -> tuple[tuple[tuple[str, _Shape], ...], Callable[[Any], tuple[str, ...]] | None]:
-    """The fields of a dataclass that can hold a text, and where all of these are texts, what gives them at once."""
+    """Return the fields of a dataclass that can hold a text, and a getter of all of them if each is a text."""
     names, hints = _names(kind), _hints(kind)
     fields = tuple((name, _shape(hints.get(name))) for name in names)
     if len(names) < 2 or not all(_is_text(hints.get(name)) for name in names):
@@ -112,7 +117,7 @@ def _plan(kind: Any) -> tuple[tuple[tuple[str, _Shape], ...], Callable[[Any], tu
 
 
 def _shape(hint: Any) -> _Shape:
-    """What is known of the values of a type."""
+    """Return the facts that a type gives about its values."""
     bare = _bare(hint)
     items: tuple[Any, ...] = ()
     if typing.get_origin(bare) is tuple:
@@ -123,13 +128,13 @@ def _shape(hint: Any) -> _Shape:
 
 
 def _bare(hint: Any) -> Any:
-    """A type without its annotations."""
+    """Return a type without its annotations."""
     return typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
 
 
 @cache
 def _hints(kind: Any) -> dict[str, Any]:
-    """The types of a dataclass's fields; none where one is only there for the type checker."""
+    """Return the types of a dataclass's fields; empty if one of them exists only for the type checker."""
     try:
         return typing.get_type_hints(kind, include_extras=True)
     except NameError:
@@ -137,13 +142,13 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 
 def _is_text(hint: Any) -> bool:
-    """Whether values of this type are texts: `str`, or one of some literal texts."""
+    """Return whether values of this type are texts: `str`, or one of some literal texts."""
     return _bare(hint) is str or typing.get_origin(hint) is typing.Literal
 
 
 @cache
 def _names(kind: Any) -> tuple[str, ...]:
-    """The fields of a dataclass that can hold a text; none of what is no dataclass."""
+    """Return the fields of a dataclass that can hold a text; empty for any other type."""
     if not dataclasses.is_dataclass(kind):
         return ()
     hints = _hints(cast(Hashable, kind))
@@ -151,7 +156,7 @@ def _names(kind: Any) -> tuple[str, ...]:
 
 
 def _can_hold_text(hint: Any) -> bool:
-    """Whether a value of this type can hold a text; what is not known can."""
+    """Return whether a value of this type can hold a text; an unknown type can."""
     hint = _bare(hint)
     if hint in (int, float, bool, type(None), Ellipsis) or (isinstance(hint, type) and issubclass(hint, Enum)):
         return False

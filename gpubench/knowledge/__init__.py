@@ -1,7 +1,7 @@
 """Facts about hardware, as tables that name their sources.
 
-What data sheets promise, what a compute unit does in one clock, how large its caches are, and what a known model of
-GPU should reach (`floors.toml`). Also the matrices of published language models.
+They are the peaks of data sheets, the rates of a compute unit per clock cycle, the sizes of its caches, and the floors
+of known models of GPU (`floors.toml`). The matrices of published language models are here too.
 
-A device that no table knows has no peak; nothing is guessed.
+A device that no table has has no peak; nothing is guessed.
 """

@@ -1,4 +1,4 @@
-"""What vendors specify of each model of GPU: dense rates at the boost clock, memory and links in one direction."""
+"""The specifications of each model of GPU: dense rates at the boost clock, memory, and links in one direction."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _NVIDIA = "https://images.nvidia.com/aem-dam/Solutions/geforce"
 
 @dataclass(frozen=True, slots=True)
 class DataSheet:
-    """The peaks of the models whose name matches `pattern`, SI units, with the document that states them.
+    """The peaks of the models whose name matches `pattern`, in SI units, with the document that states them.
 
-    `memory_gb`, where it is given, are the least and the most memory (1e9 B) of the boards meant: others of the same
-    name have memory of another kind. `units` are the compute units of the whole board, for models that can be split
-    into several devices.
+    `memory_gb`, if given, is the least and the most memory (1e9 B) of the boards that it applies to, because others of
+    the same name have another type of memory. `units` is the number of compute units of the whole board, for models
+    that can be split into several devices.
     """
 
     pattern: str
@@ -28,7 +28,7 @@ class DataSheet:
     units: int = 0
 
     def is_of(self, name: str, memory_bytes: int) -> bool:
-        """Return whether a device of that name and memory is meant; memory that nobody read is taken to fit."""
+        """Return whether the sheet applies to a device of this name and memory; a memory of 0 was not read and fits."""
         low, high = self.memory_gb or (0.0, float("inf"))
         return bool(re.search(self.pattern, name)) and (not memory_bytes or low <= memory_bytes / 1e9 <= high)
 
@@ -59,7 +59,7 @@ _A100 = {
     "float64": 9.7e12,
 }
 # Of an HGX board of eight: 36 PFLOP/s of float16 and bfloat16, 72 of float8 and int8, all with sparsity, which doubles.
-# What NVIDIA's documents disagree on (float32, tf32, float64) is left out.
+# Rates on which NVIDIA's documents disagree (float32, tf32, float64) are left out.
 _B200 = {
     "dram": 8e12,
     "link.peer": 900e9,
@@ -113,7 +113,7 @@ _MI300X = {
     "float32": 163e12,
     "tensor.float64": 163e12,
 }
-# The white paper gives two rates of TF32 that exclude each other: it is left out.
+# The white paper gives two contradictory rates of TF32, which is therefore left out.
 _MI325X = {
     "dram": 6e12,
     "link.h2d": _PCIE_GEN5_X16,
@@ -165,7 +165,7 @@ _MI250X = {
     "float64": 23.95e12,
 }
 
-# The first that matches is used.
+# The first sheet that matches is used.
 DATA_SHEETS = (
     DataSheet(r"\bH200\b(?!.*(NVL|MIG))", _H200, _HOPPER),
     # Boards of 64, 94 and 96 GB are called H100 too. Their memory is another (HBM2e, or a sixth stack), and no document

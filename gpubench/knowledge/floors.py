@@ -1,4 +1,4 @@
-"""What a case should reach on a model of GPU: `floors.toml`, which gives the source of each figure."""
+"""The figure that a case should reach on a model of GPU: `floors.toml`, which gives the source of each figure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from gpubench.model import Better
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """What a case should reach on a model of GPU, and how far below it may stay; names may have * and ?."""
+    """The figure that a case should reach on a model of GPU, and its tolerance.
+
+    The names of the model and of the case may have the wildcards * and ?.
+    """
 
     model: str
     case: str
@@ -24,7 +27,7 @@ class Floor:
     better: Better = "more"
 
     def is_of(self, model: str, case_id: str) -> bool:
-        """Return whether it is the floor of this case on this model."""
+        """Return whether this is the floor of the case on the model."""
         return is_named(model, self.model) and is_named(case_id, self.case)
 
 
@@ -39,5 +42,5 @@ def built_in_floors() -> tuple[Floor, ...]:
 
 
 def built_in_floor(model: str, case_id: str) -> Floor | None:
-    """Return the floor of a case on a model of GPU, the last one in the file; None where there is none."""
+    """Return the floor of a case on a model of GPU, the last matching one in the file; None if there is none."""
     return next((floor for floor in reversed(built_in_floors()) if floor.is_of(model, case_id)), None)

@@ -1,4 +1,4 @@
-"""Tables with sources: what vendors specify, dense rates at the boost clock, and what a unit does in a clock."""
+"""Tables with sources: vendors' specifications, dense rates at the boost clock, and rates of a unit per clock cycle."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from gpubench.model import Device
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """A limit in SI units and where the figure is from."""
+    """A limit in SI units and the source of the figure."""
 
     value: float
     source: str
 
 
 def peak(device: Device, limit: str) -> Peak | None:
-    """The spec of one limit of this device, or None where no table has it (never a guess)."""
+    """Return the specified peak of this device for one limit, or None if no table has it; it is never guessed."""
     sheet = next((sheet for sheet in DATA_SHEETS if sheet.is_of(device.name, device.memory_bytes)), None)
-    name = "link.h2d" if limit == "link.d2h" else limit  # both directions have lanes of their own
+    name = "link.h2d" if limit == "link.d2h" else limit  # each direction has its own lanes
     if sheet is None or name not in sheet.peaks:
         return None
-    if name == "link.h2d":  # the devices of a split card share it, and each can have all of it
+    if name == "link.h2d":  # the devices of a split card share the link, and each can use all of it
         return Peak(sheet.peaks[name], PCIE_SOURCE)
     details = dict(device.details)
     if details.get("partition.compute", "SPX") != "SPX":
@@ -32,20 +32,20 @@ def peak(device: Device, limit: str) -> Peak | None:
 
 
 def _of_part(sheet: DataSheet, device: Device, limit: str, memory: str) -> Peak | None:
-    """The peak of one device of a split AMD card (CDNA 3 white paper, "partitioning").
+    """Return the peak of one device of a split AMD card (CDNA 3 white paper, "partitioning"), or None.
 
-    The rates are those of its compute units. Its memory is that of its memory partition: NPS1 spreads each device's
+    Its rates are those of its compute units. Its memory is that of its memory partition: NPS1 distributes each device's
     memory over the whole card, NPS4 over a quarter. No document gives the rate between the devices of one card.
     """
     if limit == "dram" and re.fullmatch(r"NPS[1-8]", memory):
         return Peak(sheet.peaks[limit] / int(memory[3:]), f"{memory}, of {sheet.source}")
     if limit == "dram" or limit.startswith("link.") or not (device.units and sheet.units):
         return None
-    words = f"{device.units} of {sheet.units} compute units of {sheet.source}"
-    return Peak(sheet.peaks[limit] * device.units / sheet.units, words)
+    source = f"{device.units} of {sheet.units} compute units of {sheet.source}"
+    return Peak(sheet.peaks[limit] * device.units / sheet.units, source)
 
 
-# Dense operations of one multiprocessor or compute unit in one clock; a fused multiply-add is two.
+# Dense operations of one SM or CU per clock cycle; a fused multiply-add counts as two.
 _AMPERE_CLOCK = {
     "tensor.float16": 2048.0,
     "tensor.bfloat16": 2048.0,
@@ -73,7 +73,7 @@ _CDNA2_CLOCK = {
     "tensor.float16": 1024.0,
     "tensor.bfloat16": 1024.0,
     "tensor.int8": 1024.0,
-    "float32": 256.0,  # matrix; vector instructions reach it packed
+    "float32": 256.0,  # the rate of matrix instructions; packed vector instructions reach it too
     "tensor.float64": 256.0,
     "float64": 128.0,
 }
@@ -87,7 +87,7 @@ _CDNA3_CLOCK = {
     "tensor.float64": 256.0,
     "float64": 128.0,
 }
-# 2·M·N·K operations of an instruction over its cycles, by the four matrix cores of a unit
+# 2·M·N·K operations of an instruction over its cycles, times the four matrix cores of a CU
 _CDNA4_CLOCK = {
     "tensor.float16": 4096.0,
     "tensor.bfloat16": 4096.0,
@@ -97,7 +97,7 @@ _CDNA4_CLOCK = {
 }
 _SHARED_CLOCK = {"shared": 128.0}  # bytes: 32 banks of 4 bytes
 
-# Architecture → (operations or bytes a clock and unit, source).
+# Architecture → (operations or bytes per clock cycle and unit, source).
 _CLOCKS: dict[str, tuple[dict[str, float], str]] = {
     "sm_80": (
         _AMPERE_CLOCK | _SHARED_CLOCK,
@@ -115,31 +115,31 @@ _CLOCKS: dict[str, tuple[dict[str, float], str]] = {
         "AMD, Matrix Core Programming on CDNA 3 and CDNA 4 (ROCm blogs, 2025), cycles of matrix instructions",
     ),
 }
-# Architectures whose memory moves two words a clock and pin at the clock that the driver reports: 2 x 1593 MHz x
+# Architectures whose memory moves two words per pin and cycle of the clock that the driver reports: 2 x 1593 MHz x
 # 5120 bit is the A100's 2.04 TB/s, 2 x 2619 MHz x 5120 bit the H100's 3.35, 2 x 1600 MHz x 4096 bit a die of the
 # MI250X. The MI300X reports another clock (1300 MHz for 5.2 Gbit/s): left out.
 _DOUBLE_RATE = ("sm_", "gfx90a")
 
 
 def per_clock(device: Device, limit: str) -> Peak | None:
-    """Operations (of `shared`: bytes) that one unit of this device does in one clock, or None where no table has it."""
+    """Return the operations (for `shared` the bytes) of one unit of this device per clock cycle; None if unknown."""
     rates, source = _CLOCKS.get(device.arch, ({}, ""))
     return Peak(rates[limit], source) if limit in rates else None
 
 
 def per_clock_limits(arch: str) -> tuple[str, ...]:
-    """The limits that the table of this architecture has."""
+    """Return the limits that the table has for this architecture."""
     return tuple(_CLOCKS.get(arch, ({}, ""))[0])
 
 
-# The unified L1 and shared memory of one multiprocessor, bytes.
+# The unified L1 and shared memory of one SM, in bytes.
 _UNIFIED_L1: dict[str, int] = {"sm_80": 192 * 1024, "sm_89": 128 * 1024, "sm_90": 256 * 1024}
-# The vector L1 of one compute unit, bytes.
+# The vector L1 of one CU, in bytes.
 _VECTOR_L1: dict[str, int] = {"gfx90a": 16 * 1024, "gfx942": 32 * 1024, "gfx950": 32 * 1024}
 
 
 def first_cache(device: Device) -> Peak | None:
-    """The size of the first cache of one unit of this device, bytes, or None where no table has it."""
+    """Return the size of the first cache level of one unit of this device in bytes, or None if no table has it."""
     if device.arch in _UNIFIED_L1:
         return Peak(
             _UNIFIED_L1[device.arch],
@@ -153,7 +153,7 @@ def first_cache(device: Device) -> Peak | None:
 
 
 def bytes_per_memory_clock(device: Device) -> Peak | None:
-    """Bytes that its memory moves in one of its clocks, 2 x bus width / 8; None where that is not known."""
+    """Return the bytes that the device's memory moves per memory clock cycle, 2 x bus width / 8; None if unknown."""
     bits = dict(device.details).get("memory.bus_bits", "")
     if not bits.isdigit() or not device.arch.startswith(_DOUBLE_RATE):
         return None

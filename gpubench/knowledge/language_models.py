@@ -1,6 +1,6 @@
-"""Language models as their matrices and their attention, by the published configurations.
+"""Language models as their matrices and their attention, from the published configurations.
 
-A weight matrix is (rows, cols): outputs by inputs. Norms and rotations are left out, because they are no products.
+A weight matrix is (rows, cols): outputs by inputs. Norms and rotations are left out, because they are not products.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The matrices of one of `depth` equal layers, in the order they are used, and the head after the last.
+    """The matrices of one of `depth` equal layers, in the order of use, and the head after the last layer.
 
-    Attention has `heads` heads of `dim` elements; as many of them as `kv_heads` divides share keys and values. A norm
-    divides by the root mean square (`rms`), or subtracts the mean first and adds a shift at the end (`layer`). In a
-    mixture of experts, `up` and `down` hold the matrices of all `experts`, and each token uses `active` of them.
+    Attention has `heads` heads of `dim` elements each, and `kv_heads` heads of keys and values, which they share
+    evenly. A norm divides by the root mean square (`rms`), or subtracts the mean first and adds a shift at the end
+    (`layer`). In a mixture of experts, `up` and `down` hold the matrices of all `experts`, and each token uses `active`
+    of them.
     """
 
     layers: tuple[Layer, ...]
@@ -53,26 +54,26 @@ class Model:
 
     @property
     def is_gated(self) -> bool:
-        """Whether half of `up` is a gate (SiLU) of the other half; without a gate, GELU is applied to `up`."""
+        """Whether half of `up` is a gate (SiLU) for the other half; without a gate, GELU is applied to `up`."""
         return self.layer("up").rows == 2 * self.layer("down").cols * self.experts
 
     @property
     def expert_size(self) -> int:
-        """The number of weights of one expert of one layer; without a mixture that of the feed-forward network."""
+        """The number of weights of one expert in one layer; without a mixture, that of the feed-forward network."""
         return (self.layer("up").size + self.layer("down").size) // self.experts
 
     @property
     def active_size(self) -> int:
-        """The number of weights that one token is multiplied with."""
+        """The number of weights by which one token is multiplied."""
         return self.size - self.depth * (self.experts - self.active) * self.expert_size
 
     def layer(self, name: str) -> Layer:
-        """Return the matrix of that name; raises KeyError where there is none."""
+        """Return the matrix with this name. Raises KeyError if there is none."""
         return {layer.name: layer for layer in (*self.layers, self.head)}[name]
 
     @property
     def matrices(self) -> tuple[Layer, ...]:
-        """Every matrix of the model, in the order they are used."""
+        """Every matrix of the model, in the order of use."""
         return self.layers * self.depth + (self.head,)
 
     @property
@@ -82,27 +83,27 @@ class Model:
 
     @property
     def parameters(self) -> int:
-        """The number of parameters in all matrices and the embedding, which a step reads one row of."""
+        """The number of parameters in all matrices and the embedding, of which a step reads one row per token."""
         return self.size + (0 if self.is_tied else self.head.size)
 
     def cache_bytes(self, itemsize: float = 2) -> float:
-        """Return the bytes of keys and values that one token leaves in the cache of all layers."""
+        """Return the bytes of keys and values that one token adds to the caches of all layers."""
         return 2 * itemsize * self.depth * self.kv_heads * self.dim
 
     def step(self, batch: float, context: float, weight_bytes: float, itemsize: float = 2) -> Work:
-        """Count one step: `batch` sequences, each of which has `context` tokens in the cache after it.
+        """Return the work of one step: `batch` sequences, each of which then has `context` tokens in the cache.
 
-        Bytes are those of all weights and of the cached keys and values, each read once; an item is a token.
+        The bytes are those of all weights and of the cached keys and values, each read once. An item is a token.
         """
         attention = 4.0 * self.depth * self.heads * self.dim * context
         moved = weight_bytes + float(batch) * context * self.cache_bytes(itemsize)
         return Work(moved=moved, flops=batch * (2.0 * self.active_size + attention), items=batch)
 
     def prefill(self, tokens: int, weight_bytes: float, itemsize: float = 2) -> Work:
-        """Count the prefill of one prompt: all layers for every token, the head for the last one.
+        """Return the work of the prefill of one prompt: all layers for every token, the head for the last one.
 
-        Each token attends to those before it and to itself. Bytes are those of all weights and of the keys and values
-        that are written; an item is a token of the prompt.
+        Each token attends to the tokens before it and to itself. The bytes are those of all weights and of the written
+        keys and values. An item is a token of the prompt.
         """
         products = 2.0 * tokens * (self.active_size - self.head.size) + 2.0 * self.head.size
         attention = 4.0 * self.depth * self.heads * self.dim * tokens * (tokens + 1) / 2
@@ -164,7 +165,7 @@ LANGUAGE_MODELS = {
     "qwen2.5-72b": model(8192, 29568, 64, 8, 2, 80, 152064, "Qwen/Qwen2.5-72B, config.json"),
     "qwen3-8b": model(4096, 12288, 32, 8, 2, 36, 151936, "Qwen/Qwen3-8B, config.json"),
 }
-# What a published name has of those models, and of others that have the same matrices.
+# Parts of published names of those models, and of others that have the same matrices.
 _NAMES = {
     "chatglm-6b": r"chatglm-6b",
     "llama-2-7b": r"llama-?2-7b",
@@ -184,12 +185,14 @@ _NAMES = {
 
 
 def model_named(name: str) -> str:
-    """Return the key in `LANGUAGE_MODELS` of a name such as `meta-llama/Llama-3.1-8B-Instruct`; empty if none fits."""
+    """Return the key in `LANGUAGE_MODELS` for a name such as `meta-llama/Llama-3.1-8B-Instruct`; empty if none fits."""
     text = name.lower().replace("_", "-")
     return next((key for key, pattern in _NAMES.items() if re.search(rf"(?<![a-z0-9])({pattern})(?![\w.])", text)), "")
 
 
 def model_of_size(parameters: int) -> str:
-    """Return the key in `LANGUAGE_MODELS` of the model with that number of parameters; empty if there is none."""
-    close = (key for key, each in LANGUAGE_MODELS.items() if abs(each.parameters / parameters - 1) < _SAME_SIZE)
+    """Return the key in `LANGUAGE_MODELS` of the model with this number of parameters; empty if there is none."""
+    close = (
+        key for key, candidate in LANGUAGE_MODELS.items() if abs(candidate.parameters / parameters - 1) < _SAME_SIZE
+    )
     return next(close, "")

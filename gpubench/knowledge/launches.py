@@ -1,4 +1,4 @@
-"""How long an empty kernel takes by each way of timing: the floor under the time of any call."""
+"""The time of an empty kernel by each way of timing, which is the floor under the time of any call."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from gpubench.model import SeriesMode
 Launch = Literal["gated", "graph"]
 
 # Measured on an H200 by `latency/launch`: 1.40 µs behind the gate and 0.51 µs in a graph (recording h200-quick), 1.36
-# and 0.51 µs (whole/h200). Behind the gate a batch is queued before it runs, so that no time of the host is in it; a
-# replayed graph leaves out the driver's share of each launch too.
+# and 0.51 µs (whole/h200). Behind the gate a batch is queued before it runs, so that its time includes no time of the
+# host. The time of a replayed graph does not include the driver's part of each launch either.
 EMPTY_KERNEL: dict[Launch, Peak] = {
     "gated": Peak(1.36e-6, "an empty kernel behind the gate on an H200"),
     "graph": Peak(0.51e-6, "an empty kernel in a replayed graph on an H200"),
 }
-EMPTY_KERNEL_CASE = "latency/launch"  # a run that has this case has figures of its own
+EMPTY_KERNEL_CASE = "latency/launch"  # a run with this case has its own figures
 
 
 def launch_of(mode: SeriesMode) -> Launch | None:
-    """Return how the calls of a mode are launched; None of modes that time no launch.
+    """Return how the calls of a mode are launched; None for modes that do not time launches.
 
     A stage that times itself (`self`) returns the seconds of a step within a kernel, and one that the host times
-    (`host`) includes the host's call and its wait for the device: the launch of a kernel bounds neither.
+    (`host`) includes the host's call and its wait for the device. The launch of a kernel bounds neither.
     """
     if mode == "graph":
         return "graph"

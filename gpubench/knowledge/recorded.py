@@ -1,6 +1,6 @@
-"""What the shipped recordings say of a model of GPU: how far the medians of fresh processes lie apart.
+"""The deviations in the shipped recordings: how much the medians of fresh processes differ on a model of GPU.
 
-`reproducibility.toml` is written by `tests/reproducibility_table.py` from the recordings in `tests/recordings`.
+`tests/reproducibility_table.py` writes `reproducibility.toml` from the recordings in `tests/recordings`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from importlib.resources import files
 
 @dataclass(frozen=True, slots=True)
 class RecordedDeviation:
-    """The standard deviation of the medians of fresh processes of one case on one model of GPU, % of their mean.
+    """The standard deviation of the medians of fresh processes, for one case on one model of GPU, in % of their mean.
 
-    Of several recordings it is pooled: each lies about a mean of its own. `processes` counts those of all recordings.
+    For several recordings it is pooled about the mean of each recording. `processes` counts the processes of all of
+    them.
     """
 
     model: str
@@ -27,18 +28,18 @@ class RecordedDeviation:
 
     @property
     def text(self) -> str:
-        """Where it is from: `NVIDIA H200, 2026-11-20, recordings headline/1, headline/2`."""
+        """The source of the figure: `NVIDIA H200, 2026-11-20, recordings headline/1, headline/2`."""
         return f"{self.model}, {self.date}, recordings {', '.join(self.recordings)}"
 
 
 def recorded_deviation(model: str, case_id: str) -> RecordedDeviation | None:
-    """Return what is recorded of a case on a model of GPU, both by their exact names; None where nothing is."""
+    """Return the deviation of a case on a model of GPU, both by their exact names; None if there is no recording."""
     return recorded_deviations().get((model, case_id))
 
 
 @cache
 def recorded_deviations() -> dict[tuple[str, str], RecordedDeviation]:
-    """Return the table that is shipped, by model and case id."""
+    """Return the shipped table, by model and case id."""
     text = (files("gpubench.knowledge") / "reproducibility.toml").read_text(encoding="utf-8")
     rows = (
         RecordedDeviation(

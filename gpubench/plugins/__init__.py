@@ -1,7 +1,7 @@
-"""How backends, collectors, suites, reports, gates and importers are found, and what shape each of them has.
+"""The ways to find backends, collectors, suites, reports, gates and importers, and the interface of each of them.
 
-`loading` turns entry points into objects; the other modules are structural protocols, one kind of plugin each, so that
-a plugin inherits nothing.
+`loading` turns entry points into objects; the other modules are structural protocols, one for each kind of plugin, so
+that a plugin inherits nothing.
 """
 
 from gpubench.plugins.loading import BrokenPlugin, Room, T, asked, called, is_file, load, load_file, names, unknown

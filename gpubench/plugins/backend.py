@@ -1,4 +1,4 @@
-"""The shape of a backend and of an open device: structural, nothing to inherit."""
+"""The interface of a backend and of an open device: structural protocols, from which nothing is inherited."""
 
 from __future__ import annotations
 
@@ -15,32 +15,35 @@ Mode = Literal["hot", "each", "cold", "graph"]
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What an open device is and can do. Suites ask traits, never a backend's name.
+    """The properties and capabilities of an open device. Suites use traits, never the name of a backend.
 
-    kernels: the language `OpenDevice.kernel` takes (`cuda`, `hip`), `numba` for compiled host
-    loops, empty where there is none. `modes`: the timing modes that `time` accepts.
-    `features`: what only some devices have: `async_copy` (global to shared memory past the registers,
-    sm_80), `bulk_copy` (started by one thread, completing on a barrier in shared memory, sm_90),
-    `clusters` (blocks that reach each other's shared memory, sm_90), `matrix` (of 16-bit formats, sm_80, gfx90a),
-    `early_launch` (a kernel may begin before the launch before has ended, sm_90 with cuda-bindings); of
-    the driver, where CuPy binds it: `register` (host memory), `event_handles` (to other processes), `pool` (of memory).
+    `kernels` is the language that `OpenDevice.kernel` takes (`cuda`, `hip`), `numba` for compiled host loops, and empty
+    without kernels. `modes` are the timing modes that `time` accepts. `features` are capabilities that only some
+    devices have. Of the architecture: `async_copy` (global to shared memory without registers, sm_80), `bulk_copy`
+    (started by one thread, completed by a barrier in shared memory, sm_90), `clusters` (blocks that access each other's
+    shared memory, sm_90), `matrix` (of 16-bit formats, sm_80, gfx90a), `early_launch` (a kernel may start before the
+    previous launch has ended, sm_90 with cuda-bindings). Of the driver, if CuPy supports it: `register` (host memory),
+    `event_handles` (to other processes), `pool` (of memory).
     """
 
     vendor: str
     arch: str
     kernels: Literal["cuda", "hip", "numba", ""]
     modes: tuple[Mode, ...]
-    clock: str  # what `time` reads: "cuda events", "perf_counter", …
+    clock: str  # the source of the times of `time`: "cuda events", "perf_counter", …
     warp: int = 1
     is_gpu: bool = False
     max_shared_bytes: int = 0
     features: frozenset[str] = frozenset()
-    is_dry_run: bool = False  # a stand-in for a GPU, of which no figure is kept
+    is_dry_run: bool = False  # a stand-in for a GPU, whose figures are never stored
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds per call by the device's clock (one value hot, one a call each and cold) and by the host's."""
+    """Seconds per call, by the device's clock and by the host's.
+
+    `device` has one value for hot calls, and one per call for the modes `each` and `cold`.
+    """
 
     device: tuple[float, ...]
     host: float
@@ -48,10 +51,10 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class KernelResources:
-    """What the compiler gave to a kernel, and how many of its blocks a compute unit holds at the same time.
+    """The resources of a compiled kernel, and the number of its blocks that a compute unit can hold at once.
 
-    `registers` and `local_bytes` (spilled registers and arrays) are of a thread, `shared_bytes` of a block without its
-    dynamic part.
+    `registers` and `local_bytes` (spilled registers and arrays) are per thread; `shared_bytes` is per block, without
+    its dynamic part.
     """
 
     registers: int
@@ -61,28 +64,31 @@ class KernelResources:
 
 
 class Kernel(Protocol):
-    """A compiled device kernel; `args` are arrays and scalars of exact width (numpy scalars)."""
+    """A compiled device kernel; `args` are arrays and scalars of exact width (NumPy scalars)."""
 
     def __call__(
         self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], shared_bytes: int = 0
     ) -> None: ...
 
     def early(self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any]) -> None:
-        """Launch a kernel that may begin before the launch before has ended, and waits for it by itself.
+        """Launch a kernel that may start before the previous launch has ended and that waits for it by itself.
 
-        It is launched like any other where the device has no `early_launch`.
+        On a device without `early_launch` it is launched like any other kernel.
         """
 
     def symbol(self, name: str, nbytes: int) -> Any:
-        """A `__constant__` or `__device__` array of the kernel's source, by its name: uint8, shape (nbytes,)."""
+        """Return a `__constant__` or `__device__` array of the kernel's source by its name: uint8, shape (nbytes,)."""
 
     def resources(self, threads: int, shared_bytes: int = 0) -> KernelResources | None:
-        """What a launch with blocks of so many threads and that much dynamic shared memory takes; None if unknown."""
+        """Return the resources of a launch with this many threads per block and this dynamic shared memory, or None.
+
+        The result is None if they are unknown.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """What another process opens shared memory by: bytes, and file descriptors that a local socket carries."""
+    """The handle by which another process opens shared memory: bytes, and file descriptors for a local socket."""
 
     data: bytes = b""
     descriptors: tuple[int, ...] = ()
@@ -93,7 +99,7 @@ class Handle:
 
 
 class SharedBuffer(Protocol):
-    """Device memory that another process can open by `handle`; `array` is uint8, shape (bytes,)."""
+    """Device memory that another process can open by its `handle`; `array` is uint8, shape (bytes,)."""
 
     @property
     def array(self) -> Any: ...
@@ -103,26 +109,26 @@ class SharedBuffer(Protocol):
 
 
 class SharedMemory(Protocol):
-    """One kind of memory that processes share, each step by itself; all raise what the driver says."""
+    """One kind of memory that processes can share, with its steps as methods; all raise the driver's errors."""
 
     def allocate(self, nbytes: int) -> SharedBuffer:
-        """Memory of this process; its `handle` is empty until it is exported."""
+        """Allocate memory of this process; its `handle` is empty until it is exported."""
 
     def export(self, buffer: SharedBuffer) -> Handle:
-        """What another process opens it by; the caller closes it."""
+        """Return the handle by which another process opens the buffer; the caller closes the handle."""
 
     def open(self, handle: Handle, nbytes: int) -> SharedBuffer:
-        """Map what another process exported."""
+        """Map memory that another process exported."""
 
 
 class SharedEvent(Protocol):
-    """An event that another process can wait for. It tells of its last record: that there is a new one, it does not.
+    """An event that another process can wait for; it cannot tell whether it was recorded again.
 
-    `record` and `wait` (for the last record) are queued on the device's stream, `synchronize` waits on the host.
+    `record` and `wait` (for the last record) are queued on the device's stream; `synchronize` waits on the host.
     """
 
     def export(self) -> bytes:
-        """The handle that another process opens it by."""
+        """Return the handle by which another process opens the event."""
 
     def record(self) -> None: ...
     def wait(self) -> None: ...
@@ -143,22 +149,28 @@ class OpenDevice(Protocol):
 
     @property
     def stream(self) -> int:
-        """The address of the queue that calls are timed on: libraries that do not know CuPy's must launch there."""
+        """The address of the timed stream, on which libraries that do not know CuPy's stream must launch."""
 
     def enter(self) -> None:
-        """Be what this process works on, behind all that it queued before; a device that was just opened is."""
+        """Make this the current device of the process, after all work that the process queued before.
+
+        A newly opened device already is the current one.
+        """
 
     def leave(self) -> None:
-        """Let the process go back to what it worked on before."""
+        """Restore the device that was current in the process before."""
 
     def ranged(self, name: str) -> AbstractContextManager[object]:
-        """A range of that name for a profiler that looks on (NVTX, rocTX); nothing where there is none."""
+        """Return a range with this name for a profiler that is attached (NVTX, rocTX); it does nothing without one."""
 
     def elsewhere(self) -> float:
-        """Seconds that work beside the timed queue still takes once that is empty; about 0 where there is none."""
+        """Return the seconds for which work outside the timed stream still runs after that stream is empty.
+
+        Without such work this is about 0.
+        """
 
     def now(self) -> float:
-        """Seconds of the clock that budgets and warm-up are counted in (virtual on clockwork)."""
+        """Return the seconds of the clock for budgets and warm-up, which is virtual on clockwork."""
 
     def time(
         self,
@@ -168,86 +180,96 @@ class OpenDevice(Protocol):
         gated: bool = True,
         lead: Callable[[], object] | None = None,
     ) -> Timing:
-        """Time `calls` calls.
+        """Time `calls` calls and return their times.
 
-        `hot` is back to back, `each` likewise with a time for every call, `cold` each after a flush, `graph` a replay.
-        `gated` keeps launch gaps out (docs/method.md); False for calls that wait for the device.
-        `lead` is queued once, before the time begins.
+        `hot` times them back to back, `each` also gives a time for every call, `cold` flushes the cache before each
+        call, and `graph` replays a graph. `gated` excludes launch gaps (docs/method.md); set it to False for calls that
+        wait for the device. `lead` is queued once, before the time starts.
         """
 
     def synchronize(self) -> None:
-        """Wait for the device; raises what the device has to report."""
+        """Wait for the device. Raises the errors that the device reports."""
 
     def rest(self, seconds: float) -> None:
-        """Leave the device idle for that long, after it has finished."""
+        """Leave the device idle for this many seconds after it has finished."""
 
     def flush(self) -> None:
         """Evict the last-level cache."""
 
     def kernel(self, source: str, name: str, defines: Mapping[str, str | int]) -> Kernel:
-        """Compile `name` from source text at run time (cached on disk)."""
+        """Return the kernel `name`, compiled from source text at run time and cached on disk."""
 
     def to_host(self, array: Any) -> Any:
-        """A numpy copy of a device array."""
+        """Return a NumPy copy of a device array."""
 
     def pinned(self, nbytes: int) -> Any:
-        """Page-locked host memory as a numpy uint8 array of shape (nbytes,)."""
+        """Return page-locked host memory as a NumPy uint8 array of shape (nbytes,)."""
 
     def copy(self, target: Any, source: Any) -> None:
-        """Queue a copy of equal-sized contiguous arrays, either side on host or device."""
+        """Queue a copy between contiguous arrays of equal size, each on the host or the device."""
 
     def register(self, array: Any) -> Callable[[], None]:
-        """Page-lock a numpy array's memory, so that copies and kernels reach it; the answer undoes it."""
+        """Page-lock a NumPy array's memory for copies and kernels, and return a function that unlocks it.
+
+        Raises Skip.
+        """
 
     def together(self, *calls: Callable[[], object], peer: Device | None = None) -> None:
-        """Queue calls that begin together: the first as ever, each other on a queue of its own, of `peer` if named.
+        """Queue calls that start together: the first on the timed stream, the others on their own, of `peer` if given.
 
-        What is queued next waits for them all.
+        Work that is queued afterwards waits for all of them. Raises Skip if the device cannot do that.
         """
 
     def peer_memory(self, peer: Device, nbytes: int) -> Any:
-        """Memory of another device that this one's kernels and copies reach: uint8, shape (nbytes,).
+        """Return memory of another device that this device's kernels and copies can access: uint8, shape (nbytes,).
 
-        Raises Skip where the two do not reach each other.
+        Raises Skip if the two devices cannot access each other.
         """
 
     def launches_of(self, call: Callable[[], object]) -> int | None:
-        """Return how many kernels a call that has run before launches; None where they cannot be counted."""
+        """Return the number of kernels that a call launches which has run before; None if they cannot be counted."""
 
     def free_bytes(self) -> int:
-        """Memory that an allocation can still have."""
+        """Return the bytes of memory that can still be allocated."""
 
     def share(self, nbytes: int) -> SharedBuffer:
-        """Allocate memory of its own that another process can open."""
+        """Allocate memory that another process can open. Raises Skip if that is impossible."""
 
     def open_shared(self, handle: bytes, nbytes: int) -> SharedBuffer:
-        """Map memory that another process shares; raises what the driver says."""
+        """Map memory that another process shares. Raises the driver's errors, or Skip if that is impossible."""
 
     def shared_memory(self, kind: str) -> SharedMemory:
-        """Memory of one kind that processes share; raises Skip where it is not to be had.
+        """Return one kind of memory that processes can share. Raises Skip if it is unavailable.
 
-        Of the host's memory `memfd` and `file`, of a GPU's `raw`, `block`, `pool` and `virtual` (backends/_memory.py).
+        Kinds of host memory are `memfd` and `file`; kinds of GPU memory are `raw`, `block`, `pool` and `virtual`
+        (backends/_memory.py).
         """
 
     def shared_event(self, handle: bytes = b"") -> SharedEvent:
-        """A new event that another process can open, or the one that another process exported; raises Skip."""
+        """Return a new event that another process can open, or the event of this handle.
+
+        Raises Skip if that is impossible.
+        """
 
     def release(self) -> None:
-        """Return cached memory between cases."""
+        """Release cached memory between cases."""
 
 
 class Backend(Protocol):
-    """A family of devices. `devices` runs in a child process; `open` in a worker."""
+    """A family of devices. `devices` is called in a child process, and `open` in a worker."""
 
     @property
     def listed(self) -> bool:
-        """False for a device that is for tests alone."""
+        """Whether users see its devices; False for a device that exists only for tests."""
 
     def devices(self) -> Sequence[Device]:
-        """Every device of this backend; raises errors.Missing where it is not usable, and how to get it."""
+        """Return every device of this backend.
+
+        Raises errors.Missing, with how to get it, if the backend cannot be used.
+        """
 
     def versions(self) -> Mapping[str, str]:
-        """The driver, runtime and libraries this backend works with."""
+        """Return the versions of the driver, runtime and libraries that this backend uses."""
 
     def open(self, device: Device) -> OpenDevice:
         """Open one device in this process."""
@@ -255,7 +277,7 @@ class Backend(Protocol):
 
 @runtime_checkable
 class OpensUntimed(Protocol):
-    """A backend whose devices compile kernels of their own for timing, and that can open one without them."""
+    """A backend whose devices compile their own kernels for timing, and that can open a device without them."""
 
     def open_untimed(self, device: Device) -> OpenDevice:
-        """Open one device in this process without what `time` and `flush` need."""
+        """Open one device in this process without the parts that `time` and `flush` need."""

@@ -1,4 +1,4 @@
-"""The shape of a collector: a source of counters, and a watch between samples."""
+"""The interface of a collector: a source of counters, and a watch between samples."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gpubench.model.facts import Device
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What the machine's state says of the sample that was just taken (docs/method.md).
+    """The state of the machine during the sample that was just taken (docs/method.md).
 
-    `discard` are slugs of disturbances: `hw-slowdown`, `thermal`, `power-brake`, `low-clock`,
-    `foreign-process`; on the host `steal`. `labels` describe a state in which the sample is good:
-    `power-capped`, `shared-device`; on the host `loaded`, `migrated` (to another NUMA node). `clock_hz` is the clock of
-    the device's compute units after the sample; None if the watch does not read it.
+    `discard` are slugs of disturbances: `hw-slowdown`, `thermal`, `power-brake`, `low-clock`, `foreign-process`; on the
+    host `steal`. `labels` describe a state in which the sample is valid: `power-capped`, `shared-device`; on the host
+    `loaded`, `migrated` (to another NUMA node). `clock_hz` is the clock of the device's compute units after the sample;
+    None if the watch does not read it.
     """
 
     discard: tuple[str, ...] = ()
@@ -27,87 +27,94 @@ class Condition:
 
 
 class Watch(Protocol):
-    """Looks at one device between samples, in the worker, in microseconds."""
+    """Reads the state of one device between samples, in the worker, within microseconds."""
 
     def begin(self) -> None:
-        """Take the baseline at the start of a case's timing."""
+        """Record the initial state when the timing of a case starts."""
 
     def look(self) -> Condition:
-        """What has held since the last look."""
+        """Return the condition since the previous call."""
 
 
 class CounterSource(Protocol):
-    """An open source of counters: no thread, no clock, no averaging.
+    """An open source of counters: it has no thread, no clock and no averaging.
 
-    Counters of one device and one period are read together, each such group from a thread of its own: two groups
-    may be read at once. What is not there now raises errors.Missing, whose words are kept in the run file.
+    Counters of one device and one period are read together, and each such group in its own thread, so two groups may be
+    read at the same time. A source whose counters are unavailable at the moment raises errors.Missing, whose text is
+    kept in the run file.
     """
 
     def read(self, device: Device, names: Sequence[str]) -> Mapping[str, float | None]:
-        """Read these counters of one device now; None for one that did not answer."""
+        """Return these counters of one device now; None for a counter that gave no value.
+
+        Raises errors.Missing if the source is unavailable now.
+        """
 
     def close(self) -> None: ...
 
 
 @runtime_checkable
 class Explained(Protocol):
-    """A source that also says which counters a device does not have; they are then not read."""
+    """A source that also names the counters that a device does not have, which are then not read."""
 
     def lacking(self, device: Device) -> Mapping[str, str]:
-        """Each counter that this device does not have, and why in words."""
+        """Return each counter that this device does not have, with the reason."""
 
 
 @runtime_checkable
 class Telling(Protocol):
-    """A source that meets what is to be told in words: errors that a driver reports. Asked after each reading."""
+    """A source that also reports events as texts, such as errors in a driver's log. It is called after each reading."""
 
     def told(self, device: Device) -> Sequence[str]:
-        """What came up since this was last asked; each goes into the run file."""
+        """Return the events since the previous call; each is written to the run file."""
 
 
 class Collector(Protocol):
-    """A source of counters, opened in the sampling process. These three are all that it must have."""
+    """A source of counters, opened in the sampling process. Only these three methods are required."""
 
     @property
     def counters(self) -> Sequence[Counter]:
-        """The counters, each with what it measures; names are unique among all collectors."""
+        """Return the counters, each with the quantity that it measures; their names are unique among all collectors."""
 
     def accepts(self, device: Device) -> bool:
         """Return whether this collector reads that device."""
 
     def open(self, devices: Sequence[Device]) -> CounterSource:
-        """Open the source for these devices; raises errors.Missing, of what no machine need have errors.Lacking."""
+        """Open the source for these devices.
+
+        Raises errors.Missing, or errors.Lacking for a source that most machines lack.
+        """
 
 
 @runtime_checkable
 class Describing(Protocol):
-    """A collector that also knows the settings of a device."""
+    """A collector that also reads the settings of a device."""
 
     def describe(self, device: Device) -> Mapping[str, str]:
-        """Return settings that a gate compares: power limit, ECC, MIG mode; raises errors.Missing."""
+        """Return settings that a gate compares: power limit, ECC, MIG mode. Raises errors.Missing if unavailable."""
 
 
 @runtime_checkable
 class Versioned(Protocol):
-    """A collector that also says what it reads through."""
+    """A collector that also names the versions of the software that it reads through."""
 
     def versions(self) -> Mapping[str, str]:
-        """Return the versions of the driver and library; raises errors.Missing."""
+        """Return the versions of the driver and library. Raises errors.Missing if unavailable."""
 
 
 @runtime_checkable
 class Watching(Protocol):
-    """A collector that can also look at a device between two samples of a case."""
+    """A collector that can also watch a device between two samples of a case."""
 
     def watch(self, device: Device) -> Watch:
-        """Open a watch on one device, in the worker; raises errors.Missing."""
+        """Open a watch on one device, in the worker. Raises errors.Missing if unavailable."""
 
 
 class HealthSign(StrEnum):
-    """What a reading of a device's health means: a closed list, because `measuring.health` has a rule for each sign.
+    """The meaning of a health reading: a closed list, because `measuring.health` has a rule for each sign.
 
-    A sign that ends in `_MOST` and `BUSY` help to judge another one. The others are counts of errors, or 1 for a bad
-    state and 0 for a good one.
+    Signs that end in `_MOST`, and `BUSY`, only help to judge another sign. The others are numbers of errors, or 1 for a
+    bad state and 0 for a good one.
     """
 
     LOST = "lost"  # 1: the driver does not reach the device any more
@@ -139,11 +146,11 @@ class HealthSign(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HealthReading:
-    """One raw number about a device's health.
+    """One number about a device's health.
 
-    `value` is None where the number is unavailable; `words` then give the reason. Otherwise they may add details, such
-    as the numbers of processes. `command` is a shell command that shows or mends the state. gpubench prints it and
-    never runs it.
+    `value` is None if the number is unavailable; `words` then give the reason. Otherwise they may add details, such as
+    the ids of processes. `command` is a shell command that shows or repairs the state. gpubench prints it and never
+    runs it.
     """
 
     sign: HealthSign
@@ -153,27 +160,30 @@ class HealthReading:
 
 
 class HealthSource(Protocol):
-    """Reads the health of devices. It runs in a process of its own, which is ended where a call does not come back."""
+    """Reads the health of devices. It runs in its own process, which is ended if a call does not return."""
 
     def read(self, device: Device) -> Sequence[HealthReading]:
-        """Return all readings of one device now; raises errors.Missing."""
+        """Return all readings of one device now. Raises errors.Missing if unavailable."""
 
     def close(self) -> None: ...
 
 
 @runtime_checkable
 class Examining(Protocol):
-    """A collector that can also tell whether a device is healthy."""
+    """A collector that can also read whether a device is healthy."""
 
     def health(self, devices: Sequence[Device]) -> HealthSource:
-        """Open a source for these devices; it is read before and after a run; raises errors.Missing."""
+        """Open a source for these devices, which is read before and after a run.
+
+        Raises errors.Missing if it is unavailable.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceProcess:
-    """A process that uses a device: its number, and its bytes of the device's memory.
+    """A process that uses a device: its process id, and the bytes of the device's memory that it uses.
 
-    `memory_bytes` is None where the driver does not tell it, as in some containers.
+    `memory_bytes` is None if the driver does not report it, as in some containers.
     """
 
     pid: int
@@ -181,10 +191,10 @@ class DeviceProcess:
 
 
 class ProcessSource(Protocol):
-    """Lists the processes on devices. It runs in a process of its own, which may crash or hang without harm."""
+    """Lists the processes on devices. It runs in its own process, which may crash or hang without harm."""
 
     def read(self, device: Device) -> Sequence[DeviceProcess]:
-        """Return the processes that use one device now; raises errors.Missing."""
+        """Return the processes that use one device now. Raises errors.Missing if unavailable."""
 
     def close(self) -> None: ...
 
@@ -194,4 +204,4 @@ class Listing(Protocol):
     """A collector that can also list the processes on a device."""
 
     def processes(self, devices: Sequence[Device]) -> ProcessSource:
-        """Open a source for these devices, all of which the collector accepts; raises errors.Missing."""
+        """Open a source for these devices, all of which the collector accepts. Raises errors.Missing if unavailable."""

@@ -1,4 +1,4 @@
-"""The shape of a gate, which judges a candidate, and of a publication of its verdicts."""
+"""The interface of a gate, which judges a candidate, and of a publication of its verdicts."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from gpubench.judging.policy import Policy
 
 
 class Gate(Protocol):
-    """What judges a candidate: a pure function of evidence and of what the user asks."""
+    """A gate: it judges a candidate as a pure function of evidence and of the user's policy."""
 
     @property
     def summary(self) -> str:
-        """One sentence: what it holds the candidate against."""
+        """One sentence with the basis of its comparison."""
 
     def judge(self, baseline: Evidence, candidate: Evidence, policy: Policy) -> Judgement:
-        """The verdicts; a suspect among them may be measured again before anything fails."""
+        """Return the judgement; its suspects may be measured again before anything fails."""
 
 
 class Publication(Protocol):
-    """A form that a judgement is published in, for people or for the machinery of a CI."""
+    """A form in which a judgement is published, for people or for a CI system."""
 
     @property
     def summary(self) -> str:
-        """One sentence: who reads it."""
+        """One sentence with its readers."""
 
     def render(self, judgement: Judgement, answer: Answer, limit: int = 0) -> str:
-        """Return the whole document, in at most `limit` bytes of UTF-8 where a limit is given: the worst stays.
+        """Return the whole document, in at most `limit` bytes of UTF-8 if that is not 0; the worst findings are kept.
 
-        Every text of the judgement and of its answer is clean, as `gpubench.base.clean` says, and escaped for no form.
+        Every text of the judgement and of its answer is clean (`gpubench.base.clean`) but not escaped for any form.
         """
 
 
 class FleetPublication(Publication, Protocol):
-    """A form that the judgement of a fleet is published in too."""
+    """A form in which the judgement of a fleet can be published too."""
 
     def fleet(self, judgement: FleetJudgement) -> str:
-        """Return the whole document; every text of the judgement is clean, and escaped for no form."""
+        """Return the whole document; every text of the judgement is clean but not escaped for any form."""

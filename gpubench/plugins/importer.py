@@ -1,4 +1,4 @@
-"""The shape of an importer: a reader of another tool's output."""
+"""The interface of an importer, which reads the output of another tool."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from gpubench.model import Device, Result, SuiteInfo
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What another tool's output says. What it does not say is absent: no device is guessed, no size, no unit.
+    """The content of another tool's output. Missing facts stay missing: no device, size or unit is guessed.
 
-    Of several results of one case each is one more replicate. `left_out` are figures whose unit or direction
-    nobody states, in words.
+    If the output has several results of one case, each is another replicate. `left_out` describes figures whose unit or
+    direction is unknown.
     """
 
     suite: SuiteInfo
@@ -31,7 +31,10 @@ class Importer(Protocol):
         """One sentence for `import --tools`."""
 
     def accepts(self, text: str) -> bool:
-        """Whether this is such an output, by what stands in it; never raises."""
+        """Return whether the text is an output of this tool, by its content; never raises."""
 
     def read(self, text: str) -> Imported:
-        """What the output says; raises errors.BadOutput where it is damaged or newer than what is known."""
+        """Return the content of the output.
+
+        Raises errors.BadOutput if it is damaged or newer than the known versions.
+        """

@@ -1,6 +1,6 @@
-"""Entry points → objects. One entry point a room names a package; each public module in it is a plugin.
+"""From entry points to plugins. One entry point names a package, and each public module in it is a plugin.
 
-Listing names imports nothing; a broken plugin fails only its own load.
+Listing names imports nothing; a broken plugin fails only when it is loaded itself.
 """
 
 from __future__ import annotations
@@ -38,18 +38,21 @@ _ATTRIBUTE: dict[Room, str] = {
 
 
 class BrokenPlugin(GpubenchError):  # noqa: N818 - the thing is broken
-    """A plugin that could not be loaded; the cause is chained."""
+    """A plugin could not be loaded; the cause is chained."""
 
     exit_status = 2
 
 
 def names(room: Room) -> tuple[str, ...]:
-    """The names of a room's plugins, sorted; imports none of them."""
+    """Return the sorted names of a room's plugins without importing them."""
     return tuple(sorted(_modules(room)))
 
 
 def load(room: Room, name: str) -> Any:
-    """The plugin object of that name; UsageError with a did-you-mean, BrokenPlugin where it fails."""
+    """Return the plugin object of this name.
+
+    Raises UsageError with the most similar name if there is none, and BrokenPlugin if it cannot be loaded.
+    """
     modules = _modules(room)
     if name not in modules:
         raise unknown(room.removesuffix("s"), name, modules)
@@ -57,21 +60,24 @@ def load(room: Room, name: str) -> Any:
 
 
 def is_file(word: str) -> bool:
-    """Whether a word is the path of a plugin, not a plugin's name: `./gather.py`, `suites/gather.py`, `./gather/`."""
+    """Return whether a word is the path of a plugin instead of its name.
+
+    Paths are `./gather.py`, `suites/gather.py`, `./gather/`.
+    """
     return word.endswith(".py") or os.sep in word
 
 
 def called(path: str | Path) -> str:
-    """The name of the plugin at a path: the file's without its ending, or the folder's."""
+    """Return the name of the plugin at a path: the name of the file without its suffix, or of the folder."""
     return Path(path).name.removesuffix(".py")
 
 
 def load_file(room: Room, path: Path) -> Any:
-    """The plugin object of a file, or folder, that no entry point names.
+    """Return the plugin object of a file or folder that no entry point names.
 
-    The folder that it lies in becomes a package of its own (`from ._shared import …` works, and so do data files
-    beside it) and the last place that other modules are looked for in (`import mine`), in this process and in each
-    worker. UsageError where there is none, BrokenPlugin where it fails.
+    Its folder becomes a separate package (`from ._shared import …` works, and so do data files in it), and is searched
+    last for other modules (`import mine`), in this process and in each worker. Raises UsageError if the file does not
+    exist or its name is not valid, and BrokenPlugin if it cannot be loaded.
     """
     package = _package(path.resolve().parent)
     if not re.fullmatch(r"[A-Za-z_][\w-]*", called(path)):
@@ -82,10 +88,10 @@ def load_file(room: Room, path: Path) -> Any:
 
 
 def _package(folder: Path) -> str:
-    """The name of the package that a folder is, made when it is first asked for."""
+    """Return the name of the package for a folder, which is created on first use."""
     name = f"gpubench_files_{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
     if name not in sys.modules:
-        loader = SourceFileLoader(name, str(folder / "__init__.py"))  # never run: it says where data files are
+        loader = SourceFileLoader(name, str(folder / "__init__.py"))  # it is never run and only locates data files
         spec = ModuleSpec(name, loader, origin=str(folder), is_package=True)
         spec.submodule_search_locations = [str(folder)]
         sys.modules[name] = importlib.util.module_from_spec(spec)
@@ -94,20 +100,21 @@ def _package(folder: Path) -> str:
     return name
 
 
-def _loaded(module: str, attribute: str, what: str) -> Any:
+def _loaded(module: str, attribute: str, description: str) -> Any:
+    """Return an attribute of a module. Raises BrokenPlugin, which starts with `description`, if that fails."""
     try:
-        found = importlib.import_module(module)
-    except (Exception, SystemExit) as error:  # a plugin's load: third-party code may raise anything, or leave
-        words = f"{type(error).__name__}: {error}{_place(error)}"
-        raise BrokenPlugin(f"{what} does not load: {words}") from error
+        loaded = importlib.import_module(module)
+    except (Exception, SystemExit) as error:  # third-party code may raise anything, or exit, while it is loaded
+        problem = f"{type(error).__name__}: {error}{_place(error)}"
+        raise BrokenPlugin(f"{description} does not load: {problem}") from error
     try:
-        return getattr(found, attribute)
+        return getattr(loaded, attribute)
     except AttributeError as error:
-        raise BrokenPlugin(f"{what} does not load: it has no `{attribute}`") from error
+        raise BrokenPlugin(f"{description} does not load: it has no `{attribute}`") from error
 
 
 def _place(error: BaseException) -> str:
-    """Where in the plugin it was raised: ` (gather.py, line 12)`; nothing where that is unknown or already said."""
+    """Return the place in the plugin that raised: ` (gather.py, line 12)`; empty if it is unknown or in the message."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if frame.filename != __file__ and not frame.filename.startswith("<frozen")]
     inner = [frame for frame in ours if Path(frame.filename).parent != Path(importlib.__file__).parent]
@@ -117,37 +124,41 @@ def _place(error: BaseException) -> str:
 
 
 def asked(name: str, ask: Callable[[], T]) -> T:
-    """What a collector's or a backend's library answers; Missing, with its words, for whatever it raises."""
+    """Return the answer of a collector's or a backend's library. Raises Missing with the message of any error of it."""
     try:
         return ask()
     except Missing:
         raise
-    except (Exception, SystemExit) as error:  # a vendor probe: bindings raise anything, and some end the process
+    except (Exception, SystemExit) as error:  # vendor bindings may raise anything, and some exit
         raise Missing(f"{name}: {type(error).__name__}: {error}", f"reinstall it, or tell {DISTRIBUTION}") from error
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> UsageError:
-    """An error that says what there is instead, nearest first where something is near."""
-    choices = sorted(known)
+def unknown(kind: str, name: str, available: Iterable[str]) -> UsageError:
+    """Return a UsageError with the most similar of the available names, or with all, for the caller to raise."""
+    choices = sorted(available)
     near = difflib.get_close_matches(name, choices, n=1)
     hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(choices) or 'none'}"
     return UsageError(f"no {kind} {name!r}; {hint}")
 
 
 def _modules(room: Room) -> dict[str, str]:
-    found: dict[str, str] = {}
+    """Return the modules of a room's plugins by name."""
+    modules: dict[str, str] = {}
     points = entry_points(group=f"gpubench.{room}")
-    for point in sorted(points, key=lambda point: not point.value.startswith("gpubench.")):  # none can shadow ours
+    for point in sorted(
+        points, key=lambda point: not point.value.startswith("gpubench.")
+    ):  # no plugin can replace one of gpubench
         for folder in _folders(point.value):
             for module in pkgutil.iter_modules([folder]):
                 if not module.name.startswith("_"):
-                    found.setdefault(module.name, f"{point.value}.{module.name}")
-    return found
+                    modules.setdefault(module.name, f"{point.value}.{module.name}")
+    return modules
 
 
 def _folders(package: str) -> Sequence[str]:
+    """Return the folders of a package; empty if it does not exist."""
     try:
         spec = importlib.util.find_spec(package)
-    except ModuleNotFoundError:  # left behind by a distribution that is gone; the others still load
+    except ModuleNotFoundError:  # a removed distribution left its entry point behind; the others still load
         return []
     return list(spec.submodule_search_locations or ()) if spec else []

@@ -1,4 +1,4 @@
-"""The shape of a report: an output format, a pure function of a run."""
+"""The interface of a report: an output format, which is a pure function of a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpubench.model import Run
 
 
 class Report(Protocol):
-    """An output format: a pure function of a run; bytes where the format is no text."""
+    """An output format: a pure function of a run, which returns bytes if the format is not text."""
 
     @property
     def summary(self) -> str:
@@ -25,51 +25,51 @@ class Report(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Enclosure:
-    """What a report carries of the run file that it was made of."""
+    """The parts of the source run file that a report carries."""
 
-    sha256: str  # of that file, in hexadecimal
-    content: bytes = b""  # a gzipped run file of what may be shared; empty where it would be too large
-    left_out: str = ""  # in a sentence, what it has not
+    sha256: str  # the hash of the source file, in hexadecimal
+    content: bytes = b""  # a gzipped run file with the parts that may be shared; empty if it would be too large
+    left_out: str = ""  # a sentence that names the parts that were left out
     index: str = ""  # the relative address of the page that lists all runs of a site
 
 
 class EnclosingReport(Report, Protocol):
-    """An output format that carries the results themselves, to be taken out again."""
+    """An output format that contains the results themselves, so that they can be extracted again."""
 
     def enclose(self, run: Run, enclosure: Enclosure) -> str | bytes:
-        """The whole document: a pure function of both."""
+        """Return the whole document: a pure function of both arguments."""
 
 
 class ColumnsReport(Report, Protocol):
-    """An output format that also has a form for several runs as columns, without a verdict."""
+    """An output format that also has a form for several runs as columns, without verdicts."""
 
     def columns(self, runs: Sequence[Run]) -> str:
-        """The whole document: a pure function of the runs, in their order."""
+        """Return the whole document: a pure function of the runs, in their order."""
 
 
 class TrendReport(Report, Protocol):
-    """An output format that also has a page for what a history holds."""
+    """An output format that also has a page for the trends of a history."""
 
     def trends(self, trends: Sequence[Trend]) -> str:
-        """The trends with their changes, in the order given: a pure function of them."""
+        """Return the document of the trends with their changes, in the given order: a pure function of them."""
 
 
 class ComparisonReport(Report, Protocol):
-    """An output format that also has a form for runs side by side."""
+    """An output format that also has a form for a comparison of runs."""
 
     def compare(self, comparison: Comparison) -> str:
-        """The whole document: a pure function of the comparison."""
+        """Return the whole document: a pure function of the comparison."""
 
 
 class SiteReport(Report, Protocol):
     """An output format that also has a page that lists the runs of a site."""
 
     def index(self, site: Site) -> str:
-        """The whole index, whose links lead to the other pages of the site: a pure function of it."""
+        """Return the whole index, whose links lead to the other pages of the site: a pure function of it."""
 
 
 class FleetReport(Report, Protocol):
     """An output format that also has a form for the judgement of a fleet."""
 
     def fleet(self, judgement: FleetJudgement) -> str:
-        """The whole document: a pure function of the judgement."""
+        """Return the whole document: a pure function of the judgement."""
