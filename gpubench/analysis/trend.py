@@ -20,15 +20,15 @@ from gpubench.stats.stretches import LEAST_RUNS, Slope, slope, stretches
 
 _HOST = "host"  # stands among the versions that may differ between two runs
 MOST_JUDGED = 400  # runs: the time that dividing a trend takes grows with the square
-_RUNS_OF_RATE = 10  # a drift's rate is told for so many runs
-_JUMP = 3.0  # times the noise between runs: where a drift begins or ends, a smaller jump is no step of its own
+_RUNS_OF_RATE = 10  # the rate of a drift is its change over this number of runs
+_JUMP = 3.0  # times the noise between runs: a smaller jump at the begin or end of a drift is no step
 
 State = Literal["changed", "no change", "too few runs"]
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What is comparable over time: one series of one version of a case on devices of one fingerprint."""
+    """A series that is comparable over time: of one version of a case, on devices of one fingerprint."""
 
     case: str
     version: int
@@ -41,14 +41,14 @@ class Line:
 
     @property
     def words(self) -> str:
-        """What its figures are of: `hot, tier quick, on cuda:0: NVIDIA H200, 132 compute units, …`."""
+        """The description of the line: `hot, tier quick, on cuda:0: NVIDIA H200, 132 compute units, …`."""
         version = f", version {self.version} of the case" if self.version > 1 else ""
         return f"{self.series}, tier {self.tier}{version}, on {', '.join(self.devices)}: {self.fingerprint.words}"
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One result's figures of a line: the median with its interval in SI units, its noise and count."""
+    """The figures of one result for a line: the median with its interval in SI units, noise, number of samples."""
 
     line: Line
     headline: bool
@@ -61,7 +61,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The run that figures are of: a `key` of its own, its file, when it started (s since 1970), where, with what."""
+    """The run of some figures: its unique `key`, its file, its start (s since 1970), its host and its versions."""
 
     key: str
     path: str
@@ -86,7 +86,7 @@ class Point:
 class Moment:
     """One run of a line: the median of its replicates' medians.
 
-    The interval spans the replicates' medians; with a single replicate it is that one's confidence interval.
+    The interval spans the medians of the replicates; with a single replicate it is its confidence interval.
     """
 
     source: Source
@@ -101,7 +101,7 @@ class Moment:
 
 
 class Shift:
-    """What a step and a drift have in common: values before and after, and which direction is better."""
+    """The common part of a step and a drift: the values before and after, and the better direction."""
 
     __slots__ = ()
     before: float
@@ -121,7 +121,7 @@ class Shift:
 
 @dataclass(frozen=True, slots=True)
 class Change(Shift):
-    """A step at the moment `index`: the values just before and after it, and the versions that changed there too."""
+    """A step at the moment `index`: the values just before and after it, and the versions that changed with it."""
 
     index: int
     before: float
@@ -194,7 +194,7 @@ class TrendLevel:
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """A line over time, oldest first, and the levels and drifts that its last 400 moments are divided into."""
+    """A line over time, oldest run first, with the levels and drifts of its last 400 moments."""
 
     line: Line
     moments: tuple[Moment, ...]
@@ -204,7 +204,7 @@ class Trend:
 
     @classmethod
     def of(cls, line: Line, points: Sequence[Point]) -> Trend:
-        """Return the trend of a line's points, which stand in order of time; the last 400 runs are searched."""
+        """Return the trend of a line's points, which must be in order of time; only the last 400 runs are searched."""
         moments = tuple(_moment(list(group)) for _, group in itertools.groupby(points, lambda point: point.source))
         first, values = max(len(moments) - MOST_JUDGED, 0), [moment.value for moment in moments]
         parts = [(first + part.start, first + part.end, part.is_drift) for part in stretches(values[first:])]
@@ -220,7 +220,7 @@ class Trend:
 
     @property
     def state(self) -> State:
-        """Whether a change is told, or why none is: the runs show none, or are too few to show any."""
+        """Whether there is a change, and if not, whether the runs are too few to show one."""
         if len(self.moments) < LEAST_RUNS:
             return "too few runs"
         return "changed" if self.changes or self.drifts else "no change"
@@ -233,7 +233,7 @@ class Trend:
 
     @property
     def verdict_words(self) -> str:
-        """`changed once in 20 runs; newest: 9.1 % less (worse)`, or why no change is told."""
+        """`changed once in 20 runs; newest: 9.1 % less (worse)`, or why no change is reported."""
         if (event := self.newest_event) is None:
             return self.state_words
         count = len(self.changes) + len(self.drifts)
@@ -242,7 +242,7 @@ class Trend:
 
     @property
     def newest_step(self) -> float | None:
-        """The newest value against the median of those before it, as a fraction; None of a single run."""
+        """The newest value against the median of the earlier ones, as a fraction; None for a single run."""
         return _relative(self.values[-1], stats.median(self.values[:-1])) if len(self.moments) > 1 else None
 
     @property
@@ -257,21 +257,21 @@ class Trend:
 
     @property
     def state_words(self) -> str:
-        """The state of a trend without a change, and the newest value against those before it."""
+        """The state of a trend without a change, and the newest value against the earlier ones."""
         count = len(self.moments)
         state = f"no change in {count} runs"
         if self.state == "too few runs":
             state = f"too few runs to tell a change: {count} of at least {LEAST_RUNS}"
-        return "; ".join(words for words in (state, self.newest_words) if words)
+        return "; ".join(part for part in (state, self.newest_words) if part)
 
 
 def _relative(value: float, reference: float) -> float:
-    """How much more than the reference the value is, as a fraction of the reference's size."""
+    """Return the difference from the reference as a fraction of its size; infinite for a reference of 0."""
     return (value - reference) / abs(reference) if reference else math.copysign(math.inf, value) if value else 0.0
 
 
 def _more_or_less(fraction: float) -> str:
-    """`3.1 % less`; two decimals below 0.1 %."""
+    """Return a fraction as `3.1 % less`, with two decimals below 0.1 %."""
     size = units.percent(abs(fraction), 1 if abs(fraction) >= 0.001 else 2)
     return f"{size} {'more' if fraction > 0 else 'less'}"
 
@@ -281,16 +281,16 @@ def _worse_or_better(is_worse: bool) -> str:
 
 
 def sparkline(trend: Trend, width: int) -> tuple[str, str]:
-    """The values as a row of bars from the minimum to the maximum, and below a `^` at each step, a `~` along a drift.
+    """Return the values as a row of bars, and a row with a `^` below each step and a `~` below each run of a drift.
 
-    Where there are more runs than characters, a bar is the median of neighbours.
+    The bars reach from the minimum to the maximum. If there are more runs than `width`, a bar is a median of several.
     """
     values = trend.values
     count = min(width, len(values))
     edges = [index * len(values) // count for index in range(count + 1)]
-    shown = [stats.median(values[start:end]) for start, end in itertools.pairwise(edges)]
-    low, high = min(shown), max(shown)
-    bars = blocks.chart([(value - low) / (high - low) if high > low else 0.5 for value in shown])
+    heights = [stats.median(values[start:end]) for start, end in itertools.pairwise(edges)]
+    low, high = min(heights), max(heights)
+    bars = blocks.chart([(value - low) / (high - low) if high > low else 0.5 for value in heights])
     marks = [" "] * count
     for drift in trend.drifts:
         first, last = (bisect.bisect_right(edges, index) - 1 for index in (drift.start, drift.end - 1))
@@ -301,7 +301,7 @@ def sparkline(trend: Trend, width: int) -> tuple[str, str]:
 
 
 def nameless(trend: Trend) -> Trend:
-    """The trend without what says where it was measured: hosts, and the folders of the run files."""
+    """Return the trend without the names of hosts and the folders of run files."""
     moments = tuple(
         replace(moment, source=replace(moment.source, host="", path=PurePath(moment.source.path).name))
         for moment in trend.moments
@@ -315,27 +315,27 @@ def _hostless(difference: str) -> str:
 
 
 def entries(run: Run) -> Iterator[Entry]:
-    """The figures of every series of every result that is ok, headline first."""
+    """Yield the figures of every series of every result that is ok, the headline first."""
     summary = Summary(run)
     for result in run.results:
         if result.status != "ok":
             continue
-        kind = fingerprint(run.manifest.facts, result.devices)
+        device_fingerprint = fingerprint(run.manifest.facts, result.devices)
         for index, series in enumerate(speaking(result)):
-            found = summary.figure(result, series)
+            figure = summary.figure(result, series)
             line = Line(
                 result.case.id,
                 result.case.version,
                 run.manifest.settings.tier,
                 series.label,
                 judged_unit(series),
-                found.better,
+                figure.better,
                 result.devices,
-                kind,
+                device_fingerprint,
             )
-            if math.isfinite(found.interval.centre):
+            if math.isfinite(figure.interval.centre):
                 yield Entry(
-                    line, index == 0, result.replicate, found.interval, found.noise, found.samples, result.labels
+                    line, index == 0, result.replicate, figure.interval, figure.noise, figure.samples, result.labels
                 )
 
 
@@ -346,27 +346,27 @@ def _moment(points: Sequence[Point]) -> Moment:
     return Moment(points[0].source, several if len(points) > 1 else points[0].interval, len(points), labels)
 
 
-def _level(values: Sequence[float], start: int, end: int, rise: Slope | None) -> TrendLevel:
-    """The level of a stretch: the median of its values; of a drift, the Theil-Sen line through the median residual."""
-    if rise is None:
+def _level(values: Sequence[float], start: int, end: int, drift_slope: Slope | None) -> TrendLevel:
+    """Return the level of a stretch: the median of its values, or for a drift the Theil-Sen line of `drift_slope`."""
+    if drift_slope is None:
         centre = stats.median(values[start:end])
         return TrendLevel(start, end, centre, centre)
-    step = rise.interval.centre
+    step = drift_slope.interval.centre
     first = stats.median([value - step * index for index, value in enumerate(values[start:end])])
     return TrendLevel(start, end, first, first + step * (end - start - 1), is_drift=True)
 
 
-def _drift(level: TrendLevel, rise: Slope, line: Line) -> Drift:
+def _drift(level: TrendLevel, drift_slope: Slope, line: Line) -> Drift:
     low, centre, high = (
         _RUNS_OF_RATE * end / abs(level.first) if level.first else math.inf
-        for end in (rise.interval.low, rise.interval.centre, rise.interval.high)
+        for end in (drift_slope.interval.low, drift_slope.interval.centre, drift_slope.interval.high)
     )
     rate = stats.Interval(low, centre, high)
     return Drift(level.start, level.end, level.first, level.last, rate, line.better)
 
 
 def _changes(line: Line, moments: Sequence[Moment], levels: Sequence[TrendLevel]) -> Iterator[Change]:
-    """The steps between levels; where a drift begins or ends, only a jump beyond the noise of the runs is one."""
+    """Yield the steps between levels; at the begin or end of a drift, only a jump beyond the noise counts as one."""
     noise = _noise(moments, levels)
     for before, after in itertools.pairwise(levels):
         joins_a_drift = before.is_drift or after.is_drift
@@ -376,7 +376,7 @@ def _changes(line: Line, moments: Sequence[Moment], levels: Sequence[TrendLevel]
 
 
 def _noise(moments: Sequence[Moment], levels: Sequence[TrendLevel]) -> float:
-    """The standard deviation of the runs about their levels, from the median distance (1.4826 · MAD)."""
+    """Return the standard deviation of the runs around their levels, from the median distance (1.4826 · MAD)."""
     distances = []
     for level in levels:
         step = (level.last - level.first) / max(level.end - level.start - 1, 1)
@@ -388,7 +388,7 @@ def _noise(moments: Sequence[Moment], levels: Sequence[TrendLevel]) -> float:
 
 
 def _differences(before: Moment, after: Moment) -> tuple[str, ...]:
-    """What is known to be different between two runs: `cublas 13.1 → 13.2`."""
+    """Return the known differences between two runs: `cublas 13.1 → 13.2`."""
     old = {**dict(before.source.versions), _HOST: before.source.host}
     new = {**dict(after.source.versions), _HOST: after.source.host}
     return tuple(

@@ -1,4 +1,4 @@
-"""After how many calls a compiler has earned back what it costs, compared with the eager library.
+"""The number of calls after which a compiler has earned back its cost, compared with the eager library.
 
 A view of the kind `amortisation` names cases of two kinds, told apart by their axes: operators by several providers
 (axis `by`), and builds of an operator (axes `op`, `by` and `cache`) with the times `compile` and `first`. The note
@@ -22,9 +22,9 @@ from gpubench.stats import Interval, Vector
 STATES = {"process": "in a process that is up", "warm": "from a warm cache", "cold": "from a cold cache"}
 
 _COSTS = {"process": "compile", "warm": "first", "cold": "first"}  # the time of a build that is paid
-_DRAWS = 4000  # resamples: the ends of an interval are then known to a tenth of its width
+_DRAWS = 4000  # resamples: the ends of an interval are then accurate to a tenth of its width
 _TAIL = 0.025  # on each side of an interval of 95 %
-_LEAST_S, _MOST_S = 1e-12, 1e6  # of a call or a build
+_LEAST_S, _MOST_S = 1e-12, 1e6  # seconds of a call or a build that are possible
 _MOST = 400  # comparisons of a view
 
 Key = tuple[tuple[str, ...], str, tuple[tuple[str, str | int | float], ...]]  # devices, case, parameters without `by`
@@ -34,8 +34,8 @@ Key = tuple[tuple[str, ...], str, tuple[tuple[str, str | int | float], ...]]  # 
 class PaidAfter:
     """The number of calls after which a provider has earned back its cost from one state of its caches.
 
-    It is infinite where the provider is not faster, and 0 where it costs no more than the eager library. `is_bound`
-    says that nobody measured the cost of the eager library: it counts as nothing, so the number is an upper bound.
+    It is infinite if the provider is not faster, and 0 if it costs no more than the eager library. `is_bound` says that
+    the cost of the eager library was not measured: it then counts as 0, and the number of calls is an upper bound.
     """
 
     cache: str
@@ -45,7 +45,7 @@ class PaidAfter:
 
 @dataclass(frozen=True, slots=True)
 class Amortised:
-    """An operator by one provider beside the eager library: the times of a call in seconds, and what pays when."""
+    """An operator by one provider and by the eager library: the seconds of a call by each, and the calls to pay."""
 
     case: Case
     devices: tuple[str, ...]
@@ -54,7 +54,7 @@ class Amortised:
     eager: str
     seconds: float
     eager_seconds: float
-    series: str  # which both times are of
+    series: str  # the label of the series of both times
     paid: tuple[PaidAfter, ...]
 
     @property
@@ -69,7 +69,7 @@ class Amortised:
         return self.eager_seconds / self.seconds
 
     def work_s(self, paid: PaidAfter) -> float:
-        """Return the time that the eager library takes for so many calls, in seconds."""
+        """Return the time in seconds that the eager library takes for the number of calls after which it pays."""
         return paid.calls.centre * self.eager_seconds
 
 
@@ -80,40 +80,40 @@ class _Operator:
     results: dict[str, list[Result]] = field(default_factory=dict)
 
     def seconds(self, by: str, label: str) -> list[float]:
-        """Return the times of a call: each replicate's median, of one replicate its samples."""
+        """Return the times of a call in seconds: the median of each replicate, or the samples of a single one."""
         return _joined([_values(result, label) for result in self.results.get(by, ())])
 
 
 @dataclass(slots=True)
 class _Costs:
-    """The costs of builds in seconds, each replicate's samples, by devices, operator, provider and cache."""
+    """The costs of builds: the samples of each replicate in seconds, by devices, operator, provider and cache."""
 
-    found: dict[tuple[tuple[str, ...], str, str, str], list[list[float]]] = field(default_factory=dict)
+    samples: dict[tuple[tuple[str, ...], str, str, str], list[list[float]]] = field(default_factory=dict)
 
     def add(self, result: Result) -> None:
-        """Keep the cost of a build, unless its cache is no state that is known."""
+        """Keep the cost of a build, unless its cache state is unknown."""
         params = {axis: str(value) for axis, value in result.case.params}
         cost = _COSTS.get(params["cache"])
         for series in speaking(result) if cost else ():
             if series.short == cost and series.unit == "s":
                 key = (result.devices, params["op"], params["by"], params["cache"])
-                self.found.setdefault(key, []).append(_possible(series.values))
+                self.samples.setdefault(key, []).append(_possible(series.values))
 
     def of(self, devices: tuple[str, ...], op: str, by: str, cache: str) -> list[float]:
-        """Return the costs of an operator by one provider; empty where nobody measured them."""
-        return _joined(self.found.get((devices, op, by, cache), []))
+        """Return the costs of an operator by one provider in seconds; empty if they were not measured."""
+        return _joined(self.samples.get((devices, op, by, cache), []))
 
 
 def amortisations(summary: Summary) -> list[tuple[View, list[Amortised]]]:
-    """Return what the compilers of a run earn back, view by view."""
+    """Return the compared operators of each amortisation view of a run."""
     named = ((info.name, view) for info in summary.run.manifest.suites for view in info.views)
     return [(view, amortised_of(summary, suite, view)) for suite, view in named if view.kind == "amortisation"]
 
 
 def amortised_of(summary: Summary, suite: str, view: View) -> list[Amortised]:
-    """Return each operator of a view by each provider beside its eager ones; the view's `x` is an axis of operators.
+    """Return each operator of a view by each provider, compared with each of its eager libraries.
 
-    An operator whose case has no such axis is named by its case.
+    The view's `x` is the axis that names operators; an operator whose case has no such axis is named by its case.
     """
     operators: dict[Key, _Operator] = {}
     costs = _Costs()
@@ -135,9 +135,9 @@ def _compared(operators: dict[Key, _Operator], costs: _Costs, axis: str) -> Iter
         op = str(dict(params).get(axis, name))
         for by, results in operator.results.items():
             spoken = headline(results[0])
-            named = (each.strip() for each in dict(results[0].notes).get("eager", "").split(","))
-            for eager in dict.fromkeys(each for each in named if each and each != by):
-                times = [operator.seconds(who, spoken.label) if spoken else [] for who in (by, eager)]
+            libraries = (name.strip() for name in dict(results[0].notes).get("eager", "").split(","))
+            for eager in dict.fromkeys(library for library in libraries if library and library != by):
+                times = [operator.seconds(provider, spoken.label) if spoken else [] for provider in (by, eager)]
                 if spoken and all(times):
                     paid = tuple(_paid(costs, devices, op, (by, eager), times))
                     seconds, eager_seconds = map(stats.median, times)
@@ -156,9 +156,10 @@ def _paid(
 def calls_to_pay(
     cost: Sequence[float], eager_cost: Sequence[float], seconds: Sequence[float], eager_seconds: Sequence[float]
 ) -> Interval:
-    """Return (cost − eager cost) / (eager time − time) of the medians, with the 95 % interval of their resamples.
+    """Return the calls to pay: (cost − eager cost) / (eager time − time) of the medians, with a 95 % interval.
 
-    It is infinite where the time is not below the eager one, and 0 where the cost is not above the eager one.
+    All arguments are samples in seconds. The interval is that of resampled medians. The number is infinite if the time
+    is not below the eager time, and 0 if the cost is not above the eager cost.
     """
     samples = (cost, eager_cost, seconds, eager_seconds)
     centre = float(_calls(*(np.array([stats.median(values)]) for values in samples))[0])
@@ -180,11 +181,11 @@ def _values(result: Result, label: str) -> list[float]:
 
 
 def _possible(values: Sequence[float]) -> list[float]:
-    """Return the samples; none if one of them cannot be the time of a call or a build."""
+    """Return the samples; an empty list if one of them cannot be the time of a call or a build."""
     return list(values) if all(_LEAST_S <= value <= _MOST_S for value in values) else []
 
 
 def _joined(replicates: Sequence[list[float]]) -> list[float]:
-    """Return the medians of several replicates, of one its samples."""
-    known = [values for values in replicates if values]
-    return [stats.median(values) for values in known] if len(known) > 1 else [*known[0]] if known else []
+    """Return the medians of several replicates, or the samples of a single one."""
+    measured = [values for values in replicates if values]
+    return [stats.median(values) for values in measured] if len(measured) > 1 else [*measured[0]] if measured else []

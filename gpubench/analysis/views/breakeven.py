@@ -21,7 +21,7 @@ Ends = Literal["shared", "apart", "write", "read"]
 _LINK = re.compile(r"(\d+(?:\.\d+)?) ?([kMGT])(bE|b/s|bps|bit/s|B/s)")
 _PREFIXES = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _EVEN = 0.05  # an interval within this distance of 1 means no difference
-_FINE = 0.1  # within a tenth of 1, and below a tenth, a factor has two decimals: 0.97×
+_FINE = 0.1  # a factor within a tenth of 1, or below a tenth, has two decimals: 0.97×
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Coded:
 
     @property
     def message(self) -> float:
-        """B* if both sides are charged: U·(1 - 1/r)/(Tc + Td); 0 if the data grow, so that it never pays."""
+        """B* in B/s if both sides are charged: U·(1 - 1/r)/(Tc + Td); 0 if compression makes the data larger."""
         return self._break_even(1 / self.compress + 1 / self.decompress)
 
     @property
@@ -50,19 +50,22 @@ class Coded:
         """B* if only decompression is charged, as for loading."""
         return self._break_even(1 / self.decompress)
 
-    def _break_even(self, seconds_a_byte: float) -> float:
+    def _break_even(self, seconds_per_byte: float) -> float:
         saved = 1 - 1 / self.ratio
         if saved <= 0:
             return 0.0
-        return saved / seconds_a_byte if seconds_a_byte else math.inf
+        return saved / seconds_per_byte if seconds_per_byte else math.inf
 
     def serial(self, ends: Ends, link: float) -> float:
-        """Return the rate if compression, transfer and decompression run one after the other."""
+        """Return the rate in B/s over `link` B/s if compression, transfer and decompression run one after the other."""
         paid = (1 / self.compress) * (ends != "read") + (1 / self.decompress) * (ends != "write")
         return 1 / (paid + 1 / (self.ratio * link))
 
     def pipelined(self, ends: Ends, link: float) -> float:
-        """Return the rate of perfect overlap, that of the slowest step; one device for both needs the sum of both."""
+        """Return the rate in B/s of perfect overlap over `link` B/s: that of the slowest step.
+
+        A shared device compresses and decompresses in turn, so both times count as one step.
+        """
         both = 1 / self.compress + 1 / self.decompress
         codec = {
             "shared": 1 / both if both else math.inf,
@@ -107,9 +110,12 @@ def times(factor: float) -> str:
 
 
 def named_link(text: str) -> NamedLink:
-    """Return the link with the rate that its name states: 25GbE, 400Gb/s, 12.5GB/s; raises UsageError."""
-    found = _LINK.fullmatch(text)
-    if not found or not float(found[1]):
+    """Return the link with the rate that its name states: 25GbE, 400Gb/s, 12.5GB/s.
+
+    Raises UsageError if the name is not the rate of a link.
+    """
+    match = _LINK.fullmatch(text)
+    if not match or not float(match[1]):
         raise UsageError(f"--link {text}: not the rate of a link; write it as 25GbE, 400Gb/s or 12.5GB/s")
-    bits = 1 if found[3] == "B/s" else 8
-    return NamedLink(text, float(found[1]) * _PREFIXES[found[2]] / bits)
+    bits = 1 if match[3] == "B/s" else 8
+    return NamedLink(text, float(match[1]) * _PREFIXES[match[2]] / bits)

@@ -1,4 +1,4 @@
-"""The lines of a suite's views: the place of each case on the axes, with its replicates joined."""
+"""The curves of a suite's views: the place of each case on the axes, with its replicates joined."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Point:
     @property
     def seconds(self) -> stats.Interval | None:
         """The time of one call with its interval; None if the figure is neither a time nor a rate."""
-        found = self.figure.interval
+        interval = self.figure.interval
         if self.figure.unit == "s":
-            return found
-        if not self.amount or not found.low > 0:
+            return interval
+        if not self.amount or not interval.low > 0:
             return None
-        return stats.Interval(self.amount / found.high, self.amount / found.centre, self.amount / found.low)
+        return stats.Interval(self.amount / interval.high, self.amount / interval.centre, self.amount / interval.low)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Curve:
 
 
 def view_points(summary: Summary, suite: str, view: View, series: str) -> list[Point]:
-    """Return the points of one series in a view: the cases that are ok, replicates joined, in the order measured."""
+    """Return a point for each ok case of a view, from one of its series, with replicates joined, in measured order."""
     grouped: dict[tuple[str, tuple[str, ...]], list[tuple[Result, Series]]] = {}
     for result in summary.results_of(suite):
         if result.status == "ok" and result.case.name in view.cases:
@@ -66,24 +66,24 @@ def view_points(summary: Summary, suite: str, view: View, series: str) -> list[P
     return [point for point in joined if _is_drawable(point.figure.interval)]
 
 
-def _is_drawable(found: stats.Interval) -> bool:
-    return drawable(found.low) and drawable(found.centre) and drawable(found.high)
+def _is_drawable(interval: stats.Interval) -> bool:
+    return drawable(interval.low) and drawable(interval.centre) and drawable(interval.high)
 
 
 def _point(summary: Summary, group: Sequence[tuple[Result, Series]]) -> Point:
     result, series = group[0]
-    figure = Figure.joined([summary.figure(each, chosen) for each, chosen in group])
+    figure = Figure.joined([summary.figure(replicate, chosen) for replicate, chosen in group])
     amount = float(getattr(series.work, series.quantity, 0.0)) if figure.unit in ("B/s", "FLOP/s", "OP/s") else 0.0
     return Point(result.case, result.devices, figure, amount)
 
 
-def by_unit(found: Iterable[Point]) -> list[list[Point]]:
-    """Return the points grouped by unit: seconds and rates have no common axis, so a view of both becomes two charts.
+def by_unit(points: Iterable[Point]) -> list[list[Point]]:
+    """Return the points grouped by unit, because seconds and rates have no common axis.
 
     Integer and floating-point operations per second share an axis.
     """
     grouped: dict[str, list[Point]] = {}
-    for point in found:
+    for point in points:
         grouped.setdefault(point.figure.unit.replace("FLOP/s", "OP/s"), []).append(point)
     return list(grouped.values())
 
@@ -93,11 +93,11 @@ def drawable(value: float) -> bool:
     return value == 0 or 1e-100 < abs(value) < 1e100
 
 
-def view_lines(found: Sequence[Point], view: View) -> list[Curve]:
-    """Return the lines of a curve. If a line has several cases at one x, it shows the best."""
-    parts_of = _parting(found, view)
+def view_lines(points: Sequence[Point], view: View) -> list[Curve]:
+    """Return the curves of a view; if several cases of a curve have the same x, it shows the best one."""
+    parts_of = _parts_function(points, view)
     grouped: dict[tuple[str, ...], dict[float, Point]] = {}
-    for point in found:
+    for point in points:
         x = dict(point.case.params).get(view.x)
         if isinstance(x, int | float) and drawable(x):
             line = grouped.setdefault(parts_of(point), {})
@@ -108,15 +108,15 @@ def view_lines(found: Sequence[Point], view: View) -> list[Curve]:
     ]
 
 
-def _best(one: Point, other: Point) -> Point:
-    if one.figure.better == "more":
-        return max(one, other, key=lambda point: point.value)
-    return min(one, other, key=lambda point: point.value)
+def _best(first: Point, second: Point) -> Point:
+    if first.figure.better == "more":
+        return max(first, second, key=lambda point: point.value)
+    return min(first, second, key=lambda point: point.value)
 
 
-def labeller(found: Sequence[Point], view: View) -> Callable[[Point], str]:
-    """Return a function that labels a point with what distinguishes it: case name, the axes of `by`, devices."""
-    parts_of = _parting(found, view)
+def labeller(points: Sequence[Point], view: View) -> Callable[[Point], str]:
+    """Return a function that labels a point by the case name, the axes `by` and the devices, as far as they differ."""
+    parts_of = _parts_function(points, view)
     return lambda point: _label(parts_of(point), point)
 
 
@@ -124,9 +124,10 @@ def _label(parts: Sequence[str], point: Point) -> str:
     return " · ".join(part for part in parts if part) or point.case.name
 
 
-def _parting(found: Sequence[Point], view: View) -> Callable[[Point], tuple[str, ...]]:
-    names = len({point.case.name for point in found}) > 1
-    devices = len({point.devices for point in found}) > 1
+def _parts_function(points: Sequence[Point], view: View) -> Callable[[Point], tuple[str, ...]]:
+    """Return a function from a point to the texts that distinguish its curve from the others of the view."""
+    names = len({point.case.name for point in points}) > 1
+    devices = len({point.devices for point in points}) > 1
 
     def parts(point: Point) -> tuple[str, ...]:
         params = dict(point.case.params)

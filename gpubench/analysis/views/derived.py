@@ -1,4 +1,4 @@
-"""Figures derived from the curves of a run: cache levels with the sizes that the device reports, transfer models."""
+"""Figures derived from the curves of a run: cache levels beside the sizes that the device reports, transfer models."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from gpubench.knowledge import hardware
 from gpubench.model import Device, Run, View
 from gpubench.stats import Interval
 
-_CYCLES = "cycles"  # the series in cycles of the device's clock, measured together with the seconds
-_FAR = 4.0  # a known size farther than this factor from every boundary belongs to none
+_CYCLES = "cycles"  # the label of the series in cycles of the device's clock, measured together with the seconds
+_FAR = 4.0  # a known size farther than this factor from every boundary belongs to no boundary
 _DETAILS = {  # sizes of caches and shared memory that backends report, bytes
     "cache.l1": "L1",
     "cache.l2": "L2",
@@ -60,7 +60,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Staircase:
-    """The levels of one line of a view."""
+    """The levels of one curve of a view."""
 
     suite: str
     title: str
@@ -71,7 +71,7 @@ class Staircase:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """One line of a transfer view and its model over sizes in bytes.
+    """One curve of a transfer view, with its model over sizes in bytes.
 
     `scale` is the number of bytes that the rate counts per byte of size. `is_rate` is False if the view shows times.
     """
@@ -115,86 +115,89 @@ class Transfers:
 
 
 def known_sizes(device: Device) -> list[Known]:
-    """Return the cache sizes of a device that its driver reports or a sourced table lists."""
-    found = [
+    """Return the cache sizes of a device, in ascending order, from its driver and from a table with sources."""
+    sizes = [
         Known(name, float(text), f"{key}, reported by the driver of {device.id}")
         for key, name in _DETAILS.items()
         if (text := dict(device.details).get(key, "")).isdigit() and int(text)
     ]
     first = hardware.first_cache(device)
     if first:
-        found.append(Known("L1", first.value, first.source))
-    if device.cache_bytes and device.cache_bytes not in {known.bytes for known in found}:
-        found.append(Known("last-level cache", float(device.cache_bytes), f"reported by the driver of {device.id}"))
-    return sorted(found, key=lambda known: known.bytes)
+        sizes.append(Known("L1", first.value, first.source))
+    if device.cache_bytes and device.cache_bytes not in {size.bytes for size in sizes}:
+        sizes.append(Known("last-level cache", float(device.cache_bytes), f"reported by the driver of {device.id}"))
+    return sorted(sizes, key=lambda size: size.bytes)
 
 
 def staircases(summary: Summary) -> list[Staircase]:
-    """Return the levels of every line of the run's staircase views."""
-    return [found for suite, view in _views(summary.run, "staircase") for found in staircases_of(summary, suite, view)]
+    """Return the levels of every curve of the run's staircase views."""
+    views = _views(summary.run, "staircase")
+    return [staircase for suite, view in views for staircase in staircases_of(summary, suite, view)]
 
 
 def staircases_of(summary: Summary, suite: str, view: View) -> list[Staircase]:
-    """Return the levels of every line of one view that has at least two points of positive height."""
+    """Return the levels of every curve of one view that has at least two points of positive height."""
     cycles = {line.parts: line for line in view_lines(view_points(summary, suite, view, _CYCLES), view)}
-    found = []
+    curves = []
     for points in by_unit(view_points(summary, suite, view, view.series)):
         for line in view_lines(points, view):
             steps = _steps(summary, line, cycles.get(line.parts))
-            found += [Staircase(suite, view.title, view.x, line, tuple(steps))] if steps else []
-    return found
+            curves += [Staircase(suite, view.title, view.x, line, tuple(steps))] if steps else []
+    return curves
 
 
 def _steps(summary: Summary, line: Curve, cycles: Curve | None) -> list[Step]:
     points = [(x, point) for x, point in line.points if x > 0 and point.figure.interval.low > 0]
     sizes = [x for x, _ in points]
     intervals = [point.figure.interval for _, point in points]
-    found = levels.levels(sizes, [each.centre for each in intervals], [each.half_width for each in intervals])
-    beside = _beside(summary, line, [level.end for level in found])
+    heights = [interval.centre for interval in intervals]
+    curve_levels = levels.levels(sizes, heights, [interval.half_width for interval in intervals])
+    beside = _beside(summary, line, [level.end for level in curve_levels])
     counted = {x: point.value for x, point in cycles.points} if cycles else {}
     steps = []
-    for level, known in zip(found, beside, strict=True):
-        on_it = sizes[level.first : level.last + 1]
-        its_cycles = [counted[size] for size in on_it if size in counted]
+    for level, known_of_end in zip(curve_levels, beside, strict=True):
+        sizes_of_level = sizes[level.first : level.last + 1]
+        cycles_of_level = [counted[size] for size in sizes_of_level if size in counted]
         steps.append(
             Step(
                 level.height,
                 points[0][1].figure.unit,
-                stats.median(its_cycles) if its_cycles else None,
-                len(on_it),
-                on_it[0],
-                on_it[-1],
+                stats.median(cycles_of_level) if cycles_of_level else None,
+                len(sizes_of_level),
+                sizes_of_level[0],
+                sizes_of_level[-1],
                 level.end,
-                known,
+                known_of_end,
             )
         )
     return steps
 
 
 def _beside(summary: Summary, line: Curve, ends: Sequence[Interval | None]) -> list[tuple[Known, ...]]:
-    """Return for each boundary the known sizes that are nearer to it, by ratio, than to any other boundary."""
-    found: list[list[Known]] = [[] for _ in ends]
-    for known in known_sizes(summary.device(line.points[0][1].devices[0])):
-        apart = [abs(math.log(known.bytes / end.centre)) if end else math.inf for end in ends]
+    """Return for each end of a level the known sizes that are nearer to it, by ratio, than to any other end."""
+    sizes_by_end: list[list[Known]] = [[] for _ in ends]
+    for size in known_sizes(summary.device(line.points[0][1].devices[0])):
+        apart = [abs(math.log(size.bytes / end.centre)) if end else math.inf for end in ends]
         nearest = min(range(len(ends)), key=apart.__getitem__, default=0)
         if apart and apart[nearest] <= math.log(_FAR):
-            found[nearest].append(known)
-    return [tuple(known) for known in found]
+            sizes_by_end[nearest].append(size)
+    return [tuple(sizes) for sizes in sizes_by_end]
 
 
 def transfers(summary: Summary) -> list[Transfers]:
     """Return the models and crossovers of the run's transfer views."""
-    return [found for suite, view in _views(summary.run, "transfer") for found in transfers_of(summary, suite, view)]
+    views = _views(summary.run, "transfer")
+    return [group for suite, view in views for group in transfers_of(summary, suite, view)]
 
 
 def transfers_of(summary: Summary, suite: str, view: View) -> list[Transfers]:
-    """Return the models and crossovers of one view, one group per unit; a line needs three sizes."""
-    found = []
+    """Return the models and crossovers of one view, one group for each unit; a curve needs three sizes."""
+    groups = []
     for points in by_unit(view_points(summary, suite, view, view.series)):
         paths = [path for line in view_lines(points, view) if (path := _path(line, view))]
         if paths:
-            found.append(Transfers(suite, view.title, view.x, tuple(paths), tuple(_crossovers(paths)), view.by))
-    return found
+            groups.append(Transfers(suite, view.title, view.x, tuple(paths), tuple(_crossovers(paths)), view.by))
+    return groups
 
 
 def _path(line: Curve, view: View) -> Path | None:
@@ -213,13 +216,15 @@ def _path(line: Curve, view: View) -> Path | None:
 
 def _crossovers(paths: Sequence[Path]) -> Iterator[Crossover]:
     """Yield the crossovers of each pair of paths that differ in one axis."""
-    for one, other in itertools.combinations(paths, 2):
-        if sum(a != b for a, b in zip(one.line.parts, other.line.parts, strict=True)) != 1:
+    for first, second in itertools.combinations(paths, 2):
+        if sum(a != b for a, b in zip(first.line.parts, second.line.parts, strict=True)) != 1:
             continue
-        shared = sorted(set(one.sizes) & set(other.sizes))
-        times = [[dict(zip(path.sizes, path.seconds, strict=True))[size] for size in shared] for path in (one, other)]
-        for is_one_above, size in transfer.crossovers(shared, *times):
-            below, above = (other, one) if is_one_above else (one, other)
+        shared = sorted(set(first.sizes) & set(second.sizes))
+        times = [
+            [dict(zip(path.sizes, path.seconds, strict=True))[size] for size in shared] for path in (first, second)
+        ]
+        for is_first_above, size in transfer.crossovers(shared, *times):
+            below, above = (second, first) if is_first_above else (first, second)
             pieces = [path.model.piece_at(size.centre, path.sizes) for path in (below, above)]
             yield Crossover(below.line.label, above.line.label, size, transfer.meeting(*pieces))
 

@@ -1,7 +1,7 @@
-"""Which path of a transfer view is fastest at each size, and where the choice changes: thresholds for a program.
+"""The fastest path of a transfer view at each size, and the sizes at which it changes: thresholds for a program.
 
-The choice is the first axis of the view's `by`: of copies of blocks, the way that submits them. Paths that differ in
-nothing else are compared with each other.
+The choice is the first axis of the view's `by`: for copies of blocks, the way to submit them. Paths that differ in
+no other axis are compared with each other.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Value = str | int | float
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The fastest value of an axis from a size on.
+    """The fastest value of an axis from a size in bytes on.
 
-    The size is measured at the first of the view's sizes, interpolated between two sizes afterwards.
+    The first choice starts at the smallest measured size; the start of a later one is interpolated between two sizes.
     """
 
     value: Value
@@ -46,40 +46,40 @@ def path_params(path: Path, by: Sequence[str]) -> dict[str, Value]:
     return {axis: params[axis] for axis in by if axis in params}
 
 
-def fastest(found: Transfers) -> list[FastestChoices]:
+def fastest(transfers: Transfers) -> list[FastestChoices]:
     """Return the fastest choices of each group of two or more paths that differ in the first axis of `by` alone."""
-    if not found.by:
+    if not transfers.by:
         return []
-    axis, *others = found.by
+    axis, *other_axes = transfers.by
     groups: dict[tuple[object, ...], list[Path]] = {}
-    for path in found.paths:
+    for path in transfers.paths:
         point = path.line.points[0][1]
-        params = path_params(path, found.by)
+        params = path_params(path, transfers.by)
         if axis in params:
-            key = (point.case.name, point.devices, *(params.get(other) for other in others))
+            key = (point.case.name, point.devices, *(params.get(other_axis) for other_axis in other_axes))
             groups.setdefault(key, []).append(path)
     return [
-        FastestChoices(axis, path_params(group[0], others), group[0].line.points[0][1].devices, tuple(choices))
+        FastestChoices(axis, path_params(group[0], other_axes), group[0].line.points[0][1].devices, tuple(choices))
         for group in groups.values()
         if len(group) > 1 and (choices := list(_choices(axis, group)))
     ]
 
 
-def fastest_rows(found: Transfers) -> tuple[tuple[str, str], ...]:
-    """Return the groups whose choice changes as texts: what the paths share, and each choice with its first size."""
-    is_size = found.axis.endswith("_bytes")
+def fastest_rows(transfers: Transfers) -> tuple[tuple[str, str], ...]:
+    """Return each group whose fastest choice changes as texts: its parameters, and the choices with their sizes."""
+    is_size = transfers.axis.endswith("_bytes")
     rows = []
-    for each in fastest(found):
-        if len(each.choices) > 1:
-            shared = [axis_words(axis, value) for axis, value in each.params.items()]
+    for group in fastest(transfers):
+        if len(group.choices) > 1:
+            shared = [axis_words(axis, value) for axis, value in group.params.items()]
             place = units.brief_size if is_size else "{:.4g}".format
-            steps = [f"{choice.value} from {place(choice.above)}" for choice in each.choices]
-            rows.append((" · ".join((*shared, *each.devices)), ", ".join(steps)))
+            steps = [f"{choice.value} from {place(choice.above)}" for choice in group.choices]
+            rows.append((" · ".join((*shared, *group.devices)), ", ".join(steps)))
     return tuple(rows)
 
 
 def _choices(axis: str, paths: Sequence[Path]) -> Iterator[Choice]:
-    """Yield the fastest path from the smallest shared size on, and each one that is surely faster than the last."""
+    """Yield the fastest path at the smallest shared size, then each path that is significantly faster than the last."""
     timed = [dict(zip(path.sizes, path.seconds, strict=True)) for path in paths]
     values = [path_params(path, (axis,))[axis] for path in paths]
     shared = sorted(set.intersection(*(set(times) for times in timed)))
@@ -94,8 +94,8 @@ def _choices(axis: str, paths: Sequence[Path]) -> Iterator[Choice]:
         yield Choice(values[chosen[0]], shared[0])
     for index, (before, after) in enumerate(itertools.pairwise(chosen)):
         if before != after:
-            one, other = ([timed[which][size] for size in shared] for which in (before, after))
+            before_times, after_times = ([timed[path][size] for size in shared] for path in (before, after))
             low, high = shared[index : index + 2]
-            measured = (size for _, size in crossovers(shared, one, other) if size.low <= low and high <= size.high)
-            crossover = next(measured, None)
+            sizes = (size for _, size in crossovers(shared, before_times, after_times))
+            crossover = next((size for size in sizes if size.low <= low and high <= size.high), None)
             yield Choice(values[after], crossover.centre if crossover else math.sqrt(low * high))

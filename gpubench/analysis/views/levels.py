@@ -1,4 +1,4 @@
-"""The levels of a staircase: where a latency over working sets is flat, where it leaves a level, and how surely.
+"""The levels of a staircase: the working sets over which a latency is flat, and the end of each level.
 
 A ring that outgrows a cache misses gradually: random replacement, hashed sets and a partitioned cache turn a knee into
 a ramp. So a curve is levels with free points between them, and its boundary is the largest working set that still
@@ -17,15 +17,15 @@ import numpy.typing as npt
 from gpubench import stats
 from gpubench.stats import Interval
 
-LEAST_OCTAVES = 0.5  # of a level of three points or more; of two points twice that
+LEAST_OCTAVES = 0.5  # the least width of a level of three points or more; a level of two points needs twice that
 _LEAST_SCATTER = 0.01  # a level is flat to a per cent at best: pages and hashed addresses differ between rings
 _MOST_SCATTER = 0.05
-_LEAN = 0.01  # a level may lean: a normal prior of its slope, per octave (translation grows with the ring)
-_MOST_LEAN = 0.03  # what surely leans more is a ramp, however straight
+_LEAN = 0.01  # a level may lean: the standard deviation of its slope's prior, per octave (translation grows slowly)
+_MOST_LEAN = 0.03  # per octave: a significantly steeper line is a ramp, not a level
 _MOST_SPAN = 1.5  # the highest point of a level over its lowest: next caches lie 2 or more apart, memories 1.3 or more
-_LEVEL_PARAMETERS = 2  # its height and where it ends
-_LEAST_RANGE = math.log(2)  # of a curve: heights that a point on no level may have are as many in a flat one
-_SAME = 3.0  # scatters apart, neighbouring levels are two
+_LEVEL_PARAMETERS = 2  # its height and its end
+_LEAST_RANGE = math.log(2)  # of the heights that a free point may have, also in a curve that is nearly flat
+_SAME = 3.0  # neighbouring levels that are fewer scatters apart are one level
 _QUARTILE = 0.31863936396437514  # Φ⁻¹(5/8): a quarter of |N(0,1)| lies below
 _OUTSIDE = 0.025  # of the probability, on either side of a boundary's 95 % interval
 
@@ -36,10 +36,10 @@ Floats = npt.NDArray[np.float64]
 class Level:
     """A level: the points `first` to `last` of the curve, its height, and where it ends.
 
-    `height` is the median of its points with the interval of that; the highest is at most 1.5 times the lowest. `end`
-    is None of the last level: the curve stays on it. Else it is the largest working set that is still on the level: low
-    and high are the grid's points between which it lies with 95 % probability, its centre is where the ramp that
-    follows leaves the level.
+    `height` is the median of its points with its interval; the highest point is at most 1.5 times the lowest. `end` is
+    the largest working set that is still on the level, or None for a level to the end of the curve. Its low and high
+    are the measured sizes between which it lies with 95 % probability; its centre is the size at which the following
+    ramp leaves the level.
     """
 
     first: int
@@ -49,27 +49,32 @@ class Level:
 
 
 def levels(sizes: Sequence[float], heights: Sequence[float], half_widths: Sequence[float] = ()) -> tuple[Level, ...]:
-    """The levels of a curve of positive heights over ascending positive sizes; none of fewer than two points.
+    """Return the levels of a curve of positive heights over ascending positive sizes; empty below two points.
 
-    `half_widths` are those of the heights' 95 % intervals, as fractions. Of all ways to have points on levels (three or
-    more over half an octave, or two over one, on a line in log–log that leans little) or free, the likeliest, less ln n
-    for each parameter of a level: optimal partitioning (Jackson et al., IEEE Signal Processing Letters 12, 2005) under
-    Schwarz' criterion (Yao, Statistics & Probability Letters 6, 1988). The interval of a boundary is its likelihood's,
-    the other boundaries held (Siegmund, International Statistical Review 56, 1988).
+    `half_widths` are those of the heights' 95 % intervals, as fractions. Each point is on a level or free. A level has
+    three or more points over half an octave, or two over one octave, on a nearly flat line in log–log. The result is
+    the likeliest partition, with a penalty of ln n for each parameter of a level: optimal partitioning (Jackson et al.,
+    IEEE Signal Processing Letters 12, 2005) under Schwarz' criterion (Yao, Statistics & Probability Letters 6, 1988).
+    The interval of an end is that of its likelihood with the other ends held fixed (Siegmund, International Statistical
+    Review 56, 1988).
     """
     if len(sizes) < 2:
         return ()
     curve = _Curve.of(sizes, heights, half_widths)
-    found = _joined(_best(curve), curve)
+    segments = _joined(_best(curve), curve)
     return tuple(
-        Level(first, last, stats.median_interval(list(heights[first : last + 1])), curve.end(found, index))
-        for index, (first, last) in enumerate(found)
+        Level(first, last, stats.median_interval(list(heights[first : last + 1])), curve.end(segments, index))
+        for index, (first, last) in enumerate(segments)
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Curve:
-    """A curve in octaves and natural logarithms; `costs[i, j]` is that of a level from i to j, infinite if none is."""
+    """A curve: octaves of sizes, natural logarithms of heights, and `costs[i, j]` of a level from point i to point j.
+
+    `sizes`, `octaves` and `logs` have shape (n,), `costs` (n, n). A cost is −2 ln of the likelihood, infinite if i to j
+    cannot be a level. `scatter` is that of neighbours on a level, `free` the cost of a point on no level.
+    """
 
     sizes: Floats
     octaves: Floats
@@ -87,24 +92,23 @@ class _Curve:
         costs = _costs(octaves, logs, np.broadcast_to(sigmas, logs.shape))
         return cls(grid, octaves, logs, scatter, costs, _free_cost(logs, scatter))
 
-    def end(self, found: Sequence[tuple[int, int]], index: int) -> Interval | None:
-        """Where a level ends: its 95 % interval on the grid, and in it where the ramp leaves the level."""
-        (first, last), final = found[index], len(self.logs) - 1
+    def end(self, segments: Sequence[tuple[int, int]], index: int) -> Interval | None:
+        """Return the end of a level with its 95 % interval; None if the level reaches the end of the curve."""
+        (first, last), final = segments[index], len(self.logs) - 1
         if last == final:
             return None
-        follows = found[index + 1] if index + 1 < len(found) else None
+        follows = segments[index + 1] if index + 1 < len(segments) else None
         low, high = self._likely_ends(first, follows)
         grid, beyond = self.sizes, follows[0] if follows else final + 1
         height = float(np.median(self.logs[first : last + 1]))
-        is_ramp = (
-            last > first and self.logs[last] - height > self.scatter
-        )  # its first point, taken for the level's last
+        # the last point of the level may be the first point of the ramp
+        is_ramp = last > first and self.logs[last] - height > self.scatter
         centre = min(max(self._leaves(last, beyond, height), grid[last - is_ramp]), grid[last + 1])
         below = int(np.searchsorted(grid, centre, "right")) - 1
         return Interval(float(grid[min(low, below, last)]), float(centre), float(grid[max(high, last) + 1]))
 
     def _likely_ends(self, first: int, follows: tuple[int, int] | None) -> tuple[int, int]:
-        """The least and the greatest likely last point of a level, wherever the ramp after it ends."""
+        """Return the first and the last likely end of a level as indices, over all ends of the ramp after it."""
         last = len(self.logs) - 1
         if follows is None:
             ends = np.arange(first, last)
@@ -120,7 +124,7 @@ class _Curve:
         return int(ends[low]), int(ends[min(int(high), len(ends) - 1)])
 
     def _leaves(self, last: int, beyond: int, height: float) -> float:
-        """The size at which the line through the two points after a level meets it; half way where there is none."""
+        """Return the size at which the line through the next two points meets the level, else the middle of the gap."""
         after = last + 1
         if after + 1 < beyond and self.logs[after + 1] != self.logs[after]:
             slope = (self.octaves[after + 1] - self.octaves[after]) / (self.logs[after + 1] - self.logs[after])
@@ -129,18 +133,18 @@ class _Curve:
 
 
 def _scatter(logs: Floats) -> float:
-    """How far neighbours on a level lie apart by chance: from the lower quartile of the steps, below most ramps."""
+    """Return the random scatter of a level, from the lower quartile of the steps, which few ramps influence."""
     quartile = float(np.quantile(np.abs(np.diff(logs)), 0.25))
     return min(max(quartile / _QUARTILE / math.sqrt(2), _LEAST_SCATTER), _MOST_SCATTER)
 
 
 def _free_cost(logs: Floats, scatter: float) -> float:
-    """What a point on no level costs: of a height that may be any in the curve's range, instead of normal about one."""
+    """Return the cost of a free point: its height is uniform over the curve's range, not normal around a level."""
     return 2 * math.log(max(float(np.ptp(logs)), _LEAST_RANGE) / (scatter * math.sqrt(2 * math.pi)))
 
 
 def _costs(octaves: Floats, logs: Floats, sigmas: Floats) -> Floats:
-    """The cost of each level: the least squares of a line whose slope has the prior, and its parameters."""
+    """Return the cost of each level, shape (n, n): the least squares of a nearly flat line, and its parameters."""
     count = len(logs)
     costs = np.full((count, count), np.inf)
     weights = 1 / sigmas**2
@@ -161,26 +165,26 @@ def _costs(octaves: Floats, logs: Floats, sigmas: Floats) -> Floats:
 
 
 def _best(curve: _Curve) -> list[tuple[int, int]]:
-    """The levels of the segmentation that costs least."""
+    """Return the first and the last point of each level of the cheapest segmentation."""
     count = len(curve.logs)
     least, taken = np.zeros(count + 1), np.full(count + 1, -1)
     for end in range(1, count + 1):
         with_level = least[:end] + curve.costs[:end, end - 1]
         start = int(np.argmin(with_level))
         least[end], taken[end] = min((least[end - 1] + curve.free, -1), (float(with_level[start]), start))
-    found, end = [], count
+    segments, end = [], count
     while end:
         start = int(taken[end])
         if start >= 0:
-            found.append((start, end - 1))
+            segments.append((start, end - 1))
         end = start if start >= 0 else end - 1
-    return found[::-1]
+    return segments[::-1]
 
 
-def _joined(found: Sequence[tuple[int, int]], curve: _Curve) -> list[tuple[int, int]]:
-    """The same levels, neighbours of one height made one: what lay between them were odd points, not a step."""
+def _joined(segments: Sequence[tuple[int, int]], curve: _Curve) -> list[tuple[int, int]]:
+    """Return the levels with neighbours of the same height joined, because the points between them are no step."""
     joined: list[tuple[int, int]] = []
-    for first, last in found:
+    for first, last in segments:
         is_same = joined and abs(_height(curve, first, last) - _height(curve, *joined[-1])) < _SAME * curve.scatter
         if is_same and np.ptp(curve.logs[joined[-1][0] : last + 1]) <= math.log(_MOST_SPAN):
             joined[-1] = joined[-1][0], last

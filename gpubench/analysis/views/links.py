@@ -25,7 +25,7 @@ _NONE = "–"
 class LinkFigure:
     """The rate of one direction of a case at its largest size; `sum` is the rate of both directions, if measured.
 
-    `tags` are the notes of the case on its method, `because` those that differ from the best figure of the link.
+    `tags` are the notes of the case on its method, `because` the notes that differ from those of the best figure.
     """
 
     case: Case
@@ -44,13 +44,13 @@ class LinkFigure:
 def link_figures(summary: Summary) -> list[tuple[LinkFigure, ...]]:
     """Return the figures of each set of devices, the best first; sets with a single figure are omitted."""
     largest: dict[tuple[object, ...], LinkFigure] = {}
-    for found in _figures(summary):
-        key = (frozenset(found.devices), found.case.suite, found.case.name, _rest(found.case.params))
-        if key not in largest or _size(found.case) > _size(largest[key].case):
-            largest[key] = found
+    for figure in _figures(summary):
+        key = (frozenset(figure.devices), figure.case.suite, figure.case.name, _rest(figure.case.params))
+        if key not in largest or _size(figure.case) > _size(largest[key].case):
+            largest[key] = figure
     groups: dict[frozenset[str], list[LinkFigure]] = {}
-    for found in largest.values():
-        groups.setdefault(frozenset(found.devices), []).append(found)
+    for figure in largest.values():
+        groups.setdefault(frozenset(figure.devices), []).append(figure)
     return [_explained(group) for group in groups.values() if len(group) > 1]
 
 
@@ -58,19 +58,19 @@ def _figures(summary: Summary) -> Iterable[LinkFigure]:
     for spread in summary.spreads():
         figure = spread.figure
         notes = spread.row.result.notes
-        tags = tuple((name.removeprefix(_PREFIX), words) for name, words in notes if name.startswith(_PREFIX))
+        tags = tuple((name.removeprefix(_PREFIX), text) for name, text in notes if name.startswith(_PREFIX))
         if figure is not None and tags and figure.unit == "B/s":
             yield LinkFigure(spread.case, spread.devices, figure, _sum(summary, spread), tags)
 
 
 def _sum(summary: Summary, spread: Spread) -> Figure | None:
     """Return the rate of both directions, taken from the slowest rank of each replicate."""
-    found = []
+    slowest_by_replicate = []
     for row in spread.rows:
-        figures = [summary.figure(row.result, each) for each in row.result.series if each.label == _SUM]
+        figures = [summary.figure(row.result, series) for series in row.result.series if series.label == _SUM]
         if figures and row.result.status == "ok":
-            found.append(min(figures, key=lambda figure: figure.interval.centre))
-    return Figure.joined(found) if found else None
+            slowest_by_replicate.append(min(figures, key=lambda figure: figure.interval.centre))
+    return Figure.joined(slowest_by_replicate) if slowest_by_replicate else None
 
 
 def _rest(params: Params) -> Params:
@@ -83,19 +83,19 @@ def _size(case: Case) -> float:
 
 
 def _explained(group: list[LinkFigure]) -> tuple[LinkFigure, ...]:
-    """Return the figures sorted, the best first, each with the tags that differ from those of the best."""
-    ordered = sorted(group, key=lambda found: -found.rate)
+    """Return the figures, the best first, each with the tags that differ from those of the best figure."""
+    ordered = sorted(group, key=lambda figure: -figure.rate)
     first = dict(ordered[0].tags)
     return tuple(
         LinkFigure(
-            found.case,
-            found.devices,
-            found.figure,
-            found.sum,
-            found.tags,
-            tuple((name, words) for name, words in found.tags if first.get(name) != words),
+            figure.case,
+            figure.devices,
+            figure.figure,
+            figure.sum,
+            figure.tags,
+            tuple((name, text) for name, text in figure.tags if first.get(name) != text),
         )
-        for found in ordered
+        for figure in ordered
     )
 
 
@@ -106,14 +106,14 @@ def link_tables(summary: Summary) -> list[Table]:
 
 def _table(group: tuple[LinkFigure, ...]) -> Table:
     first = group[0]
-    rows = [_row(found, first) for found in group]
-    words = "; ".join(f"{name}: {text}" for name, text in first.tags)
-    note = f"Each rate is of one direction. The first case: {words}"
+    rows = [_row(figure, first) for figure in group]
+    method = "; ".join(f"{name}: {text}" for name, text in first.tags)
+    note = f"Each rate is of one direction. The first case: {method}"
     return Table(f"Figures of one link: {' + '.join(first.devices)}", _HEADS, tuple(rows), _HEADS[::4], note)
 
 
-def _row(found: LinkFigure, first: LinkFigure) -> tuple[str, ...]:
-    because = "; ".join(f"{name}: {words}" for name, words in found.because)
-    same = "" if found is first else "none: the same method in another case"
-    share = units.percent(found.rate / first.rate)
-    return (found.case.id, found.figure.text, found.sum.text if found.sum else _NONE, share, because or same)
+def _row(figure: LinkFigure, first: LinkFigure) -> tuple[str, ...]:
+    because = "; ".join(f"{name}: {text}" for name, text in figure.because)
+    same = "" if figure is first else "none: the same method in another case"
+    share = units.percent(figure.rate / first.rate)
+    return (figure.case.id, figure.figure.text, figure.sum.text if figure.sum else _NONE, share, because or same)

@@ -76,14 +76,14 @@ def payoffs(summary: Summary) -> list[Payoffs]:
 
 
 def payoffs_of(summary: Summary, suite: str, view: View) -> Payoffs:
-    """Return the codecs and link transfers of one view's ok cases, replicates joined."""
-    found = [
+    """Return the codecs and the transfers over links of one view's ok cases, replicates joined."""
+    all_payoffs = [
         payoff
         for spread in summary.spreads()
         if spread.case.suite == suite and spread.case.name in view.cases and (payoff := _payoff(summary, spread))
     ]
-    codecs = tuple(payoff for payoff in found if payoff.raw is None)
-    crossings = tuple(payoff for payoff in found if payoff.raw is not None)
+    codecs = tuple(payoff for payoff in all_payoffs if payoff.raw is None)
+    crossings = tuple(payoff for payoff in all_payoffs if payoff.raw is not None)
     return Payoffs(suite, view.title, codecs, crossings, summary.run.manifest.settings.links)
 
 
@@ -102,9 +102,9 @@ def _payoff(summary: Summary, spread: Spread) -> Payoff | None:
 
 
 def _stages(summary: Summary, spread: Spread) -> Iterator[tuple[str, Interval]]:
-    """Return the rate of every stage by its name, and the ratio."""
-    found: list[Figure] = [spread.figure] if spread.figure else []
-    for figure in [*found, *summary.beside(spread)]:
+    """Yield the rate of every stage in B/s with its name, and the compression ratio."""
+    headlines: list[Figure] = [spread.figure] if spread.figure else []
+    for figure in [*headlines, *summary.beside(spread)]:
         stage = figure.stage
         if figure.unit == _RATE and stage:
             yield stage, figure.interval

@@ -1,4 +1,4 @@
-"""When the phases of a profiled program ran, as lanes over the counters of its devices, all on one axis of time."""
+"""The phases of a profiled program and the counters of its devices as lanes over one axis of time."""
 
 from __future__ import annotations
 
@@ -51,40 +51,40 @@ class PhaseLanes:
 
 
 def phase_lanes(summary: Summary, columns: int) -> PhaseLanes | None:
-    """Return the lanes with a time axis of so many columns; None of a run that holds no profiled program."""
-    found = phases.phases(summary.run)
-    program = next((result for result in found if result.case.name == phases.PROGRAM), None)
+    """Return the lanes with a time axis of so many columns; None for a run without a profiled program."""
+    all_phases = phases.phases(summary.run)
+    program = next((result for result in all_phases if result.case.name == phases.PROGRAM), None)
     if program is None or columns < 1:
         return None
     ((begin, end), *_) = phases.spans_of(program)
     edges = np.linspace(begin, max(end, begin + 1e-9), columns + 1)
-    parts = sorted((result for result in found if result is not program), key=_longest_first)[:MOST_LANES]
+    parts = sorted((result for result in all_phases if result is not program), key=_longest_first)[:MOST_LANES]
     drawn = sorted(parts, key=lambda result: result.window[0])
     return PhaseLanes(
         end - begin,
         tuple(PhaseLane(phase_name(result), _shares(phases.spans_of(result), edges)) for result in drawn),
         tuple(_counters(summary.counters, program, edges)),
-        len(found) - 1 - len(drawn),
+        len(all_phases) - 1 - len(drawn),
     )
 
 
 def lane_of(result: Result) -> str:
-    """Return the lane that a result is drawn in: its suite; of a profiled program a lane for each phase."""
+    """Return the name of a result's lane: its suite, or its phase for a result of a profiled program."""
     if not phases.spans_of(result) or result.case.suite != phases.SUITE:
         return result.case.suite
     return phase_name(result).removeprefix(f"{phases.MARKED} ")
 
 
 def result_lanes(results: Sequence[Result]) -> dict[str, list[tuple[Result, float, float]]]:
-    """Return when each result ran, by its lane: of a profiled program the longest phases, each time that they came."""
-    found: dict[str, list[tuple[Result, float, float]]] = {}
+    """Return each result with its start and end in seconds, by lane; of a profiled program only the longest phases."""
+    lanes: dict[str, list[tuple[Result, float, float]]] = {}
     parts = sorted((result for result in results if result.case.suite == phases.SUITE), key=_longest_first)
     left_out = {id(result) for result in parts[MOST_LANES + 1 :]}  # the program itself is one of them
     for result in results:
         if id(result) not in left_out:
             spans = phases.spans_of(result) if result.case.suite == phases.SUITE else []
-            found.setdefault(lane_of(result), []).extend((result, *span) for span in spans or [result.window])
-    return found
+            lanes.setdefault(lane_of(result), []).extend((result, *span) for span in spans or [result.window])
+    return lanes
 
 
 def _longest_first(result: Result) -> float:
@@ -110,20 +110,20 @@ def _counters(table: CounterTable, program: Result, edges: Floats) -> Iterator[C
 
 
 def _lane(name: str, track: Track, edges: Floats) -> Iterator[CounterLane]:
-    """Yield the lane of a counter; none of one that was not read while the program ran."""
+    """Yield the lane of a counter, unless it was not read while the program ran."""
     unit, means = track.counter.unit, _means(track, edges)
-    known = means[np.isfinite(means)]
-    if not len(known):
+    finite_means = means[np.isfinite(means)]
+    if not len(finite_means):
         return
-    highest = 100.0 if unit == "%" else float(known.max())
+    highest = 100.0 if unit == "%" else float(finite_means.max())
     fractions = tuple(None if not np.isfinite(mean) else mean / highest if highest > 0 else 0.0 for mean in means)
     yield CounterLane(name, fractions, _words(highest, unit))
 
 
 def _means(track: Track, edges: Floats) -> Floats:
-    """Return the counter's mean in each column, of a cumulative counter its rise per second; NaN where none is known.
+    """Return a counter's mean, or a cumulative counter's rise per second, in each column; NaN outside its readings.
 
-    A column between two readings has what a straight line between them has.
+    A column between two readings has the value of a straight line between them. `edges` has shape (columns + 1,).
     """
     if len(track.at) < 2:
         return np.full(len(edges) - 1, np.nan)

@@ -36,8 +36,13 @@ _DEVICE_NOTE = (
     "A roofline of kernels needs ncu: one pass counts neither operations nor bytes"
 )
 
-_ROUND_TRIPS_S = (1e-5, 1e-4, 1e-3)  # decades: from shared memory to another site
-_FORWARDING_HEADS = ("device", "calls that wait", "calls", *(units.quantity(each, "s") for each in _ROUND_TRIPS_S))
+_ROUND_TRIPS_S = (1e-5, 1e-4, 1e-3)  # round trips from shared memory to another site
+_FORWARDING_HEADS = (
+    "device",
+    "calls that wait",
+    "calls",
+    *(units.quantity(seconds, "s") for seconds in _ROUND_TRIPS_S),
+)
 _FORWARDING_NOTE = (
     "a model: 1 + waiting calls × round trip / time traced, for the round trips in the head; `gpubench run virtual` "
     "measures a round trip (forward)"
@@ -51,23 +56,23 @@ def phase_tables(summary: Summary) -> list[Table]:
 
 def _phase_table(summary: Summary) -> list[Table]:
     """Return the table with a row for each phase and device; columns without any value are omitted."""
-    found = list(_phase_figures(summary))
-    if not found:
+    all_figures = list(_phase_figures(summary))
+    if not all_figures:
         return []
-    began = min(figures.begin for figures, _ in found)
-    rows = [_phase(figures, host, began) for figures, host in found]
-    kept = [
+    first_begin = min(figures.begin for figures, _ in all_figures)
+    rows = [_phase(figures, host, first_begin) for figures, host in all_figures]
+    columns = [
         place for place, head in enumerate(_PHASE_HEADS) if head in _ALWAYS or any(row[place] != _NONE for row in rows)
     ]
-    heads = tuple(_PHASE_HEADS[place] for place in kept)
-    cells = tuple(tuple(row[place] for place in kept) for row in rows)
+    heads = tuple(_PHASE_HEADS[place] for place in columns)
+    cells = tuple(tuple(row[place] for place in columns) for row in rows)
     notes = [_INTEGRATED_NOTE] if any(cell.startswith("~") for row in cells for cell in row) else []
     notes += [_MEMORY_NOTE] if "host memory" in heads else []
     return [Table("Phases", heads, cells, tuple(head for head in heads if head in _PHASE_WORDS), "; ".join(notes))]
 
 
 def _phase_figures(summary: Summary) -> Iterator[tuple[PhaseFigures, PhaseFigures]]:
-    """Return the figures of each phase and device, with those of the host in the same time."""
+    """Yield the figures of each phase and device, with those of the host in the same phase."""
     for result in phases.phases(summary.run):
         host = phases.figures(result, summary.counters, "host")
         for device in result.devices:
@@ -80,24 +85,24 @@ def phase_name(result: Result) -> str:
     return f"{result.case.name} {params}".strip()
 
 
-def _phase(found: PhaseFigures, host: PhaseFigures, began: float) -> tuple[str, ...]:
-    energy, memory = found.energy, host.program_memory
+def _phase(figures: PhaseFigures, host: PhaseFigures, first_begin: float) -> tuple[str, ...]:
+    energy, memory = figures.energy, host.program_memory
     joules = units.quantity(energy.joules, "J") if energy else _NONE
-    held = ", ".join(f"{reason.name} {units.percent(reason.share, 0)}" for reason in found.throttled)
+    reasons = ", ".join(f"{reason.name} {units.percent(reason.share, 0)}" for reason in figures.throttled)
     return (
-        phase_name(found.result),
-        found.device,
-        units.duration(found.begin - began),
-        str(found.times),
-        units.duration(found.seconds),
+        phase_name(figures.result),
+        figures.device,
+        units.duration(figures.begin - first_begin),
+        str(figures.times),
+        units.duration(figures.seconds),
         f"~{joules}" if energy and energy.is_integrated else joules,
         units.quantity(energy.watts, "W") if energy else _NONE,
-        *(_share(found.shares.get(measure)) for _, measure in _PHASE_SHARES),
-        units.round_size(found.memory_bytes) if found.memory_bytes is not None else _NONE,
+        *(_share(figures.shares.get(measure)) for _, measure in _PHASE_SHARES),
+        units.round_size(figures.memory_bytes) if figures.memory_bytes is not None else _NONE,
         units.significant(host.cores) if host.cores is not None else _NONE,
         units.round_size(memory.peak_bytes) if memory else _NONE,
         _change(memory.change_bytes) if memory else _NONE,
-        held or _NONE,
+        reasons or _NONE,
     )
 
 
@@ -112,42 +117,43 @@ def _share(share: float | None) -> str:
 
 
 def _device_table(summary: Summary) -> list[Table]:
-    """Return the table of where the time of each traced device went."""
+    """Return the table of the time that each traced device spent on each kind of work."""
     rows = []
-    for found in traced_devices(summary.run):
-        cells = (f"{units.duration(each)} ({units.percent(each / found.span_s, 0)})" for each in found.seconds.values())
-        counts = found.counts
+    for traced in traced_devices(summary.run):
+        times = traced.seconds.values()
+        cells = (f"{units.duration(seconds)} ({units.percent(seconds / traced.span_s, 0)})" for seconds in times)
+        counts = traced.counts
         lost = f", {counts['dropped']} lost" if counts["dropped"] != "0" else ""
         events = f"{counts['kernels']} kernels, {counts['copies']} copies{lost}"
-        rows.append((found.device, units.duration(found.span_s), *cells, events))
+        rows.append((traced.device, units.duration(traced.span_s), *cells, events))
     return [Table("Time of the device", _DEVICE_HEADS, tuple(rows), ("device", "events"), _DEVICE_NOTE)] if rows else []
 
 
 def _kernel_table(summary: Summary) -> list[Table]:
     """Return the table of the kernels that take the most time, and of the copies."""
-    busy = {found.device: found.seconds["busy"] for found in traced_devices(summary.run)}
+    busy = {traced.device: traced.seconds["busy"] for traced in traced_devices(summary.run)}
     rows = [
         (
-            _work_name(found),
-            found.device,
-            f"{found.calls:.0f}",
-            units.quantity(found.total_s, "s"),
-            units.percent(found.total_s / busy[found.device], 1) if busy.get(found.device) else _NONE,
-            units.quantity(stats.median(found.each_s), "s"),
-            units.quantity(max(found.each_s), "s"),
+            _work_name(work),
+            work.device,
+            f"{work.calls:.0f}",
+            units.quantity(work.total_s, "s"),
+            units.percent(work.total_s / busy[work.device], 1) if busy.get(work.device) else _NONE,
+            units.quantity(stats.median(work.each_s), "s"),
+            units.quantity(max(work.each_s), "s"),
         )
-        for found in traced_work(summary.run)
+        for work in traced_work(summary.run)
     ]
     return [Table("Kernels and copies", _KERNEL_HEADS, tuple(rows), _KERNEL_HEADS[:2])] if rows else []
 
 
 def _forwarding_table(summary: Summary) -> list[Table]:
-    """Return the table of what forwarding would cost, by the round trip: if the fewest and if the most calls wait."""
+    """Return the table of the slowdown by forwarding, for each round trip, if the fewest and if the most calls wait."""
     rows = []
-    for found in forwarded_calls(summary.run):
-        slowdowns = [found.slowdowns(round_trip_s) for round_trip_s in _ROUND_TRIPS_S]
-        for waiting, calls, place in (("copies to the host", found.fewest, 0), ("every call", found.most, 1)):
-            rows.append((found.device, waiting, f"{calls:.0f}", *(f"{pair[place]:.3g} ×" for pair in slowdowns)))
+    for forwarded in forwarded_calls(summary.run):
+        slowdowns = [forwarded.slowdowns(round_trip_s) for round_trip_s in _ROUND_TRIPS_S]
+        for waiting, calls, place in (("copies to the host", forwarded.fewest, 0), ("every call", forwarded.most, 1)):
+            rows.append((forwarded.device, waiting, f"{calls:.0f}", *(f"{pair[place]:.3g} ×" for pair in slowdowns)))
     return (
         [
             Table(
@@ -163,7 +169,7 @@ def _forwarding_table(summary: Summary) -> list[Table]:
     )
 
 
-def _work_name(found: TracedWork) -> str:
+def _work_name(work: TracedWork) -> str:
     """Return the name of a kernel, or of a direction of copies with the bytes copied: `copy h2d, 56.10 MiB`."""
-    size = f", {units.round_size(found.size_bytes)}" if found.size_bytes is not None else ""
-    return f"{found.name.removeprefix('kernel ')}{size}"
+    size = f", {units.round_size(work.size_bytes)}" if work.size_bytes is not None else ""
+    return f"{work.name.removeprefix('kernel ')}{size}"

@@ -1,4 +1,4 @@
-"""What the steps and prefills of a run could serve: rates simulated from measured times, and sessions beside them.
+"""The serving capacity of a run's models: rates simulated from measured times, and measured sessions beside them.
 
 A view of the kind `serving` names cases of three kinds, told apart by their axes: steps (`batch`, `context`), prefills
 (`tokens`) and sessions (`prompt`, `output`), whose observed series `scheduled`, `first token` and `last token` hold the
@@ -32,12 +32,12 @@ from gpubench.analysis.summary import Summary
 from gpubench.model import Result, View
 from gpubench.stats import queries
 
-_QUERIES = 5000  # of a simulated rate: 0.015 s each, about 25 rates
-_PROMPT, _OUTPUT = 512, 128  # tokens, where no session of the run says otherwise
+_QUERIES = 5000  # of a simulated rate: one rate takes 0.015 s, and there are about 25
+_PROMPT, _OUTPUT = 512, 128  # tokens of a query, unless a session of the run has others
 _SHARES = (0.1, 0.25, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0, 1.1)  # of the capacity: the rates of the curve
-_MOST_BATCH, _MOST_TOKENS = 4096, 10**7  # what a file may ask for: a simulation has a line for each size of a batch
-_MOST_MODELS = 24  # of a view, each of which takes a third of a second
-_LEAST_S, _MOST_S = 1e-9, 1e5  # of a step, a prefill or a query
+_MOST_BATCH, _MOST_TOKENS = 4096, 10**7  # limits for a run file: a simulation has a line for each batch size
+_MOST_MODELS = 24  # of a view: each takes a third of a second
+_LEAST_S, _MOST_S = 1e-9, 1e5  # seconds of a step, a prefill or a query that are possible
 _AXES = ("batch", "context", "tokens", "prompt", "output")
 _MOMENTS = ("scheduled", "first token", "last token")
 _SIZES = "batch sizes"  # the series of a session that names the sizes in which its machine runs a batch
@@ -48,7 +48,7 @@ _FOR_P99 = queries.queries_needed(0.99)
 class SessionCheck:
     """One time of the queries of a measured session beside its simulation with the same arrivals.
 
-    The 99th percentile is None of too few queries.
+    The 99th percentile is None if the queries are too few.
     """
 
     case: str
@@ -71,7 +71,7 @@ class Latencies:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What one model on one device could serve, simulated; `label` is the values of the view's axes `by`."""
+    """The simulated capacity of one model on one device; `label` joins the values of the view's axes `by`."""
 
     title: str
     label: str
@@ -86,14 +86,14 @@ class Serving:
 
 @dataclass(slots=True)
 class _Measured:
-    """The times of one model on one device by their axes: each replicate's median."""
+    """The times of one model on one device in seconds by their axes: the median of each replicate."""
 
     steps: dict[tuple[int, int], list[float]] = field(default_factory=dict)
     prefills: dict[int, list[float]] = field(default_factory=dict)
     sessions: list[Result] = field(default_factory=list)
 
     def add(self, result: Result) -> None:
-        """Keep a result, unless its times or its axes cannot be those of a model that serves."""
+        """Keep a result, unless its times or its axes are impossible for a model that serves."""
         spoken = headline(result)
         if not spoken or not spoken.values or not _LEAST_S <= stats.median(spoken.values) <= _MOST_S:
             return
@@ -106,16 +106,16 @@ class _Measured:
             self.prefills.setdefault(tokens, []).append(stats.median(spoken.values))
 
     def times(self) -> ServingTimes | None:
-        """Return the table of the simulation; None without a step or without a prefill."""
+        """Return the times for the simulation; None without a step or without a prefill."""
         if not self.steps or not self.prefills:
             return None
-        found: dict[int, list[tuple[float, float]]] = {}
+        points_by_batch: dict[int, list[tuple[float, float]]] = {}
         for (batch, context), seconds in sorted(self.steps.items()):
-            found.setdefault(batch, []).append((float(batch * context), stats.median(seconds)))
-        lines = {batch: StepLine.fitted(*zip(*points, strict=True)) for batch, points in found.items()}
-        slopes = [lines[batch].token_s for batch, points in found.items() if len(points) > 1]
-        if slopes:  # a token of context costs about the same in every batch: the largest one shows it best
-            for batch, points in found.items():
+            points_by_batch.setdefault(batch, []).append((float(batch * context), stats.median(seconds)))
+        lines = {batch: StepLine.fitted(*zip(*points, strict=True)) for batch, points in points_by_batch.items()}
+        slopes = [lines[batch].token_s for batch, points in points_by_batch.items() if len(points) > 1]
+        if slopes:  # a token of context costs about the same in every batch; the largest batch shows the cost best
+            for batch, points in points_by_batch.items():
                 lines[batch] = StepLine.through(*points[0], slopes[-1]) if len(points) == 1 else lines[batch]
         return ServingTimes({tokens: stats.median(values) for tokens, values in sorted(self.prefills.items())}, lines)
 
@@ -132,13 +132,13 @@ def _whole(result: Result, axis: str) -> int | None:
 
 
 def servings(summary: Summary) -> list[Serving]:
-    """Return what the models of a run could serve, view by view."""
+    """Return the serving capacity of each model of a run, view by view."""
     views = ((info.name, view) for info in summary.run.manifest.suites for view in info.views if view.kind == "serving")
-    return [found for suite, view in views for found in served_of(summary, suite, view)]
+    return [model for suite, view in views for model in served_of(summary, suite, view)]
 
 
 def served_of(summary: Summary, suite: str, view: View) -> list[Serving]:
-    """Return what each model on each device of a view could serve; a model without steps or prefills has nothing."""
+    """Return the serving capacity of each model on each device of a view; a model needs steps and prefills."""
     grouped: dict[tuple[str, tuple[str, ...]], _Measured] = {}
     for result in summary.results_of(suite):
         params = dict(result.case.params)
@@ -146,14 +146,14 @@ def served_of(summary: Summary, suite: str, view: View) -> list[Serving]:
             label = ", ".join(str(params[axis]) for axis in view.by if axis in params)
             grouped.setdefault((label, result.devices), _Measured()).add(result)
     timed = ((*key, measured, times) for key, measured in grouped.items() if (times := measured.times()))
-    return [_serving(view.title, *found) for found in itertools.islice(timed, _MOST_MODELS)]
+    return [_serving(view.title, *model) for model in itertools.islice(timed, _MOST_MODELS)]
 
 
 def energies_of(summary: Summary, suite: str, view: View) -> list[tuple[str, Energy]]:
-    """Return the energy per token of the cases of a view that ran long enough, by case."""
+    """Return the energy per token of each case of a view that ran long enough for it."""
     cases = (result for result in summary.results_of(suite) if result.status == "ok" and result.case.name in view.cases)
-    found = ((result.case.id, summary.energy(result)) for result in cases)
-    return [(case, energy) for case, energy in found if isinstance(energy, Energy)]
+    energies = ((result.case.id, summary.energy(result)) for result in cases)
+    return [(case, energy) for case, energy in energies if isinstance(energy, Energy)]
 
 
 def _serving(title: str, label: str, devices: tuple[str, ...], measured: _Measured, times: ServingTimes) -> Serving:
@@ -175,20 +175,21 @@ def _latencies(results: Sequence[Result]) -> Iterator[Latencies]:
 
 
 def _sessions(results: Sequence[Result], times: ServingTimes) -> Iterator[SessionCheck]:
-    """Yield the times of each session that has the moments of its queries, and whose batches were measured."""
+    """Yield the checks of each session that has the moments of its queries and only measured batch sizes."""
     for result in results:
-        series = {each.name: np.asarray(each.values) for each in result.series if each.name in (*_MOMENTS, _SIZES)}
-        sizes = series.pop(_SIZES, None)
-        known = times if sizes is None else times.of_sizes([int(size) for size in sizes])
-        if known is None or len(series) < len(_MOMENTS) or len({each.size for each in series.values()}) > 1:
+        wanted = (series for series in result.series if series.name in (*_MOMENTS, _SIZES))
+        values = {series.name: np.asarray(series.values) for series in wanted}
+        sizes = values.pop(_SIZES, None)
+        of_sizes = times if sizes is None else times.of_sizes([int(size) for size in sizes])
+        if of_sizes is None or len(values) < len(_MOMENTS) or len({moments.size for moments in values.values()}) > 1:
             continue
-        scheduled, first, last = (series[name] for name in _MOMENTS)
+        scheduled, first, last = (values[name] for name in _MOMENTS)
         if np.any(np.diff(scheduled) < 0) or np.any(first <= scheduled) or np.any(last < first):
             continue
         params = dict(result.case.params)
         measured = Served(int(params["output"]), scheduled, first, last)
         yield from _compared(
-            result.case.id, measured, serving.simulate(known, scheduled, int(params["prompt"]), measured.output)
+            result.case.id, measured, serving.simulate(of_sizes, scheduled, int(params["prompt"]), measured.output)
         )
 
 

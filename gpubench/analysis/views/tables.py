@@ -1,4 +1,4 @@
-"""Derived figures as tables of texts: the same cells in the terminal, in Markdown and on the page."""
+"""Derived figures as tables of texts, which the terminal, Markdown and the page share."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gpubench.model import Series, View
 from gpubench.stats import Interval
 
 _NONE = "–"
-_P99_SAMPLES, _P999_SAMPLES = 1000, 10_000  # ten samples lie beyond
+_P99_SAMPLES, _P999_SAMPLES = 1000, 10_000  # so that ten samples lie beyond the percentile
 _TAIL_HEADS = ("case", "device", "median", "p99", "p99.9", "maximum", "samples")
 _LEVEL_HEADS = (
     "level",
@@ -58,8 +58,8 @@ _SESSION_HEADS = (
     "case",
     "queries",
     "time",
-    *(f"p50{of}" for of in ("", ", simulated", ", error")),
-    *(f"p99{of}" for of in ("", ", simulated", ", error", ", 95 % interval of the error")),
+    *(f"p50{suffix}" for suffix in ("", ", simulated", ", error")),
+    *(f"p99{suffix}" for suffix in ("", ", simulated", ", error", ", 95 % interval of the error")),
 )
 _ENERGY_HEADS = ("case", "energy", "power")
 _LATENCY_HEADS = ("case", "queries", "median", "p90", "p99")
@@ -69,8 +69,8 @@ _PAID_NOTE = (
     "beside it; in brackets that library's time for these calls, and the 95 % interval. At most: the run has no build "
     "by that library"
 )
-_ROUNDED = 1 - 1e-9  # so that a whole number with an error of rounding is not the next one
-_MOST_DIGITS = 1e7  # of a number of calls that is written in full
+_ROUNDED = 1 - 1e-9  # so that a whole number with a rounding error is not rounded up
+_MOST_DIGITS = 1e7  # a smaller number of calls is written in full
 _SERVING_NOTE = "LoadGen scenario Server, simulated from measured steps and prefills; not an MLPerf result"
 
 
@@ -89,10 +89,10 @@ class Table:
 
 
 def level_table(staircase: Staircase) -> Table:
-    """Return the levels of one line, from the first cache to memory, with the sizes that the device reports."""
+    """Return the levels of one curve, from the first cache to memory, beside the sizes that the device reports."""
     label = "" if staircase.line.label in staircase.title else f", {staircase.line.label}"
     rows = tuple(_level(step) for step in staircase.steps)
-    sources = [f"{known.name}: {known.source}" for step in staircase.steps for known in step.known]
+    sources = [f"{size.name}: {size.source}" for step in staircase.steps for size in step.known]
     note = "; ".join(["A level ends at the largest working set that it holds", *sources])
     return Table(f"Levels: {staircase.title}{label}", _LEVEL_HEADS, rows, _LEVEL_HEADS[-1:], note)
 
@@ -112,31 +112,31 @@ def _level(step: Step) -> tuple[str, ...]:
 
 
 def _known(step: Step, end: Interval | None) -> Iterator[str]:
-    for known in step.known:
-        ratio = f", × {end.centre / known.bytes:.2f}" if end else ""
-        yield f"{known.name} {units.brief_size(known.bytes)}{ratio}"
+    for size in step.known:
+        ratio = f", × {end.centre / size.bytes:.2f}" if end else ""
+        yield f"{size.name} {units.brief_size(size.bytes)}{ratio}"
 
 
-def transfer_tables(found: Transfers) -> list[Table]:
+def transfer_tables(transfers: Transfers) -> list[Table]:
     """Return a table of the models, with a row per piece, and one of the crossovers if there are any."""
-    is_size = found.axis.endswith("_bytes")
-    rows = tuple(row for path in found.paths for row in _pieces(path, is_size))
-    tables = [Table(f"Transfer model: {found.title}", _PATH_HEADS, rows, _PATH_HEADS[:1])]
-    if found.crossovers:
+    is_size = transfers.axis.endswith("_bytes")
+    rows = tuple(row for path in transfers.paths for row in _pieces(path, is_size))
+    tables = [Table(f"Transfer model: {transfers.title}", _PATH_HEADS, rows, _PATH_HEADS[:1])]
+    if transfers.crossovers:
         crossed = tuple(
             (
-                each.below,
-                each.above,
-                _place(each.size.centre, is_size),
-                f"{_place(each.size.low, is_size)} – {_place(each.size.high, is_size)}",
-                _place(each.fitted, is_size) if each.fitted else _NONE,
+                crossover.below,
+                crossover.above,
+                _place(crossover.size.centre, is_size),
+                f"{_place(crossover.size.low, is_size)} – {_place(crossover.size.high, is_size)}",
+                _place(crossover.fitted, is_size) if crossover.fitted else _NONE,
             )
-            for each in found.crossovers
+            for crossover in transfers.crossovers
         )
-        tables.append(Table(f"Crossovers: {found.title}", _CROSSOVER_HEADS, crossed, _CROSSOVER_HEADS[:2]))
-    if rows := fastest_rows(found):
-        heads = (f"{units.axis_label(found.by[0])} among", "fastest")
-        tables.insert(0, Table(f"Fastest by {units.axis_label(found.axis)}: {found.title}", heads, rows, heads))
+        tables.append(Table(f"Crossovers: {transfers.title}", _CROSSOVER_HEADS, crossed, _CROSSOVER_HEADS[:2]))
+    if rows := fastest_rows(transfers):
+        heads = (f"{units.axis_label(transfers.by[0])} among", "fastest")
+        tables.insert(0, Table(f"Fastest by {units.axis_label(transfers.axis)}: {transfers.title}", heads, rows, heads))
     return tables
 
 
@@ -164,7 +164,7 @@ def _place(value: float, is_size: bool) -> str:
 
 
 def derived_tables(summary: Summary, suite: str) -> list[Table]:
-    """Return all tables of a suite's views, and the table of its tails."""
+    """Return all tables of a suite's views, and the table of its tail latencies."""
     views = next((info.views for info in summary.run.manifest.suites if info.name == suite), ())
     return [*(table for view in views for table in view_tables(summary, suite, view)), *tail_tables(summary, suite)]
 
@@ -185,8 +185,8 @@ def tail_tables(summary: Summary, suite: str) -> list[Table]:
             )
             key = (result.case.id, result.devices, series.label)
             rows[key] = max(rows.get(key, (0.0, cells)), (tail[1] or 0.0, (*cells, str(len(series.values)))))
-    found = tuple(cells for _, cells in rows.values())
-    return [Table(f"Tails: {suite}", _TAIL_HEADS, found, _TAIL_HEADS[:2])] if found else []
+    table_rows = tuple(cells for _, cells in rows.values())
+    return [Table(f"Tails: {suite}", _TAIL_HEADS, table_rows, _TAIL_HEADS[:2])] if table_rows else []
 
 
 def tail_samples(series: Series) -> float:
@@ -214,28 +214,28 @@ def view_tables(summary: Summary, suite: str, view: View) -> list[Table]:
     if view.kind == "breakeven":
         return payoff_tables(payoffs_of(summary, suite, view))
     if view.kind == "staircase":
-        return [level_table(found) for found in staircases_of(summary, suite, view)]
+        return [level_table(staircase) for staircase in staircases_of(summary, suite, view)]
     if view.kind == "transfer":
-        return [table for found in transfers_of(summary, suite, view) for table in transfer_tables(found)]
+        return [table for group in transfers_of(summary, suite, view) for table in transfer_tables(group)]
     return []
 
 
-def payoff_tables(found: Payoffs) -> list[Table]:
+def payoff_tables(payoffs: Payoffs) -> list[Table]:
     """Return break-even links of each codec, verdicts over measured links, and modelled verdicts over named links."""
     tables = []
-    if found.crossings:
+    if payoffs.crossings:
         note = "Rates count uncompressed bytes. The upper bound is that of perfect overlap (docs/compression.md)"
-        rows = tuple(map(_crossing, found.crossings))
-        words = ("case", "device", *_CROSSED_HEADS[-2:])
-        tables.append(Table(f"Measured: {found.title}", _CROSSED_HEADS, rows, words, note))
-    if found.codecs:
+        rows = tuple(map(_crossing, payoffs.crossings))
+        text_heads = ("case", "device", *_CROSSED_HEADS[-2:])
+        tables.append(Table(f"Measured: {payoffs.title}", _CROSSED_HEADS, rows, text_heads, note))
+    if payoffs.codecs:
         note = "Over a link slower than B*, compression pays even without overlap"
-        rows = tuple(map(_break_even, found.codecs))
-        tables.append(Table(found.title, _EVEN_HEADS, rows, _EVEN_HEADS[:2], note))
-    named = tuple(row for payoff in found.codecs for row in _over_named(payoff, found))
+        rows = tuple(map(_break_even, payoffs.codecs))
+        tables.append(Table(payoffs.title, _EVEN_HEADS, rows, _EVEN_HEADS[:2], note))
+    named = tuple(row for payoff in payoffs.codecs for row in _over_named(payoff, payoffs))
     if named:
         note = "Computed from the rates above and the rate of the link; staged and overlapped have a device at each end"
-        title = f"Modelled, not measured: {found.title}"
+        title = f"Modelled, not measured: {payoffs.title}"
         tables.append(Table(title, _NAMED_HEADS, named, _NAMED_HEADS, note))
     return tables
 
@@ -275,9 +275,9 @@ def _link_rate(rate: float) -> str:
     return f"{units.quantity(rate, 'B/s', 3)} ({units.significant(rate * 8e-9, 3)} Gb/s)" if rate > 0 else "never"
 
 
-def _over_named(payoff: Payoff, found: Payoffs) -> Iterator[tuple[str, ...]]:
+def _over_named(payoff: Payoff, payoffs: Payoffs) -> Iterator[tuple[str, ...]]:
     coded = payoff.coded
-    for link in found.links:
+    for link in payoffs.links:
         rates = (
             coded.serial("apart", link.rate),
             coded.pipelined("apart", link.rate),
@@ -288,28 +288,28 @@ def _over_named(payoff: Payoff, found: Payoffs) -> Iterator[tuple[str, ...]]:
         yield (payoff.case.id, ", ".join(payoff.devices), link.name, *verdicts)
 
 
-def amortisation_tables(title: str, found: Sequence[Amortised]) -> list[Table]:
-    """Return after how many calls each provider has earned back its cost, a row per operator and library beside it."""
-    rows = tuple(_amortised(each) for each in found if each.paid)
+def amortisation_tables(title: str, operators: Sequence[Amortised]) -> list[Table]:
+    """Return the table of the calls after which providers have earned back their cost, a row for each comparison."""
+    rows = tuple(_amortised(operator) for operator in operators if operator.paid)
     return [Table(title, _PAID_HEADS, rows, (*_PAID_HEADS[:4], *STATES.values()), _PAID_NOTE)] if rows else []
 
 
-def _amortised(found: Amortised) -> tuple[str, ...]:
-    paid = {each.cache: paid_words(found, each) for each in found.paid}
-    times = (units.quantity(seconds, "s") for seconds in (found.seconds, found.eager_seconds))
-    speedup = breakeven.times(found.speedup)
+def _amortised(operator: Amortised) -> tuple[str, ...]:
+    paid = {payment.cache: paid_words(operator, payment) for payment in operator.paid}
+    times = (units.quantity(seconds, "s") for seconds in (operator.seconds, operator.eager_seconds))
+    speedup = breakeven.times(operator.speedup)
     states = (paid.get(cache, _NONE) for cache in STATES)
-    return (found.operator, found.by, ", ".join(found.devices), found.eager, *times, speedup, *states)
+    return (operator.operator, operator.by, ", ".join(operator.devices), operator.eager, *times, speedup, *states)
 
 
-def paid_words(found: Amortised, paid: PaidAfter) -> str:
-    """Return `after 626 calls (0.4 s of work; 600 – 655)`, `at once` or `never`."""
+def paid_words(operator: Amortised, paid: PaidAfter) -> str:
+    """Return when a provider has paid: `after 626 calls (0.4 s of work; 600 – 655)`, `at once` or `never`."""
     calls = paid.calls
     if math.isinf(calls.centre):
         return "never"
     if calls.high == 0:
         return "at once"
-    work = units.quantity(found.work_s(paid), "s", 2)
+    work = units.quantity(operator.work_s(paid), "s", 2)
     low, high = _calls(calls.low), _calls(calls.high)
     between = f"; {low} – {high}" if low != high else ""
     return f"after {'at most ' if paid.is_bound else ''}{_calls(calls.centre)} calls ({work} of work{between})"
@@ -321,18 +321,18 @@ def _calls(calls: float) -> str:
     return str(math.ceil(calls * _ROUNDED)) if calls < _MOST_DIGITS else units.significant(calls, 3)
 
 
-def serving_tables(found: Sequence[Serving]) -> list[Table]:
+def serving_tables(models: Sequence[Serving]) -> list[Table]:
     """Return the highest rates within the objectives, the latencies over rate, and sessions beside their simulation."""
-    if not found:
+    if not models:
         return []
     limits = (f"{name}: {first_s:g} s and {token_s:g} s" for name, first_s, token_s in map(_limits, OBJECTIVES))
     note = f"{_SERVING_NOTE}. Objectives on p99, first token and per token: {', '.join(limits)}"
-    knees = tuple(_knee(each, objectives.name, point) for each in found for objectives, point in each.knees)
+    knees = tuple(_knee(model, objectives.name, point) for model in models for objectives, point in model.knees)
     tables = [Table("Highest rate within the objectives", _KNEE_HEADS, knees, ("model", "device", "objectives"), note)]
-    rates = tuple(_rate(each, point) for each in found for point in each.points)
-    tables.append(Table(found[0].title, _RATE_HEADS, rates, ("model", "device", "queue"), _SERVING_NOTE))
-    sessions = tuple(_session(session) for each in found for session in each.sessions)
-    latencies = tuple(_latency(each) for served in found for each in served.latencies)
+    rates = tuple(_rate(model, point) for model in models for point in model.points)
+    tables.append(Table(models[0].title, _RATE_HEADS, rates, ("model", "device", "queue"), _SERVING_NOTE))
+    sessions = tuple(_session(session) for model in models for session in model.sessions)
+    latencies = tuple(_latency(latency) for measured in models for latency in measured.latencies)
     if latencies:
         title, note = "LoadGen scenarios, not MLPerf results: time of a query", "p90 from 64 queries, p99 from 662"
         tables.append(Table(title, _LATENCY_HEADS, latencies, _LATENCY_HEADS[:1], note))
@@ -343,15 +343,18 @@ def serving_tables(found: Sequence[Serving]) -> list[Table]:
     return tables
 
 
-def energy_tables(found: Sequence[tuple[str, Energy]]) -> list[Table]:
-    """Return the energy per token of cases as a table; none of no case."""
-    rows = tuple((case, energy.figure, units.quantity(energy.watts, "W")) for case, energy in found)
+def energy_tables(energies: Sequence[tuple[str, Energy]]) -> list[Table]:
+    """Return the energy per token of cases as a table; an empty list without cases."""
+    rows = tuple((case, energy.figure, units.quantity(energy.watts, "W")) for case, energy in energies)
     return [Table("Energy per token", _ENERGY_HEADS, rows, _ENERGY_HEADS[:1])] if rows else []
 
 
-def _latency(found: Latencies) -> tuple[str, ...]:
-    times = (_NONE if value is None else units.quantity(value, "s") for value in (found.median, found.p90, found.p99))
-    return (found.case, str(found.queries), *times)
+def _latency(latencies: Latencies) -> tuple[str, ...]:
+    times = (
+        _NONE if value is None else units.quantity(value, "s")
+        for value in (latencies.median, latencies.p90, latencies.p99)
+    )
+    return (latencies.case, str(latencies.queries), *times)
 
 
 def _limits(objectives: Objectives) -> tuple[str, float, float]:
@@ -380,7 +383,7 @@ def _rate(served: Serving, point: RatePoint) -> tuple[str, ...]:
 
 
 def _pairs(*pairs: tuple[float, float | None]) -> Iterator[str]:
-    """Yield median and 99th percentile of each."""
+    """Yield the median and the 99th percentile of each pair as texts."""
     return (_NONE if value is None else units.quantity(value, "s") for pair in pairs for value in pair)
 
 
@@ -392,6 +395,6 @@ def _session(session: SessionCheck) -> tuple[str, ...]:
     return (session.case, str(session.queries), session.time, *cells, interval)
 
 
-def _percentile(found: SimulatedPercentile) -> tuple[str, ...]:
-    times = (units.quantity(seconds, "s") for seconds in (found.measured, found.simulated))
-    return (*times, f"{100 * found.error:+.1f} %")
+def _percentile(percentile: SimulatedPercentile) -> tuple[str, ...]:
+    times = (units.quantity(seconds, "s") for seconds in (percentile.measured, percentile.simulated))
+    return (*times, f"{100 * percentile.error:+.1f} %")

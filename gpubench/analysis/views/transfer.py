@@ -18,8 +18,8 @@ from gpubench.stats import Interval
 
 MOST_PIECES = 4
 _LEAST_POINTS = 3  # of a piece of two parameters
-_FLOOR = 0.03  # a piece that is right to 3 % is not cut further: a protocol's switch shows as more
-_NEGLIGIBLE = 0.01  # a part of the time that nowhere in a piece is a hundredth of it cannot be told from none
+_FLOOR = 0.03  # a piece that fits to 3 % is not cut further: a protocol's switch changes the time by more
+_NEGLIGIBLE = 0.01  # a term that is nowhere 1 % of a piece's time cannot be distinguished from 0
 _APART = 0.02  # two paths closer than this are equal, however narrow their intervals
 
 Floats = npt.NDArray[np.float64]
@@ -27,7 +27,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """α + n/β over the points `first` to `last`: α in s, β in sizes per second, infinite for a constant time."""
+    """The time α + n/β over the points `first` to `last`: α in s, β in sizes per second, infinite for constant time."""
 
     first: int
     last: int
@@ -48,8 +48,8 @@ class Piece:
 class Transfer:
     """The model of one path: its pieces in order of size, and the root mean square of its relative residuals.
 
-    `half` is n½ read off the measured curve: the size at which half of the last piece's β is reached, between the two
-    measured sizes `low` and `high`; None where it is reached before the first size, or where time is flat to the end.
+    `half` is n½ on the measured curve: the size at which half of the last piece's β is reached, between the two
+    measured sizes `low` and `high`; None if it is reached before the first size, or if time is flat to the end.
     """
 
     pieces: tuple[Piece, ...]
@@ -64,9 +64,9 @@ class Transfer:
 def fit(sizes: Sequence[float], seconds: Sequence[float]) -> Transfer | None:
     """Return the model of positive times over ascending positive sizes; None for fewer than three sizes.
 
-    The number of pieces is that of the least n·ln(σ²) + p·ln n (Yao, Statistics & Probability Letters 6, 1988), the
-    cuts are found by dynamic programming (Bai & Perron, Journal of Applied Econometrics 18, 2003). A piece has three
-    points or more, α and n/β are nil where they are nowhere 1 % of the time, and σ below 3 % counts as that.
+    The number of pieces minimises n·ln(σ²) + p·ln n (Yao, Statistics & Probability Letters 6, 1988), and the cuts are
+    found by dynamic programming (Bai & Perron, Journal of Applied Econometrics 18, 2003). A piece has at least three
+    points; α or n/β is set to 0 if it is nowhere 1 % of the time, and σ is taken as at least 3 %.
     """
     count = len(sizes)
     if count < _LEAST_POINTS:
@@ -87,7 +87,7 @@ def fit(sizes: Sequence[float], seconds: Sequence[float]) -> Transfer | None:
 
 
 def _fitted(n: Floats, t: Floats, first: int, last: int) -> tuple[Piece, float]:
-    """The piece of least squared relative residuals, and their sum: a + b·n in units of t, neither negative."""
+    """Return the piece a + b·n with the least squared relative residuals, and their sum; a and b are not negative."""
     inside = slice(first, last + 1)
     u, v = 1 / t[inside], n[inside] / t[inside]
     uu, uv, vv = float(u @ u), float(u @ v), float(v @ v)
@@ -106,30 +106,30 @@ _Fits = dict[tuple[int, int], tuple[Piece, float]]
 
 
 def _cut(fits: _Fits, count: int, pieces: int) -> list[tuple[Piece, float]]:
-    """The best model of so many pieces; empty where there are too few points."""
+    """Return the best model of so many pieces, each with its squared residuals; empty for too few points."""
     if count < pieces * _LEAST_POINTS:
         return []
     best: list[dict[int, tuple[float, list[tuple[Piece, float]]]]] = [{0: (0.0, [])}]
     for _ in range(pieces):
-        ended: dict[int, tuple[float, list[tuple[Piece, float]]]] = {}
+        best_by_end: dict[int, tuple[float, list[tuple[Piece, float]]]] = {}
         for start, (squares, before) in best[-1].items():
             for last in range(start + _LEAST_POINTS - 1, count):
-                found = fits[start, last]
-                total = squares + found[1]
-                if last + 1 not in ended or total < ended[last + 1][0]:
-                    ended[last + 1] = total, [*before, found]
-        best.append(ended)
+                piece = fits[start, last]
+                total = squares + piece[1]
+                if last + 1 not in best_by_end or total < best_by_end[last + 1][0]:
+                    best_by_end[last + 1] = total, [*before, piece]
+        best.append(best_by_end)
     return best[-1][count][1] if count in best[-1] else []
 
 
 def _criterion(cut: list[tuple[Piece, float]], count: int) -> float:
-    """Schwarz' criterion: two parameters a piece and one a cut."""
+    """Return Schwarz' criterion, with two parameters for each piece and one for each cut."""
     variance = max(sum(squares for _, squares in cut) / count, _FLOOR**2)
     return count * math.log(variance) + (3 * len(cut) - 1) * math.log(count)
 
 
 def _half(n: Floats, t: Floats, beta: float) -> Interval | None:
-    """Where the measured rate passes β/2, interpolated in the logarithms."""
+    """Return the size at which the measured rate passes β/2, interpolated in the logarithms; None if it does not."""
     if not math.isfinite(beta):
         return None
     excess = np.log(2 * n / t / beta)
@@ -145,33 +145,34 @@ def _crossing(n: Floats, excess: Floats, low: int, high: int) -> Interval:
 
 
 def crossovers(
-    sizes: Sequence[float], one: Sequence[Interval], other: Sequence[Interval]
+    sizes: Sequence[float], first: Sequence[Interval], second: Sequence[Interval]
 ) -> list[tuple[bool, Interval]]:
-    """Return the crossovers of two paths over the same sizes: whether `one` is faster above, and the size.
+    """Return the crossovers of two paths over the same sizes: whether `first` is faster above, and the size.
 
-    Only sizes count at which one is surely faster: the times' intervals do not touch and the medians are 2 % apart.
-    Between two such that differ in which is faster lies a crossover, interpolated in the logarithms of size and ratio.
+    Only sizes at which the times differ significantly count: their intervals do not touch and their medians are 2 %
+    apart. A crossover lies between two such sizes with different fastest paths; it is interpolated in the logarithms of
+    size and ratio.
     """
     n = np.asarray(sizes, dtype=float)
-    excess = np.asarray([math.log(b.centre / a.centre) for a, b in zip(one, other, strict=True)])
-    sure = [index for index, (a, b) in enumerate(zip(one, other, strict=True)) if is_apart(a, b)]
-    found = []
-    for low, high in itertools.pairwise(sure):
+    excess = np.asarray([math.log(b.centre / a.centre) for a, b in zip(first, second, strict=True)])
+    significant = [index for index, (a, b) in enumerate(zip(first, second, strict=True)) if is_apart(a, b)]
+    crossings = []
+    for low, high in itertools.pairwise(significant):
         if (excess[low] > 0) != (excess[high] > 0):
             turn = next(at for at in range(low, high) if (excess[at] > 0) != (excess[at + 1] > 0))
             centre = _crossing(n, excess, turn, turn + 1).centre
-            found.append((bool(excess[high] > 0), Interval(float(n[low]), centre, float(n[high]))))
-    return found
+            crossings.append((bool(excess[high] > 0), Interval(float(n[low]), centre, float(n[high]))))
+    return crossings
 
 
-def is_apart(one: Interval, other: Interval) -> bool:
-    """Return whether two times surely differ: their intervals do not touch and their medians are 2 % apart."""
-    is_disjoint = one.high < other.low or other.high < one.low
-    return is_disjoint and abs(math.log(other.centre / one.centre)) > math.log1p(_APART)
+def is_apart(first: Interval, second: Interval) -> bool:
+    """Return whether two times differ significantly: their intervals do not touch, their medians are 2 % apart."""
+    is_disjoint = first.high < second.low or second.high < first.low
+    return is_disjoint and abs(math.log(second.centre / first.centre)) > math.log1p(_APART)
 
 
-def meeting(one: Piece, other: Piece) -> float | None:
+def meeting(first: Piece, second: Piece) -> float | None:
     """Return the size at which two pieces take the same time; None if there is none."""
-    difference = 1 / one.beta - 1 / other.beta
-    size = (other.alpha_s - one.alpha_s) / difference if difference else math.nan
+    difference = 1 / first.beta - 1 / second.beta
+    size = (second.alpha_s - first.alpha_s) / difference if difference else math.nan
     return size if math.isfinite(size) and size > 0 else None
