@@ -24,14 +24,14 @@ BY_A_PROGRAM = "the same kernels run at a small size by a program in paper_hip/p
 LEFT_OUT = {
     "bandwidth": {"beside_gemm": TOO_LARGE, "beside_gemm_on": TOO_LARGE},
     "compilers": {"softmax": "the case build has the same kernel"},
-    "gemm": {"skinny": TOO_LARGE, "decoder": TOO_LARGE},
+    "gemm": {"skinny": TOO_LARGE, "decoder": TOO_LARGE, "read": "bandwidth has a read of the same kind"},
     "inference": {"step": BY_A_PROGRAM, "prefill": BY_A_PROGRAM, "prefill_attention": BY_A_PROGRAM},
     "p2p": {"control": "a message waits for a time slice of the host's scheduler"},
     "patterns": dict.fromkeys(
         (*("abort", "adaptive", "best_depth", "death", "gradients", "layer"), *("snapshot", "stages", "unequal")),
         TOO_LONG,
     ),
-    "soak": {"product": TOO_LONG},
+    "soak": {"product": TOO_LONG, "memory": TOO_LONG},
     "tensor": {"mma": BY_A_PROGRAM, "hgemv": "its weights take ten seconds to draw"},
 }
 # What gpubench may say of a case that it skips on AMD: each is a limit of CuPy on ROCm, of AMD's GPUs, or a library
