@@ -1,4 +1,4 @@
-"""The cells of a table of cases, and what opens beneath a case: what the page and the Markdown show of a case."""
+"""The texts of a case that the page and the Markdown share: its cells in a table, and the details beneath it."""
 
 from __future__ import annotations
 

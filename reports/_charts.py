@@ -46,13 +46,13 @@ class Chart:
     tables: tuple[Table, ...] = ()
     full: bool = False
     beside: bool = False
-    zoom: int | None = None  # which of the zoomable charts it becomes where there is a script
+    zoom: int | None = None  # the index of the chart's numbers, from which the script draws a zoomable chart
 
 
 def curve(summary: Summary, suite: str, view: View) -> list[Chart]:
-    """Draw a line for each value of `by` over a numeric axis, with 95 % intervals where they can be seen.
+    """Draw a line for each value of `by` over a numeric axis, with the 95 % intervals that are large enough to see.
 
-    There is no chart where fewer than three places of the axis were measured.
+    Curves with fewer than three measured places on the axis have no chart.
     """
     groups = by_unit(view_points(summary, suite, view, view.series))
     return [chart for points in groups for chart in _curve(points, view)]
@@ -149,11 +149,11 @@ _ABOVE = _Rows(34.0, 8.0, int((svg.WIDTH - 16) / svg.LETTER))
 _BESIDE = _Rows(19.0, 184.0, int(176 / svg.LETTER))
 _FEW = 14
 _MOST_BARS = 40  # of more, only the lowest and the highest are drawn
-_FARTHEST_PEAK = 2.5  # times the greatest value: a mark farther away would leave no room for the bars
+_FARTHEST_PEAK = 2.5  # times the highest value: a mark farther away would leave no room for the bars
 
 
 def bars(summary: Summary, suite: str, view: View) -> list[Chart]:
-    """Draw a bar for each case, coloured by `by`; dots on a logarithmic scale, where a length means nothing."""
+    """Draw a bar for each case, coloured by `by`; dots on a logarithmic scale, on which a length has no meaning."""
     groups = by_unit(view_points(summary, suite, view, view.series))
     return [bar_chart(points, view) for points in groups if len(points) >= FEWEST_POINTS]
 

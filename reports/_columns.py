@@ -44,7 +44,7 @@ class RunColumn:
 
 @dataclass(frozen=True, slots=True)
 class ColumnCell:
-    """A figure of one run: its median, what is said below it, and its change against the first run; or empty texts."""
+    """A figure of one run: its median, a note, and its change against the first run; empty if the run has no figure."""
 
     text: str = ""
     note: str = ""

@@ -1,4 +1,4 @@
-"""Several runs as columns in Markdown: their heads, their key figures, what differs, and the cases of each suite."""
+"""Several runs as columns in Markdown: their heads, key figures, differences and cases by suite."""
 
 from __future__ import annotations
 

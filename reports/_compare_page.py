@@ -15,7 +15,7 @@ _MOST_ROWS = 8_000  # of a page, which keeps it below 5 MB; the rest are counted
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One run against the first: `told` are the rows with a verdict other than "no change", `same` the others."""
+    """One run against the first: `same` are the rows without a change, `notable` the other rows."""
 
     letter: str
     name: str
@@ -25,7 +25,7 @@ class Block:
     counts: tuple[tuple[str, str], ...]
     suites: tuple[Suite, ...]
     charts: tuple[Chart, ...]
-    told: tuple[Row, ...]
+    notable: tuple[Row, ...]
     same: tuple[Row, ...]
     notes: tuple[str, ...]
 

@@ -21,7 +21,7 @@ class Group:
 
 
 def environment(run: Run) -> Iterator[Group]:
-    """Yield the devices, the host, the versions, what is unavailable, and the settings of a run."""
+    """Yield the devices, the host, the versions, the unavailable libraries and the settings of a run."""
     facts = run.manifest.facts
     for device in facts.devices:
         yield Group(device_words(device), tuple(_device(device)))

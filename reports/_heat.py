@@ -24,7 +24,7 @@ Numbers = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Heat:
-    """A matrix of values in SI units, NaN where nothing was measured, with the labels of its rows and columns."""
+    """A matrix of values in SI units, NaN if not measured, with the labels of its rows and columns."""
 
     rows: tuple[str, ...]
     columns: tuple[str, ...]

@@ -9,7 +9,7 @@ _CLIPPED = 400  # characters of a reason: a traceback is in the page
 
 
 def clipped(text: str) -> str:
-    """Return the text, shortened to what a cell can hold."""
+    """Return the text, shortened to at most 400 characters and an ellipsis."""
     return text if len(text) <= _CLIPPED else f"{text[:_CLIPPED]}…"
 
 

@@ -22,7 +22,7 @@ _MOST_CELLS, _MOST_COLUMNS = 400, 20  # of a matrix that has a number in each ce
 def matrix(summary: Summary, suite: str, view: View) -> list[Chart]:
     """Draw a heat map for each case, device set and value of `by`; the maps of one unit share one scale.
 
-    Maps of one or two cells say less than bars: the points of such maps are drawn as bars.
+    If all maps have only one or two cells, the points are drawn as bars, which show more.
     """
     if view.series.endswith("*"):
         return list(_of_profiles(summary, suite, view))

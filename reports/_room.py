@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from gpubench.api.report import Spread
 
-LINES = 2000  # cases that stand in a table: 0.4 kB each
+LINES = 2000  # cases in tables: 0.4 kB each
 DETAILED = 400  # cases that can be opened: 3 kB each, 0.3 kB packed
-INLINE = 40  # with no more cases, their details stand in the page and need no script
+INLINE = 40  # up to this number of cases, the page itself holds the details, which then need no script
 _Key = tuple[str, tuple[str, ...]]  # a case's id and its device set
 
 
@@ -31,7 +31,7 @@ class Room:
 
     @property
     def inline(self) -> bool:
-        """Whether the details of cases stand in the page itself, where they need no script."""
+        """Whether the page itself holds the details of cases, so that they need no script."""
         return len(self.detailed) <= INLINE
 
     @property

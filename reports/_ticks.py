@@ -50,7 +50,7 @@ def axis(
     """Return an axis that holds the values: `zero` begins a linear one at 0; the unit `B` has binary ticks.
 
     A logarithmic axis leaves a factor of `room` free at either end and shows positive values only;
-    where there is none it becomes linear.
+    without positive values the axis becomes linear.
     """
     positive = [value for value in values if value > 0]
     if log and positive:
@@ -74,7 +74,7 @@ def at_values(plain: Axis, values: Iterable[float]) -> Axis:
 
 
 def _widen(low: float, high: float, *, log: bool) -> tuple[float, float]:
-    """Return ends that differ, whatever the values."""
+    """Return the ends of an axis, moved apart if they are equal."""
     if high > low:
         return low, high
     if log:
@@ -125,7 +125,7 @@ def _log_ticks(low: float, high: float, unit: str, count: int) -> tuple[tuple[tu
 
 
 def _log_places(low: float, high: float, count: int) -> list[float]:
-    """Return decades, thinned to `count`; where there are few, with 2 and 5 or all digits between them."""
+    """Return the decades between two values, thinned to `count`; few decades have 2 and 5, or all digits, between."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     for digits in ((1,), (1, 2, 5), tuple(range(1, 10))):
         places = [digit * 10.0**power for power in range(first, last + 1) for digit in digits]

@@ -120,7 +120,7 @@ def common_words(points: Sequence[Point], view: View) -> str:
 
 
 def data_sheet_peak(point: Point) -> float | None:
-    """Return the peak of the data sheet that a point is compared with, in SI units; None where none applies to it."""
+    """Return the peak of the data sheet that a point is compared with, in SI units; None if there is none."""
     share = point.figure.share_of("spec")
     return point.value / share.fraction if share and share.fraction > 0 and point.value > 0 else None
 

@@ -43,7 +43,7 @@ def written(parts: Iterable[str]) -> Markup:
 
 
 def packed(value: object) -> str:
-    """Return a value as gzipped JSON in base64, which the script of a page unpacks."""
+    """Return a value as gzipped JSON in base64, which the script of a page unpacks; raises ValueError for NaN."""
     data = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     return base64.b64encode(gzip.compress(data, mtime=0)).decode()
 

@@ -103,7 +103,7 @@ def share_words(share: Share) -> str:
 
 
 def share_brief(figure: Figure) -> str:
-    """Return the main share of a figure as it stands in a table: `95.9 % dram`; empty where no peak is known."""
+    """Return the main share of a figure for a table: `95.9 % dram`; empty if no peak is known."""
     share = figure.main_share
     if share is None:
         return ""

@@ -119,7 +119,7 @@ def _document(summary: Summary, suites: Sequence[_Suite], kept: frozenset[str] |
 
 
 def _head(run_overview: Overview) -> Iterator[str]:
-    """Yield the devices, the conditions, the key figures, whether to trust them, what matters, and the suites."""
+    """Yield the devices, the conditions, the key figures, whether to trust them, further facts, and the suites."""
     yield f"# gpubench: {escape('; '.join(run_overview.devices) or 'no device')}\n"
     yield escape(" · ".join(run_overview.conditions))
     if run_overview.values:

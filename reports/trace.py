@@ -64,7 +64,7 @@ def _stream(number: float | None) -> int:
 def _cases(
     summary: Summary, timed: Sequence[Result], processes: Mapping[tuple[str, ...], int]
 ) -> Iterator[dict[str, Any]]:
-    suites = {suite: number for number, suite in enumerate(dict.fromkeys(r.case.suite for r in timed), 1)}
+    suites = {suite: number for number, suite in enumerate(dict.fromkeys(result.case.suite for result in timed), 1)}
     for place, number in processes.items():
         yield _name("process_name", _title(summary, place), pid=number)
     for place, suite in dict.fromkeys((result.devices, result.case.suite) for result in timed):

@@ -1,7 +1,7 @@
-"""Work per joule: a rate over the mean power of its own window, from the device's energy counter.
+"""Work per joule: a rate over the mean power of its window, from the device's energy counter.
 
-The counter advances only every few tens of milliseconds and is read twice per second. So a window must be long, and one
-series must fill it; otherwise the case has no energy figure, and the reason is given.
+The counter advances only every few tens of milliseconds and is read twice per second. A window must therefore be
+long, and one series must fill it; otherwise the case has a reason in place of an energy figure.
 """
 
 from __future__ import annotations

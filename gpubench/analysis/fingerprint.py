@@ -33,13 +33,13 @@ class Fingerprint:
 
     @property
     def id(self) -> str:
-        """Twelve hexadecimal digits that stand for it: equal for equal fingerprints, everywhere."""
+        """The first twelve hexadecimal digits of its hash: equal for equal fingerprints on any machine."""
         text = "\n".join(f"{name}={value}" for name, value in self.pairs)
         return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 
     @property
     def words(self) -> str:
-        """`NVIDIA H200, 132 compute units, driver nvidia 580, …`: the model first, then what else is known."""
+        """`NVIDIA H200, 132 compute units, driver nvidia 580, …`: the model, then every other known value."""
         (_, model), *further_pairs = self.pairs
         named = [(name, _text(name, value)) for name, value in further_pairs]
         parts = (f"{text} compute units" if name == "units" else f"{name} {text}" for name, text in named)

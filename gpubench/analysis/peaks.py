@@ -31,7 +31,7 @@ class Share:
     """A figure as a fraction of a peak.
 
     `basis` names the peak: `spec` is that of the data sheet, `clock` the peak at the mean clock measured during the
-    case, `best` the best figure of the device in this run. `peak` is in SI units, `source` says where it comes from.
+    case, `best` the best figure of the device in this run. `peak` is in SI units, `source` names its origin.
     """
 
     basis: Basis

@@ -88,15 +88,15 @@ def figures(result: Result, table: CounterTable, device: str) -> PhaseFigures:
 
 
 def while_running(track: Track) -> Track:
-    """Return a track of the program's memory without the reading of 0 bytes that a program that just ended gives."""
+    """Return a track of the program's memory without the readings of 0 bytes after the program ended."""
     is_running = track.values > 0
     return Track(track.counter, track.device, track.at[is_running], track.values[is_running])
 
 
 def _program_memory(table: CounterTable, device: str, spans: Sequence[Span]) -> MemoryUse | None:
-    """Return the program's memory over the spans; None where a span lies outside the readings.
+    """Return the program's memory over the spans; None if a span is outside the readings.
 
-    Between two readings the memory is taken to change in a straight line, so that a phase shorter than the counter's
+    Between two readings the memory is interpolated linearly, so that a phase shorter than the counter's
     period has a value too.
     """
     for track in map(while_running, table.of(device, Measure.PROGRAM_MEMORY)):

@@ -34,7 +34,7 @@ def bound_s(work: Work, read_rate: float, product_rate: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class StepLine:
-    """The time of a step of one batch size: `base_s` and `token_s` for each token of context of all its sequences.
+    """The time of a step of one batch size: `base_s` plus `token_s` for each token of context of its sequences.
 
     `residual` is the largest relative distance of a measured time from this line.
     """

@@ -25,7 +25,7 @@ _NOTE = (
     "Each pass is a replicate in a process of its own. Compared: samples whose every bit was right. First, lowest and "
     "last are the medians of passes, and the drift is that of the last from the first"
 )
-_ERRORS = "errors"  # the unit of counters of errors, whatever they count
+_ERRORS = "errors"  # the unit of all counters of errors
 _GAUGES = {  # the gauges of a device that the ledger shows, with the unit of a reading
     Measure.TEMPERATURE: "°C",
     Measure.MEMORY_TEMPERATURE: "°C",
@@ -83,8 +83,8 @@ class SoakedDevice:
 class SoakLedger:
     """The outcome of a soak.
 
-    `wrong` names every wrong result, `unproven` each case of which no pass was compared with the reason, and `sick`
-    the reports on unhealthy devices.
+    `wrong` names every wrong result, `unproven` each case without a compared pass and the reason for that, and
+    `sick` the reports on unhealthy devices.
     """
 
     passes: int

@@ -76,7 +76,7 @@ class ForwardedCalls:
     most: float
 
     def slowdowns(self, round_trip_s: float) -> tuple[float, float]:
-        """Return the slowdown if the fewest calls, and if the most calls wait for a round trip of so many seconds."""
+        """Return the slowdown if the fewest calls, and if the most calls each wait for a round trip."""
         return (
             forwarding_slowdown(self.fewest, round_trip_s, self.span_s),
             forwarding_slowdown(self.most, round_trip_s, self.span_s),

@@ -141,7 +141,7 @@ class Change(Shift):
 
     @property
     def words(self) -> str:
-        """`3.1 % less (worse); cublas 13.1 → 13.2`: the effect, and what else changed at that run."""
+        """`3.1 % less (worse); cublas 13.1 → 13.2`: the effect, and the versions that changed too."""
         return "; ".join([self.effect_words, *([", ".join(self.differences)] if self.differences else [])])
 
 

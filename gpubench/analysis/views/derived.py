@@ -93,7 +93,7 @@ class Path:
 class Crossover:
     """The size at which the path `above` becomes faster than the path `below`, with the labels of both.
 
-    `size` is measured: low and high are the sizes between which it lies. `fitted` is where the two models meet.
+    `size` is measured: low and high are the sizes on either side of it. `fitted` is the size at which the models meet.
     """
 
     below: str

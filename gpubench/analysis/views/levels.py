@@ -34,7 +34,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A level: the points `first` to `last` of the curve, its height, and where it ends.
+    """A level: the points `first` to `last` of the curve, its height, and its end.
 
     `height` is the median of its points with its interval; the highest point is at most 1.5 times the lowest. `end` is
     the largest working set that is still on the level, or None for a level to the end of the curve. Its low and high

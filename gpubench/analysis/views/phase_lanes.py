@@ -51,7 +51,7 @@ class PhaseLanes:
 
 
 def phase_lanes(summary: Summary, columns: int) -> PhaseLanes | None:
-    """Return the lanes with a time axis of so many columns; None for a run without a profiled program."""
+    """Return the lanes with a time axis of `columns` columns; None for a run without a profiled program."""
     all_phases = phases.phases(summary.run)
     program = next((result for result in all_phases if result.case.name == phases.PROGRAM), None)
     if program is None or columns < 1:

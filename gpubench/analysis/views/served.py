@@ -126,7 +126,7 @@ class _Measured:
 
 
 def _whole(result: Result, axis: str) -> int | None:
-    """Return the number of sequences or tokens on an axis of a case; None where there is none."""
+    """Return the number of sequences or tokens on an axis of a case; None for a missing or impossible value."""
     value = dict(result.case.params).get(axis)
     return value if isinstance(value, int) and 1 <= value <= _MOST_TOKENS else None
 

@@ -106,7 +106,7 @@ _Fits = dict[tuple[int, int], tuple[Piece, float]]
 
 
 def _cut(fits: _Fits, count: int, pieces: int) -> list[tuple[Piece, float]]:
-    """Return the best model of so many pieces, each with its squared residuals; empty for too few points."""
+    """Return the best model of `pieces` pieces, each with its squared residuals; empty for too few points."""
     if count < pieces * _LEAST_POINTS:
         return []
     best: list[dict[int, tuple[float, list[tuple[Piece, float]]]]] = [{0: (0.0, [])}]
