@@ -118,6 +118,7 @@ class Bench:
                 compiled.result()
 
     def _beside(self, file: str) -> Traversable:
+        """Return the file next to the suite, or else in the package above it."""
         above = self.package.rpartition(".")[0]
         own, *others = (resources.files(package) / file for package in (self.package, above) if package)
         return next((place for place in (own, *others) if place.is_file()), own)

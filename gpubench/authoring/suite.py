@@ -102,6 +102,7 @@ class Topic:
         return declare
 
     def _declare(self, definition: Definition) -> None:
+        """Add a case. Raises TypeError if its name is taken."""
         if definition.name in self.definitions:
             raise TypeError(f"two cases are called {definition.name}")
         self.definitions[definition.name] = definition

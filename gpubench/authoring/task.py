@@ -168,12 +168,12 @@ class Task:
         """Convert notes to texts. Raises SuiteError, which names the wrong field."""
         for name in ("check", "poison", "close", "release"):
             checks.function(f"Task.{name}", getattr(self, name))
-        for name, stage in _few("Task.stages", self.stages).items():
+        for name, stage in _entries("Task.stages", self.stages).items():
             if name != "":
                 checks.name("Task.stages", name)
             if not isinstance(stage, Stage):
                 raise checks.wrong(f"Task.stages[{name!r}]", stage, "a Stage")
-        notes = _few("Task.notes", self.notes).items()
+        notes = _entries("Task.notes", self.notes).items()
         texts = {checks.name("Task.notes", name): checks.text(f"Task.notes[{name!r}]", value) for name, value in notes}
         object.__setattr__(self, "notes", texts)
         object.__setattr__(self, "labels", checks.names("Task.labels", self.labels))
@@ -199,7 +199,7 @@ class Task:
         return cls({}, close=close)
 
 
-def _few(field: str, value: object) -> Mapping[str, object]:
+def _entries(field: str, value: object) -> Mapping[str, object]:
     """Return a mapping. Raises SuiteError if the value is none or has too many entries."""
     entries = checks.mapping(field, value)
     if len(entries) > _MOST_NAMES:
@@ -221,7 +221,7 @@ def observed(source: str, returned: object) -> dict[str, Observed | Profile]:
     if returned is None:
         return {}
     values: dict[str, Observed | Profile] = {}
-    for name, value in _few(f"what {source} returns", returned).items():
+    for name, value in _entries(f"what {source} returns", returned).items():
         checks.name(f"what {source} returns", name)
         values[name] = value if isinstance(value, Observed | Profile) else Observed(typing.cast(float, value))
     return values

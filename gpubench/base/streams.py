@@ -116,6 +116,7 @@ class _Output(io.FileIO):
     """Standard output: a failed write ends the command, and buffered text is dropped."""
 
     def write(self, data: Any, /) -> int:
+        """Write the data. Raises ReaderLeft if the pipe is closed, and UsageError if writing fails otherwise."""
         try:
             return super().write(data) or 0
         except OSError as error:
@@ -130,6 +131,7 @@ class _ErrorOutput(io.FileIO):
     """Standard error: a failed write is ignored, because there is nobody left to inform, and the command continues."""
 
     def write(self, data: Any, /) -> int:
+        """Write the data, or drop it if that fails."""
         try:
             return super().write(data) or 0
         except OSError:
@@ -151,6 +153,7 @@ def _escaped(error: UnicodeError) -> tuple[str, int]:
 
 
 def _escape(text: str) -> str:
+    """Return the JSON escape of a character."""
     units = text.encode("utf-16-be", "surrogatepass")
     codes = [int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2)]
     return "".join(chr(code) if code < 0x80 else f"\\u{code:04x}" for code in codes)

@@ -63,6 +63,7 @@ class _Walk:
         self.same: set[tuple[str, ...]] = set()
 
     def changed(self, value: Any, shape: _Shape = _ANY) -> Any:
+        """Return the value with its texts changed, or the same object if none changed."""
         if isinstance(value, str):
             return value if isinstance(value, Enum) else self._text(value, shape)
         if isinstance(value, tuple):
@@ -79,6 +80,7 @@ class _Walk:
         return new
 
     def _text(self, value: str, shape: _Shape) -> str:
+        """Return a text changed by the function for its type, or the same object."""
         if self.change_word and shape.is_literal:
             return value
         changed = self.change_word(value) if self.change_word and shape.is_word else self.change(value)
@@ -87,6 +89,7 @@ class _Walk:
         )  # keep the original object, because equal texts may be several objects
 
     def _tuple(self, value: tuple[Any, ...], shapes: tuple[_Shape, ...]) -> tuple[Any, ...]:
+        """Return a tuple with its texts changed, or the same object."""
         if not value or value[0] is None or isinstance(value[0], float | int):  # a column of samples has no text
             return value
         if len(shapes) == len(value):
@@ -97,6 +100,7 @@ class _Walk:
         return changed if any(map(operator.is_not, changed, value)) else value
 
     def _fields(self, value: Any, fields: tuple[tuple[str, _Shape], ...]) -> Any:
+        """Return a dataclass with its texts changed, or the same object."""
         changed = {}
         for name, shape in fields:
             old = getattr(value, name)

@@ -62,18 +62,21 @@ class _Export:
         return text_of.measured(text_of.part(self._fields, name, dict), statistic)
 
     def _seconds(self, name: str, statistic: str) -> float:
+        """Return a statistic of a metric in seconds. Raises BadOutput if its unit is unknown."""
         unit = text_of.part(text_of.part(self._fields, name, dict), "unit", str)
         if unit not in _SECONDS:
             raise BadOutput(f"{name} is in {unit[:40]!r}, which is no unit of time that is known")
         return text_of.si(self._metric(name, statistic), _SECONDS[unit])
 
     def _latencies(self) -> Iterator[Series]:
+        """Yield the latencies of requests, one series per metric."""
         for name in _LATENCIES:
             for statistic in _STATISTICS if isinstance(self._fields.get(name), dict) else ():
                 if self._fields[name].get(statistic) is not None:
                     yield text_of.seconds(f"{statistic}_{name}", self._seconds(name, statistic))
 
     def _load(self, is_open: bool) -> _served.Load:
+        """Return the load of the run. Raises BadOutput if a metric is missing."""
         requests, rate = self._metric("request_count"), self._metric("request_throughput")
         duration = requests / rate
         inputs, outputs = (self._metric(f"{side}_sequence_length") for side in ("input", "output"))
@@ -90,7 +93,7 @@ class _Export:
         rates = [self._metric(name) for name in ("request_count", "request_throughput", "output_token_throughput")]
         if not all(rates):
             return _served.failed(_SUITE, self.device, self._served)
-        concurrency, rate = _asked(self._config)
+        concurrency, rate = _requested_load(self._config)
         load = self._load(math.isfinite(rate))
         name, params = _served.axes(load, self._served, rate, concurrency)
         output, note = load.output_rate(self._served)
@@ -99,7 +102,7 @@ class _Export:
         return Result(Case(_SUITE, name, params), (self.device.id,), "ok", series=series, notes=(note,))
 
 
-def _inner(value: object, *keys: str) -> object:
+def _nested(value: object, *keys: str) -> object:
     """Return the value under nested keys, or None if one of them is missing."""
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
@@ -108,33 +111,33 @@ def _inner(value: object, *keys: str) -> object:
 
 def _gpus(export: dict[str, Any]) -> Iterator[str]:
     """Return the names of the GPUs in the telemetry."""
-    endpoints = _inner(export, "telemetry_data", "endpoints")
+    endpoints = _nested(export, "telemetry_data", "endpoints")
     for endpoint in endpoints.values() if isinstance(endpoints, dict) else ():
-        gpus = _inner(endpoint, "gpus")
+        gpus = _nested(endpoint, "gpus")
         for gpu in gpus.values() if isinstance(gpus, dict) else ():
             yield text_of.part(gpu, "gpu_name", str)
 
 
 def _model(config: dict[str, Any]) -> str:
     """Return the name of the first model; empty if there is none."""
-    listed = (_inner(config, "models", "items"), _inner(config, "endpoint", "model_names"), config.get("model_names"))
+    listed = (_nested(config, "models", "items"), _nested(config, "endpoint", "model_names"), config.get("model_names"))
     first = next((names[0] for names in listed if isinstance(names, list) and names), config.get("model"))
-    name = _inner(first, "name") if isinstance(first, dict) else first
+    name = _nested(first, "name") if isinstance(first, dict) else first
     return name if isinstance(name, str) else ""
 
 
-def _asked(config: dict[str, Any]) -> tuple[object, float]:
+def _requested_load(config: dict[str, Any]) -> tuple[object, float]:
     """Return the requested number in flight and the requests per second; None and infinite if they are not stated."""
     phases = config.get("phases")
     measured = [phase for phase in phases if _is_measured(phase)] if isinstance(phases, list) else []
-    forms = (measured[0] if measured else None, config.get("loadgen"), _inner(config, "perf_analyzer", "stimulus"))
+    forms = (measured[0] if measured else None, config.get("loadgen"), _nested(config, "perf_analyzer", "stimulus"))
     asked = next((form for form in forms if isinstance(form, dict)), {})
     rate = next((asked[key] for key in ("rate", "request_rate") if asked.get(key) is not None), math.inf)
     return asked.get("concurrency"), _served.request_rate({"request_rate": rate})
 
 
 def _is_measured(phase: object) -> bool:
-    return "profiling" in (_inner(phase, "name"), _inner(phase, "kind"))
+    return "profiling" in (_nested(phase, "name"), _nested(phase, "kind"))
 
 
 importer: Importer = Aiperf()

@@ -75,6 +75,7 @@ def _id(implementation: str) -> str:
 
 
 def _unit(head: re.Match[str], where: str) -> float:
+    """Return the B/s of a printed unit of rate. Raises BadOutput if the unit is unknown."""
     word = head[head.lastindex or 1]
     unit = next((factor for name, factor in _UNITS.items() if name.lower() == word.lower()), None)
     if unit is None:
@@ -88,6 +89,7 @@ def _is_row(line: str, head: re.Match[str]) -> bool:
 
 
 def _result(where: str, line: str, head: re.Match[str], facts: dict[str, str], devices: Sequence[Device]) -> Result:
+    """Return a row of the table as a result. Raises BadOutput if the row is damaged."""
     cells = line.split() if head.lastindex == 1 else line.split(head[1])
     if len(cells) != (5 if head.lastindex == 1 else 8):
         raise BadOutput(f"{where}: the row of {cells[0]} is not whole")
@@ -113,6 +115,7 @@ def _stated(facts: dict[str, str]) -> Params:
 
 
 def _columns(where: str, cells: Sequence[str]) -> Params:
+    """Return the sizes in the columns of a csv row. Raises BadOutput if a number is damaged."""
     if cells[3] not in _SIZES:
         raise BadOutput(f"{where}: elements of {cells[3]} bytes: newer than the versions that are known")
     return (("elements", text_of.whole(cells[2], where)), ("precision", _SIZES[cells[3]]))

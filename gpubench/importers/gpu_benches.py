@@ -65,7 +65,7 @@ class GpuBenches:
             elif match := _STREAM.match(line):
                 rows: Iterator[_Row] = _stream(where, match, kernels)
                 results += [_result(row, devices) for row in rows]
-            elif row := _known(line, tabled):
+            elif row := _table_row(line, tabled):
                 results.append(_result(row, devices))
             elif _CACHE_HEAD.match(line) or _UNIFIED_HEAD.match(line) or _CLOCK.match(line):
                 tabled = True
@@ -77,6 +77,7 @@ class GpuBenches:
 
 
 def _result(row: _Row, devices: dict[str, Device]) -> Result:
+    """Return a row as a result, and add its device to `devices`."""
     name = text_of.UNSTATED.id if row.device is None else f"device:{row.device}"
     devices.setdefault(name, text_of.device(name))
     return Result(Case(_SUITE, row.program, row.params), (name,), "ok", series=row.series, notes=row.notes)
@@ -101,7 +102,7 @@ def _stream(where: str, match: re.Match[str], kernels: list[str]) -> Iterator[_R
         )
 
 
-def _known(line: str, tabled: bool) -> _Row | None:
+def _table_row(line: str, tabled: bool) -> _Row | None:
     """Return the line as a result, or None; patterns that other tools' lines match too count only below their head."""
     for pattern, read, needs_head in _ROWS:
         if (tabled or not needs_head) and (match := pattern.match(line)):
@@ -110,6 +111,7 @@ def _known(line: str, tabled: bool) -> _Row | None:
 
 
 def _latency(match: re.Match[str]) -> _Row:
+    """Return a row of gpu-latency."""
     iterations, clock, size, _, mean, median, low, high = (
         text_of.number(cell, "gpu-latency") for cell in match.groups()
     )
@@ -121,6 +123,7 @@ def _latency(match: re.Match[str]) -> _Row:
 
 
 def _cache(match: re.Match[str]) -> _Row:
+    """Return a row of gpu-cache or gpu-l2-cache."""
     size, total, _, spread, rate = (
         None if cell is None else text_of.number(cell, "gpu-cache") for cell in match.groups()
     )
@@ -132,6 +135,7 @@ def _cache(match: re.Match[str]) -> _Row:
 
 
 def _roofline(match: re.Match[str]) -> _Row:
+    """Return a row of gpu-roofline."""
     device, blocks, iterations, intensity, rate, flops, clock, power, heat = match.groups()
     series = (
         Series(
@@ -150,6 +154,7 @@ def _roofline(match: re.Match[str]) -> _Row:
 
 
 def _memcpy(match: re.Match[str]) -> _Row:
+    """Return a row of cuda-memcpy."""
     device, size, time, rate, spread = match.groups()
     series = (
         text_of.rate("bandwidth", text_of.si(text_of.number(rate, "cuda-memcpy"), text_of.GIGA)),
@@ -160,6 +165,7 @@ def _memcpy(match: re.Match[str]) -> _Row:
 
 
 def _unified(match: re.Match[str]) -> _Row:
+    """Return a row of um-stream."""
     size, time, spread, rate = (text_of.number(cell, "um-stream") for cell in match.groups())
     series = (
         text_of.rate("bandwidth", text_of.si(rate, text_of.GIGA)),
@@ -178,6 +184,7 @@ _ROWS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], _Row], bool], ...]
 
 
 def _info(results: list[Result]) -> SuiteInfo:
+    """Return the suite with a view for each program."""
     names = tuple(dict.fromkeys(result.case.name for result in results))
     sized = tuple(name for name in names if name in ("gpu-cache", "cuda-memcpy", "um-stream"))
     views = tuple(View("curve", name, (name,), x="size_bytes", series="bandwidth", log_x=True) for name in sized)

@@ -75,6 +75,7 @@ class _Test:
         self.build = f"{fields.get('build_number', '')} ({fields['build_commit']})" if "build_commit" in fields else ""
 
     def _tokens(self, key: str) -> int:
+        """Return a number of tokens. Raises BadOutput if it is missing or too large."""
         count = text_of.part(self._fields, key, int)
         if not 0 <= count < _MOST_TOKENS:
             raise BadOutput(f"{key} is {count}")
@@ -97,6 +98,7 @@ class _Test:
         return Result(case, (self.device.id,), "ok", series=(series,), notes=(note, *notes))
 
     def _params(self) -> Params:
+        """Return the axes of the test: its numbers of tokens, and its settings."""
         tokens = {"n_prompt": self._prompt, "n_gen": self._generated, "n_depth": self._depth}
         settings = {key: self._fields[key] for key in _AXES if isinstance(self._fields.get(key), int | str)}
         values = {**{key: count for key, count in tokens.items() if count}, **settings}

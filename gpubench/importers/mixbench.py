@@ -20,7 +20,7 @@ _VERSION = re.compile(r"(mixbench[\w/-]*) \((v[^)]+)\)")
 _FIRST = "Compute iters"
 _COLUMNS = {"ex.time": "time", "GFLOPS": "operations", "GIOPS": "operations", "GB/sec": "bandwidth"}
 _INTENSITIES = ("Flops/byte", "Iops/byte")
-_KEPT = {"CUDA driver version": "cuda.driver", "Driver version": "driver"}
+_VERSION_NAMES = {"CUDA driver version": "cuda.driver", "Driver version": "driver"}
 
 
 @dataclass(slots=True)
@@ -48,18 +48,19 @@ class Mixbench:
         """Return the cases by type of number and iterations. Raises BadOutput if the output is damaged."""
         reading = _Reading()
         for number, line in text_of.numbered(text):
-            _take(reading, f"line {number}", line)
+            _read_line(reading, f"line {number}", line)
         if not reading.results:
             raise BadOutput("the table has no rows")
         device = _device(reading.facts)
-        results = tuple(_on(device, result) for result in reading.results)
+        results = tuple(_on_device(device, result) for result in reading.results)
         names = tuple(dict.fromkeys(result.case.name for result in results))
         view = View("curve", "Operations", names, x="iterations", series="operations", log_x=True, log_y=True)
         info = SuiteInfo(_SUITE, "imported: operations and bytes over intensity as mixbench measured them", (view,))
         return Imported(info, (device,), results, tuple(reading.versions.items()))
 
 
-def _take(reading: _Reading, where: str, line: str) -> None:
+def _read_line(reading: _Reading, where: str, line: str) -> None:
+    """Add one line to the reading. Raises BadOutput if a row is damaged."""
     if line.startswith("Experiment ID,"):
         reading.kinds = [cell.strip() for cell in line.split(",")[1:] if cell.strip()]
     elif line.startswith(_FIRST):
@@ -72,11 +73,12 @@ def _take(reading: _Reading, where: str, line: str) -> None:
     elif ":" in line and not reading.columns:
         name, _, value = line.partition(":")
         reading.facts.setdefault(name.strip(), value.strip())
-        if name.strip() in _KEPT:
-            reading.versions[_KEPT[name.strip()]] = value.strip()
+        if name.strip() in _VERSION_NAMES:
+            reading.versions[_VERSION_NAMES[name.strip()]] = value.strip()
 
 
 def _check(reading: _Reading, where: str) -> None:
+    """Raise BadOutput if the head of the table is damaged or unknown."""
     starts = _starts(reading.columns)
     allowed = {*_COLUMNS, *_INTENSITIES, _FIRST}
     if len(starts) != len(reading.kinds) or not set(reading.columns) <= allowed:
@@ -89,6 +91,7 @@ def _starts(columns: Sequence[str]) -> list[int]:
 
 
 def _row(reading: _Reading, where: str, cells: Sequence[str]) -> Iterator[Result]:
+    """Yield the results of a row, one for each type of number. Raises BadOutput if the row is damaged."""
     if len(cells) != len(reading.columns):
         raise BadOutput(f"{where}: {len(cells)} columns where the head has {len(reading.columns)}")
     iterations = text_of.whole(cells[0], where)
@@ -99,6 +102,7 @@ def _row(reading: _Reading, where: str, cells: Sequence[str]) -> Iterator[Result
 
 
 def _result(kind: str, iterations: int, cells: dict[str, str], where: str) -> Result:
+    """Return the result of one type of number in a row."""
     series = {_COLUMNS[name]: _series(name, cell, where) for name, cell in cells.items() if name in _COLUMNS}
     if set(series) != {"time", "operations", "bandwidth"}:
         raise BadOutput(f"{where}: there is no time, rate of operations and bandwidth of {kind}")
@@ -111,6 +115,7 @@ def _result(kind: str, iterations: int, cells: dict[str, str], where: str) -> Re
 
 
 def _series(column: str, cell: str, where: str) -> Series:
+    """Return the series of one column in SI units."""
     value = text_of.number(cell, where)
     if column == "ex.time":
         return text_of.seconds("time", text_of.si(value, text_of.MILLI))
@@ -121,7 +126,7 @@ def _series(column: str, cell: str, where: str) -> Series:
     )
 
 
-def _on(device: Device, result: Result) -> Result:
+def _on_device(device: Device, result: Result) -> Result:
     return Result(result.case, (device.id,), "ok", series=result.series, notes=result.notes)
 
 

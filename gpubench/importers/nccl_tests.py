@@ -72,7 +72,7 @@ class NcclTests:
             elif _ROW.match(line) and table.columns:
                 results += _results(f"line {number}", line, table)
             else:
-                _other(line, table, versions)
+                _read_names(line, table, versions)
         if not results:
             raise BadOutput("the table has no rows")
         named_devices = tuple(_named(name, device) for name, device in devices.items()) or (text_of.UNSTATED,)
@@ -80,6 +80,7 @@ class NcclTests:
 
 
 def _columns(where: str, line: str) -> tuple[str, ...]:
+    """Return the names of the columns. Raises BadOutput if the head is damaged."""
     columns = tuple(line.lstrip("# ").split())
     if not {"size", "count", "type"} <= set(columns):
         raise BadOutput(f"{where}: the head is not whole")
@@ -87,6 +88,7 @@ def _columns(where: str, line: str) -> tuple[str, ...]:
 
 
 def _device(rank: re.Match[str]) -> Device:
+    """Return the device in the line of a rank."""
     name = rank[5].strip()
     backend = "rocm" if name.startswith("AMD") else "cuda"
     pci = rank[4] if rank[4].count(":") == 2 else ""
@@ -99,7 +101,8 @@ def _named(name: str, device: Device) -> Device:
     return text_of.device(name, device.name, **facts)
 
 
-def _other(line: str, table: _Table, versions: dict[str, str]) -> None:
+def _read_names(line: str, table: _Table, versions: dict[str, str]) -> None:
+    """Read the name of the collective and the versions from a line, and check the line of units."""
     if match := _NAME.search(line):
         table.name = match[1]
     if match := _LIBRARY.search(line):
@@ -118,6 +121,7 @@ def _check_units(line: str) -> None:
 
 
 def _results(where: str, line: str, table: _Table) -> Iterator[Result]:
+    """Yield the two results of a row, out of place and in place. Raises BadOutput if the row is damaged."""
     cells = _TIMESTAMP.sub("", line).split()
     key = [column for column in table.columns if column not in _MEASURED and column != "timestamp"]
     measured = [column for column in table.columns if column in _MEASURED]
@@ -135,6 +139,7 @@ def _results(where: str, line: str, table: _Table) -> Iterator[Result]:
 
 
 def _result(where: str, shared_cells: dict[str, str], place: str, cells: dict[str, str], table: _Table) -> Result:
+    """Return the result of one place, out of place or in place; `shared_cells` hold for both."""
     ids = table.ids() or (text_of.UNSTATED.id,)
     size = text_of.whole(shared_cells["size"], where)
     params: list[tuple[str, str | int | float]] = [("size_bytes", size), ("type", shared_cells["type"])]
@@ -151,6 +156,7 @@ def _result(where: str, shared_cells: dict[str, str], place: str, cells: dict[st
 
 
 def _series(where: str, size_bytes: int, cells: dict[str, str]) -> tuple[Series, ...]:
+    """Return the bandwidths and times of a row; for small messages the time is the headline."""
     time = "time" if "time" in cells else "cputime"
     if not {time, "algbw", "busbw"} <= cells.keys():
         raise BadOutput(f"{where}: there is no time, algbw and busbw")
@@ -167,6 +173,7 @@ def _series(where: str, size_bytes: int, cells: dict[str, str]) -> tuple[Series,
 
 
 def _info(results: list[Result]) -> SuiteInfo:
+    """Return the suite with curves of the bus bandwidth and the time over size."""
     names = tuple(dict.fromkeys(result.case.name for result in results))
     views = (
         View("curve", "Bus bandwidth", names, x="size_bytes", by=("place",), series="busbw", log_x=True),

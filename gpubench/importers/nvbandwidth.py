@@ -84,6 +84,7 @@ class Nvbandwidth:
 def _imported(
     devices: Sequence[Device], matrices: Sequence[_Matrix], others: Sequence[Result], versions: dict[str, str]
 ) -> Imported:
+    """Return the matrices as a suite with a view for each. Raises BadOutput if there is no result."""
     devices_by_id = {device.id: device for device in devices}
     results = [result for matrix in matrices for result in _results(matrix, list(devices_by_id))]
     for result in results:
@@ -99,6 +100,7 @@ def _imported(
 
 
 def _results(matrix: _Matrix, devices: Sequence[str]) -> Iterator[Result]:
+    """Yield the cells of a matrix as results."""
     between = "GPU(row)" in matrix.description
     for row, column, value in matrix.values():
         places = (row, column) if between and row != column else (column,)
@@ -112,6 +114,7 @@ def _results(matrix: _Matrix, devices: Sequence[str]) -> Iterator[Result]:
 
 
 def _from_text(text: str) -> Imported:
+    """Return the content of the text form."""
     reader = _Reader()
     for number, line in text_of.numbered(text):
         reader.take(f"line {number}", line)
@@ -143,15 +146,17 @@ class _Reader:
         elif line.startswith("SUM "):
             self._sum(where, line)
         elif line:
-            self._other(line)
+            self._read_names(line)
 
     def _begin(self, where: str, line: str) -> None:
+        """Start the matrix that this line describes."""
         part = _PART.search(line)
         name = f"{self._test}_{part[1].lower()}" if part else self._test
         self.matrices.append(_Matrix(name, line, (), where))
         self._columns, self._seen = 0, True
 
     def _row(self, where: str, line: str) -> None:
+        """Read the head or a row of the current matrix. Raises BadOutput if the row is damaged."""
         cells = line.split()
         if self._columns == 0:
             self._columns = len(cells)
@@ -162,6 +167,7 @@ class _Reader:
         self.matrices[-1] = _Matrix(matrix.name, matrix.description, (*matrix.cells, tuple(cells[1:])), where)
 
     def _sum(self, where: str, line: str) -> None:
+        """Read the sum of the current matrix. Raises BadOutput if there is no matrix."""
         cells = line.split()
         if len(cells) != 3 or not self.matrices or not self.matrices[-1].cells:
             raise BadOutput(f"{where}: a SUM of nothing")
@@ -169,7 +175,8 @@ class _Reader:
         self.matrices[-1] = _Matrix(cells[1], matrix.description, matrix.cells, where, cells[2])
         self._columns = -1
 
-    def _other(self, line: str) -> None:
+    def _read_names(self, line: str) -> None:
+        """Read a device, a process or a version from a line, or keep the message of a test without a matrix."""
         if match := _DEVICE.match(line):
             pci = match[3] or ""
             self.devices.append(text_of.device(f"cuda:{match[1]}", match[2], pci=pci))
@@ -199,11 +206,12 @@ class _Reader:
 
 
 def _from_json(text: str) -> Imported:
+    """Return the content of the JSON form. Raises BadOutput if it is damaged."""
     body = text_of.part(text_of.document(text), "nvbandwidth", dict)
     versions = {_VERSIONS[name]: str(body[name]) for name in ("CUDA Runtime Version", "Driver Version") if name in body}
     if "version" in body:
         versions = {"nvbandwidth": str(body["version"]), **versions}
-    devices = [device for item in body.get("GPU Device list", ()) for device in _listed(item)]
+    devices = [device for item in body.get("GPU Device list", ()) for device in _listed_device(item)]
     matrices: list[_Matrix] = []
     others: list[Result] = []
     for test in text_of.part(body, "testcases", list):
@@ -211,17 +219,19 @@ def _from_json(text: str) -> Imported:
         if "bandwidth_matrix" in test:
             matrices.append(_json_matrix(name, test))
         else:
-            others.append(_without(name, test, tuple(device.id for device in devices)))
+            others.append(_missing_matrix(name, test, tuple(device.id for device in devices)))
     return _imported(devices, matrices, others, versions)
 
 
-def _listed(item: object) -> Iterator[Device]:
+def _listed_device(item: object) -> Iterator[Device]:
+    """Yield the device of an item in the JSON's list of devices, if it is one."""
     match = re.match(r"(\d+): (.+?)(?: \(([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2})\))?:?$", str(item))
     if match:
         yield text_of.device(f"cuda:{match[1]}", match[2], pci=match[3] or "")
 
 
 def _json_matrix(name: str, test: dict[str, object]) -> _Matrix:
+    """Return the matrix of a test in the JSON. Raises BadOutput if it is damaged."""
     description = text_of.part(test, "bandwidth_description", str).strip()
     rows = text_of.part(test, "bandwidth_matrix", list)
     if not rows or not all(isinstance(row, list) and row and len(row) == len(rows[0]) for row in rows):
@@ -233,7 +243,8 @@ def _json_matrix(name: str, test: dict[str, object]) -> _Matrix:
     return _Matrix(name, description, cells, name, total)
 
 
-def _without(name: str, test: object, ids: tuple[str, ...]) -> Result:
+def _missing_matrix(name: str, test: object, ids: tuple[str, ...]) -> Result:
+    """Return the result of a test in the JSON that has no matrix."""
     status = text_of.part(test, "status", str)
     case = Case(_SUITE, name)
     if status in ("Waived", "Not Found"):

@@ -50,6 +50,7 @@ class Nvbench:
 
 
 def _imported(devices: Sequence[Device], results: Sequence[Result], versions: Sequence[tuple[str, str]]) -> Imported:
+    """Return the results as a suite. Raises BadOutput if there are none."""
     if not results:
         raise BadOutput("no benchmark has a state")
     info = SuiteInfo(_SUITE, "imported: benchmarks as nvbench measured them")
@@ -78,6 +79,7 @@ def _skipped(case: Case, ids: tuple[str, ...], reason: str) -> Result:
 
 
 def _from_json(text: str) -> Imported:
+    """Return the content of the JSON form. Raises BadOutput if it is damaged or newer than known."""
     body = text_of.document(text)
     version = text_of.part(text_of.part(body, "meta", dict), "version", dict)
     if text_of.part(text_of.part(version, "json", dict), "major", int) > _NEWEST_JSON:
@@ -93,6 +95,8 @@ def _from_json(text: str) -> Imported:
 
 
 def _device(item: dict[str, Any]) -> Device:
+    """Return a device of the JSON with the facts that it states."""
+
     def number(key: str) -> int:
         return item[key] if isinstance(item.get(key), int) else 0
 
@@ -110,6 +114,7 @@ def _device(item: dict[str, Any]) -> Device:
 
 
 def _state(bench: str, state: dict[str, Any], devices: dict[int, Device]) -> Result:
+    """Return a state of a benchmark in the JSON as a result."""
     device = devices.get(state["device"]) if isinstance(state.get("device"), int) else None
     ids = (device.id if device else text_of.UNSTATED.id,)
     axes = state.get("axis_values") or []
@@ -126,6 +131,7 @@ def _state(bench: str, state: dict[str, Any], devices: dict[int, Device]) -> Res
 
 
 def _summaries(bench: str, summaries: object) -> Iterator[tuple[str, Series]]:
+    """Yield the summaries of a state as series, each with its tag. Raises BadOutput if one is damaged."""
     if not isinstance(summaries, list):
         raise BadOutput(f"the summaries of {bench} are not what they were")
     for item in summaries:
@@ -147,6 +153,7 @@ def _summaries(bench: str, summaries: object) -> Iterator[tuple[str, Series]]:
 
 
 def _from_csv(text: str) -> Imported:
+    """Return the content of the csv form. Raises BadOutput if it is damaged."""
     rows = list(csv.reader(text.splitlines()))
     head = rows[0]
     if "Skipped" not in head:
@@ -164,6 +171,7 @@ def _from_csv(text: str) -> Imported:
 
 
 def _row(where: str, head: Sequence[str], row: Sequence[str], device: Device) -> Result:
+    """Return a row of the csv as a result. Raises BadOutput if it is damaged."""
     mark = head.index("Skipped")
     axes: Params = tuple(
         (name, _value(cell))

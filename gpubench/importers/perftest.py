@@ -68,6 +68,7 @@ class Perftest:
 
 
 def _rates(results: dict[str, Any], size: int) -> tuple[Series, ...]:
+    """Return the rates in SI units. Raises BadOutput if their unit does not follow from the message rate."""
     messages = _number(results, "MsgRate") * 1e6
     average = _number(results, "BW_average")
     payload = messages * size
@@ -80,6 +81,7 @@ def _rates(results: dict[str, Any], size: int) -> tuple[Series, ...]:
 
 
 def _times(results: dict[str, Any]) -> tuple[Series, ...]:
+    """Return the latencies in seconds. Raises BadOutput if there are none."""
     if not any(key in results for key in _TIMES):
         raise BadOutput("there is neither a bandwidth nor a latency")
     return tuple(
@@ -90,6 +92,7 @@ def _times(results: dict[str, Any]) -> tuple[Series, ...]:
 
 
 def _number(results: dict[str, Any], key: str) -> float:
+    """Return the number under a key. Raises BadOutput if it is missing or no measured number."""
     value = results.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e15:
         raise BadOutput(f"{key!r} is missing, or no number that was measured")

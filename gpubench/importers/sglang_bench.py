@@ -43,6 +43,7 @@ class SglangBench:
 
 
 def _model(fields: dict[str, Any]) -> _served.ServedModel:
+    """Return the model that the server states, with the unknown facts about it."""
     info = fields.get("server_info")
     if not isinstance(info, dict) or not isinstance(info.get("model_path"), str):
         return _served.ServedModel("", unstated="the client did not ask the server for its model (server_info)")
@@ -55,6 +56,7 @@ def _model(fields: dict[str, Any]) -> _served.ServedModel:
 
 
 def _count(info: dict[str, Any], key: str) -> int:
+    """Return a count among the server's arguments. Raises BadOutput if it is not one."""
     count = text_of.part(info, key, int) if key in info else 1
     if not 0 < count <= _MOST_GPUS:
         raise BadOutput(f"{key} is {count}")
@@ -62,6 +64,7 @@ def _count(info: dict[str, Any], key: str) -> int:
 
 
 def _result(fields: dict[str, Any]) -> Result:
+    """Return the case of a run. Raises BadOutput if a field is missing."""
     served = _model(fields)
     if _served.is_empty(fields):
         return _served.failed(_SUITE, text_of.UNSTATED, served)

@@ -75,6 +75,7 @@ class SuperBench:
 
 
 def _node(number: int, line: str) -> dict[str, Any]:
+    """Return the metrics of a node from its line. Raises BadOutput if the line is no JSON object."""
     try:
         metrics = json.loads(line, parse_constant=_absent)
     except (ValueError, RecursionError) as error:
@@ -94,11 +95,12 @@ def _device(device_id: str, node: str) -> Device:
 
 
 def _result(where: str, node: int, metric: str, value: object, left: dict[str, None]) -> Iterator[Result]:
+    """Yield the result of a metric, or add its name to `left` if its unit is unknown."""
     name, _, rank = metric.partition(":") if metric.count(":") == 1 else (metric, "", "")
     if name.endswith("return_code"):
         yield from _failed(where, node, name, value)
         return
-    rule = next((metric_rule for metric_rule in _METRICS if re.fullmatch(metric_rule[0], name, re.IGNORECASE)), None)
+    rule = next((candidate for candidate in _METRICS if re.fullmatch(candidate[0], name, re.IGNORECASE)), None)
     if rule is None:
         left.setdefault(name)
         return

@@ -67,8 +67,8 @@ class TransferBench:
         """
         reading = _Reading()
         for number, line in text_of.numbered(text):
-            _take(reading, f"line {number}", line)
-        _finish(reading)
+            _read_line(reading, f"line {number}", line)
+        _finish_transfer(reading)
         if not reading.results:
             raise BadOutput("there is no transfer and no matrix")
         ids = dict.fromkeys(name for result in reading.results for name in result.devices)
@@ -80,12 +80,13 @@ class TransferBench:
         return Imported(info, devices, tuple(reading.results), versions)
 
 
-def _take(reading: _Reading, where: str, line: str) -> None:
+def _read_line(reading: _Reading, where: str, line: str) -> None:
+    """Add one line to the reading. Raises BadOutput if it is damaged."""
     cells = _SEPARATOR.split(line)
     if version := _VERSION.search(line):
         reading.version = version[1]
     elif test := _TEST.match(line):
-        _finish(reading)
+        _finish_transfer(reading)
         reading.test, reading.matrix = int(test[1][:9]), None
     elif size := re.match(r"Bytes Per Direction (\d{1,18})", line):
         reading.size_bytes = int(size[1])
@@ -94,13 +95,13 @@ def _take(reading: _Reading, where: str, line: str) -> None:
     elif reading.matrix:
         _matrix_line(reading, reading.matrix, where, line)
     elif re.match(r"(Transfer \d+|Executor|Aggregate)", cells[0]) and len(cells) > 1:
-        _finish(reading)
+        _finish_transfer(reading)
         reading.results.append(_transfer(reading, where, cells))
     elif re.match(r"Iter \d+", cells[0]):
         _iteration(reading, where, cells)
 
 
-def _finish(reading: _Reading) -> None:
+def _finish_transfer(reading: _Reading) -> None:
     """Make the iterations that were printed below a transfer its samples."""
     if reading.iterations and reading.results:
         ordered = [reading.iterations[number] for number in sorted(reading.iterations)]
@@ -128,12 +129,14 @@ def _figures(where: str, cells: Sequence[str]) -> tuple[float, float]:
 
 
 def _iteration(reading: _Reading, where: str, cells: Sequence[str]) -> None:
+    """Add an iteration to the last transfer. Raises BadOutput if there is no transfer."""
     if not reading.results:
         raise BadOutput(f"{where}: an iteration of no transfer")
     reading.iterations[text_of.whole(cells[0].split()[1], where)] = _figures(where, cells)
 
 
 def _transfer(reading: _Reading, where: str, cells: Sequence[str]) -> Result:
+    """Return a transfer as a result. Raises BadOutput if the line is damaged."""
     rate, seconds = _figures(where, cells)
     size = re.fullmatch(r"(\d{1,18}) bytes", cells[3]) if len(cells) > 3 else None
     if not size:
@@ -166,6 +169,7 @@ def _ids(path: str) -> tuple[str, ...]:
 
 
 def _matrix_line(reading: _Reading, matrix: _Matrix, where: str, line: str) -> None:
+    """Read the head or a row of a peer-to-peer matrix. Raises BadOutput if it is damaged."""
     if not matrix.columns and "DST" in line:
         matrix.columns = tuple(
             f"{_DEVICE[kind]}:{int(index[:9])}" for kind, index in re.findall(r"(CPU|GPU) (\d+)", line)
@@ -183,6 +187,7 @@ def _matrix_line(reading: _Reading, matrix: _Matrix, where: str, line: str) -> N
 
 
 def _pair(reading: _Reading, matrix: _Matrix, which: str, source: str, target: str, rate: float) -> Result:
+    """Return a cell of a peer-to-peer matrix as a result."""
     name = matrix.name if matrix.name == "p2p.uni" else f"{matrix.name}.{which}"
     params: Params = (("from", source), ("to", target))
     params += (("executor", matrix.executor),) if matrix.executor else ()

@@ -45,9 +45,9 @@ def _device(fields: dict[str, Any]) -> Device:
 
 
 def _model(fields: dict[str, Any]) -> _served.ServedModel:
-    stated = next(
-        (fields[key] for key in ("tp", "tensor_parallel_size") if key in fields), "1"
-    )  # --metadata writes texts
+    """Return the model with the facts that the file states. Raises BadOutput if the number of GPUs is wrong."""
+    # `--metadata` writes numbers as texts.
+    stated = next((fields[key] for key in ("tp", "tensor_parallel_size") if key in fields), "1")
     gpus = text_of.whole(str(stated), "tp")
     if not 0 < gpus <= _MOST_GPUS:
         raise BadOutput(f"a model on {gpus} GPUs")
@@ -57,6 +57,7 @@ def _model(fields: dict[str, Any]) -> _served.ServedModel:
 
 
 def _result(fields: dict[str, Any], device: Device) -> Result:
+    """Return the case of a run. Raises BadOutput if a field is missing."""
     served = _model(fields)
     if _served.is_empty(fields):
         return _served.failed(_SUITE, device, served)

@@ -127,7 +127,7 @@ def _conditions(judgement: Judgement) -> Iterator[str]:
 def _causes(judgement: Judgement) -> Iterator[str]:
     """Yield each reason for an undecided or worse verdict once, with the cases that it holds for."""
     yield from (f"no case matches the required pattern {pattern}" for pattern in judgement.unmet)
-    noisy = _by_noise(judgement.findings)
+    noisy = _undecided_by_noise(judgement.findings)
     summarised = {finding.key for finding in noisy} if len(noisy) > _MANY else set()
     cases_by_reason: dict[tuple[Verdict, str], list[str]] = {}
     for finding in judgement.findings:
@@ -145,7 +145,7 @@ def _causes(judgement: Judgement) -> Iterator[str]:
         yield f"missing: {first([case.id for case in judgement.missing])}: only the baseline has a figure"
 
 
-def _by_noise(findings: Sequence[Finding]) -> list[Finding]:
+def _undecided_by_noise(findings: Sequence[Finding]) -> list[Finding]:
     """Return the undecided cases whose only obstacle is that noise is large compared with the threshold."""
     return [
         finding for finding in findings if finding.verdict in UNDECIDED and finding.effect and finding.cause in _NOISE
@@ -163,12 +163,12 @@ def next_steps(judgement: Judgement, title: str) -> tuple[NextStep, ...]:
     if title != COMPARE and (
         slower := [finding for finding in judgement.findings if finding.verdict is Verdict.SLOWER]
     ):
-        steps.append(_look_into(slower, title))
-    steps += _deciding(_by_noise(judgement.findings), title)
+        steps.append(_step_for_slower(slower, title))
+    steps += _deciding_steps(_undecided_by_noise(judgement.findings), title)
     if few := [finding for finding in causes.get("few-processes", ()) if not finding.effect]:
-        steps.append(_again(few, title, LEAST_TO_FAIL, "fewer processes do not show how much processes differ"))
+        steps.append(_measure_again(few, title, LEAST_TO_FAIL, "fewer processes do not show how much processes differ"))
     if moved := causes.get(MACHINE_STEP):
-        steps.append(NextStep("measure both builds in turn, which tells the machine from the code", _in_turn(moved)))
+        steps.append(NextStep("measure both builds in turn, which tells the machine from the code", _ab_command(moved)))
     return (*steps, *_corrections(judgement, causes))
 
 
@@ -185,14 +185,14 @@ def _corrections(judgement: Judgement, causes: Mapping[str, Sequence[Finding]]) 
         yield NextStep("measure the required cases, or correct `required` in the policy")
 
 
-def _look_into(slower: Sequence[Finding], title: str) -> NextStep:
+def _step_for_slower(slower: Sequence[Finding], title: str) -> NextStep:
     """Return the step that finds or confirms the cause of slower cases."""
     if title == AB:
         command = f"gpubench run {selection(slower[:1])} --print-profiler-command ncu"
         return NextStep("find the cause with a profiler", command)
     if _is_floor(slower):
         return NextStep("find what holds the device back", "gpubench doctor")
-    return NextStep("confirm it with both builds measured in turn", _in_turn(slower))
+    return NextStep("confirm it with both builds measured in turn", _ab_command(slower))
 
 
 def _is_floor(findings: Sequence[Finding]) -> bool:
@@ -200,7 +200,7 @@ def _is_floor(findings: Sequence[Finding]) -> bool:
     return not any(finding.before.processes for finding in findings)
 
 
-def _deciding(noisy: Sequence[Finding], title: str) -> Iterator[NextStep]:
+def _deciding_steps(noisy: Sequence[Finding], title: str) -> Iterator[NextStep]:
     """Yield how many processes would decide the noisy cases, and the cases that even 100 processes leave undecided."""
     weighed = noisy[:_MOST_WEIGHED]
     needed = {finding.key: processes_needed(finding) for finding in weighed}
@@ -210,7 +210,7 @@ def _deciding(noisy: Sequence[Finding], title: str) -> Iterator[NextStep]:
         most, half = max(counts), statistics.median_low(counts)
         which = plural(len(decidable), "inconclusive case")
         less = f", and {half} processes half of them" if half < most else ""
-        yield _again(
+        yield _measure_again(
             decidable, title, most, f"{most} processes per side decide {which} with a probability of 80 %{less}"
         )
     if hopeless := [finding for finding in weighed if not needed[finding.key]]:
@@ -221,17 +221,17 @@ def _deciding(noisy: Sequence[Finding], title: str) -> Iterator[NextStep]:
         )
 
 
-def _again(findings: Sequence[Finding], title: str, count: int, why: str) -> NextStep:
+def _measure_again(findings: Sequence[Finding], title: str, count: int, why: str) -> NextStep:
     """Return the step that measures these cases again with `count` processes per side."""
     if title == AB:
         return NextStep(f"repeat with {selection(findings)} --replicates {count}: {why}")
     if _is_floor(findings):
         return NextStep(f"measure with --replicates {count}: {why}")
     advice = f"measure both sides in turn with --replicates {count}, because {why}"
-    return NextStep(advice, f"{_in_turn(findings)} --replicates {count}")
+    return NextStep(advice, f"{_ab_command(findings)} --replicates {count}")
 
 
-def _in_turn(findings: Sequence[Finding]) -> str:
+def _ab_command(findings: Sequence[Finding]) -> str:
     """Return the command that measures baseline and candidate in turn."""
     return f"gpubench ab --a BASELINE --b CANDIDATE {selection(findings)}"
 

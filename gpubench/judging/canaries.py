@@ -234,13 +234,13 @@ class MachineSteps:
         raw = self._judgement.findings
         steps = {finding.key: step for finding in raw if (step := self._step(finding))}
         if not steps:
-            return replace(self._judgement, notes=(*self._judgement.notes, *self._unguarded(raw)))
-        left = _left([self._cases[key] for key in steps], list(steps.values()))
+            return replace(self._judgement, notes=(*self._judgement.notes, *self._unguarded_notes(raw)))
+        left = _without_steps([self._cases[key] for key in steps], list(steps.values()))
         findings = [
             self._compared(old, new, steps[old.key]) if old.key in steps else old
-            for old, new in zip(raw, _with_q([left.get(old.key, old) for old in raw]), strict=True)
+            for old, new in zip(raw, _with_q_values([left.get(old.key, old) for old in raw]), strict=True)
         ]
-        notes = (*self._judgement.notes, *self._said(raw, findings), *self._unguarded(findings))
+        notes = (*self._judgement.notes, *self._step_notes(raw, findings), *self._unguarded_notes(findings))
         return replace(self._judgement, findings=tuple(sorted(findings, key=badness)), notes=notes)
 
     def _group(self, key: Key) -> CaseGroup | None:
@@ -268,7 +268,7 @@ class MachineSteps:
         Otherwise a case that looked slower is reported as inconclusive, with the step as the reason.
         """
         verdict = _verdict(left)
-        moved = f"{self._group(raw.key)} became {_size(step)} together"
+        moved = f"{self._group(raw.key)} became {_shift_text(step)} together"
         if verdict in _LOOKS_SLOWER:
             return replace(left, verdict=verdict, cause="", reason=f"{moved}; the change shown is beyond that")
         if raw.verdict not in _LOOKS_SLOWER:
@@ -276,18 +276,18 @@ class MachineSteps:
         reason = f"{moved}, this case by less than a threshold more: the machine or a common cause, not this case alone"
         return replace(raw, verdict=Verdict.INCONCLUSIVE, cause=CAUSE, reason=reason)
 
-    def _said(self, raw: Sequence[Finding], findings: Sequence[Finding]) -> list[str]:
+    def _step_notes(self, raw: Sequence[Finding], findings: Sequence[Finding]) -> list[str]:
         """Return one line about the steps that changed a finding, or nothing if none did."""
         changed = [old.key for old, new in zip(raw, findings, strict=True) if old is not new]
         groups = {str(group): group for key in changed if (group := self._group(key))}
         if not groups:
             return []
-        moved = ", ".join(f"{name} became {_size(group.first)}" for name, group in groups.items())
+        moved = ", ".join(f"{name} became {_shift_text(group.first)}" for name, group in groups.items())
         return [
             f"step of the machine or common cause: {moved}; `gpubench ab` measures both builds in turn and can tell"
         ]
 
-    def _unguarded(self, findings: Sequence[Finding]) -> list[str]:
+    def _unguarded_notes(self, findings: Sequence[Finding]) -> list[str]:
         """Return one line if cases are slower and no canaries could test them for a step of the machine."""
         alone = [finding.case.id for finding in findings if _is_slower(finding) and not self._group(finding.key)]
         if not alone:
@@ -319,7 +319,7 @@ def _case_shifts(judgement: Judgement, before: Evidence, after: Evidence) -> dic
     return cases
 
 
-def _left(cases: Sequence[CaseShift], steps: Sequence[CommonShift]) -> dict[Key, Finding]:
+def _without_steps(cases: Sequence[CaseShift], steps: Sequence[CommonShift]) -> dict[Key, Finding]:
     """Return the findings with the effects that remain after the steps, with the uncertainty of the steps added."""
     weighed = [stats.welch(np.array(case.before), np.array(case.after.logs)) for case in cases]
     shifts, errors = (np.array([getattr(step, name) for step in steps]) for name in ("shift", "uncertainty"))
@@ -344,7 +344,7 @@ def _squares(logs: Sequence[float]) -> float:
     return sum((value - mean) ** 2 for value in logs)
 
 
-def _with_q(findings: Sequence[Finding]) -> list[Finding]:
+def _with_q_values(findings: Sequence[Finding]) -> list[Finding]:
     """Return the findings with the q-values of their effects, some of which remain after a step."""
     weighed = [finding for finding in findings if finding.effect is not None]
     adjusted = stats.false_discovery([finding.effect.p for finding in weighed if finding.effect]).tolist()
@@ -363,7 +363,7 @@ def _is_slower(finding: Finding) -> bool:
     return finding.verdict is Verdict.SLOWER and finding.effect is not None
 
 
-def _size(step: CommonShift) -> str:
+def _shift_text(step: CommonShift) -> str:
     """Return a common shift as text: `1.5 % slower`."""
     size = units.percent(abs(math.expm1(step.shift)), 1 if abs(step.shift) >= 0.001 else 2)
     return f"{size} {'slower' if step.shift > 0 else 'faster'}"

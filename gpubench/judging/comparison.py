@@ -101,10 +101,10 @@ def only_one(comparison: Comparison, against: Against) -> list[str]:
     """Return a sentence for each side that has figures of cases which the other side does not have."""
     first = comparison.columns[0].name
     cases_by_run = ((against.judgement.missing, first), (against.judgement.new, against.name))
-    return [_only([case.id for case in cases], name) for cases, name in cases_by_run if cases]
+    return [_only_text([case.id for case in cases], name) for cases, name in cases_by_run if cases]
 
 
-def _only(ids: Sequence[str], name: str) -> str:
+def _only_text(ids: Sequence[str], name: str) -> str:
     more = f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else ""
     return f"only {name} has a figure of {', '.join(ids[:_NAMED])}{more}"
 
@@ -118,12 +118,13 @@ def compare(readings: Sequence[Reading], threshold: Callable[[str], float]) -> C
     first, *others = readings
     against = tuple(_against(first, other, threshold) for other in others)
     if not any(compared.judgement.findings for compared in against):
-        raise UsageError(f"no case in common: {'; '.join(map(_holds, readings))}")
+        raise UsageError(f"no case in common: {'; '.join(map(_suites_text, readings))}")
     columns = tuple(map(_column, readings))
     return Comparison(columns, tuple(differences([reading.manifest for reading in readings])), against)
 
 
 def _against(first: Reading, other: Reading, threshold: Callable[[str], float]) -> Against:
+    """Return the comparison of one run with the first, its findings sorted with the worst first."""
     judgement = settled(judge(Evidence([[first]]), Evidence([[other]]), threshold, allow_mismatch=True))
     ordered = tuple(sorted(judgement.findings, key=_order))
     return Against(other.source, replace(judgement, findings=ordered), tuple(_geomeans(ordered)))
@@ -155,6 +156,7 @@ def answer(against: Against, name: str) -> Answer:
 
 
 def _geomeans(findings: Sequence[Finding]) -> Iterator[Geomean]:
+    """Yield the geometric mean of each suite over the findings that have a ratio."""
     suites: dict[str, list[Finding]] = {}
     for finding in findings:
         if ratio(finding) > 0:
@@ -179,13 +181,14 @@ def _direction(mean: float, verdicts: Sequence[Verdict]) -> int:
     return -1 if ways == {Verdict.SLOWER} and mean < 1 else 0
 
 
-def _holds(reading: Reading) -> str:
+def _suites_text(reading: Reading) -> str:
     """Return a sentence that names the suites of a run."""
     suites = sorted({case_id.partition("/")[0] for case_id, _ in reading.gathered.results})
     return f"{reading.source} has {', '.join(suites) or 'no results'}"
 
 
 def _column(reading: Reading) -> Column:
+    """Return a run as a column, with the devices that its results used."""
     manifest = reading.manifest
     used = {device for _, devices in reading.gathered.results for device in devices}
     names = dict.fromkeys(device.name for device in manifest.facts.devices if device.id in used)
@@ -202,6 +205,7 @@ def differences(manifests: Sequence[Manifest]) -> Iterator[Difference]:
 
 
 def _environment(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    """Yield the facts and settings of a run that a comparison shows, those of the measured devices first."""
     facts, settings = manifest.facts, manifest.settings
     measured = [device for device in facts.devices if device.id in settings.devices] or list(facts.devices)
     for number, device in enumerate(measured, 1):
@@ -215,6 +219,7 @@ def _environment(manifest: Manifest) -> Iterator[tuple[str, str]]:
 
 
 def _device(device: Device) -> Iterator[tuple[str, str]]:
+    """Yield the facts about one device."""
     yield "model", device.name
     yield "architecture", device.arch
     yield "units", str(device.units) if device.units else ""

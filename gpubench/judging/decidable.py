@@ -29,6 +29,7 @@ class _Counts(NamedTuple):
 
 @cache
 def _counts(sides: int) -> _Counts:
+    """Return the numbers of processes to try, for one measured side or two, with their quantiles."""
     processes = np.array([_COUNTS], dtype=float)
     freedom = sides * (processes - 1)
     return _Counts(processes, stats.student_quantile(freedom), chance_errors(freedom))
@@ -61,6 +62,12 @@ def processes_needed(finding: Finding) -> int:
 
 @lru_cache(maxsize=4096)
 def _needed(shift: float, between: float, asked: float, elsewhere: float, before: int, after: int) -> int:
+    """Return the smallest number of processes that reaches the power, or 0 if none does.
+
+    All arguments but the two counts are logarithms. `between` is the noise between processes, `elsewhere` the threshold
+    due to other sessions. `before` and `after` are the numbers of processes so far; `before` is 0 if the baseline is a
+    floor.
+    """
     sides, measured = (2, 1 / before + 1 / after) if before else (1, 1 / after)
     processes, quantiles, chances = _counts(sides)
     error = between * np.sqrt(sides / processes)

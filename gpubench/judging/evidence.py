@@ -89,6 +89,7 @@ class Gathering:
             self.clocks.append(record)
 
     def _process(self, result: Result) -> Process:
+        """Return one replicate of a case; without a judged series its value is NaN."""
         series = headline(result)
         if series is None or result.status != "ok":
             return Process(result.status, math.nan, None, result.reason or result.cause, result.labels)
@@ -236,6 +237,7 @@ class Evidence:
         return tuple(self._clock(side, index, measure) for index in side.ok)
 
     def _clock(self, side: Side, index: int, measure: Measure) -> float:
+        """Return the median of a clock's counters in the window of one process, in Hz; NaN if there are none."""
         source, process = side.readings[index], side.processes[index]
         if source not in self._tables:
             reading = self.readings[source]

@@ -34,7 +34,7 @@ def measured_again(
 
     `first` is the first measurement of all comparable components. `suspects` are the places and cases of all findings.
     """
-    second = _second(finding.place, again)
+    second = _second_measurement(finding.place, again)
     if second is None:
         return finding
     keys = [key for key in second.rates if key.family == finding.family and finding.case in ("", key.case)]
@@ -50,7 +50,7 @@ def measured_again(
     return replace(finding, state=state, again=-math.expm1(-slowdown))
 
 
-def _second(place: Place, again: Sequence[Again]) -> Component | None:
+def _second_measurement(place: Place, again: Sequence[Again]) -> Component | None:
     """Return the component at this place in the second measurement, or None if that has none."""
     nodes = (repeat.digest for repeat in again if not repeat.is_control and repeat.digest.node == place.node)
     return next((part for node in nodes for part in node.components if part.devices == place.devices), None)
@@ -75,7 +75,7 @@ def _slowdown(
     The expected rate is the mean of the other components in the first measurement, shifted by the mean change of the
     healthy controls between the two measurements.
     """
-    moved = [log - others[place] for place, log in _controls(key, again) if place in others]
+    moved = [log - others[place] for place, log in _control_rates(key, again) if place in others]
     values, count = list(others.values()), len(others)
     spread = max(statistics.stdev(values) if count > 1 else 0.0, second.rates[key].error, LEAST_SPREAD)
     freedom = np.array([max(count - 1, 1)], dtype=float)
@@ -85,7 +85,7 @@ def _slowdown(
     return expected - second.rates[key].log, max(-math.log1p(-LEAST_EFFECT), quantile * error)
 
 
-def _controls(key: CaseKey, again: Sequence[Again]) -> Iterator[tuple[Place, float]]:
+def _control_rates(key: CaseKey, again: Sequence[Again]) -> Iterator[tuple[Place, float]]:
     """Yield the place and the logarithm of the rate of each healthy control in the second measurement of a case."""
     for repeat in again:
         if repeat.is_control:

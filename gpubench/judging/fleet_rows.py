@@ -104,10 +104,10 @@ def _populations(group: ComparableGroup, split: np.ndarray) -> tuple[TwoPopulati
     parts: dict[tuple[int, ...], list[int]] = {}
     for row in np.nonzero(split)[0]:
         parts.setdefault(tuple(sorted(np.argsort(group.rates[row])[: split[row]].tolist())), []).append(int(row))
-    return tuple(_two(group, slower, rows) for slower, rows in parts.items())
+    return tuple(_two_populations(group, slower, rows) for slower, rows in parts.items())
 
 
-def _two(group: ComparableGroup, slower: tuple[int, ...], rows: Sequence[int]) -> TwoPopulations:
+def _two_populations(group: ComparableGroup, slower: tuple[int, ...], rows: Sequence[int]) -> TwoPopulations:
     """Return the two populations of these cases, given the columns of the slower one."""
     is_slower = np.isin(np.arange(len(group.members)), slower)
     gaps = [np.nanmedian(group.rates[row][~is_slower]) - np.nanmedian(group.rates[row][is_slower]) for row in rows]

@@ -52,7 +52,7 @@ def judge_fleet(
     findings: list[FleetFinding] = []
     judged_groups: list[FleetGroup] = []
     for group in groups:
-        group_findings, described = _judged(group, again)
+        group_findings, described = _judge_group(group, again)
         findings += group_findings
         judged_groups.append(described)
     findings += elsewhere
@@ -65,7 +65,7 @@ def judge_fleet(
         worst_first(suspects),
         tuple(sorted(standings, key=lambda standing: (standing.place.node, standing.place.devices))),
         (*compared, *bases),
-        (*notes, *twice, *_disturbed(members), *_too_few(groups), *_partial(digests)),
+        (*notes, *twice, *_disturbance_notes(members), *_too_few_notes(groups), *_partial_run_notes(digests)),
         tuple(failure for group in groups for failure in _failures(group)),
     )
 
@@ -86,7 +86,7 @@ def _members(digests: Sequence[NodeDigest]) -> tuple[list[Member], list[str]]:
     return members, list(dict.fromkeys(notes))
 
 
-def _disturbed(members: Sequence[Member]) -> Iterator[str]:
+def _disturbance_notes(members: Sequence[Member]) -> Iterator[str]:
     """Yield a note for each component that other programs used in at least half of its cases.
 
     If more than half of the components were used so, a single note gives their number.
@@ -122,7 +122,7 @@ def _group(members: Sequence[Member]) -> ComparableGroup:
     return ComparableGroup(tuple(members), keys, np.array(rates).reshape(shape), np.array(errors).reshape(shape))
 
 
-def _judged(group: ComparableGroup, again: Sequence[Again]) -> tuple[list[FleetFinding], FleetGroup]:
+def _judge_group(group: ComparableGroup, again: Sequence[Again]) -> tuple[list[FleetFinding], FleetGroup]:
     """Return the findings of a group and its description."""
     first = group.members[0].component
     described = FleetGroup(first.kind, first.fingerprint.words, len(group.members), ())
@@ -221,7 +221,7 @@ def _standings(index: int, group: ComparableGroup, suspects: Sequence[Suspect]) 
         )
 
 
-def _too_few(groups: Sequence[ComparableGroup]) -> Iterator[str]:
+def _too_few_notes(groups: Sequence[ComparableGroup]) -> Iterator[str]:
     """Yield a note for each group that has too few members to be compared."""
     for group in groups:
         if not group.is_comparable:
@@ -232,7 +232,7 @@ def _too_few(groups: Sequence[ComparableGroup]) -> Iterator[str]:
             )
 
 
-def _partial(digests: Sequence[NodeDigest]) -> Iterator[str]:
+def _partial_run_notes(digests: Sequence[NodeDigest]) -> Iterator[str]:
     """Yield a note for each node whose run ended early."""
     for digest in digests:
         if not digest.complete:
@@ -245,7 +245,9 @@ def _failures(group: ComparableGroup) -> Iterator[FailedCases]:
     for place, component in group.members:
         for status in ("failed", "invalid"):
             member_failures = [
-                failure for failure in component.failures if failure.status == status and _counts(failure, group, valid)
+                failure
+                for failure in component.failures
+                if failure.status == status and _is_telling(failure, group, valid)
             ]
             if member_failures:
                 cases = dict.fromkeys(failure.case for failure in member_failures)
@@ -254,6 +256,6 @@ def _failures(group: ComparableGroup) -> Iterator[FailedCases]:
                 )
 
 
-def _counts(failure: CaseFailure, group: ComparableGroup, valid: Collection[str]) -> bool:
+def _is_telling(failure: CaseFailure, group: ComparableGroup, valid: Collection[str]) -> bool:
     """Return whether a failure says something about its component: others have a result, or there are no others."""
     return failure.case in valid or len(group.members) == 1

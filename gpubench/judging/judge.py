@@ -163,19 +163,23 @@ def judge(
         if objection is not None
     ]
     ready = [sides for sides, objection in zip(both, objections, strict=True) if objection is None]
-    weighed = _weighed(ready, threshold, noise)
-    looked_into = (_looked_into(finding, grounds, *sides) for finding, sides in zip(weighed, ready, strict=True))
+    weighed = _weighed_findings(ready, threshold, noise)
+    looked_into = (_with_explanation(finding, grounds, *sides) for finding, sides in zip(weighed, ready, strict=True))
     findings += map(_by_enough_processes, looked_into)
     other_cards = any(grounds.are_other_cards(old, new) for old, new in both)
     return Judgement(
         tuple(sorted(findings, key=badness)),
         tuple(old.case for old, new in pairs if new is None and old is not None and old.is_measured),
         tuple(new.case for old, new in pairs if new is not None and (old is None or not old.is_measured)),
-        notes=(*_partial("baseline", before), *_partial("candidate", after), *([_OTHER_CARDS] if other_cards else [])),
+        notes=(
+            *_partial_run_notes("baseline", before),
+            *_partial_run_notes("candidate", after),
+            *([_OTHER_CARDS] if other_cards else []),
+        ),
     )
 
 
-def _partial(name: str, evidence: Evidence) -> list[str]:
+def _partial_run_notes(name: str, evidence: Evidence) -> list[str]:
     """Return a note for each reading that ended early, and one for each warning of a reading."""
     return [f"{name}: {reading.source} is a partial run" for reading in evidence.readings if not reading.complete] + [
         f"{name}: {warning}" for reading in evidence.readings for warning in reading.warnings
@@ -221,7 +225,7 @@ def _finding(old: Side, new: Side, verdict: Verdict, cause: str = "", reason: st
     return Finding(new.case, new.devices, verdict, cause, reason, unit, better, before, after)
 
 
-def _weighed(
+def _weighed_findings(
     pairs: Sequence[tuple[Side, Side]], threshold: Callable[[str], float], noise: Evidence | None
 ) -> list[Finding]:
     """Return the findings of sides that can be weighed, with their effects and verdicts."""
@@ -252,7 +256,7 @@ def _beyond_chance(finding: Finding) -> Finding:
     """Return the finding, as undecided if chance alone would find as much among so many cases."""
     if finding.q <= _MOST_Q or finding.verdict is Verdict.SAME:
         return finding
-    return _open(finding, "chance", f"among all the cases chance alone finds as much (q = {finding.q:.2g})")
+    return _as_undecided(finding, "chance", f"among all the cases chance alone finds as much (q = {finding.q:.2g})")
 
 
 def _by_enough_processes(finding: Finding) -> Finding:
@@ -261,10 +265,10 @@ def _by_enough_processes(finding: Finding) -> Finding:
     if min(before, after) >= LEAST_TO_FAIL:
         return finding
     reason = f"{before} and {after} processes: with fewer than {LEAST_TO_FAIL} on a side no change is called slower"
-    return _open(finding, "few-processes", f"{reason} or faster; measure with --replicates {LEAST_TO_FAIL}")
+    return _as_undecided(finding, "few-processes", f"{reason} or faster; measure with --replicates {LEAST_TO_FAIL}")
 
 
-def _open(finding: Finding, cause: str, reason: str) -> Finding:
+def _as_undecided(finding: Finding, cause: str, reason: str) -> Finding:
     """Return the finding as undecided for this reason if it was called slower or faster.
 
     A slower one becomes a suspect, which may be measured again.
@@ -275,7 +279,7 @@ def _open(finding: Finding, cause: str, reason: str) -> Finding:
     return replace(finding, verdict=verdict, cause=cause, reason=reason)
 
 
-def _looked_into(finding: Finding, grounds: Grounds, old: Side, new: Side) -> Finding:
+def _with_explanation(finding: Finding, grounds: Grounds, old: Side, new: Side) -> Finding:
     """Return the finding with another explanation than the code, if there is one for its change.
 
     A case without a change is examined too, because a faster clock may hide a slowdown.

@@ -105,10 +105,10 @@ def undecided(run: Run) -> list[str]:
 
     Example: `ipc/pull[…]: no floor, 2 of 10 replicates are ok: needs 2 devices`.
     """
-    return [_why(spread) for spread in Summary(run).spreads() if not is_decided(spread)]
+    return [_missing_floor_text(spread) for spread in Summary(run).spreads() if not is_decided(spread)]
 
 
-def _why(spread: Spread) -> str:
+def _missing_floor_text(spread: Spread) -> str:
     reason = next((f": {row.result.reason}" for row in spread.rows if row.result.reason), "")
     return f"{spread.case.id}: no floor, {len(spread.medians)} of {len(spread.rows)} replicates are ok{reason}"
 

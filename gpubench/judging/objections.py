@@ -66,7 +66,7 @@ class Grounds:
             return Objection(Verdict.NOT_COMPARABLE, "method", "; ".join(reasons))
         if not self._allow_mismatch and (reasons := self.machine_differences(old, new)):
             return Objection(Verdict.NOT_COMPARABLE, "machine", f"unlike the baseline: {'; '.join(reasons)}")
-        return _ended(old, new) or _too_little(old, new)
+        return _process_objection(old, new) or _figure_objection(old, new)
 
     def machine_differences(self, old: Side, new: Side) -> tuple[str, ...]:
         """Return the differences between the machines, drivers and settings of the two sides, as texts."""
@@ -84,8 +84,10 @@ class Grounds:
         """Return the baseline with only the processes of the candidate's own card, or all if those are too few."""
         if self.are_other_cards(old, new) and len(set(old.readings)) > 1:
             before, after = self._before.readings, self._after.readings
-            cards = {_cards(after[index].manifest, new.devices) for index in new.readings}
-            own = old.only({index for index in old.readings if _cards(before[index].manifest, old.devices) in cards})
+            cards = {_card_uuids(after[index].manifest, new.devices) for index in new.readings}
+            own = old.only(
+                {index for index in old.readings if _card_uuids(before[index].manifest, old.devices) in cards}
+            )
             return own if len(own.values) >= LEAST_REPLICATES else old
         return old
 
@@ -94,7 +96,7 @@ class Grounds:
         sources = _sources(old, new)
         if sources not in self._cards:
             pairs = self._manifests(old, new)
-            cards = [(_cards(before, old.devices), _cards(after, new.devices)) for before, after in pairs]
+            cards = [(_card_uuids(before, old.devices), _card_uuids(after, new.devices)) for before, after in pairs]
             self._cards[sources] = any(first and second and first != second for first, second in cards)
         return self._cards[sources]
 
@@ -112,8 +114,8 @@ class Grounds:
         reasons = (
             f"the data {label} is another file"
             for before, after in self._manifests(old, new)
-            for label, digest in _data(before).items()
-            if label in values and _data(after).get(label, digest) != digest
+            for label, digest in _data_hashes(before).items()
+            if label in values and _data_hashes(after).get(label, digest) != digest
         )
         return tuple(dict.fromkeys(reasons))
 
@@ -135,11 +137,11 @@ class Grounds:
         cycles do not. A matrix product that also needs more cycles is slower in any case.
         """
         if verdict in (Verdict.SAME, Verdict.INCONCLUSIVE):
-            return self._hidden(old, new, threshold)
-        if disturbed := _disturbed(old, new):
-            return Objection(_undecided(verdict), "contended", disturbed)
+            return self._hidden_slowdown(old, new, threshold)
+        if disturbed := _disturbance(old, new):
+            return Objection(_verdict_if_explained(verdict), "contended", disturbed)
         explained = self._explained_by_clock(old, new, verdict, threshold)
-        return explained or (self._hidden(old, new, threshold) if verdict is Verdict.SUSPECT else None)
+        return explained or (self._hidden_slowdown(old, new, threshold) if verdict is Verdict.SUSPECT else None)
 
     def _explained_by_clock(self, old: Side, new: Side, verdict: Verdict, threshold: float) -> Objection | None:
         """Return the change of the clock as an objection if it explains the change of the figure."""
@@ -151,9 +153,9 @@ class Grounds:
         if cycles - change.cycles.reach > threshold:
             return None
         reason = f"{change.text}; counted in cycles, it is not {'faster' if is_faster else 'slower'} by the threshold"
-        return Objection(_undecided(verdict), "clock", reason)
+        return Objection(_verdict_if_explained(verdict), "clock", reason)
 
-    def _hidden(self, old: Side, new: Side, threshold: float) -> Objection | None:
+    def _hidden_slowdown(self, old: Side, new: Side, threshold: float) -> Objection | None:
         """Return a slowdown in cycles of arithmetic or shared memory that a faster clock hides in the times, or None.
 
         The result is None at the power cap: there the clock depends on the code itself, because code that draws less
@@ -173,7 +175,7 @@ class Grounds:
             return None
         if "power-capped" in old.usual_labels | new.usual_labels:
             return None
-        if self.are_other_cards(old, new) or _disturbed(old, new):
+        if self.are_other_cards(old, new) or _disturbance(old, new):
             return None
         share = units.percent(math.expm1(cycles))
         reason = f"{change.text} and hides a slow-down; counted in cycles, it is {share} slower"
@@ -189,7 +191,7 @@ class Grounds:
         if limit.startswith("link."):  # the clock of a link is not measured
             return None
         watched = old.watched_clocks, new.watched_clocks
-        if limit != "dram" and all(map(_are_enough, watched)):
+        if limit != "dram" and all(map(_have_enough_clocks, watched)):
             return _change("clock", old, new, *watched)
         measure, name = (Measure.MEMORY_CLOCK, "memory clock") if limit == "dram" else (Measure.CORE_CLOCK, "clock")
         return _change(name, old, new, self._before.clocks(old, measure), self._after.clocks(new, measure))
@@ -212,7 +214,7 @@ def _change(name: str, old: Side, new: Side, old_hz: Sequence[float], new_hz: Se
 
     The result is also None if all processes had the same clock, which makes this common case cheap.
     """
-    if len({*old_hz, *new_hz}) == 1 or not (_are_enough(old_hz) and _are_enough(new_hz)):
+    if len({*old_hz, *new_hz}) == 1 or not (_have_enough_clocks(old_hz) and _have_enough_clocks(new_hz)):
         return None
     before, after = _with_clock(old, old_hz), _with_clock(new, new_hz)
     clock = stats.welch(before[:, 1], after[:, 1])
@@ -224,7 +226,7 @@ def _change(name: str, old: Side, new: Side, old_hz: Sequence[float], new_hz: Se
     )
 
 
-def _are_enough(hertz: Sequence[float]) -> bool:
+def _have_enough_clocks(hertz: Sequence[float]) -> bool:
     """Return whether at least half of the processes, and at least two, have a clock; one alone has no variance."""
     count = sum(clock > 0 for clock in hertz)
     return count >= 2 and 2 * count >= len(hertz)
@@ -235,12 +237,12 @@ def _with_clock(side: Side, hertz: Sequence[float]) -> npt.NDArray[np.float64]:
     return np.array([(log, math.log(clock)) for log, clock in zip(side.logs, hertz, strict=True) if clock > 0])
 
 
-def _undecided(verdict: Verdict) -> Verdict:
+def _verdict_if_explained(verdict: Verdict) -> Verdict:
     """Return the verdict on an explained change: a suspect if it looked slower, which is worth measuring again."""
     return Verdict.INCONCLUSIVE if verdict is Verdict.FASTER else Verdict.SUSPECT
 
 
-def _disturbed(old: Side, new: Side) -> str:
+def _disturbance(old: Side, new: Side) -> str:
     """Return a text with the disturbed processes if they are a third of either side or more, and else an empty one."""
     sides = (("baseline", old), ("candidate", new))
     if not any(len(side.neighbours) >= _DISTURBED * len(side.ok) > 0 for _, side in sides):
@@ -266,12 +268,12 @@ def _machine_differences(before: Manifest, old: _Devices, after: Manifest, new: 
         return (*differences, f"a device {error} that its run does not describe")
 
 
-def _cards(manifest: Manifest, devices: _Devices) -> frozenset[str]:
+def _card_uuids(manifest: Manifest, devices: _Devices) -> frozenset[str]:
     """Return the UUIDs of these devices."""
     return frozenset(device.uuid for device in manifest.facts.devices if device.id in devices and device.uuid)
 
 
-def _data(manifest: Manifest) -> dict[str, str]:
+def _data_hashes(manifest: Manifest) -> dict[str, str]:
     """Return the hash of each of the user's data files by its label, because a case's id holds only the label."""
     return {entry.label: entry.sha256 for entry in manifest.settings.data}
 
@@ -285,15 +287,15 @@ def _kind_differences(old: Side, new: Side) -> tuple[str, ...]:
 
 def unjudged(side: Side, name: str = "candidate") -> Objection | None:
     """Return the reason why a side by itself cannot be weighed; None if it can."""
-    return _troubled(name, side) or _unweighable(side.logs, side.logs, side.values)
+    return _side_objection(name, side) or _unweighable(side.logs, side.logs, side.values)
 
 
-def _ended(old: Side, new: Side) -> Objection | None:
+def _process_objection(old: Side, new: Side) -> Objection | None:
     """Return an objection if a process of the candidate failed, or if a side has too few ok processes."""
-    return _troubled("candidate", new) or _troubled("baseline", old)
+    return _side_objection("candidate", new) or _side_objection("baseline", old)
 
 
-def _troubled(name: str, side: Side) -> Objection | None:
+def _side_objection(name: str, side: Side) -> Objection | None:
     """Return an objection if the candidate failed, or if this side has too few ok processes."""
     if name == "candidate" and any(process.status == "failed" for process in side.processes):
         return Objection(Verdict.INVALID, "failed", f"candidate: {side.trouble}")
@@ -302,7 +304,7 @@ def _troubled(name: str, side: Side) -> Objection | None:
     return None
 
 
-def _too_little(old: Side, new: Side) -> Objection | None:
+def _figure_objection(old: Side, new: Side) -> Objection | None:
     """Return an objection if the figures are identical, or if they cannot be weighed."""
     if sorted(old.values) == sorted(new.values):
         return Objection(Verdict.SAME, "identical", "the same figures to the last digit")

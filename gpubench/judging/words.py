@@ -83,17 +83,17 @@ def sentence(finding: Finding) -> str:
     """Return a finding as one line: `+4.9 % (+4.1 to +5.6 %), threshold 2.0 %; measured on another card`."""
     if finding.effect is None:
         return finding.reason
-    threshold = _widened(finding) or f"threshold {percent(math.expm1(finding.threshold))}"
+    threshold = _widened_threshold(finding) or f"threshold {percent(math.expm1(finding.threshold))}"
     effect = f"{signed(finding.change)} ({interval(finding)}), {threshold}"
     return "; ".join(filter(None, (effect, _reason(finding))))
 
 
 def explanation(finding: Finding) -> str:
     """Return the reason for a wider threshold than the user's, and the reason of the finding."""
-    return "; ".join(filter(None, (_widened(finding), _reason(finding))))
+    return "; ".join(filter(None, (_widened_threshold(finding), _reason(finding))))
 
 
-def _widened(finding: Finding) -> str:
+def _widened_threshold(finding: Finding) -> str:
     """Return `threshold 4.1 %, because identical code varies by 1.5 % (…)`; empty if the threshold is the user's."""
     weighed = finding.effect
     if weighed is None or not finding.threshold > finding.asked:

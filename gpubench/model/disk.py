@@ -82,6 +82,7 @@ class _Inflate(io.RawIOBase):
         return len(data)
 
     def _count(self, size_bytes: int) -> None:
+        """Count the bytes, and raise FileError if they are packed more tightly than any measurement can be."""
         self._unpacked_bytes += size_bytes
         taken_bytes = self._packed_bytes - len(self._packed)
         if self._unpacked_bytes > max(limits.PACKED_BYTES, limits.PACKED_RATIO * taken_bytes):
@@ -90,6 +91,7 @@ class _Inflate(io.RawIOBase):
             )
 
     def _fill(self) -> bool:
+        """Read more packed bytes, and return whether there were any."""
         if not self._packed:
             self._packed = self._file.read(_INFLATE_BYTES)
             self._packed_bytes += len(self._packed)
@@ -139,6 +141,7 @@ class Sink:
             self.file.close()
 
     def _is_named(self) -> bool:
+        """Return whether the file's name still leads to this file."""
         try:
             return os.path.samestat(self.path.stat(), os.fstat(self.file.fileno()))
         except OSError:

@@ -106,7 +106,7 @@ def read_fleet(folder: Path) -> Fleet:
     """
     path = folder / FLEET_FILE
     if not path.exists():
-        return _of_files(folder)
+        return _fleet_of_files(folder)
     with reported(path), os.fdopen(open_to_read(path), "rb") as file:
         data = file.read(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:
@@ -123,7 +123,7 @@ def read_fleet(folder: Path) -> Fleet:
     return fleet
 
 
-def _of_files(folder: Path) -> Fleet:
+def _fleet_of_files(folder: Path) -> Fleet:
     """Return the record of a folder without `fleet.json`. Raises FileError if the folder has no run files."""
     with reported(folder):
         names = sorted(path.name for path in folder.iterdir() if is_file_name(path.name))

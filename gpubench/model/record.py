@@ -100,6 +100,7 @@ def encode(record: Record, errors: str = "replace") -> bytes:
 
 
 def _fields(value: Any) -> Any:
+    """Return a value of the model as a JSON value."""
     if isinstance(value, Packed):
         return list(value)
     return {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}

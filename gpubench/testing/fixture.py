@@ -126,13 +126,14 @@ class Gpubench:
         try:
             return self._timed(task, self._case(name, version), timed)
         except (AssertionError, WrongAnswer) as error:
-            raise error.with_traceback(_without_ours(error)) from None
+            raise error.with_traceback(_outside_gpubench(error)) from None
         except Skip as reason:
             raise pytest.skip.Exception(str(reason)) from None
         except GpubenchError as error:
             raise pytest.fail.Exception(f"gpubench: {error}", pytrace=False) from None
 
     def _timed(self, task: Task, case: Case, call: Callable[[], object]) -> Timed:
+        """Time the task and judge its result. Fails the test if it is slower, and skips it if it is invalid."""
         result = self._session.measure(task, case)
         if result.status == "invalid" and not self._session.has_baseline:
             pytest.skip(f"not to be trusted: {result.reason}")
@@ -143,6 +144,7 @@ class Gpubench:
         return Timed(result, self._session.figure(result), judged.verdict, value)
 
     def _case(self, name: str, version: int) -> Case:
+        """Return the case of this timing. Raises UsageError if the test has already used its name."""
         if name in self._names:
             raise UsageError(f"{self._item.name} times two things: tell them apart by name=…")
         self._names.add(name)
@@ -158,7 +160,7 @@ def case_of(item: pytest.Item, name: str = "", version: int = 1) -> Case:
     return Case(suite_of(item.nodeid), _word(whole), _params(callspec) if callspec else (), version)
 
 
-def _without_ours(error: BaseException) -> TracebackType | None:
+def _outside_gpubench(error: BaseException) -> TracebackType | None:
     """Return the traceback from the first frame outside gpubench."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith("gpubench."):
@@ -182,6 +184,7 @@ def _params(callspec: Any) -> Params:
 
 
 def _value(name: str, value: object, index: int) -> str | int | float:
+    """Return a parameter of the test as the value of an axis."""
     if isinstance(value, int | float) and not isinstance(value, bool) and np.isfinite(value):
         return value if isinstance(value, int) else float(value)
     label = str(getattr(value, "__name__", value))

@@ -128,12 +128,12 @@ class MeasuringSession:
             result = self._timed(task, plain)
         except (AssertionError, WrongAnswer) as finding:
             reason = str(finding).partition("\n")[0]
-            self._keep([replace(plain, cause="wrong-answer", reason=reason, elapsed_s=time.monotonic() - start)])
+            self._store([replace(plain, cause="wrong-answer", reason=reason, elapsed_s=time.monotonic() - start)])
             raise
         finally:
             self.device.leave()
             self.device.release()
-        self._keep(self._with_replicates(replace(result, elapsed_s=time.monotonic() - start)))
+        self._store(self._with_replicates(replace(result, elapsed_s=time.monotonic() - start)))
         return result
 
     def call_once(self, call: Callable[[], object]) -> object:
@@ -145,6 +145,7 @@ class MeasuringSession:
             self.device.leave()
 
     def _timed(self, task: Task, plain: Result) -> Result:
+        """Return the result of timing the task; it is invalid if the samples cannot be trusted."""
         engine = Engine(self.device, POLICIES[self._manifest.settings.tier], watches=self._watches)
         engine.verify(task)
         self._refuse_strays(task)
@@ -161,7 +162,7 @@ class MeasuringSession:
             labels=measured.labels,
             window=(begin - self._manifest.started_at, time.monotonic() - self._manifest.started_at),
         )
-        self._refuse_nothing(result)
+        self._refuse_empty_batch(result)
         return result
 
     def _refuse_strays(self, task: Task) -> None:
@@ -176,7 +177,7 @@ class MeasuringSession:
                 f"launch it on gpubench.stream ({_HOW}), or let the call wait for it"
             )
 
-    def _refuse_nothing(self, result: Result) -> None:
+    def _refuse_empty_batch(self, result: Result) -> None:
         """Raise UsageError if a batch took so little time on a GPU that nothing ran on the timed stream."""
         hot = result.series[0]
         seconds = max(hot.values) * hot.calls
@@ -200,7 +201,8 @@ class MeasuringSession:
         ]
         return [result, *(replace(replicate, replicate=n, window=(0.0, 0.0)) for n, replicate in enumerate(others, 1))]
 
-    def _keep(self, results: Sequence[Result]) -> None:
+    def _store(self, results: Sequence[Result]) -> None:
+        """Add the results of a case to the table and to the run file."""
         result = results[0]
         self._rows[result.case.id] = TimedRow(result, self.figure(result) if result.status == "ok" else None)
         if self._file is not None:

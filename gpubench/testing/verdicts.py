@@ -66,7 +66,9 @@ class Baseline:
 
         def more(sides: Sides, suspects: tuple[Finding, ...]) -> Sides:
             del suspects  # the only case is the one that is measured again
-            return Sides(sides.before, sides.after.and_again([_only(Reading.of(repeat), case) for repeat in again()]))
+            return Sides(
+                sides.before, sides.after.and_again([_only_case(Reading.of(repeat), case) for repeat in again()])
+            )
 
         judgement = self._asked.settle(Sides(before, Evidence([[Reading.of(run)]])), more)
         (finding, *_) = judgement.findings
@@ -94,6 +96,7 @@ class Baseline:
         return [case for case in cases if (case.suite, case.name, case.params) not in timed | named]
 
     def _cases(self, files: tuple[Path, ...]) -> Iterator[Case]:
+        """Return the cases of these run files."""
         return (
             replicates[0][0] for reading in self._readings(files) for replicates in reading.gathered.results.values()
         )
@@ -102,6 +105,7 @@ class Baseline:
         return baselines.find(self.words, wanted, self.own)
 
     def _readings(self, files: tuple[Path, ...]) -> list[Reading]:
+        """Return the readings of these run files, each of which is read only once."""
         if files not in self._read:
             self._read[files] = read_all(files)
         return self._read[files]
@@ -110,10 +114,10 @@ class Baseline:
         """Return the evidence of a case in the baseline's run files, each of which is a session."""
         kind = fingerprint(run.manifest.facts, run.results[0].devices).id
         wanted = baselines.Wanted(case.id, case.version, run.manifest.settings.tier, kind)
-        return Evidence([[_only(reading, case)] for reading in self._readings(tuple(self._files([wanted])))])
+        return Evidence([[_only_case(reading, case)] for reading in self._readings(tuple(self._files([wanted])))])
 
 
-def _only(reading: Reading, case: Case) -> Reading:
+def _only_case(reading: Reading, case: Case) -> Reading:
     """Return the reading with only one case."""
     selected = {key: replicates for key, replicates in reading.gathered.results.items() if key[0] == case.id}
     return replace(reading, gathered=Gathering(selected, reading.gathered.clocks))
