@@ -85,7 +85,7 @@ def test_a_refusal_is_in_the_librarys_words(library):
 def test_an_invalid_argument_is_an_error_and_not_a_refusal(library):
     codec = nvcomp.Codec(library, "lz4")
     with pytest.raises(nvcomp.NvcompError) as caught:
-        codec._call("CompressGetMaxOutputChunkSize", chunk_bytes=65536, found=None)
+        codec._call("CompressGetMaxOutputChunkSize", chunk_bytes=65536, result=None)
     assert not caught.value.is_refusal
 
 

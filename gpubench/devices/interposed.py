@@ -1,9 +1,9 @@
-"""Whether libcuda and libnvidia-ml of this process are the driver's own, or something stands between them and us.
+"""Find out whether libcuda and libnvidia-ml in this process are the driver's own, or another library interposes.
 
 Virtualisers interpose in three ways. A library in LD_PRELOAD or /etc/ld.so.preload defines the driver's functions, or
 `dlsym` and with it every look-up of them (HAMi's libvgpu.so). Another library has the name libcuda.so.1 (LUPINE,
-rCUDA). Or the driver's own look-up, cuGetProcAddress, gives other functions. Each way shows in where a function lies in
-memory, and in which file that is.
+rCUDA). Or the driver's own look-up, cuGetProcAddress, returns other functions. Each way shows in the address of a
+function and in the file mapped at that address.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _CUDA_VERSION = 12_000
 _MODULE_VERSIONS = (Path("/sys/module/nvidia/version"), Path("/proc/driver/nvidia/version"))
 _VERSION = re.compile(r"\b\d{3,4}\.\d{2,3}(?:\.\d{2,3})?\b")
 _VERSIONED = re.compile(r"lib(?:cuda|nvidia-ml)\.so\.(\d{3,4}\.\d+(?:\.\d+)?)")
-# what a kernel shows whose driver serves GPUs: Linux and gVisor, WSL, Tegra
+# Device nodes of a kernel whose driver serves GPUs: Linux and gVisor, WSL, Tegra.
 _DEVICE_NODES = (Path("/dev/nvidiactl"), Path("/dev/dxg"), Path("/dev/nvmap"))
 _PRELOAD_FILE = Path("/etc/ld.so.preload")
 
 
 @dataclass(frozen=True, slots=True)
 class DriverLibrary:
-    """What is known of one of the driver's libraries in this process, in words."""
+    """One of the driver's libraries in this process; `words` says where it comes from."""
 
     name: str
     words: str
@@ -43,7 +43,7 @@ class DriverLibrary:
 
 @dataclass(frozen=True, slots=True)
 class MappedFile:
-    """Addresses of this process from `start` on, below `end`, that show a file."""
+    """A file that is mapped at the addresses from `start` up to `end`."""
 
     start: int
     end: int
@@ -51,14 +51,14 @@ class MappedFile:
 
 
 def driver_version() -> str:
-    """Return the version of the kernel's NVIDIA driver; empty where the kernel does not tell."""
+    """Return the version of the kernel's NVIDIA driver; empty if the kernel does not report it."""
     for place in _MODULE_VERSIONS:
         try:
-            found = _VERSION.search(place.read_text(encoding="utf-8"))
+            match = _VERSION.search(place.read_text(encoding="utf-8"))
         except OSError:
             continue
-        if found:
-            return found[0]
+        if match:
+            return match[0]
     return ""
 
 
@@ -68,9 +68,9 @@ def has_driver() -> bool:
 
 
 def libraries(version: str | None = None, is_served: bool | None = None) -> tuple[DriverLibrary, ...]:
-    """Return what is known of the driver's libraries that this process has loaded; it loads none.
+    """Return the driver's libraries that this process has loaded, and load none.
 
-    `version` is that of the kernel's driver, and `is_served` says whether there is one, where they are not to be asked.
+    `version` is the version of the kernel's driver and `is_served` says whether there is one; None asks the kernel.
     """
     kernel_version = driver_version() if version is None else version
     served = has_driver() if is_served is None else is_served
@@ -90,15 +90,15 @@ def libraries(version: str | None = None, is_served: bool | None = None) -> tupl
 
 @functools.cache
 def labels() -> tuple[str, ...]:
-    """Return the label of results that went through an interposed library, as found when first asked; else none."""
+    """Return the label of results that went through an interposed library, or nothing; the first answer is kept."""
     return (LABEL,) if any(library.is_interposed for library in libraries()) else ()
 
 
 def facts() -> dict[str, str]:
-    """Return what the inventory tells: each library, and what is preloaded into every program."""
-    found = {library.name.partition(".")[0]: library.words for library in libraries()}
+    """Return the entries of the inventory: each library's origin, and the libraries preloaded into every program."""
+    origins = {library.name.partition(".")[0]: library.words for library in libraries()}
     preloaded = [*os.environ.get("LD_PRELOAD", "").replace(":", " ").split(), *_preloaded_by_file()]
-    return {**found, **({"preloaded": ", ".join(preloaded)} if preloaded else {})}
+    return {**origins, **({"preloaded": ", ".join(preloaded)} if preloaded else {})}
 
 
 def _preloaded_by_file() -> list[str]:
@@ -106,18 +106,18 @@ def _preloaded_by_file() -> list[str]:
 
 
 def _mapped_files() -> list[MappedFile]:
-    found = []
+    files = []
     for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():
         addresses, *rest = line.split(maxsplit=5)
         if len(rest) == 5 and rest[4].startswith("/"):
             start, end = (int(part, 16) for part in addresses.split("-"))
-            found.append(MappedFile(start, end, rest[4]))
-    return found
+            files.append(MappedFile(start, end, rest[4]))
+    return files
 
 
 def _file_of(address: int, mapped: Sequence[MappedFile]) -> str:
-    """Return the file that an address shows; empty for memory without a file, as code that was made at run time."""
-    return next((each.path for each in mapped if each.start <= address < each.end), "")
+    """Return the file mapped at an address; empty for memory without a file, such as code generated at run time."""
+    return next((mapping.path for mapping in mapped if mapping.start <= address < mapping.end), "")
 
 
 def _addresses(library: ctypes.CDLL, functions: Sequence[str]) -> Iterator[tuple[str, int]]:
@@ -153,19 +153,19 @@ def _judged(name: str, files: dict[str, list[str]], version: str, is_served: boo
         if version and own is None:
             return DriverLibrary(name, f"interposed: {path} is not of driver {version}", True)
         if version and own != version:
-            words = f"version {own}, but the kernel's driver is {version} (forward compatibility?): {path}"
-            return DriverLibrary(name, words, False)
+            origin = f"version {own}, but the kernel's driver is {version} (forward compatibility?): {path}"
+            return DriverLibrary(name, origin, False)
     paths = ", ".join(files)
     return DriverLibrary(name, f"the driver's own ({version}): {paths}" if version else f"unverified: {paths}", False)
 
 
 def _version_of(path: Path, version: str) -> str | None:
-    """Return the version in the name of a library's file, or the expected one if the file contains it; else None."""
+    """Return the version in a library's file name, or the expected one if the file contains it; else None."""
     named = _VERSIONED.fullmatch(path.resolve().name)
     if named:
         return named[1]
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as contents:
             return version if version and contents.find(version.encode()) >= 0 else None
-    except (OSError, ValueError):  # removed since, or empty
+    except (OSError, ValueError):  # the file was removed meanwhile, or is empty
         return None

@@ -1,6 +1,6 @@
-"""What keeps an AMD GPU of this machine from being used, and the mend: pure functions of a probe of its files.
+"""What prevents the use of an AMD GPU of this machine, and how to fix it: pure functions of a probe of its files.
 
-Nothing of ROCm is loaded for it, so that it answers where ROCm itself would end the process.
+Nothing of ROCm is loaded, so that this works where ROCm itself would end the process.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CUDA_WHEEL = re.compile(r"cupy(-cuda\w+)?")
 
 @dataclass(frozen=True, slots=True)
 class Install:
-    """One ROCm: its folder, its version (`7.0.1`, empty where it does not say), and what of `NEEDED` it lacks."""
+    """One ROCm: its folder, its version (`7.0.1`, empty if unknown), and the libraries of `NEEDED` that it lacks."""
 
     path: str
     version: str
@@ -48,11 +48,11 @@ class Install:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What the files of a machine say.
+    """The facts that the files of a machine give.
 
-    `driverless` are GPUs that no driver runs, `closed` the device files that this user may not open, `wheels` the
-    distributions of Python that matter with their versions, `chosen` the ROCm that the environment names, `hipcc` the
-    compiler that is on the path.
+    `driverless` are GPUs without a running driver, `closed` the device files that this user may not open, `wheels` the
+    relevant Python distributions with their versions, `chosen` the ROCm that the environment names, `hipcc` the
+    compiler on the path.
     """
 
     gpus: tuple[str, ...] = ()
@@ -73,7 +73,7 @@ def probe(
     wheels: Mapping[str, str] | None = None,
     may_open: Callable[[Path], bool] = lambda path: os.access(path, os.R_OK | os.W_OK),
 ) -> Probe:
-    """Look at the files below `root`; `wheels` are the distributions that are installed."""
+    """Return the facts from the files below `root`; `wheels` are the installed distributions with their versions."""
     cards = [path for path in sorted((root / "sys/bus/pci/devices").glob("*")) if _is_amd_gpu(path)]
     nodes = [root / "dev/kfd", *sorted((root / "dev/dri").glob("renderD*"))] if cards else []
     return Probe(
@@ -91,9 +91,9 @@ def probe(
 
 
 def _on_path(program: str, root: Path, path: str) -> str:
-    """Return the first program of that name in the folders of `path`, which are below `root`; else an empty text."""
+    """Return the first program of that name in the folders of `path` (below `root`); empty if there is none."""
     folders = [folder for folder in path.split(os.pathsep) if folder.startswith("/")]
-    return next((f"{each}/{program}" for each in folders if (root / each.lstrip("/") / program).is_file()), "")
+    return next((f"{folder}/{program}" for folder in folders if (root / folder.lstrip("/") / program).is_file()), "")
 
 
 def _text(path: Path) -> str:
@@ -108,16 +108,16 @@ def _is_amd_gpu(path: Path) -> bool:
 
 
 def _installs(root: Path) -> tuple[Install, ...]:
-    """Every folder /opt/rocm*, links to another left out; a distribution's own ROCm in /usr is one too."""
+    """Return every ROCm: folders /opt/rocm* except links to another one, and a distribution's own in /usr."""
     folders = {path.resolve(): path for path in sorted((root / "opt").glob("rocm*"), reverse=True) if path.is_dir()}
     folders |= {root / "usr": root / "usr"} if _libraries(root / "usr") else {}
     return tuple(_install(root, path) for path in sorted(folders.values()))
 
 
 def _install(root: Path, path: Path) -> Install:
-    found = _libraries(path)
+    libraries = _libraries(path)
     version = re.match(r"[\d.]+", _text(path / ".info/version")) or re.search(r"[\d.]*\d$", path.resolve().name)
-    lacks = tuple(name for name in NEEDED if name not in found)
+    lacks = tuple(name for name in NEEDED if name not in libraries)
     thrust = (path / "include/thrust/version.h").exists()
     hipcc = (path / "bin/hipcc").exists()
     return Install(f"/{path.relative_to(root)}", version[0] if version else "", lacks, thrust, hipcc)
@@ -129,69 +129,70 @@ def _libraries(path: Path) -> set[str]:
     return names & set(NEEDED)
 
 
-def concerns(found: Probe) -> bool:
-    """Whether there is anything of AMD's here to speak of."""
-    return bool(found.gpus or any(map(_WHEEL.match, found.wheels or {})))
+def concerns(machine: Probe) -> bool:
+    """Return whether the machine has an AMD GPU or a wheel for one."""
+    return bool(machine.gpus or any(map(_WHEEL.match, machine.wheels or {})))
 
 
-def findings(found: Probe) -> tuple[Absent, ...]:
-    """Everything that stands in the way, each with its mend; nothing where no AMD GPU and no wheel for one is here."""
-    if not concerns(found):
+def findings(machine: Probe) -> tuple[Absent, ...]:
+    """Return every obstacle with its fix; nothing if there is no AMD GPU and no wheel for one."""
+    if not concerns(machine):
         return ()
     return tuple(
-        Absent("rocm", why, mend) for why, mend in (*_of_the_machine(found), *_of_rocm(found), *_of_python(found))
+        Absent("rocm", problem, fix)
+        for problem, fix in (*_of_the_machine(machine), *_of_rocm(machine), *_of_python(machine))
     )
 
 
 Reason = tuple[str, str]
 
 
-def _of_the_machine(found: Probe) -> Iterator[Reason]:
-    if not found.gpus:
+def _of_the_machine(machine: Probe) -> Iterator[Reason]:
+    if not machine.gpus:
         yield "no AMD GPU is on the PCI bus", "in a container, pass the devices: --device /dev/kfd --device /dev/dri"
         return
-    if found.driverless:
-        yield f"no driver runs {', '.join(found.driverless)}", "modprobe amdgpu; AMD's package is amdgpu-dkms"
-    elif not found.has_kfd:
+    if machine.driverless:
+        yield f"no driver runs {', '.join(machine.driverless)}", "modprobe amdgpu; AMD's package is amdgpu-dkms"
+    elif not machine.has_kfd:
         yield (
             "there is no /dev/kfd, which ROCm opens first",
             "in a container: --device /dev/kfd --device /dev/dri --group-add render",
         )
-    if found.closed:
+    if machine.closed:
         yield (
-            f"no permission for {', '.join(found.closed)}",
+            f"no permission for {', '.join(machine.closed)}",
             "sudo usermod -aG render,video $USER, then log in again (in a container: --group-add render)",
         )
-    if found.override:
+    if machine.override:
         yield (
-            f"HSA_OVERRIDE_GFX_VERSION={found.override} makes ROCm treat the GPU as another model",
+            f"HSA_OVERRIDE_GFX_VERSION={machine.override} makes ROCm treat the GPU as another model",
             "unset HSA_OVERRIDE_GFX_VERSION, unless the GPU is unsupported without it",
         )
 
 
-def _used(found: Probe) -> Install | None:
-    """The ROCm that programs would find: the one that is named, else /opt/rocm, else the first."""
-    for path in (found.chosen.rstrip("/"), "/opt/rocm"):
-        for install in found.installs:
+def _used(machine: Probe) -> Install | None:
+    """Return the ROCm that programs would use: the chosen one, else /opt/rocm, else the first; None without any."""
+    for path in (machine.chosen.rstrip("/"), "/opt/rocm"):
+        for install in machine.installs:
             if install.path == path:
                 return install
-    return found.installs[0] if found.installs else None
+    return machine.installs[0] if machine.installs else None
 
 
-def _of_rocm(found: Probe) -> Iterator[Reason]:
-    used = _used(found)
+def _of_rocm(machine: Probe) -> Iterator[Reason]:
+    used = _used(machine)
     if used is None:
         yield (
             "no ROCm is under /opt or /usr",
             "install AMD's package rocm, version 7, as its guide says",
         )
         return
-    if found.chosen and used.path != found.chosen.rstrip("/"):
-        yield f"ROCM_PATH is {found.chosen}, but ROCm is not there", f"unset ROCM_PATH, or set it to {used.path}"
-    if len(found.installs) > 1:
-        words = ", ".join(f"{each.path} ({each.version or 'unknown version'})" for each in found.installs)
+    if machine.chosen and used.path != machine.chosen.rstrip("/"):
+        yield f"ROCM_PATH is {machine.chosen}, but ROCm is not there", f"unset ROCM_PATH, or set it to {used.path}"
+    if len(machine.installs) > 1:
+        listed = ", ".join(f"{install.path} ({install.version or 'unknown version'})" for install in machine.installs)
         yield (
-            f"several ROCm installations: {words}; {used.path} is used",
+            f"several ROCm installations: {listed}; {used.path} is used",
             f"choose one with ROCM_PATH and LD_LIBRARY_PATH, for example {used.path}/lib",
         )
     if used.lacks:
@@ -204,20 +205,20 @@ def _of_rocm(found: Probe) -> Iterator[Reason]:
             f"{used.path} is missing the rocThrust headers, which CuPy's kernels include",
             "install rocthrust-dev (rocthrust-devel)",
         )
-    if not found.hipcc and used.has_hipcc:
+    if not machine.hipcc and used.has_hipcc:
         yield (
             f"hipcc is in {used.path}/bin, which is not on the path: CuPy asks it for the folders of ROCm's headers",
             f"export PATH={used.path}/bin:$PATH",
         )
-    elif not found.hipcc:
+    elif not machine.hipcc:
         yield (
             f"{used.path} is missing hipcc, which CuPy asks for the folders of ROCm's headers",
             "install hipcc, or AMD's complete package rocm",
         )
 
 
-def _of_python(found: Probe) -> Iterator[Reason]:
-    wheels, used = found.wheels or {}, _used(found)
+def _of_python(machine: Probe) -> Iterator[Reason]:
+    wheels, used = machine.wheels or {}, _used(machine)
     rocm = [name for name in wheels if _WHEEL.fullmatch(name)]
     cuda = [name for name in wheels if _CUDA_WHEEL.fullmatch(name)]
     if rocm and cuda:
@@ -225,7 +226,7 @@ def _of_python(found: Probe) -> Iterator[Reason]:
             f"{' and '.join(sorted([*rocm, *cuda]))} overwrite each other: both install the package cupy",
             "pip uninstall both, then install one; use a second environment for the other",
         )
-    elif found.has_nvidia and found.gpus and (rocm or cuda):
+    elif machine.has_nvidia and machine.gpus and (rocm or cuda):
         yield (
             f"NVIDIA and AMD GPUs in one machine: {(rocm or cuda)[0]} supports only one kind",
             f"a second environment with '{DISTRIBUTION}[{'cuda13' if rocm else 'rocm7'}]' measures the others",

@@ -266,7 +266,7 @@ class Runner(AbstractContextManager["Runner"]):
             self._send(ranks, rank, order, child)
         self._attend(ranks)
         for rank, child in enumerate(ranks.children):
-            if ranks.parts[rank].spoils_worker:
+            if ranks.parts[rank].needs_new_worker:
                 self._crew.dismiss(child)
         return ranks.all_parts
 

@@ -1,9 +1,9 @@
-"""How long each phase of a case may take before its worker counts as hung, and where the limit comes from.
+"""How long each phase of a case may take before its worker counts as hung, and what the limit is derived from.
 
-A worker tells the runner which phase it begins, and once a second that a series goes on. A limit follows from the time
-that the phase is expected to take: from the counted work at rates that no sound device falls below, from the tier, and
-from the same phase of earlier cases of the same definition. The limits are generous, because a slow host must never
-lose a case that would have ended.
+A worker reports to the runner which phase it begins, and reports once a second that a series continues. A limit follows
+from the expected duration of the phase: from the counted work at rates that no working device falls below, from the
+tier, and from the same phase of earlier cases of the same definition. The limits are generous, because a slow host must
+never lose a case that would have ended.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from gpubench.model import STRICT, Tier, Work
 LEAST_S = 10.0  # of any phase
 MOST_S = 4 * 3600.0  # of any phase, whatever a worker says
 CASE_S = 24 * 3600.0  # of all phases of a case
-FACTOR = 10  # times as long as this phase took before
-_BATCHES = 30  # times as long as a batch took in the warm-up
+FACTOR = 10  # a phase may take this many times as long as in earlier cases
+_BATCHES = 30  # a phase may take this many batches of the duration in the warm-up
 _BEAT_S = 1.0
 _OPENING_S = 120.0  # libraries from a cold disk, a driver that starts each GPU
 _COMPILING_S = 120.0  # the first kernels of a definition: NVRTC took a minute on a cold machine
@@ -32,8 +32,8 @@ _LATER_S = 20.0
 _ATTENDING_S = 60.0
 _CLOSING_S = 30.0
 _TIER_FACTORS: dict[Tier, int] = {"smoke": 1, "quick": 1, "full": 5}  # full has data of many times the size
-# Rates that no sound device falls below: memory that a kernel moves, bytes of the slowest codecs and links, operations,
-# items. Python's own codecs are the slowest on the host.
+# Rates per second that no working device falls below: bytes that a kernel moves, bytes of the slowest codecs and links,
+# operations, items. Python's own codecs are the slowest on the host.
 _SLOWEST_GPU = Work(moved=1e9, payload=1e8, flops=1e11, items=1e5)
 _SLOWEST_HOST = Work(moved=3e7, payload=3e6, flops=1e9, items=1e5)
 _CALLING, _WAITING = "making the first calls", "waiting for the device after the first calls"
@@ -41,10 +41,10 @@ _CALLING, _WAITING = "making the first calls", "waiting for the device after the
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What a worker does from now on, how long it may take in seconds, and what the limit follows from.
+    """A phase that a worker begins, how long it may take in seconds, and the reason for this limit.
 
-    The time in which a rank waits for the others does not count. Where the phase `restarts`, each of their answers
-    begins it anew.
+    The time in which a rank waits for other ranks does not count. If the phase `restarts`, each of their answers starts
+    its limit anew.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -58,15 +58,15 @@ class Phase:
 STARTING = Phase("starting the worker", _OPENING_S, "Python and its libraries load")
 
 
-def tell_nobody(phase: Phase) -> None:
-    """Ignore a phase: nobody supervises this process."""
+def ignore_phase(phase: Phase) -> None:
+    """Do nothing with a phase: no runner supervises this process."""
     del phase
 
 
 class TimeLimits:
-    """Tells of each phase as it begins, and remembers how long the phases of each definition took."""
+    """Reports each phase as it begins, and remembers how long the phases of each definition took."""
 
-    def __init__(self, tell: Callable[[Phase], None] = tell_nobody) -> None:
+    def __init__(self, tell: Callable[[Phase], None] = ignore_phase) -> None:
         self._tell = tell
         self._is_gpu = False
         self._definition = ""
@@ -79,59 +79,59 @@ class TimeLimits:
         self._begun = self._told = 0.0  # monotonic seconds
 
     def opening(self) -> None:
-        """The device is opened."""
+        """Begin the phase in which the device is opened."""
         self._begin("opening the device", _OPENING_S, "drivers and libraries load")
 
     def building(self, definition: str, tier: Tier, is_gpu: bool) -> None:
-        """A case of this definition (suite and name) is built on the open device."""
+        """Begin the phase in which a case of this definition (suite and name) is built on the open device."""
         self._end()
         self._definition, self._is_gpu, self._tier_factor = definition, is_gpu, _TIER_FACTORS[tier]
         self._last_s = {}
-        self._learned("building the case", _COMPILING_S, _BUILDING_S, "kernels are compiled")
+        self._begin_learned("building the case", _COMPILING_S, _BUILDING_S, "kernels are compiled")
 
     def attending(self) -> None:
-        """The rank is idle and answers the ranks that time something."""
+        """Begin the phase in which an idle rank answers the ranks that time something."""
         self._begin("waiting for the other ranks", _ATTENDING_S, "an idle rank answers at once", restarts=True)
 
     def calling(self, stages: Collection[Stage], batch_s: float = 0.0) -> None:
-        """Each stage is called once by the host, or in a batch that took `batch_s` in the warm-up."""
-        self._learned(_CALLING, _FIRST_CALLS_S, _LATER_S, "first calls compile and load", stages, batch_s)
+        """Begin the phase in which each stage is called once, or in a batch of `batch_s` seconds."""
+        self._begin_learned(_CALLING, _FIRST_CALLS_S, _LATER_S, "first calls compile and load", stages, batch_s)
 
     def waiting(self, stages: Collection[Stage]) -> None:
-        """The device works on what was queued by `calling`; the host has done so in the calls themselves."""
+        """Begin the phase in which a GPU executes the calls that `calling` queued; a host has done so already."""
         if not self._is_gpu:
             return
-        expected_s, words = self._of_work(_WAITING, stages)
-        self._begin(_WAITING, LEAST_S + expected_s, f"{LEAST_S:g} s{words}", stages)
+        expected_s, work_reason = self._work_time(_WAITING, stages)
+        self._begin(_WAITING, LEAST_S + expected_s, f"{LEAST_S:g} s{work_reason}", stages)
 
     def checking(self, stages: Collection[Stage]) -> None:
-        """The author's check looks at the outputs."""
-        self._learned("checking the answer", _CHECKING_S, _LATER_S, "a check may be slow", stages)
+        """Begin the phase in which the author's check reads the outputs."""
+        self._begin_learned("checking the answer", _CHECKING_S, _LATER_S, "a check may be slow", stages)
 
     def warming_up(self, label: str, rest_s: float) -> None:
-        """A series chooses its batch and warms up; before each batch the device idles for `rest_s`."""
+        """Begin the phase in which a series chooses its batch and warms up, idling `rest_s` before each batch."""
         self._end()
         once_s = self._last_s.get(_CALLING, 0.0) + self._last_s.get(_WAITING, 0.0) + rest_s
-        words = f"{LEAST_S:g} s and {FACTOR} calls of {units.quantity(once_s, 's', 3)}"
-        self._begin(f"warming up {label}", LEAST_S + FACTOR * once_s, words)
+        basis = f"{LEAST_S:g} s and {FACTOR} calls of {units.quantity(once_s, 's', 3)}"
+        self._begin(f"warming up {label}", LEAST_S + FACTOR * once_s, basis)
 
     def sampling(self, label: str, batch_s: float) -> None:
-        """A series is sampled, in batches that take `batch_s` with their rest."""
-        words = f"{LEAST_S:g} s and {_BATCHES} batches of {units.quantity(batch_s, 's', 3)}"
-        self._begin(f"sampling {label}", LEAST_S + _BATCHES * batch_s, words)
+        """Begin the phase in which a series is sampled, in batches that take `batch_s` seconds with their rest."""
+        basis = f"{LEAST_S:g} s and {_BATCHES} batches of {units.quantity(batch_s, 's', 3)}"
+        self._begin(f"sampling {label}", LEAST_S + _BATCHES * batch_s, basis)
 
     def going_on(self) -> None:
-        """A batch has ended, and the phase goes on: its limit begins anew. Told once a second at the most."""
+        """Report, at most once a second, that a batch has ended: the limit of the phase starts anew."""
         now = time.monotonic()
         if self._phase and now - self._told >= _BEAT_S:
             self._told = now
             self._tell(self._phase)
 
     def closing(self) -> None:
-        """The task lets go of what it holds."""
+        """Begin the phase in which the task releases its resources."""
         self._begin("closing the case", _CLOSING_S * self._tier_factor, "memory is freed, files are removed")
 
-    def _learned(
+    def _begin_learned(
         self,
         name: str,
         first_s: float,
@@ -142,10 +142,10 @@ class TimeLimits:
     ) -> None:
         """Begin a phase whose limit follows from the longest one of its name in earlier cases of the definition."""
         self._end()
-        expected_s, words = self._of_work(name, stages)
+        expected_s, work_reason = self._work_time(name, stages)
         if batch_s:
             expected_s += _BATCHES * batch_s
-            words += f", and {_BATCHES} batches of {units.quantity(batch_s, 's', 3)}"
+            work_reason += f", and {_BATCHES} batches of {units.quantity(batch_s, 's', 3)}"
         longest_s = self._longest.get((self._definition, name))
         seconds = self._tier_factor * (first_s if longest_s is None else later_s)
         basis = f"{seconds:g} s for the first case of its kind, where {reason}"
@@ -154,19 +154,19 @@ class TimeLimits:
             if FACTOR * longest_s > seconds:
                 seconds = FACTOR * longest_s
                 basis = f"{FACTOR} times the {longest_s:.3g} s of earlier cases of its kind"
-        self._begin(name, seconds + expected_s, basis + words, stages)
+        self._begin(name, seconds + expected_s, basis + work_reason, stages)
 
     def _begin(
         self, name: str, seconds: float, basis: str, stages: Collection[Stage] = (), restarts: bool = False
     ) -> None:
         self._end()
         self._phase = Phase(name, seconds, basis, restarts)
-        self._slowest_s = self._at_slowest(stages)
+        self._slowest_s = self._slowest_time(stages)
         self._begun = self._told = time.monotonic()
         self._tell(self._phase)
 
     def _end(self) -> None:
-        """Remember how long the phase took that ends now."""
+        """Record how long the phase took that ends now."""
         if self._phase:
             seconds, key = time.monotonic() - self._begun, (self._definition, self._phase.name)
             self._last_s[self._phase.name] = seconds
@@ -175,19 +175,20 @@ class TimeLimits:
                 self._slowness[key] = max(self._slowness.get(key, 0.0), seconds / self._slowest_s)
             self._phase = None
 
-    def _of_work(self, name: str, stages: Collection[Stage]) -> tuple[float, str]:
-        """Return the seconds that a call of each stage may take, and the reason in words.
+    def _work_time(self, name: str, stages: Collection[Stage]) -> tuple[float, str]:
+        """Return the seconds that a call of each stage may take, and the reason as text.
 
-        Where the phase was seen, it is taken to be at most ten times as slow for its work as it was then.
+        If earlier cases had this phase, it is assumed to be at most ten times as slow for its work as in those.
         """
         slowness = min(1.0, FACTOR * self._slowness.get((self._definition, name), 1.0))
-        seconds = slowness * self._at_slowest(stages)
+        seconds = slowness * self._slowest_time(stages)
         if seconds < 1:
             return seconds, ""
-        known = "the slowest device" if slowness == 1 else f"a device {FACTOR} times as slow as in earlier cases"
-        return seconds, f", and {seconds:.3g} s for the counted work on {known}"
+        device = "the slowest device" if slowness == 1 else f"a device {FACTOR} times as slow as in earlier cases"
+        return seconds, f", and {seconds:.3g} s for the counted work on {device}"
 
-    def _at_slowest(self, stages: Collection[Stage]) -> float:
+    def _slowest_time(self, stages: Collection[Stage]) -> float:
+        """Return the seconds that a call of each stage takes on the slowest working device."""
         slowest = _SLOWEST_GPU if self._is_gpu else _SLOWEST_HOST
         seconds = 0.0
         for stage in stages:

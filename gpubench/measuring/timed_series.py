@@ -1,4 +1,4 @@
-"""One series while it is being taken: its samples, what was read beside each, and how it is called."""
+"""One series while it is taken: its samples, the values read with each sample, and how it is called."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from gpubench.model import SeriesMode
 
 @dataclass(slots=True)
 class TimedSeries:
-    """One series while it is being taken: of a stage by its name, in one mode, called in one way."""
+    """One series while it is taken: a stage, timed in one mode by one call.
+
+    Times are in seconds; `values` and `times` have one entry per sample.
+    """
 
     name: str
     stage: Stage
@@ -22,54 +25,54 @@ class TimedSeries:
     gated: bool
     call: Callable[[], object]
     policy: StoppingPolicy
-    look: int = 0  # the number of samples at which the interval is looked at next
-    look_s: float = 0.0  # the time before which no look is taken: the device has not settled
+    look: int = 0  # the number of samples at which the interval is evaluated next
+    look_s: float = 0.0  # the elapsed time of the next evaluation: the device had not settled at the last one
     values: list[float] = field(default_factory=list)
-    times: list[float] = field(default_factory=list)  # when each sample had ended, by the clock of budgets
-    warm: Trace = field(default_factory=lambda: Trace((), ()))  # what warm-up ended with, once it was steady
+    times: list[float] = field(default_factory=list)  # when each sample ended, by the clock of the time budgets
+    warm: Trace = field(default_factory=lambda: Trace((), ()))  # the steady end of the warm-up
     early: list[float] = field(default_factory=list)
-    first_half: int = 0  # of the samples when they first showed that the device had not settled
+    first_half: int = 0  # half the number of samples when they first showed that the device had not settled
     batches: int = 0
-    lost: dict[str, int] = field(default_factory=dict)  # batches of which nothing was kept, by reason
+    lost: dict[str, int] = field(default_factory=dict)  # number of discarded batches by reason
     host: list[float] = field(default_factory=list)
     clocks: list[float | None] = field(default_factory=list)  # in hertz, after each batch in `host`
     probed: dict[str, list[Observed]] = field(default_factory=dict)
     warmup_s: float = 0.0
     batch_s: float = 0.0  # elapsed seconds of a batch with its rest, on average over the warm-up
     stop: str = ""
-    check_at: float = 0.0  # a random place of its first samples, from 0 to 1: there a batch is checked
+    check_at: float = 0.0  # a random share (0 to 1) of the first samples, after which a batch is checked
     is_checked: bool = False
 
     @property
     def label(self) -> str:
-        """What the series is called in messages: `compress.hot`."""
+        """Return the name of the series in messages: `compress.hot`."""
         return f"{self.name}.{self.mode}" if self.name else self.mode
 
     @property
     def clock_hz(self) -> float | None:
-        """The median clock after the batches that were kept; None if no watch reads one."""
+        """Return the median clock in hertz after the kept batches; None if no watch reads one."""
         hertz = [clock for clock in self.clocks if clock]
         return stats.median(hertz) if hertz else None
 
     @property
     def trace(self) -> Trace:
-        """All samples since warm-up was steady, against elapsed time."""
+        """Return all samples since warm-up was steady, with their elapsed times."""
         return Trace([*self.warm.values, *self.values], [*self.warm.times, *self.times], len(self.warm.values))
 
     def is_check_due(self, elapsed_s: float) -> bool:
-        """Return whether sampling has come to the random place at which a batch is checked."""
+        """Return whether sampling has reached the random place at which a batch is checked."""
         count = len(self.values)
-        is_there = (
+        is_reached = (
             count >= max(1.0, self.check_at * self.policy.least) and elapsed_s >= self.check_at * self.policy.least_s
         )
-        return is_there and not self.is_checked
+        return is_reached and not self.is_checked
 
     def lose(self, reason: str) -> None:
-        """Count a batch of which nothing is kept."""
+        """Count a discarded batch."""
         self.lost[reason] = self.lost.get(reason, 0) + 1
 
     def drop(self, length: int) -> None:
-        """Forget the first samples; of a hot series also what was read beside each."""
+        """Drop the first `length` samples, and the host times, clocks and probed values of a hot series with them."""
         self.early = self.early or self.values[: min(length, self.first_half or length)]
         self.values, self.times = self.values[length:], self.times[length:]
         if len(self.host) == len(self.values) + length:  # else a batch gave several samples

@@ -1,7 +1,7 @@
-"""The worker's side: one device, one case after another, each to a `Part` of a result.
+"""The worker process: it opens one device and turns one case after another into a `Part` of a result.
 
-A worker never prints results and never decides what is next. It talks to the runner over one channel: orders and
-exchanged values come in; parts, values to exchange and the phase that begins go out. The runner checks all of it
+A worker never prints results and never decides what comes next. It talks to the runner over one channel: orders and
+exchanged values come in; parts, values to exchange and the phases that begin go out. The runner checks all of it
 (`measuring.channel`). The same limits are checked here first, because here the reason is known.
 """
 
@@ -45,14 +45,14 @@ class Order:
     target: Target
     seed: int
     rank: int
-    peers: tuple[Device, ...]  # the device of every rank, this one's too
+    peers: tuple[Device, ...]  # the device of every rank, including this one
     devices: tuple[Device, ...] = ()  # every device of the case
-    suite: str = ""  # what `plan.load_suite` finds the case's suite by, where it is not its name
-    node_host: str = ""  # of a case on several nodes: the address by which the others reach this one
+    suite: str = ""  # the file of the case's suite, if it is not found by its name
+    node_host: str = ""  # for a case on several nodes: the address by which other nodes reach this one
 
 
 class Offer(bytes):
-    """A value for the other ranks, which the runner passes on unread: a pickle, between nodes plain data.
+    """A value for the other ranks, which the runner passes on unread: a pickle, or plain data between nodes.
 
     The answer is a list of all ranks' offers, or a `Gone`.
     """
@@ -60,16 +60,16 @@ class Offer(bytes):
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """The answer to an offer where another rank has ended its part."""
+    """The answer to an offer if another rank has ended its part."""
 
     rank: int
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One rank's share of a result.
+    """One rank's part of a result.
 
-    `informed` are the ranks whose end it was told of. `left` is whether the case left processes behind.
+    `informed` are the ranks of whose end this rank was told. `left` says whether the case left processes behind.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -86,10 +86,10 @@ class Part:
     left: bool = False
 
     @property
-    def spoils_worker(self) -> bool:
-        """Return whether the worker cannot be trusted with the next case: something broke that nobody foresaw.
+    def needs_new_worker(self) -> bool:
+        """Return whether the next case needs a fresh worker: an unforeseen failure, or processes left behind.
 
-        What a case left behind ends with its worker.
+        Processes that a case left behind end with its worker.
         """
         return self.left or (self.status == "failed" and self.cause not in ("wrong-answer", "suite"))
 
@@ -107,56 +107,64 @@ class Ranks:
     world: int
     informed: list[int] = field(default_factory=list)
     decider: int = 0
-    is_spread: bool = False  # over several nodes, none of which unpickles what another one sends
+    is_spread: bool = False  # over several nodes, which never unpickle each other's values
 
     def exchange(self, value: Any) -> list[Any]:
-        """Give a value, get every rank's in rank order (None of one that has ended).
+        """Offer a value and return every rank's value in the order of the ranks, None for a rank that has ended.
 
-        Raises PeerDied, once, where a rank has ended since the last exchange.
+        Raises PeerDied, once, if a rank has ended since the last exchange, and SuiteError if the value is too large.
         """
         if self.world == 1:
             return [value]
         offer = Offer(plain.encode(value) if self.is_spread else pickle.dumps(value))
         if len(offer) > MOST_OFFERED_BYTES:
             size, most = len(offer) / 2**20, MOST_OFFERED_BYTES / 2**20
-            raise SuiteError(f"an exchanged value takes {size:.1f} MiB, of which {most:g} are allowed; share memory")
+            raise SuiteError(
+                f"an exchanged value takes {size:.1f} MiB, of which {most:g} are allowed; use shared memory"
+            )
         self.channel.send(offer)
         answer = self.channel.recv()
         if isinstance(answer, Gone):
             self.informed.append(answer.rank)
             raise PeerDied(answer.rank)
         decode = plain.decode if self.is_spread else pickle.loads  # of the case's own ranks, on this node alone
-        return [None if each is None else decode(each) for each in answer]
+        return [None if offered is None else decode(offered) for offered in answer]
 
     def agree(self, value: T) -> T:
-        """The deciding rank's value; the first rank that times anything decides."""
+        """Return the deciding rank's value; the first rank that times anything decides.
+
+        Raises PeerDied as `exchange`.
+        """
         decided: T = self.exchange(value)[self.decider]
         return decided
 
     def meet(self, active: bool) -> bool:
-        """Find out who decides; return whether any rank times anything."""
+        """Find out which rank decides, and return whether any rank times anything. Raises PeerDied as `exchange`."""
         roles = self.exchange(active)
         self.decider = roles.index(True) if True in roles else 0
         return True in roles
 
     def attend(self) -> None:
-        """An idle rank's part: be there for every agreement until the deciding rank is done."""
+        """Take part in every agreement as an idle rank until the deciding rank is done.
+
+        Raises PeerDied as `exchange`.
+        """
         while self.exchange(None)[self.decider] != _DONE:
             pass
 
 
 class Worker:
-    """Opens its device at the first order, then measures whatever it is sent."""
+    """Opens its device for the first order, and measures every case that it is sent."""
 
     def __init__(self, channel: ToParent) -> None:
         self._channel = channel
         self._limits = TimeLimits(channel.send)
-        self._helpers: set[int] = set()  # processes that the device or a watch needs, from one case to the next
+        self._helpers: set[int] = set()  # ids of processes that the device or a watch keeps between cases
         self._open: OpenDevice | None = None
         self._watches: list[Watch] = []
 
     def serve(self) -> None:
-        """Work until the runner closes the pipe."""
+        """Measure cases until the runner closes the channel."""
         while True:
             try:
                 order: Order = self._channel.recv()
@@ -164,13 +172,13 @@ class Worker:
                 return
             part = self.part(order)
             gc.collect()  # a task's arrays may be held by a cycle: free the device's memory now
-            gc.freeze()  # what is left stays: the next collection looks at the next case's objects alone
-            if self._open is not None and not part.spoils_worker:
+            gc.freeze()  # the remaining objects stay: the next collection then visits the next case's objects only
+            if self._open is not None and not part.needs_new_worker:
                 self._open.release()
             self._channel.send_encoded(_encoded(replace(part, left=keeper.has_descendants(self._helpers))))
 
     def part(self, order: Order) -> Part:
-        """What becomes of one order: the case's boundary, where every outcome gets its name."""
+        """Return the part of a result that an order leads to; here every error becomes an outcome with a cause."""
         ranks = Ranks(self._channel, len(order.peers), is_spread=bool(order.node_host))
         try:
             return self._measured(order, ranks)
@@ -191,8 +199,8 @@ class Worker:
         except Exception as error:  # noqa: BLE001 - the case's boundary: a suite or driver may raise anything
             cause = "device" if self._open is None else "error"
             trace = ("traceback", traceback.format_exc()[-_TRACE:])
-            words = f": {error}".rstrip(": ")
-            return Part("failed", cause, boundary.text(type(error).__name__ + words), notes=(trace,))
+            message = f": {error}".rstrip(": ")
+            return Part("failed", cause, boundary.text(type(error).__name__ + message), notes=(trace,))
 
     def _measured(self, order: Order, ranks: Ranks) -> Part:
         device = self._opened(order.peers[order.rank])
@@ -218,7 +226,7 @@ class Worker:
         measured = self._run(task, bench, order, ranks)
         unwatched = () if self._watches or not device.traits.is_gpu else ("unwatched",)
         through = interposed.labels() if device.traits.is_gpu else ()
-        if device.traits.is_dry_run:  # a figure that is not kept can be taken for a GPU's nowhere
+        if device.traits.is_dry_run:  # without figures, nobody can take them for a GPU's
             measured = Measured((), labels=("dry-run",))
         return Part(
             "ok",
@@ -245,7 +253,7 @@ class Worker:
                 measured = engine.measure(task)
         finally:
             self._limits.closing()
-            task.close()  # what was opened is closed before the ranks that own it are let go
+            task.close()  # close what other ranks own before those ranks may end
         ranks.exchange(_DONE)
         task.release()
         return measured
@@ -261,7 +269,7 @@ class Worker:
 
 
 def _encoded(part: Part) -> bytes:
-    """Return the message of a part; of one that no message holds, a part that says why."""
+    """Return a part as a message; if no message can hold it, a part that says why."""
     try:
         return encoded(part)
     except (TypeError, ValueError) as error:
@@ -270,16 +278,16 @@ def _encoded(part: Part) -> bytes:
 
 
 def watches(device: Device) -> list[Watch]:
-    """A watch of every collector that knows the device; none where a driver's library is missing."""
-    found: list[Watch] = []
+    """Return a watch of every collector that accepts the device and whose libraries are available."""
+    opened: list[Watch] = []
     for name in plugins.names("collectors"):
         with contextlib.suppress(Missing, plugins.BrokenPlugin):
             collector: Collector = plugins.load("collectors", name)
             if isinstance(collector, Watching) and plugins.asked(name, partial(collector.accepts, device)):
-                found.append(plugins.asked(name, partial(collector.watch, device)))
-    return found
+                opened.append(plugins.asked(name, partial(collector.watch, device)))
+    return opened
 
 
 def main() -> None:
-    """The child."""
+    """Serve the runner's orders: the program of the worker process."""
     Worker(to_parent(sys.argv[1])).serve()

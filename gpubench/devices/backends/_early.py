@@ -14,7 +14,7 @@ from gpubench.devices.native.driver import Driver
 
 
 def has_bindings() -> bool:
-    """Return whether cuda-bindings, through which these launches go, is installed."""
+    """Return whether cuda-bindings, which these launches need, is installed."""
     return find_spec("cuda") is not None and find_spec("cuda.bindings") is not None
 
 
@@ -32,7 +32,10 @@ class EarlyLaunch:
     def __call__(
         self, function: int, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], stream: int
     ) -> None:
-        """Launch the function at an address, with CuPy's arrays and NumPy's scalars as arguments."""
+        """Launch the function at this address; the arguments are CuPy's arrays and NumPy's scalars.
+
+        Raises DriverCallError if the driver refuses the launch, and Skip if it does not have the call.
+        """
         bindings = self._driver.bindings
         config = bindings.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = (*grid, 1, 1)[:3]
@@ -46,5 +49,5 @@ class EarlyLaunch:
 
 @functools.cache
 def early_launch() -> EarlyLaunch:
-    """Return the launch, whose bindings are imported once."""
+    """Return the one launcher of this process. Raises Skip if cuda-bindings is not installed."""
     return EarlyLaunch()

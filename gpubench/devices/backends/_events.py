@@ -16,41 +16,41 @@ from gpubench.plugins.backend import Timing
 
 _GATE_LIMIT_S = 0.5  # a batch is queued within milliseconds; beyond this the gate opens by itself
 _SECONDS_OF_MS = 1e-3
-_SLOW_CLOCK, _SLACK_S = 1.01, 1e-3  # by which the device's clock may differ from the host's, and its ticks
+_SLOW_CLOCK, _SLACK_S = 1.01, 1e-3  # the factor and the seconds by which events may exceed the host's time
 
 Lead = Callable[[], object] | None
 
 
 class Gate:
-    """A kernel that holds the stream until the host opens it, in mapped page-locked memory.
+    """A kernel that blocks the stream until the host opens it, through mapped page-locked memory.
 
-    With unified addressing (every 64-bit Linux) the host's pointer is the device's too.
+    With unified addressing (every 64-bit Linux) the host's pointer is also valid on the device.
     """
 
     def __init__(self, cupy: Any, clock_hz: float) -> None:
         runtime = cupy.cuda.runtime
         self._address = runtime.hostAlloc(64, runtime.hostAllocMapped)
-        self._words = (ctypes.c_uint32 * 16).from_address(self._address)
+        self._flags = (ctypes.c_uint32 * 16).from_address(self._address)
         self._limit = np.int64(_GATE_LIMIT_S * clock_hz)
         source = (resources.files("gpubench.devices.backends") / "gate.cu").read_text(encoding="utf-8")
         self._kernel = cupy.RawModule(code=source).get_function("gate")
-        self._words[0] = 1
+        self._flags[0] = 1
         self._kernel((1,), (1,), (np.uint64(self._address), self._limit))  # loads the module before any gate closes
 
     def close(self) -> None:
-        """Queue the gate, shut."""
-        self._words[0] = 0
-        self._words[1] = 0
+        """Queue the gate in its closed state."""
+        self._flags[0] = 0
+        self._flags[1] = 0
         self._kernel((1,), (1,), (np.uint64(self._address), self._limit))
 
     def open(self) -> None:
-        """Let the stream go on."""
-        self._words[0] = 1
+        """Open the gate, so that the stream continues."""
+        self._flags[0] = 1
 
     @property
     def timed_out(self) -> bool:
-        """Whether the last gate opened by itself; read after the stream has passed it."""
-        return bool(self._words[1])
+        """Return whether the last gate opened by itself; read it after the stream has passed the gate."""
+        return bool(self._flags[1])
 
 
 class EventClock:
@@ -64,7 +64,11 @@ class EventClock:
         self._graph: tuple[object, int, Any] | None = None
 
     def hot(self, call: Callable[[], object], calls: int, gated: bool, lead: Lead = None) -> Timing:
-        """Back to back: the total over the number of calls."""
+        """Time the calls back to back; the device time is the total over the number of calls.
+
+        Raises GateTimedOut if the gate opened by itself, and Untrustworthy if events count more time than the host's
+        clock.
+        """
 
         def batch() -> None:
             for _ in range(calls):
@@ -74,7 +78,10 @@ class EventClock:
         return Timing((device / calls,), host / calls)
 
     def each(self, call: Callable[[], object], calls: int, gated: bool, lead: Lead = None) -> Timing:
-        """Back to back with an event between two calls: a time for each."""
+        """Time the calls back to back with an event between two calls, which gives a time for each call.
+
+        Raises GateTimedOut and Untrustworthy as `hot` does.
+        """
         events = [self._cupy.cuda.Event() for _ in range(calls + 1)]
 
         def batch() -> None:
@@ -87,13 +94,19 @@ class EventClock:
         return Timing(tuple(itertools.starmap(self._elapsed, itertools.pairwise(events))), host / calls)
 
     def graph(self, call: Callable[[], object], calls: int, lead: Lead = None) -> Timing:
-        """A replay of a captured graph of the calls; the capture and a first replay come before."""
+        """Time a replay of a captured graph of the calls, after the capture and a first replay.
+
+        Raises GateTimedOut and Untrustworthy as `hot` does.
+        """
         graph = self._captured(call, calls)
         device, host = self._between_events(lambda: graph.launch(self._stream), True, lead)
         return Timing((device / calls,), host / calls)
 
     def cold(self, call: Callable[[], object], calls: int, gated: bool, lead: Lead = None) -> Timing:
-        """Each call after a flush that stands outside its events."""
+        """Time each call after a cache flush; the flush is outside the call's pair of events.
+
+        Raises GateTimedOut and Untrustworthy as `hot` does.
+        """
         pairs = [(self._cupy.cuda.Event(), self._cupy.cuda.Event()) for _ in range(calls)]
 
         def batch() -> None:
@@ -107,10 +120,11 @@ class EventClock:
         return Timing(tuple(self._elapsed(before, after) for before, after in pairs), host / calls)
 
     def _between_events(self, batch: Callable[[], object], gated: bool, lead: Lead) -> tuple[float, float]:
+        """Return the seconds of a batch by the device's events, and the seconds the host took to queue it."""
         before, after = self._cupy.cuda.Event(), self._cupy.cuda.Event()
         if gated:
             self._gate.close()
-        begun = time.perf_counter()
+        begin = time.perf_counter()
         try:
             if lead is not None:
                 lead()
@@ -122,19 +136,20 @@ class EventClock:
         finally:
             self._gate.open()
         after.synchronize()
-        waited = time.perf_counter() - begun
+        waited = time.perf_counter() - begin
         if gated and self._gate.timed_out:
             raise GateTimedOut
         elapsed = self._elapsed(before, after)
         if elapsed > waited * _SLOW_CLOCK + _SLACK_S:
-            words = f"the device's events count {elapsed:.3g} s in {waited:.3g} s of the host"
-            raise Untrustworthy("device-clock", words)
+            message = f"the device's events count {elapsed:.3g} s in {waited:.3g} s of the host"
+            raise Untrustworthy("device-clock", message)
         return elapsed, host
 
     def _elapsed(self, before: Any, after: Any) -> float:
         return float(self._cupy.cuda.get_elapsed_time(before, after)) * _SECONDS_OF_MS
 
     def _captured(self, call: Callable[[], object], calls: int) -> Any:
+        """Return the graph of these calls, captured and replayed once if it is not the last one."""
         if self._graph is None or self._graph[:2] != (call, calls):
             self._stream.begin_capture()
             for _ in range(calls):
@@ -146,5 +161,5 @@ class EventClock:
         return self._graph[2]
 
     def forget(self) -> None:
-        """Drop the captured graph and what it holds."""
+        """Drop the captured graph and the memory it refers to."""
         self._graph = None

@@ -1,4 +1,4 @@
-"""Emptying a GPU's last-level cache of what was used before."""
+"""Flush a GPU's last-level cache."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 _THREADS = 256
-_BLOCKS_PER_UNIT = 16
+_BLOCKS_PER_UNIT = 16  # SM or CU
 _VECTOR_BYTES = 16
 
 
@@ -28,7 +28,7 @@ class CacheFlush:
         self._grid = (max(1, units) * _BLOCKS_PER_UNIT,)
 
     def queue(self, stream: int) -> None:
-        """Queue one flush on a stream, which is the current one."""
+        """Queue one flush on this stream, which must be the current one."""
         self._runtime.memsetAsync(self._array.data.ptr, 1, self._array.nbytes, stream)
         count = np.uint64(self._array.nbytes // _VECTOR_BYTES)
         self._read_all(self._grid, (_THREADS,), (self._array, count, self._never))

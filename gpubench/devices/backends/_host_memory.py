@@ -1,4 +1,4 @@
-"""Kinds of host memory that another process can map: anonymous shared files, and files of a memory file system."""
+"""Kinds of host memory that another process can map: anonymous shared files, and files in /dev/shm."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHM = Path("/dev/shm")
 
 
 class Mapped:
-    """A shared file, mapped into this process; an anonymous one ends with the last process that maps it."""
+    """A shared file that is mapped into this process; an anonymous one ends with the last process that maps it."""
 
     def __init__(self, descriptor: int, nbytes: int, handle: bytes) -> None:
         self.handle = handle
@@ -33,19 +33,19 @@ class Mapped:
 
 
 def anonymous_file(nbytes: int) -> int:
-    """Return the descriptor of a new file of that size without a name, memfd_create(2)."""
+    """Return the descriptor of a new file of `nbytes` bytes without a name (memfd_create(2))."""
     descriptor = os.memfd_create("gpubench")
     os.ftruncate(descriptor, nbytes)
     return descriptor
 
 
 def path_of(descriptor: int) -> bytes:
-    """Return the path by which other processes of this user open a file that this process has open."""
+    """Return the path by which other processes of this user can open a file that this process has open."""
     return f"/proc/{os.getpid()}/fd/{descriptor}".encode()
 
 
 class Anonymous:
-    """A file without a name, handed over as a descriptor."""
+    """A file without a name, passed to other processes as a descriptor."""
 
     def allocate(self, nbytes: int) -> SharedBuffer:
         return Mapped(anonymous_file(nbytes), nbytes, b"")
@@ -61,11 +61,12 @@ class Anonymous:
 class InFileSystem:
     """A file in /dev/shm, which another process opens by a path: POSIX shared memory, shm_overview(7).
 
-    It has no name in the folder, so that nothing is left behind whatever kills its owner. The path is the owner's
-    descriptor in /proc, which the same user may open.
+    It has no name in the folder, so that nothing is left behind however its owner ends. The path is the owner's
+    descriptor in /proc, which processes of the same user may open.
     """
 
     def allocate(self, nbytes: int) -> SharedBuffer:
+        """Return a new buffer of `nbytes` bytes. Raises Skip if /dev/shm is missing, full or too old."""
         if not _SHM.is_dir():
             raise Skip(f"needs {_SHM}: mount a tmpfs there")
         try:
@@ -91,7 +92,7 @@ HOST_KINDS = tuple(_KINDS)
 
 
 def host_memory(kind: str) -> SharedMemory:
-    """Return the host memory of one kind; raises Skip for a kind that only GPUs have."""
+    """Return the host memory of this kind. Raises Skip for a kind that only GPUs have."""
     if kind not in _KINDS:
         raise Skip(f"the host does not support {kind} memory")
     return _KINDS[kind]()

@@ -1,4 +1,4 @@
-"""A kernel that CuPy compiled: its launch, its symbols, and what the compiler gave to it."""
+"""A kernel that CuPy compiled: its launch, its symbols, and the resources that the compiler gave it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ._early import early_launch
 
 
 class CupyKernel:
-    """A compiled kernel; more than the default of dynamic shared memory is asked for when used.
+    """A compiled kernel, which requests more than the default of dynamic shared memory when a launch needs it.
 
-    `has_early` says whether the device has early launches.
+    `has_early` says whether the device supports early launches.
     """
 
     def __init__(self, cupy: Any, module: Any, name: str, has_early: bool = False) -> None:
@@ -44,7 +44,7 @@ class CupyKernel:
             self._function.max_dynamic_shared_size_bytes = self._most = shared_bytes
 
     def resources(self, threads: int, shared_bytes: int = 0) -> KernelResources | None:
-        if self._cupy.cuda.runtime.is_hip:  # not tried there
+        if self._cupy.cuda.runtime.is_hip:  # these calls were never tried on ROCm
             return None
         function, driver = self._function, self._cupy.cuda.driver
         self._allow(shared_bytes)

@@ -1,4 +1,4 @@
-"""More than one queue: work beside the device's own stream, and events that another process can wait for."""
+"""Further streams and events: work beside the device's own stream, and events that another process can wait for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpubench.plugins.backend import SharedEvent
 
 
 class Lanes:
-    """Streams beside a device's own one; each is made when first needed and kept."""
+    """Streams beside a device's own one; each is created when first needed, and kept."""
 
     def __init__(self, cupy: Any, stream: Any) -> None:
         self._cupy = cupy
@@ -19,9 +19,10 @@ class Lanes:
         self.current = stream  # where copies are queued
 
     def together(self, device: int, calls: Sequence[Callable[[], object]]) -> None:
-        """Queue calls that begin together: the first on the device's own stream, the others on lanes of `device`.
+        """Queue calls that begin together: the first on the device's own stream, the others on streams of `device`.
 
-        The own stream goes on when all are done. Nothing waits on the host, so that it can be gated and captured.
+        The own stream continues when all are done. Nothing waits on the host, so that the calls can be gated and
+        captured.
         """
         first, *others = calls
         begin = self._recorded(self._own)
@@ -49,7 +50,7 @@ class Lanes:
     def _on(self, lane: Any, call: Callable[[], object]) -> None:
         before = self._cupy.cuda.get_current_stream()
         self.current = lane
-        lane.use()  # not `with lane`: what that restores is the null stream, never one that was made current by `use`
+        lane.use()  # not `with lane`: that restores the null stream, and never a stream made current by `use`
         try:
             call()
         finally:
@@ -58,7 +59,7 @@ class Lanes:
 
 
 class IpcEvent:
-    """An event of this process, or of another one that shares it."""
+    """An event of this process, or an event that another process shares. Raises Skip on ROCm."""
 
     def __init__(self, cupy: Any, stream: Any, handle: bytes = b"") -> None:
         self._runtime = cupy.cuda.runtime
@@ -88,5 +89,5 @@ class IpcEvent:
 
 
 def ipc_event(cupy: Any, stream: Any, handle: bytes = b"") -> SharedEvent:
-    """A new event that can be exported, or the one of another process by its handle."""
+    """Return a new event that can be exported, or the event of another process by its handle. Raises Skip on ROCm."""
     return IpcEvent(cupy, stream, handle)

@@ -1,4 +1,4 @@
-"""How many kernels a call launches: counted in a graph that is captured from it, which needs no privilege."""
+"""Count the kernels that a call launches in a graph captured from it, which needs no privilege."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def launches_of(cupy: Any, stream: Any, call: Callable[[], object]) -> int | Non
     try:
         call()
         graph = stream.end_capture()
-    except RuntimeError:  # of CUDA, or of CuPy: what the call does cannot be captured, and the capture is void
-        with contextlib.suppress(RuntimeError):  # it says once more that the capture is void
+    except RuntimeError:  # from CUDA or CuPy: the call cannot be captured, and the capture is invalid
+        with contextlib.suppress(RuntimeError):  # it reports again that the capture is invalid
             cupy.cuda.runtime.streamEndCapture(stream.ptr)
         return None
     bindings = driver.bindings

@@ -1,8 +1,8 @@
-"""Kinds of GPU memory that another process can open, each step by itself so that each can be timed.
+"""Kinds of GPU memory that another process can open; each step is a method, so that each can be timed.
 
-`raw` is an allocation of the runtime's own, `block` a part of a larger one (what a framework's pool hands out),
-`pool` a block of the driver's stream-ordered pool, `virtual` physical memory mapped by hand. The last two need
-cuda-bindings and pass a file descriptor.
+`raw` is an allocation by the runtime itself, `block` a part of a larger one (as a framework's pool hands it out),
+`pool` a block of the driver's stream-ordered pool, `virtual` physical memory that is mapped explicitly. The last two
+need cuda-bindings and pass a file descriptor.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _EXPORT_BYTES = 64  # of CUmemPoolPtrExportData, cuda.h
 
 
 class Region:
-    """Memory in this process's address space; `close` lets go of it."""
+    """Memory in this process's address space; `close` releases it."""
 
     def __init__(self, array: Any, handle: bytes, close: Callable[[], object]) -> None:
         self.array = array
@@ -30,19 +30,22 @@ class Region:
         self._close = close
 
     def close(self) -> None:
-        """Let go; arrays made of it must be gone."""
+        """Release the memory; arrays made of it must be gone."""
         self.array = None
         self._close()
 
 
 def array_at(cupy: Any, address: int, nbytes: int, owner: object) -> Any:
-    """Memory that CuPy does not own as uint8, shape (nbytes,): taken for the current device's, wherever it lies."""
+    """Return memory that CuPy does not own as an array of uint8, shape (nbytes,).
+
+    CuPy treats it as memory of the current device, wherever it lies.
+    """
     memory = cupy.cuda.UnownedMemory(address, nbytes, owner, cupy.cuda.Device().id)
     return cupy.ndarray((nbytes,), cupy.uint8, cupy.cuda.MemoryPointer(memory, 0))
 
 
 class Raw:
-    """An allocation of its own (cudaMalloc), opened by the runtime's handle of 64 bytes."""
+    """A separate allocation (cudaMalloc), opened through the runtime's handle of 64 bytes."""
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
@@ -63,7 +66,7 @@ class Raw:
 
 
 class Block(Raw):
-    """A block in the middle of a larger allocation: its handle names the whole, so the offset goes with it."""
+    """A block inside a larger allocation: its handle names the allocation, so its offset is passed too."""
 
     def allocate(self, nbytes: int) -> SharedBuffer:
         whole = super().allocate(_BLOCKS * nbytes)
@@ -82,16 +85,16 @@ class Block(Raw):
 
 
 class Virtual:
-    """Physical memory (cuMemCreate) mapped into a reserved range; a descriptor names it in other processes."""
+    """Physical memory (cuMemCreate) mapped into a reserved range; other processes open it by a descriptor."""
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
         self._driver = Driver()
         self._device = int(cupy.cuda.Device().id)
-        self._physical: dict[int, Any] = {}  # address → the handle of what is mapped there
+        self._physical: dict[int, Any] = {}  # address → handle of the physical memory mapped there
 
     def allocate(self, nbytes: int) -> SharedBuffer:
-        return self._mapped(self._driver("cuMemCreate", self._whole(nbytes), self._properties(), 0), nbytes)
+        return self._mapped(self._driver("cuMemCreate", self._rounded_up(nbytes), self._properties(), 0), nbytes)
 
     def export(self, buffer: SharedBuffer) -> Handle:
         physical = self._physical[buffer.array.data.ptr]
@@ -104,7 +107,7 @@ class Virtual:
         return self._mapped(self._driver("cuMemImportFromShareableHandle", descriptor, kind), nbytes)
 
     def _mapped(self, physical: Any, nbytes: int) -> SharedBuffer:
-        size = self._whole(nbytes)
+        size = self._rounded_up(nbytes)
         address = int(self._driver("cuMemAddressReserve", size, 0, 0, 0))
         self._driver("cuMemMap", address, size, 0, physical, 0)
         self._driver("cuMemSetAccess", address, size, [self._driver.access(self._device)], 1)
@@ -117,22 +120,22 @@ class Virtual:
         self._driver("cuMemRelease", self._physical.pop(address))
         self._driver("cuMemAddressFree", address, size)
 
-    def _whole(self, nbytes: int) -> int:
-        """The size in whole granules (2 MiB on an H200)."""
+    def _rounded_up(self, nbytes: int) -> int:
+        """Return the size rounded up to whole granules (2 MiB on an H200)."""
         least = self._driver.bindings.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
         granule = int(self._driver("cuMemGetAllocationGranularity", self._properties(), least))
         return -(-nbytes // granule) * granule
 
     def _properties(self) -> Any:
-        found = self._driver.bindings.CUmemAllocationProp()
-        found.type = self._driver.pinned
-        found.location = self._driver.location(self._device)
-        found.requestedHandleTypes = self._driver.descriptor
-        return found
+        properties = self._driver.bindings.CUmemAllocationProp()
+        properties.type = self._driver.pinned
+        properties.location = self._driver.location(self._device)
+        properties.requestedHandleTypes = self._driver.descriptor
+        return properties
 
 
 class Pool:
-    """A block of a stream-ordered pool: a descriptor names the pool, 64 bytes the block in it."""
+    """A block of a stream-ordered pool: a descriptor names the pool, and 64 bytes name the block in it."""
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
@@ -169,7 +172,7 @@ class Pool:
         return Region(array_at(self._cupy, address, nbytes, self), b"", lambda: self._free(address))
 
     def _free(self, address: int) -> None:
-        """The importing process frees first, then the one that exported."""
+        """Free a block and its pool; the importing process frees first, then the exporting one."""
         self._driver("cuMemFreeAsync", address, self._stream())
         self._cupy.cuda.runtime.streamSynchronize(self._stream())
         self._driver("cuMemPoolDestroy", self._pools.pop(address))
@@ -182,7 +185,7 @@ _KINDS: dict[str, Callable[[Any], SharedMemory]] = {"raw": Raw, "block": Block, 
 
 
 def shared_memory(cupy: Any, kind: str) -> SharedMemory:
-    """Memory of one kind on the current device; Skip where this GPU's stack has none of it."""
+    """Return memory of this kind on the current device. Raises Skip if this GPU's software does not support it."""
     if kind not in _KINDS:
         raise Skip(f"a GPU does not support {kind} memory")
     if cupy.cuda.runtime.is_hip and kind in ("pool", "virtual"):

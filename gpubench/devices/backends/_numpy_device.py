@@ -1,4 +1,4 @@
-"""What devices with NumPy arrays have in common: a call returns when its work is done, and nothing is queued."""
+"""The common base of devices with NumPy arrays: a call returns when its work is done, and nothing is queued."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from gpubench.plugins.backend import Mode, SharedBuffer, SharedEvent, SharedMemo
 class NumpyDevice:
     """An open device without queues, peers or shared memory; a device that has some overrides the method.
 
-    A subclass adds `now` and `flush`, and may measure calls in a cheaper way: `_one` of them, or the `_mean` of many.
+    A subclass adds `now` and `flush`. It may time calls at lower cost: `_one` call, or the `_mean` of many. Methods of
+    unsupported capabilities raise Skip.
     """
 
     xp = np

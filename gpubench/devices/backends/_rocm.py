@@ -1,4 +1,4 @@
-"""What CuPy tells of an AMD GPU, and what its ROCm build cannot do: pure functions of what the runtime answers.
+"""What CuPy reports about an AMD GPU, and what its ROCm build cannot do: pure functions of device properties.
 
 Nothing here was run on an AMD GPU; docs/amd.md says what was checked instead.
 """
@@ -16,57 +16,62 @@ _MATRIX = frozenset({"gfx90a", "gfx942", "gfx950"})
 # The Infinity Cache stands before the memory of the MI300 and MI350, and HIP's l2CacheSize is that of one die's L2
 # (AMD CDNA 3 white paper, "Memory"; CDNA 4 white paper).
 _INFINITY_CACHE_BYTES = {"gfx942": 256 * 2**20, "gfx950": 256 * 2**20}
-# hipDeviceProp_t's names for what CUDA has attributes of; clocks in kHz
+# hipDeviceProp_t's fields where CUDA has attributes; clocks in kHz
 _DETAILS = {"clock.sm_hz": "clockRate", "clock.memory_hz": "memoryClockRate", "memory.bus_bits": "memoryBusWidth"}
 
 
 def arch(props: Mapping[str, Any]) -> str:
-    """The compiler's name of the architecture, `gfx942`, without the features behind it (`:sramecc+:xnack-`).
+    """Return the compiler's name of the architecture (`gfx942`) without its features (`:sramecc+:xnack-`).
 
-    HIP's major and minor numbers are another scale than CUDA's: they never choose a path.
+    HIP's major and minor numbers use another scale than CUDA's, so they never select a code path.
     """
     name = props.get("gcnArchName", b"")
     return (name.decode() if isinstance(name, bytes) else str(name)).split(":")[0]
 
 
 def is_dry_run(props: Mapping[str, Any]) -> bool:
-    """Return whether the device is of the tests' stand-in for HIP's runtime: cases run on it, and measure nothing."""
+    """Return whether the device is the tests' stand-in for a GPU: cases run on it and measure nothing."""
     name = props["name"]
     return (name.decode() if isinstance(name, bytes) else str(name)) == STAND_IN
 
 
 def last_level_bytes(props: Mapping[str, Any]) -> int:
-    """The cache before the memory, bytes: the Infinity Cache where the architecture has one, else the L2."""
+    """Return the bytes of the last-level cache: the Infinity Cache if the architecture has one, else the L2."""
     return _INFINITY_CACHE_BYTES.get(arch(props), int(props["l2CacheSize"]))
 
 
 def features(props: Mapping[str, Any]) -> frozenset[str]:
-    """What `Traits.features` names: the matrix instructions; of the driver's own CuPy on ROCm binds none."""
+    """Return the names for `Traits.features`: matrix instructions only, because CuPy on ROCm binds no driver calls."""
     return frozenset({"matrix"} if arch(props) in _MATRIX else ())
 
 
 def max_shared_bytes(props: Mapping[str, Any]) -> int:
-    """Shared memory (LDS) of a block: CuPy's call that asks for more than the default always fails on ROCm."""
+    """Return the bytes of shared memory (LDS) per block: CuPy cannot request more than the default on ROCm."""
     return int(props["sharedMemPerBlock"])
 
 
 def dtypes(props: Mapping[str, Any], with_hipblaslt: bool) -> tuple[str, ...]:
-    """The formats of products: bfloat16 and FP8 through CuPy's hipBLAS would end the process.
+    """Return the data types of products; bfloat16 and FP8 through CuPy's hipBLAS would end the process.
 
-    hipBLASLt has them, of FP8 OCP's formats on the MI350 alone: those of the MI300 are others (`FNUZ`).
+    hipBLASLt supports them, but OCP's FP8 formats on the MI350 only: the MI300 has other formats (`FNUZ`).
     """
-    found = ("float64", "float32", "float16")
+    native = ("float64", "float32", "float16")
     if not with_hipblaslt or arch(props) not in _MATRIX:
-        return found
-    return (*found, "bfloat16", *(("float8_e4m3", "float8_e5m2") if arch(props) == "gfx950" else ()))
+        return native
+    return (*native, "bfloat16", *(("float8_e4m3", "float8_e5m2") if arch(props) == "gfx950" else ()))
 
 
 def details(props: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Clocks in Hz and the width of the memory's bus, as far as the runtime tells."""
-    found = {name: int(props.get(key) or 0) * (_KILO if name.endswith("_hz") else 1) for name, key in _DETAILS.items()}
-    return tuple((name, str(value)) for name, value in found.items() if value)
+    """Return the clocks in Hz and the width of the memory bus in bits, as far as the runtime reports them."""
+    numbers = {
+        name: int(props.get(key) or 0) * (_KILO if name.endswith("_hz") else 1) for name, key in _DETAILS.items()
+    }
+    return tuple((name, str(value)) for name, value in numbers.items() if value)
 
 
 def version(number: int) -> str:
-    """HIP's integer versions in words: 70051831 → 7.0.51831 (hip_version.h: major · 10⁷ + minor · 10⁵ + patch)."""
+    """Return HIP's integer version as text: 70051831 → 7.0.51831.
+
+    hip_version.h: major · 10⁷ + minor · 10⁵ + patch.
+    """
     return f"{number // 10_000_000}.{number // 100_000 % 100}.{number % 100_000}"

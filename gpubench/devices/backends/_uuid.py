@@ -1,4 +1,4 @@
-"""A GPU's UUID, as CUDA has it and nvidia-smi shows it: joins it to its counters, tells two cards apart."""
+"""A GPU's UUID as CUDA reports it and nvidia-smi prints it: it connects a GPU with its counters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _BYTES = 16
 
 
 def uuid_of(props: Mapping[str, Any], pci: str) -> str:
-    """The UUID of a device of these properties at that PCI address, `GPU-…`; nothing where it is not known whole."""
+    """Return the UUID (`GPU-…`) of the device with these properties at that PCI address; empty if unknown."""
     raw = props.get("uuid")
     if not isinstance(raw, bytes):
         return ""
@@ -18,10 +18,10 @@ def uuid_of(props: Mapping[str, Any], pci: str) -> str:
     return f"GPU-{uuid.UUID(bytes=whole)}" if whole else ""
 
 
-def _completed(begun: bytes, pci: str) -> bytes:
-    """All of a UUID that CuPy ends at its first zero byte (14.2): of one GPU in sixteen. NVML has it in letters.
+def _completed(prefix: bytes, pci: str) -> bytes:
+    """Return the whole UUID whose `prefix` CuPy (14.2) cut at its first zero byte, with NVML's help.
 
-    Nothing where NVML's is another's: a part of a split GPU has its own.
+    This happens to one GPU in sixteen. The result is empty if NVML's UUID differs: a part of a split GPU has its own.
     """
     try:
         import pynvml
@@ -37,5 +37,5 @@ def _completed(begun: bytes, pci: str) -> bytes:
         return b""
     finally:
         pynvml.nvmlShutdown()
-    found = uuid.UUID(text.removeprefix("GPU-")).bytes
-    return found if found.startswith(begun + b"\0") else b""
+    whole = uuid.UUID(text.removeprefix("GPU-")).bytes
+    return whole if whole.startswith(prefix + b"\0") else b""

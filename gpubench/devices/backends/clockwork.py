@@ -1,11 +1,10 @@
 """A device whose time is arithmetic, for tests only: it is never listed, and every figure is exact.
 
-A kernel's source is JSON: `{"seconds": 1e-3}` and, each optional, `warmup` (seconds of the first
-launches), `noise` (relative sigma), `rho` (its lag-one correlation: AR(1)), `seed`, `drift`
-(relative growth per launch), `cold` (factor after a flush), `outlier_every` (each n-th launch takes
-three times as long), `throttled` (launches [from, to) that take twice as long, and show as
-`thermal` in the device's condition), `backwards_every` (each n-th launch moves the clock back),
-`begin` (seconds before a launch that finds the device idle), `hangs` (really never ends).
+A kernel's source is JSON: `{"seconds": 1e-3}` and these optional fields: `warmup` (seconds of the first launches),
+`noise` (relative sigma), `rho` (its lag-one correlation: AR(1)), `seed`, `drift` (relative growth per launch), `cold`
+(factor after a flush), `outlier_every` (each n-th launch takes three times as long), `throttled` (launches [from, to)
+that take twice as long, and show as `thermal` in the device's condition), `backwards_every` (each n-th launch moves the
+clock back), `begin` (seconds before a launch that finds the device idle), `hangs` (the launch never ends).
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class _Program:
 
 
 class ClockworkDevice(NumpyDevice):
-    """An open clockwork device; `spend` moves its clock."""
+    """An open clockwork device; `spend` advances its clock."""
 
     def __init__(self, device: Device) -> None:
         super().__init__(device)
@@ -59,7 +58,7 @@ class ClockworkDevice(NumpyDevice):
         return self._now
 
     def spend(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the clock by these seconds."""
         self._now += seconds
 
     def rest(self, seconds: float) -> None:
@@ -77,15 +76,15 @@ class ClockworkDevice(NumpyDevice):
         return _ClockworkKernel(self, _Program(**json.loads(source)))
 
     def throttle(self) -> None:
-        """Let heat slow down the launch that is running."""
+        """Mark the launch that is running as throttled by heat."""
         self._throttled = True
 
     def begin(self) -> None:
-        """Begin to watch the device itself: forget earlier throttling."""
+        """Begin to watch the device, as its own watch: forget earlier throttling."""
         self._throttled = False
 
     def look(self) -> Condition:
-        """Return, as a watch of the device itself, whether a launch was throttled since the last look."""
+        """Return, as the device's own watch, whether a launch was throttled since the last call."""
         throttled, self._throttled = self._throttled, False
         return Condition(discard=("thermal",) if throttled else ())
 

@@ -1,4 +1,4 @@
-"""GPUs through CuPy, CUDA and ROCm alike: one class, different traits."""
+"""GPUs through CuPy: one class for CUDA and ROCm, with different traits."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _cupy() -> Any:
     try:
         return importlib.import_module("cupy")
     except ImportError as error:
-        if error.__cause__:  # CuPy is installed, and tells in many lines that a library does not load
+        if error.__cause__:  # CuPy is installed, but a library that it needs does not load
             raise Missing(f"CuPy cannot be loaded ({_first_line(error.__cause__)})", _LIBRARIES) from error
         raise Missing(f"CuPy is not usable here ({_first_line(error)})", f"for a GPU: {_INSTALL}") from error
 
@@ -59,11 +59,12 @@ def _first_line(error: BaseException) -> str:
 class CupyDevice:
     """One GPU, opened in this process on a stream of its own, which is the current one.
 
-    Unless it `is_timed`, it has neither the kernel that gates batches nor the one that flushes the cache.
+    Unless it `is_timed`, it has neither the kernel that gates batches nor the one that flushes the cache. Raises
+    Missing if CuPy or the device is not available.
     """
 
-    # From which device to which access is enabled: of this process, whose every open device shares it.
-    _reached: ClassVar[set[tuple[int, int]]] = set()
+    # Pairs of devices (from, to) with peer access: all open devices of this process share them.
+    _accessible: ClassVar[set[tuple[int, int]]] = set()
 
     def __init__(self, device: Device, is_timed: bool = True) -> None:
         cupy = _cupy()
@@ -134,7 +135,7 @@ class CupyDevice:
         gated: bool = True,
         lead: Callable[[], object] | None = None,
     ) -> Timing:
-        self._stream.use()  # a suite's own call of CuPy may have made another current: its launches would go unseen
+        self._stream.use()  # a suite's call of CuPy may have made another stream current, whose launches are not timed
         if mode == "graph":
             return self._clock.graph(call, calls, lead)
         timers = {"hot": self._clock.hot, "each": self._clock.each, "cold": self._clock.cold}
@@ -153,13 +154,13 @@ class CupyDevice:
     def kernel(self, source: str, name: str, defines: Mapping[str, str | int]) -> Kernel:
         options = (*_target_options(self.traits), *(f"-D{key}={value}" for key, value in defines.items()))
         module = self.xp.RawModule(code=source, options=options)
-        with self._handle:  # a thread that compiles beside others has the first device until told
+        with self._handle:  # in a new thread the first device is current
             return CupyKernel(self.xp, module, name, "early_launch" in self.traits.features)
 
     def to_host(self, array: Any) -> Any:
-        found = self.xp.asnumpy(array)
+        copied = self.xp.asnumpy(array)
         self._stream.use()  # a strided array is copied in a context whose end makes the null stream current
-        return found
+        return copied
 
     def pinned(self, nbytes: int) -> Any:
         memory = self.xp.cuda.alloc_pinned_memory(nbytes)
@@ -178,28 +179,31 @@ class CupyDevice:
         return lambda: self._runtime.hostUnregister(address)
 
     def together(self, *calls: Callable[[], object], peer: Device | None = None) -> None:
-        self._lanes.together(self._handle.id if peer is None else self._reach(peer, back=True), calls)
+        self._lanes.together(self._handle.id if peer is None else self._enable_access(peer, back=True), calls)
 
     def peer_memory(self, peer: Device, nbytes: int) -> Any:
-        other = self._reach(peer)
-        with self.xp.cuda.Device(other):
+        peer_index = self._enable_access(peer)
+        with self.xp.cuda.Device(peer_index):
             memory = self.xp.cuda.Memory(nbytes)  # raw: the default pool would keep the peer's memory
         return self.xp.ndarray((nbytes,), self.xp.uint8, self.xp.cuda.MemoryPointer(memory, 0))
 
-    def _reach(self, peer: Device, back: bool = False) -> int:
-        """The peer's index, its memory made reachable from here, and with `back` ours from there."""
+    def _enable_access(self, peer: Device, back: bool = False) -> int:
+        """Return the peer's index after enabling access to its memory, and with `back` the peer's access to ours.
+
+        Raises Skip if the devices cannot access each other's memory.
+        """
         if peer.id not in self._ordinals:
             self._ordinals[peer.id] = _ordinal(self.xp, peer)
-        other = self._ordinals[peer.id]
-        for here, there in [(self._handle.id, other), *([(other, self._handle.id)] if back else [])]:
-            if (here, there) in self._reached:
+        peer_index = self._ordinals[peer.id]
+        for here, there in [(self._handle.id, peer_index), *([(peer_index, self._handle.id)] if back else [])]:
+            if (here, there) in self._accessible:
                 continue
             if not self._runtime.deviceCanAccessPeer(here, there):
                 raise Skip(f"{self.device.id} and {peer.id} cannot access each other's memory")
             with self.xp.cuda.Device(here):
                 self._runtime.deviceEnablePeerAccess(there)
-            self._reached.add((here, there))
-        return other
+            self._accessible.add((here, there))
+        return peer_index
 
     def launches_of(self, call: Callable[[], object]) -> int | None:
         self._stream.use()
@@ -229,7 +233,7 @@ class CupyDevice:
 
 
 class Cupy:
-    """The backend of CuPy: `cuda:N` or `rocm:N`, by the build of CuPy that is installed."""
+    """The backend of CuPy: `cuda:N` or `rocm:N`, depending on the installed build of CuPy."""
 
     listed = True
 
@@ -261,7 +265,7 @@ class Cupy:
 
 
 def _bindings() -> dict[str, str]:
-    """The bindings of libraries that a figure depends on: without nvmath-python products go through cuBLAS itself."""
+    """Return the versions of bindings that affect figures: without nvmath-python, products go through cuBLAS itself."""
     try:
         return {"nvmath-python": version("nvmath-python")}
     except PackageNotFoundError:
@@ -269,7 +273,7 @@ def _bindings() -> dict[str, str]:
 
 
 def _driver_versions(runtime: Any) -> dict[str, str]:
-    """Of the driver and the runtime; HIP has one number for both."""
+    """Return the versions of the driver and the runtime; HIP has one number for both."""
     if runtime.is_hip:
         return {"hip.runtime": _rocm.version(runtime.runtimeGetVersion())}
     return {
@@ -279,7 +283,7 @@ def _driver_versions(runtime: Any) -> dict[str, str]:
 
 
 def _dotted(number: int) -> str:
-    """CUDA's integer versions in words: 13000 → 13.0."""
+    """Return CUDA's integer version as text: 13000 → 13.0."""
     return f"{number // _KILO}.{number % _KILO // 10}"
 
 
@@ -288,7 +292,7 @@ def _device(runtime: Any, index: int, count: int) -> Device:
     family = "rocm" if runtime.is_hip else "cuda"
     name = props["name"]
     pci = _pci(runtime, index)
-    peers = [other for other in range(count) if other != index and runtime.deviceCanAccessPeer(index, other)]
+    peers = [peer for peer in range(count) if peer != index and runtime.deviceCanAccessPeer(index, peer)]
     return Device(
         id=f"{family}:{index}",
         backend="cupy",
@@ -300,7 +304,7 @@ def _device(runtime: Any, index: int, count: int) -> Device:
         cache_bytes=_rocm.last_level_bytes(props) if runtime.is_hip else int(props["l2CacheSize"]),
         units=int(props["multiProcessorCount"]),
         dtypes=_dtypes(runtime, props),
-        peers=tuple(f"{family}:{other}" for other in peers),
+        peers=tuple(f"{family}:{peer}" for peer in peers),
         details=_rocm.details(props) if runtime.is_hip else _details(runtime, index),
     )
 
@@ -318,17 +322,20 @@ def _dtypes(runtime: Any, props: Mapping[str, Any]) -> tuple[str, ...]:
         return _rocm.dtypes(props, hipblaslt.is_on())
     capability = (props["major"], props["minor"])
     ampere, ada = capability >= (8, 0), capability >= (8, 9)
-    found = ["float64", "float32", *(["tf32"] if ampere else []), "float16", *(["bfloat16"] if ampere else [])]
-    return (*found, *(["float8_e4m3", "float8_e5m2"] if ada else []), *(["int8"] if capability >= (7, 5) else []))
+    dtypes = ["float64", "float32", *(["tf32"] if ampere else []), "float16", *(["bfloat16"] if ampere else [])]
+    return (*dtypes, *(["float8_e4m3", "float8_e5m2"] if ada else []), *(["int8"] if capability >= (7, 5) else []))
 
 
 def _details(runtime: Any, index: int) -> tuple[tuple[str, str], ...]:
-    found = {name: int(runtime.deviceGetAttribute(code, index)) for name, code in _ATTRIBUTES.items()}
-    return tuple((name, str(value * (_KILO if name.endswith("_hz") else 1))) for name, value in found.items())
+    numbers = {name: int(runtime.deviceGetAttribute(code, index)) for name, code in _ATTRIBUTES.items()}
+    return tuple((name, str(value * (_KILO if name.endswith("_hz") else 1))) for name, value in numbers.items())
 
 
 def _ordinal(cupy: Any, device: Device) -> int:
-    """The index of a device in this process, joined by UUID or PCI id: masks may reorder devices."""
+    """Return the index of a device in this process, found by UUID or PCI address: masks may reorder devices.
+
+    Raises Missing if the device is not visible.
+    """
     runtime = cupy.cuda.runtime
     count = runtime.getDeviceCount()
     for index in range(count):
@@ -360,7 +367,7 @@ def _traits(runtime: Any, device: Device) -> Traits:
 
 
 def _target_options(traits: Traits) -> tuple[str, ...]:
-    """The compiler's target where CuPy's own (`sm_90`) leaves out instructions: wgmma, setmaxnreg."""
+    """Return the compiler's target where CuPy's own target (`sm_90`) has no wgmma and no setmaxnreg."""
     return ("--gpu-architecture=sm_90a",) if traits.arch == "sm_90" else ()
 
 
@@ -369,16 +376,19 @@ def _shared_bytes(props: Mapping[str, Any]) -> int:
 
 
 def _features(props: Mapping[str, Any]) -> frozenset[str]:
-    """By compute capability (CUDA C++ Programming Guide, "Compute Capabilities"), and what is bound of the driver."""
-    since = {
+    """Return the features by compute capability, and those of the driver's bound calls.
+
+    CUDA C++ Programming Guide, "Compute Capabilities".
+    """
+    first_major = {
         "async_copy": 8,
         "matrix": 8,
         "bulk_copy": 9,
         "clusters": 9,
         **({"early_launch": 9} if has_bindings() else {}),
     }
-    bound = {"register", "event_handles", "pool"}
-    return frozenset(bound | {name for name, first in since.items() if props["major"] >= first})
+    bound_calls = {"register", "event_handles", "pool"}
+    return frozenset(bound_calls | {name for name, first in first_major.items() if props["major"] >= first})
 
 
 def _address(array: Any) -> int:

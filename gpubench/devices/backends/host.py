@@ -25,11 +25,11 @@ from ._numpy_device import NumpyDevice
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _CPUINFO = Path("/proc/cpuinfo")
 _LEAST_FLUSH_BYTES = 2**26
-_MOST_FLUSH_BYTES = 2**29  # the last-level caches of most servers add up to less than this per socket
+_MOST_FLUSH_BYTES = 2**29  # more than the last-level caches of one socket in most servers
 
 
 class HostDevice(NumpyDevice):
-    """The host, opened in this process."""
+    """The host processor, opened in this process."""
 
     def __init__(self, device: Device) -> None:
         super().__init__(device)

@@ -1,8 +1,8 @@
-"""What nvCOMP's and hipCOMP's C functions take: option structs, algorithms and signatures.
+"""The C functions of nvCOMP and hipCOMP: option structs, algorithms and signatures.
 
-Read from the headers of nvCOMP 6.0.0, whose option structs are 64 bytes each, passed by value, with
-the unused bytes zero; and from those of hipCOMP, a fork of nvCOMP 2.2 (snapshot of 2024-10-08),
-whose functions have other names and lack some arguments. hipCOMP's rows have never met a device.
+Read from the headers of nvCOMP 6.0.0, whose option structs are 64 bytes each and passed by value, with the unused bytes
+zero; and from those of hipCOMP, a fork of nvCOMP 2.2 (snapshot of 2024-10-08), whose functions have other names and
+fewer arguments. hipCOMP's rows have never run on a device.
 """
 
 from __future__ import annotations
@@ -32,49 +32,49 @@ ANY_TYPE = 0xFF  # of a decompressor that reads the type from its input
 
 
 class Alignments(ctypes.Structure):
-    """Least alignment in bytes of each input, each output and the scratch memory."""
+    """The smallest alignment in bytes of each input, each output and the scratch memory."""
 
     _fields_ = (("input", c_size_t), ("output", c_size_t), ("temp", c_size_t))
 
 
 class Properties(ctypes.Structure):
-    """Versions as numbers: the library's, and that of the CUDA runtime it was built with."""
+    """The versions as numbers: the library's, and that of the CUDA runtime it was built with."""
 
     _fields_ = (("version", c_uint32), ("cudart_version", c_uint32))
 
 
 class Plain(ctypes.Structure):
-    """A compressor without options."""
+    """The empty options of a compressor without options."""
 
     _fields_ = (("reserved", c_char * 64),)
 
 
 class Backend(ctypes.Structure):
-    """A decompressor with nothing but a choice of backend (0: the library's)."""
+    """The options of a decompressor that has only a choice of backend (0: the library chooses)."""
 
     _fields_ = (("backend", c_int), ("reserved", c_char * 60))
 
 
 class SortedBackend(ctypes.Structure):
-    """A decompressor that a hardware engine may serve too."""
+    """The options of a decompressor that can also use a hardware engine."""
 
     _fields_ = (("backend", c_int), ("sort", c_int), ("reserved", c_char * 56))
 
 
 class Level(ctypes.Structure):
-    """A compressor with levels: 0 entropy coding only … 5 highest ratio."""
+    """The options of a compressor with levels, from 0 (entropy coding only) to 5 (highest ratio)."""
 
     _fields_ = (("level", c_int), ("reserved", c_char * 60))
 
 
 class Lz4Compress(ctypes.Structure):
-    """LZ4: the type is the grain of its matches."""
+    """The options of LZ4's compressor; the type sets the granularity of its matches."""
 
     _fields_ = (("data_type", c_int), ("bitshuffle", c_int), ("reserved", c_char * 56))
 
 
 class Lz4Decompress(ctypes.Structure):
-    """LZ4; type and bit shuffle count only where it was compressed with a bit shuffle."""
+    """The options of LZ4's decompressor; type and bit shuffle matter only after compression with a bit shuffle."""
 
     _fields_ = (
         ("backend", c_int),
@@ -86,13 +86,13 @@ class Lz4Decompress(ctypes.Structure):
 
 
 class GzipDecompress(ctypes.Structure):
-    """gzip; the algorithm is one of CUDA's two."""
+    """The options of gzip's decompressor; the algorithm is one of CUDA's two."""
 
     _fields_ = (("backend", c_int), ("algorithm", c_int), ("sort", c_int), ("reserved", c_char * 52))
 
 
 class AnsCompress(ctypes.Structure):
-    """rANS."""
+    """The options of the rANS compressor."""
 
     _fields_ = (
         ("kind", c_int),
@@ -105,7 +105,7 @@ class AnsCompress(ctypes.Structure):
 
 
 class AnsDecompress(ctypes.Structure):
-    """rANS."""
+    """The options of the rANS decompressor."""
 
     _fields_ = (
         ("backend", c_int),
@@ -118,7 +118,7 @@ class AnsDecompress(ctypes.Structure):
 
 
 class CascadedCompress(ctypes.Structure):
-    """Cascaded: delta, run lengths and frame of reference before bit packing."""
+    """The options of Cascaded: delta, run lengths and frame of reference before bit packing."""
 
     _fields_ = (
         ("data_type", c_int),
@@ -132,7 +132,7 @@ class CascadedCompress(ctypes.Structure):
 
 
 class CascadedDecompress(ctypes.Structure):
-    """Cascaded; mode 0 accepts whatever the compressor chose."""
+    """The options of Cascaded's decompressor; mode 0 accepts any mode of the compressor."""
 
     _fields_ = (
         ("backend", c_int),
@@ -146,7 +146,7 @@ class CascadedDecompress(ctypes.Structure):
 
 
 class BitcompCompress(ctypes.Structure):
-    """Bitcomp, lossless (mode 0)."""
+    """The options of Bitcomp's compressor; mode 0 is lossless."""
 
     _fields_ = (
         ("algorithm", c_int),
@@ -158,19 +158,19 @@ class BitcompCompress(ctypes.Structure):
 
 
 class HipLz4(ctypes.Structure):
-    """hipCOMP's LZ4."""
+    """The options of hipCOMP's LZ4."""
 
     _fields_ = (("data_type", c_int),)
 
 
 class HipSnappy(ctypes.Structure):
-    """hipCOMP's Snappy."""
+    """The options of hipCOMP's Snappy."""
 
     _fields_ = (("reserved", c_int),)
 
 
 class HipCascaded(ctypes.Structure):
-    """hipCOMP's Cascaded: run lengths, deltas and bit packing of pieces of `chunk` bytes."""
+    """The options of hipCOMP's Cascaded: run lengths, deltas and bit packing of pieces of `chunk` bytes."""
 
     _fields_ = (
         ("chunk", c_size_t),
@@ -188,11 +188,11 @@ _FLOATS_AS_INTEGERS = {**_HALVES_AS_INTEGERS, "float32": "uint32", "float64": "u
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:
-    """One row of the table: the name in the C functions, the option structs, the types it takes.
+    """One row of the table: the name in the C functions, the option structs, and the accepted types.
 
-    `types` maps an element type to the one that the library is told; a type that is not in it is
-    compressed as bytes. The other options are the library's defaults. `decompress` is None where
-    decompressing takes no options. `engine` says that a hardware engine may serve decompressing.
+    `types` maps an element type to the type that the library is given; a type that is not in it is compressed as bytes.
+    The other options are the library's defaults. `decompress` is None if decompressing takes no options. `engine` says
+    that a hardware engine may decompress.
     """
 
     prefix: str
@@ -253,25 +253,25 @@ Arguments = tuple[tuple[str, Any], ...]
 
 
 def signatures(algorithm: Algorithm, since_4: bool = True) -> dict[str, Arguments]:
-    """The named arguments of every batched function, by the end of its name.
+    """Return the names and C types of the arguments of every batched function, by the end of its name.
 
-    `since_4` is how nvCOMP has it; the fork of 2.2 has no options for decompressing, no statuses of
-    compressing, no questions about alignment, and its scratch does not depend on the total.
+    `since_4` selects the functions of nvCOMP 4 and newer. The fork of 2.2 has no options for decompressing, no statuses
+    of compressing and no query for alignments, and its scratch size does not depend on the total.
     """
     size, address, sizes = c_size_t, c_void_p, POINTER(c_size_t)
     batch: Arguments = (("pointers", address), ("sizes", address))
     scratch: Arguments = (("scratch", address), ("scratch_bytes", size))
-    to: Arguments = (("options", algorithm.compress),)
-    back: Arguments = (("options", algorithm.decompress),) if algorithm.decompress else ()
+    compress_options: Arguments = (("options", algorithm.compress),)
+    decompress_options: Arguments = (("options", algorithm.decompress),) if algorithm.decompress else ()
     stream: Arguments = (("stream", address),)
     status: Arguments = (("statuses", address),)
-    extent: Arguments = (("total_bytes", size), *stream) if since_4 else ()
-    asked: Arguments = (("count", size), ("chunk_bytes", size))
-    found: Arguments = (("found", sizes),)
+    total: Arguments = (("total_bytes", size), *stream) if since_4 else ()
+    chunks: Arguments = (("count", size), ("chunk_bytes", size))
+    result: Arguments = (("result", sizes),)
     output: Arguments = (("target_pointers", address),)
     table: dict[str, Arguments] = {
-        "CompressGetMaxOutputChunkSize": (("chunk_bytes", size), *to, *found),
-        "CompressGetTempSize": (*asked, *to, *found, *extent),
+        "CompressGetMaxOutputChunkSize": (("chunk_bytes", size), *compress_options, *result),
+        "CompressGetTempSize": (*chunks, *compress_options, *result, *total),
         "CompressAsync": (
             *batch,
             ("chunk_bytes", size),
@@ -279,11 +279,11 @@ def signatures(algorithm: Algorithm, since_4: bool = True) -> dict[str, Argument
             *scratch,
             *output,
             ("target_sizes", address),
-            *to,
+            *compress_options,
             *(status if since_4 else ()),
             *stream,
         ),
-        "DecompressGetTempSize": (*asked, *back, *found, *extent),
+        "DecompressGetTempSize": (*chunks, *decompress_options, *result, *total),
         "DecompressAsync": (
             *batch,
             ("target_sizes", address),
@@ -291,14 +291,14 @@ def signatures(algorithm: Algorithm, since_4: bool = True) -> dict[str, Argument
             ("count", size),
             *scratch,
             *output,
-            *back,
+            *decompress_options,
             *status,
             *stream,
         ),
         "GetDecompressSizeAsync": (*batch, ("target_sizes", address), ("count", size), *stream),
     }
     if since_4:
-        alignments: Arguments = (("found", POINTER(Alignments)),)
-        table["CompressGetRequiredAlignments"] = (*to, *alignments)
-        table["DecompressGetRequiredAlignments"] = (*back, *alignments)
+        alignments: Arguments = (("result", POINTER(Alignments)),)
+        table["CompressGetRequiredAlignments"] = (*compress_options, *alignments)
+        table["DecompressGetRequiredAlignments"] = (*decompress_options, *alignments)
     return table

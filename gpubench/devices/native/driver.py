@@ -8,15 +8,15 @@ from typing import Any
 from gpubench import DISTRIBUTION
 from gpubench.base.errors import Skip
 
-_MISSING = "not found"  # how cuda-bindings name a function that the driver lacks: Function "cuMemMap" not found
+_MISSING = "not found"  # the message of cuda-bindings about a missing call: Function "cuMemMap" not found
 
 
 class DriverCallError(RuntimeError):
-    """A call of the driver that failed; the message begins with the error's name, `CUDA_ERROR_INVALID_VALUE`."""
+    """A call of the driver failed; the message begins with the error's name, `CUDA_ERROR_INVALID_VALUE`."""
 
 
 class Driver:
-    """`cuda.bindings.driver` with results in place of tuples: a call returns its value or raises DriverCallError."""
+    """Calls `cuda.bindings.driver`; a call returns its value instead of a tuple. Raises Skip without cuda-bindings."""
 
     def __init__(self) -> None:
         try:
@@ -25,7 +25,10 @@ class Driver:
             raise Skip(f"needs cuda-bindings ({error}): pip install '{DISTRIBUTION}[cuda13]'") from error
 
     def __call__(self, name: str, *args: Any) -> Any:
-        """Return the value of one call, a tuple of several, None of none; raise Skip where the call is missing."""
+        """Return the value of one call, a tuple of several values, or None.
+
+        Raises DriverCallError if the call fails, and Skip if cuda-bindings or the driver does not have it.
+        """
         call = getattr(self.bindings, name, None)
         if call is None:
             raise Skip(f"the installed cuda-bindings do not have {name}: pip install '{DISTRIBUTION}[cuda13]'")
@@ -40,25 +43,25 @@ class Driver:
         return values[0] if len(values) == 1 else tuple(values) or None
 
     def location(self, device: int) -> Any:
-        """A device as the driver names the place of memory."""
+        """Return a device as the driver's location of memory."""
         place = self.bindings.CUmemLocation()
         place.type = self.bindings.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
         place.id = device
         return place
 
     def access(self, device: int) -> Any:
-        """Reading and writing by one device."""
-        found = self.bindings.CUmemAccessDesc()
-        found.location = self.location(device)
-        found.flags = self.bindings.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-        return found
+        """Return the driver's description of read and write access by one device."""
+        access = self.bindings.CUmemAccessDesc()
+        access.location = self.location(device)
+        access.flags = self.bindings.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+        return access
 
     @property
     def descriptor(self) -> Any:
-        """The kind of handle that is a POSIX file descriptor."""
+        """Return the kind of handle that is a POSIX file descriptor."""
         return self.bindings.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 
     @property
     def pinned(self) -> Any:
-        """Memory that stays where it is: the only type of allocation there is."""
+        """Return the type of allocation that stays in place: the driver has no other."""
         return self.bindings.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED

@@ -1,9 +1,9 @@
-"""hipBLASLt's products by ctypes: bfloat16, and FP8 where it is OCP's, which CuPy does not bind on ROCm.
+"""Matrix products of hipBLASLt by ctypes: bfloat16 and OCP's FP8, which CuPy does not bind on ROCm.
 
-**Off until an owner of such a GPU confirms it**: GPUBENCH_HIPBLASLT=1 turns it on. What was checked is the table alone:
-sizes and numbers against the headers of hipBLASLt 1.1 (ROCm 7.1), and the functions that need no GPU.
+**Off until an owner of such a GPU confirms it**: GPUBENCH_HIPBLASLT=1 turns it on. Only the table was checked: sizes
+and numbers against the headers of hipBLASLt 1.1 (ROCm 7.1), and the functions that need no GPU.
 
-Matrices lie row by row, which the library reads as their transposes: C = A·B is computed as Cᵀ = Bᵀ·Aᵀ.
+Matrices are stored row by row, which the library reads as their transposes: C = A·B is computed as Cᵀ = Bᵀ·Aᵀ.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gpubench.base.errors import GpubenchError, Missing
 
 _SONAME = "libhipblaslt.so.1"
 SWITCH = "GPUBENCH_HIPBLASLT"
-WORKSPACE_BYTES = 2**25  # what AMD's own bench gives the library at most by default
+WORKSPACE_BYTES = 2**25  # the default maximum of AMD's own benchmark
 # hipblas-common.h, hipblaslt.h
 OP_N, OP_T = 111, 112
 COMPUTE_32F, REAL_32F = 2, 0
@@ -28,7 +28,7 @@ LAYOUT_BATCH_COUNT, LAYOUT_STRIDED_BATCH_OFFSET = 0, 1
 DESC_TRANSA, DESC_TRANSB = 0, 1
 PREF_MAX_WORKSPACE_BYTES = 1
 NOT_SUPPORTED = 7
-# library_types.h of HIP: the numbers of the formats that CUDA has too are CUDA's
+# library_types.h of HIP: formats that CUDA has too have CUDA's numbers.
 FORMATS: Mapping[str, int] = {"float16": 2, "bfloat16": 14, "float32": 0, "float8_e4m3": 28, "float8_e5m2": 29}
 
 
@@ -39,7 +39,7 @@ class Algo(ctypes.Structure):
 
 
 class HeuristicResult(ctypes.Structure):
-    """What the heuristics propose: hipblasLtMatmulHeuristicResult_t."""
+    """A proposal of the heuristics: hipblasLtMatmulHeuristicResult_t."""
 
     _fields_ = (
         ("algo", Algo),
@@ -79,18 +79,18 @@ _FUNCTIONS: Mapping[str, tuple[Any, ...]] = {
 class HipblasltError(GpubenchError):
     """The library refused a call; `status` is its hipblasStatus_t."""
 
-    def __init__(self, what: str, status: int) -> None:
-        super().__init__(f"hipblasLt{what}: status {status}")
+    def __init__(self, function: str, status: int) -> None:
+        super().__init__(f"hipblasLt{function}: status {status}")
         self.status = status
 
 
 def is_on() -> bool:
-    """Whether the user has turned it on."""
+    """Return whether the user has turned hipBLASLt on."""
     return os.environ.get(SWITCH) == "1"
 
 
 class Library:
-    """The loaded library; a call that fails raises HipblasltError."""
+    """The loaded library; every method raises HipblasltError if a call fails."""
 
     def __init__(self, handle: ctypes.CDLL) -> None:
         self._functions = {name: getattr(handle, f"hipblasLt{name}") for name in _FUNCTIONS}
@@ -104,30 +104,33 @@ class Library:
             raise HipblasltError(name, status)
 
     def made(self, name: str, *arguments: Any) -> c_void_p:
-        """What a function creates."""
-        found = c_void_p()
-        self(name, byref(found), *arguments)
-        return found
+        """Return the handle of an object that a function of the library creates."""
+        created = c_void_p()
+        self(name, byref(created), *arguments)
+        return created
 
     def layout(self, kind: str, rows: int, cols: int, pitch: int, batch: int = 1, apart: int = 0) -> c_void_p:
-        """A matrix of `rows` × `cols`, column by column, `pitch` elements from one column to the next."""
-        found = self.made("MatrixLayoutCreate", FORMATS[kind], rows, cols, pitch)
+        """Return the layout of a matrix of `rows` × `cols`, stored by column, `pitch` elements between columns.
+
+        `apart` is the number of elements between two matrices of a batch.
+        """
+        handle = self.made("MatrixLayoutCreate", FORMATS[kind], rows, cols, pitch)
         for attribute, value in ((LAYOUT_BATCH_COUNT, c_int32(batch)), (LAYOUT_STRIDED_BATCH_OFFSET, c_int64(apart))):
-            self("MatrixLayoutSetAttribute", found, attribute, byref(value), ctypes.sizeof(value))
-        return found
+            self("MatrixLayoutSetAttribute", handle, attribute, byref(value), ctypes.sizeof(value))
+        return handle
 
     def description(self, first: bool, second: bool) -> c_void_p:
-        """A product with sums in float32 whose operands are taken transposed or not."""
-        found = self.made("MatmulDescCreate", COMPUTE_32F, REAL_32F)
+        """Return the description of a product with float32 sums; each operand is transposed or not."""
+        handle = self.made("MatmulDescCreate", COMPUTE_32F, REAL_32F)
         for attribute, transposed in ((DESC_TRANSA, first), (DESC_TRANSB, second)):
             value = c_int32(OP_T if transposed else OP_N)
-            self("MatmulDescSetAttribute", found, attribute, byref(value), ctypes.sizeof(value))
-        return found
+            self("MatmulDescSetAttribute", handle, attribute, byref(value), ctypes.sizeof(value))
+        return handle
 
 
 @functools.cache
 def load() -> Library:
-    """The library of the user's ROCm; raises Missing with how to get it."""
+    """Return the library of the user's ROCm. Raises Missing that says how to get it."""
     try:
         return Library(ctypes.CDLL(_SONAME))
     except OSError as error:
@@ -138,13 +141,16 @@ def load() -> Library:
 
 @functools.cache
 def _context() -> c_void_p:
-    """One context a process; the library ends the process where it finds no GPU."""
+    """Return the one context of this process; the library ends the process if it finds no GPU."""
     return load().made("Create")
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A matrix on the device, row by row: address, format, rows and columns as they lie, elements from row to row."""
+    """A matrix on the device, stored row by row.
+
+    `rows` and `cols` are those in memory; `pitch` is the number of elements between rows, 0 for dense rows.
+    """
 
     address: int
     kind: str
@@ -154,42 +160,63 @@ class Operand:
 
 
 class Product:
-    """C = A·B of matrices row by row, a and b transposed where they say so, on a stream with a workspace."""
+    """C = A·B of matrices stored row by row, on a stream with a workspace.
+
+    `transposed` says of a and of b whether it is used transposed. Raises Missing if the library is not available, and
+    HipblasltError if it supports no such product.
+    """
 
     def __init__(self, a: Operand, b: Operand, c: Operand, transposed: tuple[bool, bool], batch: int = 1) -> None:
         self._library = library = load()
         self._operands = b, a, c
         self._desc = library.description(transposed[1], transposed[0])
         self._layouts = tuple(
-            library.layout(each.kind, each.cols, each.rows, each.pitch or each.cols, batch, each.rows * each.cols)
-            for each in self._operands
+            library.layout(
+                operand.kind,
+                operand.cols,
+                operand.rows,
+                operand.pitch or operand.cols,
+                batch,
+                operand.rows * operand.cols,
+            )
+            for operand in self._operands
         )
         self._scalars = (c_float * 2)(1.0, 0.0)
-        self._found = self._proposed()
+        self._proposal = self._propose()
 
-    def _proposed(self) -> HeuristicResult:
-        library, found, count = self._library, HeuristicResult(), c_int()
-        preference, most = library.made("MatmulPreferenceCreate"), c_uint64(WORKSPACE_BYTES)
-        library("MatmulPreferenceSetAttribute", preference, PREF_MAX_WORKSPACE_BYTES, byref(most), ctypes.sizeof(most))
+    def _propose(self) -> HeuristicResult:
+        """Return the heuristics' best algorithm. Raises HipblasltError if there is none."""
+        library, proposal, count = self._library, HeuristicResult(), c_int()
+        preference, workspace_limit = library.made("MatmulPreferenceCreate"), c_uint64(WORKSPACE_BYTES)
+        library(
+            "MatmulPreferenceSetAttribute",
+            preference,
+            PREF_MAX_WORKSPACE_BYTES,
+            byref(workspace_limit),
+            ctypes.sizeof(workspace_limit),
+        )
         b, a, c = self._layouts
-        arguments = (_context(), self._desc, b, a, c, c, preference, 1, byref(found), byref(count))
+        arguments = (_context(), self._desc, b, a, c, c, preference, 1, byref(proposal), byref(count))
         library("MatmulAlgoGetHeuristic", *arguments)
         library("MatmulPreferenceDestroy", preference)
         if not count.value:
             raise HipblasltError("MatmulAlgoGetHeuristic", NOT_SUPPORTED)
-        return found
+        return proposal
 
     @property
     def workspace_bytes(self) -> int:
-        """What of the workspace the algorithm uses."""
-        return int(self._found.workspace_bytes)
+        """Return the bytes of the workspace that the algorithm uses."""
+        return int(self._proposal.workspace_bytes)
 
     def queue(self, workspace: int, stream: int) -> None:
-        """Queue the product on a stream; `workspace` is the address of WORKSPACE_BYTES on the device."""
+        """Queue the product on a stream; `workspace` is the address of WORKSPACE_BYTES bytes on the device.
+
+        Raises HipblasltError if the library refuses it.
+        """
         b, a, c = self._layouts
-        at_b, at_a, at_c = (each.address for each in self._operands)
-        one, zero = ctypes.addressof(self._scalars), ctypes.addressof(self._scalars) + ctypes.sizeof(c_float)
+        at_b, at_a, at_c = (operand.address for operand in self._operands)
+        alpha, beta = ctypes.addressof(self._scalars), ctypes.addressof(self._scalars) + ctypes.sizeof(c_float)
         self._library(
-            "Matmul", _context(), self._desc, one, at_b, b, at_a, a, zero, at_c, c, at_c, c,
-            byref(self._found.algo), workspace, WORKSPACE_BYTES, stream,
+            "Matmul", _context(), self._desc, alpha, at_b, b, at_a, a, beta, at_c, c, at_c, c,
+            byref(self._proposal.algo), workspace, WORKSPACE_BYTES, stream,
         )  # fmt: skip

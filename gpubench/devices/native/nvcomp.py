@@ -1,9 +1,8 @@
 """nvCOMP's batched C API by ctypes: one table for every algorithm of nvCOMP 6, and of hipCOMP.
 
-A batch is one call over many chunks. Its arrays (addresses of chunks, their sizes as 64-bit
-integers, 32-bit statuses) lie on the device and are passed as plain integer addresses. Calls are
-queued on a stream and do not wait for it, with one exception (`Codec.decompress_waits`). The pure
-size functions answer with no GPU.
+A batch is one call over many chunks. Its arrays (addresses of chunks, their sizes as 64-bit integers, 32-bit statuses)
+are on the device and are passed as plain integer addresses. Calls are queued on a stream and do not wait for it, with
+one exception (`Codec.decompress_waits`). The functions that return sizes need no GPU.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ _SONAME = f"libnvcomp.so.{MAJOR}"
 _HOW = "pip install 'gpubench-suite[cuda13]' (or [cuda12])"
 _HIP_SONAME = "libhipcomp.so"
 _HIP_HOW = "build ROCm's hipCOMP-core and put its libhipcomp.so on the library path"
-_HIP_ALIGNMENT = 8  # bytes: the widest element; its API has no question for it
+_HIP_ALIGNMENT = 8  # bytes: the widest element; its API has no query for it
 _ENGINE_ALGORITHMS = 136  # CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK (cuda.h 13.0)
 _ENGINE_BITS = {"deflate": 1, "snappy": 2, "lz4": 4}  # CUmemDecompressAlgorithm
 
@@ -57,15 +56,15 @@ _REFUSALS = frozenset({11, 18, 21})  # not supported, chunk too large, batch too
 
 
 class NvcompError(GpubenchError):
-    """nvCOMP refused a call; `status` is its nvcompStatus_t, the text its own words."""
+    """nvCOMP refused a call; `status` is its nvcompStatus_t, and the text is the library's own."""
 
-    def __init__(self, what: str, status: int, words: str) -> None:
-        super().__init__(f"{what}: {words} (status {status})")
+    def __init__(self, function: str, status: int, status_text: str) -> None:
+        super().__init__(f"{function}: {status_text} (status {status})")
         self.status = status
 
     @property
     def is_refusal(self) -> bool:
-        """Whether the library does not support what was asked, as against a failure."""
+        """Return whether the library does not support the request; False for a failure."""
         return self.status in _REFUSALS
 
 
@@ -87,7 +86,7 @@ class Scratch:
 
 
 class Library:
-    """The loaded library: nvCOMP, or hipCOMP by other names (`product`, the first word of its functions)."""
+    """The loaded library: nvCOMP, or hipCOMP under other names; `product` is the prefix of its functions."""
 
     def __init__(self, handle: ctypes.CDLL, product: str = "nvcomp") -> None:
         self.handle = handle
@@ -100,40 +99,43 @@ class Library:
 
     @property
     def is_nvcomp(self) -> bool:
-        """Whether the functions are those of nvCOMP 4 and newer."""
+        """Return whether the functions are those of nvCOMP 4 and newer."""
         return self.product == "nvcomp"
 
     @property
     def algorithms(self) -> Mapping[str, Algorithm]:
-        """The rows of the table that this library has."""
+        """Return the algorithms of this library by name."""
         return ALGORITHMS if self.is_nvcomp else HIP_ALGORITHMS
 
     def words(self, status: int) -> str:
-        """The library's own words for a status; hipCOMP has none."""
+        """Return the library's own text for a status; hipCOMP has no such texts."""
         text: bytes | None = self.handle.nvcompGetStatusString(status) if self.is_nvcomp else None
         return text.decode(errors="replace") if text else "unknown status"
 
-    def require(self, what: str, status: int) -> None:
+    def require(self, function: str, status: int) -> None:
         """Raise NvcompError unless the status is success."""
         if status:
-            raise NvcompError(what, status, self.words(status))
+            raise NvcompError(function, status, self.words(status))
 
     @property
     def version(self) -> str:
-        """The library's version: 6.0.0; hipCOMP's is that of the interface it forked."""
+        """Return the library's version (`6.0.0`); for hipCOMP the version of nvCOMP that it is a fork of.
+
+        Raises NvcompError if the library does not answer.
+        """
         if not self.is_nvcomp:
             return "2.2"
-        found = Properties()
-        self.require("nvcompGetProperties", self.handle.nvcompGetProperties(ctypes.byref(found)))
-        major, rest = divmod(found.version, 1000)
+        properties = Properties()
+        self.require("nvcompGetProperties", self.handle.nvcompGetProperties(ctypes.byref(properties)))
+        major, rest = divmod(properties.version, 1000)
         return f"{major}.{rest // 100}.{rest % 100}"
 
 
 class Codec:
     """One algorithm on elements of one type (a NumPy name); every method may raise NvcompError.
 
-    `options` and `back` are fields of the option structs of compressing and of decompressing, over the
-    defaults of the table. KeyError where the library has no such algorithm.
+    `options` and `back` are fields of the option structs of compressing and of decompressing, which replace the
+    defaults of the table. Raises KeyError if the library has no such algorithm.
     """
 
     def __init__(
@@ -147,8 +149,8 @@ class Codec:
         self._library = library
         self._algorithm = algorithm = library.algorithms[name]
         self.data_type = algorithm.types.get(dtype, "uint8")
-        told = {"data_type": TYPES[self.data_type]} if algorithm.types else {}
-        self._compress = algorithm.compress(**{**algorithm.compress_options, **told, **(options or {})})
+        type_option = {"data_type": TYPES[self.data_type]} if algorithm.types else {}
+        self._compress = algorithm.compress(**{**algorithm.compress_options, **type_option, **(options or {})})
         restore = algorithm.decompress
         self._decompress = restore(**{**algorithm.decompress_options, **(back or {})}) if restore else None
         self._functions = {
@@ -167,11 +169,11 @@ class Codec:
 
     @property
     def decompress_waits(self) -> bool:
-        """Whether decompressing waits for the stream before it queues its work."""
+        """Return whether decompressing waits for the stream before it queues its work."""
         return self._algorithm.decompress_waits
 
-    def _prepared(self, end: str, **given: Any) -> Callable[[], None]:
-        """A function with its arguments: calling it is all that a timed call does."""
+    def _bound(self, end: str, **given: Any) -> Callable[[], None]:
+        """Return a function without arguments that calls the C function: it is all that a timed call does."""
         function, names = self._functions[end]
         given["options"] = self._decompress if end.startswith("Decompress") else self._compress
         arguments = [given[name] for name in names]
@@ -184,38 +186,38 @@ class Codec:
         return call
 
     def _call(self, end: str, **given: Any) -> None:
-        self._prepared(end, **given)()
+        self._bound(end, **given)()
 
     def _size(self, end: str, **given: Any) -> int:
-        found = c_size_t()
-        self._call(end, found=ctypes.byref(found), **given)
-        return found.value
+        size = c_size_t()
+        self._call(end, result=ctypes.byref(size), **given)
+        return size.value
 
     def _alignments(self, end: str) -> Alignments:
         if end not in self._functions:
             return Alignments(_HIP_ALIGNMENT, _HIP_ALIGNMENT, _HIP_ALIGNMENT)
-        found = Alignments()
-        self._call(end, found=ctypes.byref(found))
-        return found
+        alignments = Alignments()
+        self._call(end, result=ctypes.byref(alignments))
+        return alignments
 
     def compress_alignments(self) -> Alignments:
-        """What compressing requires of its buffers."""
+        """Return the alignments that compressing requires of its buffers, in bytes."""
         return self._alignments("CompressGetRequiredAlignments")
 
     def decompress_alignments(self) -> Alignments:
-        """What decompressing requires of its buffers."""
+        """Return the alignments that decompressing requires of its buffers, in bytes."""
         return self._alignments("DecompressGetRequiredAlignments")
 
     def max_output_bytes(self, chunk_bytes: int) -> int:
-        """The most bytes that a chunk of at most `chunk_bytes` becomes: what each output must hold."""
+        """Return the most bytes that a chunk of at most `chunk_bytes` bytes can become: the size of each output."""
         return self._size("CompressGetMaxOutputChunkSize", chunk_bytes=chunk_bytes)
 
     def compress_temp_bytes(self, count: int, chunk_bytes: int, total_bytes: int, stream: int = 0) -> int:
-        """Scratch bytes for compressing `count` chunks of at most `chunk_bytes`, `total_bytes` in all."""
+        """Return the scratch bytes for compressing `count` chunks of at most `chunk_bytes`, `total_bytes` in all."""
         return self._temp_bytes("CompressGetTempSize", count, chunk_bytes, total_bytes, stream)
 
     def decompress_temp_bytes(self, count: int, chunk_bytes: int, total_bytes: int, stream: int = 0) -> int:
-        """Scratch bytes for restoring `count` chunks of at most `chunk_bytes`, `total_bytes` in all."""
+        """Return the scratch bytes for restoring `count` chunks of at most `chunk_bytes`, `total_bytes` in all."""
         return self._temp_bytes("DecompressGetTempSize", count, chunk_bytes, total_bytes, stream)
 
     def _temp_bytes(self, end: str, count: int, chunk_bytes: int, total_bytes: int, stream: int) -> int:
@@ -224,11 +226,12 @@ class Codec:
     def compress(
         self, source: Chunks, chunk_bytes: int, scratch: Scratch, target: Chunks, statuses: int, stream: int
     ) -> Callable[[], None]:
-        """What queues compressing `source`, chunks of at most `chunk_bytes`; fills target's chunks and sizes.
+        """Return a function that queues compressing `source`, chunks of at most `chunk_bytes` bytes, into `target`.
 
-        hipCOMP gives no statuses: what stands at `statuses` stays.
+        The function fills target's chunks and sizes. hipCOMP writes no statuses: the array at `statuses` keeps its
+        values.
         """
-        return self._prepared(
+        return self._bound(
             "CompressAsync",
             pointers=source.pointers,
             sizes=source.sizes,
@@ -245,11 +248,11 @@ class Codec:
     def decompress(
         self, source: Chunks, target: Chunks, restored_sizes: int, scratch: Scratch, statuses: int, stream: int
     ) -> Callable[[], None]:
-        """What queues restoring `source` into `target`, whose sizes are what its chunks can hold.
+        """Return a function that queues restoring `source` into `target`, whose sizes are the capacities of its chunks.
 
-        `restored_sizes` is the address of an array that is filled with the bytes written.
+        `restored_sizes` is the address of an array that receives the number of bytes written for each chunk.
         """
-        return self._prepared(
+        return self._bound(
             "DecompressAsync",
             pointers=source.pointers,
             sizes=source.sizes,
@@ -264,7 +267,7 @@ class Codec:
         )
 
     def restored_sizes(self, source: Chunks, sizes: int, stream: int) -> None:
-        """Queue reading from compressed chunks how many bytes each becomes, into the array at `sizes`."""
+        """Queue a call that reads the restored size of each compressed chunk into the array at `sizes`."""
         self._call(
             "GetDecompressSizeAsync",
             pointers=source.pointers,
@@ -277,7 +280,7 @@ class Codec:
 
 @functools.cache
 def load() -> Library:
-    """The library of the wheel, else the system's; raises Missing with how to get it."""
+    """Return the library of the wheel, or else the system's. Raises Missing that says how to get it."""
     reasons = []
     for path in (*_wheel_files(), _SONAME):
         try:
@@ -289,7 +292,7 @@ def load() -> Library:
 
 @functools.cache
 def load_hip() -> Library:
-    """hipCOMP, where the user has built it; raises Missing with how to get it. Never met a device."""
+    """Return hipCOMP if the user has built it. Raises Missing that says how to get it. It has never run on a device."""
     try:
         return Library(ctypes.CDLL(_HIP_SONAME), "hipcomp")
     except OSError as error:
@@ -297,7 +300,7 @@ def load_hip() -> Library:
 
 
 def engine_formats(ordinal: int) -> frozenset[str]:
-    """What the hardware decompression engine of a CUDA device reads; none where the driver knows no engine."""
+    """Return the formats that a CUDA device's hardware decompression engine reads; none if there is no engine."""
     driver, mask = ctypes.CDLL("libcuda.so.1"), c_int()
     if driver.cuDeviceGetAttribute(ctypes.byref(mask), _ENGINE_ALGORITHMS, ordinal):
         return frozenset()
@@ -305,7 +308,7 @@ def engine_formats(ordinal: int) -> frozenset[str]:
 
 
 def _wheel_files() -> list[Path]:
-    """The library in the distribution nvidia-libnvcomp-cu13 or -cu12: both have the same module."""
+    """Return the library files in the distribution nvidia-libnvcomp-cu13 or -cu12: both have the same module."""
     try:
         spec = importlib.util.find_spec("nvidia.libnvcomp")
     except ModuleNotFoundError:
