@@ -95,7 +95,7 @@ def test_without_the_program_or_beside_another_daemon_it_is_refused(
 ) -> None:
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
     installed(tmp_path, monkeypatch)
-    with pytest.raises(UsageError, match="names another one: unset it"):
+    with pytest.raises(UsageError, match="names another one; unset that variable"):
         mps.private_daemon().__enter__()
     monkeypatch.setenv("PATH", "")
     with pytest.raises(UsageError, match="comes with NVIDIA's driver"):

@@ -61,7 +61,7 @@ def ab(
     from gpubench.judging.rounds import ROUNDS
     from gpubench.tools import health
     from gpubench.tools.gating import gate as gating
-    from gpubench.tools.gating.ab import Build, Pair
+    from gpubench.tools.gating.ab import Build, BuildPair
 
     asked = gating.Asked(
         plugins.load("gates", "regression"),
@@ -73,7 +73,7 @@ def ab(
     builds = Build.parse("a", a), Build.parse("b", b)
     console = _print.err()
     tell = lambda text: console.print(_print.plain(text), soft_wrap=True)  # noqa: E731
-    pair = Pair(builds, words, tuple(filter or []), _folder(out), tell)
+    pair = BuildPair(builds, words, tuple(filter or []), _folder(out), tell)
     judged = gating.measure_pair(asked, pair, replicates)
     health.refuse_recorded(judged.files)
     status = judged.exit_status(asked.policy.strict)

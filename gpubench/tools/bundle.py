@@ -1,7 +1,7 @@
-"""What an owner of a GPU can give away of the machine, in one archive: the device's files, and what is made of them.
+"""Pack the system files that describe the GPUs of a machine into one archive that its owner can share.
 
-The files are those of a list: nothing else of /sys is read, and serials, unique numbers and the machine's own words are
-left out or blanked. An archive that is unpacked reads as the machine did (`collectors`, with that folder as root).
+Only the files of a fixed list are read from /sys. Serial numbers, unique ids and the names of the platform are blanked.
+The collectors can read an unpacked archive like the machine itself, with its folder as the root.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 from gpubench.base.errors import FileError
 
 _LEAST_CLASSES = ("0x03", "0x12")  # PCI: display controllers and processing accelerators
-_MOST_BYTES = 65536  # of one file
-_MOST_ALL = 64 * 2**20
+_MOST_BYTES = 65536  # read from one file
+_MOST_ALL = 64 * 2**20  # bytes of an unpacked archive
 # Files of a GPU of any vendor, and of amdgpu (kernel documentation, "amdgpu driver", "sysfs"); `*` is anything.
 _DEVICE = (
     "vendor", "device", "subsystem_vendor", "subsystem_device", "revision", "class", "numa_node", "current_link_*",
@@ -44,13 +44,13 @@ _BLANKED_LINES = re.compile(rb"^(unique_id|hive_id|platform_oem|platform_id) .*$
 
 
 def device_files(root: Path = Path("/")) -> dict[str, bytes]:
-    """The files of every GPU below `root` by their paths from there, without what names one of its kind."""
-    found: dict[str, bytes] = {}
+    """Return the content of the files of every GPU below `root`, by relative path, with serial numbers blanked."""
+    contents: dict[str, bytes] = {}
     for path in _paths(root):
         content = _content(path)
         if content is not None:
-            found[str(path.relative_to(root))] = _nameless(path.name, content)
-    return found
+            contents[str(path.relative_to(root))] = _nameless(path.name, content)
+    return contents
 
 
 def _paths(root: Path) -> Iterator[Path]:
@@ -63,7 +63,7 @@ def _paths(root: Path) -> Iterator[Path]:
 
 
 def _content(path: Path) -> bytes | None:
-    """What is in a file; None for what is none, is not ours to read, or answers with an error as some of these do."""
+    """Return the content of a file; None if it is no file or cannot be read, as some files of a driver."""
     try:
         if not path.is_file():
             return None
@@ -75,14 +75,14 @@ def _content(path: Path) -> bytes | None:
 
 def _nameless(name: str, content: bytes) -> bytes:
     if name in _BLANKED:
-        return re.sub(rb"[0-9a-wyzA-WYZ]", b"0", content)  # but the x of 0x
+        return re.sub(rb"[0-9a-wyzA-WYZ]", b"0", content)  # keeps the x of 0x
     if name in ("properties", "system_properties"):
         return _BLANKED_LINES.sub(rb"\1 0", content)
     return content
 
 
 def archive(entries: Mapping[str, bytes]) -> bytes:
-    """A gzipped tar of these files, the same bytes for the same files."""
+    """Return a gzipped tar archive of these files; the same files give the same bytes."""
     packed = io.BytesIO()
     with gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as stream, tarfile.open(fileobj=stream, mode="w") as tar:
         for name, content in sorted(entries.items()):
@@ -93,12 +93,12 @@ def archive(entries: Mapping[str, bytes]) -> bytes:
 
 
 def unpack(packed: bytes, folder: Path) -> None:
-    """Write an archive's files below `folder`; FileError for one that is damaged, too large or leads elsewhere."""
+    """Write an archive's files below `folder`. Raises FileError if it is damaged, too large or leads elsewhere."""
     try:
         with tarfile.open(fileobj=io.BytesIO(packed), mode="r:gz") as tar:
             members = tar.getmembers()
             if sum(member.size for member in members) > _MOST_ALL:
-                raise FileError("the bundle holds more than a bundle does")
+                raise FileError(f"the bundle is larger than {_MOST_ALL // 2**20} MiB: it is no bundle of gpubench")
             tar.extractall(folder, members, filter="data")
     except (tarfile.TarError, EOFError, OSError) as error:
         raise FileError(f"not a bundle of gpubench: {error}") from error

@@ -1,4 +1,4 @@
-"""The results of a run as a page carries them: a run file that is small enough, and a word on what it has not."""
+"""Prepare the run file that a page contains: small enough, with a note about the data that it leaves out."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from gpubench.model import Result, Run, Samples, store
 from gpubench.model.packed import Packed
 from gpubench.plugins.report import Enclosure
 
-LIMIT_BYTES = 200_000  # packed; in base64 270 kB of a page that has a megabyte at the most
-_DIGITS = (9, 7)  # of samples that were rounded: finer than what is read from any clock, then finer than any noise
-_COLUMN = 400  # readings of a counter that were thinned
-_BYTES = 1.2  # that a number takes packed at the least: more of them than would fit are not even tried
+LIMIT_BYTES = 200_000  # compressed; base64 makes 270 kB of it, and a page has at most a megabyte
+_DIGITS = (9, 7)  # digits of rounded samples: finer than any clock's resolution, then finer than any noise
+_COLUMN = 400  # samples of a counter after thinning
+_BYTES = 1.2  # the least compressed size of a number: a run with too many numbers is not even compressed
 
 
 def enclosure(run: Run, path: str | Path) -> Enclosure:
-    """What a report of this run, read from a file, carries of it: as much as LIMIT_BYTES hold."""
+    """Return the part of a run, read from `path`, that a report contains: as much as fits into LIMIT_BYTES."""
     source = store.file_hash(path)
     for small, left_out in _attempts(run):
         content = store.content(small, packed=True)
@@ -32,20 +32,20 @@ def enclosure(run: Run, path: str | Path) -> Enclosure:
 
 
 def _attempts(run: Run) -> Iterator[tuple[Run, str]]:
-    """The run as it is and ever smaller, as far as its numbers can fit at all, each with what it has not."""
+    """Yield the run and ever smaller versions of it that may fit, each with a note about what is left out."""
     if _fits(run):
         yield run, ""
     thinned = dataclasses.replace(run, samples=tuple(part for samples in run.samples for part in _thinned(samples)))
     before, after = _readings(run), _readings(thinned)
     if not _fits(thinned):
         return
-    words = f"Of {before} readings of counters it has {after}, the least and the greatest of equal spans"
+    thinning = f"Of {before} readings of counters it has {after}, the least and the greatest of equal spans"
     if after < before:
-        yield thinned, words + "."
+        yield thinned, thinning + "."
     for digits in _DIGITS:
         rounded = dataclasses.replace(thinned, results=tuple(_rounded(result, digits) for result in thinned.results))
         samples = f"samples are rounded to {digits} digits."
-        yield rounded, f"{words}; {samples}" if after < before else samples.capitalize()
+        yield rounded, f"{thinning}; {samples}" if after < before else samples.capitalize()
 
 
 def _fits(run: Run) -> bool:
@@ -58,22 +58,22 @@ def _readings(run: Run) -> int:
 
 
 def _thinned(samples: Samples) -> Iterator[Samples]:
-    """Each column on its own, with its extremes; what is missing is left out."""
+    """Yield each column as samples of its own, reduced to its extremes and without missing values."""
     if len(samples.at) <= _COLUMN:
         yield samples
         return
     at = np.asarray(samples.at, dtype=float)
     for name, column in samples.columns:
         values = np.asarray(column, dtype=float)
-        there = np.flatnonzero(np.isfinite(values))
-        kept = there[extremes(values[there], _COLUMN)]
-        columns = ((name, Packed[float | None](values[kept].tolist())),)
-        yield dataclasses.replace(samples, at=Packed[float](at[kept].tolist()), columns=columns)
+        present = np.flatnonzero(np.isfinite(values))
+        extreme = present[extremes(values[present], _COLUMN)]
+        columns = ((name, Packed[float | None](values[extreme].tolist())),)
+        yield dataclasses.replace(samples, at=Packed[float](at[extreme].tolist()), columns=columns)
 
 
 def _rounded(result: Result, digits: int) -> Result:
-    series = (
-        dataclasses.replace(each, values=tuple(float(f"{value:.{digits}g}") for value in each.values))
-        for each in result.series
+    rounded = (
+        dataclasses.replace(series, values=tuple(float(f"{value:.{digits}g}") for value in series.values))
+        for series in result.series
     )
-    return dataclasses.replace(result, series=tuple(series))
+    return dataclasses.replace(result, series=tuple(rounded))

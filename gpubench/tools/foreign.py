@@ -1,6 +1,7 @@
-"""Other tools' outputs as a run: which importer reads a file, and how several files are one run.
+"""Turn the outputs of other tools into a run: choose the importer for each file, and join several files.
 
-What nobody states is absent: such a run has no start, no tier, no counters and of its devices only what was printed.
+Facts that the output does not state are missing: such a run has no start time, no tier and no counters, and its devices
+have only the properties that the tool printed.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from gpubench.model import SCHEMA, Device, Facts, Manifest, Result, Run, Setting
 from gpubench.model.record import Malformed, decode, encode
 from gpubench.plugins.importer import Imported, Importer
 
-# Of a file. The largest output that is known has 600 lines; a log of hundreds of runs fits.
+# The limits of a file. The largest known output has 600 lines; a log of hundreds of runs fits.
 _MOST_BYTES = 2**25
 _MOST_LINES = 2**19
-_MOST_LETTERS = 200  # of a case in a message
+_MOST_LETTERS = 200  # characters of a case id in a message
 _UNSTATED = "device not stated"
-UNNAMED = "unnamed"  # a case whose output does not say what it is of
+UNNAMED = "unnamed"  # a case whose output does not say what it measured
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file and what an importer found in it."""
+    """A file and the results that an importer read from it."""
 
     path: Path
     tool: str
@@ -34,9 +35,10 @@ class Source:
 
 
 def read(path: Path, tool: str | None = None) -> Source:
-    """What a file says, read by the importer of that name, or else by the one that knows its form.
+    """Return the content of a file, read by the importer `tool`, or else by the one that recognises the file.
 
-    FileError, one line, where it cannot be read, where no importer knows it, and where it is damaged.
+    Raises FileError if the file cannot be read, no importer recognises it, or it is damaged, and UsageError if several
+    importers recognise it or `tool` is unknown.
     """
     text = _text(path)
     name = tool.replace("-", "_") if tool else _tool(path, text)
@@ -49,19 +51,19 @@ def read(path: Path, tool: str | None = None) -> Source:
         raise FileError(f"{path}: {name}: {error}") from error
 
 
-def _checked(found: Imported) -> Imported:
-    """Return what an importer found, where all of it fits in a run file; raises BadOutput."""
-    _check(_manifest([found], ()), "its head")
-    for result in found.results:
+def _checked(imported: Imported) -> Imported:
+    """Return an importer's results after a check that a run file can hold them. Raises BadOutput if it cannot."""
+    _check(_manifest([imported], ()), "its head")
+    for result in imported.results:
         _check(result, result.case.id[:_MOST_LETTERS])
-    return found
+    return imported
 
 
-def _check(record: Manifest | Result, words: str) -> None:
+def _check(record: Manifest | Result, part: str) -> None:
     try:
         decode(encode(record))
     except Malformed as error:
-        raise BadOutput(f"{words}: {error}") from error
+        raise BadOutput(f"{part}: {error}") from error
 
 
 def _text(path: Path) -> str:
@@ -79,17 +81,17 @@ def _text(path: Path) -> str:
 
 
 def _tool(path: Path, text: str) -> str:
-    known = plugins.names("importers")
-    found = [name for name in known if plugins.load("importers", name).accepts(text)]
-    if not found:
-        raise FileError(f"{path}: no output of a tool that is known: {', '.join(known)}")
-    if len(found) > 1:
-        raise UsageError(f"{path}: could be of {' or '.join(found)}; say which with --from")
-    return found[0]
+    tools = plugins.names("importers")
+    accepting = [name for name in tools if plugins.load("importers", name).accepts(text)]
+    if not accepting:
+        raise FileError(f"{path}: no output of a tool that is known: {', '.join(tools)}")
+    if len(accepting) > 1:
+        raise UsageError(f"{path}: could be an output of {' or '.join(accepting)}; choose one with --from")
+    return accepting[0]
 
 
 def lacks_gpu(source: Source) -> bool:
-    """Return whether a figure of the source has a peak to be compared with, and the GPU of that peak is not stated."""
+    """Return whether a figure could be compared with a peak, but the output does not state the GPU."""
     unstated = {device.id for device in source.found.devices if device.name == _UNSTATED}
     return any(
         result.devices[0] in unstated and any(series.limit for series in result.series)
@@ -98,7 +100,7 @@ def lacks_gpu(source: Source) -> bool:
 
 
 def on_gpu(source: Source, name: str) -> Source:
-    """Return a source whose devices without a stated name have this one; raises UsageError if it states all names."""
+    """Return the source with this name for each device without one. Raises UsageError if it states all names."""
     devices = source.found.devices
     if not any(device.name == _UNSTATED for device in devices):
         raise UsageError(f"--gpu: {source.path} states its devices: {', '.join(device.name for device in devices)}")
@@ -107,9 +109,10 @@ def on_gpu(source: Source, name: str) -> Source:
 
 
 def run(sources: Sequence[Source], argv: Sequence[str]) -> Run:
-    """All files as one run: a case that comes again is its next replicate.
+    """Return all files as one run; a case that occurs again is the next replicate.
 
-    FileError where the files name different devices by one id, or do not say of which of two cases they are.
+    Raises FileError if two files use one id for different devices, if two files do not say what they measured, or if
+    the files are too many for a run file.
     """
     _check_unnamed(sources)
     _check_devices(sources)
@@ -121,15 +124,15 @@ def run(sources: Sequence[Source], argv: Sequence[str]) -> Run:
     return Run(manifest, tuple(_replicated([result for source in sources for result in source.found.results])))
 
 
-def _manifest(found: Sequence[Imported], argv: Sequence[str]) -> Manifest:
+def _manifest(outputs: Sequence[Imported], argv: Sequence[str]) -> Manifest:
     suites: dict[str, SuiteInfo] = {}
     devices: dict[str, Device] = {}
     versions: dict[str, str] = {}
-    for each in found:
-        suites[each.suite.name] = _joined_suite(suites.get(each.suite.name), each.suite)
-        for device in each.devices:
+    for output in outputs:
+        suites[output.suite.name] = _joined_suite(suites.get(output.suite.name), output.suite)
+        for device in output.devices:
             devices[device.id] = _joined_device(devices.get(device.id), device)
-        versions |= each.versions
+        versions |= output.versions
     return Manifest(
         schema=SCHEMA,
         gpubench=__version__,
@@ -152,46 +155,46 @@ def _check_unnamed(sources: Sequence[Source]) -> None:
         )
 
 
-def _joined_suite(known: SuiteInfo | None, found: SuiteInfo) -> SuiteInfo:
-    """Of several files of one tool: the views of all, each once, its cases joined."""
-    views = {(view.kind, view.title): view for view in (known.views if known else ())}
-    for view in found.views:
-        other = views.get((view.kind, view.title), view)
-        views[view.kind, view.title] = replace(view, cases=tuple(dict.fromkeys((*other.cases, *view.cases))))
-    return replace(found, views=tuple(views.values()))
+def _joined_suite(joined: SuiteInfo | None, added: SuiteInfo) -> SuiteInfo:
+    """Return the suite of two files of one tool: the views of both, each once, with the cases of both."""
+    views = {(view.kind, view.title): view for view in (joined.views if joined else ())}
+    for view in added.views:
+        same_view = views.get((view.kind, view.title), view)
+        views[view.kind, view.title] = replace(view, cases=tuple(dict.fromkeys((*same_view.cases, *view.cases))))
+    return replace(added, views=tuple(views.values()))
 
 
 def _check_devices(sources: Sequence[Source]) -> None:
-    """Raise FileError where two files contradict each other about a device."""
-    known: dict[str, Device] = {}
+    """Raise FileError if two files contradict each other about a device."""
+    devices: dict[str, Device] = {}
     for source in sources:
         for device in source.found.devices:
-            if device.id in known and not _agree(known[device.id], device):
-                words = "another device than in the files before; import them one by one"
-                raise FileError(f"{source.path}: {device.id} is {words}")
-            known[device.id] = _joined_device(known.get(device.id), device)
+            if device.id in devices and not _agree(devices[device.id], device):
+                reason = "another device than in the files before; import them one by one"
+                raise FileError(f"{source.path}: {device.id} is {reason}")
+            devices[device.id] = _joined_device(devices.get(device.id), device)
 
 
-def _agree(known: Device, found: Device) -> bool:
-    pairs = ({getattr(known, field.name), getattr(found, field.name)} for field in fields(found))
+def _agree(first: Device, second: Device) -> bool:
+    pairs = ({getattr(first, field.name), getattr(second, field.name)} for field in fields(second))
     return all(len(pair - {"", 0, (), _UNSTATED}) < 2 for pair in pairs)
 
 
-def _joined_device(known: Device | None, found: Device) -> Device:
-    """Return what both say of a device."""
-    if known is None:
-        return found
-    merged = {field.name: getattr(found, field.name) or getattr(known, field.name) for field in fields(found)}
-    if found.name == _UNSTATED:
-        merged["name"] = known.name
+def _joined_device(joined: Device | None, added: Device) -> Device:
+    """Return a device with the properties that either file states."""
+    if joined is None:
+        return added
+    merged = {field.name: getattr(added, field.name) or getattr(joined, field.name) for field in fields(added)}
+    if added.name == _UNSTATED:
+        merged["name"] = joined.name
     return Device(**merged)
 
 
 def _replicated(results: Sequence[Result]) -> list[Result]:
     counts: dict[tuple[str, tuple[str, ...]], int] = {}
-    found = []
+    replicated = []
     for result in results:
         key = (result.case.id, result.devices)
         counts[key] = counts.get(key, -1) + 1
-        found.append(replace(result, replicate=counts[key]))
-    return found
+        replicated.append(replace(result, replicate=counts[key]))
+    return replicated

@@ -1,4 +1,4 @@
-"""The health of the devices of a run: read before and after it, kept in its file, and what makes a gate refuse."""
+"""Read the health of a run's devices before and after it, write it into the run file, and refuse sick devices."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Tell = Callable[[str], None]
 _DOCTOR = "`gpubench doctor` says what to do"
 
 
-def silent(words: str) -> None:
-    """Tell nobody."""
-    del words
+def silent(message: str) -> None:
+    """Ignore a message."""
+    del message
 
 
 class RunHealth(AbstractContextManager["RunHealth"]):
@@ -42,11 +42,11 @@ class RunHealth(AbstractContextManager["RunHealth"]):
         self._examination.__exit__(*error)
 
     def begin(self, recording: Recording) -> None:
-        """Read the health before the first case, write it into the run file and tell of what is not well."""
+        """Read the health before the first case, write it into the run file and pass on a warning per unwell device."""
         self._before = self._examination.read()
         _write(recording, self._before)
-        for words in warnings(self._before):
-            self._tell(words)
+        for message in warnings(self._before):
+            self._tell(message)
 
     def end(self, recording: Recording) -> None:
         """Read the health after the last case and write the errors that appeared during the run into the run file."""
@@ -66,12 +66,12 @@ def _write(recording: Recording, healths: Sequence[Health]) -> None:
 
 
 def warnings(healths: Sequence[Health]) -> list[str]:
-    """Return a line for each device that is not well, with the command that says more."""
+    """Return a line for each device that is sick, has a warning or cannot be read, and the command for details."""
     lines = []
     for device in healths:
-        for severity, words in (("sick", "is sick"), ("warning", "has a warning")):
+        for severity, state in (("sick", "is sick"), ("warning", "has a warning")):
             if texts := [finding.text for finding in device.findings if finding.severity == severity]:
-                lines.append(f"{device.device} {words}: {'; '.join(texts)}; {_DOCTOR}")
+                lines.append(f"{device.device} {state}: {'; '.join(texts)}; {_DOCTOR}")
         if not device.findings:
             lines.append(f"the health of {device.device} is unavailable: {device.unavailable}")
     return lines
@@ -92,8 +92,8 @@ def refuse_recorded(paths: Sequence[Path]) -> None:
     """Raise DeviceError (exit status 6) if one of these run files says that a device was or became sick."""
     for path in paths:
         if reasons := list(dict.fromkeys(f"{remark.device}: {remark.words}" for remark in _remarks(path))):
-            words = f"{path} was measured on a sick device ({'; '.join(reasons)})"
-            raise DeviceError(f"{words}. A gate does not judge it; {_DOCTOR}")
+            message = f"{path} was measured on a sick device ({'; '.join(reasons)})"
+            raise DeviceError(f"{message}. A gate does not judge it; {_DOCTOR}")
 
 
 def _remarks(path: Path) -> Iterator[Remark]:

@@ -1,6 +1,6 @@
-"""A private control daemon of NVIDIA's Multi-Process Service, for the time of one run.
+"""Run a private control daemon of NVIDIA's Multi-Process Service during one run.
 
-Processes that start meanwhile share their GPUs through it: their kernels run side by side instead of in turns.
+Processes that start meanwhile share their GPUs through it: their kernels run at the same time instead of in turns.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _LOOK_S = 0.02
 
 @contextlib.contextmanager
 def private_daemon() -> Iterator[None]:
-    """Run a daemon in a folder of its own, which all processes that this one starts find; stop it at the end.
+    """Run a daemon in a folder of its own, which all child processes of this process use; stop it at the end.
 
-    Raises UsageError where the program is not installed, another daemon is named, or this one does not start.
+    Raises UsageError if the program is not installed, the environment names another daemon, or this one does not start.
     """
     program = shutil.which(_PROGRAM)
     if program is None:
         raise UsageError(f"--mps needs {_PROGRAM}, which comes with NVIDIA's driver")
     if _PIPES in os.environ:
-        raise UsageError(f"--mps starts a daemon of its own, but {_PIPES} names another one: unset it")
+        raise UsageError(f"--mps starts a daemon of its own, but {_PIPES} names another one; unset that variable")
     with tempfile.TemporaryDirectory(prefix="gpubench-mps-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         os.environ |= {_PIPES: name, _LOGS: name}
@@ -52,7 +52,7 @@ def private_daemon() -> Iterator[None]:
 
 
 def _await(daemon: subprocess.Popen[bytes], folder: Path, log: Path) -> None:
-    """Wait until the daemon has written its number; raise UsageError with its last line where it does not."""
+    """Wait until the daemon has written its process id. Raises UsageError with its last line if it does not."""
     deadline = time.monotonic() + _STARTING_S
     while not (folder / _PID_FILE).exists():
         if daemon.poll() is not None or time.monotonic() > deadline:
@@ -62,7 +62,7 @@ def _await(daemon: subprocess.Popen[bytes], folder: Path, log: Path) -> None:
 
 
 def _stop(program: str, daemon: subprocess.Popen[bytes]) -> None:
-    """Ask the daemon to quit, which ends its servers too; kill what does not end."""
+    """Ask the daemon to quit, which ends its servers too; kill its process group if it does not end."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         if daemon.poll() is None:
             subprocess.run([program], input=b"quit\n", capture_output=True, timeout=_STOPPING_S, check=False)

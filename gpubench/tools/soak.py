@@ -1,4 +1,4 @@
-"""A soak: the suite `soak` in passes for as long as the user wants, as one ordinary run."""
+"""Plan a soak: the suite `soak` in passes for as long as the user wants, as one ordinary run."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from gpubench.model import Facts, Settings, Tier
 SUITE = "soak"
 _SECONDS = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SPAN = re.compile(r"(\d+(?:\.\d+)?) ?(s|min|m|h|d)")
-_LONG_S = 120.0  # from here on each case of a pass goes on for seconds
-_CASE_S: dict[Tier, float] = {"smoke": 0.05, "quick": 0.1, "full": 10.0}  # of a case in a pass, at the least
+_LONG_S = 120.0  # in a soak of this length or more, each case of a pass runs for seconds
+_CASE_S: dict[Tier, float] = {"smoke": 0.05, "quick": 0.1, "full": 10.0}  # least duration of a case in a pass
 _MOST_PASSES = 20_000
 _MOST_S = 30 * 86400.0
 
 
 def seconds_of(text: str) -> float:
-    """Return the seconds of a span such as 90s, 10min, 1h or 2d; raises UsageError."""
-    found = _SPAN.fullmatch(text.strip())
-    seconds = float(found[1]) * _SECONDS[found[2]] if found else 0.0
+    """Return the seconds of a span such as 90s, 10min, 1h or 2d. Raises UsageError for any other text."""
+    match = _SPAN.fullmatch(text.strip())
+    seconds = float(match[1]) * _SECONDS[match[2]] if match else 0.0
     if not 0 < seconds <= _MOST_S:
         raise UsageError(f"--for {text}: not a time; give a number with s, min, h or d, such as 10min, of at most 30d")
     return seconds
@@ -37,9 +37,9 @@ def tier_of(seconds: float) -> Tier:
 
 
 def planned(facts: Facts, settings: Settings, seconds: float) -> Plan:
-    """Return the plan of a soak: more passes than fit into the time, of which the time ends the last one.
+    """Return the plan of a soak: more passes than fit into the time, which ends the last one.
 
-    How many there will be is no setting, so that an interrupted soak can be resumed for longer.
+    The number of passes is not part of the settings, so that an interrupted soak can be resumed for longer.
     """
     cases = len(planning.make(facts, settings).jobs)
     passes = math.ceil(seconds / (cases * _CASE_S[settings.tier]))
@@ -48,7 +48,7 @@ def planned(facts: Facts, settings: Settings, seconds: float) -> Plan:
 
 
 def within(seconds: float, watch: Observer) -> Observer:
-    """Return an observer whose events expect no more time than is left of these seconds, from now on."""
+    """Return an observer that limits the expected time of each event to the rest of these seconds, from now on."""
     end = time.monotonic() + seconds
 
     def observe(event: Progress) -> None:

@@ -1,1 +1,1 @@
-"""A gate with all that it needs: files read as evidence, baselines found, and the measurements that it asks for."""
+"""Run a gate: read files as evidence, find baselines, and measure what the gate needs."""

@@ -1,4 +1,4 @@
-"""Two builds measured in turn: each a command of another environment that runs gpubench, in fresh processes."""
+"""Measure two builds in turn: each build is a command that runs gpubench in another environment."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pathlib import Path
 from gpubench.base.errors import FileError, GpubenchError, Interrupted, UsageError
 
 _VARIABLE = re.compile(r"[A-Za-z_]\w*=")
-_LAST_WORDS = 4  # lines of a build's own message that are passed on
-_GRACE_S = 30.0  # a run that is interrupted ends its workers and its file
-_KEPT_STATUSES = (0, 3)  # done; done, and a case failed, which is in the file
+_LAST_LINES = 4  # lines of a build's standard error that are quoted
+_GRACE_S = 30.0  # time for an interrupted run to end its workers and its file
+_KEPT_STATUSES = (0, 3)  # every case was measured; a case failed, which is in the file
 
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """A command that is gpubench in some environment, and the variables that it is called with."""
+    """A command that runs gpubench in some environment, and the variables that it is called with."""
 
     name: str
     command: tuple[str, ...]
@@ -28,33 +28,39 @@ class Build:
 
     @classmethod
     def parse(cls, name: str, text: str) -> Build:
-        """A build from words as a shell reads them: `LD_LIBRARY_PATH=/opt/cublas/lib /opt/venv/bin/gpubench`."""
+        """Return the build of a shell command: `LD_LIBRARY_PATH=/opt/cublas/lib /opt/venv/bin/gpubench`.
+
+        Raises UsageError if the text cannot be split or contains no command.
+        """
         try:
-            words = shlex.split(text)
+            arguments = shlex.split(text)
         except ValueError as error:
             raise UsageError(f"--{name} {text!r}: {error}") from error
-        count = next((index for index, word in enumerate(words) if not _VARIABLE.match(word)), len(words))
-        if not words[count:]:
+        count = next(
+            (index for index, argument in enumerate(arguments) if not _VARIABLE.match(argument)), len(arguments)
+        )
+        if not arguments[count:]:
             raise UsageError(f"--{name} {text!r}: there is no command; name a gpubench, e.g. /opt/venv/bin/gpubench")
-        variables = (word.partition("=") for word in words[:count])
-        return cls(name, tuple(words[count:]), tuple((key, value) for key, _, value in variables))
+        variables = (argument.partition("=") for argument in arguments[:count])
+        return cls(name, tuple(arguments[count:]), tuple((key, value) for key, _, value in variables))
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """Two builds, the words of the run that both are asked for, its filters, and where their run files go."""
+class BuildPair:
+    """Two builds, the arguments of the run that both carry out, its filters, and the folder of their run files."""
 
     builds: tuple[Build, Build]
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
     filters: tuple[str, ...]
     folder: Path
     tell: Callable[[str], None]
 
     def measure(self, first: int, count: int, filters: Sequence[str] = ()) -> tuple[list[Path], list[Path]]:
-        """`count` turns, numbered from `first`: A B, B A, A B, …; the run files of A and of B.
+        """Measure `count` turns, numbered from `first`, and return the run files of A and of B.
 
-        Which of the two begins takes turns, so that neither has the warmer machine. `filters` stand in the place
-        of the pair's own. Raises what the run of a build ended with.
+        The order alternates (A B, B A, A B, …), so that neither build has the warmer machine. `filters` replace the
+        filters of the pair. Raises UsageError if a command cannot be started, FileError if it writes no run file,
+        Interrupted if a signal ended it, and GpubenchError with its exit status if it failed.
         """
         files: dict[str, list[Path]] = {build.name: [] for build in self.builds}
         for turn in range(first, first + count):
@@ -66,18 +72,18 @@ class Pair:
 
     def _measure(self, build: Build, turn: int, filters: Sequence[str]) -> Path:
         file = self.folder / f"{build.name}-{turn:03d}.jsonl"
-        filtered = [word for text in filters for word in ("--filter", text)]
-        command = [*build.command, "run", *self.words, *filtered, "--replicates", "1", "--out", str(file)]
-        status, words = _run(build, command)
+        filtered = [argument for text in filters for argument in ("--filter", text)]
+        command = [*build.command, "run", *self.arguments, *filtered, "--replicates", "1", "--out", str(file)]
+        status, last_lines = _run(build, command)
         if status not in _KEPT_STATUSES:
-            raise _error(build, status, words)
+            raise _error(build, status, last_lines)
         if not file.exists():
             raise FileError(f"--{build.name}: {shlex.join(command)} wrote no {file}; is it gpubench?")
         return file
 
 
 def _run(build: Build, command: Sequence[str]) -> tuple[int, str]:
-    """The command's exit status and the end of what it said; it is ended with us."""
+    """Run the command, which ends with this process; return its exit status and its last lines on standard error."""
     try:
         child = subprocess.Popen(
             command,
@@ -91,21 +97,21 @@ def _run(build: Build, command: Sequence[str]) -> tuple[int, str]:
     except OSError as error:
         raise UsageError(f"--{build.name}: {command[0]}: {error.strerror}") from error
     try:
-        _, said = child.communicate()
-    except BaseException:  # whatever ends us ends the build too, and is raised again
+        _, error_output = child.communicate()
+    except BaseException:  # whatever ends this process ends the build too
         child.terminate()
         try:
             child.wait(_GRACE_S)
         except subprocess.TimeoutExpired:
             child.kill()
         raise
-    return child.returncode, " ".join(said.split("\n")[-_LAST_WORDS - 1 :]).strip()
+    return child.returncode, " ".join(error_output.split("\n")[-_LAST_LINES - 1 :]).strip()
 
 
-def _error(build: Build, status: int, words: str) -> GpubenchError:
-    """What a build ended with, as our own end: a run that was ended by a signal is interrupted."""
+def _error(build: Build, status: int, last_lines: str) -> GpubenchError:
+    """Return the error for a build's exit status: Interrupted after a signal, else GpubenchError with that status."""
     status = 128 - status if status < 0 else status
-    message = f"--{build.name} ended with status {status}: {words or 'it said nothing'}"
+    message = f"--{build.name} ended with status {status}: {last_lines or 'it said nothing'}"
     if status in (130, 143):
         return Interrupted(message, status)
     error = GpubenchError(message)

@@ -1,4 +1,4 @@
-"""Baselines: run files, folders of them, names that were saved, and the last of the history. Each file is a sitting."""
+"""Find and save baselines: run files, folders of them, saved names, and the newest results of the history."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from gpubench.judging.evidence import Evidence
 from gpubench.measuring.plan import Plan
 from gpubench.tools import history
 
-FOLDER = "gpubench-baselines"  # where names are saved, in the folder that a gate is called in
+FOLDER = "gpubench-baselines"  # holds the saved baselines, in the working directory
 _NAME = re.compile(r"\w[\w.+-]*")
 _LAST = re.compile(r"last:([1-9]\d{0,5})")
-_MOST_OWN = 1000  # results of one case that a candidate's own file can have put there: the most replicates of a run
+_MOST_OWN = 1000  # results of one case that a candidate's own file can have added: the most replicates of a run
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A case as the history keeps it: what the newest results of a baseline must be of."""
+    """A case as the history identifies it; the newest results of a baseline must match it."""
 
     case: str
     version: int
@@ -33,74 +33,74 @@ class Wanted:
 
 
 def of_plan(plan: Plan) -> list[Wanted]:
-    """What a plan would measure."""
+    """Return the cases of a plan, each once."""
     facts, tier = plan.facts, plan.settings.tier
-    found = (Wanted(job.case.id, job.case.version, tier, fingerprint(facts, job.key[1]).id) for job in plan.jobs)
-    return list(dict.fromkeys(found))
+    cases = (Wanted(job.case.id, job.case.version, tier, fingerprint(facts, job.key[1]).id) for job in plan.jobs)
+    return list(dict.fromkeys(cases))
 
 
 def of_evidence(evidence: Evidence) -> list[Wanted]:
-    """What run files have measured."""
-    found = []
+    """Return the cases of run files; those on a device that the manifest does not describe are left out."""
+    cases = []
     for side in evidence.sides.values():
         manifest = evidence.readings[side.readings[0]].manifest
-        known = {device.id for device in manifest.facts.devices}
-        if known.issuperset(side.devices):
+        device_ids = {device.id for device in manifest.facts.devices}
+        if device_ids.issuperset(side.devices):
             key = fingerprint(manifest.facts, side.devices).id
-            found.append(Wanted(side.case.id, side.case.version, manifest.settings.tier, key))
-    return found
+            cases.append(Wanted(side.case.id, side.case.version, manifest.settings.tier, key))
+    return cases
 
 
-def is_dated(words: Iterable[str]) -> bool:
-    """Whether any of the words is `last:N`: which files these are depends on what is wanted."""
-    return any(_LAST.fullmatch(word) for word in words)
+def is_dated(arguments: Iterable[str]) -> bool:
+    """Return whether an argument is `last:N`, whose files depend on the wanted cases."""
+    return any(_LAST.fullmatch(argument) for argument in arguments)
 
 
-def find(words: Iterable[str], wanted: Sequence[Wanted], candidates: Sequence[Path] = ()) -> list[Path]:
-    """The run files that the words name: files, folders, saved names, `last:N`.
+def find(arguments: Iterable[str], wanted: Sequence[Wanted], candidates: Sequence[Path] = ()) -> list[Path]:
+    """Return the run files that the arguments name: files, folders, saved names, or `last:N`.
 
-    `last:N` are the files of the newest N results of each wanted case. The candidates' own files are left out, unless
-    nothing else is named: a candidate that is part of its baseline looks like it. Each file counts once. FileError
-    where there is no such baseline, with what there is.
+    `last:N` selects the files of the newest N results of each wanted case. Each file is returned once. The candidates'
+    own files are left out unless no other file is named, because a candidate inside its baseline hides a change. Raises
+    FileError with the saved names if there is no such baseline, or if a folder or the history has no matching file.
     """
-    found = {path.resolve(): path for word in words for path in _find(word, wanted, candidates)}
+    by_path = {path.resolve(): path for argument in arguments for path in _find(argument, wanted, candidates)}
     own = {path.resolve() for path in candidates}
-    return [path for place, path in found.items() if place not in own] or list(found.values())
+    return [path for place, path in by_path.items() if place not in own] or list(by_path.values())
 
 
-def _find(word: str, wanted: Sequence[Wanted], candidates: Sequence[Path]) -> list[Path]:
-    if last := _LAST.fullmatch(word):
+def _find(argument: str, wanted: Sequence[Wanted], candidates: Sequence[Path]) -> list[Path]:
+    if last := _LAST.fullmatch(argument):
         return _newest(int(last[1]), wanted, candidates)
-    for place in (Path(word), Path(FOLDER) / word):
+    for place in (Path(argument), Path(FOLDER) / argument):
         if place.is_dir():
             return _of_folder(place)
         if place.exists():
             return [place]
-    known = names()
-    near = difflib.get_close_matches(word, known, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"saved are {', '.join(known)}" if known else "none is saved here"
-    raise FileError(f"no baseline {word!r}: neither a file, a folder nor a name saved in {FOLDER}; {hint}")
+    saved = names()
+    near = difflib.get_close_matches(argument, saved, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"saved are {', '.join(saved)}" if saved else "none is saved here"
+    raise FileError(f"no baseline {argument!r}: neither a file, a folder nor a name saved in {FOLDER}; {hint}")
 
 
 def _of_folder(folder: Path) -> list[Path]:
-    found = [*history.run_files([folder])]
-    if not found:
-        raise FileError(f"{folder}: the folder holds no run file (.jsonl, .jsonl.gz)")
-    return found
+    files = [*history.run_files([folder])]
+    if not files:
+        raise FileError(f"{folder}: the folder contains no run file (.jsonl, .jsonl.gz)")
+    return files
 
 
 def _newest(count: int, wanted: Sequence[Wanted], candidates: Sequence[Path]) -> list[Path]:
     place = history.default_place()
     own = {path.resolve() for path in candidates}
-    found: dict[Path, None] = {}
+    files: dict[Path, None] = {}
     with history.History(place) as past:
-        for each in wanted:
-            points = past.last(each.case, each.version, each.tier, each.fingerprint, count + _MOST_OWN * len(own))
-            there = [point for point in points if _is_there(Path(point.source.path), own)]
-            found |= dict.fromkeys(past.files(there[-count:]))
-    if not found:
-        raise FileError(f"{place} holds no run of these cases on this device and driver with these settings")
-    return list(found)
+        for case in wanted:
+            points = past.last(case.case, case.version, case.tier, case.fingerprint, count + _MOST_OWN * len(own))
+            available = [point for point in points if _is_there(Path(point.source.path), own)]
+            files |= dict.fromkeys(past.files(available[-count:]))
+    if not files:
+        raise FileError(f"{place} has no run of these cases on this device and driver with these settings; measure one")
+    return list(files)
 
 
 def _is_there(path: Path, own: set[Path]) -> bool:
@@ -108,19 +108,24 @@ def _is_there(path: Path, own: set[Path]) -> bool:
 
 
 def names() -> list[str]:
-    """The names that are saved here."""
+    """Return the names of the baselines that are saved in the working directory, sorted."""
     folder = Path(FOLDER)
     return sorted(place.name for place in folder.iterdir() if place.is_dir()) if folder.is_dir() else []
 
 
 def check_name(name: str) -> None:
-    """Raise UsageError for what cannot be a baseline's name."""
+    """Raise UsageError if a text cannot be the name of a baseline."""
     if not _NAME.fullmatch(name):
-        raise UsageError(f"{name!r} is no name for a baseline: a letter or digit, then letters, digits, . + - and _")
+        raise UsageError(
+            f"{name!r} is no name for a baseline: use letters, digits, . + - and _; begin with a letter or digit"
+        )
 
 
 def save(name: str, files: Sequence[Path]) -> Path:
-    """Make these run files the baseline of that name, in place of what it was; its folder."""
+    """Save these run files as the baseline of that name, replacing an earlier one; return its folder.
+
+    Raises UsageError if the name is invalid or the files cannot be copied.
+    """
     check_name(name)
     folder = Path(FOLDER) / name
     try:

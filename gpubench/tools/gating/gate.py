@@ -1,4 +1,4 @@
-"""What a gate's commands do: judge files, or measure and judge, asking suspects again."""
+"""Judge run files, or measure and judge; suspects are measured again."""
 
 from __future__ import annotations
 
@@ -34,53 +34,53 @@ class Judged:
 
     @classmethod
     def of(cls, judgement: Judgement, files: Sequence[Path], sides: Sides) -> Judged:
-        """The judgement of these sides."""
+        """Return the outcome of a judgement of these sides."""
         manifests = (reading.manifest for side in (sides.before, sides.after) for reading in side.readings)
         return cls(judgement, tuple(files), sides.after.has_failed, tuple(manifests))
 
     def exit_status(self, strict: bool) -> int:
-        """The gate's status; a case that failed is one too where there is no baseline for it."""
+        """Return the gate's exit status: 3 if a case of the candidate failed, even one without a baseline."""
         return 3 if self.failed else exit_status(self.judgement, strict)
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """How to judge: the gate, what is asked of it, and how often suspects are measured again."""
+    """How to judge: the gate, its policy, and how often suspects are measured again."""
 
     gate: Gate
     policy: Policy
     rounds: int = ROUNDS
 
     def judge(self, sides: Sides) -> Judgement:
-        """The gate's verdicts; suspects may be among them."""
+        """Return the gate's verdicts, which may include suspects."""
         return self.gate.judge(sides.before, sides.after, self.policy)
 
     def settle(self, sides: Sides, again: Callable[[Sides, tuple[Finding, ...]], Sides]) -> Judgement:
-        """The verdicts after the rounds; a strict gate asks again whatever is inconclusive too."""
+        """Return the verdicts after the rounds; a strict gate also measures inconclusive cases again."""
         return settle(sides, self.judge, again, self.rounds, undecided=self.policy.strict)
 
     def settle_stored(self, sides: Sides, again: Callable[[Sides, tuple[Finding, ...]], Sides]) -> Judgement:
-        """Return the verdicts against a stored baseline: canaries tell a step of the machine since it was measured."""
-        if not sides.before.sides:  # a gate that compares with no baseline, but with floors
+        """Return the verdicts against a stored baseline; canaries show whether the machine has changed since then."""
+        if not sides.before.sides:  # the gate compares with floors and has no baseline
             return self.settle(sides, again)
         return settle_beside_canaries(sides, self.judge, again, self.rounds, undecided=self.policy.strict)
 
 
 def evidence(paths: Sequence[Path]) -> Evidence:
-    """Run files as evidence, each once and a sitting of its own; FileError where one cannot be read or trusted."""
+    """Return run files as evidence, each file once and as a session. Raises FileError if one is invalid."""
     return evidences(paths)[0]
 
 
 def evidences(*groups: Sequence[Path]) -> list[Evidence]:
-    """The same of several groups of files, all of them read at once."""
-    found = [list({path.resolve(): path for path in paths}.values()) for paths in groups]
-    readings = iter(read_all([path for paths in found for path in paths]))
+    """Return the evidence of several groups of files, which are read together. Raises FileError if one is invalid."""
+    distinct = [list({path.resolve(): path for path in paths}.values()) for paths in groups]
+    readings = iter(read_all([path for paths in distinct for path in paths]))
     with uncollected():
-        return [Evidence([[reading] for reading in islice(readings, len(paths))]) for paths in found]
+        return [Evidence([[reading] for reading in islice(readings, len(paths))]) for paths in distinct]
 
 
 def of_files(asked: Asked, baseline: Evidence, candidate: Evidence, files: Sequence[Path]) -> Judged:
-    """Judge what has been measured; a suspect is inconclusive."""
+    """Judge files that have been measured; a suspect counts as inconclusive."""
     sides = Sides(baseline, candidate)
     with uncollected():
         judgement = settled(asked.judge(sides))
@@ -88,22 +88,25 @@ def of_files(asked: Asked, baseline: Evidence, candidate: Evidence, files: Seque
 
 
 def refuse_strangers(plan: Plan, baseline: Evidence) -> None:
-    """Raise CannotJudge before anything is measured where the whole baseline is of other machines or settings."""
-    found: list[tuple[str, ...]] = []
+    """Raise CannotJudge, before anything is measured, if the whole baseline is of other machines or settings."""
+    differences: list[tuple[str, ...]] = []
     for reading in baseline.readings:
-        theirs = {device.id for device in reading.manifest.facts.devices}
-        for device in set(plan.settings.devices) & theirs & set(reading.manifest.settings.devices):
-            here, there = fingerprint(plan.facts, [device]), fingerprint(reading.manifest.facts, [device])
-            found.append(here.differences(there))
-    if found and all(found):
-        words = "; ".join(dict.fromkeys(reason for reasons in found for reason in reasons))
-        raise CannotJudge(f"the baseline is of another machine or setting: {words}; --allow-mismatch weighs it anyway")
+        device_ids = {device.id for device in reading.manifest.facts.devices}
+        for device in set(plan.settings.devices) & device_ids & set(reading.manifest.settings.devices):
+            planned, measured = fingerprint(plan.facts, [device]), fingerprint(reading.manifest.facts, [device])
+            differences.append(planned.differences(measured))
+    if differences and all(differences):
+        reasons_text = "; ".join(dict.fromkeys(reason for reasons in differences for reason in reasons))
+        raise CannotJudge(
+            f"the baseline is of another machine or setting: {reasons_text}; use --allow-mismatch to judge anyway"
+        )
 
 
 def measure(asked: Asked, baseline: Evidence, plan: Plan, path: Path, argv: Sequence[str], watch: Observer) -> Judged:
     """Measure a plan into `path` and judge it.
 
-    Suspects are measured again, canaries among them, into files beside it, in another order.
+    Suspects and canaries are measured again, in another order, into files beside `path`. Raises the errors of
+    `session.measure`, and CannotJudge if the gate cannot judge.
     """
     files = [path]
     first = Reading.of(session.measure(plan, path, argv, watch), str(path))
@@ -120,7 +123,7 @@ def measure(asked: Asked, baseline: Evidence, plan: Plan, path: Path, argv: Sequ
 
 
 def _restricted(plan: Plan, findings: Sequence[Finding], round_: int) -> Plan:
-    """The jobs of these cases alone, each replicate in an order of its own."""
+    """Return the plan with the jobs of these cases alone, each replicate in another order."""
     wanted = {finding.key for finding in findings}
     jobs = [job for job in plan.jobs if job.key[:2] in wanted]
     random.Random(f"{plan.settings.seed}/again/{round_}").shuffle(jobs)
@@ -129,8 +132,11 @@ def _restricted(plan: Plan, findings: Sequence[Finding], round_: int) -> Plan:
     return replace(plan, jobs=tuple(jobs), settings=replace(plan.settings, filters=ids))
 
 
-def measure_pair(asked: Asked, pair: ab.Pair, replicates: int) -> Judged:
-    """Measure two builds in turn and judge the second against the first; suspects of both are measured again."""
+def measure_pair(asked: Asked, pair: ab.BuildPair, replicates: int) -> Judged:
+    """Measure two builds in turn and judge the second against the first; suspects are measured again with both.
+
+    Raises the errors of `ab.BuildPair.measure`.
+    """
     files: list[Path] = []
     turns = 0
 

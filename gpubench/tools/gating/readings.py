@@ -1,4 +1,4 @@
-"""Run files read as evidence: record by record, several at a time where they are large."""
+"""Read run files as evidence, record by record; large files are read in parallel."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from typing import Any, NamedTuple
 from gpubench.judging.evidence import Gathering, Key, Process, Reading
 from gpubench.model import Case, store
 
-# Below this, starting processes takes longer than they save: a worker starts in 0.4 s, a core reads 40 MB a second.
+# Below this, starting processes takes longer than they save: a worker starts in 0.4 s, a core reads 40 MB per second.
 _LARGE_BYTES = 48 * 2**20
 
 
 def read(path: Path) -> Reading:
-    """One run file; raises FileError where it cannot be read or trusted."""
+    """Return the evidence in one run file. Raises FileError if it cannot be read or is invalid."""
     gathered = Gathering()
     with uncollected():
         scan = store.scan(path, gathered.take)
-    assert scan.manifest is not None  # `store.scan` has seen to it
+    assert scan.manifest is not None  # `store.scan` raises FileError without one
     return Reading(scan.manifest, gathered, str(path), scan.complete, tuple(scan.warnings))
 
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Without the collector of cycles: records and evidence hold none, and looking for them takes a fifth."""
+    """Switch the garbage collector off: records and evidence have no reference cycles, and the search costs a fifth."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -42,7 +42,10 @@ def uncollected() -> Iterator[None]:
 
 
 def read_all(paths: Sequence[Path]) -> list[Reading]:
-    """Run files in order, in as many processes as there are processors where that is worth it."""
+    """Return the evidence in run files, in order; large files are read by one process per core.
+
+    Raises FileError if a file cannot be read or is invalid.
+    """
     processors = min(len(os.sched_getaffinity(0)), len(paths))
     if processors < 2 or sum(path.stat().st_size for path in paths if path.exists()) < _LARGE_BYTES:
         return [read(path) for path in paths]
@@ -51,7 +54,7 @@ def read_all(paths: Sequence[Path]) -> list[Reading]:
 
 
 class _Packed(NamedTuple):
-    """A reading on its way between two processes, in columns: ten thousand small values take as long as the file."""
+    """A reading in columns, to be sent between processes: pickling ten thousand small objects takes too long."""
 
     rest: Reading  # without results
     keys: list[Key]
@@ -60,7 +63,7 @@ class _Packed(NamedTuple):
     columns: list[tuple[Any, ...]]
 
     def reading(self) -> Reading:
-        """The reading again."""
+        """Return the reading that was packed."""
         processes = map(Process._make, zip(*self.columns, strict=True))
         for key, case, count in zip(self.keys, self.cases, self.counts, strict=True):
             self.rest.gathered.results[key] = [(case, process) for process in islice(processes, count)]
@@ -70,8 +73,8 @@ class _Packed(NamedTuple):
 def _packed(path: Path) -> _Packed:
     reading = read(path)
     results = reading.gathered.results
-    found = [entry for entries in results.values() for entry in entries]
-    columns = list(zip(*(process for _, process in found), strict=True)) or [()] * len(Process._fields)
+    case_processes = [entry for entries in results.values() for entry in entries]
+    columns = list(zip(*(process for _, process in case_processes), strict=True)) or [()] * len(Process._fields)
     cases, counts = [entries[0][0] for entries in results.values()], [len(entries) for entries in results.values()]
     rest = replace(reading, gathered=Gathering(clocks=reading.gathered.clocks))
     return _Packed(rest, list(results), cases, counts, columns)
