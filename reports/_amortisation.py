@@ -79,6 +79,7 @@ def _name(operator: Amortised) -> str:
 
 
 def _row(operator: Amortised, y: float, across: Axis) -> Markup:
+    """Draw the row of an operator: its label, and for each cache state the interval and a dot."""
     parts = [
         svg.text(
             across.start - 6, y + 4, svg.shorten(f"{operator.op}: {operator.by} ({operator.eager})", _LETTERS), "end"

@@ -37,6 +37,7 @@ def bands(track: Track, apart_s: float) -> list[Band]:
 
 
 def _kind(bit: EventBit) -> Literal["", "capped", "slowed"]:
+    """Return how an event slowed the device down; empty if it did not."""
     if bit.kind is EventClass.POWER_CAP:
         return "capped"
     return "slowed" if bit.slows else ""

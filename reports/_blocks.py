@@ -96,6 +96,7 @@ class Blocks:
         return CaseTable(title, _ended_words(spreads), suite.constants, tuple(map(self._block, suite.cases)))
 
     def _block(self, case: ListedCase) -> CaseBlock:
+        """Return the line of a case, with its details in the page or packed for the script."""
         spread = case.spread
         details, packed = None, None
         if self.room.opens(spread):
@@ -120,6 +121,7 @@ class Blocks:
 
 
 def _details(summary: Summary, spread: Spread) -> CaseDetails:
+    """Return the details of a case; its method, samples and counters are those of its first ok replicate."""
     result = spread.row.result
     series = headline(result)
     return CaseDetails(

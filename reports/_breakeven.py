@@ -91,6 +91,7 @@ def _frame(across: Axis, top: float, bottom: float) -> list[Markup]:
 
 
 def _links(links: Sequence[Link], across: Axis, bottom: float) -> Markup:
+    """Draw a dashed line for each link, with its name above the bars."""
     names = svg.Labels()
     parts = []
     for name, rate in links:
@@ -105,6 +106,7 @@ def _dashed(x: float, bottom: float) -> Markup:
 
 
 def _row(payoff: Payoff, label: str, top: float, across: Axis) -> Markup:
+    """Draw the bar of a codec up to B* in B/s, with a mark for each side that is charged alone."""
     coded, y = payoff.coded, top + _ROW / 2
     end = across.place(coded.message)
     tooltip = (

@@ -94,6 +94,7 @@ def reason_words(spread: Spread) -> str:
 
 
 def _quoted(row: Row) -> Figure | None:
+    """Return the figure of a replicate that is ok or invalid; other replicates have none."""
     return row.figure if row.result.status in ("ok", "invalid") else None
 
 

@@ -59,6 +59,7 @@ def curve(summary: Summary, suite: str, view: View) -> list[Chart]:
 
 
 def _curve(points: Sequence[Point], view: View) -> list[Chart]:
+    """Return the chart of points of one unit; empty for fewer than three places on the x axis."""
     drawn = view_lines(points, view)
     if len({x for line in drawn for x, _ in line.points}) < FEWEST_POINTS:
         return []
@@ -88,6 +89,7 @@ def x_axis(values: Sequence[float], view: View, left: float, *, log: bool = Fals
 
 
 def _up_axis(points: Sequence[Point], peak: tuple[str, float] | None, *, log: bool) -> Axis:
+    """Return the y axis, which holds all intervals and the peak."""
     ends = [end for point in points for end in (point.figure.interval.low, point.figure.interval.high)]
     return axis([*ends, *([peak[1]] if peak else [])], points[0].figure.unit, BOTTOM, TOP, log=log, room=1.15)
 
@@ -131,6 +133,7 @@ def point_words(point: Point) -> str:
 
 
 def _range_words(points: Sequence[Point]) -> str:
+    """Return the lowest and the highest value as text: `3901 GB/s to 4213 GB/s`."""
     low = min(points, key=lambda point: point.value).figure.text
     high = max(points, key=lambda point: point.value).figure.text
     return low if low == high else f"{low} to {high}"
@@ -204,6 +207,7 @@ def _bar_frame(across: Axis, bottom: float) -> list[Markup]:
 
 
 def _bar(point: Point, label: str, top: float, across: Axis, colour: str, rows: _Rows) -> Markup:
+    """Draw a row: the label, the bar with its interval, and the value at the right."""
     y = top + rows.height - 12
     low, high = across.place(point.figure.interval.low), across.place(point.figure.interval.high)
     whisker = svg.line(low, y, high, y, "whisker") if high - low > (9 if across.log else 3) else Markup("")

@@ -135,6 +135,7 @@ def _readable(difference: Difference) -> Difference:
 
 
 def _key_figures(heads: Sequence[Overview], anchors: Anchors) -> Iterator[ColumnRow]:
+    """Yield a row for each key figure that any run has."""
     figures_by_run: list[dict[_Key, _RunFigure]] = [
         {
             (value.title, value.devices): _RunFigure(value.case_id, value.figure, _of_data_sheet(value.of_spec))
@@ -160,6 +161,7 @@ def _of_data_sheet(share: float | None) -> str:
 def _by_suite(
     listed: Sequence[dict[_Key, ListedCase]], keys: Sequence[_Key], anchors: Anchors
 ) -> dict[str, tuple[ColumnRow, ...]]:
+    """Return the rows of cases by suite, in the order of `keys`."""
     rows: dict[str, list[ColumnRow]] = {}
     for key in keys:
         cases = [cases.get(key) for cases in listed]

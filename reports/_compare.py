@@ -120,6 +120,7 @@ def changes(against: Against) -> list[Chart]:
 
 
 def _chart(title: str, findings: Sequence[Finding], reach: float) -> Chart:
+    """Return the chart of some findings; `reach` is the end of the axis on either side."""
     height = _TOP + _ROW * len(findings) + 26
     parts = [*_axis(reach, height), *(_drawn(finding, row, reach) for row, finding in enumerate(findings))]
     description = "; ".join(
@@ -148,6 +149,7 @@ def _spread(size: float) -> float:
 
 
 def _x(size: float, reach: float) -> float:
+    """Return the x of a change in drawing units."""
     return _LEFT + (_spread(size) + reach) / (2 * reach) * (_RIGHT - _LEFT)
 
 
@@ -169,6 +171,7 @@ def _ticks(reach: float) -> list[float]:
 
 
 def _drawn(finding: Finding, row: int, reach: float) -> Markup:
+    """Draw a finding: the case, the change, its interval, and a dot."""
     y = _TOP + _ROW * row
     style = STYLES[finding.verdict]
     texts = finding_words(finding)

@@ -46,6 +46,7 @@ def _document(
     listed: Sequence[Sequence[Row]],
     rows_by_run: Sequence[Sequence[Row]],
 ) -> str:
+    """Return the document with the rows in `listed`; `rows_by_run` gives their full number."""
     parts = [f"# {escape(title(comparison))}", ""]
     for answer, against in zip(answers, comparison.against, strict=True):
         parts += _answer(answer, comparing.only_one(comparison, against))
@@ -86,6 +87,7 @@ def _environment(comparison: Comparison) -> Iterator[str]:
 
 
 def _against(against: Against, name: str, listed: Sequence[Row], count: int) -> Iterator[str]:
+    """Yield the section of one run: its suites, the listed rows, and how many of `count` rows are left out."""
     yield f"\n## {name} against A: {escape(against.tally)}\n"
     means = suites(against)
     if means:
@@ -100,6 +102,7 @@ def _against(against: Against, name: str, listed: Sequence[Row], count: int) -> 
 
 
 def _line(row: Row) -> str:
+    """Return a row as a line of a Markdown table."""
     case = " ".join([code(row.case), *([escape(row.device)] if row.device else [])])
     verdict = f"**{row.verdict}**" if row.style in ("bad", "odd") else row.verdict
     cells = (row.before, row.after, row.change, row.interval, row.threshold, clipped(row.why))

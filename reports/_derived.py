@@ -136,6 +136,7 @@ def _line(suite: str, title: str, label: str) -> dict[str, Any]:
 
 
 def _path_lines(line: dict[str, Any], path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the parameters of a transfer model as flat lines."""
     for number, piece in enumerate(path.model.pieces, 1):
         name = f"piece {number}" if len(path.model.pieces) > 1 else "model"
         yield {**line, "series": f"{name} alpha", "unit": "s", "median": frame.finite(piece.alpha_s)}

@@ -209,6 +209,7 @@ _READINGS: tuple[tuple[str, _Unit, Callable[[Standing], float]], ...] = (
 
 
 def _layer(name: str, description: str, unit: _Unit, values: Sequence[float]) -> Layer:
+    """Return a layer of values in SI units, or of fractions for shares, rounded to the last digit shown."""
     scaled = np.round(np.array(values, float) * unit.factor * 10**unit.digits)
     if unit is _SHARE:
         return Layer(name, description, unit, scaled, _SHARE_LIMITS)
@@ -259,6 +260,7 @@ def tables(tile_map: FleetMap) -> Markup:
 
 
 def _blocks(rows: Sequence[Row]) -> Iterator[tuple[str, Sequence[Row]]]:
+    """Yield the rows of each table with its caption: by rack, or by sixteen nodes if no rack is known."""
     if not any(row.rack for row in rows):
         yield from (("", rows[start : start + _BLOCK]) for start in range(0, len(rows), _BLOCK))
         return

@@ -28,6 +28,7 @@ def fleet_markdown(judgement: FleetJudgement) -> str:
 
 
 def _key_lines(judgement: FleetJudgement) -> Iterator[str]:
+    """Yield the basis of the comparison, the detection limit, and the sick, failed and next lines."""
     if judgement.is_judged:
         yield f"- Compared with {fleet_words.compared_with(judgement)}."
     if seen := fleet_words.detectable_words(judgement):

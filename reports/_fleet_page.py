@@ -166,12 +166,14 @@ def fleet_page(judgement: FleetJudgement) -> FleetPage:
 
 
 def _style(judgement: FleetJudgement) -> str:
+    """Return the style class of the verdict: bad, odd or good."""
     if judgement.sick or judgement.of("confirmed") or any(failure.status == "failed" for failure in judgement.failures):
         return "bad"
     return "odd" if judgement.of("suspect") or not judgement.is_judged else "good"
 
 
 def _why(judgement: FleetJudgement) -> list[str]:
+    """Return sentences on the basis and the limits of the judgement, and on sick components."""
     answered = len(judgement.fleet.nodes) - len(judgement.absent)
     sentences = [f"{answered} of {len(judgement.fleet.nodes)} nodes answered."]
     if judgement.is_judged:

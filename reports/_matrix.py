@@ -46,6 +46,7 @@ def _of_profiles(summary: Summary, suite: str, view: View) -> Iterator[Chart]:
 
 
 def _maps(points: Sequence[Point], view: View) -> list[Chart]:
+    """Return the charts of points of one unit, which share a scale."""
     drawn = grids(points, view)
     if all(len(grid.cells) < FEWEST_POINTS for grid in drawn):
         return [bar_chart(points, view)]
@@ -55,6 +56,7 @@ def _maps(points: Sequence[Point], view: View) -> list[Chart]:
 
 
 def _drawn(title: str, grid: Grid, view: View, cell_points: Sequence[Point]) -> Chart:
+    """Return a grid as a map with numbers, or as a map of shades if it has too many cells."""
     if len(grid.cells) <= _MOST_CELLS and len(grid.columns) <= _MOST_COLUMNS:
         return _map(title, grid, view, cell_points)
     values = np.full((len(grid.rows), len(grid.columns)), np.nan)

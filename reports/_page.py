@@ -147,6 +147,7 @@ def page(run: Run, enclosure: Enclosure | None = None) -> Page:
 
 
 def _suite(summary: Summary, name: str, table: CaseTable) -> SuiteBlock:
+    """Return the section of a suite, with the charts of GPUs before those of the host."""
     info = next((info for info in summary.run.manifest.suites if info.name == name), None)
     views = sorted(info.views if info else (), key=lambda view: _is_of_host(summary, name, view))
     drawn = [(view, draw(summary, name, view)) for view in views]

@@ -37,6 +37,7 @@ def results(summary: Summary, enclosure: Enclosure) -> Results:
 
 
 def _figures(summary: Summary) -> str:
+    """Return the headline figures of all cases as CSV, in SI units."""
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow(_HEADS)

@@ -131,6 +131,7 @@ def _names(roofs: _Roofs, across: Axis, up: Axis) -> Iterator[Markup]:
 
 
 def _spoken(places: Sequence[_Place], limits: Iterable[str]) -> Iterator[str]:
+    """Yield the highest rate under each limit as text."""
     for limit in limits:
         best = max((place for place in places if place.limit == limit), key=lambda place: place.rate)
         yield f"{limit or 'no limit'} up to {units.quantity(best.rate, _RATE)}"
@@ -150,6 +151,7 @@ def _roofs(figures: Iterable[Figure], basis: Basis) -> _Roofs:
 
 
 def _ridges(roofs: _Roofs) -> list[float]:
+    """Return the intensity in FLOP/B at which each compute roof meets the memory slope."""
     return [rate / roofs.memory for _, rate in roofs.compute] if roofs.memory else []
 
 

@@ -86,6 +86,7 @@ def _widen(low: float, high: float, *, log: bool) -> tuple[float, float]:
 
 
 def _linear(low: float, high: float, unit: str, start: float, end: float, count: int) -> Axis:
+    """Return a linear axis with about `count` ticks at round values."""
     step = _step((high - low) / count, binary=unit == "B")
     first, last = math.floor(low / step), math.ceil(high / step - 1e-9)
     places = [index * step for index in range(first, last + 1)]
@@ -104,6 +105,7 @@ def _binary_ticks(places: Sequence[float]) -> tuple[tuple[float, str], ...]:
 
 
 def _step(least: float, *, binary: bool) -> float:
+    """Return the smallest round step that is not below `least`: a power of two if `binary`, else 1, 2, 2.5 or 5."""
     if binary:
         return float(2 ** math.ceil(math.log2(least)))
     power = 10.0 ** math.floor(math.log10(least))

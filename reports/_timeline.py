@@ -137,6 +137,7 @@ def _drawable(track: Track) -> Track:
 
 
 def _charts(sheet: _Sheet, device: str, tracks: Sequence[Track], *, first: bool) -> Iterator[Chart]:
+    """Yield the charts of a device: the cases if it is the first device, then its counters."""
     shaded = [
         result
         for result in sheet.run.results

@@ -50,12 +50,14 @@ def _rings(view_transfers: Transfers) -> str:
 
 
 def _words(view_transfers: Transfers) -> str:
+    """Return the models and the crossovers of a view as text."""
     paths = "; ".join(f"{path.line.label} {_path_words(path)}" for path in view_transfers.paths)
     crossed = "; ".join(_cross_words(crossover) for crossover in view_transfers.crossovers)
     return f"{view_transfers.title}: {paths}" + (f"; {crossed}" if crossed else "")
 
 
 def _path_words(path: Path) -> str:
+    """Return the latency and the asymptotic rate of a path: `4.1 µs, 52.3 GB/s`."""
     first, last = path.model.pieces[0], path.model.pieces[-1]
     rate = path.rate(last)
     beta = f", {units.quantity(rate, path.unit)}" if math.isfinite(rate) else ""

@@ -214,10 +214,12 @@ def _runs_axis(moments: Sequence[Moment], right: float) -> Axis:
 
 
 def _cuts(trend: Trend) -> list[float]:
+    """Return the x of each step: half way between two runs."""
     return [change.index - 0.5 for change in trend.changes]
 
 
 def _intervals(moments: Sequence[Moment], across: Axis, up: Axis) -> Iterator[Markup]:
+    """Draw the interval of each run that is large enough to see."""
     for x, moment in enumerate(moments if len(moments) <= _MOST_DOTS else ()):
         low, high = up.place(moment.interval.low), up.place(moment.interval.high)
         if low - high > 5:

@@ -45,6 +45,7 @@ def grids(points: Sequence[Point], view: View) -> list[Grid]:
 
 
 def _ordered(values: Iterable[Value]) -> tuple[Value, ...]:
+    """Return the distinct values: numbers sorted, texts in their order."""
     unique = list(dict.fromkeys(values))
     numbers = [value for value in unique if not isinstance(value, str)]
     return tuple(sorted(numbers)) if len(numbers) == len(unique) else tuple(unique)

@@ -168,6 +168,7 @@ def notice_words(all_notices: Sequence[Notice]) -> str:
 
 
 def _by_reason(run: Run, name: Namer, status: str, level: Level) -> Iterator[Notice]:
+    """Yield a notice for each reason of the results with a status."""
     grouped: dict[tuple[str, str], list[str]] = {}
     for result in run.results:
         if result.status == status:
@@ -189,6 +190,7 @@ def _impossible_words(row: Row) -> str:
 
 
 def _noisy(name: Namer, rows: Sequence[Row]) -> Iterator[Notice]:
+    """Yield a warning about the cases whose noise within a process is above the limit, the noisiest first."""
     noisy = [row for row in rows if row.figure and row.figure.noise > NOISY and row.result.status == "ok"]
     noisy.sort(key=lambda row: -row.figure.noise if row.figure else 0.0)
     cases = [f"{name(row.result)} ({units.percent(row.figure.noise)})" for row in noisy if row.figure is not None]
@@ -235,4 +237,5 @@ def _cases(count: int) -> str:
 
 
 def _notice(level: Level, text: str, cases: Sequence[str]) -> Notice:
+    """Return a notice that names the first cases and counts the others."""
     return Notice(level, text, tuple(cases[:_NAMED]), max(len(cases) - _NAMED, 0))

@@ -164,6 +164,7 @@ def _notices(shown_notices: Sequence[Notice]) -> Iterator[str]:
 
 
 def _heading(suite: _Suite) -> Iterator[str]:
+    """Yield the heading of a suite's section up to the head of its table."""
     sentence = next((info.summary for info in suite.summary.run.manifest.suites if info.name == suite.name), "")
     yield f"\n## {escape(suite.name)}\n"
     if sentence:
@@ -174,6 +175,7 @@ def _heading(suite: _Suite) -> Iterator[str]:
 
 
 def _suite(suite: _Suite, kept: frozenset[str] | None) -> Iterator[str]:
+    """Yield the section of a suite with its tables; rows that are not in `kept` are left out."""
     rows = suite.rows if kept is None else [row for row in suite.rows if row in kept]
     if rows:
         yield from _heading(suite)

@@ -46,6 +46,7 @@ def _about(run: Run) -> dict[str, str]:
 
 
 def _rows(run: Run) -> Iterator[dict[str, Any]]:
+    """Yield the rows of the table, each with the judged samples of its series."""
     summary = Summary(run)
     series = (judged_values(measured).tolist() for result in run.results for measured in result.series)
     for line in frame.lines(summary):

@@ -44,6 +44,7 @@ class PrometheusReport:
 
 
 def _figures(summary: Summary, spreads: list[Spread]) -> Iterator[str]:
+    """Yield the median and the interval of each headline, one metric family for each unit and kind."""
     families: dict[str, list[str]] = {}
     for spread in spreads:
         figure = spread.figure
@@ -85,6 +86,7 @@ def _names(summary: Summary, spread: Spread) -> str:
 
 
 def _family(name: str, meaning: str, samples: list[str]) -> Iterator[str]:
+    """Yield the HELP and TYPE of a metric with its samples; no line without samples."""
     if samples:
         yield f"# HELP {name} {meaning}"
         yield f"# TYPE {name} gauge"

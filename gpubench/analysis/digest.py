@@ -136,6 +136,7 @@ class DigestBuilder:
         return NodeDigest(node, components, self._manifest.facts.versions, complete)
 
     def _take_result(self, result: Result) -> None:
+        """Keep the rate, the failure and the window of a result on known devices."""
         if self._manifest is None:
             return
         device_ids = {device.id for device in self._manifest.facts.devices}
@@ -157,6 +158,7 @@ class DigestBuilder:
             self._windows.setdefault(device, []).append(result.window)
 
     def _component(self, devices: tuple[str, ...], manifest: Manifest, counters: CounterTable) -> Component:
+        """Return the component of some devices: a link, the host, or a GPU."""
         described = [manifest.facts.device(device) for device in devices]
         rates = {key: _rate(key, processes) for key, processes in self._results[devices].items()}
         details = tuple((name, value) for name, value in described[0].details if name in _LINK_DETAILS)
@@ -210,6 +212,7 @@ def _key(result: Result, series: Series, manifest: Manifest) -> CaseKey:
 
 
 def _family(result: Result, series: Series, manifest: Manifest) -> str:
+    """Return the family of a case: the part of the machine that bounds it, or its suite."""
     if len(result.devices) > 1:
         return result.case.suite
     if manifest.facts.device(result.devices[0]).backend == "host":
@@ -224,6 +227,7 @@ def _family(result: Result, series: Series, manifest: Manifest) -> str:
 
 
 def _rate(key: CaseKey, processes: Sequence[_Process]) -> CaseRate:
+    """Return the rate of a case over its processes."""
     sign = 1.0 if key.better == "more" else -1.0
     logs = [sign * math.log(process.value) for process in processes]
     count = len(logs)

@@ -22,6 +22,7 @@ def slowdowns(result: Result) -> tuple[str, ...]:
 
 
 def _frequent_discards(result: Result) -> set[str]:
+    """Return the reasons for which a tenth of the samples was discarded."""
     if not result.discarded:
         return set()
     kept_count = sum(len(series.values) for series in result.series if series.role == "primary")

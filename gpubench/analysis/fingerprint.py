@@ -79,6 +79,7 @@ def fingerprint(facts: Facts, device_ids: Sequence[str]) -> Fingerprint:
 
 
 def _joined(values: Sequence[str]) -> str:
+    """Return the common value of several devices, or the value of each joined by ` + `."""
     return values[0] if len(set(values)) == 1 else " + ".join(values)
 
 

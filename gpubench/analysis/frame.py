@@ -237,6 +237,7 @@ def _axes(result: Result) -> dict[str, str | int | float]:
 
 
 def _samples(run: Run) -> Iterator[dict[str, Any]]:
+    """Yield a row for each sample, in the judged quantity and its SI unit."""
     for result in run.results:
         key = {name: _key(result)[name] for name in ("case", "suite", "device", "replicate", "status")}
         for series in result.series:

@@ -57,6 +57,7 @@ def key_values(summary: Summary) -> list[KeyValue]:
 
 
 def _values(summary: Summary, suite: str, wanted: KeyFigure) -> Iterator[KeyValue]:
+    """Yield for each device the value of the case that is nearest to the wanted parameters."""
     nearest: dict[str, tuple[float, Spread]] = {}  # by first device
     for spread in summary.spreads():
         case = spread.case
@@ -86,6 +87,7 @@ def _distance(params: Mapping[str, str | float], wanted: KeyFigure) -> float | N
 
 
 def _figure(summary: Summary, spread: Spread, label: str) -> Figure | None:
+    """Return the figure of the series with a label over the ok replicates; the headline for an empty label."""
     if not label:
         return spread.figure
     results = [row.result for row in spread.rows if row.result.status == "ok"]

@@ -74,6 +74,7 @@ def listed(summary: Summary, spreads: Iterable[Spread]) -> list[ListedSuite]:
 
 
 def _rank(spread: Spread, order: Order) -> float:
+    """Return the sort key of a case: its share, noise or duration; the highest comes first."""
     figure = spread.figure
     if order == "duration":
         return sum(row.result.elapsed_s for row in spread.rows)

@@ -72,6 +72,7 @@ def overview(summary: Summary) -> Overview:
 
 
 def _measured(summary: Summary) -> list[Device]:
+    """Return the devices with results, or all devices if there is no result."""
     used = {device for result in summary.run.results for device in result.devices}
     devices = summary.run.manifest.facts.devices
     return [device for device in devices if device.id in used] or list(devices)
@@ -114,6 +115,7 @@ def _end_s(run: Run) -> float:
 
 
 def _versions(facts: Facts) -> list[str]:
+    """Return the versions of driver and runtime as text."""
     versions = dict(facts.versions)
     driver = next((value for name, value in facts.versions if name.endswith(".driver") and name != "cuda.driver"), "")
     names = (("driver", driver), ("CUDA", versions.get("cuda.runtime", "")), ("ROCm", versions.get("rocm", "")))

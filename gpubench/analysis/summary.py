@@ -347,6 +347,7 @@ class Summary:
         return sorted(spreads, key=self._place) if self.replicated else spreads
 
     def _place(self, spread: Spread) -> tuple[object, ...]:
+        """Return the sort key of a spread: suite, case name, parameters, devices."""
         suites = [suite.name for suite in self.run.manifest.suites]
         suite = spread.case.suite
         values = tuple((axis, isinstance(value, str), value) for axis, value in spread.case.params)

@@ -49,6 +49,7 @@ def matters(summary: Summary, values: Sequence[KeyValue]) -> list[str]:
 
 
 def _broken(summary: Summary) -> Iterator[str]:
+    """Yield an interrupted run, failed cases, and figures above the peak."""
     if not summary.run.complete:
         yield "the run was interrupted before all cases were measured (`run --resume` continues it)"
     yield from _ended(summary.run.results, "failed", "failed")
@@ -62,6 +63,7 @@ def _dry_run(summary: Summary) -> Iterator[str]:
 
 
 def _ended(results: Iterable[Result], status: Status, verb: str) -> Iterator[str]:
+    """Yield the number of cases with a status, and their causes."""
     causes = Tally(result.cause for result in results if result.status == status)
     if causes:
         causes_text = ", ".join(cause.replace("-", " ") or "no cause given" for cause, _ in causes.most_common())
@@ -90,6 +92,7 @@ def _disturbed(summary: Summary, values: Sequence[KeyValue]) -> Iterator[str]:
 
 
 def _uncertain(values: Sequence[KeyValue]) -> Iterator[str]:
+    """Yield the key figures with wide confidence intervals."""
     wide = [value for value in values if value.figure.samples > 1 and value.figure.interval.half_width > _UNCERTAIN]
     if wide:
         names = ", ".join(f"{value.title} ± {units.percent(value.figure.interval.half_width, 0)}" for value in wide)

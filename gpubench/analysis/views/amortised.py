@@ -131,6 +131,7 @@ def amortised_of(summary: Summary, suite: str, view: View) -> list[Amortised]:
 
 
 def _compared(operators: dict[Key, _Operator], costs: _Costs, axis: str) -> Iterator[Amortised]:
+    """Yield each operator by each provider against each of its eager libraries, if both times are known."""
     for (devices, name, params), operator in operators.items():
         op = str(dict(params).get(axis, name))
         for by, results in operator.results.items():
@@ -147,6 +148,7 @@ def _compared(operators: dict[Key, _Operator], costs: _Costs, axis: str) -> Iter
 def _paid(
     costs: _Costs, devices: tuple[str, ...], op: str, pair: tuple[str, str], times: Sequence[list[float]]
 ) -> Iterator[PaidAfter]:
+    """Yield the calls to pay from each cache state whose cost was measured; `times` are (own, eager) in seconds."""
     for cache in STATES:
         cost, eager_cost = (costs.of(devices, op, by, cache) for by in pair)
         if cost:
@@ -171,6 +173,7 @@ def calls_to_pay(
 
 
 def _calls(cost: Vector, eager_cost: Vector, seconds: Vector, eager_seconds: Vector) -> Vector:
+    """Return the calls to pay for arrays of costs and times in seconds; infinite without a gain."""
     paid, gained = np.maximum(cost - eager_cost, 0.0), eager_seconds - seconds
     return np.where(gained > 0, paid / np.where(gained > 0, gained, 1.0), np.inf)
 

@@ -109,6 +109,7 @@ def view_lines(points: Sequence[Point], view: View) -> list[Curve]:
 
 
 def _best(first: Point, second: Point) -> Point:
+    """Return the better point."""
     if first.figure.better == "more":
         return max(first, second, key=lambda point: point.value)
     return min(first, second, key=lambda point: point.value)

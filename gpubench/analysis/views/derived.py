@@ -147,6 +147,7 @@ def staircases_of(summary: Summary, suite: str, view: View) -> list[Staircase]:
 
 
 def _steps(summary: Summary, line: Curve, cycles: Curve | None) -> list[Step]:
+    """Return the levels of a curve with the known sizes nearest to their ends."""
     points = [(x, point) for x, point in line.points if x > 0 and point.figure.interval.low > 0]
     sizes = [x for x, _ in points]
     intervals = [point.figure.interval for _, point in points]
@@ -201,6 +202,7 @@ def transfers_of(summary: Summary, suite: str, view: View) -> list[Transfers]:
 
 
 def _path(line: Curve, view: View) -> Path | None:
+    """Return a curve with its transfer model; None for fewer than three usable sizes."""
     timed = [(x, seconds, point) for x, point in line.points if x > 0 and (seconds := point.seconds)]
     timed = [(x, seconds, point) for x, seconds, point in timed if seconds.low > 0 and math.isfinite(seconds.high)]
     sizes, times = tuple(x for x, _, _ in timed), tuple(seconds for _, seconds, _ in timed)

@@ -88,6 +88,7 @@ def payoffs_of(summary: Summary, suite: str, view: View) -> Payoffs:
 
 
 def _payoff(summary: Summary, spread: Spread) -> Payoff | None:
+    """Return the payoff of a case; None if it has no ratio or no rate of a codec."""
     stages = dict(_stages(summary, spread))
     ratio = stages.get("ratio")
     if ratio is None or not ratio.centre > 0:

@@ -140,6 +140,7 @@ def _half(n: Floats, t: Floats, beta: float) -> Interval | None:
 
 
 def _crossing(n: Floats, excess: Floats, low: int, high: int) -> Interval:
+    """Return the size between points `low` and `high` at which `excess` is 0, interpolated in the logarithm of size."""
     share = float(excess[low] / (excess[low] - excess[high]))
     return Interval(float(n[low]), float(n[low] * (n[high] / n[low]) ** share), float(n[high]))
 
