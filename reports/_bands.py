@@ -43,7 +43,7 @@ def _kind(bit: EventBit) -> Literal["", "capped", "slowed"]:
     return "slowed" if bit.slows else ""
 
 
-def held_back(event_bands: Iterable[Band]) -> list[Band]:
+def slowdowns_among(event_bands: Iterable[Band]) -> list[Band]:
     """Return the bands in which the device was slowed down: by its power cap, by heat, or by a request."""
     return [band for band in event_bands if band.kind]
 

@@ -28,7 +28,7 @@ _RIGHT, TOP = svg.WIDTH - 26, 24.0
 HEIGHT = 290.0
 BOTTOM = HEIGHT - 42
 FEWEST_POINTS = 3  # of a chart: fewer are read faster in the table
-SAID = 300  # points of a chart that have tooltips; those of more points would fill the page
+MOST_TOOLTIPS = 300  # points of a chart that have tooltips; those of more points would fill the page
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def _curve(points: Sequence[Point], view: View) -> list[Chart]:
         svg.frame(across, up, units.axis_label(view.x), quantity_name(visible)),
         peak_line(peak, drawn, across, up),
     ]
-    has_tooltips = len(visible) <= SAID
+    has_tooltips = len(visible) <= MOST_TOOLTIPS
     parts += [
         line_of(line, svg.colour(index), across, up, has_tooltips=has_tooltips) for index, line in enumerate(drawn)
     ]
@@ -161,7 +161,7 @@ def bars(summary: Summary, suite: str, view: View) -> list[Chart]:
     return [bar_chart(points, view) for points in groups if len(points) >= FEWEST_POINTS]
 
 
-def _ends(points: Sequence[Point]) -> Sequence[Point]:
+def _extremes(points: Sequence[Point]) -> Sequence[Point]:
     """Return the points in their order; of more than 40, the 20 lowest and the 20 highest."""
     if len(points) <= _MOST_BARS:
         return points
@@ -172,7 +172,7 @@ def _ends(points: Sequence[Point]) -> Sequence[Point]:
 
 def bar_chart(points: Sequence[Point], view: View) -> Chart:
     """Draw points of one unit as bars."""
-    drawn = _ends(points)
+    drawn = _extremes(points)
     rows = _ABOVE if len(drawn) <= _FEW else _BESIDE
     label, group = varying(drawn), group_of(view)
     groups = list(dict.fromkeys(map(group, drawn)))
@@ -257,7 +257,7 @@ def pareto(summary: Summary, suite: str, view: View) -> list[Chart]:
     parts = [svg.frame(across, up, *names)]
     parts += [svg.polyline([_place(pair, across, up) for pair in best], "frontier")] if len(best) > 1 else []
     colours = {group: svg.colour(index) for index, group in enumerate(groups)}
-    parts += [_pair(pair, colours[pair.group], across, up, has_tooltip=len(both) <= SAID) for pair in both]
+    parts += [_pair(pair, colours[pair.group], across, up, has_tooltip=len(both) <= MOST_TOOLTIPS) for pair in both]
     parts += _names([(pair, label(pair.across)) for pair in best], across, up, f"{names[1]}, {up.unit}")
     description = f"{view.title}: {len(both)} cases; Pareto frontier: {', '.join(label(pair.across) for pair in best)}"
     shared = common_words([pair.across for pair in both], view)

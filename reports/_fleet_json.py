@@ -124,12 +124,12 @@ def _group(group: FleetGroup) -> dict[str, Any]:
         "kind": group.kind,
         "fingerprint": group.words,
         "components": group.components,
-        "populations": [_two(two) for two in group.populations],
+        "populations": [_two_populations(two) for two in group.populations],
         "cases": cases,
     }
 
 
-def _two(two: TwoPopulations) -> dict[str, Any]:
+def _two_populations(two: TwoPopulations) -> dict[str, Any]:
     return {
         "cases": list(two.cases),
         "slower": [{"node": place.node, "devices": list(place.devices)} for place in two.slower],

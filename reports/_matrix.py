@@ -10,7 +10,7 @@ from markupsafe import Markup
 from gpubench.api.report import Point, Summary, Value, View, by_unit, drawable, units, view_points
 
 from . import _svg as svg
-from ._charts import FEWEST_POINTS, SAID, Chart, bar_chart, point_words
+from ._charts import FEWEST_POINTS, MOST_TOOLTIPS, Chart, bar_chart, point_words
 from ._heat import Heat, bounds, heat_map, shade
 from ._views import Grid, common_words, grids
 from ._words import case_namer
@@ -87,7 +87,7 @@ def _map(title: str, grid: Grid, view: View, cell_points: Sequence[Point]) -> Ch
     parts += [svg.text(2.0, _TOP - 10, f"{units.axis_label(view.y)} ↓", "start", "name")]
     for (row, column), point in grid.cells.items():
         left, top = _LEFT + wide * grid.columns.index(column), _TOP + _CELL_HEIGHT * grid.rows.index(row)
-        tooltip = point_words(point) if len(cell_points) <= SAID else ""
+        tooltip = point_words(point) if len(cell_points) <= MOST_TOOLTIPS else ""
         parts.append(_cell(point, tooltip, left, top, wide, factor, shade(point.value, low, high)))
     width = max(svg.WIDTH, _LEFT + wide * len(grid.columns) + 4)
     height = _TOP + _CELL_HEIGHT * len(grid.rows) + 6

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from gpubench.api.report import Basis, Case, Figure, Spread, Summary, headline, stats, units
 
 from . import _svg as svg
-from ._charts import FEWEST_POINTS, SAID, Chart, legend_of
+from ._charts import FEWEST_POINTS, MOST_TOOLTIPS, Chart, legend_of
 from ._ticks import Axis, axis
 
 _TOP, _WIDTH, _HEIGHT = 22.0, 720.0, 380.0
@@ -86,7 +86,7 @@ def _chart(places: Sequence[_Place], figures: Sequence[Figure], device: str) -> 
     across = axis(reached, "", svg.left_of(up), _WIDTH - _NAMES, log=True, room=1.5)
     limits = list(dict.fromkeys(place.limit for place in places))
     colours = {limit: svg.colour(index) for index, limit in enumerate(limits)}
-    has_tooltips = len(places) <= SAID
+    has_tooltips = len(places) <= MOST_TOOLTIPS
     parts = [svg.frame(across, up, f"arithmetic intensity, {_INTENSITY}", "")]
     parts += [*_drawn(best, across, up, "roof reached"), *_drawn(spec, across, up, "peak roof")]
     parts += [

@@ -78,15 +78,17 @@ def _level(step: Step, index: int, across: Axis, up: Axis) -> Markup:
     """Draw a band along the level of curve `index`, and a band over the 95 % interval of its end."""
     left, right = across.place(step.smallest), across.place(step.end.centre if step.end else step.largest)
     y = up.place(step.height.centre)
-    level = svg.element("rect", x=left, y=y - 5, width=max(right - left, 1.0), height=10.0, class_=_soft(index))
+    level = svg.element("rect", x=left, y=y - 5, width=max(right - left, 1.0), height=10.0, class_=_band_class(index))
     if step.end is None:
         return level
     low, high = across.place(step.end.low), across.place(step.end.high)
-    band = svg.element("rect", x=low, y=_TOP, width=max(high - low, 1.0), height=_BOTTOM - _TOP, class_=_soft(index))
+    band = svg.element(
+        "rect", x=low, y=_TOP, width=max(high - low, 1.0), height=_BOTTOM - _TOP, class_=_band_class(index)
+    )
     return band + level + svg.line(right, _TOP, right, _BOTTOM, "end")
 
 
-def _soft(index: int) -> str:
+def _band_class(index: int) -> str:
     return f"soft {svg.colour(index)}"
 
 

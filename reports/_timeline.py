@@ -14,7 +14,7 @@ from markupsafe import Markup
 from gpubench.api.report import CounterTable, Measure, Run, Track, extremes, units
 
 from . import _svg as svg
-from ._bands import Band, bands, held_back
+from ._bands import Band, bands, slowdowns_among
 from ._cases import rise_unit
 from ._charts import Chart
 from ._lanes import LANE, TOP, lanes, time_axis, untimed_of, windows
@@ -149,7 +149,7 @@ def _charts(sheet: _Sheet, device: str, tracks: Sequence[Track], *, first: bool)
         yield sheet.add(lanes(timed, untimed, sheet.begin, sheet.across), case_chart(timed, sheet.begin))
     of_device = sorted((track for track in tracks if track.device == device), key=_rank)
     events = {id(track): bands(track, sheet.apart_s) for track in of_device if track.counter.kind == "event"}
-    slowdowns = [band for event_bands in events.values() for band in held_back(event_bands)]
+    slowdowns = [band for event_bands in events.values() for band in slowdowns_among(event_bands)]
     behind = svg.join([windows(shaded, sheet.begin, sheet.across, TOP, _BOTTOM), *_behind(sheet, slowdowns)])
     for track in of_device:
         yield (

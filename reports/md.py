@@ -113,7 +113,7 @@ def _document(summary: Summary, suites: Sequence[_Suite], kept: frozenset[str] |
     for suite in suites:
         parts += _suite(suite, kept)
     for derived in (*phase_tables(summary), *link_tables(summary), *soak_tables(summary)) if kept is None else ():
-        parts += _derived("##", derived)
+        parts += _derived_lines("##", derived)
     parts += [*_environment(summary.run), f"\n{legend_words(summary)}"]
     return "\n".join(parts) + "\n"
 
@@ -181,10 +181,10 @@ def _suite(suite: _Suite, kept: frozenset[str] | None) -> Iterator[str]:
         yield from _heading(suite)
         yield from rows
     for derived_table in suite.derived:
-        yield from _derived("###", derived_table)
+        yield from _derived_lines("###", derived_table)
 
 
-def _derived(level: str, derived_table: Table) -> Iterator[str]:
+def _derived_lines(level: str, derived_table: Table) -> Iterator[str]:
     yield f"\n{level} {escape(derived_table.title)}\n"
     yield from table(tuple(map(escape, derived_table.heads)), (tuple(map(escape, row)) for row in derived_table.rows))
     if derived_table.note:

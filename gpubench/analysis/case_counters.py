@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpubench.analysis.bound import Bound, Use
-from gpubench.analysis.energy import filled, mixed
+from gpubench.analysis.energy import filled_fraction, shared_window_reason
 from gpubench.analysis.quantities import headline, rate
 from gpubench.analysis.summary import Summary
 from gpubench.analysis.window import Load, Throttle, Traffic, Window
@@ -34,7 +34,7 @@ def case_counters(summary: Summary, result: Result) -> CaseCounters:
 
 def _load(summary: Summary, result: Result, series: Series) -> Load:
     """Return the load of a case: its headline, its shares of peaks, and whether the headline fills the window."""
-    alone = not mixed(result, series)
+    alone = not shared_window_reason(result, series)
     shares = summary.figure(result, series).shares
     specified = [share for share in shares if share.basis != "best"]
     peaks = {share.basis: share.peak for share in shares}
@@ -48,7 +48,7 @@ def _load(summary: Summary, result: Result, series: Series) -> Load:
         call_s=a_call_s,
         launch_s=summary.empty_kernels.seconds(result.devices[0], series.mode),
         moved_s=rate(series.work.moved, a_call_s) if a_call_s > 0 else 0.0,
-        counted_s=sampled * min(filled(result, series), 1.0) if alone else 0.0,
+        counted_s=sampled * min(filled_fraction(result, series), 1.0) if alone else 0.0,
         is_capped="power-capped" in result.labels,
         is_dependent=series.quantity == "item",
         fills_window=alone,

@@ -63,7 +63,7 @@ def energy_of(result: Result, series: Series, rate: float, unit: str, counters: 
     """Return the energy figure of `series`, whose median is `rate` in `unit`, or the reason why it has none."""
     if not unit.endswith("/s") or not rate > 0:
         return NoEnergy("the figure is a time, not a rate")
-    if reason := mixed(result, series):
+    if reason := shared_window_reason(result, series):
         return NoEnergy(reason)
     device = result.devices[0]
     if not counters.of(device, Measure.ENERGY):
@@ -77,7 +77,7 @@ def energy_of(result: Result, series: Series, rate: float, unit: str, counters: 
     )
 
 
-def mixed(result: Result, series: Series) -> str:
+def shared_window_reason(result: Result, series: Series) -> str:
     """Return why the counters of a window do not belong to one series alone; an empty text if they do."""
     if len(result.devices) != 1 or result.case.ranks != 1:
         return "several processes or devices ran at the same time"
@@ -88,13 +88,13 @@ def mixed(result: Result, series: Series) -> str:
     ]
     if other_labels:
         return f"other series ran in the same window: {', '.join(other_labels)}"
-    busy = filled(result, series)
+    busy = filled_fraction(result, series)
     if busy >= LEAST_BUSY:
         return ""
     return f"the samples fill {units.percent(busy, 0)} of the case's window, less than {units.percent(LEAST_BUSY, 0)}"
 
 
-def filled(result: Result, series: Series) -> float:
+def filled_fraction(result: Result, series: Series) -> float:
     """Return the fraction of a result's window that the calls of a series fill, with warm-up and dropped samples."""
     window = result.window[1] - result.window[0]
     same_load = [timed for timed in result.series if _is_same_load(series, timed)]

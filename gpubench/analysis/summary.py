@@ -344,9 +344,9 @@ class Summary:
         for row in self.rows():
             grouped.setdefault(row.result.key[:2], []).append(row)
         spreads = [Spread(tuple(sorted(rows, key=lambda row: row.result.replicate))) for rows in grouped.values()]
-        return sorted(spreads, key=self._place) if self.replicated else spreads
+        return sorted(spreads, key=self._sort_key) if self.replicated else spreads
 
-    def _place(self, spread: Spread) -> tuple[object, ...]:
+    def _sort_key(self, spread: Spread) -> tuple[object, ...]:
         """Return the sort key of a spread: suite, case name, parameters, devices."""
         suites = [suite.name for suite in self.run.manifest.suites]
         suite = spread.case.suite

@@ -191,7 +191,7 @@ class Window:
         Return None if the device was lost during the spans, or if there are too few readings.
         """
         powers = self._table.of(self.device, Measure.BOARD_POWER)
-        if any(len(track.at) > 1 and not self._reaches(track) for track in powers):
+        if any(len(track.at) > 1 and not self._reaches_end(track) for track in powers):
             return None
         joules = self.rise(Measure.ENERGY)
         if joules is not None and self.seconds > 0:
@@ -250,11 +250,11 @@ class Window:
         return Activity(
             compute=(*(load.of_peak if limit.startswith(("tensor.", "float")) else ()), *self._uses(_PIPES, alone)),
             dram=(*(load.of_peak if limit == "dram" else ()), *(self._memory() if alone else ())),
-            l2=(*(load.of_peak if limit == "l2" else ()), *(self._from_cache(load) if alone else ())),
+            l2=(*(load.of_peak if limit == "l2" else ()), *(self._served_by_cache(load) if alone else ())),
             link=(*(load.of_peak if limit.startswith("link.") else ()), *(self._links() if alone else ())),
             busy=next(iter(self._uses((Measure.BUSY,), alone and is_gpu)), None),
             capped=Use(capped, "samples under the power cap") if is_gpu else None,
-            clock=self._own_clock() if alone else _clock_of_spec(load),
+            clock=self._core_clock_use() if alone else _clock_of_spec(load),
             launch=launch if is_gpu else None,
             dependent=load.is_dependent,
         )
@@ -271,7 +271,7 @@ class Window:
             uses.append(Use(seen.value / peak, seen.by))
         return uses
 
-    def _from_cache(self, load: Load) -> list[Use]:
+    def _served_by_cache(self, load: Load) -> list[Use]:
         """Return the share of the counted bytes that caches served, if it is over a half and over half of the peak."""
         peak, seen = self.peak_dram(), self.dram()
         if not peak or not seen or load.moved_s < peak / 2 or seen.value > load.moved_s / 2:
@@ -289,9 +289,9 @@ class Window:
             ]
         return uses
 
-    def _own_clock(self) -> Use | None:
+    def _core_clock_use(self) -> Use | None:
         """Return the mean clock over the nominal clock; None if either is unknown."""
-        mean, nominal_hz = self.mean(Measure.CORE_CLOCK), _own_clock_hz(self._model)
+        mean, nominal_hz = self.mean(Measure.CORE_CLOCK), _nominal_clock_hz(self._model)
         return Use(mean.value / nominal_hz, "mean clock over nominal clock") if mean and nominal_hz else None
 
     def _inside(self, track: Track) -> tuple[Floats, Floats]:
@@ -325,7 +325,7 @@ class Window:
         rises = np.interp(ends, track.at, track.values) - np.interp(begins, track.at, track.values)
         return float(rises.sum()) if (rises >= 0).all() else None
 
-    def _reaches(self, track: Track) -> bool:
+    def _reaches_end(self, track: Track) -> bool:
         """Return whether the readings reach the end of the spans; those of a lost device do not."""
         gap = stats.median(np.diff(track.at).tolist())
         return max(end for _, end in self.spans) <= float(track.at[-1]) + _LOST_GAPS * gap
@@ -338,7 +338,7 @@ def _bits(track: Track, readings: Floats) -> list[tuple[EventBit, float]]:
     return [(bit, float(((values & bit.mask) > 0).mean())) for bit in track.counter.events(all_bits)]
 
 
-def _own_clock_hz(model: Device | None) -> float | None:
+def _nominal_clock_hz(model: Device | None) -> float | None:
     """Return the nominal core clock in hertz; None if the inventory has none, or no number."""
     text = dict(model.details).get("clock.sm_hz", "") if model else ""
     try:

@@ -103,7 +103,7 @@ class _Curve:
         height = float(np.median(self.logs[first : last + 1]))
         # the last point of the level may be the first point of the ramp
         is_ramp = last > first and self.logs[last] - height > self.scatter
-        centre = min(max(self._leaves(last, beyond, height), grid[last - is_ramp]), grid[last + 1])
+        centre = min(max(self._ramp_start(last, beyond, height), grid[last - is_ramp]), grid[last + 1])
         below = int(np.searchsorted(grid, centre, "right")) - 1
         return Interval(float(grid[min(low, below, last)]), float(centre), float(grid[max(high, last) + 1]))
 
@@ -123,7 +123,7 @@ class _Curve:
         low, high = np.searchsorted(shares / shares[-1], (_OUTSIDE, 1 - _OUTSIDE))
         return int(ends[low]), int(ends[min(int(high), len(ends) - 1)])
 
-    def _leaves(self, last: int, beyond: int, height: float) -> float:
+    def _ramp_start(self, last: int, beyond: int, height: float) -> float:
         """Return the size at which the line through the next two points meets the level, else the middle of the gap."""
         after = last + 1
         if after + 1 < beyond and self.logs[after + 1] != self.logs[after]:
