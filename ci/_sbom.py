@@ -1,9 +1,9 @@
-"""Print a software bill of materials: the packages of an environment that gpubench stands on, as CycloneDX 1.5 JSON.
+"""Print a software bill of materials: the packages of an environment that gpubench needs, as CycloneDX 1.5 JSON.
 
     bash ci/sbom.sh [EXTRA…] >sbom.json        python ci/_sbom.py [EXTRA…] >sbom.json
 
 It reads the metadata of the packages that are installed beside this Python and uses no network. The same packages give
-the same bytes. `EXTRA` are extras of gpubench, such as cuda13; without any, what a base installation needs.
+the same bytes. `EXTRA` are extras of gpubench, such as cuda13; without any, the document holds a base installation.
 """
 
 from __future__ import annotations
@@ -23,29 +23,30 @@ _EXTRA = re.compile(r"""extra\s*==\s*["']([^"']+)["']""")
 
 
 def canonical(name: str) -> str:
-    """Return a distribution's name as package indexes compare it (PEP 503)."""
+    """Return a distribution's name in the form that package indexes compare (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def required(name: str, extras: Iterable[str]) -> set[tuple[str, frozenset[str]]]:
     """Return what an installed distribution requires with these extras: canonical names, each with its extras.
 
-    Other conditions of a requirement are not evaluated: what is required elsewhere is simply not installed here.
+    Other conditions of a requirement are not evaluated: a package required only on other systems is not installed here.
+    Raises PackageNotFoundError if the distribution is not installed.
     """
     wanted = set(extras)
-    found = set()
+    requirements = set()
     for line in metadata.requires(name) or []:
         requirement, _, marker = line.partition(";")
         of_extras = set(_EXTRA.findall(marker))
         match = _NAME.match(requirement.strip())
         if match and (not of_extras or of_extras & wanted):
-            named = frozenset(extra.strip() for extra in (match[2] or "").split(",") if extra.strip())
-            found.add((canonical(match[1]), named))
-    return found
+            required_extras = frozenset(extra.strip() for extra in (match[2] or "").split(",") if extra.strip())
+            requirements.add((canonical(match[1]), required_extras))
+    return requirements
 
 
 def closure(root: str, extras: Iterable[str]) -> dict[str, set[str]]:
-    """Return the installed distributions that `root` reaches, each with those that it requires itself."""
+    """Return the installed distributions that `root` needs, also indirectly, each with its direct requirements."""
     edges: dict[str, set[str]] = {}
     done: set[tuple[str, frozenset[str]]] = set()
     waiting = [(canonical(root), frozenset(extras))]
@@ -55,8 +56,8 @@ def closure(root: str, extras: Iterable[str]) -> dict[str, set[str]]:
             continue
         done.add(item)
         name, chosen = item
-        installed = {other for other in required(name, chosen) if is_installed(other[0])}
-        edges.setdefault(name, set()).update(other for other, _ in installed if other != name)
+        installed = {requirement for requirement in required(name, chosen) if is_installed(requirement[0])}
+        edges.setdefault(name, set()).update(requirement for requirement, _ in installed if requirement != name)
         waiting += installed
     return edges
 
@@ -71,21 +72,21 @@ def is_installed(name: str) -> bool:
 
 
 def component(name: str, kind: str) -> dict[str, Any]:
-    """Return one package as a component of CycloneDX."""
-    about = cast(Message, metadata.metadata(name))
+    """Return one installed package as a component of CycloneDX."""
+    package = cast(Message, metadata.metadata(name))
     version = metadata.version(name)
-    found: dict[str, Any] = {
+    entry: dict[str, Any] = {
         "type": kind,
         "bom-ref": purl(name),
-        "name": canonical(about["Name"] or name),
+        "name": canonical(package["Name"] or name),
         "version": version,
         "purl": purl(name),
     }
-    if expression := about["License-Expression"]:
-        found["licenses"] = [{"expression": expression}]
-    elif (words := (about["License"] or "").strip()) and "\n" not in words:
-        found["licenses"] = [{"license": {"name": words}}]
-    return found
+    if expression := package["License-Expression"]:
+        entry["licenses"] = [{"expression": expression}]
+    elif (license_name := (package["License"] or "").strip()) and "\n" not in license_name:
+        entry["licenses"] = [{"license": {"name": license_name}}]
+    return entry
 
 
 def purl(name: str) -> str:
@@ -97,7 +98,7 @@ def document(extras: Iterable[str]) -> dict[str, Any]:
     """Return the whole bill of materials."""
     edges = closure(DISTRIBUTION, extras)
     others = sorted(name for name in edges if name != DISTRIBUTION)
-    found: dict[str, Any] = {
+    bill: dict[str, Any] = {
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",
         "version": 1,
@@ -107,13 +108,13 @@ def document(extras: Iterable[str]) -> dict[str, Any]:
             {"ref": purl(name), "dependsOn": sorted(map(purl, edges[name]))} for name in (DISTRIBUTION, *others)
         ],
     }
-    # named by its content, so that the same packages give the same document
-    content = json.dumps(found, sort_keys=True)
-    return {**found, "serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, content)}"}
+    # The serial number is derived from the content, so that the same packages give the same document.
+    content = json.dumps(bill, sort_keys=True)
+    return {**bill, "serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, content)}"}
 
 
 def main() -> None:
-    """Print the bill of materials; exit status 2 where gpubench is not installed beside this Python."""
+    """Print the bill of materials; exit with status 1 if gpubench is not installed beside this Python."""
     if not is_installed(DISTRIBUTION):
         sys.exit(f"{DISTRIBUTION} is not installed beside {sys.executable}: use the Python of its environment")
     sys.stdout.write(json.dumps(document(sys.argv[1:]), indent=2, ensure_ascii=True) + "\n")

@@ -1,10 +1,10 @@
-"""Measure on the host for a long time and check that nothing grows and nothing is left behind.
+"""Measure on the host for a long time, and check that nothing grows and nothing is left behind.
 
     bash ci/soak.sh [MINUTES]
 
-Half of the time goes to runs one after another, which shows what a run leaves behind; the other half to one run with
-many replicates, which shows what grows inside one.
-Ends with 1 where something grew or was left, with 3 where a run failed.
+Half of the time goes to repeated runs, which shows what a run leaves behind; the other half goes to one run with many
+replicates, which shows what grows inside a run. The exit status is 1 if something grew or was left behind, and 3 if a
+run failed.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ RUN = ("run", "all", "--tier", "smoke", "--device", "host")
 TERMINATED = 128 + signal.SIGTERM
 _PERIOD_S = 0.25
 _PIECES = 12  # parts that the long run is divided into
-_REPLICATES = 1000  # more than fit into the time: the run is ended by SIGTERM
+_REPLICATES = 1000  # more than the time allows: the run is ended by SIGTERM
 _GRACE_S = 30.0
-_MARK = "GPUBENCH_SOAK"  # an environment variable, which every process of ours inherits
+_MARK = "GPUBENCH_SOAK"  # an environment variable that every process of the runs inherits
 _SLACK, _SLACK_MIB = 1.05, 8.0  # an allocator keeps a little more now and then
 _MIB = 2**20
 _SHARED_MEMORY = Path("/dev/shm")
 _HEADS = ("", "seconds", "status", "main MiB", "sampler MiB", "children MiB", "descriptors", "processes", "left behind")
 _NUMBERS = ("main_mib", "sampler_mib", "children_mib", "descriptors", "processes")
 _LASTING = ("main_mib", "sampler_mib", "descriptors", "processes")  # workers end with their replicate
-_ENOUGH = 3  # rows in each third before the peaks of short-lived workers, which a look may miss, are compared
+_ENOUGH = 3  # rows in each third, from which on peaks of short-lived workers are compared: a sample may miss a peak
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What the processes of a run held at a moment, or at most in a period."""
+    """Resources that the processes of a run held at a moment, or their maximum in a period."""
 
     main_mib: float
     sampler_mib: float  # of the oldest child, which lasts as long as the run
@@ -50,7 +50,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A line of the table: a run, or a piece of the long one."""
+    """A line of the table: a run, or a piece of the long run."""
 
     name: str
     seconds: float
@@ -68,16 +68,17 @@ class Row:
 
 
 def usage(main: psutil.Process) -> Usage | None:
-    """Return what a process and its children hold now; None where it has ended."""
+    """Return the resources that a process and its children hold now; None if the process has ended."""
     try:
-        children = [_resident(child) for child in sorted(main.children(recursive=True), key=_begun)]
+        children = [_resident(child) for child in sorted(main.children(recursive=True), key=_start_time)]
         own = main.memory_info().rss / _MIB
         return Usage(own, children[0] if children else 0.0, sum(children), main.num_fds(), 1 + len(children))
     except psutil.NoSuchProcess:
         return None
 
 
-def _begun(process: psutil.Process) -> float:
+def _start_time(process: psutil.Process) -> float:
+    """Return when a process started, in seconds since the epoch; infinity if it has ended."""
     try:
         return float(process.create_time())
     except psutil.NoSuchProcess:
@@ -85,6 +86,7 @@ def _begun(process: psutil.Process) -> float:
 
 
 def _resident(process: psutil.Process) -> float:
+    """Return the resident memory of a process in MiB; 0 if it has ended."""
     try:
         return float(process.memory_info().rss / _MIB)
     except psutil.NoSuchProcess:
@@ -92,28 +94,28 @@ def _resident(process: psutil.Process) -> float:
 
 
 def most(moments: Sequence[Usage]) -> Usage:
-    """Return the largest of each number."""
+    """Return the maximum of each number."""
     return Usage(*(max(getattr(moment, name) for moment in moments) for name in _NUMBERS))
 
 
 def grown(rows: Sequence[Row], has_same_work: bool = True) -> list[str]:
-    """Return what grew: no row of the last third is as low as the highest of the first third, with some slack.
+    """Return a message for each number that grew: its minimum in the last third exceeds its maximum in the first.
 
-    The first row warms up and is left out. Workers come and go: what they hold is compared where there are several rows
-    of the same work.
+    Some slack is allowed. The first row warms up and is left out. Workers come and go, so their numbers are compared
+    only if there are several rows of the same work.
     """
     rows = rows[1:]
     third = len(rows) // 3
     if not third:
         return []
-    found = []
+    growths = []
     for name in _NUMBERS if has_same_work and third >= _ENOUGH else _LASTING:
         first = max(getattr(row.usage, name) for row in rows[:third])
         last = min(getattr(row.usage, name) for row in rows[-third:])
         slack = _SLACK_MIB if name.endswith("mib") else 1.0
         if last > first * _SLACK + slack:
-            found.append(f"{name.replace('_mib', ' MiB')} grew from {first:.1f} to {last:.1f}")
-    return found
+            growths.append(f"{name.replace('_mib', ' MiB')} grew from {first:.1f} to {last:.1f}")
+    return growths
 
 
 class Soak:
@@ -127,29 +129,29 @@ class Soak:
         self._token = folder.name
 
     def repeated(self, seconds: float) -> Iterator[Row]:
-        """Run again and again for so long."""
+        """Run again and again for `seconds`, and yield a row per run."""
         end, number = time.monotonic() + seconds, 0
         while number == 0 or time.monotonic() < end:
             number += 1
             begun = time.monotonic()
             process = self._started("--out", str(self._runs / f"{number}.jsonl"))
             moments = list(self._watched(process, begun + 3600))
-            yield Row(f"run {number}", time.monotonic() - begun, process.wait(), most(moments), self._left())
+            yield Row(f"run {number}", time.monotonic() - begun, process.wait(), most(moments), self._left_behind())
 
     def long(self, seconds: float) -> Iterator[Row]:
-        """One run of so many seconds, in pieces; it is ended by SIGTERM."""
+        """Run once for `seconds` and yield a row per piece; SIGTERM ends the run."""
         begun = time.monotonic()
         process = self._started("--replicates", str(_REPLICATES), "--out", str(self._runs / "long.jsonl"))
         for number in range(1, _PIECES + 1):
             moments = list(self._watched(process, begun + seconds * number / _PIECES))
             if number == _PIECES:
                 process.terminate()
-                yield Row("end", time.monotonic() - begun, process.wait(_GRACE_S), most(moments), self._left())
+                yield Row("end", time.monotonic() - begun, process.wait(_GRACE_S), most(moments), self._left_behind())
             elif moments:
                 yield Row(f"piece {number}", time.monotonic() - begun, None, most(moments))
 
-    def _started(self, *words: str) -> subprocess.Popen[bytes]:
-        command = [str(Path(sys.executable).with_name("gpubench")), *RUN, *words]
+    def _started(self, *arguments: str) -> subprocess.Popen[bytes]:
+        command = [str(Path(sys.executable).with_name("gpubench")), *RUN, *arguments]
         environment = os.environ | {_MARK: self._token, "TMPDIR": str(self._temporary), "GPUBENCH_HISTORY": "off"}
         return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
@@ -160,22 +162,22 @@ class Soak:
                 yield moment
             time.sleep(_PERIOD_S)
 
-    def _left(self) -> tuple[str, ...]:
-        """Return what a run that has ended left behind: processes, temporary files, shared memory, torn files."""
+    def _left_behind(self) -> tuple[str, ...]:
+        """Return what a run left behind: processes, temporary files, shared memory, incomplete files."""
         places = [*self._temporary.iterdir(), *(path for path in self._runs.iterdir() if path.suffix != ".jsonl")]
         shared = set(_SHARED_MEMORY.iterdir()) - self._shared
         places += [path for path in shared if "gpubench" in path.name]
         return (*(f"process {pid}" for pid in self._alive()), *(path.name for path in places))
 
     def _alive(self) -> list[int]:
-        found = []
+        pids = []
         for process in psutil.process_iter():
             try:
                 if process.environ().get(_MARK) == self._token:
-                    found.append(process.pid)
+                    pids.append(process.pid)
             except (psutil.NoSuchProcess, psutil.AccessDenied):
                 continue
-        return found
+        return pids
 
 
 def line(cells: Iterable[str]) -> str:
@@ -184,7 +186,7 @@ def line(cells: Iterable[str]) -> str:
 
 
 def main() -> int:
-    """Print a line per run and piece, and what is wrong; return the exit status."""
+    """Print a line per run and piece, and the problems; return the exit status."""
     minutes = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
     sys.stdout.write(line(_HEADS) + "\n")
     with tempfile.TemporaryDirectory(prefix="gpubench-soak-") as folder:
@@ -194,13 +196,13 @@ def main() -> int:
     failed = [row.name for row in repeated if row.status] + [
         row.name for row in long if row.status not in (None, TERMINATED)
     ]
-    wrong = [*grown(repeated), *grown([row for row in long if row.status is None], has_same_work=False)]
-    wrong += [f"{row.name} left {', '.join(row.left)}" for row in (*repeated, *long) if row.left]
-    for words in (*(f"{name} failed" for name in failed), *wrong):
-        sys.stdout.write(f"soak: {words}\n")
-    if not failed and not wrong:
+    problems = [*grown(repeated), *grown([row for row in long if row.status is None], has_same_work=False)]
+    problems += [f"{row.name} left {', '.join(row.left)}" for row in (*repeated, *long) if row.left]
+    for message in (*(f"{name} failed" for name in failed), *problems):
+        sys.stdout.write(f"soak: {message}\n")
+    if not failed and not problems:
         sys.stdout.write("soak: nothing grew and nothing was left behind\n")
-    return 3 if failed else int(bool(wrong))
+    return 3 if failed else int(bool(problems))
 
 
 def _printed(rows: Iterator[Row]) -> Iterator[Row]:

@@ -1,4 +1,4 @@
-"""The gate against what a model of GPU is known to reach: for accepting a new machine."""
+"""A gate against the performance that a model of GPU is known to reach: for accepting a new machine."""
 
 from __future__ import annotations
 
@@ -25,21 +25,23 @@ from gpubench.api.gate import (
 
 @dataclass(frozen=True, slots=True)
 class Floors:
-    """Holds each case against the floor of its device's model; the user's own stand before the built-in ones."""
+    """Compares each case with the floor of its device's model; the user's own floors come before the built-in ones."""
 
     summary: str = "against what a model of GPU is known to reach"
 
     def judge(self, baseline: Evidence, candidate: Evidence, policy: Policy) -> Judgement:
-        """The verdicts, the worst first: `same` meets its floor, `slower` is surely below it."""
-        del baseline  # the floor is one
+        """Return the verdicts, the worst first."""
+        del baseline  # the floor takes its place
         pairs = [(side, _floor(side, candidate, policy)) for side in candidate.sides.values()]
         findings = [_finding(side, floor, policy) for side, floor in pairs if floor is not None]
-        kept = [found for found in findings if not policy.allows_skip(found.cause, found.case.id)]
+        reported = [finding for finding in findings if not policy.allows_skip(finding.cause, finding.case.id)]
         ids = [finding.case.id for finding in findings]
         return Judgement(
-            tuple(sorted(kept, key=badness)),
+            tuple(sorted(reported, key=badness)),
             new=tuple(side.case for side, floor in pairs if floor is None),
-            unmet=tuple(pattern for pattern in policy.required if not any(matches(each, (pattern,)) for each in ids)),
+            unmet=tuple(
+                pattern for pattern in policy.required if not any(matches(case_id, (pattern,)) for case_id in ids)
+            ),
             notes=tuple(_notes(candidate, [side for side, floor in pairs if floor is None], bool(findings))),
         )
 
@@ -55,34 +57,38 @@ def _floor(side: Side, candidate: Evidence, policy: Policy) -> Floor | None:
 
 def _finding(side: Side, floor: Floor, policy: Policy) -> Finding:
     expected = Figures(floor.expected)
-    plain = Finding(
+    unjudged_finding = Finding(
         side.case, side.devices, Verdict.INVALID, "", "", floor.unit, floor.better, expected, Figures.of(side)
     )
-    plain = replace(plain, required=policy.is_required(side.case.id))
+    unjudged_finding = replace(unjudged_finding, required=policy.is_required(side.case.id))
     if objection := unjudged(side):
-        return replace(plain, verdict=objection.verdict, cause=objection.cause, reason=objection.reason)
+        return replace(unjudged_finding, verdict=objection.verdict, cause=objection.cause, reason=objection.reason)
     if side.kinds[0].unit != floor.unit:
         reason = f"the unit is {side.kinds[0].unit}, the floor's {floor.unit}"
-        return replace(plain, verdict=Verdict.NOT_COMPARABLE, cause="method", reason=reason)
-    found, threshold = against(side, floor.expected), math.log1p(floor.tolerance_percent / 100)
-    weighed = replace(plain, effect=found, threshold=threshold, asked=threshold)
-    return replace(weighed, verdict=verdict(found, threshold), reason=floor.source)
+        return replace(unjudged_finding, verdict=Verdict.NOT_COMPARABLE, cause="method", reason=reason)
+    effect, threshold = against(side, floor.expected), math.log1p(floor.tolerance_percent / 100)
+    judged_finding = replace(unjudged_finding, effect=effect, threshold=threshold, asked=threshold)
+    return replace(judged_finding, verdict=verdict(effect, threshold), reason=floor.source)
 
 
-def verdict(found: Effect, tolerance: float) -> Verdict:
-    """slower: the whole interval lies below the floor; same: above it; faster: beyond what was expected by as much."""
-    if found.low > tolerance:
+def verdict(effect: Effect, tolerance: float) -> Verdict:
+    """Return the verdict on an effect (a logarithm of a ratio) with the tolerance in the same unit.
+
+    `slower`: the whole interval is below the floor. `suspect`: part of it is. `faster`: the whole interval is above the
+    floor by more than the tolerance. `same`: otherwise.
+    """
+    if effect.low > tolerance:
         return Verdict.SLOWER
-    if found.high > tolerance:
+    if effect.high > tolerance:
         return Verdict.SUSPECT
-    return Verdict.FASTER if found.high < -tolerance else Verdict.SAME
+    return Verdict.FASTER if effect.high < -tolerance else Verdict.SAME
 
 
-def _notes(candidate: Evidence, without: list[Side], found_any: bool) -> list[str]:
-    models = ", ".join(dict.fromkeys(_model(side, candidate) for side in without))
-    if without and not found_any:
+def _notes(candidate: Evidence, sides_without_floor: list[Side], any_judged: bool) -> list[str]:
+    models = ", ".join(dict.fromkeys(_model(side, candidate) for side in sides_without_floor))
+    if sides_without_floor and not any_judged:
         return [f"no floor is known for {models}: write [[floor]] tables into gpubench.toml (docs/gate.md)"]
-    return [f"{len(without)} cases have no floor on {models}"] if without else []
+    return [f"{len(sides_without_floor)} cases have no floor on {models}"] if sides_without_floor else []
 
 
 gate: Gate = Floors()

@@ -1,4 +1,4 @@
-"""The gate against a baseline: what is slower than it was."""
+"""A gate against a baseline: it finds the cases that became slower."""
 
 from __future__ import annotations
 
@@ -9,24 +9,28 @@ from gpubench.api.gate import Case, Evidence, Finding, Gate, Judgement, Policy, 
 
 @dataclass(frozen=True, slots=True)
 class Regression:
-    """Weighs every case that both sides have; the policy says which must be there and which may be skipped."""
+    """Compares every case that both sides have; the policy says which cases are required and which may be skipped."""
 
     summary: str = "against a baseline: what is slower than it was"
 
     def judge(self, baseline: Evidence, candidate: Evidence, policy: Policy) -> Judgement:
-        """The verdicts, the worst first."""
-        found = judge(baseline, candidate, policy.threshold, policy.noise, policy.allow_mismatch)
-        allowed = [finding for finding in found.findings if policy.allows_skip(finding.cause, finding.case.id)]
-        kept = [finding for finding in found.findings if finding not in allowed] if allowed else found.findings
-        findings = [replace(finding, required=policy.is_required(finding.case.id)) for finding in kept]
-        missing = [_missing(case) for case in found.missing if policy.required and policy.is_required(case.id)]
-        ids = [case.id for case in (*(finding.case for finding in found.findings), *found.missing, *found.new)]
+        """Return the verdicts, the worst first."""
+        judgement = judge(baseline, candidate, policy.threshold, policy.noise, policy.allow_mismatch)
+        allowed = [finding for finding in judgement.findings if policy.allows_skip(finding.cause, finding.case.id)]
+        reported = (
+            [finding for finding in judgement.findings if finding not in allowed] if allowed else judgement.findings
+        )
+        findings = [replace(finding, required=policy.is_required(finding.case.id)) for finding in reported]
+        missing = [_missing(case) for case in judgement.missing if policy.required and policy.is_required(case.id)]
+        ids = [
+            case.id for case in (*(finding.case for finding in judgement.findings), *judgement.missing, *judgement.new)
+        ]
         return replace(
-            found,
+            judgement,
             findings=tuple(sorted([*findings, *missing], key=badness)),
-            missing=() if policy.required else found.missing,
+            missing=() if policy.required else judgement.missing,
             unmet=tuple(pattern for pattern in policy.required if not _is_met(pattern, ids)),
-            notes=(*found.notes, *_notes(found, allowed, policy, ids)),
+            notes=(*judgement.notes, *_notes(judgement, allowed, policy, ids)),
         )
 
 
@@ -38,10 +42,10 @@ def _is_met(pattern: str, ids: list[str]) -> bool:
     return any(matches(case_id, (pattern,)) for case_id in ids)
 
 
-def _notes(found: Judgement, allowed: list[Finding], policy: Policy, ids: list[str]) -> list[str]:
-    vanished = (case for case in found.missing if not (policy.required and policy.is_required(case.id)))
+def _notes(judgement: Judgement, allowed: list[Finding], policy: Policy, ids: list[str]) -> list[str]:
+    vanished = (case for case in judgement.missing if not (policy.required and policy.is_required(case.id)))
     notes = [f"{case.id}: the baseline has a figure, the candidate has none" for case in vanished]
-    notes += [f"{case.id}: new, there is no baseline for it" for case in found.new]
+    notes += [f"{case.id}: new, there is no baseline for it" for case in judgement.new]
     notes += [f"{finding.case.id}: skipped, which the policy allows" for finding in allowed]
     loose = [pattern for pattern in policy.patterns if pattern not in policy.required and not _is_met(pattern, ids)]
     return notes + [f"the policy's pattern {pattern!r} matches no case" for pattern in loose]

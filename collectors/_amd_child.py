@@ -40,16 +40,17 @@ class LibraryChild:
         self.version = str(self._answer(_START_S))
 
     def read(self, pci: str, names: Sequence[str]) -> Mapping[str, float | None]:
-        """Return the values of these counters; raises Missing with the reason if the process ended or hangs."""
-        values: Mapping[str, float | None] = self._asked([pci, list(names)])
+        """Return the values of these counters by name. Raises Missing with the reason if the process ended or hangs."""
+        values: Mapping[str, float | None] = self._question([pci, list(names)])
         return values
 
     def processes(self, pci: str) -> Sequence[tuple[int, float | None]]:
-        """Return the numbers of the processes on a GPU, each with its bytes of memory; raises Missing as `read`."""
-        processes: Sequence[tuple[int, float | None]] = self._asked([pci, None])
+        """Return the ids of the processes on a GPU, each with its bytes of memory. Raises Missing as `read`."""
+        processes: Sequence[tuple[int, float | None]] = self._question([pci, None])
         return processes
 
-    def _asked(self, question: object) -> Any:
+    def _question(self, question: object) -> Any:
+        """Send a question to the process and return its answer. Raises Missing if it ended or hangs."""
         pipe = self._child.stdin
         assert pipe is not None
         try:
@@ -60,6 +61,7 @@ class LibraryChild:
         return self._answer(_ANSWER_S)
 
     def _answer(self, patience_s: float) -> Any:
+        """Return the next answer of the process. Raises Missing if none arrives within `patience_s` seconds."""
         pipe = self._child.stdout
         assert pipe is not None
         while b"\n" not in self._pending:

@@ -20,8 +20,8 @@ _REST = ("PPM", "FIT")
 PACKAGE_POWER, SOCKET_THERMAL, HBM_THERMAL, VR_THERMAL, PROCHOT = 1 << 0, 1 << 32, 1 << 34, 1 << 38, 1 << 47
 
 
-def _group(first: int, names: tuple[str, ...], words: str, kind: EventClass) -> list[EventBit]:
-    return [EventBit(1 << (first + place), f"{words} ({name})", kind) for place, name in enumerate(names)]
+def _group(first: int, names: tuple[str, ...], label: str, kind: EventClass) -> list[EventBit]:
+    return [EventBit(1 << (first + place), f"{label} ({name})", kind) for place, name in enumerate(names)]
 
 
 BITS = (

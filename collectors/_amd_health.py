@@ -1,4 +1,4 @@
-"""The health of an AMD GPU as the files of the driver amdgpu tell it (Linux kernel, "AMDGPU RAS Support").
+"""The health of an AMD GPU as reported by the files of the driver amdgpu (Linux kernel, "AMDGPU RAS Support").
 
 The file xgmi_error is not read: reading it resets it. No AMD GPU has shown these readings yet: docs/amd.md says what
 was simulated.
@@ -28,6 +28,7 @@ class AmdHealth:
         self._files = files
 
     def read(self, device: Device) -> Sequence[HealthReading]:
+        """Return the health readings of the device. Raises Missing if the driver has no files for it."""
         folder = self._files.folder(device.pci)
         if not folder.is_dir():
             raise Missing(f"the driver has no files for {device.id} ({device.pci})", "read the kernel log")
@@ -42,7 +43,7 @@ class AmdHealth:
         ]
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 def _errors(folder: Path, card: str) -> Iterator[HealthReading]:
@@ -97,8 +98,8 @@ def _pcie(folder: Path, card: str) -> Iterator[HealthReading]:
         yield HealthReading(sign, _number(folder / name), command=command)
     speeds = {HealthSign.PCIE_GENERATION: "current_link_speed", HealthSign.PCIE_GENERATION_MOST: "max_link_speed"}
     for sign, name in speeds.items():
-        words = text(folder / name).split()
-        step = GENERATIONS.get(words[0]) if words else None
+        speed = text(folder / name).split()
+        step = GENERATIONS.get(speed[0]) if speed else None
         yield HealthReading(sign, None if step is None else float(step), command=command)
 
 

@@ -26,7 +26,7 @@ _DEBIAN = "/usr/lib/python3/dist-packages"  # where Debian's package amd-smi put
 
 
 class Library(Protocol):
-    """A library that is ready."""
+    """A library that has started."""
 
     version: str
 
@@ -71,7 +71,7 @@ class AmdSmi:
         handle = self._handles.get(pci)
         try:
             listed = self._smi.amdsmi_get_gpu_process_list(handle) if handle is not None else []
-            return [(int(each["pid"]), _memory_of(each)) for each in listed]
+            return [(int(process["pid"]), _memory_of(process)) for process in listed]
         except (self._smi.AmdSmiException, AttributeError, KeyError, TypeError, ValueError):  # another release's form
             return []
 
@@ -140,7 +140,7 @@ class Rsmi:
         for name in _WITH_HANDLE:
             getattr(smi.rocm_lib, name).argtypes = [ctypes.c_void_p]  # more arguments are allowed
         smi.smi_initialize()
-        self._indices = {_address(smi.smi_get_device_pci_id(i)): i for i in range(smi.smi_get_device_count())}
+        self._indices = {_address(smi.smi_get_device_pci_id(gpu)): gpu for gpu in range(smi.smi_get_device_count())}
         if not self._indices:
             sys.exit("pyrsmi finds no GPU")
         self.version = f"pyrsmi {importlib.metadata.version('pyrsmi')}"
@@ -155,7 +155,7 @@ class Rsmi:
             return None
 
     def processes(self, pci: str) -> list[tuple[int, float | None]]:
-        """Return nothing: pyrsmi tells which processes use any GPU, not which use this one."""
+        """Return nothing: pyrsmi reports which processes use any GPU, not which of them use this one."""
         del pci
         return []
 
@@ -186,13 +186,13 @@ def serve(library: Library, questions: TextIO, answers: TextIO) -> None:
     answers.flush()
     for line in questions:
         pci, names = json.loads(line)
-        told = library.processes(pci) if names is None else answer(library, pci, names)
-        answers.write(json.dumps(told) + "\n")
+        result = library.processes(pci) if names is None else answer(library, pci, names)
+        answers.write(json.dumps(result) + "\n")
         answers.flush()
 
 
 def main() -> None:
-    """Run the child process: answers go to standard output, whatever libraries print goes to standard error."""
+    """Run the child process: it answers on standard output; what libraries print goes to standard error."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     serve(LIBRARIES[sys.argv[1]](), sys.stdin, answers)

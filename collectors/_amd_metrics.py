@@ -22,7 +22,7 @@ RESIDENCIES = (PROCHOT, PACKAGE_POWER, SOCKET_THERMAL, VR_THERMAL, HBM_THERMAL)
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Where a content revision has its fields, bytes from the beginning; 0 stands for a field that it does not have.
+    """The fields of a content revision, in bytes from the beginning; 0 stands for a field that it does not have.
 
     `clocks` are those of the compute dies, `throttle` is the mask of reasons, `residencies` are the first of five
     counters, `dram` is the share of the memory's bandwidth.
@@ -53,7 +53,7 @@ _LAYOUTS: Mapping[int, _Layout] = {
 
 @dataclass(frozen=True, slots=True)
 class GpuMetrics:
-    """What one table says; a field that the revision or the firmware does not have is None.
+    """The values of one table; a field that the revision or the firmware does not have is None.
 
     `energy_steps` are steps of ENERGY_STEP_J, `clock_hz` is the mean clock of the compute dies, `reasons` the mask of
     throttle reasons (_amd_events), `residencies` how long each of RESIDENCIES held, in cycles of the firmware, and
@@ -68,7 +68,7 @@ class GpuMetrics:
 
 
 def parsed(table: bytes) -> GpuMetrics | None:
-    """Return what a table says; None if it is cut, or of a revision that is unknown."""
+    """Return the values of a table; None if it is truncated or of an unknown revision."""
     if len(table) < _HEADER.size:
         return None
     size, form, content = _HEADER.unpack_from(table)
@@ -78,12 +78,12 @@ def parsed(table: bytes) -> GpuMetrics | None:
     first, count = layout.clocks
     clocks = [mhz for place in range(count) if (mhz := _field("<H", table, first + 2 * place)) is not None]
     counted = [_field("<I", table, layout.residencies + 4 * place) for place in range(len(RESIDENCIES))]
-    has_residencies = layout.residencies and any(each is not None for each in counted)
+    has_residencies = layout.residencies and any(cycles is not None for cycles in counted)
     return GpuMetrics(
         energy_steps=_field("<Q", table, layout.energy),
         clock_hz=sum(clocks) / len(clocks) * _MEGA if clocks else None,
         reasons=_field("<Q", table, layout.throttle) if layout.throttle else None,
-        residencies=tuple(each or 0 for each in counted) if has_residencies else None,
+        residencies=tuple(cycles or 0 for cycles in counted) if has_residencies else None,
         dram_percent=_field("<H", table, layout.dram) if layout.dram else None,
     )
 
@@ -104,7 +104,7 @@ class ThrottleReasons:
         self._last: tuple[int, ...] | None = None
 
     def since(self, metrics: GpuMetrics) -> int | None:
-        """Return the mask of reasons; None if this firmware does not tell them."""
+        """Return the mask of reasons since the last table; None if this firmware does not report them."""
         if metrics.residencies is None:
             return metrics.reasons
         last, self._last = self._last or metrics.residencies, metrics.residencies

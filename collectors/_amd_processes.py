@@ -23,7 +23,7 @@ class KfdProcesses:
         self.gpu_ids = _gpu_ids(root / "sys/class/kfd/kfd/topology/nodes", pci)
 
     def read(self) -> list[tuple[int, float]] | None:
-        """Return the number of each process and its bytes of memory; None if the driver does not tell."""
+        """Return the id of each process and its bytes of memory; None if the driver does not list processes."""
         if not self.gpu_ids:
             return None
         try:
@@ -34,9 +34,9 @@ class KfdProcesses:
         return [(int(path.name), float(size)) for path, size in used if size or self._has_queue(path)]
 
     def pids(self) -> tuple[int, ...] | None:
-        """Return the numbers of the processes; None if the driver does not tell."""
-        found = self.read()
-        return None if found is None else tuple(pid for pid, _ in found)
+        """Return the ids of the processes; None if the driver does not list processes."""
+        processes = self.read()
+        return None if processes is None else tuple(pid for pid, _ in processes)
 
     def _has_queue(self, process: Path) -> bool:
         with contextlib.suppress(OSError):  # the process has ended
@@ -45,18 +45,20 @@ class KfdProcesses:
 
 
 def _gpu_ids(nodes: Path, pci: str) -> frozenset[int]:
-    """Return the driver's numbers of the GPU at that PCI address: several of a partitioned card."""
+    """Return the driver's ids of the GPU at that PCI address: a partitioned card has several."""
     return frozenset(gpu for node in nodes.glob("*") if (gpu := _number(node / "gpu_id")) and _is_at(node, pci))
 
 
 def _is_at(node: Path, pci: str) -> bool:
+    """Return whether a node of the topology is the GPU at that PCI address."""
     domain, bus, rest = pci.split(":")
     location = int(bus, 16) << 8 | int(rest.split(".")[0], 16) << 3
-    words = dict(_words(text(node / "properties")))
-    return words.get("domain") == int(domain, 16) and words.get("location_id", -1) & _PLACE == location
+    values = dict(_properties(text(node / "properties")))
+    return values.get("domain") == int(domain, 16) and values.get("location_id", -1) & _PLACE == location
 
 
-def _words(properties: str) -> Iterator[tuple[str, int]]:
+def _properties(properties: str) -> Iterator[tuple[str, int]]:
+    """Yield the name and the value of each numeric property."""
     for line in properties.splitlines():
         name, _, value = line.partition(" ")
         if value.isdigit():

@@ -45,7 +45,7 @@ class Sysfs:
         return own if own.is_dir() else devices / f"{pci.lower().rpartition('.')[0]}.0"
 
     def metrics(self, pci: str) -> GpuMetrics | None:
-        """Return what the firmware's table says now; None if it cannot be read."""
+        """Return the values of the firmware's table now; None if it cannot be read."""
         try:
             return parsed((self.folder(pci) / "gpu_metrics").read_bytes())
         except OSError:
@@ -61,7 +61,7 @@ class Sysfs:
         return text(self.root / "sys/module/amdgpu/version")
 
     def read(self, pci: str, names: Sequence[str], throttle: ThrottleReasons) -> Mapping[str, float | None]:
-        """Read these counters now; `throttle` keeps what the last table of this device said."""
+        """Return these counters now; `throttle` keeps the values of this device's last table."""
         folder = self.folder(pci)
         metrics = self.metrics(pci) if not _OF_METRICS.isdisjoint(names) else None
         return {

@@ -15,7 +15,7 @@ from ._strangers import ForeignProcesses
 _POWER = mask_of(EventClass.POWER_CAP)
 _THERMAL = mask_of(EventClass.THERMAL)
 _FORCED = mask_of(EventClass.HARDWARE_SLOWDOWN)
-_MOST = 0.02  # of the time that reading the firmware's table may take: no AMD GPU has shown yet what one reading costs
+_MOST = 0.02  # the share of time for reading the firmware's table: the cost of one reading is not yet measured
 
 
 def condition_of(reasons: int | None, foreign: int | None, baseline: int | None) -> Condition:
@@ -36,8 +36,8 @@ def condition_of(reasons: int | None, foreign: int | None, baseline: int | None)
 class AmdWatch:
     """An AMD GPU between samples: the throttle reasons and the clock from the firmware's table, and the processes.
 
-    The table is read so often that reading takes at most 2 % of the time; what it says holds until it is read again.
-    The processes are listed every 50 ms. A GPU whose files are gone raises DeviceError.
+    The table is read so often that reading takes at most 2 % of the time; its values hold until it is read again. The
+    processes are listed every 50 ms. `begin` and `look` raise DeviceError if the driver's files of the GPU are gone.
     """
 
     def __init__(self, files: Sysfs, processes: KfdProcesses, device: Device) -> None:
@@ -55,6 +55,10 @@ class AmdWatch:
         self._read()
 
     def look(self) -> Condition:
+        """Return whether the last sample was disturbed.
+
+        Raises DeviceError if the driver's files of the GPU are gone.
+        """
         if time.monotonic() >= self._due:
             self._read()
         self._others.look()

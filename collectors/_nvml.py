@@ -1,4 +1,4 @@
-"""What the collectors of NVIDIA GPUs share: NVML's binding, handles of devices, turns, and the meaning of errors."""
+"""Shared parts of the NVIDIA collectors: NVML's binding, handles of devices, turns, and the meaning of errors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ fast = Turns()  # microseconds
 slow = Turns()  # milliseconds
 slowest = Turns()  # 20 ms
 
-# after these errors no call for the device answers any more (nvml.h, nvmlReturn_t)
+# After these errors no call for the device works any more (nvml.h, nvmlReturn_t).
 _LOST = (
     "NVML_ERROR_GPU_IS_LOST",
     "NVML_ERROR_DRIVER_NOT_LOADED",
@@ -55,7 +55,7 @@ class NvidiaCollector:
 
 
 class NvmlAccess:
-    """NVML, open, and the handle of each device."""
+    """An open NVML with the handle of each device. Raises Missing if NVML or a device is not available."""
 
     def __init__(self, devices: Sequence[Device]) -> None:
         self._nvml = initialised()
@@ -67,7 +67,7 @@ class NvmlAccess:
 
 @contextlib.contextmanager
 def opened() -> Iterator[Any]:
-    """Open NVML, yield its binding and close it again; raises Missing."""
+    """Open NVML, yield its binding, and close it again. Raises Missing if NVML is not available."""
     nvml = initialised()
     try:
         yield nvml
@@ -76,7 +76,7 @@ def opened() -> Iterator[Any]:
 
 
 def initialised() -> Any:
-    """Return NVML's binding, initialised; each call needs an `nvmlShutdown`. Raises Missing."""
+    """Return NVML's initialised binding; each call needs an `nvmlShutdown`. Raises Missing if NVML is not available."""
     try:
         import pynvml
     except ImportError as error:
@@ -89,7 +89,10 @@ def initialised() -> Any:
 
 
 def handle_of(nvml: Any, device: Device) -> Any:
-    """Return the device's handle by UUID or PCI id, because NVML's index is not CUDA's ordinal; raises Missing."""
+    """Return the device's handle by UUID or PCI address, because NVML's index is not CUDA's ordinal.
+
+    Raises Missing if NVML does not know the device.
+    """
     try:
         if device.uuid:
             return nvml.nvmlDeviceGetHandleByUUID(device.uuid)
@@ -99,7 +102,7 @@ def handle_of(nvml: Any, device: Device) -> Any:
 
 
 def answer(nvml: Any, device: Device, call: Callable[[], float]) -> float | None:
-    """Return the value of a call, or None if NVML refuses it; raises Missing if the device is lost."""
+    """Return the value of a call, or None if NVML refuses it. Raises Missing if the device is lost."""
     try:
         return float(call())
     except nvml.NVMLError as error:
@@ -109,5 +112,5 @@ def answer(nvml: Any, device: Device, call: Callable[[], float]) -> float | None
 
 
 def is_lost(nvml: Any, error: Any) -> bool:
-    """Return whether this NVMLError means that no call for the device answers any more."""
+    """Return whether this NVMLError means that no call for the device works any more."""
     return error.value in [getattr(nvml, name) for name in _LOST]

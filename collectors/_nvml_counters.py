@@ -1,6 +1,6 @@
-"""NVML's counters: each with the command that shows the same number, and how to read it.
+"""NVML's counters: each with the command that shows the same number, and a function that reads it.
 
-Periods follow the duration of a call, as seen on an H200 with driver 580: a few microseconds for most, 3 ms for the
+Periods follow the duration of a call, as measured on an H200 with driver 580: a few microseconds for most, 3 ms for the
 energy, 0.9 ms for a violation time, 3 ms for a direction of all 18 NVLinks, 21 ms for a direction of PCIe. The counters
 of one period form a group.
 """
@@ -60,7 +60,7 @@ def _pcie(name: str) -> Reader:
     return lambda nvml, gpu: float(nvml.nvmlDeviceGetPcieThroughput(gpu, getattr(nvml, name))) * 1000
 
 
-# what each counter measures; nothing is concluded from the others, which are only kept and shown
+# What each counter measures; the other counters are stored and displayed only.
 _MEASURES = {
     "power": Measure.BOARD_POWER,
     "clock.sm": Measure.CORE_CLOCK,
@@ -78,21 +78,21 @@ _MEASURES = {
 }
 
 
-def _counter(name: str, unit: str, kind: CounterKind, period_s: float, shown: str) -> Counter:
+def _counter(name: str, unit: str, kind: CounterKind, period_s: float, command: str) -> Counter:
     bits = BITS if kind == "event" else ()
-    return Counter(f"nvml.{name}", unit, kind, period_s, shown, _MEASURES.get(name, Measure.OTHER), bits)
+    return Counter(f"nvml.{name}", unit, kind, period_s, command, _MEASURES.get(name, Measure.OTHER), bits)
 
 
-def _gauge(name: str, unit: str, period_s: float, shown: str, reader: Reader) -> tuple[Counter, Reader]:
-    return _counter(name, unit, "gauge", period_s, shown), reader
+def _gauge(name: str, unit: str, period_s: float, command: str, reader: Reader) -> tuple[Counter, Reader]:
+    return _counter(name, unit, "gauge", period_s, command), reader
 
 
-def _sum(name: str, unit: str, period_s: float, shown: str, reader: Reader) -> tuple[Counter, Reader]:
-    return _counter(name, unit, "cumulative", period_s, shown), reader
+def _sum(name: str, unit: str, period_s: float, command: str, reader: Reader) -> tuple[Counter, Reader]:
+    return _counter(name, unit, "cumulative", period_s, command), reader
 
 
-def _window(name: str, unit: str, period_s: float, shown: str, reader: Reader) -> tuple[Counter, Reader]:
-    return _counter(name, unit, "window", period_s, shown), reader
+def _window(name: str, unit: str, period_s: float, command: str, reader: Reader) -> tuple[Counter, Reader]:
+    return _counter(name, unit, "window", period_s, command), reader
 
 
 def _rows(name: str) -> str:

@@ -1,6 +1,6 @@
-"""The health of an NVIDIA GPU as NVML and the kernel log tell it: raw readings and the commands that show or mend it.
+"""The health of an NVIDIA GPU as NVML and the kernel log report it: readings, and commands that show or fix them.
 
-What the readings mean is decided by gpubench.measuring.health. NVML's names are those of nvml.h.
+gpubench.measuring.health judges the readings. NVML's names are those of nvml.h.
 """
 
 from __future__ import annotations
@@ -71,6 +71,7 @@ class NvmlHealth:
         self._reported: dict[str, list[int]] = {}
 
     def read(self, device: Device) -> Sequence[HealthReading]:
+        """Return the health readings of the device. Raises Missing if NVML does not know the device."""
         try:
             gpu = self._gpu(device)
             card = CardHealth(self._nvml, gpu, device.uuid or device.pci)
@@ -128,7 +129,7 @@ class CardHealth:
         self._reset = f"sudo nvidia-smi --gpu-reset --id={card}"
 
     def readings(self) -> Iterator[HealthReading]:
-        """Yield all readings; raises LostGpuError."""
+        """Yield all readings. Raises LostGpuError if the GPU does not answer any more."""
         yield self._recovery()
         uncorrected = (self._gpu, self._nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)
         volatile, lifetime = (*uncorrected, self._nvml.NVML_VOLATILE_ECC), (*uncorrected, self._nvml.NVML_AGGREGATE_ECC)
@@ -145,7 +146,10 @@ class CardHealth:
         return f"nvidia-smi --query --display={part} --id={self._card}"
 
     def _reading(self, sign: HealthSign, command: str, call: Callable[[], float]) -> HealthReading:
-        """Return what a call answers; a call that NVML refuses gives a reading without a value."""
+        """Return the result of a call; if NVML refuses the call, a reading without a value.
+
+        Raises LostGpuError if the GPU does not answer any more.
+        """
         try:
             return HealthReading(sign, call(), command=command)
         except self._nvml.NVMLError as error:
@@ -153,7 +157,7 @@ class CardHealth:
             return HealthReading(sign, None, str(error), command)
 
     def _recovery(self) -> HealthReading:
-        """Read what the driver itself recommends; older drivers do not tell it."""
+        """Return the action that the driver recommends; older drivers recommend none."""
         sign = HealthSign.RECOVERY
         reading = self._reading(sign, "", lambda: float(field(self._nvml, self._gpu, _RECOVERY_ACTION).uiVal))
         if not reading.value:
@@ -218,8 +222,8 @@ class CardHealth:
             return len(numbers)
 
         reading = self._reading(HealthSign.PROCESSES, command, count)
-        words = _named("process", numbers) if numbers else reading.words
-        return HealthReading(reading.sign, reading.value, words, command)
+        text = _named("process", numbers) if numbers else reading.words
+        return HealthReading(reading.sign, reading.value, text, command)
 
     def _pcie(self) -> Iterator[HealthReading]:
         names = "pcie.link.width.current,pcie.link.width.max,pcie.link.gen.gpucurrent,pcie.link.gen.max"
@@ -241,9 +245,9 @@ class CardHealth:
             return
         up = [link for link, state in states.items() if state != _LINK_DOWN]
         down = [link for link, state in states.items() if state == _LINK_DOWN]
-        words = _named("link", down) if up and down else "" if up else "none of its links is connected"
+        text = _named("link", down) if up and down else "" if up else "none of its links is connected"
         status = f"nvidia-smi nvlink --status --id={self._card}"
-        yield HealthReading(HealthSign.LINKS_DOWN, len(down) if up else 0.0, words, status)
+        yield HealthReading(HealthSign.LINKS_DOWN, len(down) if up else 0.0, text, status)
         if up:
             yield from (self._link_errors(sign, numbers, up) for sign, numbers in _LINK_FIELDS.items())
 
@@ -269,7 +273,7 @@ class CardHealth:
         return states
 
     def _sum(self, number: int, links: Sequence[int]) -> float:
-        """Return the sum of a field over these links; raises NVMLError if one of them refuses it."""
+        """Return the sum of a field over these links. Raises NVMLError if one of them refuses it."""
         values = self._nvml.nvmlDeviceGetFieldValues(self._gpu, [(number, link) for link in links])
         for value in values:
             if value.nvmlReturn:
@@ -302,12 +306,12 @@ def _named(noun: str, numbers: Sequence[int]) -> str:
 
 
 def _listed(numbers: Sequence[int]) -> str:
-    shown = ", ".join(str(number) for number in numbers[-_MOST_NUMBERS:])
-    return f"…, {shown}" if len(numbers) > _MOST_NUMBERS else shown
+    listed = ", ".join(str(number) for number in numbers[-_MOST_NUMBERS:])
+    return f"…, {listed}" if len(numbers) > _MOST_NUMBERS else listed
 
 
 def xids_in_log(log: Path, pci: str) -> list[int]:
-    """Return the Xids in the kernel log for the GPU at this PCI address; raises OSError if the log is not readable."""
+    """Return the Xids in the kernel log for the GPU at this PCI address. Raises OSError if the log is not readable."""
     place = tuple(int(part, 16) for part in re.split("[:.]", pci)[:3]) if pci else ()
     return [
         int(match[4])

@@ -1,4 +1,4 @@
-"""The processes on an NVIDIA GPU, through NVML: the same that nvidia-smi lists."""
+"""The processes on an NVIDIA GPU, through NVML: the processes that nvidia-smi lists."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ class NvmlProcesses(NvmlAccess):
     """Lists the programs that compute or draw on each GPU. One that does both is listed once."""
 
     def read(self, device: Device) -> Sequence[DeviceProcess]:
+        """Return the processes on the device with their bytes of memory. Raises Missing if the device is lost."""
         memory: dict[int, float | None] = {}
         for kind in _KINDS:
             for process in self._running(device, kind):
-                known = None if process.usedGpuMemory is None else float(process.usedGpuMemory)
-                memory[process.pid] = max(filter(None, (memory.get(process.pid), known)), default=known)
+                used = None if process.usedGpuMemory is None else float(process.usedGpuMemory)
+                memory[process.pid] = max(filter(None, (memory.get(process.pid), used)), default=used)
         return [DeviceProcess(pid, size) for pid, size in memory.items()]
 
     def _running(self, device: Device, kind: str) -> Sequence[Any]:

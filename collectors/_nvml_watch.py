@@ -15,7 +15,7 @@ T = TypeVar("T")
 _THERMAL = mask_of(EventClass.THERMAL)
 _EXPLAINED = IDLE | USER_CLOCKS | SW_POWER_CAP
 _LOW_CLOCK = 0.75  # of the default: nvbench's limit for a throttled sample
-_NEAR_THE_CAP = 0.9  # of the limit: an H200 that lowers its clock for the cap draws that, and reports it 0.2 s later
+_NEAR_THE_CAP = 0.9  # of the limit: an H200 draws this much when the cap lowers its clock, and reports it 0.2 s later
 _MILLI = 1e-3
 
 
@@ -25,18 +25,18 @@ def condition_of(
     default_hz: float | None,
     processes: int | None,
     baseline: int | None,
-    drawn: float | None = None,
+    power_share: float | None = None,
 ) -> Condition:
     """Return the verdict on a sample from plain numbers; None is an unknown number and counts as undisturbed.
 
     `reasons` are the clocks event reasons after the sample, `clock_hz` is the SM clock, `default_hz` its normal value,
     `processes` the number of processes on the GPU that are not ours, `baseline` that number at the start of the case,
-    `drawn` the power as a share of its limit, known if the clock is `unexplained`.
+    `power_share` the power as a share of its limit, known if the clock is `unexplained`.
     """
     bits = reasons or 0
     discard = _slowdowns(bits)
     if unexplained(reasons, clock_hz, default_hz):
-        if drawn is not None and drawn >= _NEAR_THE_CAP:
+        if power_share is not None and power_share >= _NEAR_THE_CAP:
             bits |= SW_POWER_CAP
         elif clock_hz and default_hz and clock_hz < _LOW_CLOCK * default_hz:
             discard += ("low-clock",)
@@ -53,7 +53,10 @@ def unexplained(reasons: int | None, clock_hz: float | None, default_hz: float |
 
 
 def _slowdowns(bits: int) -> tuple[str, ...]:
-    """Return what forces the clock down. HW_SLOWDOWN is also set with the other two, so it counts only if alone."""
+    """Return the hardware reasons that force the clock down.
+
+    HW_SLOWDOWN is also set with the other two, so it counts only if it is set alone.
+    """
     slowdowns: tuple[str, ...] = ()
     if bits & _THERMAL:
         slowdowns += ("thermal",)
@@ -63,7 +66,7 @@ def _slowdowns(bits: int) -> tuple[str, ...]:
 
 
 def event_reasons(nvml: Any, gpu: Any) -> int:
-    """Return the clocks event reasons; before driver 535 NVML has them by an older name."""
+    """Return the clocks event reasons (before driver 535 under an older name). Raises NVMLError if NVML refuses it."""
     try:
         return int(nvml.nvmlDeviceGetCurrentClocksEventReasons(gpu))
     except nvml.NVMLError as error:
@@ -73,12 +76,12 @@ def event_reasons(nvml: Any, gpu: Any) -> int:
 
 
 def sm_clock_hz(nvml: Any, gpu: Any) -> float:
-    """Return the SM clock now."""
+    """Return the SM clock now, in hertz. Raises NVMLError if NVML refuses it."""
     return float(nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM)) * 1e6
 
 
 def field(nvml: Any, gpu: Any, number: int, scope: int = 0) -> Any:
-    """Return the value of one of NVML's fields."""
+    """Return the value of one of NVML's fields. Raises NVMLError if NVML refuses it."""
     (answer,) = nvml.nvmlDeviceGetFieldValues(gpu, [(number, scope)])
     if answer.nvmlReturn:
         raise nvml.NVMLError(answer.nvmlReturn)
@@ -86,7 +89,10 @@ def field(nvml: Any, gpu: Any, number: int, scope: int = 0) -> Any:
 
 
 def instant_power_w(nvml: Any, gpu: Any) -> float:
-    """Return the power now; nvmlDeviceGetPowerUsage is a mean over a second on Ampere and later."""
+    """Return the power now, in watts; nvmlDeviceGetPowerUsage is a mean over a second on Ampere and later.
+
+    Raises NVMLError if NVML refuses it.
+    """
     return float(field(nvml, gpu, nvml.NVML_FI_DEV_POWER_INSTANT).uiVal) * _MILLI
 
 
@@ -95,11 +101,11 @@ def _process_ids(nvml: Any, gpu: Any) -> tuple[int, ...]:
 
 
 class NvmlWatch:
-    """A GPU between samples: `look` makes two calls of NVML (3 µs) and every 50 ms lists the processes (23 µs).
+    """A GPU between samples: `look` makes two calls of NVML (3 µs) and lists the processes every 50 ms (23 µs).
 
     The run file keeps the SM clock with each series. If the clock is low without a reason `look` also reads the power,
-    because the power cap acts before NVML reports it. A read that fails is an unknown number; a lost GPU raises
-    DeviceError.
+    because the power cap acts before NVML reports it. A read that fails gives an unknown number; `begin` and `look`
+    raise DeviceError if the GPU is lost.
     """
 
     def __init__(self, nvml: Any, gpu: Any, device: Device) -> None:
@@ -115,14 +121,18 @@ class NvmlWatch:
         self._others.begin()
 
     def look(self) -> Condition:
+        """Return whether the last sample was disturbed. Raises DeviceError if the GPU is lost."""
         clock_hz = self._read(sm_clock_hz)  # before the reasons: if the GPU becomes idle in between, they say so
         reasons = self._read(event_reasons)
         self._others.look()
-        drawn = self._drawn() if unexplained(reasons, clock_hz, self._default_hz) else None
-        condition = condition_of(reasons, clock_hz, self._default_hz, self._others.count, self._others.baseline, drawn)
+        power_share = self._power_share() if unexplained(reasons, clock_hz, self._default_hz) else None
+        condition = condition_of(
+            reasons, clock_hz, self._default_hz, self._others.count, self._others.baseline, power_share
+        )
         return Condition(condition.discard, condition.labels + self._others.labels, clock_hz)
 
-    def _drawn(self) -> float | None:
+    def _power_share(self) -> float | None:
+        """Return the power as a share of its limit; None if either is unknown."""
         power_w = self._read(instant_power_w) if self._limit_w else None
         return power_w / self._limit_w if power_w is not None and self._limit_w else None
 
@@ -136,12 +146,12 @@ class NvmlWatch:
 
 
 def default_clock_hz(device: Device) -> float | None:
-    """Return the device's SM clock according to CUDA; None if the inventory does not have it."""
+    """Return the device's SM clock in hertz as CUDA reports it; None if the inventory does not have it."""
     return _detail(device, "clock.sm_hz")
 
 
 def power_limit_w(device: Device) -> float | None:
-    """Return the enforced power limit; None if the inventory does not have it."""
+    """Return the enforced power limit in watts; None if the inventory does not have it."""
     return _detail(device, "power.limit_w")
 
 

@@ -1,4 +1,4 @@
-"""Which counters a machine refuses, and why."""
+"""Find out which counters a machine refuses, and why."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 def refusals(
     readers: Mapping[str, Callable[[], object]], errors: type[Exception] | tuple[type[Exception], ...]
 ) -> dict[str, str]:
-    """Call each counter's reader once; return the counters that raise one of these errors, with its words."""
+    """Call each counter's reader once; return the counters that raise one of these errors, with the error's text."""
     reasons = {}
     for name, read in readers.items():
         try:

@@ -1,4 +1,4 @@
-"""Whose processes use a device: those of this run, or another's."""
+"""Tell the processes of this run on a device from the processes of others."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ PERIOD_S = 0.05  # a list of processes is an expensive call
 
 
 def runner() -> int:
-    """Return the number of the process that runs the cases; elsewhere than in a worker, of this one's parent."""
+    """Return the id of the process that runs the cases; outside a worker, the id of this process's parent."""
     return int(os.environ.get("GPUBENCH_RUNNER") or os.getppid())
 
 
 class Strangers:
     """Tells our processes (the runner, which started this one, and all that it started) from others.
 
-    In a container a driver may give the host's process numbers. Then no process counts as ours, not even this one, and
-    only the number of processes can be compared.
+    In a container a driver may give the host's process ids. Then no process counts as ours, not even this one, and only
+    the number of processes can be compared.
     """
 
     def __init__(self, runner: int) -> None:
@@ -28,11 +28,14 @@ class Strangers:
         self._ours: dict[int, bool] = {}
 
     def among(self, pids: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the processes that are not ours, as far as /proc says."""
+        """Return the processes that are not ours, as far as /proc lists them."""
         return tuple(pid for pid in pids if not self._is_ours(pid))
 
     def are_seen(self, pids: tuple[int, ...]) -> bool:
-        """Return whether a process is certainly another's: this process is in the list, and the other is in /proc."""
+        """Return whether a process certainly belongs to another run or program.
+
+        This holds if this process is in the list, and a process that is not ours is in /proc.
+        """
         return os.getpid() in pids and any(psutil.pid_exists(pid) for pid in self.among(pids))
 
     def _is_ours(self, pid: int) -> bool:
@@ -42,16 +45,16 @@ class Strangers:
 
     def _descends(self, pid: int) -> bool:
         try:
-            line = [pid, *(parent.pid for parent in psutil.Process(pid).parents())]
+            ancestry = [pid, *(parent.pid for parent in psutil.Process(pid).parents())]
         except psutil.Error:
             return False
-        return self._runner in line
+        return self._runner in ancestry
 
 
 class ForeignProcesses:
-    """The processes of others on one device over a case, listed at most every 50 ms.
+    """The processes of others on one device during a case, listed at most every 50 ms.
 
-    `read` lists the numbers of all processes on the device; None if they are unknown.
+    `read` returns the ids of all processes on the device; None if they are unknown.
     """
 
     def __init__(self, read: Callable[[], tuple[int, ...] | None]) -> None:
@@ -64,14 +67,14 @@ class ForeignProcesses:
 
     def begin(self) -> None:
         """Take the processes on the device as the baseline; label the case if one is certainly another's."""
-        self._strangers = Strangers(runner())  # asked anew: process numbers are reused
+        self._strangers = Strangers(runner())  # without the old answers: process ids are reused
         pids = self._read()
         self.count = self.baseline = None if pids is None else len(self._strangers.among(pids))
         self.labels = ("shared-device",) if pids and self._strangers.are_seen(pids) else ()
         self._due = time.monotonic() + PERIOD_S
 
     def look(self) -> None:
-        """Count the processes again if it is time."""
+        """Count the processes again if 50 ms have passed."""
         now = time.monotonic()
         if self.baseline is not None and now >= self._due:
             pids = self._read()

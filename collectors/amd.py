@@ -29,7 +29,7 @@ from ._amd_values import COUNTERS
 from ._amd_watch import AmdWatch
 
 _LIBRARIES = ("amdsmi", "pyrsmi")
-# On a card that is split into several devices these count the work of all of them: of one device they say nothing.
+# On a card that is split into several devices these counters include the work of all of them.
 _OF_CARD = (
     "amd.power",
     "amd.energy",
@@ -59,7 +59,7 @@ class AmdSource:
 
     @property
     def version(self) -> str:
-        """The library's version, or `the driver's files`."""
+        """Return the library's version, or `the driver's files`."""
         return self._library.version if self._library else "the driver's files"
 
     def _next(self) -> None:
@@ -72,6 +72,7 @@ class AmdSource:
                 self.unused.append(error.what)
 
     def read(self, device: Device, names: Sequence[str]) -> Mapping[str, float | None]:
+        """Return the counters of the device by name, from the library or the driver's files; None if missing."""
         pci = device.pci.lower()
         values = dict(self._by_library(pci, names))
         missing = [name for name in names if values.get(name) is None]
@@ -94,16 +95,16 @@ class AmdSource:
         mode = self._files.partition(device.pci)
         shared = dict.fromkeys(_OF_CARD, f"it is of the whole card, which is split into several devices ({mode})")
         library = self._library
-        why = (
+        reason = (
             f"neither {library.version} nor the driver's files report it"
             if library
             else "the driver's files do not report it"
         )
-        missing = {name: why for name, value in values.items() if value is None}
+        missing = {name: reason for name, value in values.items() if value is None}
         return {**missing, **shared} if mode else missing
 
     def told(self, device: Device) -> Sequence[str]:
-        """Return the libraries that ended since the last call."""
+        """Return messages about the libraries that ended since the last call."""
         del device
         with self._lock:
             messages, self._messages = self._messages, []
@@ -115,7 +116,7 @@ class AmdSource:
 
 
 class AmdProcesses:
-    """The processes on AMD GPUs, by the library that comes with ROCm in a process of its own, else by the files."""
+    """The processes on AMD GPUs, from the library that comes with ROCm (in its own process) or the driver's files."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -125,6 +126,7 @@ class AmdProcesses:
             self._library = None
 
     def read(self, device: Device) -> Sequence[DeviceProcess]:
+        """Return the processes on the device with their bytes of memory. Raises Missing if they cannot be listed."""
         pci = device.pci.lower()
         listed = self._library.processes(pci) if self._library else KfdProcesses(self._root, pci).read()
         if listed is None:
@@ -137,7 +139,10 @@ class AmdProcesses:
 
 
 class Amd:
-    """The collector of AMD GPUs; `root` is put before /sys, to read another machine's files."""
+    """The collector of AMD GPUs; `root` is put before /sys, to read another machine's files.
+
+    `describe`, `open` and `watch` raise Missing if the driver has no files for a device.
+    """
 
     counters: Sequence[Counter] = COUNTERS
 

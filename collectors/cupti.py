@@ -1,7 +1,7 @@
-"""Bytes that an NVIDIA GPU's memory and L2 cache move, through CUPTI's PM sampling: no replay, nothing is slowed down.
+"""Bytes that an NVIDIA GPU's memory and L2 cache move, through CUPTI's PM sampling, without replay or slowdown.
 
 The extra `counters` installs cupti-python, which needs a libcupti of its own version. The driver lets root read the
-counters, or everybody if its module has NVreg_RestrictProfilingToAdminUsers=0. Only one program at a time can sample a
+counters, or all users if its module has NVreg_RestrictProfilingToAdminUsers=0. Only one program at a time can sample a
 GPU: a profiler and this collector exclude each other.
 
 On an H200 the bytes read and written by kernels and copies of counted size came out within 0.01 %. `cupti.l2` counts
@@ -27,7 +27,7 @@ _MOST_SAMPLES = 128  # of a reading, twelve times the samples of a period
 _SECTOR_BYTES = 32  # of the L2 cache
 _GRANT = "run as root, or load the driver's module with NVreg_RestrictProfilingToAdminUsers=0"
 
-# counter → the hardware's metric, the bytes that it counts in, and what the counter measures
+# counter → the hardware's metric, the bytes per unit of it, and what the counter measures
 _METRICS: dict[str, tuple[str, int, Measure]] = {
     "cupti.dram.read": ("dram__bytes_read.sum", 1, Measure.DRAM_READ),
     "cupti.dram.write": ("dram__bytes_write.sum", 1, Measure.DRAM_WRITTEN),
@@ -59,7 +59,11 @@ def _loaded() -> Any:
         raise Lacking("cupti-python is not installed", f"pip install '{DISTRIBUTION}[counters]'")
     folder = _libraries()
     if folder:  # before other code loads another version
-        for library in ("libnvperf_host.so", "libnvperf_target.so", *sorted(p.name for p in folder.glob("libcupti*"))):
+        for library in (
+            "libnvperf_host.so",
+            "libnvperf_target.so",
+            *sorted(path.name for path in folder.glob("libcupti*")),
+        ):
             ctypes.CDLL(str(folder / library), mode=ctypes.RTLD_GLOBAL)
     try:
         from cupti import pm_sampling
@@ -78,7 +82,10 @@ def _ordinal(device: Device) -> int:
 
 
 class Sampling:
-    """PM sampling of one GPU, started; `names` are the counters that fit one pass."""
+    """PM sampling of one GPU, started; `names` are the counters that fit into one pass.
+
+    Raises Missing as `CuptiSource`.
+    """
 
     def __init__(self, pm: Any, device: Device) -> None:
         self.names, self._collector = _fitting(pm, device)
@@ -101,7 +108,10 @@ class Sampling:
 
 
 def _fitting(pm: Any, device: Device) -> tuple[tuple[str, ...], Any]:
-    """Return the most counters that this GPU samples in one pass, found by trying, and what samples them."""
+    """Return the most counters that this GPU samples in one pass, found by trying, and their sampler.
+
+    Raises Lacking if the GPU supports none of them, and Missing if its counters cannot be read.
+    """
     for names in _SETS:
         collector = _enabled(pm, device)
         try:
@@ -129,7 +139,7 @@ def _enabled(pm: Any, device: Device) -> Any:
 
 
 class CuptiSource:
-    """PM sampling of each device; raises Missing if the driver does not permit it."""
+    """PM sampling of each device. Raises Missing if a library is missing or the driver does not permit it."""
 
     def __init__(self, devices: Sequence[Device]) -> None:
         pm = _loaded()
@@ -159,6 +169,7 @@ class Cupti(NvidiaCollector):
     counters = tuple(_counter(name) for name in _METRICS)
 
     def open(self, devices: Sequence[Device]) -> CounterSource:
+        """Return the hardware counters of these devices. Raises Missing if a library or the permission is missing."""
         return CuptiSource(devices)
 
 

@@ -1,8 +1,8 @@
 """Activity of a GPU's parts, through NVML's GPM (Hopper and later, no privilege): shares of time between two samples.
 
-A utilisation is a mean over the SMs and over the window. 100 % of `gpm.dram` is 2 × the memory's clock × the width
-of the bus as the driver reports it: 4814 GB/s on an H200, as reads, writes and copies of counted size showed.
-Traffic includes packet headers: it is 7 % more than the payload of a copy from the host.
+A utilisation is a mean over the SMs and over the window. 100 % of `gpm.dram` is 2 × the memory's clock × the width of
+the bus as the driver reports it: 4814 GB/s on an H200, as reads, writes and copies of counted size showed. Traffic
+includes packet headers: it is 7 % more than the payload of a copy from the host.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MIB = 2**20
 
 
 class GpmMetric(NamedTuple):
-    """A metric: its name here, its name and number in nvml.h (nvmlGpmMetricId_t), and what it measures."""
+    """A metric: its name here, its name and number in nvml.h (nvmlGpmMetricId_t), and the quantity that it measures."""
 
     name: str
     nvml_name: str
@@ -52,12 +52,12 @@ _METRICS = (
 
 
 def _counter(metric: GpmMetric) -> Counter:
-    shown = f"nvidia-smi dmon --gpm-metrics {metric.number}"
-    return Counter(f"gpm.{metric.name}", metric.unit, "window", _PERIOD_S, shown, metric.measures)
+    command = f"nvidia-smi dmon --gpm-metrics {metric.number}"
+    return Counter(f"gpm.{metric.name}", metric.unit, "window", _PERIOD_S, command, metric.measures)
 
 
 class Samples:
-    """Two samples of one GPU, the previous and the current one, which change places."""
+    """Two samples of one GPU, the previous and the current one, which are swapped at each reading."""
 
     def __init__(self, nvml: Any, gpu: Any) -> None:
         self._nvml = nvml
@@ -75,7 +75,7 @@ class Samples:
         self._at = time.monotonic()
 
     def read(self) -> dict[str, tuple[int, float]]:
-        """Return each metric's status from NVML and its value since the last reading; nothing if that is too recent."""
+        """Return each metric's NVML status and its value since the last reading; empty if that is under 0.1 s ago."""
         if time.monotonic() - self._at < _LEAST_S:
             return {}
         self._take(self._now)
@@ -84,7 +84,8 @@ class Samples:
         self._last, self._now = self._now, self._last
         answers = zip(_METRICS, self._ask.metrics, strict=False)
         return {
-            f"gpm.{metric.name}": (int(each.nvmlReturn), float(each.value) * metric.scale) for metric, each in answers
+            f"gpm.{metric.name}": (int(metric_answer.nvmlReturn), float(metric_answer.value) * metric.scale)
+            for metric, metric_answer in answers
         }
 
     def free(self) -> None:
@@ -94,7 +95,7 @@ class Samples:
 
 
 class GpmSource(NvmlAccess):
-    """GPM counters; a metric that the card does not support is None, a lost GPU raises Missing."""
+    """GPM counters; a metric that the GPU does not support is None. Raises Missing if a GPU is lost or has no GPM."""
 
     def __init__(self, devices: Sequence[Device]) -> None:
         super().__init__(devices)
@@ -142,6 +143,10 @@ class Gpm(NvidiaCollector):
     counters = tuple(_counter(metric) for metric in _METRICS)
 
     def open(self, devices: Sequence[Device]) -> CounterSource:
+        """Return the GPM counters of these devices.
+
+        Raises Lacking if they have none, and Missing if NVML is not available.
+        """
         return GpmSource(devices)
 
 

@@ -1,4 +1,4 @@
-"""The host's counters through psutil, sampled beside every case, of a GPU too."""
+"""The host's counters through psutil, sampled during every case, including those on a GPU."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Rapl:
 
 
 class HostSource:
-    """Counters through psutil and, for energy, /sys; one that the machine does not have, or that fails, is None."""
+    """Counters through psutil and, for energy, /sys; a counter that is unsupported or fails is None."""
 
     def __init__(self) -> None:
         self._readers: dict[str, Callable[[], float]] = {

@@ -1,4 +1,4 @@
-"""NVIDIA's counters through NVML (the distribution nvidia-ml-py); devices are found by UUID or PCI id."""
+"""NVIDIA's counters through NVML (the distribution nvidia-ml-py); devices are found by UUID or PCI address."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from ._refusals import refusals
 
 
 class Xids:
-    """The Xid errors of one GPU (NVIDIA's XID catalogue explains each), read from a set of events without waiting."""
+    """The Xid errors of one GPU (NVIDIA's XID catalogue explains each), read from a set of events without waiting.
+
+    `read` and the constructor raise NVMLError if NVML refuses the events.
+    """
 
     def __init__(self, nvml: Any, gpu: Any) -> None:
         self._nvml = nvml
@@ -29,7 +32,7 @@ class Xids:
         self._numbers: deque[int] = deque()  # several threads append and remove
 
     def read(self) -> float:
-        """Return the number of errors since this object was made."""
+        """Return the number of errors since this object was created. Raises NVMLError if NVML refuses the events."""
         try:
             while True:
                 self._numbers.append(int(self._nvml.nvmlEventSetWait_v2(self._events, 0).eventData))
@@ -49,7 +52,10 @@ class Xids:
 
 
 class NvmlSource(NvmlAccess):
-    """Counters through NVML; one that the card does not support, or that fails, is None. A lost GPU raises Missing."""
+    """Counters through NVML; a counter that the GPU does not support, or that fails, is None.
+
+    Raises Missing if NVML is not available or a GPU is lost.
+    """
 
     def __init__(self, devices: Sequence[Device]) -> None:
         super().__init__(devices)
@@ -72,12 +78,12 @@ class NvmlSource(NvmlAccess):
         return self._xids[device.id].read()
 
     def lacking(self, device: Device) -> Mapping[str, str]:
-        """Return the counters that NVML refuses for this device, with its words, such as `Not Supported`."""
+        """Return the counters that NVML refuses for this device, with its text, such as `Not Supported`."""
         readers = {counter.name: self._call(device, counter.name) for counter in COUNTERS}
         return refusals(readers, self._nvml.NVMLError)
 
     def told(self, device: Device) -> Sequence[str]:
-        """Return the Xid errors since the last call."""
+        """Return messages about the Xid errors since the last call."""
         numbers = self._xids[device.id].take() if device.id in self._xids else []
         return [f"Xid {number}: look it up in NVIDIA's XID catalogue and in dmesg" for number in numbers]
 
@@ -99,7 +105,7 @@ _SETTINGS: tuple[tuple[str, Callable[[Any, Any], object]], ...] = (
 
 
 class Nvml(NvidiaCollector):
-    """The collector of NVIDIA GPUs."""
+    """The collector of NVIDIA GPUs. Its methods raise Missing if NVML or a device is not available."""
 
     counters = COUNTERS
 

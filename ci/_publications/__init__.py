@@ -1,1 +1,1 @@
-"""Forms that a judgement is published in, one a file: see ARCHITECTURE.md."""
+"""Formats in which a judgement is published, one per file: see ARCHITECTURE.md."""

@@ -29,12 +29,13 @@ class _Test(NamedTuple):
 
 
 def fleet_tests(judgement: FleetJudgement) -> str:
-    """Return the document; every text is escaped."""
+    """Return the judgement as a JUnit XML document; every text is escaped."""
     findings: dict[Place, list[FleetFinding]] = {}
     for suspect in judgement.suspects:
         for finding in suspect.findings:
             findings.setdefault(finding.place, []).append(finding)
-    failures = {failure.place: failure for failure in reversed(judgement.failures)}  # the failed stand first
+    # Failed cases come first in `judgement.failures`, and reversing lets the first of a place win.
+    failures = {failure.place: failure for failure in reversed(judgement.failures)}
     suites: dict[str, list[_Test]] = {"node": list(_nodes(judgement))}
     for standing in judgement.standings:
         suites.setdefault(standing.kind, []).append(
@@ -87,9 +88,9 @@ def _finding(finding: FleetFinding) -> str:
         measured, expected = (units.quantity(value, finding.unit) for value in (finding.value, finding.expected))
         figures = f", {measured} where {expected} is expected"
     slowdown, least = units.percent(finding.slowdown), units.percent(finding.detectable)
-    what = finding.case or f"all cases of {finding.family} together"
+    subject = finding.case or f"all cases of {finding.family} together"
     cause = fleet_words.cause_words(finding)
-    return f"{what}: {slowdown} slow{figures} ({least} would have been found), {cause}"
+    return f"{subject}: {slowdown} slow{figures} ({least} would have been found), {cause}"
 
 
 def _suite(kind: str, tests: Sequence[_Test]) -> str:

@@ -1,7 +1,7 @@
-"""A judgement as annotations of a GitHub workflow: lines that the runner takes out of a step's output.
+"""A judgement as annotations of a GitHub workflow: lines that the runner takes from the output of a step.
 
-GitHub shows ten errors and ten warnings of a step and drops the rest (docs.github.com, "Workflow commands" and
-"About check runs"), so that the last of ten says how many there are more.
+GitHub shows ten errors and ten warnings of a step and drops the rest (docs.github.com, "Workflow commands" and "About
+check runs"), so the tenth line gives the number of the others.
 """
 
 from __future__ import annotations
@@ -19,19 +19,21 @@ _WARNINGS = (Verdict.INVALID, Verdict.NOT_COMPARABLE, Verdict.INCONCLUSIVE, Verd
 
 @dataclass(frozen=True, slots=True)
 class Annotations:
-    """slower and failed are errors, what could not be judged is a warning."""
+    """A slower or failed case is an error; a case that could not be judged is a warning."""
 
     summary: str = "annotations of a GitHub workflow"
 
     def render(self, judgement: Judgement, answer: Answer, limit: int = 0) -> str:
-        """At most twenty lines, whatever the limit."""
+        """Return at most twenty lines; `limit` is not needed."""
         del limit
-        bad = [finding for finding in judgement.findings if _is_error(finding)]
-        odd = [finding for finding in judgement.findings if finding.verdict in _WARNINGS and not _is_error(finding)]
+        errors = [finding for finding in judgement.findings if _is_error(finding)]
+        warnings = [
+            finding for finding in judgement.findings if finding.verdict in _WARNINGS and not _is_error(finding)
+        ]
         missing = [f"no case matches the required pattern {pattern}" for pattern in judgement.unmet]
         lines = [
-            *_lines("error", answer.title, [*missing, *map(message, bad)], judgement),
-            *_lines("warning", answer.title, [*map(message, odd), *judgement.notes], judgement),
+            *_lines("error", answer.title, [*missing, *map(message, errors)], judgement),
+            *_lines("warning", answer.title, [*map(message, warnings), *judgement.notes], judgement),
         ]
         return "".join(f"{line}\n" for line in lines)
 
@@ -41,14 +43,14 @@ def _is_error(finding: Finding) -> bool:
 
 
 def _lines(kind: str, title: str, messages: Sequence[str], judgement: Judgement) -> list[str]:
-    shown = list(messages[:_MOST])
+    listed = list(messages[:_MOST])
     if len(messages) > _MOST:
-        shown[-1] = f"and {len(messages) - _MOST + 1} more; in all {tally(judgement)}"
-    return [f"::{kind} title={_property(title)}::{_data(text)}" for text in shown]
+        listed[-1] = f"and {len(messages) - _MOST + 1} more; in all {tally(judgement)}"
+    return [f"::{kind} title={_property(title)}::{_data(text)}" for text in listed]
 
 
 def _data(text: str) -> str:
-    """Text as the runner unescapes it (actions/toolkit, packages/core/src/command.ts)."""
+    """Return text escaped for the runner (actions/toolkit, packages/core/src/command.ts)."""
     return without_commands(one_line(text)).replace("%", "%25")
 
 

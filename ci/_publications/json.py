@@ -12,12 +12,12 @@ from gpubench.api.gate import Answer, Finding, Judgement, Publication, sentence
 
 @dataclass(frozen=True, slots=True)
 class Json:
-    """One object. Changes and thresholds are fractions; what there is none of is null."""
+    """One JSON object. Changes and thresholds are fractions; a missing number is null."""
 
     summary: str = "JSON, for programs"
 
     def render(self, judgement: Judgement, answer: Answer, limit: int = 0) -> str:
-        """The document, whole: a part of it would be none."""
+        """Return the whole document: a truncated one would not be JSON, so `limit` is ignored."""
         del limit
         document = {
             "title": answer.title,

@@ -31,12 +31,15 @@ _ELEMENTS = {
 
 @dataclass(frozen=True, slots=True)
 class JUnit:
-    """slower is a failure, invalid and not comparable are errors, inconclusive is skipped; figures are output."""
+    """A slower case is a failure, an invalid or not comparable one an error, an inconclusive one skipped.
+
+    The figures are the output of each test.
+    """
 
     summary: str = "JUnit XML: a case is a test"
 
     def render(self, judgement: Judgement, answer: Answer, limit: int = 0) -> str:
-        """Return the document, whole: a limit would hide failures, so it is not looked at."""
+        """Return the whole document: a truncated one would hide failures, so `limit` is ignored."""
         del limit
         suites: dict[str, list[Finding]] = {}
         for finding in judgement.findings:
@@ -51,12 +54,12 @@ class JUnit:
         )
 
     def fleet(self, judgement: FleetJudgement) -> str:
-        """Return the judgement of a fleet, whole: a component is a test."""
+        """Return the judgement of a fleet as a whole document; a component is a test."""
         return fleet_tests(judgement)
 
 
 def _answer(answer: Answer) -> str:
-    """Return the verdict, the reasons and what to do next, as the output of a suite without tests."""
+    """Return the verdict, the reasons and the next steps, as the output of a suite without tests."""
     lines = [answer.verdict, *answer.why, *(f"next: {step}" for step in answer.next_steps)]
     output = escape("\n".join(lines))
     return (
@@ -80,22 +83,22 @@ def _suite(suite: str, findings: list[Finding]) -> str:
 
 def _case(finding: Finding) -> str:
     element = _ELEMENTS.get(finding.verdict)
-    what = quoteattr(f"{finding.verdict}: {sentence(finding)}")
+    problem = quoteattr(f"{finding.verdict}: {sentence(finding)}")
     inner = ""
     if element == "skipped":
-        inner = f"      <skipped message={what}/>\n"
+        inner = f"      <skipped message={problem}/>\n"
     elif element:
         text = escape(message(finding))
-        inner = f"      <{element} type={quoteattr(str(finding.verdict))} message={what}>{text}</{element}>\n"
+        inner = f"      <{element} type={quoteattr(str(finding.verdict))} message={problem}>{text}</{element}>\n"
     output = escape(_output(finding))
     named = f"classname={quoteattr(f'gpubench.{finding.case.suite}')} name={quoteattr(name(finding))}"
     return f"    <testcase {named}>\n{inner}      <system-out>{output}</system-out>\n    </testcase>\n"
 
 
 def _output(finding: Finding) -> str:
-    words = finding_words(finding)
+    texts = finding_words(finding)
     counts = f"{finding.before.processes} and {finding.after.processes} processes"
-    return f"baseline {words.before}, candidate {words.after}, {counts}; {finding.verdict}: {sentence(finding)}"
+    return f"baseline {texts.before}, candidate {texts.after}, {counts}; {finding.verdict}: {sentence(finding)}"
 
 
 def _unmet(judgement: Judgement) -> str:

@@ -21,19 +21,22 @@ from gpubench.api.gate import (
 
 from ._words import fitting
 
-_MARKER = "<!-- gpubench gate -->"  # by which a workflow finds its own comment again
+_MARKER = "<!-- gpubench gate -->"  # with which a workflow finds its earlier comment
 _HEADS = f"| {' | '.join(HEADS)} | why |\n|{'---|' * (len(HEADS) + 1)}"
 _LOUD = (Verdict.SLOWER, Verdict.INVALID, Verdict.NOT_COMPARABLE)
 
 
 @dataclass(frozen=True, slots=True)
 class Markdown:
-    """One table, the worst first; what nobody has to act on is folded away, and goes first where room is short."""
+    """One table with the worst findings first; passing cases are folded, and are left out first."""
 
     summary: str = "GitHub Markdown: a comment, a step's summary"
 
     def render(self, judgement: Judgement, answer: Answer, limit: int = 0) -> str:
-        """Return the document: verdict, reasons, next steps, cases; the worst findings stay where `limit` is short."""
+        """Return the document: verdict, reasons, next steps, cases.
+
+        If it exceeds `limit` bytes (0: no limit), passing cases are left out first.
+        """
         loud = [finding for finding in judgement.findings if finding.verdict not in PASSING]
         quiet = [finding for finding in judgement.findings if finding.verdict in PASSING]
         head = f"{_MARKER}\n## {escape(answer.title)}: {escape(answer.verdict)}\n"
@@ -47,7 +50,7 @@ class Markdown:
 
 
 def _body(answer: Answer, loud: list[Finding]) -> Iterator[str]:
-    yield from (f"- {escape(words)}" for words in answer.why)
+    yield from (f"- {escape(reason)}" for reason in answer.why)
     for step in answer.next_steps:
         yield f"- **next:** {escape(step.words)}{f': {code(step.command)}' if step.command else ''}"
     if loud:
@@ -56,9 +59,9 @@ def _body(answer: Answer, loud: list[Finding]) -> Iterator[str]:
 
 
 def _row(finding: Finding) -> str:
-    words = finding_words(finding)
-    verdict = f"**{words.verdict}**" if finding.verdict in _LOUD else words.verdict
-    figures = (words.before, words.after, words.change, words.interval, words.threshold, words.why)
+    texts = finding_words(finding)
+    verdict = f"**{texts.verdict}**" if finding.verdict in _LOUD else texts.verdict
+    figures = (texts.before, texts.after, texts.change, texts.interval, texts.threshold, texts.why)
     return f"| {' | '.join((verdict, code(name(finding)), *map(escape, figures)))} |"
 
 

@@ -50,7 +50,7 @@ class AnswerChecks:
         self._limits = limits or TimeLimits()
 
     def verify(self) -> dict[str, Observed | Profile]:
-        """Overwrite the outputs, call every stage once, check, and return what the check observed, by name.
+        """Overwrite the outputs, call every stage once, check, and return the observations of the check by name.
 
         Further calls are checked in the same way. With a rotation they are its other calls: one at random, and more as
         long as time allows. Without a rotation every stage is called and checked once more if the first check was
@@ -90,7 +90,7 @@ class AnswerChecks:
         self._agree(None)
 
     def check(self) -> dict[str, Observed | Profile]:
-        """Check the outputs and return what the check observed, by name.
+        """Check the outputs and return the observations of the task's check by name.
 
         No rank checks before all have stopped, and none continues before all have checked. Raises WrongAnswer from the
         task's check.

@@ -155,7 +155,7 @@ class Group:
         self._remarks.append(Remark(at, "lost", self.collector, self.device.id, message))
 
     def take(self) -> list[Samples | Remark]:
-        """Return what was gathered since the last call: at most one chunk of samples, and the remarks."""
+        """Return the rows since the last call as at most one chunk of samples, followed by the remarks."""
         with self._lock:
             at, rows, remarks, busy_s, late_s = self._at, self._rows, self._remarks, self._busy_s, self._late_s
             self._at, self._rows, self._remarks, self._busy_s, self._late_s = [], [], [], 0.0, 0.0

@@ -185,7 +185,7 @@ def _numa() -> dict[str, str]:
 
 
 def _between_processes() -> dict[str, str]:
-    """Return what limits the sharing of memory between processes here and, if it is too little, how to change it."""
+    """Return the limits on sharing memory between processes here and, if they are too low, how to change them."""
     limits = {}
     if _SHM.is_dir():
         room = os.statvfs(_SHM)

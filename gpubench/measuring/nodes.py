@@ -242,7 +242,7 @@ class SpreadCase:
         return {rank: offer.encode() for rank, offer in merged_round.offers}, new
 
     def _lost_ranks(self) -> dict[int, Part]:
-        """Return the ends of the ranks on nodes that are gone, unless the nodes were already told of them."""
+        """Return the ends of the ranks on nodes that are gone, except the ends that all nodes already have."""
         return {
             rank: Part("failed", "crash", f"rank {rank}: {reason}")
             for node, reason in self._group.gone.items()

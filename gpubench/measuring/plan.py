@@ -301,7 +301,7 @@ def _why_no_gpu(facts: Facts) -> str:
 
 def _no_device_message(facts: Facts, device_id: str) -> str:
     ids = ", ".join(device.id for device in facts.devices) or "none"
-    if device_id.partition(":")[0] not in ("cuda", "rocm") or any(d.backend != "host" for d in facts.devices):
+    if device_id.partition(":")[0] not in ("cuda", "rocm") or any(device.backend != "host" for device in facts.devices):
         return f"no device {device_id!r}; there is {ids}"
     return f"no device {device_id!r} (there is {ids}); looked for GPUs through CuPy: {_why_no_gpu(facts)}"
 

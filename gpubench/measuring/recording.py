@@ -79,23 +79,29 @@ class Recording(AbstractContextManager["Recording"]):
         self._writer.__exit__(kind, error, trace)
 
     def result(self, result: Result) -> None:
-        """Write a result."""
+        """Write a result. Raises ValueError if it is not valid, and FileError if the disk does not accept it."""
         self._writer.result(result)
 
     def samples(self, samples: Samples) -> None:
-        """Write samples."""
+        """Write samples. Raises ValueError and FileError as `result` does."""
         self._writer.samples(samples)
 
     def remark(self, remark: Remark) -> None:
-        """Write a remark on the counters."""
+        """Write a remark on the counters. Raises ValueError and FileError as `result` does."""
         self._writer.remark(remark)
 
     def write_sampled(self, chunks: Sequence[Samples] = ()) -> None:
-        """Write these chunks, the chunks that the sampler has sent, and its remarks."""
+        """Write these chunks, the chunks that the sampler has sent, and its remarks.
+
+        Raises ValueError and FileError as `result` does.
+        """
         self._write([*chunks, *self.sampler.drain()])
 
     def stop_sampling(self, chunks: Sequence[Samples] = ()) -> None:
-        """Stop the sampler; write these chunks and the sampler's last ones."""
+        """Stop the sampler; write these chunks and the sampler's last ones.
+
+        Raises ValueError and FileError as `result` does.
+        """
         self._write([*chunks, *self.sampler.stop()])
 
     def _write(self, chunks: Sequence[Samples]) -> None:
@@ -105,7 +111,10 @@ class Recording(AbstractContextManager["Recording"]):
             self._writer.remark(remark)
 
     def end(self) -> None:
-        """Write the end of the file, which marks the run as complete."""
+        """Write the end of the file, which marks the run as complete.
+
+        Raises FileError if the disk does not accept it.
+        """
         self._writer.end()
 
 

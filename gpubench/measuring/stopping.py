@@ -216,7 +216,7 @@ class StoppingPolicy:
         return len(early) >= _ENOUGH
 
     def distrusts(self, batches: int, lost: Mapping[str, int]) -> bool:
-        """Return whether so many batches were discarded (`lost`, by reason) that the series is invalid."""
+        """Return whether the share of discarded batches (`lost`: number by reason) makes the series invalid."""
         discarded = sum(lost.values())
         return discarded >= _ENOUGH and discarded > _TRUST * batches
 

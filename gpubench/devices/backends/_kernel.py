@@ -15,7 +15,8 @@ from ._early import early_launch
 class CupyKernel:
     """A compiled kernel, which requests more than the default of dynamic shared memory when a launch needs it.
 
-    `has_early` says whether the device supports early launches.
+    `has_early` says whether the device supports early launches. On ROCm a launch raises Skip if it needs more shared
+    memory than the default.
     """
 
     def __init__(self, cupy: Any, module: Any, name: str, has_early: bool = False) -> None:

@@ -85,7 +85,10 @@ class Block(Raw):
 
 
 class Virtual:
-    """Physical memory (cuMemCreate) mapped into a reserved range; other processes open it by a descriptor."""
+    """Physical memory (cuMemCreate) mapped into a reserved range; other processes open it by a descriptor.
+
+    Raises Skip without cuda-bindings, and DriverCallError if a call of the driver fails.
+    """
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
@@ -135,7 +138,10 @@ class Virtual:
 
 
 class Pool:
-    """A block of a stream-ordered pool: a descriptor names the pool, and 64 bytes name the block in it."""
+    """A block of a stream-ordered pool: a descriptor names the pool, and 64 bytes name the block in it.
+
+    Raises Skip without cuda-bindings, and DriverCallError if a call of the driver fails.
+    """
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy

@@ -133,6 +133,7 @@ class _ClockworkKernel:
         del threads, shared_bytes
 
     def symbol(self, name: str, nbytes: int) -> Any:
+        """Raise Skip: the kernel has no memory."""
         raise Skip(f"clockwork has no memory behind its kernels ({name} of {nbytes} B was asked for)")
 
     def _duration(self) -> float:

@@ -172,6 +172,7 @@ class CupyDevice:
         self._runtime.memcpyAsync(_address(target), _address(source), target.nbytes, kind, self._lanes.current.ptr)
 
     def register(self, array: Any) -> Callable[[], None]:
+        """Register host memory and return the function that unregisters it. Raises Skip on ROCm."""
         if "register" not in self.traits.features:
             raise Skip("CuPy on ROCm does not support registering host memory")
         address = _address(array)
@@ -238,6 +239,7 @@ class Cupy:
     listed = True
 
     def devices(self) -> Sequence[Device]:
+        """Return every GPU that CuPy finds. Raises Missing if CuPy is not usable or finds no GPU."""
         cupy = _cupy()
         runtime = cupy.cuda.runtime
         try:

@@ -63,6 +63,7 @@ class HostDevice(NumpyDevice):
         self._evictor += 1
 
     def kernel(self, source: str, name: str, defines: Mapping[str, str | int]) -> Kernel:
+        """Raise Skip: the host runs numba functions, and no device kernels."""
         del source, defines
         raise Skip(f"the host runs numba functions, not the device kernel {name}")
 
@@ -77,6 +78,7 @@ class HostDevice(NumpyDevice):
         return Mapped(os.open(handle.decode(), os.O_RDWR), nbytes, handle)
 
     def shared_memory(self, kind: str) -> SharedMemory:
+        """Return host memory of this kind. Raises Skip for a kind that only GPUs have."""
         return host_memory(kind)
 
 
