@@ -86,7 +86,7 @@ def test_a_file_that_is_torn_forged_or_of_something_else_costs_only_its_own_node
         "sick": "failed",
     }
     assert nodes["torn"].reason == "its run file ends early; the cases in it are kept"
-    assert "counted and hashed" in nodes["forged"].reason
+    assert "count and hash" in nodes["forged"].reason
     assert "filters are ('triad',) instead of ()" in nodes["other"].reason
     assert nodes["sick"].reason == "its run ended with exit status 6: bandwidth: 1 ok in 1 s"
     kept = ["good.jsonl.gz", "sick.jsonl.gz", "torn.jsonl.gz"]

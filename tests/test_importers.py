@@ -365,7 +365,7 @@ def test_a_device_that_one_file_names_and_another_does_not_is_one():
 
 DAMAGED = (
     ("nvbandwidth-v0.8.txt", "84.33\n\nSUM", "8.433\n\nSUM", "do not add up to its SUM"),
-    ("nvbandwidth-7gpus.txt", " 4    760.17    760.91", " 4    760.17", "a row of .* is not whole"),
+    ("nvbandwidth-7gpus.txt", " 4    760.17    760.91", " 4    760.17", "a row of .* is incomplete"),
     ("nvbandwidth-v0.8.txt", "613.22\n", "61x.22\n", "is no number"),
     ("nvbandwidth-v0.5.json", '"12.3964"', '"13.3964"', "do not add up"),
     ("nvbandwidth-v0.5.json", '"name" : "host_to_device_memcpy_ce"', '"title" : "x"', "'name' is missing"),
@@ -376,12 +376,12 @@ DAMAGED = (
     ("nvbench.json", '"states"', '"conditions"', "'states' is missing"),
     ("nvbench.json", "0.0010034715849794225", "nan", "is no number"),
     ("nvbench.csv", ",No,4,", ",No,4,5,", "columns where the head has"),
-    ("babelstream-5.0.txt", "0.00349     0.01243     0.00604", "0.00349", "the row of Triad is not whole"),
+    ("babelstream-5.0.txt", "0.00349     0.01243     0.00604", "0.00349", "the row of Triad is incomplete"),
     ("babelstream-5.0.txt", "MB/s", "XB/s", "the unit XB"),
     ("babelstream.csv", "4194304,8,25165.6", "4194304,2,25165.6", "elements of 2 bytes"),
-    ("gpu-stream.txt", "3456       1", "3457       1", "not a whole row"),
-    ("gpu-cache.txt", "1.0%    8425.6 GB/s", "1.0%", "not a whole row"),
-    ("mixbench-cuda.txt", "GIOPS, GB/sec", "GIOPS, GB/sec, W", "columns that are not known"),
+    ("gpu-stream.txt", "3456       1", "3457       1", "an incomplete row"),
+    ("gpu-cache.txt", "1.0%    8425.6 GB/s", "1.0%", "an incomplete row"),
+    ("mixbench-cuda.txt", "GIOPS, GB/sec", "GIOPS, GB/sec, W", "unknown columns"),
     ("mixbench-cuda.txt", " 104.42, 417.68,", " 104.42,", "columns where the head has"),
     ("transferbench-1.62.txt", "56.309 GB/s |    4.767 ms", "56.309 TB/s |    4.767 ms", "neither GB/s nor ms"),
     ("transferbench-p2p.txt", "55.47     55.54      2132.28", "55.47     55.54", "columns where the head has"),
@@ -523,7 +523,7 @@ def test_an_output_of_too_many_lines_or_values_is_refused_in_one_line(tmp_path, 
     path = tmp_path / "x"
     path.write_text((IMPORTS / "nvbench.json").read_text())
     monkeypatch.setattr(_text, "_MOST_PARTS", 100)
-    with pytest.raises(FileError, match="nvbench: more than 100 values: cut the output in parts"):
+    with pytest.raises(FileError, match="nvbench: more than 100 values: split the output into parts"):
         foreign.read(path)
     monkeypatch.setattr(foreign, "_MOST_LINES", 100)
     with pytest.raises(FileError, match="more than 100 lines; cut the tool's output out of it"):

@@ -155,7 +155,7 @@ def test_two_things_in_one_test_need_names(measured):
     done, run, _ = measured
     names = [result.case.name for result in run.results if result.case.suite == "test_two"]
     assert names == ["test_named.first", "test_named.second", "test_unnamed"]
-    assert "test_unnamed times two things: tell them apart by name=…" in done.stdout
+    assert "test_unnamed times several calls: give each its own name=…" in done.stdout
 
 
 def test_without_a_run_file_nothing_is_written(project):

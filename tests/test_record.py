@@ -127,10 +127,10 @@ def test_the_order_of_keys_in_a_record_means_nothing():
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ('"status":"ok"', '"status":"ok","status":"failed"', "the key 'status' stands twice in one object"),
-        ('"name":"triad"', '"name":"copy","name":"triad"', "the key 'name' stands twice in one object"),
-        ('"cause":""', '"cause":"","cause" :""', "the key 'cause' stands twice in one object"),
-        ('"cause":""', '"cause":"","cau\\u0073e":""', "the key 'cause' stands twice in one object"),
+        ('"status":"ok"', '"status":"ok","status":"failed"', "the key 'status' occurs twice in one object"),
+        ('"name":"triad"', '"name":"copy","name":"triad"', "the key 'name' occurs twice in one object"),
+        ('"cause":""', '"cause":"","cause" :""', "the key 'cause' occurs twice in one object"),
+        ('"cause":""', '"cause":"","cau\\u0073e":""', "the key 'cause' occurs twice in one object"),
         ('"cause":""', '"cau5se":""', "cau5se: Unexpected keyword argument"),
         ('"cause":""', '"cau5se":"","cause":""', "cau5se: Unexpected keyword argument"),
         ("[0.001]", "[NaN]", "series.0.values.0: Input should be a finite number"),
@@ -160,9 +160,9 @@ def test_the_order_of_keys_in_a_record_means_nothing():
         ),
         ("[0.001]", "[1e101]", "series.0.values.0: Input should be less than or equal to 1e+100"),
         ("[0.001]", "[5e-324]", "series 'hot': 4.94066e-324 is smaller than 1e-100, and not 0"),
-        ('"kind":"result"', '"kind":"advert"', "there is no kind of record 'advert'"),
-        ('"kind":"result"', '"kind":["result"]', "there is no kind of record ['result']"),
-        ('"kind":"result",', "", "there is no kind of record None"),
+        ('"kind":"result"', '"kind":"advert"', "unknown kind of record 'advert'"),
+        ('"kind":"result"', '"kind":["result"]', "unknown kind of record ['result']"),
+        ('"kind":"result",', "", "unknown kind of record None"),
         ('{"kind"', '{kind"', "not JSON: Expecting property name enclosed in double quotes at column 2"),
         ('"params":[]', '"params":' + "[" * 9999 + "]" * 9999, "nested too deeply"),
     ],
@@ -262,7 +262,7 @@ def test_a_manifest_of_a_newer_gpubench_says_what_is_needed():
 
 @pytest.mark.parametrize("schema", ["gpubench.run/0", "gpubench.run/x", "other.run/1", ""])
 def test_a_manifest_of_no_known_schema_is_refused(schema):
-    assert refusal(changed(make.manifest(), "gpubench.run/1", schema)) == f"there is no schema {schema!r}"
+    assert refusal(changed(make.manifest(), "gpubench.run/1", schema)) == f"unknown schema {schema!r}"
 
 
 # --- the published schema -----------------------------------------------------------------------

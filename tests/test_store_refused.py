@@ -80,13 +80,15 @@ def test_a_second_result_of_one_key_is_refused(small):
 @pytest.mark.parametrize("more", [b'{"kind":"result"', b"\n", b"anything\n"])
 def test_whatever_stands_after_the_end_is_refused(path, more):
     write(path)
-    assert refusal(replace(path, content(path) + more)) == "line 3: stands after the end record"
+    assert refusal(replace(path, content(path) + more)) == "line 3: the record comes after the end record"
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_number_changed_in_a_complete_file_is_found(tmp_path, name):
     path = edit(write(tmp_path / name, make.result()), 2, "0.001", "0.002")
-    assert refusal(path) == "line 3: the records are not those that were counted and hashed: edited or damaged"
+    assert (
+        refusal(path) == "line 3: the records differ from their recorded count and hash: the file was edited or damaged"
+    )
 
 
 def test_a_record_taken_out_of_a_complete_file_is_found(path):

@@ -222,7 +222,7 @@ def test_a_path_that_cannot_be_a_suite_is_refused_before_anything_is_looked_for(
 
 def test_a_name_that_no_case_id_can_have_is_refused(folder):
     (folder / "my suite.py").write_text(SUITE)
-    with pytest.raises(UsageError, match="a suite is called by its file's name"):
+    with pytest.raises(UsageError, match="a suite is named after its file"):
         planning.load_suite(str(folder / "my suite.py"))
 
 

@@ -52,7 +52,7 @@ def si(value: float, power: int) -> float:
 def size(value: float, factor: int) -> int:
     """Return a number of KiB or similar in bytes. Raises BadOutput if it is negative or not below 2⁶³."""
     if not 0 <= value * factor < 2**63:
-        raise BadOutput(f"a size of {value:g} times {factor} bytes")
+        raise BadOutput(f"a size of {value:g} times {factor} bytes is not possible")
     return round(value * factor)
 
 
@@ -117,7 +117,7 @@ def objects(text: str) -> list[dict[str, Any]]:
 def _check_parts(text: str) -> None:
     """Raise BadOutput if the text has too many values to parse it in a short time."""
     if sum(map(text.count, "{[,")) > _MOST_PARTS:
-        raise BadOutput(f"more than {_MOST_PARTS} values: cut the output in parts")
+        raise BadOutput(f"more than {_MOST_PARTS} values: split the output into parts")
 
 
 def _infinite(text: str) -> float:
@@ -134,7 +134,7 @@ def measured(value: object, key: str) -> float:
     """Return the number under a key of a JSON object: 0, or from 1e-12 to 1e15. Raises BadOutput if it is none."""
     number = value.get(key) if isinstance(value, dict) else None
     if isinstance(number, bool) or not isinstance(number, int | float) or not (number == 0 or 1e-12 <= number < 1e15):
-        raise BadOutput(f"{key!r} is missing, or no number that was measured")
+        raise BadOutput(f"{key!r} is missing, or is not a measured number")
     return float(number)
 
 
@@ -142,5 +142,5 @@ def part(value: object, key: str, kind: type[_T]) -> _T:
     """Return the value under a key of a JSON object. Raises BadOutput if it is missing or of another type."""
     member = value.get(key) if isinstance(value, dict) else None
     if not isinstance(member, kind) or (isinstance(member, bool) and kind is not bool):
-        raise BadOutput(f"{key!r} is missing, or not what it was")
+        raise BadOutput(f"{key!r} is missing, or has another form than in the known versions")
     return member

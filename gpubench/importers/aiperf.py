@@ -65,7 +65,7 @@ class _Export:
         """Return a statistic of a metric in seconds. Raises BadOutput if its unit is unknown."""
         unit = text_of.part(text_of.part(self._fields, name, dict), "unit", str)
         if unit not in _SECONDS:
-            raise BadOutput(f"{name} is in {unit[:40]!r}, which is no unit of time that is known")
+            raise BadOutput(f"{name} is in {unit[:40]!r}, which is not a known unit of time")
         return text_of.si(self._metric(name, statistic), _SECONDS[unit])
 
     def _latencies(self) -> Iterator[Series]:

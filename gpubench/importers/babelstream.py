@@ -79,7 +79,7 @@ def _unit(head: re.Match[str], where: str) -> float:
     word = head[head.lastindex or 1]
     unit = next((factor for name, factor in _UNITS.items() if name.lower() == word.lower()), None)
     if unit is None:
-        raise BadOutput(f"{where}: the unit {word}: newer than the versions that are known")
+        raise BadOutput(f"{where}: the unit {word}: newer than the known versions")
     return float(unit)
 
 
@@ -92,7 +92,7 @@ def _result(where: str, line: str, head: re.Match[str], facts: dict[str, str], d
     """Return a row of the table as a result. Raises BadOutput if the row is damaged."""
     cells = line.split() if head.lastindex == 1 else line.split(head[1])
     if len(cells) != (5 if head.lastindex == 1 else 8):
-        raise BadOutput(f"{where}: the row of {cells[0]} is not whole")
+        raise BadOutput(f"{where}: the row of {cells[0]} is incomplete")
     rate, least, most, mean = (text_of.number(cell, where) for cell in cells[-4:])
     params = _stated(facts) if head.lastindex == 1 else _columns(where, cells)
     series = (
@@ -117,7 +117,7 @@ def _stated(facts: dict[str, str]) -> Params:
 def _columns(where: str, cells: Sequence[str]) -> Params:
     """Return the sizes in the columns of a csv row. Raises BadOutput if a number is damaged."""
     if cells[3] not in _SIZES:
-        raise BadOutput(f"{where}: elements of {cells[3]} bytes: newer than the versions that are known")
+        raise BadOutput(f"{where}: elements of {cells[3]} bytes: newer than the known versions")
     return (("elements", text_of.whole(cells[2], where)), ("precision", _SIZES[cells[3]]))
 
 

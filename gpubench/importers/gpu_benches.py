@@ -70,7 +70,7 @@ class GpuBenches:
             elif _CACHE_HEAD.match(line) or _UNIFIED_HEAD.match(line) or _CLOCK.match(line):
                 tabled = True
             elif line and (tabled or kernels) and re.match(r"[\d-]", line):
-                raise BadOutput(f"{where}: not a whole row of the table")
+                raise BadOutput(f"{where}: an incomplete row of the table")
         if not results:
             raise BadOutput("the table has no rows")
         return Imported(_info(results), tuple(devices.values()), tuple(results))
@@ -92,7 +92,7 @@ def _stream(where: str, match: re.Match[str], kernels: list[str]) -> Iterator[_R
     rates = match[5].split()
     block, threads, blocks = (text_of.whole(match[index] or "1", where) for index in (1, 2, 3))
     if len(rates) != len(kernels) or block * blocks == 0 or threads % (block * blocks):
-        raise BadOutput(f"{where}: not a whole row of the table")
+        raise BadOutput(f"{where}: an incomplete row of the table")
     params: Params = (("block", block), *((("blocks", blocks),) if match[3] else ()), ("threads", threads))
     for kernel, rate in zip(kernels, rates, strict=True):
         yield _Row(

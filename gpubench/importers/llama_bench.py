@@ -65,7 +65,7 @@ class _Test:
         self._depth = self._tokens("n_depth") if "n_depth" in fields else 0
         self._type = text_of.part(fields, "model_type", str)
         if not self._prompt + self._generated:
-            raise BadOutput("a test of no tokens")
+            raise BadOutput("a test without tokens")
         self._gpus = [name.strip() for name in str(fields.get("gpu_info") or "").split(",") if name.strip()]
         self._is_on_gpu = bool(self._gpus) and fields.get("n_gpu_layers") != 0
         cpu = str(fields.get("cpu_info") or "")
@@ -78,7 +78,7 @@ class _Test:
         """Return a number of tokens. Raises BadOutput if it is missing or too large."""
         count = text_of.part(self._fields, key, int)
         if not 0 <= count < _MOST_TOKENS:
-            raise BadOutput(f"{key} is {count}")
+            raise BadOutput(f"{key} is {count}, which is not possible")
         return count
 
     @property

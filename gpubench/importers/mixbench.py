@@ -82,7 +82,7 @@ def _check(reading: _Reading, where: str) -> None:
     starts = _starts(reading.columns)
     allowed = {*_COLUMNS, *_INTENSITIES, _FIRST}
     if len(starts) != len(reading.kinds) or not set(reading.columns) <= allowed:
-        raise BadOutput(f"{where}: columns that are not known: newer than the versions that are known")
+        raise BadOutput(f"{where}: unknown columns: newer than the known versions")
 
 
 def _starts(columns: Sequence[str]) -> list[int]:

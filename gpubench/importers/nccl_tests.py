@@ -83,7 +83,7 @@ def _columns(where: str, line: str) -> tuple[str, ...]:
     """Return the names of the columns. Raises BadOutput if the head is damaged."""
     columns = tuple(line.lstrip("# ").split())
     if not {"size", "count", "type"} <= set(columns):
-        raise BadOutput(f"{where}: the head is not whole")
+        raise BadOutput(f"{where}: the head of the table is incomplete")
     return columns
 
 
@@ -117,7 +117,7 @@ def _check_units(line: str) -> None:
     """Raise BadOutput if the line below the head has an unknown unit."""
     units = re.findall(r"\(([^)]+)\)", line)
     if not set(units) <= {"B", "elements", "us", "GB/s", "%"}:
-        raise BadOutput(f"the units {', '.join(units)}: newer than the versions that are known")
+        raise BadOutput(f"the units {', '.join(units)}: newer than the known versions")
 
 
 def _results(where: str, line: str, table: _Table) -> Iterator[Result]:

@@ -163,14 +163,14 @@ class _Reader:
             return
         matrix = self.matrices[-1]
         if len(cells) != self._columns + 1 or cells[0] != str(len(matrix.cells)):
-            raise BadOutput(f"{where}: a row of {matrix.name} is not whole")
+            raise BadOutput(f"{where}: a row of {matrix.name} is incomplete")
         self.matrices[-1] = _Matrix(matrix.name, matrix.description, (*matrix.cells, tuple(cells[1:])), where)
 
     def _sum(self, where: str, line: str) -> None:
         """Read the sum of the current matrix. Raises BadOutput if there is no matrix."""
         cells = line.split()
         if len(cells) != 3 or not self.matrices or not self.matrices[-1].cells:
-            raise BadOutput(f"{where}: a SUM of nothing")
+            raise BadOutput(f"{where}: a SUM without a matrix")
         matrix = self.matrices[-1]
         self.matrices[-1] = _Matrix(cells[1], matrix.description, matrix.cells, where, cells[2])
         self._columns = -1
@@ -235,7 +235,7 @@ def _json_matrix(name: str, test: dict[str, object]) -> _Matrix:
     description = text_of.part(test, "bandwidth_description", str).strip()
     rows = text_of.part(test, "bandwidth_matrix", list)
     if not rows or not all(isinstance(row, list) and row and len(row) == len(rows[0]) for row in rows):
-        raise BadOutput(f"the matrix of {name} is not whole")
+        raise BadOutput(f"the matrix of {name} is incomplete")
     part, total = _PART.search(description), str(test.get("sum", ""))
     if part:  # the JSON has a matrix for each direction before the described one, and the sum belongs to the latter
         rows, name = rows[-len(rows[0]) :], f"{name}_{part[1].lower()}"

@@ -119,7 +119,7 @@ def _state(bench: str, state: dict[str, Any], devices: dict[int, Device]) -> Res
     ids = (device.id if device else text_of.UNSTATED.id,)
     axes = state.get("axis_values") or []
     if not isinstance(axes, list):
-        raise BadOutput(f"the axes of a state of {bench} are not what they were")
+        raise BadOutput(f"the axes of a state of {bench} have another form than in the known versions")
     params = tuple((text_of.part(axis, "name", str), _value(text_of.part(axis, "value", str))) for axis in axes)
     case = Case(_SUITE, bench, params)
     if state.get("is_skipped"):
@@ -133,7 +133,7 @@ def _state(bench: str, state: dict[str, Any], devices: dict[int, Device]) -> Res
 def _summaries(bench: str, summaries: object) -> Iterator[tuple[str, Series]]:
     """Yield the summaries of a state as series, each with its tag. Raises BadOutput if one is damaged."""
     if not isinstance(summaries, list):
-        raise BadOutput(f"the summaries of {bench} are not what they were")
+        raise BadOutput(f"the summaries of {bench} have another form than in the known versions")
     for item in summaries:
         hint = item.get("hint") if isinstance(item, dict) else None
         tag = text_of.part(item, "tag", str)

@@ -57,7 +57,7 @@ class Perftest:
         name = re.sub(r"_Test$", "", text_of.part(test, "test", str)).lower()
         size = text_of.part(results, "MsgSize", int)
         if not re.fullmatch(r"\w{1,80}", name) or not 0 < size < 2**40:
-            raise BadOutput(f"a test {name!r:.80} of messages of {size} bytes")
+            raise BadOutput(f"a test {name!r:.80} with messages of {size} bytes is not possible")
         axes = tuple((axis, test[key]) for key, axis in _AXES.items() if isinstance(test.get(key), str | int))
         device = text_of.device(text_of.part(test, "Device", str), "RDMA device")
         notes = tuple((key, str(test[key])) for key in _NOTES if isinstance(test.get(key), str | int))
@@ -95,7 +95,7 @@ def _number(results: dict[str, Any], key: str) -> float:
     """Return the number under a key. Raises BadOutput if it is missing or no measured number."""
     value = results.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e15:
-        raise BadOutput(f"{key!r} is missing, or no number that was measured")
+        raise BadOutput(f"{key!r} is missing, or is not a measured number")
     return float(value)
 
 

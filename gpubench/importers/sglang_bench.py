@@ -59,7 +59,7 @@ def _count(info: dict[str, Any], key: str) -> int:
     """Return a count among the server's arguments. Raises BadOutput if it is not one."""
     count = text_of.part(info, key, int) if key in info else 1
     if not 0 < count <= _MOST_GPUS:
-        raise BadOutput(f"{key} is {count}")
+        raise BadOutput(f"{key} is {count}, which is not possible")
     return count
 
 

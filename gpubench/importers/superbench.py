@@ -69,7 +69,7 @@ class SuperBench:
                     results += _result(f"line {number}", index, metric, value, left)
             devices |= {device: _device(device, name) for r in results for device in r.devices if device not in devices}
         if not results:
-            raise BadOutput("no metric has a unit that is known")
+            raise BadOutput("no metric has a known unit")
         info = SuiteInfo(_SUITE, "imported: metrics as SuperBench summed them up")
         return Imported(info, tuple(devices.values()), tuple(results), left_out=tuple(left))
 

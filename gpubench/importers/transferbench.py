@@ -131,7 +131,7 @@ def _figures(where: str, cells: Sequence[str]) -> tuple[float, float]:
 def _iteration(reading: _Reading, where: str, cells: Sequence[str]) -> None:
     """Add an iteration to the last transfer. Raises BadOutput if there is no transfer."""
     if not reading.results:
-        raise BadOutput(f"{where}: an iteration of no transfer")
+        raise BadOutput(f"{where}: an iteration without a transfer")
     reading.iterations[text_of.whole(cells[0].split()[1], where)] = _figures(where, cells)
 
 

@@ -50,7 +50,7 @@ def _model(fields: dict[str, Any]) -> _served.ServedModel:
     stated = next((fields[key] for key in ("tp", "tensor_parallel_size") if key in fields), "1")
     gpus = text_of.whole(str(stated), "tp")
     if not 0 < gpus <= _MOST_GPUS:
-        raise BadOutput(f"a model on {gpus} GPUs")
+        raise BadOutput(f"tp is {gpus}, which is not a possible number of GPUs")
     quantization = fields.get("quantization")
     weight_format = quantization if isinstance(quantization, str) else ""
     return _served.ServedModel(text_of.part(fields, "model_id", str), weight_format, gpus)

@@ -273,7 +273,9 @@ class MachineSteps:
             return replace(left, verdict=verdict, cause="", reason=f"{moved}; the change shown is beyond that")
         if raw.verdict not in _LOOKS_SLOWER:
             return raw
-        reason = f"{moved}, this case by less than a threshold more: the machine or a common cause, not this case alone"
+        reason = (
+            f"{moved}, and this case exceeds that by less than the threshold: the cause is the machine or common to all"
+        )
         return replace(raw, verdict=Verdict.INCONCLUSIVE, cause=CAUSE, reason=reason)
 
     def _step_notes(self, raw: Sequence[Finding], findings: Sequence[Finding]) -> list[str]:

@@ -239,7 +239,7 @@ def _strict(line: bytes) -> Record:
     document = _parse(line)
     kind = document.pop("kind", None)
     if not isinstance(kind, str) or kind not in _ADAPTERS:
-        raise Malformed(f"there is no kind of record {kind!r}")
+        raise Malformed(f"unknown kind of record {kind!r}")
     if kind == "manifest":
         _check_schema(document.get("schema"))
     opening = _OPENINGS[kind]
@@ -282,7 +282,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
         twice, _ = collections.Counter(name for name, _ in pairs).most_common(1)[0]
-        raise Malformed(f"the key {twice!r} stands twice in one object")
+        raise Malformed(f"the key {twice!r} occurs twice in one object")
     return fields
 
 
@@ -293,7 +293,7 @@ def _check_schema(declared: object) -> None:
     family, _, version = str(declared).partition("/")
     if family == SCHEMA.partition("/")[0] and version.isdecimal() and version != "0":
         raise Malformed(f"schema {declared}: a newer gpubench is needed (this one reads {SCHEMA})")
-    raise Malformed(f"there is no schema {declared!r}")
+    raise Malformed(f"unknown schema {declared!r}")
 
 
 def _first_problem(error: ValidationError) -> str:

@@ -120,7 +120,7 @@ class Scan:
     def add(self, line: bytes) -> None:
         """Add one whole line. Raises Malformed if it is not valid at this place of the file."""
         if self.complete:
-            raise Malformed("stands after the end record")
+            raise Malformed("the record comes after the end record")
         if self.tally.size_bytes + len(line) > limits.FILE_BYTES:
             raise Malformed(f"the file holds more than {units.round_size(limits.FILE_BYTES)}")
         record = decode(line)
@@ -128,7 +128,7 @@ class Scan:
             raise Malformed("a second manifest" if self.manifest else "the manifest does not come first")
         if isinstance(record, End):
             if record != self.tally.end():
-                raise Malformed("the records are not those that were counted and hashed: edited or damaged")
+                raise Malformed("the records differ from their recorded count and hash: the file was edited or damaged")
             self.complete = True
             return
         if isinstance(record, Manifest):

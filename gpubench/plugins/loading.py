@@ -81,7 +81,7 @@ def load_file(room: Room, path: Path) -> Any:
     """
     package = _package(path.resolve().parent)
     if not re.fullmatch(r"[A-Za-z_][\w-]*", called(path)):
-        raise UsageError(f"{path}: a suite is called by its file's name: letters, digits, _ and -")
+        raise UsageError(f"{path}: a suite is named after its file: use letters, digits, _ and -")
     if not path.exists():
         raise UsageError(f"{path}: there is no such file")
     return _loaded(f"{package}.{called(path)}", _ATTRIBUTE[room], str(path))
@@ -130,7 +130,9 @@ def asked(name: str, ask: Callable[[], T]) -> T:
     except Missing:
         raise
     except (Exception, SystemExit) as error:  # vendor bindings may raise anything, and some exit
-        raise Missing(f"{name}: {type(error).__name__}: {error}", f"reinstall it, or tell {DISTRIBUTION}") from error
+        raise Missing(
+            f"{name}: {type(error).__name__}: {error}", f"reinstall it, or report this to {DISTRIBUTION}"
+        ) from error
 
 
 def unknown(kind: str, name: str, available: Iterable[str]) -> UsageError:

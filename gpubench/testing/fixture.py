@@ -136,7 +136,7 @@ class Gpubench:
         """Time the task and judge its result. Fails the test if it is slower, and skips it if it is invalid."""
         result = self._session.measure(task, case)
         if result.status == "invalid" and not self._session.has_baseline:
-            pytest.skip(f"not to be trusted: {result.reason}")
+            pytest.skip(f"the samples cannot be trusted: {result.reason}")
         value = self._session.call_once(call) if result.status == "ok" else None
         judged = self._session.judge(result, self._item.nodeid)
         if judged.fails:
@@ -146,7 +146,7 @@ class Gpubench:
     def _case(self, name: str, version: int) -> Case:
         """Return the case of this timing. Raises UsageError if the test has already used its name."""
         if name in self._names:
-            raise UsageError(f"{self._item.name} times two things: tell them apart by name=…")
+            raise UsageError(f"{self._item.name} times several calls: give each its own name=…")
         self._names.add(name)
         return case_of(self._item, name, version)
 
