@@ -128,7 +128,7 @@ def test_the_operation_that_fails_first_is_observed_where_memory_is_tight(monkey
     assert 0 < failed < len(trace)
     assert len(tight.seconds()) == failed
     assert not any(allocator._sizes for allocator in made)  # all was given back
-    with pytest.raises(WrongAnswer, match=f"operation {failed} failed, though there is room"):
+    with pytest.raises(WrongAnswer, match=f"operation {failed} failed, although there is room for it"):
         CHURN.Churn(host_bench(), "malloc", trace, PEAK).check()
 
 

@@ -66,7 +66,7 @@ def test_a_suspended_program_stands_still_and_goes_on_with_all_its_data_and_a_lo
         child.ask(5, "run", 60)
         suspension.suspend()
         child.tell("glance")
-        assert not child._ours.poll(0.05), "it answered while it was suspended"
+        assert not child._connection.poll(0.05), "it answered while it was suspended"
         assert state_of(child.pid) == "T"
         suspension.resume()
         assert child.answer(5, "glance") < 60 * cycle, "its work was over before it was suspended"

@@ -1,4 +1,4 @@
-"""Programs of ours in fresh interpreters that answer one message at a time, each within a time limit."""
+"""Child processes, in fresh interpreters, that answer one message at a time within a time limit."""
 
 from __future__ import annotations
 
@@ -20,62 +20,62 @@ _ENDING_S = 10.0  # after SIGKILL: a driver takes a while to free a process's me
 
 
 class ChildEndedError(RuntimeError):
-    """A child that ended, or that was ended because it did not answer in time."""
+    """A child process ended, or was killed because it did not answer in time."""
 
 
 class BoundedChild:
-    """A child process that serves messages; `name` is what errors call it.
+    """A child process that serves messages; error messages call it `name`.
 
-    `program` is the text of a Python program that calls `serve`. Variables in `without` are taken out of its
-    environment. The child is the leader of a session of its own, so that `end` ends everything that it started.
+    `program` is the text of a Python program that calls `serve`. Variables in `without` are removed from its
+    environment. The child leads its own session, so that `end` also kills every process that it started.
     """
 
     def __init__(self, name: str, program: str, without: Collection[str] = ()) -> None:
         self.name = name
-        self._ours, theirs = Pipe()
+        self._connection, child_end = Pipe()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - `end` closes it
         self._last_line = ""
-        with theirs:
+        with child_end:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", program, str(theirs.fileno())],
+                [sys.executable, "-P", "-c", program, str(child_end.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=self._errors,
                 stderr=self._errors,
-                pass_fds=(theirs.fileno(),),
+                pass_fds=(child_end.fileno(),),
                 start_new_session=True,
                 env={key: value for key, value in os.environ.items() if key not in without},
             )
 
     @property
     def pid(self) -> int:
-        """The number of the process."""
+        """The process id."""
         return self._process.pid
 
     def ask(self, limit_s: float, verb: str, *args: object) -> Any:
-        """Send a message and return its answer; raises what `answer` raises."""
+        """Send a message and return its answer; raises ChildEndedError, Skip and DriverCallError as `answer` does."""
         self.tell(verb, *args)
         return self.answer(limit_s, verb)
 
     def tell(self, verb: str, *args: object) -> None:
-        """Send a message whose answer is fetched later."""
+        """Send a message; `answer` fetches its answer later. Raises ChildEndedError if the child has ended."""
         try:
-            self._ours.send((verb, args))
+            self._connection.send((verb, args))
         except OSError as error:
-            raise ChildEndedError(self._obituary()) from error
+            raise ChildEndedError(self._ending_message()) from error
 
     def answer(self, limit_s: float, verb: str) -> Any:
         """Return the answer to the message `verb` that was sent before.
 
-        Raises Skip and DriverCallError as the child did, and ChildEndedError if it has ended or does not answer
-        within `limit_s`: then it is ended here.
+        Raises Skip and DriverCallError if the child raised them, and ChildEndedError if it has ended or does not
+        answer within `limit_s`; then this call kills it.
         """
         try:
-            if not self._ours.poll(limit_s):
+            if not self._connection.poll(limit_s):
                 self.end()
                 raise ChildEndedError(f"{self.name} did not answer {verb!r} within {limit_s:g} s and was ended")
-            kind, value = self._ours.recv()
+            kind, value = self._connection.recv()
         except (EOFError, ConnectionError) as error:
-            raise ChildEndedError(self._obituary()) from error
+            raise ChildEndedError(self._ending_message()) from error
         if kind == "skip":
             raise Skip(value)
         if kind == "refusal":
@@ -89,17 +89,21 @@ class BoundedChild:
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may hold it for ever: it is left behind then
+        with contextlib.suppress(
+            subprocess.TimeoutExpired
+        ):  # a driver can hold the process for ever; then it is left behind
             self._process.wait(_ENDING_S)
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
         self._last_line = lines[-1] if lines else "it printed nothing"
         self._errors.close()
-        self._ours.close()
+        self._connection.close()
 
-    def _obituary(self) -> str:
-        """End the child, and return how it ended."""
-        with contextlib.suppress(subprocess.TimeoutExpired):  # it has closed its end: it is about to end by itself
+    def _ending_message(self) -> str:
+        """End the child and return a message that says how it ended."""
+        with contextlib.suppress(
+            subprocess.TimeoutExpired
+        ):  # it has closed the connection, so it is about to end by itself
             self._process.wait(_CLOSING_S)
         self.end()
         status = self._process.returncode
@@ -110,9 +114,10 @@ class BoundedChild:
 
 
 def serve(verbs: Mapping[str, Callable[..., object]]) -> None:
-    """Answer messages until the parent closes its end; the program's argument is the descriptor of the connection.
+    """Answer messages until the parent closes the connection, whose descriptor is the program's only argument.
 
-    What a verb raises beside Skip and DriverCallError ends the process, whose last line is then in the error.
+    `verbs` maps the messages' names to functions. Their Skip and DriverCallError are sent to the parent. Any other
+    exception ends the process; the parent's ChildEndedError then quotes its last line.
     """
     descriptor = int(sys.argv[1])
     os.set_inheritable(descriptor, False)

@@ -1,4 +1,4 @@
-"""Allocators under the allocations of training steps: time by operation, memory held in vain, first failure."""
+"""Allocators under the allocations of training steps: time by operation, memory held but unused, first failure."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _TIGHT_SHARE = 0.85  # of the free memory, in use at the peak
 _ROOM = 4  # times the peak is reserved: addresses cost nothing
 _RELEASE_THRESHOLD, _KEEP_ALL = 4, 2**62  # cudaMemPoolAttrReleaseThreshold: a framework's pool keeps its memory
 _ALLOCATION_FAILED = 2  # cudaErrorMemoryAllocation
-_TAIL = 10_000  # samples, of which the 99.9th percentile tells
+_TAIL = 10_000  # samples, enough for the 99.9th percentile
 _FEW, _MANY = 500, 10_000  # allocations
 
 topic = Topic(
@@ -51,17 +51,17 @@ class Allocator(Protocol):
     """Takes and gives back blocks of memory by their addresses."""
 
     def take(self, nbytes: int) -> int:
-        """Return the address of a new block; raises what `is_full` knows where there is no room."""
+        """Return the address of a new block; raises an exception for which `is_full` is true if there is no room."""
 
     def give(self, address: int) -> None:
         """Give a block back."""
 
     def close(self) -> None:
-        """Give back all memory, of which no block is taken any more."""
+        """Give back all memory; every block must have been given back before."""
 
 
 def is_full(error: Exception) -> bool:
-    """Return whether an allocator says by this exception that there is no room."""
+    """Return whether an allocator's exception means that there is no room."""
     if isinstance(error, DriverCallError):
         return str(error).startswith("CUDA_ERROR_OUT_OF_MEMORY")
     if isinstance(error, OSError):
@@ -70,7 +70,7 @@ def is_full(error: Exception) -> bool:
 
 
 def taken(take: Callable[[int], int], nbytes: int) -> int | None:
-    """Return the address of a new block; None where there is no room."""
+    """Return the address of a new block, or None if there is no room; raises other errors of `take`."""
     try:
         return take(nbytes)
     except (MemoryError, OSError, RuntimeError) as error:
@@ -89,16 +89,17 @@ class HostMalloc:
         self._free.argtypes = (ctypes.c_void_p,)
 
     def take(self, nbytes: int) -> int:
+        """Return the address of a new block; raises MemoryError if malloc refuses it."""
         address: int | None = self._malloc(nbytes)
         if not address:
-            raise MemoryError(f"malloc of {nbytes} bytes")
+            raise MemoryError(f"malloc refused {nbytes} bytes")
         return address
 
     def give(self, address: int) -> None:
         self._free(address)
 
     def close(self) -> None:
-        """Hold nothing."""
+        """Do nothing: no memory is held."""
 
 
 class RuntimeMalloc:
@@ -109,7 +110,7 @@ class RuntimeMalloc:
         self.give: Callable[[int], None] = bench.xp.cuda.runtime.free
 
     def close(self) -> None:
-        """Hold nothing."""
+        """Do nothing: no memory is held."""
 
 
 class StreamPool:
@@ -121,7 +122,7 @@ class StreamPool:
         self._device, self._runtime = bench.device, bench.xp.cuda.runtime
         self._stream = bench.device.stream
         self._pool = self._runtime.deviceGetDefaultMemPool(bench.xp.cuda.Device().id)
-        self._kept = self._runtime.memPoolGetAttribute(self._pool, _RELEASE_THRESHOLD)
+        self._threshold_before = self._runtime.memPoolGetAttribute(self._pool, _RELEASE_THRESHOLD)
         self._runtime.memPoolSetAttribute(self._pool, _RELEASE_THRESHOLD, _KEEP_ALL)
 
     def take(self, nbytes: int) -> int:
@@ -132,12 +133,12 @@ class StreamPool:
 
     def close(self) -> None:
         self._device.synchronize()
-        self._runtime.memPoolSetAttribute(self._pool, _RELEASE_THRESHOLD, self._kept)
+        self._runtime.memPoolSetAttribute(self._pool, _RELEASE_THRESHOLD, self._threshold_before)
         self._runtime.memPoolTrimTo(self._pool, 0)
 
 
 class CupyPool:
-    """A memory pool of CuPy, which splits and joins blocks of cudaMalloc on the host."""
+    """A memory pool of CuPy, which splits and merges blocks of cudaMalloc on the host."""
 
     def __init__(self, bench: Bench) -> None:
         self._pool = bench.xp.cuda.MemoryPool()
@@ -180,7 +181,7 @@ class MappedArena:
 
 
 def open_allocator(bench: Bench, name: str, peak_bytes: int) -> Allocator:
-    """Return an allocator that holds nothing yet."""
+    """Return a new allocator that holds no memory; raises Skip if the device does not support it."""
     if name == "vmm":
         return MappedArena(bench, -(-_ROOM * peak_bytes // PAGE_BYTES) * PAGE_BYTES)
     if name == "pool":
@@ -191,7 +192,7 @@ def open_allocator(bench: Bench, name: str, peak_bytes: int) -> Allocator:
 
 
 class LiveBlocks:
-    """The blocks that are taken, by number and in the order of their addresses; a block that overlaps is a mistake."""
+    """The blocks in use, by number and in the order of their addresses; finds blocks that overlap."""
 
     def __init__(self) -> None:
         self.blocks: dict[int, tuple[int, int]] = {}  # number → address, size
@@ -199,7 +200,7 @@ class LiveBlocks:
         self._ends: dict[int, int] = {}
 
     def add(self, block: int, address: int, nbytes: int) -> None:
-        """Add a block; raises WrongAnswer where it overlaps one that is live."""
+        """Add a block; raises WrongAnswer if it overlaps a block in use."""
         place = bisect.bisect_right(self._starts, address)
         end = address + nbytes
         expect(
@@ -219,7 +220,7 @@ class LiveBlocks:
 
 
 class Churn:
-    """One allocator that goes through a trace again and again, from holding nothing."""
+    """Runs a trace on a new allocator in every sample, and checks the blocks that it returns."""
 
     def __init__(
         self, bench: Bench, name: str, trace: Sequence[MemoryOperation], peak_bytes: int, may_fail: bool = False
@@ -232,7 +233,7 @@ class Churn:
         """Return the seconds of each operation, up to the first one that fails."""
         allocator = open_allocator(self._bench, self._name, self._peak_bytes)
         addresses: dict[int, int] = {}
-        took = []
+        seconds = []
         clock = time.perf_counter
         try:
             for operation in self._trace:
@@ -248,10 +249,10 @@ class Churn:
                     start = clock()
                     allocator.give(address)
                     elapsed = clock() - start
-                took.append(elapsed)
+                seconds.append(elapsed)
         finally:
             self._close(allocator, addresses.values())
-        return took
+        return seconds
 
     @staticmethod
     def _close(allocator: Allocator, addresses: Any) -> None:
@@ -260,7 +261,10 @@ class Churn:
         allocator.close()
 
     def check(self) -> Observation:
-        """Go through the trace: no two live blocks may overlap, and at the peak each holds what was written to it."""
+        """Run the trace once; return the index of the first failed operation and the memory held at the peak.
+
+        Raises WrongAnswer if two blocks in use overlap, a block lost its contents, or an operation failed too early.
+        """
         free_bytes = self._bench.device.free_bytes()
         allocator = open_allocator(self._bench, self._name, self._peak_bytes)
         live, peak, held, failed = LiveBlocks(), peak_index(self._trace), {}, len(self._trace)
@@ -278,17 +282,19 @@ class Churn:
                     held = self._at_peak(live, free_bytes)
         finally:
             self._close(allocator, [address for address, _ in live.blocks.values()])
-        expect(self._may_fail or failed == len(self._trace), f"operation {failed} failed, though there is room")
+        expect(
+            self._may_fail or failed == len(self._trace), f"operation {failed} failed, although there is room for it"
+        )
         return {**held, "first failure": Observed(failed, "operations", "more")}
 
     def _at_peak(self, live: LiveBlocks, free_bytes: int) -> dict[str, Observed]:
-        """Compare the contents of all live blocks; return the memory held over the memory in use."""
+        """Return the ratio of memory held to memory in use; raises WrongAnswer if a block in use lost its contents."""
         arrays = {block: array_at(self._bench, *place) for block, place in live.blocks.items()}
         for block, array in arrays.items():
             self._pattern.filler(array, block)()
         wrong = sum(self._pattern.wrong(array, block) for block, array in arrays.items())
         expect(wrong == 0, f"{wrong} words differ from what was written to the blocks in use")
-        if not self._bench.traits.is_gpu:  # the host's free memory changes by what others do
+        if not self._bench.traits.is_gpu:  # other programs change the host's free memory
             return {}
         held = free_bytes - self._bench.device.free_bytes()
         return {"held per byte used": Observed(held / sum(array.size for array in arrays.values()))}
@@ -306,10 +312,10 @@ def _traces(target: Target) -> Any:
 
 @topic.case(allocator=_allocators, trace=_traces)
 def churn(bench: Bench, allocator: str, trace: str) -> Task:
-    """Allocations of training steps, drawn from a seed: seconds of each operation, which takes or gives back a block.
+    """Time the allocations of training steps, drawn from a seed: seconds of each operation, a take or a release.
 
-    step: 4 GiB (128 MiB on the host) are in use at the peak; tight: 85 % of the free memory. The operation that fails
-    first is observed, and on a GPU the memory held at the peak over the memory in use. The arena of `vmm` is Python's.
+    step: 4 GiB (128 MiB on the host) are in use at the peak; tight: 85 % of the free memory. The first operation that
+    fails is reported, and on a GPU the ratio of memory held to memory in use at the peak. The arena of `vmm` is Python.
     """
     peak_bytes = _HOST_PEAK_BYTES if not bench.traits.is_gpu else _PEAK_BYTES
     if trace == "tight":

@@ -1,7 +1,7 @@
-"""The process that suspends others: it has initialised the driver once, and keeps it for every suspension.
+"""The controller process, which suspends other processes: it initialises the driver once, for every suspension.
 
-A program that is started for each step pays for the initialisation each time. The driver's calls are behind one object,
-so that the protocol, its time limits and its failures can be tried on processes without a GPU.
+A program that is started for each step would pay for the initialisation each time. The driver's calls are behind one
+object, so that tests can try the protocol, its time limits and its failures on processes without a GPU.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ UuidPairs = Sequence[tuple[bytes, bytes]]
 
 
 class Checkpoints(Protocol):
-    """What suspends a process: the steps in their order, each raising DriverCallError with the driver's error."""
+    """The steps that suspend and resume a process, in their order; each raises DriverCallError if refused."""
 
     def lock(self, pid: int, limit_ms: int) -> None:
-        """Block further calls of the process; it is left running where that takes longer than the limit."""
+        """Block further driver calls of the process; if that takes longer than the limit, leave it running."""
 
     def checkpoint(self, pid: int) -> None:
-        """Move the memory of a locked process from the device to the host, and let go of the device."""
+        """Move the memory of a locked process from the device to the host, and release the device."""
 
     def restore(self, pid: int, pairs: UuidPairs) -> None:
-        """Bring a process back; `pairs` of UUIDs, old and new, name every GPU, or there are none."""
+        """Restore a process; `pairs` maps every GPU's old UUID to a new one, or is empty to keep the same GPUs."""
 
     def unlock(self, pid: int) -> None:
-        """Let the process go on."""
+        """Let the process continue."""
 
     def state(self, pid: int) -> str:
         """Return `RUNNING`, `LOCKED`, `CHECKPOINTED` or `FAILED`."""
@@ -51,7 +51,7 @@ class Checkpoints(Protocol):
 
 
 class DriverCheckpoints:
-    """cuCheckpointProcess… of NVIDIA's driver, by cuda-bindings; raises Skip where one of the two is too old."""
+    """cuCheckpointProcess… of NVIDIA's driver, through cuda-bindings; raises Skip if either of them is too old."""
 
     def __init__(self) -> None:
         self._driver = Driver()
@@ -87,13 +87,13 @@ class DriverCheckpoints:
             raise Skip(
                 f"migration needs cuda-bindings 13 and driver 580; this driver is for CUDA {_dotted(self._version)}"
             )
-        made = []
+        gpu_pairs = []
         for old, new in pairs:
             pair = bindings.CUcheckpointGpuPair()
             pair.oldUuid, pair.newUuid = self._uuid(old), self._uuid(new)
-            made.append(pair)
+            gpu_pairs.append(pair)
         args = bindings.CUcheckpointRestoreArgs()
-        args.gpuPairs, args.gpuPairsCount = made, len(made)
+        args.gpuPairs, args.gpuPairsCount = gpu_pairs, len(gpu_pairs)
         return args
 
     def _uuid(self, content: bytes) -> Any:
@@ -107,40 +107,41 @@ def _dotted(version: int) -> str:
 
 
 class _Steps:
-    """The verbs of the controller's process."""
+    """The functions that the controller process serves to its parent."""
 
     def __init__(self) -> None:
         self._checkpoints: Checkpoints | None = None
 
     def open(self, calls: str) -> float:
-        """Make the object that `module:name` makes, and return the seconds that took."""
+        """Create the Checkpoints object named by `module:name`; return the seconds that this took."""
         module, _, name = calls.partition(":")
         begin = time.perf_counter()
         self._checkpoints = getattr(importlib.import_module(module), name)()
         return time.perf_counter() - begin
 
     def timed(self, step: str, *args: object) -> float:
-        """Take one step, and return its seconds."""
+        """Call one step of the Checkpoints object; return its seconds."""
         begin = time.perf_counter()
         getattr(self._checkpoints, step)(*args)
         return time.perf_counter() - begin
 
     def asked(self, question: str, *args: object) -> object:
-        """Return the answer to a question: `state` or `uuids`."""
+        """Return what the method `question` (`state` or `uuids`) of the Checkpoints object returns."""
         return getattr(self._checkpoints, question)(*args)
 
 
 def main() -> None:
-    """Serve steps until the parent closes its end."""
+    """Serve steps until the parent closes the connection."""
     steps = _Steps()
     serve({"open": steps.open, "timed": steps.timed, "asked": steps.asked})
 
 
 class Controller:
-    """The controller's process as its parent sees it; every step has a time limit.
+    """The parent's handle of the controller process; every step has a time limit.
 
-    `started_s` is the time from its start until it can suspend, of which `opened_s` is that of importing the bindings
-    and initialising the driver. `calls` is what it drives, `module:name`.
+    `started_s` is the time in seconds from its start until it can suspend. `opened_s` is the part of it that imports
+    the bindings and initialises the driver. `calls` names the Checkpoints class as `module:name`. Every method raises
+    Skip and DriverCallError as the controller process did, and ChildEndedError if it ended or did not answer in time.
     """
 
     def __init__(self, calls: str = f"{__name__}:{DriverCheckpoints.__name__}") -> None:
@@ -156,11 +157,11 @@ class Controller:
 
     @property
     def pid(self) -> int:
-        """The number of its process."""
+        """The process id."""
         return self._child.pid
 
     def lock(self, pid: int, limit_s: float) -> float:
-        """Lock a process and return the seconds; the driver's own limit comes first."""
+        """Lock a process and return the seconds; the driver's own limit of `limit_s` ends before that of this call."""
         return float(self._child.ask(limit_s + _STATE_S, "timed", "lock", pid, round(limit_s * 1000)))
 
     def checkpoint(self, pid: int, limit_s: float) -> float:
@@ -168,7 +169,7 @@ class Controller:
         return float(self._child.ask(limit_s, "timed", "checkpoint", pid))
 
     def restore(self, pid: int, limit_s: float, pairs: UuidPairs = ()) -> float:
-        """Restore a process, by pairs of UUIDs on other GPUs, and return the seconds."""
+        """Restore a process, on other GPUs if `pairs` maps their UUIDs, and return the seconds."""
         return float(self._child.ask(limit_s, "timed", "restore", pid, tuple(pairs)))
 
     def unlock(self, pid: int, limit_s: float) -> float:
@@ -176,7 +177,7 @@ class Controller:
         return float(self._child.ask(limit_s, "timed", "unlock", pid))
 
     def state(self, pid: int) -> str:
-        """Return in which state the driver says that a process is."""
+        """Return the state of a process that the driver reports, such as `CHECKPOINTED`."""
         return str(self._child.ask(_STATE_S, "asked", "state", pid))
 
     def uuids(self) -> list[bytes]:

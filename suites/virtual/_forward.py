@@ -1,4 +1,4 @@
-"""Calls of the driver: what each costs, and what it costs to forward it to another process."""
+"""Time of driver calls, made in this process or forwarded to another process."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ topic = Topic(
 
 
 class NativeCalls:
-    """Calls of CUDA's driver by their addresses, in a compiled loop."""
+    """Calls functions of CUDA's driver by their addresses, in a compiled loop."""
 
     def __init__(self, bench: Bench) -> None:
         from . import _wire
@@ -76,7 +76,7 @@ class NativeCalls:
         bench.device.synchronize()
 
     def seconds(self, what: str) -> float:
-        """Return the seconds of a batch of one call."""
+        """Return the seconds of a batch of _BATCH calls; raises WrongAnswer if a call failed."""
         symbol, arguments = self._call(what)
         address, padded = self._driver.address(symbol), _padded(*arguments)
         start = time.perf_counter()
@@ -88,7 +88,7 @@ class NativeCalls:
         return elapsed
 
     def pair_seconds(self) -> float:
-        """Return the seconds of a batch of pairs, each an allocation and its release."""
+        """Return the seconds of _BATCH pairs of an allocation and its release; raises WrongAnswer if a call failed."""
         addresses = [self._driver.address(symbol) for symbol in ("cuMemAlloc", "cuMemFree")]
         cell = self._cells[:1]
         arguments = _padded(int(cell.ctypes.data), _ALLOCATED_BYTES)
@@ -99,7 +99,7 @@ class NativeCalls:
         return elapsed
 
     def _call(self, what: str) -> tuple[str, tuple[int, ...]]:
-        """Return a function of the driver and its arguments."""
+        """Return the name of a driver function and its arguments."""
         place, device = int(self._cells.ctypes.data), int(self._bench.xp.cuda.Device().id)
         kernel, stream = (int(cell) for cell in self._driver.cells[:2])
         if what == "launch":
@@ -118,22 +118,22 @@ class NativeCalls:
         return calls[what]
 
     def poison(self) -> None:
-        """Overwrite what calls return."""
+        """Overwrite the cells that calls write their results to."""
         self._cells.fill(0)
 
     def check(self, what: str) -> None:
-        """Compare what the call returned, or counted, with what is known in another way."""
+        """Compare the values that the call returned with known facts; raises WrongAnswer if they differ."""
         if what == "allocate":
             expect(int(self._cells[0]) != 0, "cuMemAlloc returned no address")
-        known: Mapping[str, Callable[[], tuple[int, int]]] = {
+        expectations: Mapping[str, Callable[[], tuple[int, int]]] = {
             "attribute": lambda: (self._bench.target.device.units, int(self._cells[:1].view(np.int32)[0])),
             "memory_info": lambda: (int(self._bench.xp.cuda.runtime.memGetInfo()[1]), int(self._cells[1])),
             "pointer_query": lambda: (_IS_DEVICE, int(self._cells[:1].view(np.uint32)[0])),
             "launch": lambda: (self._launched, int(self._bench.device.to_host(self._array)[0])),
         }
-        if what in known:
-            expected, returned = known[what]()
-            expect(returned == expected, f"{what} gave {returned}, not {expected}")
+        if what in expectations:
+            expected, returned = expectations[what]()
+            expect(returned == expected, f"{what} returned {returned}, expected {expected}")
 
 
 def _padded(*arguments: int) -> tuple[np.int64, ...]:
@@ -148,9 +148,9 @@ def _padded(*arguments: int) -> tuple[np.int64, ...]:
     when=on_gpu,
 )
 def call(bench: Bench, what: str) -> Task:
-    """A call of CUDA's driver by the address that the driver gives to the CUDA runtime, in a compiled loop: seconds.
+    """Time a call of CUDA's driver in a compiled loop, by the address that the CUDA runtime receives too: seconds.
 
-    What an interposer adds stands out here. allocate: cuMemAlloc and cuMemFree of 1 MiB, a pair counts as two calls.
+    The overhead of an interposer shows here. allocate: cuMemAlloc and cuMemFree of 1 MiB; a pair counts as two calls.
     """
     _need_compiled()
     calls = NativeCalls(bench)
@@ -161,7 +161,7 @@ def call(bench: Bench, what: str) -> Task:
 
 
 def _need_compiled() -> None:
-    """Raise Skip where numba is missing, by which the loops around the calls are compiled."""
+    """Raise Skip without numba, which compiles the loops around the calls."""
     if find_spec("numba") is None:
         raise Skip(NEEDS_NUMBA)
 
@@ -171,10 +171,10 @@ def _ranks(params: Mapping[str, str | int | float]) -> int:
 
 
 def _opened(bench: Bench, transport: str) -> tuple[Any, Any, Task | None]:
-    """Return the client of a transport and one without a wire, or in the serving rank its task."""
+    """Return the client of a transport, the native client, and in the serving rank its task; raises Skip or Missing."""
     from . import _ends
 
-    driver = LocalDriver(bench)  # in each rank, so that each finds out by itself what is missing
+    driver = LocalDriver(bench)  # opened in each rank, so that each raises Skip by itself
     native = _ends.NativeClient(driver)
     if transport == _NATIVE:
         return native, None, None
@@ -186,14 +186,14 @@ def _opened(bench: Bench, transport: str) -> tuple[Any, Any, Task | None]:
 
 
 def share_of_native(native: Callable[[], float], forwarded: Callable[[], float]) -> Observation:
-    """Return the native seconds of a call over the forwarded ones: the medians of some calls, made in turn."""
+    """Return the ratio of the native to the forwarded seconds of a call: medians of calls made alternately."""
     pairs = [(native(), forwarded()) for _ in range(_PAIRS)]
     share = statistics.median(pair[0] for pair in pairs) / statistics.median(pair[1] for pair in pairs)
     return {"share of native": Observed(share, "", "more")}
 
 
 class ForwardedCalls:
-    """Batches of one call, and the words on the device that count launches."""
+    """Batches of one call, and the word on the device that counts launches."""
 
     def __init__(self, client: Any, what: str, is_posted: bool) -> None:
         from . import _wire
@@ -210,7 +210,7 @@ class ForwardedCalls:
         }
 
     def seconds(self) -> float:
-        """Return the seconds of a batch."""
+        """Return the seconds of a batch; raises WrongAnswer if a call failed."""
         start = time.perf_counter()
         self._client.repeat(_BATCH, self._is_posted, *self._calls[self._what])
         elapsed = time.perf_counter() - start
@@ -219,15 +219,15 @@ class ForwardedCalls:
         return elapsed
 
     def check(self) -> None:
-        """Count the launches that arrived on the device; every answer has counted the calls already."""
+        """Raise WrongAnswer unless every launch reached the device; every answer has counted the calls already."""
         self._client.request(self._wire.SYNCHRONIZE)
-        found = np.zeros(8, np.uint8)
-        self._client.move(self._wire.TO_HOST, self._word, found)
-        arrived = int(found.view(np.uint64)[0])
+        launch_count = np.zeros(8, np.uint8)
+        self._client.move(self._wire.TO_HOST, self._word, launch_count)
+        arrived = int(launch_count.view(np.uint64)[0])
         expect(arrived == self._launched, f"{arrived} of {self._launched} launches reached the device")
 
     def close(self) -> None:
-        """Free the word and let the server go."""
+        """Free the word and stop the server."""
         self._client.request(self._wire.FREE, self._word)
         self._client.close()
 
@@ -239,7 +239,7 @@ def _notes(bench: Bench) -> dict[str, str]:
 
 
 def _is_call(_target: Target, params: Mapping[str, str | int | float]) -> bool:
-    """Return whether a call can be made in that mode: a launch alone needs no answer, and only through a wire."""
+    """Return whether a call supports the mode: only a forwarded launch can be posted without an answer."""
     return params["mode"] == "wait" or (params["what"] == "launch" and params["transport"] != _NATIVE)
 
 
@@ -252,10 +252,10 @@ def _is_call(_target: Target, params: Mapping[str, str | int | float]) -> bool:
     headline={"what": "launch", "transport": "tcp", "mode": "wait"},
 )
 def forward(bench: Bench, what: str, transport: str, mode: str) -> Task:
-    """A call made in another process by the smallest forwarder: seconds.
+    """Time a call that a minimal forwarder makes in another process: seconds.
 
     launch: a kernel of one block that counts itself. wait: each call is answered; posted: one answer for 256 calls;
-    native: the same call in this process. allocate: 1 MiB taken and given back, a pair counts as two calls.
+    native: the same call in this process. allocate: 1 MiB taken and released; a pair counts as two calls.
     """
     _need_compiled()
     client, native_client, serving = _opened(bench, transport)
@@ -284,42 +284,42 @@ def _copy_sizes(target: Target) -> Any:
 
 
 class ForwardedCopies:
-    """Copies of one size to the device or back; every byte is compared with what was drawn."""
+    """Copies of one size to the device or back; every byte is compared with the random source."""
 
     def __init__(self, bench: Bench, client: Any, direction: str, size_bytes: int) -> None:
         from . import _wire
 
         self._client, self._wire, self._rng = client, _wire, bench.rng
         self._to_device = direction == "h2d"
-        self._host, self._other = bench.device.pinned(size_bytes), np.empty(size_bytes, np.uint8)
+        self._host, self._readback = bench.device.pinned(size_bytes), np.empty(size_bytes, np.uint8)
         self._place = client.request(_wire.ALLOCATE, size_bytes)
         self.poison()
-        self._client.move(_wire.TO_DEVICE, self._place, self._other)
+        self._client.move(_wire.TO_DEVICE, self._place, self._readback)
 
     def call(self) -> float:
-        """Copy once; return the seconds until the last byte has arrived."""
+        """Copy once; return the seconds until the last byte has arrived; raises WrongAnswer if the call failed."""
         start = time.perf_counter()
         self._client.move(self._wire.TO_DEVICE if self._to_device else self._wire.TO_HOST, self._place, self._host)
         return time.perf_counter() - start
 
     def poison(self) -> None:
-        """Draw other data for the next copy to the device, or overwrite what the last copy to the host left."""
+        """Draw new data for the next copy to the device, or overwrite the target of the last copy to the host."""
         if self._to_device:
             self._host[:] = self._rng.integers(256, size=self._host.size, dtype=np.uint8)
         else:
             self._host.fill(_POISON)
-            if not self._other.any():
-                self._other[:] = self._rng.integers(256, size=self._other.size, dtype=np.uint8)
+            if not self._readback.any():
+                self._readback[:] = self._rng.integers(256, size=self._readback.size, dtype=np.uint8)
 
     def check(self) -> None:
-        """Compare every byte on the device with every byte on the host."""
+        """Compare every byte on the device with the host; raises WrongAnswer if one differs."""
         if self._to_device:
-            self._client.move(self._wire.TO_HOST, self._place, self._other)
-        wrong = int(np.count_nonzero(self._host != self._other))
+            self._client.move(self._wire.TO_HOST, self._place, self._readback)
+        wrong = int(np.count_nonzero(self._host != self._readback))
         expect(wrong == 0, f"{wrong} of {self._host.size} forwarded bytes are wrong")
 
     def close(self) -> None:
-        """Free the memory and let the server go."""
+        """Free the memory and stop the server."""
         self._client.request(self._wire.FREE, self._place)
         self._client.close()
 
@@ -331,7 +331,7 @@ class ForwardedCopies:
     size_bytes=_copy_sizes,
 )
 def forward_copy(bench: Bench, direction: str, transport: str, size_bytes: int) -> Task:
-    """Copy between page-locked host memory and the device through a forwarder, until it is answered: payload.
+    """Time a copy between pinned host memory and the device through a forwarder, until its answer: payload.
 
     The server copies through one buffer of 4 MiB; native is the same call in this process.
     """

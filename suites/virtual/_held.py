@@ -1,4 +1,4 @@
-"""What runs in a process that is suspended: it holds seeded memory of one kind, and kernels count while it runs."""
+"""The program that is suspended: it holds seeded memory of one kind, and its kernels count while it runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SLOWEST_B_PER_S = 1e8
 
 @dataclass(frozen=True, slots=True)
 class HoldOrder:
-    """What a child holds: `count` regions of one kind, `nbytes` in all, on the device of the target."""
+    """The memory that a child must hold: `count` regions of one kind, `nbytes` in all, on the device of the target."""
 
     case: Case
     target: Target
@@ -42,7 +42,7 @@ class HoldOrder:
 
 @dataclass(frozen=True, slots=True)
 class HeldState:
-    """What a child says of itself: words that differ from their seed, counts, the GPU that its context is on."""
+    """A child's report: words that differ from their pattern, kernels counted, and its GPU's UUID (16 bytes)."""
 
     wrong_words: int
     counted: int
@@ -54,9 +54,9 @@ class HeldMemory:
 
     def __init__(self, bench: Bench, kind: str, nbytes: int, count: int, seed: int) -> None:
         self._bench, self._seed, self._pattern = bench, seed, Pattern(bench)
-        each = max(nbytes // count // PAGE_BYTES * PAGE_BYTES, PAGE_BYTES)
+        region_bytes = max(nbytes // count // PAGE_BYTES * PAGE_BYTES, PAGE_BYTES)
         make = {"pool": self._from_pool, "vmm": self._mapped, "managed": self._managed}.get(kind, self._allocated)
-        self.arrays = [make(each) for _ in range(count)]
+        self.arrays = [make(region_bytes) for _ in range(count)]
         for index, array in enumerate(self.arrays):
             self._pattern.filler(array, seed + index)()
         bench.device.synchronize()
@@ -71,11 +71,11 @@ class HeldMemory:
         return sum(self._pattern.wrong(array, self._seed + index) for index, array in enumerate(self.arrays))
 
     def handle(self) -> bytes:
-        """Return what another process opens the first region by."""
+        """Return the IPC handle by which another process opens the first region."""
         return bytes(self._bench.xp.cuda.runtime.ipcGetMemHandle(self.arrays[0].data.ptr))
 
     def _allocated(self, nbytes: int) -> Any:
-        memory = self._bench.xp.cuda.Memory(nbytes)  # cudaMalloc, of no pool of CuPy's
+        memory = self._bench.xp.cuda.Memory(nbytes)  # plain cudaMalloc, outside CuPy's pools
         return self._bench.xp.ndarray((nbytes,), np.uint8, self._bench.xp.cuda.MemoryPointer(memory, 0))
 
     def _from_pool(self, nbytes: int) -> Any:
@@ -97,13 +97,13 @@ class HeldMemory:
 
 
 class HeldProgram:
-    """The verbs of the child: `hold` first, then kernels that count, and questions about both."""
+    """The functions that the child serves: `hold` first, then counting kernels, and questions about both."""
 
     def __init__(self) -> None:
         self._launch: Callable[[], None] = lambda: None
 
     def hold(self, order: HoldOrder) -> tuple[int, bytes]:
-        """Open the device and fill the memory; return its bytes, and for the kind `ipc` a handle of it."""
+        """Open the device and fill the memory; return its size in bytes, and for the kind `ipc` its handle."""
         ctypes.CDLL(None).prctl(_PR_SET_PTRACER, _ANY_TRACER, 0, 0, 0)
         self._bench = bench = Bench.untimed(order.case, order.target, order.package, order.seed)
         self._memory = HeldMemory(bench, order.kind, order.nbytes, order.count, order.seed)
@@ -132,12 +132,12 @@ class HeldProgram:
         return lambda: graph.launch(stream)
 
     def run(self, launches: int) -> None:
-        """Queue kernels that each count one, and do not wait for them."""
+        """Queue kernels that each add one to the counter, without waiting for them."""
         for _ in range(launches):
             self._launch()
 
     def work(self, launches: int) -> float:
-        """Count one after another, waiting for each, and return the seconds until the last."""
+        """Run counting kernels and wait after each one; return the seconds until the last has ended."""
         begin = time.monotonic()
         for _ in range(launches):
             self._launch()
@@ -149,7 +149,7 @@ class HeldProgram:
         self._mapped = self._bench.device.open_shared(handle, nbytes)
 
     def look(self) -> HeldState:
-        """Wait for the device, and compare every word."""
+        """Wait for the device and compare every word; return the state of the memory and the counter."""
         self._bench.device.synchronize()
         context_device = self._driver("cuCtxGetDevice")
         uuid = bytes(self._driver("cuDeviceGetUuid", context_device).bytes)
@@ -158,7 +158,7 @@ class HeldProgram:
 
 
 def main() -> None:
-    """Serve until the parent closes its end."""
+    """Serve messages until the parent closes the connection."""
     program = HeldProgram()
     verbs: dict[str, Callable[..., object]] = {
         "hold": program.hold,
@@ -184,11 +184,11 @@ class HeldChild(BoundedChild):
             raise
 
     def look(self) -> HeldState:
-        """Return what the child finds in its memory."""
-        found: HeldState = self.ask(limit_s(self.nbytes), "look")
-        return found
+        """Return the child's report; raises ChildEndedError if it ended or did not answer in time."""
+        state: HeldState = self.ask(limit_s(self.nbytes), "look")
+        return state
 
 
 def limit_s(nbytes: int) -> float:
-    """Return the seconds after which a step with so many bytes is given up: any sound link moves 100 MB/s."""
+    """Return the time limit in seconds of a step on `nbytes`: any working link moves 100 MB/s."""
     return _STEP_S + nbytes / _SLOWEST_B_PER_S

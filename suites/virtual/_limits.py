@@ -1,4 +1,4 @@
-"""What a program really gets of a device: memory that is asked for, reported and allocatable, and compute units."""
+"""Measure the memory and the compute units that a program really gets: requested, reported and allocatable."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from ._space import PAGE_BYTES, Pattern, array_at
 
 _LARGEST_BYTES = 2**30
 _SEED = 3
-_MARKS = 4096  # more than any GPU has compute units
-_BLOCKS_EACH = 8  # for each compute unit, so that each gets some whatever their order
+_MARKS = 4096  # more marks than any GPU has compute units
+_BLOCKS_EACH = 8  # per compute unit, so that every unit runs some of them in any order
 _THREADS = 256
-_STEPS = 2**14  # of a chain: a block lasts some tens of microseconds, until all units have one
-# how virtualisers are asked for a part of a GPU: HAMi's variables, of the first device
+_STEPS = 2**14  # of a chain: a block lasts tens of microseconds, long enough for every unit to receive one
+# HAMi's environment variables, by which a virtualiser is asked for a part of the first GPU
 _MEMORY_ASKED = ("CUDA_DEVICE_MEMORY_LIMIT_0", "CUDA_DEVICE_MEMORY_LIMIT")
 _UNITS_ASKED = ("CUDA_DEVICE_SM_LIMIT_0", "CUDA_DEVICE_SM_LIMIT")
 _SUFFIXES = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30}
@@ -48,16 +48,16 @@ topic = Topic(
 
 
 def asked_amount(names: tuple[str, ...]) -> int | None:
-    """Return the number in the first of these variables that is set, `3000m` as bytes; None where none says one."""
+    """Return the amount in the first of these environment variables that holds one, or None; `3000m` is in bytes."""
     for name in names:
-        found = _AMOUNT.fullmatch(os.environ.get(name, "").strip())
-        if found:
-            return int(found[1]) * _SUFFIXES[found[2].lower()]
+        amount = _AMOUNT.fullmatch(os.environ.get(name, "").strip())
+        if amount:
+            return int(amount[1]) * _SUFFIXES[amount[2].lower()]
     return None
 
 
 def take_all(take: Callable[[int], int]) -> list[tuple[int, int]]:
-    """Take blocks until there is no room: the largest first, then halves down to 2 MiB; return addresses and sizes."""
+    """Return the (address, bytes) of blocks taken until memory is full: 1 GiB each, then halves down to 2 MiB."""
     blocks: list[tuple[int, int]] = []
     size = _LARGEST_BYTES
     while size >= PAGE_BYTES:
@@ -70,18 +70,18 @@ def take_all(take: Callable[[int], int]) -> list[tuple[int, int]]:
 
 
 class WholeMemory:
-    """All the memory that the device gives: taken, written, compared and given back."""
+    """Takes all the memory that the device gives, writes it, compares it, and gives it back."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench, self._pattern = bench, Pattern(bench)
         self._runtime = bench.xp.cuda.runtime
         self._bytes = 0
-        ready = bench.xp.zeros(PAGE_BYTES, bench.xp.uint8)  # the kernels are loaded while there is memory for them
+        ready = bench.xp.zeros(PAGE_BYTES, bench.xp.uint8)  # load the kernels while there is memory for them
         self._pattern.filler(ready, _SEED)()
-        expect(self._pattern.wrong(ready, _SEED) == 0, "a kernel does not see what another one wrote")
+        expect(self._pattern.wrong(ready, _SEED) == 0, "a kernel read other words than the previous kernel wrote")
 
     def seconds(self, use: Callable[[list[tuple[int, int]]], None] = lambda _: None) -> float:
-        """Return the seconds to take all the memory; `use` works on the blocks."""
+        """Return the seconds to take all the memory; `use` receives its (address, bytes) blocks."""
         start = time.perf_counter()
         blocks = take_all(self._runtime.malloc)
         elapsed = time.perf_counter() - start
@@ -95,7 +95,7 @@ class WholeMemory:
         return elapsed
 
     def _compare(self, blocks: list[tuple[int, int]]) -> None:
-        """Write every block, each with words of its own, before any of them is compared."""
+        """Write a different pattern to every block, then compare all blocks; raises WrongAnswer if a word differs."""
         arrays = [array_at(self._bench, *block) for block in blocks]
         for number, array in enumerate(arrays):
             self._pattern.filler(array, _SEED + number)()
@@ -103,7 +103,7 @@ class WholeMemory:
         expect(wrong == 0, f"{wrong} words of the memory differ from what was written")
 
     def check(self) -> Observation:
-        """Compare every word; return the bytes asked for, reported and allocatable."""
+        """Return the bytes asked for, reported, free and allocatable; raises WrongAnswer if a word differs."""
         free_bytes, total_bytes = (int(value) for value in self._runtime.memGetInfo())
         self.seconds(self._compare)
         asked = asked_amount(_MEMORY_ASKED)
@@ -144,10 +144,10 @@ def _units(bench: Bench) -> Task:
 
 @topic.case(of=points(("units",), full=("units", "memory")), when=on_gpu)
 def limits(bench: Bench, of: str) -> Task:
-    """What a program really gets of the device.
+    """Measure how many compute units and how much memory a program really gets.
 
-    units: a kernel with more blocks than compute units, launched again and again without waiting: seconds, and how many
+    units: seconds of a kernel with more blocks than compute units, launched repeatedly without waiting, and how many
     units its blocks ran on. memory (tier full): seconds to take all memory that the device gives, which is written and
-    compared; the bytes that were asked of a virtualiser (HAMi's variables), that the driver reports, and that came.
+    compared; the bytes requested from a virtualiser (HAMi's variables), reported by the driver, and allocatable.
     """
     return _memory(bench) if of == "memory" else _units(bench)

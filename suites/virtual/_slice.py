@@ -1,7 +1,7 @@
-"""Time slices: how long a GPU serves one process before it turns to the next, and what the turn costs.
+"""Time slices: how long a GPU serves one process before it switches to the next, and what the switch costs.
 
 Two processes run short kernels, each of which stamps its begin and its end by the clock that all processes share. A
-turn shows as a change of the process in the order of the stamps.
+switch is a change of the process in the order of the stamps.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ topic = Topic(views=[View("bars", "Slice time and switch time of processes that 
 class TimeSlices:
     """Whole slices, the switches between them, and the gaps between kernels of one slice, all in seconds.
 
-    `overlap` is the share of kernels that began before the other process's last one had ended: they ran side by side.
+    `overlap` is the share of switches at which a kernel began before the other process's last kernel had ended.
     """
 
     slices: tuple[float, ...]
@@ -64,25 +64,25 @@ class TimeSlices:
     overlap: float
 
 
-def time_slices(one: Stamps, other: Stamps) -> TimeSlices:
+def time_slices(first: Stamps, second: Stamps) -> TimeSlices:
     """Return the slices of two processes from their stamps in nanoseconds, each of shape (kernels, 2): begin and end.
 
-    A slice goes from the first begin to the last end of kernels of one process in a row. The first and the last one are
-    left out: they began or ended outside the window.
+    A slice goes from the first begin to the last end of consecutive kernels of one process. The first and the last
+    slice are left out, because they began or ended outside the window.
     """
-    stamps = np.concatenate([one, other]).astype(np.int64)
-    owners = np.repeat([0, 1], [len(one), len(other)])
+    stamps = np.concatenate([first, second]).astype(np.int64)
+    owners = np.repeat([0, 1], [len(first), len(second)])
     order = np.argsort(stamps[:, 0], kind="stable")
     begins, ends, owners = stamps[order, 0], stamps[order, 1], owners[order]
     between = begins[1:] - ends[:-1]
     is_switch = owners[1:] != owners[:-1]
-    turns = np.flatnonzero(is_switch)
-    slices = [(ends[last] - begins[first + 1]) * _NANO for first, last in itertools.pairwise(turns)]
+    switches = np.flatnonzero(is_switch)
+    slices = [(ends[stop] - begins[start + 1]) * _NANO for start, stop in itertools.pairwise(switches)]
     return TimeSlices(
         tuple(map(float, slices)),
         tuple((between[is_switch] * _NANO).tolist()),
         tuple((between[~is_switch] * _NANO).tolist()),
-        float((between[is_switch] < 0).mean()) if turns.size else 0.0,
+        float((between[is_switch] < 0).mean()) if switches.size else 0.0,
     )
 
 
@@ -97,7 +97,7 @@ def gap_histogram(slices: TimeSlices) -> tuple[float, ...]:
 
 
 class StampedKernels:
-    """Short kernels that stamp their begins and ends into a buffer, from its start again when it is full."""
+    """Short kernels that stamp their begin and end into a ring buffer."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench, self._kernel = bench, bench.kernel("sharing.cu", "stamp")
@@ -105,7 +105,7 @@ class StampedKernels:
         self._steps, self._count = np.uint32(steps_of(bench, _KERNEL_S)), 0
 
     def restart(self) -> None:
-        """Forget all stamps; the device has finished."""
+        """Clear all stamps; the device must have finished."""
         self._stamps.fill(0)
         self._count = 0
 
@@ -117,14 +117,17 @@ class StampedKernels:
             self._count += 1
 
     def stamps(self) -> Stamps:
-        """Return the stamps that are still there in nanoseconds, shape (kernels, 2); the device has finished."""
-        found: Stamps = self._bench.device.to_host(self._stamps)
-        return found[: min(self._count, _MOST_STAMPS)]
+        """Return the stamps in the buffer in nanoseconds, shape (kernels, 2); the device must have finished."""
+        stamps: Stamps = self._bench.device.to_host(self._stamps)
+        return stamps[: min(self._count, _MOST_STAMPS)]
 
     def check(self) -> None:
         """Raise WrongAnswer if a kernel left no stamp, or ended before it began."""
-        found = self.stamps()
-        expect(bool((found[:, 0] > 0).all() and (found[:, 1] >= found[:, 0]).all()), "a kernel has no sound stamps")
+        stamps = self.stamps()
+        expect(
+            bool((stamps[:, 0] > 0).all() and (stamps[:, 1] >= stamps[:, 0]).all()),
+            "a kernel left no stamps, or ended before it began",
+        )
 
     @property
     def load(self) -> CheckedCall:
@@ -133,7 +136,7 @@ class StampedKernels:
 
 
 class StampingAggressor(Aggressor):
-    """Stamps while the board says so, and hands its stamps over when it rests."""
+    """Runs stamped kernels while the board says so, and copies the stamps into `room` when it rests."""
 
     def __init__(self, bench: Bench, kernels: StampedKernels, room: Any, **others: Any) -> None:
         self._kernels, self._room = kernels, room[HEADER_BYTES:].view(np.uint64)
@@ -141,18 +144,18 @@ class StampingAggressor(Aggressor):
 
     def _run(self) -> None:
         super()._run()
-        found = self._kernels.stamps().reshape(-1)
+        stamps = self._kernels.stamps().reshape(-1)
         self._room[:] = 0
-        self._room[: found.size] = found
+        self._room[: stamps.size] = stamps
 
     def close(self) -> None:
-        """End the thread, and let go of the room."""
+        """End the thread and release `room`; raises WrongAnswer if the kernels' stamps are wrong."""
         super().close()
         self._room = None
 
 
 class SliceSamples:
-    """Stamps of this process beside those of another one; each call is a window, each sample a slice."""
+    """Measures windows in which this process and another one stamp kernels; each slice is a sample."""
 
     def __init__(self, bench: Bench, shared: SharedBoard) -> None:
         self._bench, self._shared, self._kernels = bench, shared, StampedKernels(bench)
@@ -161,25 +164,25 @@ class SliceSamples:
         shared.board.started()
 
     def seconds(self) -> list[float]:
-        """Return the seconds of each whole slice of a window; NaN where there was none."""
+        """Return the seconds of each whole slice of a window, or one NaN if the window holds no whole slice."""
         self._kernels.restart()
         self._shared.board.run()
         for _ in range(round(self._window_s / (_KERNEL_S * _STAMPS_PER_CALL))):
             self._kernels.call()
         self._bench.device.synchronize()
         self._shared.board.rest()
-        mine, theirs = self._kernels.stamps(), self._shared.board.room[HEADER_BYTES:].view(np.uint64).reshape(-1, 2)
-        self._last = time_slices(mine, np.array(theirs[theirs[:, 1] >= mine[0, 0]]))
+        own, peer = self._kernels.stamps(), self._shared.board.room[HEADER_BYTES:].view(np.uint64).reshape(-1, 2)
+        self._last = time_slices(own, np.array(peer[peer[:, 1] >= own[0, 0]]))
         return list(self._last.slices) or [math.nan]
 
     def observed(self) -> Observation:
-        """Return the medians of switches and of gaps within a slice, and the share of kernels side by side."""
+        """Return the medians of switches and of gaps within a slice, and the share of switches that overlap."""
         seconds = {"switch": self._last.switches, "gap": self._last.gaps}
-        found = {name: Observed(float(np.median(values)), "s") for name, values in seconds.items() if values}
-        return {**found, "overlap": Observed(self._last.overlap)}
+        medians = {name: Observed(float(np.median(values)), "s") for name, values in seconds.items() if values}
+        return {**medians, "overlap": Observed(self._last.overlap)}
 
     def check(self) -> Observation:
-        """Raise WrongAnswer where a stamp is missing, or where the processes ran side by side; return the gaps."""
+        """Return the histogram of gaps; raises WrongAnswer if a stamp is missing or most switches overlap."""
         self._kernels.check()
         share = self._last.overlap
         expect(share <= 0.5, f"{share:.0%} of the switches overlap: the processes did not take turns")
@@ -188,20 +191,20 @@ class SliceSamples:
 
 @topic.case(ranks=2, when=on_gpu, how=points((), smoke=("processes",), full=("processes",)))
 def slice_(bench: Bench, how: str) -> Task:
-    """Seconds of a time slice of a GPU that two processes share; `switch` is the time from one to the other.
+    """Seconds of a time slice of a GPU that two processes share; `switch` is the time from one process to the other.
 
-    `gap` is the time between two kernels of one slice: what a switch is compared with.
+    `gap` is the time between two kernels within one slice, with which a switch is compared.
     """
     exclusive(bench)
     need_way(how)
     shared = SharedBoard(bench)
     if bench.rank == 1:
         ways = {"lane": lane(bench), "board": shared.board, "is_queued": True, "ahead_s": _AHEAD_S}
-        other = StampingAggressor(bench, StampedKernels(bench), shared.board.room, **ways)
+        aggressor = StampingAggressor(bench, StampedKernels(bench), shared.board.room, **ways)
 
         def end() -> None:
             try:
-                other.close()
+                aggressor.close()
             finally:
                 shared.close()
 

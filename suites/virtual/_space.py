@@ -1,4 +1,4 @@
-"""Address space and physical memory apart: reserve, create, map, access, unmap, by CUDA's driver or the host's kernel.
+"""Virtual memory step by step: reserve, create, map, access and unmap, by CUDA's driver or the host's kernel.
 
 On a GPU these are the driver's calls (cuMemAddressReserve and the following). The host's kernel has the same steps:
 a range without access (mmap), memory without an address (memfd_create), and a mapping of one into the other.
@@ -18,7 +18,7 @@ import numpy as np
 from gpubench.api.libraries import Driver
 from gpubench.api.suite import Bench, Skip, units
 
-PAGE_BYTES = 2**21  # the least granularity of NVIDIA's GPUs, and the page of these measurements everywhere
+PAGE_BYTES = 2**21  # the minimum granularity of NVIDIA's GPUs, and the page size of these measurements on every device
 _NO_ACCESS, _READ_WRITE = 0, mmap.PROT_READ | mmap.PROT_WRITE
 _FIXED, _NO_RESERVE = 0x10, 0x4000  # MAP_FIXED, MAP_NORESERVE: mmap(2), Linux on x86-64 and arm64
 _NOTHING_YET = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
@@ -33,13 +33,13 @@ NEEDS_DRIVER = (
 
 
 class VirtualSpace(Protocol):
-    """The steps by which memory comes to an address; sizes and offsets are multiples of PAGE_BYTES."""
+    """The steps that give an address range physical memory; sizes and offsets are multiples of PAGE_BYTES."""
 
     def reserve(self, nbytes: int) -> int:
-        """Return the address of a range that nothing is mapped to."""
+        """Return the address of a newly reserved range without physical memory."""
 
     def free(self, address: int, nbytes: int) -> None:
-        """Give a range back, to which nothing is mapped any more."""
+        """Give back a range from which all memory has been unmapped."""
 
     def create(self, nbytes: int) -> Any:
         """Return physical memory without an address."""
@@ -51,14 +51,17 @@ class VirtualSpace(Protocol):
         """Put physical memory at an address of a range; it cannot be accessed yet."""
 
     def access(self, address: int, nbytes: int, peers: int) -> None:
-        """Let the device, and as many of its peers, read and write."""
+        """Let the device and its first `peers` peers read and write."""
 
     def unmap(self, address: int, nbytes: int) -> None:
-        """Take away what one call mapped."""
+        """Unmap the memory of one call of `map`."""
 
 
 class GpuSpace:
-    """The driver's virtual memory on the current device; `is_compressible` asks for compressible memory."""
+    """The driver's virtual memory on the current device; `is_compressible` asks for compressible memory.
+
+    Raises Skip on other vendors' GPUs, and if the GPU's granularity does not divide PAGE_BYTES.
+    """
 
     def __init__(self, bench: Bench, is_compressible: bool = False) -> None:
         if bench.traits.vendor != "nvidia":
@@ -102,13 +105,16 @@ class GpuSpace:
         self._driver("cuMemUnmap", address, nbytes)
 
     def is_compressed(self, physical: Any) -> bool:
-        """Return whether the driver gave compressible memory: it may give plain memory to who asked for it."""
-        found = self._driver("cuMemGetAllocationPropertiesFromHandle", physical)
-        return int(found.allocFlags.compressionType) != 0
+        """Return whether the driver gave compressible memory: it may give plain memory instead."""
+        properties = self._driver("cuMemGetAllocationPropertiesFromHandle", physical)
+        return int(properties.allocFlags.compressionType) != 0
 
 
 class HostSpace:
-    """The same steps by the host's kernel; `create` allocates the memory at once, as the driver does."""
+    """The same steps by the host's kernel; `create` allocates the memory at once, as the driver does.
+
+    Every step raises OSError if the kernel refuses it.
+    """
 
     def __init__(self) -> None:
         libc = ctypes.CDLL(None, use_errno=True)
@@ -148,10 +154,10 @@ class HostSpace:
         self._placed(address, nbytes, _NOTHING_YET | _FIXED, -1)
 
     def _placed(self, address: int | None, nbytes: int, flags: int, descriptor: int) -> int:
-        found = self._mmap(address, nbytes, _NO_ACCESS, flags, descriptor, 0)
-        if found == _FAILED:
-            raise OSError(ctypes.get_errno(), f"mmap of {units.size(nbytes)}")
-        return int(found)
+        mapped = self._mmap(address, nbytes, _NO_ACCESS, flags, descriptor, 0)
+        if mapped == _FAILED:
+            raise OSError(ctypes.get_errno(), f"the kernel refused to map {units.size(nbytes)}")
+        return int(mapped)
 
 
 def _expect_done(status: int) -> None:
@@ -160,7 +166,7 @@ def _expect_done(status: int) -> None:
 
 
 def array_at(bench: Bench, address: int, nbytes: int) -> Any:
-    """Return memory that no array owns as uint8, shape (nbytes,): the device's on a GPU, else the host's."""
+    """Return an array over memory that it does not own, uint8 of shape (nbytes,), on the device or the host."""
     if not bench.traits.is_gpu:
         return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
     cuda = bench.xp.cuda
@@ -187,7 +193,7 @@ class MappedRange:
 
     @classmethod
     def filled(cls, space: VirtualSpace, nbytes: int, piece_bytes: int) -> MappedRange:
-        """Return a range that has all its memory, in pieces; what fails half-way gives everything back."""
+        """Return a range with all its memory, in pieces; if a step fails, give everything back and raise its error."""
         with contextlib.ExitStack() as undo:
             mapped = cls(space, nbytes)
             undo.callback(mapped.close)
@@ -207,7 +213,7 @@ class MappedRange:
             self._created.append((self.space.create(size), size))
 
     def map(self) -> None:
-        """Map what was created and is not mapped yet, behind what is mapped."""
+        """Map the created pieces that are not mapped yet, behind the mapped ones."""
         for physical, size in self._created[len(self._mapped) :]:
             address = self.address + self.nbytes
             self.space.map(address, size, physical)
@@ -215,7 +221,7 @@ class MappedRange:
             self.nbytes += size
 
     def access(self, peers: int = 0) -> None:
-        """Allow access to what was mapped since the last call."""
+        """Allow access to the memory mapped since the last call."""
         start, self._accessed_bytes = self._accessed_bytes, self.nbytes
         self.space.access(self.address + start, self.nbytes - start, peers)
 
@@ -239,7 +245,7 @@ class MappedRange:
             self.space.release(self._created.pop()[0])
 
     def close(self) -> None:
-        """Give back everything, however far the last step came."""
+        """Give everything back, also after a step that failed."""
         self.unmap()
         self.release()
         if self.address:
@@ -248,38 +254,40 @@ class MappedRange:
 
 
 class Pattern:
-    """Words that differ at every place and with the seed, written to memory and compared with it."""
+    """A pattern of 64-bit words that differs at every place and with the seed; it is written and compared."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
         if bench.traits.is_gpu:
             self._fill = bench.kernel("copies.cu", "fill_pattern")
             self._count_wrong = bench.kernel("copies.cu", "count_wrong")
-            self._counter = bench.xp.zeros(1, bench.xp.uint32)  # made now: later there may be no memory left
+            self._counter = bench.xp.zeros(
+                1, bench.xp.uint32
+            )  # allocated now, because later there may be no memory left
 
     def filler(self, array: Any, seed: int) -> Callable[[], None]:
         """Return a call that writes the pattern of a seed; on a GPU it launches one kernel."""
-        words = array.view(np.uint64)
+        elements = array.view(np.uint64)
         if not self._bench.traits.is_gpu:
-            return lambda: self._write(words, seed)
-        args = (words, np.uint64(words.size), np.uint64(seed))
-        blocks = min(_FILL_BLOCKS, -(-words.size // _FILL_THREADS))
+            return lambda: self._write(elements, seed)
+        args = (elements, np.uint64(elements.size), np.uint64(seed))
+        blocks = min(_FILL_BLOCKS, -(-elements.size // _FILL_THREADS))
         return lambda: self._fill((blocks,), (_FILL_THREADS,), args)
 
     @staticmethod
-    def _write(words: Any, seed: int) -> None:
-        words[:] = np.arange(words.size, dtype=np.uint64)
-        words *= _GOLDEN
-        words += np.uint64(seed)
+    def _write(elements: Any, seed: int) -> None:
+        elements[:] = np.arange(elements.size, dtype=np.uint64)
+        elements *= _GOLDEN
+        elements += np.uint64(seed)
 
     def wrong(self, array: Any, seed: int) -> int:
-        """Return how many words differ from the pattern of a seed."""
-        words = array.view(np.uint64)
+        """Return how many 64-bit words of a uint8 array differ from the pattern of a seed."""
+        elements = array.view(np.uint64)
         if not self._bench.traits.is_gpu:
-            expected = np.empty_like(words)
+            expected = np.empty_like(elements)
             self._write(expected, seed)
-            return int(np.count_nonzero(words != expected))
+            return int(np.count_nonzero(elements != expected))
         self._counter.fill(0)
-        args = (words, np.uint64(words.size), np.uint64(seed), self._counter)
+        args = (elements, np.uint64(elements.size), np.uint64(seed), self._counter)
         self._count_wrong((_FILL_BLOCKS,), (_FILL_THREADS,), args)
         return int(self._bench.device.to_host(self._counter)[0])
