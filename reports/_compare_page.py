@@ -59,7 +59,9 @@ def _block(comparison: Comparison, against: Against, name: str, room: int) -> Bl
     listed = all_rows[:room]
     counts = [(f"{count} {verdict}", STYLES[verdict]) for verdict, count in against.judgement.counts().items()]
     left_out = len(all_rows) - len(listed)
-    notes = [f"{left_out} cases are left out here, none of them worse: the .json has them all"] if left_out else []
+    notes = (
+        [f"{left_out} cases that are not worse are left out here; a .json report has every case"] if left_out else []
+    )
     return Block(
         name,
         against.name,

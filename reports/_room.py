@@ -37,11 +37,13 @@ class Room:
     @property
     def left_out(self) -> str:
         """A sentence on what the page leaves out; empty if it has everything."""
-        parts = [f"{len(self.lines)} of {self.total} cases stand in the tables"] if len(self.lines) < self.total else []
-        parts += [f"{len(self.detailed)} can be opened"] if len(self.detailed) < self.total else []
-        if not parts:
-            return ""
-        return f"{' and '.join(parts)}: failed and invalid ones first, the others at even steps. The CSV has all."
+        order = "failed and invalid cases first, then an even selection of the others. The CSV report has every case."
+        if len(self.lines) < self.total:
+            opened = f"of which {len(self.detailed)} can be opened"
+            return f"The tables list {len(self.lines)} of {self.total} cases, {opened}: {order}"
+        if len(self.detailed) < self.total:
+            return f"{len(self.detailed)} of {self.total} cases can be opened: {order}"
+        return ""
 
 
 def room_for(spreads: Sequence[Spread], lines: int = LINES, detailed: int = DETAILED) -> Room:

@@ -36,7 +36,7 @@ from ._markdown import MOST_BYTES, clipped, cut, table
 from ._verdict import has_several_devices, key_note, seconds_words, share_text, trust_words
 from ._words import Notice, beside_words, legend_words, notices
 
-_FULL = "a comment holds no more; `gpubench report` writes all of them as .html or .csv"
+_FULL = "A comment holds no more; to see every case, write a .html or .csv file with `gpubench report`"
 _NOTICES = 12  # the most that stay if room is short: the worst come first
 _RANKS = ("failed", "invalid", "ok", "skipped")
 
@@ -109,7 +109,7 @@ def _document(summary: Summary, suites: Sequence[_Suite], kept: frozenset[str] |
     parts = [*_head(overview(summary)), *_notices(all_notices if kept is None else all_notices[:_NOTICES])]
     if kept is not None:
         left_out = sum(row not in kept for suite in suites for row in suite.rows)
-        parts.append(f"\n> {left_out} of {len(rows)} cases are left out, the worst of all being kept: {_FULL}")
+        parts.append(f"\n> {left_out} of {len(rows)} cases are left out; the worst cases are kept. {_FULL}")
     for suite in suites:
         parts += _suite(suite, kept)
     for derived in (*phase_tables(summary), *link_tables(summary), *soak_tables(summary)) if kept is None else ():

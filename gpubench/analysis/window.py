@@ -272,7 +272,7 @@ class Window:
         return uses
 
     def _served_by_cache(self, load: Load) -> list[Use]:
-        """Return the share of the counted bytes that caches served, if it is over a half and over half of the peak."""
+        """Return the share of the counted bytes that caches served, if more than half, at over half the DRAM peak."""
         peak, seen = self.peak_dram(), self.dram()
         if not peak or not seen or load.moved_s < peak / 2 or seen.value > load.moved_s / 2:
             return []
