@@ -29,5 +29,5 @@ class NotebookRun:
 
 
 def read_run(path: str | Path) -> NotebookRun:
-    """Read a run file; raises FileError, one line, where it cannot be read or trusted."""
+    """Return the run of a file. Raises FileError if it cannot be read or is invalid."""
     return NotebookRun(read_file(path))

@@ -1,4 +1,4 @@
-"""The exact command that puts one case under a vendor's profiler: the ranges of the worker name the case."""
+"""Return the command that runs one case under a vendor's profiler; NVTX ranges of the worker name the case."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from gpubench.base.errors import UsageError
 from gpubench.measuring.plan import Plan
 from gpubench.model import Settings
 
-_LAUNCHES = 20  # of a case that ncu takes apart: each is run several times over
-# the gate in front of a batch waits for the host, which waits for it under ncu: it is left out
+_LAUNCHES = 20  # launches of a case that ncu profiles: it runs each several times
+# the gate kernel before a batch waits for the host, which under ncu waits for the kernel: it is not profiled
 _NO_GATE = "regex:^(?!gate$)"
 
 
@@ -26,14 +26,17 @@ class Tool(StrEnum):
 
 
 def command(tool: Tool, plan: Plan, suite_words: Sequence[str]) -> list[str]:
-    """The words that profile the one case of a plan; UsageError where there is not one.
+    """Return the arguments of the command that profiles the single case of a plan.
 
-    `suite_words` are what the user called the suite. rocprof has never met a GPU of ours.
+    `suite_words` are the user's names of the suite. Raises UsageError if the plan has no case or several. The command
+    for rocprof has not yet run on a GPU.
     """
     cases = list(dict.fromkeys(job.case.id for job in plan.jobs))
     if len(cases) != 1:
-        some = ", ".join(cases[:3])
-        raise UsageError(f"one case is profiled at a time, these are {len(cases)} ({some}, …); choose one by --filter")
+        first_cases = ", ".join(cases[:3])
+        raise UsageError(
+            f"one case is profiled at a time, these are {len(cases)} ({first_cases}, …); choose one by --filter"
+        )
     (case,) = cases
     slug = re.sub(r"[^A-Za-z0-9]+", "-", case).strip("-")
     run = _run(plan.settings, case, suite_words, slug)
@@ -47,8 +50,8 @@ def command(tool: Tool, plan: Plan, suite_words: Sequence[str]) -> list[str]:
 
 
 def _run(settings: Settings, case: str, suite_words: Sequence[str], slug: str) -> list[str]:
-    """The run of that case alone, as short as it gets, into a file of its own."""
-    devices = [word for device in settings.devices for word in ("--device", device)]
+    """Return the arguments of the shortest run of that case alone, into a file of its own."""
+    devices = [argument for device in settings.devices for argument in ("--device", device)]
     out = f"{slug}-{settings.tier}.jsonl"
     gpubench = str(Path(sys.executable).parent / "gpubench")
     program = [gpubench] if Path(gpubench).exists() else [sys.executable, "-P", "-m", "gpubench"]
@@ -56,5 +59,5 @@ def _run(settings: Settings, case: str, suite_words: Sequence[str], slug: str) -
 
 
 def _escaped(name: str) -> str:
-    """A range's name where ncu's own signs mean themselves (Nsight Compute CLI, NVTX filtering)."""
+    """Return a range's name with ncu's special characters escaped (Nsight Compute CLI, NVTX filtering)."""
     return re.sub(r"([\[\]/@,*()\\])", r"\\\1", name)

@@ -1,8 +1,8 @@
-"""What may be shared of a run: who and where are taken out, what was measured stays. docs/sharing.md is the rule.
+"""Anonymise a run for sharing: remove people, machines and places, keep every figure (docs/sharing.md).
 
-A name that is taken out becomes a word of its kind and twelve hexadecimal digits, `host-3fa81c09d2e4`: the
-digits are a keyed hash, so that two runs of one device still have one name, and nobody without the key can try
-names out against it. Redacting again changes nothing.
+A removed name is replaced by its kind and twelve hexadecimal digits, such as `host-3fa81c09d2e4`. The digits are a
+keyed hash: two runs of one device have the same pseudonym, and nobody without the key can test names against it.
+Redacting again changes nothing.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from gpubench.model import DataFile, Device, Facts, Manifest, Run
 from gpubench.tools.redact_patterns import PSEUDONYM
 from gpubench.tools.redact_text import Hiding, Token
 
-_DIGITS = 12  # of the hash: 48 bits, of which a fleet holds a handful
-_HOST_KEPT = frozenset(  # they name no machine
+_DIGITS = 12  # hexadecimal digits of the hash: 48 bits, enough to keep the names of a fleet distinct
+_HOST_KEPT = frozenset(  # these facts identify no machine
     {"system", "machine", "cpus", "cpu", "memory_bytes", "governor", "numa", "shared memory", "ptrace scope"}
 )
 _NAMES_ONE = re.compile(
     r"serial|uuid|guid|hostname|address|(?<![a-z])(?:user|path|pci|mac|ip|id|asset|tag)(?![a-z])|\bboard$",
     re.IGNORECASE,
 )
-# Names that a great many machines and accounts have: hiding the word `host` would spoil sentences and hide nobody.
+# Names that many machines and accounts have: hiding the word `host` would damage sentences and protect nobody.
 _COMMON = frozenset(
     {
         "admin",
@@ -66,33 +66,34 @@ _COMMON = frozenset(
         "worker",
     }
 )
-_SHORTEST = 3  # letters: a shorter name stands in too many words
-_LONGEST = 256  # letters of a name that is looked for in texts, and 1000 of them: both keep the time linear
+_SHORTEST = 3  # characters: a shorter name is part of too many words
+_LONGEST = 256  # characters of a name that is searched for; with the limit on names this keeps the time linear
 _MOST_NAMES = 1000
 _VERSION = re.compile(r"v?\d[\w.+~-]{0,63}")
-_CODE_WORD = re.compile(r"[A-Za-z_]\w{0,63}(?::\d{1,3})?")  # of a case, a unit, a device: `triad`, `cuda:0`
+_CODE_WORD = re.compile(r"[A-Za-z_]\w{0,63}(?::\d{1,3})?")  # a case, unit or device: `triad`, `cuda:0`
 _CODE_WORDS = re.compile(r"[\w%°·²³µ()]{1,64}(?:[ ./:+*-][\w%°·²³µ()*]{1,64}){0,16}")  # `nvml.clock.sm`, `mem-bw/h2d`
 _PERSON = re.compile(r"(?:/home/|/Users/|[A-Za-z]:\\Users\\|/user\.)([\w.-]{1,64})")
 
 
 def redacted(run: Run, salt: bytes, names: Sequence[str] = (), others: Sequence[Manifest] = ()) -> Run:
-    """The run without what says whose it is and where it stands; `names` are words that say so, as a user's.
+    """Return the run without anything that identifies its owner or its machine.
 
-    `others` are the manifests of runs of other machines, whose names the texts of this run can hold.
-
-    Host and user names, device UUIDs, PCI ids, serials, addresses, paths, variables of the environment and the
-    command line: in the fields that are for them, and wherever they stand in a text.
+    `names` are further names to hide, such as a user's. `others` are the manifests of runs of other machines, whose
+    names may occur in the texts of this run. Host and user names, device UUIDs, PCI ids, serial numbers, addresses,
+    paths, environment variables and the command line are replaced, in their own fields and in any text.
     """
     token = pseudonyms(salt)
     manifest = run.manifest
     texts = _Texts.of([manifest, *others], token, (*names, *people(run)))
     facts = _facts(manifest.facts, token)
-    suites = tuple(suite.rpartition("/")[2] for suite in manifest.settings.suites)  # of a file its name is its suite's
+    suites = tuple(
+        suite.rpartition("/")[2] for suite in manifest.settings.suites
+    )  # a suite file is named after its suite
     data = tuple(_data(file, token) for file in manifest.settings.data)
     settings = replace(manifest.settings, suites=suites, data=data)
-    known = replace(manifest, facts=facts, settings=settings, argv=_command(manifest.argv), started="")
+    shared_manifest = replace(manifest, facts=facts, settings=settings, argv=_command(manifest.argv), started="")
     warnings = tuple(re.sub(r"^.+?: (?=(after )?line \d)", "", warning) for warning in run.warnings)
-    changed = with_texts(replace(run, manifest=known, warnings=warnings), texts.cleared, texts.cleared_words)
+    changed = with_texts(replace(run, manifest=shared_manifest, warnings=warnings), texts.cleared, texts.cleared_words)
     return replace(changed, manifest=replace(changed.manifest, started=manifest.started))
 
 
@@ -103,16 +104,16 @@ def without_names(
     names: Sequence[str] = (),
     suites: Collection[str] = (),
 ) -> Value:
-    """A value that was made of the runs of these manifests, with the texts in it cleared as `redacted` clears them.
+    """Return a value made from the runs of these manifests, with its texts anonymised as `redacted` does.
 
-    `suites` are names of suites that the manifests do not hold: the ids of their cases look like paths.
+    `suites` are names of further suites: the ids of their cases look like paths, but must be kept.
     """
     texts = _Texts.of(manifests, pseudonyms(salt), (*names, *people((value, tuple(manifests)))), suites)
     return with_texts(value, texts.cleared, texts.cleared_words)
 
 
 def pseudonyms(salt: bytes) -> Token:
-    """Return what gives a name its pseudonym, by its kind: the same in all documents that are shared with this salt."""
+    """Return the function from a kind and a name to a pseudonym, which is the same in all documents with this salt."""
 
     @functools.cache
     def token(kind: str, name: str) -> str:
@@ -137,13 +138,13 @@ def _host(name: str, value: str, token: Token) -> str:
     return value if name in _HOST_KEPT or not value else token("host" if name == "hostname" else "name", value)
 
 
-def _device(device: Device, where: str, token: Token) -> Device:
-    """One device of one machine has one pseudonym, by its UUID, or else by where it is; none where neither is known."""
-    one = device.uuid or (f"{where} {device.pci or device.id}" if where else "")
+def _device(device: Device, hostname: str, token: Token) -> Device:
+    """Return the device with a pseudonym from its UUID, or else from its host and PCI id; without both it has none."""
+    identity = device.uuid or (f"{hostname} {device.pci or device.id}" if hostname else "")
     details = tuple(
         (name, token("name", value) if _NAMES_ONE.search(name) and value else value) for name, value in device.details
     )
-    return replace(device, uuid=token("device", one) if one else "", pci="", details=details)
+    return replace(device, uuid=token("device", identity) if identity else "", pci="", details=details)
 
 
 def _data(file: DataFile, token: Token) -> DataFile:
@@ -151,67 +152,73 @@ def _data(file: DataFile, token: Token) -> DataFile:
 
 
 def _command(argv: Sequence[str]) -> tuple[str, ...]:
-    """Of a command line its command: `gpubench run`."""
+    """Return the program and the command of a command line: `gpubench run`."""
     return ("gpubench", *(word for word in argv[1:2] if re.fullmatch(r"[a-z]{1,12}", word)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Texts:
-    """What takes names out of texts: the names that are known from the run's fields, then what looks like one."""
+    """Removes names from texts: first the names in the run's fields, then anything that looks like a name."""
 
     known: re.Pattern[str]
-    tokens: dict[str, str]  # a known name, in small letters → its pseudonym
+    tokens: dict[str, str]  # a known name in lower case → its pseudonym
     hiding: Hiding
 
     @classmethod
     def of(
         cls, manifests: Sequence[Manifest], token: Token, people: Sequence[str], more_suites: Collection[str] = ()
     ) -> _Texts:
-        """The names that runs and people have, the longest first, so that none is hidden only in part."""
+        """Return the remover of these runs' and people's names, the longest first, so that none is hidden in part."""
         suites = frozenset((*more_suites, *(suite.name for manifest in manifests for suite in manifest.suites)))
         tokens: dict[str, str] = {}
-        known = [found for manifest in manifests for found in _known(manifest)]
-        for kind, name, whole in (*(("user", person, person.lower()) for person in people), *known):
+        known_names = [known_name for manifest in manifests for known_name in _known(manifest)]
+        for kind, name, whole in (*(("user", person, person.lower()) for person in people), *known_names):
             if is_a_name(name) and name not in suites and len(tokens) < _MOST_NAMES:
                 tokens[name.lower()] = token(kind, whole)
-        words = "|".join(re.escape(name) for name in sorted(tokens, key=len, reverse=True))
-        pattern = re.compile(rf"(?<![A-Za-z0-9])(?:{words})(?![A-Za-z0-9])" if words else r"(?!)", re.IGNORECASE)
+        alternatives = "|".join(re.escape(name) for name in sorted(tokens, key=len, reverse=True))
+        pattern = re.compile(
+            rf"(?<![A-Za-z0-9])(?:{alternatives})(?![A-Za-z0-9])" if alternatives else r"(?!)", re.IGNORECASE
+        )
         values = (value for manifest in manifests for _, value in manifest.facts.versions)
         versions = frozenset(value for value in values if _VERSION.fullmatch(value))
         paths = frozenset(path for manifest in manifests for path in _paths(manifest))
         return cls(pattern, tokens, Hiding(token, versions, suites, paths))
 
     def cleared(self, text: str) -> str:
-        """The text without names."""
+        """Return the text without names."""
         if PSEUDONYM.fullmatch(text):
             return text
-        if not text.isprintable():  # the end of an escape sequence would stand right before a name
+        if not text.isprintable():  # otherwise the end of an escape sequence could touch a name and hide it
             text = "\n".join(map(clean, text.split("\n")))
         text = self.known.sub(self._token, text)
         return text if text in self.hiding.versions else self.hiding.hidden(text)
 
-    def _token(self, found: re.Match[str]) -> str:
-        name = found[0].lower()
+    def _token(self, match: re.Match[str]) -> str:
+        name = match[0].lower()
         if name in self.tokens:
             return self.tokens[name]
-        # a few letters match others that they do not become in small letters: `ſ` matches `s`
-        same = (known for known in self.tokens if re.fullmatch(re.escape(known), found[0], re.IGNORECASE))
+        # a few letters match others that lower() does not produce: `ſ` matches `s`
+        same = (
+            name_in_lower_case
+            for name_in_lower_case in self.tokens
+            if re.fullmatch(re.escape(name_in_lower_case), match[0], re.IGNORECASE)
+        )
         return self.tokens[next(same)]
 
     def cleared_words(self, text: str) -> str:
-        """The same of a text that code chose: it stays if it is written as such texts are."""
+        """Return a text that code chose; it is anonymised only if it is not written like an identifier."""
         if _CODE_WORD.fullmatch(text) or (_CODE_WORDS.fullmatch(text) and self.hiding.hidden(text) == text):
             return text
         return self.cleared(text)
 
 
 def is_a_name(name: str) -> bool:
-    """Return whether a name is looked for in texts: it is neither short nor a word that many machines have."""
+    """Return whether a name is searched for in texts: it is neither too short nor a name that many machines have."""
     return _SHORTEST <= len(name) <= _LONGEST and name.lower() not in _COMMON and not PSEUDONYM.fullmatch(name)
 
 
 def _known(manifest: Manifest) -> Iterator[tuple[str, str, str]]:
-    """What the fields of a run name: the kind, the name, and what it stands for (a host's first label for the host)."""
+    """Yield the names in a run's fields: kind, name, and full name (a host's first label stands for the host)."""
     facts = manifest.facts
     for name, value in facts.host:
         if name not in _HOST_KEPT and value:
@@ -225,7 +232,7 @@ def _known(manifest: Manifest) -> Iterator[tuple[str, str, str]]:
 
 
 def _paths(manifest: Manifest) -> Iterator[str]:
-    """The paths that the command line and the settings name, and the folders above them."""
+    """Yield the paths in the command line and the settings, and the folders above them."""
     for word in (*(file.path for file in manifest.settings.data), *manifest.argv[1:_MOST_NAMES]):
         path = word.rpartition("=")[2]
         while len(path) <= _LONGEST and path.strip("/").count("/"):
@@ -234,12 +241,12 @@ def _paths(manifest: Manifest) -> Iterator[str]:
 
 
 def people(value: object) -> list[str]:
-    """The users whose home folders the texts of a value name."""
-    found: dict[str, None] = {}
+    """Return the users whose home folders occur in the texts of a value."""
+    users: dict[str, None] = {}
 
     def look(text: str) -> str:
-        found.update(dict.fromkeys(_PERSON.findall(text)))
+        users.update(dict.fromkeys(_PERSON.findall(text)))
         return text
 
     with_texts(value, look)
-    return list(found)
+    return list(users)

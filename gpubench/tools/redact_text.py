@@ -1,6 +1,6 @@
-"""Hides the parts of a text that can tell whose a machine is or where it stands; `redact_patterns` says how they look.
+"""Hide the parts of a text that can identify a machine or its owner; `redact_patterns` defines how they look.
 
-First go the parts that can hold blanks: keys, quoted paths, values with the names of secrets. Then each word by itself.
+Parts that can contain spaces come first: keys, quoted paths, values with names of secrets. Then each word by itself.
 """
 
 from __future__ import annotations
@@ -15,46 +15,46 @@ from dataclasses import dataclass, field
 from gpubench.tools import redact_patterns as patterns
 
 Token = Callable[[str, str], str]
-"""Gives the pseudonym of a name, by its kind: `token("host", "gpu17")` is `host-3fa81c09d2e4`."""
+"""Returns the pseudonym of a name by its kind: `token("host", "gpu17")` is `host-3fa81c09d2e4`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hiding:
-    """Puts pseudonyms in the place of the parts of a text that can tell who or where.
+    """Replaces the parts of a text that can identify people, machines or places by pseudonyms.
 
-    `versions` are texts that look like addresses and are none, `suites` the first words of case ids, which look like
-    relative paths, and `paths` relative paths that are hidden however short they are.
+    `versions` are version numbers that look like addresses. `suites` are the first parts of case ids, which look like
+    relative paths. `paths` are relative paths that are hidden even if they are short.
     """
 
     token: Token
     versions: Collection[str] = ()
     suites: Collection[str] = ()
     paths: Collection[str] = ()
-    _known: dict[str, str] = field(default_factory=dict)  # words and what becomes of them
+    _hidden_words: dict[str, str] = field(default_factory=dict)  # words → their replacements
 
     def hidden(self, text: str) -> str:
-        """The text without such parts."""
+        """Return the text without such parts."""
         lowered = text.lower()
         for kind, pattern, triggers in patterns.SPANS:
             if any(trigger in lowered for trigger in triggers):
                 text = pattern.sub(functools.partial(self._span, kind), text)
         return patterns.WORD.sub(self._word_found, self._without_values(text))
 
-    def _span(self, kind: str, found: re.Match[str]) -> str:
-        """A part with blanks in it, of which the group goes; what begins with a public path is none."""
-        text, whole = found[1], found[0]
+    def _span(self, kind: str, match: re.Match[str]) -> str:
+        """Return a matched part with its group hidden; a part that begins with a public path is kept."""
+        text, whole = match[1], match[0]
         if kind == "path":
             return text if _is_public(text.partition(" ")[0]) else self._path(text)
-        start = found.start(1) - found.start()
+        start = match.start(1) - match.start()
         return f"{whole[:start]}{self.token(kind, text)}{whole[start + len(text) :]}"
 
     def _without_values(self, text: str) -> str:
-        """Hide the value alone of `--token=…`: its name stays."""
+        """Return the text with the values of `--token=…` and the like hidden; their names stay."""
         parts, at = [], 0
-        while found := patterns.NAME.search(text, at):
-            parts.append(text[at : found.end()])
-            at = found.end()
-            pattern = _value_pattern(found[1] or found[3], found[2] or found[4])
+        while match := patterns.NAME.search(text, at):
+            parts.append(text[at : match.end()])
+            at = match.end()
+            pattern = _value_pattern(match[1] or match[3], match[2] or match[4])
             if pattern and (value := pattern.match(text, at)):
                 parts.append(self._value(value[0]))
                 at = value.end()
@@ -67,16 +67,16 @@ class Hiding:
         start = value.index(bare)
         return f"{value[:start]}{self.token('value', bare)}{value[start + len(bare) :]}"
 
-    def _word_found(self, found: re.Match[str]) -> str:
-        word, at = found[0], found.start()
-        if word[0] == "/" and word.count("/") == 1 and found.string[at - 1 : at] in (")", "]"):
-            return word  # of `/proc/[pid]/stat`, `(a + b)/c`
-        if word not in self._known:
-            self._known[word] = self._word(word)
-        return self._known[word]
+    def _word_found(self, match: re.Match[str]) -> str:
+        word, at = match[0], match.start()
+        if word[0] == "/" and word.count("/") == 1 and match.string[at - 1 : at] in (")", "]"):
+            return word  # part of `/proc/[pid]/stat` or `(a + b)/c`
+        if word not in self._hidden_words:
+            self._hidden_words[word] = self._word(word)
+        return self._hidden_words[word]
 
     def _word(self, word: str) -> str:
-        """Hide what a word names, but the full stop behind it; of an assignment each side by itself."""
+        """Return a word with names hidden, without the full stop behind it; both sides of `=` are hidden separately."""
         if word.startswith("<"):
             return word
         if len(word) > patterns.LONGEST_WORD:
@@ -90,7 +90,7 @@ class Hiding:
         return "=".join(map(self._part, stem.split("="))) + word[len(stem) :]
 
     def _part(self, text: str) -> str:
-        """A word with no assignment in it."""
+        """Return a word without `=`, hidden if it identifies somebody."""
         if patterns.KEPT.fullmatch(text) or text in self.versions or not text:
             return text
         if kind := _kind(text):
@@ -102,7 +102,7 @@ class Hiding:
         return text
 
     def _with_colons(self, text: str) -> str:
-        """What is no address as a whole: `file.py:3`, `10.17.3.250:80`, `PCI:0000:9b:00`."""
+        """Return a word that is no address as a whole: `file.py:3`, `10.17.3.250:80`, `PCI:0000:9b:00`."""
         name, _, rest = text.partition(":")
         if patterns.ENDPOINT.fullmatch(text) and not _is_address(name) and not patterns.KEPT.fullmatch(name):
             is_kept = (
@@ -114,7 +114,7 @@ class Hiding:
         return ":".join(map(self._part, text.split(":")))
 
     def _slashed(self, text: str) -> str:
-        """Words with slashes between them, which are a path, or a unit, a case's id, a name of two parts."""
+        """Return words joined by slashes: a path is hidden; a unit, a case id or a name of two parts is kept."""
         if option := re.match(r"-[A-Za-z](?=/)", text):
             return f"{option[0]}{self._slashed(text[2:])}"
         place, colon, behind = text.partition(":")
@@ -132,19 +132,19 @@ class Hiding:
         return "/".join(map(self._part, parts))
 
     def _path(self, path: str) -> str:
-        """A path's pseudonym; behind it the part that belongs to a package, so that a traceback stays one."""
+        """Return a path's pseudonym; the part inside a package is kept, so that tracebacks stay readable."""
         if _is_public(path):
             return path
         stem = path.rstrip(".")
-        code = patterns.CODE.match(stem)
-        inner = next((part for part in code.groups() if part), "") if code else ""
+        package_path = patterns.CODE.match(stem)
+        inner = next((part for part in package_path.groups() if part), "") if package_path else ""
         return f"{self.token('path', stem)}{'/' if inner else ''}{inner}{path[len(stem) :]}"
 
 
 @functools.lru_cache(maxsize=4096)
 def _value_pattern(name: str, sign: str) -> re.Pattern[str] | None:
-    """How the value ends that a name and a sign (`: `, `=`, a blank) announce; None if it is none to hide."""
-    if patterns.PSEUDONYM.match(name):  # of a text that was redacted before: `secret-3fa81c09d2e4: refused`
+    """Return the pattern of the value after a name and a sign (`: `, `=`, a space); None if it need not be hidden."""
+    if patterns.PSEUDONYM.match(name):  # the text was redacted before: `secret-3fa81c09d2e4: refused`
         return None
     parts = re.split(r"[_.-]+", name.strip("-").lower())
     parts += ["".join(pair) for pair in itertools.pairwise(parts)]
@@ -159,12 +159,12 @@ def _value_pattern(name: str, sign: str) -> re.Pattern[str] | None:
 
 
 def _kind(text: str) -> str:
-    """The kind of an identifier that a word is as a whole; empty if it is none."""
-    found = next((kind for kind, pattern in _IDENTIFIERS if pattern.fullmatch(text)), "")
-    if found == "host" and text.startswith(patterns.NO_LABELS):
+    """Return the kind of identifier that a whole word is; empty if it is none."""
+    kind = next((name for name, pattern in _IDENTIFIERS if pattern.fullmatch(text)), "")
+    if kind == "host" and text.startswith(patterns.NO_LABELS):
         return ""
-    if found:
-        return found
+    if kind:
+        return kind
     if _is_address(text):
         return "ip"
     return "secret" if _is_by_chance(text) else ""
@@ -183,27 +183,31 @@ _IDENTIFIERS = (
 
 
 def _is_by_chance(text: str) -> bool:
-    """Whether a text looks like a key: small and capital letters and digits that change at every other place."""
+    """Return whether a text looks like a key: lower case, upper case and digits alternate in half of its places."""
     if not patterns.OPAQUE.fullmatch(text):
         return False
-    classes = ["1" if each.isdigit() else "A" if each.isupper() else "a" if each.isalpha() else "" for each in text]
-    changes = sum(bool(one and other and one != other) for one, other in itertools.pairwise(classes))
+    classes = [
+        "1" if letter.isdigit() else "A" if letter.isupper() else "a" if letter.isalpha() else "" for letter in text
+    ]
+    changes = sum(
+        bool(previous and following and previous != following) for previous, following in itertools.pairwise(classes)
+    )
     return {"A", "a", "1"} <= set(classes) and changes >= len(text) / 2
 
 
 def _is_public(path: str) -> bool:
-    """Whether a path is one that every machine has, or none: `/.`, `//`."""
+    """Return whether a path exists on every machine, or contains no name, such as `//`."""
     if len(path) > patterns.LONGEST_WORD:
         return False
     return patterns.PUBLIC.fullmatch(path) is not None or not re.search(r"\w", path)
 
 
 def _is_address(text: str) -> bool:
-    """Whether a text is the address of a machine; that of every machine itself (127.0.0.1) tells nothing."""
+    """Return whether a text is the address of a machine; loopback addresses (127.0.0.1) identify none."""
     if text.count(".") != 3 and (":" not in text or not re.search(r"\d", text)):
         return False  # without a digit it is C++: `a::b`
     try:
-        found = ipaddress.ip_address(text.partition("%")[0])
+        address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
         return False
-    return not (found.is_loopback or found.is_unspecified)
+    return not (address.is_loopback or address.is_unspecified)

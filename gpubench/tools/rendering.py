@@ -1,4 +1,4 @@
-"""Reports by name, each given clean text alone: no author of a report has to think of control characters."""
+"""Load reports by name, and remove control characters from everything that they render."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Part = Literal["render", "enclose", "columns", "trends", "compare", "index", "fl
 
 
 class CleanReport:
-    """A report whose methods take any run, comparison or trends, and hand them on with every text cleaned."""
+    """A report whose methods clean every text of their arguments before they pass them on."""
 
     def __init__(self, report: Any) -> None:
         self._report = report
 
     @property
     def summary(self) -> str:
-        """One sentence for `report --formats`."""
+        """Return one sentence about the report for `report --formats`."""
         return str(self._report.summary)
 
     def offers(self, part: Part) -> bool:
@@ -38,17 +38,17 @@ class CleanReport:
         return document
 
     def enclose(self, run: Run, enclosure: Enclosure) -> str | bytes:
-        """Return the whole document of a run with its results inside."""
+        """Return the document of a run with the run file inside."""
         document: str | bytes = self._report.enclose(tidy(run), tidy(enclosure))
         return document
 
     def columns(self, runs: Sequence[Run]) -> str:
-        """Return the document of several runs as columns."""
+        """Return the document of several runs, each as a column."""
         document: str = self._report.columns(tidy(tuple(runs)))
         return document
 
     def trends(self, trends: Sequence[Trend]) -> str:
-        """Return the page of what a history holds."""
+        """Return the page of the trends of a history."""
         document: str = self._report.trends(tidy(tuple(trends)))
         return document
 
@@ -69,5 +69,5 @@ class CleanReport:
 
 
 def report(name: str) -> CleanReport:
-    """Return the report of that name; raises UsageError, with a suggestion, where there is none."""
+    """Return the report of that name. Raises UsageError with a suggestion if there is none."""
     return CleanReport(plugins.load("reports", name))

@@ -1,4 +1,4 @@
-"""A run from plan to file: the one place where the runner, the sampler and the store are put together."""
+"""Measure a plan into a run file: this module connects the runner, the sampler and the store."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from gpubench.model.store import read_run
 from gpubench.tools import history
 from gpubench.tools.health import RunHealth, Tell, measured_devices, silent
 
-# a shell starts a background job with SIGINT ignored: it ends a run all the same
+# a shell starts background jobs with SIGINT ignored; a run ends on SIGINT even then
 _ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 
 
@@ -39,19 +39,18 @@ def measure(
     tell: Tell = silent,
     exclusive: bool = False,
 ) -> Run:
-    """Measure a plan into a run file, note it in the history where one is kept, and read it back.
+    """Measure a plan into a run file, record it in the history if there is one, and return the run.
 
-    Before the first case, `tell` is called with a line for each device that is not well, and with one if other runs
-    measure on these devices.
+    Before the first case, `tell` is called with a line for each device that is sick or has a warning, and with a line
+    if other runs measure on these devices.
 
-    Raises UsageError where the file cannot be written or must not be resumed (before anything is
-    measured), DeviceError where a device is lost or another run measures on it and one of both is `exclusive`,
-    Interrupted on SIGINT, SIGTERM or SIGHUP:
-    what was measured by then is in the file.
+    Raises UsageError, before anything is measured, if the file cannot be written or must not be resumed. Raises
+    DeviceError if a device is lost, or if another run uses it and one of both runs is `exclusive`. Raises Interrupted
+    on SIGINT, SIGTERM or SIGHUP; the file then contains everything measured so far.
     """
     devices = measured_devices(plan)
     with (
-        terminable(lambda: _kept(path)),
+        terminable(lambda: _measured(path)),
         Claims(devices, exclusive) as claims,
         RunHealth(devices, tell) as health,
         _group(plan, resume) as group,
@@ -66,7 +65,7 @@ def measure(
 
 
 def _group(plan: Plan, resume: bool) -> AbstractContextManager[NodeGroup | None]:
-    """Join the nodes that measure the plan together, where the environment names such a group."""
+    """Join the nodes that measure the plan together, if the environment names such a group."""
     place = Membership.take() if plan.settings.nodes > 1 else None
     if place is None:
         return nullcontext()
@@ -79,8 +78,8 @@ def _group(plan: Plan, resume: bool) -> AbstractContextManager[NodeGroup | None]
 def _tell_of_others(claims: Claims, devices: Sequence[Device], tell: Tell) -> None:
     if claims.problem:
         tell(f"whether another run of gpubench measures on the same devices is unknown: {claims.problem}")
-    if words := claiming.warning(claims.others([device.id for device in devices])):
-        tell(words)
+    if message := claiming.warning(claims.others([device.id for device in devices])):
+        tell(message)
 
 
 def _begin(
@@ -98,7 +97,7 @@ def _begin(
 
 
 def _as_utf8(word: str) -> str:
-    """Return a word of the command line, whatever the locale took its bytes for, as the UTF-8 that a run file is."""
+    """Return a word of the command line as UTF-8, whatever encoding the locale assumed."""
     return os.fsencode(word).decode("utf-8", "surrogateescape")
 
 
@@ -111,7 +110,7 @@ def _run(
     claims: Claims,
     group: NodeGroup | None = None,
 ) -> None:
-    """All jobs and the end of the file; a device that was lost on the way does not make the file partial."""
+    """Run all jobs and write the end record, also after a device was lost: the file is then complete."""
     with Runner(plan, recording.sampler, recording, claims=claims, group=group) as runner:
         health.begin(recording)
         try:
@@ -140,12 +139,12 @@ def _sampled(plan: Plan) -> list[Device]:
 
 
 def differences(before: Manifest, plan: Plan) -> list[str]:
-    """What keeps a plan from going on with a run: devices, versions or settings that changed."""
-    found = [] if before.gpubench == __version__ else [f"gpubench was {before.gpubench}, is {__version__}"]
-    found += _changed("settings", before.settings, plan.settings)
-    found += _changed_pairs("version of", dict(before.facts.versions), dict(plan.facts.versions))
-    found += _changed_devices(before.facts, plan.facts)
-    return found
+    """Return why a plan cannot continue a run: the devices, versions or settings that changed."""
+    changes = [] if before.gpubench == __version__ else [f"gpubench was {before.gpubench}, is {__version__}"]
+    changes += _changed("settings", before.settings, plan.settings)
+    changes += _changed_pairs("version of", dict(before.facts.versions), dict(plan.facts.versions))
+    changes += _changed_devices(before.facts, plan.facts)
+    return changes
 
 
 def _changed_cases(before: Run, plan: Plan) -> list[str]:
@@ -157,17 +156,17 @@ def _changed_cases(before: Run, plan: Plan) -> list[str]:
     ]
 
 
-def _changed(what: str, before: object, now: object) -> list[str]:
+def _changed(subject: str, before: object, now: object) -> list[str]:
     if before == now:
         return []
     fields = [name for name in type(before).__slots__ if getattr(before, name) != getattr(now, name)]  # type: ignore[attr-defined]
-    return [f"{what} {name} was {getattr(before, name)!r}, is {getattr(now, name)!r}" for name in fields]
+    return [f"{subject} {name} was {getattr(before, name)!r}, is {getattr(now, name)!r}" for name in fields]
 
 
-def _changed_pairs(what: str, before: dict[str, str], now: dict[str, str]) -> list[str]:
+def _changed_pairs(subject: str, before: dict[str, str], now: dict[str, str]) -> list[str]:
     names = sorted(before.keys() | now.keys())
     return [
-        f"{what} {name} was {before.get(name, 'none')}, is {now.get(name, 'none')}"
+        f"{subject} {name} was {before.get(name, 'none')}, is {now.get(name, 'none')}"
         for name in names
         if before.get(name) != now.get(name)
     ]
@@ -176,21 +175,21 @@ def _changed_pairs(what: str, before: dict[str, str], now: dict[str, str]) -> li
 def _changed_devices(before: Facts, now: Facts) -> list[str]:
     old = {device.id: device for device in before.devices}
     new = {device.id: device for device in now.devices}
-    found = [f"device {name} is gone" for name in sorted(old.keys() - new.keys())]
-    found += [f"device {name} is new" for name in sorted(new.keys() - old.keys())]
+    changes = [f"device {name} is gone" for name in sorted(old.keys() - new.keys())]
+    changes += [f"device {name} is new" for name in sorted(new.keys() - old.keys())]
     for name in sorted(old.keys() & new.keys()):
         # the memory of a virtual machine may grow while it runs
-        found += _changed(f"device {name}:", replace(old[name], memory_bytes=0), replace(new[name], memory_bytes=0))
-    return found
+        changes += _changed(f"device {name}:", replace(old[name], memory_bytes=0), replace(new[name], memory_bytes=0))
+    return changes
 
 
-def _kept(path: Path) -> str:
-    return f"what was measured is in {path}; go on with --resume" if path.exists() else "nothing was measured"
+def _measured(path: Path) -> str:
+    return f"what was measured is in {path}; continue with --resume" if path.exists() else "nothing was measured"
 
 
 @contextmanager
-def terminable(kept: Callable[[], str]) -> Iterator[None]:
-    """End a run in order by SIGINT, SIGTERM or SIGHUP: workers are ended, the file is kept; `kept` says what of it."""
+def terminable(outcome: Callable[[], str]) -> Iterator[None]:
+    """End a run in order on SIGINT, SIGTERM or SIGHUP, and raise Interrupted; `outcome` describes what was measured."""
     arrived: list[int] = []
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -204,15 +203,15 @@ def terminable(kept: Callable[[], str]) -> Iterator[None]:
         yield
     except (KeyboardInterrupt, Terminated) as error:
         number = error.number if isinstance(error, Terminated) else signal.SIGINT
-        raise Interrupted(f"{_words(number)}; {kept()}", 128 + number) from None
+        raise Interrupted(f"{_ending(number)}; {outcome()}", 128 + number) from None
     except GpubenchError as error:
         if not arrived:
             raise
-        raise Interrupted(f"{_words(arrived[0])}; {error}", 128 + arrived[0]) from error
+        raise Interrupted(f"{_ending(arrived[0])}; {error}", 128 + arrived[0]) from error
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def _words(number: int) -> str:
+def _ending(number: int) -> str:
     return "interrupted" if number == signal.SIGINT else "terminated"

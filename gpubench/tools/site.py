@@ -1,7 +1,7 @@
-"""A static site of many runs: an index, each run's page, its comparison with the run before it, and trends.
+"""Build a static site of many runs: an index, a page per run, its comparison with the run before it, and trends.
 
-A run's page is made once: its name is a hash of the run file's content, and beside it lies a small file of what the
-index and the trends need, so that an unchanged run is not even read again.
+A run's page is made once. Its name is a hash of the run file's content, and a small file beside it contains what the
+index and the trends need, so that an unchanged run is not read again.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ from gpubench.tools.history import run_files
 
 INDEX = "index.html"
 _RUNS, _COMPARISONS, _TRENDS = "runs", "comparisons", "trends"
-_DIGITS = 16  # of the hashes that name files: 64 bits, of which a site holds some thousands
+_DIGITS = 16  # hexadecimal digits of the hashes that name files: 64 bits keep thousands of files distinct
 _OURS = re.compile(rf"[0-9a-f]{{{_DIGITS}}}(-[0-9a-f]{{{_DIGITS}}})?\.(html|json)")
-_MARK = b'<body class="gpubench-site">'  # of our own index, which alone may be replaced
+_MARK = b'<body class="gpubench-site">'  # identifies an index that gpubench made and may replace
 
 
 class Sharing(Protocol):
-    """How a site anonymises what it shows, or does not."""
+    """How a site anonymises its content, if it does."""
 
     @property
     def is_redacted(self) -> bool:
-        """Whether names are hidden."""
+        """Return whether names are hidden."""
 
     def run(self, run: Run) -> Run:
-        """Return the run as it may be shown."""
+        """Return the run as the site may show it."""
 
     def value(self, value: Value, manifests: Sequence[Manifest]) -> Value:
-        """Return what was made of the runs of these manifests as it may be shown."""
+        """Return a value made from the runs of these manifests as the site may show it."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltSite:
-    """What became of the files: the number of runs, of new pages of runs, and the files that were refused."""
+    """The outcome of a build: the index, the number of runs and of new pages, and the refused files with reasons."""
 
     index: Path
     runs: int
@@ -61,8 +61,8 @@ class BuiltSite:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
-    """What lies beside a run's page; by another version of gpubench, or shared in another way, it is made again."""
+class _StoredRun:
+    """The file beside a run's page; it is made again for another version of gpubench or another kind of sharing."""
 
     gpubench: str
     is_redacted: bool
@@ -78,36 +78,38 @@ class _Member:
     run: SiteRun
 
 
-_KEPT = pydantic.TypeAdapter(_Kept)
+_STORED_RUN = pydantic.TypeAdapter(_StoredRun)
 
 
 def build(folder: Path, out: Path, sharing: Sharing, tell: Callable[[str], None]) -> BuiltSite:
     """Write the site of the run files in a folder and below it into another folder, or bring it up to date.
 
-    `tell` is told of each page that is made. A file that cannot be read is listed in the index with the reason.
-    Raises FileError where there is no run file, UsageError where `out` cannot be written or holds another site.
+    `tell` is called for each page that is made. A file that cannot be read is listed in the index with the reason.
+    Raises FileError if there is no run file, and UsageError if `out` cannot be written or its index is not a site's.
     """
     files = list(run_files([folder]))
     if not files:
-        raise FileError(f"{folder}: there is no run file (.jsonl, .jsonl.gz) in it; name a folder that holds some")
+        raise FileError(
+            f"{folder}: there is no run file (.jsonl, .jsonl.gz) in it; name a folder that contains run files"
+        )
     _prepare(out)
     members: dict[str, _Member] = {}
     refused: list[tuple[str, str]] = []
     hashes = set()
     for path in files:
         try:
-            found = _member(path, out, sharing)
+            member = _member(path, out, sharing)
         except FileError as error:
             refused.append((path.name, str(error).removeprefix(f"{path}: ")))
             continue
-        hashes.add(found.name)
-        known = members.get(found.run.key)
-        if known is None or found.run.results > known.run.results:  # of copies of a run, the most complete one
-            members[found.run.key] = found
+        hashes.add(member.name)
+        same_run = members.get(member.run.key)
+        if same_run is None or member.run.results > same_run.run.results:  # of copies of a run, the most complete one
+            members[member.run.key] = member
     ordered = sorted(members.values(), key=lambda member: (member.run.at, member.name))
     new = sum(_write_page(out, member, sharing, tell) for member in ordered)
     devices = _write_devices(out, ordered, sharing, tell)
-    # a damaged file says nothing of its machine: its name may hold what the other runs know as a name
+    # the name of a damaged file may contain names of machines that only the other runs' manifests reveal
     manifests = [store.scan(member.path, _ignore).manifest for member in ordered] if refused else []
     listed = sharing.value(tuple(refused), [manifest for manifest in manifests if manifest])
     _write(out / INDEX, rendering.report("html").index(Site(devices, listed)))
@@ -120,7 +122,7 @@ def _ignore(record: object) -> None:
 
 
 def _prepare(out: Path) -> None:
-    """Make the folders; UsageError where the index would replace a page that is none of ours."""
+    """Make the folders. Raises UsageError if the index would replace a page that gpubench did not make."""
     index = out / INDEX
     with _written(out):
         if index.exists() and _MARK not in index.read_bytes():
@@ -131,7 +133,7 @@ def _prepare(out: Path) -> None:
 
 @contextlib.contextmanager
 def _written(path: Path) -> Iterator[None]:
-    """Turn what the operating system says about a file of the site into a UsageError."""
+    """Turn an error of the operating system about a file of the site into a UsageError."""
     try:
         yield
     except OSError as error:
@@ -139,7 +141,7 @@ def _written(path: Path) -> Iterator[None]:
 
 
 def _write(path: Path, content: str | bytes) -> None:
-    """Write a file whole, unless it holds the same already."""
+    """Write a file atomically, unless it already has this content."""
     data = content if isinstance(content, bytes) else content.encode()
     with _written(path):
         if not path.exists() or path.read_bytes() != data:
@@ -152,26 +154,26 @@ def _remove(path: Path) -> None:
 
 
 def _member(path: Path, out: Path, sharing: Sharing) -> _Member:
-    """Return a run of the site, read only where nothing of this content was kept; raises FileError."""
+    """Return a run of the site; the run file is read only if it is new. Raises FileError if it is invalid."""
     content = store.file_hash(path)
     name = content[:_DIGITS]
-    beside = out / _RUNS / f"{name}.json"
-    if kept := _kept(beside, sharing):
-        return _Member(path, name, kept)
+    entry_file = out / _RUNS / f"{name}.json"
+    if stored_run := _stored_run(entry_file, sharing):
+        return _Member(path, name, stored_run)
     with readings.uncollected():
         run = store.read_run(path)
-        shown = sharing.value(path.name, [run.manifest])
+        shown_name = sharing.value(path.name, [run.manifest])
         with reported(path):
             written_at = path.stat().st_mtime
-        found = site_run(sharing.run(run), shown, content, written_at)
-    for old in (out / _RUNS / f"{name}.html", *(out / _COMPARISONS).glob(f"*{name}*.html")):
-        _remove(old)  # made in another way, perhaps with names in them
-    _write(beside, _KEPT.dump_json(_Kept(__version__, sharing.is_redacted, found)))
-    return _Member(path, name, found)
+        run_entry = site_run(sharing.run(run), shown_name, content, written_at)
+    for outdated in (out / _RUNS / f"{name}.html", *(out / _COMPARISONS).glob(f"*{name}*.html")):
+        _remove(outdated)  # they may contain names, because sharing was different
+    _write(entry_file, _STORED_RUN.dump_json(_StoredRun(__version__, sharing.is_redacted, run_entry)))
+    return _Member(path, name, run_entry)
 
 
 def _write_page(out: Path, member: _Member, sharing: Sharing, tell: Callable[[str], None]) -> bool:
-    """Write the page of a run and return True; return False where it is there."""
+    """Write the page of a run and return True; return False if it exists."""
     page = out / _RUNS / f"{member.name}.html"
     if page.exists():
         return False
@@ -183,13 +185,13 @@ def _write_page(out: Path, member: _Member, sharing: Sharing, tell: Callable[[st
     return True
 
 
-def _kept(beside: Path, sharing: Sharing) -> SiteRun | None:
-    """Return what lies beside a page, where it is whole and was made in the same way."""
+def _stored_run(entry_file: Path, sharing: Sharing) -> SiteRun | None:
+    """Return the stored run beside a page; None if it is damaged, or of another version or kind of sharing."""
     try:
-        kept = _KEPT.validate_json(beside.read_bytes())
+        entry = _STORED_RUN.validate_json(entry_file.read_bytes())
     except (OSError, pydantic.ValidationError):
         return None
-    return kept.run if (kept.gpubench, kept.is_redacted) == (__version__, sharing.is_redacted) else None
+    return entry.run if (entry.gpubench, entry.is_redacted) == (__version__, sharing.is_redacted) else None
 
 
 def _write_devices(
@@ -203,12 +205,12 @@ def _write_devices(
 
 
 def _remove_old(out: Path, hashes: Collection[str], devices: Sequence[SiteDevice]) -> None:
-    """Remove what was made of runs that are gone: they may have been removed for good reasons."""
-    kept = {address for device in devices for address in _addresses(device)}
-    kept |= {f"{_RUNS}/{name}.json" for name in hashes}
+    """Remove the pages of runs that do not exist any more: the user may have removed them to hide them."""
+    needed = {address for device in devices for address in _addresses(device)}
+    needed |= {f"{_RUNS}/{name}.json" for name in hashes}
     for folder in (_RUNS, _COMPARISONS, _TRENDS):
         for path in (out / folder).iterdir():
-            if _OURS.fullmatch(path.name) and f"{folder}/{path.name}" not in kept:
+            if _OURS.fullmatch(path.name) and f"{folder}/{path.name}" not in needed:
                 _remove(path)
 
 
@@ -228,31 +230,31 @@ def _device(
         before = _before(member, members[:place])
         address = _compared(out, before, member, sharing, tell) if before else ""
         listed.append(ListedRun(member.run, page, address, before.run.date if before and address else ""))
-    found = trends([member.run for member in members])
-    address = f"{_TRENDS}/{hashlib.sha256(name.encode()).hexdigest()[:_DIGITS]}.html" if found else ""
-    if found:
-        _write(out / address, rendering.report("html").trends(found))
+    device_trends = trends([member.run for member in members])
+    address = f"{_TRENDS}/{hashlib.sha256(name.encode()).hexdigest()[:_DIGITS]}.html" if device_trends else ""
+    if device_trends:
+        _write(out / address, rendering.report("html").trends(device_trends))
     return SiteDevice(name, address, tuple(reversed(listed)))
 
 
 def _before(member: _Member, earlier: Sequence[_Member]) -> _Member | None:
     """Return the newest earlier run of the same tier that has a suite in common."""
-    for other in reversed(earlier):
-        if other.run.tier == member.run.tier and set(other.run.suites) & set(member.run.suites):
-            return other
+    for candidate in reversed(earlier):
+        if candidate.run.tier == member.run.tier and set(candidate.run.suites) & set(member.run.suites):
+            return candidate
     return None
 
 
 def _compared(out: Path, before: _Member, after: _Member, sharing: Sharing, tell: Callable[[str], None]) -> str:
-    """Return the address of the comparison of two runs; empty where they have no case in common."""
+    """Return the address of the comparison of two runs; empty if they have no case in common."""
     address = f"{_COMPARISONS}/{before.name}-{after.name}.html"
     if (out / address).exists():
         return address
-    found = readings.read_all([before.path, after.path])
-    manifests = [reading.manifest for reading in found]
+    run_readings = readings.read_all([before.path, after.path])
+    manifests = [reading.manifest for reading in run_readings]
     named = [
         replace(reading, manifest=sharing.run(Run(reading.manifest)).manifest, source=member.run.date)
-        for reading, member in zip(found, (before, after), strict=True)
+        for reading, member in zip(run_readings, (before, after), strict=True)
     ]
     try:
         comparison = compare(named, lambda _: THRESHOLD_PERCENT / 100)

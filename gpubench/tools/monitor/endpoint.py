@@ -1,7 +1,7 @@
-"""An HTTP endpoint for Prometheus: one page, on this machine alone unless told otherwise.
+"""Serve one page for Prometheus over HTTP, by default only to this machine.
 
-A web page in a browser on this machine can reach it under a name of its own (DNS rebinding), so it answers only to
-names that are its own. Connections are few and short: a client that dawdles is let go.
+A web page in a browser on this machine could reach the endpoint under another host name (DNS rebinding), so it answers
+only to the machine's own names. The number and the duration of connections are limited.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from gpubench.tools.monitor.live import Latest, prometheus
 _PAGE = "/metrics"
 _KIND = "text/plain; version=0.0.4; charset=utf-8"
 _WORDS_KIND = "text/plain; charset=utf-8"
-_CLIENT_S = 10.0  # for a whole request and its answer; Prometheus waits 10 s for an answer by default
-_MOST_CLIENTS = 16  # at once; a Prometheus server scrapes with one
+_CLIENT_S = 10.0  # longest time for a request and its answer; Prometheus waits 10 s for an answer by default
+_MOST_CLIENTS = 16  # clients at once; a Prometheus server scrapes with one
 
 
 @contextlib.contextmanager
@@ -34,10 +34,10 @@ def served(
     names: Collection[str] = (),
     client_s: float = _CLIENT_S,
 ) -> Iterator[str]:
-    """Serve the counters at an address and port (0: any that is free); yields the URL.
+    """Serve the counters at an address and port (0 chooses a free port), and yield the URL.
 
-    It answers to `localhost`, to the machine's host name, to the addresses of this machine and to `names`.
-    UsageError where it cannot listen there.
+    The server answers to `localhost`, to the machine's host name, to the addresses of this machine and to `names`.
+    Raises UsageError if it cannot listen at that address and port.
     """
     own_names = {"localhost", socket.gethostname().lower(), place[0].lower(), *(name.lower() for name in names)}
     try:
@@ -62,7 +62,7 @@ class _Server(ThreadingHTTPServer):
     """A server with one thread per client, a limit on clients, and a deadline for each request."""
 
     daemon_threads = True
-    request_queue_size = 2 * _MOST_CLIENTS  # those that are refused are accepted first, to be told at once
+    request_queue_size = 2 * _MOST_CLIENTS  # refused clients are accepted first, to be disconnected at once
 
     def __init__(
         self, place: tuple[str, int], own_names: Collection[str], page: Callable[[], str], client_s: float
@@ -101,7 +101,7 @@ class _Server(ThreadingHTTPServer):
                     with contextlib.suppress(OSError):
                         request.shutdown(socket.SHUT_RDWR)
 
-    def handle_error(self, *words: object) -> None:
+    def handle_error(self, *details: object) -> None:
         """Ignore errors of clients that disconnect."""
 
 
@@ -137,7 +137,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, *words: object) -> None:
+    def log_message(self, *details: object) -> None:
         """Print no line per request."""
 
 

@@ -1,4 +1,4 @@
-"""What a device does now as gauges: a value in words, its fraction of a limit, and the fractions of the last minute."""
+"""Return what a device does now as gauges: text, value, fraction of the limit, and fractions of the last minute."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHARES = (("SM", Measure.SM_ACTIVITY), ("tensor", Measure.TENSOR_ACTIVITY), ("D
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """One value of a device; `fraction` is the value over its limit, None where no limit is known."""
+    """One value of a device; `fraction` is the value over its limit, None if no limit is known."""
 
     label: str
     text: str
@@ -27,16 +27,16 @@ class Gauge:
 
 
 def gauges(latest: Latest, device: Device) -> tuple[Gauge, ...]:
-    """Return the gauges of a device, those that have a value now."""
+    """Return those gauges of a device that have a value now."""
     window = latest.window(device.id)
     return tuple(_of_host(window, device) if device.backend == "host" else _of_gpu(window, device))
 
 
 def shares_text(latest: Latest, device: Device) -> str:
-    """Return `SM 81 %, tensor 29 %, DRAM 36 %`; empty where the device has no such counters."""
+    """Return text such as `SM 81 %, tensor 29 %, DRAM 36 %`; empty if the device has no such counters."""
     window = latest.window(device.id)
-    found = [(name, share.value) for name, measure in _SHARES if (share := window.share(measure))]
-    return ", ".join(f"{name} {units.percent(share, 0)}" for name, share in found)
+    shares = [(name, share.value) for name, measure in _SHARES if (share := window.share(measure))]
+    return ", ".join(f"{name} {units.percent(share, 0)}" for name, share in shares)
 
 
 def throttle_text(latest: Latest, device: Device) -> str:
@@ -87,7 +87,7 @@ def _counted(label: str, value: float, whole: int) -> Gauge:
 
 
 def _joined(value: str, whole: str) -> str:
-    """Return `651 / 700 W` of `651 W` and ` / 700 W`: a unit that both have stands once."""
+    """Return `651 / 700 W` for `651 W` and ` / 700 W`: a common unit is written once."""
     number, _, unit = value.partition(" ")
     return number + whole if whole.endswith(f" {unit}") else value + whole
 
@@ -106,9 +106,9 @@ class Recent:
         self._values: dict[tuple[str, str], deque[tuple[float, float]]] = {}
         self._highest: dict[tuple[str, str], float] = {}
 
-    def add(self, at: float, device: str, shown: Sequence[Gauge]) -> None:
-        """Take what is shown of a device at a moment (monotonic seconds); what is older than a minute goes."""
-        for gauge in shown:
+    def add(self, at: float, device: str, current: Sequence[Gauge]) -> None:
+        """Add the gauges of a device at a moment (monotonic seconds), and drop values older than a minute."""
+        for gauge in current:
             key = (device, gauge.label)
             values = self._values.setdefault(key, deque())
             self._highest[key] = max(self._highest.get(key, 0.0), gauge.value)
@@ -118,16 +118,16 @@ class Recent:
                 values.popleft()
 
     def fractions(self, now: float, device: str, label: str, columns: int) -> list[float | None]:
-        """Return the mean fraction in each of so many equal parts of the last minute, the oldest first.
+        """Return the mean fraction in each of `columns` equal parts of the last minute, the oldest first.
 
-        A part in which nothing was read has what the part before it has, and None where nothing was read before.
+        A part without a sample repeats the part before it; parts before the first sample are None.
         """
         parts: list[list[float]] = [[] for _ in range(columns)]
         for at, fraction in self._values.get((device, label), ()):
             place = int((at - now + HISTORY_S) / HISTORY_S * columns)
             if at <= now and place >= 0:
                 parts[min(place, columns - 1)].append(fraction)
-        found: list[float | None] = []
+        means: list[float | None] = []
         for part in parts:
-            found.append(sum(part) / len(part) if part else found[-1] if found else None)
-        return found
+            means.append(sum(part) / len(part) if part else means[-1] if means else None)
+        return means

@@ -1,4 +1,4 @@
-"""The newest values of a machine's counters: for a terminal, for a log, and for Prometheus."""
+"""Keep the newest values of a machine's counters, and format them for a terminal, a log and Prometheus."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpubench.analysis.window import Window
 from gpubench.base import units
 from gpubench.model import Counter, Device, Measure, Samples
 
-# unit → what it is called at the end of a metric's name, and what one of it is in that (prometheus.io, Metric naming)
+# unit → suffix of the metric's name, and the factor to the unit of that suffix (prometheus.io, Metric naming)
 _SUFFIXES = {
     "W": ("watts", 1.0),
     "J": ("joules", 1.0),
@@ -34,18 +34,18 @@ class Latest:
         self._last: dict[tuple[str, str], tuple[tuple[float, float], ...]] = {}
 
     def add(self, chunks: Iterable[Samples]) -> None:
-        """Take chunks of samples. A missing value removes the counter's value: an old one would be misleading."""
+        """Add chunks of samples. A missing value removes the counter's value, because an old one would mislead."""
         for samples in chunks:
             for name, values in samples.columns:
                 if name not in self.counters or not len(values):
                     continue
                 keep = 2 if self.counters[name].kind == "cumulative" else 1
-                known = self._last.get((samples.device, name), ())
+                earlier = self._last.get((samples.device, name), ())
                 read = [(at, value) for at, value in zip(samples.at, values, strict=True) if value is not None]
-                self._last[samples.device, name] = (*known, *read)[-keep:] if values[-1] is not None else ()
+                self._last[samples.device, name] = (*earlier, *read)[-keep:] if values[-1] is not None else ()
 
     def window(self, device: str) -> Window:
-        """Return a window of the newest readings of a device."""
+        """Return a window of the newest samples of a device."""
         samples = [
             Samples("", device, tuple(at for at, _ in read), ((name, tuple(value for _, value in read)),))
             for (of, name), read in list(self._last.items())
@@ -56,12 +56,12 @@ class Latest:
     def all(self) -> list[tuple[str, Counter, float]]:
         """Return device, counter and value of every counter that has one, in the order of the counters."""
         order = {name: place for place, name in enumerate(self.counters)}
-        known = [(device, name, read[-1][1]) for (device, name), read in list(self._last.items()) if read]
-        known.sort(key=lambda found: (order[found[1]], found[0]))
-        return [(device, self.counters[name], value) for device, name, value in known]
+        newest = [(device, name, read[-1][1]) for (device, name), read in list(self._last.items()) if read]
+        newest.sort(key=lambda entry: (order[entry[1]], entry[0]))
+        return [(device, self.counters[name], value) for device, name, value in newest]
 
 
-# head of the column, measure, unit
+# heading of the column, measure, unit
 _CELLS = (
     ("busy", Measure.BUSY, "%"),
     ("power", Measure.BOARD_POWER, "W"),
@@ -92,53 +92,55 @@ def host_cells(latest: Latest) -> tuple[str, ...]:
 
 
 def _cell(window: Window, measure: Measure, unit: str) -> str:
-    found = window.mean(measure)
-    if found is None:
+    value = window.mean(measure)
+    if value is None:
         return ""
     if unit in ("%", "°C"):
-        return f"{found.value:.0f} {unit}"
-    return units.round_size(found.value) if unit == "B" else units.quantity(found.value, unit)
+        return f"{value.value:.0f} {unit}"
+    return units.round_size(value.value) if unit == "B" else units.quantity(value.value, unit)
 
 
 def lines(latest: Latest, devices: Sequence[str]) -> list[str]:
     """Return a line for each device, the host last: for a log."""
-    found = [_words(COLUMNS, device_cells(latest, device)) for device in devices if device != "host"]
-    return [*found, *([_words(HOST_COLUMNS, host_cells(latest))] if "host" in devices else [])]
+    gpu_lines = [_log_line(COLUMNS, device_cells(latest, device)) for device in devices if device != "host"]
+    return [*gpu_lines, *([_log_line(HOST_COLUMNS, host_cells(latest))] if "host" in devices else [])]
 
 
-def _words(heads: Sequence[str], cells: Sequence[str]) -> str:
-    told = (f"{head} {cell}" for head, cell in itertools.islice(zip(heads, cells, strict=True), 1, None) if cell)
-    return f"{cells[0]} {', '.join(told) or 'no values'}"
+def _log_line(heads: Sequence[str], cells: Sequence[str]) -> str:
+    named_values = (
+        f"{head} {cell}" for head, cell in itertools.islice(zip(heads, cells, strict=True), 1, None) if cell
+    )
+    return f"{cells[0]} {', '.join(named_values) or 'no values'}"
 
 
 def prometheus(latest: Latest, devices: Mapping[str, Device]) -> str:
     """Return the counters in the text format of Prometheus 0.0.4: one metric per counter, one label per device."""
     lines: list[str] = []
-    for name, found in itertools.groupby(latest.all(), key=lambda each: each[1].name):
-        rows = list(found)
+    for name, entries in itertools.groupby(latest.all(), key=lambda entry: entry[1].name):
+        rows = list(entries)
         lines += _metric(name, rows[0][1], [(devices.get(device), device, value) for device, _, value in rows])
-    return "".join(f"{each}\n" for each in lines)
+    return "".join(f"{entry}\n" for entry in lines)
 
 
 def _metric(name: str, counter: Counter, rows: Sequence[tuple[Device | None, str, float]]) -> list[str]:
     suffix, scale = _SUFFIXES.get(counter.unit, ("", 1.0))
     rises = counter.kind == "cumulative"
-    words = ["gpubench", re.sub(r"[^a-zA-Z0-9]+", "_", name), suffix, "total" if rises else ""]
-    metric = "_".join(word for word in words if word)
+    parts = ["gpubench", re.sub(r"[^a-zA-Z0-9]+", "_", name), suffix, "total" if rises else ""]
+    metric = "_".join(part for part in parts if part)
     source = counter.source.replace("\\", "\\\\").replace("\n", " ")
     head = [f"# HELP {metric} {name}: {source}", f"# TYPE {metric} {'counter' if rises else 'gauge'}"]
     if counter.kind != "event":
-        return [*head, *(f"{metric}{{{_labels(known, device)}}} {value * scale!r}" for known, device, value in rows)]
+        return [*head, *(f"{metric}{{{_labels(model, device)}}} {value * scale!r}" for model, device, value in rows)]
     return head + [
-        f'{metric}{{{_labels(known, device)},event="{_quoted(event)}"}} 1'
-        for known, device, value in rows
+        f'{metric}{{{_labels(model, device)},event="{_quoted(event)}"}} 1'
+        for model, device, value in rows
         for event in (bit.name for bit in counter.events(int(value)))
     ]
 
 
-def _labels(known: Device | None, device: str) -> str:
-    model = f',model="{_quoted(known.name)}"' if known else ""
-    return f'device="{_quoted(device)}"{model}'
+def _labels(model: Device | None, device: str) -> str:
+    model_label = f',model="{_quoted(model.name)}"' if model else ""
+    return f'device="{_quoted(device)}"{model_label}'
 
 
 def _quoted(text: str) -> str:

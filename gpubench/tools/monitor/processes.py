@@ -1,4 +1,4 @@
-"""The processes on each device: a child process asks the collectors, because a driver may crash or hang it.
+"""List the processes on each device in a child process, because a driver may crash or hang the caller.
 
 `ProcessList` is the parent's side, `main` the child's.
 """
@@ -26,7 +26,7 @@ PERIOD_S = 2.0  # between two lists: to read one takes a driver some 20 µs, and
 
 @dataclass(frozen=True, slots=True)
 class RunningProcess:
-    """A process on a device. `user` and `command` are empty for one of another container, which /proc does not show."""
+    """A process on a device; `user` and `command` are empty if /proc does not show it, as from another container."""
 
     device: str
     pid: int
@@ -43,7 +43,7 @@ class Listed:
 
 
 class ProcessList:
-    """Keeps the newest list of processes. Where the child ends, the list stays empty: counters go on without it."""
+    """Keeps the newest list of processes. If the child ends, the list stays empty and the counters continue."""
 
     def __init__(self, devices: Sequence[Device]) -> None:
         self.newest: tuple[RunningProcess, ...] = ()
@@ -51,11 +51,11 @@ class ProcessList:
         watched = tuple(device for device in devices if device.backend != "host")
         if watched:
             self._child = Child("gpubench.tools.monitor.processes", (Listed,))
-            with contextlib.suppress(OSError):  # it has ended already, which the first `update` finds
+            with contextlib.suppress(OSError):  # the child has ended already, which the first `update` notices
                 self._child.channel.send(watched)
 
     def update(self) -> None:
-        """Take the lists that have arrived, without waiting."""
+        """Take the lists that have arrived, without waiting for more."""
         if self._child is None:
             return
         try:
@@ -80,9 +80,9 @@ def main() -> None:
     devices: Sequence[Device] = channel.recv()
     sources = list(_opened(devices))
     while True:
-        found = [process for name, source, own in sources for process in _read(name, source, own)]
-        found.sort(key=lambda process: -(process.memory_bytes or 0.0))
-        channel.send(Listed(tuple(found)))
+        processes = [process for name, source, own in sources for process in _read(name, source, own)]
+        processes.sort(key=lambda process: -(process.memory_bytes or 0.0))
+        channel.send(Listed(tuple(processes)))
         if channel.poll(PERIOD_S):
             return
 
@@ -106,7 +106,7 @@ def _read(name: str, source: ProcessSource, devices: Sequence[Device]) -> Iterat
 
 
 def described(device: Device, process: DeviceProcess) -> RunningProcess:
-    """Return a process with its user and its command, as far as /proc tells them."""
+    """Return a process with its user and its command line, which are empty if /proc does not show them."""
     user = command = ""
     with contextlib.suppress(psutil.Error):
         running = psutil.Process(process.pid)
