@@ -57,7 +57,7 @@ class Bench:
     def untimed(cls, case: Case, target: Target, package: str, seed: int = 0) -> Bench:
         """Return a bench with the target's device opened in this process, for a program that a case starts.
 
-        Its `device` cannot time.
+        Its `device` cannot time. Raises UsageError or BrokenPlugin if the backend cannot be loaded.
         """
         backend: Backend = plugins.load("backends", target.device.backend)
         open_device = backend.open_untimed if isinstance(backend, OpensUntimed) else backend.open

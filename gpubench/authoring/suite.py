@@ -89,6 +89,7 @@ class Topic:
         """
 
         def declare(build: Builder) -> Builder:
+            """Declare the case. Raises TypeError if the axes do not match or the name is taken."""
             wanted = list(inspect.signature(build).parameters)[1:]
             if wanted != list(axes):
                 raise TypeError(f"{build.__qualname__}{wanted} does not take its axes {list(axes)} in that order")

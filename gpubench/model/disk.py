@@ -201,7 +201,7 @@ def _lock(file: io.FileIO, path: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Make the name of the file itself durable."""
+    """Make the name of the file itself durable. Raises OSError if its folder cannot be synchronised."""
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)

@@ -211,7 +211,10 @@ class MeasuringSession:
     # ---- judging and showing
 
     def judge(self, result: Result, node: str) -> Judged:
-        """Return the verdict on a result of the test `node`; it is empty without a baseline."""
+        """Return the verdict on a result of the test `node`; it is empty without a baseline.
+
+        Raises UsageError if a repeated measurement does not run, and FileError if a baseline file cannot be read.
+        """
         if self._baseline is None:
             return Judged()
 
@@ -234,7 +237,10 @@ class MeasuringSession:
         return Run(self._manifest, tuple(self._with_replicates(result)))
 
     def end(self) -> list[str]:
-        """Finish the run file, add it to the history if one is kept, and return the lines of the summary."""
+        """Finish the run file, add it to the history if one is kept, and return the lines of the summary.
+
+        Raises FileError if the run file cannot be finished or read.
+        """
         device, rows = self.device.device, tuple(self._rows.values())
         title = f"{device.id}, {device.name}, tier {self._manifest.settings.tier}"
         lines = table(rows, self.has_baseline)
