@@ -1,4 +1,4 @@
-"""Several compilers and libraries on the same operators: what fusion is worth, beside the bytes that none can avoid."""
+"""The same operators by several compilers and libraries: the gain of fusion, and the bytes that each must move."""
 
 from gpubench.api.suite import Suite
 

@@ -1,4 +1,4 @@
-"""What compiling costs: the time of a fresh interpreter to its first checked result, and the parts of it."""
+"""The cost of compiling: the time of a fresh interpreter to its first checked result, step by step."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _CACHES = points(("cold",), full=("cold", "warm", "process"))
 _GPU_QUICK = ("nvrtc",)
 _UNCACHED = frozenset({"numpy", "numba-cuda", "torch", "tvm", "iree"})  # providers that keep nothing on disk
 _SHAPES = {"host": (1024, 4096, "float32"), "gpu": (4096, 4096, "float16")}  # rows, columns, type
-_SAMPLES = 3  # of the first operator in full, from a cold and a warm cache
-_BUDGET_S = 15.0  # after which no further sample is begun
-_LIMITS_S = {"smoke": 50.0, "quick": 50.0, "full": 90.0}  # of one interpreter; a case has four in full
+_SAMPLES = 3  # interpreters for the first operator in the full tier, with a cold and with a warm cache
+_BUDGET_S = 15.0  # the time after which no further interpreter is started
+_LIMITS_S = {"smoke": 50.0, "quick": 50.0, "full": 90.0}  # for one interpreter; a case starts four in the full tier
 _STAGES = ("first", "import", "context", "compile", "again")  # the headline first
 
 topic = Topic(
@@ -51,7 +51,7 @@ def _by(target: Target) -> Any:
 
 
 def _says_more(_target: Target, params: Mapping[str, Any]) -> bool:
-    """Leave out a second operator in a process that is up, which takes long and says the same."""
+    """Leave out the second operator in a running process, because it takes long and shows nothing new."""
     return bool(params["op"] == _OPERATORS[0] or params["cache"] != "process")
 
 
@@ -73,12 +73,12 @@ def build(bench: Bench, op: str, by: str, cache: str) -> Task:
 
 
 def samples_of(target: Target, op: str, cache: str) -> int:
-    """Return how many interpreters a case starts, where time allows."""
+    """Return the number of interpreters that a case starts if time allows."""
     return _SAMPLES if target.tier == "full" and op == _OPERATORS[0] and cache != "process" else 1
 
 
 def _reports(order: Order, cache: str, samples: int) -> list[Report]:
-    """Return what one interpreter after the other reports: at least one, and as many more as time allows."""
+    """Return the reports of interpreters, started one after the other: one, and more while time allows."""
     reports: list[Report] = []
     with Caches() as filled:
         if cache == "warm" and order.by not in _UNCACHED:
@@ -100,7 +100,7 @@ def _report(order: Order, cache: str, caches: Caches) -> Report:
 
 
 def expect_state(cache: str, by: str, report: Report) -> None:
-    """Raise Untrustworthy where the caches were not in the state that was asked for, by what the compile wrote."""
+    """Raise Untrustworthy if the entries before and after the compile show that the caches had another state."""
     before, written = report.entries_before, report.entries_written
     if by in _UNCACHED:
         is_right, wanted = not written, "no cache at all"
@@ -113,7 +113,7 @@ def expect_state(cache: str, by: str, report: Report) -> None:
 
 
 def _stage(seconds: Sequence[float]) -> Stage:
-    """Return the samples of interpreters that have ended as a stage: its call returns them all."""
+    """Return a stage whose call returns all samples at once: the interpreters have ended before."""
     return Stage(lambda: seconds, clock="self", effort=Effort.exactly(len(seconds)), checked=True)
 
 

@@ -1,6 +1,6 @@
-"""What a fresh interpreter runs: one operator built by one provider, timed from the interpreter's start by one clock.
+"""The program of a fresh interpreter: build one operator by one provider, timed from the interpreter's start.
 
-The clock is CLOCK_MONOTONIC, which all processes of a machine share. Some work is outside all times, because a program
+The clock is CLOCK_MONOTONIC, which all processes of a machine share. Some work is excluded, because a program
 that only uses the operator would not do it: gpubench's own modules, the inputs, overwriting the outputs.
 """
 
@@ -24,7 +24,7 @@ from .._processes import resident_bytes
 from . import _providers as providers
 from ._operators import Problem
 
-# What is imported before a provider is asked for an operator. One that is missing is the provider's to report.
+# Libraries that are imported before the provider builds an operator; the provider reports one that is unavailable.
 _LIBRARIES = {
     "numba": ("numba",),
     "triton": ("triton", "triton.language"),
@@ -35,15 +35,15 @@ _LIBRARIES = {
     "tvm": ("tvm",),
     "iree": ("iree.compiler", "iree.runtime"),
 }
-# What a library imports at its first call if it is installed, and does not need: Triton 3.6 looks for torch's tensors.
+# Libraries that a provider imports if they are installed, and does not need: Triton 3.6 looks for torch's tensors.
 _LEFT_OUT = {"triton": ("torch",)}
-_LEAST_S = 1e-9  # of the time to compile, which is a difference
+_LEAST_S = 1e-9  # the shortest time to compile: it is a difference of two times, which noise can make negative
 _KIB = 1024  # the unit of ru_maxrss on Linux, getrusage(2)
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to build, and for which case; with `is_up` another operator is built before, outside the times."""
+    """The operator to build and its case; with `is_up` another operator is built before it, outside the times."""
 
     case: Case
     target: Target
@@ -55,12 +55,12 @@ class Order:
     dtype: str
     by: str
     is_up: bool
-    usual_cache: str | None  # of CuPy, by its variable, for kernels that are no part of the build
+    usual_cache: str | None  # the folder of CuPy's usual cache, for kernels that are no part of the build
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a build took in seconds, by name; the entries of its caches; its memory; the error of its result."""
+    """Seconds of each step of a build, the entries of its caches, its peak memory, and its result's relative error."""
 
     seconds: Mapping[str, float]
     entries_before: int
@@ -71,37 +71,38 @@ class Report:
 
 
 class Ledger:
-    """Seconds since the interpreter was started, without those that were spent outside."""
+    """A stopwatch of the seconds since the interpreter was started, without those of excluded work."""
 
     def __init__(self, started: float, outside: float) -> None:
         self._started, self._outside = started, outside
 
     def now(self) -> float:
-        """Return the seconds that count so far."""
+        """Return the seconds since the interpreter was started, without those of excluded work."""
         return time.monotonic() - self._started - self._outside
 
     @contextlib.contextmanager
     def outside(self) -> Iterator[None]:
-        """Count nothing of what is done within."""
+        """Exclude the time that the body of the `with` statement takes."""
         begun = time.monotonic()
         yield
         self._outside += time.monotonic() - begun
 
 
 def entries(folder: Path) -> dict[str, int]:
-    """Return the bytes of every file in the caches; files that only lock others are no entries."""
-    found: dict[str, int] = {}
+    """Return the size in bytes of every file in the caches by path; lock files are not counted."""
+    sizes: dict[str, int] = {}
     for path in folder.rglob("*"):
         with contextlib.suppress(FileNotFoundError):  # a compiler may remove what it wrote for a moment
             if path.is_file() and path.suffix != ".lock":
-                found[str(path)] = path.stat().st_size
-    return found
+                sizes[str(path)] = path.stat().st_size
+    return sizes
 
 
 def measured(order: Order, caches: Path, ledger: Ledger) -> Report:
-    """Build the operator, call it, check the result, call it again, and return what that took.
+    """Build the operator, call it, check the result, call it again, and return the seconds of each step.
 
-    `caches` is the folder of all caches.
+    `caches` is the folder of all caches. Raises Skip or Missing if the provider or its operator is unavailable, and
+    WrongAnswer if the result is wrong.
     """
     for library in _LEFT_OUT.get(order.by, ()):
         sys.modules.setdefault(library, None)  # type: ignore[arg-type]  # so that it cannot be imported
@@ -134,7 +135,7 @@ def measured(order: Order, caches: Path, ledger: Ledger) -> Report:
 
 @contextlib.contextmanager
 def _usual_cache(folder: str | None) -> Iterator[None]:
-    """Let CuPy, which reads its variable for each kernel, use the cache that it has outside of measurements."""
+    """Let CuPy use the cache that it has outside of measurements; it reads its variable for each kernel."""
     name = "CUPY_CACHE_DIR"
     private = os.environ.pop(name, "")
     if folder is not None:
@@ -144,7 +145,7 @@ def _usual_cache(folder: str | None) -> Iterator[None]:
 
 
 class _Build:
-    """One operator: its problem, made at once, and what the provider makes of it."""
+    """One operator: its problem, which is created at once, and the operator as the provider builds it."""
 
     def __init__(self, bench: Bench, order: Order, op: str, ledger: Ledger) -> None:
         self._bench, self._by, self._ledger = bench, order.by, ledger
@@ -156,7 +157,7 @@ class _Build:
         self._built: providers.Built | None = None
 
     def first(self) -> None:
-        """Build the operator and call it."""
+        """Build the operator and call it; raises Skip or Missing if the provider or its operator is unavailable."""
         self._built = providers.build(self._bench, self._problem, self._by)
         self.again()
 
@@ -174,7 +175,7 @@ class _Build:
         return self._ledger.now() - begun
 
     def compared(self) -> float:
-        """Return the relative error of the last call, the first one if there was none; raises WrongAnswer."""
+        """Return the relative error of the last call, or of a first call; raises WrongAnswer if it is too large."""
         if self._built is None:
             self.first()
         assert self._built is not None
@@ -184,20 +185,20 @@ class _Build:
 
 
 def _peak_bytes() -> int:
-    """Return the most memory that this process, or the largest one that it started, held at a time."""
+    """Return the peak resident memory of this process, or of its largest child if that is more, in bytes."""
     return max(resident_bytes(), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * _KIB)
 
 
 def main(begun: float) -> None:
     """Read an order from standard input and write the answer to standard output.
 
-    `begun` is when the import of this module began. The program's arguments are when the interpreter was started, and
-    the folder of all caches.
+    `begun` is the time at which the import of this module began, in seconds. The program's arguments are the time at
+    which the interpreter was started, in seconds, and the folder of all caches.
     """
     ledger = Ledger(float(sys.argv[1]), time.monotonic() - begun)
     with ledger.outside():
         answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-        os.dup2(2, 1)  # what libraries print is no answer
+        os.dup2(2, 1)  # text that libraries print must not mix with the answer
         order: Order = pickle.load(sys.stdin.buffer)  # noqa: S301 - of the process that started this one
     answer: dict[str, object]
     try:

@@ -21,19 +21,19 @@ def build(bench: Bench, problem: Problem) -> Built:
 
 
 def temporary_bytes(cupy: Any, call: Callable[[], object]) -> float:
-    """Return the most bytes that a call holds of CuPy's memory pool at the same time, its own outputs included."""
-    held = [0, 0]  # now, and the most
+    """Return the peak bytes of CuPy's memory pool that a call holds, its own outputs included."""
+    current_and_peak = [0, 0]  # bytes
 
     class Held(cupy.cuda.MemoryHook):  # type: ignore[misc]  # CuPy has no types
         name = "gpubench"
 
         def malloc_postprocess(self, **of: int) -> None:
-            held[0] += of["mem_size"]
-            held[1] = max(held)
+            current_and_peak[0] += of["mem_size"]
+            current_and_peak[1] = max(current_and_peak)
 
         def free_postprocess(self, **of: int) -> None:
-            held[0] -= of["mem_size"]
+            current_and_peak[0] -= of["mem_size"]
 
     with Held():
         call()
-    return float(held[1])
+    return float(current_and_peak[1])

@@ -20,7 +20,7 @@ _TWELVE = """
 float a = x, b = y, s = a + b, t = a - b, u = s * t + 0.25f;
 z = (u * 0.125f - s * 0.5f + t) * 0.5f - b * 0.125f + a
 """
-# arguments in and out, and what is done with an element, in float: T is the type of the elements
+# parameters in and out, and the operation on an element in float; T is the type of the elements
 _POINTWISE = {
     "bias-gelu": ("T x, T bias", "T z", _GELU),
     "swiglu": ("T gate, T up", "T z", "float g = gate; z = g / (1 + expf(-g)) * (float)up"),
@@ -39,9 +39,9 @@ class _Kernels:
         """Return a kernel over all elements."""
         return self._cupy.ElementwiseKernel(inputs, outputs, body, "gpubench_pointwise")
 
-    def reduction(self, inputs: str, each: str, joined: str, last: str, start: str) -> Any:
+    def reduction(self, inputs: str, mapped: str, joined: str, last: str, start: str) -> Any:
         """Return a kernel that reduces each row to a float."""
-        return self._cupy.ReductionKernel(inputs, "float32 z", each, joined, last, start, "gpubench_reduction")
+        return self._cupy.ReductionKernel(inputs, "float32 z", mapped, joined, last, start, "gpubench_reduction")
 
 
 def _softmax(kernels: _Kernels, x: Any, out: Any) -> Callable[[], None]:
@@ -123,7 +123,7 @@ _ROWS: dict[str, Callable[..., Callable[[], None]]] = {
 
 
 def build(bench: Bench, problem: Problem) -> Built:
-    """Return the operator as few kernels of CuPy; raises Skip where it has none."""
+    """Return the operator as few kernels of CuPy; raises Skip if there is none for it."""
     kernels, outputs, name = _Kernels(bench.xp), Outputs(bench, problem), problem.operator.name
     arrays = (*problem.inputs.values(), *outputs.arrays)
     notes = {"library": f"CuPy {bench.xp.__version__}", "precision": "computed in float32"}

@@ -1,4 +1,4 @@
-"""torch.compile: Inductor fuses what `_by_torch.py` calls one by one into kernels of its own, in Triton or C++.
+"""torch.compile: Inductor fuses the functions that `_by_torch.py` calls one by one into kernels in Triton or C++.
 
 The kernels of a shape are compiled when the case is built, in this process: no worker of the compiler is left behind.
 """
@@ -24,7 +24,10 @@ def build(bench: Bench, problem: Problem) -> Built:
 
 
 def varied(bench: Bench, problems: Sequence[Problem]) -> Varied:
-    """Return an operator on rows of several lengths as one function, for which torch chooses what it compiles anew."""
+    """Return an operator on rows of several lengths as one function; torch decides which lengths it compiles again.
+
+    Raises Missing without torch.
+    """
     torch = _in_this_process(bench)
     counters = importlib.import_module("torch._dynamo.utils").counters
     before = counters["stats"]["unique_graphs"]
@@ -38,7 +41,7 @@ def _notes(torch: Any) -> dict[str, str]:
 
 
 def _in_this_process(bench: Bench) -> Any:
-    """Return the module torch on our stream, with a compiler that has met no operator and starts no process."""
+    """Return the module torch on our stream, with a compiler that has no compiled operator and starts no process."""
     torch = on_stream(bench)
     config: Any = importlib.import_module("torch._inductor.config")
     config.compile_threads = 1

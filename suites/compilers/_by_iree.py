@@ -19,7 +19,10 @@ _DRIVER = "local-task"  # the host's processor, on all its threads
 
 
 def build(bench: Bench, problem: Problem) -> Built:
-    """Return the operator as a module of IREE, which allocates its outputs at each call; raises Missing without it."""
+    """Return the operator as a module of IREE, which allocates its outputs at each call.
+
+    Raises Skip for other operators and on GPUs, and Missing if IREE is not installed.
+    """
     if bench.traits.is_gpu or problem.operator.name not in OPERATORS:
         raise lacks("iree", problem)
     try:
@@ -46,23 +49,23 @@ class _Traced:
     def __init__(self, program: _Program, name: str, axes: str) -> None:
         self.program, self.name, self.axes = program, name, axes
 
-    def __add__(self, other: _Operand) -> _Traced:
-        return self.program.binary("arith.addf", self, other)
+    def __add__(self, operand: _Operand) -> _Traced:
+        return self.program.binary("arith.addf", self, operand)
 
-    def __sub__(self, other: _Operand) -> _Traced:
-        return self.program.binary("arith.subf", self, other)
+    def __sub__(self, operand: _Operand) -> _Traced:
+        return self.program.binary("arith.subf", self, operand)
 
-    def __mul__(self, other: _Operand) -> _Traced:
-        return self.program.binary("arith.mulf", self, other)
+    def __mul__(self, operand: _Operand) -> _Traced:
+        return self.program.binary("arith.mulf", self, operand)
 
-    def __truediv__(self, other: _Operand) -> _Traced:
-        return self.program.binary("arith.divf", self, other)
+    def __truediv__(self, operand: _Operand) -> _Traced:
+        return self.program.binary("arith.divf", self, operand)
 
-    def __radd__(self, other: float) -> _Traced:
-        return self + other
+    def __radd__(self, operand: float) -> _Traced:
+        return self + operand
 
-    def __rmul__(self, other: float) -> _Traced:
-        return self * other
+    def __rmul__(self, operand: float) -> _Traced:
+        return self * operand
 
     def __neg__(self) -> _Traced:
         return self.program.unary("arith.negf", self)
@@ -98,7 +101,7 @@ class _Program:
         return self._let(axes, f"tensor.empty() : {self.type_of(axes)}").name
 
     def _as(self, value: _Operand, axes: str) -> _Traced:
-        """Return a value with these axes: a number or a vector is repeated along those that it lacks."""
+        """Return a value with these axes: a number or a vector is broadcast along the missing ones."""
         if not isinstance(value, _Traced):
             return self._constant(value, axes)
         if value.axes == axes:
@@ -108,14 +111,14 @@ class _Program:
         return self._let(axes, f"linalg.broadcast ins({ins}) outs({outs}) dimensions = {missing}")
 
     def unary(self, operation: str, value: _Traced) -> _Traced:
-        """Write an operation on each element."""
+        """Write an operation on each element, and return its result."""
         return self._let(value.axes, f"{operation} {value.name} : {self.type_of(value.axes)}")
 
-    def binary(self, operation: str, one: _Traced, other: _Operand) -> _Traced:
-        """Write an operation on each two elements."""
-        both = {axis for value in (one, other) if isinstance(value, _Traced) for axis in value.axes}
-        axes = "".join(axis for axis in "rc" if axis in both)
-        left, right = self._as(one, axes), self._as(other, axes)
+    def binary(self, operation: str, first: _Traced, second: _Operand) -> _Traced:
+        """Write an operation on pairs of elements, and return its result; operands are broadcast to common axes."""
+        used_axes = {axis for value in (first, second) if isinstance(value, _Traced) for axis in value.axes}
+        axes = "".join(axis for axis in "rc" if axis in used_axes)
+        left, right = self._as(first, axes), self._as(second, axes)
         return self._let(axes, f"{operation} {left.name}, {right.name} : {self.type_of(axes)}")
 
     def _reduced(self, operation: str, start: float, value: _Traced) -> _Traced:

@@ -20,7 +20,7 @@ _INSTALL = "pip install 'numba-cuda[cu13]' (or [cu12])"
 
 
 def build(bench: Bench, problem: Problem) -> Built:
-    """Return the operator as one kernel; raises Skip where there is none, Missing without numba for this GPU."""
+    """Return the operator as one kernel; raises Skip if there is none for it, Missing without numba for this GPU."""
     name = problem.operator.name
     if name not in (*kernels.ELEMENTS, *kernels.ROWS):
         raise lacks("numba-cuda", problem)
@@ -43,15 +43,15 @@ def _imported() -> Any:
         raise Missing(f"numba has no GPU target that can be imported here ({error})", _INSTALL) from error
     if not cuda.is_available():
         raise Missing("numba finds no GPU, or no compiler for it", _INSTALL)
-    importlib.import_module("numba").config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # of the operator that is small on purpose
+    importlib.import_module("numba").config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # for the operator that is small on purpose
     kernels.load(cuda)
     return cuda
 
 
 def _version() -> str:
     numba = importlib.import_module("numba")
-    found = getattr(importlib.import_module("numba.cuda"), "__version__", "")
-    return f"{numba.__version__}, numba-cuda {found}" if found else str(numba.__version__)
+    package_version = getattr(importlib.import_module("numba.cuda"), "__version__", "")
+    return f"{numba.__version__}, numba-cuda {package_version}" if package_version else str(numba.__version__)
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Our own fused kernels, compiled at run time: what a compiler could attain with all of an operator in one kernel."""
+"""Our own fused kernels, compiled at run time: the time that a compiler could reach with one kernel per operator."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MOST_ELEMENTS = 32  # of a row in each thread: 1024 threads have 64 registers e
 
 
 def build(bench: Bench, problem: Problem) -> Built:
-    """Return the operator as one kernel of rows.cu; raises Skip where it has none, or a row is too long for a block."""
+    """Return the operator as one kernel of rows.cu; raises Skip if there is none, or a row is too long for a block."""
     if isinstance(problem, ImageProblem):
         return _layout_nvrtc.build(bench, problem)
     if isinstance(problem, FoldingProblem):
@@ -71,6 +71,6 @@ def _rows(bench: Bench, problem: Problem, outputs: Outputs) -> partial[None]:
 
 
 def threads_of(vectors: int, warp: int) -> int:
-    """Return the threads of a block, a power of two, for a row of so many vectors."""
+    """Return the threads of a block, a power of two, for a row of `vectors` vectors."""
     threads: int = 1 << (-(-vectors // _VECTORS) - 1).bit_length()
     return min(_MOST_THREADS, max(_LEAST_THREADS, warp, threads))

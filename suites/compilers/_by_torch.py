@@ -50,12 +50,15 @@ def function_of(torch: Any, problem: Problem) -> Callable[..., Any]:
         return functional.gelu(a @ weights + bias, approximate="tanh")
 
     functions = (bias_gelu, swiglu, softmax, rmsnorm, layernorm, residual_norm, gemm_gelu)
-    own = {function.__name__: function for function in functions}
-    return own.get(problem.operator.name.replace("-", "_")) or partial(problem.operator.expression, torch)
+    by_name = {function.__name__: function for function in functions}
+    return by_name.get(problem.operator.name.replace("-", "_")) or partial(problem.operator.expression, torch)
 
 
 def on_stream(bench: Bench) -> Any:
-    """Return the module torch, whose kernels run on the stream that is timed; its unused memory is given back."""
+    """Return the module torch, set to the stream that is timed, and release its unused memory.
+
+    Raises Missing if torch is unavailable or finds no GPU on one.
+    """
     torch = imported(bench.traits.is_gpu)
     if bench.traits.is_gpu:
         torch.cuda.empty_cache()
@@ -71,7 +74,7 @@ def built_of(bench: Bench, problem: Problem, torch: Any, function: Callable[...,
 
 
 def _temporary_bytes(torch: Any, expression: Expression) -> float:
-    """Return the most bytes that a call holds of torch's memory at the same time, its own outputs included."""
+    """Return the peak bytes of torch's memory that a call holds, its own outputs included."""
     expression.poison()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()

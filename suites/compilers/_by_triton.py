@@ -15,15 +15,15 @@ from ._operators import EPSILON, POINTWISE, Problem
 from ._providers import Built, Outputs, Varied, lacks
 from ._static import of_triton
 
-_ELEMENTS = 2048  # of a pointwise chain that a program has
+_ELEMENTS = 2048  # elements of a pointwise chain in each program
 _WARPS = 4
-_THREAD_ELEMENTS = 16, 32  # of a short and of a long row that a thread has, where the row is not too long
-_SHORT = 2048  # elements of a row
+_THREAD_ELEMENTS = 16, 32  # elements per thread of a short and of a long row, unless that needs too many warps
+_SHORT = 2048  # the most elements of a short row
 _MOST_WARPS = 32
 
 
 def build(bench: Bench, problem: Problem) -> Built:
-    """Return the operator as one kernel in Triton; raises Skip where there is none, Missing without Triton."""
+    """Return the operator as one kernel in Triton; raises Skip if there is none, Missing without Triton."""
     name = problem.operator.name
     if name not in (*POINTWISE, *kernels.ROWS):
         raise lacks("triton", problem)
@@ -40,7 +40,10 @@ def build(bench: Bench, problem: Problem) -> Built:
 
 
 def varied(bench: Bench, problems: Sequence[Problem]) -> Varied:
-    """Return an operator on rows of several lengths as one kernel, which Triton compiles where its arguments differ."""
+    """Return an operator on rows of several lengths as one kernel, which Triton compiles for each kind of argument.
+
+    Raises Missing without Triton.
+    """
     triton = _loaded(bench)
     kernel = triton.jit(kernels.ROWS[problems[0].operator.name])
     compiled = []
@@ -77,7 +80,7 @@ class TritonCall:
     """The launch of a kernel by Triton's own launcher, with its arguments and options."""
 
     def __init__(self, kernel: Any, programs: int, arguments: tuple[Any, ...], warps: int, **constants: Any) -> None:
-        options = {"num_warps": warps, "enable_fp_fusion": True}  # Triton 3.10 changes what is the default
+        options = {"num_warps": warps, "enable_fp_fusion": True}  # Triton 3.10 changes the defaults
         self._launch = functools.partial(kernel[(programs,)], *arguments, **constants, **options)
         self.programs = programs
         self.words = f"{constants['block']} elements and {warps} warps in each of {programs} programs"

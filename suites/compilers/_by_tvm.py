@@ -18,7 +18,10 @@ _DATA_PARALLEL = 0  # the kind of an axis that is not reduced (tirx.IterVar.Data
 
 
 def build(bench: Bench, problem: Problem) -> Built:
-    """Return the operator as one function over all rows in parallel; raises Missing without TVM."""
+    """Return the operator as one function over all rows in parallel.
+
+    Raises Skip for other operators and on GPUs, and Missing if TVM is not installed.
+    """
     name = problem.operator.name
     if bench.traits.is_gpu or name not in OPERATORS:
         raise lacks("tvm", problem)
@@ -29,7 +32,7 @@ def build(bench: Bench, problem: Problem) -> Built:
     processor = tvm.target.codegen.llvm_get_system_cpu()
     module = tvm.compile(scheduled(tvm, problem), target=tvm.target.Target({"kind": "llvm", "mcpu": processor}))
     shapes = [array.shape for array in problem.inputs.values()]
-    tensors = [  # in memory of TVM's own, which is aligned as its code needs it
+    tensors = [  # TVM allocates them with the alignment that its code needs
         tvm.runtime.empty(shape, problem.dtype)
         for shape in (*shapes, *[problem.output_shape] * problem.operator.outputs)
     ]
@@ -53,7 +56,7 @@ def build(bench: Bench, problem: Problem) -> Built:
 
 
 class _TensorExpressions:
-    """The functions of an operator's expression, of TVM's tensor expressions."""
+    """The functions that operators' expressions call, in TVM's tensor expressions."""
 
     def __init__(self, topi: Any) -> None:
         self._topi = topi
@@ -82,7 +85,7 @@ def scheduled(tvm: Any, problem: Problem) -> Any:
     row = schedule.get_loops(last)[0]
     schedule.parallel(row)
     for block in reversed(before):
-        if schedule.get(block).name_hint in results:  # only the last output can hold the others' steps
+        if schedule.get(block).name_hint in results:  # only the loop of the last output can hold the other steps
             schedule.parallel(schedule.get_loops(block)[0])
         else:
             schedule.compute_at(block, row, preserve_unit_loops=True)

@@ -17,7 +17,7 @@ from ._providers import Built, Outputs, lacks
 
 
 def build(bench: Bench, problem: Problem) -> Built:
-    """Return the operator by the vendor's library; raises Skip where it has none."""
+    """Return the operator by the vendor's library; raises Skip if it has none for it."""
     if isinstance(problem, LayerProblem):
         return _layer(bench, problem)
     if isinstance(problem, ProductProblem):
@@ -28,9 +28,11 @@ def build(bench: Bench, problem: Problem) -> Built:
 def _product(bench: Bench, problem: ProductProblem) -> Built:
     outputs, (a, weights, bias) = Outputs(bench, problem), problem.inputs.values()
     shape, out = Shape(problem.rows, problem.cols, problem.k), outputs.arrays[0].ravel()
-    product = MatrixProduct(PRECISIONS[problem.dtype], shape, a.ravel(), weights.ravel(), out, bias, "gelu")
-    found = vendor(bench, product)
-    return Built(found.call, outputs.rows, outputs.poison, {**found.notes, "precision": "sums in float32"})
+    operands = MatrixProduct(PRECISIONS[problem.dtype], shape, a.ravel(), weights.ravel(), out, bias, "gelu")
+    product_call = vendor(bench, operands)
+    return Built(
+        product_call.call, outputs.rows, outputs.poison, {**product_call.notes, "precision": "sums in float32"}
+    )
 
 
 def _layer(bench: Bench, problem: LayerProblem) -> Built:

@@ -1,4 +1,4 @@
-"""One operator by several providers: its time beside the bytes that no implementation can avoid; the cost of a call."""
+"""One operator by several providers: its time, the bytes that it must move, and the cost of a call."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from . import _providers as providers
 from ._operators import POINTWISE, Problem
 
 _ROWWISE = ("softmax", "rmsnorm", "layernorm", "residual_norm")
-_BATCH = 100  # calls of a library that does not use our stream
+_BATCH = 100  # calls per sample of a library that does not use our stream
 _SMALL = 8, 1024  # rows and columns of an operator whose call costs more than its work
-_EAGER = {"inductor": ("torch",)}  # of the same framework
+_EAGER = {"inductor": ("torch",)}  # the eager library of the same framework
 _L2_SHARE = 4  # arrays below this share of the last-level cache are also timed after a flush
 
 topic = Topic(
@@ -58,7 +58,7 @@ def _by(target: Target) -> Any:
 
 
 def _by_few(target: Target) -> Any:
-    """Return the providers of a case whose quick tier says least: those that compile fast."""
+    """Return the providers of a case; its quick tier has only those that compile fast."""
     return _by(target) if target.is_host else points(("nvrtc", "triton"), ("nvrtc",), providers.GPU)
 
 
@@ -79,17 +79,17 @@ def _dtypes(target: Target) -> Any:
 
 
 def _same_size(target: Target, params: Mapping[str, Any]) -> bool:
-    """Leave out matrices of rows of other lengths, whose time says the same of a pointwise chain."""
+    """Leave out other lengths of rows, at which a pointwise chain takes the same time."""
     return target.is_host or target.tier != "full" or params["cols"] == 4096
 
 
 def _of_interest(target: Target, params: Mapping[str, Any]) -> bool:
-    """Leave out float32 at other lengths than one: they say what float16 says there."""
+    """Leave out float32 at all lengths but 4096, because float16 shows the effect of the length."""
     return target.is_host or params["dtype"] == "float16" or params["cols"] == 4096
 
 
 def runtime_of(params: Mapping[str, Any]) -> str:
-    """Return the name of the runtime that a provider does not share; empty for providers that share a process."""
+    """Return the name of a provider's own process, or an empty string for providers that share a process."""
     return providers.RUNTIMES.get(params["by"], "")
 
 
@@ -98,7 +98,11 @@ def _task(bench: Bench, name: str, rows: int, cols: int, dtype: str, by: str) ->
 
 
 def task_of(bench: Bench, problem: Problem, by: str) -> Task:
-    """Return one operator by one provider as a task, judged by the work that cannot be avoided."""
+    """Return one operator by one provider as a task, whose rate is that of the work that cannot be avoided.
+
+    Raises Missing if the provider's library is unavailable, Skip if it has no such operator, and WrongAnswer if its
+    calls execute on another stream than the one that is timed.
+    """
     built = providers.build(bench, problem, by)
     stages = {}
     if built.is_ours:
@@ -111,7 +115,7 @@ def task_of(bench: Bench, problem: Problem, by: str) -> Task:
 
 
 def _eager(bench: Bench, by: str) -> tuple[str, ...]:
-    """Return the eager libraries that a provider is compared with: its framework's, and the plain one of the device."""
+    """Return the eager libraries that a provider is compared with: its framework, and CuPy or NumPy."""
     plain = "cupy" if bench.traits.is_gpu else "numpy"
     return (*_EAGER.get(by, ()), plain)
 
@@ -125,7 +129,7 @@ def _stage(bench: Bench, problem: Problem, built: providers.Built) -> Stage:
 
 
 def _host_stage(built: providers.Built, problem: Problem) -> Stage:
-    """Return calls by the host's clock, of which a batch ends when all of them have worked."""
+    """Return calls timed by the host's clock; a batch ends when all of its calls have ended."""
     stage = Stage(built.call, problem.work, problem.quantity, problem.limit, clock="host", effort=POINT)
     if built.wait is None:
         return stage
@@ -133,7 +137,7 @@ def _host_stage(built: providers.Built, problem: Problem) -> Stage:
 
 
 def _seconds(call: Callable[[], object], wait: Callable[[], None]) -> float:
-    """Return the seconds of a call, by a batch of calls of a library that is waited for in its own way."""
+    """Return the seconds of a call: a batch of calls, and the library's own wait for them, over their number."""
     start = time.perf_counter()
     for _ in range(_BATCH):
         call()
@@ -155,7 +159,7 @@ def _checked(bench: Bench, problem: Problem, built: providers.Built) -> Callable
         bench.device.synchronize()
         built.poison()
         built.call()
-        problem.compare(built.rows())  # results of before, kept or folded, are wrong now
+        problem.compare(built.rows())  # earlier results that were cached or folded are wrong now
         return observed
 
     return check

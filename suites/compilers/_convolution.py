@@ -1,4 +1,4 @@
-"""A convolution with ReLU behind it, as in ResNet-50 (He et al., 2015), in the layouts NCHW and NHWC."""
+"""A convolution followed by ReLU, as in ResNet-50 (He et al., 2015), in the layouts NCHW and NHWC."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ topic = Topic(
 
 @dataclass(frozen=True, slots=True)
 class ConvolutionShape:
-    """A convolution of square images with square filters; padding keeps the sides, which the stride divides."""
+    """A convolution of square images with square filters; padding keeps the sides, and the stride divides them."""
 
     inputs: int
     outputs: int
@@ -37,12 +37,12 @@ class ConvolutionShape:
 
     @property
     def out_side(self) -> int:
-        """The sides of the output."""
+        """The side of an output image, in elements."""
         return self.side // self.stride
 
     @property
     def taps(self) -> int:
-        """The products that one element of the output sums up."""
+        """The number of products that are summed up for one element of the output."""
         return self.inputs * self.filter**2
 
 
@@ -55,7 +55,7 @@ _GPU_IMAGES, _HOST_IMAGES = 128, 4
 
 
 def _expression(layout: str, shape: ConvolutionShape) -> Callable[..., Any]:
-    """Return the convolution as a product for each place of the filter, in functions of NumPy and CuPy."""
+    """Return the convolution as one product per position of the filter, in functions of NumPy and CuPy."""
     pad, last = (shape.padding,) * 2, 1 + shape.stride * (shape.out_side - 1)
 
     def nchw(xp: Any, x: Any, filters: Any) -> Any:

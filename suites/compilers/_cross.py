@@ -49,14 +49,14 @@ def cross(bench: Bench, op: str, by: str, arch: str) -> Task:
     code: list[bytes] = []
 
     def call() -> float:
-        seconds, found = compiled()
-        code[:] = [found]
+        seconds, machine_code = compiled()
+        code[:] = [machine_code]
         return seconds
 
     def check() -> Observation:
-        (found,) = code
-        expect_code(found, arch)
-        return {"code": Observed(len(found), "B")}
+        (machine_code,) = code
+        expect_code(machine_code, arch)
+        return {"code": Observed(len(machine_code), "B")}
 
     stage = Stage(call, clock="self", effort=Effort.exactly(_SAMPLES))
     notes["shape"] = f"rows of {_COLS} elements of {_DTYPE}"
@@ -64,17 +64,20 @@ def cross(bench: Bench, op: str, by: str, arch: str) -> Task:
 
 
 def expect_code(code: bytes, arch: str) -> None:
-    """Raise WrongAnswer where bytes are not an ELF file for the kind of GPU of an architecture."""
+    """Raise WrongAnswer if the bytes are not an ELF file for GPUs of the architecture's vendor."""
     kind = "gfx" if arch.startswith("gfx") else "sm"
     machine = struct.unpack_from("<H", code, 18)[0] if code[:4] == b"\x7fELF" and len(code) >= 20 else None
-    expect(machine == _MACHINES[kind], f"{len(code)} bytes that are no code for {arch}: machine {machine}")
+    expect(machine == _MACHINES[kind], f"the {len(code)} bytes are no code for {arch}: machine {machine}")
 
 
 _Compile = Callable[[], tuple[float, bytes]]
 
 
 def _by_runtime(bench: Bench, op: str, by: str, arch: str) -> tuple[_Compile, dict[str, str]]:
-    """Return how our own kernel is compiled by NVRTC or hipRTC, from the source and the macros that a GPU gets."""
+    """Return a function that compiles our kernel by NVRTC or hipRTC, with the source and macros that a GPU gets.
+
+    The function returns the seconds and the machine code. Raises Missing if the library is not installed.
+    """
     compiler = nvrtc() if by == "nvrtc" else hiprtc()
 
     def compiled() -> tuple[float, bytes]:
@@ -87,7 +90,10 @@ def _by_runtime(bench: Bench, op: str, by: str, arch: str) -> tuple[_Compile, di
 
 
 def _by_triton(_bench: Bench, op: str, _by: str, arch: str) -> tuple[_Compile, dict[str, str]]:
-    """Return how Triton compiles its kernel ahead of time; raises Missing without Triton."""
+    """Return a function that compiles Triton's kernel ahead of time; raises Missing without Triton.
+
+    The function returns the seconds and the machine code.
+    """
     triton = triton_here.imported()
     kernels.load(triton.language)
     target_of = importlib.import_module("triton.backends.compiler").GPUTarget
@@ -101,7 +107,7 @@ def _by_triton(_bench: Bench, op: str, _by: str, arch: str) -> tuple[_Compile, d
         with Caches() as caches, triton.knobs.cache.scope():
             triton.knobs.cache.dir = caches.environment["TRITON_CACHE_DIR"]
             begun = time.perf_counter()
-            made = triton.compile(source, target=target, options={"num_warps": _WARPS, "enable_fp_fusion": True})
-            return time.perf_counter() - begun, bytes(made.asm["hsaco" if amd else "cubin"])
+            binary = triton.compile(source, target=target, options={"num_warps": _WARPS, "enable_fp_fusion": True})
+            return time.perf_counter() - begun, bytes(binary.asm["hsaco" if amd else "cubin"])
 
     return compiled, {"library": f"Triton {triton.__version__}"}

@@ -40,9 +40,9 @@ def _restored(bench: Bench, tokens: int) -> ProductOf:
     """Return products whose weights our kernel writes as halves, for the vendor's library."""
     halves = bench.xp.empty(_ROWS * _COLS, "float16")
 
-    def product_of(weights: Weights, held: Vectors) -> ProductCall:
+    def product_of(weights: Weights, vectors: Vectors) -> ProductCall:
         shape = Shape(tokens, weights.rows, weights.cols, "nt")
-        product = vendor(bench, MatrixProduct(PRECISIONS["float16"], shape, held.x, halves, held.y))
+        product = vendor(bench, MatrixProduct(PRECISIONS["float16"], shape, vectors.x, halves, vectors.y))
 
         def call() -> None:
             weights.restore(halves)
@@ -56,12 +56,12 @@ def _restored(bench: Bench, tokens: int) -> ProductOf:
 class EagerProduct:
     """A product in the operations of an array library: weights are unpacked, scaled and multiplied one by one."""
 
-    def __init__(self, xp: Any, weights: Weights, held: Vectors, tokens: int) -> None:
+    def __init__(self, xp: Any, weights: Weights, vectors: Vectors, tokens: int) -> None:
         self._xp, self._shape, self._bits = xp, (weights.rows, weights.cols), weights.kind.bits
-        count = weights.rows * weights.cols  # rows that fill up a tile lie behind them
+        count = weights.rows * weights.cols  # padding rows that fill up a tile lie behind them
         self._words = weights.words[: count * self._bits // 32, None]
         self._scales = weights.scales.view("float16")[: count // GROUP, None]
-        self._x, self._y = (array.view("float16").reshape(tokens, -1) for array in (held.x, held.y))
+        self._x, self._y = (array.view("float16").reshape(tokens, -1) for array in (vectors.x, vectors.y))
         places = np.arange(4) if self._bits == 8 else np.arange(8) // 2 + 4 * (np.arange(8) % 2)  # as gemv.cu has them
         self._shifts = xp.asarray((places * self._bits).astype(np.uint32))
 
@@ -76,9 +76,11 @@ def _product_of(bench: Bench, by: str, tokens: int) -> ProductOf:
     if by == "vendor":
         return _restored(bench, tokens)
     if by == "nvrtc":
-        return lambda weights, held: ProductCall(tensor_call(bench, weights, held, tokens), {"library": "skinny.cu"})
+        return lambda weights, vectors: ProductCall(
+            tensor_call(bench, weights, vectors, tokens), {"library": "skinny.cu"}
+        )
     notes = {"library": f"CuPy {bench.xp.__version__}", "restored": "operation by operation, in memory"}
-    return lambda weights, held: ProductCall(EagerProduct(bench.xp, weights, held, tokens), notes)
+    return lambda weights, vectors: ProductCall(EagerProduct(bench.xp, weights, vectors, tokens), notes)
 
 
 def _has_kernel(_target: Target, params: Mapping[str, Any]) -> bool:
@@ -98,8 +100,10 @@ def dequant_gemm(bench: Bench, weights: str, tokens: int, by: str) -> Task:
     `nvrtc` is our kernel, which restores weights in registers. `vendor` restores them to halves in memory, for one
     product of the vendor's library, and `cupy` does so operation by operation.
     """
-    found = product_bench(bench)
-    task = few_tokens_task(found, _product_of(found, by, tokens), weights, _ROWS, _COLS, tokens, tiled=by == "nvrtc")
+    gemm_bench = product_bench(bench)
+    task = few_tokens_task(
+        gemm_bench, _product_of(gemm_bench, by, tokens), weights, _ROWS, _COLS, tokens, tiled=by == "nvrtc"
+    )
     stage = task.stages[""]
     if tokens > _MOST_TOKENS:
         stage = replace(stage, quantity="flops", limit="tensor.float16")

@@ -1,4 +1,4 @@
-"""Fresh interpreters whose compilers have caches of their own: how they are started, bounded and ended."""
+"""Fresh interpreters whose compilers have private caches: start them, bound their time and end them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FOLDERS = (
     "CUDA_CACHE_PATH",
     "XDG_CACHE_HOME",
 )
-# JAX keeps only what took a second to compile, unless it is told otherwise.
+# By default JAX caches only code that took at least a second to compile.
 _SETTINGS = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
 
 
@@ -32,7 +32,7 @@ class Caches:
     """Private folders for the caches of all compilers, empty at first and removed at the end of the context."""
 
     def __init__(self, within: Path | None = None) -> None:
-        """Make the folders in `within`, or where temporary files go; raises FileError where that cannot be written."""
+        """Create the folders in `within`, or where temporary files go; raises FileError if that cannot be written."""
         try:
             self._holder = tempfile.TemporaryDirectory("", "gpubench-caches-", within, ignore_cleanup_errors=True)
             self.folder = Path(self._holder.name)
@@ -40,7 +40,7 @@ class Caches:
                 (self.folder / name.lower()).mkdir()
         except OSError as error:
             raise FileError(
-                f"the caches of compilers cannot be written: {error}; set TMPDIR to a folder that can be written"
+                f"the caches of compilers cannot be written: {error}; set TMPDIR to a writable folder"
             ) from error
 
     def __enter__(self) -> Caches:
@@ -58,13 +58,13 @@ class Caches:
 
 
 def report_of(order: Order, caches: Caches, limit_s: float) -> Report:
-    """Run an order in a fresh interpreter with these caches, and return what it measured.
+    """Run an order in a fresh interpreter with these caches, and return its report.
 
     The interpreter and its process group end with this call. Raises Skip, Missing and WrongAnswer as the interpreter
-    did, and RuntimeError where it crashed or did not end within `limit_s`.
+    did, and RuntimeError if it crashed or did not end within `limit_s` seconds.
     """
     program = f"import time, numpy; begun = time.monotonic(); from {Report.__module__} import main; main(begun)"
-    what = f"the build by {order.by}"
+    description = f"the build by {order.by}"
     return Report(
-        **answer_of(program, order, what, limit_s, [str(caches.folder)], caches.environment).content["report"]
+        **answer_of(program, order, description, limit_s, [str(caches.folder)], caches.environment).content["report"]
     )

@@ -32,7 +32,7 @@ topic = Topic(
 
 
 def inference_bench(bench: Bench) -> Bench:
-    """Return the bench with which the kernels of the suite inference are found."""
+    """Return the bench with the package of the suite inference, whose kernels it then compiles."""
     return replace(bench, package=inference.__name__)
 
 
@@ -42,7 +42,7 @@ def on_gpu_in_full(target: Target) -> bool:
 
 
 def with_launches(bench: Bench, task: Task, eager: str) -> Task:
-    """Return the task with the number of its launches observed, and the eager provider that it is compared with."""
+    """Return the task that also observes its number of launches, and names the eager provider it is compared with."""
     call = task.stages[""].call
 
     def check() -> Observation:
@@ -71,14 +71,14 @@ def attention(bench: Bench, tokens: int, heads: int, kv_heads: int, dim: int, by
     `unfused` is two batched products of the vendor's library and a softmax between them. The others are one kernel:
     ours in Triton, torch's, and cuDNN's.
     """
-    found = PrefillAttention(inference_bench(bench), PromptShape(tokens, heads, kv_heads, dim), by)
-    return with_launches(bench, found.task(), "unfused")
+    prefill_attention = PrefillAttention(inference_bench(bench), PromptShape(tokens, heads, kv_heads, dim), by)
+    return with_launches(bench, prefill_attention.task(), "unfused")
 
 
 def decoder_layer(model: Model, xp: Any, x: Any, *parts: Any) -> Any:
-    """Return what a layer makes of the tokens x (tokens, hidden), in functions that array libraries share.
+    """Return the output of a layer for the tokens x, both (tokens, hidden), in functions that array libraries share.
 
-    The parts are the matrices, whose rows are outputs, the factors of both norms, cosines and sines of the rotation
+    `parts` are the matrices, whose rows are outputs, the factors of both norms, cosines and sines of the rotation
     (tokens, dim/2), and the mask that is added to scores (tokens, tokens). The first half of `up` is the gate.
     """
     qkv, out, up, down, first, second, cosine, sine, mask = parts
@@ -94,8 +94,8 @@ def decoder_layer(model: Model, xp: Any, x: Any, *parts: Any) -> Any:
     attended = xp.matmul(shares.reshape(kv_heads, heads // kv_heads * tokens, tokens), projected[heads + kv_heads :])
     attended = attended.reshape(heads, tokens, dim).swapaxes(0, 1).reshape(tokens, heads * dim)
     x = x + xp.matmul(attended, out.T)
-    both = xp.matmul(_normed(xp, x, second), up.T)
-    gate, values = both[:, : both.shape[1] // 2], both[:, both.shape[1] // 2 :]
+    gated = xp.matmul(_normed(xp, x, second), up.T)
+    gate, values = gated[:, : gated.shape[1] // 2], gated[:, gated.shape[1] // 2 :]
     return x + xp.matmul(gate / (1 + xp.exp(-gate)) * values, down.T)
 
 
@@ -167,11 +167,11 @@ class LayerProblem(Problem):
         self._exact = ()
 
     def expected(self) -> Rows:
-        """Return the checked rows in double precision, computed on the device, once for its inputs."""
+        """Return the checked rows in double precision; they are computed on the device, once for the same inputs."""
         if not self._exact:
             wide = (array.astype("float64") for array in self.inputs.values())
-            (found,) = self.operator.outputs_of(self.weights.make.xp, *wide)
-            self._exact = (self.rows_of(found),)
+            (output,) = self.operator.outputs_of(self.weights.make.xp, *wide)
+            self._exact = (self.rows_of(output),)
         return self._exact
 
 

@@ -21,7 +21,7 @@ topic = Topic(views=[View("bars", "Operators on images: throughput by provider",
 
 
 def normalised(xp: Any, x: Any, mean: Any, variance: Any, weight: Any, bias: Any) -> Any:
-    """Return a batch norm in inference, as it is written: every operation on the vectors is done again in each call."""
+    """Return a batch norm in inference as it is written: each call repeats every operation on the vectors."""
     return (x - mean) / xp.sqrt(variance + EPSILON) * weight + bias
 
 
@@ -47,20 +47,20 @@ def _by_channel(layout: str, expression: Any) -> Any:
 
 
 def _operators() -> dict[str, Operator]:
-    found = {}
+    operators = {}
     for layout in LAYOUTS:
-        made = (
+        definitions = (
             ("transpose", ("x",), _transpose(layout)),
             ("pool", ("x",), _pool(layout)),
             ("batch-norm", ("x", *_STATISTICS), _by_channel(layout, normalised)),
             ("bias", ("x", "bias"), _by_channel(layout, lambda _xp, x, bias: x + bias)),
         )
-        found.update({f"{what}-{layout}": Operator(f"{what}-{layout}", *rest) for what, *rest in made})
-    return found
+        operators.update({f"{name}-{layout}": Operator(f"{name}-{layout}", *parts) for name, *parts in definitions})
+    return operators
 
 
 class ImageProblem(Problem):
-    """An operator on images of `channels` × `side` × `side` elements that lie in `layout` before it."""
+    """An operator on images of `channels` × `side` × `side` elements, whose input lies in `layout`."""
 
     operators = _operators()
     most_checked = 2  # images

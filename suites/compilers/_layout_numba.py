@@ -91,14 +91,14 @@ def build(bench: Bench, problem: ImageProblem) -> Built:
     out, is_planar = outputs.arrays[0], problem.layout == "nchw"
     planes, places = problem.rows * problem.channels, problem.side**2
     if problem.what == "transpose":
-        sides = (problem.channels, places) if is_planar else (places, problem.channels)
+        plane_shape = (problem.channels, places) if is_planar else (places, problem.channels)
         call: Any = partial(
-            parallel(_transpose), x.reshape(problem.rows, *sides), out.reshape(problem.rows, *sides[::-1])
+            parallel(_transpose), x.reshape(problem.rows, *plane_shape), out.reshape(problem.rows, *plane_shape[::-1])
         )
     elif problem.what == "pool":
         halved = (planes, problem.side // 2, problem.side // 2)
-        one, other = (x.reshape(planes, *x.shape[2:]), out.reshape(halved)) if is_planar else (x, out)
-        call = partial(parallel(_pool_planes if is_planar else _pool_lines), one, other)
+        source, result = (x.reshape(planes, *x.shape[2:]), out.reshape(halved)) if is_planar else (x, out)
+        call = partial(parallel(_pool_planes if is_planar else _pool_lines), source, result)
     else:
         flat = (planes, places) if is_planar else (problem.rows * places, problem.channels)
         loop = parallel(_planes if is_planar else _lines)

@@ -21,7 +21,7 @@ _NUMBERS = {"bias": 0, "batch-norm": 1, "scale-shift": 2}  # WHAT
 
 
 def build(bench: Bench, problem: ImageProblem) -> Built:
-    """Return the operator as one kernel; raises Skip for shapes that do not fill its vectors."""
+    """Return the operator as one kernel; raises Skip for shapes that do not fill the kernel's vectors."""
     if problem.dtype != "float16" or problem.channels % _WIDE or problem.side % _WIDE:
         raise Skip(f"layout.cu takes halves and multiples of {_WIDE} channels and places, not {problem.output_shape}")
     outputs = Outputs(bench, problem)
@@ -58,26 +58,29 @@ def _by_channel(bench: Bench, problem: ImageProblem, outputs: Outputs) -> partia
     return lines(bench, _NUMBERS[problem.what], args, x.size // _WIDE, problem.channels // _WIDE)
 
 
-def lines(bench: Bench, what: int, args: tuple[object, ...], vectors: int, groups: int) -> partial[None]:
-    """Return the launch of `lines` on vectors whose channels are `groups` vectors side by side."""
+def lines(bench: Bench, operation: int, args: tuple[object, ...], vectors: int, groups: int) -> partial[None]:
+    """Return the launch of the kernel `lines` on `vectors` vectors; `groups` adjacent vectors hold all channels."""
     span = math.lcm(groups, _THREADS)
-    blocks = -(-vectors // (_LOOPS[what] * span)) * (span // _THREADS)
+    blocks = -(-vectors // (_LOOPS[operation] * span)) * (span // _THREADS)
     sizes = np.uint64(vectors), np.uint32(groups), np.uint32(span)
-    return partial(_kernel(bench, "lines", what), (blocks,), (_THREADS,), (*args, *sizes))
+    return partial(_kernel(bench, "lines", operation), (blocks,), (_THREADS,), (*args, *sizes))
 
 
-def _kernel(bench: Bench, name: str, what: int = 0) -> Kernel:
-    return bench.kernel("layout.cu", name, WHAT=what, LOOP=_LOOPS[what])
+def _kernel(bench: Bench, name: str, operation: int = 0) -> Kernel:
+    return bench.kernel("layout.cu", name, WHAT=operation, LOOP=_LOOPS[operation])
 
 
 def folding(bench: Bench, problem: FoldingProblem) -> Built:
-    """Return a batch norm of a matrix as one kernel, whose threads compute the factors of their columns once."""
+    """Return a batch norm of a matrix as one kernel, whose threads compute the factors of their columns once.
+
+    Raises Skip for other types than float16 and for columns that do not fill the kernel's vectors.
+    """
     if problem.dtype != "float16" or problem.cols % _WIDE:
         raise Skip(f"layout.cu takes halves and multiples of {_WIDE} columns, not {problem.cols} of {problem.dtype}")
     outputs = Outputs(bench, problem)
     x, *vectors = problem.inputs.values()
-    what = _NUMBERS["batch-norm" if problem.operator.name == "written" else "scale-shift"]
+    operation = _NUMBERS["batch-norm" if problem.operator.name == "written" else "scale-shift"]
     args = (x, *vectors, *vectors[:1] * (4 - len(vectors)), outputs.arrays[0])
-    launch = lines(bench, what, args, problem.elements // _WIDE, problem.cols // _WIDE)
+    launch = lines(bench, operation, args, problem.elements // _WIDE, problem.cols // _WIDE)
     notes = {"library": "layout.cu", "precision": "computed in float32", "kernels": "1"}
     return Built(launch, outputs.rows, outputs.poison, notes, static=partial(of_launch, launch))

@@ -1,4 +1,4 @@
-"""Compilers for GPUs that are not here: NVRTC and hipRTC, whose functions are twins, by ctypes."""
+"""Compilers for GPUs that this machine lacks: NVRTC and hipRTC, whose functions correspond, by ctypes."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class OfflineCompiler:
     def _call(self, name: str, *arguments: Any) -> int:
         return int(getattr(self._handle, self._prefix + name)(*arguments))
 
-    def _text(self, program: c_void_p, what: str) -> bytes:
+    def _text(self, program: c_void_p, kind: str) -> bytes:
         size = c_size_t()
-        self._call(f"Get{what}Size", program, byref(size))
+        self._call(f"Get{kind}Size", program, byref(size))
         room = ctypes.create_string_buffer(max(size.value, 1))
-        self._call(f"Get{what}", program, room)
+        self._call(f"Get{kind}", program, room)
         return room.raw[: size.value]
 
     @property
@@ -44,8 +44,8 @@ class OfflineCompiler:
         return f"{self._prefix.upper().replace('HIPRTC', 'hipRTC')} {major.value}.{minor.value}"
 
     def compile(self, source: str, arch: str, defines: Mapping[str, str | int]) -> bytes:
-        """Return the machine code of a source; raises RuntimeError with the compiler's log where it has errors."""
-        words = [
+        """Return the machine code of a source; raises RuntimeError with the compiler's log if it has errors."""
+        arguments = [
             f"--gpu-architecture={arch}",
             *self._options,
             *(f"-D{name}={value}" for name, value in defines.items()),
@@ -53,8 +53,8 @@ class OfflineCompiler:
         program = c_void_p()
         self._call("CreateProgram", byref(program), source.encode(), b"kernel.cu", 0, None, None)
         try:
-            options = (c_char_p * len(words))(*map(str.encode, words))
-            if self._call("CompileProgram", program, len(words), options):
+            options = (c_char_p * len(arguments))(*map(str.encode, arguments))
+            if self._call("CompileProgram", program, len(arguments), options):
                 raise RuntimeError(f"not compiled for {arch}: {self._text(program, 'ProgramLog').decode()[:500]}")
             return self._text(program, self._code)
         finally:
@@ -62,8 +62,8 @@ class OfflineCompiler:
 
 
 def nvrtc() -> OfflineCompiler:
-    """Return NVRTC of a wheel or of the system; raises Missing."""
-    for path in _wheels("libnvrtc-builtins.so.*"):  # which the library looks for in the system's folders alone
+    """Return NVRTC of a wheel or of the system; raises Missing if neither has it."""
+    for path in _wheels("libnvrtc-builtins.so.*"):  # the library itself looks for it in the system's folders alone
         ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
     wheels = [str(path) for path in _wheels("libnvrtc.so.*") if "alt" not in path.name]
     name = next(iter(wheels), ctypes.util.find_library("nvrtc"))
@@ -73,7 +73,7 @@ def nvrtc() -> OfflineCompiler:
 
 
 def hiprtc() -> OfflineCompiler:
-    """Return hipRTC of the system's ROCm; raises Missing."""
+    """Return hipRTC of the system's ROCm; raises Missing if it is not installed."""
     for name in (*_HIPRTC, *(f"{root}/lib/{name}" for root in sorted(_rocm_roots()) for name in _HIPRTC)):
         try:
             return OfflineCompiler(ctypes.CDLL(name), "hiprtc", "Code", _AMD_OPTIONS)
@@ -94,7 +94,7 @@ def _wheels(pattern: str) -> Iterator[Path]:
 
 
 def _no_launch(*_: Any) -> None:
-    raise Skip("the kernel was compiled for a GPU that is not here")
+    raise Skip("the kernel was compiled for a GPU that this machine lacks")
 
 
 class OfflineDevice:
@@ -118,7 +118,7 @@ class OfflineDevice:
         return getattr(self._host, name)
 
     def kernel(self, source: str, name: str, defines: Mapping[str, str | int]) -> Any:
-        """Compile a kernel, and keep the code and the seconds."""
+        """Compile a kernel, add its code and seconds to `code` and `seconds`, and return a launch that raises Skip."""
         del name
         begun = time.perf_counter()
         self.code += self._compiler.compile(source, self._arch, defines)

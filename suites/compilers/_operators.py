@@ -1,4 +1,4 @@
-"""The operators that every provider builds: what they compute, the bytes that they cannot avoid, how they are checked.
+"""The operators that every provider builds: their expressions, the bytes that they must move, and their check.
 
 An operator takes matrices of `rows` × `cols` elements, and vectors of `cols` elements, and gives matrices of the same
 shape. Providers compute in float32 or in the precision of the elements, as the notes of a case say, and store results
@@ -86,8 +86,8 @@ class Operator:
 
     def outputs_of(self, xp: Any, *inputs: Array) -> tuple[Array, ...]:
         """Return the outputs of the expression, always as a tuple."""
-        found = self.expression(xp, *inputs)
-        return found if isinstance(found, tuple) else (found,)
+        outputs = self.expression(xp, *inputs)
+        return outputs if isinstance(outputs, tuple) else (outputs,)
 
 
 OPERATORS = {
@@ -116,7 +116,7 @@ class Problem:
 
     operators: ClassVar[Mapping[str, Operator]] = OPERATORS
     most_checked: ClassVar[int] = 64  # random rows
-    quantity: ClassVar[Literal["moved", "flops"]] = "moved"  # of `work`, by which a call is judged
+    quantity: ClassVar[Literal["moved", "flops"]] = "moved"  # of `work`; its rate is compared with `limit`
 
     def __init__(self, bench: Bench, name: str, rows: int, cols: int, dtype: str) -> None:
         self.operator, self.rows, self.cols, self.dtype = self.operators[name], rows, cols, dtype
@@ -131,7 +131,7 @@ class Problem:
         return self._scaled(name, drawn).astype(self.dtype)
 
     def _scaled(self, name: str, drawn: Any) -> Any:
-        """Return an input from numbers that are N(0, 1)."""
+        """Return an input, made from numbers that are N(0, 1)."""
         return drawn < 0.84 if name == "kept" else drawn  # 0.84: the 80th percentile of N(0, 1)
 
     def shape_of(self, name: str) -> tuple[int, ...]:
@@ -161,22 +161,22 @@ class Problem:
 
     @property
     def limit(self) -> str:
-        """The peak that a call is held against."""
+        """The peak with which a call is compared."""
         return "dram"
 
     def change(self) -> None:
-        """Negate the first input, so that the outputs become others: a call that does not compute them shows."""
+        """Negate the first input, which changes the outputs: a call that returns old results is then detected."""
         first = next(iter(self.inputs.values()))
         first *= -1
 
     def rows_of(self, array: Any) -> npt.NDArray[np.float64]:
         """Return the checked rows of a matrix of the device's array module in double precision."""
-        found: npt.NDArray[np.float64] = self._to_host(array[self._checked]).astype(np.float64)
-        return found
+        rows: npt.NDArray[np.float64] = self._to_host(array[self._checked]).astype(np.float64)
+        return rows
 
     @property
     def checked(self) -> npt.NDArray[np.int64]:
-        """The numbers of the rows that are compared."""
+        """The indices of the rows that are compared."""
         return self._checked
 
     def expected(self) -> Rows:
@@ -187,10 +187,13 @@ class Problem:
         )
         return self.operator.outputs_of(np, *inputs)
 
-    def compare(self, found: Rows) -> Observation:
-        """Compare the checked rows of all outputs with double precision, and return the largest relative error."""
-        expect(len(found) == self.operator.outputs, f"{len(found)} outputs, not {self.operator.outputs}")
-        errors = [_error(rows, exact) for rows, exact in zip(found, self.expected(), strict=True)]
+    def compare(self, outputs: Rows) -> Observation:
+        """Compare the checked rows of all outputs with double precision, and return the largest relative error.
+
+        Raises WrongAnswer if an output is missing, has another shape, is not finite, or has too large an error.
+        """
+        expect(len(outputs) == self.operator.outputs, f"{len(outputs)} outputs, not {self.operator.outputs}")
+        errors = [_error(rows, exact) for rows, exact in zip(outputs, self.expected(), strict=True)]
         bound = _BOUNDS[self.dtype]
         expect(max(errors) <= bound, f"the relative error {max(errors):.3g} is above {bound:.3g}")
         return {"error": Observed(max(errors))}
@@ -205,7 +208,7 @@ class Problem:
 
 
 def _normal(bench: Bench, shape: tuple[int, ...], seed: int) -> Any:
-    """Return an array of numbers in float32 that are N(0, 1): on a GPU by a kernel of the suite gemm.
+    """Return an array of float32 numbers that are N(0, 1); on a GPU a kernel of the suite gemm writes them.
 
     CuPy's generators need the vendor's library of random numbers, which is a part of ROCm that may be missing.
     """

@@ -1,4 +1,4 @@
-"""A matrix product with a bias and GELU behind it, by several providers."""
+"""A matrix product followed by a bias and GELU, by several providers."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class ProductProblem(Problem):
         return "float32" if self.dtype == "float32" else f"tensor.{self.dtype}"
 
     def change(self) -> None:
-        """Negate the first matrix."""
+        """Negate the first matrix, and forget the expected rows."""
         super().change()
         self._exact = ()
 
     def expected(self) -> Rows:
-        """Return the checked rows in double precision, whose product is computed on the device, once for its inputs."""
+        """Return the checked rows in double precision; the product is computed on the device, once for its inputs."""
         if not self._exact:
             wide = [self.inputs[name].astype("float64") for name in ("weights", "bias")]
             product = self.inputs["a"][self.checked].astype("float64") @ wide[0]

@@ -1,8 +1,8 @@
-"""What a provider is: a compiler or a library that builds operators, each in a file of its own, `_by_<name>.py`.
+"""Providers: compilers and libraries that build operators, each in a module `_by_<name>.py`.
 
-Such a module has a function `build(bench, problem) -> Built`, which raises Skip where its library is not installed
-(with the command that installs it) or has no such operator. A module is imported when its provider builds a case, so
-that planning imports none.
+Such a module has a function `build(bench, problem) -> Built`, which raises Missing if its library is unavailable
+(with the command that installs it), and Skip if it has no such operator. A module is imported when its provider
+builds a case, so that planning imports none.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ HOST_QUICK = ("numpy", "numba")
 HOST = (*HOST_QUICK, "torch", "inductor", "jax", "tvm", "iree")
 GPU_QUICK = ("cupy-fused", "nvrtc", "triton")
 GPU = ("cupy", *GPU_QUICK, "numba-cuda", "torch", "inductor", "jax")
-# of the providers whose libraries must not share a process with others'
+# providers whose libraries must not share a process with those of other providers
 RUNTIMES = {by: by for by in ("triton", "numba-cuda", "torch", "inductor", "jax", "tvm", "iree")}
-_ATTEMPTS, _QUEUED = 3, 8  # of a look at where calls work
-_BESIDE = 0.5  # of the time of calls, after which the device still works
+_ATTEMPTS, _QUEUED = 3, 8  # tests of where calls execute, and the calls of each test
+_BESIDE = 0.5  # the share of the calls' time for which the device may still work when our stream has ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +32,10 @@ class Built:
     """An operator as one provider built it.
 
     `call` computes it once on the device. `rows` returns the checked rows of all outputs of the last call in double
-    precision. `poison` overwrites the outputs with NaN, or drops those that the next call allocates. `temporary`
-    returns the most bytes that a call holds beside inputs and preallocated outputs. `wait` waits for the calls of a
-    library that does not queue them on our stream: only the host's clock times them. `static` returns values of the
-    compiled code, beside which the measured time stands.
+    precision. `poison` overwrites the outputs with NaN, or drops outputs that the next call allocates. `temporary`
+    returns the peak bytes that a call holds beside inputs and preallocated outputs. `wait` waits for the calls of a
+    library that does not queue them on our stream; only the host's clock times such calls. `static` returns values
+    of the compiled code, which are reported beside the measured time.
     """
 
     call: Callable[[], object]
@@ -54,9 +54,9 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class Varied:
-    """One operator at several lengths, by one function that has met none of them when it is made.
+    """One operator at several lengths, by one function that has not been called at any of them when it is created.
 
-    `compiled` returns how many times it was compiled since.
+    `compiled` returns the number of compilations since then.
     """
 
     built: Sequence[Built]
@@ -64,15 +64,15 @@ class Varied:
 
 
 def build(bench: Bench, problem: Problem, by: str) -> Built:
-    """Return the operator as a provider builds it; raises Skip where the provider or its operator is missing."""
+    """Return the operator as a provider builds it; raises Missing without the library, Skip without the operator."""
     built: Built = _provider(by).build(bench, problem)
     return built
 
 
 def varied(bench: Bench, problems: Sequence[Problem], by: str) -> Varied:
-    """Return the operator of these problems as a provider builds it for all of them; raises Skip or Missing."""
-    found: Varied = _provider(by).varied(bench, problems)
-    return found
+    """Return the operator as one function for all these problems; raises Missing without the provider's library."""
+    operators: Varied = _provider(by).varied(bench, problems)
+    return operators
 
 
 def _provider(by: str) -> ModuleType:
@@ -80,10 +80,10 @@ def _provider(by: str) -> ModuleType:
 
 
 def expect_on_our_stream(bench: Bench, call: Callable[[], object]) -> None:
-    """Raise WrongAnswer if calls of an operator work beside our stream, where no event would time them."""
+    """Raise WrongAnswer if calls of an operator execute on another stream, where no event would time them."""
     call()  # compiles, loads and allocates
     beside = []
-    for _ in range(_ATTEMPTS):  # one may be late by chance
+    for _ in range(_ATTEMPTS):  # a single test may fail because the host was delayed
         bench.device.synchronize()
         start = bench.device.now()
         for _ in range(_QUEUED):
@@ -95,7 +95,7 @@ def expect_on_our_stream(bench: Bench, call: Callable[[], object]) -> None:
 
 
 def lacks(by: str, problem: Problem) -> Skip:
-    """Return the reason of a provider that has no such operator."""
+    """Return the Skip of a provider that has no such operator."""
     return Skip(f"{by} has no {problem.operator.name} here")
 
 
@@ -127,11 +127,14 @@ class Expression:
 
     def rows(self) -> Rows:
         """Return the checked rows of the last call's outputs."""
-        found = self.outputs if isinstance(self.outputs, tuple) else (self.outputs,)
-        return tuple(self._problem.rows_of(self._ours(array)) for array in found)
+        outputs = self.outputs if isinstance(self.outputs, tuple) else (self.outputs,)
+        return tuple(self._problem.rows_of(self._ours(array)) for array in outputs)
 
     def poison(self) -> None:
-        """Drop the outputs, of which the next call makes others, and hand over the inputs anew: they may be copies."""
+        """Drop the outputs, which the next call allocates again, and convert the inputs again.
+
+        The library's inputs may be copies, which do not follow a change of the problem's inputs.
+        """
         self.outputs = ()
         self._inputs = tuple(self._theirs(array) for array in self._problem.inputs.values())
 

@@ -1,4 +1,4 @@
-"""An operator at lengths that change: which of them a compiler compiles anew, and what a new length costs."""
+"""An operator at changing lengths: how often a compiler compiles it again, and the time of a call at a new length."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ topic = Topic(
 def lengths_of(seed: int, op: str) -> list[int]:
     """Return the lengths of an operator's rows: distinct, their logarithms drawn evenly; the same for all providers."""
     rng = np.random.default_rng([seed, zlib.crc32(op.encode())])
-    found: dict[int, None] = {}
-    while len(found) < _LENGTHS:
-        found[int(np.exp(rng.uniform(*np.log(_RANGE))))] = None
-    return list(found)
+    lengths: dict[int, None] = {}
+    while len(lengths) < _LENGTHS:
+        lengths[int(np.exp(rng.uniform(*np.log(_RANGE))))] = None
+    return list(lengths)
 
 
 def _by(target: Target) -> Any:

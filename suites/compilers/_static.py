@@ -1,4 +1,4 @@
-"""What a compiler made of an operator, from its code alone: values beside the measured time of a call."""
+"""Static properties of compiled code: registers, memory, instructions and expected cycles."""
 
 from __future__ import annotations
 
@@ -26,27 +26,28 @@ _LIMIT_S = 10.0
 
 
 def of_launch(launch: partial[None]) -> Mapping[str, Observed]:
-    """Return the resources of a kernel of ours by its launch; none where the backend does not report them."""
+    """Return the resources of our kernel from its launch, or nothing if the backend does not report them."""
     kernel, (_, block, _, *shared) = launch.func, launch.args
-    found = kernel.resources(block[0], *shared)  # type: ignore[attr-defined]  # a Kernel
-    if found is None:
+    resources = kernel.resources(block[0], *shared)  # type: ignore[attr-defined]  # a Kernel
+    if resources is None:
         return {}
     return {
-        "registers": Observed(found.registers),
-        "shared": Observed(found.shared_bytes + sum(shared), "B"),
-        "spilled": Observed(found.local_bytes, "B"),
-        "resident": Observed(found.resident_blocks * block[0], "thread", better="more"),
+        "registers": Observed(resources.registers),
+        "shared": Observed(resources.shared_bytes + sum(shared), "B"),
+        "spilled": Observed(resources.local_bytes, "B"),
+        "resident": Observed(resources.resident_blocks * block[0], "thread", better="more"),
     }
 
 
 def of_triton(compiled: Any, programs: int, device: Device) -> Mapping[str, Observed]:
     """Return the resources of a kernel as Triton compiled it, its instructions, and the time that issuing them takes.
 
-    `instructions` are those of one warp, each counted once, `memory` and `special` of them those of global memory and
-    of the unit for exponentials and roots. `issue` is the time of all warps at four instructions per clock and
-    multiprocessor, at the highest clock. Our kernels in Triton have no loops, so a warp executes what is counted.
+    `instructions` counts each instruction of the code once. `memory` counts those of global memory, and `special` those
+    of the unit for exponentials and roots. `issue` is the time in which all warps of `programs` programs issue them, at
+    four instructions per clock and SM and the highest clock. Our kernels in Triton have no loops, so each warp
+    executes every instruction once.
     """
-    found = {
+    observed = {
         "registers": Observed(compiled.n_regs),
         "shared": Observed(compiled.metadata.shared, "B"),
         "spilled": Observed(_WORD_BYTES * compiled.n_spills, "B"),
@@ -54,29 +55,29 @@ def of_triton(compiled: Any, programs: int, device: Device) -> Mapping[str, Obse
     try:
         mix = instructions(compiled.asm["sass"])  # by the disassembler that comes with Triton
     except (OSError, RuntimeError, subprocess.SubprocessError):
-        return found  # it is missing
-    found["instructions"] = Observed(mix.total())
-    found["memory"] = Observed(sum(mix[name] for name in _MEMORY))
-    found["special"] = Observed(mix["MUFU"])
+        return observed  # the disassembler is unavailable
+    observed["instructions"] = Observed(mix.total())
+    observed["memory"] = Observed(sum(mix[name] for name in _MEMORY))
+    observed["special"] = Observed(mix["MUFU"])
     clock_hz = float(dict(device.details).get("clock.sm_most_hz", 0))
     if clock_hz:
         warps = programs * compiled.metadata.num_warps
-        found["issue"] = Observed(mix.total() * warps / (_ISSUED * device.units * clock_hz), "s")
-    return found
+        observed["issue"] = Observed(mix.total() * warps / (_ISSUED * device.units * clock_hz), "s")
+    return observed
 
 
 def instructions(sass: str) -> Counter[str]:
-    """Count the instructions of a disassembly by Triton by their names, up to the last one that ends a thread."""
-    names = [found[1] for line in sass.splitlines() if (found := _INSTRUCTION.match(line))]
+    """Count the instructions of Triton's disassembly by name, up to the last one that ends a thread."""
+    names = [match[1] for line in sass.splitlines() if (match := _INSTRUCTION.match(line))]
     ends = [place for place, name in enumerate(names) if name == "EXIT"]
     return Counter(names[: ends[-1] + 1 if ends else None])
 
 
 def of_assembly(text: str) -> Mapping[str, Observed]:
-    """Return the cycles that llvm-mca expects for an element in the loop that stores the most elements at once.
+    """Return the cycles per element that llvm-mca expects of the loop that stores the most bytes in a pass.
 
-    It is the bound by the units of one core, with all operands in its first cache. There is none without llvm-mca, or
-    where that loop calls a function, which llvm-mca does not know.
+    They are the bound by the execution ports of one core, with all operands in its L1 cache. The result is empty
+    without llvm-mca, or if that loop calls a function, whose cycles llvm-mca does not know.
     """
     program = shutil.which("llvm-mca")
     loops = sorted(_loops(text), key=_stored_bytes)
@@ -85,18 +86,18 @@ def of_assembly(text: str) -> Mapping[str, Observed]:
     done = subprocess.run(
         [program], input=loops[-1], capture_output=True, encoding="utf-8", timeout=_LIMIT_S, check=False
     )
-    found = _THROUGHPUT.search(done.stdout)
-    if not found:  # a processor that it does not know
+    match = _THROUGHPUT.search(done.stdout)
+    if not match:  # llvm-mca does not know the processor
         return {}
-    return {"mca": Observed(float(found[1]) / (_stored_bytes(loops[-1]) / _ITEM_BYTES), "cycle")}
+    return {"mca": Observed(float(match[1]) / (_stored_bytes(loops[-1]) / _ITEM_BYTES), "cycle")}
 
 
 def _loops(text: str) -> Iterator[str]:
     """Yield the innermost loops of assembly in the AT&T syntax: a label, and instructions to the jump back to it."""
     lines, start, label = text.splitlines(), 0, ""
     for place, line in enumerate(lines):
-        if found := _LABEL.match(line):
-            start, label = place, found[1]
+        if match := _LABEL.match(line):
+            start, label = place, match[1]
         elif (jump := _JUMP.match(line)) and jump[1] == label:
             yield "\n".join(lines[start : place + 1]) + "\n"
 
