@@ -1,1 +1,1 @@
-"""One plugin a file: see ARCHITECTURE.md."""
+"""Report plugins: each public module is one, named by its file (see ARCHITECTURE.md)."""

@@ -72,8 +72,8 @@ def levels(sizes: Sequence[float], heights: Sequence[float], half_widths: Sequen
 class _Curve:
     """A curve: octaves of sizes, natural logarithms of heights, and `costs[i, j]` of a level from point i to point j.
 
-    `sizes`, `octaves` and `logs` have shape (n,), `costs` (n, n). A cost is −2 ln of the likelihood, infinite if i to j
-    cannot be a level. `scatter` is that of neighbours on a level, `free` the cost of a point on no level.
+    `sizes`, `octaves` and `logs` have shape (n,), `costs` (n, n). A cost is −2 ln of the likelihood plus the penalty,
+    infinite if i to j cannot be a level. `scatter` is that of neighbours on a level, `free` the cost of a free point.
     """
 
     sizes: Floats
