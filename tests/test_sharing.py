@@ -78,7 +78,7 @@ def test_without_a_place_for_the_salt_a_report_is_written_all_the_same(call, run
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))
     status, _, said = call("report", run, "-o", "a.md")
     assert status == 0
-    assert "joins with nothing shared before" in said
+    assert "its pseudonyms differ from those in files shared before" in said
     assert "gpu17" not in Path("a.md").read_text()
 
 

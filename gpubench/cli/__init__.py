@@ -1,8 +1,8 @@
-"""The commands, one module each.
+"""Define the commands, one module each.
 
 A command turns its options into calls of `gpubench.tools` and `gpubench.measuring` and prints what they return.
 
-It computes nothing, and imports what is slow only when a command runs, so that `--help` stays fast.
+It computes nothing, and imports slow modules only when a command runs, so that `--help` stays fast.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ app.command("import")(import_.import_)
 
 
 def call() -> int:
-    """Run the command that the arguments of the process name, without any the help; return the exit status.
+    """Run the command in the arguments of the process (without arguments, print the help); return the exit status.
 
-    Typer would print a wrong argument over several lines. It becomes a UsageError, and so one line as any other error.
+    Typer prints an invalid argument over several lines. Here it raises UsageError, which is printed as one line.
     """
     arguments = sys.argv[1:]
     try:
@@ -74,9 +74,9 @@ def call() -> int:
 
 def _usage_error(error: typer.BadParameter) -> UsageError:
     command = error.ctx.command_path if error.ctx else "gpubench"
-    found = UsageError(f"{error.format_message().rstrip('.')}; see {command} --help")
-    found.exit_status = error.exit_code
-    return found
+    usage_error = UsageError(f"{error.format_message().rstrip('.')}; see {command} --help")
+    usage_error.exit_status = error.exit_code
+    return usage_error
 
 
 @app.callback()

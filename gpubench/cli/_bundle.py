@@ -1,4 +1,4 @@
-"""`gpubench doctor --bundle`: an archive that an owner can attach to an issue."""
+"""`gpubench doctor --bundle`: write an archive that a user can attach to an issue."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gpubench.model import Run
 
 _README = """\
-What `gpubench doctor --bundle` found. Names of host, user and device, serials and unique numbers are taken out.
+Files that `gpubench doctor --bundle` collected. Names of host, user and device and serial numbers are removed.
 
 facts.json     devices, versions, what is missing and why
 sys/           the GPU's files, as the driver gave them: addresses on the PCI bus are as they are
@@ -25,7 +25,7 @@ run.jsonl.gz   the smallest run of every suite: `gpubench show run.jsonl.gz`
 
 
 def write(target: Path, device: list[str] | None) -> None:
-    """Measure the smallest run, read the device's files, and write both, redacted."""
+    """Measure the smallest run, read the device's files, and write both anonymised. Raises UsageError if it exists."""
     import json
 
     from gpubench.model import store
@@ -40,8 +40,8 @@ def write(target: Path, device: list[str] | None) -> None:
         **bundle.device_files(),
     }
     sharing.write(target, bundle.archive(entries))
-    words = f"{target}: {len(entries)} files; look at it with tar tzf before you give it away"
-    _print.err().print(_print.plain(words), soft_wrap=True)
+    message = f"{target}: {len(entries)} files; list them with tar tzf before you share it"
+    _print.err().print(_print.plain(message), soft_wrap=True)
 
 
 def _smoke(device: list[str] | None) -> Run:

@@ -67,10 +67,10 @@ def judge(
     from gpubench.tools.fleet.digests import read
 
     rules = _verdicts.policy(policy, threshold, strict, False)
-    found = read(folder)
-    judged = judging.judge(found, rules, judging.read_baseline(baseline) if baseline else None, floor)
-    publish(judged, out or [], force, no_redact, json)
-    raise typer.Exit(fleet_status(judged, rules.strict))
+    current = read(folder)
+    judgement = judging.judge(current, rules, judging.read_baseline(baseline) if baseline else None, floor)
+    publish(judgement, out or [], force, no_redact, json)
+    raise typer.Exit(fleet_status(judgement, rules.strict))
 
 
 def publish(judged: FleetJudgement, out: list[Path], force: bool, no_redact: bool, json: bool) -> None:
@@ -80,21 +80,21 @@ def publish(judged: FleetJudgement, out: list[Path], force: bool, no_redact: boo
     from gpubench.base.clean import tidy
     from gpubench.tools.fleet import publishing
 
-    shown = tidy(judged)
+    printed = tidy(judged)
     if json or out or sharing.is_ci():
-        shared = sharing.shareable_fleet(shown, no_redact)
+        shared = sharing.shareable_fleet(printed, no_redact)
         for path in out:
             sharing.check_target(path, force)
             sharing.write(path, publishing.rendered(path, shared))
         if json:
             sys.stdout.write(publishing.document(shared))
             return
-        shown = shared if sharing.is_ci() else shown
-    show(shown)
+        printed = shared if sharing.is_ci() else printed
+    show(printed)
 
 
 def show(judged: FleetJudgement) -> None:
-    """Print the answer, the suspects and what the rule can see."""
+    """Print the answer, the suspects and the smallest detectable slowdown."""
     from gpubench.cli import _print
 
     for part in _parts(judged):

@@ -1,4 +1,4 @@
-"""`gpubench fleet pairs`: measure between nodes, and find the node or the link that is slow."""
+"""`gpubench fleet pairs`: measure between nodes, and find slow nodes and links."""
 
 from __future__ import annotations
 
@@ -50,45 +50,45 @@ def pairs(
         crew = stack.enter_context(launching.launched(on, slurm, request, srun))
         watch = stack.enter_context(launching.shown())
         session = stack.enter_context(measuring.PairsSession(crew, request, watch))
-        found = session.measure(rounds)
-    _show(found)
-    raise typer.Exit(found.exit_status)
+        judgement = session.measure(rounds)
+    _show(judgement)
+    raise typer.Exit(judgement.exit_status)
 
 
-def _show(found: PairsJudgement) -> None:
-    """Print the figures of few nodes or else of the slowest, the suspects, and what failed."""
+def _show(judgement: PairsJudgement) -> None:
+    """Print the figures of the slowest pairs and nodes, the failures, and the suspects."""
     from gpubench.base import units
     from gpubench.cli import _print
 
-    for case, rates in found.rates.items():
-        judged = found.cases[case]
+    for case, rates in judgement.rates.items():
+        judged = judgement.cases[case]
         slowest = sorted(rates, key=lambda pair: rates[pair])[:_MOST_ROWS]
         rows = [
-            (*(found.nodes[node] for node in pair), units.quantity(rates[pair], "B/s", 4), _percent(judged, pair))
+            (*(judgement.nodes[node] for node in pair), units.quantity(rates[pair], "B/s", 4), _percent(judged, pair))
             for pair in slowest
         ]
         title = f"{case}: typical {units.quantity(judged.typical, 'B/s', 4)}"
         columns = ("node", "node", "rate", "slower than predicted")
         _print.out().print(_print.table(columns, rows, title, right=columns[2:]))
         nodes = [
-            (found.nodes[node], f"{effect.slowdown:.1%}", f"{effect.detectable:.1%}")
+            (judgement.nodes[node], f"{effect.slowdown:.1%}", f"{effect.detectable:.1%}")
             for node, effect in sorted(judged.nodes.items(), key=lambda item: -item[1].slowdown)[:_MOST_ROWS]
             if not judged.too_few
         ]
         if nodes:
             heads = ("node", "slower", "smallest detectable")
             _print.out().print(_print.table(heads, nodes, right=heads[1:]))
-    for words in found.failures:
-        _print.say(f"not measured: {words}", "yellow")
-    for suspect in found.suspects:
+    for failure in judgement.failures:
+        _print.say(f"not measured: {failure}", "yellow")
+    for suspect in judgement.suspects:
         again = (
             "not measured alone" if suspect.alone is None else f"alone {suspect.alone:.1%} slower than a healthy pair"
         )
         state = "slow" if suspect.is_confirmed else "suspect"
         _print.say(f"{state}: {suspect.name} by {suspect.slowdown:.1%} in {suspect.case}; {again}", "red")
-    if found.too_few:
-        _print.say(f"no verdict: {found.too_few}", "yellow")
-    elif not found.suspects:
+    if judgement.too_few:
+        _print.say(f"no verdict: {judgement.too_few}", "yellow")
+    elif not judgement.suspects:
         _print.say("no node and no link is slow", "green")
 
 

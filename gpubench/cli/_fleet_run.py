@@ -99,10 +99,10 @@ Confirm = Annotated[
 
 
 class FleetRunCommand(TyperCommand):
-    """A command whose words behind `--` are options of srun."""
+    """A command whose arguments after `--` are options of srun."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Keep what stands behind `--` apart."""
+        """Parse the arguments, and store those after `--` in the context."""
         if "--" in args:
             place = args.index("--")
             ctx.meta[_SRUN] = tuple(args[place + 1 :])
@@ -136,7 +136,7 @@ def run(
 
     srun = srun_options(ctx, on, slurm, from_env)
     suites = suites or ["headline"]
-    options.suites_known(suites)
+    options.check_suites(suites)
     order = Order(tuple(suites), (), tier.value, tuple(filter or ()), replicates, time_limit)
     racks = read_map(map) if map else {}
     request = FleetRequest(order, out, tuple(sys.argv), racks, Patience(stagger_s=stagger))
@@ -171,7 +171,7 @@ def _confirmed(session: FleetSession, folder: Path) -> Fleet:
 
 
 def _judged(folder: Path) -> None:
-    """Print the judgement of what was measured."""
+    """Print the judgement of the fleet."""
     from gpubench.cli._fleet_judge import show
     from gpubench.judging.policy import built_in
     from gpubench.tools.fleet import judging
@@ -186,7 +186,7 @@ World = Annotated[int, typer.Argument(help="The number of nodes.")]
 
 
 def member(board: Board, rank: Rank = -1, world: World = 1) -> None:
-    """Be one node of a fleet, for the launcher that made this board."""
+    """Work as one node of a fleet for the launcher that made this board."""
     from gpubench.tools.fleet.board import FolderBoard
     from gpubench.tools.fleet.environment import SLURM, place_of
     from gpubench.tools.fleet.member import serve
@@ -198,7 +198,7 @@ def member(board: Board, rank: Rank = -1, world: World = 1) -> None:
 
 
 def srun_options(ctx: typer.Context, on: str, slurm: bool, from_env: bool) -> tuple[str, ...]:
-    """Return the options of srun; raises UsageError unless exactly one launcher is named."""
+    """Return the options of srun. Raises UsageError unless exactly one launcher is named."""
     from gpubench.base.errors import UsageError
 
     srun: tuple[str, ...] = ctx.meta.get(_SRUN, ())
@@ -211,7 +211,7 @@ def srun_options(ctx: typer.Context, on: str, slurm: bool, from_env: bool) -> tu
 
 @contextmanager
 def launched(on: str, slurm: bool, request: FleetRequest, srun: Sequence[str]) -> Iterator[Crew]:
-    """Start the nodes; a process of --from-env that is not the launcher is a node instead, and ends here."""
+    """Start the nodes; a process of --from-env that is not the launcher works as a node instead and exits."""
     from gpubench.tools.fleet import environment, member
     from gpubench.tools.fleet.ray_cluster import ray_crew
     from gpubench.tools.fleet.session import new_folder
@@ -255,7 +255,7 @@ def shown() -> Iterator[Callable[[Sequence[NodeView]], None]]:
 
 
 def _drawn(views: Sequence[NodeView], height: int) -> Table:
-    """Return a line for each node that measures, as many as the terminal has room for."""
+    """Return a line for each node that measures, as many as fit on the terminal."""
     from gpubench.cli import _print
 
     room = max(height - 4, 1)
@@ -266,25 +266,25 @@ def _drawn(views: Sequence[NodeView], height: int) -> Table:
 
 
 class _NodeLines:
-    """Prints a line when a node starts to measure and when the launcher knows what became of it."""
+    """Prints a line when a node starts to measure and when its outcome is known."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._told: dict[str, str] = {}
+        self._printed: dict[str, str] = {}
 
     def watch(self, views: Sequence[NodeView]) -> None:
-        """Print what is new."""
+        """Print the nodes whose status changed."""
         from gpubench.cli._print import plain
 
         for view in views:
-            words = _words(view)
-            if words and self._told.get(view.name) != words:
-                self._told[view.name] = words
+            status = _status(view)
+            if status and self._printed.get(view.name) != status:
+                self._printed[view.name] = status
                 style = "" if view.outcome is None or view.outcome.status == "answered" else "red"
-                self._console.print(plain(f"{view.name}: {words}", style), soft_wrap=True)
+                self._console.print(plain(f"{view.name}: {status}", style), soft_wrap=True)
 
 
-def _words(view: NodeView) -> str:
+def _status(view: NodeView) -> str:
     from gpubench.base import units
 
     if view.outcome is None:
@@ -294,7 +294,7 @@ def _words(view: NodeView) -> str:
 
 
 def _tell(fleet: Fleet, folder: Path) -> None:
-    """Print what became of each node."""
+    """Print the outcome of each node."""
     from gpubench.base import units
     from gpubench.cli import _print
 

@@ -34,37 +34,39 @@ def watch(folders: Folders, json: options.Json = False, no_redact: sharing.NoRed
     from gpubench.tools.fleet import watching
 
     fleets = watching.read_all(folders)
-    found = watched(fleets)
+    histories = watched(fleets)
     if json:
-        _print.document([watching.document(each) for each in sharing.shareable_histories(found, no_redact)])
+        _print.document(
+            [watching.document(component) for component in sharing.shareable_histories(histories, no_redact)]
+        )
     else:
-        shown = sharing.shareable_histories(found, no_redact) if sharing.is_ci() else found
-        _show(shown, len(fleets))
-    raise typer.Exit(1 if any(each.is_slow_again for each in found) else 0)
+        printed = sharing.shareable_histories(histories, no_redact) if sharing.is_ci() else histories
+        _show(printed, len(fleets))
+    raise typer.Exit(1 if any(component.is_slow_again for component in histories) else 0)
 
 
-def _show(found: list[ComponentHistory], fleets: int) -> None:
+def _show(histories: list[ComponentHistory], fleets: int) -> None:
     from gpubench.cli import _print
     from gpubench.cli._layout import NamedRow, named_rows
     from gpubench.judging.fleet_watch import event_words
     from gpubench.judging.words import plural
 
-    if not found:
+    if not histories:
         _print.echo(f"{plural(fleets, 'measurement')}: no component was slow, and none became slower")
         return
-    _print.echo(f"{plural(fleets, 'measurement')}: {plural(len(found), 'component')} with a slow or a worse figure")
+    _print.echo(f"{plural(fleets, 'measurement')}: {plural(len(histories), 'component')} with a slow or a worse figure")
     rows = [
         NamedRow(
-            each.place.text,
-            "; ".join(map(event_words, each.trends[:_MOST_TRENDS])) or "no change over time",
-            (f"{each.suspected} of {len(each.states)}", str(each.transient)),
-            "bold red" if each.is_slow_again else "",
+            component.place.text,
+            "; ".join(map(event_words, component.trends[:_MOST_TRENDS])) or "no change over time",
+            (f"{component.suspected} of {len(component.states)}", str(component.transient)),
+            "bold red" if component.is_slow_again else "",
         )
-        for each in found[:_MOST_ROWS]
+        for component in histories[:_MOST_ROWS]
     ]
     for part in named_rows(
         ("component", "newest changes", "slow", "recovered"), rows, shutil.get_terminal_size().columns
     ):
         _print.out().print(part)
-    if len(found) > _MOST_ROWS:
-        _print.echo(f"not listed: {len(found) - _MOST_ROWS} more; --json has them all")
+    if len(histories) > _MOST_ROWS:
+        _print.echo(f"not listed: {len(histories) - _MOST_ROWS} more; --json has them all")

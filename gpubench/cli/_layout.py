@@ -1,4 +1,4 @@
-"""Lists of cases for a terminal of any width: names are folded at commas, figures are never broken or left out."""
+"""Lay out lists of cases for a terminal of any width: names are folded at commas, figures are never broken."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from rich.text import Text
 from gpubench.base.clean import one_line
 from gpubench.cli import _print
 
-LONGEST_PART = 40  # characters of a name between two commas that a column has room for; what is longer is broken
+LONGEST_PART = 40  # longest part of a name between two commas that is not broken
 INDENT = "  "
 _GAP = 2
-_LEAST_BESIDE = 20  # characters of a name that stand beside its lead; of fewer the name has lines of its own
+_LEAST_BESIDE = 20  # least width for a name beside its lead; otherwise the name has lines of its own
 _RIGHT_TO_LEFT = ("R", "AL")
 
 
 @dataclass(frozen=True, slots=True)
 class NamedRow:
-    """A row of a list: a word that stands first, a name, and a figure for each further column."""
+    """A row of a list: a leading word, a name, and a figure for each further column."""
 
     lead: str
     name: str
@@ -31,10 +31,10 @@ class NamedRow:
 
 
 def named_rows(heads: Sequence[str], rows: Sequence[NamedRow], width: int) -> Iterator[Table | Text]:
-    """Yield rows under their heads, of which the first two are those of the lead and of the name.
+    """Yield rows under their headings; the first two headings belong to the lead and the name.
 
-    As one line each where there is room for the names; else as the lead and the name, and below them the figures in
-    columns; and where a terminal is too narrow for that, the figures with their heads, in as many lines as they need.
+    Each row is one line if the names fit. Otherwise the figures stand in columns below the lead and the name. On a
+    terminal that is too narrow for that, each figure follows its heading, in as many lines as needed.
     """
     rows = [
         NamedRow(one_line(row.lead), one_line(row.name), tuple(map(one_line, row.figures)), row.style) for row in rows
@@ -53,7 +53,7 @@ def named_rows(heads: Sequence[str], rows: Sequence[NamedRow], width: int) -> It
 
 
 def least_room(names: Sequence[str]) -> int:
-    """Return how many characters a column of these names needs: the whole names, or else their parts."""
+    """Return the least width of a column of these names: the whole names, or else their longest part."""
     whole = max(map(cell_len, names), default=0)
     longest = max((cell_len(part) for name in names for part in name_parts(name)), default=0)
     return min(whole, min(longest, LONGEST_PART) + len(INDENT))
@@ -102,17 +102,17 @@ def _lead_and_name(row: NamedRow, lead: int, width: int) -> Iterator[Text]:
 
 
 def _labelled(heads: Sequence[str], rows: Sequence[NamedRow], width: int) -> Iterator[Text]:
-    """Yield each row as its lead and name, and below them each figure behind its head."""
+    """Yield each row as its lead and name, and below them each heading with its figure."""
     for row in rows:
         yield _print.plain(row.lead, row.style)
         yield folded(row.name, width)
         pairs = zip(heads[2:], row.figures, strict=True)
-        found = [part for head, figure in pairs for part in _pair(f"{head} ", f"{figure}, ", width - len(INDENT))]
-        yield from (Text(line.rstrip(", ")) for line in joined(INDENT, found, width + 1))
+        parts = [part for head, figure in pairs for part in _pair(f"{head} ", f"{figure}, ", width - len(INDENT))]
+        yield from (Text(line.rstrip(", ")) for line in joined(INDENT, parts, width + 1))
 
 
 def _pair(head: str, figure: str, room: int) -> tuple[str, ...]:
-    """Return a head and its figure as one part, or as two where one line has no room for both."""
+    """Return a heading and its figure as one part, or as two if they do not fit into one line."""
     return (head + figure,) if cell_len(head + figure) <= room + len(", ") else (head, figure)
 
 
@@ -122,7 +122,7 @@ def folded(name: str, room: int) -> Text:
 
 
 def joined(start: str, parts: Sequence[str], room: int) -> list[str]:
-    """Return the parts joined to lines of at most `room` characters; further lines are indented."""
+    """Return the parts joined into lines of at most `room` characters; all but the first are indented."""
     lines = [start]
     for part in parts:
         if cell_len(lines[-1]) + cell_len(part) > room and lines[-1].strip():
@@ -132,6 +132,6 @@ def joined(start: str, parts: Sequence[str], room: int) -> list[str]:
 
 
 def name_parts(name: str) -> list[str]:
-    """Return a name in the parts that end with its commas."""
+    """Return the parts of a name, split behind its commas."""
     pieces = name.split(",")
     return [f"{piece}," for piece in pieces[:-1]] + pieces[-1:]

@@ -1,4 +1,4 @@
-"""A machine in the terminal: what would be measured, what is missing, how healthy the devices are, which counters."""
+"""Show a machine in the terminal: its devices, what is missing, their health, and their counters."""
 
 from __future__ import annotations
 
@@ -23,32 +23,38 @@ _UNITS = {"cuda": "SMs", "rocm": "CUs", "host": "cores"}
 
 
 def machine(
-    facts: Facts, healths: Sequence[Health], found: Sequence[Available], not_sampled: Sequence[Absent]
+    facts: Facts, healths: Sequence[Health], available: Sequence[Available], not_sampled: Sequence[Absent]
 ) -> list[Part]:
     """Return what `gpubench doctor` prints, the answer first."""
     parts: list[Part] = [_print.plain(_verdict(facts, healths), "bold")]
     if facts.absent:
         parts += [*_heading("missing"), *_missing(facts.absent)]
-    if through := [f"{name} is {words}" for name, words in facts.host if words.startswith("interposed: ")]:
-        parts += [*_heading("between programs and the driver"), *(_print.plain(words, "yellow") for words in through)]
+    if through := [f"{name} is {state}" for name, state in facts.host if state.startswith("interposed: ")]:
+        parts += [*_heading("between programs and the driver"), *(_print.plain(state, "yellow") for state in through)]
     parts += [*_heading("devices"), *(part for device in facts.devices for part in _device(device))]
     if healths:
         parts += [*_heading("health"), *(part for health in healths for part in _health(health))]
-    parts += [*_heading("counters"), *_counted(found, not_sampled)]
+    parts += [*_heading("counters"), *_counted(available, not_sampled)]
     parts += [*_heading("host"), _listed(units.fact(*pair) for pair in facts.host)]
     parts += [*_heading("versions"), _listed(facts.versions)]
     return parts
 
 
-def counters(found: Sequence[Available]) -> list[Part]:
+def counters(available: Sequence[Available]) -> list[Part]:
     """Return a table of every counter of the devices."""
     heads = ("device", "counter", "unit", "kind", "period", "available", "vendor command")
     rows = [
         (
-            *(each.device, each.counter.name, each.counter.unit, each.counter.kind, f"{each.counter.period_s:g} s"),
-            *(f"no: {each.reason}" if each.reason else "yes", each.counter.source),
+            *(
+                entry.device,
+                entry.counter.name,
+                entry.counter.unit,
+                entry.counter.kind,
+                f"{entry.counter.period_s:g} s",
+            ),
+            *(f"no: {entry.reason}" if entry.reason else "yes", entry.counter.source),
         )
-        for each in found
+        for entry in available
     ]
     table = _print.table(heads, rows)
     for column in table.columns[:5]:
@@ -62,23 +68,23 @@ def _verdict(facts: Facts, healths: Sequence[Health]) -> str:
         return "no GPU is usable: `gpubench run` measures the host processor"
     sick = [health.device for health in healths if health.severity == "sick"]
     names = ", ".join(dict.fromkeys(device.name for device in gpus))
-    words = f"ready to measure {len(gpus)} {'GPU' if len(gpus) == 1 else 'GPUs'}: {names}"
-    return f"{words}; unhealthy: {', '.join(sick)}" if sick else words
+    answer = f"ready to measure {len(gpus)} {'GPU' if len(gpus) == 1 else 'GPUs'}: {names}"
+    return f"{answer}; unhealthy: {', '.join(sick)}" if sick else answer
 
 
 def _heading(title: str) -> list[Part]:
     return [Text(""), _print.plain(title, "italic")]
 
 
-def _indented(words: str, style: str = "", depth: int = 1) -> Padding:
-    return Padding(_print.plain(words, style), (0, 0, 0, _INDENT * depth), expand=False)
+def _indented(text: str, style: str = "", depth: int = 1) -> Padding:
+    return Padding(_print.plain(text, style), (0, 0, 0, _INDENT * depth), expand=False)
 
 
 def _missing(absent: Sequence[Absent]) -> Iterator[Part]:
-    for each in absent:
-        yield _print.plain(f"{each.what}: {each.reason}", "yellow")
-        if each.how:
-            yield _indented(each.how)
+    for missing in absent:
+        yield _print.plain(f"{missing.what}: {missing.reason}", "yellow")
+        if missing.how:
+            yield _indented(missing.how)
 
 
 def _device(device: Device) -> Iterator[Part]:
@@ -120,15 +126,15 @@ def _health(health: Health) -> Iterator[Part]:
         yield _indented(f"unavailable: {finding.text}", "dim")
 
 
-def _counted(found: Sequence[Available], not_sampled: Sequence[Absent]) -> Iterator[Part]:
+def _counted(entries: Sequence[Available], not_sampled: Sequence[Absent]) -> Iterator[Part]:
     """Yield how many counters each device has, why others are unavailable, and which collectors read no device here."""
-    for device in dict.fromkeys(each.device for each in found):
-        of_device = [each for each in found if each.device == device]
-        available = [each for each in of_device if not each.reason]
+    for device in dict.fromkeys(entry.device for entry in entries):
+        of_device = [entry for entry in entries if entry.device == device]
+        available = [entry for entry in of_device if not entry.reason]
         yield _print.plain(f"{device}: {len(available)} of {len(of_device)} counters are available")
-        for each in of_device:
-            if each.reason:
-                yield _indented(f"{each.counter.name} is unavailable: {each.reason}", "dim")
+        for entry in of_device:
+            if entry.reason:
+                yield _indented(f"{entry.counter.name} is unavailable: {entry.reason}", "dim")
     reasons: dict[str, list[str]] = {}
     for absent in not_sampled:
         reasons.setdefault(f"{absent.reason}; {absent.how}" if absent.how else absent.reason, []).append(absent.what)

@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from gpubench.model import Device
     from gpubench.tools.monitor.processes import RunningProcess
 
-_NARROW = ((100, 10), (72, 7), (48, 4), (0, 3))  # a terminal of so many columns has room for so many of the table's
+_NARROW = ((100, 10), (72, 7), (48, 4), (0, 3))  # least width of the terminal, number of table columns that fit
 _HISTORY = 60  # columns: one per second
 _LEAST_HISTORY = 6
-_WARM, _FULL = 0.7, 0.9  # of a limit: from here on a bar is yellow, and red
+_WARM, _FULL = 0.7, 0.9  # fractions of a limit from which a bar is yellow or red
 _MOST_PROCESSES = 20
-_WITH_COMMAND = 60  # columns of a terminal that shows the user and the command of a process too
+_WITH_COMMAND = 60  # columns of a terminal that also has room for the user and the command of a process
 _LONGEST_USER = 12
 _GAP = 2
 
 
 class Picture:
-    """Draws what the devices do; it keeps the last minute."""
+    """Draws the gauges and the processes of the devices, with the history of the last minute."""
 
     def __init__(self, devices: Sequence[Device]) -> None:
         self._devices = sorted(devices, key=lambda device: device.backend == "host")  # the host last
@@ -45,11 +45,11 @@ class Picture:
     def drawn(
         self, latest: live.Latest, processes: Sequence[RunningProcess], console: Console, now: float
     ) -> RenderableType:
-        """Return the picture at a moment (monotonic seconds), as large as the console has room for."""
-        shown = {device.id: gauges.gauges(latest, device) for device in self._devices}
-        for device, found in shown.items():
-            self._recent.add(now, device, found)
-        panels = [self._panel(latest, device, shown[device.id], console, now) for device in self._devices]
+        """Return the picture at a moment (monotonic seconds), in the size of the console."""
+        gauges_by_device = {device.id: gauges.gauges(latest, device) for device in self._devices}
+        for device, current in gauges_by_device.items():
+            self._recent.add(now, device, current)
+        panels = [self._panel(latest, device, gauges_by_device[device.id], console, now) for device in self._devices]
         lines = sum(len(panel) for panel in panels)
         parts: list[RenderableType] = [part for panel in panels for part in panel]
         if lines + 1 > console.height:
@@ -61,19 +61,19 @@ class Picture:
         return Group(*parts, _print.plain("q quits", "dim"))
 
     def _panel(
-        self, latest: live.Latest, device: Device, shown: Sequence[gauges.Gauge], console: Console, now: float
+        self, latest: live.Latest, device: Device, current: Sequence[gauges.Gauge], console: Console, now: float
     ) -> list[Text]:
-        """Return a device in lines: its name, a line for each gauge, its activity, and an empty line."""
+        """Return the lines of a device: its name, a line for each gauge, its activity, and an empty line."""
         title = _print.plain(f"{device.id}  {device.name}", "bold")
         if reasons := gauges.throttle_text(latest, device):
             title.append_text(_print.plain(f"  {reasons}", "yellow"))
         title.truncate(console.width, overflow="ellipsis")
         ascii_only = console.options.ascii_only
-        label_room = max((cell_len(gauge.label) for gauge in shown), default=0)
-        text_room = max((cell_len(gauge.text) for gauge in shown), default=0)
+        label_room = max((cell_len(gauge.label) for gauge in current), default=0)
+        text_room = max((cell_len(gauge.text) for gauge in current), default=0)
         bar, history = widths(console.width - label_room - text_room - 2 * _GAP)
         lines = [title]
-        for gauge in shown:
+        for gauge in current:
             line = _print.plain(gauge.label.ljust(label_room + 1))
             if bar:
                 line.append(blocks.bar(gauge.fraction or 0.0, bar, ascii_only=ascii_only), _colour(gauge.fraction))
@@ -88,18 +88,18 @@ class Picture:
         return [*lines, Text("")]
 
     def _table(self, latest: live.Latest, width: int) -> Iterator[RenderableType]:
-        """Yield a line for each device: where a terminal has no room for their gauges."""
+        """Yield the table with one row per device, for terminals that have no room for gauges."""
         rows = [live.device_cells(latest, device.id) for device in self._devices if device.backend != "host"]
-        kept = [place for place in range(len(live.COLUMNS)) if any(row[place] for row in rows)]
-        kept = kept[: next(columns for least, columns in _NARROW if width >= least)]
+        filled = [place for place in range(len(live.COLUMNS)) if any(row[place] for row in rows)]
+        filled = filled[: next(columns for least, columns in _NARROW if width >= least)]
         if rows:
-            yield _table([live.COLUMNS[place] for place in kept], [[row[place] for place in kept] for row in rows])
+            yield _table([live.COLUMNS[place] for place in filled], [[row[place] for place in filled] for row in rows])
         if len(rows) < len(self._devices):
             yield _table(live.HOST_COLUMNS, [live.host_cells(latest)])
 
 
 def widths(room: int) -> tuple[int, int]:
-    """Return how many columns of a room a bar and a history get; 0 where there is no room for one."""
+    """Return the widths of a bar and of a history in a space of `room` columns; 0 if one does not fit."""
     if room < 2 * _LEAST_HISTORY:
         return max(room, 0), 0
     history = min(room * 2 // 3, _HISTORY)
@@ -113,14 +113,14 @@ def _colour(fraction: float | None) -> str:
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    found = _print.table(heads, rows, right=heads[1:])
-    for column in found.columns:
+    table = _print.table(heads, rows, right=heads[1:])
+    for column in table.columns:
         column.no_wrap, column.overflow = True, "ellipsis"
-    return found
+    return table
 
 
 def _processes(processes: Sequence[RunningProcess], room: int, width: int) -> Iterator[RenderableType]:
-    """Yield the processes with the most memory, and how many there is no room for; a long command is cut."""
+    """Yield the table of the processes with the most memory, and the number of the others."""
     from gpubench.base import units
 
     heads = ["process", "device", "memory", "user"] if width >= _WITH_COMMAND else ["process", "device", "memory"]
@@ -144,19 +144,19 @@ def _processes(processes: Sequence[RunningProcess], room: int, width: int) -> It
 
 
 def _cut(text: str, room: int) -> str:
-    found = _print.plain(text)
-    found.truncate(room, overflow="ellipsis")
-    return found.plain
+    shortened = _print.plain(text)
+    shortened.truncate(room, overflow="ellipsis")
+    return shortened.plain
 
 
 class Keys:
-    """Waits for the key q on a terminal. Elsewhere it only waits."""
+    """Waits for the key q on a terminal; without a terminal it only waits."""
 
     def __init__(self) -> None:
         self._descriptor = sys.stdin.fileno() if _is_ours() else -1
 
     def wait(self, seconds: float) -> None:
-        """Wait; raise KeyboardInterrupt where q was pressed meanwhile, which ends the command as Ctrl-C does."""
+        """Wait for `seconds`. Raises KeyboardInterrupt if q is pressed, which ends the command like Ctrl-C."""
         if self._descriptor < 0:
             time.sleep(seconds)
         elif select.select([self._descriptor], [], [], seconds)[0]:
@@ -168,7 +168,7 @@ class Keys:
 
     @contextlib.contextmanager
     def unbuffered(self) -> Iterator[None]:
-        """Deliver each key at once and show none; the terminal's settings are restored at the end."""
+        """Deliver each key at once and do not echo it; restore the terminal's settings at the end."""
         if self._descriptor < 0:
             yield
             return

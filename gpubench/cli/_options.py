@@ -1,4 +1,4 @@
-"""Options that several commands share, and how they become settings."""
+"""Define the options that several commands share, and turn them into settings."""
 
 from __future__ import annotations
 
@@ -82,14 +82,14 @@ Json = Annotated[
 ]
 
 
-def suites_known(suites: list[str] | None) -> None:
-    """Raise UsageError for a suite that is not there, and tell of those that do not load, before devices are opened."""
+def check_suites(suites: list[str] | None) -> None:
+    """Raise UsageError for an unknown suite, and print which suites cannot be loaded, before devices are opened."""
     from gpubench.cli import _print
     from gpubench.measuring import plan as planning
 
     planning.suite_names(suites or [])
-    for words in planning.left_out(suites or []):
-        _print.err().print(_print.plain(words, "yellow"), soft_wrap=True)
+    for message in planning.left_out(suites or []):
+        _print.err().print(_print.plain(message, "yellow"), soft_wrap=True)
 
 
 def settings(
@@ -104,7 +104,7 @@ def settings(
     seed: int = 0,
     links: list[str] | None = None,
 ) -> Settings:
-    """The settings these options ask for; UsageError with what there is instead."""
+    """Return the settings of these options. Raises UsageError, with the valid choices, if one is invalid."""
     from gpubench import model
     from gpubench.analysis.views import breakeven
     from gpubench.measuring import joining
@@ -125,7 +125,7 @@ def settings(
 
 
 def run_file(out: Path | None, kind: str = "") -> Path:
-    """Where to write a run: `out`, or a new file in gpubench-runs, which is made."""
+    """Return the path of a new run file: `out`, or one in gpubench-runs. Raises UsageError if that cannot be made."""
     from datetime import UTC, datetime
 
     from gpubench.base.errors import UsageError

@@ -1,4 +1,4 @@
-"""A profiled program in the terminal: its phases as lanes over the counters, then as tables that fit the width."""
+"""Show a profiled program in the terminal: its phases as lanes above the counters, then as tables."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 Part = Table | Text
 _GAP = 2  # characters between two columns
-_SHARE_OF_NAMES = 0.4  # of the width, where not all columns have room side by side
-_LEAST_NAME = 10  # characters of a name's column: longer names fold in it
+_SHARE_OF_NAMES = 0.4  # share of the width for names, if the columns do not fit side by side
+_LEAST_NAME = 10  # least width of a column of names; longer names are folded
 _MOST_LANE = 100  # columns of the axis of time
 _LEAST_LANE = 8
 
 
 def profiled(run: Run, console: Console) -> list[Part]:
-    """Return what a profiled program did, in lines that fit the console, and what went wrong."""
+    """Return the phases of a profiled program in lines that fit the console, then failures and warnings."""
     from gpubench.analysis.summary import Summary
 
     failed = [result.reason for result in run.results if result.status in ("failed", "invalid")]
@@ -38,7 +38,7 @@ def profiled(run: Run, console: Console) -> list[Part]:
 
 
 def phases(summary: Summary, console: Console) -> list[Part]:
-    """Return the phases of a profiled program as lanes and tables; nothing of any other run."""
+    """Return the phases of a profiled program as lanes and tables; an empty list for any other run."""
     from gpubench.analysis.views.phase_tables import phase_tables
 
     tables = (part for table in phase_tables(summary) for part in _fitted(table, console.width))
@@ -46,21 +46,22 @@ def phases(summary: Summary, console: Console) -> list[Part]:
 
 
 def _fitted(table: PhaseTable, width: int) -> Iterator[Part]:
-    """Yield a table in so many characters: what is the same in all rows stands in its title, what has no room below.
+    """Yield a table that fits into `width` characters.
 
-    A name folds, and so does a head between its words. A number never does.
+    Cells that are equal in all rows move into the title; columns that do not fit move into a second table below. Names
+    are folded, and headings between words; numbers are never folded.
     """
     constants = [
         f"{head} {table.rows[0][place]}"
         for place, head in enumerate(table.heads)
         if place and head in table.words and len({row[place] for row in table.rows}) == 1
     ]
-    kept = [place for place, head in enumerate(table.heads) if f"{head} {table.rows[0][place]}" not in constants]
+    printed = [place for place, head in enumerate(table.heads) if f"{head} {table.rows[0][place]}" not in constants]
     title = ", ".join([table.title, *constants])
-    keys = [place for place in kept if place < _key_count(table)]
-    others = [place for place in kept if place not in keys]
-    rooms = {place: _room(table, place) for place in kept}
-    if sum(rooms[place] + _GAP for place in kept) - _GAP > width:
+    keys = [place for place in printed if place < _key_count(table)]
+    others = [place for place in printed if place not in keys]
+    rooms = {place: _room(table, place) for place in printed}
+    if sum(rooms[place] + _GAP for place in printed) - _GAP > width:
         for place in keys:
             rooms[place] = min(rooms[place], max(int(width * _SHARE_OF_NAMES) // len(keys), _LEAST_NAME))
     left = width - sum(rooms[place] + _GAP for place in keys)
@@ -72,21 +73,21 @@ def _fitted(table: PhaseTable, width: int) -> Iterator[Part]:
 
 
 def _key_count(table: PhaseTable) -> int:
-    """Return how many columns, counted from the first, name the rows."""
+    """Return the number of first columns that name the rows."""
     return next((place for place, head in enumerate(table.heads) if head not in table.words), len(table.heads))
 
 
 def _room(table: PhaseTable, place: int) -> int:
     head, cells = table.heads[place], [row[place] for row in table.rows]
-    words = head.split() if head not in table.words or place >= _key_count(table) else [head]
-    return max(map(cell_len, [*words, *cells]))
+    parts = head.split() if head not in table.words or place >= _key_count(table) else [head]
+    return max(map(cell_len, [*parts, *cells]))
 
 
 def _groups(places: Sequence[int], rooms: dict[int, int], left: int) -> Iterator[list[int]]:
-    """Yield the columns in groups that have room side by side; each has one column at least."""
+    """Yield the columns in groups that fit side by side; each group has at least one column."""
     group: list[int] = []
     for place in places:
-        if group and sum(rooms[each] + _GAP for each in [*group, place]) - _GAP > left:
+        if group and sum(rooms[member] + _GAP for member in [*group, place]) - _GAP > left:
             yield group
             group = []
         group.append(place)
@@ -96,26 +97,26 @@ def _groups(places: Sequence[int], rooms: dict[int, int], left: int) -> Iterator
 def _group(table: PhaseTable, places: Sequence[int], rooms: dict[int, int], title: str) -> Table:
     heads = [table.heads[place] for place in places]
     rows = [[row[place] for place in places] for row in table.rows]
-    found = _print.table(heads, rows, title, right=[head for head in heads if head not in table.words])
-    for column, place in zip(found.columns, places, strict=True):
+    printed = _print.table(heads, rows, title, right=[head for head in heads if head not in table.words])
+    for column, place in zip(printed.columns, places, strict=True):
         column.vertical = "bottom"
         if table.heads[place] not in table.words:
             column.min_width = rooms[place]
         else:
             column.max_width = rooms[place]
-    return found
+    return printed
 
 
 def _lanes(summary: Summary, console: Console) -> Iterator[Text]:
     """Yield the lanes of the phases and of the counters below them, on one axis of time."""
     from gpubench.analysis.views.phase_lanes import phase_lanes
 
-    known = phase_lanes(summary, 1)
-    if known is None:
+    narrowest = phase_lanes(summary, 1)
+    if narrowest is None:
         return
-    names = [*(lane.name for lane in known.lanes), *(counter.name for counter in known.counters)]
+    names = [*(lane.name for lane in narrowest.lanes), *(counter.name for counter in narrowest.counters)]
     name_room = min(max(map(cell_len, names), default=0), max(console.width // 4, _LEAST_NAME))
-    end_room = max((len(lane.highest) for lane in known.counters), default=0)
+    end_room = max((len(lane.highest) for lane in narrowest.counters), default=0)
     columns = min(console.width - name_room - end_room - 2 * _GAP, _MOST_LANE)
     drawn = phase_lanes(summary, columns) if columns >= _LEAST_LANE else None
     if drawn and (drawn.lanes or drawn.counters):

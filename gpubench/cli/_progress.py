@@ -1,4 +1,4 @@
-"""Progress of a run on standard error: a line that is drawn anew on a terminal, elsewhere a line for each suite."""
+"""Show the progress of a run on standard error: one updated line on a terminal, else one line per suite."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpubench.model import Result
 
 _BAR = 16  # characters
-_BAR_FITS = 60  # characters of a terminal that has room for a bar
+_BAR_FITS = 60  # columns of a terminal that has room for a bar
 
 
 @contextmanager
@@ -38,14 +38,14 @@ def shown() -> Iterator[Observer]:
             done = event.index + (event.result is not None)
             case = plain(event.job.case.id).plain
             progress.update(task, total=len(event.jobs), completed=done, description=case, left=_left(event.left_s))
-            if words := _problem(event.result):
-                progress.console.print(plain(words, "red"))
+            if problem := _problem(event.result):
+                progress.console.print(plain(problem, "red"))
 
         yield watch
 
 
 def _drawn(console: Console) -> Progress:
-    """Return a progress display of one line, whose case name is cut where the terminal ends."""
+    """Return a progress display of one line; the name of the case is cut at the edge of the terminal."""
     rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")
     columns = (
         MofNCompleteColumn(table_column=Column(no_wrap=True)),
@@ -57,7 +57,7 @@ def _drawn(console: Console) -> Progress:
 
 
 class _Lines:
-    """Prints a line when all cases of a suite, or all of a replicate, were measured; problems at once."""
+    """Prints a line when all cases of a suite or replicate were measured, and each problem at once."""
 
     def __init__(self) -> None:
         self._groups: dict[Job, str] = {}
@@ -66,13 +66,13 @@ class _Lines:
         self._seconds: dict[str, float] = defaultdict(float)
 
     def watch(self, event: Event) -> None:
-        """Print what is to be told of an event."""
+        """Print the problem of an event, and the line of a group that it completes."""
         if event.result is None:
             if event.index == 0:
                 self._begin(event.jobs)
             return
-        if words := _problem(event.result):
-            say(words)
+        if problem := _problem(event.result):
+            say(problem)
         group = self._groups[event.job]
         self._left[group] -= 1
         self._ended[group][event.result.status] += 1
@@ -90,7 +90,7 @@ class _Lines:
 
 
 def _group_names(jobs: Sequence[Job]) -> Iterator[str]:
-    """Yield the name under which each job is counted: that of its replicate, or of its suite (and device)."""
+    """Yield the group that each job counts for: its replicate, or its suite (and device)."""
     replicates = {job.replicate for job in jobs}
     devices = {job.devices[0].id for job in jobs}
     for job in jobs:

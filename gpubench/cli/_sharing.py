@@ -1,4 +1,4 @@
-"""What leaves this machine: a run made fit to be shared, and files written whole or not at all."""
+"""Anonymise everything that leaves this machine, and write files atomically."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ Force = Annotated[bool, typer.Option("--force", help="Overwrite the file if it e
 
 
 def shareable(runs: list[Run], no_redact: bool, others: Sequence[Manifest] = ()) -> list[Run]:
-    """The runs without what says whose they are, in the same salt; with `no_redact` as they are, and a word on it.
+    """Return the runs anonymised with one salt; with `no_redact`, print a warning and return them unchanged.
 
-    A text of one run can name the machine of another: the names of all the runs, and of those with the manifests
-    `others`, are hidden in each.
+    A text of one run can name the machine of another, so the names in all runs and in the manifests `others` are hidden
+    in each run.
     """
     from gpubench.tools import identity
     from gpubench.tools.redact import redacted
@@ -41,19 +41,19 @@ def shareable(runs: list[Run], no_redact: bool, others: Sequence[Manifest] = ())
         _say_not_redacted()
         return runs
     salt, names = _salt(), identity.names()
-    known = (*(run.manifest for run in runs), *others)
-    return [redacted(run, salt, names, known) for run in runs]
+    manifests = (*(run.manifest for run in runs), *others)
+    return [redacted(run, salt, names, manifests) for run in runs]
 
 
 def shareable_manifests(manifests: list[Manifest], no_redact: bool) -> list[Manifest]:
-    """The same of manifests alone."""
+    """Return the manifests anonymised as `shareable` does; with `no_redact`, unchanged and with a warning."""
     from gpubench.model import Run
 
     return [run.manifest for run in shareable([Run(manifest) for manifest in manifests], no_redact)]
 
 
 def nameless(value: Value, manifests: Sequence[Manifest], no_redact: bool) -> Value:
-    """What was made of the runs of these manifests, its texts without names; with `no_redact` as it is."""
+    """Return a value made from the runs of these manifests without names; with `no_redact`, unchanged."""
     from gpubench.tools import identity
     from gpubench.tools.redact import without_names
 
@@ -61,25 +61,25 @@ def nameless(value: Value, manifests: Sequence[Manifest], no_redact: bool) -> Va
 
 
 def shareable_value(value: Value, manifests: Sequence[Manifest], no_redact: bool) -> Value:
-    """The same, with a word on it where it is left as it is."""
+    """Return the value as `nameless` does, and print a warning if it is not anonymised."""
     if no_redact:
         _say_not_redacted()
     return nameless(value, manifests, no_redact)
 
 
 def is_ci() -> bool:
-    """Whether a CI runs this, whose logs others read: GitHub, GitLab and most others set CI, Azure and Jenkins not."""
+    """Return whether a CI runs this, whose logs others read; most set CI, but Azure and Jenkins do not."""
     variables = ("CI", "GITHUB_ACTIONS", "TF_BUILD", "JENKINS_URL")
     return any(os.environ.get(name, "").lower() not in ("", "0", "false") for name in variables)
 
 
 def for_log(value: Value) -> Value:
-    """A message, or a value with messages in it, without names where a CI keeps it; elsewhere as it is."""
+    """Return a message, or a value with messages: without names in a CI, unchanged elsewhere."""
     return nameless(value, (), no_redact=False) if is_ci() else value
 
 
 def shareable_trends(trends: Sequence[Trend], no_redact: bool) -> Sequence[Trend]:
-    """The trends without the names of hosts and folders, and with none in their texts; with `no_redact` as they are."""
+    """Return the trends without names of hosts and folders; with `no_redact`, unchanged and with a warning."""
     from gpubench.analysis.trend import nameless as placeless
     from gpubench.tools import identity
     from gpubench.tools.redact import people, without_names
@@ -94,7 +94,7 @@ def shareable_trends(trends: Sequence[Trend], no_redact: bool) -> Sequence[Trend
 
 
 def shareable_fleet(judgement: FleetJudgement, no_redact: bool) -> FleetJudgement:
-    """The judgement of a fleet with numbered nodes and racks and no name in its texts; with `no_redact` as it is."""
+    """Return a fleet's judgement with numbered nodes and racks; with `no_redact`, unchanged and with a warning."""
     from gpubench.tools import identity
     from gpubench.tools.fleet.sharing import anonymised
 
@@ -105,7 +105,7 @@ def shareable_fleet(judgement: FleetJudgement, no_redact: bool) -> FleetJudgemen
 
 
 def shareable_histories(histories: list[ComponentHistory], no_redact: bool) -> list[ComponentHistory]:
-    """The histories of a fleet's components without the names of nodes; with `no_redact` as they are."""
+    """Return the histories of components without names of nodes; with `no_redact`, unchanged and with a warning."""
     from gpubench.tools import identity
     from gpubench.tools.redact import without_names
 
@@ -120,12 +120,12 @@ def shareable_histories(histories: list[ComponentHistory], no_redact: bool) -> l
 def _say_not_redacted() -> None:
     from gpubench.cli import _print
 
-    words = "not anonymised: host and user names, UUIDs, PCI ids, serials, addresses, paths and the command are in it"
-    _print.err().print(_print.plain(words, "yellow"), soft_wrap=True)
+    message = "not anonymised: host and user names, UUIDs, PCI ids, serials, addresses, paths and the command are in it"
+    _print.err().print(_print.plain(message, "yellow"), soft_wrap=True)
 
 
 def _salt() -> bytes:
-    """The user's salt, or where none can be kept one for this command only."""
+    """Return the user's salt, or one for this command only if it cannot be stored."""
     from gpubench.tools import identity
 
     return _salt_in(identity.salt_file())
@@ -133,7 +133,7 @@ def _salt() -> bytes:
 
 @functools.cache
 def _salt_in(path: Path) -> bytes:
-    """The salt of a file of salts: one for the whole command, where it cannot be kept too."""
+    """Return the salt in a file; if it cannot be stored, one random salt for the whole command."""
     import secrets
 
     from gpubench.base.errors import FileError
@@ -143,13 +143,15 @@ def _salt_in(path: Path) -> bytes:
     try:
         return identity.salt(path)
     except FileError as error:
-        words = f"{error}. A salt for this time only is used: what is shared now joins with nothing shared before"
-        _print.err().print(_print.plain(words, "yellow"), soft_wrap=True)
+        message = (
+            f"{error}. This command uses a temporary salt: its pseudonyms differ from those in files shared before"
+        )
+        _print.err().print(_print.plain(message, "yellow"), soft_wrap=True)
         return secrets.token_bytes(32)
 
 
 def check_target(out: Path, force: bool, *sources: Path) -> None:
-    """Raise UsageError where `out` is one of the files that are read, or exists and is not to be replaced."""
+    """Raise UsageError if `out` is one of the files that are read, or if it exists and `force` is not set."""
     from gpubench.base.errors import UsageError
 
     if out.exists() and any(source.exists() and out.samefile(source) for source in sources):
@@ -159,7 +161,7 @@ def check_target(out: Path, force: bool, *sources: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder, and those above it, unless it exists; raises UsageError where it cannot be made."""
+    """Make a folder and its parents unless they exist. Raises UsageError if they cannot be made."""
     from gpubench.base.errors import UsageError
 
     try:
@@ -169,7 +171,7 @@ def make_folder(folder: Path) -> None:
 
 
 def write(out: Path, content: str | bytes) -> None:
-    """Write a file whole, or not at all; raises UsageError where it cannot be written."""
+    """Write a file atomically. Raises UsageError if it cannot be written."""
     from gpubench.base.errors import UsageError
     from gpubench.base.files import write_whole
 

@@ -1,4 +1,4 @@
-"""A run in the terminal: the overview first, then its cases by suite, in as many columns as there are."""
+"""Show a run in the terminal: the overview first, then its cases by suite."""
 
 from __future__ import annotations
 
@@ -20,49 +20,49 @@ if TYPE_CHECKING:
 
 Part = Table | Text
 Columns = list[tuple[str, list[str]]]  # heads, each with its cells
-FEW_CASES = 40  # a run of so many cases is listed without being asked for
+FEW_CASES = 40  # a run of at most this number of cases is listed in full
 _MOST_REASONS = 8
-_LONGEST_NAME = 60  # characters of a case's name that stand in one line where that leaves words out
+_LONGEST_NAME = 60  # longest name of a case that stays on one line at the cost of other columns
 _EXPECTED_NOTE = "of expected: what this model of GPU reached on other machines (docs/gate.md)"
 
 
 def measured(run: Run, path: object) -> list[Part]:
-    """Return what `run` prints at its end: the overview, and the cases where they are few."""
+    """Return what `run` prints at its end: the overview, and the cases if they are few."""
     if len({result.case.id for result in run.results}) <= FEW_CASES:
         return [*overview(run), *cases(run)]
     return [*overview(run), Text(""), _print.plain(f"every case: gpubench show {path} --all", "dim")]
 
 
 def overview(run: Run) -> list[Part]:
-    """Return the head of a run: devices, conditions, key figures, trust, what matters, a line for each suite."""
+    """Return the overview of a run: devices, conditions, key figures, trust, main points, and a line per suite."""
     from gpubench.analysis.overview import overview as of_summary
     from gpubench.analysis.summary import Summary
 
-    found = of_summary(Summary(run))
-    parts = [*_head(found), Text("")]
-    if found.values:
-        note = [_print.plain(_EXPECTED_NOTE, "dim")] if found.has_expectations else []
-        parts += [_key_table(found), *note, Text("")]
-    parts.append(_print.plain(found.trust, "bold yellow" if found.doubts else "bold green"))
-    parts += [_print.plain(f"- {words}") for words in found.matters]
-    parts += [_print.plain(f"- {words}", "yellow") for words in (*_warnings(run), *_reasons(run.results))]
-    if found.suites:
-        rows = [(line.name, _seconds(line.seconds), line.ended) for line in found.suites]
+    run_overview = of_summary(Summary(run))
+    parts = [*_head(run_overview), Text("")]
+    if run_overview.values:
+        note = [_print.plain(_EXPECTED_NOTE, "dim")] if run_overview.has_expectations else []
+        parts += [_key_table(run_overview), *note, Text("")]
+    parts.append(_print.plain(run_overview.trust, "bold yellow" if run_overview.doubts else "bold green"))
+    parts += [_print.plain(f"- {line}") for line in run_overview.matters]
+    parts += [_print.plain(f"- {line}", "yellow") for line in (*_warnings(run), *_reasons(run.results))]
+    if run_overview.suites:
+        rows = [(line.name, _seconds(line.seconds), line.ended) for line in run_overview.suites]
         parts += [Text(""), _print.table(("suite", "time", "cases"), rows, right=("time",))]
     return parts
 
 
 def head(run: Run) -> list[Part]:
-    """Return on which devices and under which conditions a run was made."""
+    """Return the devices and the conditions of a run."""
     from gpubench.analysis.overview import overview as of_summary
     from gpubench.analysis.summary import Summary
 
     return _head(of_summary(Summary(run)))
 
 
-def _head(found: Overview) -> list[Part]:
-    devices: list[Part] = [_print.plain(device, "bold") for device in found.devices]
-    return [*devices, _print.plain(", ".join(found.conditions))]
+def _head(run_overview: Overview) -> list[Part]:
+    devices: list[Part] = [_print.plain(device, "bold") for device in run_overview.devices]
+    return [*devices, _print.plain(", ".join(run_overview.conditions))]
 
 
 def _seconds(seconds: float) -> str:
@@ -71,26 +71,26 @@ def _seconds(seconds: float) -> str:
     return units.duration(seconds) if seconds > 0 else ""
 
 
-def _key_table(found: Overview) -> Table:
+def _key_table(run_overview: Overview) -> Table:
     from gpubench.base import units
 
-    several = len({value.devices[0] for value in found.values if value.devices}) > 1
+    several = len({value.devices[0] for value in run_overview.values if value.devices}) > 1
     columns = ["key figure", *(["device"] if several else []), "median", "of data sheet"]
-    columns += ["of expected"] if found.has_expectations else []
+    columns += ["of expected"] if run_overview.has_expectations else []
     rows = []
-    for value in found.values:
-        shares = (value.of_spec, value.of_expected)[: 2 if found.has_expectations else 1]
+    for value in run_overview.values:
+        shares = (value.of_spec, value.of_expected)[: 2 if run_overview.has_expectations else 1]
         texts = [units.percent(share) if share is not None else "" for share in shares]
         style = "yellow" if value.is_below_expectation else ""
         device = ["+".join(value.devices)] if several else []
         rows.append([_print.plain(cell, style) for cell in (value.title, *device, value.figure.text, *texts)])
-    return _print.table(columns, rows, right=columns[-3:] if found.has_expectations else columns[-2:])
+    return _print.table(columns, rows, right=columns[-3:] if run_overview.has_expectations else columns[-2:])
 
 
 def cases(
     run: Run, filters: Sequence[str] = (), order: Order = "measured", top: int | None = None, wide: bool = False
 ) -> list[Part]:
-    """Return the cases of a run by suite, and with all of them what is derived from them."""
+    """Return the cases of a run by suite; if all are listed, also the tables that are derived from them."""
     from gpubench.analysis.listing import listing
     from gpubench.analysis.soak import soak_tables
     from gpubench.analysis.summary import Summary
@@ -110,15 +110,15 @@ def cases(
     return [*parts, *_interval_notes(summary, wide)]
 
 
-def derived(found: DerivedTable) -> list[Part]:
+def derived(table: DerivedTable) -> list[Part]:
     """Return a table of derived figures with its note."""
-    right = [head for head in found.heads if head not in found.words]
-    note = [_print.plain(found.note, "dim")] if found.note else []
-    return [Text(""), _print.table(found.heads, found.rows, found.title, right), *note]
+    right = [head for head in table.heads if head not in table.words]
+    note = [_print.plain(table.note, "dim")] if table.note else []
+    return [Text(""), _print.table(table.heads, table.rows, table.title, right), *note]
 
 
 def _interval_notes(summary: Summary, wide: bool) -> list[Part]:
-    """Say what the intervals of single processes do not cover, and where deviations between processes are from."""
+    """Return notes on what the intervals within one process do not cover, and on the sources of deviations."""
     from gpubench.analysis.reproducibility import source_words
 
     notes = []
@@ -145,7 +145,7 @@ def _suite(suite: ListedSuite, wide: bool, width: int) -> Iterator[Part]:
 
 
 def _variants(suite: ListedSuite, wide: bool) -> list[Columns]:
-    """Return the columns with all words, with the peaks' names left out, and without what bounds the cases."""
+    """Return three variants of the columns: complete, without the peaks' names, and also without the bounds."""
     whole = [(head, cells) for head, cells in _columns(suite, wide) if any(cells)]
     unnamed = [(head, [_unnamed(cell) for cell in cells] if head == "of peak" else cells) for head, cells in whole]
     return [whole, unnamed, [(head, cells) for head, cells in unnamed if head != "bound by"]]
@@ -157,7 +157,7 @@ def _unnamed(share: str) -> str:
 
 
 def _columns(suite: ListedSuite, wide: bool) -> Columns:
-    """Return the columns of figures, each with its head and its cells."""
+    """Return the columns of figures, each with its heading and its cells."""
     named = [
         ("device", [case.device for case in suite.cases]),
         ("median", [case.median for case in suite.cases]),
@@ -195,7 +195,7 @@ def _one_line_each(suite: ListedSuite, columns: Columns, room: int) -> Table:
 
 
 def _two_lines_each(suite: ListedSuite, columns: Columns, width: int) -> Iterator[Text]:
-    """Yield each case, and below it its figures: where a terminal is too narrow for a table."""
+    """Yield each case with its figures below it, for terminals that are too narrow for a table."""
     for number, case in enumerate(suite.cases):
         yield _folded(case.name, "", width)
         line = INDENT
@@ -212,7 +212,7 @@ def _styled(cell: str, case: ListedCase) -> Text:
 
 
 def _folded(name: str, beside: str, room: int) -> Text:
-    """Return a name in lines of at most `room` characters, broken behind commas, and below it what is said beside."""
+    """Return a name in lines of at most `room` characters, broken behind commas, and `beside` below it."""
     text = Text("\n").join(_print.plain(line) for line in joined("", name_parts(name), room))
     if beside:
         lines = joined(INDENT, [f"{part}, " for part in beside.split(", ")], room + 1)
@@ -221,7 +221,7 @@ def _folded(name: str, beside: str, room: int) -> Text:
 
 
 def _warnings(run: Run) -> list[str]:
-    """Return what was lost or met while sampling; the device's health is told of elsewhere."""
+    """Return the warnings and remarks of a run; remarks on the health of devices are printed elsewhere."""
     from gpubench.analysis.trust import HEALTH_SOURCE, STATE_SOURCE
 
     sources = (HEALTH_SOURCE, STATE_SOURCE)
@@ -230,14 +230,14 @@ def _warnings(run: Run) -> list[str]:
 
 
 def _reasons(results: Sequence[Result]) -> list[str]:
-    """Return why cases failed or are invalid, each reason once with the number of cases it holds for."""
-    found: dict[tuple[str, str], dict[str, None]] = {}
+    """Return why cases failed or are invalid, each reason once with the number of its cases."""
+    cases_by_reason: dict[tuple[str, str], dict[str, None]] = {}
     for result in results:
         if result.status in ("failed", "invalid"):
-            found.setdefault((result.status, result.reason), {})[result.case.id] = None
+            cases_by_reason.setdefault((result.status, result.reason), {})[result.case.id] = None
     lines = [
         f"{status}: {next(iter(ids))}{f' and {len(ids) - 1} more' if len(ids) > 1 else ''}: {reason}"
-        for (status, reason), ids in found.items()
+        for (status, reason), ids in cases_by_reason.items()
     ]
     rest = len(lines) - _MOST_REASONS
     return lines[:_MOST_REASONS] + ([f"and {rest} more reasons: see the report"] if rest > 0 else [])

@@ -1,4 +1,4 @@
-"""What a gate says: its answer in the terminal, the files that were asked for, and what GitHub's runner picks up."""
+"""Publish a gate's answer: in the terminal, in the requested files, and for GitHub's runner."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from gpubench.judging.policy import Policy
     from gpubench.tools.gating.gate import Judged
 
-_COMMENT_BYTES = 65_536  # GitHub takes a comment of so many characters; bytes are never fewer
-_SUMMARY_BYTES = 1_024_000  # GitHub takes 1024 kB of a step's summary
+_COMMENT_BYTES = 65_536  # the limit of a comment on GitHub in characters, which are never more than bytes
+_SUMMARY_BYTES = 1_024_000  # the limit of a step's summary on GitHub
 
 Threshold = Annotated[
     float | None,
@@ -50,7 +50,7 @@ Rounds = Annotated[
 All = Annotated[bool, typer.Option("--all", help="List every case, also those that pass.")]
 Wide = Annotated[
     bool,
-    typer.Option("--wide", help="List the processes of both sides too, and q: how often chance finds as much."),
+    typer.Option("--wide", help="Also list the processes of both sides, and q, the false discovery rate."),
 ]
 JUnit = Annotated[Path | None, typer.Option("--junit", help="Write JUnit XML here.")]
 Markdown = Annotated[
@@ -59,14 +59,14 @@ Markdown = Annotated[
 
 
 def policy(file: Path | None, threshold: float | None, strict: bool, allow_mismatch: bool) -> Policy:
-    """The policy of the file, with what the command's own options say."""
+    """Return the policy of the file, changed by the command's options. Raises UsageError if the file is invalid."""
     from dataclasses import replace
 
     from gpubench.judging.policy import load
 
-    found = load(file)
-    percent = found.threshold_percent if threshold is None else threshold
-    return replace(found, threshold_percent=percent, strict=strict or found.strict, allow_mismatch=allow_mismatch)
+    loaded = load(file)
+    percent = loaded.threshold_percent if threshold is None else threshold
+    return replace(loaded, threshold_percent=percent, strict=strict or loaded.strict, allow_mismatch=allow_mismatch)
 
 
 def publish(
@@ -80,11 +80,11 @@ def publish(
     every: bool = False,
     wide: bool = False,
 ) -> None:
-    """Write the files that were asked for, and to stdout the answer or the JSON document, this with warnings to stderr.
+    """Write the requested files, then print the answer, or with `json` the document, with warnings on stderr.
 
-    Every text is clean in what a publication is given, so that none of them has to think of control characters, and
-    without the names of people and machines, unless `no_redact` is set. A terminal shows the names; the log of a CI,
-    which others read, does not. The files come first, so that a closed pipe keeps none of them back.
+    Publications receive texts without control characters and, unless `no_redact` is set, without names of people and
+    machines. A terminal shows the names; the log of a CI, which others read, does not. The files are written first, so
+    that a closed pipe prevents none of them. Raises UsageError if a file cannot be written.
     """
     from gpubench import plugins
     from gpubench.base.clean import tidy
@@ -93,10 +93,10 @@ def publish(
     from gpubench.judging.answer import answer, warnings
 
     step_summary, is_ci = os.environ.get("GITHUB_STEP_SUMMARY"), sharing.is_ci()
-    shown = shared = tidy(judged.judgement)
+    printed = shared = tidy(judged.judgement)
     if is_ci or json or junit or markdown or step_summary:
-        shared = sharing.shareable_value(shown, judged.manifests, no_redact)
-        shown = shared if is_ci else shown
+        shared = sharing.shareable_value(printed, judged.manifests, no_redact)
+        printed = shared if is_ci else printed
 
     def render(form: str, limit: int = 0) -> str:
         text: str = plugins.load("publications", form).render(shared, answer(shared, status, title), limit)
@@ -110,11 +110,11 @@ def publish(
     if os.environ.get("GITHUB_ACTIONS") == "true":
         write_commands(render("annotations"), sys.stderr if json else sys.stdout)
     if json:
-        for line in warnings(shown):
+        for line in warnings(printed):
             _print.say(f"warning: {line}", "yellow")
         sys.stdout.write(render("json"))
     else:
-        _findings.show(_findings.answered(shown, answer(shown, status, title), every, wide))
+        _findings.show(_findings.answered(printed, answer(printed, status, title), every, wide))
 
 
 def _size(path: Path) -> int:
@@ -132,7 +132,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _append(path: Path, text: str) -> None:
-    """A summary that cannot be written fails no gate."""
+    """Append text to a file; print a warning if that fails, because a missing summary must not fail the gate."""
     try:
         with path.open("a", encoding="utf-8") as file:
             file.write(text)

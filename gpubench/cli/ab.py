@@ -1,4 +1,4 @@
-"""`gpubench ab`: two builds of different environments, measured in turn and compared."""
+"""`gpubench ab`: measure two builds of different environments in turn, and compare them."""
 
 from __future__ import annotations
 
@@ -63,27 +63,27 @@ def ab(
     from gpubench.tools.gating import gate as gating
     from gpubench.tools.gating.ab import Build, BuildPair
 
-    asked = gating.Asked(
+    request = gating.Asked(
         plugins.load("gates", "regression"),
         _verdicts.policy(policy, threshold, strict, False),
         ROUNDS if rounds is None else rounds,
     )
-    devices = [word for text in device or [] for word in ("--device", text)]
-    words = (*(suites or []), "--tier", tier.value, *devices)
+    devices = [argument for text in device or [] for argument in ("--device", text)]
+    arguments = (*(suites or []), "--tier", tier.value, *devices)
     builds = Build.parse("a", a), Build.parse("b", b)
     console = _print.err()
     tell = lambda text: console.print(_print.plain(text), soft_wrap=True)  # noqa: E731
-    pair = BuildPair(builds, words, tuple(filter or []), _folder(out), tell)
-    judged = gating.measure_pair(asked, pair, replicates)
+    pair = BuildPair(builds, arguments, tuple(filter or []), _folder(out), tell)
+    judged = gating.measure_pair(request, pair, replicates)
     health.refuse_recorded(judged.files)
-    status = judged.exit_status(asked.policy.strict)
+    status = judged.exit_status(request.policy.strict)
     _verdicts.publish(judged, status, "gpubench ab", json, junit, markdown, no_redact, all_, wide)
     _print.say(sharing.for_log(f"run files: {pair.folder}"))
     raise typer.Exit(status)
 
 
 def _folder(out: Path | None) -> Path:
-    """A new folder for the run files of both builds."""
+    """Make and return a folder for the run files of both builds. Raises UsageError if it exists or cannot be made."""
     from gpubench.base.errors import UsageError
     from gpubench.tools import history
 
@@ -93,5 +93,5 @@ def _folder(out: Path | None) -> Path:
     except FileExistsError as error:
         raise UsageError(f"{folder} exists; name a new folder with --out") from error
     except OSError as error:
-        raise UsageError(f"cannot make {folder}: {error.strerror}; name a place with --out") from error
+        raise UsageError(f"cannot make {folder}: {error.strerror}; name another folder with --out") from error
     return folder.absolute()

@@ -1,4 +1,4 @@
-"""`gpubench compare`: runs side by side, and what can be told of their differences."""
+"""`gpubench compare`: show runs side by side, and judge their differences."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gpubench.judging.comparison import Against, Comparison
     from gpubench.judging.evidence import Reading
 
-_COLORS = {1: "cyan", 0: "", -1: "red"}  # by the direction of a suite's mean
+_COLORS = {1: "cyan", 0: "", -1: "red"}  # color by the direction of a suite's geometric mean
 
 Runs = Annotated[
     list[Path],
@@ -27,18 +27,20 @@ Runs = Annotated[
 ]
 Out = Annotated[
     Path | None,
-    typer.Option("--out", "-o", help="Write a file instead: .html, .md or .json, as its suffix says."),
+    typer.Option("--out", "-o", help="Write a file instead; its suffix selects the form: .html, .md or .json."),
 ]
 Filters = Annotated[
     list[str] | None,
-    typer.Option("--filter", help="List only cases whose id contains this; * and ? are wild; may be repeated."),
+    typer.Option(
+        "--filter", help="List only cases whose id contains this text; * and ? are wildcards. Can be repeated."
+    ),
 ]
-Top = Annotated[int | None, typer.Option("--top", min=1, help="List only so many cases.", show_default=False)]
+Top = Annotated[int | None, typer.Option("--top", min=1, help="List at most this number of cases.", show_default=False)]
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Which cases are listed, and whether with all their columns."""
+    """The cases to list, and whether to print all their columns."""
 
     filters: tuple[str, ...] = ()
     top: int | None = None
@@ -58,7 +60,7 @@ def compare(
     force: sharing.Force = False,
     no_redact: sharing.NoRedact = False,
 ) -> None:
-    """Say what differs in the environment, then case by case what changed, and whether that can be told."""
+    """Show environment differences, then the change of each case and its verdict."""
     import gc
 
     from gpubench.base.errors import UsageError
@@ -71,18 +73,18 @@ def compare(
     form = _form(out, json)
     if out:
         sharing.check_target(out, force, *runs)
-    gc.disable()  # findings have no cycles, and the process ends: looking for them takes a twentieth
-    found = _compared(readings.read_all(runs), _names(runs), threshold, no_redact)
+    gc.disable()  # findings have no reference cycles; searching for them would take 5 % of the time
+    comparison = _compared(readings.read_all(runs), _names(runs), threshold, no_redact)
     if form:
-        written = rendering.report(form).compare(found)
+        written = rendering.report(form).compare(comparison)
         sharing.write(out, written) if out else sys.stdout.write(written)
     else:
         chosen = Chosen(tuple(filter or ()), top, all_ or bool(filter), wide)
-        _findings.show(_parts(found, chosen))
+        _findings.show(_parts(comparison, chosen))
 
 
 def _form(out: Path | None, json: bool) -> str:
-    """The report that is asked for; empty for the terminal."""
+    """Return the form of the output; empty for the terminal. Raises UsageError for an unknown suffix."""
     from gpubench import plugins
     from gpubench.base.errors import UsageError
     from gpubench.tools import rendering
@@ -90,17 +92,17 @@ def _form(out: Path | None, json: bool) -> str:
     if out is None:
         return "json" if json else ""
     if json:
-        raise UsageError("--json prints, -o writes: leave out one of them")
+        raise UsageError("--json prints and -o writes a file: leave out one of them")
     name = out.suffix.removeprefix(".")
-    known = plugins.names("reports")
-    if name not in known or not rendering.report(name).offers("compare"):
-        able = [f".{each}" for each in known if rendering.report(each).offers("compare")]
+    names = plugins.names("reports")
+    if name not in names or not rendering.report(name).offers("compare"):
+        able = [f".{report}" for report in names if rendering.report(report).offers("compare")]
         raise UsageError(f"no comparison as {out.suffix or 'a file without a suffix'}; there is {', '.join(able)}")
     return name
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
-    """What the runs are called: their files' names without what all run files have, numbered where they are equal."""
+    """Return the names of the runs: file names without the suffix, numbered if they are equal."""
     names = [path.name.removesuffix(".gz").removesuffix(".jsonl") for path in paths]
     return [
         f"{name} ({names[: index + 1].count(name)})" if names.count(name) > 1 else name
@@ -108,69 +110,71 @@ def _names(paths: Sequence[Path]) -> list[str]:
     ]
 
 
-def _compared(found: list[Reading], names: list[str], threshold: float | None, no_redact: bool) -> Comparison:
+def _compared(run_readings: list[Reading], names: list[str], threshold: float | None, no_redact: bool) -> Comparison:
     from dataclasses import replace
 
     from gpubench.judging.comparison import compare
     from gpubench.judging.policy import THRESHOLD_PERCENT
 
     fraction = (THRESHOLD_PERCENT if threshold is None else threshold) / 100
-    manifests = [reading.manifest for reading in found]
+    manifests = [reading.manifest for reading in run_readings]
     shared = sharing.shareable_manifests(manifests, no_redact)
     named = [
         replace(reading, manifest=manifest, source=name)
-        for reading, manifest, name in zip(found, shared, names, strict=True)
+        for reading, manifest, name in zip(run_readings, shared, names, strict=True)
     ]
     return sharing.nameless(compare(named, lambda _: fraction), manifests, no_redact)
 
 
-def _parts(found: Comparison, chosen: Chosen = Chosen()) -> list[Part]:
-    """Return the comparison for a terminal: what each run is against the first, then who they are, then the cases."""
+def _parts(comparison: Comparison, chosen: Chosen = Chosen()) -> list[Part]:
+    """Return the comparison for a terminal: the verdict of each run against the first, the runs, then the cases."""
     from gpubench.cli import _findings
     from gpubench.judging.comparison import answer, letter, only_one
 
-    letters = [letter(index) for index in range(len(found.columns))]
+    letters = [letter(index) for index in range(len(comparison.columns))]
     parts: list[Part] = []
-    for name, against in zip(letters[1:], found.against, strict=True):
-        said = answer(against, name)
-        parts += _findings.said(said.verdict, [*said.why, *only_one(found, against)], said.next_steps)
-    parts += [_print.plain(""), *_runs(found, letters)]
-    for name, against in zip(letters[1:], found.against, strict=True):
+    for name, against in zip(letters[1:], comparison.against, strict=True):
+        reply = answer(against, name)
+        parts += _findings.said(reply.verdict, [*reply.why, *only_one(comparison, against)], reply.next_steps)
+    parts += [_print.plain(""), *_runs(comparison, letters)]
+    for name, against in zip(letters[1:], comparison.against, strict=True):
         parts += [_print.plain(""), *_suites(against, name), *_cases(against, name, chosen)]
     return parts
 
 
-def _runs(found: Comparison, letters: Sequence[str]) -> list[Part]:
-    """Return who the runs are, and what differs between them."""
+def _runs(comparison: Comparison, letters: Sequence[str]) -> list[Part]:
+    """Return a line for each run, and the table of environment differences."""
     lines = [
         f"{name}: {column.name}, {', '.join(column.devices)}, {column.started}, {column.results} results"
-        for name, column in zip(letters, found.columns, strict=True)
+        for name, column in zip(letters, comparison.columns, strict=True)
     ]
-    if not found.differences:
+    if not comparison.differences:
         return [_print.plain(line) for line in (*lines, "no known environment differences")]
-    different = [(each.name, *(value or "–" for value in each.values)) for each in found.differences]
+    different = [
+        (difference.name, *(value or "–" for value in difference.values)) for difference in comparison.differences
+    ]
     table = _print.table(("environment", *letters), different)
     return [*map(_print.plain, lines), _print.plain(""), table]
 
 
 def _suites(against: Against, name: str) -> list[Part]:
-    """Return the geometric mean of each suite; that of undecided changes has a sign and no verb."""
+    """Return the table of each suite's geometric mean; an undecided change has a sign but no verb."""
     rows = [(mean.suite, _print.plain(mean.words, _COLORS[mean.direction]), mean.counts) for mean in against.geomeans]
     heads = ("suite", f"{name} against A", "cases")
     return [_print.table(heads, rows, right=heads[1:2])] if rows else []
 
 
 def _cases(against: Against, name: str, chosen: Chosen) -> list[Part]:
-    """Return the cases, the worst first; of many those that are not the same."""
+    """Return the cases, the worst first; if they are many, without those whose verdict is same."""
     from gpubench.base.patterns import matches
     from gpubench.cli import _findings
     from gpubench.cli._summary import FEW_CASES
     from gpubench.judging.words import plural
     from gpubench.model import Verdict
 
-    found = [each for each in against.judgement.findings if matches(each.case.id, chosen.filters or ("",))]
-    is_whole = chosen.every or len(found) <= FEW_CASES
-    shown = found if is_whole else [each for each in found if each.verdict is not Verdict.SAME]
-    hidden = len(found) - len(shown)
+    selected = [finding for finding in against.judgement.findings if matches(finding.case.id, chosen.filters or ("",))]
+    is_whole = chosen.every or len(selected) <= FEW_CASES
+    printed = selected if is_whole else [finding for finding in selected if finding.verdict is not Verdict.SAME]
+    hidden = len(selected) - len(printed)
     note = _print.plain(f"not listed: {plural(hidden)} with the verdict same; --all lists them", "dim")
-    return [*_findings.listed(shown[: chosen.top], ("A", name), is_whole, chosen.wide), *([note] if hidden else [])]
+    return [*_findings.listed(printed[: chosen.top], ("A", name), is_whole, chosen.wide), *([note] if hidden else [])]

@@ -1,4 +1,4 @@
-"""`gpubench doctor`: devices, libraries and counters, their health, what is missing and how to get it; noise."""
+"""`gpubench doctor`: check devices, libraries, counters and health, and measure the noise of the machine."""
 
 from __future__ import annotations
 
@@ -121,7 +121,10 @@ def _read(source: Path) -> Run:
 
 
 def _measure(replicates: int | None, device: list[str] | None, tier: options.TierName | None, out: Path | None) -> Run:
-    """Measure the A/A: the headline cases, each replicate in fresh processes and shuffled."""
+    """Measure identical code repeatedly: the headline cases, each replicate in new processes and in a new order.
+
+    Raises UsageError for too few replicates, and the errors of `session.measure`.
+    """
     from gpubench.base import units
     from gpubench.base.errors import UsageError
     from gpubench.cli import _print
@@ -132,15 +135,17 @@ def _measure(replicates: int | None, device: list[str] | None, tier: options.Tie
 
     count = _REPLICATES if replicates is None else replicates
     if count < noise.LEAST_REPLICATES:
-        raise UsageError(f"--noise needs --replicates of at least {noise.LEAST_REPLICATES}: a spread of fewer is none")
+        raise UsageError(
+            f"--noise needs --replicates of at least {noise.LEAST_REPLICATES}, because a spread needs as many"
+        )
     facts = inventory.facts()
     settings = options.settings(
         facts, ["headline"], device, False, tier or options.TierName.QUICK, None, None, replicates=count
     )
     planned = plan.make(facts, settings)
     path = options.run_file(out, "-noise")
-    words = f"{len(planned.jobs)} cases in {count} replicates, about {units.duration(planned.seconds)}"
-    _print.say(words)
+    summary = f"{len(planned.jobs)} cases in {count} replicates, about {units.duration(planned.seconds)}"
+    _print.say(summary)
     with shown() as watch:
         run = session.measure(planned, path, sys.argv, watch)
     _print.say(f"run file: {path}")
@@ -148,7 +153,7 @@ def _measure(replicates: int | None, device: list[str] | None, tier: options.Tie
 
 
 def _noise(run: Run, json: bool) -> None:
-    """Print the floors of a run, then what has none and why; end with the run's status."""
+    """Print the noise floors of a run, then the cases without one and why; exit with the run's status."""
     from dataclasses import asdict
 
     from gpubench.analysis import summary
@@ -172,23 +177,23 @@ def _noise(run: Run, json: bool) -> None:
             for floor in floors
         ]
         out.print(_print.table(heads, rows, right=heads[2:4]))
-        for words in noise.undecided(run):
-            out.print(_print.plain(words, "yellow"), soft_wrap=True)
+        for reason in noise.undecided(run):
+            out.print(_print.plain(reason, "yellow"), soft_wrap=True)
     raise typer.Exit(summary.exit_status(run.results))
 
 
 def _document(facts: Facts) -> None:
-    """All that is shown, as one JSON document."""
+    """Print everything that `doctor` shows as one JSON document."""
     from dataclasses import asdict
 
     from gpubench.cli import _print
     from gpubench.measuring import sampler
     from gpubench.measuring.examination import examine
 
-    found, absent = sampler.available(facts.devices)
+    available, absent = sampler.available(facts.devices)
     health = [asdict(device) for device in examine(facts.devices)]
-    counters = [{"device": each.device, **asdict(each.counter), "missing": each.reason} for each in found]
-    not_sampled = [asdict(each) for each in absent]
+    counters = [{"device": entry.device, **asdict(entry.counter), "missing": entry.reason} for entry in available]
+    not_sampled = [asdict(entry) for entry in absent]
     _print.document({**asdict(facts), "health": health, "counters": counters, "not_sampled": not_sampled})
 
 
@@ -197,9 +202,9 @@ def _show(facts: Facts, counters: bool) -> None:
     from gpubench.measuring import sampler
     from gpubench.measuring.examination import examine
 
-    found, not_sampled = sampler.available(facts.devices)
+    available, not_sampled = sampler.available(facts.devices)
     if counters:
-        parts = _machine.counters(found)
+        parts = _machine.counters(available)
     else:
-        parts = _machine.machine(facts, examine(facts.devices), found, not_sampled)
+        parts = _machine.machine(facts, examine(facts.devices), available, not_sampled)
     _print.out().print(*parts, sep="\n")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _REPLICATES = 5
 
-Words = Annotated[
+Arguments = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[CANDIDATE…|SUITE…]", help="Run files to judge; with --run the suites to measure.", show_default=False
@@ -34,8 +34,10 @@ Baseline = Annotated[
         "in the history on this device, driver and settings; may be repeated.",
     ),
 ]
-Run = Annotated[bool, typer.Option("--run", help="Measure the candidate here, and again what looks slower.")]
-Floor = Annotated[bool, typer.Option("--floor", help="Compare with what this model of GPU is known to reach.")]
+Run = Annotated[
+    bool, typer.Option("--run", help="Measure the candidate here, and measure again the cases that look slower.")
+]
+Floor = Annotated[bool, typer.Option("--floor", help="Compare with the floors of this model of GPU (docs/gate.md).")]
 Save = Annotated[
     str | None,
     typer.Option("--save-baseline", help="Save the candidate as a baseline of this name, if the gate passes."),
@@ -64,7 +66,7 @@ Out = Annotated[
 
 
 def gate(
-    words: Words = None,
+    arguments: Arguments = None,
     baseline: Baseline = None,
     run: Run = False,
     floor: Floor = False,
@@ -91,19 +93,19 @@ def gate(
     from gpubench.tools import health
     from gpubench.tools.gating import baselines
 
-    _check(words, baseline, run, floor, save_baseline)
+    _check(arguments, baseline, run, floor, save_baseline)
     if not run:
         _check_files(replicates=replicates, rounds=rounds, device=device, tier=tier, filter=filter, out=out)
-    asked = _asked(floor, _verdicts.policy(policy, threshold, strict, allow_mismatch), noise, rounds)
+    request = _asked(floor, _verdicts.policy(policy, threshold, strict, allow_mismatch), noise, rounds)
     if run:
-        planned = _plan(words, device, tier or options.TierName.QUICK, filter, replicates or _REPLICATES)
-        judged = _measured(asked, baseline, planned, options.run_file(out, "-gate"))
+        planned = _plan(arguments, device, tier or options.TierName.QUICK, filter, replicates or _REPLICATES)
+        judged = _measured(request, baseline, planned, options.run_file(out, "-gate"))
     else:
-        judged = _read(asked, baseline, [Path(word) for word in words or []])
+        judged = _read(request, baseline, [Path(argument) for argument in arguments or []])
     health.refuse_recorded(judged.files)
     status = 3 if judged.failed else 0
     if baseline or floor:
-        status = judged.exit_status(asked.policy.strict)
+        status = judged.exit_status(request.policy.strict)
         _verdicts.publish(judged, status, "gpubench gate", json, junit, markdown, no_redact, all_, wide)
     if save_baseline and status == 0:
         _say(f"baseline {save_baseline}: {baselines.save(save_baseline, judged.files)}")
@@ -112,16 +114,16 @@ def gate(
     raise typer.Exit(status)
 
 
-def _check(words: list[str] | None, baseline: list[str] | None, run: bool, floor: bool, save: str | None) -> None:
-    """Raise UsageError for words that do not go together."""
+def _check(arguments: list[str] | None, baseline: list[str] | None, run: bool, floor: bool, save: str | None) -> None:
+    """Raise UsageError for arguments that do not fit together."""
     from gpubench.base.errors import UsageError
     from gpubench.tools.gating import baselines
 
     if baseline and floor:
-        raise UsageError("--baseline and --floor are two gates: call it once for each")
+        raise UsageError("--baseline and --floor are two gates: call `gpubench gate` once for each")
     if not (baseline or floor or save):
         raise UsageError("name a baseline: --baseline FILE, FOLDER, NAME or last:N; or --floor")
-    if not words and not run:
+    if not arguments and not run:
         raise UsageError("name the candidate's run files, or measure it: --run SUITE…")
     if save:
         baselines.check_name(save)
@@ -141,22 +143,22 @@ def _asked(floor: bool, policy: Policy, noise: list[Path] | None, rounds: int | 
     from gpubench.judging.rounds import ROUNDS
     from gpubench.tools.gating import gate as gating
 
-    known = gating.evidence(noise) if noise else None
+    noise_evidence = gating.evidence(noise) if noise else None
     gate = plugins.load("gates", "floor" if floor else "regression")
-    return gating.Asked(gate, replace(policy, noise=known), ROUNDS if rounds is None else rounds)
+    return gating.Asked(gate, replace(policy, noise=noise_evidence), ROUNDS if rounds is None else rounds)
 
 
-def _read(asked: Asked, baseline: list[str] | None, paths: list[Path]) -> Judged:
+def _read(request: Asked, baseline: list[str] | None, paths: list[Path]) -> Judged:
     from gpubench.tools.gating import baselines
     from gpubench.tools.gating import gate as gating
 
-    words = baseline or []
-    if baselines.is_dated(words):
+    names = baseline or []
+    if baselines.is_dated(names):
         candidate = gating.evidence(paths)
-        known = gating.evidence(baselines.find(words, baselines.of_evidence(candidate), paths))
+        baseline_evidence = gating.evidence(baselines.find(names, baselines.of_evidence(candidate), paths))
     else:
-        known, candidate = gating.evidences(baselines.find(words, [], paths), paths)
-    return gating.of_files(asked, known, candidate, paths)
+        baseline_evidence, candidate = gating.evidences(baselines.find(names, [], paths), paths)
+    return gating.of_files(request, baseline_evidence, candidate, paths)
 
 
 def _plan(
@@ -164,12 +166,12 @@ def _plan(
 ) -> Plan:
     from gpubench.measuring import inventory, plan
 
-    options.suites_known(suites)
+    options.check_suites(suites)
     facts = inventory.facts()
     return plan.make(facts, options.settings(facts, suites, device, False, tier, filters, None, count))
 
 
-def _measured(asked: Asked, baseline: list[str] | None, planned: Plan, path: Path) -> Judged:
+def _measured(request: Asked, baseline: list[str] | None, planned: Plan, path: Path) -> Judged:
     from dataclasses import replace
 
     from gpubench.base import units
@@ -178,17 +180,17 @@ def _measured(asked: Asked, baseline: list[str] | None, planned: Plan, path: Pat
     from gpubench.tools.gating import baselines
     from gpubench.tools.gating import gate as gating
 
-    known = gating.evidence(baselines.find(baseline or [], baselines.of_plan(planned)))
-    if not asked.policy.allow_mismatch:
-        gating.refuse_strangers(planned, known)
+    baseline_evidence = gating.evidence(baselines.find(baseline or [], baselines.of_plan(planned)))
+    if not request.policy.allow_mismatch:
+        gating.refuse_strangers(planned, baseline_evidence)
     health.refuse_sick(planned)
     _say(f"{len(planned.jobs)} results to measure, about {units.duration(planned.seconds)}; run file: {path}")
     with shown() as watch:
         tell = lambda event: watch(replace(event, result=sharing.for_log(event.result)))  # noqa: E731
-        return gating.measure(asked, known, planned, path, sys.argv, tell)
+        return gating.measure(request, baseline_evidence, planned, path, sys.argv, tell)
 
 
-def _say(words: str) -> None:
+def _say(message: str) -> None:
     from gpubench.cli import _print
 
-    _print.say(sharing.for_log(words))
+    _print.say(sharing.for_log(message))

@@ -1,4 +1,4 @@
-"""`gpubench import`: what other tools printed, as a run file."""
+"""`gpubench import`: convert the output of other tools to a run file."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def import_(
         return
     if not files:
         raise UsageError("name the files to import; --tools lists the tools whose output is known")
-    if tool and (name := tool.replace("-", "_")) not in (known := plugins.names("importers")):
-        raise plugins.unknown("importer", name, known)
+    if tool and (name := tool.replace("-", "_")) not in (importers := plugins.names("importers")):
+        raise plugins.unknown("importer", name, importers)
     if out:
         sharing.check_target(out, force, *files)
     sources = [foreign.read(path, tool) for path in files]
@@ -73,17 +73,17 @@ def import_(
 
 
 def _say(sources: list[Source], path: Path) -> None:
-    """What was found, and what had to be left out, on standard error."""
+    """Print on standard error the number of results of each source, and what had to be left out."""
     from gpubench.cli import _print
     from gpubench.tools import foreign
 
     for source in sources:
         count = len(source.found.results)
         _print.say(f"{source.path}: {source.tool}, {count} result{'s' * (count > 1)}")
-        if left := source.found.left_out:
-            more = f" and {len(left) - 3} more" if len(left) > 3 else ""
-            words = f"left out, since their unit is not stated anywhere: {', '.join(left[:3])}{more}"
-            _print.say(words, "yellow")
+        if omitted := source.found.left_out:
+            more = f" and {len(omitted) - 3} more" if len(omitted) > 3 else ""
+            message = f"left out, since their unit is not stated anywhere: {', '.join(omitted[:3])}{more}"
+            _print.say(message, "yellow")
         if foreign.lacks_gpu(source):
             _print.say("the GPU is not stated: name it with --gpu to see the share of its peak", "yellow")
     _print.say(f"run file: {path}")

@@ -1,4 +1,4 @@
-"""`gpubench list`: the suites, or their cases."""
+"""`gpubench list`: list the suites or their cases."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def _suites(suites: list[str] | None, json: bool) -> None:
     from gpubench.cli import _print
     from gpubench.measuring import plan
 
-    options.suites_known(suites)
-    found = [plan.load_suite(name).info() for name in plan.suite_names(suites or [])]
+    options.check_suites(suites)
+    infos = [plan.load_suite(name).info() for name in plan.suite_names(suites or [])]
     if json:
-        _print.document([{"suite": info.name, "summary": info.summary} for info in found])
+        _print.document([{"suite": info.name, "summary": info.summary} for info in infos])
     else:
-        _print.out().print(_print.table(("suite", "what it measures"), [(info.name, info.summary) for info in found]))
+        _print.out().print(_print.table(("suite", "what it measures"), [(info.name, info.summary) for info in infos]))
 
 
 def _cases(suites: list[str] | None, device: list[str] | None, tier: options.TierName, json: bool) -> None:
     from gpubench.cli import _print
     from gpubench.measuring import inventory, plan
 
-    options.suites_known(suites)
+    options.check_suites(suites)
     facts = inventory.facts()
     planned = plan.make(facts, options.settings(facts, suites, device, False, tier, None, None))
     ids = list(dict.fromkeys(job.case.id for job in planned.jobs))

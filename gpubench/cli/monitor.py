@@ -91,7 +91,7 @@ def _killed(sampler: SamplingProcess) -> Iterator[None]:
 
 
 def _look(sampler: SamplingProcess, latest: Latest, seconds: float, wait: Callable[[float], None] = time.sleep) -> None:
-    """Take the samples that arrive in that time; raise DeviceError if the sampler has ended."""
+    """Take the samples that arrive within `seconds`. Raises DeviceError if the sampler has ended."""
     from gpubench.base.errors import DeviceError
 
     deadline = time.monotonic() + seconds
@@ -124,7 +124,7 @@ def _watch(sampler: SamplingProcess, latest: Latest, devices: list[Device], inte
 
 
 def _log(sampler: SamplingProcess, latest: Latest, devices: list[str], interval: float, looks: Iterable[int]) -> None:
-    """Print a line for each device and interval, with nothing that moves a cursor."""
+    """Print a line for each device and interval, without any cursor movement."""
     from gpubench.tools.monitor import live
 
     for _ in looks:
@@ -157,7 +157,7 @@ def _draw(
 
 
 def _place(listen: str) -> tuple[str, int]:
-    """Return address and port of `ADDRESS:PORT`, `[::1]:PORT` or `PORT`; raise UsageError for anything else."""
+    """Return address and port of `ADDRESS:PORT`, `[::1]:PORT` or `PORT`. Raises UsageError for anything else."""
     from gpubench.base.errors import UsageError
 
     address, _, port = listen.rpartition(":")
@@ -173,9 +173,9 @@ def _serve(
     from gpubench.cli import _print
     from gpubench.tools.monitor import endpoint
 
-    known = {device.id: device for device in devices}
+    devices_by_id = {device.id: device for device in devices}
     _look(sampler, latest, _FIRST_S)
-    with endpoint.served(place, latest, known, names) as url:
+    with endpoint.served(place, latest, devices_by_id, names) as url:
         _print.say(f"serving {url} (process {os.getpid()}); Ctrl-C ends it")
         while True:
             _look(sampler, latest, 0.5)

@@ -1,4 +1,4 @@
-"""`gpubench plan`: what would run, and for how long. It opens no device."""
+"""`gpubench plan`: show what would be measured, and for how long. It opens no device."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def plan(
     from gpubench.measuring import inventory
     from gpubench.measuring import plan as planning
 
-    options.suites_known(suites)
-    found = inventory.from_file(facts) if facts else inventory.facts()
-    settings = options.settings(found, suites, device, with_host, tier, filter, data, replicates, seed)
-    planned = planning.make(found, settings)
+    options.check_suites(suites)
+    machine_facts = inventory.from_file(facts) if facts else inventory.facts()
+    settings = options.settings(machine_facts, suites, device, with_host, tier, filter, data, replicates, seed)
+    planned = planning.make(machine_facts, settings)
     rows = [(job.case.id, job.key[1], job.case.ranks, job.replicate) for job in planned.jobs]
     if json:
         names = ("case", "devices", "ranks", "replicate")
@@ -45,6 +45,6 @@ def plan(
         return
     cells = [(case, ", ".join(devices), ranks, replicate) for case, devices, ranks, replicate in rows]
     _print.out().print(_print.table(("case", "devices", "ranks", "replicate"), cells))
-    for words in planning.lacking(planned):
-        _print.echo(words)
+    for message in planning.lacking(planned):
+        _print.echo(message)
     _print.echo(f"{len(rows)} case{'s' * (len(rows) > 1)}, about {units.duration(planned.seconds)}")

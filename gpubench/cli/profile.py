@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 CONTEXT = {"allow_interspersed_args": False, "ignore_unknown_options": False}
 _OWN = 125  # the exit status of gpubench's own errors, as with env and timeout
-TyperUsageError: Any = typer.BadParameter.__base__  # Click's, which Typer brings along or imports
+TyperUsageError: Any = typer.BadParameter.__base__  # Click's class, which Typer contains or imports
 
 Program = Annotated[
     list[str] | None,
@@ -43,7 +43,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing after 
 
 
 class Command(TyperCommand):
-    """A command whose own errors have exit status 125: every other status is the program's."""
+    """A command whose own errors have exit status 125; every other status is the program's."""
 
     def make_context(self, *given: Any, **named: Any) -> Any:
         """Parse the arguments; an invalid one has exit status 125."""
@@ -72,14 +72,14 @@ def profile(
     if not command:
         raise ProfileError("no command given; name the program to run: gpubench profile -- COMMAND…")
     try:
-        done, path = _profiled(command, out, trace, device)
+        outcome, path = _profiled(command, out, trace, device)
     except NotStarted:
         raise
     except GpubenchError as error:
         raise ProfileError(str(error)) from error
     if not quiet:
-        _tell(done, path)
-    raise typer.Exit(done.status)
+        _tell(outcome, path)
+    raise typer.Exit(outcome.status)
 
 
 def _profiled(command: list[str], out: Path | None, trace: bool, device: list[str] | None) -> tuple[Profile, Path]:
@@ -98,13 +98,13 @@ def _profiled(command: list[str], out: Path | None, trace: bool, device: list[st
     ), path
 
 
-def _tell(done: Profile, path: Path) -> None:
-    """Print what was found on standard error, because standard output is the program's."""
+def _tell(outcome: Profile, path: Path) -> None:
+    """Print the phases and warnings on standard error, because standard output belongs to the program."""
     from gpubench.cli import _phases, _print
 
-    if done.run is not None:
+    if outcome.run is not None:
         console = _print.err()
-        console.print(*_phases.profiled(done.run, console), sep="\n")
-    for words in done.warnings:
-        _print.say(words, "yellow")
+        console.print(*_phases.profiled(outcome.run, console), sep="\n")
+    for warning in outcome.warnings:
+        _print.say(warning, "yellow")
     _print.say(f"run file: {path}; for a report: gpubench report {path} -o report.html")

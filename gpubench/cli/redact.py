@@ -1,4 +1,4 @@
-"""`gpubench redact`: a run file, or all of a folder, as they may be given to others."""
+"""`gpubench redact`: anonymise a run file, or all run files of a folder, for sharing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Out = Annotated[
 
 
 def redact(run: Source, out: Out, force: sharing.Force = False) -> None:
-    """Write an anonymised copy of a run file, or of all run files in a folder; every number stays."""
+    """Write an anonymised copy of a run file, or of all run files in a folder. Every number is kept."""
     if run.is_dir():
         _folder(run, out, force)
     else:
@@ -33,7 +33,7 @@ def redact(run: Source, out: Out, force: sharing.Force = False) -> None:
 
 
 def _file(run: Path, out: Path, force: bool, others: tuple[Manifest, ...] = ()) -> None:
-    """Redact one run file; the names of the machines of `others` are hidden in it too."""
+    """Anonymise one run file; the names in the manifests `others` are hidden in it too."""
     from gpubench.model import store
 
     sharing.check_target(out, force, run)
@@ -42,7 +42,10 @@ def _file(run: Path, out: Path, force: bool, others: tuple[Manifest, ...] = ()) 
 
 
 def _folder(folder: Path, out: Path, force: bool) -> None:
-    """Redact every run file in a folder and below it, and their names; tell of one that cannot be read, and go on."""
+    """Anonymise every run file in a folder and below, and their names; skip unreadable files with a warning.
+
+    Raises UsageError if `out` is inside the folder, and FileError at the end if a file was skipped.
+    """
     from gpubench.base.errors import FileError, UsageError
     from gpubench.cli import _print
     from gpubench.tools import history
@@ -56,20 +59,20 @@ def _folder(folder: Path, out: Path, force: bool) -> None:
         except FileError as error:
             _print.say(f"left out: {error}", "yellow")
             unreadable += 1
-    known = tuple(manifests.values())
+    all_manifests = tuple(manifests.values())
     for path in manifests:
-        target = out.joinpath(*sharing.nameless(path.relative_to(folder).parts, known, no_redact=False))
+        target = out.joinpath(*sharing.nameless(path.relative_to(folder).parts, all_manifests, no_redact=False))
         sharing.make_folder(target.parent)
-        _file(path, target, force, known)
+        _file(path, target, force, all_manifests)
     _print.say(f"{len(manifests)} run files redacted in {out}")
     if unreadable:
         raise FileError(f"{unreadable} files of {folder} cannot be read as run files; they were left out")
 
 
 def _manifest(path: Path) -> Manifest:
-    """The manifest of a run file that can be read as a whole."""
+    """Return the manifest of a run file. Raises FileError unless the whole file can be read."""
     from gpubench.model import store
 
     manifest = store.scan(path, lambda _: None).manifest
-    assert manifest is not None  # `store.scan` has seen to it
+    assert manifest is not None  # `store.scan` raises FileError without one
     return manifest

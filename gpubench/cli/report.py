@@ -1,4 +1,4 @@
-"""`gpubench report`: a run file in a format for people or for other programs."""
+"""`gpubench report`: write a run file in a format for people or for other programs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def report(
     if len(runs) > 1 and not report.offers("columns"):
         raise UsageError(f"a .{name} report takes one run; .html takes several, and `gpubench compare` judges them")
     sharing.check_target(out, force, *runs)
-    gc.disable()  # values of a run have no cycles, and the process ends: looking for them takes a twentieth
+    gc.disable()  # a run has no reference cycles; searching for them would take 5 % of the time
     shared = sharing.shareable([store.read_run(run) for run in runs], no_redact)
     if len(shared) > 1:
         sharing.write(out, report.columns(shared))
@@ -62,10 +62,10 @@ def _format(out: Path, name: str | None) -> str:
     from gpubench import plugins
     from gpubench.base.errors import UsageError
 
-    known = plugins.names("reports")
+    formats = plugins.names("reports")
     name = name or out.suffix.removeprefix(".")
-    if name not in known:
-        raise UsageError(f"no report format {name or 'without a suffix'}; there is {', '.join(known)}")
+    if name not in formats:
+        raise UsageError(f"no report format {name or 'without a suffix'}; there is {', '.join(formats)}")
     return name
 
 

@@ -1,4 +1,4 @@
-"""`gpubench run`: measure."""
+"""`gpubench run`: measure suites and write a run file."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def run(
 
     if resume and out is None:
         raise UsageError("--resume continues a run file: name it with --out")
-    options.suites_known(suites)
+    options.check_suites(suites)
     facts = inventory.facts()
     settings = options.settings(facts, suites, device, with_host, tier, filter, data, replicates, seed, link)
     planned = plan.make(facts, settings)
@@ -104,8 +104,8 @@ def run(
         return
     if not device and (reason := plan.why_host(facts, settings)):
         _warn(reason)
-    for words in plan.lacking(planned):
-        _warn(words)
+    for message in plan.lacking(planned):
+        _warn(message)
     path = options.run_file(out)
     with shown() as watch, private_daemon() if mps else nullcontext():
         measured = session.measure(planned, path, sys.argv, watch, resume, tell=_warn, exclusive=exclusive)
@@ -123,10 +123,10 @@ def run(
     raise typer.Exit(summary.exit_status(measured.results))
 
 
-def _warn(words: str) -> None:
+def _warn(message: str) -> None:
     from gpubench.cli import _print
 
-    _print.err().print(_print.plain(words, "yellow"), soft_wrap=True)
+    _print.err().print(_print.plain(message, "yellow"), soft_wrap=True)
 
 
 def _print_command(name: ProfilerName, planned: Plan, suites: list[str]) -> None:

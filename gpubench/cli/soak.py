@@ -1,4 +1,4 @@
-"""`gpubench soak`: the same work on the same inputs for hours, each result compared bit by bit."""
+"""`gpubench soak`: repeat the same work on the same inputs for hours, and compare each result bit by bit."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def soak(
 
 
 def _soak(plan: Plan, path: Path, is_json: bool, resume: bool, exclusive: bool) -> int:
-    """Measure, print the ledger, also of a soak that was interrupted, and return the exit status."""
+    """Measure, print the ledger, and return the exit status. An interrupted soak prints its ledger, then raises."""
     from gpubench.analysis.soak import ledger_of
     from gpubench.base.errors import Interrupted
     from gpubench.cli import _print
@@ -89,14 +89,14 @@ def _soak(plan: Plan, path: Path, is_json: bool, resume: bool, exclusive: bool) 
     return ledger.exit_status
 
 
-def _warn(words: str) -> None:
+def _warn(message: str) -> None:
     from gpubench.cli import _print
 
-    _print.say(words, "yellow")
+    _print.say(message, "yellow")
 
 
 def _print_ledger(ledger: SoakLedger) -> None:
-    """Print the passes of each case, what the devices reported, and what was found wrong."""
+    """Print the passes of each case, the reports of the devices, and the wrong results."""
     from gpubench.analysis.soak import tables_of
     from gpubench.cli import _print, _summary
 
