@@ -81,7 +81,10 @@ def legend_words(summary: Summary) -> str:
 
 
 def case_namer(run: Run, replicated: bool = False) -> Namer:
-    """Return a function from a result to its case id, with its device set and replicate if the run has several."""
+    """Return a function from a result to its case id, with its devices if the run has several sets, and its replicate.
+
+    The replicate is added only if `replicated`.
+    """
     several = len({result.devices for result in run.results}) > 1
 
     def name(result: Result) -> str:

@@ -266,7 +266,7 @@ class Trend:
 
 
 def _relative(value: float, reference: float) -> float:
-    """Return the difference from the reference as a fraction of its size; infinite for a reference of 0."""
+    """Return the difference from the reference as a fraction of its size; infinite for 0 as reference."""
     return (value - reference) / abs(reference) if reference else math.copysign(math.inf, value) if value else 0.0
 
 
