@@ -1,4 +1,4 @@
-"""What a suite's author writes with: Suite, axes, Bench, Task, Stage and views.
+"""The parts that a suite's author writes with: Suite, axes, Bench, Task, Stage and views.
 
 A case builds and returns a Task. It never loops, times, synchronises, prints or formats::
 

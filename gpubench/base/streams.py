@@ -128,7 +128,7 @@ class _Output(io.FileIO):
 
 
 class _ErrorOutput(io.FileIO):
-    """Standard error: a failed write is ignored, because there is nobody left to inform, and the command continues."""
+    """Standard error: a failed write is ignored, because the error could not be shown, and the command continues."""
 
     def write(self, data: Any, /) -> int:
         """Write the data, or drop it if that fails."""

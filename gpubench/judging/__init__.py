@@ -1,6 +1,5 @@
-"""Whether a candidate is slower than its baseline.
+"""The decision whether a candidate is slower than its baseline: from the evidence of several runs to verdicts.
 
-From the evidence of several runs through effects, thresholds and objections to verdicts.
-
-Pure functions of runs. What it takes to have runs to judge (files, histories, measuring again) is `gpubench.tools`.
+The steps are effects, thresholds and objections, all pure functions of runs. `gpubench.tools` handles files, histories
+and repeated measurements.
 """

@@ -253,7 +253,7 @@ def decide(plain: Sequence[Finding], weighed: Sequence[Effect], threshold: Calla
 
 
 def _beyond_chance(finding: Finding) -> Finding:
-    """Return the finding, as undecided if chance alone would find as much among so many cases."""
+    """Return the finding, as undecided if chance alone would find the same among all cases."""
     if finding.q <= _MOST_Q or finding.verdict is Verdict.SAME:
         return finding
     return _as_undecided(finding, "chance", f"among all the cases chance alone finds as much (q = {finding.q:.2g})")

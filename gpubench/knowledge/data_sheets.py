@@ -153,7 +153,7 @@ _MI350_SOURCE = (
     "AMD Instinct MI350 Series microarchitecture, ROCm documentation "
     "(https://rocm.docs.amd.com/en/latest/reference/gpu-arch/mi350.html), dense rates"
 )
-# Of a die, which is a device of its own: half of the 383, 95.7 and 47.9 TFLOP/s that the data sheet gives of two.
+# The rates of one die, which is a separate device: half of the 383, 95.7 and 47.9 TFLOP/s that the sheet gives for two.
 _MI250X = {
     "dram": 1.6e12,
     "link.h2d": _PCIE_GEN4_X16,

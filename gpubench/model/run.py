@@ -18,19 +18,21 @@ Tier = Literal["smoke", "quick", "full", ""]  # empty for a run that another too
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A picture a suite asks for, as data: reports draw kinds and never know a suite's name.
+    """A picture that a suite asks for, as data: reports draw its kind and never depend on a suite's name.
 
-    curve: `series` over the numeric axis `x`, a line for each value of `by`; bars: one bar a
-    case; matrix: axis `x` against axis `y`, or, where `series` ends in `*`, the series whose names
-    begin so as rows (`y` says what their endings are) and their values as columns (`x` what these
-    are); pareto: series `x` against series `y`; staircase: a curve whose levels are found by change
-    points; transfer: time over size, with α, β and n½ of each line and where two lines cross; breakeven: from stages
-    `compress` and `decompress` and the value `ratio` the links over which compressing pays, and where a stage `raw`
-    moves the same bytes uncompressed over a link, the verdict on that link; serving: from steps (axes `batch` and
-    `context`) and prefills (`tokens`) of a language model the latencies over the rate of queries, simulated, beside
-    measured sessions (`prompt` and `output`); amortisation: from operators by several providers (axis `by`, and the
-    axis `x`, whose values are operators) and builds of them (axes `op`, `by` and `cache`) the number of calls after
-    which a compiler has earned back its cost, compared with the providers that the note `eager` names.
+    `curve` shows `series` over the numeric axis `x`, with one line for each value of `by`. `bars` has one bar per case.
+    `matrix` shows axis `x` against axis `y`; if `series` ends in `*`, its rows are the series with that prefix (`y`
+    names what their endings mean), and its columns are their values (`x` names what these are). `pareto` shows series
+    `x` against series `y`. `staircase` is a curve whose levels are found by change points. `transfer` shows time over
+    size, with α, β and n½ of each line and the sizes at which two lines cross.
+
+    `breakeven` shows the links over which compression pays, from the stages `compress` and `decompress` and the value
+    `ratio`; if a stage `raw` moves the same bytes uncompressed over a link, it also shows the verdict on that link.
+    `serving` shows simulated latencies over the rate of queries, from the steps (axes `batch` and `context`) and
+    prefills (`tokens`) of a language model, next to measured sessions (`prompt` and `output`). `amortisation` shows the
+    number of calls after which a compiler has earned back its cost, compared with the providers that the note `eager`
+    names. It needs operators by several providers (axis `by`, and the axis `x`, whose values are operators) and builds
+    of them (axes `op`, `by` and `cache`).
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT

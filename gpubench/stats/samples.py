@@ -17,7 +17,7 @@ _NORMAL_975 = 1.959963984540054  # Φ⁻¹(0.975)
 LEAST_FOR_INTERVAL = 6  # with fewer values, no two of them enclose the median with 95 %; their range is used instead
 _MOST_NEWTON_STEPS = 10  # one degree of freedom, the farthest from normal, needs eight at 0.27 %; five need three
 _NEARLY = 1e-6  # Newton's method squares the error: the step after one of this size changes nothing
-_NORMAL_FREEDOM = 1e6  # Student's t of so many degrees of freedom is normal to six digits
+_NORMAL_FREEDOM = 1e6  # Student's t with this number of degrees of freedom is normal to six digits
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ class Baseline:
     _read: dict[tuple[Path, ...], list[Reading]] = field(default_factory=dict)
 
     def judge(self, run: Run, again: Callable[[], Sequence[Run]]) -> Judged:
-        """Return the verdict on a run of one case; `again` measures it once more in as many processes."""
+        """Return the verdict on a run of one case; `again` measures it once more with the same number of processes."""
         case = run.results[0].case
         before = self._evidence(run, case)
         if not before.sides:
