@@ -22,7 +22,7 @@ from gpubench.model import Device
 
 SHARED_LABEL = "shared-device"
 _EXCLUSIVE = b"exclusive"
-_NAME = re.compile(r"([\w.-]+)@(\d+)-[0-9a-f]{8}")  # of a claim: the device, the process, and letters drawn by chance
+_NAME = re.compile(r"([\w.-]+)@(\d+)-[0-9a-f]{8}")  # the file name of a claim: device, process id, random digits
 
 
 class OtherRun(NamedTuple):
@@ -101,8 +101,8 @@ def _runtime_folder() -> Path:
 
     Raises OSError if another user owns it or may enter it.
     """
-    runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}")  # cron has not set it
-    is_own = runtime.is_dir() and runtime.stat().st_uid == os.getuid()  # su may leave the other user's
+    runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}")  # cron does not set XDG_RUNTIME_DIR
+    is_own = runtime.is_dir() and runtime.stat().st_uid == os.getuid()  # after su it may be another user's
     shared = Path(f"/tmp/gpubench-{os.getuid()}")  # noqa: S108 - it is used only if it is this user's alone
     folder = runtime / "gpubench" if is_own else shared
     folder.mkdir(mode=0o700, exist_ok=True)

@@ -30,8 +30,8 @@ from gpubench.plugins.collector import Watch
 _MOST_VALUES = 500_000  # of a case: a record of the run file takes up to 16 MiB, and a number up to 25 bytes
 _CHECK_SHARE = 0.02  # of a series' time budget: a check that takes no longer is made while sampling
 _MOST_PAUSE_S = 0.01
-_NEIGHBOURS = 9  # samples before a checked batch that its time is compared with
-_LONGER = 1.75  # times the neighbours' time: they may have skipped work, half of which would show as 2
+_NEIGHBOURS = 9  # samples before a checked batch, with which its time is compared
+_LONGER = 1.75  # times the neighbours' time shows skipped work: skipping half of it gives 2
 _ATTEMPTS = 3  # a single batch may be late by chance
 _COLD_BATCH = 8  # flushes are long: a few cold calls already fill a sample
 
@@ -63,7 +63,7 @@ class Engine:
         self._agree = agree
         self._rank = rank
         self._watches = watches
-        self._rng = rng or np.random.default_rng(0)  # of the run's seed and the case: where answers are checked
+        self._rng = rng or np.random.default_rng(0)  # seeded by run and case: where answers are checked
         self._limits = limits or TimeLimits()
         self._discarded: dict[str, int] = {}
         self._labels: set[str] = set()
@@ -118,12 +118,12 @@ class Engine:
             return
         self._limits.calling([column.stage], column.batch_s)
         neighbours_s = max(column.values[-_NEIGHBOURS:], default=math.inf)
-        calls = int(self._rng.choice((1, column.calls)))  # one call alone shows whether every second one does nothing
-        if column.mode == "rotated":  # whole turns: each buffer is written
+        calls = int(self._rng.choice((1, column.calls)))  # a single call shows whether every second call does nothing
+        if column.mode == "rotated":  # whole rotations, so that each buffer is written
             calls = len(column.stage.rotation) * math.ceil(calls / len(column.stage.rotation))
         for _ in range(_ATTEMPTS):
             batch_s = self._checked_batch(answers, column, calls)
-            is_timed = column.stage.clock == "device"  # by the host's clock an output may have to be allocated anew
+            is_timed = column.stage.clock == "device"  # a host call may have to allocate its output again
             if self._agree(not is_timed or not batch_s > _LONGER * neighbours_s):
                 return
             self._device.flush()

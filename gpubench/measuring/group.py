@@ -51,9 +51,9 @@ class Group:
         self._refused: Tally[str] = Tally()  # values of each counter that could not be kept
         self._message_count = 0  # messages so far
         self._telling = source if isinstance(source, Telling) else None
-        self._answered = False  # whether any counter of it ever had a value
-        self._empty_rows, self._answered_at = 0, 0.0  # since one of them last had a value
-        self._begun: float | None = None  # monotonic, of the reading that is under way
+        self._answered = False  # whether any counter of the group ever had a value
+        self._empty_rows, self._answered_at = 0, 0.0  # empty rows since a counter had a value, and when it had one
+        self._begun: float | None = None  # start of the reading under way, monotonic seconds
 
     def run(self, stop: threading.Event, started_at: float) -> None:
         """Read once per period until `stop` is set; missed periods are not made up.

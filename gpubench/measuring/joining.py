@@ -199,7 +199,7 @@ def _accept_visitor(listener: socket.socket, visitors: dict[socket.socket, _Visi
         connection.setblocking(False)
         visitor = _Visitor(secrets.token_bytes(NONCE_BYTES), time.monotonic() + _VISIT_S)
         connection.send(_GREETING + visitor.nonce)  # the buffer of a fresh connection holds it
-    except OSError:  # it left again
+    except OSError:  # the visitor has disconnected already
         return
     visitors[connection] = visitor
     while len(visitors) > _MOST_VISITORS:
@@ -216,7 +216,7 @@ def _hear_visitor(
 ) -> bool:
     """Read from a visitor, which may make it a member; return whether it is refused."""
     visitor, member = visitors[connection], None
-    with contextlib.suppress(OSError):  # it may leave at any moment
+    with contextlib.suppress(OSError):  # the visitor may disconnect at any moment
         chunk = connection.recv(_HELLO_BYTES - len(visitor.said))
         visitor.said += chunk
         if chunk and visitor.said.startswith(_GREETING[: len(visitor.said)]):

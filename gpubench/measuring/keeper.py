@@ -19,7 +19,7 @@ CHILD = "GPUBENCH_CHILD"  # and a random mark, which every process that the chil
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36  # linux/prctl.h
 _GRACE_S = 2.0  # for killed processes to end; a process that a driver holds is left behind
 _TICK_S = 0.002
-_ENDED = (b"Z", b"X")  # states in /proc: a process that was not waited for, and one that is being removed
+_ENDED = (b"Z", b"X")  # states in /proc: a process that was not reaped, and one that is being removed
 _HEARD = {signal.SIGCHLD, signal.SIGTERM}
 
 
@@ -49,7 +49,7 @@ def keep(descriptor: int) -> None:
 def _keep(child: int, descriptor: int) -> None:
     """Wait for the child or for SIGTERM, end the remaining processes, and end with the same status as the child."""
     nowhere = os.open(os.devnull, os.O_RDWR)
-    for copied in (descriptor, 1, 2):  # the pipes end with the child, not with its keeper
+    for copied in (descriptor, 1, 2):  # only the child holds the pipes, so that they close when it ends
         os.dup2(nowhere, copied)
     status: int | None = None
     while status is None and signal.sigwait(_HEARD) == signal.SIGCHLD:
@@ -131,7 +131,7 @@ def has_descendants(expected: Collection[int]) -> bool:
     children = _children().difference(expected)
     if any(map(_is_running, children)):
         return True
-    new = _children().difference(expected, children)  # of a process that forked and ended meanwhile
+    new = _children().difference(expected, children)  # children of a process that forked and ended meanwhile
     return bool(new) or bool(descendants(os.getpid()).difference(expected))
 
 
@@ -153,7 +153,7 @@ def _children() -> set[int]:
 
 
 def _state_and_parent(pid: int | str) -> tuple[bytes, int]:
-    # after the name, which may hold anything, in parentheses: state, parent
+    # State and parent follow the name, which is in parentheses and may hold any character.
     state, parent = Path("/proc", str(pid), "stat").read_bytes().rpartition(b")")[2].split()[:2]
     return state, int(parent)
 

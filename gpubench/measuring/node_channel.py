@@ -48,7 +48,7 @@ class NodeChannel:
         self._socket = connection
         self._key = key
         self._outgoing, self._incoming = (b"hub", b"node") if is_hub else (b"node", b"hub")
-        self._lock = threading.Lock()  # a beat is sent by another thread
+        self._lock = threading.Lock()  # another thread sends the signs of life
         self._sent = self._received = 0
         self._buffer = bytearray()
         self.heard_at = time.monotonic()
@@ -70,7 +70,7 @@ class NodeChannel:
             self._sent += 1
             try:
                 self._socket.sendall(_LENGTH.pack(len(content)) + content + mac)
-            except OSError:  # part of a frame may be out: no other can follow it
+            except OSError:  # part of a frame may have been sent, so that no frame can follow it
                 with contextlib.suppress(OSError):
                     self._socket.shutdown(socket.SHUT_RDWR)
 

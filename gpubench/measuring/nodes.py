@@ -22,7 +22,7 @@ from gpubench.measuring.node_channel import BadFrame, NodeChannel
 from gpubench.measuring.worker import Part
 from gpubench.model import STRICT
 
-SILENT_S = 4.0  # after which a node counts as gone: its beat comes each second
+SILENT_S = 4.0  # seconds of silence after which a node counts as gone: it sends a sign of life every second
 EXCHANGE_S = 900.0  # for all nodes to contribute to a round: only slow nodes take much longer than others
 _BEAT_S = 1.0
 _MOST_RANKS = 2**13
@@ -65,7 +65,7 @@ class NodeGroup:
     def __init__(self, rank: int, size: int, channels: Mapping[int, NodeChannel], silent_s: float = SILENT_S) -> None:
         self.rank, self.size = rank, size
         self.host = next(iter(channels.values())).host  # the address by which the others reach this node
-        self.gone: dict[int, str] = {}  # node → why
+        self.gone: dict[int, str] = {}  # node → the reason
         self._channels = dict(channels)
         self._silent_s = silent_s
         self._given: dict[int, Round] = {}
@@ -95,7 +95,7 @@ class NodeGroup:
         """Begin a case with `ranks_per_node` ranks on each node; every node of the group begins the same case."""
         self._cases += 1
         now = time.monotonic()
-        for channel in self._channels.values():  # nobody has listened between two cases
+        for channel in self._channels.values():  # this node reads nothing between two cases
             channel.heard_at = max(channel.heard_at, now)
         return SpreadCase(self, self._cases, ranks_per_node)
 
@@ -196,7 +196,7 @@ class SpreadCase:
     def __init__(self, group: NodeGroup, case: int, ranks_per_node: int) -> None:
         self.first = group.rank * ranks_per_node  # the number of this node's first rank
         self.world = group.size * ranks_per_node
-        self.ends: dict[int, Part] = {}  # of every rank whose end all nodes were told of
+        self.ends: dict[int, Part] = {}  # the ends that all nodes have received, by rank
         self.host = group.host
         self._group, self._per_node = group, ranks_per_node
         self._share = Round(case, -1)

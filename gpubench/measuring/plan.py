@@ -227,7 +227,7 @@ def suite_names(wanted: Sequence[str]) -> tuple[str, ...]:
 def _file(name: str, installed: Sequence[str]) -> str:
     """Return the absolute path of a suite's file or folder. Raises UsageError if it cannot be a suite."""
     path = Path(name).resolve()
-    if path.name == "__init__.py":  # of a folder that is a suite
+    if path.name == "__init__.py":  # the suite is the folder
         path = path.parent
     if path.is_dir() and not (path / "__init__.py").is_file():
         raise UsageError(f"{name}: it is a folder without an __init__.py; name the Python file of a suite")

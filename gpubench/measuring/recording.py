@@ -56,7 +56,7 @@ class Recording(AbstractContextManager["Recording"]):
         sampler = SamplingProcess(devices, manifest.started_at)
         try:
             writer = RunWriter.create(path, replace(manifest, counters=(*counters, *sampler.counters)))
-        except BaseException:  # whatever it is, no sampler is left behind, and it is raised again
+        except BaseException:  # any error: end the sampler and raise it again
             sampler.kill()
             raise
         return cls(writer, sampler, manifest.started_at)

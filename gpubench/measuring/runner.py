@@ -87,7 +87,7 @@ class Crew:
 
 @dataclass(slots=True)
 class _Ranks:
-    """The ranks of a job on this node while it runs: their parts, offers and phases, and the ends they were told of.
+    """The ranks of a job on this node while it runs: their parts, offers, phases, and the ends they know of.
 
     They count from 0; `spread` knows their numbers among the ranks of all nodes.
     """
@@ -100,7 +100,7 @@ class _Ranks:
     begun_at: dict[int, float] = field(default_factory=dict)  # since when, not counting waits for other ranks
     offered_at: dict[int, float] = field(default_factory=dict)
     messages: Tally[tuple[int, type]] = field(default_factory=Tally)
-    told: dict[int, set[int]] = field(default_factory=dict)  # rank → the ranks whose end it was told of
+    informed_of: dict[int, set[int]] = field(default_factory=dict)  # rank → the ranks whose end it has been informed of
 
     @property
     def missing(self) -> list[int]:
@@ -202,7 +202,8 @@ class Runner(AbstractContextManager["Runner"]):
             self._watch_device(result)
         self._relay(self._sampler.stop())
         if lost := [device for device in self._failures if self._is_lost(device)]:
-            raise DeviceError(f"{', '.join(lost)} does not open any more; the rest was measured and is kept")
+            message = f"{', '.join(lost)} does not open any more; the results of the other cases are kept"
+            raise DeviceError(f"{message}: check the driver and its log (dmesg)")
 
     def _written(self, result: Result) -> Result:
         """Write a result and return it; if the file refuses it, write a failed result with the reason instead."""
@@ -238,7 +239,7 @@ class Runner(AbstractContextManager["Runner"]):
             reason = f"needs {job.nodes} nodes that measure together; {size} available"
             return Result(job.case, job.key[1], "skipped", job.replicate, "nodes", reason)
         lost = [device for device in job.key[1] if self._is_lost(device)]
-        if lost and job.nodes == 1:  # other nodes wait for this one's ranks, which tell them
+        if lost and job.nodes == 1:  # a case on several nodes runs nevertheless: its ranks must report the failure
             return Result(job.case, job.key[1], "failed", job.replicate, "device", f"{', '.join(lost)} is lost")
         others = self._others(job)
         result = merged(job, self._run_ranks(job), started_at, time.monotonic() - start)
@@ -258,7 +259,7 @@ class Runner(AbstractContextManager["Runner"]):
         first_rank, host = (spread.first, spread.host) if spread else (0, "")
         target, suite = self._plan.target(job), self._plan.suite(job.case)
         for rank, child in enumerate(ranks.children):
-            peers = devices * job.nodes  # the nodes have devices of the same names
+            peers = devices * job.nodes  # every node has devices of the same names
             order = Order(
                 job.case, target, self._plan.settings.seed, first_rank + rank, peers, job.devices, suite, host
             )
@@ -328,11 +329,11 @@ class Runner(AbstractContextManager["Runner"]):
             self._answer_spread(ranks, ranks.spread)
             return
         for rank in list(ranks.offers):
-            new_ends = ranks.parts.keys() - ranks.told.setdefault(rank, set())
+            new_ends = ranks.parts.keys() - ranks.informed_of.setdefault(rank, set())
             if new_ends:
                 del ranks.offers[rank]
                 ranks.go_on(rank)
-                ranks.told[rank] |= new_ends
+                ranks.informed_of[rank] |= new_ends
                 self._send(ranks, rank, Gone(min(new_ends)), ranks.children[rank])
         if ranks.offers and len(ranks.offers) == len(ranks.missing):
             values = [ranks.offers.get(rank) for rank in range(len(ranks.children))]
@@ -362,7 +363,7 @@ class Runner(AbstractContextManager["Runner"]):
             child.channel.send(message)
         except TimeoutError:
             self._give_up(ranks, rank, f"it did not read an answer within {SEND_S:g} s")
-        except OSError:  # it ended between two cases or just now: listening finds out how
+        except OSError:  # it has ended; `_record_crash` finds out how
             self._record_crash(ranks, rank)
 
     def _record_crash(self, ranks: _Ranks, rank: int) -> None:

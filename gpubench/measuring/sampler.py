@@ -264,7 +264,7 @@ def sample(groups: Sequence[Group], channel: ToParent, started_at: float) -> Non
     blocked = {id(group.source) for group, thread in zip(groups, threads, strict=True) if thread.is_alive()}
     for source in {id(group.source): group.source for group in groups}.values():
         if id(source) not in blocked:
-            with contextlib.suppress(Missing):  # the samples are with the parent: how a source ends changes nothing
+            with contextlib.suppress(Missing):  # the parent has the samples, so a failure to close does not matter
                 plugins.asked("sampler", source.close)
     if blocked:
         os._exit(0)  # a thread is inside a driver that does not answer: an ordinary end would wait for it

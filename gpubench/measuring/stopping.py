@@ -22,7 +22,10 @@ _LOOKS = (
 )
 _TRUST = 0.5  # of a series' batches: if more were discarded, the case is invalid
 _ENOUGH = 10  # the fewest samples of a series, and the fewest discards that make a case invalid
-_SUSPECTED, _SHOWN = 0.2, 0.01  # p of a trend that is worth more samples, and of one that is called a trend
+_SUSPECTED, _SHOWN = (
+    0.2,
+    0.01,
+)  # p below which a trend is suspected (more samples are taken), and below which it is significant
 _FURTHER = 1.25  # if a trend is suspected, the next evaluation is at this multiple of the elapsed time
 _STARTS = (0.25, 0.5, 0.75)  # of the elapsed time: where a settled part may begin
 _FEWEST = 5  # the fewest samples of a settled part: fewer show no trend
@@ -89,7 +92,7 @@ class StoppingPolicy:
         if effort.kind == "exactly":
             count = effort.samples
             return replace(self, least=count + 1, most=count, budget_s=math.inf, settle_s=0.0, warmup_most_s=0.0)
-        if self.least_s == 0:  # smoke asks whether it runs, not how fast
+        if self.least_s == 0:  # the smoke tier tests whether a case runs, and not how fast
             return self
         if effort.samples:
             policy = replace(self.for_effort(effort.with_tail(0)), budget_s=_TAIL_BUDGETS * self.budget_s)

@@ -18,7 +18,7 @@ from gpubench.base import units
 from gpubench.model import STRICT, Tier, Work
 
 LEAST_S = 10.0  # of any phase
-MOST_S = 4 * 3600.0  # of any phase, whatever a worker says
+MOST_S = 4 * 3600.0  # of any phase, even if a worker asks for more
 CASE_S = 24 * 3600.0  # of all phases of a case
 FACTOR = 10  # a phase may take this many times as long as in earlier cases
 _BATCHES = 30  # a phase may take this many batches of the duration in the warm-up
@@ -31,7 +31,7 @@ _CHECKING_S = 60.0  # on the host, in Python
 _LATER_S = 20.0
 _ATTENDING_S = 60.0
 _CLOSING_S = 30.0
-_TIER_FACTORS: dict[Tier, int] = {"smoke": 1, "quick": 1, "full": 5}  # full has data of many times the size
+_TIER_FACTORS: dict[Tier, int] = {"smoke": 1, "quick": 1, "full": 5}  # the full tier has much larger data
 # Rates per second that no working device falls below: bytes that a kernel moves, bytes of the slowest codecs and links,
 # operations, items. Python's own codecs are the slowest on the host.
 _SLOWEST_GPU = Work(moved=1e9, payload=1e8, flops=1e11, items=1e5)
@@ -71,12 +71,14 @@ class TimeLimits:
         self._is_gpu = False
         self._definition = ""
         self._tier_factor = 1
-        self._longest: dict[tuple[str, str], float] = {}  # definition and phase → seconds
-        self._slowness: dict[tuple[str, str], float] = {}  # the same → share of the time at the slowest rates
+        self._longest: dict[tuple[str, str], float] = {}  # definition and phase → longest duration in seconds
+        self._slowness: dict[
+            tuple[str, str], float
+        ] = {}  # definition and phase → share of the time at the slowest rates
         self._last_s: dict[str, float] = {}  # phase → seconds, of this case
         self._phase: Phase | None = None
         self._slowest_s = 0.0  # for the work of this phase at the slowest rates
-        self._begun = self._told = 0.0  # monotonic seconds
+        self._begun = self._reported_at = 0.0  # monotonic seconds
 
     def opening(self) -> None:
         """Begin the phase in which the device is opened."""
@@ -123,8 +125,8 @@ class TimeLimits:
     def going_on(self) -> None:
         """Report, at most once a second, that a batch has ended: the limit of the phase starts anew."""
         now = time.monotonic()
-        if self._phase and now - self._told >= _BEAT_S:
-            self._told = now
+        if self._phase and now - self._reported_at >= _BEAT_S:
+            self._reported_at = now
             self._tell(self._phase)
 
     def closing(self) -> None:
@@ -162,7 +164,7 @@ class TimeLimits:
         self._end()
         self._phase = Phase(name, seconds, basis, restarts)
         self._slowest_s = self._slowest_time(stages)
-        self._begun = self._told = time.monotonic()
+        self._begun = self._reported_at = time.monotonic()
         self._tell(self._phase)
 
     def _end(self) -> None:

@@ -127,7 +127,8 @@ class Ranks:
         if isinstance(answer, Gone):
             self.informed.append(answer.rank)
             raise PeerDied(answer.rank)
-        decode = plain.decode if self.is_spread else pickle.loads  # of the case's own ranks, on this node alone
+        # Pickles come only from the case's own ranks on this node.
+        decode = plain.decode if self.is_spread else pickle.loads
         return [None if offered is None else decode(offered) for offered in answer]
 
     def agree(self, value: T) -> T:
@@ -171,7 +172,7 @@ class Worker:
             except EOFError:
                 return
             part = self.part(order)
-            gc.collect()  # a task's arrays may be held by a cycle: free the device's memory now
+            gc.collect()  # reference cycles may hold a task's arrays: free the device's memory now
             gc.freeze()  # the remaining objects stay: the next collection then visits the next case's objects only
             if self._open is not None and not part.needs_new_worker:
                 self._open.release()
@@ -226,7 +227,7 @@ class Worker:
         measured = self._run(task, bench, order, ranks)
         unwatched = () if self._watches or not device.traits.is_gpu else ("unwatched",)
         through = interposed.labels() if device.traits.is_gpu else ()
-        if device.traits.is_dry_run:  # without figures, nobody can take them for a GPU's
+        if device.traits.is_dry_run:  # drop the figures, so that they cannot be mistaken for a GPU's
             measured = Measured((), labels=("dry-run",))
         return Part(
             "ok",

@@ -52,7 +52,7 @@ class Raw:
         self._runtime = cupy.cuda.runtime
 
     def allocate(self, nbytes: int) -> SharedBuffer:
-        memory = self._cupy.cuda.Memory(nbytes)  # of no pool: a handle names a whole allocation
+        memory = self._cupy.cuda.Memory(nbytes)  # not from a pool, because a handle names a whole allocation
         array = self._cupy.ndarray((nbytes,), self._cupy.uint8, self._cupy.cuda.MemoryPointer(memory, 0))
         return Region(array, b"", lambda: None)  # freed with its last array
 

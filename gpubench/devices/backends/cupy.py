@@ -107,9 +107,9 @@ class CupyDevice:
 
     @contextlib.contextmanager
     def ranged(self, name: str) -> Iterator[None]:
-        from cupy.cuda import nvtx  # of a CuPy for ROCm it is rocTX
+        from cupy.cuda import nvtx  # in a CuPy for ROCm this is rocTX
 
-        if not nvtx.available:  # a CuPy that was built without
+        if not nvtx.available:  # this CuPy was built without it
             yield
             return
         nvtx.RangePush(name)
