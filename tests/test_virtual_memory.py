@@ -147,7 +147,7 @@ def test_memory_that_is_replaced_is_new_memory_under_the_same_address():
 def test_a_graph_of_before_that_writes_elsewhere_is_found():
     replacement = GROW.Replacement(host_bench(), PAGE)
     replacement._replay = lambda: None
-    with pytest.raises(WrongAnswer, match="262144 of 262144 words are wrong after a graph"):
+    with pytest.raises(WrongAnswer, match="262144 of 262144 words are wrong after the captured graph"):
         replacement.check()
     replacement.close()
 

@@ -111,7 +111,7 @@ def test_mps_is_measured_where_its_daemon_runs_and_processes_where_it_does_not(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
-    with pytest.raises(Skip, match="no control daemon of MPS runs"):
+    with pytest.raises(Skip, match="no MPS control daemon runs"):
         NEIGHBOUR.need_way("mps")
     NEIGHBOUR.need_way("processes")
     (tmp_path / "nvidia-cuda-mps-control.pid").write_text(f"{threading.get_native_id()}\n")
@@ -157,7 +157,7 @@ def test_an_aggressor_that_fails_is_told_at_once_and_raises_at_its_end(bench: Be
     board = AGGRESSOR.NeighbourBoard.within(bench)
     failing = aggressor(bench, CHECKS.CheckedCall(broken, LOADS.nothing, LOADS.nothing), board)
     begin = time.monotonic()
-    with pytest.raises(RuntimeError, match="the neighbour has failed"):
+    with pytest.raises(RuntimeError, match="the aggressor has failed"):
         board.started()
     assert time.monotonic() - begin < 2
     with pytest.raises(ValueError, match="no memory left"):
@@ -388,7 +388,7 @@ def test_groups_come_from_one_split_in_multiples_of_what_the_driver_says(monkeyp
     driver.splits.clear()
     assert [group.sm.smCount for group in pool.halves()] == [64, 64]
     assert driver.splits == [(2, 64)]
-    with pytest.raises(Skip, match="multiples of 8 SMs, which 12 is not"):
+    with pytest.raises(Skip, match="multiples of 8 SMs; 12 is no such multiple"):
         pool.groups(12, 2)
     with pytest.raises(Skip, match=r"groups of \[72\] SMs, not 2 of 72"):
         pool.groups(72, 2)

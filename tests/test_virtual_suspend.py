@@ -81,7 +81,7 @@ def test_a_suspended_program_stands_still_and_goes_on_with_all_its_data_and_a_lo
 
 
 def test_a_count_that_is_not_reached_is_a_wrong_answer() -> None:
-    with pytest.raises(WrongAnswer, match="counted 7, not 8"):
+    with pytest.raises(WrongAnswer, match="7 kernels have run, 8 were launched"):
         SUSPENSION.expect_whole(HELD.HeldState(0, 7, UUID), 8)
 
 

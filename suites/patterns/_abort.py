@@ -57,7 +57,7 @@ def _has_peers(target: Target) -> bool:
 
 
 def _is_affordable(target: Target, params: Params) -> bool:
-    """Leave it out below `full`: two processes that open a GPU anew take seconds."""
+    """Return whether the tier is `full`: two processes that open a GPU anew take seconds."""
     del params
     return target.tier == "full"
 
@@ -92,13 +92,13 @@ def abort(bench: Bench, of: int, size_bytes: int) -> Task:
             group.board.die()
         _survive(group, before)
     else:
-        group.joined(())  # the others exchange what they need to meet
+        group.joined(())  # takes part in the exchanges by which the others meet
         group.board.meet()
     return _continued(bench, group)
 
 
 def _survive(group: NcclGroup, communicator: Any) -> None:
-    """Begin an all-reduce that cannot end, notice the death, and abort."""
+    """Begin an all-reduce that cannot end, notice the death, and abort; raises WrongAnswer if it ends."""
     done = group.begin(communicator)
     try:
         group.board.wait(lambda: bool(done.done))
@@ -111,16 +111,16 @@ def _survive(group: NcclGroup, communicator: Any) -> None:
 
 
 def _continued(bench: Bench, group: NcclGroup) -> Task:
-    """Make the new group, and return the task whose stages give the seconds that were taken."""
+    """Create the new group; return the task whose stages report the measured seconds."""
     expect_death(bench, _VICTIM)
     communicator = group.joined(range(1, bench.world))
     group.verified(communicator)
     if group.noticed_s:
         group.seconds["rebuild"] = time.perf_counter() - group.noticed_s
         group.seconds["detect"] = group.noticed_s - group.board.died_s(_VICTIM)
-    seconds = [each for each in bench.exchange(group.seconds) if each]
-    if not group.noticed_s:  # the spare gives the times of the survivor that took longest
-        group.seconds = max(seconds, key=lambda each: each["rebuild"])
+    measured = [seconds for seconds in bench.exchange(group.seconds) if seconds]
+    if not group.noticed_s:  # the spare reports the times of the survivor that took longest
+        group.seconds = max(measured, key=lambda seconds: seconds["rebuild"])
     group.rates["after"] = group.timed(communicator)
     return group.task(communicator)
 
@@ -150,7 +150,7 @@ class NcclGroup:
         self._members = tuple(members)
         leader = self._members[0] if self._members else -1
         leaders = self.bench.exchange(leader)
-        first = max(each for each in leaders if each is not None)
+        first = max(rank for rank in leaders if rank is not None)
         token = self._nccl.get_unique_id() if self.bench.rank == first else b""
         token = self.bench.exchange(token)[first]
         if not self._members:
@@ -175,16 +175,16 @@ class NcclGroup:
         return _CALLS * self._words * _WORD_BYTES / (time.perf_counter() - start)
 
     def verified(self, communicator: Any) -> None:
-        """Make an all-reduce; raises WrongAnswer if a word is not the sum of the members' words, or the own changed."""
+        """Run an all-reduce; raises WrongAnswer if a sum is wrong or this rank's input changed."""
         self._received.fill(np.nan)
         self.begin(communicator)
         self.bench.device.synchronize()
         total = np.float32(self._terms[list(self._members)].sum())
-        for name, found, factor in (
+        for name, array, factor in (
             ("received", self._received, total),
             ("own", self._sent, np.float32(self._terms[self.bench.rank])),
         ):
-            wrong = int((found != self._places * factor).sum())
+            wrong = int((array != self._places * factor).sum())
             expect(wrong == 0, f"{wrong} of {self._words} {name} words are wrong on rank {self.bench.rank}")
 
     def task(self, communicator: Any) -> Task:

@@ -85,7 +85,7 @@ def adaptive(bench: Bench, link: str) -> Task:
 
 
 class AdaptiveSender:
-    """The models of all ways to send, and what choosing by them costs; both ranks have the same."""
+    """The models of all ways to send, and the regret of choosing by them; both ranks hold the same models."""
 
     def __init__(self, bench: Bench, routes: HostRoutes | HostToDeviceRoutes | PeerRoutes) -> None:
         self._bench, self._routes = bench, routes
@@ -97,12 +97,12 @@ class AdaptiveSender:
         self.models: Models = {
             way: SendModel.through(probed, [times[way] for times in measured.values()]) for way in routes.ways
         }
-        found = regrets(self.models, self._measured(self.sizes))
+        choice_regrets = regrets(self.models, self._measured(self.sizes))
         self.observed: Observation = {
-            "regret_median": Observed(found.median),
-            "regret_worst": Observed(found.worst),
-            "regret_fixed": Observed(found.fixed_worst),
-            "regret": Profile(found.by_size),
+            "regret_median": Observed(choice_regrets.median),
+            "regret_worst": Observed(choice_regrets.worst),
+            "regret_fixed": Observed(choice_regrets.fixed_worst),
+            "regret": Profile(choice_regrets.by_size),
         }
         chosen = ((nbytes, choose(self.models, nbytes).text) for nbytes in self.sizes)
         self.notes = {
@@ -124,16 +124,16 @@ class AdaptiveSender:
 
         The shortest of several times counts, because other programs only add to a time.
         """
-        taken: dict[int, dict[WayToSend, list[float]]] = {
+        measured: dict[int, dict[WayToSend, list[float]]] = {
             nbytes: {way: [] for way in self._routes.ways} for nbytes in sizes
         }
         with on_own_core(self._bench):
             for turn in range(_MORE * self._rounds):
-                for nbytes, ways in taken.items():
+                for nbytes, ways in measured.items():
                     if nbytes <= _SMALL_BYTES or not turn % _MORE:
                         for way, seconds in ways.items():
                             seconds.append(self._routes.send(way, nbytes))
-        shortest = [[min(seconds) for seconds in ways.values()] for ways in taken.values()]
+        shortest = [[min(seconds) for seconds in ways.values()] for ways in measured.values()]
         shortest = self._bench.exchange(shortest)[min(RECEIVER, self._bench.world - 1)]
         return {
             nbytes: dict(zip(self._routes.ways, row, strict=True)) for nbytes, row in zip(sizes, shortest, strict=True)

@@ -73,9 +73,9 @@ def batch(bench: Bench, path: str, messages: int) -> Task:
         nonlocal latency_s
         with on_own_core(bench):
             own = [sender.send() for _ in range(_ROUNDS)]
-        taken: list[float] = bench.exchange(own)[SENDER]
-        latency_s = statistics.median(taken)
-        return taken
+        batch_s: list[float] = bench.exchange(own)[SENDER]
+        latency_s = statistics.median(batch_s)
+        return batch_s
 
     stage = Stage(
         seconds,

@@ -40,21 +40,21 @@ class RankLostError(RuntimeError):
 
 
 class StalledError(RuntimeError):
-    """A rank that has a heartbeat made no progress in time."""
+    """A rank with a heartbeat made no progress in time."""
 
 
 class RankBoard:
-    """A row of numbers for each rank, and `room_bytes` of further memory (`room`) for what the ranks need.
+    """A row of numbers for each rank, and `room_bytes` of shared memory (`room`, uint8) for the ranks' data.
 
     Every rank of the case must make it at the same time. The heartbeat starts at once and ends with `close`.
     """
 
     def __init__(self, bench: Bench, room_bytes: int = 0) -> None:
         """Allocate the memory in rank 0 and map it in all ranks."""
-        words = bench.world * _FIELDS * _LINE_WORDS
-        head_bytes = -(-words * 8 // _PAGE_BYTES) * _PAGE_BYTES
+        size = bench.world * _FIELDS * _LINE_WORDS
+        head_bytes = -(-size * 8 // _PAGE_BYTES) * _PAGE_BYTES
         self._shared: SharedBuffer = shared_host_memory(bench, head_bytes + room_bytes)
-        rows = self._shared.array[: words * 8].view(np.int64).reshape(bench.world, _FIELDS, _LINE_WORDS)
+        rows = self._shared.array[: size * 8].view(np.int64).reshape(bench.world, _FIELDS, _LINE_WORDS)
         self._fields: Any = rows[:, :, 0]
         self.room: Any = self._shared.array[head_bytes:]
         self.rank = bench.rank
@@ -97,7 +97,7 @@ class RankBoard:
             self._oldest_s[rank] = max(self._oldest_s[rank], age_s)
 
     def wait(self, is_over: Callable[[], bool]) -> None:
-        """Wait for a condition; raises RankLostError, and StalledError if it does not become true in time."""
+        """Wait until a condition is true; raises RankLostError if a member dies, StalledError if the wait times out."""
         deadline = time.monotonic() + _PATIENCE_S
         looks = 0
         while not is_over():
@@ -109,7 +109,7 @@ class RankBoard:
                     raise StalledError(f"ranks {self.members} made no progress for {_PATIENCE_S} s")
 
     def meet(self) -> None:
-        """Wait until every member is here; raises RankLostError and StalledError."""
+        """Wait until every member has called this; raises RankLostError and StalledError."""
         step = self.read(self.rank, STEP) + 1
         self.post(STEP, step)
         steps = self._fields[:, STEP]
@@ -117,12 +117,15 @@ class RankBoard:
         self.wait(lambda: bool((steps[others] >= step).all()))
 
     def regroup(self, members: Iterable[int], steps: Sequence[int]) -> None:
-        """Continue with these members; `steps` are the numbers of barriers that they have come to."""
+        """Continue with these members; `steps` are the numbers of barriers that they have reached."""
         self.members = tuple(members)
         self.post(STEP, max(steps))
 
     def die(self) -> NoReturn:
-        """End this process without any clean-up, as a crash would; the time is left on the board."""
+        """Kill this process without clean-up, as a crash would, and leave the time on the board.
+
+        Raises AssertionError if SIGKILL does not end the process.
+        """
         self.post(DIED, time.perf_counter_ns())
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError("SIGKILL did not end this process")
@@ -140,7 +143,7 @@ class RankBoard:
 
 
 def expect_death(bench: Bench, rank: int) -> None:
-    """Consume the runner's message that a rank has ended; raises Untrustworthy if it was another one, or none.
+    """Consume the runner's message that a rank has ended; raises Untrustworthy if another rank or none has ended.
 
     On a busy machine a living rank may be late with its heartbeat. That makes the case invalid, not wrong.
     """
@@ -151,4 +154,6 @@ def expect_death(bench: Bench, rank: int) -> None:
             reason = f"rank {rank} was late with its heartbeat, and rank {event.rank} has ended"
             raise Untrustworthy("disturbed", reason) from event
     else:
-        raise Untrustworthy("disturbed", f"rank {rank} was late with its heartbeat, but it lives")
+        raise Untrustworthy(
+            "disturbed", f"rank {rank} was late with its heartbeat, but it is alive; measure again on an idle machine"
+        )

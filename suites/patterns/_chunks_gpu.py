@@ -42,21 +42,21 @@ class _Spans:
 class StreamPipeline:
     """Chunks of a message, slots of one chunk each in the device's memory, and a digest for each thread and chunk.
 
-    `words` has shape (distinct chunks, words of a chunk) and lies on the host; the message repeats these chunks.
+    `chunk_words` has shape (distinct chunks, words of a chunk), uint32, on the host; the message repeats these chunks.
     """
 
-    def __init__(self, bench: Bench, words: Any, chunks: int, most_depth: int, path: str, by: str) -> None:
+    def __init__(self, bench: Bench, chunk_words: Any, chunks: int, most_depth: int, path: str, by: str) -> None:
         self._device, self._cuda = bench.device, bench.xp.cuda
         self._own, self._copying = self._cuda.get_current_stream(), self._cuda.Stream(non_blocking=True)
         self._chunks = chunks
-        self._distinct, self._count = (int(number) for number in words.shape)
+        self._distinct, self._count = (int(number) for number in chunk_words.shape)
         self._chunk_bytes = self._count * _WORD_BYTES
         self._blocks = min(max(1, bench.target.device.units) * _COMPUTE_BLOCKS, -(-self._count // _THREADS))
         self._slots = bench.xp.zeros((most_depth, self._count), np.uint32)
         self._slots_base = int(self._slots.data.ptr)
         self._digests = bench.xp.zeros((self._chunks, self._blocks * _THREADS), np.uint32)
         self._digest = bench.kernel("pipeline.cu", "digest")
-        self._source, self._base = _source(bench, words, path)
+        self._source, self._base = _source(bench, chunk_words, path)
         self._copies = self._kernel_copies(bench) if by == "kernel" else self._engine_copies(path)
         self._transfers, self._computations = (_Spans(self._cuda, self._chunks) for _ in range(2))
         self._begin = self._cuda.Event()
@@ -132,23 +132,23 @@ class StreamPipeline:
         self._digests.fill(_FILL)
         self._slots.fill(_FILL)
 
-    def found(self) -> Any:
-        """Return the digest of each chunk."""
+    def chunk_digests(self) -> Any:
+        """Return the digest of each chunk: uint32, shape (chunks,)."""
         return np.bitwise_xor.reduce(self._device.to_host(self._digests), axis=1)
 
     def close(self) -> None:
-        """Wait until neither stream works on the memory that is freed now."""
+        """Wait until neither stream uses the memory, so that it can be freed."""
         self._copying.synchronize()
 
 
-def _source(bench: Bench, words: Any, path: str) -> tuple[Any, int]:
-    """Return where the message is copied from, and its address: page-locked host memory, or the peer's memory."""
-    pinned = bench.device.pinned(words.nbytes)
-    pinned.view(np.uint32).reshape(words.shape)[:] = words
+def _source(bench: Bench, chunk_words: Any, path: str) -> tuple[Any, int]:
+    """Return the source of the message and its address: pinned host memory, or the peer's memory."""
+    pinned = bench.device.pinned(chunk_words.nbytes)
+    pinned.view(np.uint32).reshape(chunk_words.shape)[:] = chunk_words
     if path == "h2d":
         return pinned, int(pinned.ctypes.data)
-    far = bench.device.peer_memory(bench.devices[1], words.nbytes)
-    near = bench.xp.empty(words.nbytes, np.uint8)
+    far = bench.device.peer_memory(bench.devices[1], chunk_words.nbytes)
+    near = bench.xp.empty(chunk_words.nbytes, np.uint8)
     bench.device.copy(near, pinned)
     bench.device.copy(far, near)
     bench.device.synchronize()

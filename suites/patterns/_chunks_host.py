@@ -22,25 +22,25 @@ _NANO = 1e-9
 class ThreadPipeline:
     """Chunks of a message in ordinary memory, slots of one chunk each, and a digest for each chunk.
 
-    `words` has shape (chunks, words of a chunk). Each thread has a core of its own if there are two.
+    `chunk_words` has shape (chunks, words of a chunk), uint32. Each thread has a core of its own if there are two.
     """
 
-    def __init__(self, bench: Bench, words: Any, most_depth: int) -> None:
+    def __init__(self, bench: Bench, chunk_words: Any, most_depth: int) -> None:
         need_numba(bench)
         from . import _host_digest
 
         self._compiled = _host_digest
-        self._words = words
-        self._slots = np.zeros((most_depth, words.shape[1]), np.uint32)
+        self._words = chunk_words
+        self._slots = np.zeros((most_depth, chunk_words.shape[1]), np.uint32)
         self._counters = np.zeros(_COUNTER_WORDS, np.uint64)
         self._moments = np.zeros(2, np.int64)  # nanoseconds: when the first copy began, and the last computation ended
         cores = sorted(os.sched_getaffinity(0))
         self._compute_core, self._copy_core = core_of(0, cores), core_of(1, cores)
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="pipeline")
-        self.digests = np.zeros(len(words), np.uint32)
+        self.digests = np.zeros(len(chunk_words), np.uint32)
         self.rounds = 1
         self.notes = {"transfer": "memcpy by one thread", "compute": "integer arithmetic by another thread"}
-        self._copy_all(0, most_depth)  # compiles both, with nothing to copy and nothing to compute
+        self._copy_all(0, most_depth)  # compiles both kernels, with no chunks
         self._compute_all(0, most_depth)
 
     def alone(self) -> tuple[float, float]:
@@ -83,10 +83,10 @@ class ThreadPipeline:
         self.digests.fill(0)
         self._slots.fill(0)
 
-    def found(self) -> Any:
-        """Return the digest of each chunk."""
+    def chunk_digests(self) -> Any:
+        """Return the digest of each chunk: uint32, shape (chunks,)."""
         return self.digests
 
     def close(self) -> None:
-        """Let the thread go."""
+        """End the thread."""
         self._threads.shutdown()

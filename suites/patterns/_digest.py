@@ -27,8 +27,8 @@ def leap(rounds: int) -> tuple[int, int]:
     return factor, term
 
 
-def expected_digests(words: Any, rounds: int) -> Any:
-    """Return the digest of each chunk: `words` has shape (chunks, words of a chunk), uint32; the result (chunks,)."""
+def expected_digests(chunk_words: Any, rounds: int) -> Any:
+    """Return the digest of each chunk: `chunk_words` is uint32, (chunks, words of a chunk)."""
     factor, term = (np.uint32(number) for number in leap(rounds))
-    places = np.arange(words.shape[1], dtype=np.uint32)
-    return np.array([np.bitwise_xor.reduce((chunk ^ places) * factor + term) for chunk in words], np.uint32)
+    places = np.arange(chunk_words.shape[1], dtype=np.uint32)
+    return np.array([np.bitwise_xor.reduce((chunk ^ places) * factor + term) for chunk in chunk_words], np.uint32)

@@ -46,7 +46,7 @@ RANKS = 3
 _BUFFERS = 4
 _ROUNDS = 6
 _ONCE = Effort.exactly(1)  # a death cannot be repeated in the same process
-_AMID_S = 0.01  # a copy that goes on is interrupted after this time
+_AMID_S = 0.01  # a running copy is interrupted after this time
 PHASES = ("opening", "mapped", "copying", "barrier", "collective")
 
 topic = Topic(
@@ -159,7 +159,7 @@ class MessageRing:
         board.meet()
 
     def verified(self, round_once: Callable[[], None]) -> None:
-        """Make a round into overwritten memory; raises WrongAnswer if not the previous member's message arrives."""
+        """Make a round into overwritten memory; raises WrongAnswer if another message arrives."""
         self._inbox.array.fill(SPOILED)
         self.bench.device.synchronize()
         self.board.meet()
@@ -168,7 +168,7 @@ class MessageRing:
         self.board.meet()
 
     def expect_arrived(self) -> None:
-        """Raise WrongAnswer if the message of the previous member has not arrived, or the own one has changed."""
+        """Raise WrongAnswer if the message of the previous member has not arrived, or this rank's own has changed."""
         bench = self.bench
         expect_pattern(bench, self._inbox.array, bench.seed + self._neighbour(-1), "that arrived over the ring")
         expect_pattern(bench, self.source, bench.seed + bench.rank, "of this rank's own message")
@@ -193,7 +193,7 @@ class MessageRing:
         return total
 
     def close(self) -> None:
-        """Unmap what belongs to others."""
+        """Unmap the memory of other ranks."""
         self.unmap()
         if self._unregister is not None:
             self._unregister()
@@ -309,7 +309,7 @@ class Survivor:
         return {**self._observed, "oldest heartbeat": Observed(self._ring.board.oldest_beat_s(), "s")}
 
     def task(self, notes: dict[str, str], labels: tuple[str, ...]) -> Task:
-        """Return the task whose stages give the seconds that were taken."""
+        """Return the task whose stages report the measured seconds."""
         ring = self._ring
 
         def stage(name: str) -> Stage:

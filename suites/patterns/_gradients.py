@@ -208,11 +208,11 @@ class BackwardPass:
         total = np.sum(self._bench.exchange(np.array(own)), axis=0)
         received = self._group.received
         for layer in range(LAYERS):
-            found = to_host(received[layer * size : (layer + 1) * size].reshape(self._width, self._width)[rows])
-            expect_close(found, total[layer], f"gradients of layer {layer}, summed over all ranks,")
+            summed = to_host(received[layer * size : (layer + 1) * size].reshape(self._width, self._width)[rows])
+            expect_close(summed, total[layer], f"gradients of layer {layer}, summed over all ranks,")
             expect_close(*chain[layer], f"numbers that layer {layer} passes on")
 
     def close(self) -> None:
-        """Let go of the group, and of the one thread."""
+        """Close the group and restore the number of threads."""
         restore_threads(self._threads)
         self._group.close()

@@ -25,16 +25,16 @@ class HostGroup:
         "collectives": "through shared memory; every rank reads what it needs from the others"
     }
 
-    def __init__(self, bench: Bench, words: int) -> None:
-        """Make room for `words` numbers that are sent, and for the results of all ranks."""
-        self._world, self._rank, self._words = bench.world, bench.rank, words
+    def __init__(self, bench: Bench, count: int) -> None:
+        """Allocate room for `count` numbers that are sent, and for the results of all ranks."""
+        self._world, self._rank, self._words = bench.world, bench.rank, count
         self.dtype = np.dtype(np.float32)
-        self.board = RankBoard(bench, 2 * bench.world * words * self.dtype.itemsize)
-        self.received: Any = np.zeros(bench.world * words, self.dtype)
+        self.board = RankBoard(bench, 2 * bench.world * count * self.dtype.itemsize)
+        self.received: Any = np.zeros(bench.world * count, self.dtype)
         self._thread = ThreadPoolExecutor(1)
         self._begun: list[Future[None]] = []
         self._sends = 0
-        self._heard: dict[int, int] = {}  # messages by source
+        self._messages: dict[int, int] = {}  # messages by source
         self.meet = self.board.meet
 
     def _part(self, index: int) -> Any:
@@ -43,7 +43,7 @@ class HostGroup:
 
     @property
     def sent(self) -> Any:
-        """The numbers that this rank sends, shape (words,)."""
+        """The numbers that this rank sends: float32, shape (count,)."""
         return self._part(self._rank)
 
     def all_reduce(self, first: int, count: int) -> None:
@@ -69,24 +69,24 @@ class HostGroup:
         self.meet()
 
     def send(self, target: int, first: int, count: int) -> None:
-        """Tell that this rank's numbers from `first` on are ready; every receiver reads them itself."""
+        """Announce that this rank's numbers from `first` on are ready; every receiver reads them itself."""
         del target, first, count
         self._sends += 1
         self.board.post(NUMBER, self._sends)
 
     def receive(self, source: int, first: int, count: int) -> None:
-        """Wait for the next message of a rank, and write it to the same places of `received`."""
-        heard = self._heard.get(source, 0) + 1
-        self._heard[source] = heard
-        self.board.wait(lambda: self.board.read(source, NUMBER) >= heard)
+        """Wait for the next message of a rank and write it to the same places of `received`; raises RankLostError."""
+        number = self._messages.get(source, 0) + 1
+        self._messages[source] = number
+        self.board.wait(lambda: self.board.read(source, NUMBER) >= number)
         np.copyto(self.received[first : first + count], self._part(source)[first : first + count])
 
     def begin(self, call: Callable[[], None]) -> None:
-        """Start a collective beside what follows."""
+        """Start a collective that runs beside the following computation."""
         self._begun.append(self._thread.submit(call))
 
     def join(self) -> None:
-        """Wait for every collective that was begun; raises what it raised."""
+        """Wait for every collective that was begun; raises the first error of one, such as RankLostError."""
         begun, self._begun = self._begun, []
         for future in begun:
             future.result()
@@ -100,13 +100,13 @@ class HostGroup:
 class GpuGroup:
     """Ranks that have a GPU each: collectives of NCCL, in a stream of their own while they run beside a computation."""
 
-    def __init__(self, bench: Bench, words: int) -> None:
-        """Allocate `words` numbers that are sent, and room for the results."""
+    def __init__(self, bench: Bench, count: int) -> None:
+        """Allocate `count` numbers that are sent, and room for the results."""
         cuda = bench.xp.cuda
         self._nccl, self.dtype, self._cuda = library(), np.dtype(np.float16), cuda
         self.board = RankBoard(bench)
-        self.sent: Any = bench.xp.zeros(words, self.dtype)
-        self.received: Any = bench.xp.zeros(bench.world * words, self.dtype)
+        self.sent: Any = bench.xp.zeros(count, self.dtype)
+        self.received: Any = bench.xp.zeros(bench.world * count, self.dtype)
         self._own, self._beside = cuda.get_current_stream(), cuda.Stream(non_blocking=True)
         self._current, self._sync = self._own, cuda.Event(disable_timing=True)
         self._meeting = bench.xp.zeros(1, bench.xp.float16)
@@ -173,6 +173,6 @@ class GpuGroup:
 RankGroup = HostGroup | GpuGroup
 
 
-def group_of(bench: Bench, words: int) -> RankGroup:
-    """Return the group of the case's ranks: NCCL's on GPUs, through shared memory on the host."""
-    return GpuGroup(bench, words) if bench.traits.is_gpu else HostGroup(bench, words)
+def group_of(bench: Bench, count: int) -> RankGroup:
+    """Return the group of the case's ranks, with room for `count` sent numbers: NCCL on GPUs, else shared memory."""
+    return GpuGroup(bench, count) if bench.traits.is_gpu else HostGroup(bench, count)

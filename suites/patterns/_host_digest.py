@@ -17,11 +17,11 @@ HELD_WORDS = 512  # stay in the first cache for all rounds; the loops over them 
 _LINE_BYTES = 128  # between the two counters: two cache lines, because a prefetcher fetches pairs
 
 
-def _digest_of(words: Any, factor: Any, term: Any, rounds: Any) -> Any:
+def _digest_of(chunk: Any, factor: Any, term: Any, rounds: Any) -> Any:
     held, mine = np.empty(HELD_WORDS, np.uint32), np.zeros(HELD_WORDS, np.uint32)
     places = np.arange(HELD_WORDS).astype(np.uint32)
-    for first in range(0, words.size, HELD_WORDS):
-        part, offset = words[first : first + HELD_WORDS], np.uint32(first)
+    for first in range(0, chunk.size, HELD_WORDS):
+        part, offset = chunk[first : first + HELD_WORDS], np.uint32(first)
         for place in range(HELD_WORDS):
             held[place] = part[place] ^ (places[place] + offset)
         for _ in range(rounds):
@@ -38,14 +38,14 @@ def _digest_of(words: Any, factor: Any, term: Any, rounds: Any) -> Any:
 digest: Any = numba.njit(cache=True, nogil=True)(_digest_of)  # of whole groups of HELD_WORDS words, uint32
 
 
-def _copy_all(words: Any, slots: Any, depth: Any, counters: Any, looks: Any, moments: Any) -> Any:
+def _copy_all(chunks: Any, slots: Any, depth: Any, counters: Any, looks: Any, moments: Any) -> Any:
     pair, busy = np.zeros(2, np.int64), 0
     moments[0] = _now(pair)
-    for chunk in range(words.shape[0]):
+    for chunk in range(chunks.shape[0]):
         if chunk >= depth and not _reaches(counters + np.uint64(_LINE_BYTES), np.uint64(chunk - depth + 1), looks):
             return -1
         start = _now(pair)
-        source, slot = words[chunk], slots[chunk % depth]
+        source, slot = chunks[chunk], slots[chunk % depth]
         for place in range(source.size):
             slot[place] = source[place]
         busy += _now(pair) - start
@@ -67,7 +67,7 @@ def _digest_all(slots: Any, digests: Any, depth: Any, counters: Any, looks: Any,
     return busy
 
 
-# Both return the nanoseconds in which they were busy, or -1 if the other one made no progress for that many `looks`.
+# Both return the nanoseconds in which they were busy, or -1 if the other thread made no progress within `looks` looks.
 # The moments are the first one's begin and the second one's end: a thread that wakes up is no part of the pipeline.
 copy_all: Any = numba.njit(cache=True, nogil=True)(_copy_all)
 digest_all: Any = numba.njit(cache=True, nogil=True)(_digest_all)

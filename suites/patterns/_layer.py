@@ -97,8 +97,8 @@ class TransformerLayer:
         scores -= scores.max(axis=-1, keepdims=True)
         self.xp.exp(scores, out=scores)
         scores /= scores.sum(axis=-1, keepdims=True)
-        found = self.xp.matmul(scores, by_head(values)).transpose(0, 2, 1, 3)
-        return self.xp.ascontiguousarray(found).reshape(queries.shape)
+        mixed = self.xp.matmul(scores, by_head(values)).transpose(0, 2, 1, 3)
+        return self.xp.ascontiguousarray(mixed).reshape(queries.shape)
 
     def _attention(self, tokens: Any, batch: int, weights: Weights, out: Any) -> None:
         """Write attention(X·Wqkv)·Wo of whole sequences."""
@@ -107,8 +107,8 @@ class TransformerLayer:
         self.xp.matmul(mixed.reshape(len(tokens), -1), weights["out"], out=out)
 
     def _qkv(self, tokens: Any, batch: int, weights: Weights) -> Any:
-        made = self.xp.matmul(tokens, weights["qkv"])
-        return self.xp.split(made.reshape(batch, len(tokens) // batch, -1), 3, axis=2)
+        projected = self.xp.matmul(tokens, weights["qkv"])
+        return self.xp.split(projected.reshape(batch, len(tokens) // batch, -1), 3, axis=2)
 
     def _network(self, tokens: Any, weights: Weights, out: Any) -> None:
         """Write relu(Y·W1)·W2."""
@@ -144,7 +144,7 @@ class TransformerLayer:
         return out
 
     def _data(self, group: Collectives) -> Any:
-        """Compute some of the sequences."""
+        """Compute this rank's part of the sequences and gather all parts."""
         tokens, numbers = self.shape.tokens // self.world, self.shape.numbers // self.world
         out = group.sent[:numbers].reshape(tokens, self.shape.width)
         mine = self.input[self.rank * tokens : (self.rank + 1) * tokens]
@@ -153,7 +153,7 @@ class TransformerLayer:
         return self._arrived(group)
 
     def _tensor(self, group: Collectives) -> Any:
-        """Compute with some columns of each first matrix and the same rows of the next one, and add up."""
+        """Compute with this rank's columns of each first matrix and rows of the next one, and sum over the ranks."""
         numbers, out = self.shape.numbers, self._arrived(group)
         partial = group.sent[:numbers].reshape(self.shape.tokens, self.shape.width)
         self._attention(self.input, self.shape.batch, self._column_row, partial)
@@ -165,7 +165,7 @@ class TransformerLayer:
         return out
 
     def _sequence(self, group: Collectives) -> Any:
-        """Compute some tokens of each sequence; their attention needs the keys and values of all."""
+        """Compute this rank's tokens of each sequence; attention gathers the keys and values of all tokens."""
         batch, width, part = self.shape.batch, self.shape.width, self.shape.length // self.world
         tokens = self.input.reshape(batch, self.shape.length, width)[:, self.rank * part : (self.rank + 1) * part]
         mine = self.xp.ascontiguousarray(tokens).reshape(batch * part, width)
@@ -183,8 +183,8 @@ class TransformerLayer:
         self._network(middle, self._whole, out)
         out += middle
         group.all_gather(0, count)
-        found = group.received[: count * self.world].reshape(self.world, batch, part, width)
-        return self.xp.ascontiguousarray(found.transpose(1, 0, 2, 3)).reshape(self.shape.tokens, width)
+        gathered = group.received[: count * self.world].reshape(self.world, batch, part, width)
+        return self.xp.ascontiguousarray(gathered.transpose(1, 0, 2, 3)).reshape(self.shape.tokens, width)
 
     def _pipeline(self, group: Collectives) -> Any:
         """Compute attention on rank 0 and the network on rank 1, one sequence after the other."""

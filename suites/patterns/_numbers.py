@@ -16,12 +16,12 @@ _TOLERANCE = {HOST_TYPE: 1e-4, GPU_TYPE: 1e-2}  # of the largest number: roundin
 
 
 def type_of(bench: Bench) -> str:
-    """Return the type of the numbers on this device: that of its matrix units."""
+    """Return the name of the number type that this device's matrix units use."""
     return GPU_TYPE if bench.traits.is_gpu else HOST_TYPE
 
 
 def width_of(bench: Bench) -> int:
-    """Return the width of a layer: a few of them fill a GPU, and on the host take milliseconds."""
+    """Return the width of a layer in numbers: a few layers fill a GPU, and take milliseconds on the host."""
     if not bench.traits.is_gpu:
         return 256
     return 128 if bench.target.tier == "smoke" else 4096
@@ -43,8 +43,11 @@ class Normals:
         return np.float32(spread) * rng.standard_normal((rows, cols), dtype=np.float32)
 
 
-def expect_close(found: Any, expected: Any, what: str) -> None:
-    """Raise WrongAnswer if numbers differ from those that were computed in double precision by more than rounding."""
-    tolerance = _TOLERANCE[str(found.dtype)] * float(np.abs(expected).max())
-    wrong = int(np.count_nonzero(~(np.abs(found.astype(np.float64) - expected) <= tolerance)))
-    expect(wrong == 0, f"{wrong} of {expected.size} {what} are wrong")
+def expect_close(computed: Any, expected: Any, items: str) -> None:
+    """Raise WrongAnswer if `computed` differs from the double-precision `expected` by more than rounding.
+
+    The message counts the wrong `items`.
+    """
+    tolerance = _TOLERANCE[str(computed.dtype)] * float(np.abs(expected).max())
+    wrong = int(np.count_nonzero(~(np.abs(computed.astype(np.float64) - expected) <= tolerance)))
+    expect(wrong == 0, f"{wrong} of {expected.size} {items} are wrong")

@@ -82,7 +82,7 @@ class LayerShape:
 
 @dataclass(frozen=True, slots=True)
 class RunModels:
-    """What a run has measured: seconds of products and attention by operations, of collectives by numbers per rank.
+    """Measured times of a run: seconds of products and attention by operations, of collectives by numbers per rank.
 
     `product` is of products with fewer rows (tokens), `columns` of products with fewer columns (weights). They differ
     where reading the weights takes longer than multiplying them.
@@ -96,7 +96,7 @@ class RunModels:
     send: TimeCurve
 
     def _halves(self, shape: LayerShape, parts: int, product: TimeCurve) -> tuple[float, float]:
-        """Return the seconds of attention with its products, and of the network, of one of so many equal parts."""
+        """Return the seconds of attention with its products, and of the network, for one of `parts` equal parts."""
         first = sum(product.seconds(flops / parts) for flops in shape.first_products)
         last = sum(product.seconds(flops / parts) for flops in shape.last_products)
         return first + self.attention.seconds(shape.attention / parts), last
@@ -121,14 +121,14 @@ class RunModels:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Seconds of the computation of one rank, and of the communication that nothing hides."""
+    """Seconds of one rank's computation, and of the communication that no computation hides."""
 
     compute_s: float
     communicate_s: float
 
     @property
     def seconds(self) -> float:
-        """Both together."""
+        """The sum of both, in seconds."""
         return self.compute_s + self.communicate_s
 
 
@@ -197,12 +197,12 @@ def best_ranks(seconds: Mapping[int, float]) -> int:
 
 
 def balanced(items: int, item_s: Sequence[float]) -> tuple[int, ...]:
-    """Return how many of equal items each rank gets so that the last one ends earliest; `item_s` is its time for one.
+    """Return each rank's number of equal items so that the last rank ends earliest; `item_s` is seconds per item.
 
     Each item goes to the rank that would end it first, which is optimal for equal items.
     """
     shares = [0] * len(item_s)
     for _ in range(items):
-        rank = min(range(len(item_s)), key=lambda each: (shares[each] + 1) * item_s[each])
+        rank = min(range(len(item_s)), key=lambda candidate: (shares[candidate] + 1) * item_s[candidate])
         shares[rank] += 1
     return tuple(shares)

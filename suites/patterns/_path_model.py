@@ -62,13 +62,13 @@ class SendModel:
 
     @property
     def text(self) -> str:
-        """Return α of the smallest and β of the largest messages in words."""
+        """Return α of the smallest and β of the largest messages as text."""
         first, last = self.pieces[0], self.pieces[-1]
         rate = units.quantity(1 / last.per_byte_s, "B/s") if last.per_byte_s else "unlimited"
         return f"α {units.quantity(max(first.alpha_s, 0.0), 's')}, β {rate}"
 
     def seconds(self, nbytes: int) -> float:
-        """Return the predicted seconds of a message; beyond the measured sizes the nearest piece goes on."""
+        """Return the predicted seconds of a message; beyond the measured sizes the nearest piece is extended."""
         index = bisect.bisect_right([piece.first_bytes for piece in self.pieces], nbytes) - 1
         return self.pieces[max(index, 0)].seconds(nbytes)
 
@@ -87,8 +87,8 @@ def choose(models: Models, nbytes: int) -> WayToSend:
 class Regrets:
     """How much longer chosen ways take than the best way of each size, as shares; `fixed_worst` is for comparison.
 
-    `fixed_worst` is the worst regret over sizes of the single way whose worst regret is smallest: what a sender without
-    a model can hope for.
+    `fixed_worst` is the worst regret over sizes of the single way whose worst regret is smallest: the
+    best that a sender without a model can reach.
     """
 
     by_size: tuple[float, ...]

@@ -108,7 +108,7 @@ def _amounts(target: Target) -> Any:
     depth=_depths,
 )
 def pipeline(bench: Bench, path: str, by: str, chunk_bytes: int, compute: str, depth: int) -> Task:
-    """A message of 32 chunks, copied and computed on in a pipeline: payload; what overlaps, and who slows whom down."""
+    """A message of 32 chunks, copied and computed on in a pipeline: payload, overlap and mutual slowdowns."""
     message = PipelinedMessage(bench, path, by, chunk_bytes, compute, depth)
 
     def seconds() -> float:
@@ -138,7 +138,7 @@ def best_depth_(bench: Bench, path: str, by: str, chunk_bytes: int, compute: str
 
 
 class PipelinedMessage:
-    """A message of chunks, its pipeline, and as many rounds of computation as the case asks for."""
+    """A message of chunks, its pipeline, and the calibrated rounds of computation."""
 
     def __init__(self, bench: Bench, path: str, by: str, chunk_bytes: int, compute: str, most_depth: int) -> None:
         nbytes = CHUNKS * chunk_bytes
@@ -177,7 +177,7 @@ class PipelinedMessage:
         return together_s
 
     def overlapped(self) -> Observation:
-        """Return what the last sample showed."""
+        """Return the overlap efficiency in % and the slowdowns of the last sample."""
         times = self._times
         return {
             "overlap": Observed(_PERCENT * times.efficiency, "%", "more"),
@@ -187,8 +187,8 @@ class PipelinedMessage:
         }
 
     def check(self) -> None:
-        """Raise WrongAnswer if a chunk was computed on before it was there, or after it was overwritten."""
-        expect_equal(self._pipeline.found(), self._expected, "digests of chunks")
+        """Raise WrongAnswer if a chunk was computed on before it arrived or after it was overwritten."""
+        expect_equal(self._pipeline.chunk_digests(), self._expected, "digests of chunks")
 
     def task(self, stage: Stage) -> Task:
         """Return the task of one stage of this message."""

@@ -1,4 +1,4 @@
-"""A page of host memory in which ranks register, say how far they are, and wait for each other for a limited time."""
+"""A page of host memory in which ranks register, post their progress, and wait for each other for a limited time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .._between import shared_host_memory
 
 _LINE_WORDS = 16  # 128 bytes: two cache lines, because a prefetcher fetches pairs
 _OWNER, _PROGRESS, _BEGAN, _ENDED = range(4)  # words of a rank's line
-_LOOKS = 200  # at a flag before the processor is offered to another rank, which may be the one that is awaited
+_LOOKS = 200  # at a flag before the core is yielded to another rank, perhaps the awaited one
 PATIENCE_S = 5.0
 
 
@@ -27,7 +27,7 @@ class RankTwiceError(RuntimeError):
 class RollCall:
     """One line for each rank: the process that has the rank, the last step that it finished, and two moments.
 
-    `close` needs every array that was made of the page to be gone; the class hands out none.
+    Raises RankTwiceError if another process has claimed the rank.
     """
 
     def __init__(self, page: SharedBuffer, rank: int, world: int, patience_s: float = PATIENCE_S) -> None:
@@ -38,11 +38,11 @@ class RollCall:
         if owner not in (0, os.getpid()):
             raise RankTwiceError(f"rank {rank} is process {owner} already, so process {os.getpid()} cannot have it")
         self._lines[rank, _OWNER] = os.getpid()
-        self._processes: dict[int, int] = {}  # rank → a descriptor that tells of the end of its process
+        self._processes: dict[int, int] = {}  # rank → a descriptor that becomes readable when its process ends
 
     @classmethod
     def of(cls, bench: Bench) -> RollCall:
-        """Return the roll call of all ranks of a case."""
+        """Return the roll call of all ranks of a case; raises RankTwiceError if two processes claim one rank."""
         nbytes = -(-bench.world * _LINE_WORDS * 8 // 4096) * 4096
         roll_call = cls(shared_host_memory(bench, nbytes), bench.rank, bench.world)
         bench.barrier()
@@ -56,7 +56,7 @@ class RollCall:
             raise RankTwiceError(f"process {owner} claims rank {self._rank}, which process {os.getpid()} has")
 
     def post(self, progress: int) -> None:
-        """Say that this rank has finished everything up to `progress`, a number that only grows."""
+        """Post that this rank has finished every step up to `progress`, a number that only grows."""
         self._lines[self._rank, _PROGRESS] = progress
 
     def await_progress(self, ranks: Iterable[int], progress: int) -> None:
@@ -77,7 +77,7 @@ class RollCall:
                     raise WrongAnswer(f"rank {rank} made no progress for {self._patience_s:g} s")
 
     def _expect_alive(self, rank: int) -> None:
-        """Raise PeerDied if the process of a rank has ended; a rank that has not registered yet is no dead one."""
+        """Raise PeerDied if the process of a rank has ended; a rank that has not registered yet counts as alive."""
         owner = int(self._lines[rank, _OWNER])
         if owner and rank not in self._processes:
             try:
@@ -88,7 +88,7 @@ class RollCall:
             raise PeerDied(rank)
 
     def meet(self, progress: int) -> None:
-        """Wait until every rank is here."""
+        """Wait until every rank has posted `progress`; raises PeerDied and WrongAnswer as `await_progress` does."""
         self.post(progress)
         self.await_progress(range(self._world), progress)
 

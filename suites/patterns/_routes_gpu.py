@@ -114,7 +114,7 @@ class PeerRoutes:
         return int(np.count_nonzero(self._bench.device.to_host(arrived) != self._source[: self._last_bytes]))
 
     def close(self) -> None:
-        """Let go of the peer's memory."""
+        """Wait for the device and release the peer's memory."""
         self._bench.device.synchronize()
         self._calls.clear()
 

@@ -31,7 +31,7 @@ class _MemorySpan(ctypes.Structure):
 
 
 class HostRoutes:
-    """One of two ranks: the message, and what each way to send needs. Both ranks call `send` in the same order."""
+    """One of two ranks: the message, and the resources of each way to send. Both call `send` in the same order."""
 
     def __init__(self, bench: Bench, most_bytes: int) -> None:
         bench.need(4 * most_bytes)
@@ -42,7 +42,7 @@ class HostRoutes:
         self._roll_call = RollCall.of(bench)
         self._slots = shared_host_memory(bench, max(_CHUNKS) * max(_DEPTHS))
         self._socket = connected(bench)
-        self._asked, self._sent = 0, 0  # what the receiver and the sender have posted so far
+        self._asked, self._sent = 0, 0  # the progress that the receiver and the sender have posted
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._libc.process_vm_readv.restype = ctypes.c_ssize_t
         if self._is_sender:
@@ -86,7 +86,7 @@ class HostRoutes:
             rest = rest[count:]
 
     def _by_kernel(self, nbytes: int) -> None:
-        """Let the receiver read the sender's memory, which the sender has said to be ready."""
+        """Let the receiver read the sender's memory after the sender has posted that it is ready."""
         self._sent += 1
         if self._is_sender:
             self._roll_call.post(self._sent)
@@ -119,12 +119,12 @@ class HostRoutes:
             self._asked, self._sent = asked + index + 1, sent + index + 1
 
     def poison(self) -> None:
-        """Overwrite what the receiver has."""
+        """Overwrite the receiver's copy of the message."""
         if not self._is_sender:
             self._message.fill(SPOILED)
 
     def wrong_bytes(self) -> int:
-        """Return how many bytes of the last message are not the sender's."""
+        """Return how many bytes of the last message differ from the sender's."""
         return int(np.count_nonzero(self._message[: self._last_bytes] != self._expected[: self._last_bytes]))
 
     def close(self) -> None:

@@ -50,7 +50,7 @@ def incast(ranks: int) -> Schedule:
 
 
 def tree(ranks: int) -> Schedule:
-    """Return the steps of a binomial tree: blocks are gathered at rank 0, and every rank then receives what it misses.
+    """Return the steps of a binomial tree: rank 0 gathers all blocks and then sends every rank its missing blocks.
 
     A rank whose number is a multiple of 2^k and not of 2^(k+1) is a child of the rank 2^k below it.
     """
@@ -71,12 +71,12 @@ TOPOLOGIES: dict[str, Callable[[int], Schedule]] = {"ring": ring, "star": star, 
 
 
 def of_rank(schedule: Schedule, rank: int) -> list[tuple[Schedule, frozenset[int]]]:
-    """Return for each step what a rank sends, and the ranks from which it receives."""
+    """Return for each step the deliveries that a rank sends, and the ranks from which it receives."""
     steps = 1 + max((delivery.step for delivery in schedule), default=-1)
     return [
         (
-            tuple(each for each in schedule if (each.step, each.source) == (step, rank)),
-            frozenset(each.source for each in schedule if (each.step, each.target) == (step, rank)),
+            tuple(delivery for delivery in schedule if (delivery.step, delivery.source) == (step, rank)),
+            frozenset(delivery.source for delivery in schedule if (delivery.step, delivery.target) == (step, rank)),
         )
         for step in range(steps)
     ]

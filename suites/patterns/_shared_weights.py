@@ -175,7 +175,7 @@ class LoadedModel:
         return buffer
 
     def _used_bytes(self) -> float:
-        """Return the used memory in bytes: of the device, told by one rank, or of this process on the host."""
+        """Return the used memory in bytes: of the device, reported by one rank, or of this process on the host."""
         if not self._bench.traits.is_gpu:
             return _resident_bytes()
         return -float(self._bench.device.free_bytes()) if self._bench.rank == _OWNER else 0.0
@@ -189,8 +189,8 @@ class LoadedModel:
 
     def _check(self) -> Observation:
         self._model.check()
-        found = {"memory": Observed(_PERCENT * self._share, "%")}
-        return {**found, "first": Observed(self._first_s, "s")} if self._opens else found
+        observed = {"memory": Observed(_PERCENT * self._share, "%")}
+        return {**observed, "first": Observed(self._first_s, "s")} if self._opens else observed
 
     def _release(self) -> None:
         restore_threads(self._threads)

@@ -234,26 +234,26 @@ class Heir:
         return time.perf_counter() - start
 
     def _check(self) -> Observation:
-        """Compare the snapshot with the state, and the resumed work with the uninterrupted one."""
+        """Return the measured costs; raises WrongAnswer if the snapshot or the resumed work differs."""
         self._store.expect_saved()
         wrong = int(np.count_nonzero(self._finished.view(np.uint32) != self._uninterrupted.view(np.uint32)))
         expect(wrong == 0, f"{wrong} of {self._finished.size} words differ from work that was not interrupted")
         amid = str(self._bench.case.param("amid"))
         lost = Observed(_DEATHS[amid] - self._resumed_at, "steps")
-        found = {"step": Observed(self._costs.step_s, "s"), "lost": lost}
+        observed = {"step": Observed(self._costs.step_s, "s"), "lost": lost}
         for name, mtbf_s in _MTBF_S.items():
             steps = self._costs.best_steps(mtbf_s)
             overhead = _PERCENT * (self._costs.slowdown(steps, mtbf_s) - 1)
-            found[f"interval for a failure every {name}"] = Observed(steps, "steps", "more")
-            found[f"overhead for a failure every {name}"] = Observed(overhead, "%")
-        return found
+            observed[f"interval for a failure every {name}"] = Observed(steps, "steps", "more")
+            observed[f"overhead for a failure every {name}"] = Observed(overhead, "%")
+        return observed
 
     def _close(self) -> None:
         self._store.close()
         self._board.close()
 
     def task(self, size_bytes: int) -> Task:
-        """Return the task: saving is timed, resuming has been."""
+        """Return the task: saving is timed here, resuming was timed before."""
         save = Stage(self._store.save, Work(payload=size_bytes), "payload", clock="host", max_calls=1, effort=POINT)
         resume = Stage(
             lambda: self._resume_s, Work(items=1), "item", clock="self", effort=Effort.exactly(1), checked=True

@@ -208,22 +208,22 @@ class SplitLayer:
         self._group.board.meet()
 
     def _check(self) -> Observation:
-        """Compare each split with the whole layer, and that with double precision; return what was predicted."""
+        """Return predictions and efficiencies; raises WrongAnswer if a split or the whole layer is wrong."""
         self._expect_outputs()
-        found: dict[str, Observed] = {"regret": Observed(regret(self._chosen, self._seconds))}
+        observed: dict[str, Observed] = {"regret": Observed(regret(self._chosen, self._seconds))}
         unsplit_s, ranks = self._seconds[UNSPLIT], self._bench.world
         for split in self._splits[1:]:
             together_s, predicted = self._seconds[split], self._predicted[split]
             hidden_s = self._alone[split] + predicted.communicate_s - together_s
             hidden = min(max(hidden_s / predicted.communicate_s, 0.0), 1.0) if predicted.communicate_s else 1.0
-            found[f"predicted {split}"] = Observed(predicted.seconds, "s")
-            found[f"efficiency {split}"] = Observed(_PERCENT * unsplit_s / (ranks * together_s), "%", "more")
-            found[f"hidden {split}"] = Observed(_PERCENT * hidden, "%", "more")
-        found["predicted unsplit"] = Observed(self._predicted[UNSPLIT].seconds, "s")
-        return {**found, **self._adapted()}
+            observed[f"predicted {split}"] = Observed(predicted.seconds, "s")
+            observed[f"efficiency {split}"] = Observed(_PERCENT * unsplit_s / (ranks * together_s), "%", "more")
+            observed[f"hidden {split}"] = Observed(_PERCENT * hidden, "%", "more")
+        observed["predicted unsplit"] = Observed(self._predicted[UNSPLIT].seconds, "s")
+        return {**observed, **self._adapted()}
 
     def _adapted(self) -> dict[str, Observed]:
-        """Return what the models advise: the number of ranks, and the steps between two exchanges of all weights."""
+        """Return the models' advice: the number of ranks, and the steps between two exchanges of all weights."""
         predicted_s = {1: self._predicted[UNSPLIT].seconds, self._bench.world: self._predicted[self._chosen].seconds}
         exposed_s = self._models.all_reduce.seconds(12 * self._shape.width**2)
         interval = sync_interval(predicted_s[1], exposed_s, _MOST_SYNC)

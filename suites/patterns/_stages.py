@@ -138,11 +138,11 @@ class PipelineRank:
         return part.view(self._requests[0].dtype).reshape(self._batch, self._width)
 
     def _await(self, rank: int, count: int) -> None:
-        """Wait until a rank has done so many batches."""
+        """Wait until a rank has done `count` batches."""
         self._board.wait(lambda: self._board.read(rank, NUMBER) >= count)
 
     def _compute(self, source: Any, target: Any) -> None:
-        """Multiply by the weights of each layer and cut off what is negative."""
+        """Multiply by the weights of each layer and set negative numbers to zero."""
         xp = self._bench.xp
         for index, weights in enumerate(self._weights):
             out = target if index == len(self._weights) - 1 else self._between[index % 2]
@@ -178,7 +178,7 @@ class PipelineRank:
     def seconds(self) -> list[float]:
         """Return the seconds of each batch from its entry to its end."""
         self._call()
-        return [float(took) * 1e-9 for took in self._stamps[1] - self._stamps[0]]
+        return [float(nanoseconds) * 1e-9 for nanoseconds in self._stamps[1] - self._stamps[0]]
 
     def observed(self) -> Observation:
         """Return the throughput of the last sample."""

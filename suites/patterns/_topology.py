@@ -117,9 +117,9 @@ class ScheduledRank:
         self._bench, self._size_bytes = bench, size_bytes
         self._roll_call = RollCall.of(bench)
         self._memory = RankMemory(bench, bench.world * size_bytes, self._fill)
-        self._received = sorted({each.block for each in schedule if each.target == bench.rank})
+        self._received = sorted({delivery.block for delivery in schedule if delivery.target == bench.rank})
         self._steps = [
-            (tuple(self._send(each.target, each.block) for each in sends), sources)
+            (tuple(self._send(delivery.target, delivery.block) for delivery in sends), sources)
             for sends, sources in of_rank(schedule, bench.rank)
         ]
         self._work = Work(payload=len(schedule) * size_bytes, items=len(schedule))
@@ -181,14 +181,14 @@ class ScheduledRank:
         """Raise WrongAnswer if a block is not its rank's; no rank sends while another one checks."""
         self._bench.barrier()
         for block in self._received:
-            found = self._block(self._memory.mine, block)
-            what = f"of rank {block}, received by rank {self._bench.rank},"
-            expect_pattern(self._bench, found, self._bench.seed + block, what)
+            received = self._block(self._memory.mine, block)
+            origin = f"of rank {block}, received by rank {self._bench.rank},"
+            expect_pattern(self._bench, received, self._bench.seed + block, origin)
         self._bench.barrier()
 
     def close(self) -> None:
         """Unmap the memory of the other ranks."""
-        self._steps.clear()  # the copies hold arrays of it
+        self._steps.clear()  # the copies hold arrays of that memory
         self._memory.close()
         self._roll_call.close()
 

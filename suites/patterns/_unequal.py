@@ -57,7 +57,7 @@ class UnequalRank:
         normals = Normals(bench)
         self._inputs = [normals.matrix(rows, width, 1 + item) for item in range(_ITEMS)]
         self._weights = normals.matrix(width, width, 0, 1 / math.sqrt(width))
-        self._outputs = [bench.xp.empty_like(each) for each in self._inputs]
+        self._outputs = [bench.xp.empty_like(matrix) for matrix in self._inputs]
         self._repeats = _SLOW if bench.rank == bench.world - 1 else 1
         self._mine, self._busy_s, self._all_s = range(_ITEMS), 0.0, 1.0
         self._board = RankBoard(bench)
@@ -67,7 +67,7 @@ class UnequalRank:
         self._mine = range(sum(counts[: bench.rank]), sum(counts[: bench.rank + 1]))
 
     def _busy(self) -> float:
-        """Make this rank's products; return the seconds."""
+        """Compute this rank's products; return the seconds."""
         start = self._bench.device.now()
         for item in self._mine:
             for _ in range(self._repeats):
@@ -76,7 +76,7 @@ class UnequalRank:
         return self._bench.device.now() - start
 
     def seconds(self) -> float:
-        """Return the seconds until every rank has made its products."""
+        """Return the seconds until every rank has computed its products; raises RankLostError and StalledError."""
         self._board.meet()
         start = self._bench.device.now()
         self._busy_s = self._busy()
@@ -97,8 +97,8 @@ class UnequalRank:
     def check(self) -> None:
         """Raise WrongAnswer if a product is wrong, or if not every one is made by exactly one rank."""
         to_host, rng = self._bench.device.to_host, self._bench.rng
-        made = sorted(item for items in self._bench.exchange(list(self._mine)) for item in items)
-        expect(made == list(range(_ITEMS)), f"the products {made} were made, not each of {_ITEMS} once")
+        products = sorted(item for items in self._bench.exchange(list(self._mine)) for item in items)
+        expect(products == list(range(_ITEMS)), f"the products {products} were made, not each of {_ITEMS} once")
         weights = to_host(self._weights).astype(np.float64)
         for item in self._mine:
             rows = rng.integers(0, len(self._inputs[item]), _CHECKED)

@@ -1,7 +1,7 @@
 """An aggressor: a thread that keeps a queue of calls on its lane, in this process or in another one.
 
-The victim tells it by a word in shared memory when to run. On a GPU the device itself counts the calls that have ended,
-in the same memory: a neighbour that waited for each launch would load nothing.
+The victim writes to a word in shared memory when the aggressor must run. On a GPU the device itself counts the calls
+that have ended, in the same memory, because an aggressor that waited for each launch would not load the device.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from .._between import shared_host_memory
 from .._checks import CheckedCall
 from ._loads import Lane
 
-ROOM_BYTES = 2**20  # of the board, and behind its words what a neighbour hands over
-_COMMAND, _STATE, _DONE = 0, 16, 32  # places of 32-bit words, each on a line of its own
+ROOM_BYTES = 2**20  # of the board: its words, and behind them the data that an aggressor hands over
+_COMMAND, _STATE, _DONE = 0, 16, 32  # indices of 32-bit words, each on a separate cache line
 HEADER_BYTES = 4096
 _REST, _RUN, _STOP = 0, 1, 2
 _STARTING, _READY, _RUNNING, _FAILED = 0, 1, 2, 3
@@ -51,12 +51,12 @@ class NeighbourBoard:
         return int(self.words[_DONE])
 
     def run(self) -> None:
-        """Tell the aggressor to run, and wait until its queue is deep."""
+        """Tell the aggressor to run and wait until its queue is deep; raises RuntimeError if it fails or is late."""
         self.words[_COMMAND] = _RUN
         self._await(_RUNNING)
 
     def rest(self) -> None:
-        """Tell the aggressor to rest, and wait until its queue is empty."""
+        """Tell the aggressor to rest and wait until its queue is empty; raises RuntimeError if it fails or is late."""
         self.words[_COMMAND] = _REST
         self._await(_READY)
 
@@ -65,23 +65,23 @@ class NeighbourBoard:
         self.words[_COMMAND] = _STOP
 
     def started(self) -> None:
-        """Wait until the aggressor is ready."""
+        """Wait until the aggressor is ready; raises RuntimeError if it fails or is late."""
         self._await(_READY)
 
     def _await(self, state: int) -> None:
         deadline = time.monotonic() + _PATIENCE_S
-        while (found := int(self.words[_STATE])) != state:
-            if found == _FAILED:
-                raise RuntimeError("the neighbour has failed")
+        while (current := int(self.words[_STATE])) != state:
+            if current == _FAILED:
+                raise RuntimeError("the aggressor has failed")
             if time.monotonic() > deadline:
-                raise RuntimeError(f"the neighbour did not follow within {_PATIENCE_S:g} s")
+                raise RuntimeError(f"the aggressor did not react to a command within {_PATIENCE_S:g} s")
             time.sleep(_POLL_S)
 
 
 class Aggressor:
-    """Calls on a lane, `ahead_s` of them queued while the board says so; `counter` is the address of the board's count.
+    """A thread that keeps `ahead_s` seconds of calls queued on a lane while the board says so.
 
-    Where `is_queued` is false a call has ended when it returns, and there is no queue.
+    If `is_queued` is false, a call has ended when it returns, and there is no queue.
     """
 
     def __init__(
@@ -106,23 +106,23 @@ class Aggressor:
         self._count()
 
     def _serve(self) -> None:
-        """Follow the board until it says stop."""
-        words = self._board.words
+        """Follow the commands on the board until it says stop."""
+        fields = self._board.words
         try:
             self._lane.enter()
             self._call_s = self._alone()
-            words[_STATE] = _READY
-            while (command := int(words[_COMMAND])) != _STOP:
+            fields[_STATE] = _READY
+            while (command := int(fields[_COMMAND])) != _STOP:
                 if command == _RUN:
                     self._run()
-                    words[_STATE] = _READY
+                    fields[_STATE] = _READY
                 time.sleep(_POLL_S)
         except BaseException:
-            words[_STATE] = _FAILED
+            fields[_STATE] = _FAILED
             raise
 
     def _alone(self) -> float:
-        """Return the seconds of a call, after a first one that may load and allocate."""
+        """Return the mean seconds of a call, after a first call that may load and allocate."""
         self._call()
         self._lane.wait()
         begin = time.perf_counter()
@@ -132,10 +132,10 @@ class Aggressor:
         return (time.perf_counter() - begin) / _TRIALS
 
     def _run(self) -> None:
-        words = self._board.words
+        fields = self._board.words
         self._fill()
-        words[_STATE] = _RUNNING
-        while int(words[_COMMAND]) == _RUN:
+        fields[_STATE] = _RUNNING
+        while int(fields[_COMMAND]) == _RUN:
             if not self._is_queued:
                 self._call()
             elif self._depth_s() < self._ahead_s / 2:
@@ -145,7 +145,7 @@ class Aggressor:
         self._lane.wait()
 
     def _fill(self) -> None:
-        """Queue calls until they last for `ahead_s`, or the board says otherwise."""
+        """Queue calls until they last for `ahead_s`, or the command changes."""
         while self._is_queued and self._is_shallow() and int(self._board.words[_COMMAND]) == _RUN:
             self._call()
 
@@ -156,7 +156,7 @@ class Aggressor:
         return (self._issued - self._board.ended) * self._call_s
 
     def close(self) -> None:
-        """End the thread, raise what it raised, and compare the result of the last call."""
+        """End the thread and check the last result; raises the thread's own error, TimeoutError and WrongAnswer."""
         self._board.stop()
         self._serving.result(_ENDING_S)
         self._thread.shutdown()
@@ -165,7 +165,10 @@ class Aggressor:
 
 
 class SharedBoard:
-    """A board in memory of two ranks, which the aggressor's device reaches; both ranks make one at the same time."""
+    """A board in memory that two ranks share; both ranks must create it at the same time.
+
+    The aggressor's device reaches the memory too. Raises Skip if the device cannot register host memory.
+    """
 
     def __init__(self, bench: Bench) -> None:
         if bench.traits.is_gpu and "register" not in bench.traits.features:
@@ -175,7 +178,7 @@ class SharedBoard:
         self.board = NeighbourBoard(self._memory.array)
 
     def close(self) -> None:
-        """Let go of the memory; the aggressor has ended."""
+        """Unmap the memory; the aggressor must have ended."""
         self.board.room = self.board.words = None  # the memory is unmapped with its last array
         if self._unregister is not None:
             self._unregister()

@@ -22,9 +22,9 @@ NEEDS_NVIDIA = "needs CUDA's driver; HIP has the same calls, and its functions a
 
 
 class LocalDriver:
-    """Seven calls of a driver in this process: `table` has their addresses, `cells` what they work with.
+    """Seven calls of a driver in this process: `table` holds their addresses, `cells` their working values.
 
-    `enter` makes the driver usable in another thread.
+    Both are int64 arrays. Raises Skip without numba on the host, and on other vendors' GPUs.
     """
 
     def __init__(self, bench: Bench) -> None:
@@ -46,11 +46,11 @@ class LocalDriver:
         self.cells[:2] = int(self._kernel.kernel.ptr), bench.device.stream
 
     def address(self, symbol: str) -> int:
-        """Return the address of a function of the driver, as the CUDA runtime asks for it; raises Skip without it."""
-        found, _ = self._driver("cuGetProcAddress", symbol.encode(), VERSION, 0)
-        if not int(found):
+        """Return the address of a driver function, as the CUDA runtime asks for it; raises Skip if there is none."""
+        address, _ = self._driver("cuGetProcAddress", symbol.encode(), VERSION, 0)
+        if not int(address):
             raise Skip(f"the driver does not have {symbol}")
-        return int(found)
+        return int(address)
 
     def enter(self) -> None:
         """Make the driver usable in the calling thread."""

@@ -25,7 +25,7 @@ _LOOPBACK = "127.0.0.1"
 
 
 class ForwardLink:
-    """One end of the wire: `words` tell the compiled code where it is."""
+    """One end of the wire; `words` (int64, LINK_WORDS of them) describe it to the compiled code."""
 
     def __init__(self, bench: Bench, transport: str) -> None:
         self.words = np.full(_wire.LINK_WORDS, -1, np.int64)
@@ -46,15 +46,15 @@ class ForwardLink:
         self.words[0] = self._socket.fileno()
 
     def end(self) -> None:
-        """Let the other end's wait, and this one's, end at once."""
+        """End the waits of both ends at once."""
         if self._socket is not None:
             self._socket.shutdown(socket.SHUT_RDWR)
             return
         message = np.zeros(_wire.WORDS, np.int64)
         message[0] = _wire.STOP
-        words = self.words.copy()
-        words[1], words[2] = self.words[2], self.words[1]  # to this end itself: its client is gone
-        _wire.write(words, message.ctypes.data, message.nbytes)
+        loopback = self.words.copy()
+        loopback[1], loopback[2] = self.words[2], self.words[1]  # send to this end itself, because the client is gone
+        _wire.write(loopback, message.ctypes.data, message.nbytes)
 
     def close(self) -> None:
         """Give the socket or the memory back."""
@@ -80,13 +80,13 @@ def _tcp_socket(bench: Bench) -> socket.socket:
         with socket.create_server((_LOOPBACK, 0)) as listener:
             listener.settimeout(_STOP_S)
             bench.exchange(listener.getsockname()[1])
-            found, _ = listener.accept()
+            connection, _ = listener.accept()
     else:
         port = bench.exchange(None)[1]
-        found = socket.create_connection((_LOOPBACK, port), timeout=_STOP_S)
-    found.settimeout(None)
-    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return found
+        connection = socket.create_connection((_LOOPBACK, port), timeout=_STOP_S)
+    connection.settimeout(None)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
 
 
 class ForwardServer:
@@ -103,9 +103,9 @@ class ForwardServer:
         _wire.serve(self._link.words, self._driver.table, self._driver.cells, self._buffer)
 
     def close(self) -> None:
-        """End the thread and close the link; raises WrongAnswer where a call does not return."""
+        """End the thread and close the link; raises WrongAnswer if a call does not return."""
         self._thread.join(_STOP_S)
-        if self._thread.is_alive():  # the client went without a word
+        if self._thread.is_alive():  # the client ended without STOP
             self._link.end()
             self._thread.join(_STOP_S)
         if self._thread.is_alive():
@@ -114,7 +114,10 @@ class ForwardServer:
 
 
 class ForwardClient:
-    """The end that sends calls; it counts them, and every answer says how many the server has made."""
+    """The end that sends calls and counts them; every answer carries the number of calls that the server made.
+
+    Its methods raise WrongAnswer if the server is gone, a call fails, or the counts differ.
+    """
 
     def __init__(self, link: ForwardLink) -> None:
         self._link = link
@@ -140,7 +143,7 @@ class ForwardClient:
         return int(self.answer[1])
 
     def repeat(self, count: int, is_posted: bool, op: int, *arguments: int) -> None:
-        """Make a call `count` times: each is answered, or the last one alone."""
+        """Make a call `count` times; each is answered, or only the last one if `is_posted`."""
         if op == _wire.ALLOCATE:
             status = _wire.repeat_pairs(self._link.words, self._message, self.answer, count, arguments[0])
             self._expect(status, 2 * count)
@@ -161,14 +164,14 @@ class ForwardClient:
 
 
 class NativeClient:
-    """The same calls made in this process: what forwarding is compared with."""
+    """The same calls made in this process, with which forwarding is compared; raises WrongAnswer if a call fails."""
 
     def __init__(self, driver: LocalDriver) -> None:
         self._driver = driver
         self._message = np.zeros(_wire.WORDS, np.int64)
 
     def request(self, op: int, *arguments: int) -> int:
-        """Make one call and return its value; what an allocation returns is not freed."""
+        """Make one call and return its value; an allocation is not freed."""
         if op == _wire.ALLOCATE:
             self._expect(self._call(op, *arguments))
         else:
@@ -198,4 +201,4 @@ class NativeClient:
         self._expect(self._call(op, *pair, host.size))
 
     def close(self) -> None:
-        """Hold nothing."""
+        """Do nothing: no resource is held."""

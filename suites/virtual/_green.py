@@ -1,4 +1,4 @@
-"""Green contexts by their number of SMs: what making one costs, what it delivers, and that two of them do not meet."""
+"""Green contexts by their number of SMs: time to create, throughput, and proof that two of them share no SM."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _units(target: Target) -> Any:
 
 
 class GreenPair:
-    """Two green contexts over as many SMs each, from one split, and the work that the first one does."""
+    """Two green contexts of `units` SMs each, from one split; the first one runs the timed work."""
 
     def __init__(self, bench: Bench, units: int) -> None:
         self._bench, self._units, self._pool = bench, units, SmPool(bench)
@@ -66,7 +66,7 @@ class GreenPair:
         self.note = f"groups are multiples of {self._pool.granularity} of {self._pool.units} SMs"
 
     def creating(self) -> float:
-        """Return the seconds to make one more context with its stream over the first group; destroying is not timed."""
+        """Return the seconds to create another context and stream over the first group; destroying is not timed."""
         context: GreenContext = self._pool.context(self._groups[0])
         context.close()
         return context.created_s
@@ -105,7 +105,7 @@ class GreenPair:
         return first, second
 
     def disjoint(self) -> int:
-        """Return in how many of 100 rounds the SMs of both were apart; raises WrongAnswer where they met."""
+        """Return the number of rounds (100) in which the contexts shared no SM; raises WrongAnswer if they did."""
         for index in range(_ROUNDS):
             expect_apart(*self.units_of_both(), self._units, index)
         return _ROUNDS
@@ -117,11 +117,11 @@ class GreenPair:
 
 
 def expect_apart(first: frozenset[int], second: frozenset[int], units: int, index: int) -> None:
-    """Raise WrongAnswer where two contexts of `units` SMs ran on one SM, or one of them on more than it has."""
+    """Raise WrongAnswer if two contexts of `units` SMs ran on one SM, or one of them ran on more than `units`."""
     both = first & second
     expect(not both, f"in round {index} both contexts ran on the SMs {sorted(both)}")
-    most = max(len(first), len(second))
-    expect(most <= units, f"in round {index} a context of {units} SMs ran on {most}")
+    most_used = max(len(first), len(second))
+    expect(most_used <= units, f"in round {index} a context of {units} SMs ran on {most_used} SMs")
 
 
 @topic.case(when=on_gpu, units=_units)

@@ -1,4 +1,4 @@
-"""Green contexts: the SMs of a GPU, split once into groups that do not meet, each with a stream of its own."""
+"""Green contexts: the SMs of a GPU, split once into groups that share no SM, each with its own stream."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 
 
 class GreenContext:
-    """A green context over one group of SMs, and a stream in it; `created_s` is how long making both took."""
+    """A green context over one group of SMs, and a stream in it; `created_s` is the time to create both in seconds."""
 
     def __init__(self, driver: Driver, device: Any, group: Any) -> None:
         self._driver = driver
@@ -29,13 +29,16 @@ class GreenContext:
         return bench.xp.cuda.ExternalStream(int(self._stream))
 
     def close(self) -> None:
-        """Destroy the stream and the context; nothing is queued any more."""
+        """Destroy the stream and the context; all queued work must have ended."""
         self._driver("cuStreamDestroy", self._stream)
         self._driver("cuGreenCtxDestroy", self._context)
 
 
 class SmPool:
-    """The SMs of the current GPU, and how many of them the smallest group has: 8 on Hopper."""
+    """The SMs of the current GPU; `granularity` is the size of the smallest group (8 on Hopper).
+
+    Raises Skip on other vendors' GPUs.
+    """
 
     def __init__(self, bench: Bench) -> None:
         if bench.traits.vendor != "nvidia":
@@ -48,9 +51,12 @@ class SmPool:
         self.granularity = int(self._split(1, 1)[0].sm.smCount)
 
     def groups(self, units: int, count: int) -> list[Any]:
-        """Return groups from one split, because groups of different splits may have SMs in common; raises Skip."""
+        """Return `count` groups of `units` SMs from one split; raises Skip if the driver cannot do that.
+
+        Groups of different splits may share SMs.
+        """
         if units % self.granularity:
-            raise Skip(f"groups of this GPU are multiples of {self.granularity} SMs, which {units} is not")
+            raise Skip(f"groups of this GPU are multiples of {self.granularity} SMs; {units} is no such multiple")
         groups = self._split(count, units)
         sizes = [int(group.sm.smCount) for group in groups]
         if sizes != [units] * count:

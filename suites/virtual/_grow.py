@@ -54,11 +54,11 @@ topic = Topic(
 
 
 def _nothing() -> None:
-    """Look at nothing when the memory in use is largest."""
+    """Do nothing at the peak of memory in use."""
 
 
 class GrowingArray(ABC):
-    """A live array of `from_bytes`, and how it gets `by_bytes` more."""
+    """A live array of `from_bytes` that can grow by `by_bytes`."""
 
     keeps_address = False
 
@@ -68,11 +68,11 @@ class GrowingArray(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Have `from_bytes` at `address`."""
+        """Allocate `from_bytes` at `address`."""
 
     @abstractmethod
     def grow(self, at_peak: Callable[[], None]) -> None:
-        """Have all bytes at `address`, the old ones with their contents; call `at_peak` when most memory is in use."""
+        """Grow to all bytes at `address` and keep the old contents; call `at_peak` when most memory is in use."""
 
     def array(self, start: int, stop: int) -> Any:
         """Return bytes of the array as uint8."""
@@ -166,7 +166,7 @@ class CopyGrowth(GpuGrowth):
 
 
 class PoolGrowth(CopyGrowth):
-    """The same in the stream's order (cudaMallocAsync), from a pool that holds nothing before."""
+    """The same growth in stream order (cudaMallocAsync), from an empty pool; raises Skip without such a pool."""
 
     def __init__(self, bench: Bench, from_bytes: int, by_bytes: int) -> None:
         super().__init__(bench, from_bytes, by_bytes)
@@ -207,7 +207,7 @@ class ManagedGrowth(GpuGrowth):
 
 
 def growing_array(bench: Bench, way: str, from_bytes: int, by_bytes: int) -> GrowingArray:
-    """Return an array that grows in that way."""
+    """Return an array that grows in the way `way`; raises Skip if the device does not support it."""
     if way.startswith("vmm"):
         return MappedGrowth(bench, from_bytes, by_bytes, PAGE_BYTES if way == "vmm-2MiB" else by_bytes)
     if not bench.traits.is_gpu:
@@ -217,7 +217,7 @@ def growing_array(bench: Bench, way: str, from_bytes: int, by_bytes: int) -> Gro
 
 
 class Growth:
-    """The time until a kernel has used the new end, and the check that nothing was lost."""
+    """Times the growth of an array until a kernel has written its new end, and checks its contents."""
 
     def __init__(self, bench: Bench, way: str, from_bytes: int, by_bytes: int) -> None:
         self._bench, self._pattern = bench, Pattern(bench)
@@ -237,7 +237,7 @@ class Growth:
         return time.perf_counter() - begin
 
     def check(self) -> Observation:
-        """Compare the contents and the address, and observe the most memory that was in use."""
+        """Return the peak of memory in use; raises WrongAnswer if contents or a fixed address changed."""
         array, device = self._array, self._bench.device
         array.close()
         free_bytes, used = device.free_bytes(), []
@@ -251,7 +251,7 @@ class Growth:
         self._pattern.filler(new, _NEW)()
         self._expect_pattern(new, "new words", _NEW)
         self._expect_pattern(old, "old words", _OLD)
-        if not self._bench.traits.is_gpu:  # the host's free memory changes by what others do
+        if not self._bench.traits.is_gpu:  # other programs change the host's free memory
             return {}
         return {"peak": Observed(used[0], "B"), "peak per byte needed": Observed(used[0] / self._bytes)}
 
@@ -333,19 +333,19 @@ class Replacement:
         return time.perf_counter() - begin
 
     def check(self) -> None:
-        """Overwrite the new memory, replay the graph that was captured before, and compare every word."""
+        """Replace the memory, replay the captured graph, and compare; raises WrongAnswer if a word differs."""
         address = self._mapped.address
         self.seconds()
-        expect(self._mapped.address == address, "the memory has another address than before")
+        expect(self._mapped.address == address, "the memory moved to another address")
         self._pattern.filler(self._array(), _NEW)()
         self._replay()
         wrong = self._pattern.wrong(self._array(), _OLD)
         self._bench.device.synchronize()
-        words = self._size_bytes // 8
-        expect(wrong == 0, f"{wrong} of {words} words are wrong after a graph of before wrote to the new memory")
+        total = self._size_bytes // 8
+        expect(wrong == 0, f"{wrong} of {total} words are wrong after the captured graph wrote to the new memory")
 
     def close(self) -> None:
-        """Give the memory back, when the device has finished with it."""
+        """Wait for the device and give the memory back."""
         self._bench.device.synchronize()
         self._mapped.close()
 

@@ -1,6 +1,6 @@
-"""Seven functions with the signatures of CUDA's driver that work on the host's memory: what a forwarder forwards here.
+"""Seven functions with the signatures of CUDA's driver that work on the host's memory, for tests of a forwarder.
 
-They return 0, or 2 where there is no memory, as the driver does. Importing this module imports numba.
+They return 0, or 2 if there is no memory, as the driver does. Importing this module imports numba.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ def _launch(
 ) -> Any:
     """Add a value to words, as the kernel of forward.cu does; the parameters are addresses of its arguments."""
     places = np.uint64(parameters)
-    words = _seen(_seen(places))
+    base = _seen(_seen(places))
     count = _seen(_seen(places + np.uint64(8)))
     value = _seen(_seen(places + np.uint64(16)))
     for index in range(count):
-        word = words + np.uint64(8) * np.uint64(index)
+        word = base + np.uint64(8) * np.uint64(index)
         _post(word, _seen(word) + value)
     return 0
 

@@ -1,7 +1,7 @@
-"""What programs that share a device do: operations of a victim, which waits for each, and of an aggressor.
+"""The operations of programs that share a device: those of a victim, which waits for each, and of an aggressor.
 
 Victims' operations are short, as those of a service that answers requests. Those of aggressors last about a
-millisecond, so that a deep queue of them is few calls. Every operation's result is known and can be compared.
+millisecond, so that a deep queue needs few calls. The result of every operation can be computed and compared.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def address_of(array: Any) -> int:
 
 
 def steps_of(bench: Bench, seconds: float) -> int:
-    """Return about how many steps of the chain last so many seconds, at the clock that the facts report."""
+    """Return the approximate number of chain steps that last `seconds` at the SM clock in the device's facts."""
     hertz = float(dict(bench.target.device.details).get("clock.sm_hz", 2e9))
     return round(seconds * hertz / CYCLES_PER_STEP)
 
@@ -81,7 +81,7 @@ def gemm(bench: Bench, n: int) -> CheckedCall:
     c = bench.xp.zeros((n, n), dtype)
     rows, columns = (bench.rng.choice(n, min(count, n), replace=False) for count in (_ROWS, _COLUMNS))
     expected = host[0][rows].astype(np.float64) @ host[1][:, columns].astype(np.float64)
-    tolerance = 4 * 2.0**-bits + math.sqrt(n) * 2.0**-24  # Higham 2002, §3.1: inputs of so many bits, sums of 24
+    tolerance = 4 * 2.0**-bits + math.sqrt(n) * 2.0**-24  # Higham 2002, §3.1: rounded inputs, and sums with 24 bits
 
     def check() -> None:
         result = bench.device.to_host(c)[rows][:, columns].astype(np.float64)
@@ -92,7 +92,7 @@ def gemm(bench: Bench, n: int) -> CheckedCall:
 
 
 def decode(bench: Bench, layers: int, n: int) -> CheckedCall:
-    """Products of `layers` matrices with one vector, one after another: what bounds a step of a language model."""
+    """Products of `layers` matrices with one vector, the work that bounds a decoding step."""
     drawn = bench.rng.standard_normal(_DRAWN, dtype=np.float32) / np.float32(math.sqrt(n))
     host = [np.resize(np.roll(drawn, 977 * layer), (n, n)) for layer in range(layers)]
     first = np.resize(drawn, n) * np.float32(math.sqrt(n))
@@ -115,7 +115,7 @@ def decode(bench: Bench, layers: int, n: int) -> CheckedCall:
 
 
 class RingWalk:
-    """Dependent loads round a ring in device memory, each call on from where the last one ended."""
+    """Dependent loads around a ring in device memory; each call continues where the previous one ended."""
 
     def __init__(self, bench: Bench, size_bytes: int) -> None:
         bench.need(size_bytes)
@@ -127,12 +127,12 @@ class RingWalk:
         self._walk = bench.kernel("sharing.cu", "walk_ring")
 
     def call(self) -> None:
-        """Walk on."""
+        """Queue a walk of 1024 loads."""
         self._walk((1,), (1,), (self._place, np.uint32(_WALK_STEPS)))
         self._walked += _WALK_STEPS
 
     def check(self) -> None:
-        """Compare the place with the one that the ring's formula gives."""
+        """Compare the walk's place with the ring's formula; raises WrongAnswer if they differ."""
         line = affine_power(_RING_FACTOR, _RING_TERM, self._walked, self._lines)[1]
         place = int(self._bench.device.to_host(self._place)[0]) - address_of(self._ring)
         expect(
@@ -171,7 +171,7 @@ def host_copy(bench: Bench, size_bytes: int) -> CheckedCall:
 
 
 def spin(bench: Bench, blocks: int, seconds: float = _MILLI) -> CheckedCall:
-    """Blocks of 1024 threads that compute for about so long and touch no memory but their results."""
+    """Blocks of 1024 threads that compute for about `seconds` and write only their results to memory."""
     steps, kernel = steps_of(bench, seconds), bench.kernel("sharing.cu", "spin")
     ends = bench.xp.zeros(blocks * SPIN_THREADS, np.uint32)
     product, total = affine_power(_FACTOR, _TERM, steps, 2**32)
@@ -202,7 +202,7 @@ def host_spin(bench: Bench) -> CheckedCall:
 
 
 def allocate(bench: Bench, size_bytes: int) -> CheckedCall:
-    """Memory taken from the driver and given back: on the host from the kernel, whose pages are touched."""
+    """Memory taken from the driver and released; on the host it is the kernel's, and its pages are touched."""
     if not bench.traits.is_gpu:
         return CheckedCall(lambda: np.ones(size_bytes, np.uint8), nothing, nothing)
     runtime = bench.xp.cuda.runtime
@@ -240,12 +240,12 @@ _SYNCHRONOUS = ("allocate",)  # on a GPU too: each call has ended when it return
 
 
 def victims(target: Target) -> Mapping[str, Callable[[Bench], CheckedCall]]:
-    """Return what makes each victim's operation on this device, by name."""
+    """Return the factory of each victim's operation on this device, by name."""
     return _HOST_VICTIMS if target.is_host else _GPU_VICTIMS
 
 
 def aggressors(target: Target) -> Mapping[str, Callable[[Bench], CheckedCall]]:
-    """Return what makes each aggressor's operation on this device, by name."""
+    """Return the factory of each aggressor's operation on this device, by name."""
     return _HOST_AGGRESSORS if target.is_host else _GPU_AGGRESSORS
 
 
@@ -255,7 +255,7 @@ def is_queued(bench: Bench, aggressor: str) -> bool:
 
 
 def lane(bench: Bench, stream: Any = None) -> Lane:
-    """Return where operations are queued: a stream of a GPU, by default the current one; on the host nowhere."""
+    """Return the lane of a GPU's stream, by default the current one; the host's lane queues nothing."""
     if not bench.traits.is_gpu:
         return Lane(nothing, nothing)
     cuda = bench.xp.cuda
@@ -264,7 +264,7 @@ def lane(bench: Bench, stream: Any = None) -> Lane:
 
 
 class Lane:
-    """Where operations are queued: `enter` makes it this thread's, `wait` waits for all that was queued."""
+    """A queue of operations: `enter` makes it current in this thread, `wait` waits for all queued operations."""
 
     def __init__(self, enter: Callable[[], object], wait: Callable[[], object]) -> None:
         self.enter, self.wait = enter, wait

@@ -1,7 +1,7 @@
-"""Two programs on one device: what a victim keeps of its rate, and an aggressor of its own, by how they share it.
+"""Two programs on one device: the share of its rate that each keeps, by the way in which they share the device.
 
 The victim waits after each operation, and each is timed. The aggressor keeps its queue at least 10 ms deep. Both run
-alone and together in the same sample, so that all three have the clock of the same moment.
+alone and together in the same sample, so that the device's clock is the same for all three.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from ._loads import Lane, aggressors, is_queued, lane, nothing, victims
 NONE = "none"
 _LONGEST_CALL_S, _LOOK_S = 5.0, 1e-3
 _AHEAD_S = 0.03  # of work queued by another process
-_COVER = 2.5  # windows that are queued ahead in one process, where queueing beside the victim would disturb it
+_COVER = 2.5  # windows of work queued ahead in one process, where queueing during the window would disturb the victim
 _MPS_FOLDER = "/tmp/nvidia-mps"  # unless CUDA_MPS_PIPE_DIRECTORY names another: "Multi-Process Service", NVIDIA
-_SHARE_OF_MEMORY, _SPARE_BYTES = 8, 2**30  # what both programs need
+_SHARE_OF_MEMORY, _SPARE_BYTES = 8, 2**30  # memory that both programs need
 _SMOKE = (("launch", "spin", "processes"), ("triad", "triad", "processes"))
 _QUICK = (("launch", "spin"), ("decode", "gemm"))
 _TELLING = (("launch", "gemm"), ("decode", "triad"), ("gemm", "gemm"), ("h2d", "copy"))
@@ -131,22 +131,22 @@ class SharedWindow:
     victim_alone_s: float  # the median operation
 
     def observed(self) -> dict[str, Observed]:
-        """Return what each keeps of its rate, the sum of both, and how even they are.
+        """Return the share of its rate that each program keeps, the sum of both shares, and Jain's index.
 
         The sum is the system's throughput in units of programs alone (Eyerman & Eeckhout, IEEE Micro 28(3), 2008).
         """
-        kept, other = self.victim / self.victim_alone, self.aggressor / self.aggressor_alone
+        victim_share, aggressor_share = self.victim / self.victim_alone, self.aggressor / self.aggressor_alone
         return {
-            "relative": Observed(kept, "", "more"),
-            "aggressor": Observed(other, "", "more"),
-            "sum": Observed(kept + other, "", "more"),
-            "jain": Observed(jain((kept, other)), "", "more"),
+            "relative": Observed(victim_share, "", "more"),
+            "aggressor": Observed(aggressor_share, "", "more"),
+            "sum": Observed(victim_share + aggressor_share, "", "more"),
+            "jain": Observed(jain((victim_share, aggressor_share)), "", "more"),
             "alone": Observed(self.victim_alone_s, "s"),
         }
 
 
 def medians(observed: Sequence[Mapping[str, Observed]]) -> dict[str, Observed]:
-    """Return the median of each value."""
+    """Return the median of each value over all windows."""
     return {
         name: replace(example, value=median(values[name].value for values in observed))
         for name, example in observed[0].items()
@@ -154,23 +154,23 @@ def medians(observed: Sequence[Mapping[str, Observed]]) -> dict[str, Observed]:
 
 
 def timed_window(load: CheckedCall, where: Lane, seconds: float) -> list[float]:
-    """Return the seconds of each operation, waited for one by one, by the host's clock until a window is over."""
+    """Return the host seconds of each operation in a window of `seconds`; each is waited for before the next."""
     where.enter()
-    took = []
+    durations = []
     before = time.perf_counter()
     end = before + seconds
     while before < end:
         load.call()
         where.wait()
         now = time.perf_counter()
-        took.append(now - before)
+        durations.append(now - before)
         before = now
-    return took
+    return durations
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """How long a sample is: so many windows of so many seconds, in each of which three things are measured."""
+    """The length of a sample: the number of windows, and the seconds of each of a window's three measurements."""
 
     windows: int
     seconds: float
@@ -192,13 +192,13 @@ class NeighbourPair:
         board.started()
 
     def seconds(self) -> list[float]:
-        """Return the seconds of each operation beside the aggressor in a few windows, and compare the result."""
+        """Return the seconds of each operation beside the aggressor; raises WrongAnswer if the result is wrong."""
         self._load.poison()
         self._home.wait()
-        took = [seconds for _ in range(self._span.windows) for seconds in self._window()]
+        durations = [seconds for _ in range(self._span.windows) for seconds in self._window()]
         self._load.check()
-        self.beside_s = median(took)
-        return took
+        self.beside_s = median(durations)
+        return durations
 
     def _window(self) -> list[float]:
         """Run the victim alone, the aggressor alone, and both; return the seconds of the victim's last operations."""
@@ -227,7 +227,7 @@ class NeighbourPair:
         return (self._board.ended - ended) / (time.perf_counter() - begin)
 
     def observed(self) -> Observation:
-        """Return the medians of the ratios of all windows so far, those before the first sample too."""
+        """Return the medians of the ratios of all windows so far, including those before the first sample."""
         return medians([window.observed() for window in self._windows])
 
     def alone_s(self) -> float:
@@ -236,7 +236,10 @@ class NeighbourPair:
 
 
 class Partners:
-    """Two lanes of one process: plain streams, streams of the highest and the lowest priority, or green contexts."""
+    """Two lanes of one process: plain streams, streams of the highest and the lowest priority, or green contexts.
+
+    Raises Skip if the device does not support the way `how`.
+    """
 
     def __init__(self, bench: Bench, how: str) -> None:
         self._contexts: list[GreenContext] = []
@@ -257,7 +260,7 @@ class Partners:
         self.lanes = [lane(bench, stream) for stream in streams]
         self.note = {
             "green": "green contexts from one split, of "
-            + " and ".join(f"{each.units}" for each in self._contexts)
+            + " and ".join(f"{context.units}" for context in self._contexts)
             + " SMs",
             "priority": "the victim's stream has the highest priority, the aggressor's the lowest",
         }.get(how, "two streams of one process")
@@ -269,7 +272,7 @@ class Partners:
 
 
 def mps_daemon() -> bool:
-    """Return whether a control daemon of MPS runs, whose clients all programs of this user are."""
+    """Return whether an MPS control daemon runs; then all programs of this user are its clients."""
     folder = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", _MPS_FOLDER))
     try:
         pid = int((folder / "nvidia-cuda-mps-control.pid").read_text(encoding="utf-8"))
@@ -279,15 +282,15 @@ def mps_daemon() -> bool:
 
 
 def need_way(how: str) -> None:
-    """Raise Skip where processes share the device by MPS and should not, or the other way round."""
+    """Raise Skip if processes would share the device by MPS although `how` excludes it, or the other way round."""
     if how == "mps" and not mps_daemon():
-        raise Skip("no control daemon of MPS runs: nvidia-cuda-mps-control -d starts one, if it is allowed")
+        raise Skip("no MPS control daemon runs; start one with nvidia-cuda-mps-control -d, if that is allowed")
     if how == "processes" and mps_daemon():
-        raise Skip("a control daemon of MPS runs, so that processes do not take turns: see how=mps")
+        raise Skip("an MPS control daemon runs, so that processes do not take turns; run the case with how=mps instead")
 
 
 def way_labels(bench: Bench, how: str) -> tuple[str, ...]:
-    """Return the label of processes that take turns on a GPU."""
+    """Return the label `time-sliced` if processes take turns on a GPU."""
     return ("time-sliced",) if how == "processes" and bench.traits.is_gpu else ()
 
 
@@ -295,7 +298,10 @@ MakeLoad = Callable[[Bench], CheckedCall]
 
 
 def share(bench: Bench, how: str, victim: MakeLoad, aggressor: MakeLoad, queued: bool, finish: Finish) -> Task:
-    """Build a pair of programs that share the device in one way; `finish` makes the victim's task of them."""
+    """Return the task of two programs that share the device in one way; `finish` makes the victim's task.
+
+    `queued` says whether the aggressor's calls return before they end. Raises Skip if the device cannot share that way.
+    """
     if bench.traits.is_gpu:
         need_way(how)
         bench.need(bench.target.device.memory_bytes // _SHARE_OF_MEMORY + _SPARE_BYTES)
@@ -304,12 +310,12 @@ def share(bench: Bench, how: str, victim: MakeLoad, aggressor: MakeLoad, queued:
     if how in _TWO_PROCESSES:
         return _between_processes(bench, how, victim, aggressor, queued, finish)
     partners, board = Partners(bench, how), NeighbourBoard.within(bench)
-    other = Aggressor(bench, aggressor(bench), partners.lanes[1], board, queued, _COVER * Span.of(bench).seconds)
+    neighbour = Aggressor(bench, aggressor(bench), partners.lanes[1], board, queued, _COVER * Span.of(bench).seconds)
     pair = NeighbourPair(bench, victim(bench), partners.lanes[0], board, Span.of(bench))
 
     def close() -> None:
         try:
-            other.close()
+            neighbour.close()
         finally:
             partners.close()
 
@@ -322,11 +328,11 @@ def _between_processes(
     exclusive(bench)
     shared = SharedBoard(bench)
     if bench.rank == 1:
-        other = Aggressor(bench, aggressor(bench), lane(bench), shared.board, queued, _AHEAD_S)
+        neighbour = Aggressor(bench, aggressor(bench), lane(bench), shared.board, queued, _AHEAD_S)
 
         def end() -> None:
             try:
-                other.close()
+                neighbour.close()
             finally:
                 shared.close()
 
@@ -345,7 +351,7 @@ Finish = Callable[[NeighbourPair, Callable[[], None], Mapping[str, str]], Task]
 
 
 def operations(call: Callable[[], Any], probe: Callable[[], Observation] | None = None) -> Stage:
-    """Return the stage of calls that return the seconds of each operation, and compare the last result."""
+    """Return a stage whose `call` returns the seconds of each operation and checks the last result."""
     effort = Effort.exactly(1)
     return Stage(call, Work(items=1), "item", clock="self", checked=True, probe=probe, effort=effort)
 
@@ -354,7 +360,7 @@ def operations(call: Callable[[], Any], probe: Callable[[], Observation] | None 
 def neighbour(bench: Bench, victim: str, aggressor: str, how: str) -> Task:
     """Seconds per operation of a victim beside an aggressor; their percentiles are those of single operations.
 
-    `relative` and `aggressor` are what each keeps of its rate alone, `sum` is their sum, `jain` how even they are.
+    `relative` and `aggressor` are the shares of the rate alone that each keeps, `sum` is their sum, `jain` fairness.
     """
     if aggressor == NONE:
         return _alone(bench, victim, how)
@@ -375,10 +381,10 @@ def _alone(bench: Bench, victim: str, how: str) -> Task:
     def seconds() -> list[float]:
         load.poison()
         home.wait()
-        took = timed_window(load, where, span.windows * span.seconds)
+        durations = timed_window(load, where, span.windows * span.seconds)
         home.enter()
         load.check()
-        return took
+        return durations
 
     def close() -> None:
         if partners is not None:

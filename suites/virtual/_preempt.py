@@ -24,9 +24,9 @@ topic = Topic(
     blocks=points((1, 16), smoke=(1,)),
 )
 def preempt(bench: Bench, how: str, blocks: int) -> Task:
-    """Seconds from the launch of an empty kernel to its end, behind kernels of so many blocks per SM, 2 ms each.
+    """Seconds from the launch of an empty kernel to its end, behind kernels of `blocks` blocks per SM, 2 ms long.
 
-    An SM holds two such blocks at a time. `delay` is what the wait adds to the launch alone.
+    An SM holds two such blocks at a time. `delay` is the time beside them minus the time alone.
     """
 
     def finish(pair: NeighbourPair, close: Callable[[], None], notes: Mapping[str, str]) -> Task:

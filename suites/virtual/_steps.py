@@ -1,4 +1,4 @@
-"""What each step of virtual memory costs: reserve, create, map, access and unmap, by size and by pieces."""
+"""Time of each step of virtual memory: reserve, create, map, access and unmap, by size and by pieces."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ def _peers(target: Target) -> Any:
 
 
 def _has_pieces(_target: Target, params: Mapping[str, str | int | float]) -> bool:
-    """Return whether pieces of that size differ from the whole, and are few enough to be mapped in a second."""
+    """Return whether the pieces are smaller than the whole, and few enough to be mapped in a second."""
     piece_bytes, size_bytes = PIECES[str(params["piece"])], int(params["size_bytes"])
     return not piece_bytes or piece_bytes < size_bytes <= _MOST_PIECES * piece_bytes
 
 
 def piece_bytes_of(piece: str, size_bytes: int) -> int:
-    """Return the size of the pieces of that name; a piece is never larger than the whole."""
+    """Return the bytes of a piece of the name `piece`, at most `size_bytes`."""
     return min(PIECES[piece] or size_bytes, size_bytes)
 
 
 class StepCosts:
-    """One range that goes through all steps again and again; each call returns the seconds of one of them."""
+    """Runs all steps on a new range; each call returns the seconds of one step."""
 
     def __init__(self, bench: Bench, size_bytes: int, piece: str = "whole", peers: int = 0) -> None:
         bench.need(size_bytes + PAGE_BYTES)
@@ -66,7 +66,7 @@ class StepCosts:
         self._size_bytes, self._piece_bytes, self._peers = size_bytes, piece_bytes_of(piece, size_bytes), peers
 
     def seconds(self, step: str, use: Callable[[MappedRange], None] = lambda _: None) -> float:
-        """Return the seconds of a step; `use` works on the memory while it is mapped."""
+        """Return the seconds of a step; `use` receives the range while it is mapped."""
         seconds: dict[str, float] = {}
         start = time.perf_counter()
         mapped = MappedRange(self._space, self._size_bytes)
@@ -88,9 +88,9 @@ class StepCosts:
         return seconds[step]
 
     def check(self) -> None:
-        """Write every word, compare every word, and see that the device has its memory again."""
+        """Write and compare every word; raises WrongAnswer if one differs or the device did not get its memory back."""
         self.seconds("use", self._expect_memory)
-        if not self._bench.traits.is_gpu:  # the host's free memory changes by what others do
+        if not self._bench.traits.is_gpu:  # other programs change the host's free memory
             return
         free_bytes = self._bench.device.free_bytes()  # now that the driver has what it needs for itself
         self.seconds("unmap")

@@ -34,12 +34,12 @@ from gpubench.api.suite import (
 from ._held import CYCLES_PER_STEP, KINDS, TICK_S, HeldChild, limit_s
 from ._suspension import SuspendedProgram
 
-_BARE_BYTES = 2**21  # a bare context, with the least memory that there is
+_BARE_BYTES = 2**21  # a bare context, with the smallest piece of memory
 _KIND_BYTES = 2**28
 _MANY = 1000
 _OFTEN, _SELDOM = 20, 3
 _OFTEN_BYTES = 2**30  # up to this size the full tier suspends a program often
-_JOB_LAUNCHES = 1500  # of half a millisecond, each waited for
+_JOB_LAUNCHES = 1500  # of half a millisecond, waiting after each
 _HEAD_START_S = 0.2
 _JOB_LIMIT_S = 60.0
 _MASK = "CUDA_VISIBLE_DEVICES"
@@ -64,7 +64,7 @@ def _cycles(bench: Bench, nbytes: int) -> Effort:
 
 @contextlib.contextmanager
 def _supported() -> Iterator[None]:
-    """Raise Skip where the driver supports no suspension at all; what else it refuses is an error."""
+    """Turn a DriverCallError into Skip if the driver supports no suspension at all; other errors pass through."""
     try:
         yield
     except DriverCallError as error:
@@ -84,10 +84,10 @@ def _notes(program: SuspendedProgram) -> dict[str, str]:
 
 @topic.case(when=on_gpu, resident_bytes=points((_BARE_BYTES,), full=(_BARE_BYTES, 2**30, 2**32, 2**34)))
 def suspend(bench: Bench, resident_bytes: int) -> Task:
-    """Seconds to lock, checkpoint, restore and unlock another program; each step is a series of its own.
+    """Seconds to lock, checkpoint, restore and unlock another program; each step is a separate series.
 
     Its device memory is copied to the host and back: twice the resident bytes. Between the steps its memory must be
-    free, and is overwritten; afterwards each word is compared, and the count of kernels that ran when it was locked.
+    free, and is overwritten. Afterwards every word is compared, and so is the number of kernels that have run.
     """
     program = SuspendedProgram(bench, "malloc", resident_bytes)
 
@@ -140,7 +140,7 @@ def _counts(_: Target, params: Mapping[str, Any]) -> bool:
 def suspend_kinds(bench: Bench, kind: str, count: int) -> Task:
     """Seconds of one suspension of a program with this kind of memory, or until the driver refuses it: `refused` is 1.
 
-    A refusal is a right answer if the device is clean afterwards. A program that resumes must have all its data.
+    A refusal passes if the device is clean afterwards. A program that resumes must have all its data.
     """
     program = SuspendedProgram(bench, kind, max(_KIND_BYTES, count * _BARE_BYTES), count)
     partner = None
@@ -164,12 +164,12 @@ def suspend_kinds(bench: Bench, kind: str, count: int) -> Task:
 
 
 def rotation(uuids: list[bytes]) -> list[tuple[bytes, bytes]]:
-    """Return pairs that move every GPU's programs to the next one: all GPUs have to be named."""
+    """Return (old, new) UUIDs that move every GPU's programs to the next GPU; the driver wants all GPUs named."""
     return list(zip(uuids, uuids[1:] + uuids[:1], strict=True))
 
 
 def _need_one_model(bench: Bench, gpus: int) -> None:
-    """Raise Skip where programs cannot be moved between the GPUs of this machine."""
+    """Raise Skip if programs cannot be moved between the GPUs of this machine."""
     if os.environ.get(_MASK) is not None:
         raise Skip(
             f"{_MASK} is set: a program is restored by pairs of all GPUs that the driver has, and may then land on one "
@@ -179,7 +179,7 @@ def _need_one_model(bench: Bench, gpus: int) -> None:
         raise Skip(f"needs two GPUs; the driver has {gpus}")
     names = {device.name for device in bench.target.facts.devices if device.backend == bench.target.device.backend}
     if len(names) > 1:
-        raise Skip(f"programs move between GPUs of one model alone; these are {', '.join(sorted(names))}")
+        raise Skip(f"programs move only between GPUs of one model; these are {', '.join(sorted(names))}")
 
 
 @topic.case(
@@ -222,7 +222,7 @@ def migrate(bench: Bench, path: str, resident_bytes: int) -> Task:
 
 
 class UrgentJob:
-    """A job of this process that comes while a child works: the child is suspended for it, or both run together."""
+    """A job of this process that arrives while a child works: the child is suspended for it, or both run together."""
 
     def __init__(self, bench: Bench, nbytes: int) -> None:
         self._bench, self._program = bench, SuspendedProgram(bench, "malloc", nbytes)
@@ -241,7 +241,7 @@ class UrgentJob:
         return self._timed(is_evicting=True)
 
     def sharing(self) -> float:
-        """Return the same with the child running beside."""
+        """Return the seconds from the job's arrival to its end, with the child still running."""
         return self._timed(is_evicting=False)
 
     def _timed(self, is_evicting: bool) -> float:
@@ -268,7 +268,7 @@ class UrgentJob:
             self._launch()
             self._bench.device.synchronize()
         counted = int(self._bench.device.to_host(self._counter)[0])
-        expect(counted == _JOB_LAUNCHES, f"the job counted {counted}, not {_JOB_LAUNCHES}")
+        expect(counted == _JOB_LAUNCHES, f"{counted} of the job's {_JOB_LAUNCHES} kernels have run")
 
     def both(self) -> Observation:
         """Return the seconds until both jobs had ended."""
@@ -283,8 +283,7 @@ class UrgentJob:
 def evict(bench: Bench, resident_bytes: int) -> Task:
     """Seconds from a job's arrival to its end, while another program works: evicted for it, or sharing the device.
 
-    The job is 1500 kernels of half a millisecond, each waited for; the other program's is the same. `both` is the time
-    until both have ended.
+    Both programs run 1500 kernels of half a millisecond and wait after each. `both` is the time until both have ended.
     """
     job = UrgentJob(bench, resident_bytes)
 

@@ -1,4 +1,4 @@
-"""A program that is suspended and resumed, step by step, and what of it can be seen on the device meanwhile."""
+"""A program that is suspended and resumed step by step, and the device's memory and processes meanwhile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ._held import HeldChild, HeldState, limit_s
 _SPARE_BYTES = 2**30  # of host memory that stays free beside what a suspension needs
 _PAGE_BYTES = 4096
 _FREED_SHARE = 0.95  # of the bytes held: the driver rounds, and others may allocate meanwhile
-_SPOILED = 0xA5
+_POISON = 0xA5
 _LAUNCHES = 8  # counting kernels that still run when the process is locked: 4 ms
 _CLEAN_S = 10.0
 _CLEAN_BYTES = 2**26  # free memory may differ by so much after a process has ended
@@ -26,14 +26,14 @@ _LOOK_S = 0.05
 
 
 def need_host_memory(nbytes: int) -> None:
-    """Raise Skip unless the host has twice the bytes free: what is suspended lies there, and is copied there."""
+    """Raise Skip unless the host has 2 × `nbytes` and 1 GiB free: the driver holds the memory there and copies it."""
     needed, free = 2 * nbytes + _SPARE_BYTES, int(psutil.virtual_memory().available)
     if free < needed:
         raise Skip(f"needs {needed} bytes of free host memory for {units.size(nbytes)} on the device; {free} are free")
 
 
 def touch_host_memory(nbytes: int) -> float:
-    """Write to as much host memory as will be needed, give it back, and return the seconds.
+    """Write to `nbytes` of new host memory, give it back, and return the seconds.
 
     A virtual machine gets its memory from its host when it first writes there, which takes seconds per GiB.
     """
@@ -43,9 +43,9 @@ def touch_host_memory(nbytes: int) -> float:
 
 
 class Suspension:
-    """Suspends and resumes one child; `seconds` has the time of each step that was taken last.
+    """Suspends and resumes one child; `seconds` holds the latest time of each step.
 
-    A child whose step failed or did not end in time is ended: in which state it is, nobody knows.
+    A child whose step failed or did not end in time is killed, because its state is unknown.
     """
 
     def __init__(self, controller: Controller, child: BoundedChild, step_limit_s: float) -> None:
@@ -53,7 +53,7 @@ class Suspension:
         self.seconds = dict.fromkeys(STEPS, 0.0)
 
     def suspend(self) -> None:
-        """Lock the child and checkpoint it; raises DriverCallError with the step that was refused."""
+        """Lock and checkpoint the child; raises DriverCallError or, if the state is wrong, WrongAnswer."""
         with self._ending():
             self.seconds["lock"] = self._controller.lock(self._child.pid, self._limit_s)
             self.seconds["checkpoint"] = self._controller.checkpoint(self._child.pid, self._limit_s)
@@ -61,7 +61,7 @@ class Suspension:
             expect(state == "CHECKPOINTED", f"after its checkpoint the process is {state}")
 
     def resume(self, pairs: UuidPairs = ()) -> None:
-        """Restore the child, on other GPUs by pairs of their UUIDs, and unlock it."""
+        """Restore the child, on other GPUs if `pairs` maps their UUIDs, and unlock it; raises DriverCallError."""
         with self._ending():
             self.seconds["restore"] = self._controller.restore(self._child.pid, self._limit_s, pairs)
             self.seconds["unlock"] = self._controller.unlock(self._child.pid, self._limit_s)
@@ -72,7 +72,7 @@ class Suspension:
         return sum(self.seconds.values())
 
     def observed(self) -> dict[str, Observed]:
-        """Return the time of each step."""
+        """Return the seconds of each step."""
         return {step: Observed(seconds, "s") for step, seconds in self.seconds.items()}
 
     @contextlib.contextmanager
@@ -85,15 +85,15 @@ class Suspension:
 
 
 def expect_whole(state: HeldState, counted: int) -> None:
-    """Raise WrongAnswer if a resumed program has lost a word, or does not count as if it had never been suspended."""
+    """Raise WrongAnswer if a resumed program has lost a word or has not counted every kernel."""
     expect(not state.wrong_words, f"{state.wrong_words} words differ after the process was resumed")
-    expect(state.counted == counted, f"the kernels counted {state.counted}, not {counted}")
+    expect(state.counted == counted, f"{state.counted} kernels have run, {counted} were launched")
 
 
 class DeviceUse:
     """The free memory and the processes of a device, before a child starts and while it is suspended.
 
-    Processes are counted, not looked up: in a container the driver lists them by the host's numbers.
+    Processes are counted, not looked up, because in a container the driver lists them by the host's process ids.
     """
 
     def __init__(self, bench: Bench) -> None:
@@ -109,13 +109,13 @@ class DeviceUse:
 
     @property
     def note(self) -> str:
-        """Whether processes were counted."""
+        """A note that says whether processes were counted."""
         return "counted by NVML" if self._is_listed else "not listed by NVML here: only the memory is compared"
 
     def expect_gone(self, held_bytes: int, free_before: int) -> None:
         """Raise WrongAnswer unless the suspended child's memory is free and its process is not listed any more.
 
-        What is free is then overwritten, so that a restored word cannot be one that was left in its place.
+        The free memory is then overwritten, so that a restored word cannot be an old one that was never moved.
         """
         free_bytes = self._bench.device.free_bytes()
         self.freed_bytes = free_bytes - free_before
@@ -127,7 +127,7 @@ class DeviceUse:
             now = processes_on(self._bench.target.device.uuid)
             expect(now == self._processes, f"{now} processes are on the device, {self._processes} before the start")
         memory = self._bench.xp.cuda.Memory(min(held_bytes, free_bytes // 2))
-        self._bench.xp.cuda.runtime.memset(memory.ptr, _SPOILED, memory.size)
+        self._bench.xp.cuda.runtime.memset(memory.ptr, _POISON, memory.size)
         self._bench.xp.cuda.runtime.deviceSynchronize()
 
     def expect_clean(self) -> None:
@@ -141,7 +141,7 @@ class DeviceUse:
 
 
 def processes_on(uuid: str) -> int | None:
-    """Return how many processes NVML lists on a GPU; None where it cannot tell."""
+    """Return how many processes NVML lists on a GPU, or None if NVML is unavailable or refuses."""
     try:
         import pynvml
     except ImportError:
@@ -159,12 +159,12 @@ def processes_on(uuid: str) -> int | None:
 
 
 class SuspendedProgram:
-    """A child with memory of one kind, the controller that suspends it, and what both cost."""
+    """A child with memory of one kind, and the controller that suspends it; raises Skip if they are unsupported."""
 
     def __init__(self, bench: Bench, kind: str, nbytes: int, count: int = 1) -> None:
         if bench.traits.vendor != "nvidia":
             raise Skip("cuCheckpointProcess is a call of NVIDIA's driver; on AMD GPUs, CRIU suspends whole processes")
-        bench.need(2 * nbytes)  # what is freed is overwritten
+        bench.need(2 * nbytes)  # the freed memory is overwritten
         need_host_memory(nbytes)
         self._bench = bench
         self.touched_s = touch_host_memory(nbytes)
@@ -180,7 +180,7 @@ class SuspendedProgram:
         self._counted = 0
 
     def cycle(self) -> None:
-        """Suspend the child while its kernels run, look at the device, resume the child, and compare everything."""
+        """Suspend and resume the child while its kernels run; raises DriverCallError or WrongAnswer."""
         free_before = self._bench.device.free_bytes()
         self.child.ask(limit_s(0), "run", _LAUNCHES)
         self.suspension.suspend()

@@ -46,7 +46,7 @@ topic = Topic(
 
 
 def _memory(bench: Bench, piece: str, nbytes: int) -> tuple[Any, Callable[[], None]]:
-    """Return memory as uint8 and what gives it back: one allocation (`malloc`), or a range mapped in pieces."""
+    """Return memory as uint8, shape (nbytes,), and the call that releases it: one allocation, or mapped pieces."""
     if piece == "malloc":
         return bench.xp.empty(nbytes, bench.xp.uint8), lambda: None
     mapped = MappedRange.filled(open_space(bench), nbytes, piece_bytes_of(piece, nbytes))
@@ -113,7 +113,7 @@ def _chase(bench: Bench, piece: str, size_bytes: int) -> Task:
 def compressible(bench: Bench, memory: str, data: str, size_bytes: int) -> Task:
     """Copy an array by a kernel within memory that the GPU may compress, or within plain memory: 2 arrays moved.
 
-    Compressible memory saves bandwidth where the data allow it, and never room.
+    Compressible memory can save bandwidth, but never capacity. Skipped if the driver gives plain memory instead.
     """
     stream = open_stream(bench, size_bytes, "float32", _COPIED)
     space = GpuSpace(bench, is_compressible=memory == "compressible")
@@ -122,15 +122,15 @@ def compressible(bench: Bench, memory: str, data: str, size_bytes: int) -> Task:
         pages.close()
         raise Skip("the driver gives no compressible memory on this GPU")
     source, target = (array_at(bench, pages.address + start, size_bytes) for start in (0, size_bytes))
-    words = source.view(np.uint32)
+    elements = source.view(np.uint32)
     if data == "random":
-        stream.call("fill", words.view(np.float32), stream.count, np.uint64(bench.rng.integers(2**63)))()
+        stream.call("fill", elements.view(np.float32), stream.count, np.uint64(bench.rng.integers(2**63)))()
     else:
-        words[:] = bench.xp.arange(words.size, dtype=np.uint32) % _REPEATS if data == "repeats" else 0
+        elements[:] = bench.xp.arange(elements.size, dtype=np.uint32) % _REPEATS if data == "repeats" else 0
 
     def check() -> None:
-        wrong = int(bench.xp.count_nonzero(target.view(np.uint32) != words))
-        expect(wrong == 0, f"{wrong} of {words.size} words of the copy differ from their source")
+        wrong = int(bench.xp.count_nonzero(target.view(np.uint32) != elements))
+        expect(wrong == 0, f"{wrong} of {elements.size} words of the copy differ from their source")
 
     def close() -> None:
         bench.device.synchronize()

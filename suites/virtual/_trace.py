@@ -1,4 +1,4 @@
-"""The allocations of a training step, drawn from a seed: sizes, order and lifetimes, with no device."""
+"""The allocations of a training step, drawn from a seed: sizes, order and lifetimes. It needs no device."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _LEAST_BYTES = 512
 
 @dataclass(frozen=True, slots=True)
 class MemoryOperation:
-    """One operation of a trace: block `block` of `nbytes` is taken, or given back where `nbytes` is 0."""
+    """One operation of a trace: take block `block` of `nbytes`, or give it back if `nbytes` is 0."""
 
     block: int
     nbytes: int
 
 
 class TraceWriter:
-    """Writes operations, numbers the blocks, and knows which of them are live."""
+    """Writes the operations of training steps and numbers the blocks."""
 
     def __init__(self, rng: np.random.Generator, width_bytes: int) -> None:
         self._rng, self._width_bytes = rng, width_bytes
@@ -33,7 +33,7 @@ class TraceWriter:
 
     @property
     def taken(self) -> int:
-        """How many blocks were taken."""
+        """The number of blocks taken so far."""
         return self._blocks
 
     def take(self, nbytes: float) -> int:
@@ -65,7 +65,7 @@ class TraceWriter:
 
 
 def training_trace(seed: int, allocations: int, peak_bytes: int) -> tuple[MemoryOperation, ...]:
-    """Return the operations of as many whole training steps as hold `allocations`, cut after that many.
+    """Return the operations of training steps up to `allocations` allocations.
 
     The trace is scaled so that the most memory that is live at one time is `peak_bytes`, up to the rounding of sizes to
     512 bytes. Blocks that are live at the end are given back.
@@ -73,10 +73,14 @@ def training_trace(seed: int, allocations: int, peak_bytes: int) -> tuple[Memory
     writer = TraceWriter(np.random.default_rng(seed), width_bytes=4096)
     while writer.taken < allocations:
         writer.step()
-    kept = list(_first(writer.operations, allocations))
-    scale = peak_bytes / most_live_bytes(kept)
-    scaled = [MemoryOperation(each.block, _rounded(each.nbytes * scale) if each.nbytes else 0) for each in kept]
-    live = {each.block for each in scaled if each.nbytes} - {each.block for each in scaled if not each.nbytes}
+    operations = list(_first(writer.operations, allocations))
+    scale = peak_bytes / most_live_bytes(operations)
+    scaled = [
+        MemoryOperation(operation.block, _rounded(operation.nbytes * scale) if operation.nbytes else 0)
+        for operation in operations
+    ]
+    taken = {operation.block for operation in scaled if operation.nbytes}
+    live = taken - {operation.block for operation in scaled if not operation.nbytes}
     return (*scaled, *(MemoryOperation(block, 0) for block in sorted(live)))
 
 
@@ -85,7 +89,7 @@ def _rounded(nbytes: float) -> int:
 
 
 def _first(operations: Sequence[MemoryOperation], allocations: int) -> Iterator[MemoryOperation]:
-    """Yield operations until so many blocks were taken."""
+    """Yield the operations before the one that would take more than `allocations` blocks."""
     taken = 0
     for operation in operations:
         taken += operation.nbytes > 0
@@ -95,12 +99,12 @@ def _first(operations: Sequence[MemoryOperation], allocations: int) -> Iterator[
 
 
 def most_live_bytes(operations: Sequence[MemoryOperation]) -> int:
-    """Return the most bytes that are live at one time."""
+    """Return the maximum of the bytes that are live at one time."""
     return live_bytes_at(operations, peak_index(operations))
 
 
 def peak_index(operations: Sequence[MemoryOperation]) -> int:
-    """Return the index of the operation after which the most bytes are live, the first of several."""
+    """Return the index of the first operation after which the most bytes are live."""
     sizes: dict[int, int] = {}
     live = most = index = 0
     for place, operation in enumerate(operations):

@@ -2,7 +2,7 @@
 
 A message is eight words of 64 bits, followed by data if it carries any. A client sends the number of a call and its
 arguments; a server makes the call and answers if it is asked to. The wire is a socket, or a pair of rings in memory
-that both processes map. Every wait ends: a socket's after its own time limit, a ring's after a number of looks.
+that both processes map. Every wait ends: a socket's after its time limit, a ring's after a number of looks.
 
 The driver is a table of seven functions with the signatures of CUDA's driver, called by their addresses: on a GPU the
 driver's own, on the host the functions of `_host_calls`. Importing this module imports numba.
@@ -38,7 +38,7 @@ _NO_SIGNAL = 0x4000  # MSG_NOSIGNAL, Linux
 _SPINS, _YIELDS = 4096, 1024  # looks before a wait gives the core away, and before it sleeps
 _NAP_US = 50
 _MESSAGE_BYTES = 8 * WORDS
-LOST = -1  # what a loop returns where the other end is gone
+LOST = -1  # returned by a loop if the peer is gone
 
 Compiled = Callable[..., Any]
 
@@ -71,13 +71,13 @@ _invoke: Compiled = intrinsic(_invoke_of)
 
 
 def _compiled(function: Compiled) -> Compiled:
-    """Compile a loop that holds no lock of Python's, and keep it on disk."""
+    """Compile a loop that runs without Python's lock, and cache it on disk."""
     compiled: Compiled = numba.njit(cache=True, nogil=True)(function)
     return compiled
 
 
 def _differs_of(address: Any, value: Any, looks: Any) -> Any:
-    """Wait until the word at an address has another value; return the value, or the same one after so many looks."""
+    """Return the word at an address once it differs from `value`, or `value` after `looks` looks."""
     seen = _seen(address)
     for look in range(looks):
         if seen != value:
@@ -133,7 +133,7 @@ _to_ring, _from_ring = _compiled(_ring_write), _compiled(_ring_read)
 
 
 def _write(link: Any, source: Any, nbytes: Any) -> Any:
-    """Send bytes; False where the other end is gone."""
+    """Send bytes; return False if the peer is gone."""
     if link[_SOCKET] < 0:
         rings = np.uint64(link[_OUT]), np.uint64(link[_ROOM])
         return _to_ring(rings[0], rings[1], np.uint64(source), np.uint64(nbytes), link[_PATIENCE])
@@ -147,7 +147,7 @@ def _write(link: Any, source: Any, nbytes: Any) -> Any:
 
 
 def _read(link: Any, target: Any, nbytes: Any) -> Any:
-    """Receive bytes; False where the other end is gone."""
+    """Receive bytes; return False if the peer is gone."""
     if link[_SOCKET] < 0:
         rings = np.uint64(link[_IN]), np.uint64(link[_ROOM])
         return _from_ring(rings[0], rings[1], np.uint64(target), np.uint64(nbytes), link[_PATIENCE])
@@ -194,12 +194,12 @@ def _transfer(link: Any, table: Any, op: Any, place: Any, nbytes: Any, buffer: A
         if op == TO_DEVICE:
             if not read(link, at, size):
                 return LOST
-            found = _call(table, op, place + done, at, size, 0, cells)
+            call_status = _call(table, op, place + done, at, size, 0, cells)
         else:
-            found = _call(table, op, at, place + done, size, 0, cells)
+            call_status = _call(table, op, at, place + done, size, 0, cells)
             if not write(link, at, size):
                 return LOST
-        status = found if status == 0 else status
+        status = call_status if status == 0 else status
         done += size
     return status
 
@@ -208,7 +208,7 @@ _transferred = _compiled(_transfer)
 
 
 def _serve(link: Any, table: Any, cells: Any, buffer: Any) -> Any:
-    """Make the calls that arrive until STOP; return how many were made, or LOST where the client is gone."""
+    """Make the calls that arrive until STOP; return the number of calls made, or LOST if the client is gone."""
     message, answer = np.zeros(WORDS, np.int64), np.zeros(WORDS, np.int64)
     made = 0
     while True:
