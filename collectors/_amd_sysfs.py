@@ -82,7 +82,7 @@ class Sysfs:
         mask = re.search(r"0x[0-9a-fA-F]+", text(folder / "ras/features"))
         settings = {
             "power.limit_w": str(cap / 1e6) if cap else "",
-            "ecc": ("on" if int(mask[0], 16) & 1 else "off") if mask else "",  # bit 0 is the memory's (UMC)
+            "ecc": ("on" if int(mask[0], 16) & 1 else "off") if mask else "",  # bit 0 stands for the memory (UMC)
             "partition.compute": text(folder / "current_compute_partition"),
             "partition.memory": text(folder / "current_memory_partition"),
             "performance_level": text(folder / "power_dpm_force_performance_level"),

@@ -203,7 +203,7 @@ class CardHealth:
         command = self._show("PERFORMANCE,TEMPERATURE,POWER")
         reasons = self._reading(HealthSign.HARDWARE_SLOWDOWN, command, partial(event_reasons, nvml, gpu))
         bits = 0 if reasons.value is None else int(reasons.value)
-        alone = HW_SLOWDOWN if not bits & (HW_THERMAL | HW_POWER_BRAKE) else 0  # it is set with the other two as well
+        alone = HW_SLOWDOWN if not bits & (HW_THERMAL | HW_POWER_BRAKE) else 0  # set with the other two as well
         masks = {
             HealthSign.HARDWARE_SLOWDOWN: alone,
             HealthSign.HARDWARE_THERMAL: HW_THERMAL,

@@ -94,7 +94,7 @@ class Sampling:
     def read(self) -> dict[str, float]:
         """Return the mean rate of each counter over the hardware's samples since the last reading, in B/s."""
         decoded = self._collector.decode(_MOST_SAMPLES)
-        samples = [sample for sample in decoded if sample.start_timestamp]  # the first one has none
+        samples = [sample for sample in decoded if sample.start_timestamp]  # the first sample has no timestamp
         if not samples:
             return {}
         seconds = sum(sample.end_timestamp - sample.start_timestamp for sample in samples) * 1e-9
@@ -144,7 +144,7 @@ class CuptiSource:
     def __init__(self, devices: Sequence[Device]) -> None:
         pm = _loaded()
         self._samplings = {device.id: Sampling(pm, device) for device in devices}
-        self._one_at_a_time = Turns()  # decoding for two GPUs at once crashed (13.4)
+        self._one_at_a_time = Turns()  # decoding for two GPUs at once crashed with CUPTI 13.4
 
     def read(self, device: Device, names: Sequence[str]) -> Mapping[str, float | None]:
         with self._one_at_a_time:

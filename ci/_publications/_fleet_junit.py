@@ -15,7 +15,7 @@ from gpubench.api.gate import FailedCases, FleetFinding, FleetJudgement, Place, 
 
 Outcome = Literal["passed", "failure", "error", "skipped"]
 _OUTCOMES: dict[str, Outcome] = {"confirmed": "failure", "suspect": "skipped"}
-_MOST_FINDINGS = 40  # of a component, in its failure; the .json has them all
+_MOST_FINDINGS = 40  # in the text of a component's failure; the .json has all findings
 
 
 class _Test(NamedTuple):

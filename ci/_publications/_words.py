@@ -25,7 +25,7 @@ def fitting(head: str, lines: Iterable[str], tail: Sequence[str], limit: int) ->
     `limit` is in bytes of UTF-8; 0 means no limit.
     """
     kept_lines, remaining = [head], list(lines)
-    reserve = sum(len(line.encode()) + 1 for line in tail) + 80  # for the line that counts what is left out
+    reserve = sum(len(line.encode()) + 1 for line in tail) + 80  # bytes for the line with the number of omitted lines
     room = limit - reserve - len(head.encode()) - 1 if limit else math.inf
     for index, line in enumerate(remaining):
         room -= len(line.encode()) + 1

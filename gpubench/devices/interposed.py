@@ -34,7 +34,7 @@ _PRELOAD_FILE = Path("/etc/ld.so.preload")
 
 @dataclass(frozen=True, slots=True)
 class DriverLibrary:
-    """One of the driver's libraries in this process; `words` says where it comes from."""
+    """One of the driver's libraries in this process; `words` is a text about its origin."""
 
     name: str
     words: str

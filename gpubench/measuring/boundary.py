@@ -18,7 +18,7 @@ from gpubench.plugins.collector import Condition
 
 PERIOD_S = (0.001, 3600.0)  # the shortest and the longest period that a counter may ask for
 MOST_COUNTERS = 1000  # of one collector
-_MOST_LETTERS = 500  # of a text that a collector hands over; longer ones are cut
+_MOST_LETTERS = 500  # in a text from a collector; longer texts are cut
 _MOST_TEXTS = 100  # of messages that a collector reports at a time, and of pairs that describe a device
 _MOST_MASK = 2**63  # readings are 64 bits wide
 _GAUGES = ("gauge", "window")
