@@ -78,7 +78,7 @@ def test_a_first_product_that_is_wrong_is_found_by_a_product_in_float64(monkeypa
         return found
 
     monkeypatch.setattr(np, "matmul", faulty)
-    with pytest.raises(WrongAnswer, match="the first one is off by"):
+    with pytest.raises(WrongAnswer, match="the first product has a relative error of"):
         SUITE.build(bench("product", dtype="float64", size=64))
 
 

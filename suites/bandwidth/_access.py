@@ -108,15 +108,15 @@ def _task(bench: Bench, access: str, pattern: AccessPattern) -> Task:
 
 
 def _reads(bench: Bench, pattern: AccessPattern) -> CheckedCall:
-    words = RandomWords(bench, pattern.size_bytes)
+    random_words = RandomWords(bench, pattern.size_bytes)
     grid, count = grid_of(pattern.count, _THREADS * _READS_PER_THREAD), np.uint64(pattern.count)
     parts, expected = (bench.xp.zeros(grid, np.uint64) for _ in range(2))
     name, to_host = f"{pattern.order}_{pattern.width_bytes}", bench.device.to_host
     read, compute = (bench.kernel(_SOURCE, f"{name}_{what}", WRITES=0) for what in ("read", "expected"))
-    args = (words.array, count, parts, *pattern.args)
+    args = (random_words.array, count, parts, *pattern.args)
 
     def check() -> None:
-        compute(grid, (_THREADS,), (words.seed, count, expected, *pattern.args))
+        compute(grid, (_THREADS,), (random_words.seed, count, expected, *pattern.args))
         expect_equal(to_host(parts), to_host(expected), "partial results")
 
     return CheckedCall(lambda: read(grid, (_THREADS,), args), check, lambda: parts.fill(0))

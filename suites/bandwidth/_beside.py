@@ -60,18 +60,18 @@ def _has_products(target: Target) -> bool:
 
 
 def _engines(target: Target) -> Any:
-    """In `quick` only memcpy, which every program calls: the newest engine has the case on some compute units."""
+    """Return in `quick` only memcpy, which every program calls; beside_gemm_on measures the newest engine."""
     return points(("memcpy",), full=engines(target).full)
 
 
 def _kernel_engines(target: Target) -> Any:
-    """In `quick` the newest engine, which leaves most issue slots of a compute unit free."""
+    """Return in `quick` the newest engine, which leaves most issue slots of a compute unit free."""
     newest = newest_engine(target)
     return points((newest,), full=("load-store", newest))
 
 
 def _few_units(target: Target) -> Any:
-    """Numbers of compute units that leave most of the device to another kernel."""
+    """Return numbers of compute units that leave most of the device to another kernel."""
     return points((16,), full=tuple(count for count in (4, 8, 16, 32) if count < max(5, target.device.units)))
 
 
@@ -90,15 +90,15 @@ def beside_gemm_on(bench: Bench, engine: str, units: int) -> Task:
 def _product_beside_copies(bench: Bench, engine: str, units: int = 0) -> Task:
     require(bench, engine)
     bench.need(2 * _COPIED_BYTES + 3 * 2 * _N * _N + _SPARE_BYTES)
-    words = CopiedWords(bench, _COPIED_BYTES)
-    copy, product = copy_call(bench, words, engine, units), HalfProduct(bench)
+    copied_words = CopiedWords(bench, _COPIED_BYTES)
+    copy, product = copy_call(bench, copied_words, engine, units), HalfProduct(bench)
     pair = WorkloadPair(bench, product.call, copy)
 
     stages = {
         "gemm": pair.stage("gemm", product.work, "tensor.float16"),
         "copy": pair.stage("copy", Work(moved=2 * _COPIED_BYTES, payload=_COPIED_BYTES), "dram"),
     }
-    check, poison = in_turn(product.check, words.check), in_turn(product.poison, words.poison)
+    check, poison = in_turn(product.check, copied_words.check), in_turn(product.poison, copied_words.poison)
     return Task(stages, check, poison, notes=_NOTES)
 
 

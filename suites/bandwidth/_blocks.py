@@ -140,7 +140,7 @@ class BlockLayout:
 
     @classmethod
     def of(cls, bench: Bench, block_bytes: int, count: int, order: str) -> BlockLayout:
-        """Return the layout of a case; raises SuiteError for sizes that the copies do not take."""
+        """Return the layout of a case; raises SuiteError if the copies do not support its sizes."""
         if count < 1 or block_bytes < _VECTOR_BYTES or block_bytes & (block_bytes - 1):
             least = f"blocks of {_VECTOR_BYTES} bytes or a larger power of two"
             raise SuiteError(f"{count} blocks of {block_bytes} bytes: needs one or more, and {least}")
@@ -164,10 +164,10 @@ class BlockLayout:
 
     @property
     def inverse(self) -> Places:
-        """The packed block that is at each place of the pool."""
-        found = np.empty_like(self.places)
-        found[self.places] = np.arange(self.count, dtype=np.uint32)
-        return found
+        """The index of the packed block at each place of the pool: uint32, shape (count,)."""
+        packed = np.empty_like(self.places)
+        packed[self.places] = np.arange(self.count, dtype=np.uint32)
+        return packed
 
     def addresses(self, packed: int, pool: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
         """Return the addresses of all blocks in packed memory and in the pool, which begin at these addresses."""
@@ -196,7 +196,7 @@ class GpuBlocks:
         device.synchronize()
 
     def submission(self, way: str) -> tuple[Call, int]:
-        """Return the copy by that way, and the most commands that it puts into the queue; raises Skip."""
+        """Return the copy by that way, and its largest number of queued commands; raises Skip if unsupported."""
         if way == _KERNEL:
             return self._kernel(np.uint64(self._host.ctypes.data)), 1
         if way == _MERGED:
@@ -218,12 +218,12 @@ class GpuBlocks:
         return submit(_submit.driver_function(name), copies, self._bench.device.stream), count
 
     def _ends(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-        """Return the addresses of the blocks: where they go to, and where they come from."""
+        """Return the target and the source addresses of the blocks: uint64, shape (count,) each."""
         packed, pool = self._layout.addresses(self._host.ctypes.data, self._pool.data.ptr)
         return (pool, packed) if self._to_device else (packed, pool)
 
     def _by_binding(self) -> Call:
-        """Return a loop in Python over the binding's copy, with its arguments prepared: what the binding costs."""
+        """Return a Python loop over the binding's copy with prepared arguments, which times the binding."""
         runtime, nbytes = self._bench.xp.cuda.runtime, self._layout.block_bytes
         kind = runtime.memcpyHostToDevice if self._to_device else runtime.memcpyDeviceToHost
         stream, copy = self._bench.device.stream, runtime.memcpyAsync
@@ -255,11 +255,11 @@ class GpuBlocks:
     def _rearranged(self, source: Any, order: Any, target: Any) -> None:
         """Fill the blocks of the target with those of the source in that order, by the array module."""
         rows = (-1, self._layout.block_bytes // _WORD_BYTES)
-        blocks, found = (array.view(np.uint64).reshape(rows) for array in (source, target))
-        self._bench.xp.take(blocks, order, axis=0, out=found)
+        blocks, rearranged = (array.view(np.uint64).reshape(rows) for array in (source, target))
+        self._bench.xp.take(blocks, order, axis=0, out=rearranged)
 
     def poison(self) -> None:
-        """Overwrite with zeros what the copy should write."""
+        """Overwrite the target of the copy with zeros."""
         self._bench.device.synchronize()
         if self._to_device:
             self._pool.fill(0)

@@ -161,12 +161,12 @@ def shared(bench: Bench, access: str, width_bytes: int) -> Task:
     need_gpu(bench)
     grid, block_bytes = max(1, bench.target.device.units), _SHARED_THREADS * _TURNS * width_bytes
     passes = _SHARED_BYTES // block_bytes
-    words = bench.rng.integers(2**32, size=block_bytes // 4, dtype=np.uint32)
+    drawn = bench.rng.integers(2**32, size=block_bytes // 4, dtype=np.uint32)
     parts = bench.xp.zeros((grid, _SHARED_THREADS), np.uint64)
     cycles = bench.xp.zeros(grid, np.uint64)
     kernel = bench.kernel(_SOURCE, f"shared_{access}_{width_bytes}")
-    args = (bench.xp.asarray(words), np.uint32(passes), np.uint32(0), parts, cycles)
-    expected = _expected(access, words, width_bytes, passes)
+    args = (bench.xp.asarray(drawn), np.uint32(passes), np.uint32(0), parts, cycles)
+    expected = _expected(access, drawn, width_bytes, passes)
 
     def per_clock() -> Observation:
         """Return the median over all compute units of the bytes per clock in the last call, each by its own clock."""
@@ -184,9 +184,9 @@ def shared(bench: Bench, access: str, width_bytes: int) -> Task:
     return Task.of(stage, check=check, poison=lambda: parts.fill(0))
 
 
-def _expected(access: str, words: npt.NDArray[np.uint32], width_bytes: int, passes: int) -> npt.NDArray[np.uint64]:
+def _expected(access: str, drawn: npt.NDArray[np.uint32], width_bytes: int, passes: int) -> npt.NDArray[np.uint64]:
     """Return one word per thread by the closed form of its sum: x = 5·x + word, `passes` times from 0, modulo 2^32."""
-    lanes = words.reshape(_TURNS, _SHARED_THREADS, width_bytes // 4)
+    lanes = drawn.reshape(_TURNS, _SHARED_THREADS, width_bytes // 4)
     if access == "read":
         factor = sum(pow(5, power, 2**32) for power in range(passes)) % 2**32
         lanes = (lanes.astype(np.uint64) * np.uint64(factor)).astype(np.uint32)

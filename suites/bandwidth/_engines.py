@@ -67,7 +67,7 @@ def _kernel_engines(target: Target) -> Any:
 
 
 def _copy_sizes(target: Target) -> Any:
-    """From one word to 1 GiB; on the host from 4 KiB, the smallest array whose check covers every element."""
+    """Return sizes from one word to 1 GiB; on the host from 4 KiB, below which the check misses elements."""
     if target.is_host:
         return points((2**12, 2**20, 2**26), (2**20,), powers_of_two(12, 28))
     quick = (8, 2**20, 2**23, *_one_copy_size(target))
@@ -75,12 +75,12 @@ def _copy_sizes(target: Target) -> Any:
 
 
 def _one_copy_size(target: Target) -> tuple[int, ...]:
-    """Return one size that comes from memory."""
+    """Return one size that is too large for the caches."""
     return fitting(target, (max(smallest_in_memory(target), 2**28),))
 
 
 def _units(target: Target) -> Any:
-    """Numbers of compute units, up to all of them."""
+    """Return numbers of compute units, up to all of them."""
     most = max(1, target.device.units)
     full = [count for count in (1, 2, 4, 8, 16, 32, 48, 64, 80, 96, 112, 128, 192, 256) if count < most]
     quick = [count for count in (4, 16, 48) if count < most]
@@ -88,7 +88,7 @@ def _units(target: Target) -> Any:
 
 
 def require(bench: Bench, engine: str) -> None:
-    """Raise Skip where the device does not support the engine."""
+    """Raise Skip if the device does not support the engine."""
     need_gpu(bench)
     feature = _FEATURES.get(engine)
     if feature and feature not in bench.traits.features:
@@ -102,9 +102,9 @@ def load_store(bench: Bench, target: Any, source: Any, nbytes: int) -> Call:
     return lambda: kernel(grid, (_THREADS,), args)
 
 
-def copy_call(bench: Bench, words: CopiedWords, engine: str, units: int = 0) -> Call:
+def copy_call(bench: Bench, arrays: CopiedWords, engine: str, units: int = 0) -> Call:
     """Return the copy by an engine: by the whole device, or by `units` compute units with one block each."""
-    target, source, nbytes = words.copied, words.array, words.array.nbytes
+    target, source, nbytes = arrays.copied, arrays.array, arrays.array.nbytes
     if engine == "memcpy":
         return partial(bench.device.copy, target, source)
     if engine == "bulk-copy":
@@ -143,7 +143,7 @@ def device_copy_on(bench: Bench, engine: str, units: int, size_bytes: int) -> Ta
 def _copy_by(bench: Bench, engine: str, size_bytes: int, units: int = 0) -> Task:
     require(bench, engine)
     bench.need(2 * size_bytes + _SPARE_BYTES)
-    words = CopiedWords(bench, size_bytes)
+    arrays = CopiedWords(bench, size_bytes)
     work, limit = Work(moved=2 * size_bytes, payload=size_bytes), memory_limit(bench.target, size_bytes)
-    stage = Stage(copy_call(bench, words, engine, units), work, "moved", limit, effort=POINT)
-    return Task.of(stage, check=words.check, poison=words.poison)
+    stage = Stage(copy_call(bench, arrays, engine, units), work, "moved", limit, effort=POINT)
+    return Task.of(stage, check=arrays.check, poison=arrays.poison)

@@ -67,12 +67,12 @@ def _shuffled_of(t: Any, bits: Any, turn: Any) -> Any:
 _shuffled = numba.njit(inline="always")(_shuffled_of)
 
 
-def _strided_read(words: Any, count: Any, stride: Any, parts: Any) -> None:
+def _strided_read(array: Any, count: Any, stride: Any, parts: Any) -> None:
     share = count // parts.size
     for part in prange(parts.size):
         mine = np.uint32(0)
         for t in range(part * share, (part + 1) * share):
-            mine ^= words[np.uint64(t) * stride]
+            mine ^= array[np.uint64(t) * stride]
         parts[part] = mine
 
 
@@ -87,9 +87,9 @@ def _random_read(chunks: Any, count: Any, bits: Any, turn: Any, parts: Any) -> N
         parts[part] = mine
 
 
-def _strided_write(words: Any, count: Any, stride: Any, key: Any) -> None:
+def _strided_write(array: Any, count: Any, stride: Any, key: Any) -> None:
     for t in prange(count):
-        words[np.uint64(t) * stride] = np.uint32(t) ^ key
+        array[np.uint64(t) * stride] = np.uint32(t) ^ key
 
 
 def _random_write(chunks: Any, count: Any, bits: Any, turn: Any, key: Any) -> None:

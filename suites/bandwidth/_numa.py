@@ -1,4 +1,4 @@
-"""NUMA nodes: which there are, where a GPU is, memory that is bound to a node, and the proof that it is there."""
+"""NUMA nodes: their numbers, the node of a GPU, memory that is bound to a node, and proof of its placement."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def above(pci: str, root: Path = _PCI) -> tuple[str, ...]:
 
 
 def upstream(names: Sequence[str], pcis: Sequence[str], root: Path = _PCI) -> str:
-    """Return in words which of the named devices share a port or a switch on their way to the processor."""
+    """Return a note that says which of the named devices share a port or a switch on the way to the processor."""
     sharing: dict[str, list[str]] = {}
     for name, pci in zip(names, pcis, strict=True):
         bridges = above(pci, root)
@@ -91,22 +91,22 @@ class NodeMemory:
 
     def expect_placed(self) -> Mapping[str, str]:
         """Return the placement as a note; raises WrongAnswer unless every page is on the node."""
-        found = placement(self.pages.ctypes.data, self.pages.size)
-        expect(set(found) == {self.node}, f"pages by NUMA node: {_words(found)}; all should be on node {self.node}")
-        return {"pages by NUMA node": _words(found)}
+        pages = placement(self.pages.ctypes.data, self.pages.size)
+        expect(set(pages) == {self.node}, f"pages by NUMA node: {_text(pages)}; all should be on node {self.node}")
+        return {"pages by NUMA node": _text(pages)}
 
 
-def _words(found: Mapping[int, int]) -> str:
-    places = {node: f"node {node}" if node >= 0 else f"none ({os.strerror(-node)})" for node in found}
-    return ", ".join(f"{places[node]}: {count}" for node, count in sorted(found.items()))
+def _text(pages: Mapping[int, int]) -> str:
+    places = {node: f"node {node}" if node >= 0 else f"none ({os.strerror(-node)})" for node in pages}
+    return ", ".join(f"{places[node]}: {count}" for node, count in sorted(pages.items()))
 
 
 def bind(address: int, nbytes: int, node: int) -> None:
-    """Bind the pages of a range to a node, those that exist already too; raises Skip where the kernel refuses."""
-    words = (ctypes.c_ulong * (_MOST_NODES // _MASK_BITS))()
-    words[node // _MASK_BITS] = 1 << node % _MASK_BITS
+    """Bind the pages of a range to a node, also existing ones; raises Skip if the kernel or the machine refuses."""
+    mask = (ctypes.c_ulong * (_MOST_NODES // _MASK_BITS))()
+    mask[node // _MASK_BITS] = 1 << node % _MASK_BITS
     number = _numbers()[0]
-    status = _system(number, address, nbytes, _BIND, ctypes.addressof(words), _MOST_NODES, _STRICT_AND_MOVE)
+    status = _system(number, address, nbytes, _BIND, ctypes.addressof(mask), _MOST_NODES, _STRICT_AND_MOVE)
     if status:
         raise Skip(f"the kernel refuses to bind memory to NUMA node {node} ({os.strerror(status)}); {_MEND}")
 
@@ -114,7 +114,8 @@ def bind(address: int, nbytes: int, node: int) -> None:
 def placement(address: int, nbytes: int) -> Mapping[int, int]:
     """Return how many pages of a range are on each node; a negative number is an error of the kernel, not a node.
 
-    Where the kernel does not answer the question (move_pages), its table of the process's memory tells the nodes.
+    If the kernel refuses to answer (move_pages), the nodes are read from its table of the process's memory. Raises
+    OSError if the query fails for another reason, and Skip on unsupported machines.
     """
     pages = np.arange(address, address + nbytes, _PAGE_BYTES, dtype=np.uint64)
     nodes = np.zeros(pages.size, np.int32)

@@ -58,12 +58,12 @@ def driver_function(name: str) -> int:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
         raise Skip(f"needs the driver's library libcuda.so.1 ({error})") from error
-    address, found = ctypes.c_void_p(), ctypes.c_int()
+    address, query = ctypes.c_void_p(), ctypes.c_int()
     status = driver.cuGetProcAddress_v2(
-        name.encode(), ctypes.byref(address), _SIGNATURES, ctypes.c_uint64(0), ctypes.byref(found)
+        name.encode(), ctypes.byref(address), _SIGNATURES, ctypes.c_uint64(0), ctypes.byref(query)
     )
     if status != 0 or not address.value:
-        raise Skip(f"the driver does not have {name} (error {status}, status {found.value}): needs CUDA 12.8 or newer")
+        raise Skip(f"the driver does not have {name} (error {status}, status {query.value}): needs CUDA 12.8 or newer")
     return address.value
 
 
@@ -93,7 +93,7 @@ _copy_each = numba.njit(cache=True, nogil=True)(_copies)
 
 
 def one_by_one(function: int, copies: BlockCopies, stream: int) -> Callable[[], None]:
-    """Return a call that submits a copy for each block by the C function at that address; it raises RuntimeError."""
+    """Return a call that submits a copy per block by the C function at that address; the call raises RuntimeError."""
     address, nbytes, queue = np.uint64(function), np.uint64(copies.block_bytes), np.uint64(stream)
     targets, sources = copies.targets, copies.sources
 
@@ -106,7 +106,7 @@ def one_by_one(function: int, copies: BlockCopies, stream: int) -> Callable[[], 
 
 
 def as_a_batch(function: int, copies: BlockCopies, stream: int) -> Callable[[], None]:
-    """Return a call that submits all blocks by cuMemcpyBatchAsync at that address; it raises RuntimeError."""
+    """Return a call that submits all blocks by cuMemcpyBatchAsync at that address; the call raises RuntimeError."""
     prototype = ctypes.CFUNCTYPE(
         ctypes.c_int, *_ADDRESSES, ctypes.c_size_t, *_ADDRESSES[:2], ctypes.c_size_t, *_ADDRESSES[:2]
     )
@@ -115,7 +115,7 @@ def as_a_batch(function: int, copies: BlockCopies, stream: int) -> Callable[[], 
     attributes, first, failed = _CopyAttributes(order=_IN_STREAM_ORDER), ctypes.c_size_t(0), ctypes.c_size_t(0)
     lists = (copies.targets, copies.sources, sizes)
     args = (
-        *(ctypes.c_void_p(each.ctypes.data) for each in lists),
+        *(ctypes.c_void_p(array.ctypes.data) for array in lists),
         ctypes.c_size_t(sizes.size),
         ctypes.c_void_p(ctypes.addressof(attributes)),
         ctypes.c_void_p(ctypes.addressof(first)),

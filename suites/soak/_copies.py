@@ -34,7 +34,7 @@ def copy(bench: Bench, direction: str, size_bytes: int) -> Task:
 
 
 class _Copy:
-    """The source, the target, and what the target has to hold, which lies beside it and is never copied from."""
+    """The source, the target, and the expected content, which lies in the target's memory and is never copied."""
 
     def __init__(self, bench: Bench, direction: str, size_bytes: int) -> None:
         self._bench, self._kernel = bench, f"copy {direction} of {size_bytes} bytes"

@@ -1,4 +1,4 @@
-"""How a result is compared with what it has to be, and how a difference is named: device, kernel, address and bits."""
+"""Bit-by-bit comparison of results; a difference is reported with device, kernel, address and bits."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ _PASS_S = 10.0  # of a case in a pass of the full tier
 
 
 def effort(bench: Bench) -> Effort:
-    """Return how long a case goes on in a pass: in the full tier for some seconds, else only to see that it runs."""
+    """Return the effort of a case in a pass: 10 s in the full tier, a single point in the others."""
     return Effort.sustained(_PASS_S) if bench.target.tier == "full" else POINT
 
 
 def bits(array: Any) -> Any:
-    """Return the elements of an array as unsigned integers of their size: NaN equals no NaN, its bits do."""
+    """Return an array viewed as unsigned integers of the same size, because a NaN never equals a NaN."""
     return array.view(_WORDS[array.itemsize])
 
 
 def invert(array: Any, expected: Any, bench: Bench) -> None:
-    """Make every bit of an array wrong, so that what is not written again is found; `expected` is where it lies."""
+    """Invert `expected` into `array`, so that every element that is not written again is found to be wrong."""
     xp = np if isinstance(array, np.ndarray) else bench.xp
     xp.invert(bits(expected), out=bits(array))
 
 
 def expect_identical(bench: Bench, kernel: str, array: Any, expected: Any) -> None:
-    """Raise WrongAnswer where a bit differs; both arrays lie on the host, or both on the device."""
+    """Raise WrongAnswer if a bit differs; both arrays must lie on the host, or both on the device."""
     seen, wanted = bits(array).ravel(), bits(expected).ravel()
     wrong = seen != wanted
     count = int(wrong.sum())
@@ -39,10 +39,10 @@ def expect_identical(bench: Bench, kernel: str, array: Any, expected: Any) -> No
 
 
 def difference(bench: Bench, kernel: str, array: Any, index: int, expected: int, seen: int, count: int) -> WrongAnswer:
-    """Return the finding that element `index` of an array differs, the first of `count` wrong ones."""
+    """Return the error that element `index` differs, the first of `count` wrong elements of `array`."""
     device, width = bench.device.device, 2 * array.itemsize
     start = int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
     where = f"the first at address {start + index * array.itemsize:#x} (element {index})"
-    words = f"expected 0x{expected:0{width}x}, seen 0x{seen:0{width}x}, wrong bits: {(expected ^ seen).bit_count()}"
+    bits_text = f"expected 0x{expected:0{width}x}, seen 0x{seen:0{width}x}, wrong bits: {(expected ^ seen).bit_count()}"
     named = f"{device.id} ({device.name}{', ' + device.uuid if device.uuid else ''})"
-    return WrongAnswer(f"{named}, {kernel}: {count} of {array.size} values are wrong, {where}: {words}")
+    return WrongAnswer(f"{named}, {kernel}: {count} of {array.size} values are wrong, {where}: {bits_text}")

@@ -33,7 +33,7 @@ def _sizes(target: Target) -> Any:
 
 @topic.case(pattern=points(_PATTERNS[:1], full=_PATTERNS), size_bytes=_sizes)
 def memory(bench: Bench, pattern: str, size_bytes: int) -> Task:
-    """A pattern is written and read back, then its inverse: 4 × the size; every word is compared."""
+    """Write a pattern and read it back, then its inverse: 4 × the size moved; every word is compared."""
     return MemoryPattern(bench, pattern, size_bytes).task()
 
 
@@ -41,16 +41,16 @@ class MemoryPattern:
     """Memory in chunks. A chunk holds the words of the pattern, each combined with a key of the chunk by XOR."""
 
     def __init__(self, bench: Bench, pattern: str, size_bytes: int) -> None:
-        words = size_bytes // _WORD_BYTES
-        chunk = min(_CHUNK_WORDS[bench.traits.is_gpu], words)
+        word_count = size_bytes // _WORD_BYTES
+        chunk = min(_CHUNK_WORDS[bench.traits.is_gpu], word_count)
         bench.need(size_bytes + 3 * chunk * _WORD_BYTES)
         self._bench, self._xp = bench, bench.xp
         self._kernel = f"memory pattern {pattern}"
         self._is_address = pattern == "address"
-        self.memory = bench.xp.empty(words, np.uint64)
+        self.memory = bench.xp.empty(word_count, np.uint64)
         self._pattern = bench.xp.asarray(_words(pattern, chunk, bench.rng))
         self._scratch = bench.xp.empty(chunk, np.uint64)
-        self._starts = range(0, words, chunk)
+        self._starts = range(0, word_count, chunk)
         self._wrong = bench.xp.zeros(len(self._starts), np.int64)
 
     def task(self) -> Task:
@@ -62,18 +62,18 @@ class MemoryPattern:
     def _call(self) -> float:
         seconds = 0.0
         for flip in (0, _ALL):
-            turn = partial(self._turn, flip)
-            seconds += self._bench.device.time(turn, 1, gated=False).device[0]
+            write_and_count = partial(self._write_and_count, flip)
+            seconds += self._bench.device.time(write_and_count, 1, gated=False).device[0]
             self._bench.device.synchronize()
             self._expect_right(flip)
         return seconds
 
-    def _turn(self, flip: int) -> None:
+    def _write_and_count(self, flip: int) -> None:
         self.write(flip)
         self.count_wrong(flip)
 
     def write(self, flip: int) -> None:
-        """Write the pattern, each bit inverted where `flip` has it."""
+        """Write the pattern with the bits of `flip` inverted."""
         for index in range(len(self._starts)):
             room = self._chunk(index)
             self._xp.bitwise_xor(self._pattern[: room.size], self._key(index, flip), out=room)
@@ -98,18 +98,18 @@ class MemoryPattern:
         return self.memory[start : start + self._pattern.size]
 
     def _key(self, index: int, flip: int) -> np.uint64:
-        """Return what the words of a chunk are combined with: no two chunks of addresses hold the same."""
+        """Return the key of a chunk, with which its words are combined by XOR; it differs between address chunks."""
         return np.uint64(flip ^ (self._starts[index] * _WORD_BYTES if self._is_address else 0))
 
     def _finding(self, index: int, flip: int, count: int) -> WrongAnswer:
-        """Return the finding in the first chunk that had a wrong word, which is read once more."""
+        """Return the error in the first chunk with a wrong word; the chunk is read again to locate it."""
         key = self._key(index, flip)
         differs = self._difference(index) != key
         if not bool(differs.any()):
             device = self._bench.device.device
             where = f"the first among {self._pattern.size} words from element {self._starts[index]} on"
-            words = f"{count} of {self.memory.size} values are wrong, {where}: right when read again"
-            return WrongAnswer(f"{device.id} ({device.name}), {self._kernel}: {words}")
+            problem = f"{count} of {self.memory.size} values are wrong, {where}: right when read again"
+            return WrongAnswer(f"{device.id} ({device.name}), {self._kernel}: {problem}")
         first = int(differs.argmax())
         at = self._starts[index] + first
         expected = int(self._pattern[first]) ^ int(key)

@@ -1,4 +1,4 @@
-"""Products of the vendor's BLAS on fixed matrices: every one has the bits of the first.
+"""Products of the vendor's BLAS on fixed matrices: each must equal the first one bit by bit.
 
 A library gives the same bits for the same product on GPUs of one architecture with as many SMs (NVIDIA, cuBLAS
 documentation, "Results Reproducibility"), if it has one stream and no atomics, as here.
@@ -29,8 +29,8 @@ topic = Topic(
 
 
 def _dtypes(target: Target) -> Any:
-    known = tuple(dtype for dtype in _TOLERANCES if dtype in target.device.dtypes) or ("float64",)
-    return points(known[-1:] if target.is_host else known[:1], full=known)
+    supported = tuple(dtype for dtype in _TOLERANCES if dtype in target.device.dtypes) or ("float64",)
+    return points(supported[-1:] if target.is_host else supported[:1], full=supported)
 
 
 def _sizes(target: Target) -> Any:
@@ -39,14 +39,14 @@ def _sizes(target: Target) -> Any:
 
 @topic.case(dtype=_dtypes, size=_sizes, headline={"dtype": "float64"})
 def product(bench: Bench, dtype: str, size: int) -> Task:
-    """2·n³ operations of a product on N(0,1); all bits of every product are compared with the first one's."""
+    """2·n³ operations of a product on N(0,1); every product is compared with the first one bit by bit."""
     if dtype not in bench.device.device.dtypes and bench.traits.is_gpu:
         raise Skip(f"{bench.device.device.name} does not support {dtype}")
     return _Product(bench, dtype, size).task()
 
 
 class _Product:
-    """The matrices, the first product, and memory for those to come."""
+    """The matrices, the first product, and memory for the following products."""
 
     def __init__(self, bench: Bench, dtype: str, size: int) -> None:
         self._bench, self._size = bench, size
@@ -66,13 +66,16 @@ class _Product:
         self._bench.xp.matmul(self._left, self._right, out=out)
 
     def _expect_right(self, tolerance: float) -> None:
-        """Raise WrongAnswer where rows of the first product are not those in float64."""
+        """Raise WrongAnswer if rows of the first product differ from the product in float64."""
         xp = self._bench.xp
         rows = slice(0, self._size, max(self._size // _ROWS, 1))
         expected = xp.matmul(self._left[rows].astype(np.float64), self._right.astype(np.float64))
         seen = self._first[rows].astype(np.float64)
         error = float(xp.linalg.norm(seen - expected) / xp.linalg.norm(expected))
-        expect(error <= tolerance, f"{self._kernel}: the first one is off by {error:.3g}, at most {tolerance:g}")
+        expect(
+            error <= tolerance,
+            f"{self._kernel}: the first product has a relative error of {error:.3g}, above {tolerance:g}",
+        )
 
     def task(self) -> Task:
         """Return the task; each of its calls times some products and compares all of them."""

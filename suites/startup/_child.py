@@ -1,4 +1,4 @@
-"""What a started process does, step by step, each timed by the clock that the starting process reads too."""
+"""The steps of a started process, each timed by the clock that the starting process reads too."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Order:
 
 
 class HostStart:
-    """The steps of a process that computes on the host; `check` looks at their results afterwards."""
+    """The steps of a process that computes on the host; `check` compares their results afterwards."""
 
     def __init__(self, order: Order) -> None:
         self.order = order
@@ -56,7 +56,7 @@ class HostStart:
         read_into(self.order.path, self.loaded)
 
     def check(self) -> None:
-        """Raise WrongAnswer where a result is not what it has to be."""
+        """Raise WrongAnswer if a result is wrong."""
         if self.result is not None:
             expect_product(self.result, self.left, self.right)
         if self.loaded is not None:
@@ -64,7 +64,7 @@ class HostStart:
 
 
 def read_into(path: str, room: Any) -> None:
-    """Fill an array with the content of a file through the page cache; raises WrongAnswer where the file is shorter."""
+    """Fill an array with the content of a file through the page cache; raises WrongAnswer if the file is shorter."""
     with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - what is timed does no more than it has to
         missing = memoryview(room)
         while missing:
@@ -74,14 +74,14 @@ def read_into(path: str, room: Any) -> None:
 
 
 def expect_product(result: Any, left: Any, right: Any) -> None:
-    """Raise WrongAnswer where the first row of a product is not that in float64."""
+    """Raise WrongAnswer if the first row of a product differs from the product in float64."""
     expected = left[0].astype(np.float64) @ right.astype(np.float64)
     error = float(np.abs(result[0] - expected).max()) / np.sqrt(_SIDE)
     expect(error <= _TOLERANCE, f"the first product is off by {error:.3g} of the root of its terms")
 
 
 def expect_weights(loaded: Any, crc: int) -> None:
-    """Raise WrongAnswer where the bytes in memory are not those of the file."""
+    """Raise WrongAnswer if the bytes in memory are not those of the file."""
     expect(zlib.crc32(loaded) == crc, "the weights in memory are not those of the file")
 
 
@@ -100,13 +100,13 @@ def _start_of(order: Order) -> Any:
 
 
 def main(marks: list[tuple[str, float]]) -> None:
-    """Take the steps of an order from standard input, say so, check their results, and write the answer.
+    """Run the steps of the order on standard input, signal READY, check the results, and write the answer as JSON.
 
     `marks` are the parts so far and the moments at which they ended; the process was started at the moment in the
     first argument, and the last argument is the descriptor that waits for READY.
     """
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what libraries print is no answer
+    os.dup2(2, 1)  # libraries may print to standard output, which carries only the answer
     order: Order = pickle.load(sys.stdin.buffer)  # noqa: S301 - of the process that started this one
     answer: dict[str, object]
     try:

@@ -18,10 +18,10 @@ _HOW = "pip install 'gpubench-suite[cuda13]', '[cuda12]' or '[rocm7]'"
 
 
 class GpuStart(HostStart):
-    """Every step waits for the GPU before it ends, so that its time is its own."""
+    """The steps on a GPU; each waits for the GPU before it ends, so that its time covers only its own work."""
 
     def cupy(self) -> None:
-        """Import CuPy."""
+        """Import CuPy; raises Missing if it cannot be imported."""
         try:
             self.xp = importlib.import_module("cupy")
         except ImportError as error:
@@ -96,7 +96,7 @@ class GpuStart(HostStart):
         self.stream.synchronize()
 
     def nccl(self) -> None:
-        """Load NCCL (RCCL)."""
+        """Load NCCL (RCCL); raises Missing if it is not installed."""
         self.library = importlib.import_module("cupy.cuda.nccl")
         if not self.library.available:
             raise Missing("NCCL is not installed", _HOW)
@@ -115,7 +115,7 @@ class GpuStart(HostStart):
         self.stream.synchronize()
 
     def check(self) -> None:
-        """Raise WrongAnswer where a result in the memory of the GPU is not what it has to be."""
+        """Raise WrongAnswer if a result in the memory of the GPU is wrong."""
         steps = self.order.steps
         if "kernel" in steps:
             numbers = self.xp.asnumpy(self.numbers)

@@ -1,4 +1,4 @@
-"""The ledger of a start: fresh interpreters, what each part took, and whether the parts explain the whole."""
+"""The ledger of a start: the seconds of each part of fresh interpreters, and whether their sum is the whole."""
 
 from __future__ import annotations
 
@@ -69,9 +69,10 @@ def _sizes(target: Target) -> Any:
 
 @topic.case(headline={"files": "cold"}, loading=_loadings, files=_files, size_bytes=_sizes)
 def ledger(bench: Bench, loading: str, files: str, size_bytes: int) -> Task:
-    """Seconds from the start of a fresh interpreter until a product is there and a file of weights in memory.
+    """Seconds from the start of a fresh interpreter until a product is computed and a file of weights is in memory.
 
-    The pages of that file are dropped from the system's page cache before (`cold`), or read into it (`warm`).
+    The file's pages are dropped from the system's page cache before (`cold`), or read into it (`warm`). Skipped if the
+    cold file would lie in memory.
     """
     where = folder()
     kind = file_system(where)
@@ -103,7 +104,7 @@ def _order(bench: Bench, steps: Sequence[str], path: str = "", size_bytes: int =
 
 
 def _answers(bench: Bench, order: Order, prepare: Callable[[], None], loading: str) -> list[Answer]:
-    """Return what interpreters answer that are started one after the other, each after `prepare`."""
+    """Return the answers of interpreters that are started one after the other, each after a call of `prepare`."""
     child = Order.__module__
     program = (
         "import time; marks = [('interpreter', time.monotonic())]; "
@@ -119,9 +120,9 @@ def _answers(bench: Bench, order: Order, prepare: Callable[[], None], loading: s
 
 
 def _explained(started: Callable[[], Answer], prepare: Callable[[], None]) -> Answer:
-    """Return the answer of the first of a few interpreters that its parts explain, or of the last of them.
+    """Return the first answer whose parts add up to the whole, or the last of _ATTEMPTS answers.
 
-    On a busy machine the process that waits may be told late that the other one is ready.
+    On a busy machine the waiting process may learn late that the interpreter is ready.
     """
     for _ in range(_ATTEMPTS):
         prepare()
@@ -132,12 +133,12 @@ def _explained(started: Callable[[], Answer], prepare: Callable[[], None]) -> An
 
 
 def task_of(answers: Sequence[Answer], notes: Mapping[str, str]) -> Task:
-    """Return the whole and its parts as stages; raises Untrustworthy where the parts do not explain the whole."""
+    """Return the task with the whole and its parts as stages; raises Untrustworthy if the parts do not add up."""
     shares = [unexplained(answer) for answer in answers]
     worst = max(shares, key=abs)
     if not all(abs(share) <= _MOST_UNEXPLAINED for share in shares):  # NaN is no explanation
-        words = f"the parts account for all but {worst:.1%} of the whole, which the starting process measured"
-        raise Untrustworthy("ledger", f"{words}: a part is missing, or the machine is busy")
+        difference = f"the parts account for all but {worst:.1%} of the whole, which the starting process measured"
+        raise Untrustworthy("ledger", f"{difference}: a part is missing, or the machine is busy")
     parts = [answer.content["seconds"] for answer in answers]
     stages = {_WHOLE: _stage([answer.seconds for answer in answers])}
     stages |= {name: _stage([part[name] for part in parts]) for name in parts[0]}
@@ -145,7 +146,7 @@ def task_of(answers: Sequence[Answer], notes: Mapping[str, str]) -> Task:
 
 
 def unexplained(answer: Answer) -> float:
-    """Return the share of the whole that no part accounts for, negative where the parts take longer."""
+    """Return the share of the whole that no part accounts for; it is negative if the parts take longer."""
     return 1 - math.fsum(answer.content["seconds"].values()) / answer.seconds
 
 

@@ -1,7 +1,7 @@
-"""Reading by cuFile (GPUDirect Storage) into the memory of a GPU, and whether the bytes really went there directly.
+"""Reading by cuFile (GPUDirect Storage) into the memory of a GPU, and proof whether the path was direct.
 
 Where the driver nvidia-fs is not loaded, or the file system is not supported, cuFile reads by ordinary calls into
-memory of the host and copies. Its own statistics tell which of the two it did (level 3, reads by GPU).
+memory of the host and copies. Its statistics (level 3, reads by GPU) tell which path it took.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ _KINDS = {"n_nvfs_reads": "reads by nvidia-fs", "n_p2p_reads": "reads by PCIe P2
 
 
 class CufileReader:
-    """Reads by cuFileRead; every block goes to its place in the memory of the GPU."""
+    """Reads by cuFileRead; every block goes to its place in the memory of the GPU.
+
+    Raises Skip on other devices and unsupported file systems, and Missing without the cuFile binding.
+    """
 
     def __init__(self, bench: Bench, source: Source, block_bytes: int, depth: int, *, is_direct: bool) -> None:
         if bench.traits.vendor != "nvidia" or not bench.traits.is_gpu:
@@ -44,13 +47,13 @@ class CufileReader:
         self.notes: Mapping[str, str] = {"through": path_taken(kinds)}
 
     def _registered(self) -> Any:
-        """Return the handle of the file; the memory of the GPU is registered too."""
+        """Return the file's handle and register the GPU's memory; raises Skip if the file system is unsupported."""
         library = self._file
-        describing = library.Descr()
-        describing.type = library.FileHandleType.OPAQUE_FD
-        describing.handle.fd = self._descriptor
+        description = library.Descr()
+        description.type = library.FileHandleType.OPAQUE_FD
+        description.handle.fd = self._descriptor
         try:
-            handle = library.handle_register(describing.ptr)
+            handle = library.handle_register(description.ptr)
         except library.cuFileError as error:
             os.close(self._descriptor)
             raise Skip(f"cuFile does not read from this file system: {error}") from error
@@ -76,13 +79,13 @@ class CufileReader:
         self._to.compare()
 
     def _kinds(self) -> dict[str, int]:
-        """Return how many reads of this process went each way, over all GPUs."""
-        found = self._file.StatsLevel3()
-        self._file.get_stats_l3(found.ptr)
-        return {name: sum(int(count) for count in getattr(found.per_gpu_stats, name)) for name in _KINDS}
+        """Return the number of reads of this process by path, over all GPUs."""
+        statistics = self._file.StatsLevel3()
+        self._file.get_stats_l3(statistics.ptr)
+        return {name: sum(int(count) for count in getattr(statistics.per_gpu_stats, name)) for name in _KINDS}
 
     def observed(self) -> Observation:
-        return {words: Observed(self._kinds()[name], "reads", "more") for name, words in _KINDS.items()}
+        return {label: Observed(self._kinds()[name], "reads", "more") for name, label in _KINDS.items()}
 
     def close(self) -> None:
         self._lanes.close()
@@ -92,19 +95,19 @@ class CufileReader:
 
 
 def is_really_direct(kinds: Mapping[str, int]) -> bool:
-    """Return whether no read was one by POSIX calls, and at least one went another way."""
+    """Return whether every read was direct: none by POSIX calls, and at least one by another path."""
     return not kinds["n_posix_reads"] and any(kinds.values())
 
 
 def labels_of(kinds: Mapping[str, int]) -> tuple[str, ...]:
-    """Return the label of a read that was not direct, or of which the statistics tell nothing; of others none."""
+    """Return the label of reads that were not direct or not counted; direct reads have no label."""
     if is_really_direct(kinds):
         return ()
     return (_COMPATIBLE if any(kinds.values()) else _UNPROVEN,)
 
 
 def path_taken(kinds: Mapping[str, int]) -> str:
-    """Return in words by which way cuFile read."""
+    """Return a note that says by which path cuFile read."""
     counts = ", ".join(f"{count} {_KINDS[name]}" for name, count in kinds.items())
     if is_really_direct(kinds):
         return f"cuFile, directly into the memory of the GPU ({counts})"

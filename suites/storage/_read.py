@@ -61,7 +61,7 @@ def _sizes(target: Target) -> Any:
 
 
 def _is_wanted(target: Target, params: Mapping[str, Any]) -> bool:
-    """Leave out a warm cache where the path goes past it, and points that vary both block and depth."""
+    """Return whether to measure a point: not a warm cache on a path past it, nor both block and depth varied."""
     if params["cache"] == "warm" and params["path"] != "buffered":
         return False
     is_usual = params["block_bytes"] == _USUAL_BLOCK, params["depth"] == _USUAL_DEPTH
@@ -91,7 +91,7 @@ def read(bench: Bench, path: str, file: str, cache: str, size_bytes: int, block_
 
 
 class _Reading:
-    """One read of the whole source, its file's pages brought into the state that was asked for."""
+    """Reads the whole source in every sample, with its pages dropped or cached before, as the case asks."""
 
     def __init__(self, bench: Bench, source: Source, reader: Reader, path: str, cache: str) -> None:
         self._bench, self._source, self._reader, self._path, self._cache = bench, source, reader, path, cache
@@ -128,8 +128,8 @@ class _Reading:
     def _expect_past_cache(self) -> None:
         resident, pages = resident_pages(self._source.descriptor, self._source.size)
         if resident:
-            words = f"after a read past the page cache {resident} of {pages} pages of the file are in it"
-            raise Untrustworthy("not-direct", f"{words}: this file system does not really support O_DIRECT")
+            evidence = f"after a read past the page cache {resident} of {pages} pages of the file are in it"
+            raise Untrustworthy("not-direct", f"{evidence}: this file system does not really support O_DIRECT")
 
     def _observed(self) -> Observation:
         resident, _ = resident_pages(self._source.descriptor, self._source.size)

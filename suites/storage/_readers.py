@@ -1,4 +1,4 @@
-"""Readers: threads that ask for the blocks of a file, and where their bytes go."""
+"""Readers: threads that read the blocks of a file, and the memory that receives them."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ class Reader(Protocol):
     labels: tuple[str, ...]
 
     def poison(self) -> None:
-        """Make every byte wrong that a read has to write."""
+        """Make every byte that a read must write wrong."""
 
     def read(self) -> int:
-        """Read the source until its bytes are where they belong; return how many could be read."""
+        """Read the source into its destination; return the number of bytes that could be read."""
 
     def compare(self) -> None:
-        """Raise WrongAnswer where a byte differs from the source's; the message says where the first one is."""
+        """Raise WrongAnswer if a byte differs from the source; the message names the first one."""
 
     def observed(self) -> Observation:
-        """Return what else the library that reads tells of it."""
+        """Return further figures of the library that reads."""
 
     def close(self) -> None: ...
 
 
 class Destination:
-    """Where the bytes of a source end: memory of the host, or of the GPU. It knows what they have to be there."""
+    """The memory that receives a source, on the host or the GPU, and the bytes that it must hold afterwards."""
 
     def __init__(self, bench: Bench, source: Source) -> None:
         self._source = source
@@ -55,16 +55,16 @@ class Destination:
         self._xp.invert(self._expected, out=self.array[: self._source.size])
 
     def compare(self) -> None:
-        """Raise WrongAnswer where a byte is not what it has to be."""
+        """Raise WrongAnswer if a byte differs from the source."""
         wrong = self.array[: self._source.size] != self._expected
         count = int(wrong.sum())
         if count:
             first = int(wrong.argmax())
             expected, seen = int(self._expected[first]), int(self.array[first])
-            words = f"{count} of {self._source.size} bytes differ from what was read before"
+            difference = f"{count} of {self._source.size} bytes differ from what was read before"
             where = f"the first at {first}: expected {expected:#04x}, seen {seen:#04x}"
             why = "the file changes while it is read, or the read is wrong"
-            raise WrongAnswer(f"{self._source.name}: {words}, {where}; {why}")
+            raise WrongAnswer(f"{self._source.name}: {difference}, {where}; {why}")
 
 
 def aligned(bench: Bench, nbytes: int) -> Any:
@@ -78,22 +78,24 @@ def aligned(bench: Bench, nbytes: int) -> Any:
 
 
 def spans(size: int, block_bytes: int) -> list[tuple[int, int]]:
-    """Return where each block of a file begins and ends."""
+    """Return the (first, end) offsets of each block of a file in bytes."""
     return [(start, min(start + block_bytes, size)) for start in range(0, size, block_bytes)]
 
 
 class Lanes:
-    """`depth` threads that read every `depth`-th block each, so that as many requests are under way at a time."""
+    """`depth` threads that read every `depth`-th block each, so that `depth` requests are in flight."""
 
     def __init__(self, depth: int) -> None:
         self._depth = depth
         self._pool = ThreadPoolExecutor(depth, "read")
-        started = [self._pool.submit(time.sleep, 0.001) for _ in range(depth)]  # none is started while a read is timed
+        started = [
+            self._pool.submit(time.sleep, 0.001) for _ in range(depth)
+        ]  # start all threads before a read is timed
         for future in started:
             future.result()
 
     def start(self, lane: Any, count: int) -> list[Future[int]]:
-        """Call `lane` with the blocks of each thread, of so many blocks in all; each returns the bytes that it read."""
+        """Start `lane` in each thread on its part of `count` blocks; each future's result is the bytes that it read."""
         return [self._pool.submit(lane, range(first, count, self._depth)) for first in range(self._depth)]
 
     def close(self) -> None:
@@ -139,7 +141,7 @@ class SystemReader:
         return sum(lane.result() for lane in lanes)
 
     def _lane(self, blocks: Sequence[int]) -> int:
-        """Read these blocks, and return their bytes; where one comes short, the reader of a GPU is told to stop."""
+        """Read these blocks and return the bytes read; after a short read, tell the reader of a GPU to stop."""
         total, arrived = 0, 0
         try:
             for index in blocks:
@@ -168,7 +170,7 @@ class SystemReader:
 
 
 def _opened(source: Source, is_direct: bool) -> int:
-    """Return a descriptor to read by; raises Skip where the file system has no O_DIRECT."""
+    """Return a descriptor for reading; raises Skip if the file system has no O_DIRECT."""
     try:
         return source.reopened(os.O_DIRECT if is_direct else 0)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What is read: a file that is made for it, or one of the user's, and what its bytes have to be."""
+"""The file that is read: one made for the case or one of the user's, and the bytes that it must give."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ MADE = "made"
 
 
 class Source:
-    """An open file, the bytes that a read of it has to give, and its state when it was opened.
+    """An open file, the bytes that a read of it must give, and its state when it was opened.
 
-    `size` bytes are read of it, from its beginning. `path` is empty where the file has no name.
+    Its first `size` bytes are read. `path` is empty if the file has no name.
     """
 
     def __init__(self, descriptor: int, expected: Any, name: str, where: Path, path: str = "") -> None:
@@ -31,24 +31,24 @@ class Source:
         self.notes: Mapping[str, str] = {"file system": kind or "unknown", "file": name}
 
     def expect_unchanged(self) -> None:
-        """Raise Untrustworthy where the file was written to, removed or replaced since it was opened."""
+        """Raise Untrustworthy if the file was written to, removed or replaced since it was opened."""
         self._state.expect_same(self.descriptor, self.name)
         if self._path:
             self._state.expect_same(self._path, self.name)
 
     def reopened(self, flags: int) -> int:
-        """Return another descriptor of the same file; raises OSError where the file system refuses the flags."""
+        """Return another descriptor of the same file; raises OSError if the file system refuses the flags."""
         return os.open(f"/proc/self/fd/{self.descriptor}", os.O_RDONLY | os.O_CLOEXEC | flags)
 
     def close(self) -> None:
-        """Close the file; one that was made is gone with it."""
+        """Close the file; a file that was made for the case is deleted with it."""
         os.close(self.descriptor)
 
 
 def source_of(bench: Bench, label: str, size_bytes: int) -> Source:
     """Return the user's file of that label, or a file of random bytes that is made now.
 
-    Raises Skip where there is no room for it, or where the file lies in memory, so that no disk would be read.
+    Raises Skip if there is no room for it or it lies in memory, and Untrustworthy if the user's file has changed.
     """
     files = {file.label: file for file in bench.target.data}
     if label in files:
