@@ -89,7 +89,7 @@ def gate(
     filter: options.Filters = None,  # noqa: A002 - the option's name
     out: Out = None,
 ) -> None:
-    """Compare a candidate with its baseline: pass, fail on a regression, or say what would decide."""
+    """Compare a candidate with its baseline: pass, fail on a regression, or say which measurements would decide."""
     from gpubench.tools import health
     from gpubench.tools.gating import baselines
 

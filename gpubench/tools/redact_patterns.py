@@ -1,8 +1,8 @@
-r"""How the parts of a text are written that can tell whose a machine is or where it stands, and what only looks so.
+r"""Define the patterns of texts that can identify a machine or its owner, and of texts that only look like them.
 
-docs/sharing.md lists them for users. `SPANS` are the parts that can hold blanks, the other patterns are of whole words.
-Every pattern takes time in proportion to the length of the text: it begins where no character of its class stands
-before it and never gives a character back (`++` is possessive), or its length has a limit.
+docs/sharing.md lists them for users. `SPANS` match parts that can contain spaces, the other patterns match whole words.
+Every pattern takes time in proportion to the length of the text. Either it begins only where no character of its class
+precedes it and never backtracks (`++` is possessive), or the length of its match is limited.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import re
 _HEX = "[0-9a-fA-F]"
 KINDS = "host|user|name|device|path|file|pci|url|mail|mac|ip|serial|id|value|secret"
 PSEUDONYM = re.compile(rf"(?:{KINDS})-[0-9a-f]{{12}}")
-# A word of a text that was redacted before; behind a path's pseudonym stands what belongs to a package.
+# A word that was redacted before; the pseudonym of a path may be followed by the part inside a package.
 KEPT = re.compile(rf"(?:{KINDS})-[0-9a-f]{{12}}|ip-[0-9a-f]{{12}}/\d+|path-[0-9a-f]{{12}}(?:/[\w.+-]++)+")
-LONGEST_WORD = 4096  # letters, as many as Linux lets a path have (PATH_MAX); nobody reads a longer word
+LONGEST_WORD = 4096  # characters, the limit of a path in Linux (PATH_MAX)
 
 # --- values with their names: `TOKEN=…`, `"user": "…"`, `--password …`
 
@@ -24,9 +24,9 @@ NAME = re.compile(
 )
 VALUE = re.compile(r"\\{0,3}\"[^\"\n]*+|\\{0,3}'[^'\n]*+|[^\s\"'<>;(){}\[\]]++")
 LINE = re.compile(r"[^\n]++")
-VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{2,63}")  # of the environment
-# A name is one of these if a part of it is, as in HF_TOKEN or --api-key; parts stand between dots, dashes, underscores.
-HEADERS = frozenset({"authorization", "cookie", "setcookie"})  # of HTTP: the value is the rest of the line
+VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{2,63}")  # an environment variable
+# A name matches if one of its parts does, as in HF_TOKEN or --api-key; dots, dashes and underscores separate parts.
+HEADERS = frozenset({"authorization", "cookie", "setcookie"})  # HTTP headers, whose value is the rest of the line
 CREDENTIALS = frozenset(
     (
         *("token", "password", "passwords", "passwd", "passphrase", "pwd", "secret", "secrets", "credential"),
@@ -35,7 +35,7 @@ CREDENTIALS = frozenset(
     )
 )
 OWNERS = frozenset(("hostname", "nodename", "nodelist", "fqdn", "username", "logname"))
-ASSIGNED_OWNERS = frozenset(  # only in front of `=`, or quoted: of "the user: …" and "the host: …" a sentence goes on
+ASSIGNED_OWNERS = frozenset(  # only before `=`, or quoted: "the user: …" and "the host: …" may be plain sentences
     (
         *("user", "login", "account", "owner", "host", "node", "server"),
         *("proxy", "httpproxy", "httpsproxy", "ftpproxy", "allproxy", "noproxy"),
@@ -43,7 +43,7 @@ ASSIGNED_OWNERS = frozenset(  # only in front of `=`, or quoted: of "the user: �
 )
 PLAIN_VALUE = re.compile(r"-?\d{1,3}|on|off|yes|no|true|false|none|null", re.IGNORECASE)
 
-# --- other parts that can hold blanks
+# --- other parts that can contain spaces
 
 _START = r"(?=[A-Za-z0-9])(?<![\w.+-])"
 _NUMBERED = (
@@ -52,18 +52,18 @@ _NUMBERED = (
 )
 _NUMBER = r"[A-Za-z0-9][A-Za-z0-9-]{2,63}+)(?![.\w])"
 _QUOTE = r"(?:\\{0,3}[\"'])"
-# Words that continue no path that has blanks in it; nor do options and numbers.
+# Words that cannot be part of a path with spaces; options and numbers cannot either.
 _STOP = (
     r"(?:[-\d]|(?:a|an|the|and|or|to|from|at|in|on|into|is|was|are|were|be|of|not|no|with|without|for|by|as|than|then"
     r"|it|its|this|that|which|does|did|do|has|have|had|fail\w*|died|cannot|can|could|line|reads?|writes?|written|wrote"
     r"|see|says|said|return\w*|exit\w*|after|before|because|since|while|but|if|when|where|via|open|missing|exists)\b)"
 )
-_P = r"[^\s\"'`<>|:;,()\[\]{}/\\]"  # of a path's part
+_P = r"[^\s\"'`<>|:;,()\[\]{}/\\]"  # one character of a path's part
 _NEXT = rf" (?!{_STOP}){_P}{{1,64}}+"
 _ENDING = "|".join(rf"(?<=\.[A-Za-z]\w{{{count}}})" for count in range(5))  # `.so`, `.jsonl`
 _MORE = rf"(?:{_NEXT}){{0,3}}{_NEXT}(?:(?:/{_P}++)++/?|(?:{_ENDING})(?!\w))"
 
-# kind → the pattern, whose group is hidden, and words of which the text holds one if the pattern can match
+# kind → the pattern, whose group is hidden, and words of which one occurs in every text that the pattern matches
 SPANS: tuple[tuple[str, re.Pattern[str], tuple[str, ...]], ...] = (
     (
         "secret",
@@ -99,10 +99,12 @@ SPANS: tuple[tuple[str, re.Pattern[str], tuple[str, ...]], ...] = (
 # --- words
 
 _W = r"[^\s\"'`<>()\[\]{},;|]"
-# A tag of HTML, or a word; not the shortest, and not those of letters alone, which most are.
+# An HTML tag, or a word that is neither very short nor made of letters alone, as most words are.
 WORD = re.compile(rf"</[\w-]{{1,32}}>|(?<!{_W})(?![A-Za-z]*+(?!{_W})){_W}{{3,}}+")
 DEVICE = re.compile(rf"(?:(?:GPU|MIG)-)?{_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}}")
-MAC = re.compile(rf"{_HEX}{{2}}(?:[:-]{_HEX}{{2}}){{5,7}}|{_HEX}{{4}}(?::{_HEX}{{4}}){{3}}")  # the latter of InfiniBand
+MAC = re.compile(
+    rf"{_HEX}{{2}}(?:[:-]{_HEX}{{2}}){{5,7}}|{_HEX}{{4}}(?::{_HEX}{{4}}){{3}}"
+)  # the second form is InfiniBand's
 PCI = re.compile(rf"{_HEX}{{4,8}}:{_HEX}{{2}}:{_HEX}{{2}}(?:\.[0-7])?|{_HEX}{{2}}:[01]{_HEX}\.[0-7]")
 ON_BUS = re.compile(rf"(?i:pci|bus):{_HEX}{{2}}:{_HEX}{{2}}")
 CONTAINER = re.compile(r"(?=\d*[a-f])(?=[a-f]*\d)(?:[0-9a-f]{64}|[0-9a-f]{32}|[0-9a-f]{12})")
@@ -118,16 +120,16 @@ _DOMAIN = (
     r"com|org|net|edu|gov|mil|biz|ai|cloud|local|localdomain|internal|intranet|intra|lan|corp|arpa|example|invalid"
     r"|de|fr|uk|eu|nl|dk|cz|jp|cn|kr|tw|sg|au|nz|ru|ro"
 )
-# Names in code end so too, as `clocks.gr`: only behind two labels.
+# Names in code have such endings too, as `clocks.gr`: they count only behind two labels.
 _CODE_DOMAIN = (
     r"io|test|home|private|cluster|hpc|it|pl|no|at|be|ch|se|fi|ca|us|br|mx|es|pt|gr|ie|il|tr|ua|hu|lt|lv|ee|in|is"
 )
 HOST = re.compile(rf"{_LABEL}{{1,20}}(?i:{_DOMAIN})|{_LABEL}{{2,20}}(?i:{_CODE_DOMAIN})|ip(?:-\d{{1,3}}){{4}}")
-OPAQUE = re.compile(r"[A-Za-z0-9+_-]{20,}")  # perhaps a key: its letters and digits may change by chance
+OPAQUE = re.compile(r"[A-Za-z0-9+_-]{20,}")  # perhaps a key, if its letters and digits alternate
 
-# --- words that are no names, though they look so
+# --- words that look like names, but are none
 
-# Where a path names no person: what the kernel, the distribution and the vendors put there, and what all machines have.
+# Paths that identify nobody: those of the kernel, the distribution and the vendors, which all machines have.
 _PART = r"(?:/[\w.+*?-]+)"
 PUBLIC = re.compile(
     rf"/(?:sys{_PART}*|proc(?:(?!/(?:cwd|root|fd|exe|map_files)/){_PART})*|(?:lib|lib64|bin|sbin|run/nvidia){_PART}*"
@@ -136,7 +138,7 @@ PUBLIC = re.compile(
     rf"|opt/(?:rocm[\w.*-]*|nvidia|amdgpu){_PART}*|etc/os-release|metrics"
     r"|(?:home|root|etc|var|opt|mnt|media|srv|run|tmp|var/tmp|data|scratch))?/?|/[^\W\d_]{1,2}"
 )
-# Our own folders that a case leads through, one by one: of another's below one called gpubench nothing is to be read.
+# gpubench's own folders, one by one: another project's folder below one called gpubench must stay hidden.
 _FOLDERS = (
     "gpubench|collectors|reports|suites|ci(?:/_publications)?|"
     "suites/(?:bandwidth|collectives|compilers|compression|gemm|inference|ipc|latency|p2p|patterns|soak|startup|storage|"
@@ -149,14 +151,14 @@ _UNIT = (
     r"(?:[munµkKMGTPE]?i?(?:B|bit|b|bytes?|FLOPS?|OPS?|W|J|Hz|s|sec|m|T)|[\d.,]+|clock|cycle|call|SM|CU|core|element"
     r"|item|token|lane|N|A|n)"
 )
-# Relative paths that are those of everybody: figures' units, our own files, the run files' usual names.
+# Relative paths that are the same for everybody: units of figures, gpubench's files, usual names of run files.
 OURS = re.compile(
     rf"{_UNIT}(?:/{_UNIT})*|(?:{_FOLDERS})/\w+\.py|docs/[\w/-]+\.md|tests/recordings/[\w/.-]+"
     r"|ci/[\w-]+\.sh|gpubench-(?:runs|baselines)/(?:(?:TIME|[\dTZ]{16})[a-z0-9-]*(?:\.jsonl(?:\.gz)?)?|history\.sqlite)"
 )
-FILE = re.compile(r"\.[A-Za-z]\w{0,7}$")  # how the name of a file ends
+FILE = re.compile(r"\.[A-Za-z]\w{0,7}$")  # the suffix of a file name
 SOURCE = re.compile(r"\.(?:py|cu|cuh|cpp|cc|c|h|hpp|hip|so|js|rs|toml|md|json|jsonl|txt|yml)$", re.IGNORECASE)
-NO_HOSTS = frozenset(  # words in front of a colon and a number that are no machine
+NO_HOSTS = frozenset(  # words before a colon and a number that are no host names
     (
         *("cuda", "rocm", "hip", "gpu", "cpu", "core", "device", "rank", "numa", "localhost", "intel-rapl"),
         *("line", "xid", "step", "phase", "pid", "port", "code", "error", "status", "exit", "stage", "tile", "cluster"),
@@ -164,7 +166,7 @@ NO_HOSTS = frozenset(  # words in front of a colon and a number that are no mach
         *("block", "blocks", "grid", "batch", "threads", "warps", "bytes", "rows", "length", "samples", "calls"),
     )
 )
-TRANSFER = re.compile(r"[CG]PU\d\d:\d{3}")  # how TransferBench writes a processor and its blocks
+TRANSFER = re.compile(r"[CG]PU\d\d:\d{3}")  # a processor and its blocks, as TransferBench writes them
 NO_LABELS = (
     "self.",
     "threading.",
@@ -174,4 +176,4 @@ NO_LABELS = (
     "pcie.",
     "power.",
     "temperature.",
-)  # code, though it ends as a domain does
+)  # code that ends like a domain name

@@ -104,7 +104,7 @@ def build(folder: Path, out: Path, sharing: Sharing, tell: Callable[[str], None]
             continue
         hashes.add(member.name)
         same_run = members.get(member.run.key)
-        if same_run is None or member.run.results > same_run.run.results:  # of copies of a run, the most complete one
+        if same_run is None or member.run.results > same_run.run.results:  # the most complete copy of a run counts
             members[member.run.key] = member
     ordered = sorted(members.values(), key=lambda member: (member.run.at, member.name))
     new = sum(_write_page(out, member, sharing, tell) for member in ordered)

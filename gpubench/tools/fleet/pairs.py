@@ -50,7 +50,7 @@ class Meeting:
 
     @property
     def pair(self) -> Pair:
-        """The numbers of the nodes."""
+        """Return the numbers of both nodes."""
         return self.first, self.second
 
 
@@ -85,7 +85,7 @@ class Suspect:
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether the pair was also slow when no other pair used the network."""
+        """Return whether the pair was also slow when no other pair used the network."""
         return self.alone is not None and self.alone >= self.detectable
 
 
@@ -101,7 +101,7 @@ class PairsJudgement:
 
     @property
     def too_few(self) -> str:
-        """Why nothing can be judged, or an empty text."""
+        """Return why nothing can be judged; empty if something can."""
         if not self.cases:
             return "no pair has a figure"
         return next((judgement.too_few for judgement in self.cases.values() if judgement.too_few), "")

@@ -15,7 +15,7 @@ from gpubench.base.errors import Missing, UsageError
 from gpubench.tools.fleet.board import Board, new_board
 from gpubench.tools.fleet.member import MEMBER
 
-_GRACE_S = 20.0  # in which srun ends its processes
+_GRACE_S = 20.0  # time for srun to end its processes
 
 
 @dataclass(slots=True)
