@@ -44,15 +44,15 @@ class Communicators:
     def of(self, bench: Bench, nccl: Any) -> tuple[Any, bool]:
         """Return the ranks' communicator, the one that all of them kept or a new one, and whether it is new."""
         key = tuple(device.id for device in bench.peers)
-        token, kept = self._kept.pop(key, (b"", None))
+        token, communicator = self._kept.pop(key, (b"", None))
         is_new = False
-        if bench.exchange(token) != [token] * bench.world or kept is None:
-            if kept is not None:
-                kept.abort()  # another rank does not have it any more
+        if bench.exchange(token) != [token] * bench.world or communicator is None:
+            if communicator is not None:
+                communicator.abort()  # another rank does not have it any more
             token = bench.exchange(nccl.get_unique_id() if bench.rank == 0 else b"")[0]
-            kept, is_new = _made(bench, nccl, token), True
-        self._kept[key] = (token, kept)
-        return kept, is_new
+            communicator, is_new = _made(bench, nccl, token), True
+        self._kept[key] = (token, communicator)
+        return communicator, is_new
 
 
 def _made(bench: Bench, nccl: Any, token: bytes) -> Any:
@@ -61,8 +61,8 @@ def _made(bench: Bench, nccl: Any, token: bytes) -> Any:
     except nccl.NcclError as error:
         room = shutil.disk_usage(_SHM).free if Path(_SHM).is_dir() else 0
         if room < _SHM_LEAST:
-            what = f"NCCL does not start ({error}): only {units.round_size(room)} are free in {_SHM}"
-            raise Missing(what, "docker run --shm-size=1g, or --ipc=host") from error
+            reason = f"NCCL does not start ({error}): only {units.round_size(room)} are free in {_SHM}"
+            raise Missing(reason, "docker run --shm-size=1g, or --ipc=host") from error
         raise
 
 
@@ -153,9 +153,9 @@ class NcclRank:
 
         def all_to_all() -> None:
             nccl.groupStart()
-            for other in range(world):
-                ranks.send(sent + other * part * WORD_BYTES, part, word, other, stream)
-                ranks.recv(received + other * part * WORD_BYTES, part, word, other, stream)
+            for peer in range(world):
+                ranks.send(sent + peer * part * WORD_BYTES, part, word, peer, stream)
+                ranks.recv(received + peer * part * WORD_BYTES, part, word, peer, stream)
             nccl.groupEnd()
 
         def send_recv() -> None:

@@ -38,18 +38,18 @@ class Collective:
     segments: Callable[[int, int, int], list[Segment]]
 
 
-def _whole(words: int, world: int) -> int:
+def _whole(elements: int, world: int) -> int:
     del world
-    return words
+    return elements
 
 
-def _part(words: int, world: int) -> int:
-    return words // world
+def _part(elements: int, world: int) -> int:
+    return elements // world
 
 
-def _parts(words: int, world: int) -> list[tuple[int, int]]:
+def _parts(elements: int, world: int) -> list[tuple[int, int]]:
     """Return the rank and the length of each part of an array."""
-    return [(rank, words // world) for rank in range(world)]
+    return [(rank, elements // world) for rank in range(world)]
 
 
 def _partly(world: int) -> float:

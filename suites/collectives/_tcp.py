@@ -44,10 +44,10 @@ class Ring:
         with socket.create_server((bench.node_host, 0), family=_family(bench.node_host)) as listener:
             token = secrets.token_bytes(_TOKEN_BYTES)
             offers = bench.exchange((*listener.getsockname()[:2], token))
-            host, port, other = offers[self._next]
+            host, port, peer_token = offers[self._next]
             try:
                 self.onward = socket.create_connection((host, port), _PATIENCE_S)
-                self.onward.sendall(other)
+                self.onward.sendall(peer_token)
                 self.back = _accepted(listener, token)
             except OSError as error:
                 raise PeerDied(self._next) from error
@@ -112,16 +112,16 @@ def _family(host: str) -> socket.AddressFamily:
 
 
 def _accepted(listener: socket.socket, token: bytes) -> socket.socket:
-    """Return the connection that shows the token; raises OSError where none comes."""
+    """Return the connection that sends the token; raises OSError if none comes in time."""
     deadline = time.monotonic() + _CONNECTING_S
     while (left_s := deadline - time.monotonic()) > 0:
         listener.settimeout(left_s)
         connection, _ = listener.accept()
         connection.settimeout(_STRANGER_S)
-        shown = memoryview(bytearray(_TOKEN_BYTES))
+        received = memoryview(bytearray(_TOKEN_BYTES))
         with contextlib.suppress(OSError):
-            _fill(connection, shown)
-            if hmac.compare_digest(shown, token):
+            _fill(connection, received)
+            if hmac.compare_digest(received, token):
                 return connection
         connection.close()
     raise TimeoutError("no rank connected")
@@ -156,11 +156,11 @@ class Tiles:
             part = into[first : first + self._block]
             np.add(self._blocks[rank, : part.size], self._number(first), out=part)
 
-    def mistakes(self, found: npt.NDArray[np.float32], first: int, low: int, high: int) -> int:
-        """Return how many words are not the sum of what ranks low … high - 1 have from `first` on, a block's start."""
+    def mistakes(self, received: npt.NDArray[np.float32], first: int, low: int, high: int) -> int:
+        """Return how many words differ from the sum over ranks low … high - 1; `first` is the start of a block."""
         total, wrong = self._blocks[low:high].sum(axis=0), 0
-        for offset in range(0, found.size, self._block):
-            part = found[offset : offset + self._block]
+        for offset in range(0, received.size, self._block):
+            part = received[offset : offset + self._block]
             expected = total[: part.size] + np.float32((high - low) * self._number(first + offset))
             wrong += int(np.count_nonzero(part != expected))
         return wrong
@@ -179,14 +179,14 @@ class TcpRank:
     def __init__(self, bench: Bench, operation: Collective, size_bytes: int) -> None:
         bench.need(4 * size_bytes)
         self._operation, self._world, self._rank = operation, bench.world, bench.rank
-        words = size_bytes // WORD_BYTES
+        elements = size_bytes // WORD_BYTES
         self._tiles = Tiles(int(bench.rng.integers(2**62)), bench.world)
-        self._sent = np.empty(words, np.float32)
+        self._sent = np.empty(elements, np.float32)
         self._tiles.write(self._sent, bench.rank)
-        self._received = np.empty(words, np.float32)
-        bounds = [words * part // bench.world for part in range(bench.world + 1)]
+        self._received = np.empty(elements, np.float32)
+        bounds = [elements * part // bench.world for part in range(bench.world + 1)]
         self._parts = [slice(*pair) for pair in itertools.pairwise(bounds)]
-        self._arriving = np.empty(-(-words // bench.world), np.float32)
+        self._arriving = np.empty(-(-elements // bench.world), np.float32)
         self._ring = Ring(bench)
         calls = {"send_recv": self._send_recv, "all_reduce": self._all_reduce, "message": self._message}
         self.call, self.meet, self.close = calls[operation.name], self._ring.meet, self._ring.close

@@ -58,7 +58,7 @@ def fills_pipeline(params: Params) -> bool:
 
 
 def is_wanted(target: Target, params: Params, is_usual: bool) -> bool:
-    """Return whether a point is measured: usual blocks and depths; in full others too, for one corpus, two codecs."""
+    """Return whether a point is measured: usual blocks and depths; in full, others for one corpus and two codecs."""
     if target.tier == "smoke" or is_usual:
         return True
     return target.tier == "full" and params["corpus"] == _SENT[0] and params["codec"] in _COMPARED[target.is_host]

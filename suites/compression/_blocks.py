@@ -1,4 +1,4 @@
-"""How a message is cut into blocks and chunks, and how a compressed block is laid out while it travels.
+"""The division of a message into blocks and chunks, and the layout of a compressed block while it travels.
 
 A block is the unit that travels. It is cut into chunks, which a codec compresses independently. A packed block begins
 with a table: the offsets of its chunks, then their compressed sizes, 64 bits each. The compressed chunks follow, each
@@ -32,7 +32,7 @@ class Cut:
 
     @property
     def count(self) -> int:
-        """The number of blocks; an empty message has none."""
+        """The number of blocks; 0 for an empty message."""
         return len(lengths(self.total, self.block))
 
     def span(self, index: int) -> slice:
@@ -73,7 +73,7 @@ def pack(room: Any, chunks: Sequence[bytes]) -> Any:
 
 
 def read_table(packed: Any, count: int) -> list[tuple[int, int]]:
-    """Return the offset and the size of each of `count` chunks; raises WrongAnswer where one lies outside the block."""
+    """Return the offset and the size of each of `count` chunks; raises WrongAnswer if one lies outside the block."""
     if packed.size < _ENTRY_BYTES * count:
         raise WrongAnswer(f"a block of {packed.size} bytes arrived, too short for a table of {count} chunks")
     offsets, sizes = packed[: _ENTRY_BYTES * count].view(np.uint64).reshape(2, count)

@@ -1,4 +1,4 @@
-"""What checks do to bytes: on a GPU by kernels of our own (codecs.cu), on the host by NumPy.
+"""The operations of checks on bytes: poison, compare and count, on a GPU by codecs.cu, on the host by NumPy.
 
 CuPy compiles each of its own operations at first use, a reduction in 5.6 s with a cold cache (seen on an H200):
 what is done around codecs keeps to these three and to copies.
@@ -43,7 +43,7 @@ class DeviceBytes:
         self._run("invert_bytes", source.nbytes, source, np.uint64(source.nbytes), target)
 
     def differences(self, a: Any, b: Any) -> int:
-        """How many bytes of two arrays of equal size differ; waits for the device."""
+        """Return the number of bytes in which two arrays of equal size differ; wait for the device."""
         self.fill(self._found, 0)
         self._run("count_differences", a.nbytes, a, b, np.uint64(a.nbytes), self._found)
         return int(self._device.to_host(self._found)[0])
@@ -75,5 +75,5 @@ class HostBytes:
 
 
 def bytes_of(bench: Bench) -> HostBytes | DeviceBytes:
-    """Return what spoils and compares bytes on the bench's device."""
+    """Return the object that poisons and compares bytes on the bench's device."""
     return DeviceBytes(bench) if bench.traits.is_gpu else HostBytes()

@@ -1,4 +1,4 @@
-"""Which codec for these data: pure functions of what each was seen to do."""
+"""The choice of a codec for given data: pure functions of the figures that were measured for each codec."""
 
 from __future__ import annotations
 
@@ -40,29 +40,29 @@ class Figures:
 
 
 def raw(nbytes: int) -> Figures:
-    """What leaving the data as they are comes to."""
+    """Return the figures of data that are left uncompressed."""
     return Figures(RAW, nbytes, 1.0, 0.0, 0.0)
 
 
-def choose(goal: str, seen: Iterable[Figures], link: float) -> str:
-    """The name of the codec of least cost; `raw` where none is better than nothing."""
-    found = list(seen)
-    if not found:
+def choose(goal: str, figures: Iterable[Figures], link: float) -> str:
+    """Return the name of the codec of least cost, or `raw` if no codec costs less than leaving the data as they are."""
+    candidates = list(figures)
+    if not candidates:
         return RAW
-    best = min([*found, raw(found[0].nbytes)], key=lambda each: each.cost(goal, link))
+    best = min([*candidates, raw(candidates[0].nbytes)], key=lambda candidate: candidate.cost(goal, link))
     return best.name if best.cost(goal, link) != float("inf") else RAW
 
 
-def regret(goal: str, chosen: str, whole: Mapping[str, Figures], link: float) -> float:
-    """How much more the chosen codec costs on all the data than the best one does: 0 is the best, 0.05 is 5 % more.
+def regret(goal: str, chosen: str, all_figures: Mapping[str, Figures], link: float) -> float:
+    """Return the relative extra cost of the chosen codec over the best one, on all the data: 0.05 is 5 % more.
 
     A codec chosen for speed that turns out not to save, or data left raw that something would have made smaller,
     is a regret of 1.
     """
-    best = whole.get(choose(goal, whole.values(), link))
-    picked = whole.get(chosen)
-    nbytes = next(iter(whole.values())).nbytes
-    least, paid = ((each or raw(nbytes)).cost(goal, link) for each in (best, picked))
+    best = all_figures.get(choose(goal, all_figures.values(), link))
+    picked = all_figures.get(chosen)
+    nbytes = next(iter(all_figures.values())).nbytes
+    least, paid = ((figures or raw(nbytes)).cost(goal, link) for figures in (best, picked))
     if best is picked or paid == least:
         return 0.0
     return min(1.0, paid / least - 1) if goal == "speed" else paid / least - 1

@@ -1,4 +1,4 @@
-"""What host and GPU codecs share: counting rules and the comparison."""
+"""Functions that host and GPU codecs share: stages, the lengths of chunks, and the ratio."""
 
 from __future__ import annotations
 
@@ -13,28 +13,31 @@ LENGTH_BYTES = 8  # what a reader must be told of each chunk: its compressed len
 def stage(
     call: Callable[[], object], payload: int, waits: bool = False, clock: Literal["device", "host"] = "device"
 ) -> Stage:
-    """A direction of the round trip, in *uncompressed* bytes per second.
+    """Return the stage of one direction of the round trip, whose rate is in *uncompressed* bytes per second.
 
-    A batched call launches several kernels: few calls a batch stay under the launch queue's depth. Codecs repeat
-    themselves closely, and cases are many: each ends as soon as its interval is narrow.
+    A batched call launches several kernels, so a batch has few calls, which fit into the launch queue. The times of
+    codecs vary little and there are many cases, so each case ends as soon as its confidence interval is narrow.
     """
     return Stage(call, Work(payload=payload), "payload", waits=waits, clock=clock, max_calls=4, effort=POINT)
 
 
 def lengths(total: int, chunk_bytes: int) -> list[int]:
-    """The bytes of each chunk; the last one is what remains."""
-    whole, rest = divmod(total, chunk_bytes)
-    return [chunk_bytes] * whole + [rest] * (rest > 0)
+    """Return the bytes of each chunk; the last chunk may be shorter."""
+    full_chunks, last_bytes = divmod(total, chunk_bytes)
+    return [chunk_bytes] * full_chunks + [last_bytes] * (last_bytes > 0)
 
 
 def observed(total: int, chunk_bytes: int, compressed: int, scratch: Mapping[str, int] | None = None) -> Observation:
-    """Ratio = uncompressed / compressed, headers of every chunk and 8 bytes of length each included.
+    """Return the ratio, uncompressed over compressed bytes, the compressed bytes, and the scratch memory in bytes.
 
-    `scratch` are bytes of temporary memory by direction.
+    The compressed bytes include the header of every chunk and 8 bytes for its length. `scratch` is by direction.
     """
-    whole = compressed + LENGTH_BYTES * len(lengths(total, chunk_bytes))
-    found = {"ratio": Observed(total / whole, "", "more"), "compressed": Observed(whole, "B", "less")}
-    return {**found, **{f"{name}.scratch": Observed(size, "B", "less") for name, size in (scratch or {}).items()}}
+    stored_bytes = compressed + LENGTH_BYTES * len(lengths(total, chunk_bytes))
+    observation = {
+        "ratio": Observed(total / stored_bytes, "", "more"),
+        "compressed": Observed(stored_bytes, "B", "less"),
+    }
+    return {**observation, **{f"{name}.scratch": Observed(size, "B", "less") for name, size in (scratch or {}).items()}}
 
 
 def expect_same(restored: Any, source: Any) -> None:

@@ -9,8 +9,8 @@
     codec.decompress(packed, back, written, scratch, statuses, stream)
     call = codec.compressing(…)                                # the same, prepared once and called often
 
-Nothing here allocates, waits for the device or reads it while a call is queued. A batch in flight needs
-scratch, statuses and outputs of its own; a codec may serve any number of streams at once.
+Queueing a call neither allocates memory nor waits for the device. Each batch in flight needs its own scratch, statuses
+and outputs; one codec may serve any number of streams at once.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ class DeviceChunks:
 
     @classmethod
     def side_by_side(cls, xp: Any, memory: Any, chunk_bytes: int) -> DeviceChunks:
-        """A whole uint8 array cut into chunks; the last one is what remains."""
+        """Return a whole uint8 array, cut into chunks; the last one may be shorter."""
         sizes = xp.asarray(np.array(lengths(memory.size, chunk_bytes), np.uint64))
         return cls(memory, chunk_bytes, sizes, _pointers(xp, memory, chunk_bytes, len(sizes)))
 
     @classmethod
     def room(cls, xp: Any, count: int, most_bytes: int) -> DeviceChunks:
-        """Room for `count` outputs of at most `most_bytes` each; their sizes are 0 until a call has run."""
+        """Return room for `count` outputs of at most `most_bytes` each; their sizes are 0 until a call has run."""
         stride = -(-most_bytes // OUTPUT_GRAIN) * OUTPUT_GRAIN
         memory = xp.empty(count * stride, xp.uint8)
         return cls(memory, stride, xp.zeros(count, xp.uint64), _pointers(xp, memory, stride, count))
 
     @classmethod
     def uploaded(cls, xp: Any, chunks: Sequence[bytes], times: int = 1) -> DeviceChunks:
-        """Chunks of the host's, the whole list `times` times over in the same memory."""
+        """Return host chunks on the device, the whole list repeated `times` times over in the same memory."""
         stride = -(-max(1, *map(len, chunks)) // OUTPUT_GRAIN) * OUTPUT_GRAIN
         rows = np.zeros((len(chunks), stride), np.uint8)
         for row, chunk in zip(rows, chunks, strict=True):
@@ -73,11 +73,11 @@ class DeviceChunks:
         return len(self.sizes)
 
     def first(self, count: int) -> DeviceChunks:
-        """The first `count` of them, in the same memory."""
+        """Return the first `count` chunks, in the same memory."""
         return DeviceChunks(self.memory, self.stride, self.sizes[:count], self.pointers[:count])
 
     def at_device(self) -> nvcomp.Chunks:
-        """As the C interface takes them."""
+        """Return the addresses and sizes as the C interface takes them."""
         return nvcomp.Chunks(address(self.pointers), address(self.sizes), self.count)
 
 
@@ -86,12 +86,12 @@ def _pointers(xp: Any, memory: Any, stride: int, count: int) -> Any:
 
 
 def address(array: Any) -> int:
-    """Where a device array lies; 0 of an empty one."""
+    """Return the address of a device array, or 0 for an empty one."""
     return int(array.data.ptr) if array.size else 0
 
 
 def current_stream(xp: Any) -> int:
-    """The stream that is timed, as an integer."""
+    """Return the stream that is timed, as an integer."""
     return int(xp.cuda.get_current_stream().ptr)
 
 
@@ -116,7 +116,7 @@ class Variant:
 
 
 def _levels(algorithm: str) -> dict[str, Variant]:
-    """Levels 0 (entropy coding only) to 5; 1 is the default, 3 is another name of 2."""
+    """Return the variants of levels 0 (entropy coding only), 2, 4 and 5; level 1 is the default, 3 equals 2."""
     return {
         f"{algorithm}-{level}": Variant(algorithm, {"level": level}, words=f"level {level}") for level in (0, 2, 4, 5)
     }
@@ -153,11 +153,17 @@ class DeviceCodec:
 
     def __init__(self, library: nvcomp.Library, name: str, dtype: str) -> None:
         variant = VARIANTS[name]
-        seen = "uint8" if variant.plain else dtype
-        told = {"data_type": nvcomp.TYPES[_of_width(dtype)]} if variant.typed else {}
+        element_type = "uint8" if variant.plain else dtype
+        type_option = {"data_type": nvcomp.TYPES[_of_width(dtype)]} if variant.typed else {}
         self.name = name
         self.library = library
-        self.row = nvcomp.Codec(library, variant.algorithm, seen, {**variant.options, **told}, {**variant.back, **told})
+        self.row = nvcomp.Codec(
+            library,
+            variant.algorithm,
+            element_type,
+            {**variant.options, **type_option},
+            {**variant.back, **type_option},
+        )
         kind = _of_width(dtype) if variant.typed else self.row.data_type
         product = "nvCOMP" if library.is_nvcomp else "hipCOMP"
         self.description = f"{product} {library.version}, batched, {variant.words}, elements {kind}"
@@ -168,22 +174,22 @@ class DeviceCodec:
         return self.row.max_output_bytes(chunk_bytes)
 
     def compress_temp_bytes(self, count: int, chunk_bytes: int, stream: int = 0) -> int:
-        """Scratch for compressing `count` chunks of at most `chunk_bytes`."""
+        """Return the bytes of scratch for compressing `count` chunks of at most `chunk_bytes`."""
         return self.row.compress_temp_bytes(count, chunk_bytes, count * chunk_bytes, stream)
 
     def decompress_temp_bytes(self, count: int, chunk_bytes: int, stream: int = 0) -> int:
-        """Scratch for restoring `count` chunks of at most `chunk_bytes`."""
+        """Return the bytes of scratch for restoring `count` chunks of at most `chunk_bytes`."""
         return self.row.decompress_temp_bytes(count, chunk_bytes, count * chunk_bytes, stream)
 
     def temp_bytes(self, count: int, chunk_bytes: int, stream: int = 0) -> int:
-        """Scratch that serves both directions in turn."""
-        there = self.compress_temp_bytes(count, chunk_bytes, stream)
-        return max(there, self.decompress_temp_bytes(count, chunk_bytes, stream))
+        """Return the bytes of scratch that serve one direction after the other."""
+        compress_bytes = self.compress_temp_bytes(count, chunk_bytes, stream)
+        return max(compress_bytes, self.decompress_temp_bytes(count, chunk_bytes, stream))
 
     def compressing(
         self, source: DeviceChunks, target: DeviceChunks, chunk_bytes: int, scratch: Any, statuses: Any, stream: int
     ) -> Callable[[], None]:
-        """What queues compressing `source`, chunks of at most `chunk_bytes`; fills `target`, sizes and statuses."""
+        """Return a call that queues compressing `source`, in chunks of at most `chunk_bytes`, into `target`."""
         at, codes = _scratch(scratch), address(statuses)
         return self.row.compress(source.at_device(), chunk_bytes, at, target.at_device(), codes, stream)
 
@@ -196,7 +202,7 @@ class DeviceCodec:
     def decompressing(
         self, source: DeviceChunks, target: DeviceChunks, written: Any, scratch: Any, statuses: Any, stream: int
     ) -> Callable[[], None]:
-        """What queues restoring `source` into `target`, whose sizes are what its chunks can hold.
+        """Return a call that queues restoring `source` into `target`, whose sizes are the room for each chunk.
 
         `written` (uint64, on the device) is filled with the bytes of each, `statuses` (int32) with its outcome.
         """
@@ -209,14 +215,14 @@ class DeviceCodec:
         """Queue restoring once."""
         self.decompressing(source, target, written, scratch, statuses, stream)()
 
-    def expect_success(self, what: str, statuses: Any) -> None:
-        """Raise WrongAnswer in the library's words unless every status (in host memory) is 0."""
+    def expect_success(self, operation: str, statuses: Any) -> None:
+        """Raise WrongAnswer with the library's message unless every status (in host memory) is 0."""
         failed = statuses[statuses != 0]
         if failed.size:
             status = int(failed[0])
             expect(
                 False,
-                f"{failed.size} chunks were not {what}; the first: {self.library.words(status)} (status {status})",
+                f"{failed.size} chunks were not {operation}; the first: {self.library.words(status)} (status {status})",
             )
 
 
@@ -230,7 +236,10 @@ def _of_width(dtype: str) -> str:
 
 
 def open_codec(bench: Bench, name: str, dtype: str = "uint8") -> DeviceCodec:
-    """A codec of this GPU's library by the name that cases use; Skip, with how to get it, where it is missing."""
+    """Return a codec of this GPU's library by its name in cases.
+
+    Raises Skip, with the way to install it, if it is unavailable.
+    """
     variant = VARIANTS[name]
     try:
         library = _library(bench)
@@ -252,7 +261,7 @@ def _library(bench: Bench) -> nvcomp.Library:
 
 
 def _require_engine(bench: Bench, algorithm: str) -> None:
-    found = nvcomp.engine_formats(int(bench.xp.cuda.runtime.getDevice()))
-    if algorithm not in found:
-        what = f"supports only {', '.join(sorted(found))}" if found else "has none"
-        raise Skip(f"needs a hardware decompression engine for {algorithm}; this device {what}")
+    formats = nvcomp.engine_formats(int(bench.xp.cuda.runtime.getDevice()))
+    if algorithm not in formats:
+        support = f"supports only {', '.join(sorted(formats))}" if formats else "has none"
+        raise Skip(f"needs a hardware decompression engine for {algorithm}; this device {support}")

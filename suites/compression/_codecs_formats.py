@@ -1,4 +1,4 @@
-"""Formats that GPU and host share: each decompresses the output of the other."""
+"""Formats that GPU and host share: each device decompresses the output of the other."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Exchange:
         self.restored: list[bytes] = []
 
     def _fetched(self) -> list[bytes]:
-        """The first chunks that the GPU wrote, in host memory."""
+        """Return the first chunks that the GPU wrote, in host memory."""
         sizes = self._bench.device.to_host(self._trip.compressed.sizes)
         stride, count = self._trip.compressed.stride, len(self._sizes)
         rows = self._bench.device.to_host(self._trip.compressed.memory[: count * stride]).reshape(count, stride)
@@ -84,7 +84,7 @@ class Exchange:
         self.hosts = self._host.compress(self._chunks, self._threads)
 
     def check(self) -> Observation:
-        """Each side read, bit for bit, what the other wrote."""
+        """Compare the restored data of both devices, bit for bit; raises WrongAnswer if they differ."""
         self._trip.check()  # after `gpu_reads`: what is restored came from the host's chunks
         expect(
             b"".join(self.restored) == self._source.tobytes(),

@@ -4,8 +4,8 @@
     packed = codec.compress(chunks, threads=4)         # bytes-like objects to bytes objects, in order
     back = codec.decompress(packed, sizes, threads=4)  # raises CodecError for what is no such stream
 
-Every binding lets other threads run while it works. What a codec restores is never longer than it was
-told, whatever stands in its input.
+Every binding lets other threads run while it works. A codec never restores more bytes than the given size, whatever
+its input contains.
 """
 
 from __future__ import annotations
@@ -54,32 +54,34 @@ class HostCodec:
     description: str
 
     def max_compressed_bytes(self, chunk_bytes: int) -> int:
-        """An upper bound for every codec here (LZ4's is the loosest: n + n/255 + 16)."""
+        """Return an upper bound for every codec here (LZ4's is the loosest: n + n/255 + 16)."""
         return chunk_bytes + chunk_bytes // 128 + 512
 
     def compress(self, chunks: Sequence[Chunk], threads: int = 1) -> list[bytes]:
-        """Each chunk by itself, in order."""
+        """Return each chunk compressed by itself, in order."""
         return _spread(lambda part: list(map(self.squeeze(), part)), chunks, threads)
 
     def decompress(self, chunks: Sequence[Chunk], sizes: Sequence[int], threads: int = 1) -> list[bytes]:
-        """Each chunk as it was, of exactly `sizes` bytes; raises CodecError with the codec's words."""
-        return _spread(lambda part: [self.one(*each) for each in part], list(zip(chunks, sizes, strict=True)), threads)
+        """Return each restored chunk, of exactly `sizes` bytes; raises CodecError with the codec's message."""
+        return _spread(
+            lambda part: [self.one(chunk, size) for chunk, size in part], list(zip(chunks, sizes, strict=True)), threads
+        )
 
     def one(self, chunk: Chunk, size: int) -> bytes:
-        """One chunk as it was, of exactly `size` bytes; raises CodecError."""
+        """Return one restored chunk, of exactly `size` bytes; raises CodecError if the codec refuses it."""
         try:
-            found = self.restore(chunk, size)
+            restored = self.restore(chunk, size)
         except self.errors as error:
             raise CodecError(f"a chunk could not be decompressed: {error}") from error
-        expect_length(found, size)
-        return found
+        expect_length(restored, size)
+        return restored
 
 
-def expect_length(found: bytes, size: int) -> None:
-    """Raise CodecError unless what was restored has the bytes it should have."""
-    if len(found) != size:
+def expect_length(restored: bytes, size: int) -> None:
+    """Raise CodecError unless the restored bytes have the expected length."""
+    if len(restored) != size:
         raise CodecError(
-            f"a chunk could not be decompressed: it has a wrong length, {len(found)} bytes or more of {size}"
+            f"a chunk could not be decompressed: it has a wrong length, {len(restored)} bytes or more of {size}"
         )
 
 
@@ -89,16 +91,16 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 
 
 def _spread(work: Callable[[Sequence[Any]], list[T]], items: Sequence[Any], threads: int) -> list[T]:
-    """The work's results over contiguous slices, in order."""
+    """Return the results of `work` over contiguous slices of the items, in order."""
     if threads == 1:
         return work(items)
     size = max(1, -(-len(items) // (_SHARES * threads)))
     slices = [items[start : start + size] for start in range(0, len(items), size)]
-    return [found for part in _pool(threads).map(work, slices) for found in part]
+    return [result for part in _pool(threads).map(work, slices) for result in part]
 
 
 def cores() -> int:
-    """The processor cores that this process may use."""
+    """Return the number of processor cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
@@ -106,12 +108,12 @@ def cores() -> int:
 
 
 def _inflate(start: Callable[[], Any], chunk: Chunk, size: int, error: type[Exception]) -> bytes:
-    """One Deflate stream of at most `size` bytes, with nothing behind it; one byte more shows that it is longer."""
+    """Return a restored Deflate stream of at most `size` + 1 bytes; the extra byte shows that it is too long."""
     stream = start()
-    found: bytes = stream.decompress(chunk, size + 1)
+    restored: bytes = stream.decompress(chunk, size + 1)
     if not stream.eof or stream.unused_data:
         raise error("the stream does not end where its chunk ends")
-    return found
+    return restored
 
 
 def _zlib(level: int, window: int = 15, kind: str = "zlib") -> HostCodec:
@@ -137,7 +139,7 @@ _HEADERS = {
 
 def _isal(level: int) -> HostCodec:
     isal = _imported("isal.isal_zlib")
-    whole = _imported("isal")
+    package = _imported("isal")
 
     def restore(chunk: Chunk, size: int) -> bytes:
         return _inflate(isal.decompressobj, chunk, size, isal.error)
@@ -148,7 +150,7 @@ def _isal(level: int) -> HostCodec:
         lambda: lambda chunk: isal.compress(chunk, level),
         restore,
         (isal.error,),
-        f"ISA-L by isal {whole.__version__}, level {level}: zlib's format, 6 bytes of header and checksum per chunk",
+        f"ISA-L by isal {package.__version__}, level {level}: zlib's format, 6 bytes of header and checksum per chunk",
     )
 
 
@@ -217,12 +219,12 @@ FORMATS: Mapping[str, Callable[[], HostCodec]] = {
 
 
 def open_codec(name: str) -> HostCodec:
-    """A codec by the name that cases use; Skip, with how to get it, where its library is not installed."""
+    """Return a codec by its name in cases; raises Skip, with the way to install it, if its library is unavailable."""
     return CODECS[name]()
 
 
 def open_format(name: str) -> HostCodec:
-    """The host's codec of a format; Skip, with how to get it, where its library is not installed."""
+    """Return the host's codec of a format; raises Skip, with the way to install it, if its library is unavailable."""
     return FORMATS[name]()
 
 
@@ -263,7 +265,7 @@ class HostRoundTrip:
         self.restored = self.codec.decompress(self.compressed, self.sizes, self.threads)
 
     def check(self) -> Observation:
-        """Every chunk has its length and the whole buffer its bytes."""
+        """Compare the length of each chunk and all bytes; raises WrongAnswer if they differ."""
         wrong = [index for index, chunk in enumerate(self.restored) if len(chunk) != self.sizes[index]]
         expect(not wrong, f"{len(wrong)} chunks have a wrong length after the round trip, the first is {wrong[:1]}")
         expect_same(np.frombuffer(b"".join(self.restored), np.uint8), self.source)
@@ -271,7 +273,7 @@ class HostRoundTrip:
 
 
 def open_trip(corpus: Corpus, total: int, codec: str, chunk_bytes: int, threads: int = 1) -> HostRoundTrip:
-    """A round trip with its buffers; Skip where its library is not installed."""
+    """Return a round trip with its buffers; raises Skip if the codec's library is unavailable."""
     source = np.empty(total, np.uint8)
     corpus.fill(source)
     return HostRoundTrip(open_codec(codec), source, chunk_bytes, threads)

@@ -32,12 +32,12 @@ class Layout:
 
     @classmethod
     def of(cls, codec: DeviceCodec, total: int, chunk: int, stream: int) -> Layout:
-        """Ask the library; raises NvcompError where it refuses."""
+        """Return the layout that the library asks for; raises NvcompError if it refuses."""
         count = len(lengths(total, chunk))
         stride = -(-codec.max_compressed_bytes(chunk) // OUTPUT_GRAIN) * OUTPUT_GRAIN
-        there = codec.compress_temp_bytes(count, chunk, stream)
-        back = codec.decompress_temp_bytes(count, chunk, stream)
-        return cls(total, chunk, count, stride, there, back)
+        compress_temp = codec.compress_temp_bytes(count, chunk, stream)
+        restore_temp = codec.decompress_temp_bytes(count, chunk, stream)
+        return cls(total, chunk, count, stride, compress_temp, restore_temp)
 
     @property
     def scratch(self) -> int:
@@ -77,7 +77,7 @@ class GpuRoundTrip:
         return self.layout.total
 
     def poison(self) -> None:
-        """Spoil every output: no restored byte is right, no size and no status is left.
+        """Poison every output: afterwards no restored byte, size or status is right.
 
         Sizes become 0, so that restoring what was never compressed reads nothing.
         """
@@ -97,16 +97,16 @@ class GpuRoundTrip:
         self._calls(current_stream(self._xp) if stream is None else stream)[1]()
 
     def _calls(self, stream: int) -> tuple[Callable[[], None], Callable[[], None]]:
-        """Both directions on that stream, prepared once: what waits for the device is timed with its queueing."""
+        """Return the calls of both directions on a stream, prepared once; waiting for the device is timed too."""
         if stream not in self._prepared:
-            made, back = self.compress_statuses, self.restore_statuses
-            there = (self.source, self.compressed, self.layout.chunk, self.scratch, made, stream)
-            again = (self.compressed, self.restored, self.written, self.scratch, back, stream)
-            self._prepared[stream] = self.codec.compressing(*there), self.codec.decompressing(*again)
+            compress_statuses, restore_statuses = self.compress_statuses, self.restore_statuses
+            compress_args = (self.source, self.compressed, self.layout.chunk, self.scratch, compress_statuses, stream)
+            restore_args = (self.compressed, self.restored, self.written, self.scratch, restore_statuses, stream)
+            self._prepared[stream] = self.codec.compressing(*compress_args), self.codec.decompressing(*restore_args)
         return self._prepared[stream]
 
     def check(self) -> Observation:
-        """Check statuses, sizes and every byte; return the ratio and the compressed size."""
+        """Check statuses, sizes and every byte, and return the ratio; raises WrongAnswer if one is wrong."""
         self.codec.expect_success("compressed", self._host(self.compress_statuses))
         sizes = self._host(self.compressed.sizes)
         fits = bool((sizes > 0).all()) and bool((sizes <= self.layout.stride).all())
@@ -120,7 +120,7 @@ class GpuRoundTrip:
 
 
 def open_trip(bench: Bench, corpus: Corpus, total: int, codec: str, chunk_bytes: int) -> GpuRoundTrip:
-    """A round trip with its buffers; Skip where the library is missing, refuses, or memory does not suffice."""
+    """Return a round trip with its buffers; raises Skip without the library, its support or enough memory."""
     chosen = open_codec(bench, codec, corpus.dtype)
     try:
         layout = Layout.of(chosen, total, chunk_bytes, current_stream(bench.xp))
@@ -133,7 +133,7 @@ def open_trip(bench: Bench, corpus: Corpus, total: int, codec: str, chunk_bytes:
 
 
 def uploaded(bench: Bench, corpus: Corpus, total: int) -> Any:
-    """The source on the device: the tile is copied there once and repeated there."""
+    """Return the source on the device: its tile is copied there once and repeated there."""
     source = bench.xp.empty(total, bench.xp.uint8)
     tile = bench.xp.asarray(corpus.data[:total])
     for start in range(0, total, max(tile.size, 1)):

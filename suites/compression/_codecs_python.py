@@ -1,4 +1,4 @@
-"""nvCOMP as a Python program has it: `nvidia.nvcomp`, which allocates and waits inside of each call."""
+"""nvCOMP through its Python binding `nvidia.nvcomp`, which allocates memory and waits within each call."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ class PythonRoundTrip:
         self.restored = self._handle.decode(self.compressed)
 
     def check(self) -> Observation:
-        """Every byte is right."""
+        """Compare every byte, and return the ratio; raises WrongAnswer if one differs."""
         expect(self.restored is not None, "nothing was decompressed")
-        found = self._xp.asarray(self.restored).reshape(-1).view(self._xp.uint8)
-        self._bytes.expect_same(found, self.source)
+        restored = self._xp.asarray(self.restored).reshape(-1).view(self._xp.uint8)
+        self._bytes.expect_same(restored, self.source)
         return observed(self.source.size, self._chunk_bytes, int(self.compressed.buffer_size))
 
 
@@ -73,23 +73,25 @@ class PythonRoundTrip:
 def python(bench: Bench, corpus: str, codec: str, size_bytes: int, chunk_bytes: int) -> Task:
     """The same through the Python codec `nvidia.nvcomp`, by the host's clock: what its allocations and waits cost."""
     source, total = source_of(bench, corpus, size_bytes)
-    elements = open_codec(bench, codec, source.dtype).row.data_type  # told what the C interface is told
+    elements = open_codec(bench, codec, source.dtype).row.data_type  # the same type as for the C interface
     try:
         from nvidia import nvcomp as binding
     except ImportError as error:
         raise Skip(f"needs nvidia.nvcomp ({error}): {_HOW}") from error
     bench.need(4 * total + _RESERVE)
-    told = {"data_type": _TYPES[elements]} if codec in ("ans", "cascaded", "bitcomp") else {}
+    type_option = {"data_type": _TYPES[elements]} if codec in ("ans", "cascaded", "bitcomp") else {}
     handle = binding.Codec(
         algorithm=_NAMES.get(codec, VARIANTS[codec].algorithm.capitalize()),
         uncomp_chunk_size=chunk_bytes,
         cuda_stream=current_stream(bench.xp),
-        **told,
+        **type_option,
     )
     trip = PythonRoundTrip(bench, handle, binding.as_array, uploaded(bench, source, total), chunk_bytes)
     stages = {
         "compress": stage(trip.compress, total, waits=True, clock="host"),
         "decompress": stage(trip.restore, total, waits=True, clock="host"),
     }
-    words = f"nvidia.nvcomp {binding.__version__}, its own container, elements {elements}"
-    return Task(stages, check=trip.check, poison=trip.poison, notes={"corpus": source.description, "codec": words})
+    description = f"nvidia.nvcomp {binding.__version__}, its own container, elements {elements}"
+    return Task(
+        stages, check=trip.check, poison=trip.poison, notes={"corpus": source.description, "codec": description}
+    )

@@ -1,4 +1,4 @@
-"""The choice of a codec from a small sample, measured, and compared with all of the data."""
+"""The choice of a codec from a small sample: its time, and its regret on all of the data."""
 
 from __future__ import annotations
 
@@ -61,15 +61,14 @@ class Contest:
         return {name: self._figures(name, open_trip()) for name, open_trip in trips.items()}
 
     def _figures(self, name: str, trip: Trip) -> Figures:
-        there, back = self.time(trip.compress), self.time(trip.restore)
-        seen = trip.check()
-        return Figures(
-            name, int(seen["ratio"].value * seen["compressed"].value + 0.5), seen["ratio"].value, there, back
-        )
+        compress_s, restore_s = self.time(trip.compress), self.time(trip.restore)
+        observation = trip.check()
+        ratio = observation["ratio"].value
+        return Figures(name, int(ratio * observation["compressed"].value + 0.5), ratio, compress_s, restore_s)
 
 
 def sampled(data: Any, chunk_bytes: int) -> Any:
-    """Chunks evenly spaced over the data, side by side; all of data that have no more."""
+    """Return chunks evenly spaced over the data, side by side, or all data that have no more chunks."""
     count = data.size // chunk_bytes
     if count <= SAMPLE_CHUNKS:
         return data
@@ -94,30 +93,30 @@ def choice(bench: Bench, corpus: str, size_bytes: int, chunk_bytes: int) -> Task
     The sample is 16 chunks evenly spaced over the data, on a GPU repeated until they fill it.
     """
     source, total = source_of(bench, corpus, size_bytes)
-    few = Corpus(source.name, source.dtype, source.description, sampled(source.data[:total], chunk_bytes))
-    batch = max(few.data.size, min(_BATCH_BYTES, total // 2))
-    contest = _contest(bench, few, batch, source, total, chunk_bytes)
+    sample = Corpus(source.name, source.dtype, source.description, sampled(source.data[:total], chunk_bytes))
+    batch = max(sample.data.size, min(_BATCH_BYTES, total // 2))
+    contest = _contest(bench, sample, batch, source, total, chunk_bytes)
     link = _LINKS[bench.target.is_host]
     start = bench.device.now()
-    whole = contest.try_all(contest.whole)
+    all_figures = contest.try_all(contest.whole)
     exhaustive = bench.device.now() - start
     picks: dict[str, str] = {}
 
     def call() -> float:
         start = bench.device.now()
-        seen = contest.try_all(contest.sample)
-        picks.update({goal: choose(goal, seen.values(), link) for goal in GOALS})
+        sample_figures = contest.try_all(contest.sample)
+        picks.update({goal: choose(goal, sample_figures.values(), link) for goal in GOALS})
         return bench.device.now() - start
 
     def check() -> Observation:
         expect(set(picks) == set(GOALS), "no codec was chosen")
-        found = {f"regret.{goal}": Observed(regret(goal, picks[goal], whole, link)) for goal in GOALS}
-        return {**found, "exhaustive": Observed(exhaustive, "s")}
+        regrets = {f"regret.{goal}": Observed(regret(goal, picks[goal], all_figures, link)) for goal in GOALS}
+        return {**regrets, "exhaustive": Observed(exhaustive, "s")}
 
     call()
-    names = {f"choice.{goal}": _told(picks[goal], choose(goal, whole.values(), link)) for goal in GOALS}
-    sampled_words = f"{few.data.size} of {source.data[:total].size} bytes, repeated to {batch}"
-    notes = {"corpus": source.description, "sample": sampled_words, "link": f"{link / 1e9} GB/s", **names}
+    names = {f"choice.{goal}": _told(picks[goal], choose(goal, all_figures.values(), link)) for goal in GOALS}
+    sample_description = f"{sample.data.size} of {source.data[:total].size} bytes, repeated to {batch}"
+    notes = {"corpus": source.description, "sample": sample_description, "link": f"{link / 1e9} GB/s", **names}
     stage = Stage(call, Work(items=1), clock="self", effort=POINT)
     return Task({"choose": stage}, check=check, poison=picks.clear, notes=notes)
 
@@ -127,7 +126,7 @@ def _told(chosen: str, best: str) -> str:
 
 
 def _contest(bench: Bench, few: Corpus, batch: int, corpus: Corpus, total: int, chunk: int) -> Contest:
-    """All that is to be had here; on the host the sample is not repeated: one thread is full at once."""
+    """Return the contest of all available codecs; the host repeats no sample, because one thread is full at once."""
     bind = functools.partial
     opened: Callable[..., Trip] = _codecs_host.open_trip
     if bench.target.is_host:
@@ -143,7 +142,7 @@ def _contest(bench: Bench, few: Corpus, batch: int, corpus: Corpus, total: int, 
 
 
 def _by_events(bench: Bench, call: Callable[[], object]) -> float:
-    """Seconds of a call on the device, after one that loads its code; they repeat themselves to 0.5 %."""
+    """Return the seconds of a call by device events, after one that loads its code; they repeat within 0.5 %."""
     call()
     return bench.device.time(call, 1, "hot", gated=False).device[0]
 
@@ -160,14 +159,14 @@ def _wall(bench: Bench, call: Callable[[], object]) -> float:
 
 def _usable(names: Sequence[str], attempt: Callable[[str], object]) -> list[str]:
     """Return the codecs that are available; raises Skip with the reason of the first if there are none."""
-    found, reasons = [], []
+    usable, reasons = [], []
     for name in names:
         try:
             attempt(name)
         except Skip as reason:
             reasons.append(reason)
         else:
-            found.append(name)
-    if not found:
+            usable.append(name)
+    if not usable:
         raise reasons[0]
-    return found
+    return usable

@@ -31,31 +31,34 @@ def whole(bench: Bench, corpus: str, codec: str, piece_bytes: int, chunk_bytes: 
     """
     file = {DATA_PREFIX + file.label: file for file in bench.target.data}[corpus]
 
-    def opened(taken: Taken) -> Any:
-        piece = Corpus(corpus, taken.dtype, taken.words, taken.data)
+    def opened(piece: Taken) -> Any:
+        piece_corpus = Corpus(corpus, piece.dtype, piece.words, piece.data)
         if bench.target.is_host:
-            return _codecs_host.open_trip(piece, taken.data.size, codec, chunk_bytes)
-        return _codecs_nvcomp.open_trip(bench, piece, taken.data.size, codec, chunk_bytes)
+            return _codecs_host.open_trip(piece_corpus, piece.data.size, codec, chunk_bytes)
+        return _codecs_nvcomp.open_trip(bench, piece_corpus, piece.data.size, codec, chunk_bytes)
 
     count, total, compressed = _passed(file, piece_bytes, opened)
     first = next(pieces(file, piece_bytes))
     trip = opened(first)
 
     def check() -> Observation:
-        whole = {"ratio": Observed(total / compressed, "", "more"), "compressed": Observed(compressed, "B", "less")}
-        return {**trip.check(), **whole}
+        file_figures = {
+            "ratio": Observed(total / compressed, "", "more"),
+            "compressed": Observed(compressed, "B", "less"),
+        }
+        return {**trip.check(), **file_figures}
 
     stages = {
         "compress": stage(trip.compress, first.data.size),
         "decompress": stage(trip.restore, first.data.size, waits=getattr(trip.codec, "waits", False)),
     }
-    words = f"all {total} bytes of user data, in {count} pieces; the first piece is timed"
-    notes = {"corpus": words, "codec": trip.codec.description}
+    description = f"all {total} bytes of user data, in {count} pieces; the first piece is timed"
+    notes = {"corpus": description, "codec": trip.codec.description}
     return Task(stages, check=check, poison=trip.poison, notes=notes)
 
 
 def _passed(file: DataFile, piece_bytes: int, opened: Callable[[Taken], Any]) -> tuple[int, int, int]:
-    """How many pieces, and the bytes of all of them before and after; raises WrongAnswer from any piece's check."""
+    """Return the number of pieces, and all bytes before and after; raises WrongAnswer if a piece's check fails."""
     count = total = compressed = 0
     for piece in pieces(file, piece_bytes):
         trip = opened(piece)

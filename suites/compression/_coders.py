@@ -1,4 +1,4 @@
-"""Encoders and decoders: a block becomes what travels, and what arrived becomes a block again, in its place.
+"""Encoders and decoders: an encoder turns a block into a packed block, a decoder restores the block in its place.
 
 Raw bytes travel as they are, from where they lie to where they are wanted, without a copy by either coder.
 """
@@ -19,10 +19,10 @@ class Encoder:
     """Makes of each block what travels."""
 
     def queue(self, block: InFlight) -> None:
-        """Queue what can be done ahead of `encode`."""
+        """Queue the work that can be done before `encode`."""
 
     def encode(self, block: InFlight) -> Any:
-        """Return the block as it travels: uint8 on the device, valid until the slot's next block is queued."""
+        """Return the packed block: uint8 on the device, valid until the slot's next block is queued."""
         raise NotImplementedError
 
     def check(self) -> None:
@@ -41,7 +41,7 @@ class Decoder:
         raise NotImplementedError
 
     def reset(self) -> None:
-        """Forget what is known of the last message."""
+        """Forget the state of the last message."""
 
     def check(self) -> None:
         """Raise WrongAnswer where a block could not be restored; `decode` may have queued it only."""
@@ -107,6 +107,6 @@ class HostDecoder(Decoder):
 
 
 def _rooms(codec: HostCodec, cut: Cut, depth: int) -> list[Any]:
-    """Room for a packed block in each slot."""
+    """Return room for a packed block in each slot."""
     nbytes = cut.max_packed_bytes(codec.max_compressed_bytes(cut.chunk))
     return [np.empty(nbytes, np.uint8) for _ in range(depth)]

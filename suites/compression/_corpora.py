@@ -1,4 +1,4 @@
-"""What is compressed: corpora made from a seed, or the user's own data.
+"""The data to compress: corpora generated from a seed, or the user's own files.
 
 A made corpus is a tile of 8 MiB. Larger buffers repeat it, which no codec can use: chunks are
 compressed independently and are at most as long as the tile, so none holds a byte twice over.
@@ -41,22 +41,22 @@ class Corpus:
 
 @functools.lru_cache(maxsize=len(RECIPES))
 def made(name: str, seed: int) -> Corpus:
-    """The tile of a made corpus; the same bytes for the same seed."""
+    """Return the tile of a generated corpus; the same seed gives the same bytes."""
     recipe = RECIPES[name]
     rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
     data = np.ascontiguousarray(recipe.make(rng, TILE_BYTES)).reshape(-1).view(np.uint8)
     data.flags.writeable = False
-    words = f"{recipe.description} ({versions_of_code(data)})" if name == "code" else recipe.description
-    return Corpus(name, recipe.dtype, words, data)
+    description = f"{recipe.description} ({versions_of_code(data)})" if name == "code" else recipe.description
+    return Corpus(name, recipe.dtype, description, data)
 
 
 def names(target: Target, wanted: tuple[str, ...]) -> tuple[str, ...]:
-    """The user's files (`--data`) and nothing else, or the wanted corpora."""
+    """Return the user's files (`--data`) and nothing else, or the wanted corpora."""
     return tuple(DATA_PREFIX + file.label for file in target.data) or wanted
 
 
 def source_of(bench: Bench, name: str, size_bytes: int) -> tuple[Corpus, int]:
-    """A corpus and how many bytes of it to use: `size_bytes`, or less of a user's shorter file."""
+    """Return a corpus and the number of its bytes to use: `size_bytes`, or less for a shorter file of the user."""
     if not name.startswith(DATA_PREFIX):
         return made(name, bench.seed), size_bytes
     files = {DATA_PREFIX + file.label: file for file in bench.target.data}

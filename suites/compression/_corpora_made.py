@@ -49,7 +49,7 @@ def _categories(rng: Rng, nbytes: int) -> Any:
 
 
 def _lineitem(rng: Rng, nbytes: int) -> Any:
-    """Columns of TPC-H's LINEITEM (specification 3.0.1, 4.2.3) in row groups of 16 Ki rows, column by column."""
+    """Return columns of TPC-H's LINEITEM (specification 3.0.1, 4.2.3) in row groups of 16 Ki rows, column by column."""
     rows = nbytes // 4 // 8
     lines = np.repeat(np.arange(rows), rng.integers(1, 8, rows))[:rows]  # 1 to 7 lines an order
     part = rng.integers(1, 200_001, rows)
@@ -70,7 +70,7 @@ def _lineitem(rng: Rng, nbytes: int) -> Any:
 
 
 def _zipf(rng: Rng, choices: int, count: int) -> Any:
-    """Indices drawn by Zipf's law: the k-th choice has weight 1/k."""
+    """Return indices drawn by Zipf's law: the k-th choice has weight 1/k."""
     weights = np.cumsum(1 / np.arange(1, choices + 1))
     return np.searchsorted(weights / weights[-1], rng.random(count))
 
@@ -85,12 +85,12 @@ def _text(rng: Rng, nbytes: int) -> Any:
     lengths = rng.integers(_SHORTEST - 1, 12, 10_000)
     spelled = letters[_zipf(rng, letters.size, int(lengths.sum()))].tobytes()
     ends = np.cumsum(lengths).tolist()
-    words = [spelled[end - length : end] for end, length in zip(ends, lengths.tolist(), strict=True)]
+    vocabulary = [spelled[end - length : end] for end, length in zip(ends, lengths.tolist(), strict=True)]
     text = b""
     while len(text) < nbytes:
         most = (nbytes - len(text)) // _SHORTEST + 1  # words that are missing at the most
-        drawn = _zipf(rng, len(words), min(nbytes // 8, most))
-        text += b" ".join(map(words.__getitem__, drawn.tolist())) + b"\n"
+        drawn = _zipf(rng, len(vocabulary), min(nbytes // 8, most))
+        text += b" ".join(map(vocabulary.__getitem__, drawn.tolist())) + b"\n"
     return np.frombuffer(text[:nbytes], np.uint8)
 
 
@@ -133,7 +133,7 @@ def _field(rng: Rng, nbytes: int) -> Any:
 
 
 def _turbulence(rng: Rng, nbytes: int) -> Any:
-    """A random field whose energy falls with the wave number k as k^(-5/3) (Kolmogorov 1941)."""
+    """Return a random field whose energy falls with the wave number k as k^(-5/3) (Kolmogorov 1941)."""
     side = 1024
     rows = nbytes // 4 // side
     along, across = np.fft.fftfreq(rows, 1 / rows)[:, None], np.fft.rfftfreq(side, 1 / side)[None]
@@ -151,7 +151,7 @@ def _weights(rng: Rng, nbytes: int) -> Any:
 
 
 def _bfloat16(values: Any) -> Any:
-    """float32 rounded to nearest, ties to even, in 16 bits."""
+    """Return float32 rounded to bfloat16, to the nearest, ties to even, as 16 bits."""
     bits = values.view(np.uint32)
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
 
@@ -175,7 +175,7 @@ def _cache(rng: Rng, nbytes: int) -> Any:
 
 
 def float8_e4m3(values: Any) -> Any:
-    """float32 as 8-bit floating point E4M3, to the nearest, beyond its range its largest (448)."""
+    """Return float32 rounded to E4M3 (8 bits), to the nearest; values beyond its range become its largest, 448."""
     codes = np.arange(127)
     exponent, mantissa = codes >> 3, codes & 7
     normal = (1 + mantissa / 8) * 2.0 ** (exponent - 7)
@@ -199,17 +199,17 @@ def _zeros(rng: Rng, nbytes: int) -> Any:
 
 def _code(rng: Rng, nbytes: int) -> Any:
     del rng
-    found = b""
+    code = b""
     for path in _libraries():
         with path.open("rb") as file:
-            found += file.read(nbytes - len(found))
-        if len(found) == nbytes:
+            code += file.read(nbytes - len(code))
+        if len(code) == nbytes:
             break
-    return np.resize(np.frombuffer(found, np.uint8), nbytes)
+    return np.resize(np.frombuffer(code, np.uint8), nbytes)
 
 
 def _libraries() -> Iterator[Path]:
-    """The libraries of numpy, then Python's own, in the order of their names."""
+    """Return the libraries of numpy, then Python's own, in the order of their names."""
     numpys = Path(np.__file__).parent
     yield from sorted(numpys.rglob("*.so"))
     yield from sorted((numpys.parent / "numpy.libs").glob("*.so*"))
@@ -219,7 +219,7 @@ def _libraries() -> Iterator[Path]:
 
 
 def versions_of_code(data: Any) -> str:
-    """Which machine code it was: it is this machine's, so a checksum says whether two runs had the same."""
+    """Return the versions and a checksum of the machine code, which differs between machines."""
     numpys = importlib.metadata.version("numpy")
     where = f"numpy {numpys}, Python {platform.python_version()}, {platform.machine()}"
     return f"{where}, CRC-32 {zlib.crc32(data):08x}"

@@ -26,7 +26,7 @@ _HOW = "pip install 'gpubench-suite[parquet]'"
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What was taken of a file: uint8, what its elements are, and in words."""
+    """Data read from a file: the bytes as uint8, the type of their elements, and a description."""
 
     data: Any
     dtype: str
@@ -34,10 +34,10 @@ class Taken:
 
 
 def read_bounded(file: DataFile, most: int) -> Taken:
-    """At most `most` bytes of a file: all of it, or blocks of 1 MiB evenly spaced over it.
+    """Return at most `most` bytes of a file: all of it, or blocks of 1 MiB evenly spaced over it.
 
-    Raises FileError where the file is no longer what it was when the run was planned, or is no such file as its
-    name says, and Skip where it holds nothing that can be compressed.
+    Raises FileError if the file has changed since the run was planned, or is not of the type that its name says, and
+    Skip if it contains nothing that can be compressed.
     """
     path = Path(file.path)
     try:
@@ -50,7 +50,7 @@ def read_bounded(file: DataFile, most: int) -> Taken:
 
 
 def pieces(file: DataFile, most: int) -> Iterator[Taken]:
-    """All of a file in order, at most `most` bytes at a time; raises as `read_bounded` does."""
+    """Yield all of a file in order, at most `most` bytes at a time; raises as `read_bounded` does."""
     path = Path(file.path)
     try:
         if path.suffix.lower() == ".parquet":
@@ -87,7 +87,7 @@ def _words(taken: int, whole: int, what: str) -> str:
 
 
 def _npy(file: DataFile, path: Path, most: int) -> Taken:
-    """The elements, without the header."""
+    """Return the place of the elements, without the header."""
     place = _elements(file, path)
     data = _spread(file, path, place.offset, place.size, most)
     return Taken(data, place.dtype, _words(data.size, place.size, f"the user's {place.words} array"))
@@ -110,7 +110,7 @@ def _spread(file: DataFile, path: Path, offset: int, size: int, most: int) -> An
 
 
 def blocks(size: int, most: int) -> list[tuple[int, int]]:
-    """Where to read `size` bytes within `most`: (offset, length) at multiples of 4096, none overlapping."""
+    """Return (offset, length) of disjoint blocks of `size` bytes in all within `most`, at multiples of 4096."""
     if size <= most:
         return [(0, size)]
     length = min(BLOCK_BYTES, most)
@@ -120,27 +120,27 @@ def blocks(size: int, most: int) -> list[tuple[int, int]]:
 
 
 def _block(stream: io.BufferedReader, file: DataFile, offset: int, length: int) -> Any:
-    found = np.empty(length, np.uint8)
+    block = np.empty(length, np.uint8)
     stream.seek(offset)
-    if stream.readinto(found.data) != length:
+    if stream.readinto(block.data) != length:
         raise FileError(f"{file.path}: shorter than the {file.bytes} bytes it had when the run was planned")
-    return found
+    return block
 
 
 def _parquet(file: DataFile, path: Path, most: int) -> Taken:
-    """The values of every column as Arrow holds them, row groups evenly spaced over the file, column by column."""
+    """Return the values of every column as Arrow holds them, of row groups evenly spaced over the file."""
     del file
     with _table(path) as opened:
         data, kinds, groups = _row_groups(opened, _far_apart(opened.num_row_groups), most)
         count = opened.num_row_groups
     if not data.size:
         raise Skip(f"{path.name}: no column has a value, there is nothing to compress")
-    words = f"{data.size} bytes of columns in Arrow's memory layout, {groups} of {count} row groups"
-    return Taken(data, _common(kinds), words)
+    description = f"{data.size} bytes of columns in Arrow's memory layout, {groups} of {count} row groups"
+    return Taken(data, _common(kinds), description)
 
 
 def _parquet_pieces(path: Path, most: int) -> Iterator[Taken]:
-    """Row group by row group, each in pieces."""
+    """Yield row group by row group, each in pieces."""
     with _table(path) as opened:
         for group in range(opened.num_row_groups):
             data, kinds, _ = _row_groups(opened, [group], _UNBOUNDED)
@@ -168,8 +168,8 @@ def _table(path: Path) -> Iterator[Any]:
 
 
 def _row_groups(opened: Any, order: Iterable[int], most: int) -> tuple[Any, set[str], int]:
-    """Values of row groups in that order, until `most` bytes are there; their kinds; of how many groups."""
-    found: list[Any] = []
+    """Return at most `most` bytes of values of row groups in this order, their kinds, and the number of row groups."""
+    parts: list[Any] = []
     kinds: set[str] = set()
     room, groups = most, 0
     for group in order:
@@ -180,19 +180,19 @@ def _row_groups(opened: Any, order: Iterable[int], most: int) -> tuple[Any, set[
             for chunk in column.chunks:
                 for buffer, kind in _buffers(chunk):
                     part = np.frombuffer(buffer, np.uint8)[:room].copy()
-                    found.append(part)
+                    parts.append(part)
                     room -= part.size
                     kinds |= {kind} if part.size else set()
-    return (np.concatenate(found) if found else np.empty(0, np.uint8)), kinds, groups
+    return (np.concatenate(parts) if parts else np.empty(0, np.uint8)), kinds, groups
 
 
 def _far_apart(count: int) -> Iterator[int]:
-    """0 … count-1, the ends and the middles first."""
-    step, seen = max(1, 2 ** (count - 1).bit_length()), set()
+    """Yield 0 … count-1, the ends and the middles first."""
+    step, visited = max(1, 2 ** (count - 1).bit_length()), set()
     while step:
         for index in range(0, count, step):
-            if index not in seen:
-                seen.add(index)
+            if index not in visited:
+                visited.add(index)
                 yield index
         step //= 2
 

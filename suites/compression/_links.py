@@ -29,7 +29,7 @@ class Link:
     is_joined = False  # whether the thread that sends a block receives it too: one chain of steps, not two
 
     def begin(self) -> None:
-        """Get ready for a message, outside its time."""
+        """Prepare a message, outside its time."""
 
     def reserve(self, block: InFlight) -> None:
         """Wait until the buffer of the block's slot may be written again."""
@@ -54,7 +54,7 @@ class Link:
         """Free everybody who waits, because a thread failed."""
 
     def close(self) -> None:
-        """Let go of what was opened."""
+        """Release the resources that were opened."""
 
 
 class HostCopy(Link):
@@ -80,7 +80,7 @@ class PinnedMemory(Link):
     schedule: Schedule = "one thread"
 
     def __init__(self, bench: Bench, places: Sequence[int]) -> None:
-        """Allocate a place for each block, of so many bytes each."""
+        """Allocate a place for each block, each of the given number of bytes."""
         self._copies = CopyEngine(bench)
         starts = list(itertools.accumulate((-(-nbytes // _PAGE_BYTES) * _PAGE_BYTES for nbytes in places), initial=0))
         memory = bench.device.pinned(max(starts[-1], 1))

@@ -1,4 +1,4 @@
-"""What is sent, and the codec that a message goes through."""
+"""Messages, and the codecs that they go through."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ class Message:
 def message_of(
     bench: Bench, corpus: str, size_bytes: int, block_bytes: int, chunk_bytes: int = _CHUNK_BYTES
 ) -> Message:
-    """Return at most `size_bytes` of a corpus on the device; raises Skip where they do not fit."""
-    made, total = source_of(bench, corpus, size_bytes)
+    """Return at most `size_bytes` of a corpus on the device; raises Skip if they do not fit."""
+    corpus_source, total = source_of(bench, corpus, size_bytes)
     bench.need(_MEMORIES * total + _RESERVE_BYTES)
     if bench.traits.is_gpu:
-        source = uploaded(bench, made, total)
+        source = uploaded(bench, corpus_source, total)
     else:
         source = np.empty(total, np.uint8)
-        made.fill(source)
+        corpus_source.fill(source)
     target = bench.xp.empty(total, bench.xp.uint8)
     cut = Cut(total, block_bytes, chunk_bytes)
-    return Message(source, target, cut, bytes_of(bench), made.dtype, made.description)
+    return Message(source, target, cut, bytes_of(bench), corpus_source.dtype, corpus_source.description)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class MessageCodec:
 
 
 def codec_of(bench: Bench, name: str, message: Message) -> MessageCodec:
-    """Return the codec of that name, on a GPU nvCOMP's or hipCOMP's; raises Skip where it is unavailable."""
+    """Return the codec of that name, on a GPU nvCOMP's or hipCOMP's; raises Skip if it is unavailable."""
     cut = message.cut
     if bench.traits.is_gpu:
         device = _codecs_device.open_codec(bench, name, message.dtype)

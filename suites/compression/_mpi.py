@@ -97,7 +97,7 @@ class MpiPair:
         return self._errors.read()[-500:].strip()
 
     def message(self, content: Content, depth: int) -> float:
-        """Return the seconds of a message, which was compared."""
+        """Return the seconds of a message, after comparing its bytes."""
         return self._ask(["message", content, depth])
 
     def compress(self) -> float:
@@ -109,7 +109,7 @@ class MpiPair:
         return self._ask(["decompress"])
 
     def close(self) -> None:
-        """Let the processes end, or end them."""
+        """Let the processes end; kill them if they do not."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
@@ -194,7 +194,7 @@ def open_transfer(mpi: Any, plan: dict[str, Any]) -> tuple[Transfer, int]:
 
 
 def answer(world: Any, transfer: Transfer, work: str, *args: Any) -> float | str:
-    """Do what was asked; return the seconds of the timed rank, or the error in the answer."""
+    """Carry out a request, and return the seconds of the timed rank, or the error in the answer."""
     result: float | str
     try:
         result = getattr(transfer, work)(*args)
@@ -217,12 +217,12 @@ def main() -> None:
         question = world.bcast(sys.stdin.readline() if world.rank == 0 else None)
         if not question:
             return
-        asked = json.loads(question)
+        request = json.loads(question)
         if transfer is None:
-            transfer, sent_bytes = open_transfer(mpi, asked)
+            transfer, sent_bytes = open_transfer(mpi, request)
             reply: float | str = sent_bytes
         else:
-            reply = answer(world, transfer, *asked)
+            reply = answer(world, transfer, *request)
         if world.rank == 0:
             sys.stdout.write(json.dumps(reply) + "\n")
             sys.stdout.flush()

@@ -57,11 +57,11 @@ class RankSocket:
         self._socket.settimeout(_PATIENCE_S)
 
     def tell(self, form: struct.Struct, *values: float) -> None:
-        """Send values; raises OSError where the other rank has ended."""
+        """Send values; raises OSError if the other rank has ended."""
         self._socket.sendall(form.pack(*values))
 
     def hear(self, form: struct.Struct) -> tuple[Any, ...]:
-        """Return the next values; raises StoppedError where the other rank has ended, or is silent for too long."""
+        """Return the next values; raises StoppedError if the other rank has ended, or is silent for too long."""
         received = b""
         while len(received) < form.size:
             try:
@@ -257,12 +257,12 @@ class SharedMemoryRank:
 
 
 def aligned(nbytes: int) -> int:
-    """Return a size rounded up, so that what stands behind it is aligned."""
+    """Return a size rounded up, so that data behind it are aligned."""
     return -(-nbytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
 
 
 def address(array: Any) -> int:
-    """Return where an array lies, on a GPU or on the host."""
+    """Return the address of an array, on a GPU or on the host."""
     return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
 
 
@@ -270,7 +270,7 @@ def task(bench: Bench, link: str, message: Message, codec: MessageCodec, depth: 
     """Return a rank's part of a message to another process, on the same device (`process`) or on a peer."""
     exclusive(bench)
     path = "peer" if link == "peer" else "same"
-    told = {
+    task_notes = {
         **notes(bench, path),
         "codec": codec.description,
         "corpus": message.description,
@@ -287,14 +287,14 @@ def task(bench: Bench, link: str, message: Message, codec: MessageCodec, depth: 
         stages_of(rank.transfer, message.cut.total),
         rank.check,
         close=rank.close,
-        notes=told,
+        notes=task_notes,
         labels=labels(bench, path),
         release=shared.close if shared else lambda: None,
     )
 
 
 def _payers(bench: Bench, link: str, depth: int) -> str:
-    """Who pays for the coders: two devices, one that both processes share, or the host's cores."""
+    """Return which processors pay for the coders: two devices, one that both processes share, or the host's cores."""
     if link == "peer":
         return "apart"
     return "shared" if bench.traits.is_gpu else host_payers(depth)

@@ -85,9 +85,9 @@ def _sizes(target: Target) -> Any:
 
 
 def _is_measured(target: Target, params: Mapping[str, Any]) -> bool:
-    """Return whether a point is measured: in quick few codecs of most corpora, in full few codecs with other chunks.
+    """Return whether a point is measured: few codecs of most corpora in quick, few with other chunk sizes in full.
 
-    Chunks of other sizes are for the defaults of every codec, on a few corpora and on the user's own data.
+    Other chunk sizes are measured with the defaults of every codec, on a few corpora and on the user's own data.
     """
     if target.tier == "quick" and params["corpus"] in _QUICK_FEW:
         return params["codec"] in _QUICK_FEW[params["corpus"]]
@@ -130,7 +130,7 @@ def filling(bench: Bench, corpus: str, codec: str, chunk_bytes: int, size_bytes:
 
 
 def _threads(_: Target) -> Any:
-    """Powers of two up to all cores; in the quick tier all of them alone (`roundtrip` has one)."""
+    """Return powers of two up to all cores; the quick tier has all cores only (`roundtrip` has one)."""
     cores = _codecs_host.cores()
     return points(quick=(cores,), full=tuple(sorted({*(2**k for k in range(cores.bit_length())), cores})))
 

@@ -46,7 +46,7 @@ _PEER_FULL_MIB = 4096  # codecs that are faster than NVLink take a shorter messa
 
 
 def _sent(target: Target) -> dict[str, _Sent]:
-    """What suits each link in this tier."""
+    """Return the message for each link in this tier."""
     if target.is_host:
         return _ON_HOST
     return _ON_GPU | ({"peer": _ON_GPU["peer"]._replace(size=_PEER_FULL_MIB)} if target.tier == "full" else {})
@@ -76,7 +76,7 @@ def _blocks(target: Target) -> Any:
 
 
 def _depths(target: Target) -> Any:
-    """Blocks in flight in each half of the pipeline."""
+    """Return the numbers of blocks in flight in each half of the pipeline."""
     return points(smoke=(2,), quick=_rising(sent.depth for sent in _sent(target).values()), full=DEPTHS)
 
 
@@ -93,7 +93,7 @@ def _devices_of(params: Params) -> int:
 
 
 def _suits_link(target: Target, params: Params) -> bool:
-    """Each link has its message, and in the quick tier its codecs; MPI is optional, and in the full tier alone."""
+    """Return whether a link has this content: the quick tier has few codecs, and MPI is in the full tier only."""
     if (params["link"] == "mpi" and target.tier != "full") or not fills_pipeline(params):
         return False
     sent = _sent(target)[str(params["link"])]

@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 def _sizes(on_gpu: int) -> Callable[[Target], Any]:
-    """Return the axis of the bytes of a file, on a GPU so many MiB in the quick tier."""
+    """Return the axis of file sizes in bytes; `on_gpu` is the size of a GPU's quick tier in MiB."""
 
     def sizes(target: Target) -> Any:
         return mebibytes(1, 16, 128) if target.is_host else mebibytes(16, on_gpu, 1024)
@@ -54,7 +54,7 @@ def _blocks(on_gpu: int) -> Callable[[Target], Any]:
 
 
 def _usual_depth(target: Target) -> int:
-    """Blocks in flight: many, since a file system takes them side by side."""
+    """Return the usual number of blocks in flight: many, because a file system takes them in parallel."""
     return 2 if target.is_host else 8
 
 
@@ -72,7 +72,7 @@ def _depths(target: Target) -> Any:
 
 
 def open_file(nbytes: int, where: Path) -> int:
-    """Return the descriptor of a new file without a name; raises Skip where `nbytes` do not fit in that folder."""
+    """Return the descriptor of a new file without a name; raises Skip if `nbytes` do not fit into that folder."""
     try:
         need_space(nbytes, where)
         with tempfile.TemporaryFile(dir=where) as file:

@@ -79,15 +79,16 @@ class Maker:
 
     def written(self, rows: Any) -> Any:
         """Return on the host the numbers of the rows of (n, …) that hold 16-bit words that are not poisoned."""
-        words, marks = rows.reshape(-1).view("uint16"), self.xp.zeros(len(rows), "uint32")
-        self.run("mark_written", words.size, words, np.uint64(words.size), np.uint64(words.size // len(rows)), marks)
+        halfwords, marks = rows.reshape(-1).view("uint16"), self.xp.zeros(len(rows), "uint32")
+        sizes = (np.uint64(size) for size in (halfwords.size, halfwords.size // len(rows)))
+        self.run("mark_written", halfwords.size, halfwords, *sizes, marks)
         return np.flatnonzero(self.to_host(marks))
 
     def differing(self, rows: Any, first: int = 0) -> int:
         """Return how many 16-bit words of (n, …) differ from those of row `first` and are not poisoned."""
-        words, count = rows.reshape(-1).view("uint16"), self.xp.zeros(1, "uint32")
-        sizes = (np.uint64(size) for size in (words.size, words.size // len(rows), first))
-        self.run("differing", words.size, words, *sizes, count)
+        halfwords, count = rows.reshape(-1).view("uint16"), self.xp.zeros(1, "uint32")
+        sizes = (np.uint64(size) for size in (halfwords.size, halfwords.size // len(rows), first))
+        self.run("differing", halfwords.size, halfwords, *sizes, count)
         return int(self.to_host(count)[0])
 
     def squares(self, matrix: Any) -> Any:
@@ -154,7 +155,7 @@ class Operands:
         return judged(self.precision, self.shape.k, result, reference, scale)
 
     def _expect_every_element(self, batch: int) -> None:
-        """Compare C·X with A·(B·X) for random signs X: every element of one product counts.
+        """Compare C·X with A·(B·X) for random signs X, which depends on every element of C.
 
         On the device there are products and kernels of data.cu alone: CuPy compiles each operation at its first use.
         """

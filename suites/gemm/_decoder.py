@@ -103,8 +103,8 @@ def _decode(bench: Bench, model: Model, kind: str) -> Task:
     chain = ModelChain(bench, model, kind, 1, by_tensor)
     calls: list[Call] = []
     for weights, x, y in zip(chain.matrices, chain.inputs, chain.outputs, strict=True):
-        held = Vectors(x, y)
-        calls.append(tensor_call(bench, weights, held, 1) if by_tensor else warp_call(bench, weights, held))
+        vectors = Vectors(x, y)
+        calls.append(tensor_call(bench, weights, vectors, 1) if by_tensor else warp_call(bench, weights, vectors))
     moved = chain.nbytes + sum(_HALF.itemsize * (weights.rows + weights.cols) for weights in chain.matrices)
     work = Work(moved=float(moved), flops=2.0 * model.size, items=1)
     stage = Stage(in_turn(*calls), work, "items", "dram", modes=("graph",), max_calls=4, item="token")

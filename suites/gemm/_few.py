@@ -125,13 +125,13 @@ def skinny(bench: Bench, path: str, weights: str, tokens: int) -> Task:
 def few_tokens(bench: Bench, path: str, kind: str, rows: int, cols: int, tokens: int) -> Task:
     """Return Y = X·Wᵀ by one path as a task."""
 
-    def product_of(weights: Weights, held: Vectors) -> ProductCall:
+    def product_of(weights: Weights, vectors: Vectors) -> ProductCall:
         if path == "warp":
-            return ProductCall(warp_call(bench, weights, held), {"library": "gemv.cu"})
+            return ProductCall(warp_call(bench, weights, vectors), {"library": "gemv.cu"})
         if path == "tensor":
-            return ProductCall(tensor_call(bench, weights, held, tokens), {"library": "skinny.cu"})
+            return ProductCall(tensor_call(bench, weights, vectors, tokens), {"library": "skinny.cu"})
         shape = Shape(tokens, rows, cols, "nt")
-        return vendor(bench, MatrixProduct(weights.kind.precision, shape, held.x, weights.words, held.y))
+        return vendor(bench, MatrixProduct(weights.kind.precision, shape, vectors.x, weights.words, vectors.y))
 
     return few_tokens_task(bench, product_of, kind, rows, cols, tokens, tiled=path == "tensor")
 

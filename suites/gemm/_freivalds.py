@@ -30,7 +30,7 @@ def sign_blocks(rng: np.random.Generator, n: int) -> Any:
 
 
 def expect_product(precision: Precision, k: int, c_x: Any, a_b_x: Any, c_norms: Any, terms: Any) -> None:
-    """Raise WrongAnswer where C·X differs from A·(B·X) by more than rounding explains.
+    """Raise WrongAnswer if C·X differs from A·(B·X) by more than rounding explains.
 
     All arrays are (rows, blocks) on the host: `c_norms` are the norms of the rows of C in each block, `terms` those of
     the rows of A times those of the columns of B, which are at least those of |A|·|B| (Cauchy and Schwarz).

@@ -151,13 +151,16 @@ def poison(y: Any) -> None:
     y.view("uint8").fill(0xFF)
 
 
-def compared(make: Maker, weights: Weights, held: Vectors, tokens: int) -> Observation:
-    """Return the error of Y, and where the weights are quantised the error that quantisation adds."""
+def compared(make: Maker, weights: Weights, vectors: Vectors, tokens: int) -> Observation:
+    """Return the error of Y, and for quantised weights also the error that quantisation adds.
+
+    Raises WrongAnswer if Y is not written or not finite, or its relative error is too large.
+    """
     kind = FORMATS[weights.kind.vectors]
-    missing = make.missing(held.y, kind)
+    missing = make.missing(vectors.y, kind)
     expect(missing == 0, f"{missing} elements of y are not written, NaN or infinite")
-    x = make.widened(held.x, kind, tokens, weights.cols, (weights.cols, 1))
-    y = make.widened(held.y, kind, tokens, weights.rows, (weights.rows, 1))
+    x = make.widened(vectors.x, kind, tokens, weights.cols, (weights.cols, 1))
+    y = make.widened(vectors.y, kind, tokens, weights.rows, (weights.rows, 1))
     exact = weights.product(x)
     error, bound = distance(make, y, exact), weights.kind.precision.bound(weights.cols)
     expect(error <= bound, f"the relative error {error:.3g} is above {bound:.3g}")
@@ -257,18 +260,18 @@ def tensor_plan(
     return TensorPlan(tiles, panels, down, 1, 2, max(1, min(8, units // blocks)), warp)
 
 
-def warp_call(bench: Bench, weights: Weights, held: Vectors, how: Launch = PLAIN) -> Call:
+def warp_call(bench: Bench, weights: Weights, vectors: Vectors, how: Launch = PLAIN) -> Call:
     """Return the call of Y = W·x by gemv.cu."""
     plan = warp_plan(weights.kind, weights.cols, bench.traits.warp, how)
     kernel = bench.kernel("gemv.cu", "gemv", **plan.defines(weights.kind, how))
     blocks, most = -(-weights.rows // plan.rows), plan.resident * bench.device.device.units
     grid = (min(blocks, most) if most else blocks,)
     rows = weights.rows // how.halves
-    args = (weights.words, weights.scales, held.x, held.y, np.uint32(rows), np.uint32(weights.cols))
+    args = (weights.words, weights.scales, vectors.x, vectors.y, np.uint32(rows), np.uint32(weights.cols))
     return partial(kernel.early if how.is_early else kernel, grid, (_THREADS,), args)
 
 
-def tensor_call(bench: Bench, weights: Weights, held: Vectors, tokens: int, how: Launch = PLAIN) -> Call:
+def tensor_call(bench: Bench, weights: Weights, vectors: Vectors, tokens: int, how: Launch = PLAIN) -> Call:
     """Return the call of Y = X·Wᵀ by skinny.cu, for at most 64 tokens."""
     xp, plan = bench.xp, _tensor_plan(bench, weights, tokens, how)
     kernel = bench.kernel("skinny.cu", "skinny", **plan.defines(weights.kind, how))
@@ -276,14 +279,16 @@ def tensor_call(bench: Bench, weights: Weights, held: Vectors, tokens: int, how:
     parts = xp.empty(plan.splits * tokens * weights.rows if plan.splits > 1 else 0, "float32")
     arrived = xp.zeros(grid[0], "uint32")
     numbers = (np.uint32(value) for value in (weights.rows // how.halves, weights.cols, tokens))
-    args = (weights.words, weights.scales, held.x, held.y, *numbers, parts, arrived)
+    args = (weights.words, weights.scales, vectors.x, vectors.y, *numbers, parts, arrived)
     return partial(kernel.early if how.is_early else kernel, grid, (plan.threads,), args)
 
 
 def compile_tensor_calls(bench: Bench, matrices: Iterable[tuple[Weights, Launch]], tokens: int) -> None:
     """Compile skinny.cu for the products of these matrices at the same time: one variant takes up to a second."""
     variants = [_tensor_plan(bench, weights, tokens, how).defines(weights.kind, how) for weights, how in matrices]
-    bench.compile("skinny.cu", "skinny", [dict(each) for each in {tuple(each.items()) for each in variants}])
+    bench.compile(
+        "skinny.cu", "skinny", [dict(defines) for defines in {tuple(defines.items()) for defines in variants}]
+    )
 
 
 def _tensor_plan(bench: Bench, weights: Weights, tokens: int, how: Launch) -> TensorPlan:

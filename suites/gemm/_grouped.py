@@ -98,7 +98,7 @@ class ExpertLoads:
 
     @classmethod
     def drawn(cls, bench: Bench, tokens: int, experts: int, skew: float) -> ExpertLoads:
-        """Return loads of a skew whose ranks are shuffled by the case's seed; raises SuiteError."""
+        """Return loads whose ranks are shuffled by the case's seed; raises SuiteError without tokens or experts."""
         if tokens < 1 or experts < 1:
             raise SuiteError(f"{tokens} tokens for {experts} experts: needs one or more of each")
         return cls(zipf_loads(tokens, experts, skew)[bench.rng.permutation(experts)])
@@ -141,17 +141,17 @@ def zipf_loads(tokens: int, experts: int, skew: float) -> Loads:
 class ExpertOperands(Operands):
     """The operands of one expert: parts of the arrays of all experts, checked as those of a single product are."""
 
-    def __init__(self, whole: GroupedProducts, expert: int, start: int, load: int) -> None:
-        n, k = whole.n, whole.k
-        self.precision, self.shape = whole.precision, Shape(load, n, k, "nt")
-        self.rng, self.epilogue, self.notes = whole.rng, None, {}
-        self._make, self._to_host = whole.make, whole.make.to_host
-        self.a = whole.x[start * k : (start + load) * k]
-        self.b = whole.weights[expert * n * k : (expert + 1) * n * k]
-        self.c = whole.y[start * n : (start + load) * n]
+    def __init__(self, products: GroupedProducts, expert: int, start: int, load: int) -> None:
+        n, k = products.n, products.k
+        self.precision, self.shape = products.precision, Shape(load, n, k, "nt")
+        self.rng, self.epilogue, self.notes = products.rng, None, {}
+        self._make, self._to_host = products.make, products.make.to_host
+        self.a = products.x[start * k : (start + load) * k]
+        self.b = products.weights[expert * n * k : (expert + 1) * n * k]
+        self.c = products.y[start * n : (start + load) * n]
 
     def compared_rows(self) -> float:
-        """Return the relative error of random rows; raises WrongAnswer where it is above its bound."""
+        """Return the relative error of random rows; raises WrongAnswer if it is above its bound."""
         error = judged(self.precision, self.shape.k, *self._rows(0, _ROWS))["error"]
         return error.value if isinstance(error, Observed) else 0.0
 
@@ -172,8 +172,10 @@ class GroupedProducts:
         self.y, self._dense_y = (bench.xp.empty(tokens * n, kind_c.storage) for _ in range(2))
         self._workspace = bench.xp.empty(WORKSPACE_BYTES, "uint8")
         self.notes = {"expert": f"{n} × {k}", "data": "N(0,1)", **layout.notes}
-        whole = Shape(tokens, n, k, "nt")
-        self._dense = vendor(bench, MatrixProduct(precision, whole, self.x, self.weights[: n * k], self._dense_y)).call
+        dense_shape = Shape(tokens, n, k, "nt")
+        self._dense = vendor(
+            bench, MatrixProduct(precision, dense_shape, self.x, self.weights[: n * k], self._dense_y)
+        ).call
 
     def stage(self, call: Call, launches: int) -> Stage:
         """Return the products of all experts as a stage; `launches` are the library's calls in it."""
@@ -187,7 +189,7 @@ class GroupedProducts:
 
     def by_loop(self) -> Call:
         """Return the products of the active experts by one call of the library for each."""
-        calls = [vendor(self._bench, each.product, self._workspace).call for each in self._experts()]
+        calls = [vendor(self._bench, operands.product, self._workspace).call for operands in self._experts()]
 
         def call() -> None:
             for product in calls:
@@ -196,7 +198,7 @@ class GroupedProducts:
         return call
 
     def by_library(self) -> Call:
-        """Return the products of the active experts by one call of cuBLAS; raises Skip where it is unavailable."""
+        """Return the products of the active experts by one call of cuBLAS; raises Skip if it is unavailable."""
         queued = GroupedCall(self._bench, self.precision, self._experts())
         self.notes |= queued.notes
         return queued
@@ -239,19 +241,19 @@ class GroupedCall:
         self._cublas.set_stream(handle, bench.device.stream)
         kinds, count = precision.formats, len(products)
         k, n = products[0].shape.k, products[0].shape.n
-        columns = (_TRANSPOSED, _AS_IT_IS, n, [each.shape.m for each in products], k, k, k, n, 1)
+        columns = (_TRANSPOSED, _AS_IT_IS, n, [operands.shape.m for operands in products], k, k, k, n, 1)
         self._sizes = [np.full(count, column, np.int32) for column in columns]
         scalars = FORMATS[precision.scalars].storage
         self._scalars = [np.full(count, value, scalars) for value in (1, 0)]
         self._matrices = [
             bench.xp.asarray(np.array([array.data.ptr for array in arrays], np.uint64))
-            for arrays in zip(*((each.b, each.a, each.c) for each in products), strict=True)
+            for arrays in zip(*((operands.b, operands.a, operands.c) for operands in products), strict=True)
         ]
         first, second, m, rows, inner, lda, ldb, ldc, ones = (sizes.ctypes.data for sizes in self._sizes)
-        one, zero = (values.ctypes.data for values in self._scalars)
+        alpha, beta = (values.ctypes.data for values in self._scalars)
         w, x, y = (array.data.ptr for array in self._matrices)
         self._args = (
-            handle, first, second, m, rows, inner, one, w, kinds[1].code, lda, x, kinds[0].code, ldb, zero, y,
+            handle, first, second, m, rows, inner, alpha, w, kinds[1].code, lda, x, kinds[0].code, ldb, beta, y,
             kinds[2].code, ldc, count, ones, precision.compute,
         )  # fmt: skip
         self.notes = {"library": f"cuBLAS {self._cublas.get_version(handle)} gemmGroupedBatchedEx"}

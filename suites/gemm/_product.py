@@ -20,7 +20,7 @@ def on_nvidia(target: Target) -> bool:
 
 
 def precision_of(bench: Bench, dtype: str) -> Precision:
-    """Return the precision of this name; raises Skip where the device has no products of it."""
+    """Return the precision of this name; raises Skip if the device has no products of it."""
     if dtype not in bench.device.device.dtypes:
         raise Skip(f"{bench.device.device.name} ({bench.traits.arch}) does not support matrix products in {dtype}")
     return PRECISIONS[dtype]

@@ -109,11 +109,11 @@ def data(bench: Bench, data: str, dtype: str, n: int) -> Task:
 
 
 def _burst_shapes(target: Target) -> Any:
-    """Return 8192³, and a product whose tiles of 256 × 128 give each SM exactly eight."""
+    """Return 8192³, and a product with exactly eight tiles of 256 × 128 for each SM."""
     units = max(1, target.device.units)
     wide = max(side for side in range(1, math.isqrt(units) + 1) if units % side == 0)
-    whole = f"{512 * (units // wide)}x{512 * wide}x8192"
-    return points((whole, _CUBE), ("1024x1024x1024",))
+    filling = f"{512 * (units // wide)}x{512 * wide}x8192"
+    return points((filling, _CUBE), ("1024x1024x1024",))
 
 
 def _burst_points(target: Target, params: Mapping[str, Any]) -> bool:

@@ -62,15 +62,16 @@ class ScaledOperands(Operands):
         formats, rng = FORMATS_OF[name], self.rng
         rows = (shape.m, shape.n)
         scales = [
-            rng.uniform(_LOW, _HIGH, each.shape(count, shape.k)).astype(np.float32)
-            for each, count in zip(formats, rows, strict=True)
+            rng.uniform(_LOW, _HIGH, scale_format.shape(count, shape.k)).astype(np.float32)
+            for scale_format, count in zip(formats, rows, strict=True)
         ]
-        a, b = (bench.xp.asarray(each.stored(found)) for each, found in zip(formats, scales, strict=True))
+        pairs = zip(formats, scales, strict=True)
+        a, b = (bench.xp.asarray(scale_format.stored(factors)) for scale_format, factors in pairs)
         self.scales = Scales(a, b, (formats[0].mode, formats[1].mode))
         # a row of scales for each row of A, and for each row of B as it is stored
         self._factors = [
-            bench.xp.asarray(np.repeat(found.astype(float), each.rows, axis=0)[:count])
-            for each, found, count in zip(formats, scales, rows, strict=True)
+            bench.xp.asarray(np.repeat(factors.astype(float), scale_format.rows, axis=0)[:count])
+            for scale_format, factors, count in zip(formats, scales, rows, strict=True)
         ]
 
     @property

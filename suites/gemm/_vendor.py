@@ -36,7 +36,7 @@ class ProductCall:
 
 
 def vendor(bench: Bench, product: MatrixProduct, workspace: Any = None) -> ProductCall:
-    """Return the product by the best library here; raises Skip, with the library's reason, where none supports it.
+    """Return the product by the best library here; raises Skip, with the library's reason, if none supports it.
 
     Products that run one after another may share a `workspace` of WORKSPACE_BYTES.
     """
@@ -67,7 +67,10 @@ def _handle() -> int:
 
 
 def heuristics(bench: Bench, product: MatrixProduct, most: int, workspace: Any = None) -> list[ProductCall]:
-    """Return at most `most` algorithms that the heuristics of cuBLASLt propose, its first choice first."""
+    """Return at most `most` algorithms that cuBLASLt's heuristics propose, its first choice first.
+
+    Raises Skip if cuBLASLt is unavailable or does not support the product.
+    """
     lt = _binding() if bench.traits.vendor == "nvidia" else None
     if lt is None:
         raise Skip(NEEDS_NVMATH)
@@ -164,13 +167,13 @@ class _Problem:
         matmul, handle, desc, stream = self._lt.matmul, _handle(), self._desc, self._stream
         b, a, c = self._layouts
         at_a, at_b, at_c = (array.data.ptr for array in (self._product.a, self._product.b, self._product.c))
-        one, zero = self._scalars.ctypes.data, self._scalars.ctypes.data + self._scalars.itemsize
+        alpha, beta = self._scalars.ctypes.data, self._scalars.ctypes.data + self._scalars.itemsize
         algo, workspace = algorithm.ctypes.data, self._workspace.data.ptr
 
         def call(keep: Any = (self, algorithm)) -> None:
             del keep
             matmul(
-                handle, desc, one, at_b, b, at_a, a, zero, at_c, c, at_c, c, algo, workspace, WORKSPACE_BYTES, stream
+                handle, desc, alpha, at_b, b, at_a, a, beta, at_c, c, at_c, c, algo, workspace, WORKSPACE_BYTES, stream
             )
 
         return call
@@ -200,7 +203,7 @@ class _Problem:
 
 
 def _named(kind: Any, value: int) -> str:
-    """Return the binding's name of a value without its prefix, or the number where the library is newer."""
+    """Return the binding's name of a value without its prefix, or the number if the binding has no name for it."""
     return next((entry.name.partition("_")[2] for entry in kind if entry.value == value), str(value))
 
 
@@ -212,7 +215,7 @@ def _gemm_ex(bench: Bench, product: MatrixProduct) -> ProductCall:
     m, n, k = shape.m, shape.n, shape.k
     handle = bench.xp.cuda.get_cublas_handle()
     scalars = np.array([1, 0], FORMATS[precision.scalars].storage)
-    one, zero = scalars.ctypes.data, scalars.ctypes.data + scalars.itemsize
+    alpha, beta = scalars.ctypes.data, scalars.ctypes.data + scalars.itemsize
     kind, compute = precision.formats[0].code, precision.compute
     first, second = (int(order == "t") for order in reversed(shape.order))
     wide_b, wide_a = (k if first else n), (m if second else k)
@@ -221,7 +224,7 @@ def _gemm_ex(bench: Bench, product: MatrixProduct) -> ProductCall:
     def call(keep: Any = (scalars, product)) -> None:
         del keep
         cublas.gemmEx(
-            handle, first, second, n, m, k, one, b, kind, wide_b, a, kind, wide_a, zero, c, kind, n, compute,
+            handle, first, second, n, m, k, alpha, b, kind, wide_b, a, kind, wide_a, beta, c, kind, n, compute,
             _GEMM_DEFAULT,
         )  # fmt: skip
 
@@ -239,10 +242,10 @@ def _matmul(bench: Bench, product: MatrixProduct) -> ProductCall:
         raise Skip(f"CuPy does not support this kind of {precision.a} product on {bench.traits.vendor} GPUs")
 
     def matrices(array: Any, kind: Format, rows: int, columns: int, order: str = "n") -> Any:
-        sides = (rows, columns) if order == "n" else (columns, rows)
-        found = array.view(kind.storage)[: shape.batch * rows * columns].reshape(shape.batch, *sides)
-        found = found if order == "n" else found.swapaxes(1, 2)
-        return found if shape.batch > 1 else found[0]
+        stored_shape = (rows, columns) if order == "n" else (columns, rows)
+        matrix = array.view(kind.storage)[: shape.batch * rows * columns].reshape(shape.batch, *stored_shape)
+        matrix = matrix if order == "n" else matrix.swapaxes(1, 2)
+        return matrix if shape.batch > 1 else matrix[0]
 
     kind_a, kind_b, kind_c = precision.formats
     a = matrices(product.a, kind_a, shape.m, shape.k, shape.order[0])

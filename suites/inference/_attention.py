@@ -101,7 +101,7 @@ class AttentionShape:
         group = self.heads // self.kv_heads
         resident = _RESIDENT_THREADS // (2 if group == 8 else 1)
         plans = []
-        for threads in (each for each in _THREADS if each <= resident):
+        for threads in (size for size in _THREADS if size <= resident):
             stride, slots = self.stride(threads), resident // threads * max(1, units)
             for parts in range(1, min(_MOST_PARTS, -(-self.context // stride)) + 1):
                 turns = -(-self.context // (parts * stride))
@@ -156,7 +156,7 @@ def launches(
 
 
 def log2_scale(dim: int) -> float:
-    """Return the factor of queries with which scores are exponents of two."""
+    """Return the factor of queries that makes the scores exponents of two."""
     return math.log2(math.e) / math.sqrt(dim)
 
 
@@ -234,7 +234,8 @@ class DecodeAttention:
     def check(self) -> Observation:
         """Compare sampled heads with double precision; every copy that was written must have the same results.
 
-        Later checks take the same heads, which are then known in double precision.
+        Later checks take the same heads, whose double precision results are stored. Raises WrongAnswer if results are
+        not written, differ between copies, or have too large an error.
         """
         results = [self._bench.device.to_host(cache.out) for cache in self.caches]
         written = [result for result in results if not (result == 0xFFFF).all()]
@@ -246,7 +247,7 @@ class DecodeAttention:
         rows = first.reshape(self._shape.batch, self._shape.heads, self._shape.dim)
         self._known = self._known or {place: self.expected(*place) for place in self._sampled}
         pairs = [(rows[place], exact) for place, exact in self._known.items()]
-        errors = [float(np.linalg.norm(found - exact) / np.linalg.norm(exact)) for found, exact in pairs]
+        errors = [float(np.linalg.norm(row - exact) / np.linalg.norm(exact)) for row, exact in pairs]
         expect(max(errors) <= _BOUND, f"the relative error {max(errors):.3g} of a head is above {_BOUND:.3g}")
         return {"error": Observed(max(errors))}
 
@@ -267,12 +268,12 @@ class DecodeAttention:
         if shape.page:
             pages = self._table[sequence * shape.pages : (sequence + 1) * shape.pages]
             runs = array.reshape(-1, shape.kv_heads, shape.page * shape.dim)
-            found = np.concatenate([self._bench.device.to_host(runs[int(page), kv_head]) for page in pages])
+            elements = np.concatenate([self._bench.device.to_host(runs[int(page), kv_head]) for page in pages])
         else:
-            found = self._bench.device.to_host(
+            elements = self._bench.device.to_host(
                 array.reshape(shape.batch, shape.kv_heads, -1)[int(self._table[sequence]), kv_head]
             )
-        return np.asarray(found.view(np.float16).astype(float).reshape(-1, shape.dim)[:length])
+        return np.asarray(elements.view(np.float16).astype(float).reshape(-1, shape.dim)[:length])
 
     def task(self) -> Task:
         """Return the attention over each copy in turn as a task that is judged by the bytes it moves."""
@@ -289,7 +290,7 @@ class DecodeAttention:
 
 
 def _is_a_model(target: Target, params: Mapping[str, Any]) -> bool:
-    """Keep the heads of published models; `quick` has the long context of eight sequences alone."""
+    """Keep the heads of published models; the quick tier has only eight sequences of long context."""
     if (params["heads"], params["kv_heads"]) not in _HEADS.values():
         return False
     return target.tier != "quick" or params["context"] == 4096 or params["batch"] == 8

@@ -77,8 +77,8 @@ class Chain:
     def _kernel(self, name: str) -> Kernel:
         """Return a kernel of chain.cu."""
         if name not in self._kernels:
-            held, centred = -(-self.model.head.cols // (4 * _NORM_THREADS)), self.model.norm == "layer"
-            self._kernels[name] = self.bench.kernel("chain.cu", name, HELD=held, CENTRED=int(centred))
+            vectors_a_thread, centred = -(-self.model.head.cols // (4 * _NORM_THREADS)), self.model.norm == "layer"
+            self._kernels[name] = self.bench.kernel("chain.cu", name, HELD=vectors_a_thread, CENTRED=int(centred))
         return self._kernels[name]
 
     def launch(self, name: str, grid: int | tuple[int, ...], *args: Any, threads: int = _THREADS) -> Call:
@@ -209,7 +209,8 @@ class DecodeChain:
     def check(self) -> Observation:
         """Compare a random sequence with double precision, and every token with its logits.
 
-        Later checks take the same sequence, whose logits in double precision are then known.
+        Later checks take the same sequence, whose logits in double precision are stored. Raises WrongAnswer if the
+        roundings of all layers do not explain an error, or a token is not the most likely one.
         """
         to_host = self.chain.bench.device.to_host
         logits = to_host(self.logits).view(np.float16).reshape(self._batch, -1)
@@ -257,15 +258,15 @@ class DecodeChain:
         return weights.nbytes - _HALF.itemsize * model.expert_size * idle
 
 
-def _judged(found: Any, exact: Any, depth: int) -> float:
-    """Return the relative error of logits; raise WrongAnswer where the roundings of all layers do not explain it."""
-    error, bound = relative(found, exact), rounding_bound(depth)
+def _judged(logits: Any, exact: Any, depth: int) -> float:
+    """Return the relative error of logits; raises WrongAnswer if the roundings of all layers do not explain it."""
+    error, bound = relative(logits, exact), rounding_bound(depth)
     expect(error <= bound, f"the relative error {error:.3g} of the logits is above {bound:.3g}")
     return error
 
 
 def prefill_bytes(model: Model, tokens: int) -> float:
-    """Return about the bytes that a prefill needs beside the weights: scores, outputs, cache and restored weights."""
+    """Return about how many bytes a prefill needs beside the weights: scores, outputs, cache, restored weights."""
     outputs = tokens * sum(layer.rows + layer.cols for layer in model.layers)
     widest = max(layer.size for layer in model.layers)
     return 2.0 * (model.heads * tokens * tokens + 2 * outputs + widest) + tokens * model.cache_bytes()
@@ -329,13 +330,14 @@ class PrefillChain:
         """Overwrite every output with NaN, and the keys and values too."""
         self.chain.poison()
         self._unfused.poison()
-        for array in (self.logits, *(each for cache in self.chain.caches for each in cache)):
+        for array in (self.logits, *(part for cache in self.chain.caches for part in cache)):
             array.view("uint8").fill(0xFF)
 
     def check(self) -> Observation:
         """Compare the logits, and random tokens' keys and values in every layer, with double precision.
 
-        Later checks take the same tokens, whose figures in double precision are then known.
+        Later checks take the same tokens, whose results in double precision are stored. Raises WrongAnswer if the
+        roundings of all layers do not explain an error.
         """
         logits = self.chain.bench.device.to_host(self.logits).view(np.float16).astype(float)
         expect(bool(np.isfinite(logits).all()), "logits are not written, NaN or infinite")

@@ -65,20 +65,22 @@ class ExactChain:
     def logits(self, sampled: Sequence[SampledToken]) -> Doubles:
         """Return the logits (tokens, vocabulary), and expect that the cache holds the tokens' own keys and values."""
         weights, model, hidden = self._weights, self._model, self._model.head.cols
-        rows = [weights.embedding[each.token * hidden : (each.token + 1) * hidden] for each in sampled]
+        rows = [weights.embedding[token.token * hidden : (token.token + 1) * hidden] for token in sampled]
         x = np.stack([self._to_host(row).view(np.float16).astype(float) for row in rows])
         norms = self._norms()
         for layer, matrices in enumerate(weights.layers):
             qkv = self._product(matrices["qkv"], norms[2 * layer](x))
             heads = qkv.reshape(len(sampled), -1, model.dim)
-            attended = [self._attended(layer, each, own) for each, own in zip(sampled, heads, strict=True)]
+            attended = [
+                self._attended(layer, token, token_heads) for token, token_heads in zip(sampled, heads, strict=True)
+            ]
             x = x + self._product(matrices["out"], np.stack(attended))
             x = x + self._network(layer, matrices, norms[2 * layer + 1](x), sampled)
         self._logits = self._product(weights.head, norms[-1](x))
         return self._logits
 
     def again(self) -> Doubles:
-        """Return the logits of `logits` again, and expect that the cache still holds the same keys and values."""
+        """Return the logits of `logits` again, and check that the cache still has the same keys and values."""
         for own in self._own:
             self._compare(*own)
         return self._logits
@@ -92,8 +94,8 @@ class ExactChain:
         if model.experts == 1:
             return self._product(matrices["down"], gated(up) if model.is_gated else gelu(up))
         rows = []
-        for each, logits, values in zip(sampled, self._product(matrices["router"], x), up, strict=True):
-            chosen = self._chosen(layer, each, logits)
+        for token, logits, values in zip(sampled, self._product(matrices["router"], x), up, strict=True):
+            chosen = self._chosen(layer, token, logits)
             shares = np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
             inner = gated(values.reshape(model.experts, -1)[chosen])
             outputs = self._product(matrices["down"], inner).reshape(len(chosen), model.experts, -1)
@@ -123,7 +125,7 @@ class ExactChain:
         return np.asarray(self._to_host(weights.product(self._xp.asarray(x))))
 
     def _attended(self, layer: int, sampled: SampledToken, heads: Doubles) -> Doubles:
-        """Return what the heads of a token attend to; `heads` are its queries, keys and values (heads, dim)."""
+        """Return the attention output of a token's heads; `heads` are its queries, keys and values (heads, dim)."""
         model, xp = self._model, self._xp
         own = rotated(heads[: model.heads + model.kv_heads], self._turns[sampled.place])
         queries = own[: model.heads].reshape(model.kv_heads, -1, model.dim)
@@ -150,8 +152,8 @@ class ExactChain:
         layout, bound = self._layout, rounding_bound(layer + 1)
         for array, expected in zip(self._caches[layer], exact, strict=True):
             places = array.view("uint16").reshape(-1, layout.kv_heads, layout.capacity, layout.dim)
-            found = self._to_host(places[sampled.sequence, :, sampled.place]).view(np.float16).astype(float)
-            error = relative(found, expected)
+            stored = self._to_host(places[sampled.sequence, :, sampled.place]).view(np.float16).astype(float)
+            error = relative(stored, expected)
             expect(
                 error <= bound,
                 f"the relative error {error:.3g} of a key or value of layer {layer} is above {bound:.3g}",
@@ -159,13 +161,13 @@ class ExactChain:
 
 
 def rounding_bound(layers: int) -> float:
-    """Return the largest relative error that so many layers may have, each of which rounds to halves several times."""
+    """Return the largest relative error that this many layers may have; each rounds to halves several times."""
     return 4 * 2.0**-11 * math.sqrt(_ROUNDINGS * layers)
 
 
-def relative(found: Doubles, exact: Doubles) -> float:
-    """Return ‖found − exact‖/‖exact‖; infinite where something is NaN or infinite."""
-    error = float(np.linalg.norm(found - exact) / np.linalg.norm(exact))
+def relative(values: Doubles, exact: Doubles) -> float:
+    """Return ‖values − exact‖/‖exact‖, or infinity if any value is NaN or infinite."""
+    error = float(np.linalg.norm(values - exact) / np.linalg.norm(exact))
     return error if math.isfinite(error) else math.inf
 
 

@@ -42,7 +42,7 @@ class Experts:
         self._kernels = {name: bench.kernel("experts.cu", name, **sizes) for name in names}
 
     def calls(self, layer: int, weights: Mapping[str, Weights], room: Mapping[str, Any]) -> list[Call]:
-        """Return the calls behind the product of the router, which write the output of a layer's network."""
+        """Return the calls after the product of the router; they write the output of a layer's network."""
         model, warps = self._model, _THREADS // self._bench.traits.warp
         hidden, inner = model.head.cols, model.layer("down").cols
         gathered = self._active, self._masks, self._ranks

@@ -97,5 +97,5 @@ def binary(arch: str, dim: int, plan: FlashPlan) -> FlashBinary:
     source = triton.compiler.ASTSource(triton.jit(flash), types, constants, aligned)
     number = int(arch.removeprefix("sm_").rstrip("af"))
     target = importlib.import_module("triton.backends.compiler").GPUTarget("cuda", number, 32)
-    made = triton.compile(source, target=target, options={"num_warps": plan.warps, "num_stages": plan.stages})
-    return FlashBinary(made.asm["cubin"], made.metadata.name, made.metadata.shared, str(triton.__version__))
+    compiled = triton.compile(source, target=target, options={"num_warps": plan.warps, "num_stages": plan.stages})
+    return FlashBinary(compiled.asm["cubin"], compiled.metadata.name, compiled.metadata.shared, str(triton.__version__))

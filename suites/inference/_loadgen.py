@@ -139,7 +139,10 @@ class LoadGen:
     expected_s: float
 
     def figure_s(self, serve: Callable[[Issued], object]) -> float:
-        """Let LoadGen send its queries, and return its figure in seconds; `serve` answers them all, in this thread."""
+        """Let LoadGen send its queries, and return its figure in seconds; `serve` answers them all, in this thread.
+
+        Raises WrongAnswer if LoadGen reports an invalid run.
+        """
         issued = Issued(self.library)
         with _short_turns(), tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as thread:
             run = thread.submit(self._run, issued, folder)
@@ -276,7 +279,7 @@ class ServerCrossCheck(CrossCheck):
         return _p90(self._scenario.run(self._scenario.prompts, self._schedule).whole_s)
 
     def _serve(self, issued: Issued) -> None:
-        batch, held = self._scenario.batch(), dict[int, Query]()
+        batch, queries = self._scenario.batch(), dict[int, Query]()
         while True:
             if batch.has_room and (batch.is_empty or issued.is_waiting):
                 if (query := issued.take()) is None:
@@ -284,15 +287,15 @@ class ServerCrossCheck(CrossCheck):
                 self._answers.append(Answer(0.0))
                 self._prompts.append(self._scenario.prompts[query[0][1]])
                 batch.join(self._answers[-1], self._prompts[-1])
-                held[self._answers[-1].slot] = query
+                queries[self._answers[-1].slot] = query
             else:
                 batch.step()
             for answer in batch.leave():
-                issued.complete(held.pop(answer.slot))
+                issued.complete(queries.pop(answer.slot))
 
 
 def _complete_all(issued: Issued) -> list[float]:
-    """Complete each query at once, and return when each one came, in seconds."""
+    """Complete each query at once, and return the arrival times of the queries in seconds."""
     moments = []
     while (query := issued.take()) is not None:
         moments.append(time.perf_counter())

@@ -48,7 +48,7 @@ class GpuMachine:
         chain, layout = self._prefill.chain, self._memory.layout
         sizes = tuple(map(np.uint32, (layout.kv_heads, layout.capacity, layout.dim)))
         pairs = zip(chain.caches, self._memory.layers, strict=True)
-        return [chain.launch("store_prompt", chain.rows, *new, *kept, self._slot, *sizes) for new, kept in pairs]
+        return [chain.launch("store_prompt", chain.rows, *new, *stored, self._slot, *sizes) for new, stored in pairs]
 
     def prefill(self, slot: int, prompt: Tokens) -> int:
         """Replace the sequence in a slot by a prompt, and return the token that follows it."""

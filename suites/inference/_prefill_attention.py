@@ -178,21 +178,21 @@ def _triton(bench: Bench, shape: PromptShape, prompt: Prompt) -> Provider:
     if bench.traits.vendor != "nvidia":
         raise Skip(f"our Triton kernel is not tried on {bench.traits.vendor} GPUs")
     plan, xp = FlashPlan(), bench.xp
-    made = binary(bench.traits.arch, shape.dim, plan)
-    if made.shared_bytes > bench.traits.max_shared_bytes:
-        raise Skip(f"the kernel needs {made.shared_bytes} bytes of shared memory in a block")
+    compiled = binary(bench.traits.arch, shape.dim, plan)
+    if compiled.shared_bytes > bench.traits.max_shared_bytes:
+        raise Skip(f"the kernel needs {compiled.shared_bytes} bytes of shared memory in a block")
     module = xp.cuda.function.Module()
-    module.load(made.code)
-    kernel = module.get_function(made.name)
-    xp.cuda.driver.funcSetAttribute(kernel.ptr, _SHARED_BYTES, made.shared_bytes)
+    module.load(compiled.code)
+    kernel = module.get_function(compiled.name)
+    xp.cuda.driver.funcSetAttribute(kernel.ptr, _SHARED_BYTES, compiled.shared_bytes)
     out = xp.empty(shape.size, "uint16")
     numbers = (np.int32(number) for number in (shape.tokens, shape.heads, shape.heads // shape.kv_heads))
     scratch = np.uint64(0), np.uint64(0)  # of kernels that ask for some, and of Triton's profiler
     args = (prompt.queries, prompt.keys, prompt.values, out, *numbers, *scratch)
     grid, block = (-(-shape.tokens // plan.rows), shape.heads), (32 * plan.warps,)
-    launch = partial(kernel, grid, block, args, shared_mem=made.shared_bytes)
+    launch = partial(kernel, grid, block, args, shared_mem=compiled.shared_bytes)
     blocks = f"blocks of {plan.rows} × {plan.cols}, {plan.warps} warps, {plan.stages} stages"
-    notes = {"library": f"our kernel in Triton {made.version}: {blocks}"}
+    notes = {"library": f"our kernel in Triton {compiled.version}: {blocks}"}
     return OurKernels([launch], out, lambda: None, notes)
 
 
@@ -227,19 +227,19 @@ class TorchAttention:
                 self._out.fill_(math.nan)
 
     def results(self) -> Any:
-        found = self._xp.from_dlpack(self._out)[0].swapaxes(0, 1)
-        return self._xp.ascontiguousarray(found).view("uint16").ravel()
+        output = self._xp.from_dlpack(self._out)[0].swapaxes(0, 1)
+        return self._xp.ascontiguousarray(output).view("uint16").ravel()
 
 
 def _cudnn(bench: Bench, shape: PromptShape, prompt: Prompt) -> Provider:
     if bench.traits.vendor != "nvidia":
         raise Skip("cuDNN is a library for NVIDIA GPUs")
-    found = TorchAttention(bench, shape, prompt, "CUDNN_ATTENTION")
+    provider = TorchAttention(bench, shape, prompt, "CUDNN_ATTENTION")
     try:
-        found()
+        provider()
     except RuntimeError as error:
         raise Skip(f"torch's attention by cuDNN does not take this shape: {error}") from error
-    return found
+    return provider
 
 
 PROVIDERS: Mapping[str, Callable[[Bench, PromptShape, Prompt], Provider]] = {
@@ -266,7 +266,10 @@ class PrefillAttention:
         self.provider = PROVIDERS[by](bench, shape, self.prompt)
 
     def check(self) -> Observation:
-        """Compare random tokens of random heads, the first token and the last one with double precision."""
+        """Compare random tokens of random heads, the first token and the last one with double precision.
+
+        Raises WrongAnswer if results are not written or not finite, or have too large an error.
+        """
         shape, results = self._shape, self.provider.results()
         missing = self._make.missing(results, _HALF)
         expect(missing == 0, f"{missing} results are not written, NaN or infinite")
@@ -275,9 +278,9 @@ class PrefillAttention:
         lines = results.reshape(-1, shape.dim)
         errors = []
         for place, head in zip(places.tolist(), heads.tolist(), strict=True):
-            found = self._to_host(lines[place * shape.heads + head]).view(np.float16).astype(float)
+            row = self._to_host(lines[place * shape.heads + head]).view(np.float16).astype(float)
             exact = self.expected(head, place)
-            errors.append(float(np.linalg.norm(found - exact) / np.linalg.norm(exact)))
+            errors.append(float(np.linalg.norm(row - exact) / np.linalg.norm(exact)))
         expect(max(errors) <= _BOUND, f"the relative error {max(errors):.3g} of a token is above {_BOUND:.3g}")
         return {"error": Observed(max(errors))}
 
@@ -293,8 +296,8 @@ class PrefillAttention:
 
     def _lines(self, array: Any, first: int, count: int) -> npt.NDArray[np.float64]:
         part = array[first * self._shape.dim : (first + count) * self._shape.dim]
-        found = self._to_host(part).view(np.float16).astype(float)
-        return np.asarray(found.reshape(count, self._shape.dim))
+        elements = self._to_host(part).view(np.float16).astype(float)
+        return np.asarray(elements.reshape(count, self._shape.dim))
 
     def task(self) -> Task:
         """Return the attention as a task that is judged by the operations that count."""

@@ -171,13 +171,13 @@ class Scenario:
         return {"late": Observed(session.late, "queries"), "padded": Observed(session.padded), "batch sizes": sizes}
 
     def _shortfall(self, place: int) -> float:
-        """Return by how much the logit of a token falls short of the largest one, of the first and the last token."""
+        """Return the largest gap between the best logit and that of the answer, for its first and last token."""
         assert self.session is not None
-        answer, found = self.session.answers[place], []
+        answer, shortfalls = self.session.answers[place], []
         for count in (0, len(answer.tokens) - 1):
             sequence = np.concatenate([self._answered[place], np.array(answer.tokens[:count], np.int64)])
-            found.append(self._machine.shortfall(answer.slot, sequence, answer.tokens[count]))
-        return max(found)
+            shortfalls.append(self._machine.shortfall(answer.slot, sequence, answer.tokens[count]))
+        return max(shortfalls)
 
     def probe(self) -> Observation:
         """Return the medians of the last session: time to the first token, and time between tokens.

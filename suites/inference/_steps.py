@@ -118,7 +118,7 @@ class ToyStep:
         return {"error": Observed(error), "differing": Observed(self._differing() / len(self.tokens))}
 
     def _differing(self) -> int:
-        """Return the number of sequences that have another token in this batch than alone."""
+        """Return the number of sequences whose token in this batch differs from the one without other sequences."""
         self.model.lengths[:] = self._lengths
         rows = zip(self._slots[:, None], self._sequences[:, -1:], strict=True)
         alone = [int(self.model.step(slot, last)[0].argmax()) for slot, last in rows]
@@ -250,15 +250,15 @@ def step_task(bench: Bench, model: Model, kind: str, batch: int, context: int, e
     step = DecodeChain(bench, weights, memory, batch)
     alone = DecodeChain(bench, weights, memory, 1) if batch > 1 else None
 
-    known: dict[str, Observed] = {}  # of the first check: what the others need not find out again
+    first_observed: dict[str, Observed] = {}  # values of the first check, which later checks need not measure again
 
     def check() -> Observation:
-        first = not known
-        known.setdefault("peak_memory", _peak_memory(bench, free_bytes))
+        first = not first_observed
+        first_observed.setdefault("peak_memory", _peak_memory(bench, free_bytes))
         observed = step.check()
         if alone and first:
-            known["differing"] = Observed(step.differing(alone))
-        return {**known, **observed}
+            first_observed["differing"] = Observed(step.differing(alone))
+        return {**first_observed, **observed}
 
     work = model.step(batch, context, step.weight_bytes())
     stage = Stage(
@@ -275,11 +275,11 @@ def prefill_task(bench: Bench, model: Model, kind: str, tokens: int, effort: Eff
     free_bytes = bench.device.free_bytes()
     weights = ModelWeights(bench, model, kind, prefill_bytes(model, tokens))
     prefill = PrefillChain(bench, weights, tokens)
-    known: dict[str, Observed] = {}  # of the first check: the arrays of a check count for the later ones
+    first_observed: dict[str, Observed] = {}  # later checks would also count the arrays of the first check
 
     def check() -> Observation:
-        known.setdefault("peak_memory", _peak_memory(bench, free_bytes))
-        return {**known, **prefill.check()}
+        first_observed.setdefault("peak_memory", _peak_memory(bench, free_bytes))
+        return {**first_observed, **prefill.check()}
 
     work, call = model.prefill(tokens, weights.nbytes), in_turn(*prefill.calls)
     stage = Stage(call, work, "items", "tensor.float16", max_calls=1, effort=effort, item="token")

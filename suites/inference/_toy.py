@@ -50,7 +50,7 @@ class ToyWeights:
 
     @classmethod
     def drawn(cls, shape: Model, rng: np.random.Generator) -> ToyWeights:
-        """Draw weights in float32."""
+        """Return seeded weights in float32."""
 
         def matrix(rows: int, cols: int, spread: float = 1.0) -> Array:
             return spread * rng.standard_normal((rows, cols), dtype=np.float32)
@@ -59,7 +59,9 @@ class ToyWeights:
             return (1 + 0.1 * rng.standard_normal(shape.head.cols)).astype(np.float32)
 
         def layer() -> LayerWeights:
-            qkv, out, up, down = (matrix(each.rows, each.cols, each.cols**-0.5) for each in shape.layers)
+            qkv, out, up, down = (
+                matrix(layer_shape.rows, layer_shape.cols, layer_shape.cols**-0.5) for layer_shape in shape.layers
+            )
             return LayerWeights(qkv, out, up, down, norm(), norm())
 
         layers = tuple(layer() for _ in range(shape.depth))

@@ -21,7 +21,7 @@ _SPARE_BYTES = 2**31
 
 
 def product_bench(bench: Bench) -> Bench:
-    """Return the bench with which the kernels of the suite gemm are found."""
+    """Return the bench with the package of the suite gemm, whose kernels it then compiles."""
     return replace(bench, package=_gemv.__package__)
 
 

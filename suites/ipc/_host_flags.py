@@ -25,7 +25,7 @@ _clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32
 
 
 def _seen_of(typing: Any, address: Any) -> Any:
-    """Load the 64-bit word at an address anew each time: acquire."""
+    """Load the 64-bit word at an address from memory each time, with acquire order."""
     del typing, address
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -37,7 +37,7 @@ def _seen_of(typing: Any, address: Any) -> Any:
 
 
 def _post_of(typing: Any, address: Any, value: Any) -> Any:
-    """Store a 64-bit word at an address: release."""
+    """Store a 64-bit word at an address, with release order."""
     del typing, address, value
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -136,5 +136,5 @@ def all_meet(flags: int, step: int, rank: int, world: int, start: int, looks: in
 
 
 def look_seconds() -> float:
-    """Return the seconds that a look at the clock takes, which are part of every round."""
+    """Return the seconds that reading the clock takes, which are part of every round."""
     return float(_looking_of(_CLOCK_LOOKS)) * 1e-9

@@ -94,9 +94,9 @@ class StreamPingPong(Rounds):
             if theirs:
                 theirs.close()
             return
-        there, back = (os.pipe(), os.pipe()) if self._serves else ((-1, -1), (-1, -1))
-        given = hand_over(bench, Handle(descriptors=(there[0], back[1])) if self._serves else None)
-        self._reading, self._writing = (back[0], there[1]) if self._serves else given.descriptors
+        request, reply = (os.pipe(), os.pipe()) if self._serves else ((-1, -1), (-1, -1))
+        given = hand_over(bench, Handle(descriptors=(request[0], reply[1])) if self._serves else None)
+        self._reading, self._writing = (reply[0], request[1]) if self._serves else given.descriptors
         if self._serves:
             given.close()
 

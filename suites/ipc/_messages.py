@@ -135,9 +135,9 @@ def direct(bench: Bench, size_bytes: int) -> Task:
     def copy() -> None:
         done = 0
         while done < size_bytes:  # a call copies 2 GiB at most
-            here = _IoVector(received.ctypes.data + done, size_bytes - done)
-            there = _IoVector(address + done, size_bytes - done)
-            count = libc.process_vm_readv(pid, ctypes.byref(here), 1, ctypes.byref(there), 1, 0)
+            local = _IoVector(received.ctypes.data + done, size_bytes - done)
+            remote = _IoVector(address + done, size_bytes - done)
+            count = libc.process_vm_readv(pid, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0)
             if count <= 0:
                 raise OSError(ctypes.get_errno(), "process_vm_readv")
             done += count
@@ -155,12 +155,12 @@ def direct(bench: Bench, size_bytes: int) -> Task:
 
 
 def denied(number: int, ptrace_scope: str) -> Missing:
-    """Return the error that says why the kernel refused to read another process's memory, and the setting to change."""
+    """Return the error with the reason why the kernel refused to read another process's memory, and its remedy."""
     name = errno.errorcode.get(number, str(number))
     if number == errno.ENOSYS:
         return Missing("the kernel has no process_vm_readv (ENOSYS)", "use a kernel with CONFIG_CROSS_MEMORY_ATTACH")
     if ptrace_scope not in ("", "0", "1"):
-        what = f"reading another process's memory is refused ({name}): kernel.yama.ptrace_scope is {ptrace_scope}"
-        return Missing(what, "sysctl kernel.yama.ptrace_scope=1, or run with the capability SYS_PTRACE")
-    what = f"reading another process's memory is refused ({name})"
-    return Missing(what, "in a container: --cap-add SYS_PTRACE, or a seccomp profile that allows process_vm_readv")
+        reason = f"reading another process's memory is refused ({name}): kernel.yama.ptrace_scope is {ptrace_scope}"
+        return Missing(reason, "sysctl kernel.yama.ptrace_scope=1, or run with the capability SYS_PTRACE")
+    reason = f"reading another process's memory is refused ({name})"
+    return Missing(reason, "in a container: --cap-add SYS_PTRACE, or a seccomp profile that allows process_vm_readv")

@@ -23,10 +23,10 @@ class Rounds:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Unmap what belongs to other ranks."""
+        """Unmap the memory of other ranks."""
 
     def release(self) -> None:
-        """Free what belongs to this rank."""
+        """Free the memory of this rank."""
 
     def task(self, items: int, notes: Mapping[str, str] | None = None, labels: tuple[str, ...] = ()) -> Task:
         """Return the task of rounds of so many `items` each."""

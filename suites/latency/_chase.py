@@ -54,7 +54,7 @@ def _working_sets(target: Target) -> Any:
 
 
 def _levels(target: Target) -> list[int]:
-    """Return the cache sizes that the facts report; they only decide where points are dense."""
+    """Return the cache sizes that the facts report, in bytes; they only decide where points are dense."""
     details = dict(target.device.details)
     sizes = [int(size) for name, size in details.items() if name.startswith("cache.l") or name == "shared.unit_bytes"]
     return sorted({*sizes, target.device.cache_bytes} - {0})

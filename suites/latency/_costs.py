@@ -148,7 +148,7 @@ class GridBarrier:
         self._run = run
 
     def call(self) -> None:
-        """Pass the barrier in one launch as often as a sample counts."""
+        """Pass the barrier in one launch, as many times as a sample counts."""
         self._run(0)
 
     def check(self) -> None:
@@ -172,13 +172,13 @@ def barrier(bench: Bench, blocks: int) -> Task:
 @topic.case(when=on_gpu)
 def host_flag(bench: Bench) -> Task:
     """A round trip: the host writes a word of page-locked memory, a waiting kernel sees it and answers."""
-    words = bench.device.pinned(8 * _FLAG_WORDS).view(np.uint64)
-    round_trips = RoundTrips(words, _FLAG_APART, _ROUNDS, _FLAG_SPINS)
+    flags = bench.device.pinned(8 * _FLAG_WORDS).view(np.uint64)
+    round_trips = RoundTrips(flags, _FLAG_APART, _ROUNDS, _FLAG_SPINS)
     kernel = bench.kernel("costs.cu", "answer")
-    args = (pointer(words), np.uint64(_ROUNDS), cycles_of(bench, LIMIT_S))
+    args = (pointer(flags), np.uint64(_ROUNDS), cycles_of(bench, LIMIT_S))
 
     def seconds() -> float:
-        words[:] = 0
+        flags[:] = 0
         kernel((1,), (1,), args)
         elapsed = round_trips.seconds()
         bench.device.synchronize()

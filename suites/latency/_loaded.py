@@ -80,7 +80,7 @@ class LoadedWalk:
         return self._walk.read(4) * 1e-9
 
     def beside(self) -> Observation:
-        """Return the cycles per load, and the rate at which the others read meanwhile."""
+        """Return the cycles per load, and the rate at which the other SMs or CUs read meanwhile."""
         return {**self._walk.cycles(), "streamed": Observed(self._rate(), "B/s", "more")}
 
     def _rate(self) -> float:
@@ -91,7 +91,7 @@ class LoadedWalk:
         return float((turns[:, 0] * _BYTES_A_TURN / (turns[:, 2] - turns[:, 1])).sum() * 1e9)
 
     def check(self) -> Observation:
-        """Check that all blocks ran at once, that each lane read the right words, and where the walk stands."""
+        """Check that all blocks ran at once, the words that lanes read, and the walk's end; raises WrongAnswer."""
         to_host = self._bench.device.to_host
         expect(not int(to_host(self._flag)[2]), f"not all {self._units + 1} blocks ran at once")
         if self._units:

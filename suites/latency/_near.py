@@ -71,13 +71,13 @@ def shared(bench: Bench, size_bytes: int) -> Task:
 @topic.case(when=on_gpu, degree=points(powers_of_two(0, 5), (32,), (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)))
 def conflict(bench: Bench, degree: int) -> Task:
     """Dependent loads of a whole warp from shared memory; `degree` lanes load different words of one bank."""
-    lanes, words = bench.traits.warp, _CONFLICT_BYTES // _WORD_BYTES
-    rings = conflict_rings(bench.rng, degree, lanes, words)
-    linked = np.zeros(words, np.uint32)
+    lanes, word_count = bench.traits.warp, _CONFLICT_BYTES // _WORD_BYTES
+    rings = conflict_rings(bench.rng, degree, lanes, word_count)
+    linked = np.zeros(word_count, np.uint32)
     for places in rings:
         linked[places] = np.roll(places, -1) * _WORD_BYTES
     positions = bench.xp.asarray(np.array([places[0] * _WORD_BYTES for places in rings], np.uint32))
-    args = (bench.xp.asarray(linked), np.uint32(words), np.uint32(lanes), np.uint64(_CONFLICT_STEPS), positions)
+    args = (bench.xp.asarray(linked), np.uint32(word_count), np.uint32(lanes), np.uint64(_CONFLICT_STEPS), positions)
     state, run = new_state(bench, 0), bench.kernel("near.cu", "conflict")
     walk = Walk(
         bench,
@@ -95,10 +95,10 @@ def conflict(bench: Bench, degree: int) -> Task:
     return Task.of(walk.stage(), check=check)
 
 
-def conflict_rings(rng: np.random.Generator, degree: int, lanes: int, words: int) -> list[npt.NDArray[np.intp]]:
+def conflict_rings(rng: np.random.Generator, degree: int, lanes: int, word_count: int) -> list[npt.NDArray[np.intp]]:
     """Return the places of words in each lane's ring; of any 32 lanes, `degree` use different rows of the same bank."""
     classes = degree * (lanes // _LANES)  # rings that share a bank take turns on its rows
-    length = words // _BANKS // classes
+    length = word_count // _BANKS // classes
     length -= 1 - length % 2  # odd: no power of two of steps leads back to the start
     rings = []
     for lane in range(lanes):

@@ -35,7 +35,7 @@ _STATE = 8  # words
 
 
 def cache_bytes(target: Target) -> int:
-    """Return the size of the last-level cache, or a guess where the device does not report it."""
+    """Return the size of the last-level cache in bytes, or a guess if the device does not report it."""
     return target.device.cache_bytes or _UNKNOWN_CACHE_BYTES
 
 
@@ -46,7 +46,7 @@ def memory_bytes(target: Target) -> int:
 
 
 def device_count(params: Mapping[str, str | int | float]) -> int:
-    """Return how many devices a case needs: two where its space is another GPU's memory."""
+    """Return the number of devices that a case needs: two if its space is another GPU's memory."""
     return 2 if params["space"] == "peer" else 1
 
 
@@ -63,7 +63,7 @@ def cycles_of(bench: Bench, seconds: float) -> np.uint64:
 
 
 def host_kernel(name: str) -> Callable[..., Any]:
-    """Return a kernel of `_host`; raises Skip where numba is missing."""
+    """Return a kernel of `_host`; raises Skip if numba is unavailable."""
     try:
         from .. import _host
     except ImportError as error:

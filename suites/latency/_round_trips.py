@@ -17,8 +17,8 @@ class RoundTrips:
     the answer before it gives up.
     """
 
-    def __init__(self, words: Any, apart: int, rounds: int, spins: int) -> None:
-        self.words = words
+    def __init__(self, flags: Any, apart: int, rounds: int, spins: int) -> None:
+        self.words = flags
         self._apart, self._rounds, self._spins = apart, rounds, spins
         self._ask = host_kernel("ask")
         self.ask(1, 0)  # asks no question, but compiles the kernel
@@ -35,7 +35,7 @@ class RoundTrips:
         return (time.perf_counter_ns() - start) * 1e-9
 
     def check(self) -> None:
-        """Check that the last question was asked and answered."""
-        asked, answered = int(self.words[0]), int(self.words[self._apart])
-        complete = asked == answered == self._rounds
-        expect(complete, f"{asked} of {self._rounds} requests were sent, {answered} were answered")
+        """Check that the last question was asked and answered; raises WrongAnswer if not."""
+        sent, answered = int(self.words[0]), int(self.words[self._apart])
+        complete = sent == answered == self._rounds
+        expect(complete, f"{sent} of {self._rounds} requests were sent, {answered} were answered")

@@ -107,7 +107,7 @@ class SliceLatencies:
 
 
 def census(bench: Bench) -> list[int]:
-    """Return the numbers of the SMs or CUs, each reported by a block of its own; raises Skip where some are missing."""
+    """Return the numbers of the SMs or CUs, each reported by its own block; raises Skip if some are missing."""
     blocks = bench.target.device.units
     numbers = bench.xp.zeros(blocks, bench.xp.uint32)
     run = bench.kernel("units.cu", "census")
@@ -142,8 +142,8 @@ class CachePartitions:
 def centred(matrix: Matrix) -> Matrix:
     """Return each compute unit's latencies less their mean, from the singular values that stand out of the noise."""
     u, sizes, v = np.linalg.svd(matrix - matrix.mean(axis=1, keepdims=True), full_matrices=False)
-    kept = max(1, int((sizes > _ABOVE_NOISE * np.median(sizes)).sum()))
-    signal: Matrix = (u[:, :kept] * sizes[:kept]) @ v[:kept]
+    rank = max(1, int((sizes > _ABOVE_NOISE * np.median(sizes)).sum()))
+    signal: Matrix = (u[:, :rank] * sizes[:rank]) @ v[:rank]
     return signal
 
 

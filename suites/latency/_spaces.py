@@ -94,7 +94,7 @@ class SingleLoads:
         return {name: Observed(cycles, "cycles") for name, cycles in self._cycles.items()}
 
     def check(self) -> Observation:
-        """Check that every load took time and that the walk stands where its order says."""
+        """Check that every load took time and that the walk stands where its order says; raises WrongAnswer if not."""
         expect(bool((self._bench.device.to_host(self._took) > 0).all()), "a load took no cycles")
         return self._walk.check()
 
@@ -103,12 +103,12 @@ class SingleLoads:
         self._took.fill(0)
 
 
-def single_figures(took: Any, known: Any, cycles: float) -> dict[str, float]:
+def single_figures(took: Any, chained: Any, cycles: float) -> dict[str, float]:
     """Return percentiles of the cycle counts `took`, less the cost of reading the clock.
 
-    The cost is the median of the `known` loads, timed in the same way, less the `cycles` that one takes in a chain.
+    The cost is the median of `chained` loads, timed in the same way, less the `cycles` of such a load in a chain.
     """
-    overhead = float(np.median(known)) - cycles
+    overhead = float(np.median(chained)) - cycles
     percentiles = {f"p{share:g}": float(np.percentile(took, share)) - overhead for share in _PERCENTILES}
     return {**percentiles, "max": float(took.max()) - overhead, "overhead": overhead}
 

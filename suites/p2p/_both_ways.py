@@ -21,14 +21,14 @@ def both(bench: Bench, device: str, peer: str, by: str, size_bytes: int) -> Task
     way = READING[by]
     require(bench, way)
     bench.need(ARRAYS * size_bytes)
-    xp, other = bench.xp, bench.devices[1]
+    xp, peer_device = bench.xp, bench.devices[1]
     near, near_copy = (xp.empty(size_bytes, xp.uint8) for _ in range(2))
-    far, far_copy = (bench.device.peer_memory(other, size_bytes) for _ in range(2))
+    far, far_copy = (bench.device.peer_memory(peer_device, size_bytes) for _ in range(2))
     fill_pattern(bench, near, bench.seed)
     fill_pattern(bench, far, bench.seed + 1)
     bench.device.synchronize()
     spoiled = xp.full(size_bytes, SPOILED, xp.uint8)
-    here, there = call_of(bench, way, near_copy, far), call_of(bench, way, far_copy, near)
+    inward, outward = call_of(bench, way, near_copy, far), call_of(bench, way, far_copy, near)
 
     def poison() -> None:
         bench.device.copy(near_copy, spoiled)
@@ -42,7 +42,7 @@ def both(bench: Bench, device: str, peer: str, by: str, size_bytes: int) -> Task
         return {}
 
     stage = Stage(
-        lambda: bench.device.together(here, there, peer=other),
+        lambda: bench.device.together(inward, outward, peer=peer_device),
         Work(payload=size_bytes),
         "payload",
         LIMIT,

@@ -46,7 +46,7 @@ class PeerWord:
         self._near.fill(SPOILED)
 
     def check(self) -> Observation:
-        """The copied word is the peer's."""
+        """Compare the copied word with the peer's; raises WrongAnswer if they differ."""
         expect_pattern(self._bench, self._near, self._bench.seed + 1, "copied from the peer")
         return {}
 
@@ -74,7 +74,7 @@ class PeerRing:
         self.walked = 0
 
     def check(self) -> Observation:
-        """The walk stands at the line that its order says, and the ring is unchanged."""
+        """Check that the walk stands at the line of its order, and that the ring is unchanged; raises WrongAnswer."""
         device = self._bench.device
         place = (int(device.to_host(self.state)[0]) - self._base) // _LINE_BYTES
         expected = int(self._order[self.walked % self._nodes])

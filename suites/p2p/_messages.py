@@ -42,7 +42,7 @@ class ControlMessage(Protocol):
         """Overwrite the outputs."""
 
     def check(self) -> Observation:
-        """Raise WrongAnswer where a message did not arrive."""
+        """Raise WrongAnswer if a message did not arrive."""
 
 
 class PeerLoads:
@@ -141,11 +141,11 @@ class PeerSignals:
         self._device.together(ours, theirs, peer=self._peer)
         self._count += rounds
 
-    def _side(self, own: Any, other: Any, rounds: int, *, serves: bool) -> Callable[[], None]:
-        """Return the launch of one device's kernel: its flag, its state and its ticks are in its own memory."""
-        state, ticks = own[_LINE_BYTES : _LINE_BYTES + _STATE_BYTES], own[2 * _LINE_BYTES :]
+    def _side(self, local: Any, remote: Any, rounds: int, *, serves: bool) -> Callable[[], None]:
+        """Return the launch of one device's kernel; its flag, state and ticks are in that device's own memory."""
+        state, ticks = local[_LINE_BYTES : _LINE_BYTES + _STATE_BYTES], local[2 * _LINE_BYTES :]
         numbers = (np.uint32(serves), np.uint32(self._count), np.uint32(rounds), self._limit)
-        return lambda: self._kernel((1,), (1,), (own, other, *numbers, ticks, state))
+        return lambda: self._kernel((1,), (1,), (local, remote, *numbers, ticks, state))
 
     def seconds(self) -> list[float]:
         """Return the seconds of each round; raises WrongAnswer where a wait was given up."""
@@ -159,7 +159,7 @@ class PeerSignals:
         self._near[2 * _LINE_BYTES :].fill(0)
 
     def check(self) -> Observation:
-        """Both flags count every round."""
+        """Check that both flags count every round; raises WrongAnswer if not."""
         far = self._device.xp.empty_like(self._near)
         self._device.copy(far, self._far)
         flags = [int(self._device.to_host(block)[:4].view(np.uint32)[0]) for block in (self._near, far)]
@@ -168,7 +168,7 @@ class PeerSignals:
 
 
 def _seconds_of(ticks: Any, cycles: int, nanoseconds: int) -> list[float]:
-    """Return cycles as seconds, where all of them together took that many nanoseconds."""
+    """Return cycles as seconds; all of them together took the given number of nanoseconds."""
     return [float(tick) for tick in ticks * (nanoseconds * _NANO / cycles)]
 
 

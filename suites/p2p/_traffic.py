@@ -54,7 +54,7 @@ class BulkFlow:
     copies: int = 0
 
     def queueing(self, copies: int) -> Callable[[], None]:
-        """Return a call that queues so many copies."""
+        """Return a call that queues the given number of copies."""
 
         def queue() -> None:
             self.copies = copies
@@ -66,7 +66,7 @@ class BulkFlow:
         return queue
 
     def copies_for(self, seconds: float) -> int:
-        """Return how many copies last at least so many seconds."""
+        """Return the number of copies that last at least the given seconds."""
         return min(math.ceil(seconds / self.seconds) + 1, _MOST_COPIES)
 
 
@@ -79,13 +79,13 @@ class BulkTraffic:
 
     def __init__(self, bench: Bench, by: str, direction: str) -> None:
         directions = ("read", "write") if direction == "both" else (direction,)
-        for each in directions:
-            require(bench, _WAYS[each][by])
+        for flow in directions:
+            require(bench, _WAYS[flow][by])
         bench.need((1 + ARRAYS * len(directions)) * BULK_BYTES)
         self._bench = bench
         self._stopwatch = Stopwatch(bench)
         self._units = 0 if by == "engine" else max(1, (bench.target.device.units - 1) // 2)
-        self._flows = [self._flow(each, by, bench.seed + 2 + index) for index, each in enumerate(directions)]
+        self._flows = [self._flow(flow, by, bench.seed + 2 + index) for index, flow in enumerate(directions)]
         self._poison = bench.xp.full(BULK_BYTES, SPOILED, bench.xp.uint8)
 
     def _flow(self, direction: str, by: str, seed: int) -> BulkFlow:

@@ -65,7 +65,8 @@ class Chains:
     def check(self) -> None:
         """Check that each block had an SM or CU of its own, and that twice as many steps take twice the time.
 
-        A chain of which a compiler made nothing, or less than it should, takes the same time whatever its length.
+        A chain that the compiler removed or shortened takes the same time at any length. Raises WrongAnswer if blocks
+        shared an SM or CU, or the time does not follow the steps.
         """
         twice = self._least(2 * self.rounds)
         ratio = twice / self._least(self.rounds)  # the last launch leaves the results of a call
@@ -132,5 +133,5 @@ def on_nvidia_gpu(target: Target) -> bool:
 
 
 def cycle_words(bench: Bench) -> Any:
-    """Return the array in which each of the blocks, one for each SM or CU, leaves two words."""
+    """Return the array in which each block, one per SM or CU, stores two words."""
     return bench.xp.zeros(2 * max(1, bench.target.device.units), bench.xp.uint64)

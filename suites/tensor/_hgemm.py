@@ -49,8 +49,9 @@ topic = Topic(
 
 def _rungs(target: Target) -> Any:
     """Return the rungs of this vendor's GPUs, and the vendor's own product as the last."""
-    other = ("mfma",) if target.device.arch.startswith("sm_") else ("wmma", "mma", "swizzled", "async", "bulk", "wgmma")
-    full = tuple(rung for rung in (*RUNGS, "vendor") if rung not in other)
+    nvidia, amd = ("wmma", "mma", "swizzled", "async", "bulk", "wgmma"), ("mfma",)
+    foreign = amd if target.device.arch.startswith("sm_") else nvidia
+    full = tuple(rung for rung in (*RUNGS, "vendor") if rung not in foreign)
     quick = tuple(rung for rung in full if rung in _QUICK)
     return points(quick, full[:-1], full)
 
@@ -98,6 +99,7 @@ def hgemm(bench: Bench, rung: str, n: int) -> Task:
             notes={**by_vendor.notes, **operands.notes},
         )
     call, notes = RUNGS[rung].build(bench, operands.product)
-    other = vendor(bench, replace(operands.product, c=bench.xp.empty_like(operands.c)))  # C is the rung's alone
-    stage = replace(operands.stage(call, effort), probe=paired(bench, call, other.call))
+    # the vendor's product has a C of its own, so that the check sees the rung's results alone
+    vendor_product = vendor(bench, replace(operands.product, c=bench.xp.empty_like(operands.c)))
+    stage = replace(operands.stage(call, effort), probe=paired(bench, call, vendor_product.call))
     return Task.of(stage, check=operands.check, poison=operands.poison, notes={**notes, **operands.notes})

@@ -111,7 +111,7 @@ def packed(numbers: Any, storage: str) -> Any:
 
 
 def folded(values: Any) -> Any:
-    """Return what the kernel makes of the values of each thread, of shape (chains, lanes): one word a lane."""
+    """Return the word that the kernel makes of each thread's values (chains, lanes): one word per lane."""
     bits = values.view(np.uint32).reshape(*values.shape, -1)
     word = np.zeros(values.shape[1], np.uint32)
     for chain in bits:
@@ -126,8 +126,8 @@ def results_of(operation: str, storage: str, begin: Any, k: Any, steps: int) -> 
     Each second multiply-add of real numbers, −1 − x, leads back to where it began; integers wrap round.
     """
     if operation == "multiply_add":
-        a, plus, other = (int(number) for number in k)
-        x = chained(begin.astype(np.uint64), a * a % _WORD, (a * plus + other) % _WORD, steps // 2, _WORD)
+        a, plus, constant = (int(number) for number in k)
+        x = chained(begin.astype(np.uint64), a * a % _WORD, (a * plus + constant) % _WORD, steps // 2, _WORD)
         return np.asarray((a * x + plus) % _WORD, np.uint32)
     if operation == "logic":
         pair = k[0] & k[1] ^ k[1] & k[2]
@@ -163,14 +163,14 @@ def _chains(bench: Bench, instruction: ScalarInstruction, chains_a_scheduler: in
         kernel((blocks,), (threads,), (operands, first, np.uint32(rounds), results, cycles))
 
     def check() -> None:
-        found = bench.device.to_host(results).reshape(-1, lanes)
+        values = bench.device.to_host(results).reshape(-1, lanes)
         if is_special:
-            off = float(np.abs(found / independent - FIXED_POINTS[instruction.operation]).max())
+            off = float(np.abs(values / independent - FIXED_POINTS[instruction.operation]).max())
             expect(off <= _NEAR, f"values of the chains are {off:.3g} away from their fixed point")
             return
         steps = rounds * BODY // independent
         expected = folded(results_of(instruction.operation, storage, begin, k, steps))
-        expect_equal(found, np.broadcast_to(expected, found.shape), "threads' values")
+        expect_equal(values, np.broadcast_to(expected, values.shape), "threads' values")
 
     issuers = threads // lanes
     work = Work(flops=instruction.work.flops * lanes, items=instruction.work.items * lanes)

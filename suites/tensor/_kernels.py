@@ -1,4 +1,4 @@
-"""What the compiler made of a kernel: registers, shared memory, spills and occupancy."""
+"""The resources of a compiled kernel: registers, shared memory, spills and occupancy."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ def resource_notes(bench: Bench, kernel: Kernel, threads: int, shared_bytes: int
 
     `resources` has the registers of a thread, the shared memory of a block with its dynamic part, and the bytes of
     local memory of a thread, which hold spilled registers and arrays. `occupancy` is how many blocks a compute unit
-    holds. There are none where the backend does not report them.
+    holds. The result is empty if the backend does not report resources.
     """
-    found = kernel.resources(threads, shared_bytes)
-    if found is None:
+    resources = kernel.resources(threads, shared_bytes)
+    if resources is None:
         return {}
-    warps = found.resident_blocks * -(-threads // bench.traits.warp)
+    warps = resources.resident_blocks * -(-threads // bench.traits.warp)
     return {
         "resources": (
-            f"{found.registers} registers, {found.shared_bytes + shared_bytes} bytes of shared memory, "
-            f"{found.local_bytes} bytes of local memory"
+            f"{resources.registers} registers, {resources.shared_bytes + shared_bytes} bytes of shared memory, "
+            f"{resources.local_bytes} bytes of local memory"
         ),
-        "occupancy": f"{found.resident_blocks} × {threads} threads per compute unit: {warps} warps",
+        "occupancy": f"{resources.resident_blocks} × {threads} threads per compute unit: {warps} warps",
     }

@@ -163,7 +163,7 @@ def nvidia_data(form: MatrixInstruction, rng: np.random.Generator) -> MatrixData
 
 
 def amd_data(form: MatrixInstruction, rng: np.random.Generator) -> MatrixData:
-    """Return the same of matrices whose elements are all equal, so that no layout counts; the sums are random."""
+    """Return the data of matrices whose elements are all equal, so that no layout matters; the sums are random."""
     m, n, k = form.shape
     count = _AMD_INPUTS[form.dtype][2]
     parts = [encoded(np.full((count, 64), value), form.dtype) for value in (_A, _B, -_B)]
@@ -192,8 +192,8 @@ def _is_instruction(target: Target, params: Mapping[str, Any]) -> bool:
     if form is None or on_nvidia(target):
         return form is not None
     m, n, _ = form.shape
-    words = 2 if form.sums == "f64" else 1
-    return bool(words * m * n // 64 * shared_out(params["independent"], _CHAINS_A_WARP)[0] <= _MOST_SUMS)
+    words_a_sum = 2 if form.sums == "f64" else 1
+    return bool(words_a_sum * m * n // 64 * shared_out(params["independent"], _CHAINS_A_WARP)[0] <= _MOST_SUMS)
 
 
 @topic.case(
@@ -221,16 +221,16 @@ def mma(bench: Bench, shape: str, dtype: str, sums: str, independent: int) -> Ta
     kernel = bench.kernel("instructions_mma.cu", "matrix_chains", INDEPENDENT=chains_a_warp, THREADS=threads, **defines)
     cycles = cycle_words(bench)
     blocks, issuers = len(cycles) // 2, threads // lanes
-    sums_found = bench.xp.empty((blocks * issuers * chains_a_warp, *data.end.shape), data.end.dtype)
+    device_sums = bench.xp.empty((blocks * issuers * chains_a_warp, *data.end.shape), data.end.dtype)
     operands, begin = bench.xp.asarray(data.operands), bench.xp.asarray(data.begin)
 
     def launch(rounds: int) -> None:
-        kernel((blocks,), (threads,), (operands, begin, np.uint32(rounds), sums_found, cycles))
+        kernel((blocks,), (threads,), (operands, begin, np.uint32(rounds), device_sums, cycles))
 
     def check() -> None:
-        found = bench.device.to_host(sums_found)
-        expect_equal(found, np.broadcast_to(data.end, found.shape), "words of sums")
+        host_sums = bench.device.to_host(device_sums)
+        expect_equal(host_sums, np.broadcast_to(data.end, host_sums.shape), "words of sums")
 
     chains = Chains(bench, launch, cycles, rounds, rounds * BODY, issuers, Work(flops=form.flops))
     notes = {"chains": f"{rounds * BODY} steps of a warp", **resource_notes(bench, kernel, threads)}
-    return chains.task(matrix_limit(dtype), check, lambda: sums_found.view("uint8").fill(0xFF), notes, REST_S)
+    return chains.task(matrix_limit(dtype), check, lambda: device_sums.view("uint8").fill(0xFF), notes, REST_S)

@@ -109,7 +109,7 @@ def found_header(name: str) -> Path | None:
 
 
 def missing(bench: Bench, needs: str) -> str:
-    """Return what this device lacks of `matrix`, `wmma`, `hopper` or `mfma`; empty where it lacks nothing."""
+    """Return why the device does not meet `needs` (`matrix`, `wmma`, `hopper` or `mfma`); empty if it does."""
     traits = bench.traits
     has_matrix = "matrix" in traits.features
     if needs in ("matrix", "wmma") and not (traits.vendor == "nvidia" and has_matrix):

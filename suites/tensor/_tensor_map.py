@@ -27,18 +27,19 @@ def _encode() -> Any:
 def tensor_map(matrix: Any, rows: int, columns: int, box_rows: int, box_columns: int) -> npt.NDArray[np.void]:
     """Return the map of a row-major float16 matrix for copies of boxes, as the argument of a kernel.
 
-    Rows of a box lie in shared memory in the 128-byte swizzle, so that `box_columns` is 64.
+    Rows of a box lie in shared memory in the 128-byte swizzle, so that `box_columns` is 64. Raises
+    DeviceError if the driver refuses the map.
     """
     room = np.zeros(_MAP_BYTES + _ALIGNMENT, np.uint8)
     first = -room.ctypes.data % _ALIGNMENT
-    found = room[first : first + _MAP_BYTES]
+    encoded = room[first : first + _MAP_BYTES]
     sizes = (ctypes.c_uint64 * 2)(columns, rows)
     strides = (ctypes.c_uint64 * 1)(2 * columns)
     box, steps = (ctypes.c_uint32 * 2)(box_columns, box_rows), (ctypes.c_uint32 * 2)(1, 1)
     status = _encode()(
-        ctypes.c_void_p(found.ctypes.data), _FLOAT16, 2, ctypes.c_void_p(matrix.data.ptr), sizes, strides, box, steps,
+        ctypes.c_void_p(encoded.ctypes.data), _FLOAT16, 2, ctypes.c_void_p(matrix.data.ptr), sizes, strides, box, steps,
         _NO_INTERLEAVE, _SWIZZLE_128_BYTES, _L2_PROMOTION_128_BYTES, _NO_FILL,
     )  # fmt: skip
     if status:
         raise DeviceError(f"cuTensorMapEncodeTiled of {rows} × {columns} failed with CUDA error {status}")
-    return found.view(f"V{_MAP_BYTES}")  # CuPy passes an array of one element by value
+    return encoded.view(f"V{_MAP_BYTES}")  # CuPy passes an array of one element by value

@@ -80,9 +80,9 @@ class WarpgroupData:
     end: Any
 
 
-def warpgroup_words(elements: Any, words: Any) -> Any:
+def warpgroup_words(elements: Any, warp_words: Any) -> Any:
     """Return the words of a matrix of 64 rows, of which each warp of a warpgroup has 16: (registers, 128)."""
-    return np.concatenate([words(elements[first : first + 16]) for first in range(0, _ROWS, 16)], axis=1)
+    return np.concatenate([warp_words(elements[first : first + 16]) for first in range(0, _ROWS, 16)], axis=1)
 
 
 def warpgroup_data(form: WarpgroupFormat, rng: np.random.Generator, columns: int, rounds: int) -> WarpgroupData:
@@ -104,7 +104,7 @@ def warpgroup_data(form: WarpgroupFormat, rng: np.random.Generator, columns: int
 
 
 def body_of(columns: int) -> int:
-    """Return the steps of a round: fewer where each takes long, since the compiler needs a second for 64 of them."""
+    """Return the steps of a round: fewer for long steps, since the compiler needs a second for 64 of them."""
     return 32 if columns >= _WIDE else 64
 
 
@@ -130,7 +130,7 @@ def sum_registers(form: WarpgroupFormat, columns: int) -> int:
 
 
 def _has_point(target: Target, params: Mapping[str, Any]) -> bool:
-    """Return whether there are such formats; those beside float16 have two numbers of columns, A in shared memory."""
+    """Return whether the formats exist; other formats than float16 have two column counts, with A in shared memory."""
     del target
     formats = params["dtype"], params["sums"]
     is_curve = formats == ("float16", "float32")
@@ -164,19 +164,19 @@ def wgmma(bench: Bench, dtype: str, sums: str, columns: int, a: str, wait: str) 
     kernel = bench.kernel("instructions_wgmma.cu", "wgmma_chains", **defines)
     cycles, xp = cycle_words(bench), bench.xp
     blocks = len(cycles) // 2
-    found_sums = xp.empty((blocks, *data.end.shape), data.end.dtype)
+    device_sums = xp.empty((blocks, *data.end.shape), data.end.dtype)
     inputs = tuple(xp.asarray(array) for array in (data.images, data.fragments, data.begin))
 
     def launch(rounds: int) -> None:
-        kernel((blocks,), (_GROUP_THREADS,), (*inputs, np.uint32(rounds), found_sums, cycles), shared_bytes)
+        kernel((blocks,), (_GROUP_THREADS,), (*inputs, np.uint32(rounds), device_sums, cycles), shared_bytes)
 
     def check() -> None:
-        found = bench.device.to_host(found_sums)
-        expect_equal(found, np.broadcast_to(data.end, found.shape), "words of sums")
+        host_sums = bench.device.to_host(device_sums)
+        expect_equal(host_sums, np.broadcast_to(data.end, host_sums.shape), "words of sums")
 
     chains = Chains(bench, launch, cycles, rounds, rounds * body, 1, Work(flops=flops))
     notes = {
         "chains": f"{rounds * body} steps of a warpgroup",
         **resource_notes(bench, kernel, _GROUP_THREADS, shared_bytes),
     }
-    return chains.task(matrix_limit(dtype), check, lambda: found_sums.view("uint8").fill(0xFF), notes, REST_S)
+    return chains.task(matrix_limit(dtype), check, lambda: device_sums.view("uint8").fill(0xFF), notes, REST_S)
