@@ -1,4 +1,4 @@
-"""Compilers for GPUs that this machine lacks: NVRTC and hipRTC, whose functions correspond, by ctypes."""
+"""Compilers for GPUs that this machine does not have: NVRTC and hipRTC, whose functions correspond, by ctypes."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _wheels(pattern: str) -> Iterator[Path]:
 
 
 def _no_launch(*_: Any) -> None:
-    raise Skip("the kernel was compiled for a GPU that this machine lacks")
+    raise Skip("the kernel was compiled for a GPU that this machine does not have")
 
 
 class OfflineDevice:
