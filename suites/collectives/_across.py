@@ -141,7 +141,7 @@ def message(bench: Bench, by: str, nodes: int, size_bytes: int) -> Task:
     calls = _BATCH if bench.traits.is_gpu and size_bytes <= _BATCH_BYTES else 1
 
     def seconds() -> float:
-        """Return what rank 0 measured, which alone sees the whole round trip."""
+        """Return the seconds that rank 0 measured, because only rank 0 sees the whole round trip."""
         (trips,) = bench.device.time(rank.call, calls, "hot", gated=False).device
         first: float = bench.exchange(trips / 2)[0]
         return first

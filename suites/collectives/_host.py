@@ -1,4 +1,4 @@
-"""The same collectives between processes of the host: each reads what it needs from the others' shared memory."""
+"""The same collectives between processes of the host: each rank reads the other ranks' shared memory."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Six collectives as data: which words of which ranks each rank receives, and the factor of bus bandwidth.
+"""Six collectives as data: the words that each rank receives from each rank, and the factor of bus bandwidth.
 
-The host computes from the same description that every result is compared with.
+The host's collectives and the checks of every result use the same description.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from ._pipeline import InFlight
 
 
 class Encoder:
-    """Makes of each block what travels."""
+    """Turns each block into a packed block. Raw encoders return the block itself."""
 
     def queue(self, block: InFlight) -> None:
         """Queue the work that can be done before `encode`."""
@@ -26,29 +26,29 @@ class Encoder:
         raise NotImplementedError
 
     def check(self) -> None:
-        """Raise WrongAnswer where a block could not be encoded; `encode` may have queued it only."""
+        """Raise WrongAnswer if a block could not be encoded; `encode` may only have queued the work."""
 
 
 class Decoder:
-    """Puts each block that arrived in its place in the target."""
+    """Restores each block that arrived to its place in the target."""
 
     def room(self, block: InFlight) -> Any:
-        """Return where the block has to arrive: uint8 on the device, as long as a packed block can be."""
+        """Return the array in which the block arrives: uint8 on the device, as long as the longest packed block."""
         raise NotImplementedError
 
     def decode(self, block: InFlight, packed: Any) -> None:
-        """Restore a block, or queue that; raises WrongAnswer at once or from `check` where it cannot be restored."""
+        """Restore a block, or queue that; raises WrongAnswer, at once or from `check`, if that fails."""
         raise NotImplementedError
 
     def reset(self) -> None:
         """Forget the state of the last message."""
 
     def check(self) -> None:
-        """Raise WrongAnswer where a block could not be restored; `decode` may have queued it only."""
+        """Raise WrongAnswer if a block could not be restored; `decode` may only have queued the work."""
 
 
 class RawEncoder(Encoder):
-    """Raw bytes, from where they lie."""
+    """Sends raw bytes from their place in the source, without a copy."""
 
     def __init__(self, cut: Cut, source: Any) -> None:
         self._blocks = [source[cut.span(index)] for index in range(cut.count)]
@@ -58,7 +58,7 @@ class RawEncoder(Encoder):
 
 
 class RawDecoder(Decoder):
-    """Raw bytes, which arrive where they are wanted."""
+    """Receives raw bytes in their place in the target, without a copy."""
 
     def __init__(self, cut: Cut, target: Any) -> None:
         self._blocks = [target[cut.span(index)] for index in range(cut.count)]

@@ -23,7 +23,7 @@ _LENGTH = struct.Struct("<Q")  # stands before each block in a stream
 
 
 class Link:
-    """How packed blocks get from the encoder to the decoder; one that does nothing in a step leaves the step out."""
+    """The transport of packed blocks from the encoder to the decoder; a link overrides the steps that it needs."""
 
     schedule: Schedule = "a thread per slot"  # of both chains of steps, on a GPU
     is_joined = False  # whether the thread that sends a block receives it too: one chain of steps, not two
@@ -35,7 +35,7 @@ class Link:
         """Wait until the buffer of the block's slot may be written again."""
 
     def copy_out(self, block: InFlight, packed: Any) -> None:
-        """Queue the copy of a block of the device to where it is sent from."""
+        """Queue the copy of a device's block to the buffer from which it is sent."""
 
     def send(self, block: InFlight, packed: Any) -> None:
         """Send the block."""
@@ -48,10 +48,10 @@ class Link:
         raise NotImplementedError
 
     def finish(self) -> None:
-        """Do what counts towards the message's time after its last block."""
+        """Do the work after the last block that counts towards the message's time."""
 
     def stop(self) -> None:
-        """Free everybody who waits, because a thread failed."""
+        """Release all waiting threads, because a thread failed."""
 
     def close(self) -> None:
         """Release the resources that were opened."""

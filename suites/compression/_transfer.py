@@ -1,6 +1,6 @@
-"""A message over a link, raw and compressed: the two halves of its pipeline, and how it is timed.
+"""A message over a link, raw and compressed: the two halves of its pipeline, and its timing.
 
-The clock runs from before the first block is begun until the last one is where it has to be: restored, or for a message
+The clock runs from before the first block is begun until the last one is restored or, for a message
 that is only written, delivered. Then the whole message is compared, bit for bit.
 """
 

@@ -144,7 +144,7 @@ class Provider(Protocol):
         """Compute the attention."""
 
     def poison(self) -> None:
-        """Overwrite what the next call writes with NaN."""
+        """Overwrite the outputs of the next call with NaN."""
 
     def results(self) -> Any:
         """Return the results as (token, head, dim) halves."""

@@ -1,7 +1,7 @@
 """Queries that arrive by a schedule, and the scheduler that serves them by continuous batching on one device.
 
-The generator is open-loop: when a query arrives is decided before anything runs, and a latency counts from that moment,
-not from the one at which the scheduler notices the query. A busy device thus hides nothing.
+The generator is open-loop: the arrival times are fixed before anything runs, and a latency counts from the arrival,
+not from the moment at which the scheduler notices the query, so that waiting for a busy device counts.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class HostClock:
         return time.perf_counter() - self._start
 
     def wait_until(self, moment: float) -> None:
-        """Sleep, and spin at the end, until that moment."""
+        """Sleep until the given moment; spin for the last part, because sleeping overshoots."""
         if (left := moment - self.now() - _SPIN_S) > 0:
             time.sleep(left)
         while self.now() < moment:

@@ -10,12 +10,12 @@ _TAIL = 10_000  # samples that a 99.9th percentile needs
 
 
 class Rounds:
-    """Rounds that a rank makes together with the others; `notes` tell the reader how."""
+    """Rounds that a rank makes together with the other ranks; `notes` say by which means."""
 
     notes: Mapping[str, str] = {}
 
     def seconds(self) -> list[float]:
-        """Return the seconds of each round but the first, in which one rank waits for the other one's start."""
+        """Return the seconds of each round except the first, in which one rank waits for the other rank to start."""
         raise NotImplementedError
 
     def check(self) -> Observation | None:

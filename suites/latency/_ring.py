@@ -63,7 +63,7 @@ def cycles_of(bench: Bench, seconds: float) -> np.uint64:
 
 
 def host_kernel(name: str) -> Callable[..., Any]:
-    """Return a kernel of `_host`; raises Skip if numba is unavailable."""
+    """Return a kernel of `_host`, compiled by numba; raises Skip if numba is unavailable."""
     try:
         from .. import _host
     except ImportError as error:
