@@ -14,11 +14,11 @@ from gpubench.api.suite import Bench, Handle, Missing, SharedBuffer, Target, exp
 _WORD_BYTES = 8  # patterns are made of 64-bit words
 _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: multiples of it look random (Knuth, TAOCP 3, §6.4)
 _THREADS, _BLOCKS = 256, 1056  # of the kernels that write and compare patterns
-_PATIENCE_S = 10.0  # between ranks that build the same case, milliseconds pass
+_PATIENCE_S = 10.0  # ranks that build the same case are milliseconds apart
 _LARGEST, _HOST_LARGEST = 30, 28  # powers of two
 _SHARE_OF_MEMORY = 8  # a size is left out where eight buffers of that size do not fit the device
 SPOILED = 0xA5  # the byte that overwrites outputs before a check
-# parts of a driver's message, and the setting that mends the error
+# parts of a driver's message, and the setting that removes the error
 _MENDS = (
     (("NotSupported", "PeerAccessUnsupported"), "MIG instances and some virtual GPUs share no memory: use whole GPUs"),
     (
@@ -65,17 +65,17 @@ def sizes(target: Target) -> Any:
 
 
 def fitting(target: Target, wanted: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the sizes that leave room in the device's memory, at least the first one."""
+    """Return the sizes that fit into a share of the device's memory, at least the first one."""
     room = target.device.memory_bytes // _SHARE_OF_MEMORY
     return tuple(size for size in wanted if size <= room or not room) or wanted[:1]
 
 
 def pattern(nbytes: int, seed: int) -> Any:
-    """Return bytes on the host that differ at every 8-byte position and with the seed, shape (nbytes,), uint8."""
-    words = np.arange(nbytes // _WORD_BYTES, dtype=np.uint64)
-    words *= np.uint64(_GOLDEN)
-    words += np.uint64(seed)
-    return words.view(np.uint8)
+    """Return bytes on the host that differ at every 8-byte position and with the seed: uint8, shape (nbytes,)."""
+    elements = np.arange(nbytes // _WORD_BYTES, dtype=np.uint64)
+    elements *= np.uint64(_GOLDEN)
+    elements += np.uint64(seed)
+    return elements.view(np.uint8)
 
 
 def fill_pattern(bench: Bench, array: Any, seed: int) -> None:
@@ -88,7 +88,10 @@ def fill_pattern(bench: Bench, array: Any, seed: int) -> None:
 
 
 def expect_pattern(bench: Bench, array: Any, seed: int, what: str) -> None:
-    """Raise WrongAnswer if a word is not the pattern's; a kernel compares on a GPU, wherever the memory lies."""
+    """Raise WrongAnswer if a word differs from the pattern; on a GPU a kernel compares, wherever the memory lies.
+
+    `what` names the array in the message.
+    """
     if bench.traits.is_gpu:
         counter = bench.xp.zeros(1, bench.xp.uint32)
         args = (array, np.uint64(array.size // _WORD_BYTES), np.uint64(seed), counter)
@@ -101,7 +104,7 @@ def expect_pattern(bench: Bench, array: Any, seed: int, what: str) -> None:
 
 
 def notes(bench: Bench, path: str) -> dict[str, str]:
-    """Return a case's note on which device works on which."""
+    """Return a case's note that names its devices or says that processes share one."""
     if path == "peer":
         return {"devices": " ← ".join(device.id for device in reversed(bench.devices))}
     if not bench.traits.is_gpu:
@@ -115,7 +118,7 @@ def labels(bench: Bench, path: str) -> tuple[str, ...]:
 
 
 def exclusive(bench: Bench) -> None:
-    """Raise Missing if the driver lets only one process use the GPU."""
+    """Raise Missing if the GPU's compute mode lets only one process use it."""
     mode = dict(bench.target.device.details).get("compute_mode", "0")
     if mode not in ("", "0"):
         raise Missing(f"the GPU's compute mode is {mode}, so no second process may use it", "nvidia-smi -c 0 allows it")
@@ -132,7 +135,7 @@ def open_shared(bench: Bench, handle: bytes, nbytes: int) -> SharedBuffer:
 
 
 def mend_of(error: str) -> str:
-    """Return the setting that mends a refused handle, or an empty text if none is known."""
+    """Return the setting that makes the driver accept a refused handle, or an empty text if none is known."""
     for names, mend in _MENDS:
         if any(name in error for name in names):
             return mend
@@ -164,17 +167,17 @@ class RankMemory:
 
     @property
     def theirs(self) -> Any:
-        """The memory of the other one of two ranks."""
+        """The memory of the other rank of two."""
         return self.buffers[1 - self._rank].array
 
     def close(self) -> None:
-        """Unmap the memory of the other ranks; arrays made of it must be gone."""
+        """Unmap the memory of the other ranks; no array over it may remain."""
         for rank, buffer in enumerate(self.buffers):
             if rank != self._rank:
                 buffer.close()
 
     def release(self) -> None:
-        """Free the memory of this rank, when no other rank maps it any more."""
+        """Free the memory of this rank; no other rank may still map it."""
         self.buffers[self._rank].close()
 
 
@@ -189,7 +192,10 @@ def shared_host_memory(bench: Bench, nbytes: int) -> SharedBuffer:
 
 
 def hand_over(bench: Bench, handle: Handle | None, source: int = 0) -> Handle:
-    """Return rank `source`'s handle in every rank; descriptors go over a local socket (unix(7), SCM_RIGHTS)."""
+    """Return rank `source`'s handle in every rank; descriptors go over a local socket (unix(7), SCM_RIGHTS).
+
+    Raises WrongAnswer if descriptors are missing, and TimeoutError if a rank does not come.
+    """
     if bench.rank != source:
         data, address, count = bench.exchange(None)[source]
         return Handle(data, _received(address, count))

@@ -30,7 +30,7 @@ Call = Callable[[], object]
 
 
 def require(bench: Bench, way: str) -> None:
-    """Raise Skip where the device cannot copy in that way."""
+    """Raise Skip if the device cannot copy in that way."""
     if way in (READING["bulk"], WRITING["bulk"]) and "bulk_copy" not in bench.traits.features:
         raise Skip(f"{bench.traits.arch} does not support bulk copies (TMA); they need an NVIDIA GPU of sm_90 or newer")
 
@@ -41,7 +41,7 @@ def reads(way: str) -> bool:
 
 
 def copier(bench: Bench, target: Any, source: Any, units: int = 0) -> Call:
-    """A copy by a kernel, bound and ready to be called; on the host one over all threads.
+    """Return a copy by a kernel; on the host it runs over all threads.
 
     With `units` the kernel has one block on each of that many compute units and leaves the others free.
     """
@@ -49,13 +49,13 @@ def copier(bench: Bench, target: Any, source: Any, units: int = 0) -> Call:
     if not bench.traits.is_gpu:
         from . import _host
 
-        words = nbytes // _WORD_BYTES
+        count = nbytes // _WORD_BYTES
         a, b = target.view(np.uint64), source.view(np.uint64)
-        return lambda: _host.KERNELS["copy"](a, b, words)
+        return lambda: _host.KERNELS["copy"](a, b, count)
     kernel = bench.kernel("copies.cu", "copy")
     vectors = nbytes // _VECTOR_BYTES
-    words = nbytes % _VECTOR_BYTES // _WORD_BYTES
-    args = (source, target, np.uint64(vectors), np.uint64(words))
+    rest = nbytes % _VECTOR_BYTES // _WORD_BYTES
+    args = (source, target, np.uint64(vectors), np.uint64(rest))
     if units:
         return lambda: kernel((units,), (_RESIDENT_THREADS,), args, _more_than_half(bench))
     blocks = max(1, min(-(-vectors // (_THREADS * _FLIGHT)), _MOST_BLOCKS))
@@ -63,7 +63,7 @@ def copier(bench: Bench, target: Any, source: Any, units: int = 0) -> Call:
 
 
 def bulk_copier(bench: Bench, target: Any, source: Any, units: int = 0) -> Call:
-    """A copy by bulk copies (TMA) through shared memory; `units` as in `copier`."""
+    """Return a copy by bulk copies (TMA) through shared memory; `units` as in `copier`."""
     nbytes = int(source.nbytes)
     kernel = bench.kernel("bulk_copy.cu", "bulk_copy")
     if units:
@@ -79,14 +79,14 @@ def bulk_copier(bench: Bench, target: Any, source: Any, units: int = 0) -> Call:
 
 
 def _more_than_half(bench: Bench) -> int:
-    """Shared memory in bytes that leaves no room for a second block on a compute unit."""
+    """Return the bytes of shared memory that leave no room for a second block on a compute unit."""
     return bench.traits.max_shared_bytes // 2 + 1024
 
 
 def call_of(bench: Bench, way: str, near: Any, far: Any, units: int = 0) -> Call:
-    """The copy of that way between this device's (or process's) memory and another's: a way of READING or of WRITING.
+    """Return the copy by a way of READING or WRITING between this device's (or process's) memory and another's.
 
-    With `units` a kernel copies by that many compute units; a copy engine needs none.
+    With `units` a kernel copies by that many compute units. Raises Skip if the way is unsupported.
     """
     require(bench, way)
     target, source = (near, far) if reads(way) else (far, near)

@@ -1,7 +1,7 @@
-"""Files that are read as they lie on a disk: where they are made, and which of their pages the system's cache holds.
+"""Files that are read from a disk: where they are made, and which of their pages are in the system's page cache.
 
-The pages of a file leave the cache only by `drop`, for that file alone (posix_fadvise(2)). Whether they did is read
-from the kernel (mincore(2)) and never assumed: dirty pages, and those that a program has mapped, stay.
+The pages of a file leave the cache only by `drop`, for that file alone (posix_fadvise(2)). The kernel
+is asked whether they left (mincore(2)), because dirty pages and pages that a program has mapped stay.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ T = TypeVar("T")
 
 
 def folder() -> Path:
-    """Return where files are made: the folder for temporary files, or /var/tmp where that folder is in memory."""
+    """Return the folder for new files: that for temporary files, or /var/tmp if that folder is in memory."""
     first = Path(tempfile.gettempdir())
-    kept = Path("/var/tmp")
-    return kept if file_system(first) in IN_MEMORY and kept.is_dir() else first
+    on_disk = Path("/var/tmp")
+    return on_disk if file_system(first) in IN_MEMORY and on_disk.is_dir() else first
 
 
 def file_system(path: Path) -> str:
-    """Return the type of the file system that a path is on, such as ext4; empty where the kernel does not say."""
+    """Return the type of the file system that a path is on, such as ext4; empty if the kernel does not say."""
     if not _MOUNTS.is_file():
         return ""
     mounts = [line.split()[1:3] for line in _MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()]
@@ -47,12 +47,12 @@ def file_system(path: Path) -> str:
 
 
 def unusable(where: Path | str, error: OSError) -> Skip:
-    """Return why the disk takes no file, and what helps."""
+    """Return the Skip that says why no file can be written, and how to change that."""
     return Skip(f"cannot write a file in {where}: {error.strerror or error}; {_HOW}")
 
 
 def need_space(nbytes: int, where: Path) -> None:
-    """Raise Skip where a folder has less than `nbytes` of free space; OSError where it cannot be asked."""
+    """Raise Skip if a folder has less than `nbytes` of free space, and OSError if the query fails."""
     space = os.statvfs(where)
     free = space.f_bavail * space.f_frsize
     if free < nbytes:
@@ -60,7 +60,7 @@ def need_space(nbytes: int, where: Path) -> None:
 
 
 def write_all(descriptor: int, block: Any, place: int) -> None:
-    """Write all of the array at that offset of the file."""
+    """Write the whole array at that offset of the file; raises OSError if the disk refuses."""
     missing = memoryview(block)
     while missing:
         count = os.pwrite(descriptor, missing, place)
@@ -68,7 +68,7 @@ def write_all(descriptor: int, block: Any, place: int) -> None:
 
 
 def read_all(descriptor: int, target: Any, place: int) -> None:
-    """Fill the array from that offset; raises WrongAnswer where the file ends before that."""
+    """Fill the array from that offset of the file; raises WrongAnswer if the file ends before."""
     missing = memoryview(target)
     while missing:
         count = os.preadv(descriptor, [missing], place)
@@ -99,13 +99,14 @@ def _mincore() -> Callable[..., int]:
 def resident_pages(descriptor: int, nbytes: int) -> tuple[int, int]:
     """Return how many of the pages of the first `nbytes` of a file are in the system's cache, and how many there are.
 
-    Of a file that this user can neither write nor owns the kernel calls every page resident.
+    The kernel reports every page as resident if this user neither owns nor may write the file. Raises OSError if the
+    kernel refuses the query.
     """
     with mmap.mmap(descriptor, nbytes, prot=mmap.PROT_READ) as mapping:
         pages = np.zeros(-(-nbytes // mmap.PAGESIZE), np.uint8)
         view = np.frombuffer(mapping, np.uint8)
         address = view.ctypes.data
-        del view  # or the mapping could not be closed
+        del view  # a remaining view would keep the mapping from closing
         if _mincore()(address, nbytes, pages.ctypes.data):
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
@@ -113,9 +114,9 @@ def resident_pages(descriptor: int, nbytes: int) -> tuple[int, int]:
 
 
 def drop(descriptor: int, nbytes: int) -> None:
-    """Drop the pages of this file alone from the system's cache; raises Untrustworthy where one is still there.
+    """Drop the pages of this file alone from the system's cache; raises Untrustworthy if one stays there.
 
-    Pages that were just written may be held for a moment by the journal of the file system.
+    The journal of the file system can hold newly written pages for a moment.
     """
     for attempt in range(_ATTEMPTS):
         time.sleep(_PAUSE_S if attempt else 0)
@@ -123,12 +124,12 @@ def drop(descriptor: int, nbytes: int) -> None:
         resident, pages = resident_pages(descriptor, nbytes)
         if not resident:
             return
-    words = f"{resident} of {pages} pages of the file stay in the page cache, so it cannot be read cold"
-    raise Untrustworthy("page-cache", f"{words}: another program uses it, or it is not yours")
+    problem = f"{resident} of {pages} pages of the file stay in the page cache, so it cannot be read cold"
+    raise Untrustworthy("page-cache", f"{problem}: another program uses it, or it is not yours")
 
 
 def warm(descriptor: int, nbytes: int) -> None:
-    """Read the file into the system's cache; raises Untrustworthy where a page is not there afterwards."""
+    """Read the file into the system's cache; raises Untrustworthy if a page is not there afterwards."""
     place, room = 0, bytearray(2**20)
     while place < nbytes and (count := os.preadv(descriptor, [room], place)):
         place += count
@@ -139,7 +140,7 @@ def warm(descriptor: int, nbytes: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """What tells that a file was written to or replaced: its place, its size and the time of its last change."""
+    """The identity, size and modification time of a file, which show whether it was written to or replaced."""
 
     device: int
     inode: int
@@ -149,11 +150,11 @@ class FileState:
     @classmethod
     def of(cls, file: int | str) -> FileState:
         """Return the state of an open file, or of the file of that path."""
-        found = os.fstat(file) if isinstance(file, int) else Path(file).stat()
-        return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+        status = os.fstat(file) if isinstance(file, int) else Path(file).stat()
+        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
     def expect_same(self, file: int | str, name: str) -> None:
-        """Raise Untrustworthy where the file is no longer in this state."""
+        """Raise Untrustworthy if the file is no longer in this state; `name` names it in the message."""
         try:
             now = FileState.of(file)
         except FileNotFoundError:

@@ -27,7 +27,7 @@ _S27, _S30, _S31, _S64 = (np.uint64(shift) for shift in (27, 30, 31, 64))
 
 
 def parallel(function: Compiled) -> Compiled:
-    """Compiled for all threads of the process, and kept on disk."""
+    """Return the function compiled for all threads of the process; its machine code is cached on disk."""
     compiled: Compiled = numba.njit(parallel=True, cache=True)(function)
     return compiled
 
@@ -75,10 +75,10 @@ def _triad(a: Any, b: Any, c: Any, n: Any, s: Any) -> None:
         a[i] = b[i] + s * c[i]
 
 
-def _folded(words: Any) -> Any:
+def _folded(array: Any) -> Any:
     mine = np.uint64(0)
-    for i in range(words.size):
-        mine ^= words[i]
+    for i in range(array.size):
+        mine ^= array[i]
     return mine
 
 
@@ -94,25 +94,25 @@ _product = numba.njit(fastmath={"reassoc", "contract"})(_product_of)  # a sum in
 
 
 def _read(b: Any, n: Any, parts: Any) -> None:
-    words = b[:n].view(np.uint64)
-    each = words.size // parts.size
+    elements = b[:n].view(np.uint64)
+    share = elements.size // parts.size
     for part in prange(parts.size):
-        parts[part] = xor_of(words[part * each : (part + 1) * each])
+        parts[part] = xor_of(elements[part * share : (part + 1) * share])
 
 
 def _dot(b: Any, c: Any, n: Any, parts: Any) -> None:
-    each = n // parts.size
+    share = n // parts.size
     for part in prange(parts.size):
-        parts[part] = _product(b[part * each : (part + 1) * each], c[part * each : (part + 1) * each])
+        parts[part] = _product(b[part * share : (part + 1) * share], c[part * share : (part + 1) * share])
 
 
 def _mistakes(a: Any, n: Any, seed_b: Any, seed_c: Any, k: Any, kb: Any, kc: Any, parts: Any) -> None:
     bits = np.uint64(24 if a.itemsize == 4 else 53)
     grid = 0.5 ** (np.float64(bits) - 1.0)
-    each = n // parts.size
+    share = n // parts.size
     for part in prange(parts.size):
         wrong = 0
-        for i in range(part * each, (part + 1) * each):
+        for i in range(part * share, (part + 1) * share):
             b, c = _drawn(seed_b, i, bits, grid), _drawn(seed_c, i, bits, grid)
             wrong += a[i] != a.dtype.type(k + (kb * b + kc * c))
         parts[part] = wrong
@@ -134,63 +134,63 @@ def _nth_of(i: Any, order: Any) -> Any:
 _nth = numba.njit(_nth_of)
 
 
-def _link(ring: Any, order: Any, words: Any) -> None:
+def _link(ring: Any, order: Any, stride: Any) -> None:
     for i in range(order[0]):
         here, after = np.uint64(i), np.uint64(i) + np.uint64(1)
         after = np.uint64(0) if after == order[0] else after
-        ring[_nth(here, order) * words] = _nth(after, order) * words
+        ring[_nth(here, order) * stride] = _nth(after, order) * stride
 
 
-def _sweep(ring: Any, order: Any, words: Any) -> Any:
+def _sweep(ring: Any, order: Any, stride: Any) -> Any:
     seen = np.uint64(0)
     for i in range(order[0]):
-        seen ^= ring[_nth(np.uint64(i), order) * words]
+        seen ^= ring[_nth(np.uint64(i), order) * stride]
     return seen
 
 
-def _loading(_: Any, words: Any, place: Any) -> Any:
-    """A word as another processor last wrote it: an atomic load, which is not moved out of a loop."""
+def _loading(_: Any, array: Any, place: Any) -> Any:
+    """Return a word as another processor last wrote it: an atomic load, which is not moved out of a loop."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        array = context.make_array(signature.args[0])(context, builder, args[0])
-        return builder.load_atomic(builder.gep(array.data, [args[1]]), "acquire", 8)
+        struct = context.make_array(signature.args[0])(context, builder, args[0])
+        return builder.load_atomic(builder.gep(struct.data, [args[1]]), "acquire", 8)
 
-    return types.uint64(words, place), code
+    return types.uint64(array, place), code
 
 
-def _storing(_: Any, words: Any, place: Any, __: Any) -> Any:
+def _storing(_: Any, array: Any, place: Any, __: Any) -> Any:
     """Write a word for another processor to see, after all that was written before."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        array = context.make_array(signature.args[0])(context, builder, args[0])
-        builder.store_atomic(args[2], builder.gep(array.data, [args[1]]), "release", 8)
+        struct = context.make_array(signature.args[0])(context, builder, args[0])
+        builder.store_atomic(args[2], builder.gep(struct.data, [args[1]]), "release", 8)
         return context.get_dummy_value()
 
-    return types.void(words, place, types.uint64), code
+    return types.void(array, place, types.uint64), code
 
 
 _shown, _show = intrinsic(_loading), intrinsic(_storing)
 
 
-def _ask(words: Any, asking: Any, answering: Any, first: Any, last: Any, spins: Any) -> Any:
+def _ask(array: Any, asking: Any, answering: Any, first: Any, last: Any, spins: Any) -> Any:
     for turn in range(first, last + 1):
-        _show(words, asking, np.uint64(turn))
+        _show(array, asking, np.uint64(turn))
         left = spins
-        while _shown(words, answering) != turn:
+        while _shown(array, answering) != turn:
             left -= 1
             if left == 0:
                 return turn - 1
     return last
 
 
-def _answer(words: Any, asking: Any, answering: Any, first: Any, last: Any, spins: Any) -> Any:
+def _answer(array: Any, asking: Any, answering: Any, first: Any, last: Any, spins: Any) -> Any:
     for turn in range(first, last + 1):
         left = spins
-        while _shown(words, asking) != turn:
+        while _shown(array, asking) != turn:
             left -= 1
             if left == 0:
                 return turn - 1
-        _show(words, answering, np.uint64(turn))
+        _show(array, answering, np.uint64(turn))
     return last
 
 
@@ -231,7 +231,7 @@ _placed = parallel(_place)
 
 
 def placed(array: Any) -> Any:
-    """Return a copy whose pages the threads touch first that work on its rows: on their own NUMA node."""
+    """Return a copy whose pages are first touched, and so placed, by the threads that work on its rows."""
     target = np.empty_like(array)
     _placed(target, array)
     return target
@@ -254,5 +254,5 @@ def on_threads(kernel: Compiled, count: int) -> Compiled:
 
 
 def threads() -> str:
-    """How many threads the parallel kernels run on, and by which threading layer; call it after one ran."""
+    """Return the number of threads and the threading layer of the parallel kernels; call it after one has run."""
     return f"{numba.get_num_threads()} ({numba.threading_layer()})"

@@ -28,7 +28,7 @@ _KIB = 1024  # the unit of VmHWM, proc_pid_status(5)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an interpreter answered, and the seconds from its start until it said that it was ready; NaN if unasked."""
+    """An interpreter's answer, and the seconds from its start until it was ready; NaN if that was not awaited."""
 
     content: Mapping[str, Any]
     seconds: float
@@ -46,10 +46,10 @@ def answer_of(
 ) -> Answer:
     """Run a program in a fresh interpreter, and return the JSON object that it writes to standard output.
 
-    It finds the pickled order on standard input, when it was started as its first argument, then `arguments`. Where it
-    `is_ready_awaited`, its last argument is a descriptor to which it writes READY. The interpreter and its process
-    group end with this call. `what` names it in errors. Raises Skip, Missing and WrongAnswer as it answered, and
-    RuntimeError where it crashed or did not end within `limit_s`.
+    The program reads the pickled order from standard input. Its first argument is the time of its start, followed by
+    `arguments`. If `is_ready_awaited`, its last argument is a descriptor to which it writes READY. The interpreter and
+    its process group end with this call. `what` names it in errors. Raises Skip, Missing and WrongAnswer if the program
+    answers so, and RuntimeError if it crashes or does not end within `limit_s`.
     """
     with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as answered, tempfile.TemporaryFile() as errors:
         pickle.dump(order, asked)
@@ -57,10 +57,10 @@ def answer_of(
         reader, writer = os.pipe()
         with os.fdopen(reader, "rb", buffering=0) as ready:
             try:
-                told = [str(writer)] if is_ready_awaited else []
+                ready_argument = [str(writer)] if is_ready_awaited else []
                 started = time.monotonic()
                 process = subprocess.Popen(
-                    [sys.executable, "-P", "-c", program, repr(started), *arguments, *told],
+                    [sys.executable, "-P", "-c", program, repr(started), *arguments, *ready_argument],
                     stdin=asked,
                     stdout=answered,
                     stderr=errors,
@@ -82,14 +82,14 @@ def answer_of(
 
 
 def _ready_after(ready: IO[bytes], started: float, limit_s: float) -> float:
-    """Return the seconds until the interpreter says that it is ready; NaN where it ends or hangs before."""
+    """Return the seconds until the interpreter is ready, or NaN if it ends or hangs before."""
     arrived, _, _ = select.select([ready], [], [], limit_s)
     seconds = time.monotonic() - started
     return seconds if arrived and ready.read(1) == READY else float("nan")
 
 
 def _ended(process: subprocess.Popen[bytes], limit_s: float) -> int | None:
-    """Return the exit status of a process, or None where it had to be ended; nothing of its group is left."""
+    """Return the exit status of a process, or None if it had to be killed; its whole group is killed."""
     try:
         return process.wait(max(limit_s, 0.0))
     except subprocess.TimeoutExpired:
@@ -107,7 +107,7 @@ def _last_line(errors: IO[bytes]) -> str:
 
 
 def _content(answer: dict[str, Any]) -> dict[str, Any]:
-    """Return an answer; raises what the interpreter found instead of one."""
+    """Return an answer; raises Skip, Missing or WrongAnswer if the interpreter sent one of them."""
     if "skip" in answer:
         raise Skip(answer["skip"])
     if "missing" in answer:
@@ -118,7 +118,7 @@ def _content(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def resident_bytes() -> int:
-    """Return the most memory that this process held at a time.
+    """Return the peak of this process's resident memory in bytes.
 
     ru_maxrss of getrusage(2) would count the memory of the process that started this one.
     """

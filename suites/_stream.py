@@ -48,20 +48,20 @@ BEST_SHAPE = LaunchShape()
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """An array of random data and the seed that it is a function of."""
+    """An array of random data, and the seed from which it can be computed."""
 
     array: Any
     seed: np.uint64
 
 
 def need_gpu(bench: Bench) -> None:
-    """Raise Skip where the device is no GPU."""
+    """Raise Skip if the device is not a GPU."""
     if not bench.traits.is_gpu:
         raise Skip("needs a GPU")
 
 
 def need_numba(bench: Bench) -> None:
-    """Raise Skip where the host has no compiled kernels."""
+    """Raise Skip if the host has no compiled kernels (numba)."""
     if bench.traits.kernels != "numba":
         raise Skip(NEEDS_NUMBA)
 
@@ -114,7 +114,7 @@ class Stream(ABC):
         return self._dtype.type(value)
 
     def poison(self, a: Any) -> Call:
-        """Return a call that fills an array with NaN, by the array module: the kernel `write` may be what is timed."""
+        """Return a call that fills an array with NaN, by the array module, because the kernel `write` may be timed."""
         return lambda: a.fill(math.nan)
 
     def empty(self) -> Any:
@@ -230,8 +230,8 @@ class HostStream(Stream):
         return lambda: kernel(*args)
 
     def expected_xor(self, b: Drawn) -> npt.NDArray[np.uint64]:
-        words = b.array.view(np.uint64).reshape(self.parts, -1)
-        return np.asarray(np.bitwise_xor.reduce(words, axis=1))
+        rows = b.array.view(np.uint64).reshape(self.parts, -1)
+        return np.asarray(np.bitwise_xor.reduce(rows, axis=1))
 
     def expected_dot(self, b: Drawn, c: Drawn) -> npt.NDArray[np.float64]:
         rows = zip(b.array.reshape(self.parts, -1), c.array.reshape(self.parts, -1), strict=True)

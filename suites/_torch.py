@@ -1,4 +1,4 @@
-"""torch on the stream and in the memory of the suite: where it is installed, and how to get it."""
+"""Import torch, or say how to install it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _INSTALL = "pip install 'gpubench-suite[torch]'"
 
 
 def imported(is_gpu: bool = True) -> Any:
-    """Return the module torch; raises Missing without it, or where it has no GPU and needs one."""
+    """Return the module torch; raises Missing without it, or if `is_gpu` and it finds no GPU."""
     try:
         torch = importlib.import_module("torch")
     except ImportError as error:

@@ -1,7 +1,7 @@
 """Triton on the stream of the suite: its own compiler and launcher, with CuPy's arrays and without torch.
 
-Triton asks a driver for the device and the stream that it launches on, and its own driver asks torch for them. The one
-here answers with the device and the stream that gpubench times.
+Triton asks a driver for the device and the stream that it launches on, and its own driver asks torch for them. The
+driver here answers with the device and the stream that gpubench times.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def imported() -> Any:
 def on_stream(bench: Bench) -> Any:
     """Return the module triton, whose kernels compile for this GPU and launch on the stream that is timed.
 
-    Raises Missing without Triton or without the C compiler that builds its launchers.
+    Raises Skip on other vendors' GPUs, and Missing without Triton or the C compiler that builds its launchers.
     """
     if bench.traits.vendor != "nvidia":
-        raise Skip(f"our Triton kernels are not tried on {bench.traits.vendor} GPUs")
+        raise Skip(f"gpubench has not tried its Triton kernels on {bench.traits.vendor} GPUs")
     triton = imported()
     if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
         raise Missing("Triton finds no C compiler to build its launchers with", "install gcc, or name one in CC")

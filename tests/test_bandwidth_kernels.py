@@ -15,6 +15,7 @@ SOURCES = [
     ("bandwidth/access.cu", {"WRITES": 0}),
     ("bandwidth/access.cu", {"WRITES": 1}),
     ("bandwidth/engines.cu", {}),
+    ("bandwidth/blocks.cu", {}),
 ]
 
 

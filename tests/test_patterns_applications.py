@@ -242,5 +242,5 @@ def test_an_interrupted_save_leaves_the_snapshot_before_and_a_changed_bit_is_fou
 
     ((same, found),) = together(1, body)
     assert same
-    assert found == "1 of 1024 words of the snapshot are not the state's"
+    assert found == "1 of 1024 words of the snapshot differ from the state"
     assert (tmp_path / "kept").exists() is not in_file

@@ -122,7 +122,7 @@ class HalfProduct:
         self._c.fill(0)
 
     def check(self) -> None:
-        """Compare random rows and columns of the result with double precision."""
+        """Raise WrongAnswer if random rows and columns of the result differ from double precision."""
         rows, columns = (self._rng.choice(_N, count, replace=False) for count in (_ROWS, _COLUMNS))
         expected = self._host[0][rows].astype(np.float64) @ self._host[1][:, columns].astype(np.float64)
         result = self._to_host(self._c)[rows][:, columns].astype(np.float64)

@@ -1,6 +1,6 @@
 """Copies of many small blocks between host and device, as an engine moves pages of a KV cache out and back.
 
-In host memory the blocks lie packed, one after another; in device memory they lie in a pool, at places of their own.
+In host memory the blocks lie packed, one after another; in device memory they lie in a pool, in any order.
 Five ways submit the same copy: a loop of the driver's copies, in compiled code or through CuPy's binding; one call with
 all copies as a batch; a kernel that reads or writes the host's memory; one copy to or from a staging buffer, and a
 kernel beside the pool. On the host both memories are the host's, and the copies are those of processor threads.
@@ -127,12 +127,12 @@ def blocks(bench: Bench, way: str, direction: str, block_bytes: int, count: int,
     stages = {"": stage(max_calls=1, waits=True)}
     if commands <= _MOST_QUEUED:
         stages["queued"] = stage(max_calls=_MOST_QUEUED // commands)
-    return Task(stages, pools.check, pools.poison, close=pools.close, notes={"blocks": layout.words})
+    return Task(stages, pools.check, pools.poison, close=pools.close, notes={"blocks": layout.note})
 
 
 @dataclass(frozen=True, slots=True)
 class BlockLayout:
-    """Blocks of equal size, and the place of each in the pool, which has as many places as there are blocks."""
+    """Blocks of equal size, and the place of each in a pool with one place per block: uint32, shape (count,)."""
 
     block_bytes: int
     places: Places
@@ -158,8 +158,8 @@ class BlockLayout:
         return self.count * self.block_bytes
 
     @property
-    def words(self) -> str:
-        """The layout as a note."""
+    def note(self) -> str:
+        """The layout as text for a note."""
         return f"{self.count} × {units.brief_size(self.block_bytes)}, {self.order}"
 
     @property
@@ -295,4 +295,4 @@ def _host_task(bench: Bench, layout: BlockLayout, way: str, is_scatter: bool) ->
 
     work = Work(payload=layout.nbytes, moved=2 * layout.nbytes)
     stage = Stage(call, work, "payload", effort=POINT)
-    return Task.of(stage, check=check, poison=lambda: copied.fill(0), notes={"blocks": layout.words})
+    return Task.of(stage, check=check, poison=lambda: copied.fill(0), notes={"blocks": layout.note})

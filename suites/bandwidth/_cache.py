@@ -37,7 +37,7 @@ _LEAST_TILES = 64  # with fewer, blocks of one compute unit read the same tile a
 _RESIDENT_BLOCKS, _LAUNCHED_BLOCKS = 8, 128  # per compute unit: all resident at once, or each followed by a fresh one
 _PASSED_BYTES = 2**32  # by one call, so that the time of its launch is negligible
 _SPARE_BYTES = 2**26
-_SET_OVER_ARRAY = 4  # a set that is read repeatedly must be so much larger than an array that is read once
+_SET_OVER_ARRAY = 4  # a set that is read repeatedly must be that many times larger than an array that is read once
 
 _TURNS, _SHARED_THREADS = 4, 1024  # as in cache.cu
 _SHARED_BYTES = 2**26  # by one block in one call
@@ -55,7 +55,7 @@ def _set_kernels(target: Target) -> Any:
 
 
 def _set_sizes(target: Target) -> Any:
-    """On a GPU from 2 MiB to beyond its last-level cache; on the host one size within each cache, and one in memory.
+    """Return sizes: on a GPU from 2 MiB to beyond its last-level cache; on the host one per cache, one in memory.
 
     A cache with random replacement keeps part of a set of 4 times its size from pass to pass, and nothing of 16 times.
     """
@@ -67,7 +67,7 @@ def _set_sizes(target: Target) -> Any:
 
 
 def _host_set_sizes(target: Target) -> Any:
-    """Half of each cache, summed over the cores where each has its own, rounded down to a power of two; and memory."""
+    """Return half of each cache, summed over cores with private caches, as powers of two, and a size in memory."""
     halves, details, cores = [], dict(target.device.details), max(1, target.device.units)
     for level, count in (("cache.l1", cores), ("cache.l2", cores), ("cache.l3", 1)):
         nbytes = int(details.get(level, 0)) * count // 2

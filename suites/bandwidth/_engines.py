@@ -53,7 +53,7 @@ def newest_engine(target: Target) -> str:
 
 
 def engines(target: Target) -> Any:
-    """Load-store, memcpy and the newest engine in `quick`, all in `full`."""
+    """Return load-store, memcpy and the newest engine in `quick`, all engines in `full`."""
     if target.is_host:
         return ("load-store", "memcpy")
     newest = newest_engine(target)

@@ -36,7 +36,7 @@ def nodes_of(target: Target) -> tuple[int, ...]:
 
 
 def _nodes(target: Target) -> Any:
-    """Return all nodes; in `full` at least two, so that a machine without a second one says so."""
+    """Return all nodes; in `full` at least two, so that a machine without a second node reports that."""
     nodes = nodes_of(target)
     return points(nodes, nodes[:1], tuple(dict.fromkeys((*nodes, 1))))
 
@@ -89,7 +89,7 @@ def host_link_all(bench: Bench, of: int, direction: str, size_bytes: int) -> Tas
     """Copies of all GPUs at the same time, each with page-locked memory on the NUMA node nearest to it: payload.
 
     The figure is that of the slowest GPU; `sum` counts the copies of all of them. The ranks begin within the time of a
-    message, so copies are long beside it.
+    message, so copies must be much longer than that.
     """
     need_gpu(bench)
     bench.need(2 * size_bytes + _SPARE_BYTES)
@@ -111,7 +111,7 @@ def host_link_all(bench: Bench, of: int, direction: str, size_bytes: int) -> Tas
 
 
 def _registered(bench: Bench, memory: NodeMemory) -> HostMemory:
-    """Return memory whose pages, which are on their node by now, are page-locked."""
+    """Return the memory with its pages page-locked; they are on their node already."""
     return HostMemory(memory.array, bench.device.register(memory.pages))
 
 

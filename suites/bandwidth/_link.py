@@ -64,7 +64,7 @@ topic = Topic(
 
 
 def _is_measured(target: Target, params: Mapping[str, Any]) -> bool:
-    """Return whether the tier measures a size with a kind of memory: `quick` measures the most telling ones."""
+    """Return whether the tier measures a size with a kind of memory: `quick` measures few."""
     return target.tier != "quick" or params["size_bytes"] in _QUICK_SIZES[params["memory"]]
 
 
@@ -113,13 +113,13 @@ def duplex(bench: Bench, memory: str, size_bytes: int) -> Task:
         device.synchronize()
         return float(cuda.get_elapsed_time(*events[copy])) * _MILLI
 
-    def one(copy: LinkCopy, limit: str) -> Stage:
+    def one_way(copy: LinkCopy, limit: str) -> Stage:
         return Stage(partial(seconds, copy), Work(payload=size_bytes), "payload", limit, clock="self", effort=POINT)
 
     both = partial(device.together, up.call, down.call)
     total = Stage(both, Work(payload=2 * size_bytes), "payload", max_calls=_MOST_CALLS, effort=POINT)
     return Task(
-        {"sum": total, "h2d": one(up, "link.h2d"), "d2h": one(down, "link.d2h")},
+        {"sum": total, "h2d": one_way(up, "link.h2d"), "d2h": one_way(down, "link.d2h")},
         check=in_turn(up.check, down.check),
         poison=in_turn(up.poison, down.poison),
         close=in_turn(up.close, down.close),
@@ -128,7 +128,7 @@ def duplex(bench: Bench, memory: str, size_bytes: int) -> Task:
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """Host memory as bytes, and the function that releases it; a kernel copies memory that is mapped."""
+    """Host memory as uint8, and the function that releases it; mapped memory is copied by a kernel."""
 
     array: npt.NDArray[np.uint8]
     close: Callable[[], None]
@@ -156,7 +156,7 @@ def _registered(bench: Bench, size_bytes: int) -> HostMemory:
 
 
 def host_memory(bench: Bench, memory: str, size_bytes: int) -> HostMemory:
-    """Allocate host memory of a kind; raises Skip where the driver refuses."""
+    """Allocate host memory of a kind; raises Skip if the driver refuses."""
     kinds: dict[str, Callable[[], HostMemory]] = {
         "pinned": lambda: HostMemory(bench.device.pinned(size_bytes), _nothing),
         "pageable": lambda: HostMemory(np.zeros(size_bytes, np.uint8), _nothing),
@@ -171,7 +171,7 @@ def host_memory(bench: Bench, memory: str, size_bytes: int) -> HostMemory:
 
 
 class LinkCopy:
-    """Random words that one transfer brings over the link, in one direction, and the check that they arrived."""
+    """Random words that one transfer copies over the link in one direction, and the check that they arrived."""
 
     def __init__(self, bench: Bench, host: HostMemory, to_device: bool, draw: int = 0) -> None:
         self._device, self._to_device = bench.device, to_device
@@ -189,7 +189,7 @@ class LinkCopy:
             self.call = partial(bench.device.copy, target, source)
 
     def poison(self) -> None:
-        """Overwrite with zeros what the transfer should write."""
+        """Overwrite the target of the transfer with zeros."""
         self._words.poison()
         if not self._to_device:
             self._device.synchronize()

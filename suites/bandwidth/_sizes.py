@@ -15,7 +15,7 @@ log_curve = partial(View, "curve", series="hot", log_x=True)
 
 
 def cache_bytes(target: Target) -> int:
-    """Return the size of the last-level cache, or a guess where the device does not report it."""
+    """Return the size of the last-level cache, or 32 MiB if the device does not report it."""
     return target.device.cache_bytes or _UNKNOWN_CACHE_BYTES
 
 
@@ -25,7 +25,7 @@ def is_cached(target: Target, size_bytes: int) -> bool:
 
 
 def memory_limit(target: Target, size_bytes: int) -> str:
-    """Return the peak that an array of that size is compared with: `dram`, or none where a cache may serve it."""
+    """Return the peak that an array of that size is compared with: `dram`, or empty if a cache may serve it."""
     return "" if is_cached(target, size_bytes) else "dram"
 
 
@@ -41,7 +41,7 @@ def fitting(target: Target, sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def array_sizes(target: Target) -> Any:
-    """Arrays that come from memory."""
+    """Return array sizes that are too large for the caches."""
     smallest = smallest_in_memory(target)
     if target.is_host:
         full = fitting(target, (smallest, CACHES * smallest))
@@ -51,6 +51,6 @@ def array_sizes(target: Target) -> Any:
 
 
 def one_array_size(target: Target) -> Any:
-    """One array size that comes from memory, for curves over another axis."""
+    """Return one array size that is too large for the caches, for curves over another axis."""
     sizes = array_sizes(target)
     return points(sizes.quick[:1], sizes.smoke[:1], sizes.quick[:1])

@@ -59,7 +59,7 @@ topic = Topic(
 
 
 def _floor_sizes(target: Target) -> Any:
-    """On a GPU `quick` adds 8 MiB, which a cache holds, and 4 GiB, the size for which a floor is defined."""
+    """Return array sizes; on a GPU `quick` adds 8 MiB, which a cache holds, and 4 GiB, for the floors."""
     sizes = array_sizes(target)
     if target.is_host:
         return sizes
@@ -68,7 +68,7 @@ def _floor_sizes(target: Target) -> Any:
 
 
 def _memcpy_sizes(target: Target) -> Any:
-    """On a GPU also a size that its last-level cache holds: hot, cold and rotated samples differ there."""
+    """Return array sizes; on a GPU also one within its last-level cache, where hot, cold and rotated samples differ."""
     sizes = array_sizes(target)
     if target.is_host:
         return sizes
@@ -76,7 +76,7 @@ def _memcpy_sizes(target: Target) -> Any:
 
 
 def _threads(target: Target) -> Any:
-    """Resident threads on each compute unit (every NVIDIA GPU since 2020 holds 1536); on the host threads in all."""
+    """Return resident threads per compute unit (NVIDIA GPUs since 2020 hold 1536), or all threads on the host."""
     if target.is_host:
         most = max(1, target.device.units)
         counts = [*(count for count in powers_of_two(0, 10) if count < most), most]
@@ -85,7 +85,7 @@ def _threads(target: Target) -> Any:
 
 
 def _effort(target: Target, has_floor: bool) -> Effort:
-    """Return a short effort in `quick`, and that of the tier where a floor depends on the figure."""
+    """Return a short effort in `quick`, and the tier's effort if a floor depends on the figure."""
     return POINT if target.tier == "quick" and not has_floor else TIER
 
 
@@ -214,7 +214,7 @@ def _runtime_copy(stream: Stream) -> CheckedCall:
     verifiers = [stream.verifier(target, (b,), (0, 1, 0)) for target in targets]
 
     def check() -> None:
-        """Compare every target that was written, and the first one where none was."""
+        """Compare every target that was written, or the first one if none was."""
         firsts = [float(bench.device.to_host(target[:1])[0]) for target in targets]
         for place in [place for place, first in enumerate(firsts) if not math.isnan(first)] or [0]:
             verifiers[place]()
@@ -236,7 +236,7 @@ def stream_task(
 ) -> Task:
     """Build a task that times a STREAM kernel, or `memcpy`, on arrays of `size_bytes` each.
 
-    Where a GPU's cache holds part of the arrays it is timed cold too: larger arrays are not changed by a flush.
+    If a GPU's cache may hold part of the arrays, it is timed cold too; a flush does not change larger arrays.
     """
     kernel = _KERNELS[name]
     stream = open_stream(bench, size_bytes, dtype, kernel.arrays, shape)

@@ -18,14 +18,14 @@ _WORD_BYTES = 8
 
 
 def grid_of(items: int, threads: int) -> tuple[int]:
-    """Return the grid that has one thread per item, in blocks of so many threads."""
+    """Return the grid that has one thread per item, in blocks of `threads` threads."""
     return (max(1, -(-items // threads)),)
 
 
 class RandomWords:
     """An array whose 64-bit word i is `gb_random(seed, i)`; `array` is uint8, of a multiple of 8 bytes.
 
-    Filling it queues a kernel and waits for nothing. `draw` is the number of earlier seeds that another array has used.
+    Filling it queues a kernel without waiting. `draw` is the number of earlier seeds that another array has used.
     """
 
     def __init__(self, bench: Bench, size_bytes: int, draw: int = 0) -> None:

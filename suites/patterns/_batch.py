@@ -107,7 +107,7 @@ class SocketBatch:
         self.notes = {"sent": f"{path}: one sendmsg(2) per batch, acknowledged by one byte"}
 
     def send(self) -> float:
-        """Send or receive one batch; return the seconds until this rank is done with it."""
+        """Send or receive one batch; return its seconds; raises WrongAnswer if the other rank is gone."""
         start = time.perf_counter()
         if self._is_sender:
             sent = self._socket.sendmsg(self._messages)

@@ -21,21 +21,21 @@ _NAMES = (
 
 @functools.cache
 def _calls() -> tuple[Callable[[], int], Callable[[int], object]] | None:
-    """Return the functions of the loaded BLAS that tell and set its number of threads; None if they are not known."""
+    """Return the functions of the loaded BLAS that get and set its number of threads, or None if it is unknown."""
     np.ones((2, 2)) @ np.ones((2, 2))
     paths = {
         line.split()[-1] for line in _MAPS.read_text(encoding="utf-8", errors="replace").splitlines() if ".so" in line
     }
     for path in sorted(path for path in paths if any(name in Path(path).name for name in ("blas", "blis"))):
         loaded = ctypes.CDLL(path)
-        for tells, sets in _NAMES:
-            if hasattr(loaded, sets):
-                return getattr(loaded, tells), getattr(loaded, sets)
+        for getter, setter in _NAMES:
+            if hasattr(loaded, setter):
+                return getattr(loaded, getter), getattr(loaded, setter)
     return None
 
 
 def use_threads(count: int) -> int:
-    """Let products use so many threads from now on; return the number before, 0 if the BLAS has no such setting."""
+    """Let products use `count` threads from now on; return the number before, 0 if the BLAS cannot set it."""
     calls = _calls()
     if calls is None:
         return 0
@@ -45,6 +45,6 @@ def use_threads(count: int) -> int:
 
 
 def restore_threads(before: int) -> None:
-    """Undo `use_threads`."""
+    """Restore the number of threads that `use_threads` returned."""
     if before:
         use_threads(before)

@@ -1,7 +1,7 @@
-"""Ranks and threads on cores of their own, as MPI launchers place them.
+"""Ranks and threads bound to separate cores, as MPI launchers place them.
 
 Two ranks that watch flags for each other on one core take turns: a flag then takes a scheduler's slice instead of a
-microsecond, and which of both happens is decided by chance when the processes start.
+microsecond, and chance decides which of the two happens.
 """
 
 from __future__ import annotations

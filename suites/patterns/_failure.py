@@ -226,7 +226,7 @@ class Victim:
         self._ring.board.die()
 
     def _die_amid(self, call: Callable[[], object]) -> NoReturn:
-        """End while a call is made again and again; on a GPU what it has queued is still under way."""
+        """Die while repeating a call; on a GPU its queued work is still in flight."""
         threading.Timer(_AMID_S, self._ring.board.die).start()
         while True:
             call()
@@ -242,7 +242,7 @@ class Survivor:
         self._refusal = ""
 
     def live(self) -> None:
-        """Work until a rank dies, and continue without it."""
+        """Work until a rank dies and continue without it; raises WrongAnswer or Untrustworthy if that fails."""
         ring = self._ring
         lost = self._until_death()
         ring.unmap()
@@ -260,7 +260,7 @@ class Survivor:
         self._observe("through host", ring.bytes_per_s(ring.staged_round))
 
     def _until_death(self) -> RankLostError:
-        """Return what was noticed of the death that belongs to the phase."""
+        """Return the error that reports the death in this phase; raises AssertionError if no rank dies."""
         ring, board = self._ring, self._ring.board
         try:
             if self._phase == "opening":
@@ -281,7 +281,7 @@ class Survivor:
         raise AssertionError("no rank has died")
 
     def _expect_void(self, rank: int) -> str:
-        """Return how the machine refuses the handle of a dead rank's memory; raises WrongAnswer if it still opens."""
+        """Return the error that refuses the handle of a dead rank's memory; raises WrongAnswer if it still opens."""
         try:
             opened = self._bench.device.open_shared(self._ring.handles[rank], self._ring.size_bytes)
         except (RuntimeError, OSError) as error:
@@ -291,13 +291,13 @@ class Survivor:
         return ""
 
     def _agree_on(self, rank: int) -> None:
-        """Make a new group of the ranks that are left."""
+        """Make a new group of the surviving ranks; raises Untrustworthy if another rank has died."""
         bench, board = self._bench, self._ring.board
         expect_death(bench, rank)
         steps = bench.exchange(board.read(bench.rank, STEP))
-        alive = [other for other, step in enumerate(steps) if step is not None]
-        board.regroup(alive, [steps[other] for other in alive])
-        bench.barrier()  # nobody meets by the new numbers before all have them
+        alive = [member for member, step in enumerate(steps) if step is not None]
+        board.regroup(alive, [steps[member] for member in alive])
+        bench.barrier()  # no rank uses the new numbers before all have them
 
     def _observe(self, name: str, bytes_per_s: float) -> None:
         self._observed[name] = Observed(bytes_per_s, "B/s", "more")

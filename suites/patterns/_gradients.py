@@ -75,7 +75,7 @@ def devices_of_ranks(params: Params) -> int:
 
 
 def libraries(target: Target) -> tuple[str, ...]:
-    """Return what makes the collectives, the axis `by`: shared memory on the host, NCCL or RCCL between GPUs."""
+    """Return the library of the collectives, the axis `by`: shared memory on the host, NCCL or RCCL between GPUs."""
     if target.is_host:
         return (_MEMORY,)
     return ("rccl" if target.device.id.startswith("rocm") else "nccl",)
@@ -177,7 +177,7 @@ class BackwardPass:
         return float(self._bench.device.time(call, 1, "hot", gated=False, lead=self._group.meet).device[0])
 
     def observed(self) -> Observation:
-        """Return what the last sample showed beside its time."""
+        """Return the times of both parts in seconds, the overlap and the scaling of the last sample."""
         times = self._times
         assert times is not None
         return {

@@ -24,7 +24,7 @@ Weights = dict[str, Any]
 
 
 class Collectives(Protocol):
-    """What a split needs of a group of ranks (see _group.py)."""
+    """The methods of a group of ranks that a split uses (see _group.py)."""
 
     @property
     def sent(self) -> Any: ...
@@ -40,7 +40,7 @@ class Silent:
     """Collectives that do nothing: with them a split shows the time of its computation alone."""
 
     def __init__(self, group: Any) -> None:
-        """Take the arrays of a group."""
+        """Use the arrays of a group."""
         self.sent, self.received = group.sent, group.received
 
     def all_reduce(self, first: int, count: int) -> None:
@@ -71,7 +71,7 @@ class TransformerLayer:
         self._column_row = self._joined(self._slices()) if shape.heads % self.world == 0 else {}
 
     def _joined(self, weights: Weights) -> Weights:
-        """Return weights whose matrices for queries, keys and values are one."""
+        """Return weights with the matrices for queries, keys and values concatenated."""
         queries = self.xp.concatenate([weights[name] for name in "qkv"], axis=1)
         return {"qkv": queries, **{name: weights[name] for name in ("out", "up", "down")}}
 

@@ -64,7 +64,7 @@ def weights(bench: Bench, way: str, of: int, width: int) -> Task:
     """Seconds until a process that starts to load has its first product with weights of width² numbers.
 
     `shared`: it opens the handle of rank 0's weights. `private`: it reads the file into memory of its own. `memory` is
-    what each of the processes takes on average, as a share of a private copy.
+    the average memory per process, as a share of a private copy.
     """
     del of
     exclusive(bench)
@@ -72,7 +72,7 @@ def weights(bench: Bench, way: str, of: int, width: int) -> Task:
 
 
 class ModelFile:
-    """The file of the weights, which rank 0 writes, and requests whose products are known."""
+    """The file of the weights, which rank 0 writes, and requests with their expected products."""
 
     def __init__(self, bench: Bench, width: int) -> None:
         dtype = np.dtype(type_of(bench))
@@ -83,10 +83,10 @@ class ModelFile:
         self.requests = normals.matrix(_REQUESTS, width, 1)
         name = ""
         if bench.rank == _OWNER:
-            made = bench.device.to_host(normals.matrix(width, width, 0, 1 / math.sqrt(width)))
+            matrix = bench.device.to_host(normals.matrix(width, width, 0, 1 / math.sqrt(width)))
             descriptor, name = tempfile.mkstemp(prefix="gpubench-weights-")
             with os.fdopen(descriptor, "wb") as file:
-                file.write(made)
+                file.write(matrix)
         self.path = Path(bench.exchange(name)[_OWNER])
         content = np.fromfile(self.path, dtype).reshape(width, width)
         self.expected = bench.device.to_host(self.requests).astype(np.float64) @ content.astype(np.float64)
@@ -95,7 +95,7 @@ class ModelFile:
         bench.barrier()
 
     def read(self, into: Any) -> None:
-        """Read the file into memory of the device, flat uint8."""
+        """Read the file into memory of the device, flat uint8; raises WrongAnswer if the file is too short."""
         bench = self.bench
         if bench.traits.is_gpu and self._staging is None:
             self._staging = bench.device.pinned(self.nbytes)
@@ -106,13 +106,13 @@ class ModelFile:
             bench.device.synchronize()
 
     def multiply(self, flat: Any) -> None:
-        """Make the first product with the weights, flat uint8, and wait for it."""
+        """Multiply the requests by the weights, flat uint8, and wait for the product."""
         matrix = flat.view(self.dtype).reshape(self.width, self.width)
         self.bench.xp.matmul(self.requests, matrix, out=self.output)
         self.bench.device.synchronize()
 
     def check(self) -> None:
-        """Raise WrongAnswer if the last product is not that of the weights in the file."""
+        """Raise WrongAnswer if the last product differs from the product with the weights in the file."""
         expect_close(self.bench.device.to_host(self.output), self.expected, "products with the loaded weights")
 
     def poison(self) -> None:
@@ -134,7 +134,7 @@ def _fill(file: Any, into: Any) -> None:
 
 
 def _resident_bytes() -> int:
-    """Return the memory of this process in bytes, in which a page of several processes counts in parts (PSS)."""
+    """Return the memory of this process in bytes, counting shared pages in parts (PSS); 0 if unavailable."""
     with contextlib.suppress(OSError):
         for line in _SMAPS.read_text(encoding="utf-8").splitlines():
             if line.startswith("Pss:"):
@@ -151,13 +151,13 @@ class LoadedModel:
         self._holds = way == "shared" and model.bench.rank == _OWNER
         self._opens = way == "shared" and not self._holds
         self._handle = b""
-        self._kept: SharedBuffer | None = None
+        self._held: SharedBuffer | None = None
         before, start = self._used_bytes(), time.perf_counter()
         if self._holds:
-            self._kept = self._obtained()
-        offer = (self._kept.handle if self._kept else b"", time.perf_counter() - start)
+            self._held = self._obtained()
+        offer = (self._held.handle if self._held else b"", time.perf_counter() - start)
         self._handle, self._first_s = self._bench.exchange(offer)[_OWNER]
-        loaded = self._kept or self._obtained()
+        loaded = self._held or self._obtained()
         self._bench.barrier()  # every rank has its weights
         used = sum(self._bench.exchange(self._used_bytes() - before))
         self._share = used / (self._bench.world * model.nbytes)
@@ -194,8 +194,8 @@ class LoadedModel:
 
     def _release(self) -> None:
         restore_threads(self._threads)
-        if self._kept is not None:
-            self._kept.close()
+        if self._held is not None:
+            self._held.close()
         self._model.remove()
 
     def task(self) -> Task:

@@ -1,7 +1,7 @@
-"""Snapshots of a state: what one costs, how much work a death takes with it, and whether the resumed work is the same.
+"""Snapshots of a state: the cost of saving one, the work that a death loses, and the check of the resumed work.
 
 Rank 1 works and saves its state every few steps, and is killed in a step or in the middle of a save. Rank 0 continues
-from the last whole snapshot. Its result is compared, bit by bit, with work that nobody interrupted.
+from the last whole snapshot. Its result is compared, bit by bit, with uninterrupted work.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def snapshot(bench: Bench, medium: str, amid: str, size_bytes: int) -> Task:
 
 
 class State:
-    """An array that every step changes as a whole: bits depend on each step before."""
+    """An array (float32) that every step changes completely, so that its bits depend on all earlier steps."""
 
     def __init__(self, bench: Bench, size_bytes: int) -> None:
         rng = np.random.default_rng(bench.seed)
@@ -109,7 +109,7 @@ class State:
 
 
 class Snapshots:
-    """Whole snapshots of a state, in host memory or in a file; a save that is interrupted leaves the one before."""
+    """Whole snapshots of a state, in host memory or in a file; an interrupted save leaves the previous one intact."""
 
     def __init__(self, bench: Bench, board: RankBoard, state: State, folder: Path | None) -> None:
         self._device, self._board, self._state, self._folder = bench.device, board, state, folder
@@ -124,7 +124,7 @@ class Snapshots:
         return self._board.room[start : start + self._nbytes].view(np.float32)
 
     def save(self) -> None:
-        """Save the state; it counts from the moment at which it is whole."""
+        """Save the state; the snapshot is announced only when it is whole."""
         number = self._state.steps // _EVERY
         slot = self.slot(number)
         self._device.copy(slot, self._state.array)
@@ -153,13 +153,13 @@ class Snapshots:
         self._state.steps = steps
 
     def expect_saved(self) -> None:
-        """Raise WrongAnswer if the last snapshot is not the state."""
+        """Raise WrongAnswer if the last snapshot differs from the state."""
         number = self._state.steps // _EVERY
-        saved = self.slot(number).copy()  # not the memory itself: an error keeps what its frames hold
+        saved = self.slot(number).copy()  # a copy, because an error's frames would keep the shared memory mapped
         if self._folder:
             saved = np.fromfile(self._folder / f"{number % _SLOTS}", np.float32)
         wrong = int(np.count_nonzero(saved.view(np.uint32) != self._device.to_host(self._state.array).view(np.uint32)))
-        expect(wrong == 0, f"{wrong} of {saved.size} words of the snapshot are not the state's")
+        expect(wrong == 0, f"{wrong} of {saved.size} words of the snapshot differ from the state")
 
     def poison(self) -> None:
         """Overwrite the snapshot of the present state."""
@@ -169,14 +169,14 @@ class Snapshots:
             (self._folder / f"{number % _SLOTS}").write_bytes(self.slot(number))
 
     def close(self) -> None:
-        """Let go of the memory and remove the files."""
+        """Unregister the memory and remove the files."""
         self._unregister()
         if self._folder:
             shutil.rmtree(self._folder)
 
 
 def _write(path: Path, array: Any) -> None:
-    """Write a file so that after a crash its name shows the old content or the new one: fsync(2), rename(2)."""
+    """Write a file atomically: after a crash it has the old or the new content (fsync(2), rename(2))."""
     part = path.with_suffix(".part")
     with part.open("wb") as file:
         file.write(array)
@@ -191,7 +191,7 @@ def _write(path: Path, array: Any) -> None:
 
 
 def _work_until_death(board: RankBoard, state: State, store: Snapshots, amid: str) -> NoReturn:
-    """Make steps and save snapshots, and end without any clean-up."""
+    """Make steps and save snapshots, then kill this process without clean-up."""
     while state.steps < _DEATHS[amid]:
         state.step()
         if state.steps % _EVERY == 0 and state.steps < _DEATHS[amid]:

@@ -1,7 +1,7 @@
 """Automatic parallelism: one transformer layer, split in each way, and the split that the run's own times predict.
 
-The case first measures what its model needs: products, attention and collectives of a few sizes. Then it predicts the
-time of every split, and times every split.
+The case first measures the inputs of its model: products, attention and collectives of a few sizes. Then it predicts
+the time of every split, and times every split.
 """
 
 from __future__ import annotations
@@ -127,19 +127,20 @@ class SplitLayer:
         return float(self._bench.device.time(call, 1, "hot", gated=False, lead=self._group.meet).device[0])
 
     def _fastest(self, calls: Mapping[Key, Callable[[], object]]) -> dict[Key, float]:
-        """Return the seconds of each call in the fastest of a few tries, of the slowest rank: the same in all ranks.
+        """Return the seconds of each call: the fastest of a few tries, each as slow as its slowest rank.
 
-        The calls take turns, so that a disturbance which lasts longer than a call meets them all.
+        The calls take turns, so that a disturbance which lasts longer than a call affects all of them. All ranks get
+        the same result.
         """
-        mine = [[self._timed(call) for call in calls.values()] for _ in range(_TRIES)]
-        slowest = np.max(self._bench.exchange(mine), axis=0)
+        own = [[self._timed(call) for call in calls.values()] for _ in range(_TRIES)]
+        slowest = np.max(self._bench.exchange(own), axis=0)
         return dict(zip(calls, slowest.min(axis=0).tolist(), strict=True))
 
     def _curve(self, calls: Mapping[float, Callable[[], object]]) -> TimeCurve:
         return TimeCurve.through(self._fastest(calls))
 
     def _measured_models(self) -> RunModels:
-        """Measure products and attention by operations, and collectives by numbers, each of a few sizes."""
+        """Return models from measured products and attention (by operations) and collectives (by numbers)."""
         shape, group, xp, width = self._shape, self._group, self._bench.xp, self._shape.width
         tokens, up = self._layer.input, self._layer.weights["up"]
         heads = tokens.reshape(shape.batch, shape.length, width)
@@ -175,7 +176,7 @@ class SplitLayer:
         )
 
     def _passed(self, count: int) -> None:
-        """Send to the next rank of a pair; a rank without one has nothing to do."""
+        """Send to the other rank of a pair; a rank without a partner does nothing."""
         rank, pairs = self._bench.rank, self._bench.world // 2
         if rank % 2 == 0 and rank // 2 < pairs:
             self._group.send(rank + 1, 0, count)

@@ -72,14 +72,14 @@ def _rank_counts(target: Target) -> Any:
 
 
 def _sizes(target: Target) -> Any:
-    """Return bytes of a block: every rank has one, and in the end all of them."""
+    """Return block sizes in bytes: every rank starts with one block and ends with all."""
     if target.is_host:
         return points((2**20,), smoke=(2**16,), full=powers_of_two(12, 24, 4))
     return points(fitting(target, (2**16, 2**26)), smoke=(2**20,), full=fitting(target, powers_of_two(12, 28, 4)))
 
 
 def _senders(target: Target) -> Any:
-    """Return numbers of senders: one alone, with which the others are compared, and as many as there are."""
+    """Return numbers of senders: one, for comparison, and as many as there are."""
     most = _MOST_HOST_RANKS if target.is_host else max(1 + len(target.device.peers), 2)
     return points(tuple(dict.fromkeys((1, most - 1))), smoke=(1,), full=tuple(range(1, most)))
 
