@@ -208,14 +208,15 @@ class Problem:
 
 
 def _normal(bench: Bench, shape: tuple[int, ...], seed: int) -> Any:
-    """Return an array of float32 numbers that are N(0, 1); on a GPU a kernel of the suite gemm writes them.
+    """Return an array of float32 numbers that are N(0, 1); in the memory of a GPU a kernel of the suite gemm writes them.
 
-    CuPy's generators need the vendor's library of random numbers, which is a part of ROCm that may be missing.
+    CuPy's generators need the vendor's library of random numbers, which is a part of ROCm that may be missing. A kernel
+    that is compiled without its GPU has its inputs in the memory of the host.
     """
-    if bench.traits.is_gpu:
-        make = Maker(replace(bench, package=gemm.__name__))
-        return make.drawn(FORMATS["float32"], prod(shape), seed).reshape(shape)
-    return bench.xp.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+    if bench.xp is np:
+        return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+    make = Maker(replace(bench, package=gemm.__name__))
+    return make.drawn(FORMATS["float32"], prod(shape), seed).reshape(shape)
 
 
 def _error(rows: npt.NDArray[np.float64], exact: npt.NDArray[np.float64]) -> float:
