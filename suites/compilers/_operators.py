@@ -208,7 +208,7 @@ class Problem:
 
 
 def _normal(bench: Bench, shape: tuple[int, ...], seed: int) -> Any:
-    """Return an array of float32 numbers that are N(0, 1); in the memory of a GPU a kernel of the suite gemm writes them.
+    """Return float32 numbers that are N(0, 1); in the memory of a GPU a kernel of the suite gemm writes them.
 
     CuPy's generators need the vendor's library of random numbers, which is a part of ROCm that may be missing. A kernel
     that is compiled without its GPU has its inputs in the memory of the host.
