@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -81,12 +82,11 @@ def _is_wanted(target: Target, params: Mapping[str, Any]) -> bool:
 def read(bench: Bench, path: str, file: str, cache: str, size_bytes: int, block_bytes: int, depth: int) -> Task:
     """The first bytes of a file, at most the size, read once in blocks by `depth` threads: payload."""
     source = source_of(bench, file, size_bytes)
-    try:
+    with contextlib.ExitStack() as on_error:
+        on_error.callback(source.close)
         kind = CufileReader if path == "cufile" else SystemReader
         reader = kind(bench, source, block_bytes, depth, is_direct=path != "buffered")
-    except BaseException:
-        source.close()
-        raise
+        on_error.pop_all()
     return _Reading(bench, source, reader, path, cache).task()
 
 

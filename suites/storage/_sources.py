@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -68,15 +69,14 @@ def _of_user(bench: Bench, file: DataFile, size_bytes: int) -> Source:
         descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         raise Untrustworthy("changed", f"{file.label} cannot be read: {error.strerror}") from error
-    try:
+    with contextlib.ExitStack() as on_error:
+        on_error.callback(os.close, descriptor)
         if os.fstat(descriptor).st_size != file.bytes:
             raise Untrustworthy("changed", f"{file.label} no longer has the {file.bytes} bytes that were planned for")
         expected = np.empty(size, np.uint8)
         read_all(descriptor, expected, 0)
-        return Source(descriptor, expected, file.label, Path(file.path), file.path)
-    except BaseException:
-        os.close(descriptor)
-        raise
+        on_error.pop_all()
+    return Source(descriptor, expected, file.label, Path(file.path), file.path)
 
 
 def _expect_on_disk(where: Path, how: str) -> None:

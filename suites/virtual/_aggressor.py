@@ -6,6 +6,7 @@ that have ended, in the same memory, because an aggressor that waited for each l
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -108,7 +109,8 @@ class Aggressor:
     def _serve(self) -> None:
         """Follow the commands on the board until it says stop."""
         fields = self._board.words
-        try:
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(fields.__setitem__, _STATE, _FAILED)
             self._lane.enter()
             self._call_s = self._alone()
             fields[_STATE] = _READY
@@ -117,9 +119,7 @@ class Aggressor:
                     self._run()
                     fields[_STATE] = _READY
                 time.sleep(_POLL_S)
-        except BaseException:
-            fields[_STATE] = _FAILED
-            raise
+            on_error.pop_all()
 
     def _alone(self) -> float:
         """Return the mean seconds of a call, after a first call that may load and allocate."""

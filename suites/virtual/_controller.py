@@ -6,6 +6,7 @@ object, so that tests can try the protocol, its time limits and its failures on 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
 import time
@@ -148,11 +149,10 @@ class Controller:
         begin = time.perf_counter()
         program = f"from {__name__} import main; main()"
         self._child = BoundedChild("the controller", program, without=("CUDA_VISIBLE_DEVICES",))
-        try:
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(self.end)
             self.opened_s = float(self._child.ask(_STARTING_S, "open", calls))
-        except BaseException:
-            self.end()
-            raise
+            on_error.pop_all()
         self.started_s = time.perf_counter() - begin
 
     @property

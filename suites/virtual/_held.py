@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import time
 from collections.abc import Callable
@@ -177,11 +178,10 @@ class HeldChild(BoundedChild):
         program = f"from {__name__} import main; main()"
         super().__init__("the program that holds memory", program, without=("CUDA_VISIBLE_DEVICES",))
         order = HoldOrder(bench.case, bench.target, bench.package, bench.seed, kind, nbytes, count)
-        try:
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(self.end)
             self.nbytes, self.handle = self.ask(_STARTING_S + limit_s(nbytes), "hold", order)
-        except BaseException:
-            self.end()
-            raise
+            on_error.pop_all()
 
     def look(self) -> HeldState:
         """Return the child's report; raises ChildEndedError if it ended or did not answer in time."""

@@ -192,12 +192,11 @@ def migrate(bench: Bench, path: str, resident_bytes: int) -> Task:
     """Seconds to suspend a program and to restore it on the next GPU: the downtime, and each step as in `suspend`."""
     del path  # every GPU's programs move to the next GPU
     program = SuspendedProgram(bench, "malloc", resident_bytes)
-    try:
+    with contextlib.ExitStack() as on_error:
+        on_error.callback(program.close)
         uuids = program.controller.uuids()
         _need_one_model(bench, len(uuids))
-    except BaseException:
-        program.close()
-        raise
+        on_error.pop_all()
     following = dict(rotation(uuids))
     place = program.compared(0)
 

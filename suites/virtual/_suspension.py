@@ -77,11 +77,10 @@ class Suspension:
 
     @contextlib.contextmanager
     def _ending(self) -> Iterator[None]:
-        try:
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(self._child.end)
             yield
-        except BaseException:
-            self._child.end()
-            raise
+            on_error.pop_all()
 
 
 def expect_whole(state: HeldState, counted: int) -> None:
@@ -170,11 +169,10 @@ class SuspendedProgram:
         self.touched_s = touch_host_memory(nbytes)
         self.use = DeviceUse(bench)
         self.controller = Controller()
-        try:
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(self.controller.end)
             self.child = HeldChild(bench, kind, nbytes, count)
-        except BaseException:
-            self.controller.end()
-            raise
+            on_error.pop_all()
         self.use.started()
         self.suspension = Suspension(self.controller, self.child, limit_s(nbytes))
         self._counted = 0
