@@ -30,7 +30,7 @@ class FlagRounds(Rounds):
 
     def __init__(self, bench: Bench) -> None:
         need_numba(bench)
-        from . import _host_flags
+        from .. import _host_flags
 
         self._bench, self._compiled = bench, _host_flags
         self._page = shared_host_memory(bench, _PAGE_BYTES)

@@ -11,7 +11,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from ..ipc._host_flags import _now, _post, _reaches
+from .._host_flags import now, post, reaches
 
 HELD_WORDS = 512  # stay in the first cache for all rounds; the loops over them use vectors
 _LINE_BYTES = 128  # between the two counters: two cache lines, because a prefetcher fetches pairs
@@ -40,16 +40,16 @@ digest: Any = numba.njit(cache=True, nogil=True)(_digest_of)  # of whole groups 
 
 def _copy_all(chunks: Any, slots: Any, depth: Any, counters: Any, looks: Any, moments: Any) -> Any:
     pair, busy = np.zeros(2, np.int64), 0
-    moments[0] = _now(pair)
+    moments[0] = now(pair)
     for chunk in range(chunks.shape[0]):
-        if chunk >= depth and not _reaches(counters + np.uint64(_LINE_BYTES), np.uint64(chunk - depth + 1), looks):
+        if chunk >= depth and not reaches(counters + np.uint64(_LINE_BYTES), np.uint64(chunk - depth + 1), looks):
             return -1
-        start = _now(pair)
+        start = now(pair)
         source, slot = chunks[chunk], slots[chunk % depth]
         for place in range(source.size):
             slot[place] = source[place]
-        busy += _now(pair) - start
-        _post(counters, np.uint64(chunk + 1))
+        busy += now(pair) - start
+        post(counters, np.uint64(chunk + 1))
     return busy
 
 
@@ -57,13 +57,13 @@ def _digest_all(slots: Any, digests: Any, depth: Any, counters: Any, looks: Any,
     factor, term, rounds = numbers
     pair, busy = np.zeros(2, np.int64), 0
     for chunk in range(digests.size):
-        if not _reaches(counters, np.uint64(chunk + 1), looks):
+        if not reaches(counters, np.uint64(chunk + 1), looks):
             return -1
-        start = _now(pair)
+        start = now(pair)
         digests[chunk] = digest(slots[chunk % depth], factor, term, rounds)
-        busy += _now(pair) - start
-        _post(counters + np.uint64(_LINE_BYTES), np.uint64(chunk + 1))
-    moments[1] = _now(pair)
+        busy += now(pair) - start
+        post(counters + np.uint64(_LINE_BYTES), np.uint64(chunk + 1))
+    moments[1] = now(pair)
     return busy
 
 

@@ -12,7 +12,7 @@ import numba
 import numpy as np
 from numba import types
 
-from ..ipc._host_flags import _post, _seen
+from .._host_flags import post, seen
 
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 _FREE_PAGES, _ALL_PAGES, _PAGE_SIZE = 86, 85, 30  # _SC_AVPHYS_PAGES, _SC_PHYS_PAGES, _SC_PAGESIZE: Linux, glibc
@@ -25,14 +25,14 @@ _sysconf = types.ExternalFunction("sysconf", types.int64(types.int32))
 
 def _memory_info(free_place: Any, total_place: Any) -> Any:
     page = _sysconf(_PAGE_SIZE)
-    _post(np.uint64(free_place), np.uint64(_sysconf(_FREE_PAGES) * page))
-    _post(np.uint64(total_place), np.uint64(_sysconf(_ALL_PAGES) * page))
+    post(np.uint64(free_place), np.uint64(_sysconf(_FREE_PAGES) * page))
+    post(np.uint64(total_place), np.uint64(_sysconf(_ALL_PAGES) * page))
     return 0
 
 
 def _allocate(place: Any, nbytes: Any) -> Any:
     address = _malloc(np.uint64(nbytes))
-    _post(np.uint64(place), np.uint64(address))
+    post(np.uint64(place), np.uint64(address))
     return 0 if address else _OUT_OF_MEMORY
 
 
@@ -51,12 +51,12 @@ def _launch(
 ) -> Any:
     """Add a value to words, as the kernel of forward.cu does; the parameters are addresses of its arguments."""
     places = np.uint64(parameters)
-    base = _seen(_seen(places))
-    count = _seen(_seen(places + np.uint64(8)))
-    value = _seen(_seen(places + np.uint64(16)))
+    base = seen(seen(places))
+    count = seen(seen(places + np.uint64(8)))
+    value = seen(seen(places + np.uint64(16)))
     for index in range(count):
         word = base + np.uint64(8) * np.uint64(index)
-        _post(word, _seen(word) + value)
+        post(word, seen(word) + value)
     return 0
 
 

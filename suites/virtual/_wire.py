@@ -19,7 +19,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from ..ipc._host_flags import _post, _seen
+from .._host_flags import post, seen
 
 MEMORY_INFO, ALLOCATE, FREE, TO_DEVICE, TO_HOST, LAUNCH, SYNCHRONIZE, STOP = range(8)
 CALLS = 7
@@ -78,16 +78,16 @@ def _compiled(function: Compiled) -> Compiled:
 
 def _differs_of(address: Any, value: Any, looks: Any) -> Any:
     """Return the word at an address once it differs from `value`, or `value` after `looks` looks."""
-    seen = _seen(address)
+    word = seen(address)
     for look in range(looks):
-        if seen != value:
+        if word != value:
             break
         if look > _SPINS + _YIELDS:
             _sleep(_NAP_US)
         elif look > _SPINS:
             _yield()
-        seen = _seen(address)
-    return seen
+        word = seen(address)
+    return word
 
 
 _differs = _compiled(_differs_of)
@@ -95,9 +95,9 @@ _differs = _compiled(_differs_of)
 
 def _ring_write(ring: Any, room: Any, source: Any, nbytes: Any, looks: Any) -> Any:
     done = np.uint64(0)
-    written = _seen(ring)
+    written = seen(ring)
     while done < nbytes:
-        read = _seen(ring + np.uint64(_READ))
+        read = seen(ring + np.uint64(_READ))
         if written - read == room:
             read = _differs(ring + np.uint64(_READ), read, looks)
             if written - read == room:
@@ -107,15 +107,15 @@ def _ring_write(ring: Any, room: Any, source: Any, nbytes: Any, looks: Any) -> A
         _memcpy(ring + np.uint64(RING_HEAD_BYTES) + place, source + done, size)
         written += size
         done += size
-        _post(ring, written)
+        post(ring, written)
     return True
 
 
 def _ring_read(ring: Any, room: Any, target: Any, nbytes: Any, looks: Any) -> Any:
     done = np.uint64(0)
-    read = _seen(ring + np.uint64(_READ))
+    read = seen(ring + np.uint64(_READ))
     while done < nbytes:
-        written = _seen(ring)
+        written = seen(ring)
         if written == read:
             written = _differs(ring, read, looks)
             if written == read:
@@ -125,7 +125,7 @@ def _ring_read(ring: Any, room: Any, target: Any, nbytes: Any, looks: Any) -> An
         _memcpy(target + done, ring + np.uint64(RING_HEAD_BYTES) + place, size)
         read += size
         done += size
-        _post(ring + np.uint64(_READ), read)
+        post(ring + np.uint64(_READ), read)
     return True
 
 

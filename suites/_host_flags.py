@@ -54,8 +54,8 @@ def _compiled(function: Compiled) -> Compiled:
     return compiled
 
 
-_seen: Compiled = intrinsic(_seen_of)
-_post: Compiled = intrinsic(_post_of)
+seen: Compiled = intrinsic(_seen_of)
+post: Compiled = intrinsic(_post_of)
 
 
 def _now_of(pair: Any) -> Any:
@@ -65,54 +65,54 @@ def _now_of(pair: Any) -> Any:
 
 def _reaches_of(address: Any, value: Any, looks: Any) -> Any:
     left = looks
-    while _seen(address) < value:
+    while seen(address) < value:
         left -= 1
         if left == 0:
             return False
     return True
 
 
-_now = _compiled(_now_of)
-_reaches = _compiled(_reaches_of)
+now = _compiled(_now_of)
+reaches = _compiled(_reaches_of)
 
 
 def _ping_pong(mine: Any, theirs: Any, serves: Any, start: Any, looks: Any, took: Any) -> Any:
     pair = np.zeros(2, np.int64)
-    last = _now(pair)
+    last = now(pair)
     for turn in range(took.size):
         value = np.uint64(start + np.uint64(turn + 1))
         if serves:
-            _post(theirs, value)
-        if not _reaches(mine, value, looks):
+            post(theirs, value)
+        if not reaches(mine, value, looks):
             return turn + 1
         if not serves:
-            _post(theirs, value)
-        now = _now(pair)
-        took[turn] = now - last
-        last = now
+            post(theirs, value)
+        moment = now(pair)
+        took[turn] = moment - last
+        last = moment
     return 0
 
 
 def _all_meet(flags: Any, step: Any, rank: Any, world: Any, start: Any, looks: Any, took: Any) -> Any:
     pair = np.zeros(2, np.int64)
-    last = _now(pair)
+    last = now(pair)
     for turn in range(took.size):
         value = np.uint64(start + np.uint64(turn + 1))
-        _post(np.uint64(flags + rank * step), value)
+        post(np.uint64(flags + rank * step), value)
         for other in range(world):
-            if not _reaches(np.uint64(flags + np.uint64(other) * step), value, looks):
+            if not reaches(np.uint64(flags + np.uint64(other) * step), value, looks):
                 return turn + 1
-        now = _now(pair)
-        took[turn] = now - last
-        last = now
+        moment = now(pair)
+        took[turn] = moment - last
+        last = moment
     return 0
 
 
 def _looking(count: Any) -> Any:
     pair = np.zeros(2, np.int64)
-    begin = end = _now(pair)
+    begin = end = now(pair)
     for _ in range(count):
-        end = _now(pair)
+        end = now(pair)
     return (end - begin) / count
 
 
