@@ -82,13 +82,22 @@ def test_a_walk_round_the_ring_stands_where_the_formula_says_and_a_broken_ring_i
         walk.check()
 
 
-def test_stamped_kernels_leave_a_begin_and_an_end_each_and_a_missing_one_is_found(bench: Any) -> None:
+def test_a_kernel_stamps_each_span_in_which_it_ran_and_a_missing_stamp_is_found(bench: Any) -> None:
+    # a step of the chain takes 100 ns, ten of them are a piece; once in 50 µs another process has the device for 300 µs
+    steps = {"gb_vreg(word)": "(ticks += ticks % 100000 == 98000 ? 600200 : 200, word)"}
+    bench.kernel = lambda file, name: _grid.kernel("virtual/sharing.cu", name, **{**MACROS, **steps})
     kernels = SLICE.StampedKernels(bench)
-    kernels._steps = np.uint32(10)
+    most, _, _, away_ns, end = kernels._arguments
+    kernels._arguments = (most, np.uint32(120), np.uint32(10), away_ns, end)
+    kernels._kernel((1,), (1,), (np.zeros(8, np.uint64), *kernels._arguments))  # the grid's clock begins at 0
     kernels.call()
-    assert kernels.stamps().shape == (SLICE._STAMPS_PER_CALL, 2)
-    assert kernels._end[0] == LOADS.affine_power(LOADS._FACTOR, LOADS._TERM, 10, 2**32)[1]
-    kernels._stamps += np.uint64(1)  # the grid's clock stands at 0
+    spans = kernels.stamps().astype(np.int64)
+    breaks = spans[1:, 0] - spans[:-1, 1]
+    assert set(breaks) == {0, 301_000}, "between kernels, and where a kernel was interrupted"
+    interruptions = int((breaks > 0).sum())
+    assert interruptions >= 8
+    assert (spans[:, 1] - spans[:, 0]).sum() == (4 * 120 - interruptions) * 1_000, "nothing else is lost"
+    assert end[0] == LOADS.affine_power(LOADS._FACTOR, LOADS._TERM, 120 * 10, 2**32)[1]
     kernels.check()
     kernels._stamps[3] = 0
     with pytest.raises(WrongAnswer, match="a kernel left no stamps, or ended before it began"):

@@ -26,12 +26,26 @@ extern "C" __global__ void nothing() {}
 // The time by the clock that all processes on the device share. An event of one context cannot be recorded in another one.
 extern "C" __global__ void now(u64* nanoseconds) { *nanoseconds = gb_nanoseconds(); }
 
-// A little work between two time stamps of the clock that all processes on the device share.
-extern "C" __global__ void stamp(u64* begin_and_end, u32 steps, u32* end) {
-    begin_and_end[0] = gb_nanoseconds();
-    *end = chain(0, steps);
-    __threadfence();
-    begin_and_end[1] = gb_nanoseconds();
+// Pieces of work with the time between them. A piece that lasts longer than `away_ns` was interrupted: the device was given
+// to another process meanwhile. Leaves the begin and the end of each time without an interruption; the last of `most` such
+// times also holds the interruptions that have no place. `end` gets the end of the chain.
+extern "C" __global__ void stamp(u64* begins_and_ends, u32 most, u32 pieces, u32 steps, u64 away_ns, u32* end) {
+    u32 x = 0, place = 0;
+    u64 begin = gb_nanoseconds(), last = begin;
+    for (u32 piece = 0; piece < pieces; ++piece) {
+        x = chain(x, steps);
+        const u64 now = gb_nanoseconds();
+        if (now - last > away_ns && place + 1 < most) {
+            begins_and_ends[2 * place] = begin;
+            begins_and_ends[2 * place + 1] = last;
+            ++place;
+            begin = now;
+        }
+        last = now;
+    }
+    *end = x;
+    begins_and_ends[2 * place] = begin;
+    begins_and_ends[2 * place + 1] = last;
 }
 
 // Marks the compute unit that each block runs on, and stays there for a while, so that every unit gets a block.

@@ -1,0 +1,86 @@
+"""Time slices from the stamps of two processes: slices, switches and gaps, and processes that take no turns."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpubench import plugins
+from gpubench.base.errors import WrongAnswer
+
+SLICE = sys.modules[f"{plugins.load('suites', 'virtual').package}._slice"]
+
+
+def stamps(*begins_ns: int, length_ns: int = 10_000) -> Any:
+    begins = np.array(begins_ns, np.uint64)
+    return np.stack([begins, begins + np.uint64(length_ns)], axis=1)
+
+
+def row(begin_ns: int, count: int, gap_ns: int = 2_000) -> list[int]:
+    return [begin_ns + index * (10_000 + gap_ns) for index in range(count)]
+
+
+def test_slices_are_runs_of_one_process_and_switches_are_between_them() -> None:
+    one = stamps(*row(0, 5), *row(1_000_000, 100), *row(4_000_000, 3))
+    other = stamps(*row(100_000, 50), *row(2_500_000, 100))
+    found = SLICE.time_slices(one, other)
+    last = 99 * 12_000 + 10_000
+    assert found.slices == pytest.approx([(49 * 12_000 + 10_000) * 1e-9, last * 1e-9, last * 1e-9])
+    assert found.switches == pytest.approx(
+        [
+            (100_000 - 58_000) * 1e-9,
+            (1_000_000 - 698_000) * 1e-9,
+            (2_500_000 - 1_000_000 - last) * 1e-9,
+            (4_000_000 - 2_500_000 - last) * 1e-9,
+        ]
+    )
+    assert set(np.round(np.array(found.gaps) * 1e9)) == {2_000}
+    assert found.overlap == 0
+
+
+def test_slices_of_a_scheduler_with_noise_are_found() -> None:
+    rng, now, lengths = np.random.default_rng(3), 0.0, []
+    kernels: tuple[list[float], list[float]] = ([], [])
+    for turn in range(60):
+        end = now + rng.normal(2e6, 5e4)
+        lengths.append(end - now)
+        while now < end:
+            kernels[turn % 2].append(now)
+            now += 10_000 + rng.uniform(500, 3_000)
+        now += rng.normal(150_000, 5_000)
+    found = SLICE.time_slices(*(stamps(*map(int, begins)) for begins in kernels))
+    assert len(found.slices) == 58, "the first and the last one are cut off"
+    assert np.median(found.slices) == pytest.approx(np.median(lengths) * 1e-9, rel=0.02)
+    assert np.median(found.switches) == pytest.approx(150e-6, rel=0.05)
+
+
+def test_gaps_are_counted_in_powers_of_two_and_switches_stand_apart() -> None:
+    found = SLICE.time_slices(stamps(*row(0, 10)), stamps(*row(1_000_000, 10)))
+    histogram = SLICE.gap_histogram(found)
+    assert sum(histogram) == 19
+    assert {2.0 ** (8 + place): count for place, count in enumerate(histogram) if count} == {2048: 18, 2**20: 1}
+
+
+def test_processes_that_run_side_by_side_are_a_wrong_answer_and_one_alone_has_no_slices() -> None:
+    beside = SLICE.time_slices(stamps(*row(0, 100)), stamps(*row(5_000, 100)))
+    with pytest.raises(
+        WrongAnswer, match=r"100% of 199 switches overlap, by 5e-06 s: the processes did not take turns"
+    ):
+        SLICE.expect_turns(beside)
+    alone = SLICE.time_slices(stamps(*row(0, 100)), stamps())
+    assert (alone.slices, alone.switches, alone.overlap) == ((), (), 0)
+
+
+def test_a_kernel_that_is_interrupted_is_no_overlap() -> None:
+    """Each process has the device for 2 ms; the kernel that loses it continues 2.1 ms later, in a span of its own."""
+    own, peer = (
+        [(turn * 4_200_000 + start, turn * 4_200_000 + start + 2_000_000) for turn in range(9)]
+        for start in (0, 2_100_000)
+    )
+    found = SLICE.time_slices(*(np.array(spans, np.uint64) for spans in (own, peer)))
+    SLICE.expect_turns(found)
+    assert found.slices == pytest.approx([2e-3] * 16)
+    assert found.switches == pytest.approx([100e-6] * 17)
