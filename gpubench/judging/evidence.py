@@ -89,8 +89,11 @@ class Gathering:
             self.clocks.append(record)
 
     def _process(self, result: Result) -> Process:
-        """Return one replicate of a case; without a judged series its value is NaN."""
+        """Return one replicate of a case; without a figure it is not ok, and its value is NaN."""
         series = headline(result)
+        if series is None and result.status == "ok":
+            reason = "a dry run measures nothing" if "dry-run" in result.labels else "nothing was timed"
+            return Process("invalid", math.nan, None, reason, result.labels)
         if series is None or result.status != "ok":
             return Process(result.status, math.nan, None, result.reason or result.cause, result.labels)
         method = (result.case.version, series.label, judged_unit(series), judged_better(series), series.limit)
