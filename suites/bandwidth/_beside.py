@@ -67,7 +67,7 @@ def _engines(target: Target) -> Any:
 def _kernel_engines(target: Target) -> Any:
     """Return in `quick` the newest engine, which leaves most issue slots of a compute unit free."""
     newest = newest_engine(target)
-    return points((newest,), full=("load-store", newest))
+    return points((newest,), full=tuple(dict.fromkeys(("load-store", newest))))
 
 
 def _few_units(target: Target) -> Any:

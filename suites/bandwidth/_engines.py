@@ -47,9 +47,10 @@ topic = Topic(
 
 
 def newest_engine(target: Target) -> str:
-    """Return the newest engine of the device's architecture: bulk-copy since sm_90, else async-copy."""
+    """Return the newest kernel of the architecture: bulk-copy since sm_90, async-copy since sm_80, else load-store."""
     number = target.device.arch.removeprefix("sm_")
-    return "bulk-copy" if number.isdigit() and int(number) >= 90 else "async-copy"
+    capability = int(number) if number.isdigit() else 0
+    return "bulk-copy" if capability >= 90 else "async-copy" if capability >= 80 else "load-store"
 
 
 def engines(target: Target) -> Any:
@@ -57,13 +58,14 @@ def engines(target: Target) -> Any:
     if target.is_host:
         return ("load-store", "memcpy")
     newest = newest_engine(target)
-    return points(("load-store", "memcpy", newest), (newest,), ("load-store", "memcpy", "async-copy", "bulk-copy"))
+    quick = tuple(dict.fromkeys(("load-store", "memcpy", newest)))
+    return points(quick, (newest,), ("load-store", "memcpy", "async-copy", "bulk-copy"))
 
 
 def _kernel_engines(target: Target) -> Any:
     """Return the engines that are kernels, and so run on any number of compute units."""
     newest = newest_engine(target)
-    return points(("load-store", newest), (newest,), ("load-store", "async-copy", "bulk-copy"))
+    return points(tuple(dict.fromkeys(("load-store", newest))), (newest,), ("load-store", "async-copy", "bulk-copy"))
 
 
 def _copy_sizes(target: Target) -> Any:
