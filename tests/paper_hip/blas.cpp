@@ -1,4 +1,5 @@
-// Plain products on paper, in place of libhipblas.so.3: column-major, in float or double, on the stream of the handle.
+// Plain products on paper, in place of libhipblas.so.3: column-major, by NumPy's OpenBLAS in float or double, on the stream
+// of the handle.
 #include <hip/hip_runtime_api.h>
 #include <stdint.h>
 #include <string.h>
@@ -6,10 +7,16 @@
 #include <vector>
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
+// of the OpenBLAS that NumPy's wheel has; orders and transpositions as CBLAS numbers them
+extern "C" void scipy_cblas_sgemm64_(int order, int trans_a, int trans_b, int64_t m, int64_t n, int64_t k, float alpha,
+                                     const float* a, int64_t lda, const float* b, int64_t ldb, float beta, float* c, int64_t ldc);
+extern "C" void scipy_cblas_dgemm64_(int order, int trans_a, int trans_b, int64_t m, int64_t n, int64_t k, double alpha,
+                                     const double* a, int64_t lda, const double* b, int64_t ldb, double beta, double* c,
+                                     int64_t ldc);
 
 namespace {
 enum { DONE = 0, INVALID = 3, UNSUPPORTED = 7 };
-enum { TRANSPOSED = 112, CONJUGATED = 113 };
+enum { AS_IT_IS = 111 };  // CBLAS and hipBLAS number transpositions alike
 struct Handle {
     hipStream_t stream = nullptr;
     int mode = 0;
@@ -29,23 +36,42 @@ Type type_of(int number) {
 }
 size_t bytes_of(Type type) { return type == DOUBLE ? 8 : type == HALF ? 2 : type == BYTE ? 1 : 4; }
 
-double element(const void* array, Type type, size_t i) {
+template <class TO, class FROM>
+void convert(TO* to, const FROM* from, size_t count) {
+    for (size_t i = 0; i < count; ++i) to[i] = (TO)from[i];
+}
+template <class TO>
+void load(TO* to, const void* from, Type type, size_t first, size_t count) {
     switch (type) {
-        case FLOAT: return ((const float*)array)[i];
-        case DOUBLE: return ((const double*)array)[i];
-        case HALF: return (double)((const _Float16*)array)[i];
-        case BYTE: return ((const int8_t*)array)[i];
-        default: return ((const int32_t*)array)[i];
+        case FLOAT: return convert(to, (const float*)from + first, count);
+        case DOUBLE: return convert(to, (const double*)from + first, count);
+        case HALF: return convert(to, (const _Float16*)from + first, count);
+        case BYTE: return convert(to, (const int8_t*)from + first, count);
+        default: return convert(to, (const int32_t*)from + first, count);
     }
 }
-void store(void* array, Type type, size_t i, double value) {
+template <class FROM>
+void store(void* to, const FROM* from, Type type, size_t first, size_t count) {
     switch (type) {
-        case FLOAT: ((float*)array)[i] = (float)value; break;
-        case DOUBLE: ((double*)array)[i] = value; break;
-        case HALF: ((_Float16*)array)[i] = (_Float16)value; break;
-        case BYTE: ((int8_t*)array)[i] = (int8_t)value; break;
-        default: ((int32_t*)array)[i] = (int32_t)value;
+        case FLOAT: return convert((float*)to + first, from, count);
+        case DOUBLE: return convert((double*)to + first, from, count);
+        case HALF: return convert((_Float16*)to + first, from, count);
+        case BYTE: return convert((int8_t*)to + first, from, count);
+        default: return convert((int32_t*)to + first, from, count);
     }
+}
+// The columns of a matrix, one after another.
+template <class TO>
+std::vector<TO> columns_of(const char* matrix, Type type, int rows, int columns, long long leading) {
+    std::vector<TO> found((size_t)rows * columns);
+    for (size_t j = 0; j < (size_t)columns; ++j) load(&found[j * rows], matrix, type, j * leading, rows);
+    return found;
+}
+void multiply(int ta, int tb, int m, int n, int k, const float* a, const float* b, float* c) {
+    scipy_cblas_sgemm64_(102, ta, tb, m, n, k, 1, a, ta == AS_IT_IS ? m : k, b, tb == AS_IT_IS ? k : n, 0, c, m);
+}
+void multiply(int ta, int tb, int m, int n, int k, const double* a, const double* b, double* c) {
+    scipy_cblas_dgemm64_(102, ta, tb, m, n, k, 1, a, ta == AS_IT_IS ? m : k, b, tb == AS_IT_IS ? k : n, 0, c, m);
 }
 
 struct Product {
@@ -58,24 +84,19 @@ struct Product {
 
     template <class SUM>
     void run() const {
-        std::vector<SUM> rows((size_t)m * k), columns((size_t)n * k);
+        std::vector<SUM> sums((size_t)m * n), before(m);
         for (int each = 0; each < count; ++each) {
             const char* const x = a + each * stride_a * (long long)bytes_of(type_a);
             const char* const y = b + each * stride_b * (long long)bytes_of(type_b);
             char* const z = c + each * stride_c * (long long)bytes_of(type_c);
-            for (size_t i = 0; i < (size_t)m; ++i)
-                for (size_t p = 0; p < (size_t)k; ++p)
-                    rows[i * k + p] = (SUM)element(x, type_a, trans_a >= TRANSPOSED ? p + i * lda : i + p * lda);
-            for (size_t j = 0; j < (size_t)n; ++j)
-                for (size_t p = 0; p < (size_t)k; ++p)
-                    columns[j * k + p] = (SUM)element(y, type_b, trans_b >= TRANSPOSED ? j + p * ldb : p + j * ldb);
-            for (size_t j = 0; j < (size_t)n; ++j)
-                for (size_t i = 0; i < (size_t)m; ++i) {
-                    SUM sum = 0;
-                    for (size_t p = 0; p < (size_t)k; ++p) sum += rows[i * k + p] * columns[j * k + p];
-                    const size_t at = i + j * ldc;
-                    store(z, type_c, at, alpha * sum + (beta == 0 ? 0 : beta * element(z, type_c, at)));
-                }
+            const bool is_a = trans_a == AS_IT_IS, is_b = trans_b == AS_IT_IS;
+            multiply(trans_a, trans_b, m, n, k, columns_of<SUM>(x, type_a, is_a ? m : k, is_a ? k : m, lda).data(),
+                     columns_of<SUM>(y, type_b, is_b ? k : n, is_b ? n : k, ldb).data(), sums.data());
+            for (size_t j = 0; j < (size_t)n; ++j) {
+                if (beta != 0) load(before.data(), z, type_c, j * ldc, m);
+                for (size_t i = 0; i < (size_t)m; ++i) sums[j * m + i] = (SUM)(alpha * sums[j * m + i] + beta * before[i]);
+                store(z, &sums[j * m], type_c, j * ldc, m);
+            }
         }
     }
 };
@@ -89,7 +110,7 @@ void run_product(void* data) {
 
 int queued(void* handle, Product product) {
     if (product.type_a == NONE || product.type_b == NONE || product.type_c == NONE) return UNSUPPORTED;
-    if (product.m < 0 || product.n < 0 || product.k < 0) return INVALID;
+    if (product.m < 1 || product.n < 1 || product.k < 1) return INVALID;
     return hipLaunchHostFunc(((Handle*)handle)->stream, run_product, new Product(product)) == hipSuccess ? DONE : INVALID;
 }
 
