@@ -12,7 +12,7 @@ from gpubench import plugins
 from gpubench.authoring.axes import Target
 from gpubench.authoring.bench import Bench
 from gpubench.base.errors import Skip, Untrustworthy, WrongAnswer
-from gpubench.model import Case, Facts
+from gpubench.model import Case, Device, Facts
 
 SUITE = plugins.load("suites", "startup")
 CHILD, LEDGER = (sys.modules[f"{SUITE.package}.{name}"] for name in ("_child", "_ledger"))
@@ -64,6 +64,17 @@ def test_a_disturbed_start_is_made_again_a_few_times():
     prepared, starts = [], iter([answer(1.0, first=0.5), answer(1.0, first=0.98), answer(1.0, first=1.0)])
     assert LEDGER._explained(lambda: next(starts), lambda: prepared.append(1)).content["seconds"] == {"first": 0.98}
     assert len(prepared) == 2, "the file is as cold before the second start as before the first"
+
+
+def test_kernels_loaded_eagerly_are_measured_with_a_cold_file_alone():
+    gpu = Device("cuda:0", "cupy", "NVIDIA H200", "sm_90")
+    cases = [case.id for case in SUITE.cases(Target(Facts((gpu,)), gpu, "full"))]
+    assert cases == [
+        "startup/ledger[loading=lazy,files=cold,size=256MiB]",
+        "startup/ledger[loading=lazy,files=warm,size=256MiB]",
+        "startup/ledger[loading=eager,files=cold,size=256MiB]",
+        "startup/collective[loading=lazy]",
+    ]
 
 
 def test_parts_are_the_times_between_marks():

@@ -40,7 +40,8 @@ _MOST_UNEXPLAINED = 0.05  # of the whole: what no part accounts for
 _LIMIT_S = 60.0  # of one interpreter
 _SAMPLES = 3  # in full
 _ATTEMPTS = 3  # at a sample
-_DEFAULT = "default"
+_LAZY, _EAGER, _DEFAULT = "lazy", "eager", "default"
+_COLD, _WARM = "cold", "warm"
 _LIBRARIES = "their files are in the system's page cache, or are not, as they were found"
 
 topic = Topic(
@@ -50,24 +51,40 @@ topic = Topic(
         ),
         View("bars", "Time to load weights from disk", ("ledger",), by=("loading", "files"), series="weights.self"),
     ],
-    key_figures=[KeyFigure("First result of a process", "ledger", (("files", "cold"),), series="whole.self")],
+    key_figures=[
+        KeyFigure("First result of a process", "ledger", (("files", "cold"), ("loading", loading)), series="whole.self")
+        for loading in (_LAZY, _DEFAULT)
+    ],
 )
+
+
+def _usual_loading(target: Target) -> tuple[str]:
+    """Return the way in which kernels of libraries are loaded unless a user chooses another one."""
+    return (_LAZY if target.device.arch.startswith("sm_") else _DEFAULT,)
 
 
 def _loadings(target: Target) -> Any:
     """Return the ways in which CUDA loads the kernels of libraries; other platforms have one."""
-    return points(("lazy",), full=("lazy", "eager")) if target.device.arch.startswith("sm_") else (_DEFAULT,)
+    usual = _usual_loading(target)
+    return usual if usual == (_DEFAULT,) else points(usual, full=(*usual, _EAGER))
 
 
 def _files(target: Target) -> Any:
-    return points(("cold",) if on_gpu(target) else ("cold", "warm"), ("cold",), ("cold", "warm"))
+    return points((_COLD,) if on_gpu(target) else (_COLD, _WARM), (_COLD,), (_COLD, _WARM))
 
 
-def _sizes(target: Target) -> Any:
-    return points((2**26 if on_gpu(target) else 2**25,), (2**22,), (2**30,))
+def _is_measured(_: Target, params: Mapping[str, Any]) -> bool:
+    """Return whether a point is measured: how kernels are loaded does not depend on where the file is."""
+    return bool(params["loading"] != _EAGER or params["files"] == _COLD)
 
 
-@topic.case(headline={"files": "cold"}, loading=_loadings, files=_files, size_bytes=_sizes)
+@topic.case(
+    headline={"files": _COLD},
+    where=_is_measured,
+    loading=_loadings,
+    files=_files,
+    size_bytes=points((2**25,), (2**22,), (2**28,)),
+)
 def ledger(bench: Bench, loading: str, files: str, size_bytes: int) -> Task:
     """Seconds from the start of a fresh interpreter until a product is computed and a file of weights is in memory.
 
@@ -76,7 +93,7 @@ def ledger(bench: Bench, loading: str, files: str, size_bytes: int) -> Task:
     """
     where = folder()
     kind = file_system(where)
-    if files == "cold" and kind in IN_MEMORY:
+    if files == _COLD and kind in IN_MEMORY:
         raise Skip(f"{where} is on {kind}, in memory, so no file is cold; set TMPDIR to a folder on a disk")
     bench.need(3 * size_bytes)
     weights = bench.rng.bytes(size_bytes)
@@ -84,14 +101,14 @@ def ledger(bench: Bench, loading: str, files: str, size_bytes: int) -> Task:
     try:
         path = f"/proc/{os.getpid()}/fd/{file}"
         order = _order(bench, _ON_GPU if bench.traits.is_gpu else _ON_HOST, path, size_bytes, zlib.crc32(weights))
-        answers = _answers(bench, order, partial(drop if files == "cold" else warm, file, size_bytes), loading)
+        answers = _answers(bench, order, partial(drop if files == _COLD else warm, file, size_bytes), loading)
     finally:
         os.close(file)
     notes = {"weights": f"a file on {kind or 'an unknown file system'}, {files}", "libraries": _LIBRARIES}
     return task_of(answers, notes)
 
 
-@topic.case(when=lambda target: on_gpu(target) and target.tier == "full", loading=_loadings)
+@topic.case(when=lambda target: on_gpu(target) and target.tier == "full", loading=_usual_loading)
 def collective(bench: Bench, loading: str) -> Task:
     """Seconds from the start of a fresh interpreter until the first all-reduce of one GPU with itself has ended."""
     answers = _answers(bench, _order(bench, _COLLECTIVE), lambda: None, loading)
