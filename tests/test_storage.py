@@ -318,6 +318,22 @@ def test_cufile_that_leaves_a_byte_out_is_found(paper, monkeypatch):
     task.close()
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_file_that_cufile_does_not_take_is_a_skip_that_names_the_missing_database_of_disks(
+    paper, monkeypatch, tmp_path, is_there
+):
+    def refuse(_):
+        raise SimulatedCufile.cuFileError("HANDLE_NOT_REGISTERED (5027)")
+
+    monkeypatch.setattr(paper.library, "handle_register", refuse)
+    monkeypatch.setattr(CUFILE, "_UDEV", str(tmp_path if is_there else tmp_path / "udev"))
+    opened = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(Skip, match=r"does not read from this file system: HANDLE_NOT_REGISTERED \(5027\)") as found:
+        read_on(paper, "cufile")
+    assert ("a container has to mount it" in str(found.value)) is not is_there
+    assert len(list(Path("/proc/self/fd").iterdir())) == opened
+
+
 def test_cufile_read_directly_only_where_no_read_was_by_posix_calls():
     kinds = {"n_nvfs_reads": 4, "n_p2p_reads": 0, "n_posix_reads": 0}
     assert CUFILE.is_really_direct(kinds)

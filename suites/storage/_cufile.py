@@ -20,6 +20,7 @@ from ._sources import Source
 _HOW = "pip install cuda-bindings nvidia-cufile"
 _VERBOSE = 3  # the level of statistics that counts reads by their path
 _NO_FLAGS = 0
+_UDEV = "/run/udev"
 _COMPATIBLE, _UNPROVEN = "cufile-compatibility", "cufile-unproven"
 _KINDS = {"n_nvfs_reads": "reads by nvidia-fs", "n_p2p_reads": "reads by PCIe P2P", "n_posix_reads": "reads by POSIX"}
 
@@ -56,7 +57,7 @@ class CufileReader:
             handle = library.handle_register(description.ptr)
         except library.cuFileError as error:
             os.close(self._descriptor)
-            raise Skip(f"cuFile does not read from this file system: {error}") from error
+            raise Skip(f"cuFile does not read from this file system: {error}{_udev_hint()}") from error
         library.buf_register(self._address, self._to.array.nbytes, _NO_FLAGS)
         return handle
 
@@ -92,6 +93,13 @@ class CufileReader:
         self._file.buf_deregister(self._address)
         self._file.handle_deregister(self._handle)
         os.close(self._descriptor)
+
+
+def _udev_hint() -> str:
+    """Return what to do if udev's database is missing; without it cuFile registers no file, in no mode."""
+    if os.access(_UDEV, os.R_OK):
+        return ""
+    return f"; cuFile finds the disk of a file in {_UDEV}, which cannot be read here: a container has to mount it"
 
 
 def is_really_direct(kinds: Mapping[str, int]) -> bool:

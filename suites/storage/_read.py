@@ -50,7 +50,7 @@ topic = Topic(
 
 
 def _paths(target: Target) -> Any:
-    return points(_PATHS, full=_PATHS if target.is_host else (*_PATHS, "cufile"))
+    return points(_PATHS if target.is_host else _PATHS[1:], full=_PATHS if target.is_host else (*_PATHS, "cufile"))
 
 
 def _files(target: Target) -> Any:
@@ -58,7 +58,7 @@ def _files(target: Target) -> Any:
 
 
 def _sizes(target: Target) -> Any:
-    return points(smoke=(2**22,), quick=(2**25 if target.is_host else 2**26,), full=(2**29,))
+    return points(smoke=(2**22,), quick=(2**25 if target.is_host else 2**26,), full=(2**28,))
 
 
 def _is_wanted(target: Target, params: Mapping[str, Any]) -> bool:
