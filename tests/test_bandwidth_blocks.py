@@ -15,18 +15,18 @@ from gpubench.base.errors import Skip, SuiteError, WrongAnswer
 
 needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 POINT: dict[str, Any] = {"block_bytes": 1024, "count": 48, "order": "shuffled"}
-BLOCKS = sibling("_blocks")
+BLOCKS, SUBMIT = sibling("_blocks"), sibling("_submit")
 
 
 def on_paper(way: str, direction: str, **params: Any) -> Any:
     return BLOCKS.blocks(bench(SUITE), way, direction, **(POINT | params))
 
 
-def submit() -> Any:
+def compiled() -> Any:
     pytest.importorskip("numba")
     import importlib
 
-    return importlib.import_module(f"{SUITE.package}._submit")
+    return importlib.import_module(f"{SUITE.package}._submit_loop")
 
 
 @needs_compiler
@@ -100,8 +100,8 @@ def test_the_compiled_loop_hands_every_block_to_a_c_function_and_stops_at_an_err
         seen.append(args)
         return 0 if len(seen) != 5 else 700
 
-    copies = submit().BlockCopies(np.arange(8, dtype=np.uint64) + 2**63, np.arange(8, dtype=np.uint64), 4096)
-    call = submit().one_by_one(ctypes.cast(copy, ctypes.c_void_p).value, copies, 77)
+    copies = SUBMIT.BlockCopies(np.arange(8, dtype=np.uint64) + 2**63, np.arange(8, dtype=np.uint64), 4096)
+    call = compiled().one_by_one(ctypes.cast(copy, ctypes.c_void_p).value, copies, 77)
     with pytest.raises(RuntimeError, match="CUDA error 700"):
         call()
     assert seen == [(2**63 + i, i, 4096, 77) for i in range(5)]
@@ -125,23 +125,23 @@ def test_a_batch_is_one_call_with_c_arrays_of_every_block() -> None:
         ctypes.c_size_t.from_address(failed).value = 2
         return 0 if stream == 77 else 1
 
-    copies = submit().BlockCopies(np.array([9, 8, 7], np.uint64), np.array([1, 2, 3], np.uint64), 4096)
+    copies = SUBMIT.BlockCopies(np.array([9, 8, 7], np.uint64), np.array([1, 2, 3], np.uint64), 4096)
     address = ctypes.cast(batch, pointer).value
-    submit().as_a_batch(address, copies, 77)()
+    SUBMIT.as_a_batch(address, copies, 77)()
     assert seen == [([9, 8, 7], [1, 2, 3], [4096] * 3, 1, [0])]
     with pytest.raises(RuntimeError, match="refused copy 2: CUDA error 1"):
-        submit().as_a_batch(address, copies, 78)()
+        SUBMIT.as_a_batch(address, copies, 78)()
 
 
 def test_the_attributes_of_a_copy_are_as_long_as_cuda_h_declares_them() -> None:
-    assert ctypes.sizeof(submit()._CopyAttributes) == 24
+    assert ctypes.sizeof(SUBMIT._CopyAttributes) == 24
 
 
 def test_a_machine_without_the_driver_is_skipped_in_words() -> None:
     if ctypes.util.find_library("cuda"):
         pytest.skip("this machine has the driver's library")
     with pytest.raises(Skip, match=r"needs the driver's library libcuda\.so\.1"):
-        submit().driver_function("cuMemcpyAsync")
+        SUBMIT.driver_function("cuMemcpyAsync")
 
 
 def test_quick_measures_each_way_and_full_a_map_of_sizes_and_numbers() -> None:
@@ -150,7 +150,7 @@ def test_quick_measures_each_way_and_full_a_map_of_sizes_and_numbers() -> None:
 
     assert points("quick") == [
         f"way={way},direction=h2d,block=16KiB,count=256,order=shuffled]"
-        for way in ("loop", "batch", "kernel", "merged")
+        for way in ("binding", "batch", "kernel", "merged")
     ]
     full = points("full")
     assert len(full) == 4 * 2 * 5 * (5 + 1) + 2 * 5

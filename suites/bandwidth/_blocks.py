@@ -36,6 +36,7 @@ from gpubench.api.suite import (
 from .._checks import in_turn
 from .._stream import NEEDS_NUMBA, need_numba
 from ._link import host_memory
+from ._submit import BlockCopies, as_a_batch, driver_function
 from ._words import RandomWords, grid_of
 
 _VECTOR_BYTES, _WORD_BYTES = 16, 8
@@ -85,8 +86,8 @@ topic = Topic(
 def _ways(target: Target) -> Any:
     if target.is_host:
         return points((_LOOP, _KERNEL), (_LOOP,), (_LOOP, _KERNEL, _MERGED))
-    ways = (_LOOP, _BATCH, _KERNEL, _MERGED)
-    return points(ways, full=(*ways, _BINDING))
+    others = (_BATCH, _KERNEL, _MERGED)
+    return points((_BINDING, *others), full=(_LOOP, *others, _BINDING))  # a compiled loop costs `quick` a second
 
 
 def _directions(target: Target) -> Any:
@@ -206,16 +207,9 @@ class GpuBlocks:
             return self._by_binding(), count
         if self._bench.traits.vendor != "nvidia":
             raise Skip(f"the way {way} calls CUDA's driver; the ways {_KERNEL} and {_MERGED} need none")
-        try:
-            from . import _submit
-        except ImportError as error:
-            raise Skip(NEEDS_NUMBA) from error
-        copies = _submit.BlockCopies(*self._ends(), self._layout.block_bytes)
-        name, submit = {
-            _LOOP: ("cuMemcpyAsync", _submit.one_by_one),
-            _BATCH: ("cuMemcpyBatchAsync", _submit.as_a_batch),
-        }[way]
-        return submit(_submit.driver_function(name), copies, self._bench.device.stream), count
+        name, submit = ("cuMemcpyAsync", _compiled_loop()) if way == _LOOP else ("cuMemcpyBatchAsync", as_a_batch)
+        copies = BlockCopies(*self._ends(), self._layout.block_bytes)
+        return submit(driver_function(name), copies, self._bench.device.stream), count
 
     def _ends(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
         """Return the target and the source addresses of the blocks: uint64, shape (count,) each."""
@@ -273,6 +267,15 @@ class GpuBlocks:
         else:
             self._bench.device.copy(self._compared, self._host)
         self._verify()
+
+
+def _compiled_loop() -> Callable[[int, BlockCopies, int], Call]:
+    """Return the function that makes the compiled loop of copies; raises Skip without numba."""
+    try:
+        from . import _submit_loop
+    except ImportError as error:
+        raise Skip(NEEDS_NUMBA) from error
+    return _submit_loop.one_by_one
 
 
 def _host_task(bench: Bench, layout: BlockLayout, way: str, is_scatter: bool) -> Task:

@@ -1,8 +1,6 @@
-"""Copies submitted by compiled code: a loop over the driver's copy, and the driver's call that takes a whole batch.
+"""Copies submitted by the driver's functions: their addresses, and the call that takes a whole batch.
 
-A loop in Python would measure Python: a call through a binding takes microseconds, the driver's own less than one. The
-loop is compiled by numba and calls the driver's function by its address. The call for a batch takes C arrays, which
-are prepared once, so that one call through ctypes submits them all. Importing this module imports numba.
+The call for a batch takes C arrays, which are prepared once, so that one call through ctypes submits them all.
 """
 
 from __future__ import annotations
@@ -13,12 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
 from gpubench.api.suite import Skip
 
@@ -65,44 +59,6 @@ def driver_function(name: str) -> int:
     if status != 0 or not address.value:
         raise Skip(f"the driver does not have {name} (error {status}, status {query.value}): needs CUDA 12.8 or newer")
     return address.value
-
-
-def _calling(_: Any, function: Any, target: Any, source: Any, nbytes: Any, stream: Any) -> Any:
-    """A call of a C function by its address: int f(uint64, uint64, uint64, uint64)."""
-
-    def code(_: Any, builder: Any, __: Any, args: Any) -> Any:
-        word = ir.IntType(64)
-        kind = ir.FunctionType(ir.IntType(32), [word] * 4)
-        return builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
-
-    return types.int32(function, target, source, nbytes, stream), code
-
-
-_call = intrinsic(_calling)
-
-
-def _copies(function: Any, targets: Any, sources: Any, nbytes: Any, stream: Any) -> Any:
-    for i in range(targets.size):
-        status = _call(function, targets[i], sources[i], nbytes, stream)
-        if status != 0:
-            return status
-    return np.int32(0)
-
-
-_copy_each = numba.njit(cache=True, nogil=True)(_copies)
-
-
-def one_by_one(function: int, copies: BlockCopies, stream: int) -> Callable[[], None]:
-    """Return a call that submits a copy per block by the C function at that address; the call raises RuntimeError."""
-    address, nbytes, queue = np.uint64(function), np.uint64(copies.block_bytes), np.uint64(stream)
-    targets, sources = copies.targets, copies.sources
-
-    def call() -> None:
-        status = _copy_each(address, targets, sources, nbytes, queue)
-        if status != 0:
-            raise RuntimeError(f"a copy was refused: CUDA error {status}")
-
-    return call
 
 
 def as_a_batch(function: int, copies: BlockCopies, stream: int) -> Callable[[], None]:

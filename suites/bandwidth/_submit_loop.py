@@ -1,0 +1,56 @@
+"""Copies submitted one by one, by a compiled loop over the driver's copy. Importing this module imports numba.
+
+A loop in Python would measure Python: a call through a binding takes longer than the driver's own. The loop is compiled
+by numba and calls the driver's function by its address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from ._submit import BlockCopies
+
+
+def _calling(_: Any, function: Any, target: Any, source: Any, nbytes: Any, stream: Any) -> Any:
+    """A call of a C function by its address: int f(uint64, uint64, uint64, uint64)."""
+
+    def code(_: Any, builder: Any, __: Any, args: Any) -> Any:
+        word = ir.IntType(64)
+        kind = ir.FunctionType(ir.IntType(32), [word] * 4)
+        return builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
+
+    return types.int32(function, target, source, nbytes, stream), code
+
+
+_call = intrinsic(_calling)
+
+
+def _copies(function: Any, targets: Any, sources: Any, nbytes: Any, stream: Any) -> Any:
+    for i in range(targets.size):
+        status = _call(function, targets[i], sources[i], nbytes, stream)
+        if status != 0:
+            return status
+    return np.int32(0)
+
+
+_copy_each = numba.njit(cache=True, nogil=True)(_copies)
+
+
+def one_by_one(function: int, copies: BlockCopies, stream: int) -> Callable[[], None]:
+    """Return a call that submits a copy per block by the C function at that address; the call raises RuntimeError."""
+    address, nbytes, queue = np.uint64(function), np.uint64(copies.block_bytes), np.uint64(stream)
+    targets, sources = copies.targets, copies.sources
+
+    def call() -> None:
+        status = _copy_each(address, targets, sources, nbytes, queue)
+        if status != 0:
+            raise RuntimeError(f"a copy was refused: CUDA error {status}")
+
+    return call
