@@ -36,7 +36,7 @@ def task_of(gpu: Any, name: str, **params: Any) -> Any:
 
 
 @pytest.mark.parametrize("skew", [0, 1.5])
-def test_both_ways_of_grouped_products_are_checked(gpu: Any, skew: float) -> None:
+def test_every_way_of_grouped_products_is_checked(gpu: Any, skew: float) -> None:
     task = task_of(gpu, "grouped", experts=8, tokens=300, skew=skew)
     for stage in task.stages.values():
         task.poison()
@@ -44,6 +44,7 @@ def test_both_ways_of_grouped_products_are_checked(gpu: Any, skew: float) -> Non
             task.check()
         stage.call()
         assert 0 < task.check()["error"].value < 0.02
+    assert list(task.stages) == ["grouped", "loop", "parallel"]
     assert "gemmGroupedBatchedEx" in task.notes["library"]
 
 
@@ -58,9 +59,9 @@ def test_experts_that_have_no_tokens_are_left_out(gpu: Any) -> None:
 
 def test_the_share_of_the_dense_product_is_measured_beside_it(gpu: Any) -> None:
     measured = Engine(gpu, POLICIES["smoke"]).measure(task_of(gpu, "grouped", experts=8, tokens=8192, skew=0))
-    shares = [series.values for series in measured.series if series.label == "grouped.of dense"]
-    assert len(shares) == 1
-    assert all(0.05 < value < 1.3 for value in shares[0])
+    shares = {series.label: series.values for series in measured.series if series.label.endswith("of dense")}
+    assert set(shares) == {"grouped.of dense", "parallel.of dense"}
+    assert all(0.05 < value < 1.3 for values in shares.values() for value in values)
 
 
 @pytest.mark.parametrize("name", ["block128", "vector128", "row"])

@@ -2,7 +2,8 @@
 
 The loads of the experts follow Zipf's law: the expert of rank r has a share that is proportional to 1/r^skew. With skew
 0 all have the same load. One call of the library computes all products (cuBLAS, cublasGemmGroupedBatchedEx), or a loop
-calls the library once for each expert. The matrices are those of OLMoE's experts, hidden by gate and value.
+calls the library once for each expert, or the calls of that loop are captured on several streams and replayed as one
+graph. The matrices are those of OLMoE's experts, hidden by gate and value.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,6 +34,8 @@ from gpubench.api.suite import (
     points,
 )
 
+from .._checks import in_turn
+from .._graphs import replayed
 from .._models import MODELS
 from ._beside import share_of_dense
 from ._data import Maker, Operands, judged
@@ -48,7 +52,8 @@ _ROWS = 2  # of each expert that are compared
 _WHOLE = 3  # experts all of whose elements are compared
 _TRANSPOSED, _AS_IT_IS = 1, 0  # cublasOperation_t
 _NOT_SUPPORTED = 15  # CUBLAS_STATUS_NOT_SUPPORTED
-_LIBRARY, _LOOP = "grouped", "loop"
+_LIBRARY, _LOOP, _PARALLEL = "grouped", "loop", "parallel"
+_STREAMS = 8  # CUDA's default number of queues to the device (CUDA_DEVICE_MAX_CONNECTIONS)
 
 Call = Callable[[], object]
 Loads = npt.NDArray[np.int64]
@@ -70,11 +75,12 @@ def _has_products(target: Target) -> bool:
     return target.is_host or on_nvidia(target)
 
 
-@topic.case(experts=_experts, tokens=_tokens, skew=points((0, 1), full=(0, 0.5, 1, 1.5)), when=_has_products)
+@topic.case(experts=_experts, tokens=_tokens, skew=points((1,), full=(0, 0.5, 1, 1.5)), when=_has_products)
 def grouped(bench: Bench, experts: int, tokens: int, skew: float) -> Task:
     """Y = X·Wᵀ of each expert with its own tokens: 2·tokens·N·K operations, the weights of active experts read once.
 
-    `of dense` is the rate as a share of one product of all tokens with the weights of a single expert.
+    `of dense` is the rate as a share of one product of all tokens with the weights of a single expert. Stage `grouped`
+    is one call of the library, `loop` a call for each expert, `parallel` these calls on eight streams, as one graph.
     """
     layout = ExpertLoads.drawn(bench, tokens, experts, skew)
     if not bench.traits.is_gpu:
@@ -84,7 +90,8 @@ def grouped(bench: Bench, experts: int, tokens: int, skew: float) -> Task:
     products = GroupedProducts(bench, precision_of(bench, "bfloat16"), layout, rows, matrix.cols)
     stages = {
         _LIBRARY: products.stage(products.by_library(), 1),
-        _LOOP: products.stage(products.by_loop(), layout.active),
+        _LOOP: products.stage(products.by_loop(), layout.active, is_compared=False),  # the host's pace, not the GPU's
+        _PARALLEL: products.stage(replayed(bench, products.by_streams()), layout.active),
     }
     notes = {"model": MODELS[_MODEL].source, **products.notes}
     return Task(stages, products.check, products.poison, notes=notes)
@@ -163,7 +170,7 @@ class GroupedProducts:
         tokens, experts = int(layout.loads.sum()), len(layout.loads)
         kind_a, kind_b, kind_c = precision.formats
         elements = tokens * (k + 2 * n) + experts * n * k
-        bench.need(1.1 * elements * kind_a.itemsize + 4 * 8 * n * k + 2 * WORKSPACE_BYTES)
+        bench.need(1.1 * elements * kind_a.itemsize + 4 * 8 * n * k + (2 + _STREAMS) * WORKSPACE_BYTES)
         self.precision, self.n, self.k, self.rng = precision, n, k, bench.rng
         self._bench, self._layout, self.make = bench, layout, Maker(bench)
         seeds = [int(seed) for seed in self.rng.integers(2**63, size=2)]
@@ -177,10 +184,10 @@ class GroupedProducts:
             bench, MatrixProduct(precision, dense_shape, self.x, self.weights[: n * k], self._dense_y)
         ).call
 
-    def stage(self, call: Call, launches: int) -> Stage:
-        """Return the products of all experts as a stage; `launches` are the library's calls in it."""
+    def stage(self, call: Call, launches: int, *, is_compared: bool = True) -> Stage:
+        """Return the products of all experts as a stage of at least `launches` kernels, compared with the dense one."""
         work = self._layout.work(self.n, self.k, self.precision.formats[0].itemsize)
-        probe = share_of_dense(self._bench, call, self._dense) if launches == 1 else None
+        probe = share_of_dense(self._bench, call, self._dense) if is_compared else None
         most = max(1, min(64, _QUEUED // launches))
         return Stage(call, work, "flops", self.precision.limit, max_calls=most, effort=POINT, probe=probe)
 
@@ -196,6 +203,21 @@ class GroupedProducts:
                 product()
 
         return call
+
+    def by_streams(self) -> Callable[[], None]:
+        """Return the products of the active experts on several streams, to which the largest are dealt first."""
+        experts = sorted(self._experts(), key=lambda operands: operands.shape.m, reverse=True)
+        dealt = [experts[first::_STREAMS] for first in range(min(_STREAMS, len(experts)))]
+        workspaces = [self._bench.xp.empty(WORKSPACE_BYTES, "uint8") for _ in dealt]
+        queues: list[list[Call]] = [[] for _ in dealt]
+
+        def make(queue: list[Call], products: Sequence[Operands], workspace: Any) -> None:
+            queue += [vendor(self._bench, operands.product, workspace).call for operands in products]
+
+        together = self._bench.device.together
+        together(*map(partial, [make] * len(dealt), queues, dealt, workspaces))  # a call belongs to its maker's stream
+        calls = [in_turn(*queue) for queue in queues]
+        return lambda: together(*calls)
 
     def by_library(self) -> Call:
         """Return the products of the active experts by one call of cuBLAS; raises Skip if it is unavailable."""

@@ -11,6 +11,7 @@ import numpy as np
 from gpubench.api.suite import Bench
 
 from .._checks import in_turn
+from .._graphs import replayed
 from .._models import Model
 from ._chain import CacheMemory, DecodeChain, PrefillChain, prefill_bytes
 from ._exact import ExactChain, SampledToken
@@ -114,21 +115,3 @@ class DeviceTimer:
         """Add the time of the last call, which has ended."""
         if self._cuda is not None:
             self.seconds += 1e-3 * float(self._cuda.get_elapsed_time(self._first, self._last))
-
-
-def replayed(bench: Bench, call: Callable[[], None]) -> Callable[[], object]:
-    """Return the replay of a call as one graph; the call itself where the device has no graphs."""
-    if "graph" not in bench.traits.modes:
-        return call
-    call()  # what is loaded or allocated by a first call cannot be captured
-    bench.device.synchronize()
-    stream = bench.xp.cuda.get_current_stream()
-    stream.begin_capture()
-    call()
-    graph = stream.end_capture()
-
-    def replay(keep: Callable[[], None] = call) -> None:
-        del keep  # its arguments are the memory of the graph
-        graph.launch(stream)
-
-    return replay

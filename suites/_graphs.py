@@ -1,0 +1,25 @@
+"""Calls that a device replays as one graph, so that launching each of their kernels costs the host nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gpubench.api.suite import Bench
+
+
+def replayed(bench: Bench, call: Callable[[], None]) -> Callable[[], object]:
+    """Return the replay of a call as one graph; the call itself where the device has no graphs."""
+    if "graph" not in bench.traits.modes:
+        return call
+    call()  # what is loaded or allocated by a first call cannot be captured
+    bench.device.synchronize()
+    stream = bench.xp.cuda.get_current_stream()
+    stream.begin_capture()
+    call()
+    graph = stream.end_capture()
+
+    def replay(keep: Callable[[], None] = call) -> None:
+        del keep  # its arguments are the memory of the graph
+        graph.launch(stream)
+
+    return replay
