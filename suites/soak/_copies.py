@@ -24,7 +24,7 @@ def _directions(target: Target) -> Any:
 
 
 def _sizes(target: Target) -> Any:
-    return points((2**24,), (2**20,), (2**26,)) if target.is_host else points((2**26,), (2**22,), (2**28,))
+    return points((2**24,), (2**20,), (2**26,)) if target.is_host else points((2**24,), (2**22,), (2**28,))
 
 
 @topic.case(direction=_directions, size_bytes=_sizes)

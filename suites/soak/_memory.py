@@ -28,7 +28,7 @@ def _sizes(target: Target) -> Any:
     """Return on a GPU three quarters of its memory in the full tier."""
     if target.is_host:
         return points((2**25,), (2**22,), (2**29,))
-    return points((2**30,), (2**26,), (max(target.device.memory_bytes * 3 // 4 // _GIB, 1) * _GIB,))
+    return points((2**28,), (2**26,), (max(target.device.memory_bytes * 3 // 4 // _GIB, 1) * _GIB,))
 
 
 @topic.case(pattern=points(_PATTERNS[:1], full=_PATTERNS), size_bytes=_sizes)
