@@ -68,9 +68,29 @@ def test_the_best_depth_is_the_shallowest_of_those_that_are_equally_fast():
     assert part("_overlap").best_depth({1: 2.0, 2: 1.03, 4: 1.0}) == 4
 
 
-def test_the_rounds_follow_from_a_trial_and_never_vanish():
-    assert part("_overlap").next_rounds(4, 1.0, 2.5) == 10
-    assert part("_overlap").next_rounds(4, 1.0, 1e-9) == 1
+def rounds_after(seconds_of, wanted_s, trials=8):
+    """The rounds of a computation after its calibration, if each number of rounds takes `seconds_of` it."""
+    overlap, tried, rounds = part("_overlap"), [], 1
+    for _ in range(trials):
+        tried.append(overlap.CalibrationPoint(rounds, seconds_of(rounds)))
+        rounds = overlap.next_rounds(tried, wanted_s)
+    return rounds
+
+
+def test_rounds_that_are_proportional_to_the_time_are_found_at_once_and_never_vanish():
+    assert rounds_after(lambda rounds: rounds / 4, 2.5, trials=1) == 10
+    assert rounds_after(lambda rounds: rounds / 4, 1e-9) == 1
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("hidden_s", [0.05, 0.25, 0.4])
+def test_a_computation_whose_first_rounds_cost_nothing_is_calibrated_too(hidden_s, share):
+    """Rounds that are hidden behind loads, then 9.4 µs each, as on a GPU: three proportional steps reach 0.43."""
+
+    def seconds_of(rounds):
+        return hidden_s + 9.4e-3 * max(0, rounds - 3)
+
+    assert seconds_of(rounds_after(seconds_of, share * 1.38)) == pytest.approx(share * 1.38, rel=0.03)
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 2, 3, 7, 100])
@@ -294,7 +314,7 @@ def test_a_rank_that_answers_wrongly_fails_the_check_of_those_that_received_it(t
     assert on_all(lambda rank: tasks[rank].stages[""].call() and None) == []
     assert on_all(lambda rank: tasks[rank].check()) == []
     liar = tasks[1].stages[""].call.__self__
-    liar._block(liar._memory.mine, 1)[9] ^= 1
+    liar._blocks.own[9] ^= 1
     assert on_all(lambda rank: tasks[rank].poison()) == []
     assert on_all(lambda rank: tasks[rank].stages[""].call() and None) == []
     found = on_all(lambda rank: tasks[rank].check())

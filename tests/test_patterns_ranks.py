@@ -30,7 +30,7 @@ suite = Suite("ranks of a pattern, one of which has a fault")
 
 
 def wrong(rank):
-    rank._block(rank._memory.mine, 1)[7] ^= 1
+    rank._blocks.own[7] ^= 1
 
 
 FAULTS = {

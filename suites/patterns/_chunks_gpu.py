@@ -143,13 +143,13 @@ class StreamPipeline:
 
 def _source(bench: Bench, chunk_words: Any, path: str) -> tuple[Any, int]:
     """Return the source of the message and its address: pinned host memory, or the peer's memory."""
-    pinned = bench.device.pinned(chunk_words.nbytes)
-    pinned.view(np.uint32).reshape(chunk_words.shape)[:] = chunk_words
     if path == "h2d":
+        pinned = bench.device.pinned(chunk_words.nbytes)
+        pinned.view(np.uint32).reshape(chunk_words.shape)[:] = chunk_words
         return pinned, int(pinned.ctypes.data)
     far = bench.device.peer_memory(bench.devices[1], chunk_words.nbytes)
     near = bench.xp.empty(chunk_words.nbytes, np.uint8)
-    bench.device.copy(near, pinned)
+    bench.device.copy(near, chunk_words)
     bench.device.copy(far, near)
     bench.device.synchronize()
     return far, int(far.data.ptr)

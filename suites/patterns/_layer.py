@@ -212,9 +212,10 @@ class TransformerLayer:
 
 
 def in_double(weights: dict[str, Any], tokens: Any, rows: Any) -> Any:
-    """Return the layer's output for some tokens of one sequence, (rows, width), by NumPy in double precision.
+    """Return the layer's output for some tokens of one sequence, (rows, width), in double precision.
 
-    `tokens` is the whole sequence, (length, width), because every token attends to all. Heads are computed one by one.
+    `tokens` is the whole sequence, (length, width), because every token attends to all. Heads are computed one by one,
+    on the device of the arrays.
     """
     q, k, v, out, up, down = (weights[name].astype(np.float64) for name in _MATRICES)
     tokens = tokens.astype(np.float64)

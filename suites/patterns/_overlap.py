@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+_GROWTH = 16  # of the rounds of a computation in one step of its calibration
 _EQUAL = 0.02  # pipeline depths whose times differ by less are equally good: the shallowest of them takes least memory
 
 
@@ -57,6 +58,25 @@ def best_depth(seconds: Mapping[int, float]) -> int:
     return min(depth for depth, taken_s in seconds.items() if taken_s <= (1 + _EQUAL) * least_s)
 
 
-def next_rounds(rounds: int, seconds: float, wanted_s: float) -> int:
-    """Return the rounds of a computation that take `wanted_s`, where `rounds` of them took `seconds`; at least 1."""
-    return max(1, round(rounds * wanted_s / seconds))
+@dataclass(frozen=True, slots=True)
+class CalibrationPoint:
+    """A number of rounds of a computation, and the seconds that they took."""
+
+    rounds: int
+    seconds: float
+
+
+def next_rounds(tried: Sequence[CalibrationPoint], wanted_s: float) -> int:
+    """Return the rounds of a computation that take `wanted_s`, by the line through the first and the last point tried.
+
+    The line has an intercept: on a GPU a few rounds are hidden behind the loads of the words, so their number hardly
+    matters. With one point, or where the line does not rise, the seconds are taken to be proportional to the rounds.
+    The number grows at most sixteenfold from one trial to the next, and it is at least 1.
+    """
+    first, last = tried[0], tried[-1]
+    rise_s, run = last.seconds - first.seconds, last.rounds - first.rounds
+    if run and rise_s / run > 0:
+        rounds = last.rounds + (wanted_s - last.seconds) * run / rise_s
+    else:
+        rounds = last.rounds * wanted_s / last.seconds
+    return max(1, min(round(rounds), _GROWTH * last.rounds))

@@ -7,6 +7,7 @@ is there. Each sample times the computation alone, the transfer alone and the pi
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ from .._link import ONE_WAY
 from ._chunks_gpu import StreamPipeline
 from ._chunks_host import ThreadPipeline
 from ._digest import expected_digests
-from ._overlap import OverlapTimes, best_depth, bound, next_rounds
+from ._overlap import CalibrationPoint, OverlapTimes, best_depth, bound, next_rounds
 
 CHUNKS = 32  # of a message: the overlap can then be 97 %
 _DISTINCT = 9  # chunks in the source of a GPU's message: no depth divides it, so that a stale chunk is another one
@@ -42,7 +43,8 @@ _DEPTHS = (1, 2, 3, 4, 5, 6, 7, 8)
 _HOST_CHUNK = 2**18
 _CHUNK_OF = {"h2d": 2**22, "peer": 2**24}  # on a GPU: a copy takes some 40 µs or more, far longer than a launch
 _COMPUTE = {"half": 0.5, "equal": 1.0, "double": 2.0}  # the time of the computation over that of the transfer
-_TRIALS, _REPEATS = 3, 5  # choices of the rounds of the computation, and measurements for each of them
+_TRIALS, _REPEATS = 8, 3  # most choices of the rounds of the computation, and measurements for each of them
+_EXACT = 0.03  # the calibration ends where the computation is that close to the wanted time
 _PERCENT = 100
 _SWEPT = (1, 2, 3, 4, 6, 8)  # depths of a sample of `best_depth`
 
@@ -59,7 +61,14 @@ topic = Topic(
         ),
         View("bars", "Compute slowdown beside a transfer", ("pipeline",), by=("path", "by"), series="compute_slowdown"),
     ],
-    key_figures=[KeyFigure("Pipeline overlap", "pipeline", (("depth", 4), ("compute", "equal")), series="overlap")],
+    key_figures=[
+        KeyFigure(
+            "Pipeline overlap, copy engine", "best_depth", (("compute", "equal"), ("by", "engine")), series="overlap"
+        ),
+        KeyFigure(
+            "Pipeline overlap, host threads", "best_depth", (("compute", "equal"), ("by", "memcpy")), series="overlap"
+        ),
+    ],
 )
 
 
@@ -82,15 +91,21 @@ def _chunk_sizes(target: Target) -> Any:
 
 
 def _is_pipeline(target: Target, params: Params) -> bool:
-    """Leave out what only `full` needs: chunks that suit another path, and other computations with them."""
+    """Leave out what only `full` needs: chunks that suit another path, and other computations with them.
+
+    `quick` has copies by a kernel at one depth, and only over the last path.
+    """
     if target.tier == "smoke":
         return True
+    is_one_depth_over_last_path = "depth" in params and params["path"] == _paths(target)[-1]
+    if target.tier == "quick" and params["by"] == "kernel" and not is_one_depth_over_last_path:
+        return False
     suits = params["chunk_bytes"] == (_HOST_CHUNK if target.is_host else _CHUNK_OF[str(params["path"])])
     return suits or (target.tier == "full" and params["compute"] == "equal")
 
 
 def _depths(target: Target) -> Any:
-    return points((2,) if target.is_host else (1, 2, 4), smoke=(2,), full=_DEPTHS)
+    return points((2,) if target.is_host else (4,), smoke=(2,), full=_DEPTHS)
 
 
 def _amounts(target: Target) -> Any:
@@ -112,7 +127,8 @@ def pipeline(bench: Bench, path: str, by: str, chunk_bytes: int, compute: str, d
     message = PipelinedMessage(bench, path, by, chunk_bytes, compute, depth)
 
     def seconds() -> float:
-        return message.sample(depth)
+        message.sample((depth,))
+        return message.times.together_s
 
     return message.task(Stage(seconds, message.work, "payload", clock="self", probe=message.overlapped, effort=POINT))
 
@@ -127,9 +143,8 @@ def best_depth_(bench: Bench, path: str, by: str, chunk_bytes: int, compute: str
 
     def seconds() -> float:
         nonlocal best
-        taken_s = {depth: message.sample(depth) for depth in _SWEPT}
-        best = best_depth(taken_s)
-        return taken_s[best]
+        best = message.sample(_SWEPT)
+        return message.times.together_s
 
     def observed() -> Observation:
         return {"depth": Observed(best, "in flight"), **message.overlapped()}
@@ -145,7 +160,8 @@ class PipelinedMessage:
         distinct = _DISTINCT if bench.traits.is_gpu else CHUNKS
         bench.need((2 * distinct + most_depth) * chunk_bytes)
         self.work = Work(payload=nbytes, items=CHUNKS)
-        self._words = bench.rng.integers(2**32, size=(distinct, chunk_bytes // 4), dtype=np.uint32)
+        drawn = bench.rng.integers(2**64, size=(distinct, chunk_bytes // 8), dtype=np.uint64)
+        self._words = drawn.view(np.uint32)
         self._pipeline: ThreadPipeline | StreamPipeline = (
             StreamPipeline(bench, self._words, CHUNKS, most_depth, path, by)
             if bench.traits.is_gpu
@@ -153,7 +169,7 @@ class PipelinedMessage:
         )
         self._calibrate(_COMPUTE[compute])
         self._expected = np.resize(expected_digests(self._words, self._pipeline.rounds), CHUNKS)
-        self._times = OverlapTimes(*[math.nan] * 5)
+        self.times = OverlapTimes(*[math.nan] * 5)
         self._notes = {
             "devices": " ← ".join(device.id for device in bench.devices[: 2 if path == "peer" else 1]),
             "message": f"{CHUNKS} chunks of {units.size(chunk_bytes)}, {ONE_WAY}",
@@ -164,21 +180,28 @@ class PipelinedMessage:
 
     def _calibrate(self, share: float) -> None:
         """Choose the rounds of the computation that take `share` times as long as the transfer."""
-        line = self._pipeline
+        line, tried = self._pipeline, []
         for _ in range(_TRIALS):
             compute_s, transfer_s = (min(times) for times in zip(*(line.alone() for _ in range(_REPEATS)), strict=True))
-            line.rounds = next_rounds(line.rounds, compute_s, share * transfer_s)
+            tried.append(CalibrationPoint(line.rounds, compute_s))
+            if abs(compute_s / (share * transfer_s) - 1) <= _EXACT:
+                return
+            line.rounds = next_rounds(tried, share * transfer_s)
 
-    def sample(self, depth: int) -> float:
-        """Return the seconds of the pipeline at that depth; both parts are timed alone right before."""
-        alone_s = self._pipeline.alone()
-        together_s, compute_busy_s, transfer_busy_s = self._pipeline.together(depth)
-        self._times = OverlapTimes(*alone_s, together_s, compute_busy_s, transfer_busy_s)
-        return together_s
+    def sample(self, depths: Sequence[int]) -> int:
+        """Time both parts alone, and right after that the pipeline at each depth.
+
+        Returns the best depth; `times` has the times at that depth.
+        """
+        line, alone_s = self._pipeline, self._pipeline.alone()
+        taken = {depth: OverlapTimes(*alone_s, *line.together(depth)) for depth in depths}
+        best = best_depth({depth: times.together_s for depth, times in taken.items()})
+        self.times = taken[best]
+        return best
 
     def overlapped(self) -> Observation:
-        """Return the overlap efficiency in % and the slowdowns of the last sample."""
-        times = self._times
+        """Return the overlap efficiency in % and the slowdowns of the last sample, at its best depth."""
+        times = self.times
         return {
             "overlap": Observed(_PERCENT * times.efficiency, "%", "more"),
             "compute_slowdown": Observed(times.compute_slowdown),

@@ -15,7 +15,7 @@ from ._path_model import WayToSend
 
 _PAGEABLE, _STAGED = "pageable", "staged"
 _CHUNKS = (2**18, 2**20, 2**22)
-_DEPTHS = (1, 2, 4)
+_DEPTHS = (1, 4)
 _PEER_WAYS = {"engine": "push", "kernel": "store", "bulk": "bulk-store"}
 
 

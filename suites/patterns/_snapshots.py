@@ -43,7 +43,7 @@ _EVERY, _STEPS = 8, 28  # steps between snapshots, and of the whole work
 _DEATHS = {"step": 21, "save": 24}  # the step after which the worker dies
 _SLOTS = 2  # of snapshots: one is whole while the other is written
 _TRIES = 5
-_BUFFERS = 5
+_BUFFERS = 7
 _PERCENT = 100
 _MTBF_S = {"1 h": 3600.0, "1 d": 86400.0}  # mean times between failures for which the interval is chosen
 _DECAY = np.float32(0.999)
@@ -58,7 +58,7 @@ topic = Topic(
 
 
 def _sizes(target: Target) -> Any:
-    return (2**23,) if target.is_host else points((2**28,), smoke=(2**22,), full=(2**28, 2**30))
+    return (2**23,) if target.is_host else points((2**26,), smoke=(2**22,), full=(2**28, 2**30))
 
 
 @topic.case(
@@ -155,10 +155,12 @@ class Snapshots:
     def expect_saved(self) -> None:
         """Raise WrongAnswer if the last snapshot differs from the state."""
         number = self._state.steps // _EVERY
-        saved = self.slot(number).copy()  # a copy, because an error's frames would keep the shared memory mapped
-        if self._folder:
-            saved = np.fromfile(self._folder / f"{number % _SLOTS}", np.float32)
-        wrong = int(np.count_nonzero(saved.view(np.uint32) != self._device.to_host(self._state.array).view(np.uint32)))
+        state = self._state.array
+        saved = state.copy()  # on the device, because an error's frames would keep the shared memory mapped
+        file = np.fromfile(self._folder / f"{number % _SLOTS}", np.float32) if self._folder else None
+        self._device.copy(saved, self.slot(number) if file is None else file)
+        self._device.synchronize()
+        wrong = int((saved.view(np.uint32) != state.view(np.uint32)).sum())
         expect(wrong == 0, f"{wrong} of {saved.size} words of the snapshot differ from the state")
 
     def poison(self) -> None:
@@ -208,14 +210,14 @@ class Heir:
         self._bench, self._board, self._state, self._store = bench, board, state, store
         for _ in range(_STEPS):
             state.step()
-        self._uninterrupted = bench.device.to_host(state.array)
+        self._uninterrupted = state.array.copy()
         self._await_death()
         state.begin()
         self._resume_s = self._seconds(lambda: store.resume(_WORKER))
         self._resumed_at = state.steps
         while state.steps < _STEPS:
             state.step()
-        self._finished = bench.device.to_host(state.array)
+        self._finished = state.array.copy()
         step_s, save_s = (
             statistics.median(self._seconds(call) for _ in range(_TRIES)) for call in (state.step, store.save)
         )
@@ -236,7 +238,7 @@ class Heir:
     def _check(self) -> Observation:
         """Return the measured costs; raises WrongAnswer if the snapshot or the resumed work differs."""
         self._store.expect_saved()
-        wrong = int(np.count_nonzero(self._finished.view(np.uint32) != self._uninterrupted.view(np.uint32)))
+        wrong = int((self._finished.view(np.uint32) != self._uninterrupted.view(np.uint32)).sum())
         expect(wrong == 0, f"{wrong} of {self._finished.size} words differ from work that was not interrupted")
         amid = str(self._bench.case.param("amid"))
         lost = Observed(_DEATHS[amid] - self._resumed_at, "steps")

@@ -47,8 +47,7 @@ from ._parallel import (
     sync_interval,
 )
 
-_TRIES = 12
-_EFFORT = Effort.exactly(12)  # the splits were called many times when they were compared
+_TRIES, _GPU_TRIES = 12, 5  # calls of each split; below `full` a GPU, on which nothing else runs, needs fewer
 _FRACTIONS = (8, 2, 1)  # sizes of the measured parts: the whole over these numbers
 _MOST_SYNC = 0.05  # share of the time that synchronisation may take
 _BUFFERS = 16
@@ -101,6 +100,8 @@ class SplitLayer:
     def __init__(self, bench: Bench, shape: LayerShape) -> None:
         self._bench, self._shape = bench, shape
         self._threads = use_threads(1) if bench.target.is_host else 0
+        is_short = bench.traits.is_gpu and bench.target.tier != "full"
+        self._tries = _GPU_TRIES if is_short else _TRIES
         self._layer = TransformerLayer(bench, shape)
         self._group: RankGroup = group_of(bench, 2 * shape.numbers)
         self._splits = possible(shape, bench.world)
@@ -108,10 +109,8 @@ class SplitLayer:
         for split in self._splits:  # loads the kernels and sets up channels
             self._run(split)
         bench.device.synchronize()
-        to_host, length = bench.device.to_host, shape.length
-        weights = {name: to_host(matrix) for name, matrix in self._layer.weights.items()}
-        self._rows = bench.rng.integers(0, length, _CHECKED)  # tokens of the first sequence
-        self._reference = in_double(weights, to_host(self._layer.input[:length]), self._rows)
+        self._rows = bench.rng.integers(0, shape.length, _CHECKED)  # tokens of the first sequence
+        self._reference = in_double(self._layer.weights, self._layer.input[: shape.length], self._rows)
         self._models = self._measured_models()
         self._predicted = {split: self._models.predicted(split, shape, bench.world) for split in self._splits}
         self._chosen = bench.exchange(choose(self._models, shape, bench.world))[0]
@@ -132,7 +131,7 @@ class SplitLayer:
         The calls take turns, so that a disturbance which lasts longer than a call affects all of them. All ranks get
         the same result.
         """
-        own = [[self._timed(call) for call in calls.values()] for _ in range(_TRIES)]
+        own = [[self._timed(call) for call in calls.values()] for _ in range(self._tries)]
         slowest = np.max(self._bench.exchange(own), axis=0)
         return dict(zip(calls, slowest.min(axis=0).tolist(), strict=True))
 
@@ -187,12 +186,13 @@ class SplitLayer:
         """Return the task with a stage for each split."""
         limit = "" if self._bench.target.is_host else f"tensor.{type_of(self._bench)}"
         work = Work(flops=self._shape.flops, items=1)
+        effort = Effort.exactly(self._tries)  # the splits were called many times when they were compared
 
         def stage(split: str) -> Stage:
             def seconds() -> float:
                 return self._timed(lambda: self._run(split))
 
-            return Stage(seconds, work, "flops", limit if split == UNSPLIT else "", clock="self", effort=_EFFORT)
+            return Stage(seconds, work, "flops", limit if split == UNSPLIT else "", clock="self", effort=effort)
 
         notes = {"chosen": self._chosen, "fastest": min(self._seconds, key=self._seconds.__getitem__)}
         notes |= {"advised topology": self._topology()}
@@ -240,14 +240,14 @@ class SplitLayer:
         return best_topology(TOPOLOGIES, self._shape.numbers * itemsize, self._bench.world, alpha_s, bytes_per_s)
 
     def _expect_outputs(self) -> None:
-        """Run each split once more, since they share memory; compare it with the whole layer, and that with NumPy's.
+        """Run each split again, since they share memory; compare it with the whole layer, and that with a reference.
 
         Nothing is compared before every split has run: a rank that ends earlier would leave the others waiting.
         """
         outputs = {}
         for split in self._splits:
             self._run(split)
-            outputs[split] = np.array(self._bench.device.to_host(self._outputs[split]))
+            outputs[split] = self._bench.xp.array(self._outputs[split])
         expect_close(outputs[UNSPLIT][self._rows], self._reference, "outputs of the whole layer")
         whole = outputs[UNSPLIT].astype(np.float64)
         for split, output in outputs.items():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Any
 
 from gpubench.api.suite import (
@@ -22,22 +20,11 @@ from gpubench.api.suite import (
     powers_of_two,
 )
 
-from .._between import (
-    SPOILED,
-    Params,
-    RankMemory,
-    exclusive,
-    expect_pattern,
-    fill_pattern,
-    fitting,
-    rank_counts,
-    ranks_of,
-)
-from ._cores import on_own_core
-from ._roll_call import RollCall
-from ._schedules import TOPOLOGIES, Schedule, incast, of_rank, unfairness
+from .._between import Params, fitting, rank_counts, ranks_of
+from ._blocks import BlockExchange
+from ._schedules import TOPOLOGIES, Schedule, incast, unfairness
 
-_MEMORY, _PEER = "memory", "peer"  # shared memory of the host, or the memory of other GPUs
+MEMORY, PEER = "memory", "peer"  # shared memory of the host, or the memory of other GPUs
 _MOST_HOST_RANKS = 4
 
 topic = Topic(
@@ -63,8 +50,8 @@ topic = Topic(
 )
 
 
-def _links(target: Target) -> tuple[str, ...]:
-    return (_MEMORY,) if target.is_host else (_PEER,)
+def links(target: Target) -> tuple[str, ...]:
+    return (MEMORY,) if target.is_host else (PEER,)
 
 
 def _rank_counts(target: Target) -> Any:
@@ -84,8 +71,8 @@ def _senders(target: Target) -> Any:
     return points(tuple(dict.fromkeys((1, most - 1))), smoke=(1,), full=tuple(range(1, most)))
 
 
-def _devices(params: Params) -> int:
-    return 1 if params["by"] == _MEMORY else ranks_of(params)
+def devices(params: Params) -> int:
+    return 1 if params["by"] == MEMORY else ranks_of(params)
 
 
 def _incast_ranks(params: Params) -> int:
@@ -93,78 +80,37 @@ def _incast_ranks(params: Params) -> int:
 
 
 def _incast_devices(params: Params) -> int:
-    return 1 if params["by"] == _MEMORY else _incast_ranks(params)
+    return 1 if params["by"] == MEMORY else _incast_ranks(params)
 
 
-@topic.case(ranks=ranks_of, devices=_devices, by=_links, topology=tuple(TOPOLOGIES), of=_rank_counts, size_bytes=_sizes)
+@topic.case(ranks=ranks_of, devices=devices, by=links, topology=tuple(TOPOLOGIES), of=_rank_counts, size_bytes=_sizes)
 def topology(bench: Bench, by: str, topology: str, of: int, size_bytes: int) -> Task:
     """Every rank has the block of every rank: payload of all deliveries until the last rank has all blocks."""
     return ScheduledRank(bench, TOPOLOGIES[topology](of), size_bytes).task(by)
 
 
-@topic.case(ranks=_incast_ranks, devices=_incast_devices, by=_links, senders=_senders, size_bytes=_sizes)
+@topic.case(ranks=_incast_ranks, devices=_incast_devices, by=links, senders=_senders, size_bytes=_sizes)
 def incast_(bench: Bench, by: str, senders: int, size_bytes: int) -> Task:
     """All other ranks write a block into the memory of rank 0 at the same time: payload of all blocks."""
     return ScheduledRank(bench, incast(senders + 1), size_bytes).task(by)
 
 
 class ScheduledRank:
-    """One rank's blocks, the memory of the other ranks, and its part of a schedule."""
+    """One rank's part of a schedule, and the blocks that it exchanges."""
 
     def __init__(self, bench: Bench, schedule: Schedule, size_bytes: int) -> None:
-        exclusive(bench)
-        bench.need((bench.world + 1) * size_bytes)
         self._bench, self._size_bytes = bench, size_bytes
-        self._roll_call = RollCall.of(bench)
-        self._memory = RankMemory(bench, bench.world * size_bytes, self._fill)
+        self._blocks = BlockExchange(bench, size_bytes)
+        self._steps = self._blocks.steps(schedule, size_bytes)
         self._received = sorted({delivery.block for delivery in schedule if delivery.target == bench.rank})
-        self._steps = [
-            (tuple(self._send(delivery.target, delivery.block) for delivery in sends), sources)
-            for sends, sources in of_rank(schedule, bench.rank)
-        ]
         self._work = Work(payload=len(schedule) * size_bytes, items=len(schedule))
-        self._progress = 0
         self._unfairness = 1.0
-        bench.barrier()
-
-    def _block(self, array: Any, block: int) -> Any:
-        return array[block * self._size_bytes : (block + 1) * self._size_bytes]
-
-    def _fill(self, array: Any) -> None:
-        array.fill(SPOILED)
-        fill_pattern(self._bench, self._block(array, self._bench.rank), self._bench.seed + self._bench.rank)
-
-    def _send(self, target: int, block: int) -> Callable[[], None]:
-        """Return the copy of a block of this rank's memory to its place in another rank's memory."""
-        near, far = (self._block(self._memory.arrays[rank], block) for rank in (self._bench.rank, target))
-        return lambda: self._bench.device.copy(far, near)
 
     def call(self) -> float:
         """Return the seconds from the first rank's beginning to the last rank's end."""
-        with on_own_core(self._bench):
-            return self._completion_s()
-
-    def _completion_s(self) -> float:
-        self._meet()
-        began = time.monotonic()
-        for sends, sources in self._steps:
-            for send in sends:
-                send()
-            if sends:
-                self._bench.device.synchronize()
-            self._progress += 1
-            self._roll_call.post(self._progress)
-            self._roll_call.await_progress(sources, self._progress)
-        self._roll_call.write_times(began, time.monotonic())
-        self._meet()
-        completions = self._roll_call.completions()
-        self._meet()  # no rank leaves new times before all have read these
+        completions = self._blocks.completions(lambda: self._blocks.perform(self._steps))
         self._unfairness = unfairness(completions)
         return max(completions)
-
-    def _meet(self) -> None:
-        self._progress += 1
-        self._roll_call.meet(self._progress)
 
     def observed(self) -> Observation:
         """Return the slowest rank's time over the mean."""
@@ -172,30 +118,21 @@ class ScheduledRank:
 
     def poison(self) -> None:
         """Overwrite what this rank received, before any rank sends again."""
-        for block in self._received:
-            self._block(self._memory.mine, block).fill(SPOILED)
-        self._bench.device.synchronize()
-        self._bench.barrier()
+        self._blocks.poison(self._received)
 
     def check(self) -> None:
         """Raise WrongAnswer if a block is not its rank's; no rank sends while another one checks."""
-        self._bench.barrier()
-        for block in self._received:
-            received = self._block(self._memory.mine, block)
-            origin = f"of rank {block}, received by rank {self._bench.rank},"
-            expect_pattern(self._bench, received, self._bench.seed + block, origin)
-        self._bench.barrier()
+        self._blocks.check(self._received, self._size_bytes)
 
     def close(self) -> None:
         """Unmap the memory of the other ranks."""
-        self._steps.clear()  # the copies hold arrays of that memory
-        self._memory.close()
-        self._roll_call.close()
+        self._steps = []  # the copies hold arrays of that memory
+        self._blocks.close()
 
     def task(self, by: str) -> Task:
         """Return the task of this rank."""
         names = ", ".join(device.id for device in self._bench.devices)
-        notes = {"devices": names if by == _PEER else f"{self._bench.world} processes of {names}"}
+        notes = {"devices": names if by == PEER else f"{self._bench.world} processes of {names}"}
         notes["transfer"] = "the sender writes into the receiver's memory, and then posts a flag in host memory"
         stage = Stage(self.call, self._work, "payload", clock="self", probe=self.observed, effort=POINT)
         return Task.of(
@@ -203,6 +140,6 @@ class ScheduledRank:
             check=self.check,
             poison=self.poison,
             close=self.close,
-            release=self._memory.release,
+            release=self._blocks.release,
             notes=notes,
         )

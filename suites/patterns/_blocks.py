@@ -1,0 +1,108 @@
+"""Blocks of all ranks in the memory of each rank, and the exchange of them by a schedule."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from gpubench.api.suite import Bench
+
+from .._between import SPOILED, RankMemory, exclusive, expect_pattern, fill_pattern
+from ._cores import on_own_core
+from ._roll_call import RollCall
+from ._schedules import Schedule, of_rank
+
+RankSteps = Sequence[tuple[tuple[Callable[[], None], ...], frozenset[int]]]
+"""For each step the copies that a rank makes, and the ranks from which it receives."""
+
+
+class BlockExchange:
+    """The memory of one rank, with room for a block of each rank, and the mapped memory of the others."""
+
+    def __init__(self, bench: Bench, most_bytes: int) -> None:
+        exclusive(bench)
+        bench.need((bench.world + 1) * most_bytes)
+        self._bench, self._most_bytes = bench, most_bytes
+        self._roll_call = RollCall.of(bench)
+        self._memory = RankMemory(bench, bench.world * most_bytes, self._fill)
+        self._progress = 0
+        bench.barrier()
+
+    def _block(self, array: Any, block: int, size_bytes: int) -> Any:
+        first = block * self._most_bytes
+        return array[first : first + size_bytes]
+
+    @property
+    def own(self) -> Any:
+        """The block of this rank, in its own memory: uint8."""
+        return self._block(self._memory.mine, self._bench.rank, self._most_bytes)
+
+    def _fill(self, array: Any) -> None:
+        array.fill(SPOILED)
+        own = self._block(array, self._bench.rank, self._most_bytes)
+        fill_pattern(self._bench, own, self._bench.seed + self._bench.rank)
+
+    def steps(self, schedule: Schedule, size_bytes: int) -> RankSteps:
+        """Return this rank's steps of a schedule that exchanges the first `size_bytes` of each block."""
+        return [
+            (tuple(self._send(delivery.target, delivery.block, size_bytes) for delivery in sends), sources)
+            for sends, sources in of_rank(schedule, self._bench.rank)
+        ]
+
+    def _send(self, target: int, block: int, size_bytes: int) -> Callable[[], None]:
+        """Return the copy of a block of this rank's memory to its place in another rank's memory."""
+        near, far = (self._block(self._memory.arrays[rank], block, size_bytes) for rank in (self._bench.rank, target))
+        return lambda: self._bench.device.copy(far, near)
+
+    def perform(self, steps: RankSteps) -> None:
+        """Make the sends of each step, and wait for those of the other ranks; every rank must take part."""
+        for sends, sources in steps:
+            for send in sends:
+                send()
+            if sends:
+                self._bench.device.synchronize()
+            self._progress += 1
+            self._roll_call.post(self._progress)
+            self._roll_call.await_progress(sources, self._progress)
+
+    def completions(self, call: Callable[[], object]) -> list[float]:
+        """Return the seconds from the first rank's beginning of a call to each rank's end; the same in all ranks."""
+        with on_own_core(self._bench):
+            self._meet()
+            began = time.monotonic()
+            call()
+            self._roll_call.write_times(began, time.monotonic())
+            self._meet()
+            completions = self._roll_call.completions()
+            self._meet()  # no rank leaves new times before all have read these
+        return completions
+
+    def _meet(self) -> None:
+        self._progress += 1
+        self._roll_call.meet(self._progress)
+
+    def poison(self, blocks: Iterable[int]) -> None:
+        """Overwrite received blocks, before any rank sends again."""
+        for block in blocks:
+            self._block(self._memory.mine, block, self._most_bytes).fill(SPOILED)
+        self._bench.device.synchronize()
+        self._bench.barrier()
+
+    def check(self, blocks: Iterable[int], size_bytes: int) -> None:
+        """Raise WrongAnswer if a received block is not its rank's; no rank sends while another one checks."""
+        self._bench.barrier()
+        for block in blocks:
+            received = self._block(self._memory.mine, block, size_bytes)
+            origin = f"of rank {block}, received by rank {self._bench.rank},"
+            expect_pattern(self._bench, received, self._bench.seed + block, origin)
+        self._bench.barrier()
+
+    def close(self) -> None:
+        """Unmap the memory of the other ranks; no steps may be kept."""
+        self._memory.close()
+        self._roll_call.close()
+
+    def release(self) -> None:
+        """Free the memory of this rank."""
+        self._memory.release()
