@@ -2,7 +2,10 @@
 # What can be checked of AMD's side without an AMD GPU: kernels compiled by AMD's hipRTC and their instructions,
 # counters by AMD's libraries on a simulated /sys. Nothing runs on a GPU, and nothing here is a measurement.
 #
-#   bash ci/rocm.sh [OPTIONS of pytest]
+#   bash ci/rocm.sh [all] [OPTIONS of pytest]
+#
+# With `all`, about half an hour, also the smoke tier of all suites in one command on the runtime on paper, with the cases
+# that take long, and the mistakes that are planted in how gpubench uses HIP.
 #
 # Debian's newest ROCm packages are fetched (250 MB, once) and unpacked into a folder, with no root and nothing
 # installed. Where they cannot be had, what needs them is skipped, and said so: a mirror that moves is no failure.
@@ -17,6 +20,11 @@
 # shellcheck source-path=SCRIPTDIR source=_setup.sh
 . "$(dirname "${BASH_SOURCE[0]}")/_setup.sh"
 
+is_all=
+if [ "${1:-}" = all ]; then
+    is_all=1
+    shift
+fi
 started=$SECONDS
 step() { say "$((SECONDS - started)) s: $*"; }
 cache=${GPUBENCH_ROCM_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/gpubench/rocm}
@@ -152,6 +160,10 @@ step "the backend, the collector and doctor on simulated machines, and AMD's lib
     tests/test_amd_doctor.py tests/test_bundle.py tests/test_hipblaslt.py "$@" || status=$?
 step "the suites through CuPy's wheel for ROCm, on a HIP runtime on paper: a dry run"
 "$python" -m pytest -q -m slow -rs tests/test_paper_hip.py tests/test_amd_whole.py "$@" || status=$?
+if [ -n "$is_all" ]; then
+    step "the smoke tier of all suites in one command on paper, and planted mistakes: a dry run"
+    "$python" -m pytest -q -m slow -rs tests/test_paper_all.py tests/test_paper_mutations.py "$@" || status=$?
+fi
 step "the kernels, which were compiled meanwhile"
 wait "$kernels" || status=$?
 kernels=

@@ -2,7 +2,7 @@
 
 `bash ci/rocm.sh` fetches the wheel and AMD's headers. What goes through shows that the calls are right and in order,
 and that kernels give right answers with 64 lanes to a warp. Nothing is measured: results have the label `dry-run` and
-no figure.
+no figure. test_paper_all.py has the cases that take long.
 """
 
 from __future__ import annotations
@@ -11,37 +11,21 @@ import json
 import re
 
 import pytest
-from _paper import HERE, built, gpubench, needs_wheel, python
+from _paper import HERE, built, expect_dry_run, gpubench, needs_wheel, python, results_of
 
 from gpubench import plugins
-from gpubench.model import store
 
 PROGRAMS = HERE / "paper_hip/programs"
-# The cases that are not run on paper, by suite; all of every other suite are.
-TOO_LARGE = "its products take minutes on the host"
-TOO_LONG = "it takes ten seconds and more on two cores"
-BY_A_PROGRAM = "the same kernels run at a small size by a program in paper_hip/programs"
-LEFT_OUT = {
-    "bandwidth": {"beside_gemm": TOO_LARGE, "beside_gemm_on": TOO_LARGE},
-    "compilers": {"softmax": "the case build has the same kernel"},
-    "gemm": {"skinny": TOO_LARGE, "decoder": TOO_LARGE, "read": "bandwidth has a read of the same kind"},
-    "inference": {"step": BY_A_PROGRAM, "prefill": BY_A_PROGRAM, "prefill_attention": BY_A_PROGRAM},
-    "p2p": {"control": "a message waits for a time slice of the host's scheduler"},
-    "patterns": dict.fromkeys(
-        (*("abort", "adaptive", "best_depth", "death", "gradients", "layer"), *("snapshot", "stages", "unequal")),
-        TOO_LONG,
-    ),
-    "soak": {"product": TOO_LONG, "memory": TOO_LONG},
-    "tensor": {"mma": BY_A_PROGRAM, "hgemv": "its weights take ten seconds to draw"},
+# The cases that take twenty seconds and more on two cores, by suite: test_paper_all.py runs them too.
+LONG = {
+    "bandwidth": ("beside_gemm", "beside_gemm_on"),
+    "compilers": ("softmax",),
+    "gemm": ("skinny",),
+    "inference": ("prefill_attention",),
+    "p2p": ("control",),
+    "patterns": ("layer",),
+    "tensor": ("mma",),
 }
-# What gpubench may say of a case that it skips on AMD: each is a limit of CuPy on ROCm, of AMD's GPUs, or a library
-# that no wheel has.
-REASONS = re.compile(
-    "CuPy on ROCm does not (support|bind|register)|CuPy does not support .* on amd GPUs|gfx90a does not support|"
-    r"does not support matrix products in (tf32|bfloat16|float8|int8)|hipCOMP is not usable here|needs an NVIDIA GPU|"
-    r"\(NVIDIA, sm_90 or newer\)|CuPy does not bind|CUDA's driver|NVIDIA's driver|cuda-bindings|needs cuBLASLt"
-)
-
 RATE = re.compile(r"\d\s*[kMGT]?B/s")
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(780), *needs_wheel]
@@ -80,33 +64,13 @@ def test_a_step_and_a_prefill_of_a_small_model_give_the_logits_of_double_precisi
     assert all(0 < error < 5e-3 for error in errors)
 
 
-def results_of(environment, folder, name, filters):
-    """Run cases of a suite in a folder of their own; return their results, by case, and what was said beside them."""
-    folder.mkdir()
-    words = [word for case in filters for word in ("--filter", case)]
-    done = gpubench(environment, folder, "run", name, "--device", "rocm:0", "--tier", "smoke", "-o", "a.jsonl", *words)
-    assert (folder / "a.jsonl").is_file(), done.stderr
-    return {result.case.id: result for result in store.read_run(folder / "a.jsonl").results}, done.stderr
-
-
 @pytest.mark.parametrize("name", plugins.names("suites"))
 def test_every_case_of_a_suite_goes_through_or_says_what_is_missing(name, environment, tmp_path):
-    """A check of times may fail while other programs use the processor: a case that failed has a second try."""
-    definitions, left_out = plugins.load("suites", name).definitions, LEFT_OUT.get(name, {})
-    cases = [f"{name}/{case}{'[' if definitions[case].axes else ''}" for case in definitions if case not in left_out]
-    results, errors = results_of(environment, tmp_path / "first", name, cases)
-    if failed := [case for case, result in results.items() if result.status not in ("ok", "skipped")]:
-        again, errors = results_of(environment, tmp_path / "again", name, failed)
-        results |= again
-    bad = [f"{case}: {each.reason}" for case, each in results.items() if each.status not in ("ok", "skipped")]
-    assert bad == [], errors[-2000:]
-    assert results
-    for result in results.values():
-        if result.status == "skipped":
-            assert REASONS.search(result.reason), result.reason
-        else:
-            assert "dry-run" in result.labels
-            assert result.series == ()
+    definitions, long = plugins.load("suites", name).definitions, LONG.get(name, ())
+    cases = [f"{name}/{case}{'[' if definitions[case].axes else ''}" for case in definitions if case not in long]
+    results, done = results_of(environment, tmp_path / "first", name, cases)
+    assert results, done.stderr
+    expect_dry_run(environment, tmp_path, results)
 
 
 def test_no_command_shows_a_figure_of_a_dry_run(environment, tmp_path):
@@ -128,3 +92,6 @@ def test_no_command_shows_a_figure_of_a_dry_run(environment, tmp_path):
         assert not RATE.search(text)
     against = gpubench(environment, tmp_path, "compare", "a.jsonl", "a.jsonl")
     assert not RATE.search(against.stdout + against.stderr)
+    judged = gpubench(environment, tmp_path, "gate", "a.jsonl", "--baseline", "a.jsonl")
+    assert judged.returncode == 4
+    assert "a dry run measures nothing" in judged.stdout

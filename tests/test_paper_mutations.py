@@ -1,8 +1,6 @@
 """Mistakes planted in how the backend uses HIP, each in a copy of the package: the dry run on paper finds each one.
 
-    GPUBENCH_ROCM_ROOT=~/.cache/gpubench/rocm/root .venv/bin/python -m pytest -m slow tests/test_paper_mutations.py
-
-`bash ci/rocm.sh` has fetched what it needs, and does not run it itself.
+`bash ci/rocm.sh all` fetches what it needs and runs it.
 """
 
 from __future__ import annotations

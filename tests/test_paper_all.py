@@ -1,0 +1,64 @@
+"""The smoke tier of all suites in one command on the HIP runtime on paper, and the gate on it: `bash ci/rocm.sh all`.
+
+The cases that test_paper_hip.py leaves out, because they take long, are among them. Nothing is measured.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from _paper import TOO_LARGE, built, expect_dry_run, gpubench, needs_wheel, results_of
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600), *needs_wheel]
+LIMIT_S = 2400
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory) -> dict[str, str]:
+    return built(tmp_path_factory.mktemp("paper"))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("all") / "run"
+
+
+@pytest.fixture(scope="module")
+def dry_run(environment, folder):
+    """The results of `gpubench run all --device rocm:0 --tier smoke` by the case's id, and the command."""
+    return results_of(environment, folder, "all", limit_s=LIMIT_S)
+
+
+def test_the_run_has_every_case_of_the_plan(environment, folder, dry_run):
+    words = ("plan", "all", "--device", "rocm:0", "--tier", "smoke", "--json")
+    planned = json.loads(gpubench(environment, folder, *words).stdout)
+    assert set(dry_run[0]) == {job["case"] for job in planned["jobs"]}
+
+
+def test_every_case_goes_through_or_says_what_is_missing(environment, tmp_path, dry_run):
+    expect_dry_run(environment, tmp_path, dry_run[0])
+
+
+def test_the_exit_status_is_that_of_the_cases(dry_run):
+    results, done = dry_run
+    assert done.returncode == (3 if any(result.status == "failed" for result in results.values()) else 0)
+
+
+def test_only_a_model_of_eight_billion_weights_is_too_large_for_the_gpu_on_paper(dry_run):
+    large = {case.partition("[")[0] for case, result in dry_run[0].items() if "are free" in result.reason}
+    assert large == TOO_LARGE
+
+
+def test_the_gate_cannot_judge_it(environment, folder, dry_run):
+    judged = gpubench(environment, folder, "gate", "a.jsonl", "--baseline", "a.jsonl")
+    assert judged.returncode == 4
+    assert judged.stdout.startswith("CANNOT JUDGE: 0 of ")
+    assert "a dry run measures nothing" in judged.stdout
+
+
+def test_a_gate_that_measures_on_paper_cannot_judge_either(environment, folder, dry_run):
+    words = ("--device", "rocm:0", "--tier", "smoke", "--filter", "bandwidth/copy[", "--replicates", "1")
+    judged = gpubench(environment, folder, "gate", "--run", "bandwidth", *words, "--baseline", "a.jsonl")
+    assert judged.returncode == 4, judged.stderr
+    assert "a dry run measures nothing" in judged.stdout
