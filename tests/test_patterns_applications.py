@@ -244,3 +244,37 @@ def test_an_interrupted_save_leaves_the_snapshot_before_and_a_changed_bit_is_fou
     assert same
     assert found == "1 of 1024 words of the snapshot differ from the state"
     assert (tmp_path / "kept").exists() is not in_file
+
+
+@pytest.mark.slow
+def test_ranks_that_follow_the_advice_are_right_and_a_block_or_product_that_is_wrong_is_found():
+    def body(bench):
+        rank = part("_adapted").AdaptedRank(bench)
+        rank._ranks = bench.world  # whatever this machine's times advise
+        rank._exchange = rank._planned(rank._schedule(bench.world), 2**20)
+        rank._poison()
+        seconds = rank._seconds()
+        observed = rank._check()
+        rank._output[:, 1] += 1
+        wrong_product = is_wrong(rank._check)
+        rank._poison()
+        rank._seconds()
+        if bench.rank == 1:
+            rank._blocks.own[5] ^= 1
+        rank._poison()
+        rank._seconds()
+        wrong_block = is_wrong(lambda: rank._blocks.check(rank._received, 2**20))
+        if wrong_block:
+            bench.barrier()  # the one at which the other rank waits
+        rank._close()
+        bench.barrier()
+        rank._blocks.release()
+        return seconds, observed, wrong_product, wrong_block
+
+    first, second = together(2, body)
+    for seconds, observed, wrong_product, _ in (first, second):
+        assert seconds > 0
+        assert min(observed[name].value for name in ("topology regret", "ranks regret")) >= 0
+        assert "numbers of the product are wrong" in wrong_product
+    assert "of rank 1, received by rank 0, differ" in first[3]
+    assert second[3] == ""

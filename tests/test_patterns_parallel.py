@@ -174,3 +174,55 @@ def test_the_expected_slow_down_is_that_of_simulated_failures():
     restarts = part("_interval").SnapshotCosts(1.0, 2.0).slowdown(20, 50.0)
     assert found == pytest.approx(costs.slowdown(20, 50.0), rel=0.02)
     assert found > 1.01 * restarts
+
+
+def advice():
+    return part("_advice")
+
+
+def exchange_model(alpha=0.0, per_byte=1.0, lanes=64):
+    return advice().ExchangeModel(straight(per_byte, alpha), lanes)
+
+
+def predicted(model, ranks, size):
+    schedules = part("_schedules").TOPOLOGIES
+    return {name: model.exchange_s(schedule(ranks), size) for name, schedule in schedules.items()}
+
+
+def test_an_exchange_takes_the_time_of_its_busiest_rank_in_each_step():
+    found = predicted(exchange_model(alpha=5.0), 4, 100)
+    assert found["ring"] == found["mesh"] == pytest.approx(3 * (5 + 100))
+    assert found["star"] == pytest.approx((5 + 3 * 100) + (5 + 9 * 100))
+    assert found["tree"] == pytest.approx((5 + 100) + (5 + 2 * 100) + (5 + 2 * 100) + (5 + 3 * 100))
+    assert predicted(exchange_model(alpha=5.0), 1, 100) == dict.fromkeys(found, 0)
+
+
+def test_copies_that_share_the_cores_take_turns():
+    found = predicted(exchange_model(lanes=2), 4, 100)
+    assert found["ring"] == pytest.approx(3 * 2 * 100)
+    assert exchange_model(lanes=2).work_s(8, 3.0, 4) == pytest.approx(2 * 3.0 * 2)
+    assert exchange_model(lanes=4).work_s(9, 3.0, 4) == pytest.approx(3 * 3.0)
+
+
+def test_small_blocks_are_advised_the_fewest_steps_and_large_ones_the_least_bytes():
+    assert advice().first_best(predicted(exchange_model(alpha=1e6), 8, 1)) == "star"
+    assert advice().first_best(predicted(exchange_model(alpha=1.0), 8, 10**6)) == "ring"
+
+
+def test_the_regret_of_an_advice_is_what_the_best_choice_would_have_saved():
+    assert advice().regret("ring", {"ring": 3.0, "star": 2.0}) == pytest.approx(0.5)
+    assert advice().regret(2, {1: 3.0, 2: 2.0}) == 0
+
+
+@pytest.mark.parametrize(("exchange_s", "steps"), [(0.0, 1), (0.05, 1), (0.06, 2), (0.2, 4), (0.9, 16)])
+def test_the_fewest_steps_are_advised_between_exchanges_whose_share_is_small_enough(exchange_s, steps):
+    assert advice().steps_between(1.0, exchange_s, 0.05, (1, 2, 4, 8, 16)) == steps
+
+
+def test_too_costly_exchanges_are_advised_the_most_steps():
+    assert advice().steps_between(1.0, 9.0, 0.05, (1, 2, 4)) == 4
+
+
+@pytest.mark.parametrize(("ranks", "counts"), [(2, (1, 2)), (3, (1, 2, 3)), (4, (1, 2, 4)), (8, (1, 2, 4, 8))])
+def test_the_offered_numbers_of_ranks_double_up_to_all(ranks, counts):
+    assert part("_adapted").counts_up_to(ranks) == counts

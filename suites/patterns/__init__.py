@@ -6,6 +6,7 @@ from gpubench.api.suite import Suite
 
 from . import (
     _abort,
+    _adapted,
     _adaptive,
     _batch,
     _failure,
@@ -31,6 +32,7 @@ suite = Suite(
         _shared_weights.topic,
         _splits.topic,
         _unequal.topic,
+        _adapted.topic,
         _snapshots.topic,  # from here on ranks die, and the next case needs new processes
         _failure.topic,
         _abort.topic,

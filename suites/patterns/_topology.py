@@ -51,10 +51,12 @@ topic = Topic(
 
 
 def links(target: Target) -> tuple[str, ...]:
+    """Return the axis `by`: shared memory on the host, the memory of peers between GPUs."""
     return (MEMORY,) if target.is_host else (PEER,)
 
 
-def _rank_counts(target: Target) -> Any:
+def link_rank_counts(target: Target) -> Any:
+    """Return the points of the axis `of`: up to all GPUs that reach each other, on the host two and four."""
     return rank_counts(target, (2, _MOST_HOST_RANKS))
 
 
@@ -72,6 +74,7 @@ def _senders(target: Target) -> Any:
 
 
 def devices(params: Params) -> int:
+    """Return the number of devices of a case with one rank on each GPU; the host is one device."""
     return 1 if params["by"] == MEMORY else ranks_of(params)
 
 
@@ -83,7 +86,9 @@ def _incast_devices(params: Params) -> int:
     return 1 if params["by"] == MEMORY else _incast_ranks(params)
 
 
-@topic.case(ranks=ranks_of, devices=devices, by=links, topology=tuple(TOPOLOGIES), of=_rank_counts, size_bytes=_sizes)
+@topic.case(
+    ranks=ranks_of, devices=devices, by=links, topology=tuple(TOPOLOGIES), of=link_rank_counts, size_bytes=_sizes
+)
 def topology(bench: Bench, by: str, topology: str, of: int, size_bytes: int) -> Task:
     """Every rank has the block of every rank: payload of all deliveries until the last rank has all blocks."""
     return ScheduledRank(bench, TOPOLOGIES[topology](of), size_bytes).task(by)

@@ -1,0 +1,252 @@
+"""Ranks that adapt: topology, number of ranks and steps between exchanges by a model, and the regret of each choice.
+
+Ranks divide products among themselves and exchange a block each after some steps, as data-parallel training does. The
+model follows from a few messages and from one product. Then every topology, every number of ranks and every interval
+that is offered is measured, and what the model advised is compared with the best one.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+import numpy as np
+
+from gpubench.api.suite import (
+    POINT,
+    Bench,
+    KeyFigure,
+    Observation,
+    Observed,
+    Stage,
+    Task,
+    Topic,
+    View,
+    Work,
+    units,
+)
+
+from .._between import ranks_of
+from ._advice import ExchangeModel, first_best, regret, steps_between
+from ._blas import restore_threads, use_threads
+from ._blocks import BlockExchange
+from ._gradients import has_ranks
+from ._numbers import Normals, expect_close, width_of
+from ._parallel import TimeCurve
+from ._schedules import TOPOLOGIES, Schedule, incast
+from ._topology import devices, link_rank_counts, links
+
+_PROBED = (2**12, 2**16, 2**20, 2**24)  # bytes of the messages of the model
+_SENT = (2**14, 2**18, 2**22)  # bytes of the exchanged blocks, between those of the model
+_BLOCK_BYTES = 2**20  # of a step of work
+_JOBS = (2, 8, 32)  # products of a step
+_JOB = 8  # of these, for which the steps between exchanges are chosen
+_INTERVALS = (1, 2, 4, 8, 16)  # steps between two exchanges
+_MOST_SHARE = 0.05  # of the time, for exchanges
+_ROUNDS = {"smoke": 1, "quick": 7, "full": 25}
+_ROWS = {True: 1024, False: 64}  # of a product, on a GPU and on the host
+_CHECKED = 4
+_PERCENT = 100
+
+Key = TypeVar("Key", str, int)
+
+topic = Topic(
+    views=[
+        View("bars", "Worst regret of the advised topology", ("adapted",), by=("of",), series="topology regret"),
+        View("bars", "Worst regret of the advised number of ranks", ("adapted",), by=("of",), series="ranks regret"),
+    ],
+    key_figures=[
+        KeyFigure("Regret of the advised topology", "adapted", series="topology regret"),
+        KeyFigure("Regret of the advised number of ranks", "adapted", series="ranks regret"),
+    ],
+)
+
+
+@topic.case(ranks=ranks_of, devices=devices, when=has_ranks, by=links, of=link_rank_counts)
+def adapted(bench: Bench, by: str, of: int) -> Task:
+    """Seconds of a step with the advised topology, number of ranks and steps between exchanges; 8 products per step.
+
+    `topology regret` and `ranks regret` are how much longer the advised choice takes than the fastest one, at worst
+    over the sizes and the jobs. `interval` is the advised number of steps between exchanges, and `interval needed` the
+    fewest that cost at most 5 % of the time as measured; `exchange share` is what the advised number costs.
+    """
+    del by, of
+    return AdaptedRank(bench).task()
+
+
+def counts_up_to(ranks: int) -> tuple[int, ...]:
+    """Return the powers of two below a number of ranks, and this number."""
+    return (*(2**power for power in range((ranks - 1).bit_length())), ranks)
+
+
+class AdaptedRank:
+    """One rank's products and blocks, the model of all ranks, and the choices that follow from it."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench, self._world = bench, bench.world
+        self._threads = use_threads(1) if bench.target.is_host else 0
+        self._rounds = _ROUNDS[bench.target.tier]
+        normals, width = Normals(bench), width_of(bench)
+        self._input = normals.matrix(_ROWS[bench.traits.is_gpu], width, 1)
+        self._weights = normals.matrix(width, width, 0, 1 / math.sqrt(width))
+        self._output = bench.xp.empty_like(self._input)
+        self._blocks = BlockExchange(bench, max(_PROBED))
+        self._received = [rank for rank in range(self._world) if rank != bench.rank]
+        self._expect_right_topologies()
+        self._compute(1)
+        self._model = self._measured_model()
+        self._item_s = self._shortest({1: functools.partial(self._compute, _JOBS[0])})[1] / _JOBS[0]
+        self._topologies: dict[int, str] = {}  # advised for each size of a block
+        self._topology_regrets = [self._adapt_topology(size) for size in _SENT]
+        self._rank_counts: dict[int, int] = {}  # advised for each job
+        self._rank_regrets = [self._adapt_ranks(items) for items in _JOBS]
+        self._ranks = self._rank_counts[_JOB]
+        self._exchange = self._planned(self._schedule(self._ranks), _BLOCK_BYTES)
+        self._interval, self._needed, self._share = self._adapt_interval()
+
+    def _planned(self, schedule: Schedule, size_bytes: int) -> Callable[[], None]:
+        steps = self._blocks.steps(schedule, size_bytes)
+        return lambda: self._blocks.perform(steps)
+
+    def _shortest(self, calls: Mapping[Key, Callable[[], object]]) -> dict[Key, float]:
+        """Return the seconds of each call until the last rank has ended: the shortest of several rounds.
+
+        The calls take turns, and all ranks get the same result.
+        """
+        rounds = [[max(self._blocks.completions(call)) for call in calls.values()] for _ in range(self._rounds)]
+        return dict(zip(calls, np.min(rounds, axis=0).tolist(), strict=True))
+
+    def _compute(self, items: int) -> None:
+        for _ in range(items):
+            self._bench.xp.matmul(self._input, self._weights, out=self._output)
+        self._bench.device.synchronize()
+
+    def _expect_right_topologies(self) -> None:
+        """Raise WrongAnswer if a topology delivers a wrong word."""
+        for schedule in TOPOLOGIES.values():
+            self._blocks.poison(self._received)
+            self._blocks.perform(self._blocks.steps(schedule(self._world), _BLOCK_BYTES))
+            self._blocks.check(self._received, _BLOCK_BYTES)
+
+    def _measured_model(self) -> ExchangeModel:
+        """Return the model of messages from rank 1 to rank 0."""
+        times = self._shortest({size: self._planned(incast(2), size) for size in _PROBED})
+        lanes = self._world
+        if self._bench.target.is_host:
+            lanes = min(lanes, len(os.sched_getaffinity(0)))
+        return ExchangeModel(TimeCurve.through({float(size): seconds for size, seconds in times.items()}), lanes)
+
+    def _predicted(self, ranks: int, size_bytes: int) -> dict[str, float]:
+        """Return the predicted seconds of an exchange over each topology."""
+        return {name: self._model.exchange_s(schedule(ranks), size_bytes) for name, schedule in TOPOLOGIES.items()}
+
+    def _schedule(self, ranks: int) -> Schedule:
+        """Return the advised schedule of so many ranks for the block of a step."""
+        return TOPOLOGIES[first_best(self._predicted(ranks, _BLOCK_BYTES))](ranks)
+
+    def _adapt_topology(self, size_bytes: int) -> float:
+        """Choose the topology for blocks of one size, measure all of them, and return the regret."""
+        chosen = first_best(self._predicted(self._world, size_bytes))
+        self._topologies[size_bytes] = chosen
+        calls = {name: self._planned(schedule(self._world), size_bytes) for name, schedule in TOPOLOGIES.items()}
+        return regret(chosen, self._shortest(calls))
+
+    def _mine(self, items: int, ranks: int) -> int:
+        """Return this rank's number of products in a step that so many ranks divide; the other ranks are idle."""
+        return len(range(self._bench.rank, items, ranks)) if self._bench.rank < ranks else 0
+
+    def _step(self, items: int, ranks: int) -> Callable[[], None]:
+        """Return this rank's part of a step of work by so many ranks, with its exchange."""
+        exchange, mine = self._planned(self._schedule(ranks), _BLOCK_BYTES), self._mine(items, ranks)
+
+        def step() -> None:
+            self._compute(mine)
+            exchange()
+
+        return step
+
+    def _adapt_ranks(self, items: int) -> float:
+        """Choose the number of ranks for a step of so many products, measure all numbers, and return the regret."""
+        predicted_s = {
+            ranks: self._model.work_s(items, self._item_s, ranks)
+            + self._model.exchange_s(self._schedule(ranks), _BLOCK_BYTES)
+            for ranks in counts_up_to(self._world)
+        }
+        chosen = self._rank_counts[items] = first_best(predicted_s)
+        return regret(chosen, self._shortest({ranks: self._step(items, ranks) for ranks in predicted_s}))
+
+    def _adapt_interval(self) -> tuple[int, int, float]:
+        """Return the advised steps between exchanges, the fewest that measured times ask for, and the share they cost.
+
+        The share is the time that the exchanges add at the advised interval, over the time of the steps alone.
+        """
+        mine, longest = self._mine(_JOB, self._ranks), _INTERVALS[-1]
+        work_s = self._model.work_s(_JOB, self._item_s, self._ranks)
+        exchange_s = self._model.exchange_s(self._schedule(self._ranks), _BLOCK_BYTES)
+        advised = steps_between(work_s, exchange_s, _MOST_SHARE, _INTERVALS)
+        taken_s = self._shortest({steps: functools.partial(self._steps, steps) for steps in _INTERVALS})
+        alone_s = self._shortest({longest: functools.partial(self._compute, longest * mine)})[longest] / longest
+        shares = {steps: seconds / (steps * alone_s) - 1 for steps, seconds in taken_s.items()}
+        needed = next((steps for steps, share in shares.items() if share <= _MOST_SHARE), longest)
+        return advised, needed, shares[advised]
+
+    def _steps(self, steps: int) -> None:
+        """Compute so many steps, and then exchange the blocks."""
+        for _ in range(steps):
+            self._compute(self._mine(_JOB, self._ranks))
+        self._exchange()
+
+    def _seconds(self) -> float:
+        return max(self._blocks.completions(functools.partial(self._steps, self._interval))) / self._interval
+
+    def _poison(self) -> None:
+        self._output.fill(np.nan)
+        self._blocks.poison(self._received)
+
+    def _check(self) -> Observation:
+        """Return the regrets; raises WrongAnswer if a block or this rank's product is wrong."""
+        members = range(self._ranks)
+        active = self._bench.rank in members
+        self._blocks.check([rank for rank in self._received if active and rank in members], _BLOCK_BYTES)
+        if active:
+            rows = self._bench.rng.integers(0, len(self._input), _CHECKED)
+            expected = self._input[rows].astype(np.float64) @ self._weights.astype(np.float64)
+            expect_close(self._output[rows], expected, "numbers of the product")
+        return {
+            "topology regret": Observed(max(self._topology_regrets)),
+            "ranks regret": Observed(max(self._rank_regrets)),
+            "interval": Observed(self._interval, "steps"),
+            "interval needed": Observed(self._needed, "steps"),
+            "exchange share": Observed(_PERCENT * self._share, "%"),
+        }
+
+    def _close(self) -> None:
+        restore_threads(self._threads)
+        self._exchange = _nothing  # the copies hold arrays of the other ranks' memory
+        self._blocks.close()
+
+    def task(self) -> Task:
+        """Return the task of this rank."""
+        stage = Stage(self._seconds, Work(items=1), "item", clock="self", effort=POINT)
+        notes = {
+            "advised topologies": "; ".join(f"{units.size(size)}: {name}" for size, name in self._topologies.items()),
+            "topology regrets": ", ".join(f"{share:.1%}" for share in self._topology_regrets),
+            "advised ranks": "; ".join(f"{items} products: {ranks}" for items, ranks in self._rank_counts.items()),
+            "ranks regrets": ", ".join(f"{share:.1%}" for share in self._rank_regrets),
+            "step": f"{_JOB} products by {self._ranks} ranks, blocks of {units.size(_BLOCK_BYTES)}",
+        }
+        return Task.of(
+            stage,
+            check=self._check,
+            poison=self._poison,
+            close=self._close,
+            release=self._blocks.release,
+            notes=notes,
+        )
+
+
+def _nothing() -> None:
+    """Exchange nothing."""
