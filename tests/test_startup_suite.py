@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -74,7 +75,25 @@ def test_kernels_loaded_eagerly_are_measured_with_a_cold_file_alone():
         "startup/ledger[loading=lazy,files=warm,size=256MiB]",
         "startup/ledger[loading=eager,files=cold,size=256MiB]",
         "startup/collective[loading=lazy]",
+        "startup/contexts[of=1]",
     ]
+
+
+def test_a_process_sees_and_opens_the_number_of_gpus_that_is_asked(monkeypatch):
+    gpus = tuple(
+        Device(f"cuda:{i}", "cupy", "NVIDIA H200", "sm_90", uuid=f"GPU-{i}", pci=f"0000:0{i}:00.0") for i in range(3)
+    )
+    target = Target(Facts((*gpus, HOST)), gpus[1], "full")
+    cases = [case for case in SUITE.cases(target) if case.name == "contexts"]
+    assert [case.params for case in cases] == [(("of", 1),), (("of", 2),), (("of", 3),)]
+    asked = []
+    monkeypatch.setattr(LEDGER, "answer_of", lambda *words, **_: asked.append(words) or answer(1.0, first=1.0))
+    opened = types.SimpleNamespace(device=gpus[1], traits=types.SimpleNamespace(arch="sm_90", is_gpu=True))
+    task = SUITE.build(Bench(opened, cases[1], target, SUITE.package, 1))
+    (_, order, *_, environment), *_ = asked
+    assert (order.steps, order.pci, order.others) == (LEDGER._CONTEXTS, gpus[1].pci, (gpus[0].pci,))
+    assert environment == {"CUDA_MODULE_LOADING": "LAZY", "CUDA_VISIBLE_DEVICES": "GPU-1,GPU-0"}
+    assert task.notes["GPUs"] == "cuda:1, cuda:0"
 
 
 def test_parts_are_the_times_between_marks():

@@ -25,7 +25,10 @@ _OWN, _INPUTS = "gpubench", "inputs"  # the parts of importing gpubench, and of 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The steps to take, on the GPU at `pci` or without one, and the file of weights with its size and checksum."""
+    """The steps to take, on the GPU at `pci` or without one, and the file of weights with its size and checksum.
+
+    `others` are the PCI addresses of further GPUs for the step of that name.
+    """
 
     steps: tuple[str, ...]
     pci: str
@@ -34,6 +37,7 @@ class Order:
     path: str
     size_bytes: int
     crc: int
+    others: tuple[str, ...] = ()
 
 
 class HostStart:

@@ -34,10 +34,18 @@ class GpuStart(HostStart):
 
     def context(self) -> None:
         """Make the context of the GPU, and a stream."""
-        self.runtime.setDevice(self.runtime.deviceGetByPCIBusId(self.order.pci))
-        self.runtime.free(0)
+        self._make_context(self.order.pci)
         self.stream = self.xp.cuda.Stream(non_blocking=True)
         self.stream.use()
+
+    def _make_context(self, pci: str) -> None:
+        self.runtime.setDevice(self.runtime.deviceGetByPCIBusId(pci))
+        self.runtime.free(0)
+
+    def others(self) -> None:
+        """Make the contexts of the other GPUs, one after another."""
+        for pci in self.order.others:
+            self._make_context(pci)
 
     def compile(self) -> None:
         """Compile a small kernel by NVRTC (hipRTC)."""

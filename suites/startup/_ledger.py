@@ -6,7 +6,9 @@ import math
 import os
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -35,6 +37,7 @@ from ._child import Order
 _ON_HOST = ("product", "weights")
 _ON_GPU = ("cupy", "init", "context", "compile", "module", "kernel", "blas", "product", "graph", "weights")
 _COLLECTIVE = ("cupy", "init", "context", "nccl", "communicator", "collective")
+_CONTEXTS = ("cupy", "init", "context", "others")
 _WHOLE = "whole"
 _MOST_UNEXPLAINED = 0.05  # of the whole: what no part accounts for
 _LIMIT_S = 60.0  # of one interpreter
@@ -49,6 +52,7 @@ topic = Topic(
         View(
             "bars", "Time to the first result of a process", ("ledger",), by=("loading", "files"), series="whole.self"
         ),
+        View("curve", "Time to contexts on several GPUs", ("contexts",), "of", series="whole.self"),
         View("bars", "Time to load weights from disk", ("ledger",), by=("loading", "files"), series="weights.self"),
     ],
     key_figures=[
@@ -108,11 +112,36 @@ def ledger(bench: Bench, loading: str, files: str, size_bytes: int) -> Task:
     return task_of(answers, notes)
 
 
-@topic.case(when=lambda target: on_gpu(target) and target.tier == "full", loading=_usual_loading)
+def _is_in_full(target: Target) -> bool:
+    return on_gpu(target) and target.tier == "full"
+
+
+@topic.case(when=_is_in_full, loading=_usual_loading)
 def collective(bench: Bench, loading: str) -> Task:
     """Seconds from the start of a fresh interpreter until the first all-reduce of one GPU with itself has ended."""
     answers = _answers(bench, _order(bench, _COLLECTIVE), lambda: None, loading)
     return task_of(answers, {"libraries": _LIBRARIES})
+
+
+def _gpu_counts(target: Target) -> tuple[int, ...]:
+    """Return the numbers of GPUs that a process is made to see: powers of two, and all of the machine."""
+    count = sum(device.backend == target.device.backend for device in target.facts.devices)
+    return tuple(dict.fromkeys(number for number in (1, 2, 4, 8, 16, count) if number <= count))
+
+
+@topic.case(when=lambda target: _is_in_full(target) and target.device.arch.startswith("sm_"), of=_gpu_counts)
+def contexts(bench: Bench, of: int) -> Task:
+    """Seconds until a fresh interpreter that sees that number of GPUs has made a context on each of them.
+
+    CUDA_VISIBLE_DEVICES hides the other GPUs of the machine.
+    """
+    own = bench.target.device
+    others = [device for device in bench.target.facts.devices if device.backend == own.backend and device != own]
+    seen = (own, *others[: of - 1])
+    order = replace(_order(bench, _CONTEXTS), others=tuple(device.pci for device in seen[1:]))
+    environment = {"CUDA_VISIBLE_DEVICES": ",".join(device.uuid for device in seen)}
+    answers = _answers(bench, order, lambda: None, *_usual_loading(bench.target), environment)
+    return task_of(answers, {"libraries": _LIBRARIES, "GPUs": ", ".join(device.id for device in seen)})
 
 
 def _order(bench: Bench, steps: Sequence[str], path: str = "", size_bytes: int = 0, crc: int = 0) -> Order:
@@ -120,15 +149,24 @@ def _order(bench: Bench, steps: Sequence[str], path: str = "", size_bytes: int =
     return Order(tuple(steps), bench.device.device.pci, bench.traits.arch, seed, path, size_bytes, crc)
 
 
-def _answers(bench: Bench, order: Order, prepare: Callable[[], None], loading: str) -> list[Answer]:
-    """Return the answers of interpreters that are started one after the other, each after a call of `prepare`."""
+def _answers(
+    bench: Bench,
+    order: Order,
+    prepare: Callable[[], None],
+    loading: str,
+    further: Mapping[str, str] = MappingProxyType({}),
+) -> list[Answer]:
+    """Return the answers of interpreters that are started one after the other, each after a call of `prepare`.
+
+    `further` are variables of their environment beside that of the loading.
+    """
     child = Order.__module__
     program = (
         "import time; marks = [('interpreter', time.monotonic())]; "
         "import numpy; marks.append(('numpy', time.monotonic())); "
         f"from {child} import main; main(marks)"
     )
-    environment = {} if loading == _DEFAULT else {"CUDA_MODULE_LOADING": loading.upper()}
+    environment = dict(further) if loading == _DEFAULT else {"CUDA_MODULE_LOADING": loading.upper(), **further}
     samples = _SAMPLES if bench.target.tier == "full" else 1
     started = partial(
         answer_of, program, order, "the started process", _LIMIT_S, (), environment, is_ready_awaited=True
