@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpubench.api.collector import Missing
+from gpubench.api.collector import Unavailable
 
 _MODULE = f"{__package__}._amd_libraries"
 _START_S = 10.0
@@ -73,7 +73,7 @@ class LibraryChild:
         line, _, self._pending = self._pending.partition(b"\n")
         return json.loads(line)
 
-    def _ended(self, reason: str = "") -> Missing:
+    def _ended(self, reason: str = "") -> Unavailable:
         """End the process; return an error that says how it ended and what it last wrote."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(0.0 if reason else 1.0)
@@ -83,7 +83,7 @@ class LibraryChild:
             killed = status is not None and status < 0
             reason = f"killed by {signal.Signals(-status).name}" if killed and status else f"exit status {status}"
         details = f"{reason}: {self._last_line}" if self._last_line else reason
-        return Missing(f"{self.library} ended ({details})", f"see `python -m {_MODULE} {self.library}`")
+        return Unavailable(f"{self.library} ended ({details})", f"see `python -m {_MODULE} {self.library}`")
 
     def close(self) -> None:
         """End the process."""

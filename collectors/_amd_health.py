@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gpubench.api.collector import Device, HealthReading, HealthSign, Missing
+from gpubench.api.collector import Device, HealthReading, HealthSign, Unavailable
 
 from ._amd_processes import KfdProcesses
 from ._amd_sysfs import GENERATIONS, Sysfs, text
@@ -31,7 +31,7 @@ class AmdHealth:
         """Return the health readings of the device. Raises Missing if the driver has no files for it."""
         folder = self._files.folder(device.pci)
         if not folder.is_dir():
-            raise Missing(f"the driver has no files for {device.id} ({device.pci})", "read the kernel log")
+            raise Unavailable(f"the driver has no files for {device.id} ({device.pci})", "read the kernel log")
         card = device.pci.lower()
         processes = KfdProcesses(self._files.root, card)
         return [

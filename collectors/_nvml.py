@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from gpubench.api.collector import Device, Missing
+from gpubench.api.collector import Device, Unavailable
 
 _PATIENCE_S = 1.0
 
@@ -80,11 +80,11 @@ def initialised() -> Any:
     try:
         import pynvml
     except ImportError as error:
-        raise Missing("the Python package nvidia-ml-py is not installed", "pip install nvidia-ml-py") from error
+        raise Unavailable("the Python package nvidia-ml-py is not installed", "pip install nvidia-ml-py") from error
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        raise Missing(f"NVML does not start ({error})", "check the driver with nvidia-smi") from error
+        raise Unavailable(f"NVML does not start ({error})", "check the driver with nvidia-smi") from error
     return pynvml
 
 
@@ -98,7 +98,7 @@ def handle_of(nvml: Any, device: Device) -> Any:
             return nvml.nvmlDeviceGetHandleByUUID(device.uuid)
         return nvml.nvmlDeviceGetHandleByPciBusId(device.pci)
     except nvml.NVMLError as error:
-        raise Missing(f"NVML does not know {device.id}, which CUDA sees ({error})", "check the driver") from error
+        raise Unavailable(f"NVML does not know {device.id}, which CUDA sees ({error})", "check the driver") from error
 
 
 def answer(nvml: Any, device: Device, call: Callable[[], float]) -> float | None:
@@ -107,7 +107,7 @@ def answer(nvml: Any, device: Device, call: Callable[[], float]) -> float | None
         return float(call())
     except nvml.NVMLError as error:
         if is_lost(nvml, error):
-            raise Missing(f"{device.id} is lost ({error})", "look at dmesg, then restart the machine") from error
+            raise Unavailable(f"{device.id} is lost ({error})", "look at dmesg, then restart the machine") from error
         return None
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from gpubench.api.collector import Device, HealthReading, HealthSign, Missing
+from gpubench.api.collector import Device, HealthReading, HealthSign, Unavailable
 
 from ._nvml import handle_of, is_lost
 from ._nvml_events import HW_POWER_BRAKE, HW_SLOWDOWN, HW_THERMAL
@@ -86,7 +86,7 @@ class NvmlHealth:
         if device.id not in self._gpus:
             try:
                 self._gpus[device.id] = handle_of(self._nvml, device)
-            except Missing as error:
+            except Unavailable as error:
                 if error.__cause__ is not None and is_lost(self._nvml, error.__cause__):
                     raise LostGpuError(str(error.__cause__)) from error
                 raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gpubench.api.collector import Device, DeviceProcess, Missing
+from gpubench.api.collector import Device, DeviceProcess, Unavailable
 
 from ._nvml import NvmlAccess, is_lost
 
@@ -32,5 +32,7 @@ class NvmlProcesses(NvmlAccess):
             return ()
         except self._nvml.NVMLError as error:
             if is_lost(self._nvml, error):
-                raise Missing(f"{device.id} is lost ({error})", "look at dmesg, then restart the machine") from error
+                raise Unavailable(
+                    f"{device.id} is lost ({error})", "look at dmesg, then restart the machine"
+                ) from error
             return ()

@@ -15,8 +15,8 @@ from gpubench.api.collector import (
     Device,
     DeviceProcess,
     HealthSource,
-    Missing,
     ProcessSource,
+    Unavailable,
     Watch,
 )
 
@@ -68,7 +68,7 @@ class AmdSource:
         while self._untried and self._library is None:
             try:
                 self._library = LibraryChild(self._untried.pop(0))
-            except Missing as error:
+            except Unavailable as error:
                 self.unused.append(error.what)
 
     def read(self, device: Device, names: Sequence[str]) -> Mapping[str, float | None]:
@@ -84,12 +84,12 @@ class AmdSource:
             while self._library is not None:
                 try:
                     return self._library.read(pci, names)
-                except Missing as error:
+                except Unavailable as error:
                     self._next()
                     self._messages.append(f"{error.what}; continuing with {self.version}")
         return {}
 
-    def lacking(self, device: Device) -> Mapping[str, str]:
+    def unsupported(self, device: Device) -> Mapping[str, str]:
         """Return the counters that neither the library nor the files have for this device, with the reason."""
         values: dict[str, float | None] = dict(self.read(device, [counter.name for counter in COUNTERS]))
         mode = self._files.partition(device.pci)
@@ -122,7 +122,7 @@ class AmdProcesses:
         self._root = root
         try:
             self._library: LibraryChild | None = LibraryChild("amdsmi")
-        except Missing:
+        except Unavailable:
             self._library = None
 
     def read(self, device: Device) -> Sequence[DeviceProcess]:
@@ -130,7 +130,7 @@ class AmdProcesses:
         pci = device.pci.lower()
         listed = self._library.processes(pci) if self._library else KfdProcesses(self._root, pci).read()
         if listed is None:
-            raise Missing("the driver does not list processes", "in a container, mount the host's /sys")
+            raise Unavailable("the driver does not list processes", "in a container, mount the host's /sys")
         return [DeviceProcess(pid, size) for pid, size in listed]
 
     def close(self) -> None:
@@ -168,7 +168,7 @@ class Amd:
 
     def _require(self, device: Device) -> None:
         if not self._files.folder(device.pci).is_dir():
-            raise Missing(
+            raise Unavailable(
                 f"the driver has no files for {device.id} ({device.pci})", "in a container, mount the host's /sys"
             )
 

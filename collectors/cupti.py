@@ -16,7 +16,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpubench.api.collector import DISTRIBUTION, Counter, CounterSource, Device, Lacking, Measure, Missing
+from gpubench.api.collector import (
+    DISTRIBUTION,
+    Counter,
+    CounterSource,
+    Device,
+    Measure,
+    OptionalUnavailable,
+    Unavailable,
+)
 
 from ._nvml import NvidiaCollector, Turns
 
@@ -56,7 +64,7 @@ def _libraries() -> Path | None:
 def _loaded() -> Any:
     """Return the module cupti.pm_sampling with the libraries of its own version; raises Lacking."""
     if importlib.util.find_spec("cupti") is None:
-        raise Lacking("cupti-python is not installed", f"pip install '{DISTRIBUTION}[counters]'")
+        raise OptionalUnavailable("cupti-python is not installed", f"pip install '{DISTRIBUTION}[counters]'")
     folder = _libraries()
     if folder:  # before other code loads another version
         for library in (
@@ -68,7 +76,7 @@ def _loaded() -> Any:
     try:
         from cupti import pm_sampling
     except ImportError as error:
-        raise Missing(f"cupti-python does not load ({error})", "reinstall it") from error
+        raise Unavailable(f"cupti-python does not load ({error})", "reinstall it") from error
     return pm_sampling
 
 
@@ -77,7 +85,7 @@ def _ordinal(device: Device) -> int:
     driver = ctypes.CDLL("libcuda.so.1")
     ordinal = ctypes.c_int()
     if driver.cuInit(0) or driver.cuDeviceGetByPCIBusId(ctypes.byref(ordinal), device.pci.encode()):
-        raise Missing(f"the driver does not know {device.id} by its PCI id", "check CUDA_VISIBLE_DEVICES")
+        raise Unavailable(f"the driver does not know {device.id} by its PCI id", "check CUDA_VISIBLE_DEVICES")
     return ordinal.value
 
 
@@ -124,7 +132,7 @@ def _fitting(pm: Any, device: Device) -> tuple[tuple[str, ...], Any]:
             collector.disable()
         else:
             return names, collector
-    raise Lacking(f"{device.id} supports none of these counters", "")
+    raise OptionalUnavailable(f"{device.id} supports none of these counters", "")
 
 
 def _enabled(pm: Any, device: Device) -> Any:
@@ -132,9 +140,9 @@ def _enabled(pm: Any, device: Device) -> Any:
     try:
         collector.enable()
     except PermissionError as error:
-        raise Missing(f"no permission to read {device.id}'s hardware counters", _GRANT) from error
+        raise Unavailable(f"no permission to read {device.id}'s hardware counters", _GRANT) from error
     except RuntimeError as error:
-        raise Missing(f"{device.id}'s hardware counters are unavailable: {error}", "") from error
+        raise Unavailable(f"{device.id}'s hardware counters are unavailable: {error}", "") from error
     return collector
 
 
@@ -151,7 +159,7 @@ class CuptiSource:
             rates = self._samplings[device.id].read()
         return {name: rates.get(name) for name in names}
 
-    def lacking(self, device: Device) -> Mapping[str, str]:
+    def unsupported(self, device: Device) -> Mapping[str, str]:
         """Return the counters that do not fit one pass with the others."""
         sampled = self._samplings[device.id].names
         return {

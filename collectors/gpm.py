@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gpubench.api.collector import Counter, CounterSource, Device, Lacking, Measure
+from gpubench.api.collector import Counter, CounterSource, Device, Measure, OptionalUnavailable
 
 from ._nvml import NvidiaCollector, NvmlAccess, answer, slow
 
@@ -101,7 +101,9 @@ class GpmSource(NvmlAccess):
         super().__init__(devices)
         self._samples = {name: Samples(self._nvml, gpu) for name, gpu in self._handles.items() if self._supports(gpu)}
         if not self._samples:
-            raise Lacking("this GPU does not support GPM counters", "they need Hopper or newer, without MIG")
+            raise OptionalUnavailable(
+                "this GPU does not support GPM counters", "they need Hopper or newer, without MIG"
+            )
 
     def _supports(self, gpu: Any) -> bool:
         try:
@@ -124,7 +126,7 @@ class GpmSource(NvmlAccess):
         answer(self._nvml, device, read)
         return answers
 
-    def lacking(self, device: Device) -> Mapping[str, str]:
+    def unsupported(self, device: Device) -> Mapping[str, str]:
         """Return the metrics that NVML refuses for this device, with its words."""
         if device.id not in self._samples:
             return {counter.name: "this GPU does not support GPM counters" for counter in Gpm.counters}

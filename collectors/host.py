@@ -82,7 +82,7 @@ class HostSource:
         except _UNSUPPORTED:
             return None
 
-    def lacking(self, device: Device) -> Mapping[str, str]:
+    def unsupported(self, device: Device) -> Mapping[str, str]:
         """Return the counters that this machine does not have, with the reason."""
         del device
         return refusals(self._readers, _UNSUPPORTED)

@@ -77,7 +77,7 @@ class NvmlSource(NvmlAccess):
             self._xids[device.id] = Xids(self._nvml, self._handles[device.id])
         return self._xids[device.id].read()
 
-    def lacking(self, device: Device) -> Mapping[str, str]:
+    def unsupported(self, device: Device) -> Mapping[str, str]:
         """Return the counters that NVML refuses for this device, with its text, such as `Not Supported`."""
         readers = {counter.name: self._call(device, counter.name) for counter in COUNTERS}
         return refusals(readers, self._nvml.NVMLError)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gpubench.api.report import DISTRIBUTION, Missing, Report, Run, Summary, frame, judged_values
+from gpubench.api.report import DISTRIBUTION, Report, Run, Summary, Unavailable, frame, judged_values
 
 from ._amortisation import amortisation_lines
 from ._derived import derived_lines
@@ -29,7 +29,7 @@ class ParquetReport:
             from pyarrow import parquet
         except ImportError as error:
             how = f"pip install '{DISTRIBUTION}[parquet]'"
-            raise Missing(f"pyarrow is not installed ({error})", how) from error
+            raise Unavailable(f"pyarrow is not installed ({error})", how) from error
         kinds = {"text": pa.string(), "number": pa.float64(), "whole": pa.int64()}
         fields = [(column.name, kinds[column.kind]) for column in frame.COLUMNS]
         target = io.BytesIO()

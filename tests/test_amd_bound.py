@@ -32,7 +32,7 @@ class Machine:
         self._revision = 6 if kind == "mi300x" else 3
         self._root = fake.build(root, kind, count=1, revision=self._revision)
         self._source = type(AMD)(self._root, libraries=()).open([self.device])
-        missing = self._source.lacking(self.device)
+        missing = self._source.unsupported(self.device)
         self.counters = tuple(counter for counter in AMD.counters if counter.name not in missing)
 
     def read(self, files, **table):

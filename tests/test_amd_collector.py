@@ -12,7 +12,7 @@ import _fake_sysfs as fake
 import pytest
 
 from gpubench import plugins
-from gpubench.base.errors import Missing
+from gpubench.base.errors import Unavailable
 from gpubench.model import Device
 
 AMD = plugins.load("collectors", "amd")
@@ -173,7 +173,7 @@ def test_the_settings_are_those_that_a_gate_compares(tmp_path):
 
 
 def test_a_gpu_whose_files_are_not_there_is_missing_with_the_mend(tmp_path):
-    with pytest.raises(Missing) as caught:
+    with pytest.raises(Unavailable) as caught:
         files(tmp_path).open([gpu("mi300x")])
     assert "mount the host's /sys" in caught.value.how
 
@@ -255,10 +255,10 @@ def test_how_a_library_ended_is_told_with_its_last_words(tmp_path, monkeypatch):
         monkeypatch,
         "import os, sys; sys.stderr.write('Assertion `size` failed.\\n'); sys.stderr.flush(); os.abort()",
     )
-    with pytest.raises(Missing, match=r"amdsmi ended \(killed by SIGABRT: Assertion `size` failed\.\)"):
+    with pytest.raises(Unavailable, match=r"amdsmi ended \(killed by SIGABRT: Assertion `size` failed\.\)"):
         CHILD.LibraryChild("amdsmi")
     library(tmp_path, monkeypatch, "raise KeyError('libamd_smi.so')")
-    with pytest.raises(Missing, match=r"exit status 1: KeyError: 'libamd_smi\.so'"):
+    with pytest.raises(Unavailable, match=r"exit status 1: KeyError: 'libamd_smi\.so'"):
         CHILD.LibraryChild("amdsmi")
 
 
@@ -313,7 +313,7 @@ def test_two_groups_that_read_at_once_each_get_their_own_answer(tmp_path, monkey
 def test_a_counter_that_nothing_tells_is_named_with_the_reason_and_not_read(tmp_path):
     device = gpu("mi300x")
     source = files(fake.build(tmp_path, "mi300x")).open([device])
-    assert source.lacking(device) == {"amd.throttle": "the driver's files do not report it"}
+    assert source.unsupported(device) == {"amd.throttle": "the driver's files do not report it"}
 
 
 def test_a_library_that_hangs_is_ended(tmp_path, monkeypatch):
@@ -324,7 +324,7 @@ def test_a_library_that_hangs_is_ended(tmp_path, monkeypatch):
     )
     monkeypatch.setattr(CHILD, "_ANSWER_S", 0.2)
     child = CHILD.LibraryChild("amdsmi")
-    with pytest.raises(Missing, match=r"no answer within 0\.2 s"):
+    with pytest.raises(Unavailable, match=r"no answer within 0\.2 s"):
         child.read(fake.pci(0), ["amd.power"])
 
 

@@ -7,7 +7,7 @@ import _fake_sysfs as fake
 import pytest
 
 from gpubench import plugins
-from gpubench.base.errors import DeviceError, Missing
+from gpubench.base.errors import DeviceError, Unavailable
 from gpubench.model import Device, EventClass
 from gpubench.plugins.collector import Condition, Watching
 
@@ -127,7 +127,7 @@ def test_a_gpu_that_is_gone_is_a_device_error_that_names_it(tmp_path, every_look
 
 
 def test_a_gpu_without_files_has_no_watch(tmp_path):
-    with pytest.raises(Missing, match="no files for rocm:0"):
+    with pytest.raises(Unavailable, match="no files for rocm:0"):
         files(tmp_path).watch(gpu("mi300x"))
 
 
@@ -155,7 +155,7 @@ def test_a_slow_table_is_read_for_two_per_cent_of_the_time_and_holds_meanwhile(t
 def test_the_counter_of_reasons_shows_what_the_watch_sees(tmp_path):
     root = fake.build(tmp_path, "mi300x", revision=6)
     source = files(root).open([gpu("mi300x")])
-    assert source.lacking(gpu("mi300x")) == {}
+    assert source.unsupported(gpu("mi300x")) == {}
     write(root, residencies=(0, 7, 0, 0, 9))
     found = source.read(gpu("mi300x"), ["amd.throttle", "amd.energy", "amd.dram"])
     bits = next(each for each in AMD.counters if each.name == "amd.throttle").events(int(found["amd.throttle"]))
@@ -232,7 +232,7 @@ def test_the_monitor_lists_the_processes_by_the_files_where_no_library_answers(t
     assert [(each.pid, each.memory_bytes) for each in source.read(gpu("mi300x"))] == [(FIRST_PID, 3.0 * 2**30)]
     assert source.read(gpu("mi300x", 1)) == []
     (root / "sys/class/kfd/kfd").unlink()
-    with pytest.raises(Missing, match="does not list processes"):
+    with pytest.raises(Unavailable, match="does not list processes"):
         source.read(gpu("mi300x"))
     source.close()
 
@@ -263,7 +263,7 @@ def test_a_device_of_a_split_card_has_its_clock_and_none_of_the_cards_sums(tmp_p
     root = fake.build(tmp_path, "mi300x", revision=6, split=8)
     device = gpu("mi300x", function, f"{fake.pci(0)[:-1]}{function}")
     source = files(root).open([device])
-    missing = source.lacking(device)
+    missing = source.unsupported(device)
     assert set(missing) == {
         *("amd.power", "amd.energy", "amd.utilization.gfx", "amd.utilization.memory", "amd.dram", "amd.memory.used")
     }
@@ -284,12 +284,12 @@ def test_each_device_of_a_split_card_sees_a_reason_that_another_has_read(tmp_pat
 
 def test_a_card_that_is_one_device_has_all_counters(tmp_path):
     root = fake.build(tmp_path, "mi300x", revision=6)
-    assert files(root).open([gpu("mi300x")]).lacking(gpu("mi300x")) == {}
+    assert files(root).open([gpu("mi300x")]).unsupported(gpu("mi300x")) == {}
 
 
 def test_an_apu_is_watched_and_lacks_only_what_the_host_bus_would_tell(tmp_path, every_look):
     root = fake.build(tmp_path, "mi300a", count=4, revision=6)
     device = gpu("mi300a", 3)
-    assert files(root).open([device]).lacking(device) == {"amd.pcie.replays": "the driver's files do not report it"}
+    assert files(root).open([device]).unsupported(device) == {"amd.pcie.replays": "the driver's files do not report it"}
     assert begun(root, "mi300a", 3).look() == Condition((), (), 2100e6)
     assert files(root).describe(device)["power.limit_w"] == "550.0"

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpubench.base.errors import Missing
+from gpubench.base.errors import Unavailable
 from gpubench.measuring import boundary
 from gpubench.measuring.group import Group
 from gpubench.model import Counter, Device, Samples, record
@@ -77,7 +77,9 @@ def test_whatever_a_source_returns_can_be_written_to_a_run_file(reading, told):
     assert all(value is None or math.isfinite(value) for _, values in samples.columns for value in values)
 
 
-@pytest.mark.parametrize("raised", [KeyError("x"), SystemExit(0), RecursionError(), MemoryError(), Missing("gone", "")])
+@pytest.mark.parametrize(
+    "raised", [KeyError("x"), SystemExit(0), RecursionError(), MemoryError(), Unavailable("gone", "")]
+)
 def test_whatever_a_source_raises_is_a_row_of_missing_values_and_a_remark(raised):
     one = group(Source(raised))
     one.read(0.0, 0.0)
@@ -111,7 +113,7 @@ def test_refused_values_are_counted_and_told_of_at_the_end():
 def test_failures_that_never_repeat_are_cut():
     one = group(Source({}))
     for number in range(300):
-        one.source.reading = Missing(f"failure {number}", "")
+        one.source.reading = Unavailable(f"failure {number}", "")
         one.read(0.0, 0.0)
     words = [each.words for each in one.take()[1:]]
     assert len(words) == 101
@@ -158,7 +160,7 @@ def test_what_is_no_mask_of_bits_is_no_reading_of_events(value):
 def test_malformed_counters_cost_their_collector(declared):
     try:
         found = boundary.counters(declared)
-    except Missing:
+    except Unavailable:
         return
     assert all(isinstance(counter.name, str) and math.isfinite(counter.period_s) for counter in found)
 
@@ -175,7 +177,7 @@ def test_malformed_counters_cost_their_collector(declared):
     ],
 )
 def test_a_malformed_counter_is_refused_by_the_field_that_is_wrong(counter, words):
-    with pytest.raises(Missing, match=words):
+    with pytest.raises(Unavailable, match=words):
         boundary.counters([counter])
 
 
@@ -185,7 +187,7 @@ def test_settings_and_messages_become_short_single_lines(value):
     for ask in (boundary.pairs, boundary.texts):
         try:
             found = ask(value)
-        except Missing:
+        except Unavailable:
             continue
         for each in [*found, *(found.values() if isinstance(found, dict) else ())]:
             assert len(each) <= 500

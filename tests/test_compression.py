@@ -13,7 +13,7 @@ from _compression_tasks import build, file_of, noise, run_back, sized, trip_of, 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
 from gpubench.authoring.bench import Bench
-from gpubench.base.errors import Missing, Skip, WrongAnswer
+from gpubench.base.errors import Skip, Unavailable, WrongAnswer
 from gpubench.devices.native import nvcomp
 from gpubench.measuring.engine import Engine
 from gpubench.measuring.stopping import POLICIES
@@ -271,7 +271,7 @@ def test_a_gpu_of_another_vendor_is_skipped(suite, gpu):
 
 def test_a_missing_nvcomp_is_a_skip_with_how_to_get_it(suite, gpu, monkeypatch):
     def load():
-        raise Missing("nvCOMP 6 is not usable here", "pip install it")
+        raise Unavailable("nvCOMP 6 is not usable here", "pip install it")
 
     monkeypatch.setattr(nvcomp, "load", load)
     with pytest.raises(Skip, match="not usable here; pip install it"):

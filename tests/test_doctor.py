@@ -12,7 +12,7 @@ from gpubench.base import units
 from gpubench.cli import _machine
 from gpubench.measuring.health import Health
 from gpubench.measuring.sampler import Available
-from gpubench.model import Absent, store
+from gpubench.model import UnavailablePart, store
 
 RECORDINGS = Path(__file__).parent / "recordings"
 FACTS = store.read_run(RECORDINGS / "whole/h200.jsonl.gz").manifest.facts
@@ -44,7 +44,9 @@ def test_a_machine_is_told_in_lines_that_fit_and_keep_every_figure_whole(width):
 
 def test_the_first_line_says_what_would_be_measured():
     assert lines(_machine.machine(FACTS, [], [], []))[0] == "ready to measure 1 GPU: NVIDIA H200"
-    host = make.facts(make.device("host", "Processor", arch="x86_64"), absent=(Absent("cupy", "is not here", "pip"),))
+    host = make.facts(
+        make.device("host", "Processor", arch="x86_64"), absent=(UnavailablePart("cupy", "is not here", "pip"),)
+    )
     assert lines(_machine.machine(host, [], [], []))[:5] == [
         "no GPU is usable: `gpubench run` measures the host processor",
         "",
@@ -56,8 +58,8 @@ def test_the_first_line_says_what_would_be_measured():
 
 def test_counters_are_counted_and_the_unavailable_ones_named():
     absent = [
-        Absent("amd", "no supported device", ""),
-        Absent("gpm", "no supported device", ""),
+        UnavailablePart("amd", "no supported device", ""),
+        UnavailablePart("gpm", "no supported device", ""),
     ]
     shown = lines(_machine.machine(FACTS, [], COUNTERS, absent))
     start = shown.index("counters")

@@ -16,7 +16,7 @@ from markdown_it import MarkdownIt
 from gpubench import plugins
 from gpubench.analysis import frame
 from gpubench.analysis.summary import Summary
-from gpubench.base.errors import Missing
+from gpubench.base.errors import Unavailable
 from gpubench.model import store
 from gpubench.tools import rendering
 from gpubench.tools.notebook import NotebookRun
@@ -98,7 +98,7 @@ def test_parquet_has_the_columns_of_the_document_and_every_sample(recorded):
 
 def test_without_pyarrow_parquet_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(Missing, match=r"pip install 'gpubench-suite\[parquet\]'"):
+    with pytest.raises(Unavailable, match=r"pip install 'gpubench-suite\[parquet\]'"):
         render("parquet", make.run())
 
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from gpubench import plugins
-from gpubench.base.errors import Lacking
+from gpubench.base.errors import OptionalUnavailable
 from gpubench.measuring import inventory
 from gpubench.measuring.sampler import SamplingProcess
 
@@ -47,7 +47,7 @@ def opened(name, device):
     """A collector's source, or the reason why this machine has none."""
     try:
         return plugins.load("collectors", name).open([device])
-    except Lacking as error:
+    except OptionalUnavailable as error:
         pytest.skip(str(error))
 
 
@@ -55,12 +55,12 @@ def opened(name, device):
 def test_every_counter_answers_that_the_card_does_not_lack(name, device):
     source = opened(name, device)
     names = [counter.name for counter in plugins.load("collectors", name).counters]
-    lacking = source.lacking(device)
+    unsupported = source.unsupported(device)
     time.sleep(0.2)
     values = source.read(device, names)
     source.close()
-    assert {each for each in names if values[each] is None} <= set(lacking)
-    assert len(lacking) <= 2, "one GPU alone has no NVLink"
+    assert {each for each in names if values[each] is None} <= set(unsupported)
+    assert len(unsupported) <= 2, "one GPU alone has no NVLink"
 
 
 class Load:

@@ -44,7 +44,7 @@ def gpus(facts):
 @pytest.mark.parametrize("suite", ["ipc", "p2p", "collectives"])
 def test_every_case_passes_its_check(facts, suite):
     plan = planning.make(facts, Settings((suite,), (facts.devices[0].id,), "smoke"))
-    able = [job for job in plan.jobs if not planning.lack(job)]
+    able = [job for job in plan.jobs if not planning.missing_devices(job)]
     results = []
     shelf = type(
         "Shelf",

@@ -19,7 +19,7 @@ import pytest
 
 from gpubench import plugins
 from gpubench.analysis import trust
-from gpubench.base.errors import DeviceError, Missing
+from gpubench.base.errors import DeviceError, Unavailable
 from gpubench.cli import _machine, _print
 from gpubench.measuring import examination, health, inventory, plan
 from gpubench.model import Device, Facts, Remark, Settings
@@ -109,7 +109,7 @@ def test_a_number_that_cannot_be_true_is_unavailable(value):
 
 @pytest.mark.parametrize("readings", [None, 3, "text", [3], [("ecc", 1.0)], [HealthReading("ecc", 1.0)]])
 def test_what_is_not_readings_costs_the_collector_its_answer(readings):
-    with pytest.raises(Missing, match="HealthReading"):
+    with pytest.raises(Unavailable, match="HealthReading"):
         health.checked(readings)
 
 

@@ -177,10 +177,10 @@ def test_a_gpu_that_no_file_names_can_be_named_and_then_there_is_a_share():
 
 
 @pytest.mark.parametrize(
-    ("name", "lacks"), [("sglang.jsonl", True), ("vllm-serve.json", False), ("genai-perf.json", False)]
+    ("name", "unstated"), [("sglang.jsonl", True), ("vllm-serve.json", False), ("genai-perf.json", False)]
 )
-def test_a_gpu_is_asked_for_where_a_share_needs_it(name, lacks):
-    assert foreign.lacks_gpu(foreign.read(IMPORTS / name)) is lacks
+def test_a_gpu_is_asked_for_where_a_share_needs_it(name, unstated):
+    assert foreign.gpu_is_unstated(foreign.read(IMPORTS / name)) is unstated
 
 
 def test_a_gpu_that_a_file_names_is_not_named_again():

@@ -65,7 +65,7 @@ def plain_run(scale=1.0, replicates=1):
         make.device("host", "CPU"),
         host=(("hostname", "h"), ("cpu", "c")),
         versions=(("driver", "1"),),
-        absent=(model.Absent("rocm", "none", "install"),),
+        absent=(model.UnavailablePart("rocm", "none", "install"),),
     )
     views = (View("bars", "Kernels", ("triad",)), View("curve", "Rate", ("sized",), x="n", by=("dtype",)))
     results = [
@@ -238,7 +238,7 @@ def shown_doctor(text, monkeypatch):
     facts = poisoned(plain_run().manifest.facts, text)
     finding = HealthFinding(next(iter(HealthSign)), text, 1.0, text, "sick", text, text)
     counter = model.Counter(text, text, "gauge", 0.1, text)
-    absent = [model.Absent(text, text, text)]
+    absent = [model.UnavailablePart(text, text, text)]
     monkeypatch.setattr(examination, "examine", lambda devices: [Health(text, (finding,)), Health(text, (), text)])
     monkeypatch.setattr(sampler, "available", lambda devices: ([sampler.Available(counter, text, text)], absent))
     parts = []

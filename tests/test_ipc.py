@@ -14,7 +14,7 @@ import pytest
 
 from gpubench import plugins
 from gpubench.authoring.bench import Bench
-from gpubench.base.errors import Missing, Skip, WrongAnswer
+from gpubench.base.errors import Skip, Unavailable, WrongAnswer
 from gpubench.measuring import inventory
 from gpubench.measuring import plan as planning
 from gpubench.measuring.runner import Runner
@@ -56,15 +56,17 @@ def test_kernels_compile_for_amd(file):
 
 def test_with_one_gpu_what_needs_a_peer_is_said_before_anything_starts():
     plan = planning.make(ONE, Settings(("ipc", "p2p", "collectives"), ("cuda:0",), "quick"))
-    (words,) = planning.lacking(plan)
+    (words,) = planning.skip_messages(plan)
     assert words.endswith("cases will be skipped: needs 2 devices with access to each other's memory; 1 available")
-    able = {job.case.name for job in plan.jobs if not planning.lack(job)}
+    able = {job.case.name for job in plan.jobs if not planning.missing_devices(job)}
     assert {"pull", "push", "load", "store", "staged", "mapping", "event_signal", "within", "refused"} <= able
     assert not able & {"both", "signal", "barrier", "mesh", "all_reduce", "read", "write", "latency"}
 
 
-def test_with_two_gpus_nothing_is_lacking():
-    assert planning.lacking(planning.make(TWO, Settings(("ipc", "p2p", "collectives"), ("cuda:0",), "quick"))) == []
+def test_with_two_gpus_no_case_is_skipped():
+    assert (
+        planning.skip_messages(planning.make(TWO, Settings(("ipc", "p2p", "collectives"), ("cuda:0",), "quick"))) == []
+    )
 
 
 def test_processes_that_share_a_gpu_never_watch_flags_for_each_other():
@@ -108,7 +110,7 @@ def test_what_goes_through_the_host_is_cut_so_that_chunks_overlap(size_bytes, ch
 )
 def test_a_refused_look_into_another_process_names_the_setting_that_mends_it(number, scope, mend):
     denied = part("_messages").denied(number, scope)
-    assert isinstance(denied, Missing)
+    assert isinstance(denied, Unavailable)
     assert errno.errorcode[number] in denied.what
     assert mend in denied.how
 
@@ -129,7 +131,7 @@ def test_a_refused_handle_names_a_setting_only_where_one_is_behind_it(error, men
 
 def test_an_exclusive_gpu_is_told_of_before_a_second_process_tries():
     bench = type("B", (), {"target": type("T", (), {"device": make.device(details=(("compute_mode", "3"),))})})
-    with pytest.raises(Missing, match="nvidia-smi -c 0"):
+    with pytest.raises(Unavailable, match="nvidia-smi -c 0"):
         part("._between").exclusive(bench)
 
 

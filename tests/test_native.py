@@ -4,7 +4,7 @@ import ctypes
 
 import pytest
 
-from gpubench.base.errors import GpubenchError, Missing
+from gpubench.base.errors import GpubenchError, Unavailable
 from gpubench.devices.native import _nvcomp_table as table
 from gpubench.devices.native import nvcomp
 
@@ -19,7 +19,7 @@ SIX = (  # the ends of the functions' names that both libraries have
 def library():
     try:
         return nvcomp.load()
-    except Missing as error:
+    except Unavailable as error:
         pytest.skip(str(error))
 
 
@@ -45,7 +45,7 @@ def test_fields_lie_where_a_c_compiler_puts_them(struct, offsets):
 
 def test_a_missing_library_says_how_to_get_it(monkeypatch):
     monkeypatch.setattr(nvcomp, "_SONAME", "libnvcomp.so.none")
-    with pytest.raises(Missing, match=r"pip install 'gpubench-suite\[cuda13\]'"):
+    with pytest.raises(Unavailable, match=r"pip install 'gpubench-suite\[cuda13\]'"):
         nvcomp.load.__wrapped__()
 
 
@@ -153,7 +153,7 @@ def test_a_call_of_hipcomp_leaves_out_what_it_lacks(hip):
 
 
 def test_a_missing_hipcomp_says_how_to_get_it():
-    with pytest.raises(Missing, match=r"build ROCm's hipCOMP-core"):
+    with pytest.raises(Unavailable, match=r"build ROCm's hipCOMP-core"):
         nvcomp.load_hip.__wrapped__()
 
 

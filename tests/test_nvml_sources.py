@@ -14,7 +14,7 @@ import pynvml
 import pytest
 
 from gpubench import plugins
-from gpubench.base.errors import Lacking, Missing
+from gpubench.base.errors import OptionalUnavailable, Unavailable
 from gpubench.model import Device
 
 H200 = Device("cuda:0", "cupy", "NVIDIA H200", "sm_90", pci="0000:01:00.0")
@@ -47,7 +47,7 @@ LOST = [
 
 @pytest.mark.parametrize("code", LOST)
 def test_a_lost_gpu_is_named_with_the_next_step_and_has_no_number(code):
-    with pytest.raises(Missing, match=r"cuda:0 is lost \(.+\); look at dmesg"):
+    with pytest.raises(Unavailable, match=r"cuda:0 is lost \(.+\); look at dmesg"):
         COMMON.answer(pynvml, H200, refuses(code))
 
 
@@ -260,7 +260,9 @@ def test_gpms_samples_are_never_nearer_than_a_tenth_of_a_second(clock):
 
 
 def test_cupti_that_is_not_installed_is_no_fault_and_says_how_to_get_it():
-    with pytest.raises(Lacking, match=r"cupti-python is not installed; pip install 'gpubench-suite\[counters\]'"):
+    with pytest.raises(
+        OptionalUnavailable, match=r"cupti-python is not installed; pip install 'gpubench-suite\[counters\]'"
+    ):
         plugins.load("collectors", "cupti").open([H200])
 
 

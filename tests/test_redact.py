@@ -15,7 +15,7 @@ import pytest
 from gpubench import plugins
 from gpubench.base.errors import FileError
 from gpubench.base.walk import with_texts
-from gpubench.model import Absent, DataFile, Settings, SuiteInfo, store
+from gpubench.model import DataFile, Settings, SuiteInfo, UnavailablePart, store
 from gpubench.tools import identity
 from gpubench.tools.redact import redacted
 
@@ -104,7 +104,7 @@ def text_run(*texts):
         make.device("host", "Example CPU"),
         host=(("hostname", "gpu17.acme.example"), ("system", "Linux 6.8"), ("motherboard", "acme-1")),
         versions=(("driver", "580.65.06"), ("nvcomp", "6.0.0.12"), ("cublas", "13.1.0.3"), ("odd", joined)),
-        absent=(Absent("rocm", joined, joined),),
+        absent=(UnavailablePart("rocm", joined, joined),),
     )
     results = [
         make.result(

@@ -81,7 +81,7 @@ def run_of(*results, views=(), devices=(GPU,), **more):
                 devices,
                 (("cpu", "Example CPU"),),
                 (("driver", "1.2"),),
-                (model.Absent("rocm", "no AMD device", "install the extra rocm7"),),
+                (model.UnavailablePart("rocm", "no AMD device", "install the extra rocm7"),),
             ),
             settings=model.Settings(names, ("cuda:0",)),
             suites=tuple(SuiteInfo(name, f"What {name} measures", tuple(views)) for name in names),

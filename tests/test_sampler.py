@@ -135,8 +135,8 @@ def test_what_a_driver_reports_meanwhile_is_told(sick):
 
 def test_a_counter_that_a_device_lacks_is_named_and_not_read(sick):
     process, chunks, (remark,) = sick("lacks")
-    assert tuple(lack for lack in process.lacks if lack.device == "host" and "sick" in lack.counter) == (
-        sampler.Lack("sick.none", "host", "this card has no such sensor", "sick"),
+    assert tuple(entry for entry in process.unsupported if entry.device == "host" and "sick" in entry.counter) == (
+        sampler.UnsupportedCounter("sick.none", "host", "this card has no such sensor", "sick"),
     )
     assert (remark.state, remark.text) == (
         "absent",

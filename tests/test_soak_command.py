@@ -163,11 +163,12 @@ def test_the_ledger_has_temperatures_throttle_reasons_and_errors_of_the_whole_so
     )
     columns = (("a", (40.0, 60.0, 80.0)), ("b", (0.0, 4.0, 4.0)), ("c", (7.0, 7.0, 9.0)))
     sampled = [Samples("nvml", "cuda:0", (1.0, 2.0, 3.0), columns)]
-    ledger = ledger_of(make.run(passed(0, window=(0.5, 3.5)), sampled=sampled, counters=counters))
+    passes = (passed(0, window=(0.5, 2.5)), passed(1, window=(2.6, 3.5)))
+    ledger = ledger_of(make.run(*passes, sampled=sampled, counters=counters))
     (device,) = ledger.devices
     assert device.gauges == ("temperature 40.00 °C to 80.00 °C, mean 60.00 °C",)
     assert device.throttled == ("power cap 66.7 % of the time",)
-    assert device.errors == ("c +2",)
+    assert device.errors == ("c +2 (pass 2)",)
 
 
 FAULT = """

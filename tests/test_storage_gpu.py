@@ -12,7 +12,7 @@ import pytest
 from gpubench import plugins
 from gpubench.authoring.axes import Target
 from gpubench.authoring.bench import Bench
-from gpubench.base.errors import Missing, Skip, WrongAnswer
+from gpubench.base.errors import Skip, Unavailable, WrongAnswer
 from gpubench.measuring import inventory
 from gpubench.measuring import plan as planning
 from gpubench.model import Case
@@ -64,7 +64,7 @@ def test_cufile_reads_every_byte_and_its_statistics_say_how(opened):
     task, reason = None, ""
     try:
         task = read(opened, "cufile")
-    except Missing as error:
+    except Unavailable as error:
         pytest.skip(f"{error}")
     except Skip as refused:
         reason = str(refused)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
 from collections import Counter as Tally
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -210,12 +212,13 @@ def _digests(run: Run, results: Iterable[Result]) -> list[str]:
     return findings
 
 
-def _devices(run: Run, results: Iterable[Result], span: Span) -> Iterable[SoakedDevice]:
+def _devices(run: Run, results: Sequence[Result], span: Span) -> Iterable[SoakedDevice]:
     table = CounterTable.of_run(run)
     for device in dict.fromkeys(device for result in results for device in result.devices):
         window = Window(table, device, (span,))
         throttled = [f"{reason.name} {units.percent(reason.share)} of the time" for reason in window.throttling()]
-        yield SoakedDevice(device, tuple(_gauges(table, device, span)), tuple(throttled), tuple(_errors(table, device)))
+        errors = _errors(table, device, [result for result in results if device in result.devices])
+        yield SoakedDevice(device, tuple(_gauges(table, device, span)), tuple(throttled), tuple(errors))
 
 
 def _gauges(table: CounterTable, device: str, span: Span) -> Iterable[str]:
@@ -229,8 +232,19 @@ def _gauges(table: CounterTable, device: str, span: Span) -> Iterable[str]:
                 yield f"{measure.value} {low} to {high}, mean {mean}"
 
 
-def _errors(table: CounterTable, device: str) -> Iterable[str]:
-    """Yield the rise of each counter of errors, including counters that did not rise."""
+def _errors(table: CounterTable, device: str, results: Sequence[Result]) -> Iterable[str]:
+    """Yield the rise of each counter of errors and the passes in which it rose, including counters that did not."""
     for track in table.tracks:
         if track.device == device and track.counter.unit == _ERRORS and len(track.values):
-            yield f"{track.counter.name} +{track.values[-1] - track.values[0]:g}"
+            passes = _passes_of(track.at[1:][track.values[1:] > track.values[:-1]], results)
+            where = f" (pass {', '.join(map(str, passes))})" if passes else ""
+            yield f"{track.counter.name} +{track.values[-1] - track.values[0]:g}{where}"
+
+
+def _passes_of(moments: Iterable[float], results: Iterable[Result]) -> list[int]:
+    """Return the passes of these moments; a moment belongs to the case that began last before it."""
+    begun = sorted(
+        (result.window[0], result.replicate + 1) for result in results if result.window[1] > result.window[0]
+    )
+    indices = (bisect_right(begun, (moment, math.inf)) - 1 for moment in moments)
+    return sorted({begun[index][1] for index in indices if index >= 0})

@@ -1,7 +1,7 @@
 """What a collector is written with."""
 
 from gpubench import DISTRIBUTION
-from gpubench.base.errors import DeviceError, Lacking, Missing
+from gpubench.base.errors import DeviceError, OptionalUnavailable, Unavailable
 from gpubench.model import Counter, CounterKind, Device, EventBit, EventClass, Measure
 from gpubench.plugins.collector import (
     Collector,
@@ -30,9 +30,9 @@ __all__ = [
     "HealthReading",
     "HealthSign",
     "HealthSource",
-    "Lacking",
     "Measure",
-    "Missing",
+    "OptionalUnavailable",
     "ProcessSource",
+    "Unavailable",
     "Watch",
 ]

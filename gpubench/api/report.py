@@ -58,7 +58,7 @@ from gpubench.analysis.views.tables import (
 )
 from gpubench.base import units
 from gpubench.base.clean import clean, tidy
-from gpubench.base.errors import Missing
+from gpubench.base.errors import Unavailable
 from gpubench.base.markdown import code, escape
 from gpubench.base.walk import with_texts
 from gpubench.judging import comparison, fleet_words
@@ -123,7 +123,6 @@ __all__ = [
     "ListedRun",
     "ListedSuite",
     "Measure",
-    "Missing",
     "Moment",
     "NextStep",
     "Overview",
@@ -157,6 +156,7 @@ __all__ = [
     "Transfers",
     "Trend",
     "TwoPopulations",
+    "Unavailable",
     "Value",
     "Verdict",
     "View",

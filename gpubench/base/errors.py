@@ -33,7 +33,7 @@ class DeviceError(GpubenchError):
     exit_status = 6
 
 
-class Missing(GpubenchError):  # noqa: N818 - the thing is missing
+class Unavailable(GpubenchError):  # noqa: N818 - the thing is missing
     """A library, driver or device is not available here; `how` says how to get it."""
 
     exit_status = 2
@@ -44,8 +44,11 @@ class Missing(GpubenchError):  # noqa: N818 - the thing is missing
         self.how = how
 
 
-class Lacking(Missing):
+class OptionalUnavailable(Unavailable):
     """Something is missing that most machines do not have: an optional library, counters of newer devices."""
+
+
+Missing = Unavailable  # the former name, until no suite uses it
 
 
 class Skip(Exception):  # noqa: N818 - control flow, not an error

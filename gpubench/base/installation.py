@@ -8,7 +8,7 @@ import sys
 from importlib import metadata
 
 from gpubench import DISTRIBUTION
-from gpubench.base.errors import Missing
+from gpubench.base.errors import Unavailable
 
 # name of the imported module → its distribution, as pyproject.toml names it
 PACKAGES = {
@@ -30,7 +30,7 @@ def check() -> None:
             raise _missing(module, "is not installed")
 
 
-def reason(error: ImportError) -> Missing | None:
+def reason(error: ImportError) -> Unavailable | None:
     """Return the error that names the installation command for a failed import.
 
     The result is None if the missing module is gpubench's own, which is a bug.
@@ -43,11 +43,11 @@ def reason(error: ImportError) -> Missing | None:
     return _missing(module, "is not installed" if is_absent else f"cannot be imported ({first_line})")
 
 
-def _missing(module: str, problem: str) -> Missing:
+def _missing(module: str, problem: str) -> Unavailable:
     """Return the error for a package with the pip command that repairs it."""
     distribution = PACKAGES.get(module, module.replace("_", "-"))
     command = f"{sys.executable} -m pip install --force-reinstall '{_requirement(distribution)}'"
-    return Missing(f"the Python package {distribution} {problem}", f"install it: {command}")
+    return Unavailable(f"the Python package {distribution} {problem}", f"install it: {command}")
 
 
 def _requirement(distribution: str) -> str:

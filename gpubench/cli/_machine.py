@@ -15,7 +15,7 @@ from gpubench.cli import _print
 if TYPE_CHECKING:
     from gpubench.measuring.health import Health
     from gpubench.measuring.sampler import Available
-    from gpubench.model import Absent, Device, Facts
+    from gpubench.model import Device, Facts, UnavailablePart
 
 Part = Table | Text | Padding
 _INDENT = 4
@@ -23,7 +23,7 @@ _UNITS = {"cuda": "SMs", "rocm": "CUs", "host": "cores"}
 
 
 def machine(
-    facts: Facts, healths: Sequence[Health], available: Sequence[Available], not_sampled: Sequence[Absent]
+    facts: Facts, healths: Sequence[Health], available: Sequence[Available], not_sampled: Sequence[UnavailablePart]
 ) -> list[Part]:
     """Return what `gpubench doctor` prints, the answer first."""
     parts: list[Part] = [_print.plain(_verdict(facts, healths), "bold")]
@@ -80,7 +80,7 @@ def _indented(text: str, style: str = "", depth: int = 1) -> Padding:
     return Padding(_print.plain(text, style), (0, 0, 0, _INDENT * depth), expand=False)
 
 
-def _missing(absent: Sequence[Absent]) -> Iterator[Part]:
+def _missing(absent: Sequence[UnavailablePart]) -> Iterator[Part]:
     for missing in absent:
         yield _print.plain(f"{missing.what}: {missing.reason}", "yellow")
         if missing.how:
@@ -126,7 +126,7 @@ def _health(health: Health) -> Iterator[Part]:
         yield _indented(f"unavailable: {finding.text}", "dim")
 
 
-def _counted(entries: Sequence[Available], not_sampled: Sequence[Absent]) -> Iterator[Part]:
+def _counted(entries: Sequence[Available], not_sampled: Sequence[UnavailablePart]) -> Iterator[Part]:
     """Yield how many counters each device has, why others are unavailable, and which collectors read no device here."""
     for device in dict.fromkeys(entry.device for entry in entries):
         of_device = [entry for entry in entries if entry.device == device]

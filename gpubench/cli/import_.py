@@ -84,7 +84,7 @@ def _say(sources: list[Source], path: Path) -> None:
             more = f" and {len(omitted) - 3} more" if len(omitted) > 3 else ""
             message = f"left out, since their unit is not stated anywhere: {', '.join(omitted[:3])}{more}"
             _print.say(message, "yellow")
-        if foreign.lacks_gpu(source):
+        if foreign.gpu_is_unstated(source):
             _print.say("the GPU is not stated: name it with --gpu to see the share of its peak", "yellow")
     _print.say(f"run file: {path}")
 

@@ -45,6 +45,6 @@ def plan(
         return
     cells = [(case, ", ".join(devices), ranks, replicate) for case, devices, ranks, replicate in rows]
     _print.out().print(_print.table(("case", "devices", "ranks", "replicate"), cells))
-    for message in planning.lacking(planned):
+    for message in planning.skip_messages(planned):
         _print.echo(message)
     _print.echo(f"{len(rows)} case{'s' * (len(rows) > 1)}, about {units.duration(planned.seconds)}")

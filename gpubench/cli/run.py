@@ -104,7 +104,7 @@ def run(
         return
     if not device and (reason := plan.why_host(facts, settings)):
         _warn(reason)
-    for message in plan.lacking(planned):
+    for message in plan.skip_messages(planned):
         _warn(message)
     path = options.run_file(out)
     with shown() as watch, private_daemon() if mps else nullcontext():

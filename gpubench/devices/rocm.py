@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpubench import DISTRIBUTION
-from gpubench.model import Absent
+from gpubench.model import UnavailablePart
 
 _VENDOR = "0x1002"
 _CLASSES = ("0x03", "0x12")  # PCI: display controllers and processing accelerators
@@ -37,11 +37,11 @@ _CUDA_WHEEL = re.compile(r"cupy(-cuda\w+)?")
 
 @dataclass(frozen=True, slots=True)
 class Install:
-    """One ROCm: its folder, its version (`7.0.1`, empty if unknown), and the libraries of `NEEDED` that it lacks."""
+    """One ROCm: its folder, its version (`7.0.1`, empty if unknown), and the libraries of `NEEDED` that are missing."""
 
     path: str
     version: str
-    lacks: tuple[str, ...] = ()
+    missing_libraries: tuple[str, ...] = ()
     has_thrust: bool = True
     has_hipcc: bool = True
 
@@ -117,10 +117,10 @@ def _installs(root: Path) -> tuple[Install, ...]:
 def _install(root: Path, path: Path) -> Install:
     libraries = _libraries(path)
     version = re.match(r"[\d.]+", _text(path / ".info/version")) or re.search(r"[\d.]*\d$", path.resolve().name)
-    lacks = tuple(name for name in NEEDED if name not in libraries)
+    missing_libraries = tuple(name for name in NEEDED if name not in libraries)
     thrust = (path / "include/thrust/version.h").exists()
     hipcc = (path / "bin/hipcc").exists()
-    return Install(f"/{path.relative_to(root)}", version[0] if version else "", lacks, thrust, hipcc)
+    return Install(f"/{path.relative_to(root)}", version[0] if version else "", missing_libraries, thrust, hipcc)
 
 
 def _libraries(path: Path) -> set[str]:
@@ -134,12 +134,12 @@ def concerns(machine: Probe) -> bool:
     return bool(machine.gpus or any(map(_WHEEL.match, machine.wheels or {})))
 
 
-def findings(machine: Probe) -> tuple[Absent, ...]:
+def findings(machine: Probe) -> tuple[UnavailablePart, ...]:
     """Return every obstacle with its fix; nothing if there is no AMD GPU and no wheel for one."""
     if not concerns(machine):
         return ()
     return tuple(
-        Absent("rocm", problem, fix)
+        UnavailablePart("rocm", problem, fix)
         for problem, fix in (*_of_the_machine(machine), *_of_rocm(machine), *_of_python(machine))
     )
 
@@ -195,9 +195,9 @@ def _of_rocm(machine: Probe) -> Iterator[Reason]:
             f"several ROCm installations: {listed}; {used.path} is used",
             f"choose one with ROCM_PATH and LD_LIBRARY_PATH, for example {used.path}/lib",
         )
-    if used.lacks:
+    if used.missing_libraries:
         yield (
-            f"incomplete ROCm: {used.path} is missing {', '.join(used.lacks)}",
+            f"incomplete ROCm: {used.path} is missing {', '.join(used.missing_libraries)}",
             "install AMD's complete package rocm",
         )
     elif not used.has_thrust:

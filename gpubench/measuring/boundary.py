@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from gpubench.base.clean import clean
-from gpubench.base.errors import Missing
+from gpubench.base.errors import Unavailable
 from gpubench.model import Counter, CounterKind, EventBit, EventClass, Measure, limits
 from gpubench.plugins.collector import Condition
 
@@ -100,7 +100,7 @@ def row(
     `events` are the names of the counters whose values are bits. Raises Missing if the reading is no mapping.
     """
     if not isinstance(reading, Mapping):
-        raise Missing(f"a reading must be a mapping from names to numbers, not {text(reading)[:80]}", "")
+        raise Unavailable(f"a reading must be a mapping from names to numbers, not {text(reading)[:80]}", "")
     values: list[float | None] = []
     refused: dict[str, str] = {}
     for name in names:
@@ -116,7 +116,7 @@ def row(
 def texts(messages: object) -> list[str]:
     """Return the first 100 messages of a source, each as one short line. Raises Missing if they are no sequence."""
     if isinstance(messages, str) or not isinstance(messages, Iterable):
-        raise Missing(f"messages must be a sequence of texts, not {text(messages)[:80]}", "")
+        raise Unavailable(f"messages must be a sequence of texts, not {text(messages)[:80]}", "")
     lines: list[str] = []
     for message in messages:
         if len(lines) == _MOST_TEXTS:
@@ -128,7 +128,7 @@ def texts(messages: object) -> list[str]:
 def pairs(described: object) -> dict[str, str]:
     """Return a mapping of texts to texts; numbers among the values become text. Raises Missing if it is no mapping."""
     if not isinstance(described, Mapping):
-        raise Missing(f"settings must be a mapping from names to texts, not {text(described)[:80]}", "")
+        raise Unavailable(f"settings must be a mapping from names to texts, not {text(described)[:80]}", "")
     listed = list(described.items())[:_MOST_TEXTS]
     return {text(name): text(str(value) if isinstance(value, numbers.Real) else value) for name, value in listed}
 
@@ -139,52 +139,54 @@ def counters(declared: object) -> tuple[Counter, ...]:
     Raises Missing that names the first malformed counter and its field.
     """
     if not isinstance(declared, Iterable):
-        raise Missing(f"`counters` must be a sequence of Counter, not {text(declared)[:80]}", "")
+        raise Unavailable(f"`counters` must be a sequence of Counter, not {text(declared)[:80]}", "")
     accepted: list[Counter] = []
     for counter in declared:
         if len(accepted) == MOST_COUNTERS:
-            raise Missing(f"the collector declares more than {MOST_COUNTERS} counters", "")
+            raise Unavailable(f"the collector declares more than {MOST_COUNTERS} counters", "")
         accepted.append(_counter(counter))
     names = [counter.name for counter in accepted]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise Missing(f"the collector declares the counter {text(twice)} twice", "")
+        raise Unavailable(f"the collector declares the counter {text(twice)} twice", "")
     return tuple(accepted)
 
 
 def _counter(declared: object) -> Counter:
     if not isinstance(declared, Counter):
-        raise Missing(f"`counters` holds {text(declared)[:80]}, not a Counter", "")
+        raise Unavailable(f"`counters` holds {text(declared)[:80]}, not a Counter", "")
     fields: dict[str, Any] = {name: getattr(declared, name) for name in ("name", "unit", "source")}
     wrong = [name for name, value in fields.items() if not isinstance(value, str) or text(value) != value]
     if wrong or not declared.name:
         field = wrong[0] if wrong else "name"
-        raise Missing(f"the {field} of a counter is {text(fields[field])[:80]!r}, not one short line of text", "")
+        raise Unavailable(f"the {field} of a counter is {text(fields[field])[:80]!r}, not one short line of text", "")
     if declared.kind not in _KINDS:
-        raise Missing(f"{declared.name}: kind is {text(declared.kind)[:80]}, not one of {', '.join(_KINDS)}", "")
+        raise Unavailable(f"{declared.name}: kind is {text(declared.kind)[:80]}, not one of {', '.join(_KINDS)}", "")
     least, most = PERIOD_S
     period = declared.period_s
     if isinstance(period, bool) or not isinstance(period, int | float) or not least <= period <= most:
-        raise Missing(f"{declared.name}: period_s is {text(period)[:80]}, not a time from {least} to {most:g} s", "")
+        raise Unavailable(
+            f"{declared.name}: period_s is {text(period)[:80]}, not a time from {least} to {most:g} s", ""
+        )
     return _consistent(declared)
 
 
 def _consistent(declared: Counter) -> Counter:
     """Return the counter if its unit and its bits fit its measure. Raises Missing if they do not."""
     if not isinstance(declared.measures, Measure):
-        raise Missing(f"{declared.name}: measures is {text(declared.measures)[:80]}, not a Measure", "")
+        raise Unavailable(f"{declared.name}: measures is {text(declared.measures)[:80]}, not a Measure", "")
     forms = _FORMS.get(declared.measures)
     if forms and (declared.unit, declared.kind) not in forms:
         allowed = " or ".join(f"{unit} as {kind}" for unit, kind in forms)
         problem = f"{declared.name}: {declared.measures} is in {allowed}, not in {declared.unit} as {declared.kind}"
-        raise Missing(problem, "")
+        raise Unavailable(problem, "")
     event_bits = declared.bits
     if not isinstance(event_bits, tuple) or not all(map(_is_bit, event_bits)):
-        raise Missing(
+        raise Unavailable(
             f"{declared.name}: bits must be EventBits, each with a mask of one bit, a name and an EventClass", ""
         )
     if len({bit.mask for bit in event_bits}) < len(event_bits):
-        raise Missing(f"{declared.name}: two of its bits have the same mask", "")
+        raise Unavailable(f"{declared.name}: two of its bits have the same mask", "")
     return declared
 
 

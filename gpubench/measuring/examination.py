@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from gpubench import plugins
-from gpubench.base.errors import Missing
+from gpubench.base.errors import Unavailable
 from gpubench.measuring import boundary, health
 from gpubench.measuring.channel import BadMessage, ToParent
 from gpubench.measuring.health import Health
@@ -129,7 +129,7 @@ class _Sources:
                     accepted = [device for device in devices if plugins.asked(name, partial(accepts, device))]
                     if accepted:
                         self._sources.append((name, plugins.asked(name, partial(collector.health, accepted)), accepted))
-            except (Missing, plugins.BrokenPlugin) as error:
+            except (Unavailable, plugins.BrokenPlugin) as error:
                 reason = boundary.text(str(error))
                 self._failures += [_Answer(device.id, (), reason) for device in accepted]
 
@@ -146,7 +146,7 @@ class _Sources:
 def _asked(name: str, source: HealthSource, device: Device) -> _Answer:
     try:
         return _Answer(device.id, plugins.asked(name, lambda: health.checked(source.read(device))))
-    except Missing as error:
+    except Unavailable as error:
         return _Answer(device.id, (), boundary.text(str(error)))
 
 

@@ -8,7 +8,7 @@ from collections import Counter as Tally
 from collections.abc import Sequence
 
 from gpubench import plugins
-from gpubench.base.errors import Missing
+from gpubench.base.errors import Unavailable
 from gpubench.measuring import boundary
 from gpubench.model import Device, Remark, Samples
 from gpubench.plugins.collector import CounterSource, Telling
@@ -77,7 +77,7 @@ class Group:
         refused: dict[str, str] = {}
         try:
             row, refused = plugins.asked(self.collector, self._row)
-        except Missing as error:  # only this group is missing from here on, until it answers again
+        except Unavailable as error:  # only this group is missing from here on, until it answers again
             row, failed = (None,) * len(self.names), boundary.text(str(error))
         ended = time.monotonic()
         messages, failed_messages = self._messages()
@@ -113,7 +113,7 @@ class Group:
             return [], ""
         try:
             return plugins.asked(self.collector, lambda: boundary.texts(telling.told(self.device))), ""
-        except Missing as error:
+        except Unavailable as error:
             return [], boundary.text(str(error))
 
     def _limited(self, messages: Sequence[str]) -> Sequence[str]:

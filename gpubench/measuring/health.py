@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from gpubench.base.errors import Missing
+from gpubench.base.errors import Unavailable
 from gpubench.measuring import boundary
 from gpubench.plugins.collector import HealthReading, HealthSign
 
@@ -147,13 +147,13 @@ def checked(readings: object) -> tuple[HealthReading, ...]:
     If two readings have the same sign, the first counts. Raises Missing if `readings` are not HealthReading.
     """
     if isinstance(readings, str) or not isinstance(readings, Iterable):
-        raise Missing(f"`read` returns a sequence of HealthReading, not {boundary.text(readings)[:80]}", "")
+        raise Unavailable(f"`read` returns a sequence of HealthReading, not {boundary.text(readings)[:80]}", "")
     by_sign: dict[HealthSign, HealthReading] = {}
     for count, reading in enumerate(readings):
         if count == _MOST_READINGS:
             break
         if not isinstance(reading, HealthReading) or not isinstance(reading.sign, HealthSign):
-            raise Missing(f"`read` returns HealthReading with a HealthSign, not {boundary.text(reading)[:80]}", "")
+            raise Unavailable(f"`read` returns HealthReading with a HealthSign, not {boundary.text(reading)[:80]}", "")
         by_sign.setdefault(reading.sign, _checked(reading))
     return tuple(by_sign.values())
 

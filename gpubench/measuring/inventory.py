@@ -21,10 +21,10 @@ import pydantic
 
 from gpubench import __version__, plugins
 from gpubench.base import units
-from gpubench.base.errors import DeviceError, FileError, Missing
+from gpubench.base.errors import DeviceError, FileError, Unavailable
 from gpubench.devices import interposed, rocm
 from gpubench.measuring import boundary
-from gpubench.model import Absent, Device, Facts
+from gpubench.model import Device, Facts, UnavailablePart
 from gpubench.plugins.backend import Backend
 from gpubench.plugins.collector import Collector, Describing, Versioned
 
@@ -93,7 +93,7 @@ def to_json(inventory: Facts) -> str:
 
 def take() -> Facts:
     """Return the facts of this machine, taken in this process: backends, then the collectors' settings of devices."""
-    absent: list[Absent] = []
+    absent: list[UnavailablePart] = []
     versions = {"gpubench": __version__, "python": platform.python_version(), **_library_versions()}
     devices = _devices(absent, versions)
     for name in plugins.names("collectors"):
@@ -110,7 +110,7 @@ def _wheels() -> dict[str, str]:
     return {name.lower(): number for name, number in versions if name.lower().startswith(("cupy", "amd"))}
 
 
-def _devices(absent: list[Absent], versions: dict[str, str]) -> list[Device]:
+def _devices(absent: list[UnavailablePart], versions: dict[str, str]) -> list[Device]:
     devices_found: list[Device] = []
     for name in plugins.names("backends"):
         backend: Backend | None = _probe(name, absent, partial(plugins.load, "backends", name), None)
@@ -124,7 +124,7 @@ def _devices(absent: list[Absent], versions: dict[str, str]) -> list[Device]:
 
 
 def _described(
-    name: str, collector: Collector, devices: Sequence[Device], absent: list[Absent], versions: dict[str, str]
+    name: str, collector: Collector, devices: Sequence[Device], absent: list[UnavailablePart], versions: dict[str, str]
 ) -> list[Device]:
     accepted = [device for device in devices if _probe(name, absent, partial(collector.accepts, device), False)]
     if not accepted:
@@ -147,11 +147,11 @@ def _settings(collector: Describing, device: Device) -> Mapping[str, str]:
     return boundary.pairs(collector.describe(device))
 
 
-def _probe(name: str, absent: list[Absent], ask: Callable[[], T], default: T) -> T:
+def _probe(name: str, absent: list[UnavailablePart], ask: Callable[[], T], default: T) -> T:
     try:
         return plugins.asked(name, ask)
-    except Missing as error:
-        absent.append(Absent(name, error.what, error.how))
+    except Unavailable as error:
+        absent.append(UnavailablePart(name, error.what, error.how))
         return default
 
 

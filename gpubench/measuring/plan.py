@@ -79,7 +79,7 @@ class Plan:
     def seconds_of(self, job: Job) -> float:
         """Return an estimate of a job's duration in seconds without its worker's start; 0 if devices are missing."""
         seconds = _SECONDS_A_CASE if job.devices[0].backend == "host" else _SECONDS_A_GPU_CASE
-        return 0.0 if lack(job) else seconds[self.settings.tier]
+        return 0.0 if missing_devices(job) else seconds[self.settings.tier]
 
 
 def make(facts: Facts, settings: Settings) -> Plan:
@@ -144,16 +144,16 @@ def headline(suite: Suite, target: Target) -> list[Case]:
     return (runnable or candidates)[-1:]
 
 
-def lack(job: Job) -> str:
+def missing_devices(job: Job) -> str:
     """Return why a job has too few devices to run, or an empty text if it has enough."""
     if len(job.devices) >= job.case.devices:
         return ""
     return f"needs {job.case.devices} devices with access to each other's memory; {len(job.devices)} available"
 
 
-def lacking(plan: Plan) -> list[str]:
+def skip_messages(plan: Plan) -> list[str]:
     """Return messages about the cases of a plan that will be skipped, with their number, and about unused data."""
-    reasons = [reason for job in plan.jobs if not job.replicate and (reason := lack(job))]
+    reasons = [reason for job in plan.jobs if not job.replicate and (reason := missing_devices(job))]
     messages = [
         f"{count} case{'s' * (count > 1)} will be skipped: {reason}" for reason, count in Tally(reasons).most_common()
     ]

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gpubench.measuring.plan import Job, Plan, lack
+from gpubench.measuring.plan import Job, Plan, missing_devices
 from gpubench.model import Result
 
 _PLANNED_WEIGHT = 3  # the planned time of a suite's job counts as much as this number of measured ones
@@ -57,4 +57,4 @@ class Forecast:
 
 def _group(job: Job) -> object:
     """Return a key that jobs of about the same duration share; a job with too few devices ends at once."""
-    return job.case.suite, job.key[1], bool(lack(job))
+    return job.case.suite, job.key[1], bool(missing_devices(job))

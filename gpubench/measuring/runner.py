@@ -21,7 +21,7 @@ from gpubench.measuring.channel import SEND_S, BadMessage
 from gpubench.measuring.claims import SHARED_LABEL, Claims
 from gpubench.measuring.nodes import NodeGroup, SpreadCase
 from gpubench.measuring.outcome import merged
-from gpubench.measuring.plan import Job, Plan, lack
+from gpubench.measuring.plan import Job, Plan, missing_devices
 from gpubench.measuring.process import Child
 from gpubench.measuring.progress import Forecast, Observer, Progress
 from gpubench.measuring.sampler import SamplingProcess
@@ -232,7 +232,7 @@ class Runner(AbstractContextManager["Runner"]):
 
     def _result(self, job: Job, started_at: float) -> Result:
         start = time.monotonic()
-        if reason := lack(job):
+        if reason := missing_devices(job):
             return Result(job.case, job.key[1], "skipped", job.replicate, "devices", reason)
         size = self._group.size if self._group else 1
         if job.nodes not in (1, size):

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from gpubench import plugins
-from gpubench.base.errors import Lacking, Missing
+from gpubench.base.errors import OptionalUnavailable, Unavailable
 from gpubench.measuring import boundary
 from gpubench.measuring.channel import BadMessage, ToChild, ToParent
 from gpubench.measuring.group import Group
 from gpubench.measuring.process import Child, to_parent
-from gpubench.model import Absent, Counter, Device, Remark, Samples
+from gpubench.model import Counter, Device, Remark, Samples, UnavailablePart
 from gpubench.plugins.collector import Collector, CounterSource, Explained
 
 _CHUNK_S = 1.0  # the run file is synchronised to disk for each chunk
@@ -43,7 +43,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Lack:
+class UnsupportedCounter:
     """A counter that a device does not support, and why; `collector` is the plugin that reads it on other devices."""
 
     counter: str
@@ -54,15 +54,15 @@ class Lack:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The child's first answer: the counters that it reads, those that a device lacks, and the missing collectors.
+    """The child's first answer: the counters that it reads, unsupported counters, and unavailable collectors.
 
     `optional` are names in `absent` that a machine need not have; `readers` gives the name of each collector, the ids
     of the devices that it reads, and its counters.
     """
 
     counters: tuple[Counter, ...]
-    absent: tuple[Absent, ...]
-    lacks: tuple[Lack, ...] = ()
+    absent: tuple[UnavailablePart, ...]
+    unsupported: tuple[UnsupportedCounter, ...] = ()
     optional: frozenset[str] = frozenset()
     readers: tuple[tuple[str, tuple[str, ...], tuple[Counter, ...]], ...] = ()
 
@@ -103,14 +103,14 @@ class SamplingProcess:
         return self._opened.counters
 
     @property
-    def absent(self) -> tuple[Absent, ...]:
+    def absent(self) -> tuple[UnavailablePart, ...]:
         """Return the collectors that did not open, and why."""
         return self._opened.absent
 
     @property
-    def lacks(self) -> tuple[Lack, ...]:
+    def unsupported(self) -> tuple[UnsupportedCounter, ...]:
         """Return the counters that a device does not support, and why."""
-        return self._opened.lacks
+        return self._opened.unsupported
 
     @property
     def readers(self) -> tuple[tuple[str, tuple[str, ...], tuple[Counter, ...]], ...]:
@@ -177,9 +177,9 @@ class SamplingProcess:
             message = f"missing: {absent.reason}" + (f"; {absent.how}" if absent.how else "")
             optional = absent.what in opened.optional
             self._remarks.append(Remark(self._now(), "absent" if optional else "lost", absent.what, "", message))
-        for lack in opened.lacks:
-            message = f"no {lack.counter}: {lack.reason}"
-            self._remarks.append(Remark(self._now(), "absent", lack.collector, lack.device, message))
+        for counter in opened.unsupported:
+            message = f"no {counter.counter}: {counter.reason}"
+            self._remarks.append(Remark(self._now(), "absent", counter.collector, counter.device, message))
 
     def _now(self) -> float:
         return time.monotonic() - self._order.started_at
@@ -222,7 +222,7 @@ class Available:
     reason: str = ""
 
 
-def available(devices: Sequence[Device]) -> tuple[list[Available], list[Absent]]:
+def available(devices: Sequence[Device]) -> tuple[list[Available], list[UnavailablePart]]:
     """Return every counter of these devices, and the collectors that are not available, with reasons.
 
     Each collector is opened and asked in a sampling process. A collector that reads none of the devices counts as not
@@ -230,17 +230,17 @@ def available(devices: Sequence[Device]) -> tuple[list[Available], list[Absent]]
     """
     process = SamplingProcess(devices, time.monotonic())
     process.stop()
-    lacks = {(lack.device, lack.counter): lack.reason for lack in process.lacks}
+    reasons = {(entry.device, entry.counter): entry.reason for entry in process.unsupported}
     counters_here = [
-        Available(counter, device.id, lacks.get((device.id, counter.name), ""))
+        Available(counter, device.id, reasons.get((device.id, counter.name), ""))
         for device in devices
         for _, read, declared in process.readers
         for counter in declared
         if device.id in read
     ]
     reported = {name for name, _, _ in process.readers} | {absent.what for absent in process.absent}
-    idle = [Absent(name, "no supported device", "") for name in plugins.names("collectors")]
-    lost = [Absent(_SAMPLER, remark.words, "") for remark in process.remarks() if remark.source == _SAMPLER]
+    idle = [UnavailablePart(name, "no supported device", "") for name in plugins.names("collectors")]
+    lost = [UnavailablePart(_SAMPLER, remark.words, "") for remark in process.remarks() if remark.source == _SAMPLER]
     return counters_here, [*lost, *process.absent, *(absent for absent in idle if absent.what not in reported)]
 
 
@@ -264,7 +264,7 @@ def sample(groups: Sequence[Group], channel: ToParent, started_at: float) -> Non
     blocked = {id(group.source) for group, thread in zip(groups, threads, strict=True) if thread.is_alive()}
     for source in {id(group.source): group.source for group in groups}.values():
         if id(source) not in blocked:
-            with contextlib.suppress(Missing):  # the parent has the samples, so a failure to close does not matter
+            with contextlib.suppress(Unavailable):  # the parent has the samples, so a failure to close does not matter
                 plugins.asked("sampler", source.close)
     if blocked:
         os._exit(0)  # a thread is inside a driver that does not answer: an ordinary end would wait for it
@@ -281,8 +281,8 @@ def open_groups(order: Order) -> tuple[list[Group], Opened]:
     """Return the counters of every collector for the devices that it accepts, grouped by device and period."""
     groups: list[Group] = []
     counters: list[Counter] = []
-    absent: list[Absent] = []
-    lacks: list[Lack] = []
+    absent: list[UnavailablePart] = []
+    all_unsupported: list[UnsupportedCounter] = []
     optional: set[str] = set()
     readers: list[tuple[str, tuple[str, ...], tuple[Counter, ...]]] = []
     for name in plugins.names("collectors"):
@@ -294,16 +294,18 @@ def open_groups(order: Order) -> tuple[list[Group], Opened]:
             declared = _declared(name, collector, counters)
             source = plugins.asked(name, partial(collector.open, devices))
             names = {counter.name for counter in declared}
-            unsupported = [lack for device in devices for lack in _lacks(name, source, device) if lack.counter in names]
-        except (Missing, plugins.BrokenPlugin) as error:
-            optional |= {name} if isinstance(error, Lacking) else set()
+            unsupported = [
+                entry for device in devices for entry in _unsupported(name, source, device) if entry.counter in names
+            ]
+        except (Unavailable, plugins.BrokenPlugin) as error:
+            optional |= {name} if isinstance(error, OptionalUnavailable) else set()
             absent.append(_absent(name, error))
             continue
         counters += declared
         readers.append((name, tuple(device.id for device in devices), declared))
-        lacks += unsupported
+        all_unsupported += unsupported
         groups += _groups(name, declared, source, devices, unsupported)
-    return groups, Opened(tuple(counters), tuple(absent), tuple(lacks), frozenset(optional), tuple(readers))
+    return groups, Opened(tuple(counters), tuple(absent), tuple(all_unsupported), frozenset(optional), tuple(readers))
 
 
 def _declared(name: str, collector: Collector, others: Sequence[Counter]) -> tuple[Counter, ...]:
@@ -311,20 +313,20 @@ def _declared(name: str, collector: Collector, others: Sequence[Counter]) -> tup
     declared = plugins.asked(name, lambda: boundary.counters(collector.counters))
     taken = {counter.name for counter in others} & {counter.name for counter in declared}
     if taken:
-        raise Missing(f"another collector already declares the counter {min(taken)}", "rename it")
+        raise Unavailable(f"another collector already declares the counter {min(taken)}", "rename it")
     return declared
 
 
-def _absent(name: str, error: Missing | plugins.BrokenPlugin) -> Absent:
-    problem, how = (error.what, error.how) if isinstance(error, Missing) else (str(error), "")
-    return Absent(name, boundary.text(problem), boundary.text(how))
+def _absent(name: str, error: Unavailable | plugins.BrokenPlugin) -> UnavailablePart:
+    problem, how = (error.what, error.how) if isinstance(error, Unavailable) else (str(error), "")
+    return UnavailablePart(name, boundary.text(problem), boundary.text(how))
 
 
-def _lacks(name: str, source: CounterSource, device: Device) -> list[Lack]:
+def _unsupported(name: str, source: CounterSource, device: Device) -> list[UnsupportedCounter]:
     if not isinstance(source, Explained):
         return []
-    reasons = plugins.asked(name, lambda: boundary.pairs(source.lacking(device)))
-    return [Lack(counter, device.id, reason, name) for counter, reason in reasons.items()]
+    reasons = plugins.asked(name, lambda: boundary.pairs(source.unsupported(device)))
+    return [UnsupportedCounter(counter, device.id, reason, name) for counter, reason in reasons.items()]
 
 
 def _groups(
@@ -332,9 +334,9 @@ def _groups(
     counters: Sequence[Counter],
     source: CounterSource,
     devices: Sequence[Device],
-    unsupported: Sequence[Lack],
+    unsupported: Sequence[UnsupportedCounter],
 ) -> list[Group]:
-    skipped = {(lack.device, lack.counter) for lack in unsupported}
+    skipped = {(entry.device, entry.counter) for entry in unsupported}
     events = frozenset(counter.name for counter in counters if counter.kind == "event")
     counter_names: dict[tuple[str, float], tuple[Device, list[str]]] = {}
     for device in devices:

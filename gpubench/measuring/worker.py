@@ -22,7 +22,7 @@ from gpubench import plugins
 from gpubench.authoring.axes import Target
 from gpubench.authoring.bench import Bench
 from gpubench.authoring.task import Task
-from gpubench.base.errors import DeviceError, Missing, PeerDied, Skip, SuiteError, Untrustworthy, WrongAnswer
+from gpubench.base.errors import DeviceError, PeerDied, Skip, SuiteError, Unavailable, Untrustworthy, WrongAnswer
 from gpubench.devices import interposed
 from gpubench.measuring import boundary, keeper, plain
 from gpubench.measuring.answers import T
@@ -185,7 +185,7 @@ class Worker:
             return self._measured(order, ranks)
         except Skip as reason:
             return Part("skipped", "unsupported", boundary.text(str(reason)))
-        except Missing as error:
+        except Unavailable as error:
             return Part("skipped", "missing", boundary.text(str(error)))
         except WrongAnswer as finding:
             return Part("failed", "wrong-answer", boundary.text(str(finding)))
@@ -282,7 +282,7 @@ def watches(device: Device) -> list[Watch]:
     """Return a watch of every collector that accepts the device and whose libraries are available."""
     opened: list[Watch] = []
     for name in plugins.names("collectors"):
-        with contextlib.suppress(Missing, plugins.BrokenPlugin):
+        with contextlib.suppress(Unavailable, plugins.BrokenPlugin):
             collector: Collector = plugins.load("collectors", name)
             if isinstance(collector, Watching) and plugins.asked(name, partial(collector.accepts, device)):
                 opened.append(plugins.asked(name, partial(collector.watch, device)))

@@ -6,7 +6,7 @@ Sizes are in bytes, times in seconds. Rates are never stored: a rate is `Work / 
 
 from gpubench.model.cases import Case, Params
 from gpubench.model.counters import Counter, CounterKind, EventBit, EventClass, Measure, Remark, Samples
-from gpubench.model.facts import Absent, DataFile, Device, Facts
+from gpubench.model.facts import DataFile, Device, Facts, UnavailablePart
 from gpubench.model.results import LIMITS, Better, Quantity, Result, Role, Series, SeriesMode, Status, Work
 from gpubench.model.run import KeyFigure, Manifest, NamedLink, Run, Settings, SuiteInfo, Tier, Verdict, View
 from gpubench.model.schema import SCHEMA, STRICT
@@ -15,7 +15,6 @@ __all__ = [
     "LIMITS",
     "SCHEMA",
     "STRICT",
-    "Absent",
     "Better",
     "Case",
     "Counter",
@@ -42,6 +41,7 @@ __all__ = [
     "Status",
     "SuiteInfo",
     "Tier",
+    "UnavailablePart",
     "Verdict",
     "View",
     "Work",

@@ -34,7 +34,7 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
-class Absent:
+class UnavailablePart:
     """A backend or counter source that cannot be used on this machine, and how to get it."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -53,7 +53,7 @@ class Facts:
     devices: Many[Device]
     host: Many[tuple[Word, Text]] = ()
     versions: Many[tuple[Word, Text]] = ()
-    absent: Many[Absent] = ()
+    absent: Many[UnavailablePart] = ()
 
     def device(self, device_id: str) -> Device:
         """Return the device with this id. Raises KeyError if there is none."""

@@ -57,7 +57,7 @@ class CounterSource(Protocol):
 class Explained(Protocol):
     """A source that also names the counters that a device does not have, which are then not read."""
 
-    def lacking(self, device: Device) -> Mapping[str, str]:
+    def unsupported(self, device: Device) -> Mapping[str, str]:
         """Return each counter that this device does not have, with the reason."""
 
 

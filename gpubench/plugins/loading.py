@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from gpubench import DISTRIBUTION
-from gpubench.base.errors import GpubenchError, Missing, UsageError
+from gpubench.base.errors import GpubenchError, Unavailable, UsageError
 
 T = TypeVar("T")
 
@@ -127,10 +127,10 @@ def asked(name: str, ask: Callable[[], T]) -> T:
     """Return the answer of a collector's or a backend's library. Raises Missing with the message of any error of it."""
     try:
         return ask()
-    except Missing:
+    except Unavailable:
         raise
     except (Exception, SystemExit) as error:  # vendor bindings may raise anything, and some exit
-        raise Missing(
+        raise Unavailable(
             f"{name}: {type(error).__name__}: {error}", f"reinstall it, or report this to {DISTRIBUTION}"
         ) from error
 

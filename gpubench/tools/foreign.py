@@ -90,7 +90,7 @@ def _tool(path: Path, text: str) -> str:
     return accepting[0]
 
 
-def lacks_gpu(source: Source) -> bool:
+def gpu_is_unstated(source: Source) -> bool:
     """Return whether a figure could be compared with a peak, but the output does not state the GPU."""
     unstated = {device.id for device in source.found.devices if device.name == _UNSTATED}
     return any(

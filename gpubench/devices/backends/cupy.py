@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gpubench import DISTRIBUTION
-from gpubench.base.errors import Missing, Skip
+from gpubench.base.errors import Skip, Unavailable
 from gpubench.devices.native import hipblaslt
 from gpubench.model import Device
 from gpubench.plugins.backend import Handle, Kernel, Mode, SharedBuffer, SharedEvent, SharedMemory, Timing, Traits
@@ -48,8 +48,8 @@ def _cupy() -> Any:
         return importlib.import_module("cupy")
     except ImportError as error:
         if error.__cause__:  # CuPy is installed, but a library that it needs does not load
-            raise Missing(f"CuPy cannot be loaded ({_first_line(error.__cause__)})", _LIBRARIES) from error
-        raise Missing(f"CuPy is not usable here ({_first_line(error)})", f"for a GPU: {_INSTALL}") from error
+            raise Unavailable(f"CuPy cannot be loaded ({_first_line(error.__cause__)})", _LIBRARIES) from error
+        raise Unavailable(f"CuPy is not usable here ({_first_line(error)})", f"for a GPU: {_INSTALL}") from error
 
 
 def _first_line(error: BaseException) -> str:
@@ -245,7 +245,7 @@ class Cupy:
         try:
             count = runtime.getDeviceCount()
         except runtime.CUDARuntimeError as error:
-            raise Missing(
+            raise Unavailable(
                 f"CuPy {cupy.__version__} finds no GPU ({error})", "check the driver (nvidia-smi, rocm-smi)"
             ) from error
         return tuple(_device(runtime, index, count) for index in range(count))
@@ -346,7 +346,7 @@ def _ordinal(cupy: Any, device: Device) -> int:
             return index
         if not device.uuid and pci == device.pci:
             return index
-    raise Missing(
+    raise Unavailable(
         f"{device.id} ({device.uuid or device.pci}) is not visible to this process",
         f"check {'HIP_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES' if runtime.is_hip else 'CUDA_VISIBLE_DEVICES'}",
     )

@@ -16,7 +16,7 @@ from ctypes import POINTER, byref, c_float, c_int, c_int32, c_int64, c_size_t, c
 from dataclasses import dataclass
 from typing import Any
 
-from gpubench.base.errors import GpubenchError, Missing
+from gpubench.base.errors import GpubenchError, Unavailable
 
 _SONAME = "libhipblaslt.so.1"
 SWITCH = "GPUBENCH_HIPBLASLT"
@@ -134,7 +134,7 @@ def load() -> Library:
     try:
         return Library(ctypes.CDLL(_SONAME))
     except OSError as error:
-        raise Missing(
+        raise Unavailable(
             f"hipBLASLt is not usable here ({error})", "install the complete ROCm 7, including hipblaslt"
         ) from error
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpubench.base.errors import GpubenchError, Missing
+from gpubench.base.errors import GpubenchError, Unavailable
 from gpubench.devices.native._nvcomp_table import (
     ALGORITHMS,
     HIP_ALGORITHMS,
@@ -287,7 +287,7 @@ def load() -> Library:
             return Library(ctypes.CDLL(str(path)))
         except OSError as error:
             reasons.append(str(error))
-    raise Missing(f"nvCOMP {MAJOR} is not usable here ({reasons[0]})", _HOW)
+    raise Unavailable(f"nvCOMP {MAJOR} is not usable here ({reasons[0]})", _HOW)
 
 
 @functools.cache
@@ -296,7 +296,7 @@ def load_hip() -> Library:
     try:
         return Library(ctypes.CDLL(_HIP_SONAME), "hipcomp")
     except OSError as error:
-        raise Missing(f"hipCOMP is not usable here ({error})", _HIP_HOW) from error
+        raise Unavailable(f"hipCOMP is not usable here ({error})", _HIP_HOW) from error
 
 
 def engine_formats(ordinal: int) -> frozenset[str]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from gpubench import DISTRIBUTION
 from gpubench.base.clean import one_line
-from gpubench.base.errors import Missing, UsageError
+from gpubench.base.errors import Unavailable, UsageError
 from gpubench.tools.fleet.board import Board, BoardGone, check
 from gpubench.tools.fleet.member import serve
 
@@ -136,7 +136,7 @@ def ray_crew(on: str) -> Iterator[RayCrew]:
     if not local and not re.fullmatch(r"ray://[^/\s]+:\d+", on):
         raise UsageError(f"--on {on}: neither ray://HOST:PORT nor ray:local:N, as in ray:local:4")
     if importlib.util.find_spec("ray") is None:
-        raise Missing("Ray is not installed", f"run pip install '{DISTRIBUTION}[fleet]' here and on each node")
+        raise Unavailable("Ray is not installed", f"run pip install '{DISTRIBUTION}[fleet]' here and on each node")
     with contextlib.ExitStack() as stack:
         if local:  # before the import: Ray reads these variables once
             stack.enter_context(_variables({**_LOCAL, "RAY_AUTH_TOKEN": secrets.token_hex(32)}))

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpubench.base.errors import Missing, UsageError
+from gpubench.base.errors import Unavailable, UsageError
 from gpubench.tools.fleet.board import Board, new_board
 from gpubench.tools.fleet.member import MEMBER
 
@@ -56,7 +56,7 @@ def slurm_crew(folder: Path, options: Sequence[str]) -> Iterator[SlurmCrew]:
     check_options(options)
     srun = shutil.which("srun")
     if srun is None:
-        raise Missing(
+        raise Unavailable(
             "srun is not installed", "start gpubench on a machine of the Slurm cluster, or use --on or --from-env"
         )
     board = new_board(folder.resolve())

@@ -16,7 +16,7 @@ import psutil
 
 from gpubench import plugins
 from gpubench.base.clean import one_line
-from gpubench.base.errors import Missing
+from gpubench.base.errors import Unavailable
 from gpubench.measuring.process import Child, to_parent
 from gpubench.model import Device
 from gpubench.plugins.collector import Collector, DeviceProcess, Listing, ProcessSource
@@ -90,7 +90,7 @@ def main() -> None:
 def _opened(devices: Sequence[Device]) -> Iterator[tuple[str, ProcessSource, list[Device]]]:
     """Yield the collectors that list processes and are available here, each with the devices that it accepts."""
     for name in plugins.names("collectors"):
-        with contextlib.suppress(Missing, plugins.BrokenPlugin):
+        with contextlib.suppress(Unavailable, plugins.BrokenPlugin):
             collector: Collector = plugins.load("collectors", name)
             if isinstance(collector, Listing):
                 own = [device for device in devices if plugins.asked(name, partial(collector.accepts, device))]
@@ -100,7 +100,7 @@ def _opened(devices: Sequence[Device]) -> Iterator[tuple[str, ProcessSource, lis
 
 def _read(name: str, source: ProcessSource, devices: Sequence[Device]) -> Iterator[RunningProcess]:
     for device in devices:
-        with contextlib.suppress(Missing):
+        with contextlib.suppress(Unavailable):
             for process in plugins.asked(name, partial(source.read, device)):
                 yield described(device, process)
 

@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 
-from gpubench.api.collector import Counter, Lacking, Missing
+from gpubench.api.collector import Counter, OptionalUnavailable, Unavailable
 
 HOW = os.environ.get("GPUBENCH_SICK", "")
 FAST_S, SLOW_S = 0.01, 0.3
@@ -38,14 +38,14 @@ class Source:
         if HOW == "killed" and self._readings == 20:
             os.kill(os.getpid(), signal.SIGKILL)
         if HOW == "lost" and self._readings > 20:
-            raise Missing("the device is lost", "look at dmesg")
+            raise Unavailable("the device is lost", "look at dmesg")
         if HOW == "silent" and self._readings > 20:
             return {}
         if HOW == "hiccup" and self._readings % 5 == 0:
             return {}
         return {name: float(self._readings) for name in names}
 
-    def lacking(self, device):
+    def unsupported(self, device):
         if HOW == "rubbish":
             return {"sick.none": 7, 3: "x"}
         return {"sick.none": "this card has no such sensor"} if HOW == "lacks" else {}
@@ -81,9 +81,9 @@ class Sick:
 
     def open(self, devices):
         if HOW == "denied":
-            raise Missing("no permission to read the counters", "ask for it")
+            raise Unavailable("no permission to read the counters", "ask for it")
         if HOW == "optional":
-            raise Lacking("its library is not installed", "pip install sick")
+            raise OptionalUnavailable("its library is not installed", "pip install sick")
         return Source()
 
 
