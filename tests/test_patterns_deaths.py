@@ -13,7 +13,7 @@ from gpubench.model import Settings
 H200 = {"memory_bytes": 150 * 10**9, "cache_bytes": 60 * 2**20, "units": 132}
 ONE = make.facts(make.device(**H200))
 TWO = make.facts(make.device(peers=("cuda:1",), **H200), make.device("cuda:1", peers=("cuda:0",), **H200))
-APPLICATIONS = ("abort", "death", "gradients", "layer", "snapshot", "stages", "unequal", "weights")
+APPLICATIONS = ("abort", "adapted", "death", "gradients", "layer", "snapshot", "stages", "unequal", "weights")
 MOST_S = {"": 1.0, "rebuild": 3.0, "staged": 3.0, "abort": 3.0}
 MOST_REBUILD_S = 10.0  # of a communicator
 
@@ -21,13 +21,14 @@ MOST_REBUILD_S = 10.0  # of a communicator
 def planned(facts, tier, device="cuda:0"):
     """Name, ranks and devices of the able jobs."""
     jobs = planning.make(facts, Settings(("patterns",), (device,), tier)).jobs
-    able = [job for job in jobs if job.case.name in APPLICATIONS and not planning.lack(job)]
+    able = [job for job in jobs if job.case.name in APPLICATIONS and not planning.missing_devices(job)]
     return {(job.case.name, job.case.ranks, len(job.devices)) for job in able}
 
 
 def test_two_gpus_have_a_rank_each_and_a_death_a_third_one_that_is_left_out_or_takes_over():
     assert planned(TWO, "full") >= {
         ("abort", 3, 2),
+        ("adapted", 2, 2),
         ("death", 3, 2),
         ("death", 3, 1),
         ("gradients", 2, 2),
@@ -62,7 +63,7 @@ def run(facts, device, tier, *filters):
     plan = planning.make(facts, Settings(("patterns",), (device,), tier, filters=filters))
     shelf = Shelf()
     with Runner(plan, SamplingProcess((), 0.0), shelf, 120.0) as runner:
-        runner.run([job for job in plan.jobs if not planning.lack(job)], 0.0, lambda event: None)
+        runner.run([job for job in plan.jobs if not planning.missing_devices(job)], 0.0, lambda event: None)
     assert shelf
     assert [(result.case.id, result.status, result.reason) for result in shelf if result.status != "ok"] == []
     return shelf
@@ -130,7 +131,7 @@ def test_patterns_of_one_gpu_pass_their_checks(gpu, name):
 
 @pytest.mark.gpu
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["gradients", "layer", "unequal"])
+@pytest.mark.parametrize("name", ["adapted", "gradients", "layer", "unequal"])
 def test_patterns_of_several_gpus_pass_their_checks(gpu, name):
     facts, device = gpu
     if not device.peers:

@@ -46,7 +46,7 @@ def bench_of(facts, gpu, **params):
 def results_of(facts, tier):
     """The results of the cases that this machine can run."""
     plan = planning.make(facts, Settings(("patterns",), (facts.devices[0].id,), tier))
-    able = [job for job in plan.jobs if job.case.name in CASES and not planning.lack(job)]
+    able = [job for job in plan.jobs if job.case.name in CASES and not planning.missing_devices(job)]
     results = []
     shelf = type(
         "Shelf",
