@@ -1,4 +1,4 @@
-"""Fresh interpreters that a case starts: asked by a pickle, bounded in time, ended with all that they started.
+"""Fresh interpreters that a case starts: bounded in time, and ended with all that they started.
 
 The clock of both sides is CLOCK_MONOTONIC, which all processes of a machine share.
 """
@@ -24,6 +24,7 @@ from gpubench.api.suite import Missing, Skip, WrongAnswer
 
 READY = b"1"
 _KIB = 1024  # the unit of VmHWM, proc_pid_status(5)
+_ENDING_S = 10.0  # after SIGKILL: a driver takes a while to free a process's memory, and may never let it go
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,62 @@ class Answer:
 
     content: Mapping[str, Any]
     seconds: float
+
+
+class FreshInterpreter:
+    """A Python program in a fresh interpreter, which leads its own session.
+
+    `program` is its text, and `arguments` follow in `sys.argv`. It inherits `descriptors`. `errors` is a file of its
+    standard error, whose last line describes how it ended.
+    """
+
+    def __init__(
+        self,
+        program: str,
+        arguments: Sequence[str],
+        errors: IO[bytes],
+        environment: Mapping[str, str],
+        descriptors: Sequence[int] = (),
+        stdin: IO[bytes] | int = subprocess.DEVNULL,
+        stdout: IO[bytes] | None = None,
+    ) -> None:
+        self._errors = errors
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-c", program, *arguments],
+            stdin=stdin,
+            stdout=errors if stdout is None else stdout,
+            stderr=errors,
+            env=environment,
+            start_new_session=True,
+            pass_fds=descriptors,
+        )
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    def status(self, limit_s: float) -> int | None:
+        """Return the exit status, which is negative after a signal, or None if it does not end within `limit_s`."""
+        try:
+            return self._process.wait(max(limit_s, 0.0))
+        except subprocess.TimeoutExpired:
+            return None
+
+    def end(self) -> None:
+        """Kill the interpreter and all that it started, and wait for it; repeated calls do nothing more.
+
+        One that a driver holds even after SIGKILL is left behind.
+        """
+        with contextlib.suppress(ProcessLookupError):  # nothing of the group is left
+            os.killpg(self.pid, signal.SIGKILL)
+        self.status(_ENDING_S)
+
+    def last_line(self) -> str:
+        """Return the last line of its standard error."""
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it printed nothing"
 
 
 def answer_of(
@@ -59,24 +116,27 @@ def answer_of(
             try:
                 ready_argument = [str(writer)] if is_ready_awaited else []
                 started = time.monotonic()
-                process = subprocess.Popen(
-                    [sys.executable, "-P", "-c", program, repr(started), *arguments, *ready_argument],
-                    stdin=asked,
-                    stdout=answered,
-                    stderr=errors,
-                    env={**os.environ, **(environment or {})},
-                    start_new_session=True,
-                    pass_fds=[writer] if is_ready_awaited else (),
+                interpreter = FreshInterpreter(
+                    program,
+                    [repr(started), *arguments, *ready_argument],
+                    errors,
+                    {**os.environ, **(environment or {})},
+                    [writer] if is_ready_awaited else (),
+                    asked,
+                    answered,
                 )
             finally:
                 os.close(writer)
-            seconds = _ready_after(ready, started, limit_s) if is_ready_awaited else float("nan")
-            status = _ended(process, started + limit_s - time.monotonic())
+            try:
+                seconds = _ready_after(ready, started, limit_s) if is_ready_awaited else float("nan")
+                status = interpreter.status(started + limit_s - time.monotonic())
+            finally:
+                interpreter.end()
         if status is None:
             raise RuntimeError(f"{what} did not end within {limit_s:g} s and was ended")
         if status:
             how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
-            raise RuntimeError(f"{what} ended with {how}: {_last_line(errors)}")
+            raise RuntimeError(f"{what} ended with {how}: {interpreter.last_line()}")
         answered.seek(0)
         return Answer(_content(json.load(answered)), seconds)
 
@@ -86,24 +146,6 @@ def _ready_after(ready: IO[bytes], started: float, limit_s: float) -> float:
     arrived, _, _ = select.select([ready], [], [], limit_s)
     seconds = time.monotonic() - started
     return seconds if arrived and ready.read(1) == READY else float("nan")
-
-
-def _ended(process: subprocess.Popen[bytes], limit_s: float) -> int | None:
-    """Return the exit status of a process, or None if it had to be killed; its whole group is killed."""
-    try:
-        return process.wait(max(limit_s, 0.0))
-    except subprocess.TimeoutExpired:
-        return None
-    finally:
-        with contextlib.suppress(ProcessLookupError):  # nothing of the group is left
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def _last_line(errors: IO[bytes]) -> str:
-    errors.seek(0)
-    lines = errors.read().decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else "it printed nothing"
 
 
 def _content(answer: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from gpubench.authoring.axes import Target
 from gpubench.authoring.bench import Bench
 from gpubench.base.errors import Skip, WrongAnswer
 from gpubench.measuring.plan import load_suite
-from gpubench.model import Case, Facts
+from gpubench.model import Case, Device, Facts
 from gpubench.plugins.backend import Traits
 
 SUITE = load_suite("virtual")
@@ -157,10 +157,11 @@ def test_amd_gpus_skip_virtual_memory_and_say_what_is_missing():
         SPACE.open_space(paper_bench(SUITE, "amd"))
 
 
-def test_managed_memory_grows_only_within_a_gibibyte():
-    managed = {"way": "managed", "by_bytes": 2**28}
-    assert GROW._is_small_enough(None, {**managed, "from_bytes": 2**29})
-    assert not GROW._is_small_enough(None, {**managed, "from_bytes": 2**30})
+def test_managed_memory_grows_only_within_a_gibibyte_and_the_other_ways_from_there_on():
+    gpu = Device(id="cuda:0", backend="cupy", name="NVIDIA H200", arch="sm_90", memory_bytes=150 * 10**9, units=132)
+    cases = [dict(case.params) for case in SUITE.cases(Target(Facts((gpu,)), gpu, "full")) if case.name == "grow"]
+    sizes = {way: [each["from_bytes"] for each in cases if each["way"] == way] for way in ("vmm", "pool", "managed")}
+    assert sizes == {"vmm": [2**30, 2**32, 2**34], "pool": [2**30, 2**32, 2**34], "managed": [2**28, 2**29]}
 
 
 def test_a_call_that_bindings_or_the_driver_do_not_have_is_named():

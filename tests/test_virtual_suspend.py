@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import _suspended
@@ -210,6 +211,38 @@ def test_a_driver_that_suspends_nothing_is_a_skip_and_any_other_refusal_an_error
         raise DriverCallError("CUDA_ERROR_NOT_SUPPORTED from cuCheckpointProcessLock")
     with pytest.raises(DriverCallError), SUSPEND._supported():
         raise DriverCallError("CUDA_ERROR_ILLEGAL_STATE from cuCheckpointProcessRestore")
+
+
+class CountedDevice:
+    """A device whose free bytes and processes are set; what is allocated on it is thrown away."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.free, self.processes = 2**30, 1
+        runtime = SimpleNamespace(memset=lambda *_: None, deviceSynchronize=lambda: None)
+        cuda = SimpleNamespace(Memory=lambda nbytes: SimpleNamespace(ptr=0, size=nbytes), runtime=runtime)
+        self.xp = SimpleNamespace(cuda=cuda)
+        self.device = SimpleNamespace(free_bytes=lambda: self.free)
+        self.target = SimpleNamespace(device=None)
+        monkeypatch.setattr(SUSPENSION, "processes_on", lambda _: self.processes)
+
+
+def test_a_suspended_program_leaves_one_process_less_beside_partners_and_one_that_stays_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    device = CountedDevice(monkeypatch)
+    use = SUSPENSION.DeviceUse(device)
+    device.processes = 2
+    use.started()
+    device.processes = 3  # a partner has opened the program's memory
+    before = use.now()
+    device.processes, device.free = 2, 2**30 + 2**21
+    use.expect_gone(2**21, before)
+    device.processes = 3
+    with pytest.raises(WrongAnswer, match="3 processes are on the device after one of 3 was suspended"):
+        use.expect_gone(2**21, before)
+    device.processes, device.free = 2, 2**30
+    with pytest.raises(WrongAnswer, match="held 2097152 bytes, of which 0 are free"):
+        use.expect_gone(2**21, before)
 
 
 def test_host_memory_that_is_too_small_is_a_skip_with_the_bytes() -> None:

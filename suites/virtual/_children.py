@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Mapping
@@ -15,8 +13,9 @@ from typing import Any
 from gpubench.api.libraries import DriverCallError
 from gpubench.api.suite import Skip
 
+from .._processes import FreshInterpreter
+
 _CLOSING_S = 2.0
-_ENDING_S = 10.0  # after SIGKILL: a driver takes a while to free a process's memory
 
 
 class ChildEndedError(RuntimeError):
@@ -35,21 +34,15 @@ class BoundedChild:
         self._connection, child_end = Pipe()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - `end` closes it
         self._last_line = ""
+        environment = {key: value for key, value in os.environ.items() if key not in without}
         with child_end:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", program, str(child_end.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=self._errors,
-                stderr=self._errors,
-                pass_fds=(child_end.fileno(),),
-                start_new_session=True,
-                env={key: value for key, value in os.environ.items() if key not in without},
-            )
+            descriptor = child_end.fileno()
+            self._interpreter = FreshInterpreter(program, [str(descriptor)], self._errors, environment, [descriptor])
 
     @property
     def pid(self) -> int:
         """The process id."""
-        return self._process.pid
+        return self._interpreter.pid
 
     def ask(self, limit_s: float, verb: str, *args: object) -> Any:
         """Send a message and return its answer; raises ChildEndedError, Skip and DriverCallError as `answer` does."""
@@ -86,27 +79,16 @@ class BoundedChild:
         """Kill the child and its process group, and wait until it is gone; repeated calls do nothing."""
         if self._errors.closed:
             return
-        if self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)
-        with contextlib.suppress(
-            subprocess.TimeoutExpired
-        ):  # a driver can hold the process for ever; then it is left behind
-            self._process.wait(_ENDING_S)
-        self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        self._last_line = lines[-1] if lines else "it printed nothing"
+        self._interpreter.end()
+        self._last_line = self._interpreter.last_line()
         self._errors.close()
         self._connection.close()
 
     def _ending_message(self) -> str:
         """End the child and return a message that says how it ended."""
-        with contextlib.suppress(
-            subprocess.TimeoutExpired
-        ):  # it has closed the connection, so it is about to end by itself
-            self._process.wait(_CLOSING_S)
+        self._interpreter.status(_CLOSING_S)  # it has closed the connection, so it is about to end by itself
         self.end()
-        status = self._process.returncode
+        status = self._interpreter.status(0.0)
         if status is None:
             return f"{self.name} does not end, not even by SIGKILL: the driver holds it"
         how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with exit status {status}"

@@ -278,11 +278,6 @@ def forward(bench: Bench, what: str, transport: str, mode: str) -> Task:
     return Task.of(stage, check=check, close=close, notes=_notes(bench))
 
 
-def _copy_sizes(target: Target) -> Any:
-    most = 26 if target.is_host else 28
-    return points((2**24,), smoke=(2**16,), full=sorted({*powers_of_two(12, most, 4), 2**most}))
-
-
 class ForwardedCopies:
     """Copies of one size to the device or back; every byte is compared with the random source."""
 
@@ -327,8 +322,8 @@ class ForwardedCopies:
 @topic.case(
     ranks=_ranks,
     direction=points(("h2d",), full=("h2d", "d2h")),
-    transport=points((_NATIVE, "tcp"), (_NATIVE, "shm"), _TRANSPORTS),
-    size_bytes=_copy_sizes,
+    transport=points(("tcp",), (_NATIVE, "shm"), _TRANSPORTS),
+    size_bytes=points((2**24,), smoke=(2**16,), full=(*powers_of_two(12, 24, 4), 2**26)),
 )
 def forward_copy(bench: Bench, direction: str, transport: str, size_bytes: int) -> Task:
     """Time a copy between pinned host memory and the device through a forwarder, until its answer: payload.

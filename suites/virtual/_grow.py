@@ -26,7 +26,7 @@ from gpubench.api.suite import (
     points,
 )
 
-from ._space import PAGE_BYTES, MappedRange, Pattern, array_at, open_space
+from ._space import PAGE_BYTES, MappedRange, Pattern, array_at, let_clear, open_space
 
 _END_BYTES = 4096  # at the new end, which a kernel writes before the time ends
 _OLD, _NEW = 7, 11  # seeds of the contents before and after
@@ -61,6 +61,7 @@ class GrowingArray(ABC):
     """A live array of `from_bytes` that can grow by `by_bytes`."""
 
     keeps_address = False
+    returned_bytes = 0  # of device memory that `start` and the growth before it gave back
 
     def __init__(self, bench: Bench, from_bytes: int, by_bytes: int) -> None:
         self.bench, self.from_bytes, self.by_bytes = bench, from_bytes, by_bytes
@@ -90,7 +91,7 @@ class MappedGrowth(GrowingArray):
 
     def __init__(self, bench: Bench, from_bytes: int, by_bytes: int, piece_bytes: int) -> None:
         super().__init__(bench, from_bytes, by_bytes)
-        self._space, self._piece_bytes = open_space(bench), piece_bytes
+        self._space, self._piece_bytes, self.returned_bytes = open_space(bench), piece_bytes, by_bytes
         self._mapped: MappedRange | None = None
 
     def start(self) -> None:
@@ -135,7 +136,7 @@ class GpuGrowth(GrowingArray):
 
     def __init__(self, bench: Bench, from_bytes: int, by_bytes: int) -> None:
         super().__init__(bench, from_bytes, by_bytes)
-        self._runtime = bench.xp.cuda.runtime
+        self._runtime, self.returned_bytes = bench.xp.cuda.runtime, 2 * from_bytes + by_bytes
 
 
 class CopyGrowth(GpuGrowth):
@@ -230,6 +231,7 @@ class Growth:
         array.start()
         self._pattern.filler(array.array(0, self._from_bytes), _OLD)()
         device.synchronize()
+        let_clear(self._bench, array.returned_bytes)
         begin = time.perf_counter()
         array.grow(at_peak)
         self._pattern.filler(array.array(self._bytes - _END_BYTES, self._bytes), _NEW)()
@@ -281,12 +283,13 @@ def _ways(target: Target) -> Any:
     return points(("vmm", "copy"), full=("vmm", "vmm-2MiB", "copy", "pool", "managed"))
 
 
-def _is_small_enough(_target: Target, params: Mapping[str, str | int | float]) -> bool:
-    """Return whether managed memory stays within its limit: much of it can hang a GPU."""
-    return params["way"] != "managed" or int(params["from_bytes"]) + int(params["by_bytes"]) <= _MANAGED_MOST_BYTES
+def _is_measured(target: Target, params: Mapping[str, str | int | float]) -> bool:
+    """Return whether a size is one of the way's: managed arrays stay small, because much of it can hang a GPU."""
+    is_small = int(params["from_bytes"]) + int(params["by_bytes"]) <= _MANAGED_MOST_BYTES
+    return is_small == (params["way"] == "managed") or target.is_host or target.tier == "smoke"
 
 
-@topic.case(way=_ways, from_bytes=_sizes_before, by_bytes=_steps, where=_is_small_enough)
+@topic.case(way=_ways, from_bytes=_sizes_before, by_bytes=_steps, where=_is_measured)
 def grow(bench: Bench, way: str, from_bytes: int, by_bytes: int) -> Task:
     """Grow a live array, from the request until a kernel has written the new end: seconds.
 
@@ -323,14 +326,20 @@ class Replacement:
         return array_at(self._bench, self._mapped.address, self._size_bytes)
 
     def seconds(self) -> float:
-        """Replace the physical memory, and return the seconds until the address can be accessed again."""
+        """Replace the physical memory; return the seconds to give it back and to make the address accessible again.
+
+        The GPU idles in between, as while a program sleeps: it clears the memory that was given back.
+        """
         mapped = self._mapped
         self._bench.device.synchronize()
         begin = time.perf_counter()
         mapped.unmap()
         mapped.release()
+        returned_s = time.perf_counter() - begin
+        let_clear(self._bench, self._size_bytes)
+        begin = time.perf_counter()
         mapped.grow(self._size_bytes, self._size_bytes)
-        return time.perf_counter() - begin
+        return returned_s + time.perf_counter() - begin
 
     def check(self) -> None:
         """Replace the memory, replay the captured graph, and compare; raises WrongAnswer if a word differs."""
@@ -358,7 +367,7 @@ class Replacement:
     )
 )
 def remap(bench: Bench, size_bytes: int) -> Task:
-    """Give the memory of an address back and put new memory there: seconds until it can be accessed.
+    """Give the memory of an address back, and later put new memory there: seconds of both, without the time between.
 
     A graph that was captured before writes to the new memory, and every word is compared. The host repeats the call.
     """

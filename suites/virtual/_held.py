@@ -172,15 +172,22 @@ def main() -> None:
 
 
 class HeldChild(BoundedChild):
-    """A child that holds memory; `nbytes` are resident, and `handle` opens its first region if the kind is `ipc`."""
+    """A child that holds memory, once `wait` has returned.
+
+    `nbytes` are resident, and `handle` opens its first region if the kind is `ipc`.
+    """
 
     def __init__(self, bench: Bench, kind: str, nbytes: int, count: int = 1) -> None:
         program = f"from {__name__} import main; main()"
         super().__init__("the program that holds memory", program, without=("CUDA_VISIBLE_DEVICES",))
-        order = HoldOrder(bench.case, bench.target, bench.package, bench.seed, kind, nbytes, count)
+        self.nbytes, self.handle = nbytes, b""
+        self.tell("hold", HoldOrder(bench.case, bench.target, bench.package, bench.seed, kind, nbytes, count))
+
+    def wait(self) -> None:
+        """Wait until the memory is filled; if that fails, end the child and raise Skip, or what `answer` raises."""
         with contextlib.ExitStack() as on_error:
             on_error.callback(self.end)
-            self.nbytes, self.handle = self.ask(_STARTING_S + limit_s(nbytes), "hold", order)
+            self.nbytes, self.handle = self.answer(_STARTING_S + limit_s(self.nbytes), "hold")
             on_error.pop_all()
 
     def look(self) -> HeldState:

@@ -19,8 +19,9 @@ from .._between import SPOILED, expect_pattern, pattern
 from .._checks import CheckedCall, in_turn
 from .._stream import open_stream
 
-CYCLES_PER_STEP = 4  # of the chain of multiply-adds in sharing.cu
+CYCLES_PER_STEP = 4  # of the chain of multiply-adds in sharing.cu, where the SM has few threads
 SPIN_THREADS = 1024
+_FULL_SM_CYCLES = 32  # of a step with 2048 threads on the SM: 16 warps per scheduler, which issues one in two cycles
 _FACTOR, _TERM = 1664525, 1013904223  # of that chain: Numerical Recipes, 2nd edition, §7.1
 _RING_FACTOR, _RING_TERM = 6364136223846793005, 1442695040888963407  # Knuth, TAOCP 2, §3.3.4, line 26
 _RING_LINE = 128
@@ -72,15 +73,25 @@ def triad(bench: Bench, size_bytes: int) -> CheckedCall:
     return CheckedCall(call, stream.verifier(a, (b, c), (0, 1, factor)), stream.poison(a))
 
 
+def tiled(xp: Any, drawn: Any, shift: int, n: int) -> Any:
+    """Return drawn values, repeated, from the index `shift` on, as an n × n matrix of the array module `xp`.
+
+    The matrix is a view of a larger array: copy it where it has to lie in memory of its own.
+    """
+    repeated = xp.tile(xp.asarray(drawn), -(-(shift + n * n) // drawn.size))
+    return repeated[shift : shift + n * n].reshape(n, n)
+
+
 def gemm(bench: Bench, n: int) -> CheckedCall:
     """A product of n × n matrices by the vendor's library: float16 on a GPU, float32 on the host."""
     dtype, bits = (np.float16, 11) if bench.traits.is_gpu else (np.float32, 24)
     drawn = bench.rng.standard_normal(_DRAWN, dtype=np.float32).astype(dtype)
-    host = [np.resize(np.roll(drawn, shift), (n, n)) for shift in (0, _DRAWN // 2)]
-    a, b = (bench.xp.asarray(matrix) for matrix in host)
+    a, b = (tiled(bench.xp, drawn, shift, n).copy() for shift in (0, _DRAWN // 2))
     c = bench.xp.zeros((n, n), dtype)
     rows, columns = (bench.rng.choice(n, min(count, n), replace=False) for count in (_ROWS, _COLUMNS))
-    expected = host[0][rows].astype(np.float64) @ host[1][:, columns].astype(np.float64)
+    every = np.arange(n)
+    first = drawn[(rows[:, None] * n + every) % _DRAWN].astype(np.float64)
+    expected = first @ drawn[(every[:, None] * n + columns + _DRAWN // 2) % _DRAWN].astype(np.float64)
     tolerance = 4 * 2.0**-bits + math.sqrt(n) * 2.0**-24  # Higham 2002, §3.1: rounded inputs, and sums with 24 bits
 
     def check() -> None:
@@ -94,12 +105,11 @@ def gemm(bench: Bench, n: int) -> CheckedCall:
 def decode(bench: Bench, layers: int, n: int) -> CheckedCall:
     """Products of `layers` matrices with one vector, the work that bounds a decoding step."""
     drawn = bench.rng.standard_normal(_DRAWN, dtype=np.float32) / np.float32(math.sqrt(n))
-    host = [np.resize(np.roll(drawn, 977 * layer), (n, n)) for layer in range(layers)]
     first = np.resize(drawn, n) * np.float32(math.sqrt(n))
-    expected = first.astype(np.float64)
-    for matrix in host:
-        expected = matrix.astype(np.float64) @ expected
-    weights = [bench.xp.asarray(matrix) for matrix in host]
+    expected, exact = first.astype(np.float64), drawn.astype(np.float64)
+    for layer in range(layers):
+        expected = tiled(np, exact, 977 * layer, n) @ expected
+    weights = [tiled(bench.xp, drawn, 977 * layer, n).copy() for layer in range(layers)]
     vectors = [bench.xp.asarray(first[:, None]), *(bench.xp.zeros((n, 1), np.float32) for _ in range(layers))]
 
     def call() -> None:
@@ -171,8 +181,12 @@ def host_copy(bench: Bench, size_bytes: int) -> CheckedCall:
 
 
 def spin(bench: Bench, blocks: int, seconds: float = _MILLI) -> CheckedCall:
-    """Blocks of 1024 threads that compute for about `seconds` and write only their results to memory."""
-    steps, kernel = steps_of(bench, seconds), bench.kernel("sharing.cu", "spin")
+    """Blocks of 1024 threads that compute, two at a time on an SM, and write only their results to memory.
+
+    Two blocks last about `seconds`. One alone on its SM lasts half as long, because both share the multiply-add units.
+    """
+    steps = max(round(steps_of(bench, seconds) * CYCLES_PER_STEP / _FULL_SM_CYCLES), 1)
+    kernel = bench.kernel("sharing.cu", "spin")
     ends = bench.xp.zeros(blocks * SPIN_THREADS, np.uint32)
     product, total = affine_power(_FACTOR, _TERM, steps, 2**32)
 

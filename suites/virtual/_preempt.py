@@ -10,7 +10,7 @@ from gpubench.api.suite import Bench, Observation, Observed, Task, Topic, View, 
 from ._loads import launch, nothing, spin
 from ._neighbour import NeighbourPair, operations, share, way_labels
 
-_LONG_S = 2e-3  # of a block of the long kernel
+_LONG_S = 2e-3  # of two blocks of the long kernel, which fill an SM
 
 topic = Topic(
     views=[View("bars", "Start time of an urgent kernel behind long ones", ("preempt",), by=("how", "blocks"))],
@@ -24,9 +24,12 @@ topic = Topic(
     blocks=points((1, 16), smoke=(1,)),
 )
 def preempt(bench: Bench, how: str, blocks: int) -> Task:
-    """Seconds from the launch of an empty kernel to its end, behind kernels of `blocks` blocks per SM, 2 ms long.
+    """Seconds from the launch of an empty kernel to its end, behind kernels of `blocks` blocks per SM.
 
-    An SM holds two such blocks at a time. `delay` is the time beside them minus the time alone.
+    An SM holds two such blocks at a time, which then last 2 ms; one alone lasts 1 ms. `delay` is the time beside them
+    minus the time alone. A GPU does not interrupt a block for a kernel of the same process. So the delay by priority is
+    the time until a block ends, and without priority the time until all blocks ahead have started. Only the turns of
+    two processes interrupt a block.
     """
 
     def finish(pair: NeighbourPair, close: Callable[[], None], notes: Mapping[str, str]) -> Task:

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpubench.api.suite import POINT, Bench, KeyFigure, Stage, Target, Task, Topic, View, Work, expect, points
 
-from ._space import PAGE_BYTES, MappedRange, Pattern, array_at, open_space
+from ._space import PAGE_BYTES, MappedRange, Pattern, array_at, let_clear, open_space
 
 PIECES = {"2MiB": 2**21, "64MiB": 2**26, "whole": 0}
 _SEED = 23
@@ -67,6 +67,7 @@ class StepCosts:
 
     def seconds(self, step: str, use: Callable[[MappedRange], None] = lambda _: None) -> float:
         """Return the seconds of a step; `use` receives the range while it is mapped."""
+        let_clear(self._bench, self._size_bytes)
         seconds: dict[str, float] = {}
         start = time.perf_counter()
         mapped = MappedRange(self._space, self._size_bytes)
@@ -124,7 +125,7 @@ def create(bench: Bench, size_bytes: int) -> Task:
     return StepCosts(bench, size_bytes).task("create")
 
 
-@topic.case(size_bytes=_one_size, piece=points(("whole", "2MiB"), ("whole",), tuple(PIECES)), where=_has_pieces)
+@topic.case(size_bytes=_one_size, piece=points(("whole",), full=tuple(PIECES)), where=_has_pieces)
 def map_(bench: Bench, size_bytes: int, piece: str) -> Task:
     """Map physical memory of that size in pieces: seconds for all pieces."""
     return StepCosts(bench, size_bytes, piece).task("map")
@@ -136,7 +137,7 @@ def access(bench: Bench, size_bytes: int, peers: int) -> Task:
     return StepCosts(bench, size_bytes, peers=peers).task("access")
 
 
-@topic.case(size_bytes=_one_size, piece=points(("2MiB",), ("whole",), tuple(PIECES)), where=_has_pieces)
+@topic.case(size_bytes=_one_size, piece=points(("whole",), full=tuple(PIECES)), where=_has_pieces)
 def unmap(bench: Bench, size_bytes: int, piece: str) -> Task:
     """Unmap memory that was mapped in pieces: seconds for all pieces."""
     return StepCosts(bench, size_bytes, piece).task("unmap")

@@ -38,7 +38,7 @@ _BARE_BYTES = 2**21  # a bare context, with the smallest piece of memory
 _KIND_BYTES = 2**28
 _MANY = 1000
 _OFTEN, _SELDOM = 20, 3
-_OFTEN_BYTES = 2**30  # up to this size the full tier suspends a program often
+_OFTEN_BYTES = 2**30  # a program of this size is suspended often by the full tier
 _JOB_LAUNCHES = 1500  # of half a millisecond, waiting after each
 _HEAD_START_S = 0.2
 _JOB_LIMIT_S = 60.0
@@ -58,8 +58,8 @@ topic = Topic(
 
 def _cycles(bench: Bench, nbytes: int) -> Effort:
     if bench.target.tier != "full":
-        return Effort.exactly(2 if bench.target.tier == "quick" else 1)
-    return Effort.exactly(_OFTEN if nbytes <= _OFTEN_BYTES else _SELDOM)
+        return Effort.exactly(1)
+    return Effort.exactly(_OFTEN if nbytes == _OFTEN_BYTES else _SELDOM)
 
 
 @contextlib.contextmanager
@@ -147,6 +147,7 @@ def suspend_kinds(bench: Bench, kind: str, count: int) -> Task:
     try:
         if kind == "ipc":
             partner = HeldChild(bench, "malloc", _BARE_BYTES)
+            partner.wait()
             partner.ask(limit_s(0), "open", program.child.handle, program.child.nbytes)
         outcome = _attempt(program)
     finally:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import psutil
 
+from gpubench.api.libraries import processes_on
 from gpubench.api.suite import Bench, Observed, Skip, expect, units
 
 from ._children import BoundedChild
@@ -89,6 +91,14 @@ def expect_whole(state: HeldState, counted: int) -> None:
     expect(state.counted == counted, f"{state.counted} kernels have run, {counted} were launched")
 
 
+@dataclass(frozen=True, slots=True)
+class UseNow:
+    """The free bytes of a device, and the number of processes on it; None if the driver does not list them."""
+
+    free_bytes: int
+    processes: int | None
+
+
 class DeviceUse:
     """The free memory and the processes of a device, before a child starts and while it is suspended.
 
@@ -97,13 +107,13 @@ class DeviceUse:
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
-        self._free_bytes, self._processes = bench.device.free_bytes(), processes_on(bench.target.device.uuid)
+        self._free_bytes, self._processes = bench.device.free_bytes(), processes_on(bench.target.device)
         self._is_listed = False
         self.freed_bytes = 0
 
     def started(self) -> None:
         """Find out whether the driver lists the child."""
-        now = processes_on(self._bench.target.device.uuid)
+        now = processes_on(self._bench.target.device)
         self._is_listed = now is not None and self._processes is not None and now > self._processes
 
     @property
@@ -111,21 +121,29 @@ class DeviceUse:
         """A note that says whether processes were counted."""
         return "counted by NVML" if self._is_listed else "not listed by NVML here: only the memory is compared"
 
-    def expect_gone(self, held_bytes: int, free_before: int) -> None:
-        """Raise WrongAnswer unless the suspended child's memory is free and its process is not listed any more.
+    def now(self) -> UseNow:
+        """Return the free memory, and the number of processes if the driver lists the child."""
+        processes = processes_on(self._bench.target.device) if self._is_listed else None
+        return UseNow(self._bench.device.free_bytes(), processes)
 
-        The free memory is then overwritten, so that a restored word cannot be an old one that was never moved.
+    def expect_gone(self, held_bytes: int, before: UseNow) -> None:
+        """Raise WrongAnswer unless the suspended child's memory is free, and the driver lists one process less.
+
+        `before` is the use of the device before the suspension. The free memory is then overwritten, so that a restored
+        word cannot be an old one that was never moved.
         """
-        free_bytes = self._bench.device.free_bytes()
-        self.freed_bytes = free_bytes - free_before
+        now = self.now()
+        self.freed_bytes = now.free_bytes - before.free_bytes
         expect(
             self.freed_bytes >= _FREED_SHARE * held_bytes,
             f"the suspended process held {held_bytes} bytes, of which {self.freed_bytes} are free",
         )
-        if self._is_listed:
-            now = processes_on(self._bench.target.device.uuid)
-            expect(now == self._processes, f"{now} processes are on the device, {self._processes} before the start")
-        memory = self._bench.xp.cuda.Memory(min(held_bytes, free_bytes // 2))
+        if now.processes is not None and before.processes is not None:
+            expect(
+                now.processes == before.processes - 1,
+                f"{now.processes} processes are on the device after one of {before.processes} was suspended",
+            )
+        memory = self._bench.xp.cuda.Memory(min(held_bytes, now.free_bytes // 2))
         self._bench.xp.cuda.runtime.memset(memory.ptr, _POISON, memory.size)
         self._bench.xp.cuda.runtime.deviceSynchronize()
 
@@ -139,24 +157,6 @@ class DeviceUse:
         expect(missing <= _CLEAN_BYTES, f"{missing} bytes of the device are still taken after the process has ended")
 
 
-def processes_on(uuid: str) -> int | None:
-    """Return how many processes NVML lists on a GPU, or None if NVML is unavailable or refuses."""
-    try:
-        import pynvml
-    except ImportError:
-        return None
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return None
-    try:
-        return len(pynvml.nvmlDeviceGetComputeRunningProcesses(pynvml.nvmlDeviceGetHandleByUUID(uuid)))
-    except pynvml.NVMLError:
-        return None
-    finally:
-        pynvml.nvmlShutdown()
-
-
 class SuspendedProgram:
     """A child with memory of one kind, and the controller that suspends it; raises Skip if they are unsupported."""
 
@@ -168,10 +168,12 @@ class SuspendedProgram:
         self._bench = bench
         self.touched_s = touch_host_memory(nbytes)
         self.use = DeviceUse(bench)
-        self.controller = Controller()
+        self.child = HeldChild(bench, kind, nbytes, count)
         with contextlib.ExitStack() as on_error:
+            on_error.callback(self.child.end)
+            self.controller = Controller()  # while the child starts
             on_error.callback(self.controller.end)
-            self.child = HeldChild(bench, kind, nbytes, count)
+            self.child.wait()
             on_error.pop_all()
         self.use.started()
         self.suspension = Suspension(self.controller, self.child, limit_s(nbytes))
@@ -179,10 +181,10 @@ class SuspendedProgram:
 
     def cycle(self) -> None:
         """Suspend and resume the child while its kernels run; raises DriverCallError or WrongAnswer."""
-        free_before = self._bench.device.free_bytes()
+        before = self.use.now()
         self.child.ask(limit_s(0), "run", _LAUNCHES)
         self.suspension.suspend()
-        self.use.expect_gone(self.child.nbytes, free_before)
+        self.use.expect_gone(self.child.nbytes, before)
         self.suspension.resume()
         self.compared(_LAUNCHES)
 

@@ -65,7 +65,7 @@ def _sizes(target: Target) -> Any:
 
 
 @topic.case(
-    piece=points(("malloc", "2MiB"), full=("malloc", *PIECES)),
+    piece=points((), smoke=("malloc", "2MiB"), full=("malloc", *PIECES)),
     size_bytes=_sizes,
     access=points(("triad",), full=("triad", "chase")),
 )
