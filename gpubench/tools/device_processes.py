@@ -8,14 +8,14 @@ from functools import partial
 from gpubench import plugins
 from gpubench.base.errors import GpubenchError
 from gpubench.model import Device
-from gpubench.plugins.collector import Listing
+from gpubench.plugins.collector import Collector, Listing
 
 
 def processes_on(device: Device) -> int | None:
     """Return how many processes use a device, or None if no collector can list them here."""
     for name in plugins.names("collectors"):
         with contextlib.suppress(GpubenchError):  # a collector or its library is unavailable
-            collector = plugins.load("collectors", name)
+            collector: Collector = plugins.load("collectors", name)
             if isinstance(collector, Listing) and plugins.asked(name, partial(collector.accepts, device)):
                 source = plugins.asked(name, partial(collector.processes, [device]))
                 with contextlib.closing(source):
