@@ -19,7 +19,7 @@ from _grid_device import PAPER
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
-from gpubench.base.errors import FileError, Missing, Skip, Untrustworthy, WrongAnswer
+from gpubench.base.errors import FileError, Skip, Unavailable, Untrustworthy, WrongAnswer
 from gpubench.model import Case, Facts
 
 SUITE = plugins.load("suites", "compilers")
@@ -244,7 +244,7 @@ def test_a_compiler_that_crashes_costs_its_case_alone(tmp_path, provider):
 
 @pytest.mark.slow
 def test_a_device_that_is_missing_is_reported_and_not_taken_for_the_host():
-    with FRESH.Caches() as caches, pytest.raises(Missing, match="CuPy is not usable here"):
+    with FRESH.Caches() as caches, pytest.raises(Unavailable, match="CuPy is not usable here"):
         FRESH.report_of(order("nvrtc", device=PAPER), caches, 60)
 
 

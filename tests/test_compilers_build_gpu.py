@@ -1,5 +1,6 @@
 """Builds in fresh interpreters on a real GPU: cold, warm and in a process that is up; Triton beside Triton by hand."""
 
+import functools
 import os
 import subprocess
 import sys
@@ -16,13 +17,13 @@ from gpubench.model import Case
 pytestmark = pytest.mark.gpu
 SUITE = plugins.load("suites", "compilers")
 BUILD, CHILD, FRESH = (sys.modules[f"{SUITE.package}.{name}"] for name in ("_build", "_build_child", "_fresh"))
+facts = functools.cache(inventory.facts)  # each search for devices opens the GPU in a process of its own
 BY_HAND = Path(__file__).with_name("_triton_by_hand.py")
 
 
 def built(by, caches, is_up=False):
-    facts = inventory.facts()
     case = Case("compilers", "build", (("op", "softmax"), ("by", by)))
-    where = Target(facts, facts.devices[0])
+    where = Target(facts(), facts().devices[0])
     usual = os.environ.get("CUPY_CACHE_DIR")
     order = CHILD.Order(case, where, SUITE.package, 1, "softmax", 4096, 4096, "float16", by, is_up, usual)
     return FRESH.report_of(order, caches, 90)

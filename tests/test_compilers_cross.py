@@ -10,7 +10,7 @@ import pytest
 from gpubench import plugins
 from gpubench.authoring.axes import Target
 from gpubench.authoring.bench import Bench
-from gpubench.base.errors import Missing, WrongAnswer
+from gpubench.base.errors import Unavailable, WrongAnswer
 from gpubench.model import Case, Facts
 
 SUITE = plugins.load("suites", "compilers")
@@ -82,9 +82,9 @@ def test_a_compiler_that_is_missing_is_named_with_the_way_to_get_it(monkeypatch)
     monkeypatch.setattr(OFFLINE.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(OFFLINE.ctypes.util, "find_library", lambda name: None)
     monkeypatch.setattr(OFFLINE.ctypes, "CDLL", missing)
-    with pytest.raises(Missing, match="pip install nvidia-cuda-nvrtc"):
+    with pytest.raises(Unavailable, match="pip install nvidia-cuda-nvrtc"):
         OFFLINE.nvrtc()
-    with pytest.raises(Missing, match="hip-runtime-amd"):
+    with pytest.raises(Unavailable, match="hip-runtime-amd"):
         OFFLINE.hiprtc()
 
 
@@ -96,7 +96,7 @@ def test_an_operator_is_compiled_for_every_architecture_and_one_with_errors_is_r
     for arch in known:
         try:
             task = CROSS.cross(BENCH, "softmax", by, arch)
-        except Missing as missing:
+        except Unavailable as missing:
             pytest.skip(str(missing))
         assert 0 < task.stages[""].call() < 60
         codes[arch] = task.check()["code"].value

@@ -1,5 +1,6 @@
 """Operators by every provider on a real GPU: right, fused, on our stream, at the speed of the same kernel by hand."""
 
+import functools
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -11,7 +12,7 @@ import pytest
 from gpubench import plugins
 from gpubench.authoring.axes import Target
 from gpubench.authoring.bench import Bench
-from gpubench.base.errors import Missing
+from gpubench.base.errors import Unavailable
 from gpubench.measuring import inventory
 from gpubench.measuring.engine import Engine
 from gpubench.measuring.stopping import POLICIES
@@ -22,26 +23,27 @@ SUITE = plugins.load("suites", "compilers")
 OPERATORS, PROVIDERS, CASES, SHAPES = (
     sys.modules[f"{SUITE.package}.{name}"] for name in ("_operators", "_providers", "_cases", "_shapes")
 )
+facts = functools.cache(inventory.facts)  # each search for devices opens the GPU in a process of its own
 FUSED = ("nvrtc", "triton", "inductor", "numba-cuda")  # one kernel for each operator
 
 
 @pytest.fixture(scope="module")
 def gpu() -> Any:
     """The first GPU, open in this process."""
-    device = inventory.facts().devices[0]
+    device = facts().devices[0]
     return plugins.load("backends", device.backend).open(device)
 
 
 def bench(gpu: Any, name: str = "small") -> Bench:
     gpu.xp.get_default_memory_pool().free_all_blocks()
-    return Bench(gpu, Case("compilers", name, ()), Target(inventory.facts(), gpu.device), SUITE.package, 1)
+    return Bench(gpu, Case("compilers", name, ()), Target(facts(), gpu.device), SUITE.package, 1)
 
 
 def available(make: Callable[[], Any]) -> Any:
     """Return what is made, or skip the test where its library is missing."""
     try:
         return make()
-    except Missing as missing:
+    except Unavailable as missing:
         pytest.skip(str(missing))
 
 

@@ -11,7 +11,7 @@ import pytest
 from gpubench import plugins
 from gpubench.authoring.axes import Target
 from gpubench.authoring.bench import Bench
-from gpubench.base.errors import Missing, Skip
+from gpubench.base.errors import Skip, Unavailable
 from gpubench.model import Case, Facts
 
 SUITE = plugins.load("suites", "compilers")
@@ -47,7 +47,7 @@ def test_a_compiler_of_the_host_gives_the_operator_of_the_inputs_as_they_are_now
 @pytest.mark.parametrize("by", MODULES)
 def test_a_compiler_of_the_host_that_is_missing_is_named_with_its_extra(by, monkeypatch):
     monkeypatch.setitem(sys.modules, MODULES[by], None)
-    with pytest.raises(Missing, match=rf"not installed; pip install 'gpubench-suite\[{by}\]'"):
+    with pytest.raises(Unavailable, match=rf"not installed; pip install 'gpubench-suite\[{by}\]'"):
         PROVIDERS.build(BENCH, problem("softmax"), by)
 
 

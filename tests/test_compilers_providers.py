@@ -19,7 +19,7 @@ from _numpy_triton import PaperTriton, Pointer
 from gpubench import plugins
 from gpubench.authoring.axes import Target
 from gpubench.authoring.bench import Bench
-from gpubench.base.errors import Missing, Skip, WrongAnswer
+from gpubench.base.errors import Skip, Unavailable, WrongAnswer
 from gpubench.model import Case, Facts
 
 SUITE = plugins.load("suites", "compilers")
@@ -139,8 +139,17 @@ def test_a_library_over_our_memory_gives_the_operators_on_the_host(by):
 def test_a_library_that_is_missing_is_skipped_with_the_command_that_installs_it(monkeypatch, by, modules, command):
     for module in modules:
         monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(Missing, match=command):
+    with pytest.raises(Unavailable, match=command):
         PROVIDERS.build(bench(SUITE, "nvidia"), problem("softmax"), by)
+
+
+def test_numbas_gpu_target_that_needs_an_older_numpy_is_missing_with_the_command_that_installs_it(monkeypatch):
+    numba_cuda = importlib.import_module(f"{SUITE.package}._by_numba_cuda")
+    numba_cuda.load_compiler()  # numba's own target finds all that it needs here
+    typing_context = importlib.import_module("numba.cuda.descriptor").cuda_target.typing_context
+    monkeypatch.setattr(typing_context, "refresh", lambda: np.dropped)
+    with pytest.raises(Unavailable, match=r"does not support NumPy .* 'dropped'\); pip install 'numpy<2\.5'"):
+        numba_cuda.load_compiler()
 
 
 def test_triton_without_a_c_compiler_says_what_it_needs(monkeypatch):
@@ -148,7 +157,7 @@ def test_triton_without_a_c_compiler_says_what_it_needs(monkeypatch):
     monkeypatch.setattr(module, "imported", PaperTriton)
     monkeypatch.setattr(module.shutil, "which", lambda name: None)
     monkeypatch.delenv("CC", raising=False)
-    with pytest.raises(Missing, match="no C compiler"):
+    with pytest.raises(Unavailable, match="no C compiler"):
         PROVIDERS.build(bench(SUITE, "nvidia"), problem("softmax"), "triton")
     with pytest.raises(Skip, match="amd"):
         PROVIDERS.build(bench(SUITE, "amd"), problem("softmax"), "triton")

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from gpubench.api.suite import Bench, Case, Missing, Observed, Skip, Target, WrongAnswer
+from gpubench.api.suite import Bench, Case, Observed, Skip, Target, Unavailable, WrongAnswer
 
 from .._processes import resident_bytes
 from . import _providers as providers
@@ -101,7 +101,7 @@ def entries(folder: Path) -> dict[str, int]:
 def measured(order: Order, caches: Path, ledger: Ledger) -> Report:
     """Build the operator, call it, check the result, call it again, and return the seconds of each step.
 
-    `caches` is the folder of all caches. Raises Skip or Missing if the provider or its operator is unavailable, and
+    `caches` is the folder of all caches. Raises Skip or Unavailable if the provider or its operator is unavailable, and
     WrongAnswer if the result is wrong.
     """
     for library in _LEFT_OUT.get(order.by, ()):
@@ -157,7 +157,7 @@ class _Build:
         self._built: providers.Built | None = None
 
     def first(self) -> None:
-        """Build the operator and call it; raises Skip or Missing if the provider or its operator is unavailable."""
+        """Build the operator and call it; raises Skip or Unavailable if the provider or its operator is unavailable."""
         self._built = providers.build(self._bench, self._problem, self._by)
         self.again()
 
@@ -205,7 +205,7 @@ def main(begun: float) -> None:
         answer = {"report": asdict(measured(order, Path(sys.argv[2]), ledger))}
     except Skip as reason:
         answer = {"skip": str(reason)}
-    except Missing as library:
+    except Unavailable as library:
         answer = {"missing": (library.what, library.how)}
     except WrongAnswer as finding:
         answer = {"wrong": str(finding)}

@@ -17,7 +17,7 @@ from ._providers import Built, Varied
 
 
 def build(bench: Bench, problem: Problem) -> Built:
-    """Return the compiled operator, for this shape alone; raises Missing without torch."""
+    """Return the compiled operator, for this shape alone; raises Unavailable without torch."""
     torch = _in_this_process(bench)
     function = torch.compile(function_of(torch, problem), fullgraph=True, dynamic=False)
     return built_of(bench, problem, torch, function, _notes(torch))
@@ -26,7 +26,7 @@ def build(bench: Bench, problem: Problem) -> Built:
 def varied(bench: Bench, problems: Sequence[Problem]) -> Varied:
     """Return an operator on rows of several lengths as one function; torch decides which lengths it compiles again.
 
-    Raises Missing without torch.
+    Raises Unavailable without torch.
     """
     torch = _in_this_process(bench)
     counters = importlib.import_module("torch._dynamo.utils").counters

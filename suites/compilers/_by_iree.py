@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Missing
+from gpubench.api.suite import Bench, Unavailable
 
 from ._operators import OPERATORS, VECTORS, Problem
 from ._providers import Built, Expression, lacks
@@ -21,14 +21,14 @@ _DRIVER = "local-task"  # the host's processor, on all its threads
 def build(bench: Bench, problem: Problem) -> Built:
     """Return the operator as a module of IREE, which allocates its outputs at each call.
 
-    Raises Skip for other operators and on GPUs, and Missing if IREE is not installed.
+    Raises Skip for other operators and on GPUs, and Unavailable if IREE is not installed.
     """
     if bench.traits.is_gpu or problem.operator.name not in OPERATORS:
         raise lacks("iree", problem)
     try:
         compiler, runtime = (importlib.import_module(f"iree.{part}") for part in ("compiler", "runtime"))
     except ImportError as error:
-        raise Missing("IREE is not installed", _INSTALL) from error
+        raise Unavailable("IREE is not installed", _INSTALL) from error
     binary = compiler.compile_str(linalg(problem), target_backends=["llvm-cpu"], extra_args=list(_FLAGS))
     config = runtime.Config(_DRIVER)
     context = runtime.SystemContext(config=config)

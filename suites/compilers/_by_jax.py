@@ -7,7 +7,7 @@ import os
 from functools import partial
 from typing import Any
 
-from gpubench.api.suite import Bench, Missing
+from gpubench.api.suite import Bench, Unavailable
 
 from ._convolution import ConvolutionProblem, by_jax
 from ._operators import Problem
@@ -17,7 +17,7 @@ _INSTALL = "pip install 'gpubench-suite[jax]'"
 
 
 def build(bench: Bench, problem: Problem) -> Built:
-    """Return the compiled expression over our memory; raises Missing without JAX."""
+    """Return the compiled expression over our memory; raises Unavailable without JAX."""
     jax = _imported(bench)
     if isinstance(problem, ConvolutionProblem):
         compiled = jax.jit(by_jax(jax, problem))
@@ -41,15 +41,15 @@ def build(bench: Bench, problem: Problem) -> Built:
 
 
 def _imported(bench: Bench) -> Any:
-    """Return the module jax, which takes device memory as it needs it; raises Missing without it or its GPU."""
+    """Return the module jax, which takes device memory as it needs it; raises Unavailable without it or its GPU."""
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     try:
         jax = importlib.import_module("jax")
         importlib.import_module("jax.dlpack")
     except ImportError as error:
-        raise Missing("JAX is not installed", _INSTALL) from error
+        raise Unavailable("JAX is not installed", _INSTALL) from error
     if not bench.traits.is_gpu:
         jax.config.update("jax_cpu_enable_async_dispatch", False)
     elif jax.default_backend() != "gpu":
-        raise Missing(f"JAX {jax.__version__} finds no GPU", f"{_INSTALL} (for CUDA 13)")
+        raise Unavailable(f"JAX {jax.__version__} finds no GPU", f"{_INSTALL} (for CUDA 13)")
     return jax

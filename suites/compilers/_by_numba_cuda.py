@@ -10,17 +10,20 @@ import importlib
 from functools import partial
 from typing import Any
 
-from gpubench.api.suite import Bench, Missing
+import numpy as np
+
+from gpubench.api.suite import Bench, Unavailable
 
 from . import _numba_cuda_kernels as kernels
 from ._operators import Problem
 from ._providers import Built, Outputs, lacks
 
 _INSTALL = "pip install 'numba-cuda[cu13]' (or [cu12])"
+_OLDER_NUMPY = "pip install 'numpy<2.5'"
 
 
 def build(bench: Bench, problem: Problem) -> Built:
-    """Return the operator as one kernel; raises Skip if there is none for it, Missing without numba for this GPU."""
+    """Return the operator as one kernel; raises Skip if it has none, Unavailable without numba for this GPU."""
     name = problem.operator.name
     if name not in (*kernels.ELEMENTS, *kernels.ROWS):
         raise lacks("numba-cuda", problem)
@@ -36,16 +39,34 @@ def build(bench: Bench, problem: Problem) -> Built:
 
 
 def _imported() -> Any:
-    """Return the module numba.cuda; raises Missing without numba, or where it finds no GPU or no compiler."""
+    """Return the module numba.cuda, whose compiler is loaded.
+
+    Raises Unavailable without numba, where it finds no GPU or no compiler, and where its compiler needs an older NumPy.
+    """
     try:
         cuda = importlib.import_module("numba.cuda")
-    except (ImportError, AttributeError) as error:  # numba-cuda 0.30 misses a function that NumPy 2.5 has dropped
-        raise Missing(f"numba has no GPU target that can be imported here ({error})", _INSTALL) from error
+    except ImportError as error:
+        raise Unavailable(f"numba has no GPU target that can be imported here ({error})", _INSTALL) from error
     if not cuda.is_available():
-        raise Missing("numba finds no GPU, or no compiler for it", _INSTALL)
+        raise Unavailable("numba finds no GPU, or no compiler for it", _INSTALL)
+    load_compiler()
     importlib.import_module("numba").config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # for the operator that is small on purpose
     kernels.load(cuda)
     return cuda
+
+
+def load_compiler() -> None:
+    """Load what numba's GPU target loads before it compiles its first function.
+
+    Raises Unavailable where it uses a function of NumPy that the installed version lacks: numba-cuda 0.30.4 uses
+    `row_stack`, which NumPy 2.5 has dropped.
+    """
+    try:
+        importlib.import_module("numba.cuda.descriptor").cuda_target.typing_context.refresh()
+    except AttributeError as error:
+        raise Unavailable(
+            f"numba's GPU target does not support NumPy {np.__version__} ({error})", _OLDER_NUMPY
+        ) from error
 
 
 def _version() -> str:

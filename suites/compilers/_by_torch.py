@@ -15,7 +15,7 @@ from ._providers import Built, Expression
 
 
 def build(bench: Bench, problem: Problem) -> Built:
-    """Return the operator as an expression of torch over our memory; raises Missing without torch."""
+    """Return the operator as an expression of torch over our memory; raises Unavailable without torch."""
     torch = on_stream(bench)
     notes = {"library": f"torch {torch.__version__}", "precision": f"results of every function in {problem.dtype}"}
     return built_of(bench, problem, torch, function_of(torch, problem), notes)
@@ -57,7 +57,7 @@ def function_of(torch: Any, problem: Problem) -> Callable[..., Any]:
 def on_stream(bench: Bench) -> Any:
     """Return the module torch, set to the stream that is timed, and release its unused memory.
 
-    Raises Missing if torch is unavailable or finds no GPU on one.
+    Raises Unavailable if torch is unavailable or finds no GPU on one.
     """
     torch = imported(bench.traits.is_gpu)
     if bench.traits.is_gpu:

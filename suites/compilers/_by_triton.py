@@ -23,7 +23,7 @@ _MOST_WARPS = 32
 
 
 def build(bench: Bench, problem: Problem) -> Built:
-    """Return the operator as one kernel in Triton; raises Skip if there is none, Missing without Triton."""
+    """Return the operator as one kernel in Triton; raises Skip if there is none, Unavailable without Triton."""
     name = problem.operator.name
     if name not in (*POINTWISE, *kernels.ROWS):
         raise lacks("triton", problem)
@@ -42,7 +42,7 @@ def build(bench: Bench, problem: Problem) -> Built:
 def varied(bench: Bench, problems: Sequence[Problem]) -> Varied:
     """Return an operator on rows of several lengths as one kernel, which Triton compiles for each kind of argument.
 
-    Raises Missing without Triton.
+    Raises Unavailable without Triton.
     """
     triton = _loaded(bench)
     kernel = triton.jit(kernels.ROWS[problems[0].operator.name])

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Missing
+from gpubench.api.suite import Bench, Unavailable
 
 from ._operators import OPERATORS, Problem
 from ._providers import Built, lacks
@@ -20,7 +20,7 @@ _DATA_PARALLEL = 0  # the kind of an axis that is not reduced (tirx.IterVar.Data
 def build(bench: Bench, problem: Problem) -> Built:
     """Return the operator as one function over all rows in parallel.
 
-    Raises Skip for other operators and on GPUs, and Missing if TVM is not installed.
+    Raises Skip for other operators and on GPUs, and Unavailable if TVM is not installed.
     """
     name = problem.operator.name
     if bench.traits.is_gpu or name not in OPERATORS:
@@ -28,7 +28,7 @@ def build(bench: Bench, problem: Problem) -> Built:
     try:
         tvm = importlib.import_module("tvm")
     except ImportError as error:
-        raise Missing("TVM is not installed", _INSTALL) from error
+        raise Unavailable("TVM is not installed", _INSTALL) from error
     processor = tvm.target.codegen.llvm_get_system_cpu()
     module = tvm.compile(scheduled(tvm, problem), target=tvm.target.Target({"kind": "llvm", "mcpu": processor}))
     shapes = [array.shape for array in problem.inputs.values()]

@@ -100,7 +100,7 @@ def _task(bench: Bench, name: str, rows: int, cols: int, dtype: str, by: str) ->
 def task_of(bench: Bench, problem: Problem, by: str) -> Task:
     """Return one operator by one provider as a task, whose rate is that of the work that cannot be avoided.
 
-    Raises Missing if the provider's library is unavailable, Skip if it has no such operator, and WrongAnswer if its
+    Raises Unavailable if the provider's library is unavailable, Skip if it has no such operator, and WrongAnswer if its
     calls execute on another stream than the one that is timed.
     """
     built = providers.build(bench, problem, by)

@@ -76,7 +76,7 @@ _Compile = Callable[[], tuple[float, bytes]]
 def _by_runtime(bench: Bench, op: str, by: str, arch: str) -> tuple[_Compile, dict[str, str]]:
     """Return a function that compiles our kernel by NVRTC or hipRTC, with the source and macros that a GPU gets.
 
-    The function returns the seconds and the machine code. Raises Missing if the library is not installed.
+    The function returns the seconds and the machine code. Raises Unavailable if the library is not installed.
     """
     compiler = nvrtc() if by == "nvrtc" else hiprtc()
 
@@ -90,7 +90,7 @@ def _by_runtime(bench: Bench, op: str, by: str, arch: str) -> tuple[_Compile, di
 
 
 def _by_triton(_bench: Bench, op: str, _by: str, arch: str) -> tuple[_Compile, dict[str, str]]:
-    """Return a function that compiles Triton's kernel ahead of time; raises Missing without Triton.
+    """Return a function that compiles Triton's kernel ahead of time; raises Unavailable without Triton.
 
     The function returns the seconds and the machine code.
     """

@@ -60,8 +60,8 @@ class Caches:
 def report_of(order: Order, caches: Caches, limit_s: float) -> Report:
     """Run an order in a fresh interpreter with these caches, and return its report.
 
-    The interpreter and its process group end with this call. Raises Skip, Missing and WrongAnswer as the interpreter
-    did, and RuntimeError if it crashed or did not end within `limit_s` seconds.
+    The interpreter and its process group end with this call. Raises Skip, Unavailable and WrongAnswer as the
+    interpreter did, and RuntimeError if it crashed or did not end within `limit_s` seconds.
     """
     program = f"import time, numpy; begun = time.monotonic(); from {Report.__module__} import main; main(begun)"
     description = f"the build by {order.by}"

@@ -13,7 +13,7 @@ from ctypes import byref, c_char_p, c_size_t, c_void_p
 from pathlib import Path
 from typing import Any
 
-from gpubench.api.suite import Bench, Missing, Skip
+from gpubench.api.suite import Bench, Skip, Unavailable
 
 _NVIDIA_OPTIONS = ("--std=c++17",)
 _AMD_OPTIONS = ("-DHIP_ENABLE_WARP_SYNC_BUILTINS",)
@@ -62,24 +62,26 @@ class OfflineCompiler:
 
 
 def nvrtc() -> OfflineCompiler:
-    """Return NVRTC of a wheel or of the system; raises Missing if neither has it."""
+    """Return NVRTC of a wheel or of the system; raises Unavailable if neither has it."""
     for path in _wheels("libnvrtc-builtins.so.*"):  # the library itself looks for it in the system's folders alone
         ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
     wheels = [str(path) for path in _wheels("libnvrtc.so.*") if "alt" not in path.name]
     name = next(iter(wheels), ctypes.util.find_library("nvrtc"))
     if not name:
-        raise Missing("NVRTC is not installed", "pip install nvidia-cuda-nvrtc")
+        raise Unavailable("NVRTC is not installed", "pip install nvidia-cuda-nvrtc")
     return OfflineCompiler(ctypes.CDLL(name), "nvrtc", "CUBIN", _NVIDIA_OPTIONS)
 
 
 def hiprtc() -> OfflineCompiler:
-    """Return hipRTC of the system's ROCm; raises Missing if it is not installed."""
+    """Return hipRTC of the system's ROCm; raises Unavailable if it is not installed."""
     for name in (*_HIPRTC, *(f"{root}/lib/{name}" for root in sorted(_rocm_roots()) for name in _HIPRTC)):
         try:
             return OfflineCompiler(ctypes.CDLL(name), "hiprtc", "Code", _AMD_OPTIONS)
         except OSError:
             continue
-    raise Missing("hipRTC is not installed", "install AMD's package hip-runtime-amd, or name the folder in ROCM_PATH")
+    raise Unavailable(
+        "hipRTC is not installed", "install AMD's package hip-runtime-amd, or name the folder in ROCM_PATH"
+    )
 
 
 def _rocm_roots() -> list[str]:

@@ -1,6 +1,6 @@
 """Providers: compilers and libraries that build operators, each in a module `_by_<name>.py`.
 
-Such a module has a function `build(bench, problem) -> Built`, which raises Missing if its library is unavailable
+Such a module has a function `build(bench, problem) -> Built`, which raises Unavailable if its library is unavailable
 (with the command that installs it), and Skip if it has no such operator. A module is imported when its provider
 builds a case, so that planning imports none.
 """
@@ -64,13 +64,13 @@ class Varied:
 
 
 def build(bench: Bench, problem: Problem, by: str) -> Built:
-    """Return the operator as a provider builds it; raises Missing without the library, Skip without the operator."""
+    """Return the operator as a provider builds it; raises Unavailable without the library, Skip if it has none."""
     built: Built = _provider(by).build(bench, problem)
     return built
 
 
 def varied(bench: Bench, problems: Sequence[Problem], by: str) -> Varied:
-    """Return the operator as one function for all these problems; raises Missing without the provider's library."""
+    """Return the operator as one function for all these problems; raises Unavailable without the provider's library."""
     operators: Varied = _provider(by).varied(bench, problems)
     return operators
 
