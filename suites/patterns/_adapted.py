@@ -11,7 +11,7 @@ import functools
 import math
 import os
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,14 +22,16 @@ from gpubench.api.suite import (
     Observation,
     Observed,
     Stage,
+    Target,
     Task,
     Topic,
     View,
     Work,
+    points,
     units,
 )
 
-from .._between import ranks_of
+from .._between import rank_counts, ranks_of
 from ._advice import ExchangeModel, first_best, regret, steps_between
 from ._blas import restore_threads, use_threads
 from ._blocks import BlockExchange
@@ -37,7 +39,7 @@ from ._gradients import has_ranks
 from ._numbers import Normals, expect_close, width_of
 from ._parallel import TimeCurve
 from ._schedules import TOPOLOGIES, Schedule, incast
-from ._topology import devices, link_rank_counts, links
+from ._topology import devices, links
 
 _PROBED = (2**12, 2**16, 2**20, 2**24)  # bytes of the messages of the model
 _SENT = (2**14, 2**18, 2**22)  # bytes of the exchanged blocks, between those of the model
@@ -46,7 +48,7 @@ _JOBS = (2, 8, 32)  # products of a step
 _JOB = 8  # of these, for which the steps between exchanges are chosen
 _INTERVALS = (1, 2, 4, 8, 16)  # steps between two exchanges
 _MOST_SHARE = 0.05  # of the time, for exchanges
-_ROUNDS = {"smoke": 1, "quick": 7, "full": 25}
+_ROUNDS = {"smoke": 1, "quick": 11, "full": 25}
 _ROWS = {True: 1024, False: 64}  # of a product, on a GPU and on the host
 _CHECKED = 4
 _PERCENT = 100
@@ -65,7 +67,12 @@ topic = Topic(
 )
 
 
-@topic.case(ranks=ranks_of, devices=devices, when=has_ranks, by=links, of=link_rank_counts)
+def _rank_counts(target: Target) -> Any:
+    """Return the points of the axis `of`; on a host of few cores more ranks than two mostly wait for each other."""
+    return points((2,), full=(2, 4)) if target.is_host else rank_counts(target)
+
+
+@topic.case(ranks=ranks_of, devices=devices, when=has_ranks, by=links, of=_rank_counts)
 def adapted(bench: Bench, by: str, of: int) -> Task:
     """Seconds of a step with the advised topology, number of ranks and steps between exchanges; 8 products per step.
 

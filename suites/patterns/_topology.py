@@ -55,8 +55,7 @@ def links(target: Target) -> tuple[str, ...]:
     return (MEMORY,) if target.is_host else (PEER,)
 
 
-def link_rank_counts(target: Target) -> Any:
-    """Return the points of the axis `of`: up to all GPUs that reach each other, on the host two and four."""
+def _rank_counts(target: Target) -> Any:
     return rank_counts(target, (2, _MOST_HOST_RANKS))
 
 
@@ -86,9 +85,7 @@ def _incast_devices(params: Params) -> int:
     return 1 if params["by"] == MEMORY else _incast_ranks(params)
 
 
-@topic.case(
-    ranks=ranks_of, devices=devices, by=links, topology=tuple(TOPOLOGIES), of=link_rank_counts, size_bytes=_sizes
-)
+@topic.case(ranks=ranks_of, devices=devices, by=links, topology=tuple(TOPOLOGIES), of=_rank_counts, size_bytes=_sizes)
 def topology(bench: Bench, by: str, topology: str, of: int, size_bytes: int) -> Task:
     """Every rank has the block of every rank: payload of all deliveries until the last rank has all blocks."""
     return ScheduledRank(bench, TOPOLOGIES[topology](of), size_bytes).task(by)
