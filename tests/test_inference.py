@@ -210,6 +210,15 @@ def test_the_scheduler_and_its_simulation_serve_every_query_at_the_same_moments(
     np.testing.assert_allclose(session.token_s, simulated.token_s, rtol=0, atol=1e-9)
 
 
+def test_a_session_knows_how_long_its_calls_took_and_how_many_tokens_they_had():
+    """Three queries of 10 tokens at once, of 4 tokens each: three prefills, and three steps in a batch of four."""
+    machine = ArithmeticMachine(TIMES)
+    calls = SCHEDULER.serve(machine, [np.zeros(10, np.int64)] * 3, [0.0] * 3, 4, machine).calls
+    assert {size: (times.calls, times.context) for size, times in calls.items()} == {0: (3, 0), 4: (3, 33 + 36 + 39)}
+    assert calls[0].seconds == pytest.approx(0.03)
+    assert calls[4].seconds == pytest.approx(3 * 0.016 + 1e-5 * (33 + 36 + 39))
+
+
 def test_every_query_has_its_tokens_in_order():
     machine = ArithmeticMachine(TIMES)
     session = SCHEDULER.serve(machine, [np.zeros(10, np.int64)] * 9, [0.0] * 9, 5, machine)

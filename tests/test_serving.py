@@ -337,6 +337,43 @@ def test_a_session_is_compared_with_a_machine_of_its_own_batch_sizes():
         assert found.sessions == ()
 
 
+def call_times(times, prefill_s, step_s):
+    """A session with all queries at once, whose calls take longer than alone by these seconds; batches of 1 and 16."""
+    contexts = {0: 0.0, 1: 550.0, 4: 0.0, 16: 9000.0}
+    seconds = [times.prefill_s(512) + prefill_s]
+    for size, further_s in step_s.items():
+        line = times.steps[size]
+        seconds.append(line.base_s + line.token_s * contexts[size] + further_s if further_s is not None else 0.0)
+    values = {"batch sizes": tuple(step_s), "call times": seconds, "call contexts": contexts.values()}
+    observed = [Series(name, "s", tuple(map(float, values)), role="observed") for name, values in values.items()]
+    params = (("weights", "float16"), ("prompt", 512), ("output", 128))
+    return timed_case("server", params, [1.0], Work(items=24 * 128), observed)
+
+
+@pytest.mark.usefixtures("few")
+def test_what_a_call_takes_longer_in_other_sessions_is_part_of_the_simulation():
+    """Steps of 4 take longer by a value between those of 1 and 16; steps of 64 by that of 16."""
+    sessions = [call_times(LLAMA, prefill_s, {1: 1e-4, 4: None, 16: 4e-4}) for prefill_s in (1e-3, 2e-3, 9e-3)]
+    longer = LLAMA.longer(2e-3, {1: 1e-4, 4: 1.6e-4, 16: 4e-4, 64: 4e-4})
+    arrivals = serving.poisson(10, 100, seed=2).tolist()
+    (found,) = served_of(Summary(run_of(*measured(), *sessions, session(arrivals, longer))), "inference", VIEW)
+    assert found.times.prefills == pytest.approx(longer.prefills)
+    assert [found.times.steps[size].base_s for size in longer.steps] == pytest.approx(
+        [line.base_s for line in longer.steps.values()]
+    )
+    assert [check.p50.error for check in found.sessions] == pytest.approx([0, 0, 0], abs=1e-6)
+
+
+@pytest.mark.usefixtures("few")
+def test_a_session_does_not_tell_its_own_simulation_how_long_its_calls_took():
+    arrivals = serving.poisson(10, 100, seed=2).tolist()
+    compared, told = session(arrivals, LLAMA, sizes=(1, 4, 16)), call_times(LLAMA, 1e-3, {1: 1e-3, 4: None, 16: 1e-3})
+    series = (*compared.series, *(each for each in told.series if each.name.startswith("call")))
+    (found,) = served_of(Summary(run_of(*measured(), replace(compared, series=series))), "inference", VIEW)
+    assert found.times.prefills == LLAMA.prefills
+    assert found.times.steps[16].base_s == pytest.approx(LLAMA.steps[16].base_s)
+
+
 @pytest.mark.usefixtures("few")
 def test_steps_that_run_long_enough_have_joules_per_token():
     long = replace(step(4, 1000, [0.01] * 900), devices=("cuda:0",), window=(0.5, 9.5))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ Floats = npt.NDArray[np.float64]
 
 _RATE_STEP = 0.01  # relative width at which the bisection for the highest rate stops
 _GROWTH = 0.01  # waiting queries that each arrival may add before the rate counts as not sustained
+_LEAST_S = 1e-9  # seconds of a prefill
 _ENOUGH = 1e-12  # steps: the tolerance by which a step that ends exactly at an arrival counts as ended
 
 
@@ -101,6 +102,19 @@ class ServingTimes:
             return None
         lines = self.lines()
         return ServingTimes(self.prefills, {size: lines[size] for size in sizes})
+
+    def longer(self, prefill_s: float, step_s: Mapping[int, float]) -> ServingTimes:
+        """Return the times of calls that take longer by `prefill_s` or `step_s`, which is by batch size, in seconds.
+
+        A batch size without such a time takes one between those of the sizes around it, or that of the nearest one.
+        """
+        if not step_s:
+            return self
+        sizes = sorted(step_s)
+        further = {size: float(np.interp(size, sizes, [step_s[known] for known in sizes])) for size in self.steps}
+        steps = {size: replace(line, base_s=max(0.0, line.base_s + further[size])) for size, line in self.steps.items()}
+        prefills = {tokens: max(_LEAST_S, seconds + prefill_s) for tokens, seconds in self.prefills.items()}
+        return ServingTimes(prefills, steps)
 
     def prefill_s(self, tokens: int) -> float:
         """Return the seconds of a prefill, interpolated between the two measured lengths around it.

@@ -14,7 +14,7 @@ suite = Suite(
         View(
             "serving",
             "Time to the first token over rate: LoadGen scenario Server, simulated, not an MLPerf result",
-            ("step", "prefill", "single_stream", "multi_stream", "server"),
+            ("step", "prefill", "single_stream", "multi_stream", "offline", "server"),
             by=("model", "weights"),
         )
     ],

@@ -32,7 +32,7 @@ from gpubench.api.suite import (
 
 from .._models import MODELS
 from ._machine import GpuMachine
-from ._scheduler import Batch, HostClock, Machine, Session, poisson, serve
+from ._scheduler import Batch, CallTimes, HostClock, Machine, Session, poisson, serve
 from ._steps import toy_notes
 from ._toy import TOY, Tokens, ToyModel, ToyWeights
 
@@ -132,6 +132,7 @@ class Scenario:
         self._answered: Sequence[Tokens] = ()
         self.session: Session | None = None
         self._busy_s = self._device_s = 0.0  # since the last probe
+        self._calls: list[Mapping[int, CallTimes]] = []  # of each session
 
     def run(self, prompts: Sequence[Tokens], scheduled: Sequence[float]) -> Session:
         """Serve these prompts, from now on."""
@@ -139,6 +140,7 @@ class Scenario:
         session = serve(self._machine, prompts, scheduled, self._output, HostClock())
         self._device_s += self._machine.device_s - before_s
         self._busy_s += session.busy_s
+        self._calls.append(session.calls)
         return self.take(prompts, session)
 
     def batch(self) -> Batch:
@@ -168,7 +170,21 @@ class Scenario:
             f"the logit of a token of an answer is {max(shortfalls):.3g} below that of another one",
         )
         sizes = Profile(tuple(map(float, self._machine.sizes)), "sequences")
-        return {"late": Observed(session.late, "queries"), "padded": Observed(session.padded), "batch sizes": sizes}
+        counted = {"late": Observed(session.late, "queries"), "padded": Observed(session.padded)}
+        return {**counted, "batch sizes": sizes, **self._call_times()}
+
+    def _call_times(self) -> Observation:
+        """Return the time and the context of a prefill, and then of a step of each batch size; 0 where none ran.
+
+        They are medians over sessions of the mean of a session. The report adds to the times of single steps and
+        prefills what a call takes longer in a session.
+        """
+        seconds, context = [], []
+        for size in (0, *self._machine.sizes):
+            ran = [calls[size] for calls in self._calls if size in calls]
+            seconds.append(float(np.median([times.seconds / times.calls for times in ran])) if ran else 0.0)
+            context.append(float(np.median([times.context / times.calls for times in ran])) if ran else 0.0)
+        return {"call times": Profile(tuple(seconds), "s"), "call contexts": Profile(tuple(context), "tokens")}
 
     def _shortfall(self, place: int) -> float:
         """Return the largest gap between the best logit and that of the answer, for its first and last token."""

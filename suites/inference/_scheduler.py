@@ -7,7 +7,8 @@ not from the moment at which the scheduler notices the query, so that waiting fo
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -89,16 +90,37 @@ class Answer:
     tokens: list[int] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class CallTimes:
+    """How many calls of one kind a session has made, their seconds, and the tokens of context of their sequences.
+
+    The seconds go from the end of the call before, so that they include what the scheduler does between two calls.
+    """
+
+    calls: int = 0
+    seconds: float = 0.0
+    context: int = 0
+
+    def add(self, seconds: float, context: int) -> None:
+        """Count a call."""
+        self.calls, self.seconds, self.context = self.calls + 1, self.seconds + seconds, self.context + context
+
+
 @dataclass(frozen=True, slots=True)
 class Session:
     """The answers to all queries in their order, and the share of the rows of all steps that only filled a batch.
 
-    `busy_s` are the seconds in which there was a query to answer.
+    `calls` has the times of the steps of each batch size, and under 0 those of the prefills.
     """
 
     answers: Sequence[Answer]
     padded: float
-    busy_s: float = 0.0
+    calls: Mapping[int, CallTimes] = field(default_factory=dict)
+
+    @property
+    def busy_s(self) -> float:
+        """The seconds in which there was a query to answer."""
+        return sum(times.seconds for times in self.calls.values())
 
     @property
     def whole_s(self) -> list[float]:
@@ -133,7 +155,8 @@ class Batch:
         self._machine, self._output, self._clock = machine, output, clock
         self._free = list(range(max(machine.sizes)))[::-1]
         self._running: dict[int, Answer] = {}
-        self._rows = self._filled = 0
+        self._prompts: dict[int, int] = {}  # the tokens of the prompt in each slot
+        self._rows = self._filled = self._context = 0
 
     @property
     def has_room(self) -> bool:
@@ -146,6 +169,16 @@ class Batch:
         return not self._running
 
     @property
+    def size(self) -> int:
+        """The size of batch in which the queries run."""
+        return min(size for size in self._machine.sizes if size >= len(self._running))
+
+    @property
+    def context(self) -> int:
+        """The tokens of prompts and answers of all queries that are being answered."""
+        return self._context
+
+    @property
     def padded(self) -> float:
         """The share of the rows of all steps that only filled a batch."""
         return self._filled / self._rows if self._rows else 0.0
@@ -155,7 +188,8 @@ class Batch:
         slot = answer.slot = self._free.pop()
         answer.tokens.append(self._machine.prefill(slot, prompt))
         answer.first = self._clock.now()
-        self._running[slot] = answer
+        self._running[slot], self._prompts[slot] = answer, len(prompt)
+        self._context += len(prompt) + 1
 
     def step(self) -> None:
         """Give every query its next token."""
@@ -163,8 +197,8 @@ class Batch:
         lasts = np.array([answer.tokens[-1] for answer in self._running.values()])
         for answer, token in zip(self._running.values(), self._machine.step(slots, lasts), strict=True):
             answer.tokens.append(int(token))
-        size = min(size for size in self._machine.sizes if size >= len(slots))
-        self._rows, self._filled = self._rows + size, self._filled + size - len(slots)
+        self._context += len(slots)
+        self._rows, self._filled = self._rows + self.size, self._filled + self.size - len(slots)
 
     def leave(self) -> list[Answer]:
         """Take the queries that have all their tokens out of the batch, and return their answers."""
@@ -173,6 +207,7 @@ class Batch:
         ended = [self._running.pop(slot) for slot in slots]
         for answer in ended:
             answer.last = moment
+            self._context -= self._prompts[answer.slot] + self._output
         self._free += slots
         return ended
 
@@ -186,23 +221,26 @@ def serve(
     slot. `gpubench.analysis.serving` simulates the same rule.
     """
     answers = [Answer(moment) for moment in scheduled]
-    batch, upcoming, noticed, busy_s = Batch(machine, output, clock), 0, 0, 0.0
+    batch, upcoming, noticed = Batch(machine, output, clock), 0, 0
+    calls: defaultdict[int, CallTimes] = defaultdict(CallTimes)
     while upcoming < len(answers) or not batch.is_empty:
         now = clock.now()
         while noticed < len(answers) and answers[noticed].scheduled <= now:
             answers[noticed].noticed = now
             noticed += 1
         if upcoming < noticed and batch.has_room:
+            size, context = 0, 0
             batch.join(answers[upcoming], prompts[upcoming])
             upcoming += 1
         elif not batch.is_empty:
+            size, context = batch.size, batch.context
             batch.step()
         else:
             clock.wait_until(answers[upcoming].scheduled)
             continue
         batch.leave()
-        busy_s += clock.now() - now
-    return Session(answers, batch.padded, busy_s)
+        calls[size].add(clock.now() - now, context)
+    return Session(answers, batch.padded, calls)
 
 
 def poisson(rng: np.random.Generator, rate: float, count: int) -> list[float]:

@@ -2,7 +2,8 @@
 
 A view of the kind `serving` names cases of three kinds, told apart by their axes: steps (`batch`, `context`), prefills
 (`tokens`) and sessions (`prompt`, `output`), whose observed series `scheduled`, `first token` and `last token` hold the
-moments of every query.
+moments of every query. A session without them shows what a call takes longer in a session (series `call times` and
+`call contexts`): the host's share of it, and lower clocks where prefills make the device reach its power limit.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ _MOST_MODELS = 24  # of a view: each takes a third of a second
 _LEAST_S, _MOST_S = 1e-9, 1e5  # seconds of a step, a prefill or a query that are possible
 _AXES = ("batch", "context", "tokens", "prompt", "output")
 _MOMENTS = ("scheduled", "first token", "last token")
+_CALLS = ("call times", "call contexts")  # of a prefill, and then of a step of each batch size; 0 where none ran
 _SIZES = "batch sizes"  # the series of a session that names the sizes in which its machine runs a batch
 _FOR_P99 = queries.queries_needed(0.99)
 
@@ -117,12 +119,38 @@ class _Measured:
         if slopes:  # a token of context costs about the same in every batch; the largest batch shows the cost best
             for batch, points in points_by_batch.items():
                 lines[batch] = StepLine.through(*points[0], slopes[-1]) if len(points) == 1 else lines[batch]
-        return ServingTimes({tokens: stats.median(values) for tokens, values in sorted(self.prefills.items())}, lines)
+        prefills = {tokens: stats.median(values) for tokens, values in sorted(self.prefills.items())}
+        return _in_sessions(ServingTimes(prefills, lines), self.sessions)
 
     def load(self) -> Workload:
         """Return the lengths of the queries: those of the sessions, if there are any."""
         params = dict(self.sessions[0].case.params) if self.sessions else {}
         return Workload(int(params.get("prompt", _PROMPT)), int(params.get("output", _OUTPUT)), _QUERIES)
+
+
+def _in_sessions(times: ServingTimes, sessions: Sequence[Result]) -> ServingTimes:
+    """Return the times of calls in a session: longer than alone by the median over the sessions that show by how much.
+
+    Sessions with the moments of their queries do not count, because they are what the simulation is compared with.
+    """
+    prefill_s: list[float] = []
+    step_s: dict[int, list[float]] = {}
+    for result in sessions:
+        values = {series.name: series.values for series in result.series}
+        seconds, contexts = (values.get(name, ()) for name in _CALLS)
+        sizes = (0, *map(int, values.get(_SIZES, ())))
+        if _MOMENTS[0] in values or not len(seconds) == len(contexts) == len(sizes) > 1:
+            continue
+        for size, call_s, context in zip(sizes, seconds, contexts, strict=True):
+            if not _LEAST_S <= call_s <= _MOST_S or not 0 <= size <= times.slots:
+                continue
+            if size:
+                line = times.lines()[size]
+                step_s.setdefault(size, []).append(call_s - line.base_s - line.token_s * context)
+            else:
+                prefill_s.append(call_s - times.prefill_s(int(dict(result.case.params)["prompt"])))
+    medians = {size: stats.median(values) for size, values in step_s.items()}
+    return times.longer(stats.median(prefill_s) if prefill_s else 0.0, medians)
 
 
 def _whole(result: Result, axis: str) -> int | None:
