@@ -81,6 +81,12 @@ def test_a_suspended_program_stands_still_and_goes_on_with_all_its_data_and_a_lo
         SUSPENSION.expect_whole(child.ask(5, "look"), 120)
 
 
+def test_the_downtime_is_a_fixed_part_and_seconds_for_each_gibibyte() -> None:
+    found = SUSPEND.parts(3.1, 0.6, 4 * 2**30 + 2**21)
+    assert {name: value.value for name, value in found.items()} == pytest.approx({"fixed": 0.6, "per GiB": 0.625})
+    assert SUSPEND.parts(0.6, None, 2**21) == {}
+
+
 def test_a_count_that_is_not_reached_is_a_wrong_answer() -> None:
     with pytest.raises(WrongAnswer, match="7 kernels have run, 8 were launched"):
         SUSPENSION.expect_whole(HELD.HeldState(0, 7, UUID), 8)

@@ -6,7 +6,7 @@ import contextlib
 import ctypes
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -181,7 +181,14 @@ class HeldChild(BoundedChild):
         program = f"from {__name__} import main; main()"
         super().__init__("the program that holds memory", program, without=("CUDA_VISIBLE_DEVICES",))
         self.nbytes, self.handle = nbytes, b""
-        self.tell("hold", HoldOrder(bench.case, bench.target, bench.package, bench.seed, kind, nbytes, count))
+        self._order = HoldOrder(bench.case, bench.target, bench.package, bench.seed, kind, nbytes, count)
+        self.tell("hold", self._order)
+
+    def hold(self, nbytes: int) -> None:
+        """Hold this much memory of the same kind in place of the former; the counter starts from 0."""
+        self.nbytes = nbytes
+        self.tell("hold", replace(self._order, nbytes=nbytes))
+        self.wait()
 
     def wait(self) -> None:
         """Wait until the memory is filled; if that fails, end the child and raise Skip, or what `answer` raises."""

@@ -52,7 +52,10 @@ topic = Topic(
         View("bars", "Suspension time by kind of memory", ("suspend_kinds",), by=("kind", "count")),
         View("bars", "Turnaround time of a job that evicts or shares", ("evict",), by=("resident_bytes",)),
     ],
-    key_figures=[KeyFigure("Suspend and resume a program", "suspend", (("resident_bytes", _BARE_BYTES),))],
+    key_figures=[
+        KeyFigure("Suspend and resume a program", "suspend", (("resident_bytes", _BARE_BYTES),)),
+        KeyFigure("Suspend and resume, per GiB", "suspend", (("resident_bytes", 2**34),), "per GiB"),
+    ],
 )
 
 
@@ -82,19 +85,43 @@ def _notes(program: SuspendedProgram) -> dict[str, str]:
     }
 
 
+def _fixed_s(program: SuspendedProgram, resident_bytes: int) -> float | None:
+    """Return the downtime of the program with the least memory; None if it has no more than that."""
+    if resident_bytes == _BARE_BYTES:
+        return None
+    with contextlib.ExitStack() as on_error, _supported():
+        on_error.callback(program.close)
+        fixed_s = program.bare_downtime_s(_BARE_BYTES)
+        on_error.pop_all()
+    return fixed_s
+
+
+def parts(downtime_s: float, fixed_s: float | None, resident_bytes: int) -> dict[str, Observed]:
+    """Return the fixed part of a downtime, and the seconds that each resident GiB adds to it."""
+    if fixed_s is None:
+        return {}
+    gibibytes = (resident_bytes - _BARE_BYTES) / 2**30
+    return {"fixed": Observed(fixed_s, "s"), "per GiB": Observed((downtime_s - fixed_s) / gibibytes, "s/GiB")}
+
+
 @topic.case(when=on_gpu, resident_bytes=points((_BARE_BYTES,), full=(_BARE_BYTES, 2**30, 2**32, 2**34)))
 def suspend(bench: Bench, resident_bytes: int) -> Task:
     """Seconds to lock, checkpoint, restore and unlock another program; each step is a separate series.
 
     Its device memory is copied to the host and back: twice the resident bytes. Between the steps its memory must be
     free, and is overwritten. Afterwards every word is compared, and so is the number of kernels that have run.
+    `fixed` is the downtime of the same program with 2 MiB, and `per GiB` what a resident GiB adds to it.
     """
     program = SuspendedProgram(bench, "malloc", resident_bytes)
+    fixed_s = _fixed_s(program, resident_bytes)
 
     def downtime() -> float:
         with _supported():
             program.cycle()
         return program.suspension.downtime_s
+
+    def observed() -> Observation:
+        return {**program.suspension.observed(), **parts(program.suspension.downtime_s, fixed_s, resident_bytes)}
 
     def check() -> Observation:
         return {
@@ -109,7 +136,7 @@ def suspend(bench: Bench, resident_bytes: int) -> Task:
         "item",
         clock="self",
         checked=True,
-        probe=program.suspension.observed,
+        probe=observed,
         effort=_cycles(bench, resident_bytes),
     )
     return Task.of(stage, check=check, close=program.close, notes=_notes(program))
@@ -215,7 +242,7 @@ def migrate(bench: Bench, path: str, resident_bytes: int) -> Task:
         clock="self",
         checked=True,
         probe=program.suspension.observed,
-        effort=_cycles(bench, resident_bytes),
+        effort=Effort.exactly(_SELDOM if bench.target.tier == "full" else 1),
     )
     notes = {**_notes(program), "path": f"from each of {len(uuids)} GPUs to the next"}
     return Task.of(stage, check=lambda: None, close=program.close, notes=notes)

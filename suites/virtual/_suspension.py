@@ -188,6 +188,18 @@ class SuspendedProgram:
         self.suspension.resume()
         self.compared(_LAUNCHES)
 
+    def bare_downtime_s(self, nbytes: int) -> float:
+        """Return the downtime of the child when it holds only `nbytes`; afterwards it holds its memory again."""
+        whole = self.child.nbytes
+        self._hold(nbytes)
+        self.cycle()
+        self._hold(whole)
+        return self.suspension.downtime_s
+
+    def _hold(self, nbytes: int) -> None:
+        self.child.hold(nbytes)
+        self._counted = 0
+
     def move(self, pairs: UuidPairs) -> bytes:
         """Suspend the child while its kernels run, restore it by pairs of UUIDs, and return the UUID of its GPU."""
         self.child.ask(limit_s(0), "run", _LAUNCHES)
