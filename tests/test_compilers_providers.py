@@ -297,6 +297,7 @@ class TestShapes:
         assert dict(os.environ) == before, "the folders of the caches are as they were"
         assert seen == list(range(16))
         assert len(task.stages["first"].call()) == len(task.stages["again"].call()) == 16
+        assert task.stages["all"].call() == [sum(task.stages["first"].call())]
         assert seen == 2 * list(range(16)), "what was measured first is not called once more"
         observed = task.check()
         assert observed["recompiles"].value == 4
