@@ -35,6 +35,7 @@ from ._weights import ModelWeights
 _BOUND = 1e-4  # of the relative error of float32 logits; 4 layers leave about 3e-7
 _TOY = ("toy",)  # the model of the host
 _CONTEXT, _PROMPT, _MOST_BATCH = 2048, 2048, 64  # of the points that every model has
+_QUICK = ((1, _CONTEXT), (16, 512))  # batch and context of the steps of the quick tier
 _STEP_S, _PREFILL_S = 3.0, 4.0  # of samples that fill three quarters of a case, beside its check
 _CHECK_S = 5e-11  # for each weight, three times as long as the check of a step takes on an H200
 _KINDS = {  # of weights of further models: those of the 70B model that fit into one GPU, those with kernels
@@ -134,7 +135,7 @@ def _weights(target: Target) -> Any:
 
 
 def _batches(target: Target) -> Any:
-    return points((1, 2, 4, 8), (2,)) if target.is_host else points((1, 16, 64), (1,), powers_of_two(0, 6))
+    return points((1, 2, 4, 8), (2,)) if target.is_host else points((1, 16), (1,), powers_of_two(0, 6))
 
 
 def _contexts(target: Target) -> Any:
@@ -146,7 +147,8 @@ def _contexts(target: Target) -> Any:
 def _step_points(target: Target, params: Mapping[str, Any]) -> bool:
     """Keep the points that the simulation and the curves need.
 
-    The largest batch shows what a token of context costs, which is about the same in every batch.
+    The largest batch shows what a token of context costs, which is about the same in every batch. Quick has the point
+    that is compared with other tools, and one with as many tokens as the simulated queries.
     """
     batch, context = params["batch"], params["context"]
     if target.is_host:
@@ -154,7 +156,7 @@ def _step_points(target: Target, params: Mapping[str, Any]) -> bool:
     if params["model"] != "llama-3-8b":
         return params["weights"] in _KINDS[params["model"]] and batch in (1, 16) and context == _CONTEXT
     if target.tier == "quick":
-        return bool(batch == _MOST_BATCH or context == _CONTEXT)
+        return (batch, context) in _QUICK
     return bool(batch in (1, _MOST_BATCH) or context == _CONTEXT)
 
 

@@ -52,7 +52,7 @@ _CROSSED_HEADS = (
     "model",
 )
 _TIMES = tuple(f"{time} {share}" for time in ("first token", "per token", "last token") for share in ("p50", "p99"))
-_KNEE_HEADS = ("model", "device", "prompt", "output", "objectives", "highest rate", "tokens", *_TIMES[:4])
+_KNEE_HEADS = ("model", "device", "batch", "prompt", "output", "objectives", "highest rate", "tokens", *_TIMES[:4])
 _RATE_HEADS = ("model", "device", "rate", *_TIMES, "goodput server", "goodput interactive", "queue")
 _SESSION_HEADS = (
     "case",
@@ -326,7 +326,7 @@ def serving_tables(models: Sequence[Serving]) -> list[Table]:
     if not models:
         return []
     limits = (f"{name}: {first_s:g} s and {token_s:g} s" for name, first_s, token_s in map(_limits, OBJECTIVES))
-    note = f"{_SERVING_NOTE}. Objectives on p99, first token and per token: {', '.join(limits)}"
+    note = f"{_SERVING_NOTE}. Objectives on p99, first token and per token: {', '.join(limits)}; batch: the largest one"
     knees = tuple(_knee(model, objectives.name, point) for model in models for objectives, point in model.knees)
     tables = [Table("Highest rate within the objectives", _KNEE_HEADS, knees, ("model", "device", "objectives"), note)]
     rates = tuple(_rate(model, point) for model in models for point in model.points)
@@ -362,12 +362,12 @@ def _limits(objectives: Objectives) -> tuple[str, float, float]:
 
 
 def _knee(served: Serving, objectives: str, point: RatePoint | None) -> tuple[str, ...]:
-    load = served.load
-    start = served.label, ", ".join(served.devices), str(load.prompt), str(load.output), objectives
+    sizes = map(str, (served.times.slots, served.load.prompt, served.load.output))
+    start = served.label, ", ".join(served.devices), *sizes, objectives
     if point is None:
-        return (*start, "none meets them", *(_NONE for _ in _KNEE_HEADS[6:]))
-    tokens = units.quantity(point.rate * load.output, "token/s")
-    return (*start, units.quantity(point.rate, "query/s"), tokens, *_pairs(point.first_token_s, point.token_s))
+        return (*start, "none meets them", *(_NONE for _ in _KNEE_HEADS[7:]))
+    rates = units.quantity(point.rate, "query/s"), units.quantity(point.rate * served.load.output, "token/s")
+    return (*start, *rates, *_pairs(point.first_token_s, point.token_s))
 
 
 def _rate(served: Serving, point: RatePoint) -> tuple[str, ...]:
