@@ -108,7 +108,9 @@ def test_allocators_serve_ten_thousand_allocations_and_the_tight_trace_tells_its
 
 
 def test_a_posted_launch_costs_less_than_one_that_is_answered_and_native_less_than_both(facts: Any) -> None:
-    results = measured(facts, "quick", "forward?what=launch*", "call*")
+    results = measured(
+        facts, "full", "forward?what=launch,transport=native*", "forward?what=launch,transport=tcp*", "call*"
+    )
     expect_ok(results)
     by_way = {tuple(params(each).values())[1:]: headline(each) for each in results if each.case.name == "forward"}
     assert by_way["native", "wait"] < by_way["tcp", "wait"]

@@ -303,7 +303,7 @@ class Churn:
 def _allocators(target: Target) -> Any:
     if target.is_host:
         return ("malloc", "vmm")
-    return points(("pool", "vmm"), full=("malloc", "pool", "cupy", "vmm"))
+    return points(("vmm",), smoke=("pool", "vmm"), full=("malloc", "pool", "cupy", "vmm"))
 
 
 def _traces(target: Target) -> Any:

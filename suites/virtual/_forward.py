@@ -246,7 +246,7 @@ def _is_call(_target: Target, params: Mapping[str, str | int | float]) -> bool:
 @topic.case(
     ranks=_ranks,
     what=points(("launch",), full=("launch", "memory_info", "synchronize", "allocate")),
-    transport=points((_NATIVE, "tcp"), (_NATIVE, "unix"), _TRANSPORTS),
+    transport=points(("tcp",), (_NATIVE, "unix"), _TRANSPORTS),
     mode=points(("wait", "posted"), smoke=("wait", "posted")),
     where=_is_call,
     headline={"what": "launch", "transport": "tcp", "mode": "wait"},

@@ -32,7 +32,7 @@ topic = Topic(
 def _sizes(target: Target) -> Any:
     most = _HOST_MOST_BYTES if target.is_host else (target.device.memory_bytes or 2**33) // _SHARE_OF_MEMORY
     every = tuple(size for size in (2**21, 2**24, 2**26, 2**28, 2**30, 2**32, 2**34) if size <= most)
-    return points((2**21, 2**26 if target.is_host else min(2**30, every[-1])), smoke=(2**21,), full=every)
+    return points((2**26 if target.is_host else min(2**30, every[-1]),), smoke=(2**21,), full=every)
 
 
 def _one_size(target: Target) -> Any:
