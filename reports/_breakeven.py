@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from gpubench.api.report import Payoff, Payoffs, Summary, axis_words, payoffs, units
+from gpubench.api.report import Payoff, Payoffs, Summary, axis_value_text, payoffs, units
 
 from . import _svg as svg
 from ._charts import Chart
@@ -79,7 +79,8 @@ def _labels(drawn: Sequence[Payoff]) -> list[str]:
             values.setdefault(name, set()).add(value)
     varying = {name for name, distinct in values.items() if len(distinct) > 1}
     return [
-        " · ".join(axis_words(name, value) for name, value in payoff.case.params if name in varying) or payoff.case.name
+        " · ".join(axis_value_text(name, value) for name, value in payoff.case.params if name in varying)
+        or payoff.case.name
         for payoff in drawn
     ]
 

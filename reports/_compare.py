@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
-from gpubench.api.report import Against, Answer, Column, Comparison, Finding, Verdict, change, finding_words
+from gpubench.api.report import Against, Answer, Column, Comparison, Finding, Verdict, change, finding_cells
 from gpubench.api.report import comparison as comparing
 
 from . import _svg as svg
@@ -83,7 +83,7 @@ def _ends_with(ending: str) -> Callable[[str], bool]:
 
 
 def _row(finding: Finding, with_devices: bool) -> Row:
-    texts = finding_words(finding)
+    texts = finding_cells(finding)
     return Row(
         texts.verdict,
         STYLES[finding.verdict],
@@ -124,7 +124,7 @@ def _chart(title: str, findings: Sequence[Finding], reach: float) -> Chart:
     height = _TOP + _ROW * len(findings) + 26
     parts = [*_axis(reach, height), *(_drawn(finding, row, reach) for row, finding in enumerate(findings))]
     description = "; ".join(
-        f"{finding.case.id} {finding.verdict} {finding_words(finding).change}" for finding in findings
+        f"{finding.case.id} {finding.verdict} {finding_cells(finding).change}" for finding in findings
     )
     note = "change of the figure, worse to the left; a line is the 95 % interval, a ring has no interval"
     return Chart(title, note, svg.picture(f"{title}: {description}", height, *parts))
@@ -174,7 +174,7 @@ def _drawn(finding: Finding, row: int, reach: float) -> Markup:
     """Draw a finding: the case, the change, its interval, and a dot."""
     y = _TOP + _ROW * row
     style = STYLES[finding.verdict]
-    texts = finding_words(finding)
+    texts = finding_cells(finding)
     tooltip = f"{finding.case.id}: {texts.verdict}, {texts.change} ({texts.interval})"
     parts = [
         svg.text(_LEFT, y + 10, svg.shorten(finding.case.id, 46), class_="named"),

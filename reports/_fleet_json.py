@@ -14,7 +14,7 @@ from gpubench.api.report import (
     Suspect,
     SuspectCase,
     TwoPopulations,
-    fleet_words,
+    fleet_text,
     frame,
 )
 
@@ -27,8 +27,8 @@ def fleet_document(judgement: FleetJudgement) -> dict[str, Any]:
     return {
         "schema": FLEET_SCHEMA,
         "gpubench": fleet.gpubench,
-        "answer": fleet_words.fleet_answer(judgement),
-        "next": fleet_words.next_words(judgement),
+        "answer": fleet_text.fleet_answer(judgement),
+        "next": fleet_text.next_steps_text(judgement),
         "compared_with": list(judgement.bases),
         "launcher": fleet.launcher,
         "started": fleet.started,

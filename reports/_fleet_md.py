@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gpubench.api.report import FleetJudgement, Suspect, code, escape, fleet_words, units
+from gpubench.api.report import FleetJudgement, Suspect, code, escape, fleet_text, units
 
 from ._markdown import clipped, table
 
@@ -15,13 +15,13 @@ _WHOLE = "a page (`-o fleet.html`) or `-o fleet.json` has them all"
 def fleet_markdown(judgement: FleetJudgement) -> str:
     """Return the document, with a newline at its end."""
     lines = [
-        f"# {escape(clipped(fleet_words.devices_words(judgement)))}",
+        f"# {escape(clipped(fleet_text.devices_text(judgement)))}",
         "",
-        f"**{escape(clipped(fleet_words.fleet_answer(judgement)))}**",
+        f"**{escape(clipped(fleet_text.fleet_answer(judgement)))}**",
         "",
         *_key_lines(judgement),
         *_suspects(judgement.suspects),
-        *_listed("Nodes that did not answer", fleet_words.absent_words(judgement)),
+        *_listed("Nodes that did not answer", fleet_text.missing_node_lines(judgement)),
         *_listed("Notes", judgement.notes),
     ]
     return "\n".join(lines) + "\n"
@@ -30,18 +30,18 @@ def fleet_markdown(judgement: FleetJudgement) -> str:
 def _key_lines(judgement: FleetJudgement) -> Iterator[str]:
     """Yield the basis of the comparison, the detection limit, and the sick, failed and next lines."""
     if judgement.is_judged:
-        yield f"- Compared with {fleet_words.compared_with(judgement)}."
-    if seen := fleet_words.detectable_words(judgement):
+        yield f"- Compared with {fleet_text.compared_with(judgement)}."
+    if seen := fleet_text.detectable_text(judgement):
         yield f"- Smallest slowdown that would be found: {escape(clipped(seen))}."
     answered = len(judgement.fleet.nodes) - len(judgement.absent)
     yield f"- {answered} of {len(judgement.fleet.nodes)} nodes answered."
     sick = [f"{standing.place.text}: {standing.sick[0]}" for standing in judgement.sick]
     yield from (f"- **sick:** {escape(clipped(line))}" for line in sick[:_MOST_KEY_LINES])
-    failures = [fleet_words.failure_words(failure) for failure in judgement.failures]
+    failures = [fleet_text.failure_text(failure) for failure in judgement.failures]
     yield from (f"- **failed:** {escape(clipped(line))}" for line in failures[:_MOST_KEY_LINES])
-    for line in fleet_words.population_words(judgement)[:_MOST_KEY_LINES]:
+    for line in fleet_text.population_sentences(judgement)[:_MOST_KEY_LINES]:
         yield f"- {escape(clipped(line))}"
-    for line in fleet_words.next_words(judgement):
+    for line in fleet_text.next_steps_text(judgement):
         yield f"- **next:** {escape(clipped(line))}"
 
 
@@ -58,7 +58,7 @@ def _suspects(suspects: Sequence[Suspect]) -> Iterator[str]:
 def _cells(suspect: Suspect) -> tuple[str, ...]:
     worst = suspect.findings[0]
     place = suspect.place.node if suspect.unit == "node" else suspect.place.text
-    state = fleet_words.STATES[suspect.state]
+    state = fleet_text.STATES[suspect.state]
     return (
         suspect.unit,
         escape(clipped(place)),
@@ -67,7 +67,7 @@ def _cells(suspect: Suspect) -> tuple[str, ...]:
         units.percent(worst.slowdown),
         units.percent(worst.detectable),
         f"**{state}**" if suspect.state == "confirmed" else state,
-        escape(clipped(fleet_words.cause_words(suspect))),
+        escape(clipped(fleet_text.causes_text(suspect))),
     )
 
 

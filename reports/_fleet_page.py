@@ -16,7 +16,7 @@ from gpubench.api.report import (
     Standing,
     Suspect,
     SuspectCase,
-    fleet_words,
+    fleet_text,
     units,
 )
 
@@ -144,11 +144,11 @@ def fleet_page(judgement: FleetJudgement) -> FleetPage:
         if not all(map(math.isnan, layer.values))
     ]
     return FleetPage(
-        title=fleet_words.devices_words(judgement),
+        title=fleet_text.devices_text(judgement),
         style=_style(judgement),
-        verdict=clipped(fleet_words.fleet_answer(judgement)),
+        verdict=clipped(fleet_text.fleet_answer(judgement)),
         why=tuple(_why(judgement)),
-        next_steps=tuple(fleet_words.next_words(judgement)),
+        next_steps=tuple(fleet_text.next_steps_text(judgement)),
         map=tile_map,
         tables=tables(tile_map),
         legend=tuple(tile_map.layers[tile_map.shown].legend) if tile_map.layers else (),
@@ -160,7 +160,7 @@ def fleet_page(judgement: FleetJudgement) -> FleetPage:
         missing=tuple((node.name, node.rack, node.status, clipped(node.reason)) for node in missing[:_MOST_LINES]),
         more_missing=max(len(missing) - _MOST_LINES, 0),
         groups=tuple(_group(group) for group in judgement.groups),
-        failures=tuple(clipped(fleet_words.failure_words(failure)) for failure in judgement.failures[:_MOST_LINES]),
+        failures=tuple(clipped(fleet_text.failure_text(failure)) for failure in judgement.failures[:_MOST_LINES]),
         notes=_notes(judgement, tile_map),
     )
 
@@ -177,13 +177,13 @@ def _why(judgement: FleetJudgement) -> list[str]:
     answered = len(judgement.fleet.nodes) - len(judgement.absent)
     sentences = [f"{answered} of {len(judgement.fleet.nodes)} nodes answered."]
     if judgement.is_judged:
-        sentences.append(f"Components were compared with {fleet_words.compared_with(judgement)}.")
-    if seen := fleet_words.detectable_words(judgement):
+        sentences.append(f"Components were compared with {fleet_text.compared_with(judgement)}.")
+    if seen := fleet_text.detectable_text(judgement):
         sentences.append(f"The smallest slowdown that would have been found: {seen}.")
     sentences += [
         f"Sick: {standing.place.text}: {clipped('; '.join(standing.sick))}" for standing in judgement.sick[:_MOST_LINES]
     ]
-    sentences += [_sentence(clipped(line)) for line in fleet_words.population_words(judgement)[:_MOST_LINES]]
+    sentences += [_sentence(clipped(line)) for line in fleet_text.population_sentences(judgement)[:_MOST_LINES]]
     return sentences
 
 
@@ -227,9 +227,9 @@ def _suspect(
         place=suspect.place.node if suspect.unit == "node" else suspect.place.text,
         worst=_finding(worst),
         family=worst.family,
-        state=fleet_words.STATES[suspect.state],
+        state=fleet_text.STATES[suspect.state],
         style=suspect.state,
-        cause=clipped(fleet_words.cause_words(suspect)),
+        cause=clipped(fleet_text.causes_text(suspect)),
         uuids=", ".join(filter(None, suspect.uuids)),
         readings=tuple(f"{standing.place.text}: {reading_words(standing)}" for standing in parts),
         findings=tuple(map(_finding, findings)),
@@ -248,8 +248,8 @@ def _finding(finding: FleetFinding) -> FindingLine:
         slowdown=_percent(finding.slowdown),
         detectable=_percent(finding.detectable),
         again=_percent(finding.again),
-        state=fleet_words.STATES[finding.state],
-        cause=clipped(fleet_words.cause_words(finding)),
+        state=fleet_text.STATES[finding.state],
+        cause=clipped(fleet_text.causes_text(finding)),
     )
 
 

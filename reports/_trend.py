@@ -103,7 +103,7 @@ def _block(trend: Trend) -> Block:
     changes = tuple(_change(change, trend) for change in trend.changes)
     return Block(
         line.case,
-        trend.verdict_words,
+        trend.verdict_text,
         line.words,
         units.quantity(trend.values[-1], line.unit),
         len(trend.moments),
@@ -119,7 +119,7 @@ def _change(change: Change, trend: Trend) -> ChangeLine:
     unit = trend.line.unit
     return ChangeLine(
         _moment_words(trend.moments[change.index]),
-        change.effect_words,
+        change.effect_text,
         "bad" if change.is_worse else "good",
         units.quantity(change.before, unit),
         units.quantity(change.after, unit),
@@ -133,11 +133,11 @@ def _drifts(trend: Trend) -> tuple[DriftLine, ...]:
         DriftLine(
             _moment_words(trend.moments[drift.start]),
             _moment_words(trend.moments[drift.end - 1]),
-            drift.effect_words,
+            drift.effect_text,
             "bad" if drift.is_worse else "good",
             units.quantity(drift.before, unit),
             units.quantity(drift.after, unit),
-            drift.rate_words,
+            drift.rate_text,
         )
         for drift in trend.drifts
     )
@@ -148,7 +148,7 @@ def _newest_event(trend: Trend) -> NewestEvent:
     if event is None:
         return NewestEvent(trend.state, "quiet")
     since = _moment_words(trend.moments[event.start])
-    return NewestEvent(f"{event.effect_words} from {since}", "bad" if event.is_worse else "good")
+    return NewestEvent(f"{event.effect_text} from {since}", "bad" if event.is_worse else "good")
 
 
 def _run(moment: Moment, line: Line) -> RunLine:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from gpubench.api.report import Point, Value, View, axis_words, labeller, units
+from gpubench.api.report import Point, Value, View, axis_value_text, labeller, units
 
 _SAME_PEAK = 1.001  # peaks within this ratio count as equal
 _MODES = ("hot", "each", "cold", "graph", "rotated", "host", "self")  # how a timing was taken, not its quantity
@@ -88,7 +88,9 @@ def _merit(point: Point) -> float:
 
 def group_of(view: View) -> Callable[[Point], str]:
     """Return a function from a point to its values on the axes `by`, by which bars are coloured."""
-    return lambda point: " · ".join(axis_words(axis, value) for axis, value in point.case.params if axis in view.by)
+    return lambda point: " · ".join(
+        axis_value_text(axis, value) for axis, value in point.case.params if axis in view.by
+    )
 
 
 def varying(points: Sequence[Point]) -> Callable[[Point], str]:
@@ -102,7 +104,7 @@ def varying(points: Sequence[Point]) -> Callable[[Point], str]:
 
     def label(point: Point) -> str:
         parts = [point.case.name] if names else []
-        parts += [axis_words(axis, value) for axis, value in point.case.params if len(values[axis]) > 1]
+        parts += [axis_value_text(axis, value) for axis, value in point.case.params if len(values[axis]) > 1]
         parts += ["+".join(point.devices)] if devices else []
         return " · ".join(parts) or point.case.name
 

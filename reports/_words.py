@@ -18,7 +18,7 @@ from gpubench.api.report import (
     Run,
     Share,
     Summary,
-    source_words,
+    recorded_sources_text,
     stats,
     units,
 )
@@ -75,7 +75,7 @@ def device_words(device: Device) -> str:
 
 def legend_words(summary: Summary) -> str:
     """Return the meaning of the columns and the source of recorded deviations, for the foot of a page."""
-    recorded = source_words(map(summary.reproducibility, summary.spreads()))
+    recorded = recorded_sources_text(map(summary.reproducibility, summary.spreads()))
     sentence = f" {recorded[0].upper()}{recorded[1:]}." if recorded else ""
     return LEGEND + (REPLICATED if summary.replicated else "") + sentence
 

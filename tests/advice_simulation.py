@@ -17,8 +17,8 @@ import numpy as np
 
 from gpubench.judging import effect
 from gpubench.judging.decidable import POWER, processes_needed
+from gpubench.judging.finding_text import UNDECIDED
 from gpubench.judging.judge import Figures, Finding, decide
-from gpubench.judging.words import UNDECIDED
 from gpubench.model import Case, Verdict
 
 THRESHOLD = 0.02

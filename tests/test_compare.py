@@ -17,7 +17,7 @@ from _files import write
 from gpubench.base.errors import UsageError
 from gpubench.judging import comparison
 from gpubench.judging.evidence import Reading
-from gpubench.judging.words import change, finding_words
+from gpubench.judging.finding_text import change, finding_cells
 from gpubench.model import store
 from gpubench.tools import rendering
 
@@ -88,9 +88,9 @@ def test_of_single_processes_the_change_is_shown_and_nothing_is_decided():
     )
     worst, other = found.against[0].judgement.findings
     assert (worst.case.name, str(worst.verdict), worst.effect) == ("triad", "inconclusive", None)
-    assert finding_words(worst).change == "−33.3 %"
-    assert finding_words(worst).interval == "–"
-    assert "do not show the noise between processes" in finding_words(worst).why
+    assert finding_cells(worst).change == "−33.3 %"
+    assert finding_cells(worst).interval == "–"
+    assert "do not show the noise between processes" in finding_cells(worst).why
     assert other.case.name == "copy"
 
 

@@ -12,7 +12,7 @@ from _fleets import fleet
 from gpubench.analysis.digest import CaseFailure
 from gpubench.analysis.fingerprint import Fingerprint
 from gpubench.base.errors import FileError
-from gpubench.judging import fleet_words, outliers
+from gpubench.judging import fleet_text, outliers
 from gpubench.judging.causes import SlowCause
 from gpubench.judging.fleet import Place, fleet_status
 from gpubench.judging.fleet_again import Again
@@ -52,8 +52,8 @@ def moved(digest, device, family, slowdown):
 def test_no_component_of_a_healthy_fleet_is_accused_and_what_would_have_been_seen_is_told():
     found = judged()
     assert (found.suspects, fleet_status(found, strict=True)) == ((), 0)
-    assert fleet_words.fleet_answer(found) == "no slow component among 24, compared with each other"
-    assert "memory 2.0 %" in fleet_words.detectable_words(found)
+    assert fleet_text.fleet_answer(found) == "no slow component among 24, compared with each other"
+    assert "memory 2.0 %" in fleet_text.detectable_text(found)
 
 
 def test_a_gpu_that_is_three_per_cent_slow_is_found_and_named_with_its_family():
@@ -62,7 +62,7 @@ def test_a_gpu_that_is_three_per_cent_slow_is_found_and_named_with_its_family():
     (suspect,) = found.suspects
     assert (suspect.unit, suspect.state, suspect.uuids) == ("GPU", "suspect", ("GPU-gpu03-cuda:1",))
     assert suspect.slowdown == pytest.approx(0.03, abs=0.01)
-    assert fleet_words.cause_words(suspect) == "unexplained"
+    assert fleet_text.causes_text(suspect) == "unexplained"
     assert (fleet_status(found), fleet_status(found, strict=True)) == (0, 4)
 
 
@@ -121,7 +121,7 @@ def test_two_populations_are_told_with_what_differs_and_not_as_half_a_fleet_of_s
         made.append(moved(replace(digest, components=(part,)), "all", "memory", 0.08 if old else 0.0))
     found = judge_fleet(record, made)
     assert found.suspects == ()
-    (words,) = fleet_words.population_words(found)
+    (words,) = fleet_text.population_sentences(found)
     assert words.startswith("two populations: 5 of 12 components are 8.")
     assert words.endswith("pcie generation 4 in the slower part, 5 in the other")
 
@@ -146,14 +146,14 @@ def test_gpus_of_another_model_or_driver_are_another_fleet():
 def test_fewer_than_five_gpus_cannot_be_judged_which_says_what_to_do():
     found = judged(2, 1)
     assert fleet_status(found) == 4
-    assert fleet_words.fleet_answer(found).startswith("cannot be judged: 2 comparable GPUs (")
-    assert fleet_words.fleet_answer(found).endswith("compare them with --baseline or --floor")
+    assert fleet_text.fleet_answer(found).startswith("cannot be judged: 2 comparable GPUs (")
+    assert fleet_text.fleet_answer(found).endswith("compare them with --baseline or --floor")
 
 
 def test_missing_nodes_fail_a_strict_judgement_only():
     found = judged(silent={"gpu05": ("timed out", "no answer in 600 s")})
     assert (fleet_status(found), fleet_status(found, strict=True)) == (0, 4)
-    assert fleet_words.absent_words(found) == ["gpu05: timed out: no answer in 600 s"]
+    assert fleet_text.missing_node_lines(found) == ["gpu05: timed out: no answer in 600 s"]
 
 
 def test_a_sick_device_ends_with_6_whatever_else_is_found():
@@ -162,7 +162,7 @@ def test_a_sick_device_ends_with_6_whatever_else_is_found():
     digests[2] = replace(digests[2], components=(sick,))
     found = judge_fleet(record, digests)
     assert fleet_status(found) == 6
-    assert fleet_words.fleet_answer(found) == (
+    assert fleet_text.fleet_answer(found) == (
         "1 sick device: gpu02 cuda:0: uncorrected ECC errors since the driver was loaded: 3"
     )
 
@@ -186,7 +186,7 @@ def test_a_gpu_whose_host_link_another_program_loads_is_found_with_the_cause(tmp
     assert (suspect.place.text, suspect.state, fleet_status(loaded)) == ("vm-1 cuda:1", "confirmed", 1)
     assert 0.4 < suspect.slowdown < 0.6
     assert "other programs" in {cause.kind for cause in suspect.causes}
-    assert fleet_words.next_words(loaded) == [
+    assert fleet_text.next_steps_text(loaded) == [
         "stop the other programs on vm-1 cuda:1, or wait until they end, and measure again"
     ]
 
@@ -348,7 +348,7 @@ def failing(status, node="gpu02"):
 def test_a_wrong_answer_of_one_gpu_ends_with_3_and_stands_in_the_answer():
     found = failing("failed")
     assert fleet_status(found) == 3
-    answer = fleet_words.fleet_answer(found)
+    answer = fleet_text.fleet_answer(found)
     assert answer.startswith("1 component with failed cases: gpu02 cuda:0: 1 case failed, unlike others: ")
     assert answer.endswith("3 of 9 elements are wrong")
 

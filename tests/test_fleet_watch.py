@@ -8,7 +8,7 @@ from _fleets import fleet
 
 from gpubench.judging.fleet_again import Again
 from gpubench.judging.fleet_rule import judge_fleet
-from gpubench.judging.fleet_watch import WatchedFleet, event_words, watch
+from gpubench.judging.fleet_watch import WatchedFleet, newest_event_text, watch
 
 SLOW = ("gpu03", "cuda:0")
 DAY_S = 86400.0
@@ -39,7 +39,7 @@ def test_a_gpu_that_recovered_is_told_as_such():
 def test_a_gpu_that_became_slower_is_told_from_which_day_on():
     days = [day(number, 0.06 if number >= 10 else 0.0) for number in range(20)]
     (found,) = watch(days)
-    words = event_words(found.trends[0])
+    words = newest_event_text(found.trends[0])
     assert words.startswith("bandwidth/triad")
     assert words.endswith("(worse) since day-10")
     assert found.worst == pytest.approx(0.06, abs=0.01)

@@ -14,9 +14,9 @@ from gpubench import plugins
 from gpubench.judging.answer import warnings
 from gpubench.judging.decidable import processes_needed
 from gpubench.judging.evidence import Evidence
+from gpubench.judging.finding_text import sentence
 from gpubench.judging.judge import exit_status, settled
 from gpubench.judging.policy import Policy
-from gpubench.judging.words import sentence
 from gpubench.knowledge.floors import Floor
 from gpubench.model import Verdict
 

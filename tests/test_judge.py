@@ -12,8 +12,8 @@ from _sides import TRIAD, evidence, noisy, percent, reading
 
 from gpubench.judging import effect
 from gpubench.judging.evidence import Evidence, Reading
+from gpubench.judging.finding_text import explanation, sentence
 from gpubench.judging.judge import Finding, decide, judge, settled, verdict_of
-from gpubench.judging.words import explanation, sentence
 from gpubench.model import DataFile, Verdict
 
 

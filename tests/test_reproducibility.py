@@ -7,7 +7,7 @@ import _make as make
 import pytest
 import reproducibility_table
 
-from gpubench.analysis.reproducibility import Reproducibility, source_words
+from gpubench.analysis.reproducibility import Reproducibility, recorded_sources_text
 from gpubench.analysis.summary import Figure, Summary
 from gpubench.cli import _print, _summary
 from gpubench.knowledge.recorded import recorded_deviation, recorded_deviations
@@ -75,8 +75,8 @@ def test_another_case_or_model_has_none(others):
 def test_the_sentence_beneath_a_table_names_each_recording_once():
     found = [known(1.0), known(1.0), known(1.0, of=make.case("longer", "nowhere")), known(1.0, 1.2, 0.8)]
     sentence = "NVIDIA H200, 2026-11-20: headline/1, headline/2, headline/3, headline/4"
-    assert source_words(found).endswith(f"({sentence})")
-    assert source_words([known(1.0, 1.2, 0.8), None]) == ""
+    assert recorded_sources_text(found).endswith(f"({sentence})")
+    assert recorded_sources_text([known(1.0, 1.2, 0.8), None]) == ""
 
 
 def test_a_figure_says_what_its_interval_covers():

@@ -108,7 +108,7 @@ def test_too_few_runs_are_told_as_such_with_the_raw_step():
     ],
 )
 def test_a_trend_without_a_change_says_why_and_where_its_newest_run_stands(values, words):
-    assert trend_of(values).state_words == words
+    assert trend_of(values).state_text == words
 
 
 def test_a_change_for_the_better_of_a_time_is_a_smaller_one():

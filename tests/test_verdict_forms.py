@@ -19,9 +19,9 @@ from gpubench.cli import _findings, _print, compare, history
 from gpubench.judging import comparison
 from gpubench.judging.answer import answer
 from gpubench.judging.evidence import Evidence, Reading
+from gpubench.judging.finding_text import finding_cells
 from gpubench.judging.judge import Judgement, exit_status, settled
 from gpubench.judging.policy import Policy
-from gpubench.judging.words import finding_words
 from gpubench.model import Verdict
 from gpubench.tools import rendering
 from gpubench.tools.gating import readings
@@ -78,7 +78,7 @@ def test_every_figure_of_a_gate_stands_whole_in_a_line_that_fits(lines, width, w
     assert [line for line in found if len(line) > width and not is_command(line)] == []
     assert found[0].startswith("SLOWER: 3 of 5 cases are")
     for finding in judgement.findings:
-        words = finding_words(finding)
+        words = finding_cells(finding)
         for figure in (words.before, words.after, words.change, words.interval):
             assert any(figure in line for line in found), figure
     text = "".join("".join(line.split()) for line in found)
@@ -134,7 +134,7 @@ def test_cases_that_cannot_be_compared_stand_last_with_one_sentence_why():
     new = [reading(noisy(1.1, 1e-3), of=CASES["slow"]), reading(noisy(spread=1e-3), of=other)]
     judgement = plugins.load("gates", "regression").judge(Evidence([old]), Evidence([new]), Policy())
     assert [finding.verdict for finding in judgement.findings][-1] is Verdict.NOT_COMPARABLE
-    assert finding_words(judgement.findings[-1]).change == "–"
+    assert finding_cells(judgement.findings[-1]).change == "–"
     why = answer(judgement, 1, "gpubench gate").why
     assert "not comparable: bandwidth/copy[size=1GiB]: case version was 1, is 2" in why
 
@@ -220,7 +220,7 @@ def test_a_comparison_says_its_verdict_first_and_keeps_every_figure_whole(lines,
     assert shown[0].startswith("B against A: nothing is slower or")
     assert [line for line in shown if len(line) > width and not is_command(line)] == []
     for finding in found.against[0].judgement.findings:
-        words = finding_words(finding)
+        words = finding_cells(finding)
         for figure in (words.before, words.after, words.change, words.interval):
             assert any(figure in line for line in shown), figure
 

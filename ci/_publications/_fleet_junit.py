@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 from xml.sax.saxutils import escape, quoteattr
 
-from gpubench.api.gate import FailedCases, FleetFinding, FleetJudgement, Place, Standing, fleet_words, units
+from gpubench.api.gate import FailedCases, FleetFinding, FleetJudgement, Place, Standing, fleet_text, units
 
 Outcome = Literal["passed", "failure", "error", "skipped"]
 _OUTCOMES: dict[str, Outcome] = {"confirmed": "failure", "suspect": "skipped"}
@@ -42,7 +42,7 @@ def fleet_tests(judgement: FleetJudgement) -> str:
             _component(standing, findings.get(standing.place, ()), failures.get(standing.place))
         )
     tests = [test for suite in suites.values() for test in suite]
-    lines = [fleet_words.fleet_answer(judgement), *fleet_words.population_words(judgement), *judgement.notes]
+    lines = [fleet_text.fleet_answer(judgement), *fleet_text.population_sentences(judgement), *judgement.notes]
     output = escape("\n".join(lines))
     return "".join(
         [
@@ -71,12 +71,12 @@ def _component(standing: Standing, findings: Sequence[FleetFinding], failure: Fa
         return _Test(name, "error", "sick", standing.sick[0], "\n".join(standing.sick))
     if failure:
         outcome: Outcome = "failure" if failure.status == "failed" else "error"
-        return _Test(name, outcome, failure.status, fleet_words.failure_words(failure))
+        return _Test(name, outcome, failure.status, fleet_text.failure_text(failure))
     if not findings:
         is_compared = state != "not compared"
         return _Test(name, "passed") if is_compared else _Test(name, "skipped", state, "too few are comparable")
     worst = max(findings, key=lambda finding: finding.slowdown)
-    message = f"{_finding(worst)}: {fleet_words.STATES[worst.state]}"
+    message = f"{_finding(worst)}: {fleet_text.STATES[worst.state]}"
     return _Test(
         name, _OUTCOMES.get(state, "passed"), state, message, "\n".join(map(_finding, findings[:_MOST_FINDINGS]))
     )
@@ -89,7 +89,7 @@ def _finding(finding: FleetFinding) -> str:
         figures = f", {measured} where {expected} is expected"
     slowdown, least = units.percent(finding.slowdown), units.percent(finding.detectable)
     subject = finding.case or f"all cases of {finding.family} together"
-    cause = fleet_words.cause_words(finding)
+    cause = fleet_text.causes_text(finding)
     return f"{subject}: {slowdown} slow{figures} ({least} would have been found), {cause}"
 
 

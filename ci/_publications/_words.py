@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from gpubench.api.gate import Figures, Finding, finding_words, name, sentence
+from gpubench.api.gate import Figures, Finding, finding_cells, name, sentence
 
 
 def message(finding: Finding) -> str:
     """Return a finding in one line: `bandwidth/triad[…] on cuda:0: slower: 4213 GB/s → 4011 GB/s, −4.8 % (…)`."""
-    texts = finding_words(finding)
+    texts = finding_cells(finding)
     medians = f"{texts.before} → {texts.after}, " if all(map(_is_known, (finding.before, finding.after))) else ""
     return f"{name(finding)}: {finding.verdict}: {medians}{sentence(finding)}"
 

@@ -12,7 +12,7 @@ from gpubench.api.gate import (
     FleetPublication,
     Judgement,
     Verdict,
-    finding_words,
+    finding_cells,
     name,
     sentence,
 )
@@ -96,7 +96,7 @@ def _case(finding: Finding) -> str:
 
 
 def _output(finding: Finding) -> str:
-    texts = finding_words(finding)
+    texts = finding_cells(finding)
     counts = f"{finding.before.processes} and {finding.after.processes} processes"
     return f"baseline {texts.before}, candidate {texts.after}, {counts}; {finding.verdict}: {sentence(finding)}"
 

@@ -15,7 +15,7 @@ from gpubench.api.gate import (
     Verdict,
     code,
     escape,
-    finding_words,
+    finding_cells,
     name,
 )
 
@@ -59,7 +59,7 @@ def _body(answer: Answer, loud: list[Finding]) -> Iterator[str]:
 
 
 def _row(finding: Finding) -> str:
-    texts = finding_words(finding)
+    texts = finding_cells(finding)
     verdict = f"**{texts.verdict}**" if finding.verdict in _LOUD else texts.verdict
     figures = (texts.before, texts.after, texts.change, texts.interval, texts.threshold, texts.why)
     return f"| {' | '.join((verdict, code(name(finding)), *map(escape, figures)))} |"

@@ -16,7 +16,7 @@ from gpubench.model import Device, Measure, Result, Run, Series
 
 Basis = Literal["spec", "clock", "best"]
 BASES: tuple[Basis, ...] = ("spec", "clock", "best")
-BASIS_WORDS: dict[Basis, str] = {"spec": "data sheet", "clock": "measured clock", "best": "best of this run"}
+BASIS_NAMES: dict[Basis, str] = {"spec": "data sheet", "clock": "measured clock", "best": "best of this run"}
 ABOVE_PEAK = "above-peak"  # the label of a case with an impossible share
 ABOVE_PEAK_REASON = (
     "above the peak of the device: the counted work, the timing or the table of peaks is wrong; "
@@ -48,7 +48,7 @@ class Share:
     @property
     def peak_text(self) -> str:
         """`dram peak (data sheet)`."""
-        return f"{self.limit} peak ({BASIS_WORDS[self.basis]})"
+        return f"{self.limit} peak ({BASIS_NAMES[self.basis]})"
 
 
 def impossible(shares: Sequence[Share]) -> Share | None:

@@ -66,7 +66,7 @@ def reproducibility(medians: Sequence[float], case_id: str, models: Collection[s
     return Reproducibility(recorded.percent / 100, recorded.processes, recorded) if recorded else None
 
 
-def source_words(deviations: Iterable[Reproducibility | None]) -> str:
+def recorded_sources_text(deviations: Iterable[Reproducibility | None]) -> str:
     """Return a sentence that explains `recorded` in a table; empty if no value of the table is recorded."""
     recordings: dict[tuple[str, str], set[str]] = {}
     for deviation in deviations:

@@ -135,14 +135,14 @@ class Change(Shift):
         return self.index
 
     @property
-    def effect_words(self) -> str:
+    def effect_text(self) -> str:
         """`3.1 % less (worse)`."""
         return f"{_more_or_less(self.effect)} ({_worse_or_better(self.is_worse)})"
 
     @property
     def words(self) -> str:
         """`3.1 % less (worse); cublas 13.1 → 13.2`: the effect, and the versions that changed too."""
-        return "; ".join([self.effect_words, *([", ".join(self.differences)] if self.differences else [])])
+        return "; ".join([self.effect_text, *([", ".join(self.differences)] if self.differences else [])])
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,13 +161,13 @@ class Drift(Shift):
     better: Better
 
     @property
-    def effect_words(self) -> str:
+    def effect_text(self) -> str:
         """`drift, 2.0 % less over 60 runs (worse)`."""
         direction = _worse_or_better(self.is_worse)
         return f"drift, {_more_or_less(self.effect)} over {self.end - self.start} runs ({direction})"
 
     @property
-    def rate_words(self) -> str:
+    def rate_text(self) -> str:
         """`0.34 % less every 10 runs, 95 % interval 0.28 % – 0.39 %`."""
         low, high = sorted((abs(self.rate.low), abs(self.rate.high)))
         interval = f"{units.percent(low, 2)} – {units.percent(high, 2)}"
@@ -178,7 +178,7 @@ class Drift(Shift):
     @property
     def words(self) -> str:
         """The effect over all of its runs, then the rate with its interval."""
-        return f"{self.effect_words}; {self.rate_words}"
+        return f"{self.effect_text}; {self.rate_text}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,13 +232,13 @@ class Trend:
         return max(events, key=lambda event: event.start, default=None)
 
     @property
-    def verdict_words(self) -> str:
+    def verdict_text(self) -> str:
         """`changed once in 20 runs; newest: 9.1 % less (worse)`, or why no change is reported."""
         if (event := self.newest_event) is None:
-            return self.state_words
+            return self.state_text
         count = len(self.changes) + len(self.drifts)
         often = "once" if count == 1 else f"{count} times"
-        return f"changed {often} in {len(self.moments)} runs; newest: {event.effect_words}"
+        return f"changed {often} in {len(self.moments)} runs; newest: {event.effect_text}"
 
     @property
     def newest_step(self) -> float | None:
@@ -246,7 +246,7 @@ class Trend:
         return _relative(self.values[-1], stats.median(self.values[:-1])) if len(self.moments) > 1 else None
 
     @property
-    def newest_words(self) -> str:
+    def newest_comparison(self) -> str:
         """`newest 50.0 % less than the median of the 4 runs before`; empty for a single run."""
         if self.newest_step is None:
             return ""
@@ -256,13 +256,13 @@ class Trend:
         return f"newest {_more_or_less(self.newest_step)} than the {before} before"
 
     @property
-    def state_words(self) -> str:
+    def state_text(self) -> str:
         """The state of a trend without a change, and the newest value against the earlier ones."""
         count = len(self.moments)
         state = f"no change in {count} runs"
         if self.state == "too few runs":
             state = f"too few runs to tell a change: {count} of at least {LEAST_RUNS}"
-        return "; ".join(part for part in (state, self.newest_words) if part)
+        return "; ".join(part for part in (state, self.newest_comparison) if part)
 
 
 def _relative(value: float, reference: float) -> float:

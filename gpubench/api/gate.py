@@ -4,15 +4,15 @@ from gpubench.base import units
 from gpubench.base.clean import one_line, without_commands
 from gpubench.base.markdown import code, escape
 from gpubench.base.patterns import matches
-from gpubench.judging import fleet_words
+from gpubench.judging import fleet_text
 from gpubench.judging.answer import PASSING, Answer, tally
 from gpubench.judging.effect import Effect, against
 from gpubench.judging.evidence import Evidence, Side
+from gpubench.judging.finding_text import HEADS, FindingCells, finding_cells, name, sentence
 from gpubench.judging.fleet import FailedCases, FleetFinding, FleetJudgement, Place, Standing
 from gpubench.judging.judge import Figures, Finding, Judgement, badness, judge
 from gpubench.judging.objections import unjudged
 from gpubench.judging.policy import Policy
-from gpubench.judging.words import HEADS, FindingWords, finding_words, name, sentence
 from gpubench.knowledge.floors import Floor
 from gpubench.model import Case, Verdict
 from gpubench.plugins.gate import FleetPublication, Gate, Publication
@@ -27,7 +27,7 @@ __all__ = [
     "FailedCases",
     "Figures",
     "Finding",
-    "FindingWords",
+    "FindingCells",
     "FleetFinding",
     "FleetJudgement",
     "FleetPublication",
@@ -44,8 +44,8 @@ __all__ = [
     "badness",
     "code",
     "escape",
-    "finding_words",
-    "fleet_words",
+    "finding_cells",
+    "fleet_text",
     "judge",
     "matches",
     "name",

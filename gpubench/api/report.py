@@ -10,7 +10,7 @@ from gpubench.analysis.listing import ListedCase, ListedSuite, listed, listing
 from gpubench.analysis.overview import Overview, SuiteLine, overview
 from gpubench.analysis.peaks import ABOVE_PEAK, ABOVE_PEAK_REASON, Basis, Share
 from gpubench.analysis.quantities import headline, judged_values
-from gpubench.analysis.reproducibility import Reproducibility, source_words
+from gpubench.analysis.reproducibility import Reproducibility, recorded_sources_text
 from gpubench.analysis.serving import OBJECTIVES, SimulatedPercentile
 from gpubench.analysis.site import ListedRun, Site, SiteDevice
 from gpubench.analysis.soak import soak_tables
@@ -21,7 +21,7 @@ from gpubench.analysis.views.curves import (
     Curve,
     Point,
     Value,
-    axis_words,
+    axis_value_text,
     by_unit,
     drawable,
     labeller,
@@ -61,9 +61,10 @@ from gpubench.base.clean import clean, tidy
 from gpubench.base.errors import Unavailable
 from gpubench.base.markdown import code, escape
 from gpubench.base.walk import with_texts
-from gpubench.judging import comparison, fleet_words
+from gpubench.judging import comparison, fleet_text
 from gpubench.judging.answer import Answer, NextStep
 from gpubench.judging.comparison import Against, Column, Comparison, Difference
+from gpubench.judging.finding_text import change, finding_cells
 from gpubench.judging.fleet import (
     FailedCases,
     FleetCase,
@@ -77,7 +78,6 @@ from gpubench.judging.fleet import (
     TwoPopulations,
 )
 from gpubench.judging.judge import Finding
-from gpubench.judging.words import change, finding_words
 from gpubench.model import Case, Device, EventBit, EventClass, Measure, Result, Run, Series, Verdict, View
 from gpubench.plugins.report import ComparisonReport, Enclosure, FleetReport, Report
 
@@ -163,7 +163,7 @@ __all__ = [
     "amortisation_tables",
     "amortisations",
     "amortised_of",
-    "axis_words",
+    "axis_value_text",
     "by_unit",
     "case_counters",
     "change",
@@ -177,8 +177,8 @@ __all__ = [
     "escape",
     "extremes",
     "fastest",
-    "finding_words",
-    "fleet_words",
+    "finding_cells",
+    "fleet_text",
     "frame",
     "headline",
     "judged_values",
@@ -195,12 +195,12 @@ __all__ = [
     "payoffs",
     "payoffs_of",
     "phase_tables",
+    "recorded_sources_text",
     "result_lanes",
     "served_of",
     "serving_tables",
     "servings",
     "soak_tables",
-    "source_words",
     "staircases",
     "staircases_of",
     "stats",

@@ -12,8 +12,8 @@ from gpubench.base.clean import one_line
 from gpubench.cli import _print
 from gpubench.cli._layout import NamedRow, named_rows
 from gpubench.judging.answer import AB, PASSING, Answer, NextStep
+from gpubench.judging.finding_text import HEADS, MISSING, finding_cells, name, plural
 from gpubench.judging.judge import Finding, Judgement
-from gpubench.judging.words import HEADS, MISSING, finding_words, name, plural
 
 Part = Table | Text
 _STYLES = {"slower": "bold red", "invalid": "yellow", "not comparable": "yellow", "faster": "cyan", "same": "green"}
@@ -56,7 +56,7 @@ def _table(findings: Sequence[Finding], sides: Sequence[str], wide: bool) -> lis
     if not findings:
         return []
     several = len({finding.devices for finding in findings if finding.devices}) > 1
-    cells_of_findings = [finding_words(cells) for cells in findings]
+    cells_of_findings = [finding_cells(cells) for cells in findings]
     thresholds = {cells.threshold for cells in cells_of_findings} - {MISSING}
     columns = list(
         zip(*((cells.before, cells.after, cells.change, cells.interval) for cells in cells_of_findings), strict=True)

@@ -103,23 +103,23 @@ def show(judged: FleetJudgement) -> None:
 
 def _parts(judged: FleetJudgement) -> Iterator[Part]:
     from gpubench.cli import _print
-    from gpubench.judging import fleet_words as words
+    from gpubench.judging import fleet_text as words
     from gpubench.judging.fleet import fleet_status
 
     end = fleet_status(judged) or (4 if judged.of("suspect") else 0)
     yield _print.plain(words.fleet_answer(judged), f"bold {_ENDS[end]}")
-    yield _print.plain(words.devices_words(judged))
-    if seen := words.detectable_words(judged):
+    yield _print.plain(words.devices_text(judged))
+    if seen := words.detectable_text(judged):
         yield _print.plain(f"smallest slowdown that would be found: {seen}")
     notes = judged.notes if judged.is_judged or judged.sick else ()  # without a verdict the answer holds them
-    for line in (*map(words.failure_words, judged.failures), *words.population_words(judged), *notes):
+    for line in (*map(words.failure_text, judged.failures), *words.population_sentences(judged), *notes):
         yield _print.plain(f"- {line}")
-    if absent := words.absent_words(judged):
+    if absent := words.missing_node_lines(judged):
         yield _print.plain(f"{len(absent)} of {len(judged.fleet.nodes)} nodes did not answer", "yellow")
         for line in absent:
             yield _print.plain(f"- {line}", "yellow")
     yield from _suspects(judged)
-    for line in words.next_words(judged):
+    for line in words.next_steps_text(judged):
         yield _print.plain(f"next: {line}")
 
 
@@ -127,7 +127,7 @@ def _suspects(judged: FleetJudgement) -> Iterator[Part]:
     from gpubench.base import units
     from gpubench.cli import _print
     from gpubench.cli._layout import NamedRow, named_rows
-    from gpubench.judging import fleet_words as words
+    from gpubench.judging import fleet_text as words
 
     if not judged.suspects:
         return
@@ -143,7 +143,7 @@ def _suspects(judged: FleetJudgement) -> Iterator[Part]:
             words.STATES[suspect.state],
         )
         rows.append(
-            NamedRow(suspect.unit, f"{place}, {worst.case or worst.family}: {words.cause_words(suspect)}", figures)
+            NamedRow(suspect.unit, f"{place}, {worst.case or worst.family}: {words.causes_text(suspect)}", figures)
         )
     heads = ("unit", "component, slowest case, cause", "slowdown", "smallest seen", "cases", "state")
     yield from named_rows(heads, rows, shutil.get_terminal_size().columns)

@@ -48,8 +48,8 @@ def watch(folders: Folders, json: options.Json = False, no_redact: sharing.NoRed
 def _show(histories: list[ComponentHistory], fleets: int) -> None:
     from gpubench.cli import _print
     from gpubench.cli._layout import NamedRow, named_rows
-    from gpubench.judging.fleet_watch import event_words
-    from gpubench.judging.words import plural
+    from gpubench.judging.finding_text import plural
+    from gpubench.judging.fleet_watch import newest_event_text
 
     if not histories:
         _print.echo(f"{plural(fleets, 'measurement')}: no component was slow, and none became slower")
@@ -58,7 +58,7 @@ def _show(histories: list[ComponentHistory], fleets: int) -> None:
     rows = [
         NamedRow(
             component.place.text,
-            "; ".join(map(event_words, component.trends[:_MOST_TRENDS])) or "no change over time",
+            "; ".join(map(newest_event_text, component.trends[:_MOST_TRENDS])) or "no change over time",
             (f"{component.suspected} of {len(component.states)}", str(component.transient)),
             "bold red" if component.is_slow_again else "",
         )

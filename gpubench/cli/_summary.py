@@ -119,13 +119,13 @@ def derived(table: DerivedTable) -> list[Part]:
 
 def _interval_notes(summary: Summary, wide: bool) -> list[Part]:
     """Return notes on what the intervals within one process do not cover, and on the sources of deviations."""
-    from gpubench.analysis.reproducibility import source_words
+    from gpubench.analysis.reproducibility import recorded_sources_text
 
     notes = []
     if not summary.replicated and any(row.figure and row.figure.samples > 1 for row in summary.rows()):
         notes.append("± is the 95 % interval within one process; --replicates 3 measures how much processes differ")
     if wide:
-        notes.append(source_words(map(summary.reproducibility, summary.spreads())))
+        notes.append(recorded_sources_text(map(summary.reproducibility, summary.spreads())))
     return [part for note in notes if note for part in (Text(""), _print.plain(note, "dim"))]
 
 

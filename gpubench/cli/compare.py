@@ -169,7 +169,7 @@ def _cases(against: Against, name: str, chosen: Chosen) -> list[Part]:
     from gpubench.base.patterns import matches
     from gpubench.cli import _findings
     from gpubench.cli._summary import FEW_CASES
-    from gpubench.judging.words import plural
+    from gpubench.judging.finding_text import plural
     from gpubench.model import Verdict
 
     selected = [finding for finding in against.judgement.findings if matches(finding.case.id, chosen.filters or ("",))]

@@ -201,7 +201,7 @@ def _lines(trend: Trend) -> list[Text]:
     newest_text = f"newest {units.quantity(values[-1], line.unit)} ({_when(newest.source.at)}, {newest.source.path})"
     texts = [
         _print.plain(line.case, "bold"),
-        _print.plain(trend.verdict_words, "bold red" if event and event.is_worse else "bold"),
+        _print.plain(trend.verdict_text, "bold red" if event and event.is_worse else "bold"),
         *_next_step(trend),
         _print.plain(line.words, "dim"),
         _print.plain(f"{low} {bars} {high}"),
@@ -260,8 +260,8 @@ def _newest_event(trend: Trend) -> str:
     """Return the step or drift that began last; with too few runs, how the newest run differs from the others."""
     event = trend.newest_event
     if event is None:
-        return trend.newest_words.partition(" than")[0] if trend.state == "too few runs" else "–"
-    return f"{event.effect_words}, {_when(trend.moments[event.start].source.at, '%Y-%m-%d')}"
+        return trend.newest_comparison.partition(" than")[0] if trend.state == "too few runs" else "–"
+    return f"{event.effect_text}, {_when(trend.moments[event.start].source.at, '%Y-%m-%d')}"
 
 
 def _when(at: float, form: str = "%Y-%m-%d %H:%M UTC") -> str:

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 from gpubench.judging.canaries import CAUSE as MACHINE_STEP
 from gpubench.judging.decidable import MOST_PROCESSES, deciding_threshold, processes_needed
+from gpubench.judging.finding_text import UNDECIDED, explanation, first, plural
 from gpubench.judging.judge import Finding, Judgement
 from gpubench.judging.noise import LEAST_TO_FAIL, percent
-from gpubench.judging.words import UNDECIDED, explanation, first, plural
 from gpubench.model import Verdict
 
 AB, COMPARE = "gpubench ab", "gpubench compare"  # these commands recommend other next steps than a gate
-STATUS_WORDS = {0: "nothing is slower", 1: "a case is slower", 3: "a case failed", 4: "the gate cannot judge"}
+STATUS_TEXTS = {0: "nothing is slower", 1: "a case is slower", 3: "a case failed", 4: "the gate cannot judge"}
 PASSING = (Verdict.SAME, Verdict.FASTER)  # verdicts that need no action
 _MOST_REASONS = 8
 _MANY = 3  # if noise leaves more cases than this undecided, one line summarises their noise
@@ -55,7 +55,7 @@ def answer(judgement: Judgement, status: int, title: str) -> Answer:
 
     Its texts are clean (`gpubench.base.clean`) if those of the judgement are, because all of them come from there.
     """
-    verdict = f"{_verdict(judgement, status)} (exit status {status}: {STATUS_WORDS[status]})"
+    verdict = f"{_verdict(judgement, status)} (exit status {status}: {STATUS_TEXTS[status]})"
     return Answer(title, status, verdict, reasons(judgement), next_steps(judgement, title))
 
 

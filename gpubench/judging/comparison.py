@@ -15,9 +15,9 @@ from gpubench.base import units
 from gpubench.base.errors import UsageError
 from gpubench.judging.answer import COMPARE, Answer, decided, next_steps, reasons, tally
 from gpubench.judging.evidence import Evidence, Reading
+from gpubench.judging.finding_text import change, plural, signed
 from gpubench.judging.judge import DECIDED, Finding, Judgement, badness, judge, settled
 from gpubench.judging.noise import percent
-from gpubench.judging.words import change, plural, signed
 from gpubench.model import Device, Manifest, Verdict
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"

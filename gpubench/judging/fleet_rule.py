@@ -14,6 +14,7 @@ from gpubench.analysis.digest import CaseFailure, CaseRate, NodeDigest
 from gpubench.judging import outliers
 from gpubench.judging.blame import blamed
 from gpubench.judging.causes import causes, disturbed_cases
+from gpubench.judging.finding_text import plural
 from gpubench.judging.fleet import (
     Basis,
     FailedCases,
@@ -30,7 +31,6 @@ from gpubench.judging.fleet_again import Again, measured_again
 from gpubench.judging.fleet_cases import with_cases
 from gpubench.judging.fleet_rows import ComparableGroup, FleetRow, Member, fleet_rows
 from gpubench.judging.outliers import LEAST_COMPONENTS, Matrix
-from gpubench.judging.words import plural
 from gpubench.model.fleet import Fleet
 
 

@@ -128,9 +128,9 @@ def _worse(trend: Trend) -> float:
     return abs(event.effect) if event is not None and event.is_worse else 0.0
 
 
-def event_words(trend: Trend) -> str:
+def newest_event_text(trend: Trend) -> str:
     """Return the newest change of a trend as text: `bandwidth/read: 3.1 % less (worse) since fleet-2026-11-20`."""
     event = trend.newest_event
     assert event is not None  # only trends with a change are kept
     first = event.start if isinstance(event, Drift) else event.index
-    return f"{trend.line.case}: {event.effect_words} since {trend.moments[first].source.path}"
+    return f"{trend.line.case}: {event.effect_text} since {trend.moments[first].source.path}"

@@ -14,8 +14,8 @@ from gpubench.analysis.summary import Figure, Summary
 from gpubench.authoring.task import Task
 from gpubench.base import units
 from gpubench.base.errors import Untrustworthy, UsageError, WrongAnswer
+from gpubench.judging.finding_text import first, plural
 from gpubench.judging.judge import DECIDED
-from gpubench.judging.words import first, plural
 from gpubench.measuring import inventory, plan
 from gpubench.measuring.engine import Engine
 from gpubench.measuring.recording import Recording, new_manifest

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from gpubench.analysis.summary import Figure
 from gpubench.base import units
 from gpubench.judging.decidable import processes_needed
+from gpubench.judging.finding_text import HEADS, MISSING, UNDECIDED, finding_cells, first
 from gpubench.judging.judge import Finding
-from gpubench.judging.words import HEADS, MISSING, UNDECIDED, finding_words, first
 from gpubench.model import Result
 
 _PLAIN = ("median", "95 % interval", "case")
@@ -39,7 +39,7 @@ class TimedRow:
             return (self.median, _interval(self.figure) if self.figure else MISSING, case)
         if self.finding is None:
             return (MISSING, self.median, MISSING, MISSING, self.verdict or MISSING, case)
-        cells = finding_words(self.finding)
+        cells = finding_cells(self.finding)
         return (cells.before, cells.after, cells.change, cells.interval, cells.verdict, case)
 
 

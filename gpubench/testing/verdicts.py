@@ -11,9 +11,9 @@ from gpubench.analysis.fingerprint import fingerprint
 from gpubench.base.errors import FileError
 from gpubench.judging import policy
 from gpubench.judging.evidence import Evidence, Gathering, Reading
+from gpubench.judging.finding_text import explanation, finding_cells
 from gpubench.judging.judge import Finding, exit_status
 from gpubench.judging.rounds import Sides
-from gpubench.judging.words import explanation, finding_words
 from gpubench.model import Case, Run
 from gpubench.tools import history
 from gpubench.tools.gating import baselines
@@ -40,7 +40,7 @@ class Judged:
         finding = self.finding
         if finding is None or finding.effect is None:
             return f"{self.verdict}: {finding.case.id if finding else 'case'}: {self.reason}"
-        cells = finding_words(finding)
+        cells = finding_cells(finding)
         return (
             f"{cells.verdict}: {cells.change}, threshold {cells.threshold}: {finding.case.id}\n"
             f"baseline {cells.before}, candidate {cells.after}, 95 % interval {cells.interval}, "

@@ -132,13 +132,13 @@ def _parts_function(points: Sequence[Point], view: View) -> Callable[[Point], tu
 
     def parts(point: Point) -> tuple[str, ...]:
         params = dict(point.case.params)
-        by = (axis_words(axis, params[axis]) if axis in params else "" for axis in view.by)
+        by = (axis_value_text(axis, params[axis]) if axis in params else "" for axis in view.by)
         return (point.case.name if names else "", *by, "+".join(point.devices) if devices else "")
 
     return parts
 
 
-def axis_words(axis: str, value: Value) -> str:
+def axis_value_text(axis: str, value: Value) -> str:
     """Return a parameter as a label: a text alone, a number with the name of its axis."""
     text = units.axis_text(axis, value)
     return text if isinstance(value, str) else f"{units.axis_label(axis)}={text}"

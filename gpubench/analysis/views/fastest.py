@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpubench.analysis.views.curves import axis_words
+from gpubench.analysis.views.curves import axis_value_text
 from gpubench.analysis.views.derived import Path, Transfers
 from gpubench.analysis.views.transfer import crossovers, is_apart
 from gpubench.base import units
@@ -71,7 +71,7 @@ def fastest_rows(transfers: Transfers) -> tuple[tuple[str, str], ...]:
     rows = []
     for group in fastest(transfers):
         if len(group.choices) > 1:
-            shared = [axis_words(axis, value) for axis, value in group.params.items()]
+            shared = [axis_value_text(axis, value) for axis, value in group.params.items()]
             place = units.brief_size if is_size else "{:.4g}".format
             steps = [f"{choice.value} from {place(choice.above)}" for choice in group.choices]
             rows.append((" · ".join((*shared, *group.devices)), ", ".join(steps)))

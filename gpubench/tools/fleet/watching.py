@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpubench.judging.fleet_rule import judge_fleet
-from gpubench.judging.fleet_watch import ComponentHistory, WatchedFleet, event_words
+from gpubench.judging.fleet_watch import ComponentHistory, WatchedFleet, newest_event_text
 from gpubench.tools.fleet.digests import read
 
 
@@ -37,7 +37,7 @@ def document(history: ComponentHistory) -> dict[str, Any]:
         "recovered": history.transient,
         "states": [state or "ok" for state in history.states],
         "changes": [
-            {"case": trend.line.case, "fraction": trend.newest_event.effect, "words": event_words(trend)}
+            {"case": trend.line.case, "fraction": trend.newest_event.effect, "words": newest_event_text(trend)}
             for trend in history.trends
             if trend.newest_event
         ],

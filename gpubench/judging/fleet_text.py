@@ -9,8 +9,8 @@ from collections import Counter as Tally
 from collections.abc import Sequence
 
 from gpubench.base import units
+from gpubench.judging.finding_text import plural
 from gpubench.judging.fleet import FailedCases, FleetFinding, FleetJudgement, Suspect, SuspectState
-from gpubench.judging.words import plural
 
 UNEXPLAINED = "unexplained"
 STATES: dict[SuspectState, str] = {
@@ -30,7 +30,7 @@ def fleet_answer(judgement: FleetJudgement) -> str:
         return f"{plural(len(judgement.sick), 'sick device')}: {places}: {judgement.sick[0].sick[0]}"
     if failed := [failure for failure in judgement.failures if failure.status == "failed"]:
         more = f"; and {len(failed) - 1} more" if len(failed) > 1 else ""
-        return f"{plural(len(failed), 'component')} with failed cases: {failure_words(failed[0])}{more}"
+        return f"{plural(len(failed), 'component')} with failed cases: {failure_text(failed[0])}{more}"
     if not judgement.is_judged:
         return f"cannot be judged: {judgement.notes[0] if judgement.notes else 'no node answered'}"
     slow = judgement.of("confirmed") or judgement.of("suspect")
@@ -38,24 +38,24 @@ def fleet_answer(judgement: FleetJudgement) -> str:
         components = sum(standing.state != "not compared" for standing in judgement.standings)
         summary = f"no slow component among {components}" if components else "nothing is slower"
         return f"{summary}, compared with {compared_with(judgement)}"
-    names = "; ".join(suspect_words(suspect) for suspect in slow[:_MOST_NAMED])
+    names = "; ".join(suspect_text(suspect) for suspect in slow[:_MOST_NAMED])
     more = f"; and {len(slow) - _MOST_NAMED} more" if len(slow) > _MOST_NAMED else ""
     if slow[0].state == "confirmed":
         return f"{plural(len(slow), 'slow component')}, confirmed: {names}{more}"
     return f"{plural(len(slow), 'component')} seemed slow once, {STATES[slow[0].state]}: {names}{more}"
 
 
-def suspect_words(suspect: Suspect) -> str:
+def suspect_text(suspect: Suspect) -> str:
     """Return a suspect as text: `gpu07 cuda:3: memory 6.7 % below the others (its core clock was 1.4 GHz, …)`."""
     worst = suspect.findings[0]
     place = suspect.place.node if suspect.unit == "node" else suspect.place.text
     families = list(dict.fromkeys(finding.family for finding in suspect.findings))
     named = ", ".join(families[:_MOST_NAMED]) + (", …" if len(families) > _MOST_NAMED else "")
     slowdown = f"{'up to ' if len(suspect.findings) > 1 else ''}{units.percent(worst.slowdown)}"
-    return f"{place}: {named} {slowdown} below {_BASES[worst.basis]} ({cause_words(suspect)})"
+    return f"{place}: {named} {slowdown} below {_BASES[worst.basis]} ({causes_text(suspect)})"
 
 
-def failure_words(failure: FailedCases) -> str:
+def failure_text(failure: FailedCases) -> str:
     """Return failed cases as text: `gpu07 cuda:3: 2 cases failed, unlike others: gemm/square[…]: wrong answer …`."""
     verb = "failed" if failure.status == "failed" else "without a valid result"
     return (
@@ -63,7 +63,7 @@ def failure_words(failure: FailedCases) -> str:
     )
 
 
-def cause_words(subject: Suspect | FleetFinding) -> str:
+def causes_text(subject: Suspect | FleetFinding) -> str:
     """Return the causes as text, or `unexplained` if there are none."""
     texts = [cause.text for cause in subject.causes]
     more = f", and {len(texts) - _MOST_CAUSES} more causes" if len(texts) > _MOST_CAUSES else ""
@@ -76,7 +76,7 @@ def compared_with(judgement: FleetJudgement) -> str:
     return " and ".join(names[basis] for basis in judgement.bases)
 
 
-def devices_words(judgement: FleetJudgement) -> str:
+def devices_text(judgement: FleetJudgement) -> str:
     """Return the GPUs and nodes as text: `64 × NVIDIA H200 in 8 nodes`; without GPUs `no GPU in 8 nodes`."""
     models = Tally(
         group.words.split(",")[0] for group in judgement.groups for _ in range(group.components) if group.kind == "GPU"
@@ -86,7 +86,7 @@ def devices_words(judgement: FleetJudgement) -> str:
     return f"{devices} in {plural(answered, 'node')}"
 
 
-def detectable_words(judgement: FleetJudgement) -> str:
+def detectable_text(judgement: FleetJudgement) -> str:
     """Return for each family the median of the smallest detectable slowdowns: `memory 2.0 %, compute 11.2 %`."""
     limits_by_family: dict[str, list[float]] = {}
     for group in judgement.groups:
@@ -98,7 +98,7 @@ def detectable_words(judgement: FleetJudgement) -> str:
     )
 
 
-def population_words(judgement: FleetJudgement) -> list[str]:
+def population_sentences(judgement: FleetJudgement) -> list[str]:
     """Return a sentence for each pair of populations in a group."""
     sentences = []
     for group in judgement.groups:
@@ -111,7 +111,7 @@ def population_words(judgement: FleetJudgement) -> list[str]:
     return sentences
 
 
-def absent_words(judgement: FleetJudgement) -> list[str]:
+def missing_node_lines(judgement: FleetJudgement) -> list[str]:
     """Return a line for each node that did not answer, with its status and the reason."""
     return [
         f"{node.name}: {node.status}{f': {node.reason}' if node.reason else ''}"
@@ -120,7 +120,7 @@ def absent_words(judgement: FleetJudgement) -> list[str]:
     ]
 
 
-def next_words(judgement: FleetJudgement) -> list[str]:
+def next_steps_text(judgement: FleetJudgement) -> list[str]:
     """Return the next steps as sentences; empty if nothing is left to do."""
     if confirmed := judgement.of("confirmed"):
         place = confirmed[0].place

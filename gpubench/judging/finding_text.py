@@ -18,7 +18,7 @@ UNDECIDED = (Verdict.INCONCLUSIVE, Verdict.SUSPECT)
 
 
 @dataclass(frozen=True, slots=True)
-class FindingWords:
+class FindingCells:
     """A finding as the cells of a table; a cell without a value is MISSING."""
 
     verdict: str
@@ -30,10 +30,10 @@ class FindingWords:
     why: str
 
 
-def finding_words(finding: Finding) -> FindingWords:
+def finding_cells(finding: Finding) -> FindingCells:
     """Return the cells of a finding: both figures, the change with its interval, the threshold, and the reason."""
     fraction = change(finding)
-    return FindingWords(
+    return FindingCells(
         str(finding.verdict),
         figure(finding.before.median, finding.unit),
         figure(finding.after.median, finding.unit),
