@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Skip
+from gpubench.api.suite import Bench, Observed, Skip, Unavailable
 
 from . import _layout_nvrtc
 from ._folding import FoldingProblem
 from ._layout import ImageProblem
+from ._offline import OfflineDevice, nvrtc
 from ._operators import ITEM_BYTES, POINTWISE, Problem
 from ._providers import Built, Outputs, lacks
-from ._static import of_launch
+from ._static import of_code, of_launch
 
 _NUMBERS = {
     name: number for number, name in enumerate((*POINTWISE, "softmax", "rmsnorm", "layernorm", "residual_norm"))
@@ -38,9 +41,34 @@ def build(bench: Bench, problem: Problem) -> Built:
     if problem.cols * ITEM_BYTES[problem.dtype] % _VECTOR_BYTES:
         raise Skip(f"a row of {problem.cols} elements is no multiple of {_VECTOR_BYTES} bytes")
     outputs = Outputs(bench, problem)
-    launch = (_elements if name in POINTWISE else _rows)(bench, problem, outputs)
+    launch, static = (_elements if name in POINTWISE else _rows)(bench, problem, outputs)
     notes = {"library": "rows.cu", "precision": "computed in float32", "kernels": "1"}
-    return Built(launch, outputs.rows, outputs.poison, notes, static=partial(of_launch, launch))
+    return Built(launch, outputs.rows, outputs.poison, notes, static=static)
+
+
+_Launch = tuple[partial[None], Callable[[], Mapping[str, Observed]]]  # a launch, and the values of its compiled code
+
+
+def _launched(bench: Bench, name: str, defines: Mapping[str, int], blocks: int, args: tuple[Any, ...]) -> _Launch:
+    launch = partial(bench.kernel("rows.cu", name, **defines), (blocks,), (defines["THREADS"],), args)
+    return launch, partial(static_of, bench, name, defines, launch)
+
+
+def static_of(bench: Bench, name: str, defines: Mapping[str, int], launch: partial[None]) -> Mapping[str, Observed]:
+    """Return the resources of a launch and, on an NVIDIA GPU in the full tier, the instructions of its kernel.
+
+    NVRTC compiles the kernel once more, because the backend keeps no code.
+    """
+    observed = of_launch(launch)
+    if bench.traits.vendor != "nvidia" or bench.target.tier != "full":
+        return observed
+    (blocks,), (threads,), *_ = launch.args
+    try:
+        device = OfflineDevice(bench, {"sm_90": "sm_90a"}.get(bench.traits.arch, bench.traits.arch), nvrtc())
+    except Unavailable:
+        return observed
+    replace(bench, open_device=device).kernel("rows.cu", name, **defines)
+    return {**observed, **of_code(device.code, name, blocks * threads // bench.traits.warp, bench.target.device)}
 
 
 def _defines(problem: Problem, threads: int) -> dict[str, int]:
@@ -48,26 +76,25 @@ def _defines(problem: Problem, threads: int) -> dict[str, int]:
     return {"OPERATOR": number, "HALVES": int(problem.dtype == "float16"), "COLS": problem.cols, "THREADS": threads}
 
 
-def _elements(bench: Bench, problem: Problem, outputs: Outputs) -> partial[None]:
+def _elements(bench: Bench, problem: Problem, outputs: Outputs) -> _Launch:
     inputs = list(problem.inputs.values())
     vectors = problem.elements * ITEM_BYTES[problem.dtype] // _VECTOR_BYTES
-    kernel = bench.kernel("rows.cu", "elements", **_defines(problem, _POINTWISE_THREADS))
     a, b, c = (*inputs, *[inputs[0]] * (3 - len(inputs)))
     blocks = -(-vectors // _POINTWISE_THREADS)
-    return partial(kernel, (blocks,), (_POINTWISE_THREADS,), (a, b, c, outputs.arrays[0], np.uint64(vectors)))
+    args = (a, b, c, outputs.arrays[0], np.uint64(vectors))
+    return _launched(bench, "elements", _defines(problem, _POINTWISE_THREADS), blocks, args)
 
 
-def _rows(bench: Bench, problem: Problem, outputs: Outputs) -> partial[None]:
+def _rows(bench: Bench, problem: Problem, outputs: Outputs) -> _Launch:
     vectors = problem.cols * ITEM_BYTES[problem.dtype] // _VECTOR_BYTES
     threads = threads_of(vectors, bench.traits.warp)
     if problem.cols > threads * _MOST_ELEMENTS:
         raise Skip(f"a row of {problem.cols} elements does not fit into the registers of a block")
-    kernel = bench.kernel("rows.cu", "rows", **_defines(problem, threads), LANES=bench.traits.warp)
     inputs, arrays = problem.inputs, outputs.arrays
     x: Any = inputs["x"]
     weight = inputs.get("weight", x)
     args = (x, inputs.get("residual", x), weight, inputs.get("bias", weight), arrays[0], arrays[-1])
-    return partial(kernel, (problem.rows,), (threads,), args)
+    return _launched(bench, "rows", {**_defines(problem, threads), "LANES": bench.traits.warp}, problem.rows, args)
 
 
 def threads_of(vectors: int, warp: int) -> int:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
+import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from gpubench.api.suite import Device, Observed
@@ -16,6 +20,8 @@ _WORD_BYTES = 4  # of a spilled register
 _ISSUED = 4  # instructions per clock and multiprocessor
 _MEMORY = ("LDG", "STG", "RED", "ATOMG", "LDGSTS")  # instructions of global memory
 _INSTRUCTION = re.compile(r"\S+:\d+\t(?:@!?U?P\w+ )?([A-Z][A-Z0-9]*)")
+_LISTED = re.compile(r"\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9]*)")  # by nvdisasm
+_BRANCH = re.compile(r"\bBRA\b.*`\((\.L_x_\d+)\)")
 _LABEL = re.compile(r"(\.L\w+):")
 _JUMP = re.compile(r"\tj\w+\t(\.L\w+)$")
 _STORE = re.compile(r"\tv?mov\w+\t%([xyz]mm)\d+, -?\w*\((?!%rsp)")
@@ -56,14 +62,69 @@ def of_triton(compiled: Any, programs: int, device: Device) -> Mapping[str, Obse
         mix = instructions(compiled.asm["sass"])  # by the disassembler that comes with Triton
     except (OSError, RuntimeError, subprocess.SubprocessError):
         return observed  # the disassembler is unavailable
-    observed["instructions"] = Observed(mix.total())
-    observed["memory"] = Observed(sum(mix[name] for name in _MEMORY))
-    observed["special"] = Observed(mix["MUFU"])
+    return observed | _of_mix(mix, programs * compiled.metadata.num_warps, device)
+
+
+def _of_mix(mix: Counter[str], warps: int, device: Device) -> dict[str, Observed]:
+    """Return the instructions of a kernel without loops, and the time in which `warps` warps issue them."""
+    observed = {
+        "instructions": Observed(mix.total()),
+        "memory": Observed(sum(mix[name] for name in _MEMORY)),
+        "special": Observed(mix["MUFU"]),
+    }
     clock_hz = float(dict(device.details).get("clock.sm_most_hz", 0))
     if clock_hz:
-        warps = programs * compiled.metadata.num_warps
         observed["issue"] = Observed(mix.total() * warps / (_ISSUED * device.units * clock_hz), "s")
     return observed
+
+
+def of_code(code: bytes, kernel: str, warps: int, device: Device) -> Mapping[str, Observed]:
+    """Return the instructions of a kernel in NVIDIA's machine code, and the time in which `warps` warps issue them.
+
+    They are those of `of_triton`. The result is empty without nvdisasm, if it is too old for the code, and for a kernel
+    that has a loop.
+    """
+    program = _disassembler()
+    if not program:
+        return {}
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(code)
+        file.flush()
+        try:
+            done = subprocess.run(
+                [program, "-c", file.name], capture_output=True, encoding="utf-8", timeout=_LIMIT_S, check=True
+            )
+        except (OSError, subprocess.SubprocessError):
+            return {}
+    mix = listed(done.stdout, kernel)
+    return _of_mix(mix, warps, device) if mix else {}
+
+
+def _disassembler() -> str:
+    """Return the path of nvdisasm, of CUDA's toolkit, of Triton's wheel or of a wheel of its own; empty without it."""
+    wheels = (
+        path
+        for pattern in ("triton/backends/nvidia/bin/nvdisasm", "nvidia/*/bin/nvdisasm")
+        for folder in sys.path
+        if folder
+        for path in Path(folder).glob(pattern)
+        if os.access(path, os.X_OK)
+    )
+    return shutil.which("nvdisasm") or str(next(wheels, ""))
+
+
+def listed(text: str, kernel: str) -> Counter[str]:
+    """Count the instructions of a kernel in a listing of nvdisasm, up to the last one that ends a thread.
+
+    The result is empty if the kernel has a loop, whose instructions are executed more than once.
+    """
+    section = text.partition(f".section\t.text.{kernel},")[2].partition("\n\t.section")[0]
+    body = section[: section.rfind("EXIT") + len("EXIT")].splitlines()
+    places = {line.strip()[:-1]: place for place, line in enumerate(body) if line.endswith(":")}
+    branches = ((place, _BRANCH.search(line)) for place, line in enumerate(body))
+    if any(branch and places.get(branch[1], place) < place for place, branch in branches):
+        return Counter()
+    return Counter(match[1] for line in body if (match := _LISTED.match(line)))
 
 
 def instructions(sass: str) -> Counter[str]:
