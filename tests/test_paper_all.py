@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from _paper import TOO_LARGE, built, expect_dry_run, gpubench, needs_wheel, results_of
+from _paper import BEYOND_4_GIB, built, expect_dry_run, gpubench, needs_wheel, results_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600), *needs_wheel]
 LIMIT_S = 2400
@@ -16,7 +16,8 @@ LIMIT_S = 2400
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory) -> dict[str, str]:
-    return built(tmp_path_factory.mktemp("paper"))
+    """A GPU on paper with 4 GiB, which cannot hold a model that would take hours."""
+    return {**built(tmp_path_factory.mktemp("paper")), "PAPER_HIP_GIB": "4"}
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +46,9 @@ def test_the_exit_status_is_that_of_the_cases(dry_run):
     assert done.returncode == (3 if any(result.status == "failed" for result in results.values()) else 0)
 
 
-def test_only_a_model_of_eight_billion_weights_is_too_large_for_the_gpu_on_paper(dry_run):
-    large = {case.partition("[")[0] for case, result in dry_run[0].items() if "are free" in result.reason}
-    assert large == TOO_LARGE
+def test_no_other_case_is_skipped_for_the_little_memory_of_the_gpu_on_paper(dry_run):
+    skipped = {case.partition("[")[0] for case, result in dry_run[0].items() if "are free" in result.reason}
+    assert skipped == BEYOND_4_GIB
 
 
 def test_the_gate_cannot_judge_it(environment, folder, dry_run):

@@ -164,7 +164,9 @@ struct Region {
 };
 std::mutex regions_lock;
 std::map<char*, Region> regions;
-constexpr size_t PAGE = 4096, TOTAL = 4ull << 30;  // so that what would take hours on the host does not fit
+constexpr size_t PAGE = 4096;
+// A device may be given less memory than usual, so that what would take hours on the host does not fit.
+const size_t TOTAL = (getenv("PAPER_HIP_GIB") ? strtoull(getenv("PAPER_HIP_GIB"), nullptr, 10) : 64) << 30;
 size_t used[DEVICES];
 
 hipError_t allocated(void** place, size_t bytes, hipMemoryType type) {
