@@ -190,20 +190,26 @@ class AdaptedRank:
 
         The share is the time that the exchanges add at the advised interval, over the time of the steps alone.
         """
-        mine, longest = self._mine(_JOB, self._ranks), _INTERVALS[-1]
         work_s = self._model.work_s(_JOB, self._item_s, self._ranks)
         exchange_s = self._model.exchange_s(self._schedule(self._ranks), _BLOCK_BYTES)
         advised = steps_between(work_s, exchange_s, _MOST_SHARE, _INTERVALS)
-        taken_s = self._shortest({steps: functools.partial(self._steps, steps) for steps in _INTERVALS})
-        alone_s = self._shortest({longest: functools.partial(self._compute, longest * mine)})[longest] / longest
-        shares = {steps: seconds / (steps * alone_s) - 1 for steps, seconds in taken_s.items()}
-        needed = next((steps for steps, share in shares.items() if share <= _MOST_SHARE), longest)
+        calls: dict[int, Callable[[], None]] = {}
+        for steps in _INTERVALS:
+            calls[steps] = functools.partial(self._steps, steps)
+            calls[-steps] = functools.partial(self._work, steps)  # the same work without an exchange
+        taken_s = self._shortest(calls)
+        shares = {steps: taken_s[steps] / taken_s[-steps] - 1 for steps in _INTERVALS}
+        needed = next((steps for steps, share in shares.items() if share <= _MOST_SHARE), _INTERVALS[-1])
         return advised, needed, shares[advised]
+
+    def _work(self, steps: int) -> None:
+        """Compute so many steps."""
+        for _ in range(steps):
+            self._compute(self._mine(_JOB, self._ranks))
 
     def _steps(self, steps: int) -> None:
         """Compute so many steps, and then exchange the blocks."""
-        for _ in range(steps):
-            self._compute(self._mine(_JOB, self._ranks))
+        self._work(steps)
         self._exchange()
 
     def _seconds(self) -> float:

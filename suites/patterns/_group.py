@@ -17,6 +17,8 @@ from gpubench.api.suite import Bench
 from ..collectives._nccl import COMMUNICATORS, library
 from ._board import NUMBER, RankBoard
 
+_ABOVE_PRODUCTS = -1  # a stream's priority: collectives get free SMs before the waiting blocks of a product do
+
 
 class HostGroup:
     """Ranks on the host: what they send lies in shared memory, and each reads what it needs from the others."""
@@ -107,7 +109,8 @@ class GpuGroup:
         self.board = RankBoard(bench)
         self.sent: Any = bench.xp.zeros(count, self.dtype)
         self.received: Any = bench.xp.zeros(bench.world * count, self.dtype)
-        self._own, self._beside = cuda.get_current_stream(), cuda.Stream(non_blocking=True)
+        self._own = cuda.get_current_stream()
+        self._beside = cuda.Stream(non_blocking=True, priority=_ABOVE_PRODUCTS)
         self._current, self._sync = self._own, cuda.Event(disable_timing=True)
         self._meeting = bench.xp.zeros(1, bench.xp.float16)
         bench.device.synchronize()
