@@ -269,6 +269,18 @@ def test_every_gpu_is_in_the_pairs_of_a_migration_and_comes_home_after_a_full_tu
     assert place == uuids[2]
 
 
+def test_a_program_that_has_not_moved_is_found_by_the_lists_of_processes_or_by_its_uuid() -> None:
+    old, new = bytes(16), bytes(range(16))
+    before = {old: 2, new: 0}
+    SUSPEND.expect_moved(old, new, old, before, {old: 1, new: 1})  # what the driver tells the program may be stale
+    with pytest.raises(WrongAnswer, match=f"processes on GPU {old.hex()} changed by 0, on {new.hex()} by 0"):
+        SUSPEND.expect_moved(old, new, new, before, before)
+    SUSPEND.expect_moved(old, new, new, {}, {})
+    with pytest.raises(WrongAnswer, match=f"runs on GPU {old.hex()}, not on {new.hex()}"):
+        SUSPEND.expect_moved(old, new, old, {}, {})
+    assert SUSPENSION.uuid_bytes("GPU-00010203-0405-0607-0809-0a0b0c0d0e0f") == new
+
+
 def test_a_mask_of_devices_refuses_a_migration_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     with pytest.raises(Skip, match=r"CUDA_VISIBLE_DEVICES is set.*unset it"):

@@ -196,6 +196,19 @@ def rotation(uuids: list[bytes]) -> list[tuple[bytes, bytes]]:
     return list(zip(uuids, uuids[1:] + uuids[:1], strict=True))
 
 
+def expect_moved(old: bytes, new: bytes, told: bytes, before: Mapping[bytes, int], after: Mapping[bytes, int]) -> None:
+    """Raise WrongAnswer unless a program moved from the GPU `old` to `new`; UUIDs of 16 bytes.
+
+    `before` and `after` are the numbers of processes that the driver lists on each GPU. Where it lists none, the UUID
+    `told` decides, which the program got from the driver afterwards.
+    """
+    if not before:
+        expect(told == new, f"the program runs on GPU {told.hex()}, not on {new.hex()}")
+        return
+    changes = [after.get(uuid, 0) - before.get(uuid, 0) for uuid in (old, new)]
+    expect(changes == [-1, 1], f"processes on GPU {old.hex()} changed by {changes[0]}, on {new.hex()} by {changes[1]}")
+
+
 def _need_one_model(bench: Bench, gpus: int) -> None:
     """Raise Skip if programs cannot be moved between the GPUs of this machine."""
     if os.environ.get(_MASK) is not None:
@@ -217,7 +230,10 @@ def _need_one_model(bench: Bench, gpus: int) -> None:
     resident_bytes=points((_BARE_BYTES,), full=(_BARE_BYTES, 2**30)),
 )
 def migrate(bench: Bench, path: str, resident_bytes: int) -> Task:
-    """Seconds to suspend a program and to restore it on the next GPU: the downtime, and each step as in `suspend`."""
+    """Seconds to suspend a program and to restore it on the next GPU: the downtime, and each step as in `suspend`.
+
+    The driver's lists of processes must show that it moved. `uuid` is 1 if the program itself is told the new UUID.
+    """
     del path  # every GPU's programs move to the next GPU
     program = SuspendedProgram(bench, "malloc", resident_bytes)
     with contextlib.ExitStack() as on_error:
@@ -226,14 +242,19 @@ def migrate(bench: Bench, path: str, resident_bytes: int) -> Task:
         _need_one_model(bench, len(uuids))
         on_error.pop_all()
     following = dict(rotation(uuids))
-    place = program.compared(0)
+    place, told = program.compared(0), b""
 
     def downtime() -> float:
-        nonlocal place
+        nonlocal place, told
+        before = program.use.by_gpu()
         with _supported():
-            expected, place = following[place], program.move(rotation(uuids))
-        expect(place == expected, f"the program runs on GPU {place.hex()}, not on {expected.hex()}")
+            told = program.move(rotation(uuids))
+        old, place = place, following[place]
+        expect_moved(old, place, told, before, program.use.by_gpu())
         return program.suspension.downtime_s
+
+    def observed() -> Observation:
+        return {**program.suspension.observed(), "uuid": Observed(float(told == place))}
 
     stage = Stage(
         downtime,
@@ -241,7 +262,7 @@ def migrate(bench: Bench, path: str, resident_bytes: int) -> Task:
         "item",
         clock="self",
         checked=True,
-        probe=program.suspension.observed,
+        probe=observed,
         effort=Effort.exactly(_SELDOM if bench.target.tier == "full" else 1),
     )
     notes = {**_notes(program), "path": f"from each of {len(uuids)} GPUs to the next"}

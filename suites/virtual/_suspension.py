@@ -126,6 +126,16 @@ class DeviceUse:
         processes = processes_on(self._bench.target.device) if self._is_listed else None
         return UseNow(self._bench.device.free_bytes(), processes)
 
+    def by_gpu(self) -> dict[bytes, int]:
+        """Return the number of processes on each GPU by its UUID of 16 bytes; empty if the driver lists no child."""
+        if not self._is_listed:
+            return {}
+        here = self._bench.target.device
+        counts = {
+            gpu.uuid: processes_on(gpu) for gpu in self._bench.target.facts.devices if gpu.backend == here.backend
+        }
+        return {uuid_bytes(uuid): count for uuid, count in counts.items() if count is not None}
+
     def expect_gone(self, held_bytes: int, before: UseNow) -> None:
         """Raise WrongAnswer unless the suspended child's memory is free, and the driver lists one process less.
 
@@ -155,6 +165,11 @@ class DeviceUse:
             time.sleep(_LOOK_S)
             missing = self._free_bytes - self._bench.device.free_bytes()
         expect(missing <= _CLEAN_BYTES, f"{missing} bytes of the device are still taken after the process has ended")
+
+
+def uuid_bytes(uuid: str) -> bytes:
+    """Return the 16 bytes of a GPU's UUID, which NVML writes as `GPU-8c1b…`."""
+    return bytes.fromhex(uuid.removeprefix("GPU-").replace("-", ""))
 
 
 class SuspendedProgram:
