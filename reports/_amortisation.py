@@ -17,7 +17,7 @@ from gpubench.api.report import (
     amortisations,
     amortised_of,
     frame,
-    paid_words,
+    paid_after_text,
 )
 
 from . import _svg as svg
@@ -71,7 +71,7 @@ def _dots(operator: Amortised) -> Iterator[tuple[str, float, str]]:
     """Yield the cache state, the number of calls and their description for each finite number of calls above 0."""
     for paid in operator.paid:
         if 0 < paid.calls.centre < math.inf:
-            yield paid.cache, paid.calls.centre, f"{STATES[paid.cache]} {paid_words(operator, paid)}"
+            yield paid.cache, paid.calls.centre, f"{STATES[paid.cache]} {paid_after_text(operator, paid)}"
 
 
 def _name(operator: Amortised) -> str:
@@ -91,7 +91,7 @@ def _row(operator: Amortised, y: float, across: Axis) -> Markup:
             colour = svg.colour(list(STATES).index(paid.cache))
             left, right = across.place(max(low, across.low)), across.place(high)
             parts += [svg.line(left, y, right, y, f"line {colour}")] if right - left > 7 else []
-            tooltip = f"{_name(operator)}: {STATES[paid.cache]} {paid_words(operator, paid)}"
+            tooltip = f"{_name(operator)}: {STATES[paid.cache]} {paid_after_text(operator, paid)}"
             parts += [svg.dot(across.place(paid.calls.centre), y, 4.0, colour, tooltip)]
     return svg.join(parts)
 

@@ -113,7 +113,7 @@ class Blocks:
             spread.status,
             case.ended or spread.status,
             figure_cells(case),
-            beside_words(self.summary.beside(spread)) if spread.figure else "",
+            beside_words(self.summary.secondary_figures(spread)) if spread.figure else "",
             reason_words(spread),
             details,
             packed,

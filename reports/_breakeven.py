@@ -24,7 +24,7 @@ Link = tuple[str, float]
 
 def break_even_chart(summary: Summary, payoffs_of_view: Payoffs) -> Chart:
     """Draw a bar for each codec up to its break-even rate B*, marks for one side alone, and a line for each link."""
-    paying = [payoff for payoff in payoffs_of_view.codecs if payoff.coded.message > 0]
+    paying = [payoff for payoff in payoffs_of_view.codecs if payoff.coded.both_sides > 0]
     drawn, labels = paying[:_MOST_ROWS], _labels(paying[:_MOST_ROWS])
     links = sorted(
         [*measured_links(summary, payoffs_of_view.suite), *((link.name, link.rate) for link in payoffs_of_view.links)]
@@ -36,7 +36,9 @@ def break_even_chart(summary: Summary, payoffs_of_view: Payoffs) -> Chart:
     parts = [*_frame(across, top, bottom), _links(links, across, bottom)]
     rows = list(zip(drawn, labels, strict=True))
     parts += [_row(payoff, label, top + _ROW * row, across) for row, (payoff, label) in enumerate(rows)]
-    description = "; ".join(f"{label} up to {units.quantity(payoff.coded.message, _RATE, 3)}" for payoff, label in rows)
+    description = "; ".join(
+        f"{label} up to {units.quantity(payoff.coded.both_sides, _RATE, 3)}" for payoff, label in rows
+    )
     legend = ((svg.colour(0), "encoder and decoder"), (svg.colour(1), "encoder only"), (svg.colour(2), "decoder only"))
     drawing = svg.picture(f"{payoffs_of_view.title}: {description}", bottom + 24, *parts)
     return Chart(
@@ -59,16 +61,16 @@ def measured_links(summary: Summary, suite: str) -> list[Link]:
     """Return the links over which the run sent uncompressed bytes, each with its best rate in B/s."""
     best: dict[str, float] = {}
     of_suite = (view_payoffs for view_payoffs in payoffs(summary) if view_payoffs.suite == suite)
-    for crossing in (crossing for view_payoffs in of_suite for crossing in view_payoffs.crossings):
-        if crossing.raw:
-            name = str(dict(crossing.case.params).get("link", crossing.case.name))
-            best[name] = max(best.get(name, 0.0), crossing.raw.centre)
+    for transfer in (transfer for view_payoffs in of_suite for transfer in view_payoffs.transfers):
+        if transfer.raw:
+            name = str(dict(transfer.case.params).get("link", transfer.case.name))
+            best[name] = max(best.get(name, 0.0), transfer.raw.centre)
     return list(best.items())
 
 
 def _rates(payoff: Payoff) -> list[float]:
     coded = payoff.coded
-    return [rate for rate in (coded.message, coded.write_only, coded.read_only) if 0 < rate < math.inf]
+    return [rate for rate in (coded.both_sides, coded.write_only, coded.read_only) if 0 < rate < math.inf]
 
 
 def _labels(drawn: Sequence[Payoff]) -> list[str]:
@@ -109,9 +111,9 @@ def _dashed(x: float, bottom: float) -> Markup:
 def _row(payoff: Payoff, label: str, top: float, across: Axis) -> Markup:
     """Draw the bar of a codec up to B* in B/s, with a mark for each side that is charged alone."""
     coded, y = payoff.coded, top + _ROW / 2
-    end = across.place(coded.message)
+    end = across.place(coded.both_sides)
     tooltip = (
-        f"{payoff.case.id}: B* {units.quantity(coded.message, _RATE, 3)} both ends, "
+        f"{payoff.case.id}: B* {units.quantity(coded.both_sides, _RATE, 3)} both ends, "
         f"{_rate(coded.write_only)} write only, {_rate(coded.read_only)} read only"
     )
     bar = svg.element(

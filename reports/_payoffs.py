@@ -15,7 +15,7 @@ from ._charts import Chart, bars
 def breakeven(summary: Summary, suite: str, view: View) -> list[Chart]:
     """Draw the break-even links of the codecs, or the rates over the links of this machine, with their tables."""
     view_payoffs = payoffs_of(summary, suite, view)
-    pays = any(payoff.coded.message > 0 for payoff in view_payoffs.codecs)
+    pays = any(payoff.coded.both_sides > 0 for payoff in view_payoffs.codecs)
     drawn = [break_even_chart(summary, view_payoffs)] if pays else bars(summary, suite, view)
     tables = tuple(payoff_tables(view_payoffs))
     return [*(dataclasses.replace(chart, tables=tables, full=True) for chart in drawn[:1]), *drawn[1:]]
@@ -27,14 +27,14 @@ def payoffs_record(view_payoffs: Payoffs) -> dict[str, Any]:
         "suite": view_payoffs.suite,
         "view": view_payoffs.title,
         "codecs": [_payoff(payoff) for payoff in view_payoffs.codecs],
-        "crossings": [_payoff(payoff) for payoff in view_payoffs.crossings],
+        "crossings": [_payoff(payoff) for payoff in view_payoffs.transfers],
     }
 
 
 def payoff_lines(summary: Summary) -> Iterator[dict[str, Any]]:
     """Yield break-even links and speed-ups as flat lines, like those of series."""
     for view_payoffs in payoffs(summary):
-        for payoff in (*view_payoffs.codecs, *view_payoffs.crossings):
+        for payoff in (*view_payoffs.codecs, *view_payoffs.transfers):
             line = {"case": payoff.case.id, "suite": view_payoffs.suite, "params": "", "quantity": "derived"}
             for name, rate in _break_even(payoff).items():
                 yield {**line, "series": f"break-even {name}", "unit": "B/s", "median": rate}
@@ -44,7 +44,7 @@ def payoff_lines(summary: Summary) -> Iterator[dict[str, Any]]:
 
 def _break_even(payoff: Payoff) -> dict[str, float | None]:
     coded = payoff.coded
-    rates = {"message": coded.message, "write_only": coded.write_only, "read_only": coded.read_only}
+    rates = {"message": coded.both_sides, "write_only": coded.write_only, "read_only": coded.read_only}
     return {name: frame.finite(rate) for name, rate in rates.items()}
 
 

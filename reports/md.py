@@ -78,7 +78,9 @@ class _Suite:
     def __init__(self, suite: ListedSuite, summary: Summary) -> None:
         self.name, self.constants, self.summary = suite.name, suite.constants, summary
         self.lines = sorted(suite.cases, key=_rank)
-        beside = {id(line): beside_words(summary.beside(line.spread)) if line.median else "" for line in self.lines}
+        beside = {
+            id(line): beside_words(summary.secondary_figures(line.spread)) if line.median else "" for line in self.lines
+        }
         has_more = any(beside.values())
         self.heads = ("case", *heads(summary), *(("also",) if has_more else ()), "state")
         also = [(escape(beside[id(line)]),) if has_more else () for line in self.lines]

@@ -12,8 +12,9 @@ import pytest
 
 from gpubench import plugins, stats
 from gpubench.analysis.summary import Summary
+from gpubench.analysis.views.amortisation_tables import amortisation_tables
 from gpubench.analysis.views.amortised import amortised_of, calls_to_pay
-from gpubench.analysis.views.tables import amortisation_tables, derived_tables
+from gpubench.analysis.views.tables import derived_tables
 from gpubench.model import Series, SuiteInfo, View, store
 
 RECORDINGS = Path(__file__).parent / "recordings"

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from gpubench.analysis.summary import Summary
 from gpubench.analysis.views import breakeven
-from gpubench.analysis.views.breakeven import Coded
+from gpubench.analysis.views.breakeven import CodecRates
 from gpubench.analysis.views.payoffs import payoffs
 from gpubench.analysis.views.tables import derived_tables
 from gpubench.base.errors import UsageError
@@ -31,16 +31,16 @@ ratios = st.floats(1.001, 1000)
 
 def test_the_break_even_link_of_a_message_is_that_of_the_formula():
     payload, seconds_there, seconds_back, ratio = 1e9, 0.01, 0.0025, 4.0
-    coded = Coded(ratio, payload / seconds_there, payload / seconds_back)
-    assert coded.message == pytest.approx(payload * (1 - 1 / ratio) / (seconds_there + seconds_back))
+    coded = CodecRates(ratio, payload / seconds_there, payload / seconds_back)
+    assert coded.both_sides == pytest.approx(payload * (1 - 1 / ratio) / (seconds_there + seconds_back))
     assert coded.write_only == pytest.approx(payload * (1 - 1 / ratio) / seconds_there)
     assert coded.read_only == pytest.approx(payload * (1 - 1 / ratio) / seconds_back)
 
 
 @given(rates, rates, ratios)
 def test_at_the_break_even_link_a_serial_message_is_as_fast_as_the_raw_bytes(compress, decompress, ratio):
-    coded = Coded(ratio, compress, decompress)
-    for ends, link in (("apart", coded.message), ("write", coded.write_only), ("read", coded.read_only)):
+    coded = CodecRates(ratio, compress, decompress)
+    for ends, link in (("apart", coded.both_sides), ("write", coded.write_only), ("read", coded.read_only)):
         assert coded.serial(ends, link) == pytest.approx(link, rel=1e-6)
         assert coded.serial(ends, link / 2) > link / 2
         assert coded.serial(ends, link * 2) < link * 2
@@ -48,7 +48,7 @@ def test_at_the_break_even_link_a_serial_message_is_as_fast_as_the_raw_bytes(com
 
 @given(rates, rates, st.floats(0.5, 1000), rates)
 def test_overlapping_is_never_slower_than_one_after_the_other(compress, decompress, ratio, link):
-    coded = Coded(ratio, compress, decompress)
+    coded = CodecRates(ratio, compress, decompress)
     for ends in ("shared", "apart", "write", "read"):
         assert coded.pipelined(ends, link) >= coded.serial(ends, link) * (1 - 1e-12)
     assert coded.pipelined("shared", link) <= coded.pipelined("apart", link)
@@ -56,7 +56,7 @@ def test_overlapping_is_never_slower_than_one_after_the_other(compress, decompre
 
 @pytest.mark.parametrize("ratio", [0.99, 1.0])
 def test_data_that_do_not_shrink_have_no_break_even_link(ratio):
-    assert {Coded(ratio, GB, GB).message, Coded(ratio, GB).write_only} == {0.0}
+    assert {CodecRates(ratio, GB, GB).both_sides, CodecRates(ratio, GB).write_only} == {0.0}
 
 
 @pytest.mark.parametrize(
@@ -128,9 +128,9 @@ def crossing(ends="apart", ratio=4.0, overlapped=90.0):
     return make.result(*series, ratio_of(ratio), of=of, notes=(("ends", ends),))
 
 
-def test_a_run_says_what_its_crossings_were_of_their_bound_and_whether_they_paid():
+def test_a_run_gives_the_overlap_efficiency_of_its_transfers_and_whether_compression_paid():
     (found,) = payoffs(Summary(run_of(codec(), crossing())))
-    (crossed,) = found.crossings
+    (crossed,) = found.transfers
     assert crossed.bound == pytest.approx(100 * GB)
     assert crossed.share == pytest.approx(0.9)
     assert crossed.speedup.centre == pytest.approx(3.6)
@@ -140,12 +140,12 @@ def test_a_run_says_what_its_crossings_were_of_their_bound_and_whether_they_paid
 @pytest.mark.parametrize(("ends", "bound"), [("apart", 100), ("shared", 1 / (1 / 100 + 1 / 200)), ("read", 100)])
 def test_the_bound_is_of_those_who_pay(ends, bound):
     (found,) = payoffs(Summary(run_of(crossing(ends))))
-    assert found.crossings[0].bound == pytest.approx(bound * GB)
+    assert found.transfers[0].bound == pytest.approx(bound * GB)
 
 
 def test_a_crossing_that_does_not_say_who_pays_has_no_bound_and_keeps_its_verdict():
     (found,) = payoffs(Summary(run_of(crossing(""))))
-    assert (found.crossings[0].bound, found.crossings[0].share) == (None, None)
+    assert (found.transfers[0].bound, found.transfers[0].share) == (None, None)
     (table,) = derived_tables(Summary(run_of(crossing(""))), "compression")
     assert table.rows[0][-4:] == ("–", "–", "faster 3.6×", "–")
 
@@ -169,7 +169,7 @@ def test_without_named_links_nothing_is_modelled_and_a_codec_that_grows_never_pa
 def test_other_cases_and_cases_without_a_ratio_are_left_out():
     lacking = make.result(rate("compress.hot", 1.0), of=make.case("roundtrip", "compression"))
     (found,) = payoffs(Summary(run_of(lacking, make.result())))
-    assert (found.codecs, found.crossings) == ((), ())
+    assert (found.codecs, found.transfers) == ((), ())
 
 
 def test_reports_for_programs_hold_payoffs():

@@ -13,7 +13,7 @@ from rich.console import Console
 from gpubench.analysis.summary import Summary
 from gpubench.analysis.views.phase_lanes import MOST_LANES, phase_lanes, result_lanes
 from gpubench.analysis.views.phase_tables import phase_tables
-from gpubench.analysis.views.tables import Table
+from gpubench.analysis.views.table import Table
 from gpubench.base import blocks
 from gpubench.cli import _phases
 from gpubench.model import Case, Samples, Series, store
@@ -66,7 +66,7 @@ def test_every_number_of_the_recording_stands_whole_in_a_terminal_of(width, reco
     assert max(map(cell_len, lines)) <= width
     (table,) = phase_tables(Summary(recorded))
     for place, head in enumerate(table.heads):
-        assert head in table.words or all(row[place] in text for row in table.rows), head
+        assert head in table.text_heads or all(row[place] in text for row in table.rows), head
 
 
 def test_a_phase_says_when_it_began(recorded):

@@ -17,7 +17,8 @@ from gpubench.analysis import serving
 from gpubench.analysis.serving import Objectives, ServingTimes, StepLine, Workload
 from gpubench.analysis.summary import Summary
 from gpubench.analysis.views.served import served_of
-from gpubench.analysis.views.tables import serving_tables, view_tables
+from gpubench.analysis.views.serving_tables import serving_tables
+from gpubench.analysis.views.tables import view_tables
 from gpubench.model import Case, Result, Run, Series, SuiteInfo, View, Work, store
 from gpubench.stats import queries
 

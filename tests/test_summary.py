@@ -245,7 +245,7 @@ def test_what_a_case_says_beside_its_headline_are_its_other_stages_and_what_is_n
     )
     table = summary.Summary(run)
     (spread,) = table.spreads()
-    assert [(figure.name, figure.text) for figure in table.beside(spread)] == [
+    assert [(figure.name, figure.text) for figure in table.secondary_figures(spread)] == [
         ("decompress.hot", "8000 GB/s"),
         ("ratio", "2.000"),
     ]
@@ -255,9 +255,9 @@ def test_what_a_case_says_beside_its_headline_are_its_other_stages_and_what_is_n
 def test_samples_from_before_the_device_settled_are_told_of_if_they_differ(seconds, beside):
     run = make.run(make.result(make.timing(1e-3, moved=1e9), make.timing(seconds, name="early", moved=1e9)))
     table = summary.Summary(run)
-    assert [figure.short for figure in table.beside(table.spreads()[0])] == beside
+    assert [figure.short for figure in table.secondary_figures(table.spreads()[0])] == beside
 
 
 def test_a_case_that_was_not_timed_says_nothing_beside():
     table = summary.Summary(make.run(make.result(status="failed")))
-    assert table.beside(table.spreads()[0]) == []
+    assert table.secondary_figures(table.spreads()[0]) == []

@@ -143,7 +143,7 @@ def _line(summary: Summary, spread: Spread, shared: Mapping[str, str], with_devi
 
 def _beside(summary: Summary, spread: Spread, has_stages: bool) -> str:
     """Return the figures beside a headline; a case without stages has only its early samples there."""
-    figures = [figure for figure in summary.beside(spread) if has_stages or figure.short == "early"]
+    figures = [figure for figure in summary.secondary_figures(spread) if has_stages or figure.short == "early"]
     return ", ".join(f"{figure.short} {figure.text}" for figure in figures[:_MOST_BESIDE])
 
 

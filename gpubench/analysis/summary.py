@@ -271,13 +271,13 @@ class Summary:
             return shares
         return tuple(replace(share, peak=share.peak * centre / limited) for share in shares)
 
-    def beside(self, spread: Spread) -> list[Figure]:
+    def secondary_figures(self, spread: Spread) -> list[Figure]:
         """Return the figures beside the headline: the first series of each other stage, and observed values."""
         of_status = spread.row.result.status
         results = [row.result for row in spread.rows if row.result.status == of_status]
         by_label: dict[str, list[Figure]] = {}
         for result in results:
-            for series in _series_beside(result):
+            for series in _secondary_series(result):
                 by_label.setdefault(series.label, []).append(self.figure(result, series))
         return [Figure.joined(figures) for figures in by_label.values()]
 
@@ -374,7 +374,7 @@ class Summary:
         return list(grouped.items())
 
 
-def _series_beside(result: Result) -> Iterator[Series]:
+def _secondary_series(result: Result) -> Iterator[Series]:
     """Yield the series that are reported beside the headline.
 
     These are the first series of each other stage, every observed value, and the early samples of the headline (from

@@ -16,6 +16,7 @@ from gpubench.analysis.site import ListedRun, Site, SiteDevice
 from gpubench.analysis.soak import soak_tables
 from gpubench.analysis.summary import WITHIN_PROCESS, Figure, Row, Spread, Summary
 from gpubench.analysis.trend import Change, Line, Moment, Trend
+from gpubench.analysis.views.amortisation_tables import amortisation_tables, paid_after_text
 from gpubench.analysis.views.amortised import STATES, Amortised, amortisations, amortised_of
 from gpubench.analysis.views.curves import (
     Curve,
@@ -41,21 +42,14 @@ from gpubench.analysis.views.derived import (
 )
 from gpubench.analysis.views.fastest import FastestChoices, fastest, path_params
 from gpubench.analysis.views.links import link_tables
+from gpubench.analysis.views.payoff_tables import payoff_tables
 from gpubench.analysis.views.payoffs import Payoff, Payoffs, payoffs, payoffs_of
 from gpubench.analysis.views.phase_lanes import lane_of, result_lanes
 from gpubench.analysis.views.phase_tables import phase_tables
 from gpubench.analysis.views.served import Serving, SessionCheck, energies_of, served_of, servings
-from gpubench.analysis.views.tables import (
-    Table,
-    amortisation_tables,
-    derived_tables,
-    energy_tables,
-    level_table,
-    paid_words,
-    payoff_tables,
-    serving_tables,
-    transfer_tables,
-)
+from gpubench.analysis.views.serving_tables import energy_tables, serving_tables
+from gpubench.analysis.views.table import Table
+from gpubench.analysis.views.tables import derived_tables, level_table, transfer_tables
 from gpubench.base import units
 from gpubench.base.clean import clean, tidy
 from gpubench.base.errors import Unavailable
@@ -189,7 +183,7 @@ __all__ = [
     "listed",
     "listing",
     "overview",
-    "paid_words",
+    "paid_after_text",
     "path_params",
     "payoff_tables",
     "payoffs",

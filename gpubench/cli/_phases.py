@@ -17,7 +17,7 @@ from gpubench.cli import _print
 if TYPE_CHECKING:
     from gpubench.analysis.summary import Summary
     from gpubench.analysis.views.phase_lanes import PhaseLanes
-    from gpubench.analysis.views.tables import Table as PhaseTable
+    from gpubench.analysis.views.table import Table as PhaseTable
     from gpubench.model import Run
 
 Part = Table | Text
@@ -54,7 +54,7 @@ def _fitted(table: PhaseTable, width: int) -> Iterator[Part]:
     constants = [
         f"{head} {table.rows[0][place]}"
         for place, head in enumerate(table.heads)
-        if place and head in table.words and len({row[place] for row in table.rows}) == 1
+        if place and head in table.text_heads and len({row[place] for row in table.rows}) == 1
     ]
     printed = [place for place, head in enumerate(table.heads) if f"{head} {table.rows[0][place]}" not in constants]
     title = ", ".join([table.title, *constants])
@@ -74,12 +74,12 @@ def _fitted(table: PhaseTable, width: int) -> Iterator[Part]:
 
 def _key_count(table: PhaseTable) -> int:
     """Return the number of first columns that name the rows."""
-    return next((place for place, head in enumerate(table.heads) if head not in table.words), len(table.heads))
+    return next((place for place, head in enumerate(table.heads) if head not in table.text_heads), len(table.heads))
 
 
 def _room(table: PhaseTable, place: int) -> int:
     head, cells = table.heads[place], [row[place] for row in table.rows]
-    parts = head.split() if head not in table.words or place >= _key_count(table) else [head]
+    parts = head.split() if head not in table.text_heads or place >= _key_count(table) else [head]
     return max(map(cell_len, [*parts, *cells]))
 
 
@@ -97,10 +97,10 @@ def _groups(places: Sequence[int], rooms: dict[int, int], left: int) -> Iterator
 def _group(table: PhaseTable, places: Sequence[int], rooms: dict[int, int], title: str) -> Table:
     heads = [table.heads[place] for place in places]
     rows = [[row[place] for place in places] for row in table.rows]
-    printed = _print.table(heads, rows, title, right=[head for head in heads if head not in table.words])
+    printed = _print.table(heads, rows, title, right=[head for head in heads if head not in table.text_heads])
     for column, place in zip(printed.columns, places, strict=True):
         column.vertical = "bottom"
-        if table.heads[place] not in table.words:
+        if table.heads[place] not in table.text_heads:
             column.min_width = rooms[place]
         else:
             column.max_width = rooms[place]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gpubench.analysis.listing import ListedCase, ListedSuite, Order
     from gpubench.analysis.overview import Overview
     from gpubench.analysis.summary import Summary
-    from gpubench.analysis.views.tables import Table as DerivedTable
+    from gpubench.analysis.views.table import Table as DerivedTable
     from gpubench.model import Result, Run
 
 Part = Table | Text
@@ -112,7 +112,7 @@ def cases(
 
 def derived(table: DerivedTable) -> list[Part]:
     """Return a table of derived figures with its note."""
-    right = [head for head in table.heads if head not in table.words]
+    right = [head for head in table.heads if head not in table.text_heads]
     note = [_print.plain(table.note, "dim")] if table.note else []
     return [Text(""), _print.table(table.heads, table.rows, table.title, right), *note]
 

@@ -15,8 +15,8 @@ from gpubench.base.errors import UsageError
 from gpubench.model import NamedLink
 from gpubench.stats import Interval
 
-# Which side is charged: both on one device, both with one device each, only the writer, only the reader.
-Ends = Literal["shared", "apart", "write", "read"]
+# The sides whose cost counts: both on one device, both with one device each, only the writer, only the reader.
+ChargedSides = Literal["shared", "apart", "write", "read"]
 
 _LINK = re.compile(r"(\d+(?:\.\d+)?) ?([kMGT])(bE|b/s|bps|bit/s|B/s)")
 _PREFIXES = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
@@ -25,7 +25,7 @@ _FINE = 0.1  # a factor within a tenth of 1, or below a tenth, has two decimals:
 
 
 @dataclass(frozen=True, slots=True)
-class Coded:
+class CodecRates:
     """The ratio of a codec on some data, and the rates of compression and decompression in B/s.
 
     A side whose cost is not charged has an infinite rate.
@@ -36,32 +36,36 @@ class Coded:
     decompress: float = math.inf
 
     @property
-    def message(self) -> float:
-        """B* in B/s if both sides are charged: U·(1 - 1/r)/(Tc + Td); 0 if compression makes the data larger."""
+    def both_sides(self) -> float:
+        """The break-even rate B* of a link in B/s if both sides are charged: U·(1 - 1/r)/(Tc + Td).
+
+        Compression pays on slower links. It is 0 if compression makes the data larger.
+        """
         return self._break_even(1 / self.compress + 1 / self.decompress)
 
     @property
     def write_only(self) -> float:
-        """B* if only compression is charged, as for a checkpoint."""
+        """The break-even rate in B/s if only compression is charged, as for a checkpoint."""
         return self._break_even(1 / self.compress)
 
     @property
     def read_only(self) -> float:
-        """B* if only decompression is charged, as for loading."""
+        """The break-even rate in B/s if only decompression is charged, as for loading."""
         return self._break_even(1 / self.decompress)
 
     def _break_even(self, seconds_per_byte: float) -> float:
+        """Return the rate in B/s at which the saved bytes take as long as the codec does."""
         saved = 1 - 1 / self.ratio
         if saved <= 0:
             return 0.0
         return saved / seconds_per_byte if seconds_per_byte else math.inf
 
-    def serial(self, ends: Ends, link: float) -> float:
+    def serial(self, sides: ChargedSides, link: float) -> float:
         """Return the rate in B/s over `link` B/s if compression, transfer and decompression run one after the other."""
-        paid = (1 / self.compress) * (ends != "read") + (1 / self.decompress) * (ends != "write")
+        paid = (1 / self.compress) * (sides != "read") + (1 / self.decompress) * (sides != "write")
         return 1 / (paid + 1 / (self.ratio * link))
 
-    def pipelined(self, ends: Ends, link: float) -> float:
+    def pipelined(self, sides: ChargedSides, link: float) -> float:
         """Return the rate in B/s of perfect overlap over `link` B/s: that of the slowest step.
 
         A shared device compresses and decompresses in turn, so both times count as one step.
@@ -72,12 +76,15 @@ class Coded:
             "apart": min(self.compress, self.decompress),
             "write": self.compress,
             "read": self.decompress,
-        }[ends]
+        }[sides]
         return min(codec, self.ratio * link)
 
 
 def quotient(above: Interval, below: Interval) -> Interval:
-    """Return the quotient of two independent positive rates; on logarithms, the squared half-widths add up."""
+    """Return the quotient of two independent positive rates with its 95 % interval.
+
+    On logarithms, the squared half-widths of the two intervals add up.
+    """
     centre = above.centre / below.centre
     down = math.hypot(math.log(above.centre / above.low), math.log(below.high / below.centre))
     up = math.hypot(math.log(above.high / above.centre), math.log(below.centre / below.low))
@@ -85,9 +92,9 @@ def quotient(above: Interval, below: Interval) -> Interval:
 
 
 def verdict(speedup: Interval) -> str:
-    """Return `faster 2.1×` or `slower 0.6×`.
+    """Return the verdict on a speed-up with its 95 % interval: `faster 2.1×` or `slower 0.6×`.
 
-    For an interval that contains 1 it is `no change 1.00×`, and for a wide one `unclear 1.3×`.
+    For an interval that contains 1 it is `no change 1.00×` if it lies within 5 % of 1, and else `unclear 1.3×`.
     """
     within = speedup.low >= 1 - _EVEN and speedup.high <= 1 + _EVEN
     even = "no change" if within else "unclear"
@@ -95,7 +102,7 @@ def verdict(speedup: Interval) -> str:
     return f"{word} {times(speedup.centre)}"
 
 
-def modelled(speedup: float) -> str:
+def modelled_verdict(speedup: float) -> str:
     """Return the verdict of a modelled speed-up, which has no interval."""
     return verdict(Interval(speedup, speedup, speedup))
 

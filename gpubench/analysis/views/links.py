@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gpubench.analysis.summary import Figure, Spread, Summary
-from gpubench.analysis.views.tables import Table
+from gpubench.analysis.views.table import Table
 from gpubench.base import units
 from gpubench.model import Case, Params
 

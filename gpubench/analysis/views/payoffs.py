@@ -2,7 +2,7 @@
 
 A case takes part if it has stages `compress` and `decompress` and the observed `ratio`. If it also has a stage `raw`,
 it moved data over a link: its headline is the overlapped transfer, `staged` is the transfer block by block, and its
-note `ends` says which side is charged (breakeven.Ends).
+note `ends` says which sides are charged (breakeven.ChargedSides).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from gpubench.analysis.summary import Figure, Spread, Summary
-from gpubench.analysis.views.breakeven import Coded, Ends, quotient
+from gpubench.analysis.views.breakeven import ChargedSides, CodecRates, quotient
 from gpubench.model import Case, NamedLink, View
 from gpubench.stats import Interval
 
@@ -22,14 +22,15 @@ _RATE = "B/s"
 
 @dataclass(frozen=True, slots=True)
 class Payoff:
-    """The figures of a codec on some data: `coded` gives B*, the rates give the speed-up over a link.
+    """The figures of a codec on some data: `coded` gives the break-even rates, the others the speed-up over a link.
 
-    `raw`, `staged` and `overlapped` are rates of uncompressed bytes, B/s; `ends` is empty if the case has no link.
+    `raw`, `staged` and `overlapped` are rates of uncompressed bytes in B/s, with their 95 % intervals. `ends` names the
+    charged sides (`breakeven.ChargedSides`). It is empty, and the rates are None, if the case has no link.
     """
 
     case: Case
     devices: tuple[str, ...]
-    coded: Coded
+    coded: CodecRates
     ends: str = ""
     raw: Interval | None = None
     staged: Interval | None = None
@@ -44,24 +45,24 @@ class Payoff:
 
     @property
     def bound(self) -> float | None:
-        """The rate of perfect overlap in B/s, over a link as fast as it was for raw bytes."""
-        ends = _ends(self.ends)
-        return self.coded.pipelined(ends, self.raw.centre) if ends and self.raw else None
+        """The rate of perfect overlap in B/s, over a link as fast as it was for raw bytes; None without a link."""
+        sides = _charged_sides(self.ends)
+        return self.coded.pipelined(sides, self.raw.centre) if sides and self.raw else None
 
     @property
     def share(self) -> float | None:
-        """The overlap efficiency: the reached fraction of the bound."""
+        """The overlap efficiency: the reached fraction of the bound; None if the case has no link."""
         return self.overlapped.centre / self.bound if self.overlapped and self.bound else None
 
 
 @dataclass(frozen=True, slots=True)
 class Payoffs:
-    """The payoffs of one view, and the links named by the user."""
+    """The payoffs of one view: codecs alone, transfers over measured links, and the links that the user named."""
 
     suite: str
     title: str
     codecs: tuple[Payoff, ...]
-    crossings: tuple[Payoff, ...]
+    transfers: tuple[Payoff, ...]
     links: tuple[NamedLink, ...]
 
 
@@ -83,8 +84,8 @@ def payoffs_of(summary: Summary, suite: str, view: View) -> Payoffs:
         if spread.case.suite == suite and spread.case.name in view.cases and (payoff := _payoff(summary, spread))
     ]
     codecs = tuple(payoff for payoff in all_payoffs if payoff.raw is None)
-    crossings = tuple(payoff for payoff in all_payoffs if payoff.raw is not None)
-    return Payoffs(suite, view.title, codecs, crossings, summary.run.manifest.settings.links)
+    transfers = tuple(payoff for payoff in all_payoffs if payoff.raw is not None)
+    return Payoffs(suite, view.title, codecs, transfers, summary.run.manifest.settings.links)
 
 
 def _payoff(summary: Summary, spread: Spread) -> Payoff | None:
@@ -98,14 +99,14 @@ def _payoff(summary: Summary, spread: Spread) -> Payoff | None:
     if all(map(math.isinf, rates)) or min(rates) <= 0:
         return None
     headline = spread.figure.interval if spread.figure and "raw" in stages else None
-    coded = Coded(ratio.centre, *rates)
+    coded = CodecRates(ratio.centre, *rates)
     return Payoff(spread.case, spread.devices, coded, ends, stages.get("raw"), stages.get("staged"), headline)
 
 
 def _stages(summary: Summary, spread: Spread) -> Iterator[tuple[str, Interval]]:
     """Yield the rate of every stage in B/s with its name, and the compression ratio."""
     headlines: list[Figure] = [spread.figure] if spread.figure else []
-    for figure in [*headlines, *summary.beside(spread)]:
+    for figure in [*headlines, *summary.secondary_figures(spread)]:
         stage = figure.stage
         if figure.unit == _RATE and stage:
             yield stage, figure.interval
@@ -113,5 +114,6 @@ def _stages(summary: Summary, spread: Spread) -> Iterator[tuple[str, Interval]]:
             yield figure.name, figure.interval
 
 
-def _ends(text: str) -> Ends | None:
-    return next((ends for ends in get_args(Ends) if ends == text), None)
+def _charged_sides(text: str) -> ChargedSides | None:
+    """Return the charged sides that a note names; None if it names none."""
+    return next((sides for sides in get_args(ChargedSides) if sides == text), None)

@@ -9,7 +9,7 @@ from gpubench.analysis import phases
 from gpubench.analysis.phases import PhaseFigures
 from gpubench.analysis.summary import Summary
 from gpubench.analysis.traced import TIMES, TracedWork, forwarded_calls, traced_devices, traced_work
-from gpubench.analysis.views.tables import Table
+from gpubench.analysis.views.table import Table
 from gpubench.base import units
 from gpubench.model import Measure, Result
 

@@ -1,0 +1,21 @@
+"""A derived figure as a table of texts, which the terminal, Markdown and the page share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+NO_VALUE = "–"  # the text of a cell without a value
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of texts with one cell for each head in each row; `text_heads` are the heads of columns without figures.
+
+    `note` explains the columns.
+    """
+
+    title: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    text_heads: tuple[str, ...]
+    note: str = ""
