@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from gpubench.api.gate import (
     Effect,
     Evidence,
-    Figures,
     Finding,
     Floor,
     Gate,
     Judgement,
     Policy,
     Side,
+    SideFigures,
     Verdict,
     against,
     badness,
@@ -56,9 +56,9 @@ def _floor(side: Side, candidate: Evidence, policy: Policy) -> Floor | None:
 
 
 def _finding(side: Side, floor: Floor, policy: Policy) -> Finding:
-    expected = Figures(floor.expected)
+    expected = SideFigures(floor.expected)
     unjudged_finding = Finding(
-        side.case, side.devices, Verdict.INVALID, "", "", floor.unit, floor.better, expected, Figures.of(side)
+        side.case, side.devices, Verdict.INVALID, "", "", floor.unit, floor.better, expected, SideFigures.of(side)
     )
     unjudged_finding = replace(unjudged_finding, required=policy.is_required(side.case.id))
     if objection := unjudged(side):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
-from gpubench.api.report import Against, Answer, Column, Comparison, Finding, Verdict, change, finding_cells
+from gpubench.api.report import Answer, Column, Comparison, Finding, RunComparison, Verdict, change, finding_cells
 from gpubench.api.report import comparison as comparing
 
 from . import _svg as svg
@@ -69,7 +69,7 @@ def column_words(column: Column) -> str:
     return " · ".join(part for part in (", ".join(column.devices), column.started, count) if part)
 
 
-def rows(against: Against, answer: Answer) -> list[Row]:
+def rows(against: RunComparison, answer: Answer) -> list[Row]:
     """Return a row for each finding, the worst first; a reason that the answer already gives is left out."""
     with_devices = len({finding.devices for finding in against.judgement.findings}) > 1
     all_rows = [_row(finding, with_devices) for finding in against.judgement.findings]
@@ -98,13 +98,13 @@ def _row(finding: Finding, with_devices: bool) -> Row:
     )
 
 
-def suites(against: Against) -> list[Suite]:
+def suites(against: RunComparison) -> list[Suite]:
     """Return the geometric mean of each suite; it is good or bad only if the decided changes agree with it."""
     styles = {1: "good", 0: "unsure", -1: "bad"}
-    return [Suite(mean.suite, mean.words, mean.counts, styles[mean.direction]) for mean in against.geomeans]
+    return [Suite(mean.suite, mean.text, mean.counts, styles[mean.direction]) for mean in against.geomeans]
 
 
-def changes(against: Against) -> list[Chart]:
+def changes(against: RunComparison) -> list[Chart]:
     """Return charts of the changes with their intervals, in the order of the table, without unchanged cases."""
     changed = [finding for finding in against.judgement.findings if finding.verdict is not Verdict.SAME]
     drawable = [finding for finding in changed if comparing.ratio(finding) > 0]

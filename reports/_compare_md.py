@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gpubench.api.report import Against, Answer, Comparison, Verdict, code, escape
+from gpubench.api.report import Answer, Comparison, RunComparison, Verdict, code, escape
 from gpubench.api.report import comparison as comparing
 
 from ._compare import Row, column_words, rows, suites, title
@@ -61,7 +61,7 @@ def _answer(answer: Answer, only_one: Sequence[str]) -> Iterator[str]:
     yield f"**{escape(answer.verdict)}**\n"
     yield from (f"- {escape(clipped(reason))}" for reason in (*answer.why, *only_one))
     for step in answer.next_steps:
-        yield f"- **next:** {escape(clipped(step.words))}{f': {code(clipped(step.command))}' if step.command else ''}"
+        yield f"- **next:** {escape(clipped(step.text))}{f': {code(clipped(step.command))}' if step.command else ''}"
     yield ""
 
 
@@ -86,7 +86,7 @@ def _environment(comparison: Comparison) -> Iterator[str]:
         yield f"\nand {len(differences) - _MOST_DIFFERENCES} more"
 
 
-def _against(against: Against, name: str, listed: Sequence[Row], count: int) -> Iterator[str]:
+def _against(against: RunComparison, name: str, listed: Sequence[Row], count: int) -> Iterator[str]:
     """Yield the section of one run: its suites, the listed rows, and how many of `count` rows are left out."""
     yield f"\n## {name} against A: {escape(against.tally)}\n"
     means = suites(against)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpubench.api.report import Against, Comparison, Difference, NextStep, Verdict
+from gpubench.api.report import Comparison, Difference, NextStep, RunComparison, Verdict
 from gpubench.api.report import comparison as comparing
 
 from ._charts import Chart
@@ -53,7 +53,7 @@ def compare_page(comparison: Comparison) -> ComparePage:
     return ComparePage(title(comparison), tuple(runs), comparison.differences, tuple(blocks))
 
 
-def _block(comparison: Comparison, against: Against, name: str, room: int) -> Block:
+def _block(comparison: Comparison, against: RunComparison, name: str, room: int) -> Block:
     answer = comparing.answer(against, name)
     all_rows = rows(against, answer)
     listed = all_rows[:room]

@@ -8,10 +8,10 @@ from typing import Any
 from gpubench.api.report import (
     Crossover,
     FastestChoices,
-    Path,
     Staircase,
     Step,
     Summary,
+    TransferFit,
     Transfers,
     fastest,
     frame,
@@ -57,7 +57,7 @@ def transfer_record(view_transfers: Transfers) -> dict[str, Any]:
     }
 
 
-def _path(path: Path, by: tuple[str, ...]) -> dict[str, Any]:
+def _path(path: TransferFit, by: tuple[str, ...]) -> dict[str, Any]:
     return {
         "line": path.line.label,
         "params": path_params(path, by),
@@ -135,7 +135,7 @@ def _line(suite: str, title: str, label: str) -> dict[str, Any]:
     return {"case": f"{suite}: {title}", "suite": suite, "params": label, "quantity": "derived"}
 
 
-def _path_lines(line: dict[str, Any], path: Path) -> Iterator[dict[str, Any]]:
+def _path_lines(line: dict[str, Any], path: TransferFit) -> Iterator[dict[str, Any]]:
     """Yield the parameters of a transfer model as flat lines."""
     for number, piece in enumerate(path.model.pieces, 1):
         name = f"piece {number}" if len(path.model.pieces) > 1 else "model"

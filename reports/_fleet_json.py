@@ -122,7 +122,7 @@ def _group(group: FleetGroup) -> dict[str, Any]:
     ]
     return {
         "kind": group.kind,
-        "fingerprint": group.words,
+        "fingerprint": group.text,
         "components": group.components,
         "populations": [_two_populations(two) for two in group.populations],
         "cases": cases,

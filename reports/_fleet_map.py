@@ -56,7 +56,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class MapLayer:
     """One measure of all tiles: `values`, shape (tiles,), in multiples of the last digit shown; NaN if missing."""
 
     name: str
@@ -99,7 +99,7 @@ class FleetMap:
 
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
-    layers: tuple[Layer, ...]
+    layers: tuple[MapLayer, ...]
     marks: dict[int, tuple[str, str]]
     faults: dict[int, str]  # tiles of components that are sick, or on which a case failed
     left_out: int  # nodes
@@ -182,7 +182,7 @@ def _fitting(nodes: list[tuple[str, str, str]], reported: set[str], most: int) -
     return [nodes[index] for index in sorted(ranked[:most])]
 
 
-def _layers(judgement: FleetJudgement, tiles: Sequence[list[Standing]]) -> Iterator[Layer]:
+def _layers(judgement: FleetJudgement, tiles: Sequence[list[Standing]]) -> Iterator[MapLayer]:
     """Yield a layer for each family of cases, then one for each reading that any component has."""
     links = {family for standing in judgement.standings if standing.kind == "link" for family, _ in standing.shares}
     shares = [[dict(standing.shares) for standing in tile] for tile in tiles]
@@ -208,17 +208,17 @@ _READINGS: tuple[tuple[str, _Unit, Callable[[Standing], float]], ...] = (
 )
 
 
-def _layer(name: str, description: str, unit: _Unit, values: Sequence[float]) -> Layer:
+def _layer(name: str, description: str, unit: _Unit, values: Sequence[float]) -> MapLayer:
     """Return a layer of values in SI units, or of fractions for shares, rounded to the last digit shown."""
     scaled = np.round(np.array(values, float) * unit.factor * 10**unit.digits)
     if unit is _SHARE:
-        return Layer(name, description, unit, scaled, _SHARE_LIMITS)
+        return MapLayer(name, description, unit, scaled, _SHARE_LIMITS)
     low, high = bounds(scaled)
     limits = dict.fromkeys(round(low + (high - low) * index / SHADES) for index in range(1, SHADES))
-    return Layer(name, description, unit, scaled, tuple(limits))
+    return MapLayer(name, description, unit, scaled, tuple(limits))
 
 
-def layer_data(layers: Sequence[Layer]) -> list[dict[str, object]]:
+def layer_data(layers: Sequence[MapLayer]) -> list[dict[str, object]]:
     """Return the layers as plain values, with which the script shows another layer."""
     return [
         {
@@ -280,7 +280,7 @@ def _tile(tile_map: FleetMap, index: int, shades: Sequence[int]) -> str:
     return f"<td{class_}><a href=#{anchor}>{text or '–'}</a>" if anchor else f"<td{class_}>{text}"
 
 
-def overview(tile_map: FleetMap, layer: Layer) -> Markup:
+def overview(tile_map: FleetMap, layer: MapLayer) -> Markup:
     """Return a small drawing of a layer: the nodes from left to right, their GPUs from top to bottom."""
     height, wide = len(tile_map.columns), min(len(tile_map.rows), _BAND)
     bands = math.ceil(len(tile_map.rows) / _BAND)
@@ -308,7 +308,7 @@ def overview(tile_map: FleetMap, layer: Layer) -> Markup:
     return svg.picture(description, cells.shape[0] * high, drawn, *marks, width=200.0)
 
 
-def range_words(layer: Layer) -> str:
+def range_words(layer: MapLayer) -> str:
     """Return the extremes of a layer: `93.3 to 100.6 %`."""
     low, high = float(np.nanmin(layer.values)), float(np.nanmax(layer.values))
     return f"{layer.text(low)} to {layer.text(high)} {layer.unit.name}"

@@ -33,7 +33,7 @@ def _key_lines(judgement: FleetJudgement) -> Iterator[str]:
         yield f"- Compared with {fleet_text.compared_with(judgement)}."
     if seen := fleet_text.detectable_text(judgement):
         yield f"- Smallest slowdown that would be found: {escape(clipped(seen))}."
-    answered = len(judgement.fleet.nodes) - len(judgement.absent)
+    answered = len(judgement.fleet.nodes) - len(judgement.missing_nodes)
     yield f"- {answered} of {len(judgement.fleet.nodes)} nodes answered."
     sick = [f"{standing.place.text}: {standing.sick[0]}" for standing in judgement.sick]
     yield from (f"- **sick:** {escape(clipped(line))}" for line in sick[:_MOST_KEY_LINES])

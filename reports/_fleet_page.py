@@ -174,7 +174,7 @@ def _style(judgement: FleetJudgement) -> str:
 
 def _why(judgement: FleetJudgement) -> list[str]:
     """Return sentences on the basis and the limits of the judgement, and on sick components."""
-    answered = len(judgement.fleet.nodes) - len(judgement.absent)
+    answered = len(judgement.fleet.nodes) - len(judgement.missing_nodes)
     sentences = [f"{answered} of {len(judgement.fleet.nodes)} nodes answered."]
     if judgement.is_judged:
         sentences.append(f"Components were compared with {fleet_text.compared_with(judgement)}.")
@@ -270,7 +270,7 @@ def _group(group: FleetGroup) -> GroupSection:
         )
         for case in group.cases
     )
-    return GroupSection(f"{group.components} {group.kind}{'' if group.components == 1 else 's'}", group.words, cases)
+    return GroupSection(f"{group.components} {group.kind}{'' if group.components == 1 else 's'}", group.text, cases)
 
 
 def _notes(judgement: FleetJudgement, tile_map: FleetMap) -> tuple[str, ...]:

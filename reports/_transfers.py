@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from markupsafe import Markup
 
-from gpubench.api.report import Crossover, Path, Summary, Transfers, View, transfer_tables, transfers_of, units
+from gpubench.api.report import Crossover, Summary, TransferFit, Transfers, View, transfer_tables, transfers_of, units
 
 from . import _svg as svg
 from ._charts import BOTTOM, HEIGHT, TOP, Chart, legend_of, line_of, peak_line, x_axis
@@ -56,7 +56,7 @@ def _words(view_transfers: Transfers) -> str:
     return f"{view_transfers.title}: {paths}" + (f"; {crossed}" if crossed else "")
 
 
-def _path_words(path: Path) -> str:
+def _path_words(path: TransferFit) -> str:
     """Return the latency and the asymptotic rate of a path: `4.1 µs, 52.3 GB/s`."""
     first, last = path.model.pieces[0], path.model.pieces[-1]
     rate = path.rate(last)
@@ -71,7 +71,7 @@ def _cross_words(crossover: Crossover) -> str:
     return f"{crossover.above} is faster than {crossover.below} from {at} on (measured between {low} and {high})"
 
 
-def _models(path: Path, across: Axis, up: Axis) -> Iterator[list[tuple[float, float]]]:
+def _models(path: TransferFit, across: Axis, up: Axis) -> Iterator[list[tuple[float, float]]]:
     """Yield each piece of a model as the places of a line, with a point every half octave."""
     for piece in path.model.pieces:
         low, high = path.sizes[piece.first], path.sizes[piece.last]
@@ -80,12 +80,12 @@ def _models(path: Path, across: Axis, up: Axis) -> Iterator[list[tuple[float, fl
         yield [(across.place(size), up.place(_height(path, size, piece.seconds(size)))) for size in sizes]
 
 
-def _height(path: Path, size: float, seconds: float) -> float:
+def _height(path: TransferFit, size: float, seconds: float) -> float:
     """Return the modelled time in seconds as the view shows it: as a rate, or as the time itself."""
     return size * path.scale / seconds if path.is_rate else seconds
 
 
-def _cross(crossover: Crossover, below: Path, across: Axis, up: Axis) -> Markup:
+def _cross(crossover: Crossover, below: TransferFit, across: Axis, up: Axis) -> Markup:
     """Draw a ring on the measured curve where the other path becomes faster."""
     seconds = dict(zip(below.sizes, below.seconds, strict=True))
     low, high = seconds[crossover.size.low].centre, seconds[crossover.size.high].centre

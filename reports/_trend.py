@@ -104,7 +104,7 @@ def _block(trend: Trend) -> Block:
     return Block(
         line.case,
         trend.verdict_text,
-        line.words,
+        line.text,
         units.quantity(trend.values[-1], line.unit),
         len(trend.moments),
         _chart(trend),

@@ -146,7 +146,7 @@ def notices(summary: Summary, rows: Sequence[Row]) -> list[Notice]:
     run, name = summary.run, case_namer(summary.run)
     replicate_name = case_namer(run, summary.replicated)
     all_notices = [] if run.complete else [Notice("bad", _PARTIAL)]
-    all_notices += [Notice("odd", warning) for warning in run.told]
+    all_notices += [Notice("odd", warning) for warning in run.messages]
     for status, level in _LEVELS:
         all_notices += _by_reason(run, replicate_name, status, level)
     all_notices += [*_above_peak(name, rows), *_noisy(name, rows), *_wide(name, rows), *_discarded(run, replicate_name)]

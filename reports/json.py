@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpubench.api.report import (
-    Against,
     Answer,
     Comparison,
     ComparisonReport,
@@ -17,6 +16,7 @@ from gpubench.api.report import (
     FleetJudgement,
     Result,
     Run,
+    RunComparison,
     Spread,
     Summary,
     case_counters,
@@ -83,7 +83,7 @@ def _document(summary: Summary) -> dict[str, Any]:
         "started": manifest.started,
         "complete": summary.run.complete,
         "counts": summary.counts(),
-        "warnings": list(summary.run.told),
+        "warnings": list(summary.run.messages),
         "devices": [dataclasses.asdict(device) for device in manifest.facts.devices],
         "versions": dict(manifest.facts.versions),
         "spreads": [_spread(spread) for spread in summary.spreads()] if summary.replicated else [],
@@ -162,7 +162,7 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _against(against: Against, answer: Answer) -> dict[str, Any]:
+def _against(against: RunComparison, answer: Answer) -> dict[str, Any]:
     judgement = against.judgement
     return {
         "run": against.name,

@@ -18,7 +18,7 @@ import numpy as np
 from gpubench.judging import effect
 from gpubench.judging.decidable import POWER, processes_needed
 from gpubench.judging.finding_text import UNDECIDED
-from gpubench.judging.judge import Figures, Finding, decide
+from gpubench.judging.judge import Finding, SideFigures, decide
 from gpubench.model import Case, Verdict
 
 THRESHOLD = 0.02
@@ -29,7 +29,7 @@ def judged(rng: np.random.Generator, change: float, noise: float, count: int) ->
     """One case with `count` processes on each side, weighed as a gate does."""
     before, after = (tuple(rng.normal(centre, noise, count)) for centre in (0.0, math.log1p(change)))
     (found,) = effect.effects([effect.SidePair(before, after)])
-    figures = Figures(1.0, count)
+    figures = SideFigures(1.0, count)
     plain = Finding(Case("a", "b"), (), Verdict.INCONCLUSIVE, before=figures, after=figures)
     (finding,) = decide([plain], [found], lambda _: THRESHOLD)
     return finding

@@ -215,7 +215,7 @@ def test_a_collector_that_does_everything_wrong_ends_no_run(tmp_path):
     run = read_run(out)
     assert run.complete
     assert {result.status for result in run.results} == {"ok"}
-    assert any("sick.fast was not a finite number (" in words for words in run.told)
+    assert any("sick.fast was not a finite number (" in words for words in run.messages)
     device = run.manifest.facts.device("host")
     assert dict(device.details)["sick.limit"] == "3.5"
     assert len(dict(device.details)) == len(device.details)

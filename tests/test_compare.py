@@ -165,7 +165,7 @@ def test_figures_that_are_not_positive_are_shown_and_in_no_mean():
     [(1.034, 1, "3.4 % better"), (0.85, -1, "15 % worse"), (1.13, 0, "+13.0 %"), (0.9, 0, "−10.0 %")],
 )
 def test_a_mean_is_better_or_worse_only_where_its_cases_are(ratio, direction, words):
-    assert comparison.Geomean("gemm", ratio, 3, 1, direction).words == words
+    assert comparison.Geomean("gemm", ratio, 3, 1, direction).text == words
 
 
 def test_run_letters_never_end():

@@ -113,4 +113,4 @@ def test_nvlink_counters_rise_on_both_ends_alike():
 def test_what_this_machine_lacks_is_named_and_is_no_warning(cases):
     absent = {remark.words for remark in cases.run.remarks}
     assert "no nvml.nvlink.tx: Not Supported" in absent
-    assert cases.run.told == ()
+    assert cases.run.messages == ()

@@ -10,7 +10,7 @@ import costly_files
 import damaged_files
 import pytest
 
-from gpubench.analysis.quantities import speaking
+from gpubench.analysis.quantities import slowest_series
 from gpubench.base.errors import FileError
 from gpubench.model import store
 
@@ -65,5 +65,5 @@ def test_the_series_of_a_result_are_grouped_in_one_pass(monkeypatch):
     monkeypatch.setattr(
         type(result.series[0]), "label", property(lambda each: (looked.append(None), label.fget(each))[1])
     )
-    assert len(list(speaking(result))) == 200
+    assert len(list(slowest_series(result))) == 200
     assert len(looked) <= 2 * 200

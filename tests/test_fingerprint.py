@@ -33,7 +33,7 @@ def test_it_says_model_driver_clocks_power_limit_ecc_and_mig():
     words = (
         "NVIDIA H200, units 132, driver nvidia 580, clocks 1.500 GHz/1.980 GHz, power limit 700.0 W, ECC on, MIG off"
     )
-    assert of().words == words.replace("units 132", "132 compute units")
+    assert of().text == words.replace("units 132", "132 compute units")
 
 
 @pytest.mark.parametrize(

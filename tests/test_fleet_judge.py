@@ -15,7 +15,7 @@ from gpubench.base.errors import FileError
 from gpubench.judging import fleet_text, outliers
 from gpubench.judging.causes import SlowCause
 from gpubench.judging.fleet import Place, fleet_status
-from gpubench.judging.fleet_again import Again
+from gpubench.judging.fleet_again import SecondMeasurement
 from gpubench.judging.fleet_rule import judge_fleet
 from gpubench.judging.policy import built_in
 from gpubench.model.fleet import Fleet, FleetNode, Remeasured, encode_fleet, read_fleet
@@ -207,7 +207,7 @@ def test_a_gpu_that_two_nodes_claim_counts_once():
 def test_what_is_slow_again_is_confirmed_and_what_recovers_is_transient(again, state):
     record, digests = fleet(8, 1, slow={("gpu03", "cuda:0"): {"memory": 0.05}})
     _, second = fleet(8, 1, slow={("gpu03", "cuda:0"): {"memory": again}}, seed=1)
-    found = judge_fleet(record, digests, [Again(second[3], False), Again(second[5], True)])
+    found = judge_fleet(record, digests, [SecondMeasurement(second[3], False), SecondMeasurement(second[5], True)])
     (suspect,) = found.suspects
     assert suspect.state == state
     assert suspect.findings[0].again == pytest.approx(again, abs=0.012)
@@ -219,7 +219,7 @@ def test_what_slows_the_controls_too_confirms_nothing():
     record, digests = fleet(8, 1, slow={("gpu03", "cuda:0"): {"memory": 0.05}})
     _, second = fleet(8, 1, seed=1)
     later = [moved(digest, "all", "memory", 0.05) for digest in second]
-    again = [Again(later[3], False), *(Again(later[index], True) for index in (5, 6))]
+    again = [SecondMeasurement(later[3], False), *(SecondMeasurement(later[index], True) for index in (5, 6))]
     assert judge_fleet(record, digests, again).suspects[0].state == "transient"
 
 

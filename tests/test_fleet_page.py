@@ -225,7 +225,7 @@ def test_shared_forms_name_no_node_no_rack_no_uuid_and_no_file():
 
 def test_what_was_measured_stays_when_a_judgement_is_anonymised():
     shared = anonymised(judged(), b"salt")
-    assert [group.words for group in shared.groups] == [group.words for group in judged().groups]
+    assert [group.text for group in shared.groups] == [group.text for group in judged().groups]
     assert [case for group in shared.groups for case in group.cases] == [
         case for group in judged().groups for case in group.cases
     ]

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from _fleets import fleet
 
-from gpubench.judging.fleet_again import Again
+from gpubench.judging.fleet_again import SecondMeasurement
 from gpubench.judging.fleet_rule import judge_fleet
 from gpubench.judging.fleet_watch import WatchedFleet, newest_event_text, watch
 
@@ -31,7 +31,7 @@ def test_a_gpu_that_is_slow_on_two_days_is_counted_and_slow_again():
 
 def test_a_gpu_that_recovered_is_told_as_such():
     _, second = fleet(8, 1, seed=9)
-    slow = day(1, 0.05, [Again(second[3], False), Again(second[5], True)])
+    slow = day(1, 0.05, [SecondMeasurement(second[3], False), SecondMeasurement(second[5], True)])
     (found,) = watch([day(0), slow])
     assert (found.suspected, found.transient, found.is_slow_again) == (0, 1, False)
 

@@ -342,7 +342,7 @@ def test_errors_that_appear_during_a_run_are_in_its_file_and_a_gate_refuses_it(n
     told = [(remark.source, remark.words) for remark in run.remarks if remark.source in sources]
     errors = "uncorrected ECC errors since the driver was loaded: 2, before the run 0"
     assert told == [(trust.STATE_SOURCE, "PCIe link: 8 of 16 lanes"), (trust.HEALTH_SOURCE, errors)]
-    assert any(errors in line for line in run.told), "a reader is told"
+    assert any(errors in line for line in run.messages), "a reader is told"
     with pytest.raises(DeviceError, match="was measured on a sick device") as refused:
         run_health.refuse_recorded([path])
     assert refused.value.exit_status == 6
@@ -450,7 +450,7 @@ def test_the_page_shows_what_doctor_prints_of_a_healthy_and_of_a_sick_device():
 
 @pytest.mark.gpu
 def test_a_real_gpu_answers_most_readings_and_the_second_time_at_once():
-    devices = examination.examined(inventory.facts().devices)
+    devices = examination.examinable(inventory.facts().devices)
     with examination.Examination(devices) as asked:
         healths = asked.read()
         begun = time.monotonic()

@@ -183,7 +183,7 @@ def test_a_change_says_how_much_for_better_or_worse_and_what_else_changed(tmp_pa
     )
     (change,) = trend(store).changes
     assert (change.index, change.is_worse, change.effect) == (10, True, pytest.approx(1 / 1.1 - 1))
-    assert change.words == "9.1 % less (worse); cublas 13.1 → 13.2"
+    assert change.text == "9.1 % less (worse); cublas 13.1 → 13.2"
 
 
 def test_of_a_time_less_is_better(tmp_path, store):
@@ -193,7 +193,7 @@ def test_of_a_time_less_is_better(tmp_path, store):
         manifest = make.manifest(started=day(number), started_at=float(number))
         recorded(store, files.write(tmp_path / f"{number}.jsonl", make.result(seconds, of=case), manifest=manifest))
     (change,) = trend(store, case.id).changes
-    assert change.words == "10.0 % less (better)"
+    assert change.text == "10.0 % less (better)"
 
 
 # ---- the newest results, for a gate

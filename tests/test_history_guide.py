@@ -30,8 +30,8 @@ def trend_of(medians, seed, noise, newer_from):
         value, at = median * (1 + noise * rng.gauss(0, 1)), LAST - DAY_S * (len(medians) - 1 - index)
         path = f"gpubench-runs/{datetime.fromtimestamp(at, UTC):%Y%m%dT%H%M%SZ}.jsonl"
         versions = (("cublas", "13.2" if newer_from <= index else "13.1"),)
-        source = trend.Source(f"{index:03}", path, at, "", versions)
-        points.append(trend.Point(source, 0, Interval(value * 0.999, value, value * 1.001), 0.001, 100, ()))
+        source = trend.RunSource(f"{index:03}", path, at, "", versions)
+        points.append(trend.TrendPoint(source, 0, Interval(value * 0.999, value, value * 1.001), 0.001, 100, ()))
     return trend.Trend.of(LINE, points)
 
 

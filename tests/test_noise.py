@@ -114,6 +114,6 @@ def test_each_device_has_its_own_floor():
 
 
 def test_a_case_that_not_even_a_doubling_could_be_seen_of_has_no_percentage_for_it():
-    found = noise.Floor("ipc/pull", ("cuda:0",), 3, 1.4, 1.5, noise.threshold(1.5, 3))
+    found = noise.NoiseFloor("ipc/pull", ("cuda:0",), 3, 1.4, 1.5, noise.threshold(1.5, 3))
     assert found.threshold > 30
     assert found.detectable == "none: not even a factor of 2"

@@ -236,5 +236,5 @@ def test_what_was_lost_is_in_the_run_file_for_every_reader(tmp_path):
     assert done.returncode == 0, done.stderr
     run = read_run(out)
     assert run.complete
-    assert "counters of sick on host: missing from here on: the device is lost; look at dmesg" in run.told
+    assert "counters of sick on host: missing from here on: the device is lost; look at dmesg" in run.messages
     assert "the device is lost" in gpubench("show", out).stdout

@@ -11,6 +11,7 @@ from test_reports import ALLOWED, INJECTIONS, Tags, poisoned
 
 from gpubench.analysis import trend
 from gpubench.analysis.fingerprint import Fingerprint
+from gpubench.analysis.sparkline import sparkline
 from gpubench.stats import Interval
 from gpubench.tools import rendering
 
@@ -23,8 +24,8 @@ FIRST = 1767322800.0  # 2026-01-02 03:00 UTC
 def trend_of(values, line=LINE, every_s=DAY_S, width=0.001, **versions):
     """A trend of these medians, a run a day; from the 10th on with these versions."""
     points = [
-        trend.Point(
-            trend.Source(
+        trend.TrendPoint(
+            trend.RunSource(
                 f"{index:03}",
                 f"/home/me/runs/{index:03}.jsonl",
                 FIRST + every_s * index,
@@ -70,14 +71,14 @@ def test_a_drift_is_drawn_as_a_sloped_line_and_told_with_its_rate():
     assert page.count("line", "level") == 1
     assert re.search(r"drift, [12]\.\d % less over 60 runs \(worse\)", page.text)
     assert re.search(r"0\.3\d % less every 10 runs, 95 % interval 0\.\d+ % – 0\.\d+ %", page.text)
-    assert trend.sparkline(drifting, 30)[1] == "~" * 30
+    assert sparkline(drifting, 30)[1] == "~" * 30
 
 
 def test_a_rate_covers_the_true_slope():
     (drift,) = trend_of(slow(60, 0.06)).drifts
     assert drift.rate.low < 0.06 / 59 * 10 < drift.rate.high
     assert not drift.is_worse
-    assert drift.words.startswith("drift, ")
+    assert drift.text.startswith("drift, ")
 
 
 def test_the_place_where_a_drift_begins_is_no_step():
@@ -161,11 +162,11 @@ def test_in_a_trend_of_more_runs_than_are_judged_only_the_last_have_changes():
 def test_nameless_takes_hosts_and_folders_out_of_a_trend():
     hosts = [dataclasses.replace(moment.source, host=f"node{index // 10}") for index, moment in enumerate(STEP.moments)]
     points = [
-        trend.Point(source, 0, moment.interval, 0.0, 9) for source, moment in zip(hosts, STEP.moments, strict=True)
+        trend.TrendPoint(source, 0, moment.interval, 0.0, 9) for source, moment in zip(hosts, STEP.moments, strict=True)
     ]
     named = trend.Trend.of(LINE, points)
     assert named.changes[0].differences == ("cublas 13.1 → 13.2", "host node0 → node1")
-    shared = trend.nameless(named)
+    shared = trend.anonymised_trend(named)
     assert shared.changes[0].differences == ("cublas 13.1 → 13.2", "another host")
     assert "node" not in repr(shared)
     assert "/home" not in repr(shared)
@@ -209,4 +210,4 @@ def test_the_drawing_says_in_words_what_it_shows():
     ],
 )
 def test_a_sparkline_is_a_bar_a_run_and_marks_the_changes(values, width, bars, marks):
-    assert trend.sparkline(trend_of(values), width) == (bars, marks)
+    assert sparkline(trend_of(values), width) == (bars, marks)

@@ -161,7 +161,7 @@ def compared(*found):
 def test_an_undecided_change_has_neither_colour_nor_a_verb_in_any_form(monkeypatch):
     """13 % with one process on each side: nothing is decided, so nothing is better."""
     found = compared(single("a", 1.13e-3), single("b", 1e-3))
-    assert [(mean.words, mean.direction) for mean in found.against[0].geomeans] == [("+13.0 %", 0)]
+    assert [(mean.text, mean.direction) for mean in found.against[0].geomeans] == [("+13.0 %", 0)]
     monkeypatch.setattr(_print, "out", lambda: Console(width=100))
     styles = {str(span.style) for part in compare._parts(found) for span in getattr(part, "spans", ())}
     assert not styles & {"green", "cyan", "red", "bold red"}
@@ -189,7 +189,7 @@ def test_a_decided_change_of_all_cases_of_a_suite_is_better(monkeypatch):
         for name, centre in (("a", 1.13e-3), ("b", 1e-3))
     )
     found = compared(before, after)
-    assert [(mean.words, mean.counts) for mean in found.against[0].geomeans] == [("13 % better", "1 of 1 case decided")]
+    assert [(mean.text, mean.counts) for mean in found.against[0].geomeans] == [("13 % better", "1 of 1 case decided")]
     assert 'class="good"' in rendering.report("html").compare(found)
 
 
@@ -269,6 +269,6 @@ def test_verdict_why_and_next_step_are_the_same_words_in_every_form(lines):
     markdown = plugins.load("publications", "markdown").render(judgement, found).replace("\\", "").replace("`", "")
     for form in (terminal, junit, document, markdown):
         assert found.verdict in form
-        assert form.index(found.verdict) < form.index(found.next_steps[0].words)
+        assert form.index(found.verdict) < form.index(found.next_steps[0].text)
     assert all(words in junit for words in found.why)
     assert all(words in terminal for words in found.why)

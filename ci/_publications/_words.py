@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from gpubench.api.gate import Figures, Finding, finding_cells, name, sentence
+from gpubench.api.gate import Finding, SideFigures, finding_cells, name, sentence
 
 
 def message(finding: Finding) -> str:
@@ -15,7 +15,7 @@ def message(finding: Finding) -> str:
     return f"{name(finding)}: {finding.verdict}: {medians}{sentence(finding)}"
 
 
-def _is_known(side: Figures) -> bool:
+def _is_known(side: SideFigures) -> bool:
     return math.isfinite(side.median)
 
 

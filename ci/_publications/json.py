@@ -24,7 +24,7 @@ class Json:
             "status": answer.status,
             "verdict": answer.verdict,
             "why": answer.why,
-            "next_steps": [asdict(step) for step in answer.next_steps],
+            "next_steps": [{"words": step.text, "command": step.command} for step in answer.next_steps],
             "counts": judgement.counts(),
             "findings": [_finding(finding) for finding in judgement.findings],
             "missing": [case.id for case in judgement.missing],

@@ -52,7 +52,7 @@ class Markdown:
 def _body(answer: Answer, loud: list[Finding]) -> Iterator[str]:
     yield from (f"- {escape(reason)}" for reason in answer.why)
     for step in answer.next_steps:
-        yield f"- **next:** {escape(step.words)}{f': {code(step.command)}' if step.command else ''}"
+        yield f"- **next:** {escape(step.text)}{f': {code(step.command)}' if step.command else ''}"
     if loud:
         yield f"\n{_HEADS}"
     yield from map(_row, loud)

@@ -8,7 +8,7 @@ from gpubench.analysis.bound import Bound, Use
 from gpubench.analysis.energy import filled_fraction, shared_window_reason
 from gpubench.analysis.quantities import headline, rate
 from gpubench.analysis.summary import Summary
-from gpubench.analysis.window import Load, Throttle, Traffic, Window
+from gpubench.analysis.window import Throttle, Traffic, Window, WindowLoad
 from gpubench.model import Result, Series
 
 
@@ -32,7 +32,7 @@ def case_counters(summary: Summary, result: Result) -> CaseCounters:
     return CaseCounters(window.bound(load), window.traffic(load), window.throttling())
 
 
-def _load(summary: Summary, result: Result, series: Series) -> Load:
+def _load(summary: Summary, result: Result, series: Series) -> WindowLoad:
     """Return the load of a case: its headline, its shares of peaks, and whether the headline fills the window."""
     alone = not shared_window_reason(result, series)
     shares = summary.figure(result, series).shares
@@ -41,7 +41,7 @@ def _load(summary: Summary, result: Result, series: Series) -> Load:
     seconds = sum(series.values)
     sampled = rate(series.work.moved * len(series.values), seconds) if seconds else 0.0
     a_call_s = min(series.values, default=0.0)
-    return Load(
+    return WindowLoad(
         limit=series.limit,
         of_peak=tuple(Use(share.fraction, f"of {share.peak_text}") for share in specified[-1:]),
         clock_of_spec=peaks["clock"] / peaks["spec"] if {"clock", "spec"} <= peaks.keys() else None,

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from gpubench.model import Counter, Measure, Result, Run, Samples
 
-_Part = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]  # moments in seconds and values, each of shape (n,)
+_Readings = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]  # moments in seconds and values, each of shape (n,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Track:
             low, high = max(low - 1, 0), min(high + 1, len(self.at))
         return Track(self.counter, self.device, self.at[low:high], self.values[low:high])
 
-    def beside(self, start: float, end: float) -> Track:
+    def around(self, start: float, end: float) -> Track:
         """Return the last reading before and the first after [start, end], each at most two periods away."""
         low, high = int(np.searchsorted(self.at, start, "left")), int(np.searchsorted(self.at, end, "right"))
         reach = 2 * self.counter.period_s
@@ -45,7 +45,10 @@ class Track:
 
 @dataclass(frozen=True, slots=True)
 class CounterFigure:
-    """A counter over a case's window; `mean` is the rise per second if cumulative, all set bits if it counts events."""
+    """A counter over a case's window: mean, minimum and maximum of its readings, in the unit of the counter.
+
+    Of a cumulative counter all three are the rise per second, of an event counter the mask of all bits that were set.
+    """
 
     counter: Counter
     device: str
@@ -56,7 +59,7 @@ class CounterFigure:
 
 
 def figure_of(track: Track) -> CounterFigure | None:
-    """Return the mean, minimum and maximum of a track; None if it has too few readings."""
+    """Return the figure of a track; None without readings, or with fewer than two of a cumulative counter."""
     count = len(track.values)
     if track.counter.kind == "cumulative":
         if count < 2 or track.at[-1] <= track.at[0]:
@@ -75,7 +78,7 @@ def figure_of(track: Track) -> CounterFigure | None:
 
 
 class CounterTable:
-    """The counters of a run by device and measure; the index is built once, on first use."""
+    """The counters of a run by device and measure; the tracks are built once, on first use."""
 
     def __init__(self, counters: Sequence[Counter], samples: Sequence[Samples]) -> None:
         self._counters = counters
@@ -89,7 +92,7 @@ class CounterTable:
     @cached_property
     def tracks(self) -> list[Track]:
         """All tracks, in the order of the counters, then of the devices."""
-        chunks: dict[str, dict[str, list[_Part]]] = {}
+        chunks: dict[str, dict[str, list[_Readings]]] = {}
         for samples in self._samples:
             _gather(samples, chunks)
         return [
@@ -100,6 +103,7 @@ class CounterTable:
 
     @cached_property
     def _by_measure(self) -> dict[tuple[str, Measure], list[Track]]:
+        """The tracks by device and measure, in the order of the counters."""
         by_measure: dict[tuple[str, Measure], list[Track]] = {}
         for track in self.tracks:
             by_measure.setdefault((track.device, track.counter.measures), []).append(track)
@@ -117,7 +121,7 @@ class CounterTable:
         return [figure for part in parts if (figure := figure_of(part))]
 
 
-def _gather(samples: Samples, chunks: dict[str, dict[str, list[_Part]]]) -> None:
+def _gather(samples: Samples, chunks: dict[str, dict[str, list[_Readings]]]) -> None:
     """Add the finite readings of `samples` to `chunks`, by the name of the counter and by device."""
     at = np.asarray(samples.at, dtype=float)
     for name, column in samples.columns:
@@ -129,7 +133,7 @@ def _gather(samples: Samples, chunks: dict[str, dict[str, list[_Part]]]) -> None
         chunks.setdefault(name, {}).setdefault(samples.device, []).append(part)
 
 
-def _joined(parts: list[_Part]) -> _Part:
+def _joined(parts: list[_Readings]) -> _Readings:
     """Return the parts of one counter as one part, sorted by time."""
     if len(parts) == 1:
         return parts[0]
@@ -141,9 +145,9 @@ def _joined(parts: list[_Part]) -> _Part:
 
 
 def extremes(values: npt.NDArray[np.float64], most: int) -> npt.NDArray[np.intp]:
-    """Return the indices of the samples that a drawing keeps: at most `most`, ascending, with every spike among them.
+    """Return the indices of the samples that a drawing keeps, ascending, so that every spike stays visible.
 
-    They are the minimum and the maximum of each of `most` / 2 equal spans, or all samples if they are no more.
+    They are the minimum and the maximum of each of `most` / 2 equal spans, or all samples if there are at most `most`.
     """
     count = len(values)
     if count <= most:

@@ -33,12 +33,12 @@ class Fingerprint:
 
     @property
     def id(self) -> str:
-        """The first twelve hexadecimal digits of its hash: equal for equal fingerprints on any machine."""
+        """The first twelve hexadecimal digits of its SHA-256: equal for equal fingerprints on any machine."""
         text = "\n".join(f"{name}={value}" for name, value in self.pairs)
         return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """`NVIDIA H200, 132 compute units, driver nvidia 580, …`: the model, then every other known value."""
         (_, model), *further_pairs = self.pairs
         named = [(name, _text(name, value)) for name, value in further_pairs]
@@ -84,6 +84,7 @@ def _joined(values: Sequence[str]) -> str:
 
 
 def _pairs(device: Device, facts: Facts) -> list[tuple[str, str]]:
+    """Return the known names and values of one device; the model stands even if it is empty."""
     details = dict(device.details)
     values = {"model": device.name, "units": str(device.units), "driver": _driver(device, facts)}
     for name, keys in _DETAILS.items():

@@ -27,7 +27,7 @@ _MOST_ROWS = 30  # of the table that a notebook shows
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class FrameColumn:
     """A column of the flat lines: `whole` numbers are counts; an unknown number is missing."""
 
     name: str
@@ -36,7 +36,7 @@ class Column:
 
 
 COLUMNS = tuple(
-    Column(*description)
+    FrameColumn(*description)
     for description in (
         ("case", "text", "id of the case"),
         ("suite", "text", "suite of the case"),

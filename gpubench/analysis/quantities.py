@@ -24,7 +24,10 @@ def rate(work: float, seconds: Number) -> Number:
 
 
 def judged(values: Number, series: Series) -> Number:
-    """Return samples of a series in the judged quantity: rates of work, seconds per item, or unchanged values."""
+    """Return samples of a series, in seconds or any other unit, in its judged quantity.
+
+    The quantity is a rate of work in SI units per second, seconds per item, or the unchanged value.
+    """
     if series.quantity == "value":
         return values
     if series.quantity == "item":
@@ -38,7 +41,10 @@ def judged_values(series: Series) -> npt.NDArray[np.float64]:
 
 
 def judged_median(series: Series) -> float:
-    """Return the median of `judged_values`, NaN without samples; it needs no array, for 100 000 series of a gate."""
+    """Return the median of `judged_values`, NaN without samples.
+
+    It makes no array, because a gate calls it for 100 000 series.
+    """
     ordered = sorted(series.values)
     if not ordered:
         return math.nan
@@ -87,8 +93,8 @@ def series_labelled(result: Result, label: str) -> Series | None:
     return headline(replace(result, series=labelled))
 
 
-def speaking(result: Result) -> Iterator[Series]:
-    """Yield the series of each label once, in order, the headline first; of several ranks the slowest."""
+def slowest_series(result: Result) -> Iterator[Series]:
+    """Yield one series for each label, in the order measured, the headline first; of several ranks the slowest."""
     labelled: dict[str, list[Series]] = {}
     for series in result.series:
         labelled.setdefault(series.label, []).append(series)
@@ -97,5 +103,6 @@ def speaking(result: Result) -> Iterator[Series]:
 
 
 def _badness(series: Series) -> float:
+    """Return the sort key that puts the worst series last: its judged median, negated if more is better."""
     centre = judged_median(series)
     return -centre if judged_better(series) == "more" else centre

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from gpubench.analysis.key_figures import KeyValue
 from gpubench.analysis.overview import overview
 from gpubench.analysis.summary import Summary
-from gpubench.analysis.trend import Entry, Line, Point, Source, Trend, entries
+from gpubench.analysis.trend import Entry, Line, RunSource, Trend, TrendPoint, entries
 from gpubench.model import Run
 
 
@@ -140,10 +140,10 @@ def _key_entries(run: Run, values: tuple[KeyValue, ...]) -> list[Entry]:
 
 def trends(runs: Sequence[SiteRun]) -> list[Trend]:
     """Return the trends of the key figures of these runs, which must be in order of time."""
-    points: dict[Line, list[Point]] = {}
+    points: dict[Line, list[TrendPoint]] = {}
     for run in runs:
-        source = Source(run.key, run.file, run.at, "", run.versions)
+        source = RunSource(run.key, run.file, run.at, "", run.versions)
         for entry in run.entries:
-            point = Point(source, entry.replicate, entry.interval, entry.noise, entry.samples, entry.labels)
+            point = TrendPoint(source, entry.replicate, entry.interval, entry.noise, entry.samples, entry.labels)
             points.setdefault(entry.line, []).append(point)
     return [Trend.of(line, line_points) for line, line_points in points.items()]

@@ -20,7 +20,7 @@ from gpubench.analysis.quantities import (
     judged_unit,
     judged_values,
     limited_median,
-    speaking,
+    slowest_series,
 )
 from gpubench.analysis.reproducibility import Reproducibility, relative_deviation, reproducibility
 from gpubench.base import units
@@ -381,7 +381,7 @@ def _secondary_series(result: Result) -> Iterator[Series]:
     before the device settled) if they differ from it by more than 1 %.
     """
     stages = {series.stage for series in result.series[:1]}
-    for series in list(speaking(result))[1:]:
+    for series in list(slowest_series(result))[1:]:
         if series.role == "primary" and series.stage not in stages:
             stages.add(series.stage)
             yield series

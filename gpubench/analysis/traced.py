@@ -64,7 +64,7 @@ def traced_work(run: Run) -> list[TracedWork]:
 
 
 @dataclass(frozen=True, slots=True)
-class ForwardedCalls:
+class WaitingCalls:
     """The fewest and the most calls of a traced program that would wait if they were forwarded to another machine.
 
     `fewest` counts its copies to the host, whose result a program needs; `most` counts all launches and copies.
@@ -91,7 +91,7 @@ def forwarding_slowdown(waiting_calls: float, round_trip_s: float, run_s: float)
     return 1.0 + waiting_calls * round_trip_s / run_s
 
 
-def forwarded_calls(run: Run) -> list[ForwardedCalls]:
+def waiting_calls(run: Run) -> list[WaitingCalls]:
     """Return for each traced device the calls that would wait if they were forwarded."""
     to_host = {work.device: work.calls for work in traced_work(run) if work.name == "copy d2h"}
     forwarded = []
@@ -99,7 +99,7 @@ def forwarded_calls(run: Run) -> list[ForwardedCalls]:
         counts = [traced.counts[name] for name in ("kernels", "copies")]
         if all(count.isdecimal() for count in counts):
             most = float(sum(map(int, counts)))
-            forwarded.append(ForwardedCalls(traced.device, traced.span_s, to_host.get(traced.device, 0.0), most))
+            forwarded.append(WaitingCalls(traced.device, traced.span_s, to_host.get(traced.device, 0.0), most))
     return forwarded
 
 

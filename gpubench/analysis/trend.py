@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -12,9 +11,9 @@ from typing import Literal
 
 from gpubench import stats
 from gpubench.analysis.fingerprint import Fingerprint, fingerprint
-from gpubench.analysis.quantities import judged_unit, speaking
+from gpubench.analysis.quantities import judged_unit, slowest_series
 from gpubench.analysis.summary import Summary
-from gpubench.base import blocks, units
+from gpubench.base import units
 from gpubench.model import Better, Run, Tier
 from gpubench.stats.stretches import LEAST_RUNS, Slope, slope, stretches
 
@@ -40,15 +39,18 @@ class Line:
     fingerprint: Fingerprint
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """The description of the line: `hot, tier quick, on cuda:0: NVIDIA H200, 132 compute units, …`."""
         version = f", version {self.version} of the case" if self.version > 1 else ""
-        return f"{self.series}, tier {self.tier}{version}, on {', '.join(self.devices)}: {self.fingerprint.words}"
+        return f"{self.series}, tier {self.tier}{version}, on {', '.join(self.devices)}: {self.fingerprint.text}"
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The figures of one result for a line: the median with its interval in SI units, noise, number of samples."""
+    """The figures of one result for a line: the median with its 95 % interval in SI units, noise, number of samples.
+
+    `headline` says that the series is the headline of its result; `noise` is a fraction (`stats.noise`).
+    """
 
     line: Line
     headline: bool
@@ -60,7 +62,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class RunSource:
     """The run of some figures: its unique `key`, its file, its start (s since 1970), its host and its versions."""
 
     key: str
@@ -71,10 +73,10 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
-    """One replicate of a line in one run."""
+class TrendPoint:
+    """One replicate of a line in one run; its fields are those of `Entry`."""
 
-    source: Source
+    source: RunSource
     replicate: int
     interval: stats.Interval
     noise: float
@@ -89,7 +91,7 @@ class Moment:
     The interval spans the medians of the replicates; with a single replicate it is its confidence interval.
     """
 
-    source: Source
+    source: RunSource
     interval: stats.Interval
     replicates: int
     labels: tuple[str, ...] = ()
@@ -140,7 +142,7 @@ class Change(Shift):
         return f"{_more_or_less(self.effect)} ({_worse_or_better(self.is_worse)})"
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """`3.1 % less (worse); cublas 13.1 → 13.2`: the effect, and the versions that changed too."""
         return "; ".join([self.effect_text, *([", ".join(self.differences)] if self.differences else [])])
 
@@ -176,7 +178,7 @@ class Drift(Shift):
         return f"{size} {side} every {_RUNS_OF_RATE} runs, 95 % interval {interval}"
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """The effect over all of its runs, then the rate with its interval."""
         return f"{self.effect_text}; {self.rate_text}"
 
@@ -203,8 +205,11 @@ class Trend:
     drifts: tuple[Drift, ...]
 
     @classmethod
-    def of(cls, line: Line, points: Sequence[Point]) -> Trend:
-        """Return the trend of a line's points, which must be in order of time; only the last 400 runs are searched."""
+    def of(cls, line: Line, points: Sequence[TrendPoint]) -> Trend:
+        """Return the trend of a line's points, which must be in order of time.
+
+        Only the last 400 runs are searched for steps and drifts.
+        """
         moments = tuple(_moment(list(group)) for _, group in itertools.groupby(points, lambda point: point.source))
         first, values = max(len(moments) - MOST_JUDGED, 0), [moment.value for moment in moments]
         parts = [(first + part.start, first + part.end, part.is_drift) for part in stretches(values[first:])]
@@ -280,27 +285,7 @@ def _worse_or_better(is_worse: bool) -> str:
     return "worse" if is_worse else "better"
 
 
-def sparkline(trend: Trend, width: int) -> tuple[str, str]:
-    """Return the values as a row of bars, and a row with a `^` below each step and a `~` below each run of a drift.
-
-    The bars reach from the minimum to the maximum. If there are more runs than `width`, a bar is a median of several.
-    """
-    values = trend.values
-    count = min(width, len(values))
-    edges = [index * len(values) // count for index in range(count + 1)]
-    heights = [stats.median(values[start:end]) for start, end in itertools.pairwise(edges)]
-    low, high = min(heights), max(heights)
-    bars = blocks.chart([(value - low) / (high - low) if high > low else 0.5 for value in heights])
-    marks = [" "] * count
-    for drift in trend.drifts:
-        first, last = (bisect.bisect_right(edges, index) - 1 for index in (drift.start, drift.end - 1))
-        marks[first : last + 1] = "~" * (last + 1 - first)
-    for change in trend.changes:
-        marks[bisect.bisect_right(edges, change.index) - 1] = "^"
-    return bars, "".join(marks).rstrip()
-
-
-def nameless(trend: Trend) -> Trend:
+def anonymised_trend(trend: Trend) -> Trend:
     """Return the trend without the names of hosts and the folders of run files."""
     moments = tuple(
         replace(moment, source=replace(moment.source, host="", path=PurePath(moment.source.path).name))
@@ -311,17 +296,21 @@ def nameless(trend: Trend) -> Trend:
 
 
 def _hostless(difference: str) -> str:
+    """Return a difference between two runs without the names of their hosts."""
     return "another host" if difference.startswith(f"{_HOST} ") else difference
 
 
 def entries(run: Run) -> Iterator[Entry]:
-    """Yield the figures of every series of every result that is ok, the headline first."""
+    """Yield an entry for each series of each result that is ok, of each result the headline first.
+
+    Of several ranks, the entry is that of the slowest.
+    """
     summary = Summary(run)
     for result in run.results:
         if result.status != "ok":
             continue
         device_fingerprint = fingerprint(run.manifest.facts, result.devices)
-        for index, series in enumerate(speaking(result)):
+        for index, series in enumerate(slowest_series(result)):
             figure = summary.figure(result, series)
             line = Line(
                 result.case.id,
@@ -339,7 +328,8 @@ def entries(run: Run) -> Iterator[Entry]:
                 )
 
 
-def _moment(points: Sequence[Point]) -> Moment:
+def _moment(points: Sequence[TrendPoint]) -> Moment:
+    """Return one run of a line from its replicates."""
     labels = tuple(dict.fromkeys(label for point in points for label in point.labels))
     medians = [point.interval.centre for point in points]
     several = stats.Interval(min(medians), stats.median(medians), max(medians))
@@ -357,6 +347,7 @@ def _level(values: Sequence[float], start: int, end: int, drift_slope: Slope | N
 
 
 def _drift(level: TrendLevel, drift_slope: Slope, line: Line) -> Drift:
+    """Return the drift along a level; its rate is the slope over 10 runs as a fraction of the first value."""
     low, centre, high = (
         _RUNS_OF_RATE * end / abs(level.first) if level.first else math.inf
         for end in (drift_slope.interval.low, drift_slope.interval.centre, drift_slope.interval.high)

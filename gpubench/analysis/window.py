@@ -37,7 +37,11 @@ _LINKS = (
 
 @dataclass(frozen=True, slots=True)
 class CounterReading:
-    """A counter over a window: the value in its unit, the counter's name, and the seconds that its readings span."""
+    """A counter over a window: its value in the counter's unit, or as a fraction or a rate as the method says.
+
+    `by` is the counter's name. `span_s` is the time between the first and the last reading in seconds, 0 if it does not
+    matter.
+    """
 
     value: float
     by: str
@@ -60,7 +64,10 @@ class Throttle:
 
 @dataclass(frozen=True, slots=True)
 class EnergyUse:
-    """Joules and mean watts over a window; `is_integrated` if they are mean power × time, not an energy counter's."""
+    """Joules and mean watts over a window.
+
+    `is_integrated` says that the joules are mean power × time, because the energy counter could not be used.
+    """
 
     joules: float
     watts: float
@@ -91,7 +98,7 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class WindowLoad:
     """The facts about the work in a window that are not from counters; all are optional.
 
     `limit` is the peak that the work is compared with, `of_peak` its share of that peak, and `clock_of_spec` its clock
@@ -114,7 +121,10 @@ class Load:
 
 
 class Window:
-    """The counters of one device over `spans`; `model` is its entry in the inventory, if there is one."""
+    """The counters of one device over one or more spans of time.
+
+    `device` is its id (`cuda:0`, `host`). `model` is its entry in the inventory; without one its peaks are unknown.
+    """
 
     def __init__(self, table: CounterTable, device: str, spans: Sequence[Span], model: Device | None = None) -> None:
         self.device = device
@@ -129,7 +139,10 @@ class Window:
         return sum(end - begin for begin, end in self.spans)
 
     def mean(self, measure: Measure) -> CounterReading | None:
-        """Return the mean of the readings inside the window; None without readings."""
+        """Return the mean of the readings inside the spans; None without readings.
+
+        Each reading counts alike; readings of all spans are taken together.
+        """
         if measure not in self._means:
             parts = ((track, self._inside(track)[1]) for track in self._table.of(self.device, measure))
             means = (CounterReading(float(values.mean()), track.counter.name) for track, values in parts if len(values))
@@ -142,15 +155,15 @@ class Window:
         return CounterReading(mean.value / 100, mean.by) if mean else None
 
     def most(self, measure: Measure) -> float | None:
-        """Return the largest reading inside the window; None without readings."""
+        """Return the maximum of the readings inside the spans, in the unit of the counter; None without readings."""
         parts = (self._inside(track)[1] for track in self._table.of(self.device, measure))
         return next((float(values.max()) for values in parts if len(values)), None)
 
     def rate(self, measure: Measure) -> CounterReading | None:
         """Return the rate per second: the mean of a counter of rates, or the rise of a cumulative counter over time.
 
-        The rise is that between the first and the last reading inside the window, which are `span_s` apart. Return None
-        without enough readings.
+        The rise is that between the first and the last reading inside the window, which are `span_s` apart; for several
+        spans it is that of `rise`. Return None without enough readings.
         """
         for track in self._table.of(self.device, measure):
             if track.counter.kind != "cumulative":
@@ -175,12 +188,16 @@ class Window:
         return next((value for value in rises if value is not None), None)
 
     def clock(self, measure: Measure) -> float | None:
-        """Return the mean clock in hertz; for a window between two readings, their mean if they agree, else None."""
+        """Return the mean of the readings of a clock (core or memory) inside the spans, in hertz.
+
+        If no reading lies inside, it is the mean of the last reading before and the first after the spans, if these
+        two are within 5 % of each other and at most two periods away. Else the clock is unknown and the result None.
+        """
         if mean := self.mean(measure):
             return mean.value
         for track in self._table.of(self.device, measure):
             low, high = min(begin for begin, _ in self.spans), max(end for _, end in self.spans)
-            values = track.beside(low, high).values
+            values = track.around(low, high).values
             if len(values):  # if the clock changed in between, for example from idle, it is unknown
                 return float(values.mean()) if values.max() <= _STEADY * values.min() else None
         return None
@@ -212,7 +229,10 @@ class Window:
         )
 
     def throttled(self, kind: EventClass) -> float | None:
-        """Return the largest fraction of the readings with a reason of that class; None without such a counter."""
+        """Return the largest share of the readings that any single reason of that class has.
+
+        It is 0 if no such reason occurred, and None if the throttle reasons were not read.
+        """
         if not any(len(self._inside(track)[1]) for track in self._table.of(self.device, Measure.THROTTLE_REASONS)):
             return None
         return max((reason.share for reason in self.throttling() if reason.bit.kind is kind), default=0.0)
@@ -231,16 +251,16 @@ class Window:
         share, peak = self.share(Measure.DRAM_SHARE), self.peak_dram()
         return CounterReading(share.value * peak, share.by) if share and peak else None
 
-    def traffic(self, load: Load) -> Traffic | None:
-        """Return the memory traffic beside the traffic that the load counted; None if either is unknown."""
+    def traffic(self, load: WindowLoad) -> Traffic | None:
+        """Return the memory traffic as the counters saw it and as the load counts it; None if either is unknown."""
         seen = self.dram() if load.counted_s else None
         return Traffic(seen.value, load.counted_s, seen.by) if seen and seen.value else None
 
-    def bound(self, load: Load) -> Bound | None:
+    def bound(self, load: WindowLoad) -> Bound | None:
         """Return the bound of the load; None if the counters and shares do not decide."""
         return bound_by(self._activity(load))
 
-    def _activity(self, load: Load) -> Activity:
+    def _activity(self, load: WindowLoad) -> Activity:
         """Return the used share of each resource, from counters and from the load's share of its peak."""
         is_gpu = self._model is not None and self._model.backend != "host"
         alone, limit = load.fills_window, load.limit
@@ -260,19 +280,22 @@ class Window:
         )
 
     def _uses(self, measures: Sequence[Measure], wanted: bool) -> list[Use]:
-        """Return the shares of the measures that were read; an empty list unless they are `wanted`."""
+        """Return the mean shares of the measures that were read; an empty list if `wanted` is False."""
         shares = (self.share(measure) for measure in measures) if wanted else ()
         return [Use(reading.value, reading.by) for reading in shares if reading]
 
     def _memory(self) -> list[Use]:
-        """Return the used shares of the memory's peak, each counter once."""
+        """Return the used shares of the memory's peak from the busy share and from the traffic, each counter once."""
         uses, seen, peak = self._uses((Measure.DRAM_SHARE,), True), self.dram(), self.peak_dram()
         if seen and peak and seen.by not in [use.by for use in uses]:
             uses.append(Use(seen.value / peak, seen.by))
         return uses
 
-    def _served_by_cache(self, load: Load) -> list[Use]:
-        """Return the share of the counted bytes that caches served, if more than half, at over half the DRAM peak."""
+    def _served_by_cache(self, load: WindowLoad) -> list[Use]:
+        """Return the share of the counted bytes that caches served; empty unless they served more than half.
+
+        The list is also empty if the load counts fewer bytes per second than half of the memory's peak.
+        """
         peak, seen = self.peak_dram(), self.dram()
         if not peak or not seen or load.moved_s < peak / 2 or seen.value > load.moved_s / 2:
             return []
@@ -347,5 +370,6 @@ def _nominal_clock_hz(model: Device | None) -> float | None:
         return None
 
 
-def _clock_of_spec(load: Load) -> Use | None:
+def _clock_of_spec(load: WindowLoad) -> Use | None:
+    """Return the clock of the load over that of the data sheet; None if it is unknown."""
     return Use(load.clock_of_spec, "clock over the data sheet clock") if load.clock_of_spec is not None else None

@@ -10,7 +10,7 @@ from gpubench.judging.effect import Effect, against
 from gpubench.judging.evidence import Evidence, Side
 from gpubench.judging.finding_text import HEADS, FindingCells, finding_cells, name, sentence
 from gpubench.judging.fleet import FailedCases, FleetFinding, FleetJudgement, Place, Standing
-from gpubench.judging.judge import Figures, Finding, Judgement, badness, judge
+from gpubench.judging.judge import Finding, Judgement, SideFigures, badness, judge
 from gpubench.judging.objections import unjudged
 from gpubench.judging.policy import Policy
 from gpubench.knowledge.floors import Floor
@@ -25,7 +25,6 @@ __all__ = [
     "Effect",
     "Evidence",
     "FailedCases",
-    "Figures",
     "Finding",
     "FindingCells",
     "FleetFinding",
@@ -38,6 +37,7 @@ __all__ = [
     "Policy",
     "Publication",
     "Side",
+    "SideFigures",
     "Standing",
     "Verdict",
     "against",

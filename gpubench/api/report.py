@@ -31,9 +31,9 @@ from gpubench.analysis.views.curves import (
 )
 from gpubench.analysis.views.derived import (
     Crossover,
-    Path,
     Staircase,
     Step,
+    TransferFit,
     Transfers,
     staircases,
     staircases_of,
@@ -57,7 +57,7 @@ from gpubench.base.markdown import code, escape
 from gpubench.base.walk import with_texts
 from gpubench.judging import comparison, fleet_text
 from gpubench.judging.answer import Answer, NextStep
-from gpubench.judging.comparison import Against, Column, Comparison, Difference
+from gpubench.judging.comparison import Column, Comparison, Difference, RunComparison
 from gpubench.judging.finding_text import change, finding_cells
 from gpubench.judging.fleet import (
     FailedCases,
@@ -82,7 +82,6 @@ __all__ = [
     "OBJECTIVES",
     "STATES",
     "WITHIN_PROCESS",
-    "Against",
     "Amortised",
     "Answer",
     "Basis",
@@ -120,7 +119,6 @@ __all__ = [
     "Moment",
     "NextStep",
     "Overview",
-    "Path",
     "Payoff",
     "Payoffs",
     "Place",
@@ -130,6 +128,7 @@ __all__ = [
     "Result",
     "Row",
     "Run",
+    "RunComparison",
     "Series",
     "Serving",
     "SessionCheck",
@@ -147,6 +146,7 @@ __all__ = [
     "SuspectCase",
     "Table",
     "Track",
+    "TransferFit",
     "Transfers",
     "Trend",
     "TwoPopulations",

@@ -45,7 +45,7 @@ def said(verdict: str, why: Sequence[str], next_steps: Sequence[NextStep], style
     lines: list[Part] = [_print.plain(verdict, f"bold {style}".strip())]
     lines += [_print.plain(f"- {reason}") for reason in why]
     for step in next_steps:
-        lines.append(_print.plain(f"next: {step.words}{':' if step.command else ''}"))
+        lines.append(_print.plain(f"next: {step.text}{':' if step.command else ''}"))
         if step.command:  # on a line of its own without line breaks, so that it can be copied
             lines.append(Text(f"    {one_line(step.command)}", no_wrap=True, overflow="ignore"))
     return lines

@@ -33,7 +33,7 @@ def profiled(run: Run, console: Console) -> list[Part]:
     from gpubench.analysis.summary import Summary
 
     failed = [result.reason for result in run.results if result.status in ("failed", "invalid")]
-    warnings = [_print.plain(line, "yellow") for line in (*run.told, *failed)]
+    warnings = [_print.plain(line, "yellow") for line in (*run.messages, *failed)]
     return [*phases(Summary(run), console), *warnings]
 
 

@@ -80,7 +80,7 @@ def for_log(value: Value) -> Value:
 
 def shareable_trends(trends: Sequence[Trend], no_redact: bool) -> Sequence[Trend]:
     """Return the trends without names of hosts and folders; with `no_redact`, unchanged and with a warning."""
-    from gpubench.analysis.trend import nameless as placeless
+    from gpubench.analysis.trend import anonymised_trend
     from gpubench.tools import identity
     from gpubench.tools.redact import people, without_names
 
@@ -90,7 +90,7 @@ def shareable_trends(trends: Sequence[Trend], no_redact: bool) -> Sequence[Trend
     hosts = {moment.source.host for trend in trends for moment in trend.moments}
     labels = {host.partition(".")[0] for host in hosts}
     names = (*identity.names(), *hosts, *labels, *people(tuple(trends)))
-    return without_names(tuple(map(placeless, trends)), (), _salt(), names)
+    return without_names(tuple(map(anonymised_trend, trends)), (), _salt(), names)
 
 
 def shareable_fleet(judgement: FleetJudgement, no_redact: bool) -> FleetJudgement:

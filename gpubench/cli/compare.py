@@ -16,7 +16,7 @@ from gpubench.cli import _sharing as sharing
 
 if TYPE_CHECKING:
     from gpubench.cli._findings import Part
-    from gpubench.judging.comparison import Against, Comparison
+    from gpubench.judging.comparison import Comparison, RunComparison
     from gpubench.judging.evidence import Reading
 
 _COLORS = {1: "cyan", 0: "", -1: "red"}  # color by the direction of a suite's geometric mean
@@ -157,14 +157,14 @@ def _runs(comparison: Comparison, letters: Sequence[str]) -> list[Part]:
     return [*map(_print.plain, lines), _print.plain(""), table]
 
 
-def _suites(against: Against, name: str) -> list[Part]:
+def _suites(against: RunComparison, name: str) -> list[Part]:
     """Return the table of each suite's geometric mean; an undecided change has a sign but no verb."""
-    rows = [(mean.suite, _print.plain(mean.words, _COLORS[mean.direction]), mean.counts) for mean in against.geomeans]
+    rows = [(mean.suite, _print.plain(mean.text, _COLORS[mean.direction]), mean.counts) for mean in against.geomeans]
     heads = ("suite", f"{name} against A", "cases")
     return [_print.table(heads, rows, right=heads[1:2])] if rows else []
 
 
-def _cases(against: Against, name: str, chosen: Chosen) -> list[Part]:
+def _cases(against: RunComparison, name: str, chosen: Chosen) -> list[Part]:
     """Return the cases, the worst first; if they are many, without those whose verdict is same."""
     from gpubench.base.patterns import matches
     from gpubench.cli import _findings

@@ -189,7 +189,7 @@ def _rank(trend: Trend) -> int:
 
 def _lines(trend: Trend) -> list[Text]:
     """Return the text for one series: verdict, next step, fingerprint, sparkline of the runs, and each change."""
-    from gpubench.analysis.trend import sparkline
+    from gpubench.analysis.sparkline import sparkline
     from gpubench.base import units
     from gpubench.cli import _print
 
@@ -203,7 +203,7 @@ def _lines(trend: Trend) -> list[Text]:
         _print.plain(line.case, "bold"),
         _print.plain(trend.verdict_text, "bold red" if event and event.is_worse else "bold"),
         *_next_step(trend),
-        _print.plain(line.words, "dim"),
+        _print.plain(line.text, "dim"),
         _print.plain(f"{low} {bars} {high}"),
     ]
     if marks:
@@ -233,18 +233,18 @@ def _events(trend: Trend) -> Iterator[Text]:
     lines: list[tuple[int, str, bool]] = []
     for change in trend.changes:
         sides = " → ".join(units.quantity(value, trend.line.unit) for value in (change.before, change.after))
-        text = f"^ {_when(trend.moments[change.index].source.at)}: {sides}, {change.words}"
+        text = f"^ {_when(trend.moments[change.index].source.at)}: {sides}, {change.text}"
         lines.append((change.index, text, change.is_worse))
     for drift in trend.drifts:
         sides = " → ".join(units.quantity(value, trend.line.unit) for value in (drift.before, drift.after))
         times = " to ".join(_when(trend.moments[index].source.at) for index in (drift.start, drift.end - 1))
-        lines.append((drift.start, f"~ {times}: {sides}, {drift.words}", drift.is_worse))
+        lines.append((drift.start, f"~ {times}: {sides}, {drift.text}", drift.is_worse))
     return (_print.plain(text, "red" if is_worse else "green") for _, text, is_worse in sorted(lines))
 
 
 def _row(trend: Trend, is_judged: bool, several: bool) -> tuple[str, str, tuple[str, ...], str]:
     """Return a series' row: state, name, figures and style."""
-    from gpubench.analysis.trend import sparkline
+    from gpubench.analysis.sparkline import sparkline
     from gpubench.base import units
 
     line = trend.line

@@ -29,11 +29,11 @@ _NOISE = ("", "chance", "few-processes")  # causes of an undecided case that mor
 class NextStep:
     """A next step as a sentence, with the command that performs it; `command` is empty if there is none."""
 
-    words: str
+    text: str
     command: str = ""
 
     def __str__(self) -> str:
-        return f"{self.words}: {self.command}" if self.command else self.words
+        return f"{self.text}: {self.command}" if self.command else self.text
 
 
 @dataclass(frozen=True, slots=True)

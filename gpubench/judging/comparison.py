@@ -47,7 +47,7 @@ class Geomean:
     direction: int = 0
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """The mean as text: `2.0 % better`; if `direction` is 0 only `+2.0 %`, where + means better."""
         if not self.direction:
             return signed(self.ratio - 1)
@@ -60,7 +60,7 @@ class Geomean:
 
 
 @dataclass(frozen=True, slots=True)
-class Against:
+class RunComparison:
     """One run compared with the first run: its findings, the worst first, and the geometric mean of each suite."""
 
     name: str
@@ -89,7 +89,7 @@ class Comparison:
 
     columns: tuple[Column, ...]
     differences: tuple[Difference, ...]
-    against: tuple[Against, ...]
+    against: tuple[RunComparison, ...]
 
 
 def letter(index: int) -> str:
@@ -97,7 +97,7 @@ def letter(index: int) -> str:
     return _LETTERS[index] if index < len(_LETTERS) else f"run {index + 1}"
 
 
-def only_one(comparison: Comparison, against: Against) -> list[str]:
+def only_one(comparison: Comparison, against: RunComparison) -> list[str]:
     """Return a sentence for each side that has figures of cases which the other side does not have."""
     first = comparison.columns[0].name
     cases_by_run = ((against.judgement.missing, first), (against.judgement.new, against.name))
@@ -123,11 +123,11 @@ def compare(readings: Sequence[Reading], threshold: Callable[[str], float]) -> C
     return Comparison(columns, tuple(differences([reading.manifest for reading in readings])), against)
 
 
-def _against(first: Reading, other: Reading, threshold: Callable[[str], float]) -> Against:
+def _against(first: Reading, other: Reading, threshold: Callable[[str], float]) -> RunComparison:
     """Return the comparison of one run with the first, its findings sorted with the worst first."""
     judgement = settled(judge(Evidence([[first]]), Evidence([[other]]), threshold, allow_mismatch=True))
     ordered = tuple(sorted(judgement.findings, key=_order))
-    return Against(other.source, replace(judgement, findings=ordered), tuple(_geomeans(ordered)))
+    return RunComparison(other.source, replace(judgement, findings=ordered), tuple(_geomeans(ordered)))
 
 
 def _order(finding: Finding) -> tuple[int, float, str]:
@@ -145,7 +145,7 @@ def ratio(finding: Finding) -> float:
     return grown if finding.better == "more" else 1 / grown
 
 
-def answer(against: Against, name: str) -> Answer:
+def answer(against: RunComparison, name: str) -> Answer:
     """Return the answer of a comparison: verdict, reasons and next steps; `name` is the letter of the run."""
     judgement = replace(against.judgement, missing=())  # `only_one` already lists the missing cases
     counts = judgement.counts()

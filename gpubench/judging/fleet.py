@@ -146,10 +146,10 @@ class TwoPopulations:
 
 @dataclass(frozen=True, slots=True)
 class FleetGroup:
-    """Comparable components: they have one kind and one fingerprint, which `words` spells out."""
+    """Comparable components: they have one kind and one fingerprint, which `text` spells out."""
 
     kind: ComponentKind
-    words: str
+    text: str
     components: int
     cases: tuple[FleetCase, ...]
     populations: tuple[TwoPopulations, ...] = ()
@@ -203,7 +203,7 @@ class FleetJudgement:
         return tuple(dict.fromkeys(family for standing in self.standings for family, _ in standing.shares))
 
     @property
-    def absent(self) -> tuple[str, ...]:
+    def missing_nodes(self) -> tuple[str, ...]:
         """The names of the nodes that did not answer."""
         return tuple(node.name for node in self.fleet.nodes if node.status != "answered")
 
@@ -235,7 +235,7 @@ def fleet_status(judgement: FleetJudgement, strict: bool = False) -> int:
         return 3
     if judgement.of("confirmed"):
         return 1
-    open_questions = judgement.absent or judgement.of("suspect") or judgement.failures
+    open_questions = judgement.missing_nodes or judgement.of("suspect") or judgement.failures
     return 4 if not judgement.is_judged or (strict and open_questions) else 0
 
 

@@ -17,7 +17,7 @@ from gpubench.judging.fleet import FleetFinding, Place, SuspectState
 from gpubench.judging.outliers import LEAST_EFFECT, LEAST_SPREAD
 
 
-class Again(NamedTuple):
+class SecondMeasurement(NamedTuple):
     """The second measurement of a node, which is a suspect or a healthy control."""
 
     digest: NodeDigest
@@ -28,7 +28,7 @@ def measured_again(
     finding: FleetFinding,
     first: Mapping[Place, Component],
     suspects: Collection[tuple[Place, str]],
-    again: Sequence[Again],
+    again: Sequence[SecondMeasurement],
 ) -> FleetFinding:
     """Return the finding as confirmed or transient if its component was measured again, and otherwise unchanged.
 
@@ -50,7 +50,7 @@ def measured_again(
     return replace(finding, state=state, again=-math.expm1(-slowdown))
 
 
-def _second_measurement(place: Place, again: Sequence[Again]) -> Component | None:
+def _second_measurement(place: Place, again: Sequence[SecondMeasurement]) -> Component | None:
     """Return the component at this place in the second measurement, or None if that has none."""
     nodes = (repeat.digest for repeat in again if not repeat.is_control and repeat.digest.node == place.node)
     return next((part for node in nodes for part in node.components if part.devices == place.devices), None)
@@ -68,7 +68,7 @@ def _others(
 
 
 def _slowdown(
-    key: CaseKey, second: Component, others: Mapping[Place, float], again: Sequence[Again], suspects: int
+    key: CaseKey, second: Component, others: Mapping[Place, float], again: Sequence[SecondMeasurement], suspects: int
 ) -> tuple[float, float]:
     """Return the slowdown of a component in its second measurement of a case, and its limit, as logarithms.
 
@@ -85,7 +85,7 @@ def _slowdown(
     return expected - second.rates[key].log, max(-math.log1p(-LEAST_EFFECT), quantile * error)
 
 
-def _control_rates(key: CaseKey, again: Sequence[Again]) -> Iterator[tuple[Place, float]]:
+def _control_rates(key: CaseKey, again: Sequence[SecondMeasurement]) -> Iterator[tuple[Place, float]]:
     """Yield the place and the logarithm of the rate of each healthy control in the second measurement of a case."""
     for repeat in again:
         if repeat.is_control:

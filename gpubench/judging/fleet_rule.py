@@ -27,7 +27,7 @@ from gpubench.judging.fleet import (
     Suspect,
     worst_first,
 )
-from gpubench.judging.fleet_again import Again, measured_again
+from gpubench.judging.fleet_again import SecondMeasurement, measured_again
 from gpubench.judging.fleet_cases import with_cases
 from gpubench.judging.fleet_rows import ComparableGroup, FleetRow, Member, fleet_rows
 from gpubench.judging.outliers import LEAST_COMPONENTS, Matrix
@@ -37,7 +37,7 @@ from gpubench.model.fleet import Fleet
 def judge_fleet(
     fleet: Fleet,
     digests: Sequence[NodeDigest],
-    again: Sequence[Again] = (),
+    again: Sequence[SecondMeasurement] = (),
     elsewhere: Sequence[FleetFinding] = (),
     bases: Sequence[Basis] = (),
     notes: Sequence[str] = (),
@@ -122,10 +122,10 @@ def _group(members: Sequence[Member]) -> ComparableGroup:
     return ComparableGroup(tuple(members), keys, np.array(rates).reshape(shape), np.array(errors).reshape(shape))
 
 
-def _judge_group(group: ComparableGroup, again: Sequence[Again]) -> tuple[list[FleetFinding], FleetGroup]:
+def _judge_group(group: ComparableGroup, again: Sequence[SecondMeasurement]) -> tuple[list[FleetFinding], FleetGroup]:
     """Return the findings of a group and its description."""
     first = group.members[0].component
-    described = FleetGroup(first.kind, first.fingerprint.words, len(group.members), ())
+    described = FleetGroup(first.kind, first.fingerprint.text, len(group.members), ())
     if not group.is_comparable:
         no_limits = np.full_like(group.rates, math.nan)
         return [], replace(described, cases=_cases(group, no_limits))
@@ -227,7 +227,7 @@ def _too_few_notes(groups: Sequence[ComparableGroup]) -> Iterator[str]:
         if not group.is_comparable:
             first, count = group.members[0].component, len(group.members)
             yield (
-                f"{plural(count, f'comparable {first.kind}')} ({first.fingerprint.words}): fewer than "
+                f"{plural(count, f'comparable {first.kind}')} ({first.fingerprint.text}): fewer than "
                 f"{LEAST_COMPONENTS} cannot be compared with each other; compare them with --baseline or --floor"
             )
 

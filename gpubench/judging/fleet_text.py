@@ -79,7 +79,7 @@ def compared_with(judgement: FleetJudgement) -> str:
 def devices_text(judgement: FleetJudgement) -> str:
     """Return the GPUs and nodes as text: `64 × NVIDIA H200 in 8 nodes`; without GPUs `no GPU in 8 nodes`."""
     models = Tally(
-        group.words.split(",")[0] for group in judgement.groups for _ in range(group.components) if group.kind == "GPU"
+        group.text.split(",")[0] for group in judgement.groups for _ in range(group.components) if group.kind == "GPU"
     )
     answered = sum(node.status == "answered" for node in judgement.fleet.nodes)
     devices = " + ".join(f"{count} × {model}" for model, count in models.items()) or "no GPU"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gpubench import stats
 from gpubench.analysis.digest import CaseKey, CaseRate, Component, NodeDigest
-from gpubench.analysis.trend import Drift, Line, Point, Source, Trend
+from gpubench.analysis.trend import Drift, Line, RunSource, Trend, TrendPoint
 from gpubench.judging.fleet import FleetJudgement, Place, SuspectState
 from gpubench.judging.outliers import LEAST_EFFECT
 
@@ -115,11 +115,11 @@ def _trend(key: CaseKey, days: Sequence[tuple[WatchedFleet, Place, Component]]) 
     return Trend.of(line, [_point(fleet, place, rate) for fleet, place, rate in measured])
 
 
-def _point(fleet: WatchedFleet, place: Place, rate: CaseRate) -> Point:
+def _point(fleet: WatchedFleet, place: Place, rate: CaseRate) -> TrendPoint:
     """Return the figure of a case in one fleet as a point of a trend, with its 95 % interval."""
     reach = 2 * rate.error * rate.value
     interval = stats.Interval(rate.value - reach, rate.value, rate.value + reach)
-    return Point(Source(fleet.name, fleet.name, fleet.at, place.node), 0, interval, 0.0, rate.processes)
+    return TrendPoint(RunSource(fleet.name, fleet.name, fleet.at, place.node), 0, interval, 0.0, rate.processes)
 
 
 def _worse(trend: Trend) -> float:

@@ -27,7 +27,7 @@ _OTHER_CARDS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class SideFigures:
     """One side as numbers: the median of its processes' medians in SI units, and their number.
 
     The median is NaN if there are no processes.
@@ -37,7 +37,7 @@ class Figures:
     processes: int = 0
 
     @classmethod
-    def of(cls, side: Side) -> Figures:
+    def of(cls, side: Side) -> SideFigures:
         """Return the figures of a side."""
         return cls(statistics.median(side.values) if side.values else math.nan, len(side.values))
 
@@ -59,8 +59,8 @@ class Finding:
     reason: str = ""
     unit: str = ""
     better: Better = "less"
-    before: Figures = Figures()
-    after: Figures = Figures()
+    before: SideFigures = SideFigures()
+    after: SideFigures = SideFigures()
     effect: Effect | None = None
     threshold: float = math.nan
     asked: float = math.nan
@@ -221,7 +221,7 @@ def _finding(old: Side, new: Side, verdict: Verdict, cause: str = "", reason: st
     """Return a finding with the figures of both sides and no effect."""
     kinds = new.kinds or old.kinds
     unit, better = (kinds[0].unit, kinds[0].better) if kinds else ("", "less")
-    before, after = Figures.of(old), Figures.of(new)
+    before, after = SideFigures.of(old), SideFigures.of(new)
     return Finding(new.case, new.devices, verdict, cause, reason, unit, better, before, after)
 
 

@@ -26,7 +26,7 @@ COARSE = 0.1  # a threshold above this is too coarse for a gate, because real re
 
 
 @dataclass(frozen=True, slots=True)
-class Floor:
+class NoiseFloor:
     """The noise floor of one case on one device set.
 
     `between` is the coefficient of variation of the processes' medians, and `log_deviation` the standard deviation of
@@ -89,7 +89,7 @@ def threshold(deviation: float, replicates: int) -> float:
     return math.expm1(error * chance_errors_of(2 * (replicates - 1)))
 
 
-def floors(run: Run) -> list[Floor]:
+def floors(run: Run) -> list[NoiseFloor]:
     """Return the floor of each case with enough ok replicates, in the order of their first measurement."""
     return [_floor(spread) for spread in Summary(run).spreads() if is_decided(spread)]
 
@@ -113,6 +113,6 @@ def _missing_floor_text(spread: Spread) -> str:
     return f"{spread.case.id}: no floor, {len(spread.medians)} of {len(spread.rows)} replicates are ok{reason}"
 
 
-def _floor(spread: Spread) -> Floor:
+def _floor(spread: Spread) -> NoiseFloor:
     deviation, count = log_deviation(spread.medians), len(spread.medians)
-    return Floor(spread.case.id, spread.devices, count, spread.between, deviation, threshold(deviation, count))
+    return NoiseFloor(spread.case.id, spread.devices, count, spread.between, deviation, threshold(deviation, count))

@@ -87,7 +87,7 @@ def built_in() -> Policy:
 
 def _of_file(path: Path) -> Policy:
     """Return the policy of a file."""
-    top = _Table(str(path), "", _document(path))
+    top = _PolicyTable(str(path), "", _document(path))
     top.only("gate", "floor")
     gate = top.table("gate")
     gate.only("threshold_percent", "thresholds_percent", "required", "allowed_skips", "strict")
@@ -115,7 +115,7 @@ def _document(path: Path) -> Mapping[str, Any]:
         raise UsageError(f"{path}: not TOML: {error}") from error
     if path.name != "pyproject.toml":
         return document
-    return _Table(str(path), "", document).table("tool").table("gpubench").values
+    return _PolicyTable(str(path), "", document).table("tool").table("gpubench").values
 
 
 def _text(path: Path) -> str:
@@ -128,7 +128,7 @@ def _text(path: Path) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
+class _PolicyTable:
     """A table of a policy file.
 
     Its methods return checked values and raise UsageError with the place of a wrong one.
@@ -150,19 +150,19 @@ class _Table:
                 hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(allowed)}"
                 raise self.refuse(key, f"no such key; {hint}")
 
-    def table(self, key: str) -> _Table:
+    def table(self, key: str) -> _PolicyTable:
         """Return the table under a key, empty if it is missing. Raises UsageError if it is not a table."""
         value = self.values.get(key, {})
         if not isinstance(value, dict):
             raise self.refuse(key, "a table is expected")
-        return _Table(self.file, f"{self.name}.{key}".strip("."), value)
+        return _PolicyTable(self.file, f"{self.name}.{key}".strip("."), value)
 
-    def tables(self, key: str) -> list[_Table]:
+    def tables(self, key: str) -> list[_PolicyTable]:
         """Return the list of tables under a key, empty if it is missing. Raises UsageError if it is not one."""
         value = self.values.get(key, [])
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
             raise self.refuse(key, f"tables are expected: [[{key}]]")
-        return [_Table(self.file, f"{key}[{index}]", item) for index, item in enumerate(value, 1)]
+        return [_PolicyTable(self.file, f"{key}[{index}]", item) for index, item in enumerate(value, 1)]
 
     def percent(self, key: str, default: float) -> float:
         """Return the percentage under a key. Raises UsageError if it is not a number from 0 to 1000."""
@@ -200,11 +200,11 @@ class _Table:
         return value
 
 
-def _floors(tables: list[_Table]) -> tuple[Floor, ...]:
+def _floors(tables: list[_PolicyTable]) -> tuple[Floor, ...]:
     return tuple(map(_floor, tables))
 
 
-def _floor(table: _Table) -> Floor:
+def _floor(table: _PolicyTable) -> Floor:
     """Return the floor of a table. Raises UsageError if a key is wrong."""
     table.only("model", "case", "expected", "unit", "tolerance_percent", "source", "better")
     better = table.text("better", "less" if table.text("unit") == "s" else "more")

@@ -102,7 +102,7 @@ class _Inflate(io.RawIOBase):
         super().close()
 
 
-class Sink:
+class DurableFile:
     """A locked file that stores bytes durably: they are on the disk when `write` returns.
 
     Creating it raises UsageError if another process is writing the file.
@@ -176,7 +176,7 @@ class Sink:
         """Move the bytes to keep to a new file with the same name, because gzip data cannot be cut at a record."""
         beside = self.path.with_name(f".{self.path.name[:100]}.{secrets.token_hex(8)}.part.gz")
         with contextlib.ExitStack() as undo:
-            new = Sink(beside, io.FileIO(beside, "x"))
+            new = DurableFile(beside, io.FileIO(beside, "x"))
             undo.callback(beside.unlink)
             undo.callback(new.file.close)
             with open_bytes(self.path) as source:

@@ -134,7 +134,7 @@ class Run:
     remarks: tuple[Remark, ...] = ()
 
     @property
-    def told(self) -> tuple[str, ...]:
+    def messages(self) -> tuple[str, ...]:
         """The messages for the reader of a run: the warnings of the file, then losses and events during sampling."""
         return (*self.warnings, *dict.fromkeys(remark.text for remark in self.remarks if remark.state != "absent"))
 

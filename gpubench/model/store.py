@@ -23,7 +23,7 @@ from gpubench.base import units
 from gpubench.base.errors import FileError, UsageError
 from gpubench.base.files import open_to_read
 from gpubench.model import Manifest, Remark, Result, Run, Samples, limits
-from gpubench.model.disk import Sink, lines, reported, sync_folder
+from gpubench.model.disk import DurableFile, lines, reported, sync_folder
 from gpubench.model.record import (
     KINDS,
     SAMPLES_LIMIT_BYTES,
@@ -198,7 +198,7 @@ class RunWriter:
     accept a record, FileError is raised and the writer is closed; the file then is a valid partial run.
     """
 
-    def __init__(self, sink: Sink, tally: _Tally) -> None:
+    def __init__(self, sink: DurableFile, tally: _Tally) -> None:
         self._sink = sink
         self._tally = tally
 
@@ -218,7 +218,7 @@ class RunWriter:
             raise UsageError(f"cannot write {path}: the folder does not exist; make it first") from error
         except OSError as error:
             raise UsageError(f"cannot write {path}: {error.strerror}; choose another place") from error
-        sink, tally = Sink(path, file), _Tally()
+        sink, tally = DurableFile(path, file), _Tally()
         tally.count(manifest, line)
         sink.write(line)
         sync_folder(path)
@@ -234,7 +234,7 @@ class RunWriter:
         """
         path = Path(path)
         with reported(path), contextlib.ExitStack() as undo:
-            sink = Sink(path, undo.enter_context(io.FileIO(path, "r+")))
+            sink = DurableFile(path, undo.enter_context(io.FileIO(path, "r+")))
             file_scan, run = _read(path)
             sink.cut(file_scan.tally.size_bytes)
             undo.pop_all()

@@ -15,7 +15,7 @@ _PLAUSIBLE = 8.0  # F(1, 17) at 1 % is 8.4, at 2 % 6.6
 
 
 @dataclass(frozen=True, slots=True)
-class Trend:
+class SampleTrend:
     """The change of values with time: the Theil-Sen slope in their unit per second, and its p-value.
 
     The p-value is that of Mann and Kendall.
@@ -44,7 +44,7 @@ def _midmean(values: Sequence[float]) -> float:
     return sum(middle) / len(middle)
 
 
-def trend(values: Sequence[float], times: Sequence[float], blocks: int = 10) -> Trend:
+def trend(values: Sequence[float], times: Sequence[float], blocks: int = 10) -> SampleTrend:
     """Return the trend of values with time, in seconds, by a test of the midmeans of `blocks` runs.
 
     The test counts the pairs of runs in which the later is larger (Mann, Econometrica 13, 1945; Kendall, Rank
@@ -54,20 +54,20 @@ def trend(values: Sequence[float], times: Sequence[float], blocks: int = 10) -> 
     With fewer than five values p is 1.
     """
     if len(values) < 5:
-        return Trend(0.0, 1.0)
+        return SampleTrend(0.0, 1.0)
     middles, centres = midmeans(values, times, blocks)
     later, earlier = np.tril_indices(len(middles), -1)
     rises, seconds = middles[later] - middles[earlier], centres[later] - centres[earlier]
     apart = seconds > 0
     if not apart.any():
-        return Trend(0.0, 1.0)
+        return SampleTrend(0.0, 1.0)
     score = float(np.sign(rises).sum())
     ties = np.unique(middles, return_counts=True)[1]
     sizes = np.array([len(middles), *ties])
     terms = sizes * (sizes - 1) * (2 * sizes + 5) / 18
     variance = float(terms[0] - terms[1:].sum())
     z = max(abs(score) - 1, 0.0) / math.sqrt(variance) if variance > 0 else 0.0
-    return Trend(float(np.median(rises[apart] / seconds[apart])), math.erfc(z / math.sqrt(2)))
+    return SampleTrend(float(np.median(rises[apart] / seconds[apart])), math.erfc(z / math.sqrt(2)))
 
 
 def transient_left(

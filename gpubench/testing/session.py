@@ -285,4 +285,4 @@ class _File:
         self._recording.stop_sampling()
         self._recording.end()
         run = read_run(self._path)
-        return [f"run file: {self._path}", *run.told, *history.note(self._path, run)]
+        return [f"run file: {self._path}", *run.messages, *history.note(self._path, run)]

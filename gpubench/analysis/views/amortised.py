@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gpubench import stats
-from gpubench.analysis.quantities import headline, series_labelled, speaking
+from gpubench.analysis.quantities import headline, series_labelled, slowest_series
 from gpubench.analysis.summary import Summary
 from gpubench.model import Case, Result, View
 from gpubench.stats import Interval, Vector
@@ -94,7 +94,7 @@ class _Costs:
         """Keep the cost of a build, unless its cache state is unknown."""
         params = {axis: str(value) for axis, value in result.case.params}
         cost = _COSTS.get(params["cache"])
-        for series in speaking(result) if cost else ():
+        for series in slowest_series(result) if cost else ():
             if series.short == cost and series.unit == "s":
                 key = (result.devices, params["op"], params["by"], params["cache"])
                 self.samples.setdefault(key, []).append(_possible(series.values))

@@ -27,7 +27,7 @@ _DETAILS = {  # sizes of caches and shared memory that backends report, bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownSize:
     """A known size of a cache or memory of a device, in bytes, with its source."""
 
     name: str
@@ -50,7 +50,7 @@ class Step:
     smallest: float
     largest: float
     end: Interval | None
-    known: tuple[Known, ...]
+    known: tuple[KnownSize, ...]
 
     @property
     def text(self) -> str:
@@ -70,7 +70,7 @@ class Staircase:
 
 
 @dataclass(frozen=True, slots=True)
-class Path:
+class TransferFit:
     """One curve of a transfer view, with its model over sizes in bytes.
 
     `scale` is the number of bytes that the rate counts per byte of size. `is_rate` is False if the view shows times.
@@ -79,7 +79,7 @@ class Path:
     line: Curve
     sizes: tuple[float, ...]
     seconds: tuple[Interval, ...]
-    model: transfer.Transfer
+    model: transfer.TransferModel
     scale: float
     unit: str
     is_rate: bool
@@ -109,23 +109,23 @@ class Transfers:
     suite: str
     title: str
     axis: str
-    paths: tuple[Path, ...]
+    paths: tuple[TransferFit, ...]
     crossovers: tuple[Crossover, ...]
     by: tuple[str, ...] = ()
 
 
-def known_sizes(device: Device) -> list[Known]:
+def known_sizes(device: Device) -> list[KnownSize]:
     """Return the cache sizes of a device, in ascending order, from its driver and from a table with sources."""
     sizes = [
-        Known(name, float(text), f"{key}, reported by the driver of {device.id}")
+        KnownSize(name, float(text), f"{key}, reported by the driver of {device.id}")
         for key, name in _DETAILS.items()
         if (text := dict(device.details).get(key, "")).isdigit() and int(text)
     ]
     first = hardware.first_cache(device)
     if first:
-        sizes.append(Known("L1", first.value, first.source))
+        sizes.append(KnownSize("L1", first.value, first.source))
     if device.cache_bytes and device.cache_bytes not in {size.bytes for size in sizes}:
-        sizes.append(Known("last-level cache", float(device.cache_bytes), f"reported by the driver of {device.id}"))
+        sizes.append(KnownSize("last-level cache", float(device.cache_bytes), f"reported by the driver of {device.id}"))
     return sorted(sizes, key=lambda size: size.bytes)
 
 
@@ -174,9 +174,9 @@ def _steps(summary: Summary, line: Curve, cycles: Curve | None) -> list[Step]:
     return steps
 
 
-def _beside(summary: Summary, line: Curve, ends: Sequence[Interval | None]) -> list[tuple[Known, ...]]:
+def _beside(summary: Summary, line: Curve, ends: Sequence[Interval | None]) -> list[tuple[KnownSize, ...]]:
     """Return for each end of a level the known sizes that are nearer to it, by ratio, than to any other end."""
-    sizes_by_end: list[list[Known]] = [[] for _ in ends]
+    sizes_by_end: list[list[KnownSize]] = [[] for _ in ends]
     for size in known_sizes(summary.device(line.points[0][1].devices[0])):
         apart = [abs(math.log(size.bytes / end.centre)) if end else math.inf for end in ends]
         nearest = min(range(len(ends)), key=apart.__getitem__, default=0)
@@ -201,7 +201,7 @@ def transfers_of(summary: Summary, suite: str, view: View) -> list[Transfers]:
     return groups
 
 
-def _path(line: Curve, view: View) -> Path | None:
+def _path(line: Curve, view: View) -> TransferFit | None:
     """Return a curve with its transfer model; None for fewer than three usable sizes."""
     timed = [(x, seconds, point) for x, point in line.points if x > 0 and (seconds := point.seconds)]
     timed = [(x, seconds, point) for x, seconds, point in timed if seconds.low > 0 and math.isfinite(seconds.high)]
@@ -212,11 +212,11 @@ def _path(line: Curve, view: View) -> Path | None:
     scale = stats.median([point.amount / x if point.amount else 1.0 for x, _, point in timed])
     unit = timed[0][2].figure.unit
     if unit != "s":
-        return Path(line, sizes, times, model, scale, unit, is_rate=True)
-    return Path(line, sizes, times, model, scale, "B/s" if view.x.endswith("_bytes") else "/s", is_rate=False)
+        return TransferFit(line, sizes, times, model, scale, unit, is_rate=True)
+    return TransferFit(line, sizes, times, model, scale, "B/s" if view.x.endswith("_bytes") else "/s", is_rate=False)
 
 
-def _crossovers(paths: Sequence[Path]) -> Iterator[Crossover]:
+def _crossovers(paths: Sequence[TransferFit]) -> Iterator[Crossover]:
     """Yield the crossovers of each pair of paths that differ in one axis."""
     for first, second in itertools.combinations(paths, 2):
         if sum(a != b for a, b in zip(first.line.parts, second.line.parts, strict=True)) != 1:

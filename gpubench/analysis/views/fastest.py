@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpubench.analysis.views.curves import axis_value_text
-from gpubench.analysis.views.derived import Path, Transfers
+from gpubench.analysis.views.derived import TransferFit, Transfers
 from gpubench.analysis.views.transfer import crossovers, is_apart
 from gpubench.base import units
 
@@ -40,7 +40,7 @@ class FastestChoices:
     choices: tuple[Choice, ...]
 
 
-def path_params(path: Path, by: Sequence[str]) -> dict[str, Value]:
+def path_params(path: TransferFit, by: Sequence[str]) -> dict[str, Value]:
     """Return the parameters of a path on the axes that distinguish the paths of its view."""
     params = dict(path.line.points[0][1].case.params)
     return {axis: params[axis] for axis in by if axis in params}
@@ -51,7 +51,7 @@ def fastest(transfers: Transfers) -> list[FastestChoices]:
     if not transfers.by:
         return []
     axis, *other_axes = transfers.by
-    groups: dict[tuple[object, ...], list[Path]] = {}
+    groups: dict[tuple[object, ...], list[TransferFit]] = {}
     for path in transfers.paths:
         point = path.line.points[0][1]
         params = path_params(path, transfers.by)
@@ -78,7 +78,7 @@ def fastest_rows(transfers: Transfers) -> tuple[tuple[str, str], ...]:
     return tuple(rows)
 
 
-def _choices(axis: str, paths: Sequence[Path]) -> Iterator[Choice]:
+def _choices(axis: str, paths: Sequence[TransferFit]) -> Iterator[Choice]:
     """Yield the fastest path at the smallest shared size, then each path that is significantly faster than the last."""
     timed = [dict(zip(path.sizes, path.seconds, strict=True)) for path in paths]
     values = [path_params(path, (axis,))[axis] for path in paths]

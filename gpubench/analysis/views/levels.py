@@ -33,7 +33,7 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class StaircaseLevel:
     """A level: the points `first` to `last` of the curve, its height, and its end.
 
     `height` is the median of its points with its interval; the highest point is at most 1.5 times the lowest. `end` is
@@ -48,7 +48,9 @@ class Level:
     end: Interval | None
 
 
-def levels(sizes: Sequence[float], heights: Sequence[float], half_widths: Sequence[float] = ()) -> tuple[Level, ...]:
+def levels(
+    sizes: Sequence[float], heights: Sequence[float], half_widths: Sequence[float] = ()
+) -> tuple[StaircaseLevel, ...]:
     """Return the levels of a curve of positive heights over ascending positive sizes; empty below two points.
 
     `half_widths` are those of the heights' 95 % intervals, as fractions. Each point is on a level or free. A level has
@@ -63,7 +65,7 @@ def levels(sizes: Sequence[float], heights: Sequence[float], half_widths: Sequen
     curve = _Curve.of(sizes, heights, half_widths)
     segments = _joined(_best(curve), curve)
     return tuple(
-        Level(first, last, stats.median_interval(list(heights[first : last + 1])), curve.end(segments, index))
+        StaircaseLevel(first, last, stats.median_interval(list(heights[first : last + 1])), curve.end(segments, index))
         for index, (first, last) in enumerate(segments)
     )
 

@@ -8,7 +8,7 @@ from gpubench import stats
 from gpubench.analysis import phases
 from gpubench.analysis.phases import PhaseFigures
 from gpubench.analysis.summary import Summary
-from gpubench.analysis.traced import TIMES, TracedWork, forwarded_calls, traced_devices, traced_work
+from gpubench.analysis.traced import TIMES, TracedWork, traced_devices, traced_work, waiting_calls
 from gpubench.analysis.views.table import Table
 from gpubench.base import units
 from gpubench.model import Measure, Result
@@ -150,7 +150,7 @@ def _kernel_table(summary: Summary) -> list[Table]:
 def _forwarding_table(summary: Summary) -> list[Table]:
     """Return the table of the slowdown by forwarding, for each round trip, if the fewest and if the most calls wait."""
     rows = []
-    for forwarded in forwarded_calls(summary.run):
+    for forwarded in waiting_calls(summary.run):
         slowdowns = [forwarded.slowdowns(round_trip_s) for round_trip_s in _ROUND_TRIPS_S]
         for waiting, calls, place in (("copies to the host", forwarded.fewest, 0), ("every call", forwarded.most, 1)):
             rows.append((forwarded.device, waiting, f"{calls:.0f}", *(f"{pair[place]:.3g} ×" for pair in slowdowns)))

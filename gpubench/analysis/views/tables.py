@@ -10,7 +10,7 @@ from gpubench.analysis.quantities import judged_better, judged_unit, judged_valu
 from gpubench.analysis.summary import Summary
 from gpubench.analysis.views.amortisation_tables import amortisation_tables
 from gpubench.analysis.views.amortised import amortised_of
-from gpubench.analysis.views.derived import Path, Staircase, Step, Transfers, staircases_of, transfers_of
+from gpubench.analysis.views.derived import Staircase, Step, TransferFit, Transfers, staircases_of, transfers_of
 from gpubench.analysis.views.fastest import fastest_rows
 from gpubench.analysis.views.payoff_tables import payoff_tables
 from gpubench.analysis.views.payoffs import payoffs_of
@@ -94,7 +94,7 @@ def transfer_tables(transfers: Transfers) -> list[Table]:
     return tables
 
 
-def _transfer_rows(path: Path, is_size: bool) -> Iterator[tuple[str, ...]]:
+def _transfer_rows(path: TransferFit, is_size: bool) -> Iterator[tuple[str, ...]]:
     """Yield a row for each piece of a path's model; the first row also has the values of the whole path.
 
     `is_size` says that the x axis holds bytes, not counts.
@@ -106,7 +106,7 @@ def _transfer_rows(path: Path, is_size: bool) -> Iterator[tuple[str, ...]]:
         yield (path.line.label if index == 0 else "", *_piece_cells(path, piece, is_size), *of_path)
 
 
-def _piece_cells(path: Path, piece: Piece, is_size: bool) -> tuple[str, str, str, str]:
+def _piece_cells(path: TransferFit, piece: Piece, is_size: bool) -> tuple[str, str, str, str]:
     """Return the cells of one piece: its sizes, α, β and n½."""
     rate = path.rate(piece)
     return (

@@ -45,7 +45,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
+class TransferModel:
     """The model of one path: its pieces in order of size, and the root mean square of its relative residuals.
 
     `half` is n½ on the measured curve: the size at which half of the last piece's β is reached, between the two
@@ -61,7 +61,7 @@ class Transfer:
         return next((piece for piece in reversed(self.pieces) if sizes[piece.first] <= size), self.pieces[0])
 
 
-def fit(sizes: Sequence[float], seconds: Sequence[float]) -> Transfer | None:
+def fit(sizes: Sequence[float], seconds: Sequence[float]) -> TransferModel | None:
     """Return the model of positive times over ascending positive sizes; None for fewer than three sizes.
 
     The number of pieces minimises n·ln(σ²) + p·ln n (Yao, Statistics & Probability Letters 6, 1988), and the cuts are
@@ -83,7 +83,7 @@ def fit(sizes: Sequence[float], seconds: Sequence[float]) -> Transfer | None:
     )
     pieces = tuple(piece for piece, _ in best)
     residual = math.sqrt(sum(squares for _, squares in best) / count)
-    return Transfer(pieces, residual, _half(n, t, pieces[-1].beta))
+    return TransferModel(pieces, residual, _half(n, t, pieces[-1].beta))
 
 
 def _fitted(n: Floats, t: Floats, first: int, last: int) -> tuple[Piece, float]:

@@ -12,7 +12,7 @@ from gpubench.judging import effect
 from gpubench.judging.causes import causes
 from gpubench.judging.evidence import Evidence, Side
 from gpubench.judging.fleet import Basis, FleetFinding, Place, SuspectState
-from gpubench.judging.judge import Figures, Finding, decide
+from gpubench.judging.judge import Finding, SideFigures, decide
 from gpubench.judging.noise import LEAST_TO_FAIL
 from gpubench.judging.policy import Policy
 from gpubench.model import Verdict
@@ -115,7 +115,7 @@ def _cases(
 
 def _plain(pair: _Pair) -> Finding:
     (kind, *_) = pair.after.kinds
-    before, after = Figures.of(pair.before), Figures.of(pair.after)
+    before, after = SideFigures.of(pair.before), SideFigures.of(pair.after)
     return Finding(
         pair.after.case, pair.after.devices, Verdict.INCONCLUSIVE, "", "", kind.unit, kind.better, before, after
     )

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from gpubench.analysis.digest import DigestBuilder, NodeDigest
 from gpubench.base.errors import FileError
-from gpubench.judging.fleet_again import Again
+from gpubench.judging.fleet_again import SecondMeasurement
 from gpubench.model import store
 from gpubench.model.fleet import AGAIN, Fleet, FleetNode, Remeasured, read_fleet
 from gpubench.tools.gating.readings import uncollected
@@ -37,7 +37,7 @@ class ReadFleet:
 
     fleet: Fleet
     digests: tuple[NodeDigest, ...]
-    again: tuple[Again, ...]
+    again: tuple[SecondMeasurement, ...]
     files: dict[str, Path]
     seconds: float
 
@@ -77,8 +77,8 @@ def _refused(node: FleetNode, reasons: dict[str, str]) -> FleetNode:
     return replace(node, status="refused", reason=reasons[node.name], file="") if node.name in reasons else node
 
 
-def _again(entry: Remeasured, answer: _Answer) -> Again | None:
-    return Again(answer.digest, entry.role == "control") if answer.digest else None
+def _again(entry: Remeasured, answer: _Answer) -> SecondMeasurement | None:
+    return SecondMeasurement(answer.digest, entry.role == "control") if answer.digest else None
 
 
 def _answers(paths: Sequence[Path], names: Sequence[str]) -> list[_Answer]:

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from gpubench import stats
 from gpubench.analysis.fingerprint import Fingerprint
-from gpubench.analysis.trend import Line, Point, Source, Trend
+from gpubench.analysis.trend import Line, RunSource, Trend, TrendPoint
 from gpubench.base import patterns
 from gpubench.model import Better, Tier
 from gpubench.model.limits import Count
@@ -90,7 +90,7 @@ class History:
 
     def trend(self, stored: StoredLine, runs: int) -> Trend:
         """Return the last `runs` runs of a line with its changes. Raises Damaged if the line has no points."""
-        points: list[Point] = []
+        points: list[TrendPoint] = []
         sources: dict[str, None] = {}
         for point in self._newest(stored.number):
             sources[point.source.key] = None
@@ -103,7 +103,7 @@ class History:
 
     def last(
         self, case: str, version: int, tier: str, fingerprint: str, count: int, now: float | None = None
-    ) -> tuple[Point, ...]:
+    ) -> tuple[TrendPoint, ...]:
         """Return the newest `count` headline results of a case on devices with this fingerprint id, oldest first.
 
         Each replicate is a result. Runs that start more than AHEAD_S after `now` are left out: their clock was wrong.
@@ -115,7 +115,7 @@ class History:
         newest.sort(key=lambda point: (point.source.at, point.source.key, point.replicate))
         return tuple(newest[-count:])
 
-    def files(self, points: Iterable[Point]) -> tuple[Path, ...]:
+    def files(self, points: Iterable[TrendPoint]) -> tuple[Path, ...]:
         """Return the run files that these results come from, each once, oldest first."""
         sources = sorted({point.source for point in points}, key=lambda source: (source.at, source.key))
         return tuple(Path(source.path) for source in sources)
@@ -135,20 +135,20 @@ class History:
             )
         return tuple(messages)
 
-    def _newest(self, number: int, limit: float = float("inf"), count: int = -1) -> Iterator[Point]:
+    def _newest(self, number: int, limit: float = float("inf"), count: int = -1) -> Iterator[TrendPoint]:
         query = (
             f"SELECT {_POINT} FROM points JOIN runs ON runs.id = run WHERE line = ? AND points.at <= ? "
             "ORDER BY points.at DESC, run DESC, replicate DESC LIMIT ?"
         )
-        sources: dict[int, Source] = {}
+        sources: dict[int, RunSource] = {}
         for row in self._cursor(query, (number, limit, count)):
             run, replicate, low, centre, high, noise, samples, labels, key, path, at, host, versions = checked(
                 _POINT_ROW, row, self.path
             )
             if run not in sources:
-                sources[run] = Source(key, full_path(self._folder, path), at, host, self._pairs(versions))
+                sources[run] = RunSource(key, full_path(self._folder, path), at, host, self._pairs(versions))
             label_list = tuple(labels.split(",")) if labels else ()
-            yield Point(sources[run], replicate, stats.Interval(low, centre, high), noise, samples, label_list)
+            yield TrendPoint(sources[run], replicate, stats.Interval(low, centre, high), noise, samples, label_list)
 
     def _pairs(self, text: str) -> tuple[tuple[str, str], ...]:
         try:

@@ -1,0 +1,31 @@
+"""A trend as a line of text: one bar for each run, with its steps and drifts marked below."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+
+from gpubench import stats
+from gpubench.analysis.trend import Trend
+from gpubench.base import blocks
+
+
+def sparkline(trend: Trend, width: int) -> tuple[str, str]:
+    """Return the values as a row of at most `width` bars, and a row of marks below them.
+
+    The bars reach from the minimum to the maximum. If there are more runs than `width`, a bar is a median of several. A
+    `^` marks the first run after a step, and a `~` each run of a drift; the row of marks ends at its last mark.
+    """
+    values = trend.values
+    count = min(width, len(values))
+    edges = [index * len(values) // count for index in range(count + 1)]
+    heights = [stats.median(values[start:end]) for start, end in itertools.pairwise(edges)]
+    low, high = min(heights), max(heights)
+    bars = blocks.chart([(value - low) / (high - low) if high > low else 0.5 for value in heights])
+    marks = [" "] * count
+    for drift in trend.drifts:
+        first, last = (bisect.bisect_right(edges, index) - 1 for index in (drift.start, drift.end - 1))
+        marks[first : last + 1] = "~" * (last + 1 - first)
+    for change in trend.changes:
+        marks[bisect.bisect_right(edges, change.index) - 1] = "^"
+    return bars, "".join(marks).rstrip()
