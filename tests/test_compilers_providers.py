@@ -139,8 +139,10 @@ def test_a_library_over_our_memory_gives_the_operators_on_the_host(by):
 def test_a_library_that_is_missing_is_skipped_with_the_command_that_installs_it(monkeypatch, by, modules, command):
     for module in modules:
         monkeypatch.setitem(sys.modules, module, None)
+    made = problem("softmax")
     with pytest.raises(Unavailable, match=command):
-        PROVIDERS.build(bench(SUITE, "nvidia"), problem("softmax"), by)
+        PROVIDERS.build(bench(SUITE, "nvidia"), made, by)
+    assert "inputs" not in vars(made), "no input was drawn for it"
 
 
 def test_numbas_gpu_target_that_needs_an_older_numpy_is_missing_with_the_command_that_installs_it(monkeypatch):

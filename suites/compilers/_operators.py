@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from typing import Any, ClassVar, Literal
 
@@ -121,13 +122,18 @@ class Problem:
     def __init__(self, bench: Bench, name: str, rows: int, cols: int, dtype: str) -> None:
         self.operator, self.rows, self.cols, self.dtype = self.operators[name], rows, cols, dtype
         bench.need(self.moved + 3 * ITEM_BYTES[dtype] * self.operator.outputs * prod(self.output_shape))
-        self._rng = bench.rng
-        self._to_host = bench.device.to_host
-        self.inputs = {name: self._drawn(bench, name) for name in self.operator.inputs}
-        self._checked = np.sort(self._rng.choice(rows, min(self.most_checked, rows), replace=False))
+        rng = bench.rng
+        self._bench, self._to_host = bench, bench.device.to_host
+        self._seeds = {name: int(rng.integers(2**63)) for name in self.operator.inputs}
+        self._checked = np.sort(rng.choice(rows, min(self.most_checked, rows), replace=False))
+
+    @cached_property
+    def inputs(self) -> dict[str, Any]:
+        """The inputs by name, drawn at their first use, which a provider without its library never reaches."""
+        return {name: self._drawn(self._bench, name) for name in self.operator.inputs}
 
     def _drawn(self, bench: Bench, name: str) -> Any:
-        drawn = _normal(bench, self.shape_of(name), int(self._rng.integers(2**63)))
+        drawn = _normal(bench, self.shape_of(name), self._seeds[name])
         return self._scaled(name, drawn).astype(self.dtype)
 
     def _scaled(self, name: str, drawn: Any) -> Any:
