@@ -251,7 +251,7 @@ def test_ranks_that_follow_the_advice_are_right_and_a_block_or_product_that_is_w
     def body(bench):
         rank = part("_adapted").AdaptedRank(bench)
         rank._ranks = bench.world  # whatever this machine's times advise
-        rank._exchange = rank._planned(rank._schedule(bench.world), 2**20)
+        rank._exchange = rank._planned(rank._schedule(bench.world), rank._block_bytes)
         rank._poison()
         seconds = rank._seconds()
         observed = rank._check()
@@ -263,7 +263,7 @@ def test_ranks_that_follow_the_advice_are_right_and_a_block_or_product_that_is_w
             rank._blocks.own[5] ^= 1
         rank._poison()
         rank._seconds()
-        wrong_block = is_wrong(lambda: rank._blocks.check(rank._received, 2**20))
+        wrong_block = is_wrong(lambda: rank._blocks.check(rank._received, rank._block_bytes))
         if wrong_block:
             bench.barrier()  # the one at which the other rank waits
         rank._close()

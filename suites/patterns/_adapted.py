@@ -47,6 +47,7 @@ _BLOCK_BYTES = 2**20  # of a step of work
 _JOBS = (2, 8, 32)  # products of a step
 _JOB = 8  # of these, for which the steps between exchanges are chosen
 _INTERVALS = (1, 2, 4, 8, 16)  # steps between two exchanges
+_SMOKE, _SMOKE_BLOCK_BYTES = 2, 2**14  # choices of each kind, and the block, in the tier that shows only that all works
 _MOST_SHARE = 0.05  # of the time, for exchanges
 _ROUNDS = {"smoke": 1, "quick": 11, "full": 25}
 _ROWS = {True: 1024, False: 64}  # of a product, on a GPU and on the host
@@ -96,22 +97,26 @@ class AdaptedRank:
         self._bench, self._world = bench, bench.world
         self._threads = use_threads(1) if bench.target.is_host else 0
         self._rounds = _ROUNDS[bench.target.tier]
+        is_smoke = bench.target.tier == "smoke"
+        last = _SMOKE if is_smoke else None
+        self._probed, self._intervals = _PROBED[:last], _INTERVALS[:last]
+        self._block_bytes = _SMOKE_BLOCK_BYTES if is_smoke else _BLOCK_BYTES
         normals, width = Normals(bench), width_of(bench)
         self._input = normals.matrix(_ROWS[bench.traits.is_gpu], width, 1)
         self._weights = normals.matrix(width, width, 0, 1 / math.sqrt(width))
         self._output = bench.xp.empty_like(self._input)
-        self._blocks = BlockExchange(bench, max(_PROBED))
+        self._blocks = BlockExchange(bench, max(self._probed))
         self._received = [rank for rank in range(self._world) if rank != bench.rank]
         self._expect_right_topologies()
         self._compute(1)
         self._model = self._measured_model()
         self._item_s = self._shortest({1: functools.partial(self._compute, _JOBS[0])})[1] / _JOBS[0]
         self._topologies: dict[int, str] = {}  # advised for each size of a block
-        self._topology_regrets = [self._adapt_topology(size) for size in _SENT]
+        self._topology_regrets = [self._adapt_topology(size) for size in _SENT[:last] if size <= max(self._probed)]
         self._rank_counts: dict[int, int] = {}  # advised for each job
-        self._rank_regrets = [self._adapt_ranks(items) for items in _JOBS]
+        self._rank_regrets = [self._adapt_ranks(items) for items in _JOBS[:last]]
         self._ranks = self._rank_counts[_JOB]
-        self._exchange = self._planned(self._schedule(self._ranks), _BLOCK_BYTES)
+        self._exchange = self._planned(self._schedule(self._ranks), self._block_bytes)
         self._interval, self._needed, self._share = self._adapt_interval()
 
     def _planned(self, schedule: Schedule, size_bytes: int) -> Callable[[], None]:
@@ -135,12 +140,12 @@ class AdaptedRank:
         """Raise WrongAnswer if a topology delivers a wrong word."""
         for schedule in TOPOLOGIES.values():
             self._blocks.poison(self._received)
-            self._blocks.perform(self._blocks.steps(schedule(self._world), _BLOCK_BYTES))
-            self._blocks.check(self._received, _BLOCK_BYTES)
+            self._blocks.perform(self._blocks.steps(schedule(self._world), self._block_bytes))
+            self._blocks.check(self._received, self._block_bytes)
 
     def _measured_model(self) -> ExchangeModel:
         """Return the model of messages from rank 1 to rank 0."""
-        times = self._shortest({size: self._planned(incast(2), size) for size in _PROBED})
+        times = self._shortest({size: self._planned(incast(2), size) for size in self._probed})
         lanes = self._world
         if self._bench.target.is_host:
             lanes = min(lanes, len(os.sched_getaffinity(0)))
@@ -152,7 +157,7 @@ class AdaptedRank:
 
     def _schedule(self, ranks: int) -> Schedule:
         """Return the advised schedule of so many ranks for the block of a step."""
-        return TOPOLOGIES[first_best(self._predicted(ranks, _BLOCK_BYTES))](ranks)
+        return TOPOLOGIES[first_best(self._predicted(ranks, self._block_bytes))](ranks)
 
     def _adapt_topology(self, size_bytes: int) -> float:
         """Choose the topology for blocks of one size, measure all of them, and return the regret."""
@@ -167,7 +172,7 @@ class AdaptedRank:
 
     def _step(self, items: int, ranks: int) -> Callable[[], None]:
         """Return this rank's part of a step of work by so many ranks, with its exchange."""
-        exchange, mine = self._planned(self._schedule(ranks), _BLOCK_BYTES), self._mine(items, ranks)
+        exchange, mine = self._planned(self._schedule(ranks), self._block_bytes), self._mine(items, ranks)
 
         def step() -> None:
             self._compute(mine)
@@ -179,7 +184,7 @@ class AdaptedRank:
         """Choose the number of ranks for a step of so many products, measure all numbers, and return the regret."""
         predicted_s = {
             ranks: self._model.work_s(items, self._item_s, ranks)
-            + self._model.exchange_s(self._schedule(ranks), _BLOCK_BYTES)
+            + self._model.exchange_s(self._schedule(ranks), self._block_bytes)
             for ranks in counts_up_to(self._world)
         }
         chosen = self._rank_counts[items] = first_best(predicted_s)
@@ -191,15 +196,15 @@ class AdaptedRank:
         The share is the time that the exchanges add at the advised interval, over the time of the steps alone.
         """
         work_s = self._model.work_s(_JOB, self._item_s, self._ranks)
-        exchange_s = self._model.exchange_s(self._schedule(self._ranks), _BLOCK_BYTES)
-        advised = steps_between(work_s, exchange_s, _MOST_SHARE, _INTERVALS)
+        exchange_s = self._model.exchange_s(self._schedule(self._ranks), self._block_bytes)
+        advised = steps_between(work_s, exchange_s, _MOST_SHARE, self._intervals)
         calls: dict[int, Callable[[], None]] = {}
-        for steps in _INTERVALS:
+        for steps in self._intervals:
             calls[steps] = functools.partial(self._steps, steps)
             calls[-steps] = functools.partial(self._work, steps)  # the same work without an exchange
         taken_s = self._shortest(calls)
-        shares = {steps: taken_s[steps] / taken_s[-steps] - 1 for steps in _INTERVALS}
-        needed = next((steps for steps, share in shares.items() if share <= _MOST_SHARE), _INTERVALS[-1])
+        shares = {steps: taken_s[steps] / taken_s[-steps] - 1 for steps in self._intervals}
+        needed = next((steps for steps, share in shares.items() if share <= _MOST_SHARE), self._intervals[-1])
         return advised, needed, shares[advised]
 
     def _work(self, steps: int) -> None:
@@ -223,7 +228,7 @@ class AdaptedRank:
         """Return the regrets; raises WrongAnswer if a block or this rank's product is wrong."""
         members = range(self._ranks)
         active = self._bench.rank in members
-        self._blocks.check([rank for rank in self._received if active and rank in members], _BLOCK_BYTES)
+        self._blocks.check([rank for rank in self._received if active and rank in members], self._block_bytes)
         if active:
             rows = self._bench.rng.integers(0, len(self._input), _CHECKED)
             expected = self._input[rows].astype(np.float64) @ self._weights.astype(np.float64)
@@ -249,7 +254,7 @@ class AdaptedRank:
             "topology regrets": ", ".join(f"{share:.1%}" for share in self._topology_regrets),
             "advised ranks": "; ".join(f"{items} products: {ranks}" for items, ranks in self._rank_counts.items()),
             "ranks regrets": ", ".join(f"{share:.1%}" for share in self._rank_regrets),
-            "step": f"{_JOB} products by {self._ranks} ranks, blocks of {units.size(_BLOCK_BYTES)}",
+            "step": f"{_JOB} products by {self._ranks} ranks, blocks of {units.size(self._block_bytes)}",
         }
         return Task.of(
             stage,
