@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from gpubench.base.errors import Unavailable
 from gpubench.measuring import boundary
-from gpubench.measuring.group import Group
+from gpubench.measuring.group import CounterGroup
 from gpubench.model import Counter, Device, Samples, record
 from gpubench.model.store import read_run
 from gpubench.plugins.collector import Condition
@@ -58,7 +58,7 @@ class Source:
 
 
 def group(source):
-    return Group("any", source, DEVICE, ("any.a", "any.b"), 0.1)
+    return CounterGroup("any", source, DEVICE, ("any.a", "any.b"), 0.1)
 
 
 def records(taken):
@@ -146,7 +146,7 @@ def test_what_is_no_finite_number_is_refused_with_a_reason(value):
 
 @pytest.mark.parametrize("value", [-1, 0.5, 1e99, 2.0**63])
 def test_what_is_no_mask_of_bits_is_no_reading_of_events(value):
-    one = Group(
+    one = CounterGroup(
         "any", Source({"any.a": value, "any.b": 5}), DEVICE, ("any.a", "any.b"), 0.1, frozenset({"any.a", "any.b"})
     )
     one.read(0.0, 0.0)

@@ -12,7 +12,7 @@ import pytest
 
 from gpubench.measuring.channel import LIMIT_BYTES, MOST_VALUES, BadMessage, ToChild, TooLarge, ToParent, encoded
 from gpubench.measuring.time_limits import Phase
-from gpubench.measuring.worker import Offer, Part
+from gpubench.measuring.worker import OfferedValue, RankResult
 from gpubench.model import Series
 
 MIB = 2**20
@@ -23,7 +23,7 @@ MOST_MIB = 64  # that a message may cost the parent: four times its limit
 def ends():
     """The parent's end, and the raw socket of a child that sends what it likes."""
     ours, theirs = socket.socketpair()
-    parent = ToChild(ours.detach(), (Part, Offer, Phase))
+    parent = ToChild(ours.detach(), (RankResult, OfferedValue, Phase))
     with theirs:
         yield parent, theirs
     parent.close()
@@ -56,7 +56,7 @@ def received(parent, child, content):
 
 def test_a_part_arrives_as_it_was_sent(ends):
     parent, child = ends
-    part = Part("ok", series=(Series("", "s", (1e-9, 0.1, 1 / 3)),), labels=("é ",), window=(1.5, 2.5))
+    part = RankResult("ok", series=(Series("", "s", (1e-9, 0.1, 1 / 3)),), labels=("é ",), window=(1.5, 2.5))
     messages, error = received(parent, child, frame(encoded(part)))
     assert messages == [part]
     assert isinstance(error, EOFError)
@@ -64,7 +64,7 @@ def test_a_part_arrives_as_it_was_sent(ends):
 
 def test_an_offer_passes_unread_and_large_ones_do(ends):
     parent, child = ends
-    offer = Offer(os.urandom(8 * MIB))
+    offer = OfferedValue(os.urandom(8 * MIB))
     messages, _ = received(parent, child, frame(encoded(offer)))
     assert messages == [offer]
 
@@ -83,14 +83,14 @@ class Executed:
         (struct.pack(">Q", 2**63), "a message of"),
         (frame(b"Order\n{}"), "bytes that are no message: b'Order'"),
         (frame(pickle.dumps(Executed())), "bytes that are no message"),
-        (frame(b"Part\n" + pickle.dumps(Executed())), "a Part that is malformed"),
-        (frame(b"Part\n{}"), "status: Field required"),
-        (frame(b'Part\n{"status":"splendid"}'), "status: Input should be 'ok'"),
-        (frame(b'Part\n{"status":"ok","more":1}'), "more: Unexpected keyword argument"),
-        (frame(b'Part\n{"status":"ok","window":[NaN,0]}'), "window.0"),
-        (frame(b'Part\n{"status":"ok","labels":"text"}'), "labels"),
-        (frame(b'Part\n{"status":"ok"'), "EOF while parsing"),
-        (frame(b"Part\n" + b"[" * MIB), "recursion limit exceeded"),
+        (frame(b"RankResult\n" + pickle.dumps(Executed())), "a RankResult that is malformed"),
+        (frame(b"RankResult\n{}"), "status: Field required"),
+        (frame(b'RankResult\n{"status":"splendid"}'), "status: Input should be 'ok'"),
+        (frame(b'RankResult\n{"status":"ok","more":1}'), "more: Unexpected keyword argument"),
+        (frame(b'RankResult\n{"status":"ok","window":[NaN,0]}'), "window.0"),
+        (frame(b'RankResult\n{"status":"ok","labels":"text"}'), "labels"),
+        (frame(b'RankResult\n{"status":"ok"'), "EOF while parsing"),
+        (frame(b"RankResult\n" + b"[" * MIB), "recursion limit exceeded"),
         (frame(b'Phase\n{"name":"x","limit_s":1e999,"basis":"y"}'), "limit_s"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -104,14 +104,14 @@ def test_bytes_that_are_no_message_are_refused_with_the_reason(ends, content, wo
 
 
 def test_what_came_before_rubbish_is_kept(ends):
-    messages, error = received(*ends, frame(b'Part\n{"status":"ok"}') + frame(b"rubbish"))
+    messages, error = received(*ends, frame(b'RankResult\n{"status":"ok"}') + frame(b"rubbish"))
     assert [message.status for message in messages] == ["ok"]
     assert isinstance(error, BadMessage)
 
 
 def test_a_frame_that_never_ends_holds_nobody_up(ends):
     parent, child = ends
-    child.sendall(struct.pack(">Q", 100) + b"Part")
+    child.sendall(struct.pack(">Q", 100) + b"RankResult")
     assert not parent.poll(0.01)
     assert list(parent.arrived()) == []
     child.close()
@@ -119,21 +119,23 @@ def test_a_frame_that_never_ends_holds_nobody_up(ends):
         list(parent.arrived())
 
 
-SERIES = b'Part\n{"status":"ok","series":[{"name":"x","unit":"","values":['
+SERIES = b'RankResult\n{"status":"ok","series":[{"name":"x","unit":"","values":['
 
 
 @pytest.mark.parametrize(
     "content",
     [
         pytest.param(struct.pack(">Q", LIMIT_BYTES + 1) + b"x" * (LIMIT_BYTES + 1), id="too long"),
-        pytest.param(frame(b'Part\n{"status":"ok","reason":"' + b"x" * (LIMIT_BYTES - 100) + b'"}'), id="one text"),
+        pytest.param(
+            frame(b'RankResult\n{"status":"ok","reason":"' + b"x" * (LIMIT_BYTES - 100) + b'"}'), id="one text"
+        ),
         pytest.param(frame(SERIES + b"0," * (2**23 - 100) + b"0]}]}"), id="too many values"),
         pytest.param(
-            frame(b'Part\n{"status":"ok","labels":[' + b'"",' * (MOST_VALUES - 20) + b'""]}'), id="many texts"
+            frame(b'RankResult\n{"status":"ok","labels":[' + b'"",' * (MOST_VALUES - 20) + b'""]}'), id="many texts"
         ),
         pytest.param(frame(SERIES + b"0," * (MOST_VALUES - 20) + b"0]}]}"), id="many values", marks=pytest.mark.slow),
         pytest.param(
-            frame(b'Part\n{"status":"ok","notes":[' + b'["",""],' * (MOST_VALUES // 2 - 20) + b'["",""]]}'),
+            frame(b'RankResult\n{"status":"ok","notes":[' + b'["",""],' * (MOST_VALUES // 2 - 20) + b'["",""]]}'),
             id="many pairs",
             marks=pytest.mark.slow,
         ),
@@ -142,7 +144,7 @@ SERIES = b'Part\n{"status":"ok","series":[{"name":"x","unit":"","values":['
 def test_no_message_costs_the_parent_more_memory_than_its_bound(ends, content):
     received(*ends, b"")  # loads what decodes
     ours, theirs = socket.socketpair()
-    parent = ToChild(ours.detach(), (Part,))
+    parent = ToChild(ours.detach(), (RankResult,))
     tracemalloc.start()
     try:
         with theirs:
@@ -155,19 +157,19 @@ def test_no_message_costs_the_parent_more_memory_than_its_bound(ends, content):
 
 def test_a_child_learns_the_reason_why_its_message_cannot_be_sent():
     with pytest.raises(TooLarge, match=r"30\.5 MiB, of which 16 are allowed"):
-        encoded(Part("ok", notes=(("x", "x" * 32_000_000),)))
+        encoded(RankResult("ok", notes=(("x", "x" * 32_000_000),)))
     with pytest.raises(TooLarge, match="values, of which 1048576 are allowed"):
-        encoded(Part("ok", series=(Series("", "s", (0.0,) * (MOST_VALUES + 1)),)))
+        encoded(RankResult("ok", series=(Series("", "s", (0.0,) * (MOST_VALUES + 1)),)))
     with pytest.raises(ValueError, match="not JSON compliant"):
-        encoded(Part("ok", window=(float("nan"), 0.0)))
+        encoded(RankResult("ok", window=(float("nan"), 0.0)))
     with pytest.raises(TypeError, match="a message holds no object"):
-        encoded(Part("ok", notes=(("x", object()),)))
+        encoded(RankResult("ok", notes=(("x", object()),)))
 
 
 def test_an_answer_that_the_child_does_not_read_waits_for_no_longer_than_its_limit(monkeypatch):
     monkeypatch.setattr("gpubench.measuring.channel.SEND_S", 0.05)
     ours, theirs = socket.socketpair()
-    parent = ToChild(ours.detach(), (Part,))
+    parent = ToChild(ours.detach(), (RankResult,))
     with theirs, pytest.raises(TimeoutError):
         parent.send(bytes(4 * MIB))
     parent.close()

@@ -4,12 +4,13 @@ import psutil
 import pytest
 from test_runner import PLUGIN, Shelf, host_facts
 
+from gpubench.measuring import job_ranks
 from gpubench.measuring import plan as planning
 from gpubench.measuring import runner as running
 from gpubench.measuring.runner import Runner
 from gpubench.measuring.sampler import SamplingProcess
 from gpubench.measuring.time_limits import Phase
-from gpubench.measuring.worker import Offer
+from gpubench.measuring.worker import OfferedValue
 from gpubench.model import Settings
 
 SLEEPER = "300.321"  # the argument of the processes that the attacks leave
@@ -100,23 +101,23 @@ class Clock:
 
 
 def test_the_time_in_which_a_rank_waits_for_others_does_not_count(monkeypatch):
-    clock, ranks = Clock(monkeypatch), running._Ranks([])
+    clock, ranks = Clock(monkeypatch), job_ranks.JobRanks([])
     ranks.begin(0, Phase("building", 10.0, ""))
     for _ in range(4):  # one second of its own, a hundred of the others'
         clock.now += 1
-        ranks.offers[0], ranks.offered_at[0] = Offer(b""), clock.now
+        ranks.offers[0], ranks.offered_at[0] = OfferedValue(b""), clock.now
         clock.now += 100
         assert ranks.left_s(0, clock.now) == float("inf")
         del ranks.offers[0]
-        ranks.go_on(0)
+        ranks.resume(0)
     assert ranks.left_s(0, clock.now) == 6.0, "ranks that wait for each other for ever come to their limit"
 
 
 def test_an_idle_rank_has_its_limit_from_answer_to_answer(monkeypatch):
-    clock, ranks = Clock(monkeypatch), running._Ranks([])
+    clock, ranks = Clock(monkeypatch), job_ranks.JobRanks([])
     ranks.begin(0, Phase("waiting for the other ranks", 10.0, "", restarts=True))
     for _ in range(100):
         clock.now += 1
         ranks.offered_at[0] = clock.now
-        ranks.go_on(0)
+        ranks.resume(0)
     assert ranks.left_s(0, clock.now) == 10.0

@@ -128,7 +128,7 @@ def test_devices_are_joined_by_uuid_when_their_order_is_masked(facts):
     gpus = [device for device in facts.devices if device.backend == "cupy"]
     if len(gpus) < 2:
         pytest.skip("needs two GPUs")
-    program = "from gpubench.measuring import inventory; print(inventory.to_json(inventory.take()))"
+    program = "from gpubench.measuring import inventory; print(inventory.to_json(inventory.read_machine()))"
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "1,0"}
     done = subprocess.run(
         [sys.executable, "-P", "-c", program], capture_output=True, text=True, env=environment, check=True

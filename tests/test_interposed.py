@@ -156,7 +156,7 @@ def test_results_of_a_gpu_through_an_interposer_have_the_label_and_a_report_says
     measuring = worker.Worker(Silent())
     measuring._open = PaperGpu(traits)
     case = Case("nothing", "one", ())
-    order = worker.Order(
+    order = worker.CaseOrder(
         case, Target(Facts((PAPER,)), PAPER, "smoke"), 0, 0, (PAPER,), suite=str(tmp_path / "nothing.py")
     )
     part = measuring.part(order)

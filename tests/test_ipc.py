@@ -137,12 +137,12 @@ def test_an_exclusive_gpu_is_told_of_before_a_second_process_tries():
 
 @pytest.mark.parametrize(("scope", "words"), [("0", "0"), ("1", "1"), ("3", "3: no process may read")])
 def test_doctor_says_what_yama_forbids(scope, words):
-    assert inventory.ptrace_words(scope).startswith(words)
+    assert inventory.ptrace_text(scope).startswith(words)
 
 
 def test_doctor_says_where_shared_memory_is_too_little_for_nccl():
-    assert inventory.shared_words(2**34) == "16.00 GiB in /dev/shm"
-    assert "--shm-size" in inventory.shared_words(2**26)
+    assert inventory.shared_memory_text(2**34) == "16.00 GiB in /dev/shm"
+    assert "--shm-size" in inventory.shared_memory_text(2**26)
 
 
 class Pages:

@@ -254,7 +254,7 @@ def test_a_gate_that_opens_by_itself_makes_the_stage_ungated():
     ],
 )
 def test_the_stopping_rule_says_why(values, elapsed, verdict):
-    assert RULE.verdict(values, elapsed) == verdict
+    assert RULE.stop_reason(values, elapsed) == verdict
 
 
 def test_every_tier_has_a_rule_and_a_fuller_one_measures_longer():

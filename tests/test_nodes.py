@@ -284,19 +284,20 @@ def test_a_frame_that_is_too_long_is_refused_before_it_arrives(channels):
 
 
 @pytest.mark.parametrize(
-    "content", [b"rubbish", b"Round\n{}", b'Round\n{"case":1,"number":0,"offers":[[0,"1"]]}', b"Part\n{}"]
+    "content",
+    [b"rubbish", b"ExchangeRound\n{}", b'ExchangeRound\n{"case":1,"number":0,"offers":[[0,"1"]]}', b"RankResult\n{}"],
 )
 def test_a_node_that_sends_what_is_no_share_of_its_own_is_gone(channels, content):
     hub, node, _ = channels
     with NodeGroup(0, 2, {1: hub}) as group:
         case = group.begin(1)
         node.send(content)
-        case.give({0: b"1"}, {})
+        case.contribute({0: b"1"}, {})
         deadline = time.monotonic() + 5
-        while (union := case.union()) is None and time.monotonic() < deadline:
+        while (round_values := case.finish_round()) is None and time.monotonic() < deadline:
             time.sleep(0.001)
-        assert union is not None
-        assert list(union[1]) == [1], "its rank has ended"
+        assert round_values is not None
+        assert list(round_values[1]) == [1], "its rank has ended"
         assert "node 1" in group.gone[1]
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from gpubench.cli import _progress
 from gpubench.measuring.plan import Job, Plan
-from gpubench.measuring.progress import Forecast, Progress
+from gpubench.measuring.progress import Forecast, ProgressEvent
 from gpubench.model import Settings
 
 DEVICE = make.device()
@@ -31,10 +31,10 @@ def events(jobs, status="ok"):
     """The events of a run of these jobs, each of which takes two seconds."""
     forecast = Forecast(plan(jobs), jobs)
     for index, of in enumerate(jobs):
-        yield Progress(of, index, jobs, forecast.left_s())
+        yield ProgressEvent(of, index, jobs, forecast.left_s())
         forecast.add(of, 2.0)
         result = make.result(of=of.case, status=status, reason="the answer\nis wrong", elapsed_s=2.0)
-        yield Progress(of, index, jobs, forecast.left_s(), result)
+        yield ProgressEvent(of, index, jobs, forecast.left_s(), result)
 
 
 def test_a_forecast_follows_the_plan_at_first_and_then_what_jobs_of_the_suite_took():

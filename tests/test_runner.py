@@ -17,7 +17,7 @@ from gpubench import plugins
 from gpubench.analysis.summary import Summary
 from gpubench.base.errors import DeviceError
 from gpubench.measuring import plan as planning
-from gpubench.measuring.progress import Progress
+from gpubench.measuring.progress import ProgressEvent
 from gpubench.measuring.runner import Runner
 from gpubench.measuring.sampler import SamplingProcess
 from gpubench.model import Facts, Remark, Result, Run, Samples, Settings
@@ -282,7 +282,7 @@ def test_a_case_that_needs_more_devices_is_skipped_with_the_reason(faults):
     (result,) = shelf.results
     reason = "needs 2 devices with access to each other's memory; 1 available"
     assert (result.status, result.reason) == ("skipped", reason)
-    assert [type(event) for event in events] == [Progress, Progress]
+    assert [type(event) for event in events] == [ProgressEvent, ProgressEvent]
 
 
 def test_workers_and_their_keepers_end_when_the_runner_is_killed(faults, tmp_path):

@@ -148,7 +148,7 @@ def test_a_counter_that_a_device_lacks_is_named_and_not_read(sick):
 
 def test_a_source_without_permission_is_a_loss_and_the_others_go_on(sick):
     process, chunks, (remark,) = sick("denied")
-    assert [absent.what for absent in process.absent] == ["sick"]
+    assert [entry.what for entry in process.unavailable] == ["sick"]
     assert (remark.state, remark.text) == (
         "lost",
         "counters of sick: missing: no permission to read the counters; ask for it",
@@ -198,7 +198,7 @@ def test_the_obituary_of_a_crash_names_the_line_where_it_was(collecting):
         f'{collecting}  File "pynvml.py", line 7 in ask\n  File "nvml.py", line 1 in read\n\n'
         "Extension modules: numpy (total: 1)\n"
     ).encode()
-    assert child.last_words == 'File "pynvml.py", line 7 in ask'
+    assert child.last_line == 'File "pynvml.py", line 7 in ask'
 
 
 def test_a_sampler_that_always_crashes_is_given_up(sick):

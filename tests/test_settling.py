@@ -11,7 +11,7 @@ from gpubench import plugins
 from gpubench.authoring.effort import POINT
 from gpubench.authoring.task import Stage, Task
 from gpubench.measuring.engine import Engine
-from gpubench.measuring.stopping import POLICIES, Trace
+from gpubench.measuring.stopping import POLICIES, SampleTrace
 from gpubench.model import Work
 from gpubench.stats import trends
 
@@ -68,7 +68,7 @@ def test_samples_of_a_recorded_power_cap_are_not_settled_though_their_halves_agr
     seconds = (LAYER_MICROSECONDS * noise * 1e-6).tolist()
     times = np.cumsum(seconds).tolist()
     policy = POLICIES["quick"].for_effort(POINT)
-    assert policy.settling(Trace(seconds, times), times[-1]).state == "waiting"
+    assert policy.settling(SampleTrace(seconds, times), times[-1]).state == "waiting"
 
 
 @pytest.mark.parametrize("count", [6, 10])

@@ -57,7 +57,7 @@ BROAD_EXCEPTS = {
     ("gpubench/plugins/loading.py", "asked"): "a vendor probe: bindings raise KeyError, AttributeError, anything",
     (
         "gpubench/measuring/worker.py",
-        "Worker.part",
+        "Worker.measure_case",
     ): "a case's boundary: what it raises is its result, and the run goes on",
 }
 

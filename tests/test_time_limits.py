@@ -116,7 +116,7 @@ def test_sampling_may_take_thirty_batches_since_it_was_last_heard_of(limits, clo
     assert told == [Phase("sampling hot", 16.0, "10 s and 30 batches of 200 ms")]
     for _ in range(100):
         clock.now += 0.05
-        limits.going_on()
+        limits.report_progress()
     assert len(told) == 5, "told once a second at the most"
     assert set(told) == {told[0]}
 

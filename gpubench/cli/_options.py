@@ -88,7 +88,7 @@ def check_suites(suites: list[str] | None) -> None:
     from gpubench.measuring import plan as planning
 
     planning.suite_names(suites or [])
-    for message in planning.left_out(suites or []):
+    for message in planning.broken_suite_messages(suites or []):
         _print.err().print(_print.plain(message, "yellow"), soft_wrap=True)
 
 
@@ -120,7 +120,7 @@ def settings(
         data=planning.data_files(data or []),
         headline=planning.is_headline(suites or []),
         links=tuple(map(breakeven.named_link, dict.fromkeys(links or []))),
-        nodes=joining.size_of(),
+        nodes=joining.group_size(),
     )
 
 

@@ -16,8 +16,7 @@ from gpubench.cli._print import err, plain, say
 
 if TYPE_CHECKING:
     from gpubench.measuring.plan import Job
-    from gpubench.measuring.progress import Observer
-    from gpubench.measuring.progress import Progress as Event
+    from gpubench.measuring.progress import Observer, ProgressEvent
     from gpubench.model import Result
 
 _BAR = 16  # characters
@@ -34,7 +33,7 @@ def shown() -> Iterator[Observer]:
     with _drawn(console) as progress:
         task = progress.add_task("", total=None, left="")
 
-        def watch(event: Event) -> None:
+        def watch(event: ProgressEvent) -> None:
             done = event.index + (event.result is not None)
             case = plain(event.job.case.id).plain
             progress.update(task, total=len(event.jobs), completed=done, description=case, left=_left(event.left_s))
@@ -65,7 +64,7 @@ class _Lines:
         self._ended: dict[str, Counter[str]] = defaultdict(Counter)
         self._seconds: dict[str, float] = defaultdict(float)
 
-    def watch(self, event: Event) -> None:
+    def watch(self, event: ProgressEvent) -> None:
         """Print the problem of an event, and the line of a group that it completes."""
         if event.result is None:
             if event.index == 0:

@@ -67,6 +67,10 @@ class AnswerChecks:
         return observations
 
     def _verify_rotation(self, name: str, stage: Stage) -> None:
+        """Check further calls in the rotation of the stage `name`, in random order.
+
+        It ends when the allowed time is over; the first call was checked before. Raises WrongAnswer.
+        """
         start = self._device.now()
         for place in self._rng.permutation(range(1, len(stage.rotation))):
             self._verify_calls({name: stage.rotation[place]})
@@ -74,7 +78,10 @@ class AnswerChecks:
                 return
 
     def _verify_calls(self, instead: Mapping[str, Callable[[], object]]) -> dict[str, Observed | Profile]:
-        """Call every stage once on overwritten outputs and check; `instead` replaces the calls of some stages."""
+        """Call every stage once on overwritten outputs, check, and return the observations of the check by name.
+
+        `instead` has calls by the name of their stage, which replace the stage's own call. Raises WrongAnswer.
+        """
         self._limits.calling(self.task.stages.values())
         self.overwrite()
         for name, stage in self.task.stages.items():
@@ -84,7 +91,7 @@ class AnswerChecks:
         return self.check()
 
     def overwrite(self) -> None:
-        """Poison the outputs; return when all ranks have done so."""
+        """Poison the outputs, so that a call that writes nothing is found; return when all ranks have done so."""
         self.task.poison()
         self._device.synchronize()
         self._agree(None)

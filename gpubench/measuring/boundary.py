@@ -95,9 +95,10 @@ def bits(value: object) -> float:
 def row(
     reading: object, names: Sequence[str], events: Collection[str] = ()
 ) -> tuple[tuple[float | None, ...], dict[str, str]]:
-    """Return the values of the named counters, None for a missing one, and the reason for each refused value.
+    """Return the values of the named counters, None for a missing one, and by counter the reason for a refused value.
 
-    `events` are the names of the counters whose values are bits. Raises Missing if the reading is no mapping.
+    `reading` is what a collector's `read` returned. `events` are the names of the counters whose values are bits.
+    Raises Unavailable if the reading is no mapping.
     """
     if not isinstance(reading, Mapping):
         raise Unavailable(f"a reading must be a mapping from names to numbers, not {text(reading)[:80]}", "")
@@ -114,7 +115,10 @@ def row(
 
 
 def texts(messages: object) -> list[str]:
-    """Return the first 100 messages of a source, each as one short line. Raises Missing if they are no sequence."""
+    """Return the first 100 messages of a source, each as one line of at most 500 characters.
+
+    A note follows if there are more. Raises Unavailable if `messages` is no sequence.
+    """
     if isinstance(messages, str) or not isinstance(messages, Iterable):
         raise Unavailable(f"messages must be a sequence of texts, not {text(messages)[:80]}", "")
     lines: list[str] = []
@@ -126,7 +130,10 @@ def texts(messages: object) -> list[str]:
 
 
 def pairs(described: object) -> dict[str, str]:
-    """Return a mapping of texts to texts; numbers among the values become text. Raises Missing if it is no mapping."""
+    """Return the first 100 pairs of a mapping as texts; a number among the values becomes a text.
+
+    Raises Unavailable if `described` is no mapping.
+    """
     if not isinstance(described, Mapping):
         raise Unavailable(f"settings must be a mapping from names to texts, not {text(described)[:80]}", "")
     listed = list(described.items())[:_MOST_TEXTS]
@@ -134,9 +141,9 @@ def pairs(described: object) -> dict[str, str]:
 
 
 def counters(declared: object) -> tuple[Counter, ...]:
-    """Return the counters that a collector declares.
+    """Return the counters that a collector declares, at most 1000.
 
-    Raises Missing that names the first malformed counter and its field.
+    Raises Unavailable that names the first malformed counter and its field, or a name that occurs twice.
     """
     if not isinstance(declared, Iterable):
         raise Unavailable(f"`counters` must be a sequence of Counter, not {text(declared)[:80]}", "")
@@ -153,6 +160,10 @@ def counters(declared: object) -> tuple[Counter, ...]:
 
 
 def _counter(declared: object) -> Counter:
+    """Return a declared counter whose fields are all valid.
+
+    Raises Unavailable that names the counter and the invalid field.
+    """
     if not isinstance(declared, Counter):
         raise Unavailable(f"`counters` holds {text(declared)[:80]}, not a Counter", "")
     fields: dict[str, Any] = {name: getattr(declared, name) for name in ("name", "unit", "source")}
@@ -172,7 +183,10 @@ def _counter(declared: object) -> Counter:
 
 
 def _consistent(declared: Counter) -> Counter:
-    """Return the counter if its unit and its bits fit its measure. Raises Missing if they do not."""
+    """Return the counter if its unit, kind and bits fit the quantity that it measures.
+
+    Raises Unavailable if they do not.
+    """
     if not isinstance(declared.measures, Measure):
         raise Unavailable(f"{declared.name}: measures is {text(declared.measures)[:80]}, not a Measure", "")
     forms = _FORMS.get(declared.measures)

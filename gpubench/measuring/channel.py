@@ -38,7 +38,7 @@ class TooLarge(ValueError):  # noqa: N818 - the message is too large
     """A message is so large that its receiver would refuse it; the text gives the sizes."""
 
 
-class Channel:
+class FrameChannel:
     """One end of a socket that carries frames: eight bytes of length, then the content."""
 
     def __init__(self, descriptor: int, limit_bytes: float) -> None:
@@ -74,6 +74,10 @@ class Channel:
         return True
 
     def _write(self, content: bytes) -> None:
+        """Send the length of the content and the content; wait while the other end does not read.
+
+        Raises OSError if it has ended.
+        """
         header = _HEADER.pack(len(content))
         if len(content) <= _SMALL_BYTES:
             self._socket.sendall(header + content)
@@ -109,6 +113,7 @@ class Channel:
         return length
 
     def _has_frame(self) -> bool:
+        """Return whether a whole frame is in the buffer. Raises BadMessage if the next frame is longer than allowed."""
         if len(self._buffer) < _HEADER.size:
             return False
         if self._length() > self._limit_bytes:
@@ -119,7 +124,7 @@ class Channel:
         return self._has_frame() or self._ended
 
 
-class ToChild(Channel, Generic[M]):
+class ToChild(FrameChannel, Generic[M]):
     """The parent's end, which does not trust the child; the child may send messages of these `classes` only."""
 
     def __init__(self, descriptor: int, classes: tuple[type[M], ...]) -> None:
@@ -152,6 +157,10 @@ class ToChild(Channel, Generic[M]):
             raise EOFError
 
     def _decoded(self, frame: bytes) -> M:
+        """Return the message in a frame, which begins with the name of its class and a line break.
+
+        Raises BadMessage for an unknown class, too many values, or content that does not fit the class.
+        """
         name, _, content = frame.partition(b"\n")
         message_class = self._classes.get(name)
         if message_class is None:
@@ -163,7 +172,7 @@ class ToChild(Channel, Generic[M]):
         return cast(M, _checked(message_class, content))
 
 
-class ToParent(Channel):
+class ToParent(FrameChannel):
     """The child's end, which trusts the parent."""
 
     def __init__(self, descriptor: int) -> None:
@@ -186,10 +195,11 @@ class ToParent(Channel):
 
 
 def encoded(message: object) -> bytes:
-    """Return the frame of a message from a child. Half a surrogate pair becomes `?`.
+    """Return the frame of a message from a child.
 
-    Raises TooLarge if it exceeds a limit, ValueError for a number that is not finite, and TypeError for a value that
-    no message can hold.
+    It is the name of its class, a line break, and its fields as JSON, or the bytes of a message that is bytes. Half a
+    surrogate pair becomes `?`. Raises TooLarge if it exceeds a limit, ValueError for a number that is not finite, and
+    TypeError for a value that no message can hold.
     """
     name = type(message).__name__.encode() + b"\n"
     if isinstance(message, bytes):
@@ -205,6 +215,10 @@ def encoded(message: object) -> bytes:
 
 
 def _fields(value: object) -> Any:
+    """Return the fields of a dataclass, or the items of a frozenset, for JSON.
+
+    Raises TypeError for any other object.
+    """
     if isinstance(value, frozenset):
         return list(value)
     if isinstance(value, Enum) or not dataclasses.is_dataclass(value) or isinstance(value, type):

@@ -48,11 +48,13 @@ class Claims(AbstractContextManager["Claims"]):
         with contextlib.ExitStack() as undo:
             try:
                 self._folder = _runtime_folder()
-                own = [undo.enter_context(_claimed(self._folder, key, exclusive)) for key in self._keys.values()]
+                held_files = [
+                    undo.enter_context(_hold_claim(self._folder, key, exclusive)) for key in self._keys.values()
+                ]
             except OSError as error:
                 self.problem = f"{error.filename or 'the folder of locks'}: {error.strerror}"
-                own = []
-            self._own = {path.name for path in own}
+                held_files = []
+            self._own = {path.name for path in held_files}
             if exclusive and self.problem:
                 raise UsageError(f"--exclusive needs locks: {self.problem}; set XDG_RUNTIME_DIR to a private folder")
             for rival in self.others(list(self._keys)):
@@ -64,14 +66,14 @@ class Claims(AbstractContextManager["Claims"]):
         self._undo.close()
 
     def others(self, device_ids: Sequence[str]) -> list[OtherRun]:
-        """Return the other runs that measure on one of these devices now. The call takes about 50 µs."""
+        """Return the other runs of this user that measure on one of these devices now. The call takes about 50 µs."""
         if self._folder is None or self.problem:
             return []
         wanted = {self._keys[device_id]: device_id for device_id in device_ids}
         runs = []
         for path in self._folder.iterdir():
             name = _NAME.fullmatch(path.name)
-            if name and name[1] in wanted and path.name not in self._own and (content := _locked(path)) is not None:
+            if name and name[1] in wanted and path.name not in self._own and (content := _read_claim(path)) is not None:
                 runs.append(OtherRun(wanted[name[1]], int(name[2]), content == _EXCLUSIVE))
         return runs
 
@@ -113,10 +115,11 @@ def _runtime_folder() -> Path:
 
 
 @contextlib.contextmanager
-def _claimed(folder: Path, key: str, exclusive: bool) -> Iterator[Path]:
-    """Hold a locked file while the context lasts, and yield its path.
+def _hold_claim(folder: Path, key: str, exclusive: bool) -> Iterator[Path]:
+    """Hold a locked file for one device while the context lasts, and yield its path.
 
-    The file gets its name only once it is locked, so that no other run takes it for the file of a run that has ended.
+    `key` names the device in the file's name. The file gets its name only once it is locked, so that no other run takes
+    it for the file of a run that has ended.
     """
     path = folder / f"{key}@{os.getpid()}-{secrets.token_hex(4)}"
     new = folder / f".{path.name}"
@@ -132,8 +135,11 @@ def _claimed(folder: Path, key: str, exclusive: bool) -> Iterator[Path]:
         os.close(descriptor)
 
 
-def _locked(path: Path) -> bytes | None:
-    """Return the content of a file that its run still holds locked; otherwise remove the file and return None."""
+def _read_claim(path: Path) -> bytes | None:
+    """Return the content of a claim, `exclusive` or empty, that its run still holds locked.
+
+    Remove any other file and return None.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:

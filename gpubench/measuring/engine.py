@@ -9,8 +9,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from gpubench.authoring.task import Observed, Profile, Stage, Task, observed, ob
 from gpubench.base.errors import GateTimedOut, Skip, SuiteError, Untrustworthy
 from gpubench.measuring import boundary
 from gpubench.measuring.answers import Agree, AnswerChecks, alone
-from gpubench.measuring.stopping import StoppingPolicy, Trace
+from gpubench.measuring.stopping import SampleTrace, StoppingPolicy
 from gpubench.measuring.time_limits import TimeLimits
 from gpubench.measuring.timed_series import TimedSeries
 from gpubench.model import Series, SeriesMode, limits
@@ -87,8 +87,8 @@ class Engine:
                 of_stage = f", which the stage {name} needs" if name else ""
                 raise Skip(f"this device has no timing mode {' or '.join(stage.modes)}{of_stage}")
             for mode, call in modes:
-                column = self._take_series(answers, name, stage, mode, call)
-                series += self._as_series(column)
+                timed = self._take_series(answers, name, stage, mode, call)
+                series += timed.as_series(self._rank)
         if answers.is_stale:
             answers.check()
         for name, value in observations.items():
@@ -103,72 +103,80 @@ class Engine:
         return self._answers_of(task).verify()
 
     def _answers_of(self, task: Task) -> AnswerChecks:
+        """Return the checks of a task's answers, which may take 2 % of a series' time budget besides the first one."""
         allowed_s = _CHECK_SHARE * self._policy.budget_s
         return AnswerChecks(task, self._device, self._agree, self._rng, allowed_s, self._limits)
 
-    def _check_batch(self, answers: AnswerChecks, column: TimedSeries) -> None:
-        """Check a batch of this series on overwritten outputs, and compare its time with its neighbours'.
+    def _check_batch(self, answers: AnswerChecks, timed: TimedSeries) -> None:
+        """Check a batch of this series on overwritten outputs, and compare its time with that of nine earlier samples.
 
         The batch is no sample, because the caches now hold other lines. Work that is skipped on repeats shows as a
         wrong answer, or as a batch that takes longer than its neighbours. Cold caches make it longer too, so a batch
-        behind a flush is the control. Raises WrongAnswer or Untrustworthy.
+        behind a flush is the control. Raises WrongAnswer, or Untrustworthy if the batch takes 1.75 times as long as
+        both, three times in a row.
         """
-        column.is_checked = True
-        if column.stage.checked:
+        timed.is_checked = True
+        if timed.stage.checked:
             return
-        self._limits.calling([column.stage], column.batch_s)
-        neighbours_s = max(column.values[-_NEIGHBOURS:], default=math.inf)
-        calls = int(self._rng.choice((1, column.calls)))  # a single call shows whether every second call does nothing
-        if column.mode == "rotated":  # whole rotations, so that each buffer is written
-            calls = len(column.stage.rotation) * math.ceil(calls / len(column.stage.rotation))
+        self._limits.calling([timed.stage], timed.batch_s)
+        neighbours_s = max(timed.values[-_NEIGHBOURS:], default=math.inf)
+        calls = int(self._rng.choice((1, timed.calls)))  # a single call shows whether every second call does nothing
+        if timed.mode == "rotated":  # whole rotations, so that each buffer is written
+            calls = len(timed.stage.rotation) * math.ceil(calls / len(timed.stage.rotation))
         for _ in range(_ATTEMPTS):
-            batch_s = self._checked_batch(answers, column, calls)
-            is_timed = column.stage.clock == "device"  # a host call may have to allocate its output again
+            batch_s = self._checked_batch(answers, timed, calls)
+            is_timed = timed.stage.clock == "device"  # a host call may have to allocate its output again
             if self._agree(not is_timed or not batch_s > _LONGER * neighbours_s):
                 return
             self._device.flush()
             self._device.synchronize()  # a call that is not gated would begin while the flush runs, and seem shorter
-            batch_s /= max(self._batch(column, calls), neighbours_s)
+            batch_s /= max(self._batch(timed, calls), neighbours_s)
             if self._agree(not batch_s > _LONGER):
                 return
         raise Untrustworthy(
             "skipped-work",
-            f"{column.label}: on overwritten outputs a call takes {batch_s:.1f} times as long as otherwise: "
+            f"{timed.label}: on overwritten outputs a call takes {batch_s:.1f} times as long as otherwise: "
             "the timed calls skip work",
         )
 
-    def _checked_batch(self, answers: AnswerChecks, column: TimedSeries, calls: int) -> float:
-        """Return the seconds per call of a batch on overwritten outputs that are then checked; NaN if disturbed."""
+    def _checked_batch(self, answers: AnswerChecks, timed: TimedSeries, calls: int) -> float:
+        """Return the median seconds per call of a batch on overwritten outputs that are then checked; NaN if disturbed.
+
+        Raises WrongAnswer from the task's check.
+        """
         answers.overwrite()
         seconds = math.nan
         for stage in answers.task.stages.values():
-            if stage is column.stage:
-                seconds = self._batch(column, calls)
+            if stage is timed.stage:
+                seconds = self._batch(timed, calls)
             elif not stage.checked:
                 stage.call()
         answers.check()
         return seconds
 
-    def _batch(self, column: TimedSeries, calls: int) -> float:
-        """Return the seconds per call of a batch that is not a sample; NaN if the batch was disturbed."""
+    def _batch(self, timed: TimedSeries, calls: int) -> float:
+        """Return the median seconds per call of a batch that is not a sample; NaN if the batch was disturbed."""
         try:
-            seconds = stats.median(self._time(column, calls, column.gated).device)
+            seconds = stats.median(self._time(timed, calls, timed.gated).device)
         except GateTimedOut:
             return math.nan
         return math.nan if self._read_watches()[0] else seconds
 
-    def _check_while_sampling(self, answers: AnswerChecks, column: TimedSeries) -> float:
+    def _check_while_sampling(self, answers: AnswerChecks, timed: TimedSeries) -> float:
         """Check a batch while sampling, warm the caches with one more, and return the seconds that both took."""
         start = self._device.now()
-        self._check_batch(answers, column)
-        self._batch(column, column.calls)
-        self._limits.sampling(column.label, column.batch_s)
+        self._check_batch(answers, timed)
+        self._batch(timed, timed.calls)
+        self._limits.sampling(timed.label, timed.batch_s)
         return self._device.now() - start
 
-    def _is_cheap(self, answers: AnswerChecks, column: TimedSeries) -> bool:
-        """Return whether a check while sampling is so short that the device does not cool down."""
-        batches_s = 2 * column.calls * stats.median(column.values)
-        return answers.seconds + batches_s <= min(_CHECK_SHARE * column.policy.budget_s, _MOST_PAUSE_S)
+    def _is_cheap(self, answers: AnswerChecks, timed: TimedSeries) -> bool:
+        """Return whether a check while sampling is so short that the device does not cool down.
+
+        It may take 2 % of the series' time budget, and at most 10 ms.
+        """
+        batches_s = 2 * timed.calls * stats.median(timed.values)
+        return answers.seconds + batches_s <= min(_CHECK_SHARE * timed.policy.budget_s, _MOST_PAUSE_S)
 
     def _modes_of(self, stage: Stage) -> Iterator[tuple[SeriesMode, Callable[[], object]]]:
         """Yield each mode in which a stage is timed, with the function to call."""
@@ -185,123 +193,139 @@ class Engine:
     def _take_series(
         self, answers: AnswerChecks, name: str, stage: Stage, mode: SeriesMode, call: Callable[[], object]
     ) -> TimedSeries:
+        """Choose a batch, warm up, sample one stage in one mode until a stopping rule applies, and return the series.
+
+        Its answers are checked meanwhile. Raises WrongAnswer, Untrustworthy if most batches were discarded, and
+        SuiteError if the case has too many values.
+        """
         policy = self._policy.for_effort(stage.effort)
-        column = TimedSeries(name, stage, mode, 1, not stage.waits, call, policy, policy.least)
-        column.check_at = self._rng.random()
-        self._limits.warming_up(column.label, stage.rest_s)
-        self._choose_batch(column)
+        timed = TimedSeries(name, stage, mode, 1, not stage.waits, call, policy, policy.least)
+        timed.check_at = self._rng.random()
+        self._limits.warming_up(timed.label, stage.rest_s)
+        self._choose_batch(timed)
         if policy.warmup_most_s:
-            self._warm_up(column)
-        self._limits.sampling(column.label, column.batch_s)
+            self._warm_up(timed)
+        self._limits.sampling(timed.label, timed.batch_s)
         begin = self._device.now()
-        while not column.stop:
-            self._sample(column)
-            self._limits.going_on()
+        while not timed.stop:
+            self._take_sample(timed)
+            self._limits.report_progress()
             answers.is_stale = True
             elapsed_s = self._device.now() - begin
-            stop, dropped = self._agree(self._decision(column, elapsed_s))
-            self._check_discards(column)
+            stop, dropped = self._agree(self._decide_stop(timed, elapsed_s))
+            self._check_discards(timed)
             if stop == "drift":
                 self._labels.add("unsettled")
-            self._drop(column, round(dropped * len(column.values)))
-            column.stop = stop
-            if not stop and self._agree(column.is_check_due(elapsed_s) and self._is_cheap(answers, column)):
-                begin += self._check_while_sampling(answers, column)
-        if not column.is_checked:
-            self._check_batch(answers, column)
-        self._drop(column, self._agree(policy.transient(column.values)))
-        return column
+            self._drop_first(timed, round(dropped * len(timed.values)))
+            timed.stop = stop
+            if not stop and self._agree(timed.is_check_due(elapsed_s) and self._is_cheap(answers, timed)):
+                begin += self._check_while_sampling(answers, timed)
+        if not timed.is_checked:
+            self._check_batch(answers, timed)
+        self._drop_first(timed, self._agree(policy.transient(timed.values)))
+        return timed
 
     def _check_count(self, values: int) -> None:
         """Raise SuiteError if a case yields more values than a record holds."""
         if values > _MOST_VALUES:
             raise SuiteError(f"the case yields at least {values} values; a record holds at most {_MOST_VALUES}")
 
-    def _decision(self, column: TimedSeries, elapsed_s: float) -> tuple[str, float]:
-        """Return why to stop (empty: continue), and the share of samples taken before the device settled."""
-        policy, count = column.policy, len(column.values)
-        if elapsed_s < column.look_s:
+    def _decide_stop(self, timed: TimedSeries, elapsed_s: float) -> tuple[str, float]:
+        """Return the reason to stop as in `Series.stop`, and the share (0 to 1) of samples to drop as unsettled.
+
+        The reason is empty to continue sampling.
+        """
+        policy, count = timed.policy, len(timed.values)
+        if elapsed_s < timed.look_s:
             return "", 0.0
-        if count < column.look:
-            stop = policy.spent(count, elapsed_s)
+        if count < timed.look:
+            stop = policy.limit_reached(count, elapsed_s)
         else:
-            column.look = policy.next_look(count, column.look, elapsed_s)
-            stop = policy.verdict(column.values, elapsed_s)
+            timed.look = policy.next_evaluation_count(count, timed.look, elapsed_s)
+            stop = policy.stop_reason(timed.values, elapsed_s)
         if not stop:
             return "", 0.0
-        settling = policy.settling(column.trace, elapsed_s)
+        settling = policy.settling(timed.trace, elapsed_s)
         if settling.state != "settled" or settling.first:
-            column.first_half = column.first_half or count // 2
+            timed.first_half = timed.first_half or count // 2
         if settling.state == "unsettled":
             return "drift", settling.first / count
         if settling.first:
-            stop = policy.verdict(column.values[settling.first :], elapsed_s)
+            stop = policy.stop_reason(timed.values[settling.first :], elapsed_s)
         if settling.state == "waiting" or not stop:
-            column.look_s = policy.waits_until(elapsed_s)
+            timed.look_s = policy.next_evaluation_s(elapsed_s)
             return "", 0.0
         return stop, settling.first / count
 
-    def _drop(self, column: TimedSeries, length: int) -> None:
+    def _drop_first(self, timed: TimedSeries, length: int) -> None:
         """Discard the first `length` samples, taken before the device settled; `early` keeps the earliest of them."""
         if length:
             self._discarded["warm-up"] = self._discarded.get("warm-up", 0) + length
-            column.drop(length)
+            timed.drop(length)
 
-    def _choose_batch(self, column: TimedSeries) -> TimedSeries:
-        """Choose the number of calls in a batch so that a sample is long compared with the resolution of the clock."""
-        if column.stage.clock == "self":
-            return column
-        most = column.stage.max_calls or (_COLD_BATCH if column.mode == "cold" else column.policy.most_calls)
-        once, gated = self._trial(column, 1, column.gated)
-        calls = min(most, max(1, math.ceil(column.policy.sample_s / once) if once > 0 else most))
+    def _choose_batch(self, timed: TimedSeries) -> TimedSeries:
+        """Choose the calls in a batch, which lasts about 1 ms, and whether it is gated; all ranks choose the same."""
+        if timed.stage.clock == "self":
+            return timed
+        most = timed.stage.max_calls or (_COLD_BATCH if timed.mode == "cold" else timed.policy.most_calls)
+        once, gated = self._try_batch(timed, 1, timed.gated)
+        calls = min(most, max(1, math.ceil(timed.policy.sample_s / once) if once > 0 else most))
         calls, gated = self._agree((calls, gated))  # all ranks try the same: calls may wait for each other
         if gated:
-            _, gated = self._trial(column, calls, gated)
+            _, gated = self._try_batch(timed, calls, gated)
             calls, gated = self._agree((calls if gated else 1, gated))
-        column.calls, column.gated = calls, gated
-        return column
+        timed.calls, timed.gated = calls, gated
+        return timed
 
-    def _trial(self, column: TimedSeries, calls: int, gated: bool) -> tuple[float, bool]:
-        """Return the seconds of the fastest call of a batch, and whether its gate held."""
+    def _try_batch(self, timed: TimedSeries, calls: int, gated: bool) -> tuple[float, bool]:
+        """Return the seconds of a batch's fastest call (infinity if its gate opened), and whether the gate held."""
         try:
-            return min(self._time(column, calls, gated).device), gated
+            return min(self._time(timed, calls, gated).device), gated
         except GateTimedOut:
             return math.inf, False
 
-    def _warm_up(self, column: TimedSeries) -> None:
+    def _warm_up(self, timed: TimedSeries) -> None:
+        """Time batches until their medians are steady or the time for warming up is over.
+
+        Keep the steady end for the test of drift.
+        """
         start = self._device.now()
         values: list[float] = []
         times: list[float] = []
         is_warm = False
         while not is_warm:
-            batches = [list(filter(math.isfinite, timing.device)) for timing in self._timed_batch(column)]
+            batches = [list(filter(math.isfinite, timing.device)) for timing in self._timed_batch(timed)]
             values += [stats.median(batch) for batch in batches if batch]
             times += [self._device.now() for batch in batches if batch]
-            self._limits.going_on()
-            column.warmup_s = self._device.now() - start
-            is_warm = self._agree(column.policy.is_warm(values, column.warmup_s))
-        column.warm = column.policy.warm_part(Trace(values, times))
-        column.batch_s = column.warmup_s / column.batches
-        column.batches, column.lost = 0, {}
+            self._limits.report_progress()
+            timed.warmup_s = self._device.now() - start
+            is_warm = self._agree(timed.policy.is_warm(values, timed.warmup_s))
+        timed.warm = timed.policy.warm_part(SampleTrace(values, times))
+        timed.batch_s = timed.warmup_s / timed.batches
+        timed.batches, timed.lost = 0, {}
 
-    def _sample(self, column: TimedSeries) -> None:
-        for timing in self._timed_batch(column):
+    def _take_sample(self, timed: TimedSeries) -> None:
+        """Time one batch and keep its samples, or discard it if a watch saw a disturbance or its times are impossible.
+
+        Raises SuiteError if the case has too many values or its probe returns a Profile.
+        """
+        for timing in self._timed_batch(timed):
             disturbed, clock_hz = self._read_watches()
             good = [value for value in timing.device if limits.LEAST_SECONDS <= value <= limits.MOST_SECONDS]
             for reason in disturbed or ["clock"] * (len(timing.device) - len(good)):
                 self._discard(reason)
             if disturbed or not good:
-                column.lose(disturbed[0] if disturbed else "clock")
-            self._check_count(len(column.values) + len(good))
+                timed.lose(disturbed[0] if disturbed else "clock")
+            self._check_count(len(timed.values) + len(good))
             if good and not disturbed:
-                column.values += good
-                column.times += [self._device.now()] * len(good)
-                column.host.append(timing.host)
-                column.clocks.append(clock_hz)
-                for name, value in observed("the probe", (column.stage.probe or dict)()).items():
+                timed.values += good
+                timed.times += [self._device.now()] * len(good)
+                timed.host.append(timing.host)
+                timed.clocks.append(clock_hz)
+                for name, value in observed("the probe", (timed.stage.probe or dict)()).items():
                     if isinstance(value, Profile):
                         raise SuiteError(f"a probe returns numbers, but {name} is a Profile; return it from the check")
-                    column.probed.setdefault(name, []).append(value)
+                    timed.probed.setdefault(name, []).append(value)
 
     def _read_watches(self) -> tuple[list[str], float | None]:
         """Return the reasons to discard the last batch and the first clock (Hz) that a watch read; store labels."""
@@ -311,75 +335,48 @@ class Engine:
         reasons = [reason for condition in conditions for reason in condition.discard]
         return reasons, next((condition.clock_hz for condition in conditions if condition.clock_hz), None)
 
-    def _timed_batch(self, column: TimedSeries) -> list[Timing]:
-        """Return the timing of one batch, or an empty list (and a discard) if its gate opened by itself."""
-        column.batches += 1
-        if column.stage.rest_s:
-            self._device.rest(column.stage.rest_s)
+    def _timed_batch(self, timed: TimedSeries) -> list[Timing]:
+        """Return a list with the timing of one batch; an empty list, and a discard, if its gate opened by itself."""
+        timed.batches += 1
+        if timed.stage.rest_s:
+            self._device.rest(timed.stage.rest_s)
         try:
-            return [self._time(column, column.calls, column.gated)]
+            return [self._time(timed, timed.calls, timed.gated)]
         except GateTimedOut:
             self._discard("gate")
-            column.lose("gate")
+            timed.lose("gate")
             return []
 
     def _discard(self, reason: str) -> None:
         self._discarded[reason] = self._discarded.get(reason, 0) + 1
 
-    def _check_discards(self, column: TimedSeries) -> None:
-        if column.policy.distrusts(column.batches, column.lost):
-            reasons = ", ".join(f"{count} by {reason}" for reason, count in sorted(column.lost.items()))
-            raise Untrustworthy("discarded", f"{column.label}: most samples had to be discarded: {reasons}")
+    def _check_discards(self, timed: TimedSeries) -> None:
+        if timed.policy.is_untrustworthy(timed.batches, timed.lost):
+            reasons = ", ".join(f"{count} by {reason}" for reason, count in sorted(timed.lost.items()))
+            raise Untrustworthy("discarded", f"{timed.label}: most samples had to be discarded: {reasons}")
 
-    def _time(self, column: TimedSeries, calls: int, gated: bool) -> Timing:
-        stage = column.stage
+    def _time(self, timed: TimedSeries, calls: int, gated: bool) -> Timing:
+        """Return the timing of a batch by the stage's clock: the device's, the host's, or the call's own.
+
+        Raises GateTimedOut if the batch's gate opened by itself.
+        """
+        stage = timed.stage
         if stage.clock == "device":
-            mode = cast(Mode, "hot" if column.mode == "rotated" else column.mode)
-            return self._device.time(column.call, calls, mode, gated, stage.lead)
+            mode = cast(Mode, "hot" if timed.mode == "rotated" else timed.mode)
+            return self._device.time(timed.call, calls, mode, gated, stage.lead)
         stage.lead()
         if stage.clock == "self":
             return _self_timed(stage.call())
         return self._host_time(stage.call, calls)
 
     def _host_time(self, call: Callable[[], object], calls: int) -> Timing:
+        """Return the mean seconds per call of a batch by the host's clock, with the wait for the device at its end."""
         start = self._device.now()
         for _ in range(calls):
             call()
         self._device.synchronize()
         seconds = (self._device.now() - start) / calls
         return Timing((seconds,), seconds)
-
-    def _as_series(self, column: TimedSeries) -> list[Series]:
-        stage, mode = column.stage, column.mode
-        timed = Series(
-            "",
-            "s",
-            tuple(column.values),
-            stage=column.name,
-            mode=mode,
-            role="primary",
-            work=stage.work,
-            quantity=stage.quantity,
-            limit=stage.limit,
-            item=stage.item,
-            rank=self._rank,
-            calls=column.calls,
-            stop=column.stop,
-            warmup_s=column.warmup_s,
-            clock_hz=column.clock_hz,
-        )
-        series = [timed]
-        if mode in ("hot", "host", "self"):
-            series += [replace(timed, name=name, role="derived", work=work) for name, work in stage.also.items()]
-        if mode == "hot":
-            beside: dict[str, Any] = {"stage": column.name, "rank": self._rank, "calls": column.calls}
-            series.append(Series("", "s", tuple(column.host), mode="host", role="derived", **beside))
-            if column.policy.keeps_early(column.early):
-                series.append(replace(timed, role="early", values=tuple(column.early), stop="", clock_hz=None))
-        for name, values in column.probed.items():
-            numbers = tuple(value.value for value in values)
-            series.append(observed_series(name, numbers, values[0], stage=column.name, rank=self._rank))
-        return series
 
 
 def _self_timed(returned: object) -> Timing:

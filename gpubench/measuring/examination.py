@@ -29,7 +29,7 @@ _TICK_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _HealthAnswer:
     """The readings of one device by one collector, or why there are none."""
 
     device: str
@@ -37,13 +37,16 @@ class _Answer:
     reason: str = ""
 
 
-def examined(devices: Sequence[Device]) -> list[Device]:
+def examinable(devices: Sequence[Device]) -> list[Device]:
     """Return the devices that a driver can report on: those with a PCI address or a UUID."""
     return [device for device in devices if device.pci or device.uuid]
 
 
 def examine(devices: Sequence[Device]) -> tuple[Health, ...]:
-    """Return the health of these devices now; devices without a PCI address and a UUID are left out."""
+    """Return the health of these devices now, read in a child process.
+
+    Devices without a PCI address and a UUID are left out.
+    """
     with Examination(devices) as examination:
         return examination.read()
 
@@ -52,16 +55,20 @@ class Examination(AbstractContextManager["Examination"]):
     """Reads the health of devices as often as `read` is called. Creating it does not wait for the child process."""
 
     def __init__(self, devices: Sequence[Device], patience_s: float = PATIENCE_S) -> None:
-        self._devices = examined(devices)
+        self._devices = examinable(devices)
         self._patience_s = patience_s
-        self._child: Child[_Answer | None] | None = None
+        self._child: Child[_HealthAnswer | None] | None = None
         self._start()
 
     def __exit__(self, *_: object) -> None:
         self._end()
 
     def read(self) -> tuple[Health, ...]:
-        """Return the health of each device; if its driver does not answer, the health says why it is unavailable."""
+        """Return the health of each device now, judged by `health.RULES`.
+
+        Waits for at most `patience_s` seconds for all devices. If a driver does not answer, its devices' health says
+        why it is unavailable, and the next call starts another child process.
+        """
         if not self._devices:
             return ()
         self._start()
@@ -71,15 +78,15 @@ class Examination(AbstractContextManager["Examination"]):
     def _start(self) -> None:
         """Start the child process unless it runs: a failed reading ends it."""
         if self._devices and self._child is None:
-            self._child = Child("gpubench.measuring.examination", (_Answer, type(None)))
+            self._child = Child("gpubench.measuring.examination", (_HealthAnswer, type(None)))
             with contextlib.suppress(OSError):  # it has ended already, and `read` will report that
                 self._child.channel.send(tuple(self._devices))
 
-    def _answers(self) -> tuple[list[_Answer], str]:
+    def _answers(self) -> tuple[list[_HealthAnswer], str]:
         """Return the answers that came in time and, if some did not come, the reason."""
         child = self._child
         assert child is not None
-        answers: list[_Answer] = []
+        answers: list[_HealthAnswer] = []
         deadline = time.monotonic() + self._patience_s
         try:
             child.channel.send("read")
@@ -94,7 +101,7 @@ class Examination(AbstractContextManager["Examination"]):
         except BadMessage as error:
             problem = f"the process that asked the driver sent {error}"
         except (EOFError, OSError):
-            problem = f"the process that asked the driver ended: {child.obituary()}"
+            problem = f"the process that asked the driver ended: {child.describe_end()}"
         self._end()
         return answers, problem
 
@@ -104,11 +111,14 @@ class Examination(AbstractContextManager["Examination"]):
             self._child = None
 
 
-def _health(device: str, answers: Sequence[_Answer], problem: str) -> Health:
-    """Return the health of one device from the answers of all collectors."""
-    own = [answer for answer in answers if answer.device == device]
-    judged = health.judge(device, [reading for answer in own for reading in answer.readings])
-    reasons = [answer.reason for answer in own if answer.reason] + [problem] * bool(problem)
+def _health(device: str, answers: Sequence[_HealthAnswer], problem: str) -> Health:
+    """Return the health of one device from the answers of all collectors.
+
+    `problem` says why further answers are missing.
+    """
+    of_device = [answer for answer in answers if answer.device == device]
+    judged = health.judge(device, [reading for answer in of_device for reading in answer.readings])
+    reasons = [answer.reason for answer in of_device if answer.reason] + [problem] * bool(problem)
     if judged.findings:
         return judged
     return Health(device, (), "; ".join(reasons) or "no collector reports the health of this device")
@@ -119,7 +129,7 @@ class _Sources:
 
     def __init__(self, devices: Sequence[Device]) -> None:
         self._sources: list[tuple[str, HealthSource, list[Device]]] = []
-        self._failures: list[_Answer] = []
+        self._failures: list[_HealthAnswer] = []
         for name in plugins.names("collectors"):
             accepted: list[Device] = []
             try:
@@ -131,7 +141,7 @@ class _Sources:
                         self._sources.append((name, plugins.asked(name, partial(collector.health, accepted)), accepted))
             except (Unavailable, plugins.BrokenPlugin) as error:
                 reason = boundary.text(str(error))
-                self._failures += [_Answer(device.id, (), reason) for device in accepted]
+                self._failures += [_HealthAnswer(device.id, (), reason) for device in accepted]
 
     def send(self, channel: ToParent) -> None:
         """Send the answer for each device as soon as it exists, then None. Raises OSError if the parent has ended."""
@@ -139,15 +149,16 @@ class _Sources:
             channel.send(failure)
         for name, source, devices in self._sources:
             for device in devices:
-                channel.send(_asked(name, source, device))
+                channel.send(_read_health(name, source, device))
         channel.send(None)
 
 
-def _asked(name: str, source: HealthSource, device: Device) -> _Answer:
+def _read_health(name: str, source: HealthSource, device: Device) -> _HealthAnswer:
+    """Return the readings of one device by the collector `name`, or the reason why they are unavailable."""
     try:
-        return _Answer(device.id, plugins.asked(name, lambda: health.checked(source.read(device))))
+        return _HealthAnswer(device.id, plugins.asked(name, lambda: health.checked(source.read(device))))
     except Unavailable as error:
-        return _Answer(device.id, (), boundary.text(str(error)))
+        return _HealthAnswer(device.id, (), boundary.text(str(error)))
 
 
 def main() -> None:

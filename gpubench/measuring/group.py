@@ -20,7 +20,7 @@ _MOST_WARNINGS = 100
 _FROM_HERE = "missing from here on"
 
 
-class Group:
+class CounterGroup:
     """Counters of one device with one period, read together by a thread of their own; rows gather until `take`.
 
     `collector` names the plugin and `source` is what it opened. Each failure becomes one remark, however often it
@@ -69,8 +69,8 @@ class Group:
     def read(self, due: float, started_at: float) -> None:
         """Read the counters once and append a row, at the time in the middle of the reading.
 
-        The reading was `due` at that moment (monotonic seconds). Whatever the source returns or raises, the row holds
-        finite numbers and None only.
+        `due` and `started_at`, the zero of the samples' times, are monotonic seconds. Whatever the source returns or
+        raises, the row holds finite numbers and None only.
         """
         begin = self._begun = time.monotonic()
         failed = ""
@@ -100,7 +100,7 @@ class Group:
                 self._empty_rows, self._answered_at, self._answered = 0, ended, True
             at = ended - started_at
             self._remarks += [
-                Remark(at, "event", self.collector, self.device.id, message) for message in self._limited(messages)
+                Remark(at, "event", self.collector, self.device.id, message) for message in self._within_limit(messages)
             ]
 
     def _row(self) -> tuple[tuple[float | None, ...], dict[str, str]]:
@@ -116,7 +116,7 @@ class Group:
         except Unavailable as error:
             return [], boundary.text(str(error))
 
-    def _limited(self, messages: Sequence[str]) -> Sequence[str]:
+    def _within_limit(self, messages: Sequence[str]) -> Sequence[str]:
         """Return the messages up to the limit of the group, so that a busy source does not fill the disk."""
         accepted = [*messages[: max(_MOST_MESSAGES - self._message_count, 0)]]
         if self._message_count <= _MOST_MESSAGES < self._message_count + len(messages):
@@ -138,14 +138,14 @@ class Group:
                     self._warn(f"{name}: {count} values of the run were refused and are missing", started_at)
 
     def report_hang(self, started_at: float) -> None:
-        """Add a remark if the reading under way has not returned for a long time."""
+        """Add a remark if the reading under way has not returned for 5 s."""
         begin = self._begun
         if begin is not None and time.monotonic() - begin > _HUNG_S:
             with self._lock:
                 self._warn(f"{_FROM_HERE}: a reading has not returned for {_HUNG_S:g} s", started_at)
 
     def _warn(self, message: str, started_at: float) -> None:
-        """Add a remark on missing counters: each text once, and at most _MOST_WARNINGS of them."""
+        """Add a remark that counters are missing: each text once, and at most 100 different ones."""
         if message in self._warned or len(self._warned) > _MOST_WARNINGS:
             return
         self._warned.add(message)

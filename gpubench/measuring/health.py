@@ -142,9 +142,9 @@ _HELPERS = (HealthSign.BUSY, *_PAIRED.values())
 
 
 def checked(readings: object) -> tuple[HealthReading, ...]:
-    """Return a source's readings as possible numbers; an impossible number becomes unavailable with its reason.
+    """Return a source's readings, at most 200; an impossible number becomes unavailable, with the reason.
 
-    If two readings have the same sign, the first counts. Raises Missing if `readings` are not HealthReading.
+    If two readings have the same sign, the first counts. Raises Unavailable if `readings` are not HealthReading.
     """
     if isinstance(readings, str) or not isinstance(readings, Iterable):
         raise Unavailable(f"`read` returns a sequence of HealthReading, not {boundary.text(readings)[:80]}", "")
@@ -154,11 +154,15 @@ def checked(readings: object) -> tuple[HealthReading, ...]:
             break
         if not isinstance(reading, HealthReading) or not isinstance(reading.sign, HealthSign):
             raise Unavailable(f"`read` returns HealthReading with a HealthSign, not {boundary.text(reading)[:80]}", "")
-        by_sign.setdefault(reading.sign, _checked(reading))
+        by_sign.setdefault(reading.sign, _checked_reading(reading))
     return tuple(by_sign.values())
 
 
-def _checked(reading: HealthReading) -> HealthReading:
+def _checked_reading(reading: HealthReading) -> HealthReading:
+    """Return a reading with clean texts whose value is possible for its sign.
+
+    None in place of any other value, with the reason.
+    """
     message, command = boundary.text(reading.words), boundary.text(reading.command)
     if reading.value is None:
         return HealthReading(reading.sign, None, message or "the driver does not report it", command)
@@ -172,17 +176,18 @@ def _checked(reading: HealthReading) -> HealthReading:
 
 
 def judge(device: str, readings: Sequence[HealthReading]) -> Health:
-    """Return the health of a device from its readings."""
+    """Return the health of a device by `RULES` from all its checked readings."""
     by_sign = {reading.sign: reading for reading in readings}
     return Health(device, tuple(_judged(reading, by_sign) for reading in readings if reading.sign not in _HELPERS))
 
 
 def _judged(reading: HealthReading, by_sign: Mapping[HealthSign, HealthReading]) -> HealthFinding:
+    """Return the finding on one reading; `by_sign` has all readings of the device, with which some are compared."""
     rule = RULES[reading.sign]
     if reading.value is None:
         return HealthFinding(reading.sign, rule.name, None, reading.words, "unavailable", command=reading.command)
     if reading.sign in _PAIRED:
-        return _link(reading, by_sign)
+        return _pcie_finding(reading, by_sign)
     busy = _value(by_sign, HealthSign.BUSY)
     is_idle = busy == 0 or reading.sign not in _SLOWDOWNS  # under load the watch reports a slowdown
     severity: Severity = "ok" if not reading.value else rule.severity if is_idle else "warning"
@@ -192,8 +197,11 @@ def _judged(reading: HealthReading, by_sign: Mapping[HealthSign, HealthReading])
     return _finding(reading, reading.value, value_text, severity)
 
 
-def _link(reading: HealthReading, by_sign: Mapping[HealthSign, HealthReading]) -> HealthFinding:
-    """Return the finding on the width or the generation of the PCIe link, compared with the highest possible value."""
+def _pcie_finding(reading: HealthReading, by_sign: Mapping[HealthSign, HealthReading]) -> HealthFinding:
+    """Return the finding on the width or the generation of the PCIe link, compared with the highest possible value.
+
+    0 if healthy.
+    """
     now, most = reading.value or 0.0, _value(by_sign, _PAIRED[reading.sign])
     if most is None:
         return _finding(reading, 0.0, f"{now:g}; the highest value is unavailable", "ok")
@@ -210,6 +218,7 @@ def _value(by_sign: Mapping[HealthSign, HealthReading], sign: HealthSign) -> flo
 
 
 def _finding(reading: HealthReading, value: float, value_text: str, severity: Severity) -> HealthFinding:
+    """Return the finding on a reading; `value` is 0 if it is healthy, and `value_text` is shown."""
     rule = RULES[reading.sign]
     advice = "" if severity == "ok" else rule.advice
     return HealthFinding(reading.sign, rule.name, value, value_text, severity, advice, reading.command)
@@ -218,7 +227,8 @@ def _finding(reading: HealthReading, value: float, value_text: str, severity: Se
 def risen(before: Health, after: Health) -> Health:
     """Return the errors that appeared between two readings of a device, as a health of the device.
 
-    Only values that both readings have are compared. A value that fell, as after a reset, is no error.
+    Only values that both readings have are compared, by the `rise` of their rule. A value that fell, as after a reset,
+    is no error.
     """
     earlier_findings = {finding.sign: finding for finding in before.findings}
     findings = []

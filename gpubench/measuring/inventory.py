@@ -48,9 +48,9 @@ _LIBRARIES = (
 
 
 def facts() -> Facts:
-    """Return the inventory of this machine, taken in a child process.
+    """Return the inventory of this machine, taken in a child process, which may take 120 s.
 
-    Raises DeviceError if that process dies or hangs.
+    Raises DeviceError if that process ends with an error or does not end in time.
     """
     command = [sys.executable, "-P", "-m", "gpubench.measuring.inventory"]
     try:
@@ -91,17 +91,20 @@ def to_json(inventory: Facts) -> str:
     return json.dumps(asdict(inventory), ensure_ascii=False)
 
 
-def take() -> Facts:
-    """Return the facts of this machine, taken in this process: backends, then the collectors' settings of devices."""
-    absent: list[UnavailablePart] = []
+def read_machine() -> Facts:
+    """Return the facts of this machine, read in this process: backends, then the collectors' settings of devices.
+
+    Whatever raises or is not installed becomes an UnavailablePart of the facts.
+    """
+    unavailable: list[UnavailablePart] = []
     versions = {"gpubench": __version__, "python": platform.python_version(), **_library_versions()}
-    devices = _devices(absent, versions)
+    devices = _devices(unavailable, versions)
     for name in plugins.names("collectors"):
-        collector: Collector | None = _probe(name, absent, partial(plugins.load, "collectors", name), None)
+        collector: Collector | None = _probe(name, unavailable, partial(plugins.load, "collectors", name), None)
         if collector is not None:
-            devices = _described(name, collector, devices, absent, versions)
-    absent += rocm.findings(rocm.probe(wheels=_wheels()))
-    return Facts(tuple(devices), _host(), tuple(versions.items()), tuple(absent))
+            devices = _described(name, collector, devices, unavailable, versions)
+    unavailable += rocm.findings(rocm.probe(wheels=_wheels()))
+    return Facts(tuple(devices), _host(), tuple(versions.items()), tuple(unavailable))
 
 
 def _wheels() -> dict[str, str]:
@@ -110,33 +113,45 @@ def _wheels() -> dict[str, str]:
     return {name.lower(): number for name, number in versions if name.lower().startswith(("cupy", "amd"))}
 
 
-def _devices(absent: list[UnavailablePart], versions: dict[str, str]) -> list[Device]:
-    devices_found: list[Device] = []
+def _devices(unavailable: list[UnavailablePart], versions: dict[str, str]) -> list[Device]:
+    """Return the devices of all backends that users see, the host last.
+
+    Adds the backends that fail to `unavailable`, and the versions of those with a device to `versions`.
+    """
+    backend_devices: list[Device] = []
     for name in plugins.names("backends"):
-        backend: Backend | None = _probe(name, absent, partial(plugins.load, "backends", name), None)
+        backend: Backend | None = _probe(name, unavailable, partial(plugins.load, "backends", name), None)
         if backend is None or not backend.listed:
             continue
-        devices: Sequence[Device] = _probe(name, absent, backend.devices, ())
-        devices_found += devices
+        devices: Sequence[Device] = _probe(name, unavailable, backend.devices, ())
+        backend_devices += devices
         if devices:
-            versions.update(_probe(name, absent, backend.versions, _NOTHING))
-    return sorted(devices_found, key=lambda device: device.backend == "host")
+            versions.update(_probe(name, unavailable, backend.versions, _NOTHING))
+    return sorted(backend_devices, key=lambda device: device.backend == "host")
 
 
 def _described(
-    name: str, collector: Collector, devices: Sequence[Device], absent: list[UnavailablePart], versions: dict[str, str]
+    name: str,
+    collector: Collector,
+    devices: Sequence[Device],
+    unavailable: list[UnavailablePart],
+    versions: dict[str, str],
 ) -> list[Device]:
-    accepted = [device for device in devices if _probe(name, absent, partial(collector.accepts, device), False)]
+    """Return the devices with the details that a collector adds, such as the power limit.
+
+    A detail that is there already stays. Adds failures to `unavailable`, and the collector's versions to `versions`.
+    """
+    accepted = [device for device in devices if _probe(name, unavailable, partial(collector.accepts, device), False)]
     if not accepted:
         return list(devices)
     if isinstance(collector, Versioned):
-        new_versions = _probe(name, absent, lambda: boundary.pairs(collector.versions()), _NOTHING)
+        new_versions = _probe(name, unavailable, lambda: boundary.pairs(collector.versions()), _NOTHING)
         versions.update({name: number for name, number in new_versions.items() if name not in versions})
     described = []
     for device in devices:
         details = _NOTHING
         if device in accepted and isinstance(collector, Describing):
-            details = _probe(name, absent, partial(_settings, collector, device), _NOTHING)
+            details = _probe(name, unavailable, partial(_settings, collector, device), _NOTHING)
         earlier_details = dict(device.details)  # the first collector to report a detail wins
         new = tuple((name, value) for name, value in details.items() if name not in earlier_details)
         described.append(replace(device, details=(*device.details, *new)))
@@ -147,15 +162,17 @@ def _settings(collector: Describing, device: Device) -> Mapping[str, str]:
     return boundary.pairs(collector.describe(device))
 
 
-def _probe(name: str, absent: list[UnavailablePart], ask: Callable[[], T], default: T) -> T:
+def _probe(name: str, unavailable: list[UnavailablePart], ask: Callable[[], T], default: T) -> T:
+    """Return what `ask` returns; if it raises, add the reason to `unavailable` under this name and return `default`."""
     try:
         return plugins.asked(name, ask)
     except Unavailable as error:
-        absent.append(UnavailablePart(name, error.what, error.how))
+        unavailable.append(UnavailablePart(name, error.what, error.how))
         return default
 
 
 def _library_versions() -> dict[str, str]:
+    """Return the versions of the installed libraries that affect figures, by distribution."""
     versions = {}
     for distribution in _LIBRARIES:
         try:
@@ -166,6 +183,7 @@ def _library_versions() -> dict[str, str]:
 
 
 def _host() -> tuple[tuple[str, str], ...]:
+    """Return the facts of the host as pairs of name and text: system, CPUs, NUMA nodes, limits, interposers."""
     uname = platform.uname()
     described: dict[str, Any] = {
         "system": f"{uname.system} {uname.release}",
@@ -189,14 +207,14 @@ def _between_processes() -> dict[str, str]:
     limits = {}
     if _SHM.is_dir():
         room = os.statvfs(_SHM)
-        limits["shared memory"] = shared_words(room.f_frsize * room.f_blocks)
+        limits["shared memory"] = shared_memory_text(room.f_frsize * room.f_blocks)
     if _YAMA.exists():
-        limits["ptrace scope"] = ptrace_words(_YAMA.read_text().strip())
+        limits["ptrace scope"] = ptrace_text(_YAMA.read_text().strip())
     return limits
 
 
-def shared_words(nbytes: int) -> str:
-    """Return the size of the shared memory (`nbytes` bytes) as text, with advice if it is too small."""
+def shared_memory_text(nbytes: int) -> str:
+    """Return the size of /dev/shm as text (`nbytes` bytes), with advice if NCCL may not work with it."""
     size = f"{units.round_size(nbytes)} in {_SHM}"
     return (
         size
@@ -205,7 +223,7 @@ def shared_words(nbytes: int) -> str:
     )
 
 
-def ptrace_words(scope: str) -> str:
+def ptrace_text(scope: str) -> str:
     """Return Yama's setting as text, with advice: from 2 on no process may read another process's memory."""
     mend = "sysctl kernel.yama.ptrace_scope=1, or the capability SYS_PTRACE"
     return scope if scope in ("0", "1") else f"{scope}: no process may read another's memory; {mend}"
@@ -215,7 +233,7 @@ def main() -> None:
     """Print the inventory as one line; anything that libraries print goes to standard error."""
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    answer.write(to_json(take()) + "\n")
+    answer.write(to_json(read_machine()) + "\n")
     answer.flush()
 
 

@@ -55,7 +55,7 @@ class Membership:
         The secret is removed from the environment, so that workers do not inherit it. Raises UsageError that names the
         invalid variable.
         """
-        size = size_of(environment)
+        size = group_size(environment)
         secret = environment.pop(SECRET, "")
         if size == 1:
             return None
@@ -70,15 +70,19 @@ class Membership:
         return cls(rank, size, host.strip("[]"), int(port), secret.encode())
 
 
-def size_of(environment: MutableMapping[str, str] = os.environ) -> int:
-    """Return the number of nodes of the group that this run is to join; 1 without a group.
+def group_size(environment: MutableMapping[str, str] = os.environ) -> int:
+    """Return the number of nodes of the group that this run is to join, by GPUBENCH_NODES; 1 without a group.
 
-    Raises UsageError if it is invalid.
+    Raises UsageError if it is no whole number from 1 to 4096.
     """
     return _whole_number(environment, NODES, 1, MOST_NODES) if NODES in environment else 1
 
 
 def _whole_number(environment: MutableMapping[str, str], name: str, least: int, most: int) -> int:
+    """Return a variable of the environment as a whole number.
+
+    Raises UsageError unless it is one from `least` to `most`.
+    """
     text = environment.get(name, "")
     if not (text.isascii() and text.isdecimal() and len(text) < 9 and least <= int(text) <= most):
         raise UsageError(f"{name} must be a whole number from {least} to {most}, and is {text!r}")
@@ -95,8 +99,8 @@ def _secret_in(path: Path) -> str:
 def join(place: Membership, plan: bytes, patience_s: float = JOIN_S) -> dict[int, NodeChannel]:
     """Return the connections of this node by node: from node 0 to every other node, from another node to node 0.
 
-    `plan` is a line that describes what the node will measure. Raises UsageError if a node does not join within
-    `patience_s` seconds, has another secret, or has another plan.
+    `plan` is a line that describes what the node will measure, as `plan.described` returns it. Raises UsageError if a
+    node does not join within `patience_s` seconds, has another secret, or has another plan.
     """
     deadline = time.monotonic() + patience_s
     channels = _accept_nodes(place, deadline) if place.rank == 0 else {0: _connect(place, deadline)}
@@ -110,7 +114,10 @@ def join(place: Membership, plan: bytes, patience_s: float = JOIN_S) -> dict[int
 
 
 def _compare(channels: dict[int, NodeChannel], place: Membership, plan: bytes, deadline: float) -> None:
-    """Raise UsageError if the nodes have different plans. Node 0 compares, and reports the first difference to all."""
+    """Compare the plans of all nodes at node 0, which reports the first difference to every node.
+
+    Raises UsageError, on every node, if two plans differ. `deadline` is in monotonic seconds.
+    """
     if place.rank:
         channels[0].send(plan)
         difference = _next_frame(channels[0], 0, deadline)
@@ -135,6 +142,10 @@ def _excerpt(text: bytes) -> str:
 
 
 def _next_frame(channel: NodeChannel, node: int, deadline: float) -> bytes:
+    """Return the next frame from a node.
+
+    Raises UsageError if none arrives before `deadline` (monotonic seconds), or the node ends.
+    """
     while wait([channel.fileno()], max(0.0, deadline - time.monotonic())):
         try:
             for content in channel.arrived():
@@ -150,13 +161,13 @@ class _Visitor:
 
     nonce: bytes
     deadline: float
-    said: bytes = b""
+    received: bytes = b""
 
 
 def _accept_nodes(place: Membership, deadline: float) -> dict[int, NodeChannel]:
-    """Listen on node 0 until all other nodes have joined; return their channels.
+    """Listen on node 0 until all other nodes have joined or `deadline` (monotonic seconds) is over.
 
-    Raises UsageError if some are missing.
+    Return their channels by node. Raises UsageError that names the nodes that did not join.
     """
     channels: dict[int, NodeChannel] = {}
     visitors: dict[socket.socket, _Visitor] = {}
@@ -186,6 +197,7 @@ def _missing_nodes(place: Membership, channels: dict[int, NodeChannel], refused:
 
 
 def _listener(place: Membership) -> socket.socket:
+    """Return the socket on which node 0 listens. Raises UsageError if the address is unknown or in use."""
     try:
         family = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((place.host, place.port), family=family, backlog=min(place.size, 1024))
@@ -194,6 +206,10 @@ def _listener(place: Membership) -> socket.socket:
 
 
 def _accept_visitor(listener: socket.socket, visitors: dict[socket.socket, _Visitor]) -> None:
+    """Accept a connection, send it the greeting with a random number, and add it to `visitors`.
+
+    Drop the oldest beyond 64.
+    """
     try:
         connection, _ = listener.accept()
         connection.setblocking(False)
@@ -214,13 +230,16 @@ def _hear_visitor(
     place: Membership,
     channels: dict[int, NodeChannel],
 ) -> bool:
-    """Read from a visitor, which may make it a member; return whether it is refused."""
+    """Read from a visitor; if it proves that it is a node, add its channel to `channels`.
+
+    Returns whether it was refused. A visitor that is refused or has joined is removed from `visitors`.
+    """
     visitor, member = visitors[connection], None
     with contextlib.suppress(OSError):  # the visitor may disconnect at any moment
-        chunk = connection.recv(_HELLO_BYTES - len(visitor.said))
-        visitor.said += chunk
-        if chunk and visitor.said.startswith(_GREETING[: len(visitor.said)]):
-            if len(visitor.said) < _HELLO_BYTES:
+        chunk = connection.recv(_HELLO_BYTES - len(visitor.received))
+        visitor.received += chunk
+        if chunk and visitor.received.startswith(_GREETING[: len(visitor.received)]):
+            if len(visitor.received) < _HELLO_BYTES:
                 return False
             member = _member(connection, visitor, place, channels)
     del visitors[connection]
@@ -242,8 +261,8 @@ def _member(
     connection: socket.socket, visitor: _Visitor, place: Membership, members: dict[int, NodeChannel]
 ) -> tuple[int, NodeChannel] | None:
     """Return a visitor's node number and channel; None if it has another secret or its number is not free."""
-    said = visitor.said[len(_GREETING) :]
-    rank, nonce, proved = said[: _RANK.size], said[_RANK.size : -_PROOF_BYTES], said[-_PROOF_BYTES:]
+    received = visitor.received[len(_GREETING) :]
+    rank, nonce, proved = received[: _RANK.size], received[_RANK.size : -_PROOF_BYTES], received[-_PROOF_BYTES:]
     facts = (rank, visitor.nonce, nonce)
     if not compare_digest(proved, proof(place.secret, b"join", *facts)):
         return None
@@ -271,13 +290,18 @@ def _connect(place: Membership, deadline: float) -> NodeChannel:
                 raise UsageError(f"{where} does not answer: {error}") from error
             time.sleep(_RETRY_S)
     try:
-        return _joined(connection, place, max(left_s, _RETRY_S))
+        return _prove_membership(connection, place, max(left_s, _RETRY_S))
     except OSError as error:
         connection.close()
         raise UsageError(f"{where} refused this node: {error}") from error
 
 
-def _joined(connection: socket.socket, place: Membership, patience_s: float) -> NodeChannel:
+def _prove_membership(connection: socket.socket, place: Membership, patience_s: float) -> NodeChannel:
+    """Return the channel to node 0 after each side has proved to the other that it has the secret.
+
+    Raises ConnectionError if node 0 is of another version or has another secret, and OSError if it does not answer
+    within `patience_s` seconds.
+    """
     connection.settimeout(patience_s)
     greeting = _receive(connection, len(_GREETING) + NONCE_BYTES)
     if not greeting.startswith(_GREETING):
@@ -291,6 +315,7 @@ def _joined(connection: socket.socket, place: Membership, patience_s: float) -> 
 
 
 def _receive(connection: socket.socket, count: int) -> bytes:
+    """Return the next `count` bytes. Raises ConnectionAbortedError if the connection ends before."""
     received = b""
     while len(received) < count:
         chunk = connection.recv(count - len(received))

@@ -26,9 +26,9 @@ _HEARD = {signal.SIGCHLD, signal.SIGTERM}
 def keep(descriptor: int) -> None:
     """Fork: return in the child; in the parent supervise the child and never return.
 
-    The parent closes its copy of the descriptor. Call this before any thread starts. The keeper ends everything below
-    it when the child ends, on SIGTERM, and when the thread that started the keeper ends, even by SIGKILL. It then ends
-    with the same status as the child.
+    `descriptor` is the child's end of the channel; the parent closes its copy. Call this before any thread starts. The
+    keeper ends everything below it when the child ends, on SIGTERM, and when the thread that started the keeper ends,
+    even by SIGKILL. It then ends with the same status as the child.
     """
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
@@ -38,7 +38,7 @@ def keep(descriptor: int) -> None:
         os._exit(1)
     child = os.fork()
     if child:
-        _keep(child, descriptor)
+        _supervise(child, descriptor)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # so that the child can see what a case left behind
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -46,19 +46,19 @@ def keep(descriptor: int) -> None:
         os._exit(1)
 
 
-def _keep(child: int, descriptor: int) -> None:
+def _supervise(child: int, descriptor: int) -> None:
     """Wait for the child or for SIGTERM, end the remaining processes, and end with the same status as the child."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for copied in (descriptor, 1, 2):  # only the child holds the pipes, so that they close when it ends
         os.dup2(nowhere, copied)
     status: int | None = None
     while status is None and signal.sigwait(_HEARD) == signal.SIGCHLD:
-        status = _reaped(child)
+        status = _reap(child)
     end_descendants(os.getpid())
     _end_with(status)
 
 
-def _reaped(child: int) -> int | None:
+def _reap(child: int) -> int | None:
     """Reap every process that has ended; return the child's wait status if it is among them, else None."""
     child_status: int | None = None
     with contextlib.suppress(ChildProcessError):
@@ -85,13 +85,16 @@ def _end_with(status: int | None) -> None:
 
 
 def end_descendants(root: int) -> None:
-    """Kill every process below `root` and reap this process's own children, for at most two seconds."""
+    """Kill every process below the process id `root`, again until none is left, for at most two seconds.
+
+    If `root` is this process, its own children are also reaped.
+    """
     is_own = root == os.getpid()
     deadline = time.monotonic() + _GRACE_S
     while time.monotonic() < deadline:
         alive = descendants(root)
         if is_own:
-            _reaped(0)
+            _reap(0)
             alive |= _children()  # read last, so that a process that keeps forking is killed at once
         if not alive and not (is_own and has_children()):
             return
@@ -102,7 +105,10 @@ def end_descendants(root: int) -> None:
 
 
 def end_marked(mark: str) -> None:
-    """Kill every process whose environment has this mark: those of a child whose keeper was killed before it."""
+    """Kill every process whose environment has this mark, for at most two seconds.
+
+    They are what a child started whose keeper was killed before it could end them.
+    """
     wanted = f"{CHILD}={mark}".encode()
     deadline = time.monotonic() + _GRACE_S
     is_any_left = True

@@ -92,6 +92,10 @@ class NodeChannel:
             raise EOFError
 
     def _whole_frames(self) -> Iterator[bytes]:
+        """Yield the content of each whole frame in the buffer, and remove it.
+
+        Raises BadFrame if a frame is too long, or is not the peer's next one by its HMAC.
+        """
         while len(self._buffer) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._buffer)
             if length > LIMIT_BYTES:

@@ -1,8 +1,9 @@
 """The ranks of one case on several nodes: their runners exchange values in rounds, over the group's connections.
 
-A node contributes its ranks' offers to a round once each of them has offered a value or ended. Node 0 merges the
-contributions of all nodes and sends the union to each of them, so that all ranks see the same offers and the same ends
-in the same round. The ranks of a node that is gone count as crashed.
+In a round each rank offers one value, or its result if it has ended. A node contributes the values and results of its
+ranks once it has one of each. Node 0 merges the contributions of all nodes and sends the merged round to each of them,
+so that all ranks see the same values and results in the same round. The ranks of a node that left the group count as
+crashed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from annotated_types import MaxLen
 from gpubench.measuring import plain
 from gpubench.measuring.channel import encoded
 from gpubench.measuring.node_channel import BadFrame, NodeChannel
-from gpubench.measuring.worker import Part
+from gpubench.measuring.worker import RankResult
 from gpubench.model import STRICT
 
 SILENT_S = 4.0  # seconds of silence after which a node counts as gone: it sends a sign of life every second
@@ -30,8 +31,12 @@ _BEAT = b""
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
-    """A node's contribution to a round of a case, or the union of all contributions: offers and ends by rank."""
+class ExchangeRound:
+    """A node's contribution to a round of a case, or the merged contributions of all nodes.
+
+    `offers` are the values that ranks offer, as JSON text, and `ended` the results of ranks that have ended, without
+    figures; both by the rank's number among all nodes.
+    """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -41,7 +46,7 @@ class Round:
         tuple[tuple[int, Annotated[str, pydantic.StringConstraints(max_length=plain.MOST_BYTES)]], ...],
         MaxLen(_MOST_RANKS),
     ] = ()
-    ended: Annotated[tuple[tuple[int, Part], ...], MaxLen(_MOST_RANKS)] = ()
+    ended: Annotated[tuple[tuple[int, RankResult], ...], MaxLen(_MOST_RANKS)] = ()
 
     @property
     def moment(self) -> tuple[int, int]:
@@ -53,7 +58,7 @@ class Round:
         return all(rank in ranks for rank, _ in (*self.offers, *self.ended))
 
 
-_ROUND = pydantic.TypeAdapter(Round)
+_ROUND = pydantic.TypeAdapter(ExchangeRound)
 
 
 class NodeGroup:
@@ -65,14 +70,14 @@ class NodeGroup:
     def __init__(self, rank: int, size: int, channels: Mapping[int, NodeChannel], silent_s: float = SILENT_S) -> None:
         self.rank, self.size = rank, size
         self.host = next(iter(channels.values())).host  # the address by which the others reach this node
-        self.gone: dict[int, str] = {}  # node → the reason
+        self.gone: dict[int, str] = {}  # node that left the group → the reason
         self._channels = dict(channels)
         self._silent_s = silent_s
-        self._given: dict[int, Round] = {}
-        self._union: Round | None = None  # from node 0
+        self._contributions: dict[int, ExchangeRound] = {}  # node → its newest contribution
+        self._merged: ExchangeRound | None = None  # the newest round that node 0 has sent
         self._cases = 0
         self._stop = threading.Event()
-        self._beats = threading.Thread(target=self._beat, daemon=True)
+        self._beats = threading.Thread(target=self._send_beats, daemon=True)
         self._beats.start()
 
     def __enter__(self) -> NodeGroup:
@@ -91,88 +96,103 @@ class NodeGroup:
         """Return the file descriptors to wait for."""
         return [channel.fileno() for channel in self._channels.values()]
 
-    def begin(self, ranks_per_node: int) -> SpreadCase:
-        """Begin a case with `ranks_per_node` ranks on each node; every node of the group begins the same case."""
+    def begin(self, ranks_per_node: int) -> MultiNodeCase:
+        """Begin a case with `ranks_per_node` ranks on each node.
+
+        Every node of the group begins the same cases in the same order.
+        """
         self._cases += 1
         now = time.monotonic()
         for channel in self._channels.values():  # this node reads nothing between two cases
             channel.heard_at = max(channel.heard_at, now)
-        return SpreadCase(self, self._cases, ranks_per_node)
+        return MultiNodeCase(self, self._cases, ranks_per_node)
 
-    def give(self, share: Round) -> None:
-        """Contribute this node's share to a round."""
-        self._given[self.rank] = share
+    def contribute(self, share: ExchangeRound) -> None:
+        """Store this node's contribution to a round, and send it to node 0."""
+        self._contributions[self.rank] = share
         if self.rank and 0 not in self.gone:
             self._channels[0].send(encoded(share))
 
-    def union(self, own: Round, ends: Mapping[int, Part], ranks_per_node: int) -> Round | None:
-        """Return the union of the round to which this node contributed `own`; None until it is complete.
+    def merged_round(
+        self, contribution: ExchangeRound, lost_ranks: Mapping[int, RankResult], ranks_per_node: int
+    ) -> ExchangeRound | None:
+        """Return the merged round to which this node gave `contribution`; None until all nodes have contributed.
 
-        `ends` holds the ends of the ranks on nodes that are gone.
+        `lost_ranks` are the results of the ranks on nodes that left the group, which node 0 adds. A complete round is
+        returned once. A node that speaks for ranks of another node, or answers another round, is dropped.
         """
         if self.rank and 0 not in self.gone:
-            received, self._union = self._union, None
-            if received is not None and received.moment != own.moment:
-                self._lose(0, "sent an answer to another round")
+            received, self._merged = self._merged, None
+            if received is not None and received.moment != contribution.moment:
+                self._drop_node(0, "sent an answer to another round")
                 return None
             return received
         contributions = {
-            node: contribution
-            for node, contribution in self._given.items()
-            if node not in self.gone and contribution.moment == own.moment
+            node: share
+            for node, share in self._contributions.items()
+            if node not in self.gone and share.moment == contribution.moment
         }
         if len(contributions) < self.size - len(self.gone):
             return None
         for node, share in contributions.items():
             if not share.is_within(range(node * ranks_per_node, (node + 1) * ranks_per_node)):
-                self._lose(node, "spoke for ranks of another node")
+                self._drop_node(node, "spoke for ranks of another node")
                 return None
         shares = [contributions[node] for node in sorted(contributions)]
-        union = replace(
-            own,
+        merged = replace(
+            contribution,
             offers=tuple(offer for share in shares for offer in share.offers),
-            ended=(*(end for share in shares for end in share.ended), *ends.items()),
+            ended=(*(end for share in shares for end in share.ended), *lost_ranks.items()),
         )
         for channel in self._channels.values():
-            channel.send(encoded(union))
-        return union
+            channel.send(encoded(merged))
+        return merged
 
     def listen(self) -> None:
-        """Read what has arrived, and find out which nodes are gone."""
+        """Read what has arrived, without waiting, and drop the nodes that ended, were silent or sent bad frames."""
         for node, channel in list(self._channels.items()):
             try:
                 for content in channel.arrived():
                     if content != _BEAT:
                         self._take(node, content)
             except EOFError:
-                self._lose(node, "has ended, or its connection broke")
+                self._drop_node(node, "has ended, or its connection broke")
             except (OSError, ValueError) as error:
-                self._lose(node, f"sent {error}")
+                self._drop_node(node, f"sent {error}")
             else:
                 if time.monotonic() - channel.heard_at > self._silent_s:
-                    self._lose(node, f"sent nothing for {self._silent_s:g} s")
+                    self._drop_node(node, f"sent nothing for {self._silent_s:g} s")
 
     def _take(self, node: int, content: bytes) -> None:
+        """Store what a node sent: the merged round from node 0, or a contribution to node 0.
+
+        Raises BadFrame if it is neither, or belongs to another round.
+        """
         share = _decoded(content)
         if self.rank:
-            self._union = share
+            self._merged = share
         elif share.moment in self._due(node):
-            self._given[node] = share
+            self._contributions[node] = share
         else:
             raise BadFrame("a share of another round")
 
     def _due(self, node: int) -> list[tuple[int, int]]:
         """Return the rounds to which a node may contribute now: its case's next one, or the next case's first."""
-        before = self._given.get(node)
+        before = self._contributions.get(node)
         return [(1, 0)] if before is None else [(before.case, before.number + 1), (before.case + 1, 0)]
 
-    def give_up(self, own: Round) -> None:
-        """Continue without the nodes that have not contributed to a round within `EXCHANGE_S` seconds."""
-        late = [node for node in self._channels if self.rank or self._given.get(node, own).moment != own.moment]
+    def give_up(self, contribution: ExchangeRound) -> None:
+        """Drop the nodes that have not contributed to the round of `contribution`: the others continue without them."""
+        late = [
+            node
+            for node in self._channels
+            if self.rank or self._contributions.get(node, contribution).moment != contribution.moment
+        ]
         for node in late:
-            self._lose(node, f"did not take part in an exchange within {EXCHANGE_S:g} s")
+            self._drop_node(node, f"did not take part in an exchange within {EXCHANGE_S:g} s")
 
-    def _lose(self, node: int, reason: str) -> None:
+    def _drop_node(self, node: int, reason: str) -> None:
+        """Close the connection to a node, which counts as gone from now on; without node 0 all others are gone too."""
         channel = self._channels.pop(node, None)
         if channel is not None:
             channel.close()
@@ -184,80 +204,86 @@ class NodeGroup:
                 if unreachable not in (self.rank, *self.gone)
             }
 
-    def _beat(self) -> None:
+    def _send_beats(self) -> None:
+        """Send a sign of life to every node once a second until the group is left."""
         while not self._stop.wait(_BEAT_S):
             for channel in list(self._channels.values()):
                 channel.send(_BEAT)
 
 
-class SpreadCase:
+class MultiNodeCase:
     """One case whose ranks are spread over the nodes of a group, in the order of the nodes."""
 
     def __init__(self, group: NodeGroup, case: int, ranks_per_node: int) -> None:
         self.first = group.rank * ranks_per_node  # the number of this node's first rank
         self.world = group.size * ranks_per_node
-        self.ends: dict[int, Part] = {}  # the ends that all nodes have received, by rank
+        self.ended: dict[int, RankResult] = {}  # the results that all nodes have received, by rank
         self.host = group.host
         self._group, self._per_node = group, ranks_per_node
-        self._share = Round(case, -1)
-        self._given_at = 0.0
-        self._is_given = False
+        self._share = ExchangeRound(case, -1)
+        self._contributed_at = 0.0
+        self._has_contributed = False
 
     @property
     def is_over(self) -> bool:
         """Return whether every rank of every node has ended."""
-        return len(self.ends) == self.world
+        return len(self.ended) == self.world
 
-    def give(self, offers: Mapping[int, bytes], parts: Mapping[int, Part]) -> None:
-        """Contribute the offers of this node's ranks and their new ends to the round, unless that is done.
+    def contribute(self, offers: Mapping[int, bytes], results: Mapping[int, RankResult]) -> None:
+        """Contribute to the current round, unless this node has done so.
 
-        The ranks in `offers` and `parts` count from 0 on this node. Another node learns how a rank ended, and no
-        figures.
+        `offers` are the values that this node's ranks offer, and `results` are those of its ranks that have ended; both
+        count the ranks of this node from 0. Another node learns how a rank ended, and no figures.
         """
-        if self._is_given:
+        if self._has_contributed:
             return
-        self._is_given, self._given_at = True, time.monotonic()
-        ended = {self.first + rank: part for rank, part in parts.items() if self.first + rank not in self.ends}
-        self._share = Round(
+        self._has_contributed, self._contributed_at = True, time.monotonic()
+        ended = {self.first + rank: result for rank, result in results.items() if self.first + rank not in self.ended}
+        self._share = ExchangeRound(
             self._share.case,
             self._share.number + 1,
             tuple((self.first + rank, offer.decode()) for rank, offer in offers.items()),
-            tuple((rank, _without_figures(part)) for rank, part in ended.items()),
+            tuple((rank, _without_figures(result)) for rank, result in ended.items()),
         )
-        self._group.give(self._share)
+        self._group.contribute(self._share)
 
-    def union(self) -> tuple[dict[int, bytes], dict[int, Part]] | None:
-        """Return the offers of all ranks and the new ends; None until all nodes have contributed."""
+    def finish_round(self) -> tuple[dict[int, bytes], dict[int, RankResult]] | None:
+        """Return what all nodes contributed to the round, and begin the next one; None until all have contributed.
+
+        The first mapping has the offered values and the second the results of the ranks that ended in this round, both
+        by the rank's number among all nodes. It never waits; nodes that do not contribute in time are dropped.
+        """
         self._group.listen()
-        if not self._is_given:
+        if not self._has_contributed:
             return None
-        if time.monotonic() - self._given_at > EXCHANGE_S:
+        if time.monotonic() - self._contributed_at > EXCHANGE_S:
             self._group.give_up(self._share)
-        merged_round = self._group.union(self._share, self._lost_ranks(), self._per_node)
-        if merged_round is None:
+        merged = self._group.merged_round(self._share, self._lost_ranks(), self._per_node)
+        if merged is None:
             return None
-        self._is_given = False
-        new = {rank: part for rank, part in merged_round.ended if rank not in self.ends}
-        self.ends |= new
-        return {rank: offer.encode() for rank, offer in merged_round.offers}, new
+        self._has_contributed = False
+        new = {rank: result for rank, result in merged.ended if rank not in self.ended}
+        self.ended |= new
+        return {rank: offer.encode() for rank, offer in merged.offers}, new
 
-    def _lost_ranks(self) -> dict[int, Part]:
-        """Return the ends of the ranks on nodes that are gone, except the ends that all nodes already have."""
+    def _lost_ranks(self) -> dict[int, RankResult]:
+        """Return crashed results for the ranks of nodes that left the group, except those that all nodes have."""
         return {
-            rank: Part("failed", "crash", f"rank {rank}: {reason}")
+            rank: RankResult("failed", "crash", f"rank {rank}: {reason}")
             for node, reason in self._group.gone.items()
             for rank in range(node * self._per_node, (node + 1) * self._per_node)
-            if rank not in self.ends
+            if rank not in self.ended
         }
 
 
-def _without_figures(part: Part) -> Part:
-    return Part(part.status, part.cause, part.reason, informed=part.informed)
+def _without_figures(result: RankResult) -> RankResult:
+    return RankResult(result.status, result.cause, result.reason, informed=result.informed)
 
 
-def _decoded(content: bytes) -> Round:
+def _decoded(content: bytes) -> ExchangeRound:
+    """Return the round that a frame holds. Raises BadFrame if it holds none, or a malformed one."""
     name, _, text = content.partition(b"\n")
-    if name != Round.__name__.encode():
+    if name != ExchangeRound.__name__.encode():
         raise BadFrame("a frame that is no share of a round")
     try:
         return _ROUND.validate_json(text)

@@ -6,27 +6,28 @@ from collections.abc import Sequence
 
 from gpubench.measuring import boundary
 from gpubench.measuring.plan import Job
-from gpubench.measuring.worker import Part
+from gpubench.measuring.worker import RankResult
 from gpubench.model import Result, Series, Status
 
 # The worst status decides; a part with the cause "peer" only repeats another rank's end, so it decides last.
 _SEVERITY: dict[Status, int] = {"failed": 3, "invalid": 2, "skipped": 1, "ok": 0}
 
 
-def merged(job: Job, parts: Sequence[Part], started_at: float, elapsed_s: float) -> Result:
-    """Return the result of a job: the worst outcome of any rank, the series of all, and the notes of a rank that timed.
+def merged(job: Job, results: Sequence[RankResult], started_at: float, elapsed_s: float) -> Result:
+    """Return the result of a job: the worst outcome of any rank, the series of all, the notes of one that timed.
 
-    `started_at` is the run's start in monotonic seconds, to which the result's window is relative.
+    `results` has one entry per rank, in their order. `started_at` is the run's start in monotonic seconds, to which the
+    result's window is relative; `elapsed_s` is how long the job took.
     """
-    counted = _counted(parts)
-    causes = [part for part in counted if part.status != "ok" and part.cause != "peer"]
-    worst = max(causes or counted, key=lambda part: _SEVERITY[part.status])
-    active = next((part for part in parts if part.series), worst)
+    deciding = _deciding_results(results)
+    causes = [rank_result for rank_result in deciding if rank_result.status != "ok" and rank_result.cause != "peer"]
+    worst = max(causes or deciding, key=lambda rank_result: _SEVERITY[rank_result.status])
+    active = next((rank_result for rank_result in results if rank_result.series), worst)
     discarded: dict[str, int] = {}
     series: list[Series] = []
-    for part in parts:
-        series += part.series
-        for reason, count in part.discarded:
+    for rank_result in results:
+        series += rank_result.series
+        for reason, count in rank_result.discarded:
             discarded[reason] = discarded.get(reason, 0) + count
     return Result(
         case=job.case,
@@ -37,20 +38,22 @@ def merged(job: Job, parts: Sequence[Part], started_at: float, elapsed_s: float)
         reason=boundary.text(worst.reason),
         series=tuple(series),
         discarded=tuple(sorted(discarded.items())),
-        labels=tuple(sorted({label for part in parts for label in part.labels})),
+        labels=tuple(sorted({label for rank_result in results for label in rank_result.labels})),
         notes=active.notes,
         window=(active.window[0] - started_at, active.window[1] - started_at) if active.window[1] else (0.0, 0.0),
         elapsed_s=elapsed_s,
     )
 
 
-def _counted(parts: Sequence[Part]) -> list[Part]:
-    """Return the parts that count.
+def _deciding_results(results: Sequence[RankResult]) -> list[RankResult]:
+    """Return the rank results that decide the outcome.
 
     If every surviving rank handled the death of another one, the dead rank counts as part of the test, and not as a
     failure.
     """
-    crashed = {rank for rank, part in enumerate(parts) if part.cause == "crash"}
-    survivors = [part for rank, part in enumerate(parts) if rank not in crashed]
-    handled = bool(survivors) and all(part.status == "ok" and crashed <= set(part.informed) for part in survivors)
-    return survivors if handled else list(parts)
+    crashed = {rank for rank, rank_result in enumerate(results) if rank_result.cause == "crash"}
+    survivors = [rank_result for rank, rank_result in enumerate(results) if rank not in crashed]
+    handled = bool(survivors) and all(
+        rank_result.status == "ok" and crashed <= set(rank_result.informed) for rank_result in survivors
+    )
+    return survivors if handled else list(results)

@@ -33,6 +33,10 @@ def encode(value: object) -> bytes:
 
 
 def _tagged(value: object) -> Any:
+    """Return a value for JSON: bytes and tuples become objects with the tag `bytes` or `tuple`.
+
+    Raises SuiteError for a value that is no plain data.
+    """
     if isinstance(value, np.generic):
         value = value.item()
     match value:
@@ -59,6 +63,7 @@ def decode(content: bytes) -> Any:
 
 
 def _untagged(value: Any) -> Any:
+    """Return the value whose bytes and tuples `_tagged` has replaced. Raises ValueError for an object without a tag."""
     match value:
         case {"bytes": str(text), **rest} if not rest:
             return base64.b64decode(text, validate=True)

@@ -62,7 +62,7 @@ class Plan:
     most_s: float = math.inf
 
     def suite(self, case: Case) -> str:
-        """Return the name by which `load_suite` finds the case's suite: its name, or the path of its file."""
+        """Return the name by which `load_suite` finds the suite of a case: its name, or the path of its file."""
         files = (name for name in self.settings.suites if plugins.is_file(name) and plugins.called(name) == case.suite)
         return next(files, case.suite)
 
@@ -101,7 +101,9 @@ def make(facts: Facts, settings: Settings) -> Plan:
     selected = [job for job in all_jobs if matches(job.case.id, settings.filters)]
     if not selected:
         raise UsageError(_no_case_message(settings, [job.case.id for job in all_jobs]))
-    jobs = [job for replicate in range(settings.replicates) for job in _replicate(selected, replicate, settings)]
+    jobs = [
+        job for replicate in range(settings.replicates) for job in _jobs_of_replicate(selected, replicate, settings)
+    ]
     return Plan(facts, settings, tuple(suite.info() for suite in suites), tuple(jobs))
 
 
@@ -127,11 +129,11 @@ def _cases(suite: Suite, target: Target, only_headline: bool) -> list[Case]:
 
 
 def headline(suite: Suite, target: Target) -> list[Case]:
-    """Return a list with the case that represents a suite on this device; empty if the suite has no case here.
+    """Return a list with the one case that represents a suite on this device; empty if the suite has no case here.
 
-    It is a point of the flagged definitions with the values of their flag, or with as many of them as any point has
-    here (a device may not support the precision, a tier may not have the size). Of several such points it is the last
-    one that has enough devices. Without a flag it is the first case of the suite.
+    It is a point of the definitions that the suite flags as its headline, with the flagged values of the axes, or with
+    as many of them as any point has here (a device may not support the precision, a tier may not have the size). Of
+    several such points it is the last one that has enough devices. Without a flag it is the first case of the suite.
     """
     cases = list(suite.cases(target))
     flags = {name: flag for name, definition in suite.definitions.items() if (flag := definition.headline) is not None}
@@ -161,7 +163,10 @@ def skip_messages(plan: Plan) -> list[str]:
 
 
 def described(jobs: Sequence[Job], settings: Settings) -> str:
-    """Return a line that describes the jobs; it is equal on nodes that measure the same on equal devices."""
+    """Return a line that describes the jobs: their number, the version and a hash.
+
+    It is equal on nodes that measure the same cases, by the same tier and seed, on equal numbers of devices.
+    """
     rows = [(job.case.id, job.case.version, len(job.devices), job.replicate, job.nodes) for job in jobs]
     digest = hashlib.sha256(repr((rows, settings.tier, settings.seed)).encode()).hexdigest()
     return f"{len(jobs)} cases with version {__version__} ({digest[:16]})"
@@ -206,7 +211,7 @@ def broken_suites() -> dict[str, str]:
 
 
 def suite_names(wanted: Sequence[str]) -> tuple[str, ...]:
-    """Return the suites that these arguments select, each once.
+    """Return the names of the suites that the command's arguments select, each once.
 
     `all` (or no argument) selects every suite that loads, and `headline` selects none. The path of a file selects the
     suite in it, as an absolute path, because workers start in another folder. Raises UsageError if a suite is unknown,
@@ -216,7 +221,7 @@ def suite_names(wanted: Sequence[str]) -> tuple[str, ...]:
     for name in wanted:
         if not plugins.is_file(name) and name not in (*installed, _ALL, _HEADLINE):
             raise plugins.unknown("suite", name, [*installed, _ALL, _HEADLINE])
-    names = [_file(name, installed) if plugins.is_file(name) else name for name in wanted if name != _HEADLINE]
+    names = [_suite_path(name, installed) if plugins.is_file(name) else name for name in wanted if name != _HEADLINE]
     if _ALL in (names or [_ALL]):
         loadable = [name for name in installed if name not in broken_suites()]
         names = [name for selected in names or [_ALL] for name in (loadable if selected == _ALL else (selected,))]
@@ -224,7 +229,7 @@ def suite_names(wanted: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _file(name: str, installed: Sequence[str]) -> str:
+def _suite_path(name: str, installed: Sequence[str]) -> str:
     """Return the absolute path of a suite's file or folder. Raises UsageError if it cannot be a suite."""
     path = Path(name).resolve()
     if path.name == "__init__.py":  # the suite is the folder
@@ -247,8 +252,11 @@ def _check_unique_names(names: Sequence[str]) -> None:
             raise UsageError(f"{file} and {files[plugins.called(file)]} are suites of the same name; rename one")
 
 
-def left_out(wanted: Sequence[str]) -> tuple[str, ...]:
-    """Return a line for each suite that `all` leaves out because it does not load."""
+def broken_suite_messages(wanted: Sequence[str]) -> tuple[str, ...]:
+    """Return a line for each suite that `all` leaves out because it does not load.
+
+    None if `wanted` names single suites.
+    """
     if [name for name in wanted if name not in (_ALL, _HEADLINE)] and _ALL not in wanted:
         return ()
     return tuple(f"left out: {reason}" for reason in broken_suites().values())
@@ -260,7 +268,7 @@ def is_headline(wanted: Sequence[str]) -> bool:
 
 
 def sampled_devices(facts: Facts, wanted: Sequence[str]) -> list[Device]:
-    """Return the devices whose counters are read, always including the host.
+    """Return the devices whose counters are read: those whose ids are `wanted` (all, if none is), always with the host.
 
     Raises UsageError for an unknown device.
     """
@@ -312,6 +320,7 @@ def matches(case_id: str, filters: Sequence[str]) -> bool:
 
 
 def _no_case_message(settings: Settings, ids: Sequence[str]) -> str:
+    """Return the message that no case was selected, with the most similar of the `ids` that the filters excluded."""
     if not ids:
         return f"{', '.join(settings.suites)}: no case runs on {', '.join(settings.devices)}"
     names = {part for case_id in ids for part in (case_id, case_id.partition("[")[0])}
@@ -321,13 +330,18 @@ def _no_case_message(settings: Settings, ids: Sequence[str]) -> str:
 
 
 def _device_set(case: Case, device: Device, facts: Facts) -> tuple[Device, ...]:
+    """Return the devices for a case: this one, then peers whose memory it can access, as many as the case needs.
+
+    An axis `peer` selects the second device.
+    """
     devices_by_id = {device_here.id: device_here for device_here in facts.devices}
     wanted_peer = dict(case.params).get("peer")
     peers = [devices_by_id[peer] for peer in device.peers if peer in devices_by_id and wanted_peer in (None, peer)]
     return (device, *peers)[: case.devices]
 
 
-def _replicate(jobs: Sequence[Job], replicate: int, settings: Settings) -> list[Job]:
+def _jobs_of_replicate(jobs: Sequence[Job], replicate: int, settings: Settings) -> list[Job]:
+    """Return the jobs of a replicate; if there are several, in an order that follows from the seed and its number."""
     numbered = [replace(job, replicate=replicate) for job in jobs]
     if settings.replicates > 1:
         random.Random(f"{settings.seed}/{replicate}").shuffle(numbered)
@@ -340,7 +354,7 @@ def data_files(paths: Iterable[Path]) -> tuple[DataFile, ...]:
 
     Raises UsageError if a file is empty or unreadable, two files have the same name, or there are too many files.
     """
-    files = [entry for path in paths for entry in _data_of(path)]
+    files = [entry for path in paths for entry in _data_files_at(path)]
     if len(files) > _MOST_DATA_FILES:
         raise UsageError(f"--data names {len(files)} files; the maximum is {_MOST_DATA_FILES}: name fewer or pack them")
     labels = [entry.label for entry in files]
@@ -350,7 +364,11 @@ def data_files(paths: Iterable[Path]) -> tuple[DataFile, ...]:
     return tuple(files)
 
 
-def _data_of(path: Path) -> list[DataFile]:
+def _data_files_at(path: Path) -> list[DataFile]:
+    """Return the data file at a path, or all files with content in the folder there.
+
+    Raises UsageError if there are none, or if one is empty or unreadable.
+    """
     try:
         if path.is_dir():
             files = sorted(inner for inner in path.rglob("*") if inner.is_file() and inner.stat().st_size)
@@ -363,6 +381,10 @@ def _data_of(path: Path) -> list[DataFile]:
 
 
 def _data_file(path: Path, label: str) -> DataFile:
+    """Return a data file with its size and the SHA-256 of its first 16 MiB.
+
+    Raises UsageError if it is empty or no regular file.
+    """
     if path.exists() and (not path.is_file() or not path.stat().st_size):
         problem = "the file is empty" if path.is_file() else "not a regular file"
         raise UsageError(f"--data {path}: {problem}; name a file with content")

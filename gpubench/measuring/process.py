@@ -64,29 +64,32 @@ class Child(Generic[M]):
                     self.output = -1
 
     @property
-    def last_words(self) -> str:
-        """Return the last line that the child printed, or an empty text; after a crash, its place in the code."""
+    def last_line(self) -> str:
+        """Return the last line that the child printed on standard output or error, or an empty text.
+
+        After a crash it is the place in the code, from the trace that faulthandler printed.
+        """
         self.drain()
         lines = self._tail.decode(errors="replace").strip().splitlines()
         crashed = itertools.dropwhile(lambda line: not line.startswith("Current thread"), lines)
         place = next((line for line in crashed if line.lstrip().startswith("File ")), "")
         return (place or (lines[-1] if lines else "")).strip()
 
-    def obituary(self) -> str:
-        """Return how the child ended (`killed by SIGKILL`, `exit status 3`) and its last line.
+    def describe_end(self) -> str:
+        """Wait for the child's end; return how it ended (`killed by SIGKILL`, `exit status 3`), with its last line.
 
-        A child that still runs after a few seconds is ended.
+        A child that still runs after 3 s is ended, and the text then says that it had closed its channel.
         """
-        lives_on = not self._ends_within(_GRACE_S)
-        if lives_on:
+        still_runs = not self._ends_within(_GRACE_S)
+        if still_runs:
             self._end()
         status = self.process.poll()
         if status is None:
             return "it does not end, not even by SIGKILL: the driver holds it"
-        how = f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
-        if lives_on:
-            how = "it closed its end of the channel and lived on"
-        return f"{how}; last line: {self.last_words}" if self.last_words else how
+        outcome = f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+        if still_runs:
+            outcome = "it closed its end of the channel and lived on"
+        return f"{outcome}; last line: {self.last_line}" if self.last_line else outcome
 
     def kill(self) -> None:
         """End the child and everything that it started, and reap it."""
@@ -123,7 +126,10 @@ class Child(Generic[M]):
 
 
 def to_parent(argument: str) -> ToParent:
-    """Return the child's channel to its parent; programs that the child starts do not inherit it."""
+    """Return the child's channel to its parent; `argument` is the number of its descriptor, from the command line.
+
+    Programs that the child starts do not inherit the channel, and SIGINT no longer ends the child.
+    """
     descriptor = int(argument)
     os.set_inheritable(descriptor, False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -13,7 +13,7 @@ _PLANNED_WEIGHT = 3  # the planned time of a suite's job counts as much as this 
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ProgressEvent:
     """An event: a job starts (`result` is None), or has ended with a result.
 
     `jobs` are all jobs of this run in order, `index` is the place of this job among them, and `left_s` is an estimate
@@ -27,7 +27,7 @@ class Progress:
     result: Result | None = None
 
 
-Observer = Callable[[Progress], None]
+Observer = Callable[[ProgressEvent], None]
 
 
 class Forecast:
@@ -46,7 +46,7 @@ class Forecast:
         self._taken[group].append(seconds)
 
     def left_s(self) -> float:
-        """Return the estimated seconds that all jobs without a recorded time take."""
+        """Return the estimated seconds that all jobs without a recorded time take, with those that are under way."""
         return sum(count * self._mean_s(group) for group, count in self._left.items())
 
     def _mean_s(self, group: object) -> float:
@@ -56,5 +56,5 @@ class Forecast:
 
 
 def _group(job: Job) -> object:
-    """Return a key that jobs of about the same duration share; a job with too few devices ends at once."""
+    """Return a key that jobs of about the same duration share: suite, devices, and whether devices are missing."""
     return job.case.suite, job.key[1], bool(missing_devices(job))

@@ -49,9 +49,10 @@ class Recording(AbstractContextManager["Recording"]):
     def begin(
         cls, path: Path, manifest: Manifest, devices: Sequence[Device], counters: Sequence[Counter] = ()
     ) -> Recording:
-        """Start a run file with its sampler; `counters` are the counters that the caller reads itself.
+        """Start a run file at `path`, with a process that samples `devices`; return the recording.
 
-        Raises UsageError if the file exists or cannot be created; the sampler is ended then.
+        `counters` are those that the caller reads itself. Raises UsageError if the file exists or cannot be created;
+        the sampler is ended then.
         """
         sampler = SamplingProcess(devices, manifest.started_at)
         try:
@@ -63,7 +64,7 @@ class Recording(AbstractContextManager["Recording"]):
 
     @classmethod
     def resume(cls, path: Path, devices: Sequence[Device]) -> tuple[Recording, Run]:
-        """Continue a run file; return the recording and the run so far.
+        """Continue the run file at `path`, and sample `devices` again; return the recording and the run so far.
 
         The file's clock continues where it stopped, because another boot has another CLOCK_MONOTONIC. Raises FileError
         if the file cannot be read or trusted, and UsageError if it cannot be continued.

@@ -6,12 +6,10 @@ continues. The runner does not trust a worker: its messages are limited and chec
 
 from __future__ import annotations
 
-import math
 import time
-from collections import Counter as Tally
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from multiprocessing.connection import wait
 from typing import Any, Protocol
 
@@ -19,15 +17,16 @@ from gpubench.base.errors import DeviceError
 from gpubench.measuring import boundary, time_limits
 from gpubench.measuring.channel import SEND_S, BadMessage
 from gpubench.measuring.claims import SHARED_LABEL, Claims
-from gpubench.measuring.nodes import NodeGroup, SpreadCase
+from gpubench.measuring.job_ranks import JobRanks
+from gpubench.measuring.nodes import MultiNodeCase, NodeGroup
 from gpubench.measuring.outcome import merged
 from gpubench.measuring.plan import Job, Plan, missing_devices
-from gpubench.measuring.process import Child
-from gpubench.measuring.progress import Forecast, Observer, Progress
+from gpubench.measuring.progress import Forecast, Observer, ProgressEvent
 from gpubench.measuring.sampler import SamplingProcess
 from gpubench.measuring.time_limits import Phase
-from gpubench.measuring.worker import Gone, Offer, Order, Part
-from gpubench.model import Device, Remark, Result, Samples
+from gpubench.measuring.worker import CaseOrder, OfferedValue, RankEnded, RankResult
+from gpubench.measuring.worker_pool import WorkerChild, WorkerPool
+from gpubench.model import Remark, Result, Samples
 
 _TICK_S = 0.2
 # The most messages of a rank in one case: ranks that agree on each sample of a long tail send a fifth of these offers,
@@ -36,119 +35,12 @@ _MOST_OFFERS, _MOST_PHASES = 10_000_000, 300_000
 _LOST_DEVICE = 3  # cases in a row that cannot open their device, after which it counts as lost
 
 
-class Sink(Protocol):
+class RecordSink(Protocol):
     """Receives results, samples and remarks as soon as they exist: the run file's writer."""
 
     def result(self, result: Result) -> None: ...
     def samples(self, samples: Samples) -> None: ...
     def remark(self, remark: Remark) -> None: ...
-
-
-Worker = Child[Part | Offer | Phase]
-
-
-class Crew:
-    """Worker processes by device and slot: started when first needed, and replaced when they fail."""
-
-    def __init__(self) -> None:
-        self._workers: dict[tuple[str, int], Worker] = {}
-        self._runtime = ""
-
-    def members(self, devices: Sequence[Device], runtime: str) -> list[Worker]:
-        """Return one worker per rank. Ranks on the same device get different workers, and a new runtime new ones."""
-        if runtime != self._runtime:
-            self.dismiss_all()
-            self._runtime = runtime
-        slots: dict[str, int] = {}
-        workers = []
-        for device in devices:
-            slot = slots.get(device.id, 0)
-            slots[device.id] = slot + 1
-            key = (device.id, slot)
-            worker = self._workers.get(key)
-            if worker is not None and (worker.process.poll() is not None or worker.channel.is_waiting()):
-                self.dismiss(worker)  # it died between two cases, or sent a message without an order
-            if key not in self._workers:
-                self._workers[key] = Child("gpubench.measuring.worker", (Part, Offer, Phase))
-            workers.append(self._workers[key])
-        return workers
-
-    def dismiss(self, child: Worker) -> None:
-        """End a worker; the next case that needs its slot gets a fresh one."""
-        self._workers = {key: worker for key, worker in self._workers.items() if worker is not child}
-        child.kill()
-
-    def dismiss_all(self) -> None:
-        """End every worker."""
-        for child in self._workers.values():
-            child.kill()
-        self._workers = {}
-
-
-@dataclass(slots=True)
-class _Ranks:
-    """The ranks of a job on this node while it runs: their parts, offers, phases, and the ends they know of.
-
-    They count from 0; `spread` knows their numbers among the ranks of all nodes.
-    """
-
-    children: list[Worker]
-    spread: SpreadCase | None = None
-    parts: dict[int, Part] = field(default_factory=dict)
-    offers: dict[int, Offer] = field(default_factory=dict)
-    phases: dict[int, Phase] = field(default_factory=dict)  # the current phase of each rank
-    begun_at: dict[int, float] = field(default_factory=dict)  # since when, not counting waits for other ranks
-    offered_at: dict[int, float] = field(default_factory=dict)
-    messages: Tally[tuple[int, type]] = field(default_factory=Tally)
-    informed_of: dict[int, set[int]] = field(default_factory=dict)  # rank → the ranks whose end it has been informed of
-
-    @property
-    def missing(self) -> list[int]:
-        """Return the ranks that have not ended their part."""
-        return [rank for rank in range(len(self.children)) if rank not in self.parts]
-
-    @property
-    def are_over(self) -> bool:
-        """Return whether all ranks have ended, including those on other nodes."""
-        return not self.missing and (self.spread is None or self.spread.is_over)
-
-    @property
-    def all_parts(self) -> list[Part]:
-        """Return the parts in the order of the ranks; a rank on another node has an outcome and no series."""
-        own = [self.parts[rank] for rank in range(len(self.children))]
-        if self.spread is None:
-            return own
-        first, ends = self.spread.first, self.spread.ends
-        before, after = range(first), range(first + len(own), self.spread.world)
-        return [*(ends[rank] for rank in before), *own, *(ends[rank] for rank in after)]
-
-    @property
-    def world(self) -> int:
-        """Return the number of ranks on all nodes."""
-        return self.spread.world if self.spread else len(self.children)
-
-    def number(self, rank: int) -> int:
-        """Return the number of a rank among the ranks of all nodes."""
-        return rank + (self.spread.first if self.spread else 0)
-
-    def rank_of(self, channel: object) -> int:
-        """Return the rank that uses this channel."""
-        return next(rank for rank, child in enumerate(self.children) if child.channel is channel)
-
-    def left_s(self, rank: int, now: float) -> float:
-        """Return the seconds until a rank counts as hung; infinite while it waits for other ranks."""
-        if rank in self.offers:
-            return math.inf
-        return self.begun_at[rank] + min(self.phases[rank].limit_s, time_limits.MOST_S) - now
-
-    def begin(self, rank: int, phase: Phase) -> None:
-        """Record that a rank begins a phase, or continues it with a new limit."""
-        self.phases[rank], self.begun_at[rank] = phase, time.monotonic()
-
-    def go_on(self, rank: int) -> None:
-        """Record that a rank gets the answer to its offer; its waiting time does not count."""
-        now, offered_at = time.monotonic(), self.offered_at.pop(rank)
-        self.begun_at[rank] = now if self.phases[rank].restarts else self.begun_at[rank] + now - offered_at
 
 
 class Runner(AbstractContextManager["Runner"]):
@@ -161,7 +53,7 @@ class Runner(AbstractContextManager["Runner"]):
         self,
         plan: Plan,
         sampler: SamplingProcess,
-        sink: Sink,
+        sink: RecordSink,
         deadline_s: float = time_limits.CASE_S,
         claims: Claims | None = None,
         group: NodeGroup | None = None,
@@ -172,12 +64,12 @@ class Runner(AbstractContextManager["Runner"]):
         self._sink = sink
         self._deadline_s = deadline_s
         self._claims = claims
-        self._crew = Crew()
+        self._pool = WorkerPool()
         self._replicate = 0
         self._failures: dict[str, int] = {}  # device → cases in a row that could not open it
 
     def __exit__(self, *_: object) -> None:
-        self._crew.dismiss_all()
+        self._pool.end_all()
         self._sampler.kill()
 
     def run(self, jobs: Sequence[Job], started_at: float, watch: Observer) -> None:
@@ -191,22 +83,25 @@ class Runner(AbstractContextManager["Runner"]):
             start = time.monotonic()
             if job.replicate and start - started_at >= self._plan.most_s:
                 break
-            watch(Progress(job, index, jobs, forecast.left_s()))
+            watch(ProgressEvent(job, index, jobs, forecast.left_s()))
             if job.replicate != self._replicate:
-                self._crew.dismiss_all()
+                self._pool.end_all()
                 self._replicate = job.replicate
-            result = self._written(self._result(job, started_at))
+            result = self._write(self._measure_job(job, started_at))
             self._relay(self._sampler.drain())
             forecast.add(job, time.monotonic() - start)
-            watch(Progress(job, index, jobs, forecast.left_s(), result))
-            self._watch_device(result)
+            watch(ProgressEvent(job, index, jobs, forecast.left_s(), result))
+            self._count_failures(result)
         self._relay(self._sampler.stop())
         if lost := [device for device in self._failures if self._is_lost(device)]:
             message = f"{', '.join(lost)} does not open any more; the results of the other cases are kept"
             raise DeviceError(f"{message}: check the driver and its log (dmesg)")
 
-    def _written(self, result: Result) -> Result:
-        """Write a result and return it; if the file refuses it, write a failed result with the reason instead."""
+    def _write(self, result: Result) -> Result:
+        """Write a result and return it.
+
+        If the run file refuses it, write a failed result with the reason instead and return that.
+        """
         try:
             self._sink.result(result)
         except ValueError as error:
@@ -215,12 +110,14 @@ class Runner(AbstractContextManager["Runner"]):
         return result
 
     def _relay(self, chunks: Sequence[Samples]) -> None:
+        """Write chunks of samples, and the remarks of the sampler, to the sink."""
         for chunk in chunks:
             self._sink.samples(chunk)
         for remark in self._sampler.remarks():
             self._sink.remark(remark)
 
-    def _watch_device(self, result: Result) -> None:
+    def _count_failures(self, result: Result) -> None:
+        """Count the cases in a row that could not open each device of a result; a good result sets the count to 0."""
         for device in result.devices:
             if result.cause == "device":
                 self._failures[device] = self._failures.get(device, 0) + 1
@@ -230,7 +127,12 @@ class Runner(AbstractContextManager["Runner"]):
     def _is_lost(self, device_id: str) -> bool:
         return self._failures.get(device_id, 0) >= _LOST_DEVICE
 
-    def _result(self, job: Job, started_at: float) -> Result:
+    def _measure_job(self, job: Job, started_at: float) -> Result:
+        """Return the result of a job.
+
+        A job without enough devices or nodes is skipped, and a job on a lost device fails, without a worker.
+        `started_at` is the run's start in monotonic seconds.
+        """
         start = time.monotonic()
         if reason := missing_devices(job):
             return Result(job.case, job.key[1], "skipped", job.replicate, "devices", reason)
@@ -241,156 +143,179 @@ class Runner(AbstractContextManager["Runner"]):
         lost = [device for device in job.key[1] if self._is_lost(device)]
         if lost and job.nodes == 1:  # a case on several nodes runs nevertheless: its ranks must report the failure
             return Result(job.case, job.key[1], "failed", job.replicate, "device", f"{', '.join(lost)} is lost")
-        others = self._others(job)
+        was_shared = self._is_shared(job)
         result = merged(job, self._run_ranks(job), started_at, time.monotonic() - start)
-        if others or self._others(job):
+        if was_shared or self._is_shared(job):
             result = replace(result, labels=tuple(sorted({*result.labels, SHARED_LABEL})))
         return result
 
-    def _others(self, job: Job) -> bool:
+    def _is_shared(self, job: Job) -> bool:
         """Return whether another run measures on a device of the job now."""
         return self._claims is not None and bool(self._claims.others(job.key[1]))
 
-    def _run_ranks(self, job: Job) -> list[Part]:
+    def _run_ranks(self, job: Job) -> list[RankResult]:
+        """Send the case to one worker per rank, serve them until all have ended, and return all ranks' results."""
         local_ranks = job.case.ranks // job.nodes
         devices = tuple(job.devices[rank % len(job.devices)] for rank in range(local_ranks))
         spread = self._group.begin(local_ranks) if self._group and job.nodes > 1 else None
-        ranks = _Ranks(self._crew.members(devices, job.runtime), spread)
+        ranks = JobRanks(self._pool.workers_for(devices, job.runtime), spread)
         first_rank, host = (spread.first, spread.host) if spread else (0, "")
         target, suite = self._plan.target(job), self._plan.suite(job.case)
-        for rank, child in enumerate(ranks.children):
+        for rank, worker in enumerate(ranks.workers):
             peers = devices * job.nodes  # every node has devices of the same names
-            order = Order(
+            order = CaseOrder(
                 job.case, target, self._plan.settings.seed, first_rank + rank, peers, job.devices, suite, host
             )
             ranks.begin(rank, time_limits.STARTING)
-            self._send(ranks, rank, order, child)
-        self._attend(ranks)
-        for rank, child in enumerate(ranks.children):
-            if ranks.parts[rank].needs_new_worker:
-                self._crew.dismiss(child)
-        return ranks.all_parts
+            self._send(ranks, rank, order, worker)
+        self._serve_ranks(ranks)
+        for rank, worker in enumerate(ranks.workers):
+            if ranks.results[rank].needs_new_worker:
+                self._pool.end_worker(worker)
+        return ranks.all_results
 
-    def _attend(self, ranks: _Ranks) -> None:
+    def _serve_ranks(self, ranks: JobRanks) -> None:
+        """Read the messages of the ranks, the sampler and the other nodes until every rank has ended.
+
+        End ranks that hang.
+        """
         deadline = time.monotonic() + self._deadline_s
         while not ranks.are_over:
-            waiting: list[Any] = [ranks.children[rank].channel for rank in ranks.missing]
-            waiting += [ranks.children[rank].output for rank in ranks.missing if ranks.children[rank].output >= 0]
+            waiting: list[Any] = [ranks.workers[rank].channel for rank in ranks.running]
+            waiting += [ranks.workers[rank].output for rank in ranks.running if ranks.workers[rank].output >= 0]
             waiting += [self._sampler.channel] if self._sampler.channel else []
             node_descriptors = self._group.descriptors if self._group else []
             for ready in wait([*waiting, *node_descriptors], _TICK_S):
                 if ready not in node_descriptors:
-                    self._hear(ranks, ready)
+                    self._read_ready(ranks, ready)
             if self._group:
                 self._group.listen()
             self._end_hung(ranks, deadline)
 
-    def _hear(self, ranks: _Ranks, ready: object) -> None:
+    def _read_ready(self, ranks: JobRanks, ready: object) -> None:
+        """Read what arrived at `ready`: the sampler's channel, a worker's channel, or the descriptor of its output."""
         if ready is self._sampler.channel:
             self._relay(self._sampler.drain())
         elif isinstance(ready, int):
-            for child in ranks.children:
-                if child.output == ready:
-                    child.drain()
+            for worker in ranks.workers:
+                if worker.output == ready:
+                    worker.drain()
         else:
-            self._listen(ranks, ranks.rank_of(ready))
+            self._read_messages(ranks, ranks.rank_of(ready))
 
-    def _listen(self, ranks: _Ranks, rank: int) -> None:
-        if rank in ranks.parts:  # another rank's message has just ended it
+    def _read_messages(self, ranks: JobRanks, rank: int) -> None:
+        """Take the messages that arrived from a rank; a bad message or the end of its channel makes the rank fail."""
+        if rank in ranks.results:  # another rank's message has just ended it
             return
-        child = ranks.children[rank]
+        worker = ranks.workers[rank]
         try:
-            for message in child.channel.arrived():
-                self._take(ranks, rank, message)
+            for message in worker.channel.arrived():
+                self._take_message(ranks, rank, message)
         except BadMessage as error:
-            child.kill()
-            ranks.parts[rank] = Part("failed", "message", f"rank {ranks.number(rank)}: the worker sent {error}")
-            self._answer(ranks)
+            worker.kill()
+            ranks.results[rank] = RankResult("failed", "message", f"rank {ranks.number(rank)}: the worker sent {error}")
+            self._answer_offers(ranks)
         except (EOFError, OSError):
             self._record_crash(ranks, rank)
 
-    def _take(self, ranks: _Ranks, rank: int, message: Part | Offer | Phase) -> None:
+    def _take_message(self, ranks: JobRanks, rank: int, message: RankResult | OfferedValue | Phase) -> None:
+        """Store a message of a rank, and answer the offers that it completes.
+
+        Raises BadMessage if the rank may not send it now, or sends more messages than a case has.
+        """
         ranks.messages[rank, type(message)] += 1
-        most = {Part: 1, Phase: _MOST_PHASES, Offer: _MOST_OFFERS if ranks.world > 1 else 0}[type(message)]
-        if rank in ranks.parts or rank in ranks.offers or ranks.messages[rank, type(message)] > most:
+        most = {RankResult: 1, Phase: _MOST_PHASES, OfferedValue: _MOST_OFFERS if ranks.world > 1 else 0}[type(message)]
+        if rank in ranks.results or rank in ranks.offers or ranks.messages[rank, type(message)] > most:
             raise BadMessage("more messages than its case has")
         if isinstance(message, Phase):
             ranks.begin(rank, message)
             return
-        if isinstance(message, Offer):
+        if isinstance(message, OfferedValue):
             ranks.offers[rank], ranks.offered_at[rank] = message, time.monotonic()
         else:
-            ranks.parts[rank] = message
-        self._answer(ranks)
+            ranks.results[rank] = message
+        self._answer_offers(ranks)
 
-    def _answer(self, ranks: _Ranks) -> None:
-        """Answer the ranks' offers: first report new ends to them, else wait until all remaining ranks have offered."""
+    def _answer_offers(self, ranks: JobRanks) -> None:
+        """Answer the values that ranks have offered.
+
+        A rank that does not know yet that another one ended is told that, instead of an answer. Otherwise the answer is
+        the list of all ranks' values, once every running rank has offered one.
+        """
         if ranks.spread:
-            self._answer_spread(ranks, ranks.spread)
+            self._answer_across_nodes(ranks, ranks.spread)
             return
         for rank in list(ranks.offers):
-            new_ends = ranks.parts.keys() - ranks.informed_of.setdefault(rank, set())
-            if new_ends:
+            newly_ended = ranks.results.keys() - ranks.informed_of.setdefault(rank, set())
+            if newly_ended:
                 del ranks.offers[rank]
-                ranks.go_on(rank)
-                ranks.informed_of[rank] |= new_ends
-                self._send(ranks, rank, Gone(min(new_ends)), ranks.children[rank])
-        if ranks.offers and len(ranks.offers) == len(ranks.missing):
-            values = [ranks.offers.get(rank) for rank in range(len(ranks.children))]
+                ranks.resume(rank)
+                ranks.informed_of[rank] |= newly_ended
+                self._send(ranks, rank, RankEnded(min(newly_ended)), ranks.workers[rank])
+        if ranks.offers and len(ranks.offers) == len(ranks.running):
+            values = [ranks.offers.get(rank) for rank in range(len(ranks.workers))]
             answered = list(ranks.offers)
             ranks.offers.clear()
             for rank in answered:
-                ranks.go_on(rank)
-                self._send(ranks, rank, values, ranks.children[rank])
+                ranks.resume(rank)
+                self._send(ranks, rank, values, ranks.workers[rank])
 
-    def _answer_spread(self, ranks: _Ranks, spread: SpreadCase) -> None:
-        """Answer the offers with those of all nodes, or with an end, once all ranks here have offered or ended."""
-        while len(ranks.offers) == len(ranks.missing) and not spread.is_over:
-            spread.give(ranks.offers, ranks.parts)
-            union = spread.union()
-            if union is None:
+    def _answer_across_nodes(self, ranks: JobRanks, spread: MultiNodeCase) -> None:
+        """Answer the offers with the values of all nodes, or with an end, once all ranks here have offered or ended."""
+        while len(ranks.offers) == len(ranks.running) and not spread.is_over:
+            spread.contribute(ranks.offers, ranks.results)
+            round_values = spread.finish_round()
+            if round_values is None:
                 return
-            offers, ends = union
-            answer = Gone(min(ends)) if ends else [offers.get(rank) for rank in range(spread.world)]
+            offers, ended = round_values
+            answer = RankEnded(min(ended)) if ended else [offers.get(rank) for rank in range(spread.world)]
             answered = list(ranks.offers)
             ranks.offers.clear()
             for rank in answered:
-                ranks.go_on(rank)
-                self._send(ranks, rank, answer, ranks.children[rank])
+                ranks.resume(rank)
+                self._send(ranks, rank, answer, ranks.workers[rank])
 
-    def _send(self, ranks: _Ranks, rank: int, message: object, child: Worker) -> None:
+    def _send(self, ranks: JobRanks, rank: int, message: object, worker: WorkerChild) -> None:
+        """Send a message to a rank; a rank that does not read it or has ended gets a failed result."""
         try:
-            child.channel.send(message)
+            worker.channel.send(message)
         except TimeoutError:
             self._give_up(ranks, rank, f"it did not read an answer within {SEND_S:g} s")
         except OSError:  # it has ended; `_record_crash` finds out how
             self._record_crash(ranks, rank)
 
-    def _record_crash(self, ranks: _Ranks, rank: int) -> None:
-        if rank in ranks.parts:
+    def _record_crash(self, ranks: JobRanks, rank: int) -> None:
+        """Give a rank whose worker ended a failed result that says how it ended, unless the rank has a result."""
+        if rank in ranks.results:
             return
-        child = ranks.children[rank]
-        ranks.parts[rank] = Part("failed", "crash", f"rank {ranks.number(rank)}: the worker ended: {child.obituary()}")
-        self._answer(ranks)
+        worker = ranks.workers[rank]
+        ranks.results[rank] = RankResult(
+            "failed", "crash", f"rank {ranks.number(rank)}: the worker ended: {worker.describe_end()}"
+        )
+        self._answer_offers(ranks)
 
-    def _end_hung(self, ranks: _Ranks, deadline: float) -> None:
-        """End each rank whose phase takes too long, and each one that ended while another process holds its channel."""
+    def _end_hung(self, ranks: JobRanks, deadline: float) -> None:
+        """End each rank whose phase takes too long, and each one that ended while another process holds its channel.
+
+        `deadline`, in monotonic seconds, is the end of the time for the whole case.
+        """
         now = time.monotonic()
-        for rank in ranks.missing:
-            child, phase = ranks.children[rank], ranks.phases[rank]
+        for rank in ranks.running:
+            worker, phase = ranks.workers[rank], ranks.phases[rank]
             if now > deadline:
                 phase = Phase(phase.name, self._deadline_s, "the limit of a case")
-            elif child.process.poll() is not None and not child.channel.is_waiting():
+            elif worker.process.poll() is not None and not worker.channel.is_waiting():
                 self._record_crash(ranks, rank)
                 continue
             elif ranks.left_s(rank, now) > 0:
                 continue
             reason = f"no answer within {phase.limit_s:.3g} s while {phase.name} (limit: {phase.basis})"
             self._give_up(ranks, rank, reason)
-        self._answer(ranks)
+        self._answer_offers(ranks)
 
-    def _give_up(self, ranks: _Ranks, rank: int, reason: str) -> None:
-        child = ranks.children[rank]
-        last_line = f"; last line: {child.last_words}" if child.last_words else ""
-        ranks.parts[rank] = Part("failed", "hang", f"rank {ranks.number(rank)}: {reason}{last_line}")
-        child.kill()
+    def _give_up(self, ranks: JobRanks, rank: int, reason: str) -> None:
+        """End a rank's worker, and give the rank a failed result with the cause `hang` and this reason."""
+        worker = ranks.workers[rank]
+        last_line = f"; last line: {worker.last_line}" if worker.last_line else ""
+        ranks.results[rank] = RankResult("failed", "hang", f"rank {ranks.number(rank)}: {reason}{last_line}")
+        worker.kill()

@@ -20,7 +20,7 @@ from gpubench import plugins
 from gpubench.base.errors import OptionalUnavailable, Unavailable
 from gpubench.measuring import boundary
 from gpubench.measuring.channel import BadMessage, ToChild, ToParent
-from gpubench.measuring.group import Group
+from gpubench.measuring.group import CounterGroup
 from gpubench.measuring.process import Child, to_parent
 from gpubench.model import Counter, Device, Remark, Samples, UnavailablePart
 from gpubench.plugins.collector import Collector, CounterSource, Explained
@@ -35,7 +35,7 @@ _SAMPLER = "the sampler"
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class SamplingOrder:
     """What to sample: devices, and the zero of time (monotonic seconds)."""
 
     devices: tuple[Device, ...]
@@ -61,7 +61,7 @@ class Opened:
     """
 
     counters: tuple[Counter, ...]
-    absent: tuple[UnavailablePart, ...]
+    unavailable: tuple[UnavailablePart, ...]
     unsupported: tuple[UnsupportedCounter, ...] = ()
     optional: frozenset[str] = frozenset()
     readers: tuple[tuple[str, tuple[str, ...], tuple[Counter, ...]], ...] = ()
@@ -78,9 +78,9 @@ class SamplingProcess:
     """
 
     def __init__(self, devices: Sequence[Device], started_at: float) -> None:
-        self._order = Order(tuple(devices), started_at)
+        self._order = SamplingOrder(tuple(devices), started_at)
         self._restarts = 0
-        self._child = _started()
+        self._child = _start_child()
         self._opened = Opened((), ())
         self._remarks: list[Remark] = []
         self.ended = ""
@@ -91,11 +91,11 @@ class SamplingProcess:
                 if not isinstance(opened, Opened):
                     raise BadMessage("a message that does not come first")
                 self._opened = opened
-                self._remark_missing(opened)
+                self._remark_unavailable(opened)
             else:
-                self._give_up(f"it did not start within {_START_S:g} s")
+                self._end_for(f"it did not start within {_START_S:g} s")
         except (EOFError, OSError) as error:
-            self._give_up(_bad_message(error))
+            self._end_for(_bad_message(error))
 
     @property
     def counters(self) -> tuple[Counter, ...]:
@@ -103,9 +103,9 @@ class SamplingProcess:
         return self._opened.counters
 
     @property
-    def absent(self) -> tuple[UnavailablePart, ...]:
+    def unavailable(self) -> tuple[UnavailablePart, ...]:
         """Return the collectors that did not open, and why."""
-        return self._opened.absent
+        return self._opened.unavailable
 
     @property
     def unsupported(self) -> tuple[UnsupportedCounter, ...]:
@@ -123,24 +123,27 @@ class SamplingProcess:
         return None if self.ended else self._child.channel
 
     def drain(self) -> list[Samples]:
-        """Return the chunks of samples that have arrived; restart the sampler if it has crashed."""
+        """Return the chunks of samples that have arrived, without waiting.
+
+        Restart the sampler if it has crashed, at most 3 times.
+        """
         chunks: list[Samples] = []
         try:
             if not self.ended and self._child.channel.is_waiting():
                 for message in self._child.channel.arrived():
-                    self._sort(message, chunks)
+                    self._store_message(message, chunks)
             self._child.drain()
         except (EOFError, OSError) as error:
             self._restart(_bad_message(error))
         return chunks
 
     def remarks(self) -> list[Remark]:
-        """Return the remarks on the counters since the last call; call it after `drain` and after `stop`."""
+        """Return the remarks since the last call (missing counters, events); call it after `drain` and after `stop`."""
         remarks, self._remarks = self._remarks, []
         return remarks
 
     def stop(self) -> list[Samples]:
-        """End sampling and return the last chunks."""
+        """End sampling and return the last chunks; this takes at most 5 s. A sampler that has ended returns none."""
         if self.ended:
             return []
         chunks: list[Samples] = []
@@ -151,12 +154,12 @@ class SamplingProcess:
                 message = self._child.channel.recv()
                 if message is None:
                     break
-                self._sort(message, chunks)
+                self._store_message(message, chunks)
                 self._child.drain()
             else:
-                self._give_up(f"it did not stop within {_STOP_S:g} s")
+                self._end_for(f"it did not stop within {_STOP_S:g} s")
         except (EOFError, OSError) as error:
-            self._give_up(_bad_message(error))
+            self._end_for(_bad_message(error))
         self.kill()
         return chunks
 
@@ -166,17 +169,18 @@ class SamplingProcess:
             self._child.kill()
             self.ended = _STOPPED
 
-    def _sort(self, message: Message, chunks: list[Samples]) -> None:
+    def _store_message(self, message: Message, chunks: list[Samples]) -> None:
         if isinstance(message, Remark):
             self._remarks.append(message)
         elif isinstance(message, Samples):
             chunks.append(message)  # an `Opened` is ignored: a restarted sampler repeats which counters are available
 
-    def _remark_missing(self, opened: Opened) -> None:
-        for absent in opened.absent:
-            message = f"missing: {absent.reason}" + (f"; {absent.how}" if absent.how else "")
-            optional = absent.what in opened.optional
-            self._remarks.append(Remark(self._now(), "absent" if optional else "lost", absent.what, "", message))
+    def _remark_unavailable(self, opened: Opened) -> None:
+        """Add a remark with the reason for each unavailable collector and each unsupported counter."""
+        for entry in opened.unavailable:
+            message = f"missing: {entry.reason}" + (f"; {entry.how}" if entry.how else "")
+            optional = entry.what in opened.optional
+            self._remarks.append(Remark(self._now(), "absent" if optional else "lost", entry.what, "", message))
         for counter in opened.unsupported:
             message = f"no {counter.counter}: {counter.reason}"
             self._remarks.append(Remark(self._now(), "absent", counter.collector, counter.device, message))
@@ -184,27 +188,28 @@ class SamplingProcess:
     def _now(self) -> float:
         return time.monotonic() - self._order.started_at
 
-    def _give_up(self, reason: str = "") -> None:
-        self.ended = f"the sampling process ended: {reason or self._child.obituary()}"
+    def _end_for(self, reason: str = "") -> None:
+        """End sampling for the rest of the run, with a remark on the reason, by default how the process ended."""
+        self.ended = f"the sampling process ended: {reason or self._child.describe_end()}"
         self._remarks.append(Remark(self._now(), "lost", _SAMPLER, "", f"missing from here on: {self.ended}"))
         self._child.kill()
 
     def _restart(self, reason: str) -> None:
         """Start another process for one that crashed; samples that it had not sent are lost."""
         if self._restarts == _RESTARTS:
-            self._give_up(reason)
+            self._end_for(reason)
             return
         self._restarts += 1
-        reason = reason or self._child.obituary()
+        reason = reason or self._child.describe_end()
         message = f"some samples are missing: the sampling process ended ({reason}) and was restarted"
         self._remarks.append(Remark(self._now(), "lost", _SAMPLER, "", message))
         self._child.kill()
-        self._child = _started()
+        self._child = _start_child()
         with contextlib.suppress(OSError):  # it has ended already, which the next `drain` finds out
             self._child.channel.send(self._order)
 
 
-def _started() -> Child[Message]:
+def _start_child() -> Child[Message]:
     return Child("gpubench.measuring.sampler", (Opened, Samples, Remark, type(None)))
 
 
@@ -225,8 +230,8 @@ class Available:
 def available(devices: Sequence[Device]) -> tuple[list[Available], list[UnavailablePart]]:
     """Return every counter of these devices, and the collectors that are not available, with reasons.
 
-    Each collector is opened and asked in a sampling process. A collector that reads none of the devices counts as not
-    available.
+    A counter that a device does not support is listed with the reason. Each collector is opened and asked in a sampling
+    process. A collector that reads none of the devices counts as not available.
     """
     process = SamplingProcess(devices, time.monotonic())
     process.stop()
@@ -238,20 +243,28 @@ def available(devices: Sequence[Device]) -> tuple[list[Available], list[Unavaila
         for counter in declared
         if device.id in read
     ]
-    reported = {name for name, _, _ in process.readers} | {absent.what for absent in process.absent}
+    reported = {name for name, _, _ in process.readers} | {entry.what for entry in process.unavailable}
     idle = [UnavailablePart(name, "no supported device", "") for name in plugins.names("collectors")]
     lost = [UnavailablePart(_SAMPLER, remark.words, "") for remark in process.remarks() if remark.source == _SAMPLER]
-    return counters_here, [*lost, *process.absent, *(absent for absent in idle if absent.what not in reported)]
+    return counters_here, [
+        *lost,
+        *process.unavailable,
+        *(entry for entry in idle if entry.what not in reported),
+    ]
 
 
-def sample(groups: Sequence[Group], channel: ToParent, started_at: float) -> None:
-    """Read each group in a thread of its own and send what the threads gather, until the parent says stop."""
+def sample(groups: Sequence[CounterGroup], channel: ToParent, started_at: float) -> None:
+    """Read each group in a thread of its own, and send the rows every second until the parent says stop.
+
+    Then send None. `started_at` is the zero of the samples' times in monotonic seconds. Threads that do not return are
+    left behind at the end of the process.
+    """
     stop = threading.Event()
     threads = [threading.Thread(target=group.run, args=(stop, started_at), daemon=True) for group in groups]
     for thread in threads:
         thread.start()
     while not channel.poll(_CHUNK_S):
-        _send(groups, channel, started_at)
+        _send_rows(groups, channel, started_at)
     channel.recv()
     stop.set()
     deadline = time.monotonic() + _JOIN_S
@@ -259,7 +272,7 @@ def sample(groups: Sequence[Group], channel: ToParent, started_at: float) -> Non
         thread.join(max(0.0, deadline - time.monotonic()))
     for group in groups:
         group.finish(started_at)
-    _send(groups, channel, started_at)
+    _send_rows(groups, channel, started_at)
     channel.send(None)
     blocked = {id(group.source) for group, thread in zip(groups, threads, strict=True) if thread.is_alive()}
     for source in {id(group.source): group.source for group in groups}.values():
@@ -270,18 +283,21 @@ def sample(groups: Sequence[Group], channel: ToParent, started_at: float) -> Non
         os._exit(0)  # a thread is inside a driver that does not answer: an ordinary end would wait for it
 
 
-def _send(groups: Sequence[Group], channel: ToParent, started_at: float) -> None:
+def _send_rows(groups: Sequence[CounterGroup], channel: ToParent, started_at: float) -> None:
     for group in groups:
         group.report_hang(started_at)
         for message in group.take():
             channel.send(message)
 
 
-def open_groups(order: Order) -> tuple[list[Group], Opened]:
-    """Return the counters of every collector for the devices that it accepts, grouped by device and period."""
-    groups: list[Group] = []
+def open_groups(order: SamplingOrder) -> tuple[list[CounterGroup], Opened]:
+    """Return the groups of counters to read, one per collector, device and period, and the first message to the parent.
+
+    Collectors that fail to open are part of that message.
+    """
+    groups: list[CounterGroup] = []
     counters: list[Counter] = []
-    absent: list[UnavailablePart] = []
+    unavailable: list[UnavailablePart] = []
     all_unsupported: list[UnsupportedCounter] = []
     optional: set[str] = set()
     readers: list[tuple[str, tuple[str, ...], tuple[Counter, ...]]] = []
@@ -299,17 +315,22 @@ def open_groups(order: Order) -> tuple[list[Group], Opened]:
             ]
         except (Unavailable, plugins.BrokenPlugin) as error:
             optional |= {name} if isinstance(error, OptionalUnavailable) else set()
-            absent.append(_absent(name, error))
+            unavailable.append(_unavailable_part(name, error))
             continue
         counters += declared
         readers.append((name, tuple(device.id for device in devices), declared))
         all_unsupported += unsupported
         groups += _groups(name, declared, source, devices, unsupported)
-    return groups, Opened(tuple(counters), tuple(absent), tuple(all_unsupported), frozenset(optional), tuple(readers))
+    return groups, Opened(
+        tuple(counters), tuple(unavailable), tuple(all_unsupported), frozenset(optional), tuple(readers)
+    )
 
 
 def _declared(name: str, collector: Collector, others: Sequence[Counter]) -> tuple[Counter, ...]:
-    """Return a collector's counters. Raises Missing if they are malformed or another collector has one of them."""
+    """Return a collector's counters.
+
+    Raises Unavailable if they are malformed or one of `others`, the counters so far, has the same name.
+    """
     declared = plugins.asked(name, lambda: boundary.counters(collector.counters))
     taken = {counter.name for counter in others} & {counter.name for counter in declared}
     if taken:
@@ -317,7 +338,7 @@ def _declared(name: str, collector: Collector, others: Sequence[Counter]) -> tup
     return declared
 
 
-def _absent(name: str, error: Unavailable | plugins.BrokenPlugin) -> UnavailablePart:
+def _unavailable_part(name: str, error: Unavailable | plugins.BrokenPlugin) -> UnavailablePart:
     problem, how = (error.what, error.how) if isinstance(error, Unavailable) else (str(error), "")
     return UnavailablePart(name, boundary.text(problem), boundary.text(how))
 
@@ -335,7 +356,8 @@ def _groups(
     source: CounterSource,
     devices: Sequence[Device],
     unsupported: Sequence[UnsupportedCounter],
-) -> list[Group]:
+) -> list[CounterGroup]:
+    """Return a collector's counters grouped by device and period, without those that a device does not support."""
     skipped = {(entry.device, entry.counter) for entry in unsupported}
     events = frozenset(counter.name for counter in counters if counter.kind == "event")
     counter_names: dict[tuple[str, float], tuple[Device, list[str]]] = {}
@@ -344,7 +366,7 @@ def _groups(
             if (device.id, counter.name) not in skipped:
                 counter_names.setdefault((device.id, counter.period_s), (device, []))[1].append(counter.name)
     return [
-        Group(name, source, device, tuple(names), period, events)
+        CounterGroup(name, source, device, tuple(names), period, events)
         for (_, period), (device, names) in counter_names.items()
     ]
 
@@ -353,7 +375,7 @@ def main() -> None:
     """Sample the counters of the ordered devices until the parent says stop: the program of the child process."""
     faulthandler.enable()
     channel = to_parent(sys.argv[1])
-    order: Order = channel.recv()
+    order: SamplingOrder = channel.recv()
     groups, opened = open_groups(order)
     channel.send(opened)
     sample(groups, channel, order.started_at)

@@ -42,16 +42,16 @@ class Settling:
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class SampleTrace:
     """Samples and the elapsed time of each in seconds, in the order taken; the first `warm` are from the warm-up."""
 
     values: Sequence[float]
     times: Sequence[float]
     warm: int = 0
 
-    def since(self, start: int) -> Trace:
+    def since(self, start: int) -> SampleTrace:
         """Return the samples from index `start` on."""
-        return Trace(self.values[start:], self.times[start:], max(self.warm - start, 0))
+        return SampleTrace(self.values[start:], self.times[start:], max(self.warm - start, 0))
 
     @property
     def seconds(self) -> float:
@@ -84,7 +84,7 @@ class StoppingPolicy:
     most_calls: int = 256
 
     def for_effort(self, effort: Effort) -> StoppingPolicy:
-        """Return the policy for a stage of that effort.
+        """Return the policy for a stage of that effort, its author's wish for more or fewer samples.
 
         A point shortens all times, a sustained rate lasts as long as its seconds, and a tail may take four of the
         tier's budgets. An exact number of samples (`least` above `most`) stops with `count`.
@@ -114,16 +114,22 @@ class StoppingPolicy:
         return replace(self, least_s=seconds, budget_s=max(self.budget_s, seconds), most=most, sample_s=sample_s)
 
     def is_warm(self, values: Sequence[float], elapsed_s: float) -> bool:
-        """Return whether warm-up is over: steady for long enough, or its budget of time or count is spent."""
+        """Return whether warm-up is over: its batches are steady after the least time, or its time or count is spent.
+
+        `values` are the medians of the batches in seconds, which MSER judges.
+        """
         steady = elapsed_s >= self.warmup_least_s and stats.is_steady(values)
         return steady or elapsed_s >= self.warmup_most_s or len(values) >= self.most
 
-    def warm_part(self, trace: Trace) -> Trace:
+    def warm_part(self, trace: SampleTrace) -> SampleTrace:
         """Return the steady end of the warm-up, which helps to show a trend; all of it below ten values."""
         return trace.since(stats.warm_up_length(trace.values) if len(trace.values) >= _ENOUGH else 0)
 
-    def verdict(self, values: list[float], elapsed_s: float) -> str:
-        """Return why to stop (`interval`, `noise`, `count` or `budget`), or an empty text to continue."""
+    def stop_reason(self, values: list[float], elapsed_s: float) -> str:
+        """Return why to stop (`interval`, `noise`, `count` or `budget`), or an empty text to continue.
+
+        `values` are the samples in seconds, and `elapsed_s` is the time since sampling began.
+        """
         count = len(values)
         if count >= self.least and elapsed_s >= self.least_s:
             width = stats.median_interval(values).half_width
@@ -131,33 +137,36 @@ class StoppingPolicy:
                 return "interval"
             if count >= _NOISE_COUNT and width >= _SHRINKING * stats.median_interval(values[: count // 2]).half_width:
                 return "noise"
-        return self.spent(count, elapsed_s)
+        return self.limit_reached(count, elapsed_s)
 
-    def spent(self, count: int, elapsed_s: float) -> str:
+    def limit_reached(self, count: int, elapsed_s: float) -> str:
         """Return `count` or `budget` if it alone stops the series; asked between two evaluations of the interval."""
         if count >= self.most:
             return "count"
         return "budget" if elapsed_s >= self.budget_s and count >= 3 else ""
 
-    def waits_until(self, elapsed_s: float) -> float:
+    def next_evaluation_s(self, elapsed_s: float) -> float:
         """Return the elapsed seconds at which samples that wait for the device to settle are evaluated next."""
         return _FURTHER * elapsed_s
 
-    def next_look(self, count: int, look: int, elapsed_s: float) -> int:
-        """Return the number of samples at which the interval is evaluated next, after that at `count` samples."""
+    def next_evaluation_count(self, count: int, look: int, elapsed_s: float) -> int:
+        """Return the number of samples at which the interval is evaluated next: 1.2 times `count`, the present number.
+
+        It stays `look`, the number set before, until the least time of the series is over.
+        """
         return max(count + 1, math.ceil(_LOOKS * count)) if elapsed_s >= self.least_s else look
 
-    def settling(self, trace: Trace, elapsed_s: float) -> Settling:
+    def settling(self, trace: SampleTrace, elapsed_s: float) -> Settling:
         """Return whether the device has settled, judged by all samples against elapsed time.
 
-        While a trend or a step is suspected, the samples are `waiting` for more. Once it is significant, the samples
-        are settled from the first start (a quarter, a half or three quarters of the time) after which no trend is
-        suspected and no plausible exponential leaves more than half of the target. If it is still significant after
+        While a trend or a step is suspected, the samples are `waiting` for more. Once it is significant (p ≤ 0.01), the
+        samples are settled from the first start (a quarter, a half or three quarters of the time) after which no trend
+        is suspected and no plausible exponential leaves more than half of the target. If it is still significant after
         `settle_s` seconds, the samples are `unsettled`, and their last half is kept.
         """
-        if not self.settle_s or trace.seconds <= 0 or not self._may_move(trace):
+        if not self.settle_s or trace.seconds <= 0 or not self._is_trend_suspected(trace):
             return Settling("settled")
-        is_shown = self._steps(trace) or self._trend(trace) <= _SHOWN
+        is_shown = self._has_step(trace) or self._trend_p(trace) <= _SHOWN
         if is_shown:
             start = self._settled_start(trace)
             if start:
@@ -167,17 +176,24 @@ class StoppingPolicy:
             return Settling("waiting")
         return Settling("unsettled", count // 2 if count >= _ENOUGH else 0) if is_shown else Settling("settled")
 
-    def _may_move(self, trace: Trace) -> bool:
-        return self._trend(trace) <= _SUSPECTED or self._steps(trace)
+    def _is_trend_suspected(self, trace: SampleTrace) -> bool:
+        """Return whether a trend with p ≤ 0.2 or a step could move the median by more than the target."""
+        return self._trend_p(trace) <= _SUSPECTED or self._has_step(trace)
 
-    def _trend(self, trace: Trace) -> float:
-        """Return p of a trend that moves the median by more than the target within the settling time, else 1."""
+    def _trend_p(self, trace: SampleTrace) -> float:
+        """Return p of Mann and Kendall's test of a trend; 1 if it is too small to matter.
+
+        It matters if it moves the median by more than the target within the settling time.
+        """
         trend = trends.trend(trace.values, trace.times)
         movement = abs(trend.slope) * max(self.settle_s, trace.seconds)
         return trend.p if movement > self.target * stats.median(trace.values) else 1.0
 
-    def _steps(self, trace: Trace) -> bool:
-        """Return whether a quarter of the samples differs from the opposite half by more than the target."""
+    def _has_step(self, trace: SampleTrace) -> bool:
+        """Return whether the samples show a step.
+
+        They do if the 95 % intervals of a quarter of them and of the opposite half lie apart by more than the target.
+        """
         values = trace.values
         quarter = len(values) // 4
         if len(values) < _ENOUGH or stats.is_steady(values):
@@ -188,20 +204,20 @@ class StoppingPolicy:
         pairs = ((first, late), (second, late), (values[3 * quarter :], early))
         return any(_gap(stats.median_interval(part), whole) > self.target * late.centre for part, whole in pairs)
 
-    def _settled_start(self, trace: Trace) -> int:
-        """Return the index of the first sample after which the device had settled; 0 if there is none."""
+    def _settled_start(self, trace: SampleTrace) -> int:
+        """Return the index of the first sample after which the device had settled, in `trace`; 0 if there is none."""
         begin, seconds = trace.times[0], trace.seconds
         starts = [begin + share * seconds for share in _STARTS]
         left = trends.transient_left(trace.values, trace.times, starts, _HORIZON * self.settle_s)
         for start, deviation in zip(starts, left, strict=True):
             place = bisect.bisect_right(trace.times, start)
             rest = trace.since(place)
-            if deviation <= self.target / 2 and len(rest.values) >= _FEWEST and not self._may_move(rest):
+            if deviation <= self.target / 2 and len(rest.values) >= _FEWEST and not self._is_trend_suspected(rest):
                 return place
         return 0
 
     def transient(self, values: list[float]) -> int:
-        """Return how many first samples differ from the rest by more than twice its interval.
+        """Return how many first samples have a median that differs from the rest's by more than twice its interval.
 
         It is 0 for an exact number of samples: there the first samples are part of what is measured.
         """
@@ -218,8 +234,11 @@ class StoppingPolicy:
         """Return whether there are enough samples from before the device settled to keep them as a series."""
         return len(early) >= _ENOUGH
 
-    def distrusts(self, batches: int, lost: Mapping[str, int]) -> bool:
-        """Return whether the share of discarded batches (`lost`: number by reason) makes the series invalid."""
+    def is_untrustworthy(self, batches: int, lost: Mapping[str, int]) -> bool:
+        """Return whether at least 10, and more than half, of the `batches` were discarded.
+
+        `lost` is their number by reason.
+        """
         discarded = sum(lost.values())
         return discarded >= _ENOUGH and discarded > _TRUST * batches
 

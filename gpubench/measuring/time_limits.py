@@ -66,8 +66,8 @@ def ignore_phase(phase: Phase) -> None:
 class TimeLimits:
     """Reports each phase as it begins, and remembers how long the phases of each definition took."""
 
-    def __init__(self, tell: Callable[[Phase], None] = ignore_phase) -> None:
-        self._tell = tell
+    def __init__(self, report: Callable[[Phase], None] = ignore_phase) -> None:
+        self._report = report
         self._is_gpu = False
         self._definition = ""
         self._tier_factor = 1
@@ -122,12 +122,12 @@ class TimeLimits:
         basis = f"{LEAST_S:g} s and {_BATCHES} batches of {units.quantity(batch_s, 's', 3)}"
         self._begin(f"sampling {label}", LEAST_S + _BATCHES * batch_s, basis)
 
-    def going_on(self) -> None:
+    def report_progress(self) -> None:
         """Report, at most once a second, that a batch has ended: the limit of the phase starts anew."""
         now = time.monotonic()
         if self._phase and now - self._reported_at >= _BEAT_S:
             self._reported_at = now
-            self._tell(self._phase)
+            self._report(self._phase)
 
     def closing(self) -> None:
         """Begin the phase in which the task releases its resources."""
@@ -142,7 +142,12 @@ class TimeLimits:
         stages: Collection[Stage] = (),
         batch_s: float = 0.0,
     ) -> None:
-        """Begin a phase whose limit follows from the longest one of its name in earlier cases of the definition."""
+        """Begin a phase whose limit follows from the longest one of its name in earlier cases of the definition.
+
+        Without an earlier case the limit is `first_s` seconds, with the reason as text; later it is `later_s` or ten
+        times the longest. The time for the work of `stages` at the slowest rates, and 30 batches of `batch_s` seconds,
+        are added.
+        """
         self._end()
         expected_s, work_reason = self._work_time(name, stages)
         if batch_s:
@@ -161,11 +166,15 @@ class TimeLimits:
     def _begin(
         self, name: str, seconds: float, basis: str, stages: Collection[Stage] = (), restarts: bool = False
     ) -> None:
+        """Begin a phase and report it.
+
+        `basis` is the reason for the limit of `seconds`, and `stages` is the work done in it.
+        """
         self._end()
         self._phase = Phase(name, seconds, basis, restarts)
         self._slowest_s = self._slowest_time(stages)
         self._begun = self._reported_at = time.monotonic()
-        self._tell(self._phase)
+        self._report(self._phase)
 
     def _end(self) -> None:
         """Record how long the phase took that ends now."""

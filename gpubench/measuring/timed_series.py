@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from gpubench import stats
-from gpubench.authoring.task import Observed, Stage
-from gpubench.measuring.stopping import StoppingPolicy, Trace
-from gpubench.model import SeriesMode
+from gpubench.authoring.task import Observed, Stage, observed_series
+from gpubench.measuring.stopping import SampleTrace, StoppingPolicy
+from gpubench.model import Series, SeriesMode
 
 
 @dataclass(slots=True)
@@ -29,7 +30,7 @@ class TimedSeries:
     look_s: float = 0.0  # the elapsed time of the next evaluation: the device had not settled at the last one
     values: list[float] = field(default_factory=list)
     times: list[float] = field(default_factory=list)  # when each sample ended, by the clock of the time budgets
-    warm: Trace = field(default_factory=lambda: Trace((), ()))  # the steady end of the warm-up
+    warm: SampleTrace = field(default_factory=lambda: SampleTrace((), ()))  # the steady end of the warm-up
     early: list[float] = field(default_factory=list)
     first_half: int = 0  # half the number of samples when they first showed that the device had not settled
     batches: int = 0
@@ -55,12 +56,15 @@ class TimedSeries:
         return stats.median(hertz) if hertz else None
 
     @property
-    def trace(self) -> Trace:
+    def trace(self) -> SampleTrace:
         """Return all samples since warm-up was steady, with their elapsed times."""
-        return Trace([*self.warm.values, *self.values], [*self.warm.times, *self.times], len(self.warm.values))
+        return SampleTrace([*self.warm.values, *self.values], [*self.warm.times, *self.times], len(self.warm.values))
 
     def is_check_due(self, elapsed_s: float) -> bool:
-        """Return whether sampling has reached the random place at which a batch is checked."""
+        """Return whether sampling has reached the random place at which a batch is checked, and none was.
+
+        `elapsed_s` is the time since sampling began.
+        """
         count = len(self.values)
         is_reached = (
             count >= max(1.0, self.check_at * self.policy.least) and elapsed_s >= self.check_at * self.policy.least_s
@@ -78,3 +82,40 @@ class TimedSeries:
         if len(self.host) == len(self.values) + length:  # else a batch gave several samples
             self.host, self.clocks = self.host[length:], self.clocks[length:]
             self.probed = {name: read[length:] for name, read in self.probed.items()}
+
+    def as_series(self, rank: int) -> list[Series]:
+        """Return the series for the run file, as measured on this rank: the timed one, then those that follow from it.
+
+        These are series of the same samples for other work, the host's times and the early samples of a hot series,
+        and the values that the stage's probe read with each sample.
+        """
+        stage, mode = self.stage, self.mode
+        timed = Series(
+            "",
+            "s",
+            tuple(self.values),
+            stage=self.name,
+            mode=mode,
+            role="primary",
+            work=stage.work,
+            quantity=stage.quantity,
+            limit=stage.limit,
+            item=stage.item,
+            rank=rank,
+            calls=self.calls,
+            stop=self.stop,
+            warmup_s=self.warmup_s,
+            clock_hz=self.clock_hz,
+        )
+        series = [timed]
+        if mode in ("hot", "host", "self"):
+            series += [replace(timed, name=name, role="derived", work=work) for name, work in stage.also.items()]
+        if mode == "hot":
+            origin: dict[str, Any] = {"stage": self.name, "rank": rank, "calls": self.calls}
+            series.append(Series("", "s", tuple(self.host), mode="host", role="derived", **origin))
+            if self.policy.keeps_early(self.early):
+                series.append(replace(timed, role="early", values=tuple(self.early), stop="", clock_hz=None))
+        for name, values in self.probed.items():
+            numbers = tuple(value.value for value in values)
+            series.append(observed_series(name, numbers, values[0], stage=self.name, rank=rank))
+        return series

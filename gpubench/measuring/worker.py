@@ -1,4 +1,4 @@
-"""The worker process: it opens one device and turns one case after another into a `Part` of a result.
+"""The worker process: it opens one device and turns one case after another into a rank's part of its result.
 
 A worker never prints results and never decides what comes next. It talks to the runner over one channel: orders and
 exchanged values come in; parts, values to exchange and the phases that begin go out. The runner checks all of it
@@ -38,7 +38,7 @@ from gpubench.plugins.collector import Collector, Watch, Watching
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class CaseOrder:
     """A case to build and measure, as one rank of `world`."""
 
     case: Case
@@ -51,7 +51,7 @@ class Order:
     node_host: str = ""  # for a case on several nodes: the address by which other nodes reach this one
 
 
-class Offer(bytes):
+class OfferedValue(bytes):
     """A value for the other ranks, which the runner passes on unread: a pickle, or plain data between nodes.
 
     The answer is a list of all ranks' offers, or a `Gone`.
@@ -59,17 +59,17 @@ class Offer(bytes):
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class RankEnded:
     """The answer to an offer if another rank has ended its part."""
 
     rank: int
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RankResult:
     """One rank's part of a result.
 
-    `informed` are the ranks of whose end this rank was told. `left` says whether the case left processes behind.
+    `informed` are the ended ranks that this rank knows of. `left` says whether the case left processes behind.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -100,8 +100,11 @@ _TRACE = 8192  # characters of a traceback that a result keeps
 
 
 @dataclass(slots=True)
-class Ranks:
-    """The ranks of one case, as one of them sees them."""
+class PeerRanks:
+    """The ranks of one case, as one of them sees them: it exchanges values with the others through the runner.
+
+    `informed` are the ranks of whose end it knows, and `decider` is the rank whose decisions all follow.
+    """
 
     channel: ToParent
     world: int
@@ -116,7 +119,7 @@ class Ranks:
         """
         if self.world == 1:
             return [value]
-        offer = Offer(plain.encode(value) if self.is_spread else pickle.dumps(value))
+        offer = OfferedValue(plain.encode(value) if self.is_spread else pickle.dumps(value))
         if len(offer) > MOST_OFFERED_BYTES:
             size, most = len(offer) / 2**20, MOST_OFFERED_BYTES / 2**20
             raise SuiteError(
@@ -124,7 +127,7 @@ class Ranks:
             )
         self.channel.send(offer)
         answer = self.channel.recv()
-        if isinstance(answer, Gone):
+        if isinstance(answer, RankEnded):
             self.informed.append(answer.rank)
             raise PeerDied(answer.rank)
         # Pickles come only from the case's own ranks on this node.
@@ -139,13 +142,16 @@ class Ranks:
         decided: T = self.exchange(value)[self.decider]
         return decided
 
-    def meet(self, active: bool) -> bool:
-        """Find out which rank decides, and return whether any rank times anything. Raises PeerDied as `exchange`."""
+    def choose_decider(self, active: bool) -> bool:
+        """Make the first rank that times anything (`active`) the deciding one, and return whether there is one.
+
+        Raises PeerDied as `exchange`.
+        """
         roles = self.exchange(active)
         self.decider = roles.index(True) if True in roles else 0
         return True in roles
 
-    def attend(self) -> None:
+    def answer_until_done(self) -> None:
         """Take part in every agreement as an idle rank until the deciding rank is done.
 
         Raises PeerDied as `exchange`.
@@ -165,46 +171,47 @@ class Worker:
         self._watches: list[Watch] = []
 
     def serve(self) -> None:
-        """Measure cases until the runner closes the channel."""
+        """Measure the cases that the runner orders and send each result, until the runner closes the channel."""
         while True:
             try:
-                order: Order = self._channel.recv()
+                order: CaseOrder = self._channel.recv()
             except EOFError:
                 return
-            part = self.part(order)
+            part = self.measure_case(order)
             gc.collect()  # reference cycles may hold a task's arrays: free the device's memory now
             gc.freeze()  # the remaining objects stay: the next collection then visits the next case's objects only
             if self._open is not None and not part.needs_new_worker:
                 self._open.release()
-            self._channel.send_encoded(_encoded(replace(part, left=keeper.has_descendants(self._helpers))))
+            self._channel.send_encoded(_encoded_result(replace(part, left=keeper.has_descendants(self._helpers))))
 
-    def part(self, order: Order) -> Part:
-        """Return the part of a result that an order leads to; here every error becomes an outcome with a cause."""
-        ranks = Ranks(self._channel, len(order.peers), is_spread=bool(order.node_host))
+    def measure_case(self, order: CaseOrder) -> RankResult:
+        """Return this rank's part of the result of a case; here every error becomes an outcome with a cause."""
+        ranks = PeerRanks(self._channel, len(order.peers), is_spread=bool(order.node_host))
         try:
-            return self._measured(order, ranks)
+            return self._measure(order, ranks)
         except Skip as reason:
-            return Part("skipped", "unsupported", boundary.text(str(reason)))
+            return RankResult("skipped", "unsupported", boundary.text(str(reason)))
         except Unavailable as error:
-            return Part("skipped", "missing", boundary.text(str(error)))
+            return RankResult("skipped", "missing", boundary.text(str(error)))
         except WrongAnswer as finding:
-            return Part("failed", "wrong-answer", boundary.text(str(finding)))
+            return RankResult("failed", "wrong-answer", boundary.text(str(finding)))
         except Untrustworthy as finding:
-            return Part("invalid", boundary.text(finding.cause), boundary.text(str(finding)))
+            return RankResult("invalid", boundary.text(finding.cause), boundary.text(str(finding)))
         except DeviceError as error:
-            return Part("failed", "device", boundary.text(str(error)))
+            return RankResult("failed", "device", boundary.text(str(error)))
         except SuiteError as mistake:
-            return Part("failed", "suite", boundary.text(str(mistake)))
+            return RankResult("failed", "suite", boundary.text(str(mistake)))
         except PeerDied as event:
-            return Part("failed", "peer", str(event), informed=tuple(ranks.informed))
+            return RankResult("failed", "peer", str(event), informed=tuple(ranks.informed))
         except Exception as error:  # noqa: BLE001 - the case's boundary: a suite or driver may raise anything
             cause = "device" if self._open is None else "error"
             trace = ("traceback", traceback.format_exc()[-_TRACE:])
             message = f": {error}".rstrip(": ")
-            return Part("failed", cause, boundary.text(type(error).__name__ + message), notes=(trace,))
+            return RankResult("failed", cause, boundary.text(type(error).__name__ + message), notes=(trace,))
 
-    def _measured(self, order: Order, ranks: Ranks) -> Part:
-        device = self._opened(order.peers[order.rank])
+    def _measure(self, order: CaseOrder, ranks: PeerRanks) -> RankResult:
+        """Build and measure a case, and return its outcome; errors pass to `measure_case`."""
+        device = self._open_device(order.peers[order.rank])
         self._limits.building(f"{order.case.suite}/{order.case.name}", order.target.tier, device.traits.is_gpu)
         suite = load_suite(order.suite or order.case.suite)
         bench = Bench(
@@ -221,15 +228,15 @@ class Worker:
             order.node_host,
         )
         task = suite.build(bench)
-        if not ranks.meet(bool(task.stages)):
+        if not ranks.choose_decider(bool(task.stages)):
             raise SuiteError("no rank of the case has a stage: nothing would be timed")
         start = time.monotonic()
-        measured = self._run(task, bench, order, ranks)
+        measured = self._measure_task(task, bench, order, ranks)
         unwatched = () if self._watches or not device.traits.is_gpu else ("unwatched",)
         through = interposed.labels() if device.traits.is_gpu else ()
         if device.traits.is_dry_run:  # drop the figures, so that they cannot be mistaken for a GPU's
             measured = Measured((), labels=("dry-run",))
-        return Part(
+        return RankResult(
             "ok",
             series=measured.series,
             discarded=measured.discarded,
@@ -239,10 +246,11 @@ class Worker:
             informed=tuple(ranks.informed),
         )
 
-    def _run(self, task: Task, bench: Bench, order: Order, ranks: Ranks) -> Measured:
+    def _measure_task(self, task: Task, bench: Bench, order: CaseOrder, ranks: PeerRanks) -> Measured:
+        """Measure a task, or as an idle rank take part in the others' agreements; then close and release it."""
         if not task.stages:
             self._limits.attending()
-            ranks.attend()
+            ranks.answer_until_done()
             self._limits.closing()
             task.close()
             task.release()
@@ -259,27 +267,28 @@ class Worker:
         task.release()
         return measured
 
-    def _opened(self, device: Device) -> OpenDevice:
+    def _open_device(self, device: Device) -> OpenDevice:
+        """Return the open device of this worker; the first call opens it with its watches."""
         if self._open is None:
             self._limits.opening()
             backend: Backend = plugins.load("backends", device.backend)
             self._open = backend.open(device)
-            self._watches = watches(device)
+            self._watches = open_watches(device)
             self._helpers = keeper.descendants(os.getpid())
         return self._open
 
 
-def _encoded(part: Part) -> bytes:
-    """Return a part as a message; if no message can hold it, a part that says why."""
+def _encoded_result(part: RankResult) -> bytes:
+    """Return a rank's result as a message; if no message can hold it, a failed result that says why."""
     try:
         return encoded(part)
     except (TypeError, ValueError) as error:
         reason = f"the result of the case cannot be kept: {error}"
-        return encoded(Part("failed", "suite", boundary.text(reason), informed=part.informed, left=part.left))
+        return encoded(RankResult("failed", "suite", boundary.text(reason), informed=part.informed, left=part.left))
 
 
-def watches(device: Device) -> list[Watch]:
-    """Return a watch of every collector that accepts the device and whose libraries are available."""
+def open_watches(device: Device) -> list[Watch]:
+    """Return a watch on the device of every collector that accepts it and whose libraries are available."""
     opened: list[Watch] = []
     for name in plugins.names("collectors"):
         with contextlib.suppress(Unavailable, plugins.BrokenPlugin):

@@ -20,7 +20,7 @@ from gpubench.measuring import inventory, plan
 from gpubench.measuring.engine import Engine
 from gpubench.measuring.recording import Recording, new_manifest
 from gpubench.measuring.stopping import POLICIES
-from gpubench.measuring.worker import watches
+from gpubench.measuring.worker import open_watches
 from gpubench.model import Case, Manifest, Result, Run, Settings, SuiteInfo, Tier
 from gpubench.model.store import read_run
 from gpubench.plugins.backend import OpenDevice
@@ -85,7 +85,7 @@ class MeasuringSession:
         self._others = [self._children.measure(self._places(nodes)) for _ in numbers]
         self.device: OpenDevice = plugins.load("backends", device.backend).open(device)
         self.device.leave()
-        self._watches = watches(device)
+        self._watches = open_watches(device)
         settings = Settings(_suites(nodes), (name,), options.tier)
         suites = [SuiteInfo(name, "tests that measure") for name in settings.suites]
         self._manifest = new_manifest(facts, settings, suites, sys.argv)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from gpubench.base.errors import UsageError
 from gpubench.measuring import plan as planning
 from gpubench.measuring.plan import Plan
-from gpubench.measuring.progress import Observer, Progress
+from gpubench.measuring.progress import Observer, ProgressEvent
 from gpubench.model import Facts, Settings, Tier
 
 SUITE = "soak"
@@ -51,7 +51,7 @@ def within(seconds: float, watch: Observer) -> Observer:
     """Return an observer that limits the expected time of each event to the rest of these seconds, from now on."""
     end = time.monotonic() + seconds
 
-    def observe(event: Progress) -> None:
+    def observe(event: ProgressEvent) -> None:
         watch(replace(event, left_s=min(event.left_s, max(end - time.monotonic(), 0.0))))
 
     return observe

@@ -84,7 +84,7 @@ def send(frame: bytes) -> None:
 
 def forged(**fields: Any) -> bytes:
     """Return the message of a result that was never measured."""
-    return b"Part\n" + json.dumps({"status": "ok", **fields}).encode()
+    return b"RankResult\n" + json.dumps({"status": "ok", **fields}).encode()
 
 
 class Executed:
@@ -111,7 +111,7 @@ def phases() -> None:
 def values(count: int) -> bytes:
     """Return the message of a series of that many values, each one of two characters."""
     series = b'[{"name":"x","unit":"","values":[' + b"0," * (count - 1) + b"0]}]"
-    return b'Part\n{"status":"ok","series":' + series + b"}"
+    return b'RankResult\n{"status":"ok","series":' + series + b"}"
 
 
 def close_channel() -> None:
@@ -287,11 +287,11 @@ ATTACKS: dict[str, Callable[[], Task]] = {
     "hang with the interpreter locked": lambda: task(spin),
     # the channel
     "rubbish on the channel": lambda: task(lambda: os.write(channel(), os.urandom(4096))),
-    "partial frame": lambda: task(lambda: os.write(channel(), struct.pack(">Q", 100) + b"Part") and hang()),
+    "partial frame": lambda: task(lambda: os.write(channel(), struct.pack(">Q", 100) + b"RankResult") and hang()),
     "absurd length": lambda: task(lambda: os.write(channel(), struct.pack(">Q", 2**62))),
     "endless message": lambda: task(endless),
     "pickle that runs a command": lambda: task(lambda: send(pickle.dumps(Executed()))),
-    "pickle in a part": lambda: task(lambda: send(b"Part\n" + pickle.dumps(Executed()))),
+    "pickle in a part": lambda: task(lambda: send(b"RankResult\n" + pickle.dumps(Executed()))),
     "unknown message": lambda: task(lambda: send(b"Order\n{}")),
     "part of wrong types": lambda: task(lambda: send(forged(series="none"))),
     "part with unknown fields": lambda: task(lambda: send(forged(more=1))),
@@ -299,10 +299,10 @@ ATTACKS: dict[str, Callable[[], Task]] = {
     "part with an impossible status": lambda: task(lambda: send(forged(status="splendid"))),
     "part of no record": lambda: task(lambda: send(forged(labels=["x" * 10**6]))),
     "part of 8 million values": lambda: task(lambda: send(values(2**23 - 100))),
-    "part nested a million deep": lambda: task(lambda: send(b"Part\n" + b"[" * 10**6)),
+    "part nested a million deep": lambda: task(lambda: send(b"RankResult\n" + b"[" * 10**6)),
     "two parts": lambda: task(lambda: send(forged()) or send(forged())),
     "phases for ever": lambda: task(phases),
-    "offer of a case with one rank": lambda: task(lambda: send(b"Offer\n" + bytes(100))),
+    "offer of a case with one rank": lambda: task(lambda: send(b"OfferedValue\n" + bytes(100))),
     "part sent after the case": lambda: background(lambda: send(forged()), 0.3) or task(),
     "channel closed, worker alive": lambda: task(close_channel),
     "all descriptors closed": lambda: task(lambda: os.closerange(0, 256)),
