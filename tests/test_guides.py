@@ -136,7 +136,7 @@ def test_the_reports_are_found_and_write_what_the_page_shows(report):
     assert f'summary = "{found.summary}"' in REPORT
     document = found.render(store.read_run(RECORDINGS / "headline" / "1.jsonl.gz"))
     assert document.startswith(blocks(REPORT, "text")[report])
-    assert found.offers("compare") == (report == 1)
+    assert found.has_method("compare") == (report == 1)
     if report == 1:
         runs = readings.read_all([RECORDINGS / "longer" / f"{name}.jsonl.gz" for name in ("base", "3")])
         assert found.compare(compare(runs, lambda _: 0.02)) == blocks(REPORT, "text")[2]

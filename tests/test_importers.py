@@ -70,7 +70,7 @@ def read(name):
 
 def case(name, case_id):
     """The one result of that case in a file."""
-    (found,) = (result for result in read(name).found.results if result.case.id == case_id)
+    (found,) = (result for result in read(name).content.results if result.case.id == case_id)
     return found
 
 
@@ -104,7 +104,7 @@ def test_what_nobody_states_is_absent(name):
 
 
 def test_nvbandwidth_text_has_its_device_versions_and_units():
-    found = read("nvbandwidth-v0.8.txt").found
+    found = read("nvbandwidth-v0.8.txt").content
     (device,) = found.devices
     assert (device.id, device.name, device.pci) == ("cuda:0", "NVIDIA GeForce RTX 3050 Laptop GPU", "00000000:01:00")
     assert dict(found.versions) == {"nvbandwidth": "v0.8", "cuda.runtime": "12080", "nvidia.driver": "572.83"}
@@ -116,7 +116,7 @@ def test_nvbandwidth_text_has_its_device_versions_and_units():
 
 
 def test_nvbandwidth_matrices_of_one_test_are_cases_of_their_own_and_pairs_have_two_devices():
-    found = read("nvbandwidth-7gpus.txt").found
+    found = read("nvbandwidth-7gpus.txt").content
     names = {result.case.name for result in found.results}
     assert names == {
         "device_to_host_bidirectional_memcpy_ce",
@@ -132,14 +132,14 @@ def test_nvbandwidth_matrices_of_one_test_are_cases_of_their_own_and_pairs_have_
 
 
 def test_nvbandwidth_on_two_nodes_has_a_device_a_process():
-    found = read("nvbandwidth-nodes.txt").found
+    found = read("nvbandwidth-nodes.txt").content
     assert [device.id for device in found.devices][3:5] == ["process3/cuda:3", "process4/cuda:0"]
     assert dict(found.devices[4].details)["hostname"] == "nvbandwidth-test-worker-1"
     assert found.results[0].devices == ("process0/cuda:0", "process1/cuda:1")
 
 
 def test_a_test_of_nvbandwidth_that_failed_is_a_failed_case_in_its_own_words():
-    (result,) = read("nvbandwidth-failed.txt").found.results
+    (result,) = read("nvbandwidth-failed.txt").content.results
     assert (result.status, result.cause) == ("failed", "no-result")
     assert result.reason == "Invalid value when checking the pattern at 0x70a640000000"
 
@@ -149,7 +149,7 @@ def test_nvbandwidth_json_says_the_same_as_its_text_and_keeps_what_was_waived():
     assert values(name, "nvbandwidth/host_to_device_memcpy_ce[row=0,column=0]") == {"bandwidth": (12.3964e9,)}
     assert values(name, "nvbandwidth/host_device_latency_sm[row=0,column=0]")["latency"] == (649.879e-9,)
     assert case(name, "nvbandwidth/device_to_device_memcpy_read_ce").status == "skipped"
-    assert dict(read(name).found.versions)["nvbandwidth"] == "v0.5"
+    assert dict(read(name).content.versions)["nvbandwidth"] == "v0.5"
 
 
 def test_collectives_are_named_by_the_command_line_and_have_both_places():
@@ -162,7 +162,7 @@ def test_collectives_are_named_by_the_command_line_and_have_both_places():
     assert values("rccl-tests.txt", case_id.format("out"))["busbw"] == (360.97e9,)
     result = case("rccl-tests.txt", case_id.format("in"))
     assert result.devices == tuple(f"rocm:{index}" for index in range(8))
-    assert read("rccl-tests.txt").found.devices[1].name == "AMD Instinct MI350X"
+    assert read("rccl-tests.txt").content.devices[1].name == "AMD Instinct MI350X"
 
 
 def test_a_small_collective_is_spoken_for_by_its_time_since_its_bandwidth_is_rounded_to_nothing():
@@ -173,14 +173,14 @@ def test_a_small_collective_is_spoken_for_by_its_time_since_its_bandwidth_is_rou
 
 
 def test_collectives_of_the_newest_version_say_their_name_and_version():
-    found = read("nccl-tests-2.17.txt").found
+    found = read("nccl-tests-2.17.txt").content
     assert {result.case.name for result in found.results} == {"all_reduce"}
     assert dict(found.versions) == {"nccl-tests": "2.17.6"}
     assert found.devices[0].id == "unknown"
 
 
 def test_collectives_of_an_old_version_without_validation_say_so_and_have_no_name():
-    found = read("nccl-tests-old.txt").found
+    found = read("nccl-tests-old.txt").content
     assert {result.case.name for result in found.results} == {"unnamed"}
     assert {result.notes for result in found.results} == {(("validation", "off"),)}
     assert "redop" not in dict(found.results[0].case.params)
@@ -189,7 +189,7 @@ def test_collectives_of_an_old_version_without_validation_say_so_and_have_no_nam
 def test_wrong_values_make_a_collective_fail(tmp_path):
     text = (IMPORTS / "rccl-tests.txt").read_text().replace("367.51      0", "367.51     50")
     (tmp_path / "wrong.txt").write_text(text)
-    failed = [result for result in foreign.read(tmp_path / "wrong.txt").found.results if result.status == "failed"]
+    failed = [result for result in foreign.read(tmp_path / "wrong.txt").content.results if result.status == "failed"]
     assert [(result.cause, result.reason) for result in failed] == [("wrong-answer", "50 values are out of bounds")]
 
 
@@ -206,9 +206,9 @@ def test_nvbench_json_has_every_mean_in_si_and_its_devices():
     assert found["cold/bw/global/bytes_per_second"] == ("B/s", "more")
     assert found["cold/bw/item_rate"] == ("item/s", "more")
     assert not any("stdev" in name or "walltime" in name for name in found)
-    (device,) = read(name).found.devices
+    (device,) = read(name).content.devices
     assert (device.name, device.arch, device.units, device.cache_bytes) == ("Quadro GV100", "sm_70", 80, 6291456)
-    (skipped,) = (result for result in read(name).found.results if result.status == "skipped")
+    (skipped,) = (result for result in read(name).content.results if result.status == "skipped")
     assert skipped.reason.startswith("Not a conversion")
 
 
@@ -223,7 +223,7 @@ def test_nvbench_csv_gives_the_series_that_its_json_gives():
         "cold/bw/item_rate": (2484134.400172898,),
         "cold/bw/global/bytes_per_second": (14904806.401037388,),
     }
-    assert [result.status for result in read(name).found.results] == ["ok", "skipped", "ok"]
+    assert [result.status for result in read(name).content.results] == ["ok", "skipped", "ok"]
 
 
 def test_babelstream_in_mib_is_converted_and_both_forms_have_one_id():
@@ -245,8 +245,8 @@ def test_babelstream_of_older_versions_keeps_the_size_as_it_was_rounded():
     assert values("babelstream-3.3.txt", "babelstream/Triad[array=268.4 MB,precision=double]")["best"] == (
         436491.299e6,
     )
-    assert read("babelstream-3.3.txt").found.devices[0].name == "TITAN Xp"
-    assert len(read("gpu-stream-1.0.txt").found.results) == 4, "the line of the geometric mean is no kernel"
+    assert read("babelstream-3.3.txt").content.devices[0].name == "TITAN Xp"
+    assert len(read("gpu-stream-1.0.txt").content.results) == 4, "the line of the geometric mean is no kernel"
 
 
 @pytest.mark.parametrize(
@@ -281,16 +281,16 @@ def test_mixbench_has_a_case_a_kind_of_number():
     integers = case("mixbench-cuda.txt", "mixbench/integer[iterations=0]")
     assert integers.series[0].unit == "op/s"
     assert dict(integers.notes) == {"operations a byte": "0.25"}
-    (device,) = read("mixbench-cuda.txt").found.devices
+    (device,) = read("mixbench-cuda.txt").content.devices
     assert (device.name, device.arch, device.units) == ("GeForce RTX 2070", "sm_75", 36)
     assert device.cache_bytes == 4096 * 1024
 
 
 def test_mixbench_where_the_runtime_gives_no_name_says_so():
-    (device,) = read("mixbench-hip.txt").found.devices
+    (device,) = read("mixbench-hip.txt").content.devices
     assert (device.name, device.units) == ("device not stated", 104)
-    assert {r.case.name for r in read("mixbench-hip.txt").found.results} >= {"packed-single-precision", "integer"}
-    assert read("mixbench-sycl.txt").found.devices[0].units == 48
+    assert {r.case.name for r in read("mixbench-hip.txt").content.results} >= {"packed-single-precision", "integer"}
+    assert read("mixbench-sycl.txt").content.devices[0].units == 48
 
 
 def test_transferbench_has_transfers_executors_and_aggregates():
@@ -321,20 +321,20 @@ def test_transferbench_pairs_are_a_matrix_in_each_direction():
     name, tail = "transferbench-p2p.txt", "from=gpu:0,to=gpu:1,executor=GFX,size=256MiB]"
     assert values(name, f"transferbench/p2p.uni[{tail}") == {"bandwidth": (57.39e9,)}
     assert values(name, f"transferbench/p2p.bi.both[{tail}") == {"bandwidth": (109.30e9,)}
-    assert {result.case.name for result in read(name).found.results} == {
+    assert {result.case.name for result in read(name).content.results} == {
         *("p2p.uni", "p2p.bi.send", "p2p.bi.receive", "p2p.bi.both")
     }
 
 
 def test_superbench_metrics_without_a_stated_unit_are_left_out_and_named():
     source = read("superbench.jsonl")
-    assert source.found.left_out == ("gpu-sm-copy-bw/dtoh", "ib-loopback/IB_write_512_Avg_0")
-    first = {r.case.name: (r.devices, r.series[0]) for r in source.found.results if r.devices[0].startswith("node0")}
+    assert source.content.left_out == ("gpu-sm-copy-bw/dtoh", "ib-loopback/IB_write_512_Avg_0")
+    first = {r.case.name: (r.devices, r.series[0]) for r in source.content.results if r.devices[0].startswith("node0")}
     assert first["gemm-flops/FP64"][1].values == (pytest.approx(9040.85e9),), "the last of two ranks"
     assert first["nccl-bw/allreduce_8589934592_busbw"][1].unit == "B/s"
     assert first["kernel-launch/event_overhead"][1].values == (pytest.approx(0.1e-3),)
     assert first["bert_models/pytorch-bert-base/throughput_train_float32"][1].better == "more"
-    assert dict(source.found.devices[0].details) == {"hostname": "sb-validation-01"}
+    assert dict(source.content.devices[0].details) == {"hostname": "sb-validation-01"}
 
 
 def test_the_same_case_again_is_its_next_replicate_and_so_three_runs_can_be_compared():
@@ -436,7 +436,7 @@ def test_the_wrong_tool_is_refused():
 def test_bytes_that_are_no_text_and_colours_of_a_terminal_do_no_harm(tmp_path):
     data = (IMPORTS / "babelstream-5.0.txt").read_bytes().replace(b"Triad ", b"\x1b[1mTriad\x1b[0m ")
     (tmp_path / "x").write_bytes(b"\xff\xfe noise\r\n" + data.replace(b"\n", b"\r\n"))
-    assert len(foreign.read(tmp_path / "x").found.results) == 5
+    assert len(foreign.read(tmp_path / "x").content.results) == 5
 
 
 IMPORTERS = {name: plugins.load("importers", name) for name in plugins.names("importers")}
@@ -447,7 +447,7 @@ def parsed(text):
     for name, importer in IMPORTERS.items():
         if importer.accepts(text):
             try:
-                return foreign.Source(Path("x"), name, foreign._checked(importer.read(text)))
+                return foreign.ImportedFile(Path("x"), name, foreign._check_storable(importer.read(text)))
             except BadOutput:
                 return None
     return None
@@ -456,10 +456,10 @@ def parsed(text):
 @pytest.mark.parametrize("name", FILES)
 def test_an_output_that_was_cut_off_anywhere_is_refused_or_read_so_far(name):
     text = (IMPORTS / name).read_text()
-    whole = {(r.case.id, r.devices): r for r in read(name).found.results}
+    whole = {(r.case.id, r.devices): r for r in read(name).content.results}
     for end in range(0, len(text), max(len(text) // 60, 1)):
         source = parsed(text[: text.rfind("\n", 0, end) + 1])
-        for result in source.found.results if source else ():
+        for result in source.content.results if source else ():
             if result.status == "ok" and len(result.series[0].values) == 1 and "iterations" not in name:
                 expected = whole[result.case.id, result.devices].series
                 assert all(s.values == t.values for s, t in zip(result.series, expected, strict=True))
@@ -561,7 +561,7 @@ def test_perftest_tells_mib_from_gbit_by_the_rate_of_messages(tmp_path):
     assert values(name, case_id)["MsgRate"] == (751343.0,)
     path = tmp_path / "mib.json"
     path.write_text((IMPORTS / name).read_text().replace("393.92", "46958.92").replace("393.94", "0.00"))
-    (result,) = foreign.read(path).found.results
+    (result,) = foreign.read(path).content.results
     assert {series.label: series.values for series in result.series} == {
         "BW_average": (46958.92 * 2**20,),
         "MsgRate": (751343.0,),

@@ -35,7 +35,7 @@ KV = 131_072  # bytes that one token of Llama-3-8B leaves in the cache
 
 
 def results(name):
-    return foreign.read(IMPORTS / name).found.results
+    return foreign.read(IMPORTS / name).content.results
 
 
 def changed(tmp_path, name, number=0, **edits):
@@ -46,7 +46,7 @@ def changed(tmp_path, name, number=0, **edits):
     objects[number] = {key: value for key, value in {**objects[number], **edits}.items() if value is not None}
     path = tmp_path / name
     path.write_text("\n".join(map(json.dumps, objects)))
-    return foreign.read(path).found.results
+    return foreign.read(path).content.results
 
 
 def series(result):
@@ -167,7 +167,7 @@ def test_where_the_bytes_are_not_known_there_is_no_share_and_a_note_says_why(tmp
 
 def test_a_gpu_that_no_file_names_can_be_named_and_then_there_is_a_share():
     source = foreign.read(IMPORTS / "sglang.jsonl")
-    assert {device.name for device in source.found.devices} == {"device not stated"}
+    assert {device.name for device in source.content.devices} == {"device not stated"}
     run = foreign.run([foreign.on_gpu(source, "NVIDIA H200")], [])
     known, unknown = Summary(run).spreads()
     assert known.figure.share_of("spec").source == "NVIDIA H100/H200 SXM data sheet, dense rates"
@@ -273,8 +273,8 @@ def test_layers_on_alike_gpus_take_turns_so_one_gpus_memory_bounds_them(tmp_path
 
 def test_aiperf_names_its_gpu_its_model_and_the_measured_phase():
     source = foreign.read(IMPORTS / "aiperf.json")
-    (result,) = source.found.results
-    assert [device.name for device in source.found.devices] == ["NVIDIA H100 80GB HBM3"]
+    (result,) = source.content.results
+    assert [device.name for device in source.content.devices] == ["NVIDIA H100 80GB HBM3"]
     assert result.case.id == "aiperf/closed[model=Qwen2.5-7B-Instruct,input=512,output=381,concurrency=32]"
     assert series(result)["p99_time_to_first_token"].values == (90e-3,)
     qwen = LANGUAGE_MODELS["qwen2.5-7b"]

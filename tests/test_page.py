@@ -49,7 +49,7 @@ def test_of_too_many_readings_a_page_carries_the_extremes_and_says_so(tmp_path):
     (kept,) = store.read_run(file).samples
     assert len(kept.at) <= 400
     assert (min(kept.columns[0][1]), max(kept.columns[0][1])) == (min(power), max(power))
-    assert f"Of 60000 readings of counters it has {len(kept.at)}" in page
+    assert f"Of 60000 counter samples, {len(kept.at)} are kept" in page
 
 
 def test_samples_of_too_many_cases_are_rounded_before_they_are_left_out(tmp_path):

@@ -95,8 +95,8 @@ def _form(out: Path | None, json: bool) -> str:
         raise UsageError("--json prints and -o writes a file: leave out one of them")
     name = out.suffix.removeprefix(".")
     names = plugins.names("reports")
-    if name not in names or not rendering.report(name).offers("compare"):
-        able = [f".{report}" for report in names if rendering.report(report).offers("compare")]
+    if name not in names or not rendering.report(name).has_method("compare"):
+        able = [f".{report}" for report in names if rendering.report(report).has_method("compare")]
         raise UsageError(f"no comparison as {out.suffix or 'a file without a suffix'}; there is {', '.join(able)}")
     return name
 

@@ -12,7 +12,7 @@ from gpubench.cli import _options as options
 from gpubench.cli import _sharing as sharing
 
 if TYPE_CHECKING:
-    from gpubench.tools.foreign import Source
+    from gpubench.tools.foreign import ImportedFile
 
 Files = Annotated[
     list[Path] | None,
@@ -72,15 +72,15 @@ def import_(
     _say(sources, path)
 
 
-def _say(sources: list[Source], path: Path) -> None:
+def _say(sources: list[ImportedFile], path: Path) -> None:
     """Print on standard error the number of results of each source, and what had to be left out."""
     from gpubench.cli import _print
     from gpubench.tools import foreign
 
     for source in sources:
-        count = len(source.found.results)
+        count = len(source.content.results)
         _print.say(f"{source.path}: {source.tool}, {count} result{'s' * (count > 1)}")
-        if omitted := source.found.left_out:
+        if omitted := source.content.left_out:
             more = f" and {len(omitted) - 3} more" if len(omitted) > 3 else ""
             message = f"left out, since their unit is not stated anywhere: {', '.join(omitted[:3])}{more}"
             _print.say(message, "yellow")

@@ -45,14 +45,14 @@ def report(
         raise UsageError("name a run file, and with -o the report to write; --formats lists the formats")
     name = _format(out, format)
     report = rendering.report(name)
-    if len(runs) > 1 and not report.offers("columns"):
+    if len(runs) > 1 and not report.has_method("columns"):
         raise UsageError(f"a .{name} report takes one run; .html takes several, and `gpubench compare` judges them")
     sharing.check_target(out, force, *runs)
     gc.disable()  # a run has no reference cycles; searching for them would take 5 % of the time
     shared = sharing.shareable([store.read_run(run) for run in runs], no_redact)
     if len(shared) > 1:
         sharing.write(out, report.columns(shared))
-    elif report.offers("enclose"):
+    elif report.has_method("enclose"):
         sharing.write(out, report.enclose(shared[0], enclosing.enclosure(shared[0], runs[0])))
     else:
         sharing.write(out, report.render(shared[0]))

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from gpubench.base.errors import FileError
 
-_LEAST_CLASSES = ("0x03", "0x12")  # PCI: display controllers and processing accelerators
+_GPU_CLASSES = ("0x03", "0x12")  # PCI: display controllers and processing accelerators
 _MOST_BYTES = 65536  # read from one file
-_MOST_ALL = 64 * 2**20  # bytes of an unpacked archive
+_MOST_UNPACKED_BYTES = 64 * 2**20  # bytes of an unpacked archive
 # Files of a GPU of any vendor, and of amdgpu (kernel documentation, "amdgpu driver", "sysfs"); `*` is anything.
-_DEVICE = (
+_DEVICE_FILES = (
     "vendor", "device", "subsystem_vendor", "subsystem_device", "revision", "class", "numa_node", "current_link_*",
     "max_link_*", "product_name", "product_number", "unique_id", "serial_number", "gpu_metrics", "gpu_busy_percent",
     "mem_busy_percent", "mem_info_*", "pcie_bw", "pcie_replay_count", "power_dpm_*", "pp_dpm_*", "pp_features",
@@ -27,7 +27,7 @@ _DEVICE = (
     "hwmon/hwmon*/name", "hwmon/hwmon*/power*", "hwmon/hwmon*/temp*", "hwmon/hwmon*/freq*", "hwmon/hwmon*/fan*",
     "hwmon/hwmon*/in*", "hwmon/hwmon*/energy*",
 )  # fmt: skip
-_MACHINE = (
+_MACHINE_FILES = (
     "sys/module/amdgpu/version",
     "sys/module/amdgpu/initstate",
     "sys/class/kfd/kfd/topology/generation_id",
@@ -44,21 +44,26 @@ _BLANKED_LINES = re.compile(rb"^(unique_id|hive_id|platform_oem|platform_id) .*$
 
 
 def device_files(root: Path = Path("/")) -> dict[str, bytes]:
-    """Return the content of the files of every GPU below `root`, by relative path, with serial numbers blanked."""
+    """Return the content of the files that describe the GPUs, by path below `root`, with serial numbers blanked.
+
+    `root` is `/` or the folder of an unpacked archive. Files that cannot be read are left out, and of a longer file the
+    first 64 KiB are taken.
+    """
     contents: dict[str, bytes] = {}
-    for path in _paths(root):
+    for path in _listed_files(root):
         content = _content(path)
         if content is not None:
-            contents[str(path.relative_to(root))] = _nameless(path.name, content)
+            contents[str(path.relative_to(root))] = _blanked(path.name, content)
     return contents
 
 
-def _paths(root: Path) -> Iterator[Path]:
+def _listed_files(root: Path) -> Iterator[Path]:
+    """Yield the paths that match the fixed lists: the files of each GPU below `root`, then those of the machine."""
     for device in sorted((root / "sys/bus/pci/devices").glob("*")):
-        if (_content(device / "class") or b"").decode(errors="replace").startswith(_LEAST_CLASSES):
-            for pattern in _DEVICE:
+        if (_content(device / "class") or b"").decode(errors="replace").startswith(_GPU_CLASSES):
+            for pattern in _DEVICE_FILES:
                 yield from sorted(device.glob(pattern))
-    for pattern in _MACHINE:
+    for pattern in _MACHINE_FILES:
         yield from sorted(root.glob(pattern))
 
 
@@ -73,7 +78,8 @@ def _content(path: Path) -> bytes | None:
         return None
 
 
-def _nameless(name: str, content: bytes) -> bytes:
+def _blanked(name: str, content: bytes) -> bytes:
+    """Return the content of the file called `name` with each digit of a serial number or unique id replaced by 0."""
     if name in _BLANKED:
         return re.sub(rb"[0-9a-wyzA-WYZ]", b"0", content)  # keeps the x of 0x
     if name in ("properties", "system_properties"):
@@ -82,7 +88,7 @@ def _nameless(name: str, content: bytes) -> bytes:
 
 
 def archive(entries: Mapping[str, bytes]) -> bytes:
-    """Return a gzipped tar archive of these files; the same files give the same bytes."""
+    """Return a gzipped tar archive of files, given by their paths in it; the same files give the same bytes."""
     packed = io.BytesIO()
     with gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as stream, tarfile.open(fileobj=stream, mode="w") as tar:
         for name, content in sorted(entries.items()):
@@ -93,12 +99,17 @@ def archive(entries: Mapping[str, bytes]) -> bytes:
 
 
 def unpack(packed: bytes, folder: Path) -> None:
-    """Write an archive's files below `folder`. Raises FileError if it is damaged, too large or leads elsewhere."""
+    """Write an archive's files below `folder`.
+
+    Raises FileError if the archive is damaged, larger than 64 MiB unpacked, or has a path that leads out of `folder`.
+    """
     try:
         with tarfile.open(fileobj=io.BytesIO(packed), mode="r:gz") as tar:
             members = tar.getmembers()
-            if sum(member.size for member in members) > _MOST_ALL:
-                raise FileError(f"the bundle is larger than {_MOST_ALL // 2**20} MiB: it is no bundle of gpubench")
+            if sum(member.size for member in members) > _MOST_UNPACKED_BYTES:
+                raise FileError(
+                    f"the bundle is larger than {_MOST_UNPACKED_BYTES // 2**20} MiB: it is no bundle of gpubench"
+                )
             tar.extractall(folder, members, filter="data")
     except (tarfile.TarError, EOFError, OSError) as error:
         raise FileError(f"not a bundle of gpubench: {error}") from error

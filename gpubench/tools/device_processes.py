@@ -12,7 +12,7 @@ from gpubench.plugins.collector import Collector, Listing
 
 
 def processes_on(device: Device) -> int | None:
-    """Return how many processes use a device, or None if no collector can list them here."""
+    """Return the number of processes that use a device, or None if no collector on this machine can list them."""
     for name in plugins.names("collectors"):
         with contextlib.suppress(GpubenchError):  # a collector or its library is unavailable
             collector: Collector = plugins.load("collectors", name)

@@ -1,4 +1,4 @@
-"""Prepare the run file that a page contains: small enough, with a note about the data that it leaves out."""
+"""Prepare the run file that a report contains: small enough, with a note about the data that it leaves out."""
 
 from __future__ import annotations
 
@@ -16,14 +16,18 @@ from gpubench.plugins.report import Enclosure
 
 LIMIT_BYTES = 200_000  # compressed; base64 makes 270 kB of it, and a page has at most a megabyte
 _DIGITS = (9, 7)  # digits of rounded samples: finer than any clock's resolution, then finer than any noise
-_COLUMN = 400  # samples of a counter after thinning
-_BYTES = 1.2  # the least compressed size of a number: a run with too many numbers is not even compressed
+_MOST_VALUES = 400  # samples of a counter after thinning
+_LEAST_BYTES = 1.2  # smallest compressed size of a number: a run with too many numbers is not even compressed
 
 
 def enclosure(run: Run, path: str | Path) -> Enclosure:
-    """Return the part of a run, read from `path`, that a report contains: as much as fits into LIMIT_BYTES."""
+    """Return the run file that a report contains: the run, made smaller until it has at most LIMIT_BYTES compressed.
+
+    `path` is the file that the run was read from. If even the smallest version is too large, the content is empty and
+    the note says so. Raises FileError if the file cannot be read.
+    """
     source = store.file_hash(path)
-    for small, left_out in _attempts(run):
+    for small, left_out in _smaller_versions(run):
         content = store.content(small, packed=True)
         if len(content) <= LIMIT_BYTES:
             return Enclosure(source, content, left_out)
@@ -31,15 +35,19 @@ def enclosure(run: Run, path: str | Path) -> Enclosure:
     return Enclosure(source, b"", f"The samples themselves are left out: the run file has {size}.")
 
 
-def _attempts(run: Run) -> Iterator[tuple[Run, str]]:
-    """Yield the run and ever smaller versions of it that may fit, each with a note about what is left out."""
+def _smaller_versions(run: Run) -> Iterator[tuple[Run, str]]:
+    """Yield the run and ever smaller versions of it, each with a sentence about the data that was left out.
+
+    First the samples of the counters are thinned, then the samples of the series are rounded. Versions that cannot fit
+    are skipped.
+    """
     if _fits(run):
         yield run, ""
     thinned = dataclasses.replace(run, samples=tuple(part for samples in run.samples for part in _thinned(samples)))
-    before, after = _readings(run), _readings(thinned)
+    before, after = _counter_values(run), _counter_values(thinned)
     if not _fits(thinned):
         return
-    thinning = f"Of {before} readings of counters it has {after}, the least and the greatest of equal spans"
+    thinning = f"Of {before} counter samples, {after} are kept: the minimum and the maximum of equal intervals"
     if after < before:
         yield thinned, thinning + "."
     for digits in _DIGITS:
@@ -49,29 +57,36 @@ def _attempts(run: Run) -> Iterator[tuple[Run, str]]:
 
 
 def _fits(run: Run) -> bool:
-    numbers = sum(len(series.values) for result in run.results for series in result.series) + _readings(run)
-    return numbers * _BYTES <= LIMIT_BYTES
+    """Return whether a run may fit into LIMIT_BYTES, judged by the number of its values without compressing it."""
+    numbers = sum(len(series.values) for result in run.results for series in result.series) + _counter_values(run)
+    return numbers * _LEAST_BYTES <= LIMIT_BYTES
 
 
-def _readings(run: Run) -> int:
+def _counter_values(run: Run) -> int:
+    """Return the number of values in the samples of all counters."""
     return sum(len(samples.at) * len(samples.columns) for samples in run.samples)
 
 
 def _thinned(samples: Samples) -> Iterator[Samples]:
-    """Yield each column as samples of its own, reduced to its extremes and without missing values."""
-    if len(samples.at) <= _COLUMN:
+    """Yield samples with at most _MOST_VALUES values of each counter, without missing values.
+
+    The minimum and the maximum of equal intervals are kept. Each counter gets samples of its own, because its extremes
+    are at other times than those of the others.
+    """
+    if len(samples.at) <= _MOST_VALUES:
         yield samples
         return
     at = np.asarray(samples.at, dtype=float)
     for name, column in samples.columns:
         values = np.asarray(column, dtype=float)
         present = np.flatnonzero(np.isfinite(values))
-        extreme = present[extremes(values[present], _COLUMN)]
+        extreme = present[extremes(values[present], _MOST_VALUES)]
         columns = ((name, Packed[float | None](values[extreme].tolist())),)
         yield dataclasses.replace(samples, at=Packed[float](at[extreme].tolist()), columns=columns)
 
 
 def _rounded(result: Result, digits: int) -> Result:
+    """Return the result with each sample of its series rounded to this number of significant digits."""
     rounded = (
         dataclasses.replace(series, values=tuple(float(f"{value:.{digits}g}") for value in series.values))
         for series in result.series

@@ -20,53 +20,55 @@ from gpubench.plugins.importer import Imported, Importer
 # The limits of a file. The largest known output has 600 lines; a log of hundreds of runs fits.
 _MOST_BYTES = 2**25
 _MOST_LINES = 2**19
-_MOST_LETTERS = 200  # characters of a case id in a message
+_MOST_CHARACTERS = 200  # characters of a case id in a message
 _UNSTATED = "device not stated"
 UNNAMED = "unnamed"  # a case whose output does not say what it measured
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """A file and the results that an importer read from it."""
+class ImportedFile:
+    """A file of another tool: its path, the name of the importer that read it, and the content that it read."""
 
     path: Path
     tool: str
-    found: Imported
+    content: Imported
 
 
-def read(path: Path, tool: str | None = None) -> Source:
-    """Return the content of a file, read by the importer `tool`, or else by the one that recognises the file.
+def read(path: Path, tool: str | None = None) -> ImportedFile:
+    """Read a file with the importer `tool`, or if that is None, with the only importer that recognises the file.
 
     Raises FileError if the file cannot be read, no importer recognises it, or it is damaged, and UsageError if several
     importers recognise it or `tool` is unknown.
     """
-    text = _text(path)
-    name = tool.replace("-", "_") if tool else _tool(path, text)
+    text = _read_text(path)
+    name = tool.replace("-", "_") if tool else _recognised_tool(path, text)
     importer: Importer = plugins.load("importers", name)
     try:
         if not importer.accepts(text):
             raise BadOutput(f"this is not an output of {tool}")
-        return Source(path, name, _checked(importer.read(text)))
+        return ImportedFile(path, name, _check_storable(importer.read(text)))
     except BadOutput as error:
         raise FileError(f"{path}: {name}: {error}") from error
 
 
-def _checked(imported: Imported) -> Imported:
-    """Return an importer's results after a check that a run file can hold them. Raises BadOutput if it cannot."""
-    _check(_manifest([imported], ()), "its head")
+def _check_storable(imported: Imported) -> Imported:
+    """Return the results of an importer unchanged. Raises BadOutput if a run file cannot hold them."""
+    _check_record(_make_manifest([imported], ()), "its head")
     for result in imported.results:
-        _check(result, result.case.id[:_MOST_LETTERS])
+        _check_record(result, result.case.id[:_MOST_CHARACTERS])
     return imported
 
 
-def _check(record: Manifest | Result, part: str) -> None:
+def _check_record(record: Manifest | Result, part: str) -> None:
+    """Raise BadOutput, which names the `part` of the output, if the store would refuse the record."""
     try:
         decode(encode(record))
     except Malformed as error:
         raise BadOutput(f"{part}: {error}") from error
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
+    """Return the text of a file with its line ends as newlines. Raises FileError if it is unreadable or too large."""
     try:
         with path.open("rb") as file:
             data = file.read(_MOST_BYTES + 1)
@@ -80,7 +82,11 @@ def _text(path: Path) -> str:
     return text
 
 
-def _tool(path: Path, text: str) -> str:
+def _recognised_tool(path: Path, text: str) -> str:
+    """Return the name of the only importer that accepts a text.
+
+    Raises FileError if none does, UsageError if several do.
+    """
     tools = plugins.names("importers")
     accepting = [name for name in tools if plugins.load("importers", name).accepts(text)]
     if not accepting:
@@ -90,48 +96,52 @@ def _tool(path: Path, text: str) -> str:
     return accepting[0]
 
 
-def gpu_is_unstated(source: Source) -> bool:
-    """Return whether a figure could be compared with a peak, but the output does not state the GPU."""
-    unstated = {device.id for device in source.found.devices if device.name == _UNSTATED}
+def gpu_is_unstated(source: ImportedFile) -> bool:
+    """Return whether naming the GPU would help: a figure has a peak to compare with, but the output states no GPU."""
+    unstated = {device.id for device in source.content.devices if device.name == _UNSTATED}
     return any(
         result.devices[0] in unstated and any(series.limit for series in result.series)
-        for result in source.found.results
+        for result in source.content.results
     )
 
 
-def on_gpu(source: Source, name: str) -> Source:
-    """Return the source with this name for each device without one. Raises UsageError if it states all names."""
-    devices = source.found.devices
+def on_gpu(source: ImportedFile, name: str) -> ImportedFile:
+    """Return the imported file with this GPU name for each device without a name.
+
+    Raises UsageError if the output states the names of all devices.
+    """
+    devices = source.content.devices
     if not any(device.name == _UNSTATED for device in devices):
         raise UsageError(f"--gpu: {source.path} states its devices: {', '.join(device.name for device in devices)}")
     named = tuple(replace(device, name=name) if device.name == _UNSTATED else device for device in devices)
-    return replace(source, found=replace(source.found, devices=named))
+    return replace(source, content=replace(source.content, devices=named))
 
 
-def run(sources: Sequence[Source], argv: Sequence[str]) -> Run:
-    """Return all files as one run; a case that occurs again is the next replicate.
+def run(sources: Sequence[ImportedFile], argv: Sequence[str]) -> Run:
+    """Return the imported files as one run; a case that occurs again is its next replicate.
 
-    Raises FileError if two files use one id for different devices, if two files do not say what they measured, or if
-    the files are too many for a run file.
+    `argv` is the command line of gpubench for the record. Raises FileError if two files use one id for different
+    devices, if two files do not say what they measured, or if the files are too many for a run file.
     """
-    _check_unnamed(sources)
+    _check_at_most_one_unnamed(sources)
     _check_devices(sources)
-    manifest = _manifest([source.found for source in sources], argv)
+    manifest = _make_manifest([source.content for source in sources], argv)
     try:
-        _check(manifest, "all files together")
+        _check_record(manifest, "all files together")
     except BadOutput as error:
         raise FileError(f"{error}; import fewer files at once") from error
-    return Run(manifest, tuple(_replicated([result for source in sources for result in source.found.results])))
+    return Run(manifest, tuple(_number_replicates([result for source in sources for result in source.content.results])))
 
 
-def _manifest(outputs: Sequence[Imported], argv: Sequence[str]) -> Manifest:
+def _make_manifest(outputs: Sequence[Imported], argv: Sequence[str]) -> Manifest:
+    """Return the manifest of a run that consists of several outputs, with the suites, devices and versions of all."""
     suites: dict[str, SuiteInfo] = {}
     devices: dict[str, Device] = {}
     versions: dict[str, str] = {}
     for output in outputs:
-        suites[output.suite.name] = _joined_suite(suites.get(output.suite.name), output.suite)
+        suites[output.suite.name] = _merge_suites(suites.get(output.suite.name), output.suite)
         for device in output.devices:
-            devices[device.id] = _joined_device(devices.get(device.id), device)
+            devices[device.id] = _merge_devices(devices.get(device.id), device)
         versions |= output.versions
     return Manifest(
         schema=SCHEMA,
@@ -146,8 +156,9 @@ def _manifest(outputs: Sequence[Imported], argv: Sequence[str]) -> Manifest:
     )
 
 
-def _check_unnamed(sources: Sequence[Source]) -> None:
-    named = [source for source in sources if any(result.case.name == UNNAMED for result in source.found.results)]
+def _check_at_most_one_unnamed(sources: Sequence[ImportedFile]) -> None:
+    """Raise FileError if two files do not say what they measured: their cases would be mistaken for replicates."""
+    named = [source for source in sources if any(result.case.name == UNNAMED for result in source.content.results)]
     if len(named) > 1:
         raise FileError(
             f"{named[1].path}: neither it nor {named[0].path} says what it measured (older versions of {named[0].tool} "
@@ -155,8 +166,11 @@ def _check_unnamed(sources: Sequence[Source]) -> None:
         )
 
 
-def _joined_suite(joined: SuiteInfo | None, added: SuiteInfo) -> SuiteInfo:
-    """Return the suite of two files of one tool: the views of both, each once, with the cases of both."""
+def _merge_suites(joined: SuiteInfo | None, added: SuiteInfo) -> SuiteInfo:
+    """Return the suite of two files of one tool: the views of both, each once, with the cases of both.
+
+    `joined` is the suite of the files before, None for the first file.
+    """
     views = {(view.kind, view.title): view for view in (joined.views if joined else ())}
     for view in added.views:
         same_view = views.get((view.kind, view.title), view)
@@ -164,24 +178,28 @@ def _joined_suite(joined: SuiteInfo | None, added: SuiteInfo) -> SuiteInfo:
     return replace(added, views=tuple(views.values()))
 
 
-def _check_devices(sources: Sequence[Source]) -> None:
+def _check_devices(sources: Sequence[ImportedFile]) -> None:
     """Raise FileError if two files contradict each other about a device."""
     devices: dict[str, Device] = {}
     for source in sources:
-        for device in source.found.devices:
-            if device.id in devices and not _agree(devices[device.id], device):
+        for device in source.content.devices:
+            if device.id in devices and not _are_compatible(devices[device.id], device):
                 reason = "another device than in the files before; import them one by one"
                 raise FileError(f"{source.path}: {device.id} is {reason}")
-            devices[device.id] = _joined_device(devices.get(device.id), device)
+            devices[device.id] = _merge_devices(devices.get(device.id), device)
 
 
-def _agree(first: Device, second: Device) -> bool:
+def _are_compatible(first: Device, second: Device) -> bool:
+    """Return whether two descriptions contradict each other in no property; an unstated property contradicts none."""
     pairs = ({getattr(first, field.name), getattr(second, field.name)} for field in fields(second))
     return all(len(pair - {"", 0, (), _UNSTATED}) < 2 for pair in pairs)
 
 
-def _joined_device(joined: Device | None, added: Device) -> Device:
-    """Return a device with the properties that either file states."""
+def _merge_devices(joined: Device | None, added: Device) -> Device:
+    """Return a device with the properties that either file states.
+
+    `joined` is None if no earlier file has the device.
+    """
     if joined is None:
         return added
     merged = {field.name: getattr(added, field.name) or getattr(joined, field.name) for field in fields(added)}
@@ -190,7 +208,8 @@ def _joined_device(joined: Device | None, added: Device) -> Device:
     return Device(**merged)
 
 
-def _replicated(results: Sequence[Result]) -> list[Result]:
+def _number_replicates(results: Sequence[Result]) -> list[Result]:
+    """Return the results, numbering those of one case on the same devices from 0 as replicates."""
     counts: dict[tuple[str, tuple[str, ...]], int] = {}
     replicated = []
     for result in results:

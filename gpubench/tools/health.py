@@ -23,14 +23,14 @@ _DOCTOR = "`gpubench doctor` says what to do"
 
 
 def silent(message: str) -> None:
-    """Ignore a message."""
+    """Ignore a message: the default where nobody is told."""
     del message
 
 
 class RunHealth(AbstractContextManager["RunHealth"]):
     """Reads the health of a run's devices before and after it and writes remarks on it into the run file.
 
-    Make it before the sampling process: both processes then start at the same time.
+    Create it before the sampling process: both processes then start at the same time. `tell` receives the warnings.
     """
 
     def __init__(self, devices: Sequence[Device], tell: Tell = silent) -> None:
@@ -42,19 +42,20 @@ class RunHealth(AbstractContextManager["RunHealth"]):
         self._examination.__exit__(*error)
 
     def begin(self, recording: Recording) -> None:
-        """Read the health before the first case, write it into the run file and pass on a warning per unwell device."""
+        """Read the health before the first case, write it into the run file, and call `tell` with each warning."""
         self._before = self._examination.read()
-        _write(recording, self._before)
+        _write_remarks(recording, self._before)
         for message in warnings(self._before):
             self._tell(message)
 
     def end(self, recording: Recording) -> None:
         """Read the health after the last case and write the errors that appeared during the run into the run file."""
         after = self._examination.read()
-        _write(recording, [health.risen(*pair) for pair in zip(self._before, after, strict=True)])
+        _write_remarks(recording, [health.risen(*pair) for pair in zip(self._before, after, strict=True)])
 
 
-def _write(recording: Recording, healths: Sequence[Health]) -> None:
+def _write_remarks(recording: Recording, healths: Sequence[Health]) -> None:
+    """Write a remark into the run file for each finding, and for each device whose health is unavailable."""
     at = time.monotonic() - recording.started_at
     for device in healths:
         for severity, source in (("sick", HEALTH_SOURCE), ("warning", STATE_SOURCE)):
@@ -66,7 +67,7 @@ def _write(recording: Recording, healths: Sequence[Health]) -> None:
 
 
 def warnings(healths: Sequence[Health]) -> list[str]:
-    """Return a line for each device that is sick, has a warning or cannot be read, and the command for details."""
+    """Return a line for each device that is sick, has a warning or cannot be read; it names the command for details."""
     lines = []
     for device in healths:
         for severity, state in (("sick", "is sick"), ("warning", "has a warning")):
@@ -80,24 +81,28 @@ def warnings(healths: Sequence[Health]) -> list[str]:
 def refuse_sick(plan: Plan) -> None:
     """Raise DeviceError (exit status 6) if a device of this plan is sick now."""
     healths = examine(measured_devices(plan))
-    if reasons := [_reason(device.device, device.of("sick")) for device in healths if device.of("sick")]:
+    if reasons := [_reason_text(device.device, device.of("sick")) for device in healths if device.of("sick")]:
         raise DeviceError(f"{'; '.join(reasons)}. Nothing was measured: a gate does not judge a sick device; {_DOCTOR}")
 
 
-def _reason(device: str, findings: Sequence[health.HealthFinding]) -> str:
+def _reason_text(device: str, findings: Sequence[health.HealthFinding]) -> str:
+    """Return a text such as `cuda:0 is sick (ECC errors rise)`."""
     return f"{device} is sick ({'; '.join(finding.text for finding in findings)})"
 
 
 def refuse_recorded(paths: Sequence[Path]) -> None:
-    """Raise DeviceError (exit status 6) if one of these run files says that a device was or became sick."""
+    """Raise DeviceError (exit status 6) if one of these run files records that a device was sick or became sick."""
     for path in paths:
-        if reasons := list(dict.fromkeys(f"{remark.device}: {remark.words}" for remark in _remarks(path))):
+        if reasons := list(dict.fromkeys(f"{remark.device}: {remark.words}" for remark in _sick_remarks(path))):
             message = f"{path} was measured on a sick device ({'; '.join(reasons)})"
             raise DeviceError(f"{message}. A gate does not judge it; {_DOCTOR}")
 
 
-def _remarks(path: Path) -> Iterator[Remark]:
-    """Yield the remarks on sick devices; the lines of other records are not decoded, because they can be many."""
+def _sick_remarks(path: Path) -> Iterator[Remark]:
+    """Yield the remarks of a run file on sick devices.
+
+    Lines of other records are not decoded, because they can be many.
+    """
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         try:
             for line in file:

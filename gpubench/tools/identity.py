@@ -18,12 +18,13 @@ _SALT_BYTES = 32
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of this user and this machine, as far as the system knows them."""
+    """Return the user's name, the host name and its first label; names that the system does not know are left out."""
     host = socket.gethostname()
     return tuple(name for name in (_user(), host, host.partition(".")[0]) if name)
 
 
 def _user() -> str:
+    """Return the name of the user; empty if the user id has no account, as in a container."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a user id without an account, as in a container
@@ -37,11 +38,14 @@ def salt_file() -> Path:
 
 
 def salt(path: Path | None = None) -> bytes:
-    """Return the user's salt, made at its first use. Raises FileError if it is invalid or cannot be read or made."""
+    """Return the user's salt, 32 random bytes, which are made at the first use.
+
+    `path` is by default `salt_file()`. Raises FileError if the file is invalid, or cannot be read or made.
+    """
     path = path or salt_file()
     try:
         if not path.exists():
-            _make(path)
+            _make_salt(path)
         key = bytes.fromhex(path.read_text(encoding="ascii").strip())
     except OSError as error:
         raise FileError(f"{path}: {error.strerror}; set XDG_CONFIG_HOME to a folder that can be written") from error
@@ -56,8 +60,8 @@ def salt(path: Path | None = None) -> bytes:
     return key
 
 
-def _make(path: Path) -> None:
-    """Write the salt to a temporary file and link it to its path: the write is atomic, and the first writer wins."""
+def _make_salt(path: Path) -> None:
+    """Write a new salt to a temporary file and link it to `path`: the write is atomic, and the first writer wins."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     beside = path.with_name(f".salt.{secrets.token_hex(8)}")
     file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

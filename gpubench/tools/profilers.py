@@ -18,18 +18,18 @@ _NO_GATE = "regex:^(?!gate$)"
 
 
 class Tool(StrEnum):
-    """A profiler."""
+    """A profiler of a vendor, by the name of its command."""
 
     NCU = "ncu"
     NSYS = "nsys"
     ROCPROF = "rocprof"
 
 
-def command(tool: Tool, plan: Plan, suite_words: Sequence[str]) -> list[str]:
-    """Return the arguments of the command that profiles the single case of a plan.
+def command(tool: Tool, plan: Plan, suite_names: Sequence[str]) -> list[str]:
+    """Return the arguments of the command that profiles the only case of a plan.
 
-    `suite_words` are the user's names of the suite. Raises UsageError if the plan has no case or several. The command
-    for rocprof has not yet run on a GPU.
+    `suite_names` are the suites as the user named them. The command for rocprof has not yet run on a GPU. Raises
+    UsageError if the plan has no case or several.
     """
     cases = list(dict.fromkeys(job.case.id for job in plan.jobs))
     if len(cases) != 1:
@@ -39,9 +39,9 @@ def command(tool: Tool, plan: Plan, suite_words: Sequence[str]) -> list[str]:
         )
     (case,) = cases
     slug = re.sub(r"[^A-Za-z0-9]+", "-", case).strip("-")
-    run = _run(plan.settings, case, suite_words, slug)
+    run = _run_command(plan.settings, case, suite_names, slug)
     if tool is Tool.NCU:
-        included = ["--nvtx", "--nvtx-include", f"{_escaped(case)}/"]
+        included = ["--nvtx", "--nvtx-include", f"{_escaped_range(case)}/"]
         launches = ["--kernel-name", _NO_GATE, "--launch-count", str(_LAUNCHES)]
         return ["ncu", "--target-processes", "all", *included, *launches, "--set", "full", "-f", "-o", slug, *run]
     if tool is Tool.NSYS:
@@ -49,15 +49,15 @@ def command(tool: Tool, plan: Plan, suite_words: Sequence[str]) -> list[str]:
     return ["rocprofv3", "--kernel-trace", "--memory-copy-trace", "--marker-trace", "-d", slug, "--", *run]
 
 
-def _run(settings: Settings, case: str, suite_words: Sequence[str], slug: str) -> list[str]:
-    """Return the arguments of the shortest run of that case alone, into a file of its own."""
+def _run_command(settings: Settings, case: str, suite_names: Sequence[str], slug: str) -> list[str]:
+    """Return the arguments of a `gpubench run` of that case alone; `slug` is the case's id as a file name."""
     devices = [argument for device in settings.devices for argument in ("--device", device)]
     out = f"{slug}-{settings.tier}.jsonl"
     gpubench = str(Path(sys.executable).parent / "gpubench")
     program = [gpubench] if Path(gpubench).exists() else [sys.executable, "-P", "-m", "gpubench"]
-    return [*program, "run", *suite_words, *devices, "--tier", settings.tier, "--filter", case, "--out", out]
+    return [*program, "run", *suite_names, *devices, "--tier", settings.tier, "--filter", case, "--out", out]
 
 
-def _escaped(name: str) -> str:
-    """Return a range's name with ncu's special characters escaped (Nsight Compute CLI, NVTX filtering)."""
+def _escaped_range(name: str) -> str:
+    """Return the name of an NVTX range with ncu's special characters escaped (Nsight Compute CLI, NVTX filtering)."""
     return re.sub(r"([\[\]/@,*()\\])", r"\\\1", name)

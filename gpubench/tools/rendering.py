@@ -14,7 +14,7 @@ from gpubench.judging.fleet import FleetJudgement
 from gpubench.model import Run
 from gpubench.plugins.report import Enclosure
 
-Part = Literal["render", "enclose", "columns", "trends", "compare", "index", "fleet"]
+ReportMethod = Literal["render", "enclose", "columns", "trends", "compare", "index", "fleet"]
 
 
 class CleanReport:
@@ -25,12 +25,12 @@ class CleanReport:
 
     @property
     def summary(self) -> str:
-        """Return one sentence about the report for `report --formats`."""
+        """Return the sentence about the report that `report --formats` lists."""
         return str(self._report.summary)
 
-    def offers(self, part: Part) -> bool:
-        """Return whether the report has that method; every report has `render`."""
-        return hasattr(self._report, part)
+    def has_method(self, method: ReportMethod) -> bool:
+        """Return whether the report has an optional method, such as `compare`; every report has `render`."""
+        return hasattr(self._report, method)
 
     def render(self, run: Run) -> str | bytes:
         """Return the whole document of a run."""
@@ -38,12 +38,12 @@ class CleanReport:
         return document
 
     def enclose(self, run: Run, enclosure: Enclosure) -> str | bytes:
-        """Return the document of a run with the run file inside."""
+        """Return the document of a run with the run file inside, so that it can be extracted again."""
         document: str | bytes = self._report.enclose(tidy(run), tidy(enclosure))
         return document
 
     def columns(self, runs: Sequence[Run]) -> str:
-        """Return the document of several runs, each as a column."""
+        """Return the document of several runs, each as a column, without verdicts."""
         document: str = self._report.columns(tidy(tuple(runs)))
         return document
 
@@ -53,7 +53,7 @@ class CleanReport:
         return document
 
     def compare(self, comparison: Comparison) -> str:
-        """Return the document of runs side by side."""
+        """Return the document of a comparison of runs."""
         document: str = self._report.compare(tidy(comparison))
         return document
 
@@ -69,5 +69,8 @@ class CleanReport:
 
 
 def report(name: str) -> CleanReport:
-    """Return the report of that name. Raises UsageError with a suggestion if there is none."""
+    """Return the report with this name, whose texts are cleaned.
+
+    Raises UsageError with a suggestion if there is none.
+    """
     return CleanReport(plugins.load("reports", name))
