@@ -91,7 +91,7 @@ def _problem(result: Result) -> str:
     """Return what is wrong with how a case ended, and an empty text if nothing is."""
     name = f"{result.case.suite}/{result.case.name}"
     if result.status == "ok":
-        return "" if "dry-run" in result.labels and not result.series else "it has a figure"
+        return "" if "dry-run" in result.labels and not result.series else "it has a figure, or no label of a dry run"
     if result.status == "skipped":
         is_large = name in BEYOND_4_GIB and _MEMORY.search(result.reason)
         return "" if is_large or _REASONS.search(result.reason) else result.reason
