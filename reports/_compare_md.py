@@ -49,7 +49,7 @@ def _document(
     """Return the document with the rows in `listed`; `rows_by_run` gives their full number."""
     parts = [f"# {escape(title(comparison))}", ""]
     for answer, against in zip(answers, comparison.against, strict=True):
-        parts += _answer(answer, comparing.only_one(comparison, against))
+        parts += _answer(answer, comparing.one_sided_cases(comparison, against))
     parts += table(("run", "name", "what it is"), _runs(comparison))
     parts += _environment(comparison)
     for index, against in enumerate(comparison.against, 1):
@@ -57,9 +57,9 @@ def _document(
     return "\n".join(parts) + "\n"
 
 
-def _answer(answer: Answer, only_one: Sequence[str]) -> Iterator[str]:
+def _answer(answer: Answer, one_sided: Sequence[str]) -> Iterator[str]:
     yield f"**{escape(answer.verdict)}**\n"
-    yield from (f"- {escape(clipped(reason))}" for reason in (*answer.why, *only_one))
+    yield from (f"- {escape(clipped(reason))}" for reason in (*answer.why, *one_sided))
     for step in answer.next_steps:
         yield f"- **next:** {escape(clipped(step.text))}{f': {code(clipped(step.command))}' if step.command else ''}"
     yield ""

@@ -66,7 +66,7 @@ def _block(comparison: Comparison, against: RunComparison, name: str, room: int)
         name,
         against.name,
         answer.verdict,
-        (*answer.why, *comparing.only_one(comparison, against)),
+        (*answer.why, *comparing.one_sided_cases(comparison, against)),
         answer.next_steps,
         tuple(counts),
         tuple(suites(against)),

@@ -23,7 +23,7 @@ _CLOCK_HZ = 1.98e9
 def template() -> NodeDigest:
     """Return the digest of a recorded run on two H200, their host and the links between them."""
     builder = DigestBuilder()
-    store.scan(_RECORDING, builder.take)
+    store.scan(_RECORDING, builder.add)
     return builder.digest("recorded")
 
 

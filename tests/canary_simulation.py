@@ -69,7 +69,7 @@ class SteppedSuite:
         """Five processes more of the candidate."""
         self.measured_again += len(findings)
         more = self._reading([finding.case for finding in findings], REPLICATES, True, self.world.step)
-        return Sides(sides.before, sides.after.and_again([more]))
+        return Sides(sides.before, sides.after.with_repeats([more]))
 
     def judgement(self, canaries: bool) -> Judgement:
         """What the gate says in the end."""

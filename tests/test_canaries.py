@@ -43,7 +43,7 @@ def gated(before, after, limits=None):
     def again(sides, findings):
         asked.append([finding.case.name for finding in findings])
         more = measured({finding.case.name: after[finding.case.name] for finding in findings}, limits)
-        return Sides(sides.before, sides.after.and_again([more]))
+        return Sides(sides.before, sides.after.with_repeats([more]))
 
     sides = Sides(Evidence([[measured(before, limits)]]), Evidence([[measured(after, limits)]]))
     return settle_beside_canaries(sides, judged, again), asked
@@ -138,7 +138,7 @@ def test_a_step_that_only_the_repeated_measurements_meet_is_seen_by_the_canaries
 
     def again(sides, findings):
         more = measured({finding.case.name: 1.04 * first[finding.case.name] for finding in findings})
-        return Sides(sides.before, sides.after.and_again([more]))
+        return Sides(sides.before, sides.after.with_repeats([more]))
 
     sides = Sides(Evidence([[measured(all_at(1.0))]]), Evidence([[measured(first)]]))
     assert Verdict.SLOWER not in verdicts(settle_beside_canaries(sides, judged, again)).values()
@@ -158,7 +158,7 @@ def test_the_least_noisy_cases_are_canaries_and_stay_the_canaries():
     def again(sides, findings):
         asked.append({finding.case.name for finding in findings})
         return Sides(
-            sides.before, sides.after.and_again([candidate(slow, [finding.case.name for finding in findings])])
+            sides.before, sides.after.with_repeats([candidate(slow, [finding.case.name for finding in findings])])
         )
 
     slow = all_at(1.0, case7=1.016)

@@ -133,7 +133,7 @@ def test_what_only_one_side_has_is_said():
         reading("a", *replicated("triad", 1e-3), *replicated("gone", 1e-3)),
         reading("b", *replicated("triad", 1e-3), *replicated("fresh", 1e-3)),
     )
-    assert comparison.only_one(found, found.against[0]) == [
+    assert comparison.one_sided_cases(found, found.against[0]) == [
         "only a has a figure of bandwidth/gone",
         "only b has a figure of bandwidth/fresh",
     ]

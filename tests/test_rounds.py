@@ -26,7 +26,7 @@ def once(values, again, rounds=3):
     def measure(sides, suspects):
         asked.append([finding.case.id for finding in suspects])
         more = evidence(*noisy(again[len(asked) - 1], 0.001)).readings[0]
-        return Sides(sides.before.and_again([evidence(*noisy(1.0, 0.001)).readings[0]]), sides.after.and_again([more]))
+        return Sides(sides.before.with_repeats([evidence(*noisy(1.0, 0.001)).readings[0]]), sides.after.with_repeats([more]))
 
     sides = Sides(evidence(*noisy(1.0, 0.001)), evidence(*values))
     (finding,) = settle(sides, judged, measure, rounds).findings

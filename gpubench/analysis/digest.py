@@ -46,7 +46,7 @@ class CaseKey(NamedTuple):
 
 
 class CaseRate(NamedTuple):
-    """One case on one component.
+    """The rate of one case on one component.
 
     `value` is the median of the processes' medians in SI units. `log` is its natural logarithm, negated for a time, and
     `error` the standard error of `log` over the processes, 0 for one process. `clock_hz` is the median clock of the
@@ -93,7 +93,10 @@ class Component:
 
 @dataclass(frozen=True, slots=True)
 class NodeDigest:
-    """One node's run: `versions` are those of drivers and libraries, `complete` is False for a run without an end."""
+    """The digest of one node's run: its components with their rates, and the versions of drivers and libraries.
+
+    `complete` is False for a run that was interrupted.
+    """
 
     node: str
     components: tuple[Component, ...]
@@ -103,7 +106,7 @@ class NodeDigest:
 
 @dataclass(slots=True)
 class DigestBuilder:
-    """Takes the records of one run file in their order and builds a digest from them."""
+    """Builds the digest of a node from the records of its run file, which `add` takes in their order."""
 
     _manifest: Manifest | None = None
     _results: dict[tuple[str, ...], dict[CaseKey, list[_Process]]] = field(default_factory=dict)
@@ -113,13 +116,13 @@ class DigestBuilder:
     _failures: dict[tuple[str, ...], list[CaseFailure]] = field(default_factory=dict)
     _wanted: frozenset[str] = frozenset()
 
-    def take(self, record: Manifest | Result | Samples | Remark) -> None:
+    def add(self, record: Manifest | Result | Samples | Remark) -> None:
         """Add one record; the manifest must come first, as in a file."""
         if isinstance(record, Manifest):
             self._manifest = record
             self._wanted = frozenset(counter.name for counter in record.counters if counter.measures in _SHOWN)
         elif isinstance(record, Result):
-            self._take_result(record)
+            self._add_result(record)
         elif isinstance(record, Samples):
             if any(name in self._wanted for name, _ in record.columns):
                 columns = tuple(column for column in record.columns if column[0] in self._wanted)
@@ -128,15 +131,19 @@ class DigestBuilder:
             self._remarks.append(record)
 
     def digest(self, node: str, complete: bool = True) -> NodeDigest:
-        """Return the digest of the node `node`; `complete` is False for a run without an end."""
+        """Return the digest of the records so far; `node` is the name of the node that made the run.
+
+        A run that was interrupted is not `complete`: its file has no end record, as the reader of the file knows. The
+        cases that it finished are in the digest all the same.
+        """
         assert self._manifest is not None  # `store.scan` refuses a file that does not begin with a manifest
         declared = [counter for counter in self._manifest.counters if counter.measures in _SHOWN]
         counters = CounterTable(declared, self._samples)
         components = tuple(self._component(devices, self._manifest, counters) for devices in self._results)
         return NodeDigest(node, components, self._manifest.facts.versions, complete)
 
-    def _take_result(self, result: Result) -> None:
-        """Keep the rate, the failure and the window of a result on known devices."""
+    def _add_result(self, result: Result) -> None:
+        """Keep the rate, the failure and the window of a result; ignore one on devices that the manifest leaves out."""
         if self._manifest is None:
             return
         device_ids = {device.id for device in self._manifest.facts.devices}
@@ -150,7 +157,7 @@ class DigestBuilder:
         value = judged_median(series) if series is not None and result.status == "ok" else math.nan
         if series is None or not 0 < value < math.inf:
             return
-        key = _key(result, series, self._manifest)
+        key = _case_key(result, series, self._manifest)
         states = frozenset((*result.labels, *other_work(result), *slowdowns(result)))
         process = _Process(value, series.clock_hz or math.nan, states)
         self._results.setdefault(result.devices, {}).setdefault(key, []).append(process)
@@ -158,7 +165,7 @@ class DigestBuilder:
             self._windows.setdefault(device, []).append(result.window)
 
     def _component(self, devices: tuple[str, ...], manifest: Manifest, counters: CounterTable) -> Component:
-        """Return the component of some devices: a link, the host, or a GPU."""
+        """Return the component that these devices are: several are a link, one is the host or a GPU."""
         described = [manifest.facts.device(device) for device in devices]
         rates = {key: _rate(key, processes) for key, processes in self._results[devices].items()}
         details = tuple((name, value) for name, value in described[0].details if name in _LINK_DETAILS)
@@ -181,7 +188,7 @@ class DigestBuilder:
         )
 
     def _while_measured(self, counters: CounterTable, device: str, measure: Measure) -> np.ndarray:
-        """Return the readings of a counter from the first case of a device to the end of its last one."""
+        """Return the readings of a device's counter from its first case to the end of its last, shape (readings,)."""
         windows = self._windows.get(device, [(0.0, 0.0)])
         start, end = min(start for start, _ in windows), max(end for _, end in windows)
         parts = [track.during(start, end).values for track in counters.of(device, measure)]
@@ -194,12 +201,15 @@ class DigestBuilder:
 
 
 class _Process(NamedTuple):
+    """One replicate of a case: its median in SI units, its clock in hertz, and its labels and disturbances."""
+
     value: float
     clock_hz: float
     states: frozenset[str]
 
 
-def _key(result: Result, series: Series, manifest: Manifest) -> CaseKey:
+def _case_key(result: Result, series: Series, manifest: Manifest) -> CaseKey:
+    """Return the row of the fleet to which the rate of a result belongs."""
     return CaseKey(
         result.case.id,
         result.case.version,
@@ -227,7 +237,7 @@ def _family(result: Result, series: Series, manifest: Manifest) -> str:
 
 
 def _rate(key: CaseKey, processes: Sequence[_Process]) -> CaseRate:
-    """Return the rate of a case over its processes."""
+    """Return the rate of a case over its processes: the median of their medians, and the error of its logarithm."""
     sign = 1.0 if key.better == "more" else -1.0
     logs = [sign * math.log(process.value) for process in processes]
     count = len(logs)
@@ -242,5 +252,6 @@ def _rate(key: CaseKey, processes: Sequence[_Process]) -> CaseRate:
 
 
 def _median(values: Iterable[float]) -> float:
+    """Return the median of the finite values; NaN if there is none."""
     finite = [value for value in values if math.isfinite(value)]
     return statistics.median(finite) if finite else math.nan

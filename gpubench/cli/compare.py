@@ -129,13 +129,13 @@ def _compared(run_readings: list[Reading], names: list[str], threshold: float | 
 def _parts(comparison: Comparison, chosen: Chosen = Chosen()) -> list[Part]:
     """Return the comparison for a terminal: the verdict of each run against the first, the runs, then the cases."""
     from gpubench.cli import _findings
-    from gpubench.judging.comparison import answer, letter, only_one
+    from gpubench.judging.comparison import answer, letter, one_sided_cases
 
     letters = [letter(index) for index in range(len(comparison.columns))]
     parts: list[Part] = []
     for name, against in zip(letters[1:], comparison.against, strict=True):
         reply = answer(against, name)
-        parts += _findings.said(reply.verdict, [*reply.why, *only_one(comparison, against)], reply.next_steps)
+        parts += _findings.said(reply.verdict, [*reply.why, *one_sided_cases(comparison, against)], reply.next_steps)
     parts += [_print.plain(""), *_runs(comparison, letters)]
     for name, against in zip(letters[1:], comparison.against, strict=True):
         parts += [_print.plain(""), *_suites(against, name), *_cases(against, name, chosen)]

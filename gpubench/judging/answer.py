@@ -90,7 +90,7 @@ def _verdict(judgement: Judgement, status: int) -> str:
 
 
 def _obstacle(judgement: Judgement) -> str:
-    """Return the reason why a gate cannot judge."""
+    """Return the reason why a gate cannot judge, as the end of a sentence."""
     if judgement.unmet:
         return f"no case matches the required pattern {judgement.unmet[0]}"
     if not judgement.findings:
@@ -153,7 +153,10 @@ def _undecided_by_noise(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def next_steps(judgement: Judgement, title: str) -> tuple[NextStep, ...]:
-    """Return the next steps with their numbers and commands; empty if all cases pass."""
+    """Return the next steps with the number of processes and the commands; empty if all cases pass.
+
+    `title` is the command that judged, because `gpubench ab` and `gpubench compare` recommend other steps than a gate.
+    """
     causes: dict[str, list[Finding]] = {}
     for finding in judgement.findings:
         causes.setdefault(finding.cause, []).append(finding)
@@ -173,7 +176,7 @@ def next_steps(judgement: Judgement, title: str) -> tuple[NextStep, ...]:
 
 
 def _corrections(judgement: Judgement, causes: Mapping[str, Sequence[Finding]]) -> Iterator[NextStep]:
-    """Yield the corrections that make the same cases comparable."""
+    """Yield the next steps that make incomparable cases comparable; `causes` has the findings by their cause."""
     if "contended" in causes:
         yield NextStep("measure again while no other work runs on the machine")
     if others := causes.get("machine"):
@@ -186,7 +189,7 @@ def _corrections(judgement: Judgement, causes: Mapping[str, Sequence[Finding]]) 
 
 
 def _step_for_slower(slower: Sequence[Finding], title: str) -> NextStep:
-    """Return the step that finds or confirms the cause of slower cases."""
+    """Return the next step that finds or confirms the cause of slower cases; `title` is the command that judged."""
     if title == AB:
         command = f"gpubench run {selection(slower[:1])} --print-profiler-command ncu"
         return NextStep("find the cause with a profiler", command)
@@ -222,7 +225,7 @@ def _deciding_steps(noisy: Sequence[Finding], title: str) -> Iterator[NextStep]:
 
 
 def _measure_again(findings: Sequence[Finding], title: str, count: int, why: str) -> NextStep:
-    """Return the step that measures these cases again with `count` processes per side."""
+    """Return the next step that measures these cases again with `count` processes per side, and why."""
     if title == AB:
         return NextStep(f"repeat with {selection(findings)} --replicates {count}: {why}")
     if _is_floor(findings):

@@ -13,11 +13,15 @@ Findings = dict[Place, list[FleetFinding]]
 
 
 def blamed(findings: Sequence[FleetFinding], components: Mapping[Place, Component]) -> list[Suspect]:
-    """Return the suspects: each component with findings, but a node in place of its GPUs if all of them are slow."""
+    """Return the suspects: each component with findings, but a node in place of its GPUs if all of them are slow.
+
+    `components` has every component of the fleet by its place. A finding on a link also names the slow devices at its
+    ends as causes.
+    """
     by_place: Findings = {}
     for finding in findings:
         by_place.setdefault(finding.place, []).append(finding)
-    whole = list(_nodes(by_place, components))
+    whole = list(_slow_nodes(by_place, components))
     taken = {(suspect.place.node, device) for suspect in whole for device in suspect.place.devices}
     left = {
         place: place_findings
@@ -30,14 +34,14 @@ def blamed(findings: Sequence[FleetFinding], components: Mapping[Place, Componen
             components[place].kind,
             place,
             components[place].uuids,
-            _slowest_first([_by_device(finding, slow) for finding in place_findings]),
+            _slowest_first([_with_slow_devices(finding, slow) for finding in place_findings]),
         )
         for place, place_findings in left.items()
     ]
     return [*whole, *parts]
 
 
-def _nodes(by_place: Findings, components: Mapping[Place, Component]) -> Iterator[Suspect]:
+def _slow_nodes(by_place: Findings, components: Mapping[Place, Component]) -> Iterator[Suspect]:
     """Yield each node with at least two GPUs in which every GPU has a finding in the same family."""
     gpus: dict[str, list[Place]] = {}
     for place, component in components.items():
@@ -52,8 +56,11 @@ def _nodes(by_place: Findings, components: Mapping[Place, Component]) -> Iterato
             yield Suspect("node", Place(node, devices), uuids, _slowest_first(node_findings))
 
 
-def _by_device(finding: FleetFinding, slow: set[tuple[str, str]]) -> FleetFinding:
-    """Return the finding; add to that of a link the devices at its ends that are slow by themselves, as its cause."""
+def _with_slow_devices(finding: FleetFinding, slow: set[tuple[str, str]]) -> FleetFinding:
+    """Return the finding; to that of a link, add as causes the devices at its ends that are slow by themselves.
+
+    `slow` are the slow GPUs as (node, device).
+    """
     if finding.kind != "link":
         return finding
     ends = [device for device in finding.place.devices if (finding.place.node, device) in slow]

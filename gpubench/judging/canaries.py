@@ -92,7 +92,11 @@ class CommonShift:
 
 @dataclass(frozen=True)
 class CaseShift:
-    """One judged case: its finding, its logarithms on both sides, and how far its first measurement moved."""
+    """One judged case with the logarithms of its processes, signed so that more is worse.
+
+    `before` are those of the baseline, `after` is the whole side of the candidate, and `first` are the logarithms of
+    the candidate's first measurement.
+    """
 
     finding: Finding
     before: tuple[float, ...]
@@ -130,7 +134,7 @@ class CaseShift:
 
     @property
     def again(self) -> frozenset[int]:
-        """The run files in which the case was measured again."""
+        """The run files in which the case was measured again, as the indices in `Side.readings`."""
         return frozenset(self.after.readings) - _FIRST
 
     def repeated(self, readings: frozenset[int], step: float) -> tuple[float, float] | None:
@@ -154,6 +158,7 @@ class CaseGroup:
     """
 
     def __init__(self, name: str, members: Sequence[CaseShift]) -> None:
+        """Find the members that moved together; there are no canaries if too few of them did."""
         self.name = name
         self.members = members
         middle = statistics.median(case.moved for case in members)
@@ -202,6 +207,7 @@ class MachineSteps:
     """
 
     def __init__(self, judgement: Judgement, before: Evidence, after: Evidence) -> None:
+        """Group the judged cases of a baseline and a candidate by their devices and the resource that bounds them."""
         self._judgement = judgement
         self._cases = _case_shifts(judgement, before, after)
         members: dict[tuple[tuple[str, ...], str], list[CaseShift]] = {}
@@ -263,9 +269,10 @@ class MachineSteps:
         return common if common.is_step(finding.threshold) and (common.shift > 0 or group.name) else None
 
     def _compared(self, raw: Finding, left: Finding, step: CommonShift) -> Finding:
-        """Return the finding to report, which has the remaining effect if the case is still slower.
+        """Return the finding to report for a case with a step; `left` is its finding without the step.
 
-        Otherwise a case that looked slower is reported as inconclusive, with the step as the reason.
+        It is `left` if the case is still slower. Otherwise a case that looked slower is reported as inconclusive, with
+        the step as the reason.
         """
         verdict = _verdict(left)
         moved = f"{self._group(raw.key)} became {_shift_text(step)} together"
@@ -302,7 +309,10 @@ class MachineSteps:
 
 
 def _case_shifts(judgement: Judgement, before: Evidence, after: Evidence) -> dict[Key, CaseShift]:
-    """Return the cases whose figures were compared and whose first measurement shows how far they moved."""
+    """Return by key the cases whose figures were compared and whose first measurement shows how far they moved.
+
+    Such a case has at least two processes in the baseline and in the candidate's first run file.
+    """
     grounds = Grounds(before, after)
     sides = {
         (new.case.id, new.devices): (grounds.of_same_card(old, new), new)
@@ -355,13 +365,14 @@ def _with_q_values(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _verdict(finding: Finding) -> Verdict:
-    """Return the verdict on the remaining effect."""
+    """Return the verdict on a finding by its effect alone; slower is a suspect if chance finds as much (q)."""
     assert finding.effect is not None
     verdict = verdict_of(finding.effect, finding.threshold)
     return Verdict.SUSPECT if verdict is Verdict.SLOWER and finding.q > _MOST_Q else verdict
 
 
 def _is_slower(finding: Finding) -> bool:
+    """Return whether the verdict is slower and rests on a measured effect."""
     return finding.verdict is Verdict.SLOWER and finding.effect is not None
 
 

@@ -43,43 +43,44 @@ def causes(
 ) -> tuple[SlowCause, ...]:
     """Return the causes that explain why a component is slow in a case, or in a family if `key` is None.
 
-    `slowdown` is a natural logarithm. The result is empty if nothing explains it.
+    `slowdown` is the natural logarithm of the expected rate over the measured one. `others` are the comparable
+    components that are not slow in the case. The result is empty if nothing explains the slowdown.
     """
     keys = [key] if key else [case_key for case_key in component.rates if case_key.family == family]
     explanations: list[SlowCause] = [SlowCause("health", text) for text in (*component.sick, *component.warnings)]
     for case_key in keys:
-        own = component.rates[case_key]
+        rate = component.rates[case_key]
         other_rates = [other.rates[case_key] for other in others if case_key in other.rates]
-        explanations += [*_states(own, other_rates), *_clock(own, other_rates, slowdown)]
+        explanations += [*_disturbances(rate, other_rates), *_lower_clock(rate, other_rates, slowdown)]
     if family in _OF_LINKS or component.kind == "link":
-        explanations += _links(component, others)
+        explanations += _narrower_links(component, others)
     return tuple(dict.fromkeys(explanations))
 
 
-def _states(own: CaseRate, others: Sequence[CaseRate]) -> list[SlowCause]:
-    """Return the disturbances during this measurement that most of the other components did not have."""
+def _disturbances(rate: CaseRate, others: Sequence[CaseRate]) -> list[SlowCause]:
+    """Return the disturbances during the measurement of a rate that most of the other components did not have."""
     usual = Tally(state for other in others for state in other.states)
     return [
         SlowCause(*_STATES[state])
-        for state in sorted(own.states)
+        for state in sorted(rate.states)
         if state in _STATES and usual[state] <= _USUAL * len(others)
     ]
 
 
-def _clock(own: CaseRate, others: Sequence[CaseRate], slowdown: float) -> list[SlowCause]:
-    """Return the lower core clock as a cause if it accounts for half of the slowdown or more."""
+def _lower_clock(rate: CaseRate, others: Sequence[CaseRate], slowdown: float) -> list[SlowCause]:
+    """Return the lower core clock as a cause if it accounts for half of the slowdown (a logarithm) or more."""
     clocks = [other.clock_hz for other in others if other.clock_hz > 0]
-    if not clocks or not own.clock_hz > 0:
+    if not clocks or not rate.clock_hz > 0:
         return []
     usual = statistics.median(clocks)
-    if math.log(usual / own.clock_hz) < _CLOCK_SHARE * slowdown:
+    if math.log(usual / rate.clock_hz) < _CLOCK_SHARE * slowdown:
         return []
-    here, there = units.quantity(own.clock_hz, "Hz", 3), units.quantity(usual, "Hz", 3)
+    here, there = units.quantity(rate.clock_hz, "Hz", 3), units.quantity(usual, "Hz", 3)
     return [SlowCause("clock", f"its core clock was {here}, that of the others {there}")]
 
 
-def _links(component: Component, others: Sequence[Component]) -> list[SlowCause]:
-    """Return each detail, such as the width of a link, that is a smaller number than its usual value elsewhere."""
+def _narrower_links(component: Component, others: Sequence[Component]) -> list[SlowCause]:
+    """Return each link setting, such as the width, that is a smaller number than its usual value in the others."""
     narrower = []
     for name, value in component.details:
         values = Tally(dict(other.details).get(name, value) for other in others)

@@ -97,7 +97,7 @@ def letter(index: int) -> str:
     return _LETTERS[index] if index < len(_LETTERS) else f"run {index + 1}"
 
 
-def only_one(comparison: Comparison, against: RunComparison) -> list[str]:
+def one_sided_cases(comparison: Comparison, against: RunComparison) -> list[str]:
     """Return a sentence for each side that has figures of cases which the other side does not have."""
     first = comparison.columns[0].name
     cases_by_run = ((against.judgement.missing, first), (against.judgement.new, against.name))
@@ -105,12 +105,13 @@ def only_one(comparison: Comparison, against: RunComparison) -> list[str]:
 
 
 def _only_text(ids: Sequence[str], name: str) -> str:
+    """Return the sentence that names the cases of which only the run `name` has a figure."""
     more = f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else ""
     return f"only {name} has a figure of {', '.join(ids[:_NAMED])}{more}"
 
 
 def compare(readings: Sequence[Reading], threshold: Callable[[str], float]) -> Comparison:
-    """Compare every reading with the first one, case by case; `source` of a reading is the name of its run.
+    """Compare every run with the first one, case by case; `source` of a reading is the name of its run.
 
     `threshold` returns the smallest relevant change of a case, by its id, as a fraction. Raises UsageError if the first
     run has no case in common with any other run.
@@ -147,7 +148,7 @@ def ratio(finding: Finding) -> float:
 
 def answer(against: RunComparison, name: str) -> Answer:
     """Return the answer of a comparison: verdict, reasons and next steps; `name` is the letter of the run."""
-    judgement = replace(against.judgement, missing=())  # `only_one` already lists the missing cases
+    judgement = replace(against.judgement, missing=())  # `one_sided_cases` already lists the missing cases
     counts = judgement.counts()
     changes = [f"{counts[verdict]} {verdict}" for verdict in (Verdict.SLOWER, Verdict.FASTER) if verdict in counts]
     summary = ", ".join(changes) or ("nothing is slower or faster" if judgement.decided else "inconclusive")

@@ -37,7 +37,7 @@ def _counts(sides: int) -> _Counts:
 
 @cache
 def _places(freedom: int) -> stats.Vector:
-    """Return quantiles of Student's distribution, in standard errors, of shape (places, 1)."""
+    """Return 21 evenly spread quantiles of Student's distribution, in standard errors, of shape (21, 1)."""
     tails = 2 * np.minimum(_PLACES, 1 - _PLACES)
     sizes = [float(stats.student_quantile(np.array(float(freedom)), tail)) for tail in tails]
     return np.copysign(sizes, _PLACES - 0.5)[:, np.newaxis]
@@ -54,25 +54,25 @@ def processes_needed(finding: Finding) -> int:
     if weighed is None or not weighed.between:
         return 0
     # More processes do not lower the noise between sessions, so it keeps its own bound.
-    elsewhere = weighed.least_threshold if weighed.deviation not in (0.0, weighed.between) else 0.0
-    return _needed(
-        weighed.shift, weighed.between, finding.asked, elsewhere, finding.before.processes, finding.after.processes
+    other_sessions = weighed.least_threshold if weighed.deviation not in (0.0, weighed.between) else 0.0
+    return _processes(
+        weighed.shift, weighed.between, finding.asked, other_sessions, finding.before.processes, finding.after.processes
     )
 
 
 @lru_cache(maxsize=4096)
-def _needed(shift: float, between: float, asked: float, elsewhere: float, before: int, after: int) -> int:
+def _processes(shift: float, between: float, asked: float, other_sessions: float, before: int, after: int) -> int:
     """Return the smallest number of processes that reaches the power, or 0 if none does.
 
-    All arguments but the two counts are logarithms. `between` is the noise between processes, `elsewhere` the threshold
-    due to other sessions. `before` and `after` are the numbers of processes so far; `before` is 0 if the baseline is a
-    floor.
+    All arguments but the two counts are logarithms. `shift` is the measured effect, `asked` the user's threshold,
+    `between` the standard deviation between processes, and `other_sessions` the threshold due to other sessions.
+    `before` and `after` are the numbers of processes so far; `before` is 0 if the baseline is a floor.
     """
     sides, measured = (2, 1 / before + 1 / after) if before else (1, 1 / after)
     processes, quantiles, chances = _counts(sides)
     error = between * np.sqrt(sides / processes)
     reach = quantiles * error
-    threshold = np.maximum(np.maximum(asked, elsewhere), chances * error if sides == 2 else 0.0)
+    threshold = np.maximum(np.maximum(asked, other_sessions), chances * error if sides == 2 else 0.0)
     change = shift + between * math.sqrt(measured) * _places(max(before + after - sides, 1))
     beyond = _normal((np.abs(change) - threshold - reach) / error)
     within = _normal((asked - reach - change) / error) + _normal((asked - reach + change) / error) - 1

@@ -73,12 +73,13 @@ class Effect:
 class SidePair:
     """The logarithms of two sides, and further estimates of how much identical code scatters.
 
-    `elsewhere` holds the estimates that do not come from the processes of the two sides: a noise run, other sessions.
+    `other_scatters` are the estimates that do not come from the processes of the two sides: those of a noise run and of
+    several sessions of the baseline.
     """
 
     before: tuple[float, ...]
     after: tuple[float, ...]
-    elsewhere: tuple[Scatter, ...] = ()
+    other_scatters: tuple[Scatter, ...] = ()
 
 
 def is_weighable(side: Side) -> bool:
@@ -88,18 +89,21 @@ def is_weighable(side: Side) -> bool:
 
 def pair(before: Side, after: Side, noise: Side | None = None) -> SidePair:
     """Return two weighable sides as a pair; `noise` is the same case in a run of identical code."""
-    elsewhere = []
+    scatters = []
     if noise is not None and is_weighable(noise):
         counted = f"{len(noise.logs)} processes of the noise run"
-        elsewhere.append(_scatter(noise.logs, len(before.logs), len(after.logs), counted))
+        scatters.append(_scatter(noise.logs, len(before.logs), len(after.logs), counted))
     if len(set(before.sessions)) >= _LEAST_SESSIONS and len(centres := before.centres) >= _LEAST_SESSIONS:
         counted = f"{len(centres)} sessions of the baseline"
-        elsewhere.append(_scatter(centres, len(centres), len(set(after.sessions)), counted))
-    return SidePair(before.logs, after.logs, tuple(elsewhere))
+        scatters.append(_scatter(centres, len(centres), len(set(after.sessions)), counted))
+    return SidePair(before.logs, after.logs, tuple(scatters))
 
 
 def _scatter(logs: Sequence[float], before: int, after: int, counted: str) -> Scatter:
-    """Return the scatter of these logarithms for an effect between `before` and `after` values of their kind."""
+    """Return the scatter of these logarithms, for an effect between the means of `before` and of `after` such values.
+
+    `counted` names the values for people: `4 sessions of the baseline`.
+    """
     mean = sum(logs) / len(logs)
     deviation = math.sqrt(sum((value - mean) ** 2 for value in logs) / (len(logs) - 1))
     error = deviation * math.sqrt(1 / before + 1 / after)
@@ -118,7 +122,7 @@ def effects(pairs: Sequence[SidePair]) -> list[Effect]:
 
 
 def _weighed(pairs: Sequence[SidePair]) -> list[Effect]:
-    """Return the effects of pairs whose sides have the same numbers of processes."""
+    """Return the effects of pairs that all have the same number of processes on each side, in order."""
     before, after = (
         np.array([side_pair.before for side_pair in pairs]),
         np.array([side_pair.after for side_pair in pairs]),
@@ -132,34 +136,36 @@ def _weighed(pairs: Sequence[SidePair]) -> list[Effect]:
             low,
             high,
             p,
-            *max((own, *side_pair.elsewhere), key=lambda scatter: scatter.least_threshold),
-            between=own.deviation,
+            *max((of_processes, *side_pair.other_scatters), key=lambda scatter: scatter.least_threshold),
+            between=of_processes.deviation,
         )
-        for side_pair, (shift, low, high, p), own in zip(pairs, rows, _own_scatter(before, after, welch), strict=True)
+        for side_pair, (shift, low, high, p), of_processes in zip(
+            pairs, rows, _scatters_of_processes(before, after, welch), strict=True
+        )
     ]
 
 
-def _own_scatter(before: stats.Vector, after: stats.Vector, welch: stats.Welch) -> Iterator[Scatter]:
-    """Yield the scatter of the processes of each row.
+def _scatters_of_processes(before: stats.Vector, after: stats.Vector, welch: stats.Welch) -> Iterator[Scatter]:
+    """Yield for each row the scatter between the processes of both sides; the arrays have a row for each pair.
 
     Two estimates of the standard error are compared, and the one with the wider threshold counts: the pooled one if one
     side is quiet by chance, and Welch's if the side with fewer processes is the noisier one.
     """
     old, new = before.shape[-1], after.shape[-1]
     deviations = stats.pooled_deviation(before, after)
-    pooled, own = deviations * math.sqrt(1 / old + 1 / new), welch.error
-    pooled_errors, own_errors = chance_errors_of(old + new - 2), chance_errors(welch.freedom)
-    is_pooled = pooled * pooled_errors >= own * own_errors
-    columns = np.where(is_pooled, pooled, own), np.where(is_pooled, pooled_errors, own_errors), deviations
+    pooled, unequal = deviations * math.sqrt(1 / old + 1 / new), welch.error
+    pooled_errors, unequal_errors = chance_errors_of(old + new - 2), chance_errors(welch.freedom)
+    is_pooled = pooled * pooled_errors >= unequal * unequal_errors
+    columns = np.where(is_pooled, pooled, unequal), np.where(is_pooled, pooled_errors, unequal_errors), deviations
     counted = f"{old} and {new} processes"
     rows = np.stack(columns, axis=-1).tolist()
     return (Scatter(error, errors, deviation, counted) for error, errors, deviation in rows)
 
 
 def against(side: Side, expected: float) -> Effect:
-    """Return the effect of one weighable side against a known figure in its unit, with Student's one-sample interval.
+    """Return the effect of one weighable side against an expected figure in its unit, with Student's 95 % interval.
 
-    `shift` is the median. `p` is NaN, because the question is not whether the side differs from the known figure.
+    `shift` is the median. `p` is NaN, because the question is not whether the side differs from the expected figure.
     """
     logs = np.array(side.logs)
     centre = (-1.0 if side.kinds[0].better == "more" else 1.0) * math.log(expected)
@@ -171,5 +177,8 @@ def against(side: Side, expected: float) -> Effect:
 
 
 def as_change(shift: float, better: str) -> float:
-    """Return a shift as a fraction of the figure: 2 % slower is +0.02 for a time and -0.0196 for a rate."""
+    """Return a shift (a logarithm, more is worse) as a fraction of the figure: +0.02 for a time that is 2 % longer.
+
+    `better` says whether `more` or `less` of the figure is better; of a rate, the same shift is -0.0196.
+    """
     return math.expm1(-shift if better == "more" else shift)

@@ -38,7 +38,7 @@ class Kind:
     limit: str = ""
 
     def differences(self, other: Kind) -> tuple[str, ...]:
-        """Return what differs from another kind, one phrase for each field."""
+        """Return the differences from another kind, one phrase for each field; `limit` does not count."""
         names = {"version": "case version", "series": "series", "unit": "unit", "better": "the better direction"}
         return tuple(
             f"{label} was {getattr(self, name)}, is {getattr(other, name)}"
@@ -52,7 +52,7 @@ class Process(NamedTuple):
 
     `clock_hz` is the clock that the worker read after the samples, NaN if it read none. `neighbours` are the labels and
     the reasons for discarded samples that show that other work disturbed the replicate. The class is a tuple, because
-    the processes that read files send hundreds of thousands of them.
+    the programs that read files send hundreds of thousands of them.
     """
 
     status: Status
@@ -77,7 +77,7 @@ class Gathering:
     _clock_names: frozenset[str] = frozenset()
     _kinds: dict[tuple[int, str, str, Better, str], Kind] = field(default_factory=dict)
 
-    def take(self, record: Manifest | Result | Samples | Remark) -> None:
+    def add(self, record: Manifest | Result | Samples | Remark) -> None:
         """Add one record; the manifest must come first, as in a file, because it declares which counters are clocks."""
         if isinstance(record, Manifest):
             clocks = (counter.name for counter in record.counters if counter.measures in _CLOCKS)
@@ -112,7 +112,10 @@ class Gathering:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The parts of one run file that a gate needs; `source` is the file's name for people."""
+    """The parts of one run file that a gate needs; `source` is the file's name for people.
+
+    `complete` is False for a run that ended early, and `warnings` are those of reading the file.
+    """
 
     manifest: Manifest
     gathered: Gathering
@@ -122,13 +125,13 @@ class Reading:
 
     @classmethod
     def of(cls, run: Run, source: str = "") -> Reading:
-        """Return the reading of a whole run."""
+        """Return the parts of a whole run that a gate needs."""
         gathered = Gathering()
-        gathered.take(run.manifest)
+        gathered.add(run.manifest)
         for result in run.results:
-            gathered.take(result)
+            gathered.add(result)
         for samples in run.samples:
-            gathered.take(samples)
+            gathered.add(samples)
         return cls(run.manifest, gathered, source, run.complete, run.warnings)
 
 
@@ -171,7 +174,7 @@ class Side:
 
     @property
     def centres(self) -> tuple[float, ...]:
-        """The mean of `logs` for each session that has any."""
+        """The mean of `logs` for each session that has any, in the order of the sessions."""
         grouped: dict[int, list[float]] = {}
         for index, value in zip(self.ok, self.logs, strict=False):
             grouped.setdefault(self.sessions[index], []).append(value)
@@ -206,7 +209,7 @@ class Side:
         return tuple(disturbances for index in self.ok if (disturbances := self.processes[index].neighbours))
 
     @property
-    def trouble(self) -> str:
+    def problem(self) -> str:
         """The statuses of the processes that are not ok, with a reason: `2 of 5 invalid: …`; empty if all are ok."""
         bad = [process for process in self.processes if process.status != "ok"]
         if not bad:
@@ -231,8 +234,8 @@ class Evidence:
         """Whether any process failed: a wrong answer, a crash, a hang."""
         return any(process.status == "failed" for side in self.sides.values() for process in side.processes)
 
-    def and_again(self, more: Sequence[Reading]) -> Evidence:
-        """Return this evidence with the readings of a repeated measurement added to its last session."""
+    def with_repeats(self, more: Sequence[Reading]) -> Evidence:
+        """Return new evidence in which the readings of a repeated measurement are added to the last session."""
         return Evidence((*self.sessions[:-1], (*self.sessions[-1], *more)))
 
     def clocks(self, side: Side, measure: Measure = Measure.CORE_CLOCK) -> tuple[float, ...]:

@@ -58,7 +58,7 @@ def change(finding: Finding) -> float:
 
 
 def figure(median: float, unit: str) -> str:
-    """Return a side's median with its unit."""
+    """Return a side's median with its unit as text; MISSING if it is not finite."""
     return units.quantity(median, unit) if math.isfinite(median) else MISSING
 
 

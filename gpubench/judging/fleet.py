@@ -132,9 +132,11 @@ class FleetCase:
 
 @dataclass(frozen=True, slots=True)
 class TwoPopulations:
-    """Cases in which a group consists of two populations: the places of the slower one, and the gap between the two.
+    """Cases in which a group consists of two populations of components, one slower than the other.
 
-    `differences` describe the details in which the two differ; empty if none is known.
+    `slower` are the places of the slower population, `faster` is the number of components in the other, and `gap` the
+    fraction by which the slower one is slower. `differences` describe the details in which the two differ; empty if
+    none is known.
     """
 
     cases: tuple[Word, ...]
@@ -157,9 +159,9 @@ class FleetGroup:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The standing of a component: for each family its rate as a share of the group's median.
+    """The standing of a component: for each family of cases its rate as a share of the group's median.
 
-    Readings that are unknown are NaN.
+    Temperature, power and clock are NaN if they are unknown. `sick` and `warnings` are the remarks about its health.
     """
 
     place: Place
@@ -225,9 +227,10 @@ class FleetJudgement:
 def fleet_status(judgement: FleetJudgement, strict: bool = False) -> int:
     """Return the exit status of a judgement.
 
-    6: a device is sick; 3: a case failed on one component and not on the others; 1: a slow component is confirmed;
-    4: the fleet cannot be judged; else 0. It cannot be judged where nothing is comparable, and, if `strict`, where
-    nodes are missing, a suspect was not measured again, or a component has no valid result in a case that others have.
+    It is 6 if a device is sick, 3 if a case failed on one component and not on the others, 1 if a slow component is
+    confirmed, 4 if the fleet cannot be judged, and else 0. A fleet cannot be judged if nothing is comparable, and with
+    `strict` also if nodes are missing, a suspect was not measured again, or a component has no valid result in a case
+    that others have.
     """
     if judgement.sick:
         return 6

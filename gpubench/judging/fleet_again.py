@@ -18,7 +18,7 @@ from gpubench.judging.outliers import LEAST_EFFECT, LEAST_SPREAD
 
 
 class SecondMeasurement(NamedTuple):
-    """The second measurement of a node, which is a suspect or a healthy control."""
+    """The second measurement of a node; `is_control` marks a healthy node that was measured beside a suspect."""
 
     digest: NodeDigest
     is_control: bool
@@ -32,14 +32,15 @@ def measured_again(
 ) -> FleetFinding:
     """Return the finding as confirmed or transient if its component was measured again, and otherwise unchanged.
 
-    `first` is the first measurement of all comparable components. `suspects` are the places and cases of all findings.
+    `first` is the first measurement of all comparable components. `suspects` are the places and cases of all findings,
+    with an empty case for a family. `again` are the second measurements of all nodes.
     """
     second = _second_measurement(finding.place, again)
     if second is None:
         return finding
     keys = [key for key in second.rates if key.family == finding.family and finding.case in ("", key.case)]
     pairs = [
-        _slowdown(key, second, _others(key, finding, first, suspects), again, len(suspects))
+        _slowdown_and_limit(key, second, _healthy_rates(key, finding, first, suspects), again, len(suspects))
         for key in keys
         if key in first[finding.place].rates
     ]
@@ -56,7 +57,7 @@ def _second_measurement(place: Place, again: Sequence[SecondMeasurement]) -> Com
     return next((part for node in nodes for part in node.components if part.devices == place.devices), None)
 
 
-def _others(
+def _healthy_rates(
     key: CaseKey, finding: FleetFinding, first: Mapping[Place, Component], suspects: Collection[tuple[Place, str]]
 ) -> dict[Place, float]:
     """Return the logarithms of the first rates of all components that are not suspects in this case, by place."""
@@ -67,13 +68,14 @@ def _others(
     }
 
 
-def _slowdown(
+def _slowdown_and_limit(
     key: CaseKey, second: Component, others: Mapping[Place, float], again: Sequence[SecondMeasurement], suspects: int
 ) -> tuple[float, float]:
-    """Return the slowdown of a component in its second measurement of a case, and its limit, as logarithms.
+    """Return the slowdown of a component in its second measurement of a case, and its limit, as natural logarithms.
 
-    The expected rate is the mean of the other components in the first measurement, shifted by the mean change of the
-    healthy controls between the two measurements.
+    `others` are the first rates of the healthy components, `suspects` is the number of findings for which the level is
+    corrected, and a slowdown above the limit is beyond chance. The expected rate is the mean of the other components in
+    the first measurement, shifted by the mean change of the healthy controls between the two measurements.
     """
     moved = [log - others[place] for place, log in _control_rates(key, again) if place in others]
     values, count = list(others.values()), len(others)

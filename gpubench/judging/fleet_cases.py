@@ -17,7 +17,10 @@ from gpubench.judging.outliers import Matrix
 
 
 def with_cases(suspects: Sequence[Suspect], groups: Sequence[ComparableGroup]) -> list[Suspect]:
-    """Return the suspects with their cases, the lowest share first."""
+    """Return the suspects with all cases of their components, also those in which they are not slow.
+
+    The case with the lowest share of the group's median comes first.
+    """
     wanted = {place for suspect in suspects for place in suspect.parts}
     cases: dict[Place, list[SuspectCase]] = {}
     for group in groups:
@@ -43,4 +46,5 @@ def _cases(group: ComparableGroup, column: int, medians: Matrix) -> Iterator[Sus
 
 
 def _lowest_first(cases: Sequence[SuspectCase]) -> tuple[SuspectCase, ...]:
+    """Return the cases with the lowest share of the median first."""
     return tuple(sorted(cases, key=lambda case: case.share))

@@ -35,7 +35,10 @@ class FleetRow:
 
 @dataclass(frozen=True, slots=True)
 class ComparableGroup:
-    """Comparable members with the natural logarithms of their rates, one row per case and one column per member."""
+    """Comparable members with their rates and the standard errors of these, both as natural logarithms.
+
+    The matrices have one row for each case (`keys`) and one column for each member, NaN where a member has no rate.
+    """
 
     members: tuple[Member, ...]
     keys: tuple[CaseKey, ...]
@@ -51,7 +54,8 @@ class ComparableGroup:
 def fleet_rows(group: ComparableGroup) -> tuple[list[FleetRow], Matrix, Matrix, tuple[TwoPopulations, ...]]:
     """Return the rows to judge with their rates and standard errors, and the cases that have two populations.
 
-    The rows are the cases, then the slower part of each case with two populations, then the families.
+    The matrices have a row for each of the rows and a column for each member. The rows are the cases, then the slower
+    part of each case with two populations, then the families.
     """
     rows = [FleetRow(key, key.family) for key in group.keys]
     rates, errors = group.rates.copy(), group.errors
@@ -71,10 +75,11 @@ def fleet_rows(group: ComparableGroup) -> tuple[list[FleetRow], Matrix, Matrix, 
 
 
 def _family_rows(group: ComparableGroup, rates: Matrix) -> tuple[list[FleetRow], Matrix, Matrix]:
-    """Return for each family the weighted mean of its cases; a case in which the components agree closely weighs more.
+    """Return a row for each family of two cases or more, with the weighted means of its rates and their errors.
 
-    The mean of several noisy cases shows smaller slowdowns than each of them. A slowdown that all cases of a component
-    share stays in the mean, and therefore in the deviation that the rule compares with.
+    A case in which the components agree closely weighs more. The mean of several noisy cases shows smaller slowdowns
+    than each of them. A slowdown that all cases of a component share stays in the mean, and therefore in the deviation
+    that the rule compares with.
     """
     rows, means, errors = [], [], []
     for family in dict.fromkeys(key.family for key in group.keys):
@@ -100,7 +105,10 @@ def _family_rows(group: ComparableGroup, rates: Matrix) -> tuple[list[FleetRow],
 
 
 def _populations(group: ComparableGroup, split: np.ndarray) -> tuple[TwoPopulations, ...]:
-    """Return the cases with two populations, grouped by the components that are in the slower one."""
+    """Return the cases with two populations, grouped by the components that are in the slower one.
+
+    `split` has the number of components in the slower population of each case, 0 for one population.
+    """
     parts: dict[tuple[int, ...], list[int]] = {}
     for row in np.nonzero(split)[0]:
         parts.setdefault(tuple(sorted(np.argsort(group.rates[row])[: split[row]].tolist())), []).append(int(row))

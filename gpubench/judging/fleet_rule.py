@@ -38,16 +38,16 @@ def judge_fleet(
     fleet: Fleet,
     digests: Sequence[NodeDigest],
     again: Sequence[SecondMeasurement] = (),
-    elsewhere: Sequence[FleetFinding] = (),
+    other_findings: Sequence[FleetFinding] = (),
     bases: Sequence[Basis] = (),
     notes: Sequence[str] = (),
 ) -> FleetJudgement:
     """Judge a fleet by the digests of its nodes.
 
-    `again` are second measurements. `elsewhere` are findings against the baselines and floors that `bases` names.
+    `again` are second measurements. `other_findings` are findings against the baselines and floors that `bases` names.
     `notes` come before the notes of the rule.
     """
-    members, twice = _members(digests)
+    members, duplicate_notes = _members(digests)
     groups = [_group(members) for members in _comparable(members)]
     findings: list[FleetFinding] = []
     judged_groups: list[FleetGroup] = []
@@ -55,7 +55,7 @@ def judge_fleet(
         group_findings, described = _judge_group(group, again)
         findings += group_findings
         judged_groups.append(described)
-    findings += elsewhere
+    findings += other_findings
     compared: list[Basis] = ["others"] if any(group.is_comparable for group in groups) else []
     suspects = with_cases(blamed(findings, {member.place: member.component for member in members}), groups)
     standings = [standing for index, group in enumerate(groups) for standing in _standings(index, group, suspects)]
@@ -65,7 +65,7 @@ def judge_fleet(
         worst_first(suspects),
         tuple(sorted(standings, key=lambda standing: (standing.place.node, standing.place.devices))),
         (*compared, *bases),
-        (*notes, *twice, *_disturbance_notes(members), *_too_few_notes(groups), *_partial_run_notes(digests)),
+        (*notes, *duplicate_notes, *_disturbance_notes(members), *_too_few_notes(groups), *_partial_run_notes(digests)),
         tuple(failure for group in groups for failure in _failures(group)),
     )
 
@@ -105,7 +105,7 @@ def _disturbance_notes(members: Sequence[Member]) -> Iterator[str]:
 
 
 def _comparable(members: Sequence[Member]) -> list[list[Member]]:
-    """Return the members in groups with one kind and one fingerprint each."""
+    """Return the comparable members together: those of one kind with one fingerprint."""
     groups: dict[tuple[str, str], list[Member]] = {}
     for member in members:
         groups.setdefault((member.component.kind, member.component.fingerprint.id), []).append(member)
@@ -113,7 +113,7 @@ def _comparable(members: Sequence[Member]) -> list[list[Member]]:
 
 
 def _group(members: Sequence[Member]) -> ComparableGroup:
-    """Return the members with the logarithms of their rates and standard errors; NaN where a member lacks a case."""
+    """Return the members with the logarithms of their rates and standard errors; NaN for a missing case."""
     keys = tuple(dict.fromkeys(key for member in members for key in member.component.rates))
     rows = [[member.component.rates.get(key) for member in members] for key in keys]
     rates = [[rate.log if rate else math.nan for rate in row] for row in rows]
@@ -123,7 +123,7 @@ def _group(members: Sequence[Member]) -> ComparableGroup:
 
 
 def _judge_group(group: ComparableGroup, again: Sequence[SecondMeasurement]) -> tuple[list[FleetFinding], FleetGroup]:
-    """Return the findings of a group and its description."""
+    """Return the findings of a group, with the second measurements taken into account, and its description."""
     first = group.members[0].component
     described = FleetGroup(first.kind, first.fingerprint.text, len(group.members), ())
     if not group.is_comparable:
@@ -146,7 +146,10 @@ def _judge_group(group: ComparableGroup, again: Sequence[SecondMeasurement]) -> 
 def _finding(
     group: ComparableGroup, row: FleetRow, column: int, rates: Matrix, judged: outliers.Outliers, index: int
 ) -> FleetFinding:
-    """Return the finding about the member in this column; `index` is the row of the judged matrices."""
+    """Return the finding about the member in this column of a row.
+
+    `rates` are the rates of that row as logarithms, and `index` is the number of the row in the `judged` matrices.
+    """
     place, component = group.members[column]
     slowdown = float(judged.slowdown[index, column])
     others = [
@@ -179,7 +182,10 @@ def _without_repeats(findings: Sequence[FleetFinding]) -> list[FleetFinding]:
 
 
 def _cases(group: ComparableGroup, detectable: Matrix) -> tuple[FleetCase, ...]:
-    """Return the cases of a group with their medians and the smallest detectable slowdown."""
+    """Return the cases of a group with their medians and the smallest detectable slowdown.
+
+    `detectable` has a row for each case and a column for each member, as logarithms, NaN where it is unknown.
+    """
     cases = []
     for row, key in enumerate(group.keys):
         rates: list[CaseRate] = [
@@ -195,7 +201,7 @@ def _cases(group: ComparableGroup, detectable: Matrix) -> tuple[FleetCase, ...]:
 
 
 def _standings(index: int, group: ComparableGroup, suspects: Sequence[Suspect]) -> Iterator[Standing]:
-    """Yield the standing of each member of a group."""
+    """Yield the standing of each member of a group; `index` is the number of the group."""
     states = {place: suspect.state for suspect in suspects for place in suspect.parts}
     families = list(dict.fromkeys(key.family for key in group.keys))
     centred = group.rates - np.nanmedian(group.rates, axis=1, keepdims=True) if len(group.keys) else group.rates
@@ -240,14 +246,14 @@ def _partial_run_notes(digests: Sequence[NodeDigest]) -> Iterator[str]:
 
 
 def _failures(group: ComparableGroup) -> Iterator[FailedCases]:
-    """Yield the cases without a valid result for each member, the failed before the invalid."""
+    """Yield for each member its cases without a valid result that tell something about it: failed, then invalid."""
     valid = {key.case for key in group.keys}
     for place, component in group.members:
         for status in ("failed", "invalid"):
             member_failures = [
                 failure
                 for failure in component.failures
-                if failure.status == status and _is_telling(failure, group, valid)
+                if failure.status == status and _is_informative(failure, group, valid)
             ]
             if member_failures:
                 cases = dict.fromkeys(failure.case for failure in member_failures)
@@ -256,6 +262,6 @@ def _failures(group: ComparableGroup) -> Iterator[FailedCases]:
                 )
 
 
-def _is_telling(failure: CaseFailure, group: ComparableGroup, valid: Collection[str]) -> bool:
+def _is_informative(failure: CaseFailure, group: ComparableGroup, valid: Collection[str]) -> bool:
     """Return whether a failure says something about its component: others have a result, or there are no others."""
     return failure.case in valid or len(group.members) == 1

@@ -24,7 +24,12 @@ _MOST_CAUSES = 2
 
 
 def fleet_answer(judgement: FleetJudgement) -> str:
-    """Return the answer as one sentence: which components are slow and how certain that is, or that none is."""
+    """Return the judgement as one sentence, without a full stop: the first of these that applies.
+
+    Sick devices, components with failed cases, that the fleet cannot be judged, that no component is slow, or the slow
+    components (GPUs, nodes, hosts or links), which are confirmed by a second measurement or not. At most three are
+    named.
+    """
     if judgement.sick:
         places = ", ".join(standing.place.text for standing in judgement.sick[:_MOST_NAMED])
         return f"{plural(len(judgement.sick), 'sick device')}: {places}: {judgement.sick[0].sick[0]}"
@@ -64,7 +69,7 @@ def failure_text(failure: FailedCases) -> str:
 
 
 def causes_text(subject: Suspect | FleetFinding) -> str:
-    """Return the causes as text, or `unexplained` if there are none."""
+    """Return the causes as text, at most two and the number of the others; `unexplained` if there are none."""
     texts = [cause.text for cause in subject.causes]
     more = f", and {len(texts) - _MOST_CAUSES} more causes" if len(texts) > _MOST_CAUSES else ""
     return f"{', '.join(texts[:_MOST_CAUSES])}{more}" if texts else UNEXPLAINED
@@ -134,4 +139,5 @@ def next_steps_text(judgement: FleetJudgement) -> list[str]:
 
 
 def _first(cases: Sequence[str]) -> str:
+    """Return the first case, with an ellipsis if there are more."""
     return cases[0] if len(cases) == 1 else f"{cases[0]}, …"

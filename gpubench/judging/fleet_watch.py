@@ -64,15 +64,15 @@ def watch(fleets: Sequence[WatchedFleet]) -> list[ComponentHistory]:
     `fleets` are in order of time. Two components are the same if their UUIDs are equal, or, without UUIDs, their
     places.
     """
-    seen: dict[tuple[str, ...], list[tuple[WatchedFleet, Place, Component]]] = {}
+    by_identity: dict[tuple[str, ...], list[tuple[WatchedFleet, Place, Component]]] = {}
     for fleet in fleets:
         for digest in fleet.digests:
             for component in digest.components:
                 place = Place(digest.node, component.devices)
                 identity = component.uuids if all(component.uuids) else (place.text,)
-                seen.setdefault(identity, []).append((fleet, place, component))
+                by_identity.setdefault(identity, []).append((fleet, place, component))
     states = {id(fleet): _states(fleet.judgement) for fleet in fleets}
-    histories = [_history(days, states) for days in seen.values()]
+    histories = [_history(days, states) for days in by_identity.values()]
     noteworthy = [history for history in histories if history.suspected or history.transient or history.trends]
     return sorted(noteworthy, key=lambda history: (-history.suspected, -history.worst, history.place.text))
 
@@ -89,7 +89,10 @@ def _states(judgement: FleetJudgement) -> dict[tuple[str, str], SuspectState]:
 def _history(
     days: Sequence[tuple[WatchedFleet, Place, Component]], states: dict[int, dict[tuple[str, str], SuspectState]]
 ) -> ComponentHistory:
-    """Return the history of a component from the fleets that measured it, in order of time."""
+    """Return the history of a component from the fleets that measured it (`days`), in order of time.
+
+    `states` has the suspects of each fleet, by the id() of the fleet, then by node and device.
+    """
     _, place, component = days[-1]
     of_days = tuple(
         next((states[id(fleet)].get((where.node, device)) for device in where.devices), None)
@@ -116,7 +119,7 @@ def _trend(key: CaseKey, days: Sequence[tuple[WatchedFleet, Place, Component]]) 
 
 
 def _point(fleet: WatchedFleet, place: Place, rate: CaseRate) -> TrendPoint:
-    """Return the figure of a case in one fleet as a point of a trend, with its 95 % interval."""
+    """Return the figure of a case in one fleet as a point of a trend; its interval is ± 2 standard errors."""
     reach = 2 * rate.error * rate.value
     interval = stats.Interval(rate.value - reach, rate.value, rate.value + reach)
     return TrendPoint(RunSource(fleet.name, fleet.name, fleet.at, place.node), 0, interval, 0.0, rate.processes)

@@ -180,14 +180,14 @@ def judge(
 
 
 def _partial_run_notes(name: str, evidence: Evidence) -> list[str]:
-    """Return a note for each reading that ended early, and one for each warning of a reading."""
+    """Return a note for each run that ended early, and one for each warning of a run; `name` is that of the side."""
     return [f"{name}: {reading.source} is a partial run" for reading in evidence.readings if not reading.complete] + [
         f"{name}: {warning}" for reading in evidence.readings for warning in reading.warnings
     ]
 
 
 def badness(finding: Finding) -> tuple[int, float, str]:
-    """Return the sort key that puts the worst finding first."""
+    """Return the sort key that puts the worst finding first: verdict, effect, case id."""
     shift = finding.effect.shift if finding.effect else 0.0
     return (_WORST_FIRST.index(finding.verdict), -shift, finding.case.id)
 
@@ -228,7 +228,7 @@ def _finding(old: Side, new: Side, verdict: Verdict, cause: str = "", reason: st
 def _weighed_findings(
     pairs: Sequence[tuple[Side, Side]], threshold: Callable[[str], float], noise: Evidence | None
 ) -> list[Finding]:
-    """Return the findings of sides that can be weighed, with their effects and verdicts."""
+    """Return the findings of pairs of sides (baseline, candidate) that can be weighed, with effects and verdicts."""
     noises = noise.sides if noise else {}
     weighed = effect.effects([effect.pair(old, new, noises.get((old.case.id, old.devices))) for old, new in pairs])
     plain = [_finding(old, new, Verdict.INCONCLUSIVE) for old, new in pairs]
@@ -238,7 +238,8 @@ def _weighed_findings(
 def decide(plain: Sequence[Finding], weighed: Sequence[Effect], threshold: Callable[[str], float]) -> list[Finding]:
     """Return the findings with their effects, thresholds and q-values, and the verdicts that follow from these alone.
 
-    `plain` and `weighed` are in the same order.
+    `plain` are findings without an effect, and `weighed` are the effects of the same cases in the same order.
+    `threshold` returns the user's threshold of a case, by its id, as a fraction.
     """
     adjusted = stats.false_discovery([weighed_case.p for weighed_case in weighed]).tolist()
     decided = []
@@ -253,14 +254,14 @@ def decide(plain: Sequence[Finding], weighed: Sequence[Effect], threshold: Calla
 
 
 def _beyond_chance(finding: Finding) -> Finding:
-    """Return the finding, as undecided if chance alone would find the same among all cases."""
+    """Return the finding, but as undecided if chance alone finds as much among all cases (q above 5 %)."""
     if finding.q <= _MOST_Q or finding.verdict is Verdict.SAME:
         return finding
     return _as_undecided(finding, "chance", f"among all the cases chance alone finds as much (q = {finding.q:.2g})")
 
 
 def _by_enough_processes(finding: Finding) -> Finding:
-    """Return the finding, as undecided if a side has too few processes to call a change slower or faster."""
+    """Return the finding, but as undecided if a side has too few processes to call a change slower or faster."""
     before, after = finding.before.processes, finding.after.processes
     if min(before, after) >= LEAST_TO_FAIL:
         return finding

@@ -29,7 +29,7 @@ _ALPHA = 0.001  # the share of fleets in which chance accuses a link; it is smal
 _MOST_SHARE = 0.2  # the largest share of the links that can be suspects
 _LOOK_AHEAD = 1  # links that are removed although none is beyond chance yet, because two slow ones hide each other
 _LEAST_FREEDOM = 2  # pairs that must remain beyond those that the effects of the nodes need
-_HELD = 1 - 1e-6  # a pair with a larger leverage is the only source of an effect
+_FULL_LEVERAGE = 1 - 1e-6  # a pair with a larger leverage is the only source of an effect
 
 
 def schedule(nodes: int, rounds: int) -> list[list[Pair]]:
@@ -95,7 +95,10 @@ def judge(rates: Mapping[Pair, float]) -> LinkJudgement:
 
 
 def _too_few(ends: npt.NDArray[np.intp], count: int) -> str:
-    """Return the reason why these pairs are too few for a verdict, or an empty text."""
+    """Return the reason why these pairs of `count` nodes are too few for a verdict; empty if they are enough.
+
+    `ends` holds the indices of the two nodes of each pair, shape (pairs, 2).
+    """
     if count < outliers.LEAST_COMPONENTS:
         return f"{count} nodes are too few for a verdict, which needs at least {outliers.LEAST_COMPONENTS}"
     rank = int(np.linalg.matrix_rank(_design(ends, count)))
@@ -105,7 +108,7 @@ def _too_few(ends: npt.NDArray[np.intp], count: int) -> str:
 
 
 def _design(ends: npt.NDArray[np.intp], count: int) -> npt.NDArray[np.float64]:
-    """Return the matrix of the model: a row for each pair, with a 1 for each of its nodes."""
+    """Return the matrix of the model, shape (pairs, count): a row for each pair, with a 1 for each of its nodes."""
     design = np.zeros((len(ends), count))
     design[np.arange(len(ends))[:, None], ends] = 1.0
     return design
@@ -115,8 +118,8 @@ def _design(ends: npt.NDArray[np.intp], count: int) -> npt.NDArray[np.float64]:
 class _Fit:
     """Least squares of the model, from which pairs can be removed one after the other.
 
-    `effects` are μ/2 + aᵢ. `inverse` is (XᵀX)⁻¹; removing a row changes it by a matrix of rank 1 (Sherman and
-    Morrison).
+    `ends` holds the indices of the nodes of each pair, `values` the logarithms of their rates. `effects` are μ/2 + aᵢ
+    of each node. `inverse` is (XᵀX)⁻¹; removing a row changes it by a matrix of rank 1 (Sherman and Morrison).
     """
 
     ends: npt.NDArray[np.intp]
@@ -132,13 +135,13 @@ class _Fit:
         return cls(ends, values, inverse @ (design.T @ values), inverse)
 
     def residuals(self) -> tuple[Vector, Vector]:
-        """Return the residual and the leverage of every pair, including the removed ones."""
+        """Return the residual and the leverage of every pair, including the removed ones, each of shape (pairs,)."""
         first, second = self.ends.T
         leverages = self.inverse[first, first] + self.inverse[second, second] + 2 * self.inverse[first, second]
         return self.values - self.effects[first] - self.effects[second], leverages
 
-    def take_out(self, row: int) -> None:
-        """Remove this pair from the fit; its leverage must be below 1."""
+    def remove(self, row: int) -> None:
+        """Remove the pair in this row of `ends` from the fit; its leverage must be below 1."""
         residuals, leverages = self.residuals()
         column = self.inverse[:, self.ends[row]].sum(axis=1)
         self.effects = self.effects - column * residuals[row] / (1 - leverages[row])
@@ -146,13 +149,16 @@ class _Fit:
 
 
 def _slow_links(ends: npt.NDArray[np.intp], values: Vector, count: int) -> tuple[npt.NDArray[np.intp], Vector, Vector]:
-    """Return the rows of the slow links, and for every link its distance below its prediction and the limit."""
+    """Return the indices of the slow links, and for every link its distance below its prediction and the limit.
+
+    The distances and limits are natural logarithms of rates, from the fit without the slow links.
+    """
     fit = _Fit.of(ends, values, count)
     removed: list[int] = []
     suspects = 0
     deletions = []
     for _ in range(max(1, int(_MOST_SHARE * len(values)))):
-        slowdowns, limits = _deletion(fit, removed)
+        slowdowns, limits = _deletion_residuals(fit, removed)
         deletions.append((slowdowns, limits))
         excess = slowdowns / limits
         excess[removed] = -np.inf
@@ -163,22 +169,23 @@ def _slow_links(ends: npt.NDArray[np.intp], values: Vector, count: int) -> tuple
         removed.append(worst)
         if excess[worst] > 1:
             suspects = len(removed)
-        fit.take_out(worst)
+        fit.remove(worst)
     else:
-        deletions.append(_deletion(fit, removed))
+        deletions.append(_deletion_residuals(fit, removed))
     slowdowns, limits = deletions[min(suspects, len(deletions) - 1)]
     return np.array(sorted(removed[:suspects]), dtype=np.intp), slowdowns, limits
 
 
-def _deletion(fit: _Fit, removed: list[int]) -> tuple[Vector, Vector]:
+def _deletion_residuals(fit: _Fit, removed: list[int]) -> tuple[Vector, Vector]:
     """Return for each link how far it is below the prediction from the pairs without it, and the limit, as logarithms.
 
-    A link that is the only source of an effect has an infinite limit.
+    `removed` are the indices of the pairs that the fit leaves out. A link that is the only source of an effect has an
+    infinite limit.
     """
     residuals, leverages = fit.residuals()
     is_in = np.ones(len(residuals), dtype=bool)
     is_in[removed] = False
-    free = np.where(is_in, np.maximum(1 - leverages, 1 - _HELD), 1.0)
+    free = np.where(is_in, np.maximum(1 - leverages, 1 - _FULL_LEVERAGE), 1.0)
     prediction_errors = residuals / free  # the residual of a removed pair already is one
     freedom = int(is_in.sum()) - len(fit.effects)
     squares = float((residuals[is_in] ** 2).sum())
@@ -187,7 +194,7 @@ def _deletion(fit: _Fit, removed: list[int]) -> tuple[Vector, Vector]:
     tail = 2 * _ALPHA / len(residuals)
     quantiles = stats.student_quantile(np.array([freedom - 1.0, float(freedom)]), tail)
     limit = np.maximum(-np.log1p(-outliers.LEAST_EFFECT), np.where(is_in, *quantiles) * error)
-    limit[is_in & (leverages > _HELD)] = np.inf
+    limit[is_in & (leverages > _FULL_LEVERAGE)] = np.inf
     return -prediction_errors, limit
 
 

@@ -77,8 +77,9 @@ def chance_errors_of(freedom: int) -> float:
 def threshold(deviation: float, replicates: int) -> float:
     """Return the smallest change, as a fraction, that `replicates` processes per side can decide.
 
-    The effect of a gate is the difference of the mean log medians of its two sides. In an A/A both sides have the
-    deviation s of one population, so that the effect has the standard error
+    `deviation` is the standard deviation of the logarithms of the processes' medians. The effect of a gate is the
+    difference of the mean log medians of its two sides. In an A/A both sides have the deviation s of one population, so
+    that the effect has the standard error
 
         SE = √(s²/n + s²/n) = s · √(2/n)
 
@@ -109,10 +110,12 @@ def undecided(run: Run) -> list[str]:
 
 
 def _missing_floor_text(spread: Spread) -> str:
+    """Return the sentence for a case without a floor: how many of its replicates are ok, and the first reason."""
     reason = next((f": {row.result.reason}" for row in spread.rows if row.result.reason), "")
     return f"{spread.case.id}: no floor, {len(spread.medians)} of {len(spread.rows)} replicates are ok{reason}"
 
 
 def _floor(spread: Spread) -> NoiseFloor:
+    """Return the noise floor of a case from its replicates."""
     deviation, count = log_deviation(spread.medians), len(spread.medians)
     return NoiseFloor(spread.case.id, spread.devices, count, spread.between, deviation, threshold(deviation, count))

@@ -53,6 +53,7 @@ class Grounds:
     """
 
     def __init__(self, before: Evidence, after: Evidence, allow_mismatch: bool = False) -> None:
+        """Compare the sides of these two; `allow_mismatch` compares runs of other machines or settings too."""
         self._before = before
         self._after = after
         self._allow_mismatch = allow_mismatch
@@ -61,7 +62,10 @@ class Grounds:
         self._has_data = any(reading.manifest.settings.data for reading in (*before.readings, *after.readings))
 
     def objection(self, old: Side, new: Side) -> Objection | None:
-        """Return the reason why these two sides cannot be compared; None if they can."""
+        """Return the reason why the sides of one case cannot be compared; None if they can.
+
+        `old` is the baseline's side and `new` the candidate's, here and in all methods.
+        """
         if reasons := _kind_differences(old, new) or self._data_differences(old, new):
             return Objection(Verdict.NOT_COMPARABLE, "method", "; ".join(reasons))
         if not self._allow_mismatch and (reasons := self.machine_differences(old, new)):
@@ -81,14 +85,17 @@ class Grounds:
         return self._machines[sources]
 
     def of_same_card(self, old: Side, new: Side) -> Side:
-        """Return the baseline with only the processes of the candidate's own card, or all if those are too few."""
+        """Return the baseline's side with only the processes of the candidate's own card.
+
+        It is returned whole if it has fewer than LEAST_REPLICATES such processes, or none of another card.
+        """
         if self.are_other_cards(old, new) and len(set(old.readings)) > 1:
             before, after = self._before.readings, self._after.readings
             cards = {_card_uuids(after[index].manifest, new.devices) for index in new.readings}
-            own = old.only(
+            same_card = old.only(
                 {index for index in old.readings if _card_uuids(before[index].manifest, old.devices) in cards}
             )
-            return own if len(own.values) >= LEAST_REPLICATES else old
+            return same_card if len(same_card.values) >= LEAST_REPLICATES else old
         return old
 
     def are_other_cards(self, old: Side, new: Side) -> bool:
@@ -144,7 +151,7 @@ class Grounds:
         return explained or (self._hidden_slowdown(old, new, threshold) if verdict is Verdict.SUSPECT else None)
 
     def _explained_by_clock(self, old: Side, new: Side, verdict: Verdict, threshold: float) -> Objection | None:
-        """Return the change of the clock as an objection if it explains the change of the figure."""
+        """Return the change of the clock as an objection if it explains the change of the figure; else None."""
         change = self._clock_change(old, new)
         if change is None or abs(change.clock.difference) <= change.clock.reach:
             return None
@@ -163,7 +170,7 @@ class Grounds:
         """
         if not new.kinds[0].limit.startswith(_PER_CLOCK) or min(len(old.ok), len(new.ok)) < _LEAST_FOR_CYCLES:
             return None
-        change = _change("clock", old, new, old.watched_clocks, new.watched_clocks)
+        change = _clock_and_cycles("clock", old, new, old.watched_clocks, new.watched_clocks)
         if (
             change is None or change.cycles.difference <= threshold
         ):  # this test comes first because it needs no interval, which takes long
@@ -192,9 +199,9 @@ class Grounds:
             return None
         watched = old.watched_clocks, new.watched_clocks
         if limit != "dram" and all(map(_have_enough_clocks, watched)):
-            return _change("clock", old, new, *watched)
+            return _clock_and_cycles("clock", old, new, *watched)
         measure, name = (Measure.MEMORY_CLOCK, "memory clock") if limit == "dram" else (Measure.CORE_CLOCK, "clock")
-        return _change(name, old, new, self._before.clocks(old, measure), self._after.clocks(new, measure))
+        return _clock_and_cycles(name, old, new, self._before.clocks(old, measure), self._after.clocks(new, measure))
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,9 +216,12 @@ class _ClockChange:
     text: str
 
 
-def _change(name: str, old: Side, new: Side, old_hz: Sequence[float], new_hz: Sequence[float]) -> _ClockChange | None:
-    """Return the change between the processes with a clock; None if fewer than half of a side's processes have one.
+def _clock_and_cycles(
+    name: str, old: Side, new: Side, old_hz: Sequence[float], new_hz: Sequence[float]
+) -> _ClockChange | None:
+    """Return the change of clock and cycles from `old` to `new`; None if fewer than half of either side have a clock.
 
+    `old_hz` and `new_hz` are the clocks of the ok processes in hertz, NaN where unknown; `name` is the clock's name.
     The result is also None if all processes had the same clock, which makes this common case cheap.
     """
     if len({*old_hz, *new_hz}) == 1 or not (_have_enough_clocks(old_hz) and _have_enough_clocks(new_hz)):
@@ -269,7 +279,7 @@ def _machine_differences(before: Manifest, old: _Devices, after: Manifest, new: 
 
 
 def _card_uuids(manifest: Manifest, devices: _Devices) -> frozenset[str]:
-    """Return the UUIDs of these devices."""
+    """Return the UUIDs of these devices, without unknown ones."""
     return frozenset(device.uuid for device in manifest.facts.devices if device.id in devices and device.uuid)
 
 
@@ -286,7 +296,10 @@ def _kind_differences(old: Side, new: Side) -> tuple[str, ...]:
 
 
 def unjudged(side: Side, name: str = "candidate") -> Objection | None:
-    """Return the reason why a side by itself cannot be weighed; None if it can."""
+    """Return the reason why a side by itself cannot be weighed against an expected figure; None if it can.
+
+    `name` stands in the reason; a failed process is an objection only for the `candidate`.
+    """
     return _side_objection(name, side) or _unweighable(side.logs, side.logs, side.values)
 
 
@@ -298,9 +311,9 @@ def _process_objection(old: Side, new: Side) -> Objection | None:
 def _side_objection(name: str, side: Side) -> Objection | None:
     """Return an objection if the candidate failed, or if this side has too few ok processes."""
     if name == "candidate" and any(process.status == "failed" for process in side.processes):
-        return Objection(Verdict.INVALID, "failed", f"candidate: {side.trouble}")
-    if side.trouble and len(side.values) < LEAST_REPLICATES:
-        return Objection(Verdict.INVALID, "invalid" if side.is_measured else "skipped", f"{name}: {side.trouble}")
+        return Objection(Verdict.INVALID, "failed", f"candidate: {side.problem}")
+    if side.problem and len(side.values) < LEAST_REPLICATES:
+        return Objection(Verdict.INVALID, "invalid" if side.is_measured else "skipped", f"{name}: {side.problem}")
     return None
 
 

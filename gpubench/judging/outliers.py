@@ -52,21 +52,22 @@ def find(rates: Matrix, errors: Matrix | None = None) -> Outliers:
 
     `rates` are natural logarithms of rates (of times, negated), with one row for each case and one column for each
     component, NaN where a value is missing. `errors` are the standard errors of these logarithms, from the processes of
-    each component. A component that is much faster than the others is not used as a reference for them.
+    each component; without them they count as 0. A component that is much faster than the others is not used as a
+    reference for them.
     """
-    own = np.zeros_like(rates) if errors is None else np.nan_to_num(errors)
+    errors = np.zeros_like(rates) if errors is None else np.nan_to_num(errors)
     comparisons = max(1, int(np.isfinite(rates).sum()))
-    is_fast = _extremes(-rates, own, comparisons)
-    is_suspect = _extremes(np.where(is_fast, np.nan, rates), own, comparisons)
-    slowdown, detectable = _against_others(rates, ~(is_fast | is_suspect), own, comparisons)
+    is_fast = _slow_extremes(-rates, errors, comparisons)
+    is_suspect = _slow_extremes(np.where(is_fast, np.nan, rates), errors, comparisons)
+    slowdown, detectable = _compare_with_references(rates, ~(is_fast | is_suspect), errors, comparisons)
     return Outliers(slowdown, detectable, is_suspect & (slowdown > detectable))
 
 
 def populations(rates: Matrix) -> npt.NDArray[np.intp]:
     """Return for each case the number of components in the slower of two populations; 0 if there is one population.
 
-    Each of two populations has at least a fifth of the components. The gap between them is wider than the least effect
-    and wider than chance makes it.
+    `rates` are logarithms as in `find`, and the result has the shape (cases,). Each of two populations has at least a
+    fifth of the components. The gap between them is wider than the least effect and wider than chance makes it.
     """
     ordered = np.sort(rates, axis=1)  # NaN last
     count = np.isfinite(rates).sum(axis=1, keepdims=True)
@@ -86,8 +87,12 @@ def populations(rates: Matrix) -> npt.NDArray[np.intp]:
     return np.where(is_split.any(axis=1), widest + 1, 0)
 
 
-def _extremes(rates: Matrix, own: Matrix, comparisons: int) -> Mask:
-    """Return which components are slower than all faster ones by more than chance and the least effect."""
+def _slow_extremes(rates: Matrix, errors: Matrix, comparisons: int) -> Mask:
+    """Return which components are slower than all faster ones by more than chance and the least effect.
+
+    The arrays have one row for each case and one column for each component. `errors` are the standard errors of the
+    rates, and `comparisons` is the number of tests for which the level of each is corrected (Bonferroni).
+    """
     order = np.argsort(rates, axis=1)  # NaN last
     ordered = np.take_along_axis(rates, order, axis=1)
     present = np.isfinite(ordered)
@@ -97,7 +102,7 @@ def _extremes(rates: Matrix, own: Matrix, comparisons: int) -> Mask:
     faster = count - place - 1
     sums = centred.sum(axis=1, keepdims=True) - centred.cumsum(axis=1)
     squares = (centred**2).sum(axis=1, keepdims=True) - (centred**2).cumsum(axis=1)
-    mean, limit = _limit(sums, squares, faster, np.take_along_axis(own, order, axis=1), comparisons)
+    mean, limit = _limit(sums, squares, faster, np.take_along_axis(errors, order, axis=1), comparisons)
     most = np.maximum(1, np.floor(_MOST_SHARE * count))
     is_beyond = present & (place < most) & (count >= LEAST_COMPONENTS) & (mean - centred > limit)
     last = np.where(is_beyond.any(axis=1), rates.shape[1] - 1 - is_beyond[:, ::-1].argmax(axis=1), -1)
@@ -106,29 +111,41 @@ def _extremes(rates: Matrix, own: Matrix, comparisons: int) -> Mask:
     return is_slow
 
 
-def _against_others(rates: Matrix, is_measure: Mask, own: Matrix, comparisons: int) -> tuple[Matrix, Matrix]:
-    """Return the slowdown of each component against the mean of the other reference components, and its limit."""
+def _compare_with_references(
+    rates: Matrix, is_reference: Mask, errors: Matrix, comparisons: int
+) -> tuple[Matrix, Matrix]:
+    """Return the slowdown of each component against the reference components of the case, and its limit.
+
+    Both are natural logarithms of rates, with one row for each case and one column for each component. The slowdown is
+    the mean of the references, without the component itself, less the component's rate. The limit is the smallest
+    slowdown that is beyond chance. Both are NaN if a case has fewer than LEAST_COMPONENTS. `errors` and `comparisons`
+    are those of `_slow_extremes`.
+    """
     present = np.isfinite(rates)
-    is_measure = is_measure & present
-    count = is_measure.sum(axis=1, keepdims=True)
-    centre = np.nanmean(np.where(is_measure | (count == 0), rates, np.nan), axis=1, keepdims=True)
+    is_reference = is_reference & present
+    count = is_reference.sum(axis=1, keepdims=True)
+    centre = np.nanmean(np.where(is_reference | (count == 0), rates, np.nan), axis=1, keepdims=True)
     centred = np.where(present, rates - centre, 0.0)
-    measures = np.where(is_measure, centred, 0.0)
-    sums = measures.sum(axis=1, keepdims=True) - measures
-    squares = (measures**2).sum(axis=1, keepdims=True) - measures**2
-    mean, limit = _limit(sums, squares, count - is_measure, own, comparisons)
+    references = np.where(is_reference, centred, 0.0)
+    sums = references.sum(axis=1, keepdims=True) - references
+    squares = (references**2).sum(axis=1, keepdims=True) - references**2
+    mean, limit = _limit(sums, squares, count - is_reference, errors, comparisons)
     is_judged = present & (present.sum(axis=1, keepdims=True) >= LEAST_COMPONENTS)
     return np.where(is_judged, mean - centred, np.nan), np.where(is_judged, limit, np.nan)
 
 
 def _limit(
-    sums: Matrix, squares: Matrix, others: npt.NDArray[np.int_], own: Matrix, comparisons: int
+    sums: Matrix, squares: Matrix, others: npt.NDArray[np.int_], errors: Matrix, comparisons: int
 ) -> tuple[Matrix, Matrix]:
-    """Return the mean of the others and the smallest slowdown against it that is beyond chance."""
+    """Return for each component the mean of the others, and the smallest slowdown against it that is beyond chance.
+
+    `sums` and `squares` are those of the logarithms of the others and their squares, and `others` is their number. The
+    deviation of the others counts as no smaller than the component's standard error (`errors`) and LEAST_SPREAD.
+    """
     count = np.maximum(others, 1)
     mean = sums / count
     variance = (squares - count * mean**2) / np.maximum(count - 1, 1)
-    spread = np.maximum(np.sqrt(np.maximum(variance, 0.0)), np.maximum(own, LEAST_SPREAD))
+    spread = np.maximum(np.sqrt(np.maximum(variance, 0.0)), np.maximum(errors, LEAST_SPREAD))
     freedoms, places = np.unique(np.maximum(count - 1, 1).astype(float), return_inverse=True)
     quantiles = np.array(_quantiles(tuple(freedoms.tolist()), comparisons))[places].reshape(count.shape)
     limit: Matrix = np.maximum(-np.log1p(-LEAST_EFFECT), quantiles * np.sqrt(1 + 1 / count) * spread)
@@ -137,5 +154,5 @@ def _limit(
 
 @functools.lru_cache(maxsize=64)  # the same in each round, and for every case
 def _quantiles(freedoms: tuple[float, ...], comparisons: int) -> tuple[float, ...]:
-    """Return Student's quantiles for these degrees of freedom, corrected for the number of comparisons."""
+    """Return Student's one-sided quantiles at ALPHA for these degrees of freedom, corrected for the comparisons."""
     return tuple(stats.student_quantile(np.array(freedoms), 2 * ALPHA / comparisons).tolist())

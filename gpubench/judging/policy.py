@@ -31,6 +31,8 @@ _MOST_BYTES = 2**20  # a policy with thresholds for 10 000 cases fits; a parser 
 class Policy:
     """The user's demands on a gate. If several patterns match a case, the last one counts.
 
+    `thresholds_percent` are thresholds by pattern of case ids; `required` and `allowed_skips` are patterns too.
+
     With `allow_mismatch`, runs of other machines or settings are compared. `noise` is a run of identical code, whose
     deviation counts if it is larger than that of the two sides.
     """
@@ -68,10 +70,12 @@ class Policy:
 
 
 def load(path: Path | None = None, folder: Path | None = None) -> Policy:
-    """Return the policy of a file, by default of `gpubench.toml` or else `pyproject.toml` in the folder.
+    """Return the policy in the file `path`; without a path, that in `gpubench.toml` or `pyproject.toml` of a folder.
 
-    If there is no such file, the result is the built-in policy. Raises UsageError with the file, the key and the
-    expected value if the file cannot be read or is not a valid policy.
+    The folder is the current one by default. Of `pyproject.toml`, only the table `tool.gpubench` counts. If neither
+    file has a policy, the result is the built-in one, whose values also stand for keys that a file leaves out. Raises
+    UsageError if the file cannot be read or is not TOML, and, with the key and the expected value, if it is not a valid
+    policy; a `path` that does not exist is an error.
     """
     if path is not None:
         return _of_file(path)
@@ -86,7 +90,7 @@ def built_in() -> Policy:
 
 
 def _of_file(path: Path) -> Policy:
-    """Return the policy of a file."""
+    """Return the policy of a file. Raises UsageError if it cannot be read or is not a valid policy."""
     top = _PolicyTable(str(path), "", _document(path))
     top.only("gate", "floor")
     gate = top.table("gate")
@@ -201,6 +205,7 @@ class _PolicyTable:
 
 
 def _floors(tables: list[_PolicyTable]) -> tuple[Floor, ...]:
+    """Return the floors of the user's tables. Raises UsageError if a key is wrong."""
     return tuple(map(_floor, tables))
 
 

@@ -34,10 +34,11 @@ def settle(
 ) -> Judgement:
     """Return the judgement after at most `rounds` rounds; in each of them `again` measures the suspects once more.
 
-    A case that is slower after its first measurement is a suspect too: it fails only if its second measurement agrees.
-    With no rounds the first measurement decides. With `undecided`, a case that is inconclusive because it has too few
-    processes is also measured again. `canaries` returns the cases to measure with the suspects; this does not confirm a
-    change of the canaries themselves.
+    `judge` judges all measurements so far. `again` measures the cases of these findings and returns the sides with the
+    new measurements added. A case that is slower after its first measurement is a suspect too: it fails only if its
+    second measurement agrees. With no rounds the first measurement decides. With `undecided`, a case that is
+    inconclusive because it has too few processes is also measured again. `canaries` returns the cases to measure with
+    the suspects; this does not confirm a change of the canaries themselves.
     """
     judgement = judge(sides)
     confirmed: set[Key] = set()

@@ -67,7 +67,7 @@ class Baseline:
         def more(sides: Sides, suspects: tuple[Finding, ...]) -> Sides:
             del suspects  # the only case is the one that is measured again
             return Sides(
-                sides.before, sides.after.and_again([_only_case(Reading.of(repeat), case) for repeat in again()])
+                sides.before, sides.after.with_repeats([_only_case(Reading.of(repeat), case) for repeat in again()])
             )
 
         judgement = self._asked.settle(Sides(before, Evidence([[Reading.of(run)]])), more)

@@ -94,7 +94,7 @@ def _answer(path: Path, name: str) -> _Answer:
     builder = DigestBuilder()
     try:
         with uncollected():
-            scan = store.scan(path, builder.take)
+            scan = store.scan(path, builder.add)
     except FileError as error:
         return _Answer(None, str(error).removeprefix(f"{path}: "))
     return _Answer(builder.digest(name, scan.complete))

@@ -115,7 +115,7 @@ def measure(asked: Asked, baseline: Evidence, plan: Plan, path: Path, argv: Sequ
         stem, suffix, packed = path.name.partition(".jsonl")
         files.append(path.with_name(f"{stem}-again{len(files)}{suffix}{packed}"))
         run = session.measure(_restricted(plan, findings, len(files)), files[-1], argv, watch)
-        return Sides(sides.before, sides.after.and_again([Reading.of(run, str(files[-1]))]))
+        return Sides(sides.before, sides.after.with_repeats([Reading.of(run, str(files[-1]))]))
 
     sides = Sides(baseline, Evidence([[first]]))
     judgement = asked.settle_stored(sides, again)
@@ -149,7 +149,7 @@ def measure_pair(asked: Asked, pair: ab.BuildPair, replicates: int) -> Judged:
 
     def again(sides: Sides, suspects: tuple[Finding, ...]) -> Sides:
         before, after = measured(sorted({finding.case.id for finding in suspects}))
-        return Sides(sides.before.and_again(before), sides.after.and_again(after))
+        return Sides(sides.before.with_repeats(before), sides.after.with_repeats(after))
 
     with session.terminable(lambda: f"what was measured is in {pair.folder}"):
         before, after = measured()

@@ -24,7 +24,7 @@ def read(path: Path) -> Reading:
     """Return the evidence in one run file. Raises FileError if it cannot be read or is invalid."""
     gathered = Gathering()
     with uncollected():
-        scan = store.scan(path, gathered.take)
+        scan = store.scan(path, gathered.add)
     assert scan.manifest is not None  # `store.scan` raises FileError without one
     return Reading(scan.manifest, gathered, str(path), scan.complete, tuple(scan.warnings))
 
