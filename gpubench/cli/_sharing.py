@@ -82,14 +82,14 @@ def shareable_trends(trends: Sequence[Trend], no_redact: bool) -> Sequence[Trend
     """Return the trends without names of hosts and folders; with `no_redact`, unchanged and with a warning."""
     from gpubench.analysis.trend import anonymised_trend
     from gpubench.tools import identity
-    from gpubench.tools.redact import people, without_names
+    from gpubench.tools.redact import home_users, without_names
 
     if no_redact:
         _say_not_redacted()
         return trends
     hosts = {moment.source.host for trend in trends for moment in trend.moments}
     labels = {host.partition(".")[0] for host in hosts}
-    names = (*identity.names(), *hosts, *labels, *people(tuple(trends)))
+    names = (*identity.names(), *hosts, *labels, *home_users(tuple(trends)))
     return without_names(tuple(map(anonymised_trend, trends)), (), _salt(), names)
 
 

@@ -18,18 +18,18 @@ from gpubench.base.clean import clean
 from gpubench.base.walk import Value, with_texts
 from gpubench.model import DataFile, Device, Facts, Manifest, Run
 from gpubench.tools.redact_patterns import PSEUDONYM
-from gpubench.tools.redact_text import Hiding, Token
+from gpubench.tools.redact_text import PseudonymOf, TextRedactor
 
 _DIGITS = 12  # hexadecimal digits of the hash: 48 bits, enough to keep the names of a fleet distinct
-_HOST_KEPT = frozenset(  # these facts identify no machine
+_KEPT_HOST_FACTS = frozenset(  # these facts identify no machine
     {"system", "machine", "cpus", "cpu", "memory_bytes", "governor", "numa", "shared memory", "ptrace scope"}
 )
-_NAMES_ONE = re.compile(
+_IDENTIFYING_DETAIL = re.compile(
     r"serial|uuid|guid|hostname|address|(?<![a-z])(?:user|path|pci|mac|ip|id|asset|tag)(?![a-z])|\bboard$",
     re.IGNORECASE,
 )
 # Names that many machines and accounts have: hiding the word `host` would damage sentences and protect nobody.
-_COMMON = frozenset(
+_COMMON_NAMES = frozenset(
     {
         "admin",
         "administrator",
@@ -78,22 +78,25 @@ _PERSON = re.compile(r"(?:/home/|/Users/|[A-Za-z]:\\Users\\|/user\.)([\w.-]{1,64
 def redacted(run: Run, salt: bytes, names: Sequence[str] = (), others: Sequence[Manifest] = ()) -> Run:
     """Return the run without anything that identifies its owner or its machine.
 
-    `names` are further names to hide, such as a user's. `others` are the manifests of runs of other machines, whose
-    names may occur in the texts of this run. Host and user names, device UUIDs, PCI ids, serial numbers, addresses,
-    paths, environment variables and the command line are replaced, in their own fields and in any text.
+    `salt` is the key of the pseudonyms. `names` are further names to hide, such as a user's. `others` are the manifests
+    of runs of other machines, whose names may occur in the texts of this run. Host and user names, device UUIDs, PCI
+    ids, serial numbers, addresses, paths, environment variables and the command line are replaced, in their own fields
+    and in any text.
     """
-    token = pseudonyms(salt)
+    pseudonym_of = pseudonyms(salt)
     manifest = run.manifest
-    texts = _Texts.of([manifest, *others], token, (*names, *people(run)))
-    facts = _facts(manifest.facts, token)
+    texts = _NameRemover.of([manifest, *others], pseudonym_of, (*names, *home_users(run)))
+    facts = _redact_facts(manifest.facts, pseudonym_of)
     suites = tuple(
         suite.rpartition("/")[2] for suite in manifest.settings.suites
     )  # a suite file is named after its suite
-    data = tuple(_data(file, token) for file in manifest.settings.data)
+    data = tuple(_redact_data_file(file, pseudonym_of) for file in manifest.settings.data)
     settings = replace(manifest.settings, suites=suites, data=data)
-    shared_manifest = replace(manifest, facts=facts, settings=settings, argv=_command(manifest.argv), started="")
+    shared_manifest = replace(manifest, facts=facts, settings=settings, argv=_shared_command(manifest.argv), started="")
     warnings = tuple(re.sub(r"^.+?: (?=(after )?line \d)", "", warning) for warning in run.warnings)
-    changed = with_texts(replace(run, manifest=shared_manifest, warnings=warnings), texts.cleared, texts.cleared_words)
+    changed = with_texts(
+        replace(run, manifest=shared_manifest, warnings=warnings), texts.without_names, texts.without_names_if_text
+    )
     return replace(changed, manifest=replace(changed.manifest, started=manifest.started))
 
 
@@ -106,128 +109,147 @@ def without_names(
 ) -> Value:
     """Return a value made from the runs of these manifests, with its texts anonymised as `redacted` does.
 
-    `suites` are names of further suites: the ids of their cases look like paths, but must be kept.
+    `salt` is the key of the pseudonyms, and `names` are further names to hide. `suites` are names of further suites:
+    the ids of their cases look like paths, but must be kept.
     """
-    texts = _Texts.of(manifests, pseudonyms(salt), (*names, *people((value, tuple(manifests)))), suites)
-    return with_texts(value, texts.cleared, texts.cleared_words)
+    texts = _NameRemover.of(manifests, pseudonyms(salt), (*names, *home_users((value, tuple(manifests)))), suites)
+    return with_texts(value, texts.without_names, texts.without_names_if_text)
 
 
-def pseudonyms(salt: bytes) -> Token:
+def pseudonyms(salt: bytes) -> PseudonymOf:
     """Return the function from a kind and a name to a pseudonym, which is the same in all documents with this salt."""
 
     @functools.cache
-    def token(kind: str, name: str) -> str:
+    def pseudonym_of(kind: str, name: str) -> str:
         if PSEUDONYM.fullmatch(name):
             return name
         digest = hmac.new(salt, f"{kind}\0{name}".encode(errors="replace"), hashlib.sha256).hexdigest()
         return f"{kind}-{digest[:_DIGITS]}"
 
-    return token
+    return pseudonym_of
 
 
-def _facts(facts: Facts, token: Token) -> Facts:
+def _redact_facts(facts: Facts, pseudonym_of: PseudonymOf) -> Facts:
+    """Return the facts of a machine with pseudonyms for its host, its devices and any other fact that identifies it."""
     where = dict(facts.host).get("hostname", "")
     return replace(
         facts,
-        devices=tuple(_device(device, where, token) for device in facts.devices),
-        host=tuple((name, _host(name, value, token)) for name, value in facts.host),
+        devices=tuple(_redact_device(device, where, pseudonym_of) for device in facts.devices),
+        host=tuple((name, _redact_host_fact(name, value, pseudonym_of)) for name, value in facts.host),
     )
 
 
-def _host(name: str, value: str, token: Token) -> str:
-    return value if name in _HOST_KEPT or not value else token("host" if name == "hostname" else "name", value)
+def _redact_host_fact(name: str, value: str, pseudonym_of: PseudonymOf) -> str:
+    """Return the value of a host's fact; a pseudonym unless the fact called `name` identifies no machine."""
+    return (
+        value
+        if name in _KEPT_HOST_FACTS or not value
+        else pseudonym_of("host" if name == "hostname" else "name", value)
+    )
 
 
-def _device(device: Device, hostname: str, token: Token) -> Device:
+def _redact_device(device: Device, hostname: str, pseudonym_of: PseudonymOf) -> Device:
     """Return the device with a pseudonym from its UUID, or else from its host and PCI id; without both it has none."""
     identity = device.uuid or (f"{hostname} {device.pci or device.id}" if hostname else "")
     details = tuple(
-        (name, token("name", value) if _NAMES_ONE.search(name) and value else value) for name, value in device.details
+        (name, pseudonym_of("name", value) if _IDENTIFYING_DETAIL.search(name) and value else value)
+        for name, value in device.details
     )
-    return replace(device, uuid=token("device", identity) if identity else "", pci="", details=details)
+    return replace(device, uuid=pseudonym_of("device", identity) if identity else "", pci="", details=details)
 
 
-def _data(file: DataFile, token: Token) -> DataFile:
-    return replace(file, path=token("path", file.path), sha256=token("file", file.sha256) if file.sha256 else "")
+def _redact_data_file(file: DataFile, pseudonym_of: PseudonymOf) -> DataFile:
+    """Return a user's data file with pseudonyms for its path and its hash."""
+    return replace(
+        file, path=pseudonym_of("path", file.path), sha256=pseudonym_of("file", file.sha256) if file.sha256 else ""
+    )
 
 
-def _command(argv: Sequence[str]) -> tuple[str, ...]:
-    """Return the program and the command of a command line: `gpubench run`."""
+def _shared_command(argv: Sequence[str]) -> tuple[str, ...]:
+    """Return a command line's program and command alone, such as `gpubench run`."""
     return ("gpubench", *(word for word in argv[1:2] if re.fullmatch(r"[a-z]{1,12}", word)))
 
 
 @dataclass(frozen=True, slots=True)
-class _Texts:
-    """Removes names from texts: first the names in the run's fields, then anything that looks like a name."""
+class _NameRemover:
+    """Removes names from texts: first the names that a run's fields contain, then anything that looks like a name."""
 
-    known: re.Pattern[str]
-    tokens: dict[str, str]  # a known name in lower case → its pseudonym
-    hiding: Hiding
+    pattern: re.Pattern[str]  # matches each of these names
+    pseudonym_by_name: dict[str, str]  # name in lower case → its pseudonym
+    redactor: TextRedactor
 
     @classmethod
     def of(
-        cls, manifests: Sequence[Manifest], token: Token, people: Sequence[str], more_suites: Collection[str] = ()
-    ) -> _Texts:
-        """Return the remover of these runs' and people's names, the longest first, so that none is hidden in part."""
+        cls,
+        manifests: Sequence[Manifest],
+        pseudonym_of: PseudonymOf,
+        users: Sequence[str],
+        more_suites: Collection[str] = (),
+    ) -> _NameRemover:
+        """Return the remover of all names in these runs' fields and of these users.
+
+        Longer names are tried first, so that no name is hidden in part. `more_suites` are suites whose names stay.
+        """
         suites = frozenset((*more_suites, *(suite.name for manifest in manifests for suite in manifest.suites)))
-        tokens: dict[str, str] = {}
-        known_names = [known_name for manifest in manifests for known_name in _known(manifest)]
-        for kind, name, whole in (*(("user", person, person.lower()) for person in people), *known_names):
-            if is_a_name(name) and name not in suites and len(tokens) < _MOST_NAMES:
-                tokens[name.lower()] = token(kind, whole)
-        alternatives = "|".join(re.escape(name) for name in sorted(tokens, key=len, reverse=True))
+        pseudonym_by_name: dict[str, str] = {}
+        field_names = [field_name for manifest in manifests for field_name in _names_in_fields(manifest)]
+        for kind, name, full_name in (*(("user", person, person.lower()) for person in users), *field_names):
+            if is_searchable_name(name) and name not in suites and len(pseudonym_by_name) < _MOST_NAMES:
+                pseudonym_by_name[name.lower()] = pseudonym_of(kind, full_name)
+        alternatives = "|".join(re.escape(name) for name in sorted(pseudonym_by_name, key=len, reverse=True))
         pattern = re.compile(
             rf"(?<![A-Za-z0-9])(?:{alternatives})(?![A-Za-z0-9])" if alternatives else r"(?!)", re.IGNORECASE
         )
         values = (value for manifest in manifests for _, value in manifest.facts.versions)
         versions = frozenset(value for value in values if _VERSION.fullmatch(value))
         paths = frozenset(path for manifest in manifests for path in _paths(manifest))
-        return cls(pattern, tokens, Hiding(token, versions, suites, paths))
+        return cls(pattern, pseudonym_by_name, TextRedactor(pseudonym_of, versions, suites, paths))
 
-    def cleared(self, text: str) -> str:
-        """Return the text without names."""
+    def without_names(self, text: str) -> str:
+        """Return the text with its names replaced by pseudonyms."""
         if PSEUDONYM.fullmatch(text):
             return text
         if not text.isprintable():  # otherwise the end of an escape sequence could touch a name and hide it
             text = "\n".join(map(clean, text.split("\n")))
-        text = self.known.sub(self._token, text)
-        return text if text in self.hiding.versions else self.hiding.hidden(text)
+        text = self.pattern.sub(self._matched_pseudonym, text)
+        return text if text in self.redactor.versions else self.redactor.redact(text)
 
-    def _token(self, match: re.Match[str]) -> str:
+    def _matched_pseudonym(self, match: re.Match[str]) -> str:
+        """Return the pseudonym of a name that `pattern` matched."""
         name = match[0].lower()
-        if name in self.tokens:
-            return self.tokens[name]
+        if name in self.pseudonym_by_name:
+            return self.pseudonym_by_name[name]
         # a few letters match others that lower() does not produce: `ſ` matches `s`
         same = (
             name_in_lower_case
-            for name_in_lower_case in self.tokens
+            for name_in_lower_case in self.pseudonym_by_name
             if re.fullmatch(re.escape(name_in_lower_case), match[0], re.IGNORECASE)
         )
-        return self.tokens[next(same)]
+        return self.pseudonym_by_name[next(same)]
 
-    def cleared_words(self, text: str) -> str:
-        """Return a text that code chose; it is anonymised only if it is not written like an identifier."""
-        if _CODE_WORD.fullmatch(text) or (_CODE_WORDS.fullmatch(text) and self.hiding.hidden(text) == text):
+    def without_names_if_text(self, text: str) -> str:
+        """Return a text that code chose, such as a label: unchanged if it looks like an identifier, else redacted."""
+        if _CODE_WORD.fullmatch(text) or (_CODE_WORDS.fullmatch(text) and self.redactor.redact(text) == text):
             return text
-        return self.cleared(text)
+        return self.without_names(text)
 
 
-def is_a_name(name: str) -> bool:
-    """Return whether a name is searched for in texts: it is neither too short nor a name that many machines have."""
-    return _SHORTEST <= len(name) <= _LONGEST and name.lower() not in _COMMON and not PSEUDONYM.fullmatch(name)
+def is_searchable_name(name: str) -> bool:
+    """Return whether a name is searched for in texts: it is of a usual length, and few machines have it."""
+    return _SHORTEST <= len(name) <= _LONGEST and name.lower() not in _COMMON_NAMES and not PSEUDONYM.fullmatch(name)
 
 
-def _known(manifest: Manifest) -> Iterator[tuple[str, str, str]]:
-    """Yield the names in a run's fields: kind, name, and full name (a host's first label stands for the host)."""
+def _names_in_fields(manifest: Manifest) -> Iterator[tuple[str, str, str]]:
+    """Yield the names in a run's fields: kind, name, and the full name, of which a host's first label is a part."""
     facts = manifest.facts
     for name, value in facts.host:
-        if name not in _HOST_KEPT and value:
+        if name not in _KEPT_HOST_FACTS and value:
             kind = "host" if name == "hostname" else "name"
             yield from ((kind, part, value) for part in (value, value.partition(".")[0]))
     for device in facts.devices:
         yield "device", device.uuid, device.uuid
         yield "pci", device.pci, device.pci
-        yield from (("name", value, value) for name, value in device.details if _NAMES_ONE.search(name))
+        yield from (("name", value, value) for name, value in device.details if _IDENTIFYING_DETAIL.search(name))
     yield from (("path", path, path) for path in _paths(manifest) if re.search(r"[\s:;,|()\[\]{}]", path))
 
 
@@ -240,8 +262,8 @@ def _paths(manifest: Manifest) -> Iterator[str]:
             path = path.rpartition("/")[0]
 
 
-def people(value: object) -> list[str]:
-    """Return the users whose home folders occur in the texts of a value."""
+def home_users(value: object) -> list[str]:
+    """Return the names of the users whose home folders occur in the texts of a value."""
     users: dict[str, None] = {}
 
     def look(text: str) -> str:

@@ -14,41 +14,42 @@ from dataclasses import dataclass, field
 
 from gpubench.tools import redact_patterns as patterns
 
-Token = Callable[[str, str], str]
-"""Returns the pseudonym of a name by its kind: `token("host", "gpu17")` is `host-3fa81c09d2e4`."""
+PseudonymOf = Callable[[str, str], str]
+"""Returns the pseudonym of a kind and a name: `("host", "gpu17")` gives `host-3fa81c09d2e4`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Hiding:
+class TextRedactor:
     """Replaces the parts of a text that can identify people, machines or places by pseudonyms.
 
-    `versions` are version numbers that look like addresses. `suites` are the first parts of case ids, which look like
-    relative paths. `paths` are relative paths that are hidden even if they are short.
+    `pseudonym_of` returns the pseudonym of a name. `versions` are version numbers, which look like addresses but are
+    kept. `suites` are the first parts of case ids, which look like relative paths but are kept. `paths` are relative
+    paths that are hidden even if they are short.
     """
 
-    token: Token
+    pseudonym_of: PseudonymOf
     versions: Collection[str] = ()
     suites: Collection[str] = ()
     paths: Collection[str] = ()
-    _hidden_words: dict[str, str] = field(default_factory=dict)  # words → their replacements
+    _redacted_words: dict[str, str] = field(default_factory=dict)  # words → their replacements
 
-    def hidden(self, text: str) -> str:
-        """Return the text without such parts."""
+    def redact(self, text: str) -> str:
+        """Return the text with pseudonyms in place of such parts."""
         lowered = text.lower()
         for kind, pattern, triggers in patterns.SPANS:
             if any(trigger in lowered for trigger in triggers):
-                text = pattern.sub(functools.partial(self._span, kind), text)
-        return patterns.WORD.sub(self._word_found, self._without_values(text))
+                text = pattern.sub(functools.partial(self._redact_span, kind), text)
+        return patterns.WORD.sub(self._redact_match, self._redact_values(text))
 
-    def _span(self, kind: str, match: re.Match[str]) -> str:
-        """Return a matched part with its group hidden; a part that begins with a public path is kept."""
+    def _redact_span(self, kind: str, match: re.Match[str]) -> str:
+        """Return the match of a pattern of SPANS with its group hidden; a path that every machine has is kept."""
         text, whole = match[1], match[0]
         if kind == "path":
-            return text if _is_public(text.partition(" ")[0]) else self._path(text)
+            return text if _is_public_path(text.partition(" ")[0]) else self._redact_path(text)
         start = match.start(1) - match.start()
-        return f"{whole[:start]}{self.token(kind, text)}{whole[start + len(text) :]}"
+        return f"{whole[:start]}{self.pseudonym_of(kind, text)}{whole[start + len(text) :]}"
 
-    def _without_values(self, text: str) -> str:
+    def _redact_values(self, text: str) -> str:
         """Return the text with the values of `--token=…` and the like hidden; their names stay."""
         parts, at = [], 0
         while match := patterns.NAME.search(text, at):
@@ -56,89 +57,95 @@ class Hiding:
             at = match.end()
             pattern = _value_pattern(match[1] or match[3], match[2] or match[4])
             if pattern and (value := pattern.match(text, at)):
-                parts.append(self._value(value[0]))
+                parts.append(self._redact_value(value[0]))
                 at = value.end()
         return "".join([*parts, text[at:]])
 
-    def _value(self, value: str) -> str:
+    def _redact_value(self, value: str) -> str:
+        """Return the value of a name with a pseudonym in place of it; quotes stay, as do values such as `true`."""
         bare = value.lstrip("\\").lstrip("\"'").rstrip(",.:")
         if not bare or patterns.PLAIN_VALUE.fullmatch(bare):
             return value
         start = value.index(bare)
-        return f"{value[:start]}{self.token('value', bare)}{value[start + len(bare) :]}"
+        return f"{value[:start]}{self.pseudonym_of('value', bare)}{value[start + len(bare) :]}"
 
-    def _word_found(self, match: re.Match[str]) -> str:
+    def _redact_match(self, match: re.Match[str]) -> str:
+        """Return the word that a match found, hidden if it identifies somebody; each distinct word is examined once."""
         word, at = match[0], match.start()
         if word[0] == "/" and word.count("/") == 1 and match.string[at - 1 : at] in (")", "]"):
             return word  # part of `/proc/[pid]/stat` or `(a + b)/c`
-        if word not in self._hidden_words:
-            self._hidden_words[word] = self._word(word)
-        return self._hidden_words[word]
+        if word not in self._redacted_words:
+            self._redacted_words[word] = self._redact_word(word)
+        return self._redacted_words[word]
 
-    def _word(self, word: str) -> str:
-        """Return a word with names hidden, without the full stop behind it; both sides of `=` are hidden separately."""
+    def _redact_word(self, word: str) -> str:
+        """Return a word hidden, without the full stop behind it; both sides of `=` are hidden separately."""
         if word.startswith("<"):
             return word
         if len(word) > patterns.LONGEST_WORD:
-            return self.token("value", word)
+            return self.pseudonym_of("value", word)
         stem = word.rstrip(".:!?")
         before, mark, rest = stem.partition("://")
         names, equals, scheme = before.rpartition("=")
         if mark and rest and scheme:
-            url = self.token("url", f"{scheme}{mark}{rest}")
-            return f"{self._word(names) if names else ''}{equals}{url}{word[len(stem) :]}"
-        return "=".join(map(self._part, stem.split("="))) + word[len(stem) :]
+            url = self.pseudonym_of("url", f"{scheme}{mark}{rest}")
+            return f"{self._redact_word(names) if names else ''}{equals}{url}{word[len(stem) :]}"
+        return "=".join(map(self._redact_part, stem.split("="))) + word[len(stem) :]
 
-    def _part(self, text: str) -> str:
+    def _redact_part(self, text: str) -> str:
         """Return a word without `=`, hidden if it identifies somebody."""
         if patterns.KEPT.fullmatch(text) or text in self.versions or not text:
             return text
-        if kind := _kind(text):
-            return self.token(kind, text)
+        if kind := _identifier_kind(text):
+            return self.pseudonym_of(kind, text)
         if "/" in text:
-            return self._slashed(text)
+            return self._redact_with_slashes(text)
         if ":" in text:
-            return self._with_colons(text)
+            return self._redact_with_colons(text)
         return text
 
-    def _with_colons(self, text: str) -> str:
+    def _redact_with_colons(self, text: str) -> str:
         """Return a word that is no address as a whole: `file.py:3`, `10.17.3.250:80`, `PCI:0000:9b:00`."""
         name, _, rest = text.partition(":")
         if patterns.ENDPOINT.fullmatch(text) and not _is_address(name) and not patterns.KEPT.fullmatch(name):
             is_kept = (
                 name.lower() in patterns.NO_HOSTS or patterns.SOURCE.search(name) or patterns.TRANSFER.fullmatch(text)
             )
-            return text if is_kept else self.token("host", text)
+            return text if is_kept else self.pseudonym_of("host", text)
         if patterns.ON_BUS.fullmatch(text) or (name.lower() == "pci" and patterns.PCI.fullmatch(rest)):
-            return f"{name}:{self.token('pci', rest)}"
-        return ":".join(map(self._part, text.split(":")))
+            return f"{name}:{self.pseudonym_of('pci', rest)}"
+        return ":".join(map(self._redact_part, text.split(":")))
 
-    def _slashed(self, text: str) -> str:
+    def _redact_with_slashes(self, text: str) -> str:
         """Return words joined by slashes: a path is hidden; a unit, a case id or a name of two parts is kept."""
         if option := re.match(r"-[A-Za-z](?=/)", text):
-            return f"{option[0]}{self._slashed(text[2:])}"
+            return f"{option[0]}{self._redact_with_slashes(text[2:])}"
         place, colon, behind = text.partition(":")
         if colon:
-            return f"{self._part(place)}:{self._part(behind)}" if behind.count(":") < 8 else self.token("path", text)
+            return (
+                f"{self._redact_part(place)}:{self._redact_part(behind)}"
+                if behind.count(":") < 8
+                else self.pseudonym_of("path", text)
+            )
         if text.startswith(("/", "~", "./", "../")) or text in self.paths:
-            return self._path(text)
+            return self._redact_path(text)
         parts = text.split("/")
         if len(parts) == 2 and parts[1].isdigit() and _is_address(parts[0]):
-            return f"{self.token('ip', parts[0])}/{parts[1]}"
+            return f"{self.pseudonym_of('ip', parts[0])}/{parts[1]}"
         if parts[0] in self.suites or patterns.OURS.fullmatch(text):
             return text
         if len(parts) > 2 or patterns.FILE.search(parts[-1]) or patterns.HOST.fullmatch(parts[0]):
-            return self._path(text)
-        return "/".join(map(self._part, parts))
+            return self._redact_path(text)
+        return "/".join(map(self._redact_part, parts))
 
-    def _path(self, path: str) -> str:
+    def _redact_path(self, path: str) -> str:
         """Return a path's pseudonym; the part inside a package is kept, so that tracebacks stay readable."""
-        if _is_public(path):
+        if _is_public_path(path):
             return path
         stem = path.rstrip(".")
         package_path = patterns.CODE.match(stem)
         inner = next((part for part in package_path.groups() if part), "") if package_path else ""
-        return f"{self.token('path', stem)}{'/' if inner else ''}{inner}{path[len(stem) :]}"
+        return f"{self.pseudonym_of('path', stem)}{'/' if inner else ''}{inner}{path[len(stem) :]}"
 
 
 @functools.lru_cache(maxsize=4096)
@@ -158,7 +165,7 @@ def _value_pattern(name: str, sign: str) -> re.Pattern[str] | None:
     return patterns.VALUE if is_variable or not names.isdisjoint(parts) else None
 
 
-def _kind(text: str) -> str:
+def _identifier_kind(text: str) -> str:
     """Return the kind of identifier that a whole word is; empty if it is none."""
     kind = next((name for name, pattern in _IDENTIFIERS if pattern.fullmatch(text)), "")
     if kind == "host" and text.startswith(patterns.NO_LABELS):
@@ -167,7 +174,7 @@ def _kind(text: str) -> str:
         return kind
     if _is_address(text):
         return "ip"
-    return "secret" if _is_by_chance(text) else ""
+    return "secret" if _looks_random(text) else ""
 
 
 _IDENTIFIERS = (
@@ -182,7 +189,7 @@ _IDENTIFIERS = (
 )
 
 
-def _is_by_chance(text: str) -> bool:
+def _looks_random(text: str) -> bool:
     """Return whether a text looks like a key: lower case, upper case and digits alternate in half of its places."""
     if not patterns.OPAQUE.fullmatch(text):
         return False
@@ -195,7 +202,7 @@ def _is_by_chance(text: str) -> bool:
     return {"A", "a", "1"} <= set(classes) and changes >= len(text) / 2
 
 
-def _is_public(path: str) -> bool:
+def _is_public_path(path: str) -> bool:
     """Return whether a path exists on every machine, or contains no name, such as `//`."""
     if len(path) > patterns.LONGEST_WORD:
         return False

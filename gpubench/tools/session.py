@@ -1,4 +1,4 @@
-"""Measure a plan into a run file: this module connects the runner, the sampler and the store."""
+"""Measure a plan into a run file with the runner, the sampler and the store."""
 
 from __future__ import annotations
 
@@ -41,6 +41,8 @@ def measure(
 ) -> Run:
     """Measure a plan into a run file, record it in the history if there is one, and return the run.
 
+    `argv` is the command line of gpubench for the record. `watch` receives the progress. With `resume`, only the jobs
+    are measured that the file does not have yet. `exclusive` refuses to measure beside another run on the same devices.
     Before the first case, `tell` is called with a line for each device that is sick or has a warning, and with a line
     if other runs measure on these devices.
 
@@ -50,39 +52,43 @@ def measure(
     """
     devices = measured_devices(plan)
     with (
-        terminable(lambda: _measured(path)),
+        terminable(lambda: _outcome_text(path)),
         Claims(devices, exclusive) as claims,
         RunHealth(devices, tell) as health,
-        _group(plan, resume) as group,
+        _join_group(plan, resume) as group,
     ):
-        _tell_of_others(claims, devices, tell)
+        _warn_of_other_runs(claims, devices, tell)
         if resume:
-            _resume(plan, path, watch, health, claims)
+            _measure_rest(plan, path, watch, health, claims)
         else:
-            _begin(plan, path, argv, watch, health, claims, group)
+            _measure_new(plan, path, argv, watch, health, claims, group)
     run = read_run(path)
     return replace(run, warnings=(*run.warnings, *history.note(path, run)))
 
 
-def _group(plan: Plan, resume: bool) -> AbstractContextManager[NodeGroup | None]:
-    """Join the nodes that measure the plan together, if the environment names such a group."""
-    place = Membership.take() if plan.settings.nodes > 1 else None
-    if place is None:
+def _join_group(plan: Plan, resume: bool) -> AbstractContextManager[NodeGroup | None]:
+    """Join the nodes that measure the plan together; give None if the environment names no such group.
+
+    Raises UsageError if such a run is to be resumed.
+    """
+    membership = Membership.take() if plan.settings.nodes > 1 else None
+    if membership is None:
         return nullcontext()
     if resume:
         raise UsageError("a run that measures together with other nodes cannot be resumed; start all nodes again")
-    channels = join(place, planning.described(plan.jobs, plan.settings).encode())
-    return NodeGroup(place.rank, place.size, channels)
+    channels = join(membership, planning.described(plan.jobs, plan.settings).encode())
+    return NodeGroup(membership.rank, membership.size, channels)
 
 
-def _tell_of_others(claims: Claims, devices: Sequence[Device], tell: Tell) -> None:
+def _warn_of_other_runs(claims: Claims, devices: Sequence[Device], tell: Tell) -> None:
+    """Call `tell` if other runs use these devices, or if that cannot be found out."""
     if claims.problem:
         tell(f"whether another run of gpubench measures on the same devices is unknown: {claims.problem}")
     if message := claiming.warning(claims.others([device.id for device in devices])):
         tell(message)
 
 
-def _begin(
+def _measure_new(
     plan: Plan,
     path: Path,
     argv: Sequence[str],
@@ -91,17 +97,18 @@ def _begin(
     claims: Claims,
     group: NodeGroup | None,
 ) -> None:
-    manifest = new_manifest(plan.facts, plan.settings, plan.suites, [_as_utf8(word) for word in argv])
-    with Recording.begin(path, manifest, _sampled(plan)) as recording:
-        _run(plan, plan.jobs, recording, watch, health, claims, group)
+    """Begin a run file with the plan's manifest and measure all jobs into it."""
+    manifest = new_manifest(plan.facts, plan.settings, plan.suites, [_as_utf8(argument) for argument in argv])
+    with Recording.begin(path, manifest, _sampled_devices(plan)) as recording:
+        _run_jobs(plan, plan.jobs, recording, watch, health, claims, group)
 
 
-def _as_utf8(word: str) -> str:
-    """Return a word of the command line as UTF-8, whatever encoding the locale assumed."""
-    return os.fsencode(word).decode("utf-8", "surrogateescape")
+def _as_utf8(argument: str) -> str:
+    """Return an argument of the command line as UTF-8, whatever encoding the locale assumed."""
+    return os.fsencode(argument).decode("utf-8", "surrogateescape")
 
 
-def _run(
+def _run_jobs(
     plan: Plan,
     jobs: Sequence[Job],
     recording: Recording,
@@ -123,31 +130,34 @@ def _run(
         recording.end()
 
 
-def _resume(plan: Plan, path: Path, watch: Observer, health: RunHealth, claims: Claims) -> None:
+def _measure_rest(plan: Plan, path: Path, watch: Observer, health: RunHealth, claims: Claims) -> None:
+    """Measure the jobs that the run file does not have yet. Raises UsageError if the file is not of this plan."""
     before = read_run(path)
-    if differs := differences(before.manifest, plan) + _changed_cases(before, plan):
-        raise UsageError(f"{path} cannot be resumed: {'; '.join(differs)}")
-    recording, run = Recording.resume(path, _sampled(plan))
+    if changes := differences(before.manifest, plan) + _changed_cases(before, plan):
+        raise UsageError(f"{path} cannot be resumed: {'; '.join(changes)}")
+    recording, run = Recording.resume(path, _sampled_devices(plan))
     measured = {result.key for result in run.results}
     with recording:
-        _run(plan, [job for job in plan.jobs if job.key not in measured], recording, watch, health, claims)
+        _run_jobs(plan, [job for job in plan.jobs if job.key not in measured], recording, watch, health, claims)
 
 
-def _sampled(plan: Plan) -> list[Device]:
+def _sampled_devices(plan: Plan) -> list[Device]:
+    """Return the devices whose counters are sampled: those of the jobs, and the host."""
     wanted = {device.id for job in plan.jobs for device in job.devices} | {"host"}
     return [device for device in plan.facts.devices if device.id in wanted]
 
 
 def differences(before: Manifest, plan: Plan) -> list[str]:
-    """Return why a plan cannot continue a run: the devices, versions or settings that changed."""
+    """Return a text for each change that keeps a plan from continuing a run: gpubench, devices, versions, settings."""
     changes = [] if before.gpubench == __version__ else [f"gpubench was {before.gpubench}, is {__version__}"]
-    changes += _changed("settings", before.settings, plan.settings)
-    changes += _changed_pairs("version of", dict(before.facts.versions), dict(plan.facts.versions))
+    changes += _changed_fields("settings", before.settings, plan.settings)
+    changes += _changed_versions("version of", dict(before.facts.versions), dict(plan.facts.versions))
     changes += _changed_devices(before.facts, plan.facts)
     return changes
 
 
 def _changed_cases(before: Run, plan: Plan) -> list[str]:
+    """Return a text for each measured case whose version is another one in the plan."""
     versions = {job.case.id: job.case.version for job in plan.jobs}
     return [
         f"case {result.case.id} was version {result.case.version}, is {versions[result.case.id]}"
@@ -156,14 +166,16 @@ def _changed_cases(before: Run, plan: Plan) -> list[str]:
     ]
 
 
-def _changed(subject: str, before: object, now: object) -> list[str]:
+def _changed_fields(subject: str, before: object, now: object) -> list[str]:
+    """Return a text for each field in which two values of one class differ; `subject` begins the text."""
     if before == now:
         return []
     fields = [name for name in type(before).__slots__ if getattr(before, name) != getattr(now, name)]  # type: ignore[attr-defined]
     return [f"{subject} {name} was {getattr(before, name)!r}, is {getattr(now, name)!r}" for name in fields]
 
 
-def _changed_pairs(subject: str, before: dict[str, str], now: dict[str, str]) -> list[str]:
+def _changed_versions(subject: str, before: dict[str, str], now: dict[str, str]) -> list[str]:
+    """Return a text for each library whose version changed, appeared or vanished."""
     names = sorted(before.keys() | now.keys())
     return [
         f"{subject} {name} was {before.get(name, 'none')}, is {now.get(name, 'none')}"
@@ -173,28 +185,35 @@ def _changed_pairs(subject: str, before: dict[str, str], now: dict[str, str]) ->
 
 
 def _changed_devices(before: Facts, now: Facts) -> list[str]:
+    """Return a text for each device that is gone, new or changed."""
     old = {device.id: device for device in before.devices}
     new = {device.id: device for device in now.devices}
     changes = [f"device {name} is gone" for name in sorted(old.keys() - new.keys())]
     changes += [f"device {name} is new" for name in sorted(new.keys() - old.keys())]
     for name in sorted(old.keys() & new.keys()):
         # the memory of a virtual machine may grow while it runs
-        changes += _changed(f"device {name}:", replace(old[name], memory_bytes=0), replace(new[name], memory_bytes=0))
+        changes += _changed_fields(
+            f"device {name}:", replace(old[name], memory_bytes=0), replace(new[name], memory_bytes=0)
+        )
     return changes
 
 
-def _measured(path: Path) -> str:
+def _outcome_text(path: Path) -> str:
+    """Return where the measured results are and how to continue, for the message of an interrupted run."""
     return f"what was measured is in {path}; continue with --resume" if path.exists() else "nothing was measured"
 
 
 @contextmanager
 def terminable(outcome: Callable[[], str]) -> Iterator[None]:
-    """End a run in order on SIGINT, SIGTERM or SIGHUP, and raise Interrupted; `outcome` describes what was measured."""
-    arrived: list[int] = []
+    """Turn SIGINT, SIGTERM and SIGHUP during the context into Interrupted, so that the run ends in order.
+
+    `outcome` returns a text about the results so far, which the message includes. SIGHUP stays ignored under nohup.
+    """
+    received: list[int] = []
 
     def end(number: int, frame: FrameType | None) -> None:
         del frame
-        arrived.append(number)
+        received.append(number)
         raise Terminated(number)
 
     ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()  # by nohup
@@ -203,15 +222,16 @@ def terminable(outcome: Callable[[], str]) -> Iterator[None]:
         yield
     except (KeyboardInterrupt, Terminated) as error:
         number = error.number if isinstance(error, Terminated) else signal.SIGINT
-        raise Interrupted(f"{_ending(number)}; {outcome()}", 128 + number) from None
+        raise Interrupted(f"{_signal_text(number)}; {outcome()}", 128 + number) from None
     except GpubenchError as error:
-        if not arrived:
+        if not received:
             raise
-        raise Interrupted(f"{_ending(arrived[0])}; {error}", 128 + arrived[0]) from error
+        raise Interrupted(f"{_signal_text(received[0])}; {error}", 128 + received[0]) from error
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def _ending(number: int) -> str:
+def _signal_text(number: int) -> str:
+    """Return `interrupted` for SIGINT and `terminated` for any other signal."""
     return "interrupted" if number == signal.SIGINT else "terminated"

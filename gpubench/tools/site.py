@@ -32,16 +32,16 @@ from gpubench.tools.history import run_files
 INDEX = "index.html"
 _RUNS, _COMPARISONS, _TRENDS = "runs", "comparisons", "trends"
 _DIGITS = 16  # hexadecimal digits of the hashes that name files: 64 bits keep thousands of files distinct
-_OURS = re.compile(rf"[0-9a-f]{{{_DIGITS}}}(-[0-9a-f]{{{_DIGITS}}})?\.(html|json)")
+_PAGE_NAME = re.compile(rf"[0-9a-f]{{{_DIGITS}}}(-[0-9a-f]{{{_DIGITS}}})?\.(html|json)")
 _MARK = b'<body class="gpubench-site">'  # identifies an index that gpubench made and may replace
 
 
 class Sharing(Protocol):
-    """How a site anonymises its content, if it does."""
+    """Anonymises the content of a site, or leaves it unchanged."""
 
     @property
     def is_redacted(self) -> bool:
-        """Return whether names are hidden."""
+        """Return whether names are replaced by pseudonyms."""
 
     def run(self, run: Run) -> Run:
         """Return the run as the site may show it."""
@@ -62,7 +62,7 @@ class BuiltSite:
 
 @dataclass(frozen=True, slots=True)
 class _StoredRun:
-    """The file beside a run's page; it is made again for another version of gpubench or another kind of sharing."""
+    """The content of the file beside a run's page; another version of gpubench or kind of sharing replaces it."""
 
     gpubench: str
     is_redacted: bool
@@ -70,8 +70,8 @@ class _StoredRun:
 
 
 @dataclass(frozen=True, slots=True)
-class _Member:
-    """A run of the site: its file and its name in the site."""
+class _SiteEntry:
+    """A run of the site: its file, the name of its pages (the first digits of the file's hash), and its summary."""
 
     path: Path
     name: str
@@ -82,49 +82,50 @@ _STORED_RUN = pydantic.TypeAdapter(_StoredRun)
 
 
 def build(folder: Path, out: Path, sharing: Sharing, tell: Callable[[str], None]) -> BuiltSite:
-    """Write the site of the run files in a folder and below it into another folder, or bring it up to date.
+    """Write the site of the run files in a folder and below it into the folder `out`, or bring it up to date.
 
-    `tell` is called for each page that is made. A file that cannot be read is listed in the index with the reason.
-    Raises FileError if there is no run file, and UsageError if `out` cannot be written or its index is not a site's.
+    `tell` is called with a line for each page that is written. A file that cannot be read is listed in the index with
+    the reason. Raises FileError if there is no run file, and UsageError if `out` cannot be written or its index is not
+    a site's.
     """
     files = list(run_files([folder]))
     if not files:
         raise FileError(
             f"{folder}: there is no run file (.jsonl, .jsonl.gz) in it; name a folder that contains run files"
         )
-    _prepare(out)
-    members: dict[str, _Member] = {}
+    _make_folders(out)
+    entries: dict[str, _SiteEntry] = {}
     refused: list[tuple[str, str]] = []
     hashes = set()
     for path in files:
         try:
-            member = _member(path, out, sharing)
+            entry = _read_entry(path, out, sharing)
         except FileError as error:
             refused.append((path.name, str(error).removeprefix(f"{path}: ")))
             continue
-        hashes.add(member.name)
-        same_run = members.get(member.run.key)
-        if same_run is None or member.run.results > same_run.run.results:  # the most complete copy of a run counts
-            members[member.run.key] = member
-    ordered = sorted(members.values(), key=lambda member: (member.run.at, member.name))
-    new = sum(_write_page(out, member, sharing, tell) for member in ordered)
+        hashes.add(entry.name)
+        other_copy = entries.get(entry.run.key)
+        if other_copy is None or entry.run.results > other_copy.run.results:  # the most complete copy of a run counts
+            entries[entry.run.key] = entry
+    ordered = sorted(entries.values(), key=lambda entry: (entry.run.at, entry.name))
+    new = sum(_write_page(out, entry, sharing, tell) for entry in ordered)
     devices = _write_devices(out, ordered, sharing, tell)
     # the name of a damaged file may contain names of machines that only the other runs' manifests reveal
-    manifests = [store.scan(member.path, _ignore).manifest for member in ordered] if refused else []
-    listed = sharing.value(tuple(refused), [manifest for manifest in manifests if manifest])
-    _write(out / INDEX, rendering.report("html").index(Site(devices, listed)))
+    manifests = [store.scan(entry.path, _ignore).manifest for entry in ordered] if refused else []
+    refused_files = sharing.value(tuple(refused), [manifest for manifest in manifests if manifest])
+    _write(out / INDEX, rendering.report("html").index(Site(devices, refused_files)))
     _remove_old(out, hashes, devices)
-    return BuiltSite(out / INDEX, len(ordered), new, listed)
+    return BuiltSite(out / INDEX, len(ordered), new, refused_files)
 
 
 def _ignore(record: object) -> None:
     del record
 
 
-def _prepare(out: Path) -> None:
+def _make_folders(out: Path) -> None:
     """Make the folders. Raises UsageError if the index would replace a page that gpubench did not make."""
     index = out / INDEX
-    with _written(out):
+    with _reporting_errors(out):
         if index.exists() and _MARK not in index.read_bytes():
             raise UsageError(f"{index} exists and is not the index of a site; choose another folder with -o")
         for name in (_RUNS, _COMPARISONS, _TRENDS):
@@ -132,7 +133,7 @@ def _prepare(out: Path) -> None:
 
 
 @contextlib.contextmanager
-def _written(path: Path) -> Iterator[None]:
+def _reporting_errors(path: Path) -> Iterator[None]:
     """Turn an error of the operating system about a file of the site into a UsageError."""
     try:
         yield
@@ -143,23 +144,26 @@ def _written(path: Path) -> Iterator[None]:
 def _write(path: Path, content: str | bytes) -> None:
     """Write a file atomically, unless it already has this content."""
     data = content if isinstance(content, bytes) else content.encode()
-    with _written(path):
+    with _reporting_errors(path):
         if not path.exists() or path.read_bytes() != data:
             write_whole(path, data)
 
 
 def _remove(path: Path) -> None:
-    with _written(path):
+    with _reporting_errors(path):
         path.unlink(missing_ok=True)
 
 
-def _member(path: Path, out: Path, sharing: Sharing) -> _Member:
-    """Return a run of the site; the run file is read only if it is new. Raises FileError if it is invalid."""
+def _read_entry(path: Path, out: Path, sharing: Sharing) -> _SiteEntry:
+    """Return a run of the site; the run file is read only if it is new. Raises FileError if it is invalid.
+
+    For a new file, its summary is stored beside its page, and pages of an earlier kind of sharing are removed.
+    """
     content = store.file_hash(path)
     name = content[:_DIGITS]
     entry_file = out / _RUNS / f"{name}.json"
     if stored_run := _stored_run(entry_file, sharing):
-        return _Member(path, name, stored_run)
+        return _SiteEntry(path, name, stored_run)
     with readings.uncollected():
         run = store.read_run(path)
         shown_name = sharing.value(path.name, [run.manifest])
@@ -169,19 +173,19 @@ def _member(path: Path, out: Path, sharing: Sharing) -> _Member:
     for outdated in (out / _RUNS / f"{name}.html", *(out / _COMPARISONS).glob(f"*{name}*.html")):
         _remove(outdated)  # they may contain names, because sharing was different
     _write(entry_file, _STORED_RUN.dump_json(_StoredRun(__version__, sharing.is_redacted, run_entry)))
-    return _Member(path, name, run_entry)
+    return _SiteEntry(path, name, run_entry)
 
 
-def _write_page(out: Path, member: _Member, sharing: Sharing, tell: Callable[[str], None]) -> bool:
+def _write_page(out: Path, entry: _SiteEntry, sharing: Sharing, tell: Callable[[str], None]) -> bool:
     """Write the page of a run and return True; return False if it exists."""
-    page = out / _RUNS / f"{member.name}.html"
+    page = out / _RUNS / f"{entry.name}.html"
     if page.exists():
         return False
     with readings.uncollected():
-        shared = sharing.run(store.read_run(member.path))
-        enclosure = replace(enclosing.enclosure(shared, member.path), index=f"../{INDEX}")
+        shared = sharing.run(store.read_run(entry.path))
+        enclosure = replace(enclosing.enclosure(shared, entry.path), index=f"../{INDEX}")
         _write(page, rendering.report("html").enclose(shared, enclosure))
-    tell(f"{member.path.name}: page written")
+    tell(f"{entry.path.name}: page written")
     return True
 
 
@@ -195,13 +199,13 @@ def _stored_run(entry_file: Path, sharing: Sharing) -> SiteRun | None:
 
 
 def _write_devices(
-    out: Path, members: Sequence[_Member], sharing: Sharing, tell: Callable[[str], None]
+    out: Path, entries: Sequence[_SiteEntry], sharing: Sharing, tell: Callable[[str], None]
 ) -> tuple[SiteDevice, ...]:
-    """Write the comparisons and the trends of each model of device, and return what the index lists."""
-    groups: dict[str, list[_Member]] = {}
-    for member in members:
-        groups.setdefault(member.run.device, []).append(member)
-    return tuple(_device(out, name, group, sharing, tell) for name, group in sorted(groups.items()))
+    """Write the comparisons and trends of each model of device, and return their entries in the index."""
+    groups: dict[str, list[_SiteEntry]] = {}
+    for entry in entries:
+        groups.setdefault(entry.run.device, []).append(entry)
+    return tuple(_write_device(out, name, group, sharing, tell) for name, group in sorted(groups.items()))
 
 
 def _remove_old(out: Path, hashes: Collection[str], devices: Sequence[SiteDevice]) -> None:
@@ -210,51 +214,57 @@ def _remove_old(out: Path, hashes: Collection[str], devices: Sequence[SiteDevice
     needed |= {f"{_RUNS}/{name}.json" for name in hashes}
     for folder in (_RUNS, _COMPARISONS, _TRENDS):
         for path in (out / folder).iterdir():
-            if _OURS.fullmatch(path.name) and f"{folder}/{path.name}" not in needed:
+            if _PAGE_NAME.fullmatch(path.name) and f"{folder}/{path.name}" not in needed:
                 _remove(path)
 
 
 def _addresses(device: SiteDevice) -> Iterator[str]:
+    """Yield the relative addresses of all pages of one model of device; an empty one stands for a missing page."""
     yield device.trends
-    for listed in device.runs:
-        yield from (listed.page, listed.comparison)
+    for listed_run in device.runs:
+        yield from (listed_run.page, listed_run.comparison)
 
 
-def _device(
-    out: Path, name: str, members: Sequence[_Member], sharing: Sharing, tell: Callable[[str], None]
+def _write_device(
+    out: Path, name: str, entries: Sequence[_SiteEntry], sharing: Sharing, tell: Callable[[str], None]
 ) -> SiteDevice:
-    """Return the runs on one model of device, with their comparisons and trends written."""
-    listed = []
-    for place, member in enumerate(members):
-        page = f"{_RUNS}/{member.name}.html"
-        before = _before(member, members[:place])
-        address = _compared(out, before, member, sharing, tell) if before else ""
-        listed.append(ListedRun(member.run, page, address, before.run.date if before and address else ""))
-    device_trends = trends([member.run for member in members])
+    """Write the comparisons and trends of the runs on one model of device, and return their entry in the index.
+
+    `entries` are the runs in order of time.
+    """
+    listed_runs = []
+    for place, entry in enumerate(entries):
+        page = f"{_RUNS}/{entry.name}.html"
+        before = _previous_run(entry, entries[:place])
+        address = _write_comparison(out, before, entry, sharing, tell) if before else ""
+        listed_runs.append(ListedRun(entry.run, page, address, before.run.date if before and address else ""))
+    device_trends = trends([entry.run for entry in entries])
     address = f"{_TRENDS}/{hashlib.sha256(name.encode()).hexdigest()[:_DIGITS]}.html" if device_trends else ""
     if device_trends:
         _write(out / address, rendering.report("html").trends(device_trends))
-    return SiteDevice(name, address, tuple(reversed(listed)))
+    return SiteDevice(name, address, tuple(reversed(listed_runs)))
 
 
-def _before(member: _Member, earlier: Sequence[_Member]) -> _Member | None:
-    """Return the newest earlier run of the same tier that has a suite in common."""
+def _previous_run(entry: _SiteEntry, earlier: Sequence[_SiteEntry]) -> _SiteEntry | None:
+    """Return the newest of the `earlier` runs with the same tier and a suite in common, None if there is none."""
     for candidate in reversed(earlier):
-        if candidate.run.tier == member.run.tier and set(candidate.run.suites) & set(member.run.suites):
+        if candidate.run.tier == entry.run.tier and set(candidate.run.suites) & set(entry.run.suites):
             return candidate
     return None
 
 
-def _compared(out: Path, before: _Member, after: _Member, sharing: Sharing, tell: Callable[[str], None]) -> str:
-    """Return the address of the comparison of two runs; empty if they have no case in common."""
+def _write_comparison(
+    out: Path, before: _SiteEntry, after: _SiteEntry, sharing: Sharing, tell: Callable[[str], None]
+) -> str:
+    """Write the page that compares two runs, and return its address; empty if they have no case in common."""
     address = f"{_COMPARISONS}/{before.name}-{after.name}.html"
     if (out / address).exists():
         return address
     run_readings = readings.read_all([before.path, after.path])
     manifests = [reading.manifest for reading in run_readings]
     named = [
-        replace(reading, manifest=sharing.run(Run(reading.manifest)).manifest, source=member.run.date)
-        for reading, member in zip(run_readings, (before, after), strict=True)
+        replace(reading, manifest=sharing.run(Run(reading.manifest)).manifest, source=entry.run.date)
+        for reading, entry in zip(run_readings, (before, after), strict=True)
     ]
     try:
         comparison = compare(named, lambda _: THRESHOLD_PERCENT / 100)

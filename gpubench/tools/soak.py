@@ -23,7 +23,10 @@ _MOST_S = 30 * 86400.0
 
 
 def seconds_of(text: str) -> float:
-    """Return the seconds of a span such as 90s, 10min, 1h or 2d. Raises UsageError for any other text."""
+    """Return the seconds of a time such as 90s, 10min, 1h or 2d.
+
+    Raises UsageError for any other text or above 30 days.
+    """
     match = _SPAN.fullmatch(text.strip())
     seconds = float(match[1]) * _SECONDS[match[2]] if match else 0.0
     if not 0 < seconds <= _MOST_S:
@@ -32,12 +35,12 @@ def seconds_of(text: str) -> float:
 
 
 def tier_of(seconds: float) -> Tier:
-    """Return the tier of a soak of that length: a short one has few, short cases, so that it has several passes."""
+    """Return the tier for a soak of that length: `full` from two minutes on, else `quick`, to allow several passes."""
     return "full" if seconds >= _LONG_S else "quick"
 
 
 def planned(facts: Facts, settings: Settings, seconds: float) -> Plan:
-    """Return the plan of a soak: more passes than fit into the time, which ends the last one.
+    """Return the plan of a soak of that length: more passes than fit, because the time ends the last one.
 
     The number of passes is not part of the settings, so that an interrupted soak can be resumed for longer.
     """
@@ -48,7 +51,7 @@ def planned(facts: Facts, settings: Settings, seconds: float) -> Plan:
 
 
 def within(seconds: float, watch: Observer) -> Observer:
-    """Return an observer that limits the expected time of each event to the rest of these seconds, from now on."""
+    """Return an observer that passes events on to `watch` with the remaining time limited to `seconds` from now on."""
     end = time.monotonic() + seconds
 
     def observe(event: ProgressEvent) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from gpubench.base.walk import with_texts
 from gpubench.judging.fleet import FleetJudgement
-from gpubench.tools.redact import is_a_name, pseudonyms, without_names
+from gpubench.tools.redact import is_searchable_name, pseudonyms, without_names
 
 
 def anonymised(judgement: FleetJudgement, salt: bytes, names: Sequence[str] = ()) -> FleetJudgement:
@@ -39,7 +39,7 @@ class _Renaming:
         self._in_texts = {
             name.lower(): alternatives
             for name, alternatives in pseudonyms_by_name.items()
-            if is_a_name(name) and not name.isdigit()
+            if is_searchable_name(name) and not name.isdigit()
         }
         alternatives = "|".join(map(re.escape, sorted(self._in_texts, key=len, reverse=True)))
         pattern = rf"(?<![A-Za-z0-9])(?:{alternatives})(?![A-Za-z0-9])" if alternatives else r"(?!)"
@@ -53,11 +53,11 @@ class _Renaming:
 
 def _pseudonyms(judgement: FleetJudgement, salt: bytes) -> dict[str, str]:
     """Return the pseudonym of each node, rack and UUID, and of the first label of each node's name."""
-    token = pseudonyms(salt)
+    pseudonym_of = pseudonyms(salt)
     racks = _numbered("rack", (node.rack for node in judgement.fleet.nodes))
     nodes = _numbered("node", _nodes(judgement))
     labels = {name.partition(".")[0]: pseudonym for name, pseudonym in nodes.items()}
-    uuids = {uuid: token("device", uuid) for suspect in judgement.suspects for uuid in suspect.uuids if uuid}
+    uuids = {uuid: pseudonym_of("device", uuid) for suspect in judgement.suspects for uuid in suspect.uuids if uuid}
     return {**uuids, **racks, **labels, **nodes}
 
 
