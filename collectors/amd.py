@@ -103,7 +103,7 @@ class AmdSource:
         missing = {name: reason for name, value in values.items() if value is None}
         return {**missing, **shared} if mode else missing
 
-    def told(self, device: Device) -> Sequence[str]:
+    def messages(self, device: Device) -> Sequence[str]:
         """Return messages about the libraries that ended since the last call."""
         del device
         with self._lock:

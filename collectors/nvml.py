@@ -82,7 +82,7 @@ class NvmlSource(NvmlAccess):
         readers = {counter.name: self._call(device, counter.name) for counter in COUNTERS}
         return refusals(readers, self._nvml.NVMLError)
 
-    def told(self, device: Device) -> Sequence[str]:
+    def messages(self, device: Device) -> Sequence[str]:
         """Return messages about the Xid errors since the last call."""
         numbers = self._xids[device.id].take() if device.id in self._xids else []
         return [f"Xid {number}: look it up in NVIDIA's XID catalogue and in dmesg" for number in numbers]

@@ -39,19 +39,19 @@ ANYTHING = st.recursive(
 class Source:
     """A source whose next reading and messages are given."""
 
-    def __init__(self, reading, told=()):
+    def __init__(self, reading, messages=()):
         self.reading = reading
-        self.messages = told
+        self.sent = messages
 
     def read(self, device, names):
         if isinstance(self.reading, BaseException):
             raise self.reading
         return self.reading
 
-    def told(self, device):
-        if isinstance(self.messages, BaseException):
-            raise self.messages
-        return self.messages
+    def messages(self, device):
+        if isinstance(self.sent, BaseException):
+            raise self.sent
+        return self.sent
 
     def close(self):
         pass
@@ -67,9 +67,9 @@ def records(taken):
 
 
 @QUICKLY
-@given(reading=ANYTHING | st.dictionaries(st.sampled_from(["any.a", "any.b"]), ANYTHING), told=ANYTHING)
-def test_whatever_a_source_returns_can_be_written_to_a_run_file(reading, told):
-    one = group(Source(reading, told))
+@given(reading=ANYTHING | st.dictionaries(st.sampled_from(["any.a", "any.b"]), ANYTHING), messages=ANYTHING)
+def test_whatever_a_source_returns_can_be_written_to_a_run_file(reading, messages):
+    one = group(Source(reading, messages))
     one.read(0.0, 0.0)
     one.finish(0.0)
     samples, *_ = records(one.take())

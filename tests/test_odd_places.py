@@ -202,7 +202,7 @@ def test_a_signal_in_a_run_ends_it_in_order_past_every_boundary_for_errors(name)
     try:
         kept = session.terminable(lambda: "2 results are in a.jsonl")
         with pytest.raises(Interrupted, match=r"2 results are in a\.jsonl") as caught, kept:
-            plugins.asked("a collector", lambda: os.kill(os.getpid(), number))
+            plugins.call_library("a collector", lambda: os.kill(os.getpid(), number))
         assert signal.getsignal(number) is signal.SIG_DFL
     finally:
         signal.signal(number, before)

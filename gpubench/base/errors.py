@@ -34,7 +34,7 @@ class DeviceError(GpubenchError):
 
 
 class Unavailable(GpubenchError):  # noqa: N818 - the thing is missing
-    """A library, driver or device is not available here; `how` says how to get it."""
+    """A library, driver or device is not available here: `what` it is, with the reason, and `how` to get it."""
 
     exit_status = 2
 
@@ -45,7 +45,7 @@ class Unavailable(GpubenchError):  # noqa: N818 - the thing is missing
 
 
 class OptionalUnavailable(Unavailable):
-    """Something is missing that most machines do not have: an optional library, counters of newer devices."""
+    """Something is unavailable that most machines do not have: an optional library, counters of newer devices."""
 
 
 Missing = Unavailable  # the former name, until no suite uses it

@@ -34,7 +34,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def open_to_read(path: Path) -> int:
-    """Return the descriptor of a regular file, or of a stream that the caller opened.
+    """Return the descriptor of a regular file, a folder, or a stream that the caller opened (`/dev/fd/63`).
 
     Opening a named pipe would wait until another program writes into it, perhaps forever. Raises OSError for any other
     file.

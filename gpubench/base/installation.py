@@ -24,10 +24,13 @@ PACKAGES = {
 
 
 def check() -> None:
-    """Raise Missing if a package that gpubench needs is not installed; the check imports none of them."""
+    """Check that every package is installed that gpubench needs, without importing any.
+
+    Raises Unavailable for the first missing one.
+    """
     for module in PACKAGES:
         if importlib.util.find_spec(module) is None:
-            raise _missing(module, "is not installed")
+            raise _unavailable(module, "is not installed")
 
 
 def reason(error: ImportError) -> Unavailable | None:
@@ -38,13 +41,16 @@ def reason(error: ImportError) -> Unavailable | None:
     module = (error.name or "").partition(".")[0]
     if not module or module == __name__.partition(".")[0]:
         return None
-    is_absent = isinstance(error, ModuleNotFoundError)
+    is_missing = isinstance(error, ModuleNotFoundError)
     first_line = str(error).strip().partition("\n")[0]
-    return _missing(module, "is not installed" if is_absent else f"cannot be imported ({first_line})")
+    return _unavailable(module, "is not installed" if is_missing else f"cannot be imported ({first_line})")
 
 
-def _missing(module: str, problem: str) -> Unavailable:
-    """Return the error for a package with the pip command that repairs it."""
+def _unavailable(module: str, problem: str) -> Unavailable:
+    """Return the error for a package with the pip command that repairs it.
+
+    `problem` is the end of a sentence (`is not installed`).
+    """
     distribution = PACKAGES.get(module, module.replace("_", "-"))
     command = f"{sys.executable} -m pip install --force-reinstall '{_requirement(distribution)}'"
     return Unavailable(f"the Python package {distribution} {problem}", f"install it: {command}")

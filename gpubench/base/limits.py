@@ -25,7 +25,7 @@ def check() -> None:
 
 
 def _check_tasks(count: int) -> None:
-    """Start `count` threads at once, because the kernel limits threads and processes together for users and containers.
+    """Start `count` threads at once and end them, because the kernel limits threads and processes together.
 
     Raises UsageError if they cannot all be started.
     """

@@ -51,19 +51,17 @@ _TABLE, _JSON = (
 def make_safe(is_json: bool) -> None:
     """Open the closed standard streams, and guard output and error.
 
-    In a test, which has its own streams, they are only opened.
-
-    `is_json` says that a program reads standard output: a character that cannot be encoded is then escaped as in JSON,
-    and never replaced by another one.
+    In a test, which has its own streams, they are only opened. `is_json` says that a program reads standard output: a
+    character that cannot be encoded is then escaped as in JSON, and never replaced by another one.
     """
     _open_closed()
     codecs.register_error(_TABLE, _in_ascii)
     codecs.register_error(_JSON, _escaped)
     sys.stdin = sys.stdin or io.TextIOWrapper(io.FileIO(0, closefd=False), encoding="utf-8")
     if _is_own(sys.stdout, sys.__stdout__):
-        sys.stdout = _guarded(sys.stdout, _Output(1, "w", closefd=False), _JSON if is_json else _TABLE)
+        sys.stdout = _guarded_stream(sys.stdout, _Output(1, "w", closefd=False), _JSON if is_json else _TABLE)
     if _is_own(sys.stderr, sys.__stderr__):
-        sys.stderr = _guarded(sys.stderr, _ErrorOutput(2, "w", closefd=False), _TABLE)
+        sys.stderr = _guarded_stream(sys.stderr, _ErrorOutput(2, "w", closefd=False), _TABLE)
 
 
 def _open_closed() -> None:
@@ -82,26 +80,30 @@ def _is_own(stream: TextIO | None, original: TextIO | None) -> bool:
     return stream is original and (stream is None or isinstance(stream, io.TextIOWrapper))
 
 
-def _guarded(stream: TextIO | None, raw: io.FileIO, errors: str) -> io.TextIOWrapper:
-    """Return a text stream on `raw` whose lines start no command of a CI system."""
+def _guarded_stream(stream: TextIO | None, raw: io.FileIO, errors: str) -> io.TextIOWrapper:
+    """Return a text stream on `raw` whose lines start no command of a CI system.
+
+    It has the encoding of `stream`, the stream that it replaces, or UTF-8 if that is None. `errors` is the name of a
+    registered error handler.
+    """
     if stream is not None:
         stream.flush()
     encoding = stream.encoding if stream is not None else "utf-8"
     is_line_buffered = raw.isatty() or isinstance(raw, _ErrorOutput)
-    return _Lines(
+    return _CommandFreeStream(
         io.BufferedWriter(raw), encoding=encoding, errors=errors, newline="\n", line_buffering=is_line_buffered
     )
 
 
 def write_commands(lines: str, stream: TextIO) -> None:
     """Write lines that are intended as commands of a CI system."""
-    if isinstance(stream, _Lines):
+    if isinstance(stream, _CommandFreeStream):
         stream.write_unchanged(lines)
     else:
         stream.write(lines)
 
 
-class _Lines(io.TextIOWrapper):
+class _CommandFreeStream(io.TextIOWrapper):
     """A text stream whose lines start no command of a CI system."""
 
     def write(self, text: str, /) -> int:

@@ -87,7 +87,7 @@ def quantity(value: float, unit: str, digits: int = 4) -> str:
 
 
 def interval(low: float, high: float, unit: str, centre: float, digits: int = 4) -> str:
-    """Return two bounds in the unit of their centre: 4198 – 4221 GB/s."""
+    """Return two bounds in the unit of their centre, which all three numbers are scaled to: 4198 – 4221 GB/s."""
     factor, text = scale(centre, unit)
     return f"{significant(low / factor, digits)} – {significant(high / factor, digits)} {text}".rstrip()
 

@@ -34,7 +34,7 @@ def with_texts(value: Value, change: Change, change_word: Change | None = None) 
     `change_word` is given, it is applied instead to texts whose type is marked by WORD, and texts of a `Literal` type
     stay unchanged.
     """
-    return _Walk(cache(change), cache(change_word) if change_word else None).changed(value)  # type: ignore[no-any-return]
+    return _TextChanger(cache(change), cache(change_word) if change_word else None).changed(value)  # type: ignore[no-any-return]
 
 
 class _Shape(NamedTuple):
@@ -51,16 +51,17 @@ class _Shape(NamedTuple):
 _ANY = _Shape()
 
 
-class _Walk:
-    """One pass through a value.
+class _TextChanger:
+    """Changes the texts in one value.
 
-    `same` holds the texts of dataclasses that hold nothing else and did not change.
+    `unchanged` holds the texts of dataclasses that hold nothing but texts and did not change, so that equal ones are
+    skipped.
     """
 
     def __init__(self, change: Change, change_word: Change | None) -> None:
         self.change = change
         self.change_word = change_word
-        self.same: set[tuple[str, ...]] = set()
+        self.unchanged: set[tuple[str, ...]] = set()
 
     def changed(self, value: Any, shape: _Shape = _ANY) -> Any:
         """Return the value with its texts changed, or the same object if none changed."""
@@ -68,15 +69,15 @@ class _Walk:
             return value if isinstance(value, Enum) else self._text(value, shape)
         if isinstance(value, tuple):
             return self._tuple(value, shape.items)
-        fields, texts = _plan(cast(Hashable, type(value)))
+        fields, texts = _text_fields(cast(Hashable, type(value)))
         if texts is None:
             return self._fields(value, fields) if fields else value
         held_texts = texts(value)
-        if held_texts in self.same:
+        if held_texts in self.unchanged:
             return value
         new = self._fields(value, fields)
         if new is value:
-            self.same.add(held_texts)
+            self.unchanged.add(held_texts)
         return new
 
     def _text(self, value: str, shape: _Shape) -> str:
@@ -111,8 +112,11 @@ class _Walk:
 
 
 @cache
-def _plan(kind: Any) -> tuple[tuple[tuple[str, _Shape], ...], Callable[[Any], tuple[str, ...]] | None]:
-    """Return the fields of a dataclass that can hold a text, and a getter of all of them if each is a text."""
+def _text_fields(kind: Any) -> tuple[tuple[tuple[str, _Shape], ...], Callable[[Any], tuple[str, ...]] | None]:
+    """Return the fields of a dataclass that can hold a text, and a getter of all of them if each is a text.
+
+    The getter is None otherwise, and there are no fields for another type.
+    """
     names, hints = _names(kind), _hints(kind)
     fields = tuple((name, _shape(hints.get(name))) for name in names)
     if len(names) < 2 or not all(_is_text(hints.get(name)) for name in names):

@@ -136,9 +136,11 @@ class _Sources:
                 collector: Collector = plugins.load("collectors", name)
                 if isinstance(collector, Examining):
                     accepts = collector.accepts
-                    accepted = [device for device in devices if plugins.asked(name, partial(accepts, device))]
+                    accepted = [device for device in devices if plugins.call_library(name, partial(accepts, device))]
                     if accepted:
-                        self._sources.append((name, plugins.asked(name, partial(collector.health, accepted)), accepted))
+                        self._sources.append(
+                            (name, plugins.call_library(name, partial(collector.health, accepted)), accepted)
+                        )
             except (Unavailable, plugins.BrokenPlugin) as error:
                 reason = boundary.text(str(error))
                 self._failures += [_HealthAnswer(device.id, (), reason) for device in accepted]
@@ -156,7 +158,7 @@ class _Sources:
 def _read_health(name: str, source: HealthSource, device: Device) -> _HealthAnswer:
     """Return the readings of one device by the collector `name`, or the reason why they are unavailable."""
     try:
-        return _HealthAnswer(device.id, plugins.asked(name, lambda: health.checked(source.read(device))))
+        return _HealthAnswer(device.id, plugins.call_library(name, lambda: health.checked(source.read(device))))
     except Unavailable as error:
         return _HealthAnswer(device.id, (), boundary.text(str(error)))
 

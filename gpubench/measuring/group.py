@@ -11,7 +11,7 @@ from gpubench import plugins
 from gpubench.base.errors import Unavailable
 from gpubench.measuring import boundary
 from gpubench.model import Device, Remark, Samples
-from gpubench.plugins.collector import CounterSource, Telling
+from gpubench.plugins.collector import CounterSource, ReportsMessages
 
 _HUNG_S = 5.0  # a reading that takes longer is reported
 _SILENT_S, _SILENT_ROWS = 1.0, 3  # after this time and number of empty rows the counters are reported as missing
@@ -50,7 +50,7 @@ class CounterGroup:
         self._warned: set[str] = set()
         self._refused: Tally[str] = Tally()  # values of each counter that could not be kept
         self._message_count = 0  # messages so far
-        self._telling = source if isinstance(source, Telling) else None
+        self._message_source = source if isinstance(source, ReportsMessages) else None
         self._answered = False  # whether any counter of the group ever had a value
         self._empty_rows, self._answered_at = 0, 0.0  # empty rows since a counter had a value, and when it had one
         self._begun: float | None = None  # start of the reading under way, monotonic seconds
@@ -76,7 +76,7 @@ class CounterGroup:
         failed = ""
         refused: dict[str, str] = {}
         try:
-            row, refused = plugins.asked(self.collector, self._row)
+            row, refused = plugins.call_library(self.collector, self._row)
         except Unavailable as error:  # only this group is missing from here on, until it answers again
             row, failed = (None,) * len(self.names), boundary.text(str(error))
         ended = time.monotonic()
@@ -108,11 +108,11 @@ class CounterGroup:
 
     def _messages(self) -> tuple[list[str], str]:
         """Return the source's messages, or the reason why asking for them failed."""
-        telling = self._telling
-        if telling is None:
+        source = self._message_source
+        if source is None:
             return [], ""
         try:
-            return plugins.asked(self.collector, lambda: boundary.texts(telling.told(self.device))), ""
+            return plugins.call_library(self.collector, lambda: boundary.texts(source.messages(self.device))), ""
         except Unavailable as error:
             return [], boundary.text(str(error))
 

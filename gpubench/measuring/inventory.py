@@ -165,7 +165,7 @@ def _settings(collector: Describing, device: Device) -> Mapping[str, str]:
 def _probe(name: str, unavailable: list[UnavailablePart], ask: Callable[[], T], default: T) -> T:
     """Return what `ask` returns; if it raises, add the reason to `unavailable` under this name and return `default`."""
     try:
-        return plugins.asked(name, ask)
+        return plugins.call_library(name, ask)
     except Unavailable as error:
         unavailable.append(UnavailablePart(name, error.what, error.how))
         return default

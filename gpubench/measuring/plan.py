@@ -63,8 +63,8 @@ class Plan:
 
     def suite(self, case: Case) -> str:
         """Return the name by which `load_suite` finds the suite of a case: its name, or the path of its file."""
-        files = (name for name in self.settings.suites if plugins.is_file(name) and plugins.called(name) == case.suite)
-        return next(files, case.suite)
+        paths = filter(plugins.is_file, self.settings.suites)
+        return next((path for path in paths if plugins.plugin_name(path) == case.suite), case.suite)
 
     def target(self, job: Job) -> Target:
         """Return the target that the job's case is planned and built for."""
@@ -238,9 +238,9 @@ def _suite_path(name: str, installed: Sequence[str]) -> str:
         raise UsageError(f"{name}: it is a folder without an __init__.py; name the Python file of a suite")
     if not path.exists():
         raise UsageError(f"{name}: there is no such file; name the Python file of a suite")
-    called = plugins.called(path)
-    if called in installed:
-        raise UsageError(f"{name}: a suite named {called} exists already; rename the file")
+    plugin_name = plugins.plugin_name(path)
+    if plugin_name in installed:
+        raise UsageError(f"{name}: a suite named {plugin_name} exists already; rename the file")
     return str(path)
 
 
@@ -248,8 +248,8 @@ def _check_unique_names(names: Sequence[str]) -> None:
     """Raise UsageError if two files give suites of the same name: their cases would have the same ids."""
     files: dict[str, str] = {}
     for file in filter(plugins.is_file, names):
-        if files.setdefault(plugins.called(file), file) != file:
-            raise UsageError(f"{file} and {files[plugins.called(file)]} are suites of the same name; rename one")
+        if files.setdefault(plugins.plugin_name(file), file) != file:
+            raise UsageError(f"{file} and {files[plugins.plugin_name(file)]} are suites of the same name; rename one")
 
 
 def broken_suite_messages(wanted: Sequence[str]) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from gpubench.measuring.channel import BadMessage, ToChild, ToParent
 from gpubench.measuring.group import CounterGroup
 from gpubench.measuring.process import Child, to_parent
 from gpubench.model import Counter, Device, Remark, Samples, UnavailablePart
-from gpubench.plugins.collector import Collector, CounterSource, Explained
+from gpubench.plugins.collector import Collector, CounterSource, ReportsUnsupported
 
 _CHUNK_S = 1.0  # the run file is synchronised to disk for each chunk
 _START_S = 30.0
@@ -278,7 +278,7 @@ def sample(groups: Sequence[CounterGroup], channel: ToParent, started_at: float)
     for source in {id(group.source): group.source for group in groups}.values():
         if id(source) not in blocked:
             with contextlib.suppress(Unavailable):  # the parent has the samples, so a failure to close does not matter
-                plugins.asked("sampler", source.close)
+                plugins.call_library("sampler", source.close)
     if blocked:
         os._exit(0)  # a thread is inside a driver that does not answer: an ordinary end would wait for it
 
@@ -304,11 +304,13 @@ def open_groups(order: SamplingOrder) -> tuple[list[CounterGroup], Opened]:
     for name in plugins.names("collectors"):
         try:
             collector: Collector = plugins.load("collectors", name)
-            devices = [device for device in order.devices if plugins.asked(name, partial(collector.accepts, device))]
+            devices = [
+                device for device in order.devices if plugins.call_library(name, partial(collector.accepts, device))
+            ]
             if not devices:
                 continue
             declared = _declared(name, collector, counters)
-            source = plugins.asked(name, partial(collector.open, devices))
+            source = plugins.call_library(name, partial(collector.open, devices))
             names = {counter.name for counter in declared}
             unsupported = [
                 entry for device in devices for entry in _unsupported(name, source, device) if entry.counter in names
@@ -331,7 +333,7 @@ def _declared(name: str, collector: Collector, others: Sequence[Counter]) -> tup
 
     Raises Unavailable if they are malformed or one of `others`, the counters so far, has the same name.
     """
-    declared = plugins.asked(name, lambda: boundary.counters(collector.counters))
+    declared = plugins.call_library(name, lambda: boundary.counters(collector.counters))
     taken = {counter.name for counter in others} & {counter.name for counter in declared}
     if taken:
         raise Unavailable(f"another collector already declares the counter {min(taken)}", "rename it")
@@ -344,9 +346,9 @@ def _unavailable_part(name: str, error: Unavailable | plugins.BrokenPlugin) -> U
 
 
 def _unsupported(name: str, source: CounterSource, device: Device) -> list[UnsupportedCounter]:
-    if not isinstance(source, Explained):
+    if not isinstance(source, ReportsUnsupported):
         return []
-    reasons = plugins.asked(name, lambda: boundary.pairs(source.unsupported(device)))
+    reasons = plugins.call_library(name, lambda: boundary.pairs(source.unsupported(device)))
     return [UnsupportedCounter(counter, device.id, reason, name) for counter, reason in reasons.items()]
 
 

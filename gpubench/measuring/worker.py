@@ -293,8 +293,8 @@ def open_watches(device: Device) -> list[Watch]:
     for name in plugins.names("collectors"):
         with contextlib.suppress(Unavailable, plugins.BrokenPlugin):
             collector: Collector = plugins.load("collectors", name)
-            if isinstance(collector, Watching) and plugins.asked(name, partial(collector.accepts, device)):
-                opened.append(plugins.asked(name, partial(collector.watch, device)))
+            if isinstance(collector, Watching) and plugins.call_library(name, partial(collector.accepts, device)):
+                opened.append(plugins.call_library(name, partial(collector.watch, device)))
     return opened
 
 

@@ -4,6 +4,28 @@
 that a plugin inherits nothing.
 """
 
-from gpubench.plugins.loading import BrokenPlugin, Room, T, asked, called, is_file, load, load_file, names, unknown
+from gpubench.plugins.loading import (
+    BrokenPlugin,
+    Room,
+    T,
+    call_library,
+    is_file,
+    load,
+    load_file,
+    names,
+    plugin_name,
+    unknown,
+)
 
-__all__ = ["BrokenPlugin", "Room", "T", "asked", "called", "is_file", "load", "load_file", "names", "unknown"]
+__all__ = [
+    "BrokenPlugin",
+    "Room",
+    "T",
+    "call_library",
+    "is_file",
+    "load",
+    "load_file",
+    "names",
+    "plugin_name",
+    "unknown",
+]

@@ -80,9 +80,9 @@ class Kernel(Protocol):
         """Return a `__constant__` or `__device__` array of the kernel's source by its name: uint8, shape (nbytes,)."""
 
     def resources(self, threads: int, shared_bytes: int = 0) -> KernelResources | None:
-        """Return the resources of a launch with this many threads per block and this dynamic shared memory, or None.
+        """Return the resources of a launch, or None if they are unknown.
 
-        The result is None if they are unknown.
+        `threads` are those of a block, and `shared_bytes` is the launch's dynamic shared memory.
         """
 
 
@@ -180,11 +180,12 @@ class OpenDevice(Protocol):
         gated: bool = True,
         lead: Callable[[], object] | None = None,
     ) -> Timing:
-        """Time `calls` calls and return their times.
+        """Time `calls` calls and return their times in seconds.
 
         `hot` times them back to back, `each` also gives a time for every call, `cold` flushes the cache before each
-        call, and `graph` replays a graph. `gated` excludes launch gaps (docs/method.md); set it to False for calls that
-        wait for the device. `lead` is queued once, before the time starts.
+        call, and `graph` replays a graph of the calls. `gated` excludes launch gaps (docs/method.md); set it to False
+        for calls that wait for the device. `lead` is queued once, before the time starts. Raises GateTimedOut if the
+        gate opened by itself, and Untrustworthy if the device's clock contradicts the host's.
         """
 
     def synchronize(self) -> None:
@@ -211,13 +212,14 @@ class OpenDevice(Protocol):
     def register(self, array: Any) -> Callable[[], None]:
         """Page-lock a NumPy array's memory for copies and kernels, and return a function that unlocks it.
 
-        Raises Skip.
+        Raises Skip if the device does not support that.
         """
 
     def together(self, *calls: Callable[[], object], peer: Device | None = None) -> None:
-        """Queue calls that start together: the first on the timed stream, the others on their own, of `peer` if given.
+        """Queue calls that start together: the first on the timed stream, each other one on a stream of its own.
 
-        Work that is queued afterwards waits for all of them. Raises Skip if the device cannot do that.
+        The streams of the others belong to the device `peer` if it is given. Work that is queued afterwards waits for
+        all calls. Raises Skip if the device cannot do that.
         """
 
     def peer_memory(self, peer: Device, nbytes: int) -> Any:
@@ -227,7 +229,10 @@ class OpenDevice(Protocol):
         """
 
     def launches_of(self, call: Callable[[], object]) -> int | None:
-        """Return the number of kernels that a call launches which has run before; None if they cannot be counted."""
+        """Return the number of kernels that a call launches; None if they cannot be counted.
+
+        The call must have run before.
+        """
 
     def free_bytes(self) -> int:
         """Return the bytes of memory that can still be allocated."""
@@ -265,7 +270,7 @@ class Backend(Protocol):
     def devices(self) -> Sequence[Device]:
         """Return every device of this backend.
 
-        Raises errors.Missing, with how to get it, if the backend cannot be used.
+        Raises errors.Unavailable, which says how to get it, if the backend cannot be used.
         """
 
     def versions(self) -> Mapping[str, str]:

@@ -40,33 +40,33 @@ class CounterSource(Protocol):
     """An open source of counters: it has no thread, no clock and no averaging.
 
     Counters of one device and one period are read together, and each such group in its own thread, so two groups may be
-    read at the same time. A source whose counters are unavailable at the moment raises errors.Missing, whose text is
-    kept in the run file.
+    read at the same time. A source whose counters are unavailable at the moment raises errors.Unavailable, whose
+    text is kept in the run file.
     """
 
     def read(self, device: Device, names: Sequence[str]) -> Mapping[str, float | None]:
         """Return these counters of one device now; None for a counter that gave no value.
 
-        Raises errors.Missing if the source is unavailable now.
+        Raises errors.Unavailable if the source is unavailable now.
         """
 
     def close(self) -> None: ...
 
 
 @runtime_checkable
-class Explained(Protocol):
+class ReportsUnsupported(Protocol):
     """A source that also names the counters that a device does not have, which are then not read."""
 
     def unsupported(self, device: Device) -> Mapping[str, str]:
-        """Return each counter that this device does not have, with the reason."""
+        """Return the counters that this device does not support, each with the reason. They are not read there."""
 
 
 @runtime_checkable
-class Telling(Protocol):
+class ReportsMessages(Protocol):
     """A source that also reports events as texts, such as errors in a driver's log. It is called after each reading."""
 
-    def told(self, device: Device) -> Sequence[str]:
-        """Return the events since the previous call; each is written to the run file."""
+    def messages(self, device: Device) -> Sequence[str]:
+        """Return the events since the previous call as texts; each is written to the run file."""
 
 
 class Collector(Protocol):
@@ -82,7 +82,7 @@ class Collector(Protocol):
     def open(self, devices: Sequence[Device]) -> CounterSource:
         """Open the source for these devices.
 
-        Raises errors.Missing, or errors.Lacking for a source that most machines lack.
+        Raises errors.Unavailable, or errors.OptionalUnavailable for a source that most machines do not have.
         """
 
 
@@ -91,7 +91,7 @@ class Describing(Protocol):
     """A collector that also reads the settings of a device."""
 
     def describe(self, device: Device) -> Mapping[str, str]:
-        """Return settings that a gate compares: power limit, ECC, MIG mode. Raises errors.Missing if unavailable."""
+        """Return settings that a gate compares: power limit, ECC, MIG mode. Raises errors.Unavailable if that fails."""
 
 
 @runtime_checkable
@@ -99,7 +99,7 @@ class Versioned(Protocol):
     """A collector that also names the versions of the software that it reads through."""
 
     def versions(self) -> Mapping[str, str]:
-        """Return the versions of the driver and library. Raises errors.Missing if unavailable."""
+        """Return the versions of the driver and library. Raises errors.Unavailable if that fails."""
 
 
 @runtime_checkable
@@ -107,7 +107,7 @@ class Watching(Protocol):
     """A collector that can also watch a device between two samples of a case."""
 
     def watch(self, device: Device) -> Watch:
-        """Open a watch on one device, in the worker. Raises errors.Missing if unavailable."""
+        """Open a watch on one device, in the worker. Raises errors.Unavailable if that fails."""
 
 
 class HealthSign(StrEnum):
@@ -163,7 +163,7 @@ class HealthSource(Protocol):
     """Reads the health of devices. It runs in its own process, which is ended if a call does not return."""
 
     def read(self, device: Device) -> Sequence[HealthReading]:
-        """Return all readings of one device now. Raises errors.Missing if unavailable."""
+        """Return all readings of one device now. Raises errors.Unavailable if that fails."""
 
     def close(self) -> None: ...
 
@@ -175,7 +175,7 @@ class Examining(Protocol):
     def health(self, devices: Sequence[Device]) -> HealthSource:
         """Open a source for these devices, which is read before and after a run.
 
-        Raises errors.Missing if it is unavailable.
+        Raises errors.Unavailable if it is unavailable.
         """
 
 
@@ -194,7 +194,7 @@ class ProcessSource(Protocol):
     """Lists the processes on devices. It runs in its own process, which may crash or hang without harm."""
 
     def read(self, device: Device) -> Sequence[DeviceProcess]:
-        """Return the processes that use one device now. Raises errors.Missing if unavailable."""
+        """Return the processes that use one device now. Raises errors.Unavailable if that fails."""
 
     def close(self) -> None: ...
 
@@ -204,4 +204,4 @@ class Listing(Protocol):
     """A collector that can also list the processes on a device."""
 
     def processes(self, devices: Sequence[Device]) -> ProcessSource:
-        """Open a source for these devices, all of which the collector accepts. Raises errors.Missing if unavailable."""
+        """Open a source for these devices, which the collector accepts. Raises errors.Unavailable if that fails."""

@@ -19,7 +19,10 @@ class Gate(Protocol):
         """One sentence with the basis of its comparison."""
 
     def judge(self, baseline: Evidence, candidate: Evidence, policy: Policy) -> Judgement:
-        """Return the judgement; its suspects may be measured again before anything fails."""
+        """Return the judgement of the candidate against the baseline by the user's policy.
+
+        Its suspects, cases that look slower, may be measured again before anything fails.
+        """
 
 
 class Publication(Protocol):
@@ -32,7 +35,8 @@ class Publication(Protocol):
     def render(self, judgement: Judgement, answer: Answer, limit: int = 0) -> str:
         """Return the whole document, in at most `limit` bytes of UTF-8 if that is not 0; the worst findings are kept.
 
-        Every text of the judgement and of its answer is clean (`gpubench.base.clean`) but not escaped for any form.
+        `answer` has the verdict and the next steps of the judgement. Every text of both is clean
+        (`gpubench.base.clean`) but not escaped for any form.
         """
 
 

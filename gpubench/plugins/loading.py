@@ -49,7 +49,7 @@ def names(room: Room) -> tuple[str, ...]:
 
 
 def load(room: Room, name: str) -> Any:
-    """Return the plugin object of this name.
+    """Return the plugin object of this name: the attribute `suite`, `collector`, `report`, … of its module.
 
     Raises UsageError with the most similar name if there is none, and BrokenPlugin if it cannot be loaded.
     """
@@ -67,7 +67,7 @@ def is_file(word: str) -> bool:
     return word.endswith(".py") or os.sep in word
 
 
-def called(path: str | Path) -> str:
+def plugin_name(path: str | Path) -> str:
     """Return the name of the plugin at a path: the name of the file without its suffix, or of the folder."""
     return Path(path).name.removesuffix(".py")
 
@@ -80,11 +80,11 @@ def load_file(room: Room, path: Path) -> Any:
     exist or its name is not valid, and BrokenPlugin if it cannot be loaded.
     """
     package = _package(path.resolve().parent)
-    if not re.fullmatch(r"[A-Za-z_][\w-]*", called(path)):
+    if not re.fullmatch(r"[A-Za-z_][\w-]*", plugin_name(path)):
         raise UsageError(f"{path}: a suite is named after its file: use letters, digits, _ and -")
     if not path.exists():
         raise UsageError(f"{path}: there is no such file")
-    return _loaded(f"{package}.{called(path)}", _ATTRIBUTE[room], str(path))
+    return _loaded(f"{package}.{plugin_name(path)}", _ATTRIBUTE[room], str(path))
 
 
 def _package(folder: Path) -> str:
@@ -101,7 +101,11 @@ def _package(folder: Path) -> str:
 
 
 def _loaded(module: str, attribute: str, description: str) -> Any:
-    """Return an attribute of a module. Raises BrokenPlugin, which starts with `description`, if that fails."""
+    """Return an attribute of a module, given by its dotted name.
+
+    Raises BrokenPlugin, whose message starts with `description`, if the module does not load or does not have the
+    attribute.
+    """
     try:
         loaded = importlib.import_module(module)
     except (Exception, SystemExit) as error:  # third-party code may raise anything, or exit, while it is loaded
@@ -123,10 +127,13 @@ def _place(error: BaseException) -> str:
     return f" ({Path(inner[-1].filename).name}, line {inner[-1].lineno})"
 
 
-def asked(name: str, ask: Callable[[], T]) -> T:
-    """Return the answer of a collector's or a backend's library. Raises Missing with the message of any error of it."""
+def call_library(name: str, function: Callable[[], T]) -> T:
+    """Return what `function`, code of a collector's or a backend's library, returns.
+
+    Raises Unavailable for any error of the library and for an exit; the message begins with `name`, the plugin's.
+    """
     try:
-        return ask()
+        return function()
     except Unavailable:
         raise
     except (Exception, SystemExit) as error:  # vendor bindings may raise anything, and some exit
@@ -136,7 +143,10 @@ def asked(name: str, ask: Callable[[], T]) -> T:
 
 
 def unknown(kind: str, name: str, available: Iterable[str]) -> UsageError:
-    """Return a UsageError with the most similar of the available names, or with all, for the caller to raise."""
+    """Return a UsageError for an unknown name, with the most similar available one, or with all; the caller raises it.
+
+    `kind` is the kind of thing in the message, such as `suite`.
+    """
     choices = sorted(available)
     near = difflib.get_close_matches(name, choices, n=1)
     hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(choices) or 'none'}"
@@ -144,7 +154,7 @@ def unknown(kind: str, name: str, available: Iterable[str]) -> UsageError:
 
 
 def _modules(room: Room) -> dict[str, str]:
-    """Return the modules of a room's plugins by name."""
+    """Return the dotted modules of a room's plugins by plugin name; of two with one name, gpubench's own counts."""
     modules: dict[str, str] = {}
     points = entry_points(group=f"gpubench.{room}")
     for point in sorted(

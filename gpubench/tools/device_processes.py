@@ -16,8 +16,8 @@ def processes_on(device: Device) -> int | None:
     for name in plugins.names("collectors"):
         with contextlib.suppress(GpubenchError):  # a collector or its library is unavailable
             collector: Collector = plugins.load("collectors", name)
-            if isinstance(collector, Listing) and plugins.asked(name, partial(collector.accepts, device)):
-                source = plugins.asked(name, partial(collector.processes, [device]))
+            if isinstance(collector, Listing) and plugins.call_library(name, partial(collector.accepts, device)):
+                source = plugins.call_library(name, partial(collector.processes, [device]))
                 with contextlib.closing(source):
-                    return len(plugins.asked(name, partial(source.read, device)))
+                    return len(plugins.call_library(name, partial(source.read, device)))
     return None

@@ -93,15 +93,15 @@ def _opened(devices: Sequence[Device]) -> Iterator[tuple[str, ProcessSource, lis
         with contextlib.suppress(Unavailable, plugins.BrokenPlugin):
             collector: Collector = plugins.load("collectors", name)
             if isinstance(collector, Listing):
-                own = [device for device in devices if plugins.asked(name, partial(collector.accepts, device))]
+                own = [device for device in devices if plugins.call_library(name, partial(collector.accepts, device))]
                 if own:
-                    yield name, plugins.asked(name, partial(collector.processes, own)), own
+                    yield name, plugins.call_library(name, partial(collector.processes, own)), own
 
 
 def _read(name: str, source: ProcessSource, devices: Sequence[Device]) -> Iterator[RunningProcess]:
     for device in devices:
         with contextlib.suppress(Unavailable):
-            for process in plugins.asked(name, partial(source.read, device)):
+            for process in plugins.call_library(name, partial(source.read, device)):
                 yield described(device, process)
 
 

@@ -50,7 +50,7 @@ class Source:
             return {"sick.none": 7, 3: "x"}
         return {"sick.none": "this card has no such sensor"} if HOW == "lacks" else {}
 
-    def told(self, device):
+    def messages(self, device):
         if HOW == "rubbish":
             return (None, 7, [7, "\x1b[2J\u202e"], "x" * 10**6, ["y" * 10**6] * 200)[self._readings % 5]
         return ["error 13 of the engine"] if HOW == "event" and self._readings == 5 else []
