@@ -97,7 +97,7 @@ def host():
 def gpu(host, monkeypatch):
     if _grid.COMPILER is None:
         pytest.skip("no g++ here: apt-get install g++")
-    monkeypatch.setattr(nvcomp, "load", lambda: nvcomp.Library(device_of.Functions()))
+    monkeypatch.setattr(nvcomp, "load", lambda: nvcomp.NvcompLibrary(device_of.Functions()))
     return PaperGpu(host, GPU)
 
 

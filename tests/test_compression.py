@@ -48,7 +48,7 @@ def host():
 @pytest.fixture
 def gpu(host, monkeypatch):
     """A GPU and an nvCOMP in host memory."""
-    monkeypatch.setattr(nvcomp, "load", lambda: nvcomp.Library(device_of.Functions()))
+    monkeypatch.setattr(nvcomp, "load", lambda: nvcomp.NvcompLibrary(device_of.Functions()))
     return device_of.GpuInHostMemory(host, GPU)
 
 

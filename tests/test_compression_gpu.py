@@ -40,7 +40,7 @@ def bench_of(suite, opened):
 @pytest.fixture
 def paper(suite, monkeypatch):
     """A GPU and an nvCOMP in host memory."""
-    monkeypatch.setattr(nvcomp, "load", lambda: nvcomp.Library(device_of.Functions()))
+    monkeypatch.setattr(nvcomp, "load", lambda: nvcomp.NvcompLibrary(device_of.Functions()))
     backend = plugins.load("backends", "host")
     host = backend.open(backend.devices()[0])
     return bench_of(suite, device_of.GpuInHostMemory(host, Device("cuda:0", "cupy", "GPU", "sm_90")))

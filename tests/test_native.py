@@ -110,7 +110,7 @@ class Recorded:
 
 @pytest.fixture
 def hip():
-    return nvcomp.Library(Recorded(), "hipcomp")
+    return nvcomp.NvcompLibrary(Recorded(), "hipcomp")
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ MISTAKES = {
         f"{BACKENDS}/_events.py", "        after.synchronize()\n", "", "bandwidth/copy[", "hipErrorNotReady"
     ),
     "a warp of 32 threads": Mistake(
-        f"{BACKENDS}/cupy.py", 'warp=int(props["warpSize"])', "warp=32", "tensor/fma[", "values are wrong"
+        f"{BACKENDS}/_gpu_facts.py", 'warp=int(props["warpSize"])', "warp=32", "tensor/fma[", "values are wrong"
     ),
     "a wrong unit of events": Mistake(
         f"{BACKENDS}/_events.py",
@@ -53,7 +53,7 @@ MISTAKES = {
         "the device's events count",
     ),
     "a status that is not asked for": Mistake(
-        f"{BACKENDS}/_lanes.py",
+        f"{BACKENDS}/_streams.py",
         "        if self._runtime.is_hip:\n            raise Skip(",
         "        if False:\n            raise Skip(",
         "ipc/event[path=same",

@@ -65,7 +65,7 @@ class Runtime:
 
 
 def found(props):
-    return BACKEND._device(Runtime(props), 0, 2)
+    return BACKEND.device_facts(Runtime(props), 0, 2)
 
 
 def test_a_gpu_is_described_by_its_compilers_name_and_its_infinity_cache():
@@ -83,9 +83,9 @@ def test_a_gpu_is_described_by_its_compilers_name_and_its_infinity_cache():
 def test_only_the_stand_in_of_the_tests_is_a_dry_run():
     stand_in = {**MI250X, "name": b"GPU on paper"}
     runtime = Runtime(stand_in)
-    assert BACKEND._traits(runtime, BACKEND._device(runtime, 0, 1)).is_dry_run
+    assert BACKEND.traits_of(runtime, BACKEND.device_facts(runtime, 0, 1)).is_dry_run
     runtime = Runtime(MI300X)
-    assert not BACKEND._traits(runtime, BACKEND._device(runtime, 0, 1)).is_dry_run
+    assert not BACKEND.traits_of(runtime, BACKEND.device_facts(runtime, 0, 1)).is_dry_run
 
 
 def test_a_device_of_a_split_card_has_its_own_units_and_memory_and_the_cache_of_the_card():
@@ -102,7 +102,7 @@ def test_an_apu_has_no_data_sheet_and_rates_per_clock_of_its_architecture():
 
 
 def test_the_numbers_nine_and_four_are_no_hopper():
-    traits = BACKEND._traits(Runtime(MI300X), found(MI300X))
+    traits = BACKEND.traits_of(Runtime(MI300X), found(MI300X))
     assert (traits.vendor, traits.kernels, traits.warp, traits.clock) == ("amd", "hip", 64, "hip events")
     assert traits.features == {"matrix"}
     assert traits.max_shared_bytes == 65536  # of the 160 KiB that HIP would allow, CuPy can ask for none
@@ -113,11 +113,11 @@ def test_no_product_that_would_end_the_process_is_offered():
 
 
 def test_an_architecture_that_is_not_known_has_no_matrix_instructions():
-    assert BACKEND._traits(Runtime({**MI300X, "gcnArchName": b"gfx1100"}), found(MI300X)).features == frozenset()
+    assert BACKEND.traits_of(Runtime({**MI300X, "gcnArchName": b"gfx1100"}), found(MI300X)).features == frozenset()
 
 
 def test_hips_version_is_told_in_words():
-    assert BACKEND._driver_versions(Runtime(MI300X)) == {"hip.runtime": "7.0.51831"}
+    assert BACKEND.driver_versions(Runtime(MI300X)) == {"hip.runtime": "7.0.51831"}
 
 
 def test_more_shared_memory_than_a_block_has_is_skipped_and_the_call_that_fails_is_not_made():
@@ -148,7 +148,7 @@ def test_page_locking_after_the_fact_is_skipped_with_the_reason():
 )
 def test_every_suite_has_cases_for_an_amd_gpu_and_its_peer(props, tier):
     runtime = Runtime(props)
-    pair = tuple(BACKEND._device(runtime, index, 2) for index in range(2))
+    pair = tuple(BACKEND.device_facts(runtime, index, 2) for index in range(2))
     for name in plugins.names("suites"):
         suite = plugins.load("suites", name)
         cases = list(suite.cases(Target(Facts(pair), pair[0], tier)))

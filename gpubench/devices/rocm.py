@@ -73,7 +73,11 @@ def probe(
     wheels: Mapping[str, str] | None = None,
     may_open: Callable[[Path], bool] = lambda path: os.access(path, os.R_OK | os.W_OK),
 ) -> Probe:
-    """Return the facts from the files below `root`; `wheels` are the installed distributions with their versions."""
+    """Return the facts from the files below `root`.
+
+    `wheels` are the installed distributions with their versions, and `may_open` says whether this user may read and
+    write a device file.
+    """
     cards = [path for path in sorted((root / "sys/bus/pci/devices").glob("*")) if _is_amd_gpu(path)]
     nodes = [root / "dev/kfd", *sorted((root / "dev/dri").glob("renderD*"))] if cards else []
     return Probe(
@@ -96,7 +100,8 @@ def _on_path(program: str, root: Path, path: str) -> str:
     return next((f"{folder}/{program}" for folder in folders if (root / folder.lstrip("/") / program).is_file()), "")
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
+    """Return the content of a file without blanks at its ends; empty if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -104,7 +109,7 @@ def _text(path: Path) -> str:
 
 
 def _is_amd_gpu(path: Path) -> bool:
-    return _text(path / "vendor") == _VENDOR and _text(path / "class").startswith(_CLASSES)
+    return _read_text(path / "vendor") == _VENDOR and _read_text(path / "class").startswith(_CLASSES)
 
 
 def _installs(root: Path) -> tuple[Install, ...]:
@@ -115,8 +120,9 @@ def _installs(root: Path) -> tuple[Install, ...]:
 
 
 def _install(root: Path, path: Path) -> Install:
+    """Return the ROCm in a folder: its version, and which parts are missing that CuPy needs."""
     libraries = _libraries(path)
-    version = re.match(r"[\d.]+", _text(path / ".info/version")) or re.search(r"[\d.]*\d$", path.resolve().name)
+    version = re.match(r"[\d.]+", _read_text(path / ".info/version")) or re.search(r"[\d.]*\d$", path.resolve().name)
     missing_libraries = tuple(name for name in NEEDED if name not in libraries)
     thrust = (path / "include/thrust/version.h").exists()
     hipcc = (path / "bin/hipcc").exists()
@@ -124,30 +130,32 @@ def _install(root: Path, path: Path) -> Install:
 
 
 def _libraries(path: Path) -> set[str]:
+    """Return the libraries of `NEEDED` that are in the folder, without their version numbers."""
     folders = [path / "lib", path / "lib64", *path.glob("lib/*-linux-gnu")]
     names = {name.name.split(".so")[0] for folder in folders for name in folder.glob("lib*.so*")}
     return names & set(NEEDED)
 
 
-def concerns(machine: Probe) -> bool:
+def has_amd_parts(machine: Probe) -> bool:
     """Return whether the machine has an AMD GPU or a wheel for one."""
     return bool(machine.gpus or any(map(_WHEEL.match, machine.wheels or {})))
 
 
 def findings(machine: Probe) -> tuple[UnavailablePart, ...]:
     """Return every obstacle with its fix; nothing if there is no AMD GPU and no wheel for one."""
-    if not concerns(machine):
+    if not has_amd_parts(machine):
         return ()
     return tuple(
         UnavailablePart("rocm", problem, fix)
-        for problem, fix in (*_of_the_machine(machine), *_of_rocm(machine), *_of_python(machine))
+        for problem, fix in (*_machine_problems(machine), *_rocm_problems(machine), *_python_problems(machine))
     )
 
 
-Reason = tuple[str, str]
+Problem = tuple[str, str]
 
 
-def _of_the_machine(machine: Probe) -> Iterator[Reason]:
+def _machine_problems(machine: Probe) -> Iterator[Problem]:
+    """Yield each problem of GPUs, driver and permissions, as the problem and its fix."""
     if not machine.gpus:
         yield "no AMD GPU is on the PCI bus", "in a container, pass the devices: --device /dev/kfd --device /dev/dri"
         return
@@ -170,7 +178,7 @@ def _of_the_machine(machine: Probe) -> Iterator[Reason]:
         )
 
 
-def _used(machine: Probe) -> Install | None:
+def _used_install(machine: Probe) -> Install | None:
     """Return the ROCm that programs would use: the chosen one, else /opt/rocm, else the first; None without any."""
     for path in (machine.chosen.rstrip("/"), "/opt/rocm"):
         for install in machine.installs:
@@ -179,8 +187,9 @@ def _used(machine: Probe) -> Install | None:
     return machine.installs[0] if machine.installs else None
 
 
-def _of_rocm(machine: Probe) -> Iterator[Reason]:
-    used = _used(machine)
+def _rocm_problems(machine: Probe) -> Iterator[Problem]:
+    """Yield each problem of the installed ROCm, as the problem and its fix."""
+    used = _used_install(machine)
     if used is None:
         yield (
             "no ROCm is under /opt or /usr",
@@ -217,8 +226,9 @@ def _of_rocm(machine: Probe) -> Iterator[Reason]:
         )
 
 
-def _of_python(machine: Probe) -> Iterator[Reason]:
-    wheels, used = machine.wheels or {}, _used(machine)
+def _python_problems(machine: Probe) -> Iterator[Problem]:
+    """Yield each problem of the Python wheels beside this ROCm, as the problem and its fix."""
+    wheels, used = machine.wheels or {}, _used_install(machine)
     rocm = [name for name in wheels if _WHEEL.fullmatch(name)]
     cuda = [name for name in wheels if _CUDA_WHEEL.fullmatch(name)]
     if rocm and cuda:
@@ -247,4 +257,5 @@ def _of_python(machine: Probe) -> Iterator[Reason]:
 
 
 def _release(version: str) -> tuple[str, ...]:
+    """Return the first two numbers of a version: its release."""
     return tuple(version.split(".")[:2])

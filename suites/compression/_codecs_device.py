@@ -151,7 +151,7 @@ _WIDTHS = {"bfloat16": 2, "float8_e4m3": 1}
 class DeviceCodec:
     """One codec on elements of one type. Every call may raise nvcomp.NvcompError."""
 
-    def __init__(self, library: nvcomp.Library, name: str, dtype: str) -> None:
+    def __init__(self, library: nvcomp.NvcompLibrary, name: str, dtype: str) -> None:
         variant = VARIANTS[name]
         element_type = "uint8" if variant.plain else dtype
         type_option = {"data_type": nvcomp.TYPES[_of_width(dtype)]} if variant.typed else {}
@@ -220,10 +220,8 @@ class DeviceCodec:
         failed = statuses[statuses != 0]
         if failed.size:
             status = int(failed[0])
-            expect(
-                False,
-                f"{failed.size} chunks were not {operation}; the first: {self.library.words(status)} (status {status})",
-            )
+            reason = f"{self.library.status_text(status)} (status {status})"
+            expect(False, f"{failed.size} chunks were not {operation}; the first: {reason}")
 
 
 def _scratch(memory: Any) -> nvcomp.Scratch:
@@ -252,7 +250,7 @@ def open_codec(bench: Bench, name: str, dtype: str = "uint8") -> DeviceCodec:
     return DeviceCodec(library, name, dtype)
 
 
-def _library(bench: Bench) -> nvcomp.Library:
+def _library(bench: Bench) -> nvcomp.NvcompLibrary:
     if bench.traits.kernels == "cuda":
         return nvcomp.load()
     if bench.traits.kernels == "hip":

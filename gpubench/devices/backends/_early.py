@@ -32,9 +32,10 @@ class EarlyLaunch:
     def __call__(
         self, function: int, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], stream: int
     ) -> None:
-        """Launch the function at this address; the arguments are CuPy's arrays and NumPy's scalars.
+        """Launch the function at this address on the stream at that address.
 
-        Raises DriverCallError if the driver refuses the launch, and Skip if it does not have the call.
+        It may start before the previous launch ends. `args` are CuPy's arrays and NumPy's scalars. Raises
+        DriverCallError if the driver refuses the launch, and Skip if it does not have the call.
         """
         bindings = self._driver.bindings
         config = bindings.CUlaunchConfig()

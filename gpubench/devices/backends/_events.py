@@ -21,7 +21,7 @@ _SLOW_CLOCK, _SLACK_S = 1.01, 1e-3  # the factor and the seconds by which events
 Lead = Callable[[], object] | None
 
 
-class Gate:
+class KernelGate:
     """A kernel that blocks the stream until the host opens it, through mapped page-locked memory.
 
     With unified addressing (every 64-bit Linux) the host's pointer is also valid on the device.
@@ -37,8 +37,8 @@ class Gate:
         self._flags[0] = 1
         self._kernel((1,), (1,), (np.uint64(self._address), self._limit))  # loads the module before any gate closes
 
-    def close(self) -> None:
-        """Queue the gate in its closed state."""
+    def hold(self) -> None:
+        """Queue the gate on the stream: work that is queued behind it waits until `open`, for at most half a second."""
         self._flags[0] = 0
         self._flags[1] = 0
         self._kernel((1,), (1,), (np.uint64(self._address), self._limit))
@@ -56,7 +56,7 @@ class Gate:
 class EventClock:
     """Times calls on one stream by device events; see docs/method.md."""
 
-    def __init__(self, cupy: Any, stream: Any, gate: Gate, flush: Callable[[], None]) -> None:
+    def __init__(self, cupy: Any, stream: Any, gate: KernelGate, flush: Callable[[], None]) -> None:
         self._cupy = cupy
         self._stream = stream
         self._gate = gate
@@ -64,10 +64,11 @@ class EventClock:
         self._graph: tuple[object, int, Any] | None = None
 
     def hot(self, call: Callable[[], object], calls: int, gated: bool, lead: Lead = None) -> Timing:
-        """Time the calls back to back; the device time is the total over the number of calls.
+        """Time the calls back to back.
 
-        Raises GateTimedOut if the gate opened by itself, and Untrustworthy if events count more time than the host's
-        clock.
+        The device time is the total in seconds over the number of calls, and the host time the seconds to queue a call.
+        `lead` is queued once before the first event. Raises GateTimedOut if the gate opened by itself, and
+        Untrustworthy if events count more time than the host's clock.
         """
 
         def batch() -> None:
@@ -120,10 +121,14 @@ class EventClock:
         return Timing(tuple(self._elapsed(before, after) for before, after in pairs), host / calls)
 
     def _between_events(self, batch: Callable[[], object], gated: bool, lead: Lead) -> tuple[float, float]:
-        """Return the seconds of a batch by the device's events, and the seconds the host took to queue it."""
+        """Return the seconds of a batch by the device's events, and the seconds the host took to queue it.
+
+        `lead` is queued before the first event. Raises GateTimedOut if the batch is `gated` and the gate opened by
+        itself, and Untrustworthy if the events count over 1 % and 1 ms more than the host's clock.
+        """
         before, after = self._cupy.cuda.Event(), self._cupy.cuda.Event()
         if gated:
-            self._gate.close()
+            self._gate.hold()
         begin = time.perf_counter()
         try:
             if lead is not None:
@@ -149,7 +154,7 @@ class EventClock:
         return float(self._cupy.cuda.get_elapsed_time(before, after)) * _SECONDS_OF_MS
 
     def _captured(self, call: Callable[[], object], calls: int) -> Any:
-        """Return the graph of these calls, captured and replayed once if it is not the last one."""
+        """Return the graph of these calls; a new one is captured and replayed once, and the last one is kept."""
         if self._graph is None or self._graph[:2] != (call, calls):
             self._stream.begin_capture()
             for _ in range(calls):

@@ -16,8 +16,11 @@ from gpubench.plugins.backend import Handle, SharedBuffer, SharedMemory
 _SHM = Path("/dev/shm")
 
 
-class Mapped:
-    """A shared file that is mapped into this process; an anonymous one ends with the last process that maps it."""
+class MappedFile:
+    """A shared file that is mapped into this process as an array of uint8, shape (nbytes,).
+
+    An anonymous file ends with the last process that maps it. `handle` is the path by which others open it, or empty.
+    """
 
     def __init__(self, descriptor: int, nbytes: int, handle: bytes) -> None:
         self.handle = handle
@@ -44,21 +47,24 @@ def path_of(descriptor: int) -> bytes:
     return f"/proc/{os.getpid()}/fd/{descriptor}".encode()
 
 
-class Anonymous:
+class AnonymousMemory:
     """A file without a name, passed to other processes as a descriptor."""
 
     def allocate(self, nbytes: int) -> SharedBuffer:
-        return Mapped(anonymous_file(nbytes), nbytes, b"")
+        """Return a new anonymous file of `nbytes` bytes, mapped into this process."""
+        return MappedFile(anonymous_file(nbytes), nbytes, b"")
 
     def export(self, buffer: SharedBuffer) -> Handle:
-        assert isinstance(buffer, Mapped)
+        """Return a handle with a copy of the file's descriptor, which the caller closes."""
+        assert isinstance(buffer, MappedFile)
         return Handle(descriptors=(os.dup(buffer.descriptor),))
 
     def open(self, handle: Handle, nbytes: int) -> SharedBuffer:
-        return Mapped(os.dup(handle.descriptors[0]), nbytes, b"")
+        """Return the file of another process, by a descriptor that it passed."""
+        return MappedFile(os.dup(handle.descriptors[0]), nbytes, b"")
 
 
-class InFileSystem:
+class ShmMemory:
     """A file in /dev/shm, which another process opens by a path: POSIX shared memory, shm_overview(7).
 
     It has no name in the folder, so that nothing is left behind however its owner ends. The path is the owner's
@@ -78,16 +84,18 @@ class InFileSystem:
         except OSError as error:
             os.close(descriptor)
             raise Skip(f"{_SHM} has no room for {nbytes} B ({error.strerror}): docker run --shm-size=…") from error
-        return Mapped(descriptor, nbytes, path_of(descriptor))
+        return MappedFile(descriptor, nbytes, path_of(descriptor))
 
     def export(self, buffer: SharedBuffer) -> Handle:
+        """Return the handle with the path of the file, by which processes of the same user open it."""
         return Handle(buffer.handle)
 
     def open(self, handle: Handle, nbytes: int) -> SharedBuffer:
-        return Mapped(os.open(handle.data.decode(), os.O_RDWR), nbytes, handle.data)
+        """Return the file of another process, by its path."""
+        return MappedFile(os.open(handle.data.decode(), os.O_RDWR), nbytes, handle.data)
 
 
-_KINDS: dict[str, Callable[[], SharedMemory]] = {"memfd": Anonymous, "file": InFileSystem}
+_KINDS: dict[str, Callable[[], SharedMemory]] = {"memfd": AnonymousMemory, "file": ShmMemory}
 HOST_KINDS = tuple(_KINDS)
 
 

@@ -23,15 +23,22 @@ class CupyKernel:
         self._cupy, self._has_early = cupy, has_early
         self._module = module
         self._function = module.get_function(name)
-        self._most = int(self._function.max_dynamic_shared_size_bytes) if not cupy.cuda.runtime.is_hip else _lds(cupy)
+        self._most = (
+            int(self._function.max_dynamic_shared_size_bytes) if not cupy.cuda.runtime.is_hip else _lds_bytes(cupy)
+        )
 
     def __call__(
         self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], shared_bytes: int = 0
     ) -> None:
+        """Launch the kernel on the current stream; `shared_bytes` is its dynamic shared memory per block."""
         self._allow(shared_bytes)
         self._function(grid, block, tuple(args), shared_mem=shared_bytes)
 
     def early(self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any]) -> None:
+        """Launch the kernel so that it may start before the previous launch ends.
+
+        Like any other where the device cannot do that.
+        """
         if self._has_early:
             stream = int(self._cupy.cuda.get_current_stream().ptr)
             early_launch()(int(self._function.kernel.ptr), grid, block, args, stream)
@@ -39,12 +46,17 @@ class CupyKernel:
             self(grid, block, args)
 
     def _allow(self, shared_bytes: int) -> None:
+        """Request this size of dynamic shared memory per block for later launches.
+
+        Raises Skip on ROCm above the default.
+        """
         if shared_bytes > self._most:
             if self._cupy.cuda.runtime.is_hip:
                 raise Skip(f"CuPy on ROCm limits a block to {self._most} bytes of shared memory")
             self._function.max_dynamic_shared_size_bytes = self._most = shared_bytes
 
     def resources(self, threads: int, shared_bytes: int = 0) -> KernelResources | None:
+        """Return registers, shared and local memory of the kernel, and the blocks per compute unit; None on ROCm."""
         if self._cupy.cuda.runtime.is_hip:  # these calls were never tried on ROCm
             return None
         function, driver = self._function, self._cupy.cuda.driver
@@ -55,8 +67,9 @@ class CupyKernel:
         )
 
     def symbol(self, name: str, nbytes: int) -> Any:
+        """Return a `__constant__` or `__device__` array of the kernel's source by its name: uint8, shape (nbytes,)."""
         return self._cupy.ndarray((nbytes,), self._cupy.uint8, self._module.get_global(name))
 
 
-def _lds(cupy: Any) -> int:
+def _lds_bytes(cupy: Any) -> int:
     return _rocm.max_shared_bytes(cupy.cuda.runtime.getDeviceProperties(cupy.cuda.runtime.getDevice()))

@@ -21,8 +21,8 @@ _OFFSET = struct.Struct("<Q")
 _EXPORT_BYTES = 64  # of CUmemPoolPtrExportData, cuda.h
 
 
-class Region:
-    """Memory in this process's address space; `close` releases it."""
+class SharedRegion:
+    """Memory in this process's address space that processes share: an array of uint8; `close` releases it."""
 
     def __init__(self, array: Any, handle: bytes, close: Callable[[], object]) -> None:
         self.array = array
@@ -44,7 +44,7 @@ def array_at(cupy: Any, address: int, nbytes: int, owner: object) -> Any:
     return cupy.ndarray((nbytes,), cupy.uint8, cupy.cuda.MemoryPointer(memory, 0))
 
 
-class Raw:
+class RawMemory:
     """A separate allocation (cudaMalloc), opened through the runtime's handle of 64 bytes."""
 
     def __init__(self, cupy: Any) -> None:
@@ -54,7 +54,7 @@ class Raw:
     def allocate(self, nbytes: int) -> SharedBuffer:
         memory = self._cupy.cuda.Memory(nbytes)  # not from a pool, because a handle names a whole allocation
         array = self._cupy.ndarray((nbytes,), self._cupy.uint8, self._cupy.cuda.MemoryPointer(memory, 0))
-        return Region(array, b"", lambda: None)  # freed with its last array
+        return SharedRegion(array, b"", lambda: None)  # freed with its last array
 
     def export(self, buffer: SharedBuffer) -> Handle:
         return Handle(bytes(self._runtime.ipcGetMemHandle(buffer.array.data.ptr)))
@@ -62,15 +62,15 @@ class Raw:
     def open(self, handle: Handle, nbytes: int) -> SharedBuffer:
         address = self._runtime.ipcOpenMemHandle(handle.data)
         array = array_at(self._cupy, address, nbytes, self)
-        return Region(array, handle.data, lambda: self._runtime.ipcCloseMemHandle(address))
+        return SharedRegion(array, handle.data, lambda: self._runtime.ipcCloseMemHandle(address))
 
 
-class Block(Raw):
+class SuballocatedMemory(RawMemory):
     """A block inside a larger allocation: its handle names the allocation, so its offset is passed too."""
 
     def allocate(self, nbytes: int) -> SharedBuffer:
         whole = super().allocate(_BLOCKS * nbytes)
-        return Region(whole.array[nbytes : 2 * nbytes], b"", lambda: None)
+        return SharedRegion(whole.array[nbytes : 2 * nbytes], b"", lambda: None)
 
     def export(self, buffer: SharedBuffer) -> Handle:
         base = buffer.array.data.mem.ptr
@@ -81,10 +81,10 @@ class Block(Raw):
         (offset,) = _OFFSET.unpack_from(handle.data)
         address = self._runtime.ipcOpenMemHandle(handle.data[_OFFSET.size :])
         array = array_at(self._cupy, address + offset, nbytes, self)
-        return Region(array, handle.data, lambda: self._runtime.ipcCloseMemHandle(address))
+        return SharedRegion(array, handle.data, lambda: self._runtime.ipcCloseMemHandle(address))
 
 
-class Virtual:
+class VirtualMemory:
     """Physical memory (cuMemCreate) mapped into a reserved range; other processes open it by a descriptor.
 
     Raises Skip without cuda-bindings, and DriverCallError if a call of the driver fails.
@@ -110,15 +110,17 @@ class Virtual:
         return self._mapped(self._driver("cuMemImportFromShareableHandle", descriptor, kind), nbytes)
 
     def _mapped(self, physical: Any, nbytes: int) -> SharedBuffer:
+        """Map physical memory into a new range of addresses, and return its first `nbytes` bytes."""
         size = self._rounded_up(nbytes)
         address = int(self._driver("cuMemAddressReserve", size, 0, 0, 0))
         self._driver("cuMemMap", address, size, 0, physical, 0)
         self._driver("cuMemSetAccess", address, size, [self._driver.access(self._device)], 1)
         self._physical[address] = physical
         array = array_at(self._cupy, address, nbytes, self)
-        return Region(array, b"", lambda: self._unmap(address, size))
+        return SharedRegion(array, b"", lambda: self._unmap(address, size))
 
     def _unmap(self, address: int, size: int) -> None:
+        """Unmap and release the physical memory at this address, and free the range of `size` bytes."""
         self._driver("cuMemUnmap", address, size)
         self._driver("cuMemRelease", self._physical.pop(address))
         self._driver("cuMemAddressFree", address, size)
@@ -130,6 +132,7 @@ class Virtual:
         return -(-nbytes // granule) * granule
 
     def _properties(self) -> Any:
+        """Return the properties of physical memory on this device whose handle is a file descriptor."""
         properties = self._driver.bindings.CUmemAllocationProp()
         properties.type = self._driver.pinned
         properties.location = self._driver.location(self._device)
@@ -137,7 +140,7 @@ class Virtual:
         return properties
 
 
-class Pool:
+class PoolMemory:
     """A block of a stream-ordered pool: a descriptor names the pool, and 64 bytes name the block in it.
 
     Raises Skip without cuda-bindings, and DriverCallError if a call of the driver fails.
@@ -150,6 +153,7 @@ class Pool:
         self._pools: dict[int, Any] = {}  # address of a block → its pool
 
     def allocate(self, nbytes: int) -> SharedBuffer:
+        """Return a block of `nbytes` bytes from a new pool whose handle is a file descriptor."""
         properties = self._driver.bindings.CUmemPoolProps()
         properties.allocType = self._driver.pinned
         properties.handleTypes = self._driver.descriptor
@@ -159,6 +163,7 @@ class Pool:
         return self._block(pool, address, nbytes)
 
     def export(self, buffer: SharedBuffer) -> Handle:
+        """Return the handle of a block: the descriptor of its pool, and 64 bytes that name the block in it."""
         address = buffer.array.data.ptr
         pool = self._pools[address]
         descriptor = self._driver("cuMemPoolExportToShareableHandle", pool, self._driver.descriptor, 0)
@@ -166,6 +171,7 @@ class Pool:
         return Handle(ctypes.string_at(int(block.getPtr()), _EXPORT_BYTES), (int(descriptor),))
 
     def open(self, handle: Handle, nbytes: int) -> SharedBuffer:
+        """Import the pool of another process and map the block that the handle names."""
         (descriptor,) = handle.descriptors
         pool = self._driver("cuMemPoolImportFromShareableHandle", descriptor, self._driver.descriptor, 0)
         self._driver("cuMemPoolSetAccess", pool, [self._driver.access(self._device)], 1)
@@ -175,7 +181,7 @@ class Pool:
 
     def _block(self, pool: Any, address: int, nbytes: int) -> SharedBuffer:
         self._pools[address] = pool
-        return Region(array_at(self._cupy, address, nbytes, self), b"", lambda: self._free(address))
+        return SharedRegion(array_at(self._cupy, address, nbytes, self), b"", lambda: self._free(address))
 
     def _free(self, address: int) -> None:
         """Free a block and its pool; the importing process frees first, then the exporting one."""
@@ -187,7 +193,12 @@ class Pool:
         return int(self._cupy.cuda.get_current_stream().ptr)
 
 
-_KINDS: dict[str, Callable[[Any], SharedMemory]] = {"raw": Raw, "block": Block, "pool": Pool, "virtual": Virtual}
+_KINDS: dict[str, Callable[[Any], SharedMemory]] = {
+    "raw": RawMemory,
+    "block": SuballocatedMemory,
+    "pool": PoolMemory,
+    "virtual": VirtualMemory,
+}
 
 
 def shared_memory(cupy: Any, kind: str) -> SharedMemory:

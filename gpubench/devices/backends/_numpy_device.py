@@ -16,8 +16,8 @@ from gpubench.plugins.backend import Mode, SharedBuffer, SharedEvent, SharedMemo
 class NumpyDevice:
     """An open device without queues, peers or shared memory; a device that has some overrides the method.
 
-    A subclass adds `now` and `flush`. It may time calls at lower cost: `_one` call, or the `_mean` of many. Methods of
-    unsupported capabilities raise Skip.
+    A subclass adds `now` and `flush`. It may time calls at lower cost, by its own `_timed_call` for one call and
+    `_mean_seconds` for many. Methods of unsupported capabilities raise Skip.
     """
 
     xp = np
@@ -46,27 +46,33 @@ class NumpyDevice:
         gated: bool = True,
         lead: Callable[[], object] | None = None,
     ) -> Timing:
+        """Time `calls` calls in a mode other than `graph`; host and device time are the same.
+
+        `gated` has no effect, because there is no queue to hold back. `lead` is called once before the time starts.
+        """
         del gated  # there is no queue to hold back
         if lead is not None:
             lead()
         if mode in ("each", "cold"):
-            values = tuple(self._one(call, mode == "cold") for _ in range(calls))
+            values = tuple(self._timed_call(call, mode == "cold") for _ in range(calls))
             return Timing(values, sum(values) / calls)
-        seconds = self._mean(call, calls)
+        seconds = self._mean_seconds(call, calls)
         return Timing((seconds,), seconds)
 
     def launches_of(self, _call: Callable[[], object]) -> int | None:
         return None
 
-    def _one(self, call: Callable[[], object], cold: bool) -> float:
+    def _timed_call(self, call: Callable[[], object], cold: bool) -> float:
+        """Return the seconds of one call; with `cold` the caches are flushed before."""
         if cold:
             self.flush()
         start = self.now()
         call()
         return self.now() - start
 
-    def _mean(self, call: Callable[[], object], calls: int) -> float:
-        return sum(self._one(call, False) for _ in range(calls)) / calls
+    def _mean_seconds(self, call: Callable[[], object], calls: int) -> float:
+        """Return the mean seconds per call of calls in a row."""
+        return sum(self._timed_call(call, False) for _ in range(calls)) / calls
 
     def now(self) -> float:
         """Return the time in seconds. Raises NotImplementedError unless a subclass overrides it."""

@@ -28,7 +28,9 @@ _TRAITS = Traits("clockwork", "arithmetic", "", ("hot", "each", "cold", "graph")
 
 
 @dataclass(slots=True)
-class _Program:
+class _KernelProgram:
+    """The behaviour of a simulated kernel: the fields of its JSON source, which the module's docstring explains."""
+
     seconds: float
     warmup: list[float] = field(default_factory=list)
     noise: float = 0.0
@@ -73,7 +75,7 @@ class ClockworkDevice(NumpyDevice):
 
     def kernel(self, source: str, name: str, defines: Mapping[str, str | int]) -> Kernel:
         del name, defines
-        return _ClockworkKernel(self, _Program(**json.loads(source)))
+        return _ClockworkKernel(self, _KernelProgram(**json.loads(source)))
 
     def throttle(self) -> None:
         """Mark the launch that is running as throttled by heat."""
@@ -112,7 +114,9 @@ class ClockworkDevice(NumpyDevice):
 
 
 class _ClockworkKernel:
-    def __init__(self, device: ClockworkDevice, program: _Program) -> None:
+    """A simulated kernel: each launch advances the device's clock by the time of its program."""
+
+    def __init__(self, device: ClockworkDevice, program: _KernelProgram) -> None:
         self._device = device
         self._program = program
         self._rng = np.random.default_rng(program.seed)
@@ -137,6 +141,7 @@ class _ClockworkKernel:
         raise Skip(f"clockwork has no memory behind its kernels ({name} of {nbytes} B was asked for)")
 
     def _duration(self) -> float:
+        """Return the seconds of this launch, which are negative if the program moves the clock back."""
         program, launch = self._program, self._launches
         cold = program.cold if self._device.take_flushed() else 1.0
         begin = program.begin if self._device.was_idle() else 0.0
@@ -150,6 +155,7 @@ class _ClockworkKernel:
         return begin + seconds
 
     def _slowed(self, launch: int) -> float:
+        """Return the factor for this launch: 2 if it is throttled, which marks the device, 3 for an outlier, else 1."""
         start, end = self._program.throttled
         if start <= launch < end:
             self._device.throttle()
@@ -166,7 +172,7 @@ class _ClockworkKernel:
         return self._program.noise * self._deviation
 
 
-class Clockwork:
+class ClockworkBackend:
     """The backend of the clockwork device."""
 
     listed = False
@@ -181,4 +187,4 @@ class Clockwork:
         return ClockworkDevice(device)
 
 
-backend = Clockwork()
+backend = ClockworkBackend()

@@ -19,7 +19,7 @@ from gpubench.base.errors import Skip
 from gpubench.model import Device
 from gpubench.plugins.backend import Kernel, SharedBuffer, SharedMemory, Traits
 
-from ._host_memory import Mapped, anonymous_file, host_memory, path_of
+from ._host_memory import MappedFile, anonymous_file, host_memory, path_of
 from ._numpy_device import NumpyDevice
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -40,13 +40,15 @@ class HostDevice(NumpyDevice):
     def now(self) -> float:
         return time.perf_counter()
 
-    def _mean(self, call: Callable[[], object], calls: int) -> float:
+    def _mean_seconds(self, call: Callable[[], object], calls: int) -> float:
+        """Return the mean seconds per call of calls in a row, timed as a whole."""
         start = time.perf_counter_ns()
         for _ in range(calls):
             call()
         return (time.perf_counter_ns() - start) * 1e-9 / calls
 
-    def _one(self, call: Callable[[], object], cold: bool) -> float:
+    def _timed_call(self, call: Callable[[], object], cold: bool) -> float:
+        """Return the seconds of one call; with `cold` the caches are flushed before."""
         if cold:
             self.flush()
         start = time.perf_counter_ns()
@@ -72,22 +74,23 @@ class HostDevice(NumpyDevice):
 
     def share(self, nbytes: int) -> SharedBuffer:
         descriptor = anonymous_file(nbytes)
-        return Mapped(descriptor, nbytes, path_of(descriptor))
+        return MappedFile(descriptor, nbytes, path_of(descriptor))
 
     def open_shared(self, handle: bytes, nbytes: int) -> SharedBuffer:
-        return Mapped(os.open(handle.decode(), os.O_RDWR), nbytes, handle)
+        return MappedFile(os.open(handle.decode(), os.O_RDWR), nbytes, handle)
 
     def shared_memory(self, kind: str) -> SharedMemory:
         """Return host memory of this kind. Raises Skip for a kind that only GPUs have."""
         return host_memory(kind)
 
 
-class Host:
+class HostBackend:
     """The backend of the host processor."""
 
     listed = True
 
     def devices(self) -> Sequence[Device]:
+        """Return the host processor with its memory, caches, usable cores and data types."""
         caches = _cache_bytes()
         details = tuple((f"cache.l{level}", str(size)) for level, size in sorted(caches.items()))
         return (
@@ -120,6 +123,7 @@ def _version(distribution: str) -> str:
 
 
 def _processor_name() -> str:
+    """Return the model of the processor as Linux names it, or else its architecture."""
     if _CPUINFO.exists():
         text = _CPUINFO.read_text(encoding="utf-8", errors="replace")
         line = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
@@ -145,4 +149,4 @@ def _bytes_of(text: str) -> int:
     return int(text.rstrip("KMG")) * scale
 
 
-backend = Host()
+backend = HostBackend()

@@ -49,7 +49,7 @@ class Plain(ctypes.Structure):
     _fields_ = (("reserved", c_char * 64),)
 
 
-class Backend(ctypes.Structure):
+class BackendChoice(ctypes.Structure):
     """The options of a decompressor that has only a choice of backend (0: the library chooses)."""
 
     _fields_ = (("backend", c_int), ("reserved", c_char * 60))
@@ -61,7 +61,7 @@ class SortedBackend(ctypes.Structure):
     _fields_ = (("backend", c_int), ("sort", c_int), ("reserved", c_char * 56))
 
 
-class Level(ctypes.Structure):
+class CompressionLevel(ctypes.Structure):
     """The options of a compressor with levels, from 0 (entropy coding only) to 5 (highest ratio)."""
 
     _fields_ = (("level", c_int), ("reserved", c_char * 60))
@@ -208,10 +208,10 @@ class Algorithm:
 ALGORITHMS: Mapping[str, Algorithm] = {
     "lz4": Algorithm("LZ4", Lz4Compress, Lz4Decompress, engine=True),
     "snappy": Algorithm("Snappy", Plain, SortedBackend, engine=True),
-    "zstd": Algorithm("Zstd", Plain, Backend),
-    "deflate": Algorithm("Deflate", Level, SortedBackend, compress_options={"level": 1}, engine=True),
-    "gdeflate": Algorithm("Gdeflate", Level, Backend, compress_options={"level": 1}),
-    "gzip": Algorithm("Gzip", Level, GzipDecompress, compress_options={"level": 1}, engine=True),
+    "zstd": Algorithm("Zstd", Plain, BackendChoice),
+    "deflate": Algorithm("Deflate", CompressionLevel, SortedBackend, compress_options={"level": 1}, engine=True),
+    "gdeflate": Algorithm("Gdeflate", CompressionLevel, BackendChoice, compress_options={"level": 1}),
+    "gzip": Algorithm("Gzip", CompressionLevel, GzipDecompress, compress_options={"level": 1}, engine=True),
     "ans": Algorithm(
         "ANS",
         AnsCompress,
@@ -231,7 +231,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "bitcomp": Algorithm(
         "Bitcomp",
         BitcompCompress,
-        Backend,
+        BackendChoice,
         types={**_INTEGERS, "float16": "float16", "bfloat16": "uint16", "float32": "float32", "float64": "float64"},
         decompress_waits=True,
     ),

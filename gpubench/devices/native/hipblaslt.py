@@ -89,7 +89,7 @@ def is_on() -> bool:
     return os.environ.get(SWITCH) == "1"
 
 
-class Library:
+class HipblasltLibrary:
     """The loaded library; every method raises HipblasltError if a call fails."""
 
     def __init__(self, handle: ctypes.CDLL) -> None:
@@ -103,8 +103,8 @@ class Library:
         if status:
             raise HipblasltError(name, status)
 
-    def made(self, name: str, *arguments: Any) -> c_void_p:
-        """Return the handle of an object that a function of the library creates."""
+    def create(self, name: str, *arguments: Any) -> c_void_p:
+        """Return the handle of a new object from a function of the library, such as `MatmulDescCreate`."""
         created = c_void_p()
         self(name, byref(created), *arguments)
         return created
@@ -114,14 +114,14 @@ class Library:
 
         `apart` is the number of elements between two matrices of a batch.
         """
-        handle = self.made("MatrixLayoutCreate", FORMATS[kind], rows, cols, pitch)
+        handle = self.create("MatrixLayoutCreate", FORMATS[kind], rows, cols, pitch)
         for attribute, value in ((LAYOUT_BATCH_COUNT, c_int32(batch)), (LAYOUT_STRIDED_BATCH_OFFSET, c_int64(apart))):
             self("MatrixLayoutSetAttribute", handle, attribute, byref(value), ctypes.sizeof(value))
         return handle
 
     def description(self, first: bool, second: bool) -> c_void_p:
         """Return the description of a product with float32 sums; each operand is transposed or not."""
-        handle = self.made("MatmulDescCreate", COMPUTE_32F, REAL_32F)
+        handle = self.create("MatmulDescCreate", COMPUTE_32F, REAL_32F)
         for attribute, transposed in ((DESC_TRANSA, first), (DESC_TRANSB, second)):
             value = c_int32(OP_T if transposed else OP_N)
             self("MatmulDescSetAttribute", handle, attribute, byref(value), ctypes.sizeof(value))
@@ -129,10 +129,10 @@ class Library:
 
 
 @functools.cache
-def load() -> Library:
-    """Return the library of the user's ROCm. Raises Missing that says how to get it."""
+def load() -> HipblasltLibrary:
+    """Return the library of the user's ROCm, loaded once. Raises Unavailable that says how to get it."""
     try:
-        return Library(ctypes.CDLL(_SONAME))
+        return HipblasltLibrary(ctypes.CDLL(_SONAME))
     except OSError as error:
         raise Unavailable(
             f"hipBLASLt is not usable here ({error})", "install the complete ROCm 7, including hipblaslt"
@@ -142,7 +142,7 @@ def load() -> Library:
 @functools.cache
 def _context() -> c_void_p:
     """Return the one context of this process; the library ends the process if it finds no GPU."""
-    return load().made("Create")
+    return load().create("Create")
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +162,8 @@ class Operand:
 class Product:
     """C = A·B of matrices stored row by row, on a stream with a workspace.
 
-    `transposed` says of a and of b whether it is used transposed. Raises Missing if the library is not available, and
-    HipblasltError if it supports no such product.
+    `transposed` says of a and of b whether it is used transposed. Raises Unavailable if the library is not available,
+    and HipblasltError if it supports no such product.
     """
 
     def __init__(self, a: Operand, b: Operand, c: Operand, transposed: tuple[bool, bool], batch: int = 1) -> None:
@@ -187,7 +187,7 @@ class Product:
     def _propose(self) -> HeuristicResult:
         """Return the heuristics' best algorithm. Raises HipblasltError if there is none."""
         library, proposal, count = self._library, HeuristicResult(), c_int()
-        preference, workspace_limit = library.made("MatmulPreferenceCreate"), c_uint64(WORKSPACE_BYTES)
+        preference, workspace_limit = library.create("MatmulPreferenceCreate"), c_uint64(WORKSPACE_BYTES)
         library(
             "MatmulPreferenceSetAttribute",
             preference,

@@ -35,8 +35,8 @@ __all__ = [
     "Alignments",
     "Chunks",
     "Codec",
-    "Library",
     "NvcompError",
+    "NvcompLibrary",
     "Scratch",
     "engine_formats",
     "load",
@@ -85,7 +85,7 @@ class Scratch:
     nbytes: int = 0
 
 
-class Library:
+class NvcompLibrary:
     """The loaded library: nvCOMP, or hipCOMP under other names; `product` is the prefix of its functions."""
 
     def __init__(self, handle: ctypes.CDLL, product: str = "nvcomp") -> None:
@@ -107,7 +107,7 @@ class Library:
         """Return the algorithms of this library by name."""
         return ALGORITHMS if self.is_nvcomp else HIP_ALGORITHMS
 
-    def words(self, status: int) -> str:
+    def status_text(self, status: int) -> str:
         """Return the library's own text for a status; hipCOMP has no such texts."""
         text: bytes | None = self.handle.nvcompGetStatusString(status) if self.is_nvcomp else None
         return text.decode(errors="replace") if text else "unknown status"
@@ -115,7 +115,7 @@ class Library:
     def require(self, function: str, status: int) -> None:
         """Raise NvcompError unless the status is success."""
         if status:
-            raise NvcompError(function, status, self.words(status))
+            raise NvcompError(function, status, self.status_text(status))
 
     @property
     def version(self) -> str:
@@ -140,7 +140,7 @@ class Codec:
 
     def __init__(
         self,
-        library: Library,
+        library: NvcompLibrary,
         name: str,
         dtype: str = "uint8",
         options: Mapping[str, int] | None = None,
@@ -154,15 +154,16 @@ class Codec:
         restore = algorithm.decompress
         self._decompress = restore(**{**algorithm.decompress_options, **(back or {})}) if restore else None
         self._functions = {
-            end: (self._declared(end, [kind for _, kind in arguments]), [name for name, _ in arguments])
+            end: (self._typed_function(end, [kind for _, kind in arguments]), [name for name, _ in arguments])
             for end, arguments in signatures(algorithm, library.is_nvcomp).items()
         }
 
-    def _named(self, end: str) -> str:
+    def _function_name(self, end: str) -> str:
         return f"{self._library.product}Batched{self._algorithm.prefix}{end}"
 
-    def _declared(self, end: str, kinds: list[Any]) -> Any:
-        function = getattr(self._library.handle, self._named(end))
+    def _typed_function(self, end: str, kinds: list[Any]) -> Any:
+        """Return the C function of this codec whose name ends in `end`, with the types of its arguments."""
+        function = getattr(self._library.handle, self._function_name(end))
         function.argtypes = kinds
         function.restype = c_int
         return function
@@ -172,8 +173,11 @@ class Codec:
         """Return whether decompressing waits for the stream before it queues its work."""
         return self._algorithm.decompress_waits
 
-    def _bound(self, end: str, **given: Any) -> Callable[[], None]:
-        """Return a function without arguments that calls the C function: it is all that a timed call does."""
+    def _bound_call(self, end: str, **given: Any) -> Callable[[], None]:
+        """Return a function without arguments that calls the C function: it is all that a timed call does.
+
+        `end` is the end of the C function's name (`CompressAsync`), and `given` are its arguments by the table's names.
+        """
         function, names = self._functions[end]
         given["options"] = self._decompress if end.startswith("Decompress") else self._compress
         arguments = [given[name] for name in names]
@@ -181,19 +185,24 @@ class Codec:
         def call() -> None:
             status = function(*arguments)
             if status:
-                self._library.require(self._named(end), status)
+                self._library.require(self._function_name(end), status)
 
         return call
 
     def _call(self, end: str, **given: Any) -> None:
-        self._bound(end, **given)()
+        self._bound_call(end, **given)()
 
     def _size(self, end: str, **given: Any) -> int:
+        """Return the size in bytes that a query of the library gives. Raises NvcompError if it fails."""
         size = c_size_t()
         self._call(end, result=ctypes.byref(size), **given)
         return size.value
 
     def _alignments(self, end: str) -> Alignments:
+        """Return the alignments in bytes that a query of the library gives.
+
+        Those of hipCOMP, which has no query, are fixed.
+        """
         if end not in self._functions:
             return Alignments(_HIP_ALIGNMENT, _HIP_ALIGNMENT, _HIP_ALIGNMENT)
         alignments = Alignments()
@@ -231,7 +240,7 @@ class Codec:
         The function fills target's chunks and sizes. hipCOMP writes no statuses: the array at `statuses` keeps its
         values.
         """
-        return self._bound(
+        return self._bound_call(
             "CompressAsync",
             pointers=source.pointers,
             sizes=source.sizes,
@@ -252,7 +261,7 @@ class Codec:
 
         `restored_sizes` is the address of an array that receives the number of bytes written for each chunk.
         """
-        return self._bound(
+        return self._bound_call(
             "DecompressAsync",
             pointers=source.pointers,
             sizes=source.sizes,
@@ -279,22 +288,28 @@ class Codec:
 
 
 @functools.cache
-def load() -> Library:
-    """Return the library of the wheel, or else the system's. Raises Missing that says how to get it."""
+def load() -> NvcompLibrary:
+    """Return nvCOMP from the Python wheel, or else from the system, loaded once.
+
+    Raises Unavailable that says how to get it.
+    """
     reasons = []
     for path in (*_wheel_files(), _SONAME):
         try:
-            return Library(ctypes.CDLL(str(path)))
+            return NvcompLibrary(ctypes.CDLL(str(path)))
         except OSError as error:
             reasons.append(str(error))
     raise Unavailable(f"nvCOMP {MAJOR} is not usable here ({reasons[0]})", _HOW)
 
 
 @functools.cache
-def load_hip() -> Library:
-    """Return hipCOMP if the user has built it. Raises Missing that says how to get it. It has never run on a device."""
+def load_hip() -> NvcompLibrary:
+    """Return hipCOMP if the user has built it.
+
+    Raises Unavailable that says how to get it. It has never run on a device.
+    """
     try:
-        return Library(ctypes.CDLL(_HIP_SONAME), "hipcomp")
+        return NvcompLibrary(ctypes.CDLL(_HIP_SONAME), "hipcomp")
     except OSError as error:
         raise Unavailable(f"hipCOMP is not usable here ({error})", _HIP_HOW) from error
 

@@ -9,48 +9,51 @@ from gpubench.base.errors import Skip
 from gpubench.plugins.backend import SharedEvent
 
 
-class Lanes:
+class SideStreams:
     """Streams beside a device's own one; each is created when first needed, and kept."""
 
     def __init__(self, cupy: Any, stream: Any) -> None:
         self._cupy = cupy
         self._own = stream
-        self._lanes: dict[tuple[int, int], Any] = {}
+        self._streams: dict[tuple[int, int], Any] = {}
         self.current = stream  # where copies are queued
 
     def together(self, device: int, calls: Sequence[Callable[[], object]]) -> None:
         """Queue calls that begin together: the first on the device's own stream, the others on streams of `device`.
 
-        The own stream continues when all are done. Nothing waits on the host, so that the calls can be gated and
-        captured.
+        `device` is an index of CUDA. The own stream continues when all are done. Nothing waits on the host, so that the
+        calls can be gated and captured.
         """
         first, *others = calls
-        begin = self._recorded(self._own)
-        lanes = [self._lane(device, index) for index in range(len(others))]
-        for lane, call in zip(lanes, others, strict=True):
+        begin = self._recorded_event(self._own)
+        side_streams = [self._side_stream(device, index) for index in range(len(others))]
+        for side_stream, call in zip(side_streams, others, strict=True):
             with self._cupy.cuda.Device(device):
-                lane.wait_event(begin)
-                self._on(lane, call)
+                side_stream.wait_event(begin)
+                self._call_on(side_stream, call)
         first()
-        for lane in lanes:
-            self._own.wait_event(self._recorded(lane))
+        for side_stream in side_streams:
+            self._own.wait_event(self._recorded_event(side_stream))
 
-    def _lane(self, device: int, index: int) -> Any:
-        if (device, index) not in self._lanes:
+    def _side_stream(self, device: int, index: int) -> Any:
+        """Return the stream number `index` of a device beside its own one; it is created on first use."""
+        if (device, index) not in self._streams:
             with self._cupy.cuda.Device(device):
-                self._lanes[device, index] = self._cupy.cuda.Stream(non_blocking=True)
-        return self._lanes[device, index]
+                self._streams[device, index] = self._cupy.cuda.Stream(non_blocking=True)
+        return self._streams[device, index]
 
-    def _recorded(self, stream: Any) -> Any:
+    def _recorded_event(self, stream: Any) -> Any:
+        """Return a new event that is recorded on the stream."""
         with self._cupy.cuda.Device(stream.device_id):
             event = self._cupy.cuda.Event(disable_timing=True)
             event.record(stream)
         return event
 
-    def _on(self, lane: Any, call: Callable[[], object]) -> None:
+    def _call_on(self, side_stream: Any, call: Callable[[], object]) -> None:
+        """Make a call while this stream is the current one, and restore the one before."""
         before = self._cupy.cuda.get_current_stream()
-        self.current = lane
-        lane.use()  # not `with lane`: that restores the null stream, and never a stream made current by `use`
+        self.current = side_stream
+        side_stream.use()  # not `with lane`: that restores the null stream, and never a stream made current by `use`
         try:
             call()
         finally:

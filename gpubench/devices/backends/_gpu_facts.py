@@ -1,0 +1,127 @@
+"""The facts that CuPy reports about a GPU: its properties, data types, traits and versions, for CUDA and ROCm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from gpubench.devices.native import hipblaslt
+from gpubench.model import Device
+from gpubench.plugins.backend import Traits
+
+from . import _rocm
+from ._early import has_bindings
+from ._uuid import uuid_of
+
+# cudaDeviceAttr: CUDA Runtime API, "Data types used by CUDA Runtime"; HIP keeps other numbers.
+_ATTRIBUTES = {"clock.sm_hz": 13, "clock.memory_hz": 36, "memory.bus_bits": 37, "shared.unit_bytes": 81}
+_KILO = 1000
+
+
+def binding_versions() -> dict[str, str]:
+    """Return the versions of bindings that affect figures: without nvmath-python, products go through cuBLAS itself."""
+    try:
+        return {"nvmath-python": version("nvmath-python")}
+    except PackageNotFoundError:
+        return {}
+
+
+def driver_versions(runtime: Any) -> dict[str, str]:
+    """Return the versions of the driver and the runtime; HIP has one number for both."""
+    if runtime.is_hip:
+        return {"hip.runtime": _rocm.version(runtime.runtimeGetVersion())}
+    return {
+        "cuda.driver": _dotted(runtime.driverGetVersion()),
+        "cuda.runtime": _dotted(runtime.runtimeGetVersion()),
+    }
+
+
+def _dotted(number: int) -> str:
+    """Return CUDA's integer version as text: 13000 → 13.0."""
+    return f"{number // _KILO}.{number % _KILO // 10}"
+
+
+def device_facts(runtime: Any, index: int, count: int) -> Device:
+    """Return the device with this index of `count`, with its facts and the peers whose memory it can access."""
+    props = runtime.getDeviceProperties(index)
+    family = "rocm" if runtime.is_hip else "cuda"
+    name = props["name"]
+    pci = pci_address(runtime, index)
+    peers = [peer for peer in range(count) if peer != index and runtime.deviceCanAccessPeer(index, peer)]
+    return Device(
+        id=f"{family}:{index}",
+        backend="cupy",
+        name=name.decode() if isinstance(name, bytes) else str(name),
+        arch=_arch(runtime, props),
+        uuid=uuid_of(props, pci),
+        pci=pci,
+        memory_bytes=int(props["totalGlobalMem"]),
+        cache_bytes=_rocm.last_level_bytes(props) if runtime.is_hip else int(props["l2CacheSize"]),
+        units=int(props["multiProcessorCount"]),
+        dtypes=_dtypes(runtime, props),
+        peers=tuple(f"{family}:{peer}" for peer in peers),
+        details=_rocm.details(props) if runtime.is_hip else _details(runtime, index),
+    )
+
+
+def _arch(runtime: Any, props: Mapping[str, Any]) -> str:
+    return _rocm.arch(props) if runtime.is_hip else f"sm_{props['major']}{props['minor']}"
+
+
+def pci_address(runtime: Any, index: int) -> str:
+    """Return the PCI address of a device in lower case: 0000:01:00.0."""
+    return str(runtime.deviceGetPCIBusId(index)).lower()
+
+
+def _dtypes(runtime: Any, props: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the data types of the matrix products that the device supports: by compute capability, or by AMD model."""
+    if runtime.is_hip:
+        return _rocm.dtypes(props, hipblaslt.is_on())
+    capability = (props["major"], props["minor"])
+    ampere, ada = capability >= (8, 0), capability >= (8, 9)
+    dtypes = ["float64", "float32", *(["tf32"] if ampere else []), "float16", *(["bfloat16"] if ampere else [])]
+    return (*dtypes, *(["float8_e4m3", "float8_e5m2"] if ada else []), *(["int8"] if capability >= (7, 5) else []))
+
+
+def _details(runtime: Any, index: int) -> tuple[tuple[str, str], ...]:
+    """Return CUDA's attributes of `_ATTRIBUTES` as texts: clocks in Hz, the width of the bus in bits, bytes."""
+    numbers = {name: int(runtime.deviceGetAttribute(code, index)) for name, code in _ATTRIBUTES.items()}
+    return tuple((name, str(value * (_KILO if name.endswith("_hz") else 1))) for name, value in numbers.items())
+
+
+def traits_of(runtime: Any, device: Device) -> Traits:
+    """Return the traits of a device, which is the current one."""
+    props = runtime.getDeviceProperties(runtime.getDevice())
+    return Traits(
+        vendor="amd" if runtime.is_hip else "nvidia",
+        arch=device.arch,
+        kernels="hip" if runtime.is_hip else "cuda",
+        modes=("hot", "each", "cold", "graph"),
+        clock="hip events" if runtime.is_hip else "cuda events",
+        warp=int(props["warpSize"]),
+        is_gpu=True,
+        max_shared_bytes=_rocm.max_shared_bytes(props) if runtime.is_hip else _shared_bytes(props),
+        features=_rocm.features(props) if runtime.is_hip else _features(props),
+        is_dry_run=runtime.is_hip and _rocm.is_dry_run(props),
+    )
+
+
+def _shared_bytes(props: Mapping[str, Any]) -> int:
+    return int(props.get("sharedMemPerBlockOptin") or props["sharedMemPerBlock"])
+
+
+def _features(props: Mapping[str, Any]) -> frozenset[str]:
+    """Return the features by compute capability, and those of the driver's bound calls.
+
+    CUDA C++ Programming Guide, "Compute Capabilities".
+    """
+    first_major = {
+        "async_copy": 8,
+        "matrix": 8,
+        "bulk_copy": 9,
+        "clusters": 9,
+        **({"early_launch": 9} if has_bindings() else {}),
+    }
+    bound_calls = {"register", "event_handles", "pool"}
+    return frozenset(bound_calls | {name for name, first in first_major.items() if props["major"] >= first})
