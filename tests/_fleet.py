@@ -16,7 +16,7 @@ from gpubench.base.errors import FileError
 from gpubench.tools.fleet import board as boards
 from gpubench.tools.fleet import member, messages
 from gpubench.tools.fleet.collect import Patience
-from gpubench.tools.fleet.messages import Order, Report
+from gpubench.tools.fleet.messages import NodeOrder, NodeReport
 from gpubench.tools.fleet.session import FleetRequest, FleetSession
 
 # A stand-in of gpubench: the last two of its own words are what it copies and the exit status; then come gpubench's.
@@ -29,7 +29,7 @@ time.sleep(float(seconds))
 shutil.copyfile(source, out)
 sys.exit(int(status))
 """
-ORDER = Order(("bandwidth",), replicates=1, time_limit_s=20.0)
+ORDER = NodeOrder(("bandwidth",), replicates=1, time_limit_s=20.0)
 PATIENCE = Patience(gather_s=2.0, report_s=0.6)
 
 
@@ -48,29 +48,29 @@ def run_file(path, *devices, started="2026-01-02T03:04:05+00:00", end=True, **se
 
 
 @dataclasses.dataclass
-class Crew:
-    """Nodes that tests start; `ends` are the ranks whose end the launcher knows of."""
+class ThreadLaunch:
+    """Nodes that run as threads; `end_reasons` are the reasons of the ranks whose end the launcher knows."""
 
     board: boards.FolderBoard
     world: int
     launcher: str = "slurm"
     hosts: tuple[str, ...] = ()
     may_queue: bool = False
-    ends: dict[int, str] = dataclasses.field(default_factory=dict)
+    end_reasons: dict[int, str] = dataclasses.field(default_factory=dict)
 
-    def pulse(self):
+    def poll(self):
         """Nothing is due."""
 
-    def end_of(self, rank):
-        return self.ends.get(rank, "")
+    def reason_of_end(self, rank):
+        return self.end_reasons.get(rank, "")
 
 
-class Fleet:
+class ThreadFleet:
     """A folder, its board and nodes that run as threads until the session ends."""
 
     def __init__(self, folder, world):
         self.folder = folder
-        self.crew = Crew(boards.new_board(folder), world)
+        self.launch = ThreadLaunch(boards.new_board(folder), world)
         self.threads = []
         self.views = []  # each state that a person was told of, with the time
 
@@ -79,15 +79,17 @@ class Fleet:
 
         def serve():
             with contextlib.suppress(FileError):
-                member.serve(self.crew.board, rank, self.crew.world, program(source, status, seconds), {}, host)
+                member.serve(self.launch.board, rank, self.launch.world, program(source, status, seconds), {}, host)
 
         self.threads.append(threading.Thread(target=serve))
         self.threads[-1].start()
 
     def says(self, rank, **fields):
         """Put one report on the board, as a node would that does nothing after it."""
-        plain = Report(beat=1, version=__version__, world=self.crew.world, host=f"gpu{rank}", machine=f"machine{rank}")
-        self.crew.board.put(messages.report_key(rank), messages.encode(dataclasses.replace(plain, **fields)))
+        plain = NodeReport(
+            beat=1, version=__version__, world=self.launch.world, host=f"gpu{rank}", machine=f"machine{rank}"
+        )
+        self.launch.board.put(messages.report_key(rank), messages.encode(dataclasses.replace(plain, **fields)))
 
     def watch(self, views):
         for view in views:
@@ -95,13 +97,13 @@ class Fleet:
                 self.views.append((view.name, view.outcome, time.monotonic()))
 
     def session(self, order=ORDER, patience=PATIENCE, **fields):
-        return FleetSession(self.crew, FleetRequest(order, self.folder, patience=patience, **fields), self.watch)
+        return FleetSession(self.launch, FleetRequest(order, self.folder, patience=patience, **fields), self.watch)
 
     def measure(self, *given, **named):
         """Measure once and wait for the threads; return the fleet's nodes by name."""
         with self.session(*given, **named) as session:
             fleet = session.measure()
-        self.crew.board.remove()
+        self.launch.board.remove()
         for thread in self.threads:
             thread.join(20)
             assert not thread.is_alive()

@@ -23,8 +23,8 @@ from gpubench.measuring import inventory, joining
 from gpubench.measuring import plan as planning
 from gpubench.model import Case, Facts, Settings, Work, store
 from gpubench.tools.fleet import pairs
-from gpubench.tools.fleet.messages import Order
-from gpubench.tools.fleet.pairs import Meeting, PairsRecord, PairsSession
+from gpubench.tools.fleet.messages import NodeOrder
+from gpubench.tools.fleet.pairs import PairMeasurement, PairsRecord, PairsSession
 from gpubench.tools.fleet.session import FleetRequest, new_folder
 
 HERE = Path(__file__).parent
@@ -203,7 +203,7 @@ NODES = tuple(f"gpu{number:02}" for number in range(8))
 ACROSS = Case("collectives", "across", (("by", "nccl"), ("nodes", 2), ("size_bytes", 2**28)), ranks=2)
 
 
-def written(folder: Path, meetings: list[Meeting], factors: Mapping[int, float]) -> PairsRecord:
+def written(folder: Path, meetings: list[PairMeasurement], factors: Mapping[int, float]) -> PairsRecord:
     """Write the run files of meetings of eight nodes, some of which are slow; return the record of them."""
     rng = np.random.default_rng(1)
     for meeting in meetings:
@@ -220,7 +220,9 @@ def written(folder: Path, meetings: list[Meeting], factors: Mapping[int, float])
     return PairsRecord(NODES, tuple(meetings))
 
 
-ROUNDS = [Meeting(number, *pair, str(number)) for number, turn in enumerate(links.schedule(8, 5), 1) for pair in turn]
+ROUNDS = [
+    PairMeasurement(number, *pair, str(number)) for number, turn in enumerate(links.schedule(8, 5), 1) for pair in turn
+]
 
 
 def test_a_slow_node_is_found_from_the_run_files_of_pairs(tmp_path):
@@ -234,7 +236,7 @@ def test_a_slow_node_is_found_from_the_run_files_of_pairs(tmp_path):
 
 
 def test_rates_of_pairs_that_were_alone_are_kept_apart(tmp_path):
-    alone = [Meeting(0, 0, 1, "alone-0"), Meeting(0, 2, 3, "alone-1")]
+    alone = [PairMeasurement(0, 0, 1, "alone-0"), PairMeasurement(0, 2, 3, "alone-1")]
     record = written(tmp_path, [*ROUNDS, *alone], {3: 0.8})
     assert set(pairs.rates_of(record, tmp_path)[ACROSS.id]) == {meeting.pair for meeting in ROUNDS}
     rates = pairs.rates_of(record, tmp_path, is_alone=True)[ACROSS.id]
@@ -266,8 +268,8 @@ def test_no_figure_at_all_is_no_verdict(tmp_path):
 @pytest.mark.slow
 def test_a_slow_node_is_measured_again_alone_beside_a_healthy_pair_and_found_guilty(tmp_path, monkeypatch):
     monkeypatch.setattr(inventory, "facts", lambda: make.facts(make.device("host", "processor")))
-    fleet = _fleet.Fleet(new_folder(tmp_path / "pairs"), 6)
-    order = Order(pairs.SUITES, filters=pairs.FILTERS, time_limit_s=30.0)
+    fleet = _fleet.ThreadFleet(new_folder(tmp_path / "pairs"), 6)
+    order = NodeOrder(pairs.SUITES, filters=pairs.FILTERS, time_limit_s=30.0)
     asked = Settings(pairs.SUITES, ("host",), filters=pairs.FILTERS)
     manifest = make.manifest(facts=make.facts(make.device("host", "processor")), settings=asked)
     for rank in range(6):
@@ -278,9 +280,9 @@ def test_a_slow_node_is_measured_again_alone_beside_a_healthy_pair_and_found_gui
         files.write(path, make.result(series, of=ACROSS, devices=("host",)), manifest=manifest)
         fleet.node(rank, path)
     request = FleetRequest(order, fleet.folder, patience=_fleet.PATIENCE)
-    with PairsSession(fleet.crew, request, fleet.watch) as session:
+    with PairsSession(fleet.launch, request, fleet.watch) as session:
         found = session.measure(5)
-    fleet.crew.board.remove()
+    fleet.launch.board.remove()
     for thread in fleet.threads:
         thread.join(20)
         assert not thread.is_alive()

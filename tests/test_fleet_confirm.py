@@ -5,11 +5,11 @@ import random
 from _fleets import fleet
 
 from gpubench.judging.fleet_rule import judge_fleet
-from gpubench.tools.fleet.confirming import second_look
+from gpubench.tools.fleet.confirming import plan_second_measurement
 
 
 def look(slow):
-    return second_look(judge_fleet(*fleet(16, 2, slow=slow)), random.Random(3))
+    return plan_second_measurement(judge_fleet(*fleet(16, 2, slow=slow)), random.Random(3))
 
 
 def test_a_healthy_fleet_is_not_measured_again():

@@ -18,7 +18,7 @@ import _fleet
 import _make as make
 import psutil
 import pytest
-from _fleet import Fleet, run_file
+from _fleet import ThreadFleet, run_file
 
 from gpubench.base.errors import FileError, UsageError
 from gpubench.measuring import inventory
@@ -26,8 +26,8 @@ from gpubench.model.fleet import FLEET_FILE, read_fleet
 from gpubench.model.store import read_run
 from gpubench.tools.fleet import board as boards
 from gpubench.tools.fleet import collect, environment, member, messages
-from gpubench.tools.fleet.crew import read_map
-from gpubench.tools.fleet.messages import Order, SeenGpu
+from gpubench.tools.fleet.launch import read_racks
+from gpubench.tools.fleet.messages import NodeOrder, SeenGpu
 from gpubench.tools.fleet.session import new_folder
 
 TESTS = Path(__file__).parent
@@ -38,17 +38,17 @@ def quick(monkeypatch):
     """The inventory of a machine without GPUs, and steps that are shorter."""
     monkeypatch.setattr(inventory, "facts", lambda: make.facts(make.device("host", "processor")))
     for module, name, seconds in (
-        (member, "BEAT_S", 0.1),
+        (member, "HEARTBEAT_S", 0.1),
         (member, "_TICK_S", 0.02),
         (collect, "_TICK_S", 0.02),
-        (collect, "STILL_S", 1.0),
+        (collect, "SILENCE_S", 1.0),
     ):
         monkeypatch.setattr(module, name, seconds)
 
 
 @pytest.fixture
 def fleet(tmp_path):
-    return lambda world: Fleet(new_folder(tmp_path / "fleet"), world)
+    return lambda world: ThreadFleet(new_folder(tmp_path / "fleet"), world)
 
 
 def test_each_node_leaves_a_run_file_and_the_record_says_how_long_it_took(fleet, tmp_path):
@@ -134,7 +134,7 @@ def test_a_node_that_reports_again_while_others_measure_is_alive(fleet, tmp_path
 
 def test_a_node_that_says_that_it_ends_has_died_at_once(fleet, tmp_path):
     two = fleet(2)
-    two.says(1, left="it was ended by a signal")
+    two.says(1, end_reason="it was ended by a signal")
     two.node(0, run_file(tmp_path / "good.jsonl.gz"), host="gpu0")
     nodes = two.measure()
     assert (nodes["gpu0"].status, nodes["gpu1"].reason) == (
@@ -163,12 +163,12 @@ def test_nodes_that_share_a_machine_measure_a_gpu_each(fleet):
     four = fleet(4)
     for rank in range(3):
         four.says(rank, machine="one", gpus=gpus[:2], is_ready=True)
-    four.crew.ends = dict.fromkeys(range(4), "it ended")
+    four.launch.end_reasons = dict.fromkeys(range(4), "it ended")
     four.says(3, machine="two", gpus=(SeenGpu("cuda:0", "GPU-0"),), is_ready=True)  # another machine, the same UUID
     with four.session() as session:
         nodes = {node.name: node for node in session.measure().nodes}
-        orders = [four.crew.board.get(messages.order_key(rank, 0)) for rank in range(4)]
-    devices = [messages.decode(Order, order).devices for order in orders if order]
+        orders = [four.launch.board.get(messages.order_key(rank, 0)) for rank in range(4)]
+    devices = [messages.decode(NodeOrder, order).devices for order in orders if order]
     assert (devices, orders[2]) == ([("cuda:0",), ("cuda:1",), ("cuda:0",)], None)
     assert nodes["gpu2"].reason == "every GPU that it sees is measured as gpu0, gpu1"
     assert {nodes[f"gpu{rank}"].status for rank in (0, 1, 3)} == {"died"}
@@ -179,7 +179,7 @@ def test_a_node_without_a_gpu_or_with_another_version_measures_nothing(fleet):
     three.says(0, gpus=(SeenGpu("cuda:0", "GPU-0"),), is_ready=True)
     three.says(1, is_ready=True)
     three.says(2, gpus=(SeenGpu("cuda:0", "GPU-2"),), is_ready=True, version="0.0.1")
-    three.crew.ends = dict.fromkeys(range(3), "it ended")
+    three.launch.end_reasons = dict.fromkeys(range(3), "it ended")
     nodes = three.measure()
     assert [nodes[f"gpu{rank}"].status for rank in range(3)] == ["died", "failed", "failed"]
     assert nodes["gpu1"].reason.startswith("it sees no GPU, while other nodes have some")
@@ -190,7 +190,7 @@ def test_a_report_that_cannot_be_read_costs_its_node(fleet):
     reports = (b"[1]", b"{}", b"\x80", b'{"beat": 1, "beat": NaN}', b" " * 2**21)
     five = fleet(5)
     for rank, data in enumerate(reports):
-        five.crew.board.put(messages.report_key(rank), data)
+        five.launch.board.put(messages.report_key(rank), data)
     nodes = five.measure()
     assert {node.status for node in nodes.values()} == {"refused"}
     assert all(node.reason.startswith("it sent a report that cannot be read") for node in nodes.values())
@@ -201,10 +201,10 @@ def test_racks_come_from_slurm_or_from_a_map_that_names_a_node(fleet, tmp_path):
     (tmp_path / "map").write_text("gpu0 rack9  # of the old room\n\nelsewhere rack1\n")
     two = fleet(2)
     for rank in range(2):
-        two.says(rank, rack="spine.leaf2", is_ready=True, left="it ends")
-    nodes = two.measure(racks=read_map(tmp_path / "map"))
+        two.says(rank, rack="spine.leaf2", is_ready=True, end_reason="it ends")
+    nodes = two.measure(racks=read_racks(tmp_path / "map"))
     assert [nodes["gpu0"].rack, nodes["gpu1"].rack] == ["rack9", "spine.leaf2"]
-    three = Fleet(new_folder(tmp_path / "other"), 1)
+    three = ThreadFleet(new_folder(tmp_path / "other"), 1)
     three.says(0, is_ready=True)
     with pytest.raises(UsageError, match=r"the map names none of the nodes; a line for one of them is: gpu0 rack1"):
         three.measure(racks={"nobody": "rack1"})
@@ -214,7 +214,7 @@ def test_racks_come_from_slurm_or_from_a_map_that_names_a_node(fleet, tmp_path):
 def test_a_map_of_racks_is_read_strictly(tmp_path, text):
     (tmp_path / "map").write_bytes(text.encode("latin-1"))
     with pytest.raises(UsageError, match=r"not a"):
-        read_map(tmp_path / "map")
+        read_racks(tmp_path / "map")
 
 
 def test_a_board_takes_keys_and_bytes_and_nothing_else(tmp_path):
@@ -254,7 +254,7 @@ def test_a_folder_in_the_way_of_a_board_is_refused(tmp_path, kind):
 
 
 def test_no_text_of_an_order_becomes_an_option():
-    order = Order(("--json", "all"), ("cuda:1",), "smoke", ("--resume",), 2)
+    order = NodeOrder(("--json", "all"), ("cuda:1",), "smoke", ("--resume",), 2)
     assert order.arguments("out.jsonl.gz") == [
         *("run", "--device=cuda:1", "--filter=--resume", "--tier=smoke", "--replicates=2", "--out=out.jsonl.gz"),
         *("--", "--json", "all"),
@@ -270,7 +270,7 @@ def test_no_text_of_an_order_becomes_an_option():
     ],
 )
 def test_the_rank_comes_from_torchrun_mpirun_or_srun(variables, place):
-    found = environment.place_of(variables)
+    found = environment.job_rank(variables)
     assert (found.rank, found.world) == place
 
 
@@ -279,18 +279,18 @@ def test_the_rank_comes_from_torchrun_mpirun_or_srun(variables, place):
 )
 def test_an_environment_without_a_rank_is_refused(variables):
     with pytest.raises(UsageError, match="rank"):
-        environment.place_of(variables)
+        environment.job_rank(variables)
 
 
 def test_an_answer_of_an_earlier_job_in_the_same_folder_is_no_answer(tmp_path, monkeypatch):
-    monkeypatch.setattr(environment, "_MEET_S", 0.1)
+    monkeypatch.setattr(environment, "_RENDEZVOUS_S", 0.1)
     monkeypatch.setattr(environment, "_TICK_S", 0.02)
     earlier = boards.new_board(tmp_path)
     meeting = boards.FolderBoard(boards.private_folder(tmp_path / boards.FOLDER / "meet"))
     meeting.put("ask.1", b"0" * 32)
     meeting.put("answer.1", b"0" * 32 + earlier.folder.name.encode())
     with pytest.raises(UsageError, match="rank 0 has not answered"):
-        environment.find_board(tmp_path, environment.Place(1, 2))
+        environment.find_board(tmp_path, environment.JobRank(1, 2))
 
 
 @pytest.mark.parametrize(
@@ -335,9 +335,9 @@ def test_the_nodes_are_measured_again_at_the_same_time_with_other_filters(fleet,
         session.measure()
         run_file(tmp_path / "again.jsonl.gz", filters=("triad",))
         shutil.copy(tmp_path / "again.jsonl.gz", out)
-        session.again({"gpu0": "control"}, ["triad"])  # the other node sits out this turn
-        fleet = session.again({"gpu1": "suspect", "gpu0": "control"}, ["triad"])
-    two.crew.board.remove()
+        session.measure_again({"gpu0": "control"}, ["triad"])  # the other node sits out this turn
+        fleet = session.measure_again({"gpu1": "suspect", "gpu0": "control"}, ["triad"])
+    two.launch.board.remove()
     assert {(each.node, each.role, each.status) for each in fleet.again} == {
         ("gpu0", "control", "answered"),
         ("gpu1", "suspect", "answered"),

@@ -40,16 +40,16 @@ def pairs(
     nodes or figures for a verdict.
     """
     from gpubench.tools.fleet import pairs as measuring
-    from gpubench.tools.fleet.messages import Order
+    from gpubench.tools.fleet.messages import NodeOrder
     from gpubench.tools.fleet.session import FleetRequest
 
     srun = launching.srun_options(ctx, on, slurm, from_env)
-    order = Order(measuring.SUITES, (), tier.value, measuring.FILTERS, 1, time_limit)
+    order = NodeOrder(measuring.SUITES, (), tier.value, measuring.FILTERS, 1, time_limit)
     request = FleetRequest(order, out, tuple(sys.argv))
     with ExitStack() as stack:
-        crew = stack.enter_context(launching.launched(on, slurm, request, srun))
+        launch = stack.enter_context(launching.launched(on, slurm, request, srun))
         watch = stack.enter_context(launching.shown())
-        session = stack.enter_context(measuring.PairsSession(crew, request, watch))
+        session = stack.enter_context(measuring.PairsSession(launch, request, watch))
         judgement = session.measure(rounds)
     _show(judgement)
     raise typer.Exit(judgement.exit_status)

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
     from gpubench.model.fleet import Fleet
     from gpubench.tools.fleet.collect import NodeView
-    from gpubench.tools.fleet.crew import Crew
-    from gpubench.tools.fleet.environment import EnvironmentCrew
-    from gpubench.tools.fleet.ray_cluster import RayCrew
+    from gpubench.tools.fleet.environment import EnvironmentLaunch
+    from gpubench.tools.fleet.launch import Launch
+    from gpubench.tools.fleet.ray_cluster import RayLaunch
     from gpubench.tools.fleet.session import FleetRequest, FleetSession
-    from gpubench.tools.fleet.slurm import SlurmCrew
+    from gpubench.tools.fleet.slurm import SlurmLaunch
 
 _SRUN = "gpubench.srun"  # where the context keeps the options of srun
 
@@ -130,20 +130,20 @@ def run(
     The exit status is 0 if every node answered, 4 if some did not, 6 if no node has a device that is well.
     """
     from gpubench.tools.fleet.collect import Patience
-    from gpubench.tools.fleet.crew import read_map
-    from gpubench.tools.fleet.messages import Order
+    from gpubench.tools.fleet.launch import read_racks
+    from gpubench.tools.fleet.messages import NodeOrder
     from gpubench.tools.fleet.session import FleetRequest, FleetSession
 
     srun = srun_options(ctx, on, slurm, from_env)
     suites = suites or ["headline"]
     options.check_suites(suites)
-    order = Order(tuple(suites), (), tier.value, tuple(filter or ()), replicates, time_limit)
-    racks = read_map(map) if map else {}
+    order = NodeOrder(tuple(suites), (), tier.value, tuple(filter or ()), replicates, time_limit)
+    racks = read_racks(map) if map else {}
     request = FleetRequest(order, out, tuple(sys.argv), racks, Patience(stagger_s=stagger))
     with ExitStack() as stack:
-        crew = stack.enter_context(launched(on, slurm, request, srun))
+        launch = stack.enter_context(launched(on, slurm, request, srun))
         watch = stack.enter_context(shown())
-        session = stack.enter_context(FleetSession(crew, request, watch))
+        session = stack.enter_context(FleetSession(launch, request, watch))
         fleet = session.measure()
         if confirm:
             fleet = _confirmed(session, out)
@@ -160,14 +160,14 @@ def _confirmed(session: FleetSession, folder: Path) -> Fleet:
     from gpubench.cli._print import say
     from gpubench.judging.policy import built_in
     from gpubench.tools.fleet import judging
-    from gpubench.tools.fleet.confirming import second_look
+    from gpubench.tools.fleet.confirming import plan_second_measurement
     from gpubench.tools.fleet.digests import read
 
-    look = second_look(judging.judge(read(folder), built_in()), random.SystemRandom())
+    look = plan_second_measurement(judging.judge(read(folder), built_in()), random.SystemRandom())
     if not look.roles:
         return session.fleet
     say(f"measuring again: {', '.join(f'{node} ({role})' for node, role in look.roles.items())}")
-    return session.again(look.roles, look.cases)
+    return session.measure_again(look.roles, look.cases)
 
 
 def _judged(folder: Path) -> None:
@@ -188,11 +188,11 @@ World = Annotated[int, typer.Argument(help="The number of nodes.")]
 def member(board: Board, rank: Rank = -1, world: World = 1) -> None:
     """Work as one node of a fleet for the launcher that made this board."""
     from gpubench.tools.fleet.board import FolderBoard
-    from gpubench.tools.fleet.environment import SLURM, place_of
+    from gpubench.tools.fleet.environment import SLURM, job_rank
     from gpubench.tools.fleet.member import serve
 
     if rank < 0:
-        place = place_of(os.environ, [SLURM])  # srun passes on variables of other launchers
+        place = job_rank(os.environ, [SLURM])  # srun passes on variables of other launchers
         rank, world = place.rank, place.world
     serve(FolderBoard(board), rank, world)
 
@@ -210,26 +210,26 @@ def srun_options(ctx: typer.Context, on: str, slurm: bool, from_env: bool) -> tu
 
 
 @contextmanager
-def launched(on: str, slurm: bool, request: FleetRequest, srun: Sequence[str]) -> Iterator[Crew]:
+def launched(on: str, slurm: bool, request: FleetRequest, srun: Sequence[str]) -> Iterator[Launch]:
     """Start the nodes; a process of --from-env that is not the launcher works as a node instead and exits."""
     from gpubench.tools.fleet import environment, member
-    from gpubench.tools.fleet.ray_cluster import ray_crew
+    from gpubench.tools.fleet.ray_cluster import ray_launch
     from gpubench.tools.fleet.session import new_folder
-    from gpubench.tools.fleet.slurm import slurm_crew
+    from gpubench.tools.fleet.slurm import slurm_launch
 
-    crew: AbstractContextManager[RayCrew | SlurmCrew | EnvironmentCrew]
+    launch: AbstractContextManager[RayLaunch | SlurmLaunch | EnvironmentLaunch]
     if on:
-        crew = ray_crew(on)
+        launch = ray_launch(on)
     elif slurm:
-        crew = slurm_crew(request.folder, srun)
+        launch = slurm_launch(request.folder, srun)
     else:
-        place = environment.place_of(os.environ)
+        place = environment.job_rank(os.environ)
         if place.rank:
             member.serve(environment.find_board(request.folder, place), place.rank, place.world)
             raise typer.Exit
-        crew = environment.environment_crew(request.folder, place)
+        launch = environment.environment_launch(request.folder, place)
     new_folder(request.folder)
-    with crew as started:
+    with launch as started:
         yield started
 
 

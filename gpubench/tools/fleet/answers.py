@@ -14,16 +14,17 @@ from gpubench.model import Run
 from gpubench.model.disk import reported
 from gpubench.model.fleet import NodeStatus
 from gpubench.model.store import read_run
-from gpubench.tools.fleet.messages import Ended, Order
+from gpubench.tools.fleet.messages import MeasurementEnd, NodeOrder
 
-_MEASURED = (0, 3)  # exit statuses of `gpubench run`: every case was measured, and a case failed
+_COMPLETED_STATUSES = (0, 3)  # exit statuses of `gpubench run`: every case was measured, and a case failed
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """The outcome of one turn of a node; `seconds` are measured by the launcher's clock.
+class NodeOutcome:
+    """The outcome of one turn of a node: its status, its run file in the fleet's folder, and the reason for a failure.
 
-    `exit_status` is that of the node's `gpubench run`, if it ended.
+    `seconds` are measured by the launcher's clock. `file` is empty if no run file was stored. `exit_status` is that of
+    the node's `gpubench run`, if it ended.
     """
 
     status: NodeStatus
@@ -33,17 +34,19 @@ class Outcome:
     exit_status: int = 0
 
 
-def answer(data: bytes | None, folder: Path, name: str, asked: Order, uuids: tuple[str, ...], ended: Ended) -> Outcome:
-    """Return the outcome of a node's answer; a valid run file of the order is stored in the folder.
+def check_answer(
+    data: bytes | None, folder: Path, name: str, order: NodeOrder, uuids: tuple[str, ...], ended: MeasurementEnd
+) -> NodeOutcome:
+    """Return the outcome of a node's answer to an order; a valid run file is stored in `folder` under the node's name.
 
-    `data` is the run file that the node sent, None without one. `uuids` are those of the GPUs that the node reported. A
-    run that ended early leaves a valid partial run file, which is stored too. Raises FileError if the file cannot be
-    written.
+    `data` is the run file that the node sent, None without one. `uuids` are those of the GPUs that the node reported,
+    `ended` is how its measurement ended. A run that ended early leaves a valid partial run file, which is stored too. A
+    file that is invalid, or of another order or other GPUs, is refused. Raises FileError if the file cannot be written.
     """
-    status, reason = _status(ended)
+    status, reason = _status_and_reason(ended)
     if data is None:
         status = "failed" if status == "answered" else status
-        return Outcome(status, reason=reason or "it left no run file", exit_status=ended.exit_status)
+        return NodeOutcome(status, reason=reason or "it left no run file", exit_status=ended.exit_status)
     file = f"{name}.jsonl.gz"
     with reported(folder / file):
         incoming = folder / f".{name}.incoming.jsonl.gz"
@@ -52,46 +55,55 @@ def answer(data: bytes | None, folder: Path, name: str, asked: Order, uuids: tup
             run = read_run(incoming)
         except FileError as error:
             incoming.unlink()
-            return Outcome("refused", reason=f"its run file is refused: {_without(str(error), incoming)}")
-        if differences := list(_differences(run, asked, uuids)):
+            return NodeOutcome("refused", reason=f"its run file is refused: {_without_path(str(error), incoming)}")
+        if differences := list(_differences_from_order(run, order, uuids)):
             incoming.unlink()
-            return Outcome("refused", reason=f"its run file is not what was asked for: {', '.join(differences)}")
+            return NodeOutcome("refused", reason=f"its run file is not what was asked for: {', '.join(differences)}")
         incoming.replace(folder / file)
     if status == "answered" and not run.complete:
-        return Outcome("failed", file=file, reason="its run file ends early; the cases in it are kept")
-    return Outcome(status, file=file, reason=reason, exit_status=ended.exit_status)
+        return NodeOutcome("failed", file=file, reason="its run file ends early; the cases in it are kept")
+    return NodeOutcome(status, file=file, reason=reason, exit_status=ended.exit_status)
 
 
-def _without(message: str, path: Path) -> str:
+def _without_path(message: str, path: Path) -> str:
+    """Return an error message in one line without the path of the file, which is a temporary one."""
     return one_line(message.replace(f"{path}: ", "").replace(str(path), "it"))
 
 
-def _status(ended: Ended) -> tuple[NodeStatus, str]:
-    last_line = f": {one_line(ended.words)[:500]}" if ended.words else ""
+def _status_and_reason(ended: MeasurementEnd) -> tuple[NodeStatus, str]:
+    """Return the status of a node by the way its measurement ended, and the reason; empty if it answered."""
+    last_line = f": {one_line(ended.last_line)[:500]}" if ended.last_line else ""
     if ended.is_timed_out:
         return "timed out", f"it was ended after {ended.seconds:.0f} s, at the time limit{last_line}"
-    if ended.exit_status in _MEASURED:
+    if ended.exit_status in _COMPLETED_STATUSES:
         return "answered", ""
     return "failed", f"its run ended with exit status {ended.exit_status}{last_line}"
 
 
-def _differences(run: Run, asked: Order, uuids: tuple[str, ...]) -> Iterator[str]:
-    """Yield the differences between a run and the order that the node was given."""
+def _differences_from_order(run: Run, order: NodeOrder, uuids: tuple[str, ...]) -> Iterator[str]:
+    """Yield a sentence for each difference between a run and the order that the node was given.
+
+    Tier, filters, replicates and devices are compared, and the UUIDs of the measured GPUs with those that it reported.
+    """
     settings = run.manifest.settings
     for setting, measured, expected in (
-        ("tier", settings.tier, asked.tier),
-        ("filters", settings.filters, asked.filters),
-        ("replicates", settings.replicates, asked.replicates),
-        ("devices", settings.devices, asked.devices),
+        ("tier", settings.tier, order.tier),
+        ("filters", settings.filters, order.filters),
+        ("replicates", settings.replicates, order.replicates),
+        ("devices", settings.devices, order.devices),
     ):
         if measured != expected:
             yield f"{setting} are {measured!r} instead of {expected!r}"
     with contextlib.suppress(KeyError):
         measured_uuids = tuple(_uuid(run, device) for device in settings.devices)
-        if uuids and measured_uuids != uuids and settings.devices == asked.devices:
+        if uuids and measured_uuids != uuids and settings.devices == order.devices:
             yield f"it measured {', '.join(measured_uuids)}, but it had reported {', '.join(uuids)}"
 
 
 def _uuid(run: Run, device_id: str) -> str:
+    """Return what identifies a device of a run: its UUID, else its PCI id, else its id.
+
+    Raises KeyError if it has none.
+    """
     device = run.manifest.facts.device(device_id)
     return device.uuid or device.pci or device.id

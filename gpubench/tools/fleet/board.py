@@ -40,8 +40,8 @@ class Board(Protocol):
         """Return the value of a key, None if it has none yet. Raises BoardGone once the board is removed."""
 
 
-def check(key: str, value: bytes = b"") -> None:
-    """Raise ValueError for a malformed key or for a value above MOST_BYTES."""
+def check_entry(key: str, value: bytes = b"") -> None:
+    """Raise ValueError for a malformed key, or for a value of more than MOST_BYTES."""
     if not _KEY.fullmatch(key):
         raise ValueError(f"not a key of a board: {key!r}")
     if len(value) > MOST_BYTES:
@@ -60,7 +60,7 @@ class FolderBoard:
         Raises BoardGone if the folder is missing, cannot be written or is not this user's own, and ValueError for a
         malformed key or too large a value.
         """
-        check(key, value)
+        check_entry(key, value)
         self._check_folder()
         try:
             write_whole(self.folder / key, value)
@@ -73,7 +73,7 @@ class FolderBoard:
         Raises BoardGone if the folder or the file is not this user's own or cannot be read, and ValueError for a
         malformed key.
         """
-        check(key)
+        check_entry(key)
         self._check_folder()
         try:
             with os.fdopen(os.open(self.folder / key, _READ), "rb") as file:
@@ -87,6 +87,7 @@ class FolderBoard:
         raise BoardGone(f"{self.folder / key}: not a file that a fleet of this user wrote")
 
     def _check_folder(self) -> None:
+        """Raise BoardGone if the folder is missing or does not belong to this user alone."""
         try:
             status = self.folder.lstat()
         except OSError as error:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from gpubench.base.errors import UsageError
 from gpubench.tools.fleet.board import FOLDER, Board, BoardGone, FolderBoard, new_board, private_folder
-from gpubench.tools.fleet.member import MEMBER, kept
+from gpubench.tools.fleet.member import MEMBER, supervised_child
 
 SLURM = ("SLURM_PROCID", "SLURM_NTASKS")
 _VARIABLES = (  # rank and number of processes: torchrun, Open MPI, other launchers of MPI (PMI), srun
@@ -26,27 +26,30 @@ _VARIABLES = (  # rank and number of processes: torchrun, Open MPI, other launch
     ("PMI_RANK", "PMI_SIZE"),
     SLURM,
 )
-_MEET = "meet"
-_MEET_S = 120.0
+_RENDEZVOUS = "meet"
+_RENDEZVOUS_S = 120.0
 _TICK_S = 0.2
-_WORD = re.compile(rb"[0-9a-f]{32}")
+_TOKEN = re.compile(rb"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The rank of this process and the number of processes."""
+class JobRank:
+    """The rank of this process in its job, and the number of processes in the job."""
 
     rank: int
     world: int
 
 
-def place_of(environment: Mapping[str, str], variables: Sequence[tuple[str, str]] = _VARIABLES) -> Place:
-    """Return the rank and the number of processes from the environment. Raises UsageError if they are missing."""
+def job_rank(environment: Mapping[str, str], variables: Sequence[tuple[str, str]] = _VARIABLES) -> JobRank:
+    """Return the rank of this process and the number of processes, from the first pair of `variables` that is set.
+
+    Raises UsageError if no pair is set, or if the values are not a rank and a number of processes.
+    """
     for rank, world in variables:
         if rank in environment and world in environment:
             texts = environment[rank], environment[world]
             if all(re.fullmatch(r"\d{1,6}", text) for text in texts) and int(texts[0]) < int(texts[1]):
-                return Place(int(texts[0]), int(texts[1]))
+                return JobRank(int(texts[0]), int(texts[1]))
             raise UsageError(f"{rank}={texts[0]} and {world}={texts[1]} are not a rank and a number of processes")
     raise UsageError(
         "--from-env finds no rank in the environment; start it by torchrun --no-python, mpirun or srun, as in: "
@@ -55,58 +58,69 @@ def place_of(environment: Mapping[str, str], variables: Sequence[tuple[str, str]
 
 
 @dataclass(slots=True)
-class EnvironmentCrew:
-    """The processes of a job as rank 0 sees them, which knows only what they write on the board."""
+class EnvironmentLaunch:
+    """The processes of a job as rank 0 sees them, which knows only what they write on the board.
+
+    `rendezvous` is the folder in which the other processes ask for the `name` of the board.
+    """
 
     board: Board
-    meeting: FolderBoard
+    rendezvous: FolderBoard
     name: str
     world: int
     launcher: str = "environment"
     hosts: tuple[str, ...] = ()
     may_queue: bool = False
 
-    def end_of(self, rank: int) -> str:
+    def reason_of_end(self, rank: int) -> str:
         """Return an empty text: an ended process is known only by its last report, or because its reports stop."""
         del rank
         return ""
 
-    def pulse(self) -> None:
+    def poll(self) -> None:
         """Answer the processes that ask for the name of the board."""
         for rank in range(self.world):
-            word = self.meeting.get(f"ask.{rank}")
-            if word and _WORD.fullmatch(word):
-                answer = word + self.name.encode()
-                if self.meeting.get(f"answer.{rank}") != answer:
-                    self.meeting.put(f"answer.{rank}", answer)
+            token = self.rendezvous.get(f"ask.{rank}")
+            if token and _TOKEN.fullmatch(token):
+                answer = token + self.name.encode()
+                if self.rendezvous.get(f"answer.{rank}") != answer:
+                    self.rendezvous.put(f"answer.{rank}", answer)
 
 
 @contextlib.contextmanager
-def environment_crew(folder: Path, place: Place) -> Iterator[EnvironmentCrew]:
-    """Yield the crew of a job in which this process has rank 0; its own node runs in a child process."""
+def environment_launch(folder: Path, job: JobRank) -> Iterator[EnvironmentLaunch]:
+    """Make a board in `folder` and yield the launch of a job in which this process has rank 0.
+
+    The node of rank 0 runs in a child process. Raises FileError if the board cannot be made.
+    """
     board = new_board(folder)
-    meeting = FolderBoard(private_folder(folder / FOLDER / _MEET))
-    crew = EnvironmentCrew(board, meeting, board.folder.name, place.world)
+    rendezvous = FolderBoard(private_folder(folder / FOLDER / _RENDEZVOUS))
+    launch = EnvironmentLaunch(board, rendezvous, board.folder.name, job.world)
     try:
-        with kept([*MEMBER, str(board.folder), str(place.rank), str(place.world)]):
-            yield crew
+        with supervised_child([*MEMBER, str(board.folder), str(job.rank), str(job.world)]):
+            yield launch
     finally:
-        meeting.remove()
+        rendezvous.remove()
         board.remove()
 
 
-def find_board(folder: Path, place: Place) -> FolderBoard:
-    """Return the board that rank 0 of this job made. Raises UsageError if rank 0 does not answer within 120 s."""
-    meeting = FolderBoard(folder / FOLDER / _MEET)
-    word = secrets.token_hex(16).encode()
-    deadline = time.monotonic() + _MEET_S
+def find_board(folder: Path, job: JobRank) -> FolderBoard:
+    """Return the board that rank 0 of this job made in `folder`.
+
+    Raises UsageError if rank 0 does not answer within 120 s.
+    """
+    rendezvous = FolderBoard(folder / FOLDER / _RENDEZVOUS)
+    token = secrets.token_hex(16).encode()
+    deadline = time.monotonic() + _RENDEZVOUS_S
     while time.monotonic() < deadline:
         with contextlib.suppress(BoardGone):  # rank 0 has not made the folder yet
-            if meeting.get(f"ask.{place.rank}") != word:
-                meeting.put(f"ask.{place.rank}", word)
-            answer = meeting.get(f"answer.{place.rank}") or b""
-            name = answer.removeprefix(word)
-            if name != answer and _WORD.fullmatch(name):
+            if rendezvous.get(f"ask.{job.rank}") != token:
+                rendezvous.put(f"ask.{job.rank}", token)
+            answer = rendezvous.get(f"answer.{job.rank}") or b""
+            name = answer.removeprefix(token)
+            if name != answer and _TOKEN.fullmatch(name):
                 return FolderBoard(folder / FOLDER / name.decode())
         time.sleep(_TICK_S)
-    raise UsageError(f"rank 0 has not answered in {folder} for {_MEET_S:.0f} s; is this folder shared by all nodes?")
+    raise UsageError(
+        f"rank 0 has not answered in {folder} for {_RENDEZVOUS_S:.0f} s; is this folder shared by all nodes?"
+    )

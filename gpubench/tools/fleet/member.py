@@ -23,59 +23,62 @@ from gpubench.base.errors import GpubenchError, Terminated
 from gpubench.measuring import inventory, joining, keeper
 from gpubench.tools.fleet import messages
 from gpubench.tools.fleet.board import MOST_BYTES, Board, BoardGone
-from gpubench.tools.fleet.messages import Ended, Order, PairPlace, Report, SeenGpu
+from gpubench.tools.fleet.messages import MeasurementEnd, NodeOrder, NodeReport, PairPlace, SeenGpu
 
-BEAT_S = 1.0
+HEARTBEAT_S = 1.0
 NODE_HOST = "GPUBENCH_NODE_HOST"  # the address of this node on the network that pairs are to use
 DONE = "done"  # the phase of a node whose process is about to end
-LAUNCHER_S = 30.0  # a node ends after this time without a heartbeat of the launcher
+LAUNCHER_SILENCE_S = 30.0  # a node ends after this time without a heartbeat of the launcher
 PROGRAM = (sys.executable, "-P", "-m", "gpubench")
 MEMBER = (*PROGRAM, "fleet", "member")  # the hidden command that serves a board in a folder
 # The keeper ends the program and all its descendants when this process ends, even by SIGKILL.
-_KEPT = "import os, sys; from gpubench.measuring.keeper import keep; keep(0); os.execvp(sys.argv[1], sys.argv[1:])"
+_SUPERVISED = (
+    "import os, sys; from gpubench.measuring.keeper import keep; keep(0); os.execvp(sys.argv[1], sys.argv[1:])"
+)
 _TICK_S = 0.25
 _GRACE_S = 5.0
 _TAIL_BYTES = 4096
 
 
-class Heart:
+class NodeHeartbeat:
     """Puts the node's report on the board about once per second, and watches the launcher's heartbeat."""
 
-    def __init__(self, board: Board, rank: int, report: Report) -> None:
+    def __init__(self, board: Board, rank: int, report: NodeReport) -> None:
         self._board = board
         self._rank = rank
         self._report = report
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._beat, daemon=True)
         self._lock = threading.Lock()
-        self._launcher: bytes | None = None
+        self._last_heartbeat: bytes | None = None
         self._heard_at = time.monotonic()
         self.problem = ""  # why the launcher does not wait for this node any more
 
     def start(self) -> None:
-        """Report from now on, until the node ends or the board is gone."""
+        """Send the report about once per second from now on, until the node ends or the board is gone."""
         self._thread.start()
 
     def _beat(self) -> None:
-        while not self._ending.wait(BEAT_S) and not self.problem:
-            self.tell()
+        while not self._ending.wait(HEARTBEAT_S) and not self.problem:
+            self.send_report()
 
-    def tell(self, **changed: object) -> None:
-        """Report now, with these fields of the report changed."""
+    def send_report(self, **fields: object) -> None:
+        """Send the report now, with these fields changed. If the board is gone, `problem` says so."""
         try:
             with self._lock:
-                self._report = replace(self._report, beat=self._report.beat + 1, **changed)  # type: ignore[arg-type]
+                self._report = replace(self._report, beat=self._report.beat + 1, **fields)  # type: ignore[arg-type]
                 self._board.put(messages.report_key(self._rank), messages.encode(self._report))
-            self._listen()
+            self._check_launcher()
         except BoardGone as error:
             self.problem = str(error)
 
-    def _listen(self) -> None:
+    def _check_launcher(self) -> None:
+        """Set `problem` if the launcher's heartbeat has not changed for LAUNCHER_SILENCE_S."""
         now = time.monotonic()
-        if (sign := self._board.get(messages.LAUNCHER)) != self._launcher:
-            self._launcher, self._heard_at = sign, now
-        if now - self._heard_at > LAUNCHER_S:
-            self.problem = f"no sign of the launcher for {LAUNCHER_S:.0f} s"
+        if (heartbeat_value := self._board.get(messages.LAUNCHER)) != self._last_heartbeat:
+            self._last_heartbeat, self._heard_at = heartbeat_value, now
+        if now - self._heard_at > LAUNCHER_SILENCE_S:
+            self.problem = f"no sign of the launcher for {LAUNCHER_SILENCE_S:.0f} s"
 
     def check(self) -> None:
         """Raise BoardGone once the launcher does not wait for this node any more."""
@@ -83,7 +86,7 @@ class Heart:
             raise BoardGone(self.problem)
 
     def stop(self) -> None:
-        """Stop reporting."""
+        """Stop sending reports."""
         self._ending.set()
         self._thread.join()
 
@@ -98,10 +101,12 @@ def serve(
 ) -> None:
     """Work as one node of a fleet: report, and carry out the order of each turn until an order without suites comes.
 
-    Call it from the main thread, because its child processes end with the thread that started them. Raises BoardGone if
-    the launcher ends or removes its board before, and FileError if an order is malformed.
+    `world` is the number of nodes, and `program` is the command that runs gpubench. `environment` names the host, the
+    rack and the address of this node; `host` overrides its host name. Call it from the main thread, because its child
+    processes end with the thread that started them. Raises BoardGone if the launcher ends or removes its board before,
+    and FileError if an order is malformed.
     """
-    report = Report(
+    report = NodeReport(
         beat=0,
         version=__version__,
         world=world,
@@ -111,30 +116,32 @@ def serve(
         address=own_address(environment),
     )
     board.put(messages.WORLD, messages.encode_world(world))
-    heart = Heart(board, rank, report)
-    heart.tell(phase="looks for devices")
-    heart.start()
-    left = "its process ended"
+    heartbeat = NodeHeartbeat(board, rank, report)
+    heartbeat.send_report(phase="looks for devices")
+    heartbeat.start()
+    end_reason = "its process ended"
     try:
-        heart.tell(gpus=_gpus(), is_ready=True, phase="waits")
+        heartbeat.send_report(gpus=_visible_gpus(), is_ready=True, phase="waits")
         for turn in itertools.count():
-            order = _awaited(board, heart, rank, turn)
+            order = _wait_for_order(board, heartbeat, rank, turn)
             if not order.suites:
-                left = ""
+                end_reason = ""
                 break
-            heart.tell(phase="starts to measure")
-            ended = _measured(order, program, board, heart, rank, turn)
-            heart.tell(ended=ended, phase="waits")
+            heartbeat.send_report(phase="starts to measure")
+            ended = _measure(order, program, board, heartbeat, rank, turn)
+            heartbeat.send_report(ended=ended, phase="waits")
     except GpubenchError as error:
-        left = str(error)
+        end_reason = str(error)
         raise
     except (KeyboardInterrupt, Terminated):
-        left = "it was ended by a signal"
+        end_reason = "it was ended by a signal"
         raise
     finally:
-        heart.stop()
-        if not heart.problem:
-            heart.tell(left=one_line(left)[:1000]) if left else heart.tell(phase=DONE)
+        heartbeat.stop()
+        if not heartbeat.problem:
+            heartbeat.send_report(end_reason=one_line(end_reason)[:1000]) if end_reason else heartbeat.send_report(
+                phase=DONE
+            )
 
 
 def machine_id() -> str:
@@ -162,50 +169,64 @@ def own_address(environment: Mapping[str, str]) -> str:
     return "127.0.0.1"
 
 
-def _group_of(place: PairPlace | None) -> dict[str, str]:
-    """Return the variables for a run with other nodes; they hold the secret, which a command line would reveal."""
+def _group_environment(place: PairPlace | None) -> dict[str, str]:
+    """Return the environment variables for a run with other nodes; empty if `place` is None.
+
+    They contain the secret of the group, which a command line would reveal.
+    """
     if place is None:
         return {}
     numbers = {joining.RANK: str(place.rank), joining.NODES: str(place.size)}
     return numbers | {joining.ADDRESS: place.address, joining.SECRET: place.secret}
 
 
-def _gpus() -> tuple[SeenGpu, ...]:
+def _visible_gpus() -> tuple[SeenGpu, ...]:
+    """Return the GPUs that this node sees."""
     devices = inventory.facts().devices
     return tuple(
         SeenGpu(device.id, device.uuid or device.pci or device.id) for device in devices if device.backend != "host"
     )
 
 
-def _awaited(board: Board, heart: Heart, rank: int, turn: int) -> Order:
-    """Wait for the order of a turn."""
+def _wait_for_order(board: Board, heartbeat: NodeHeartbeat, rank: int, turn: int) -> NodeOrder:
+    """Wait for the order of a turn and return it.
+
+    Raises BoardGone if the launcher ends, FileError if it is malformed.
+    """
     while (data := board.get(messages.order_key(rank, turn))) is None:
-        heart.check()
+        heartbeat.check()
         time.sleep(_TICK_S)
-    return messages.decode(Order, data)
+    return messages.decode(NodeOrder, data)
 
 
-def _measured(order: Order, program: Sequence[str], board: Board, heart: Heart, rank: int, turn: int) -> Ended:
-    """Measure in a child process, put the run file on the board, and return how the measurement ended."""
+def _measure(
+    order: NodeOrder, program: Sequence[str], board: Board, heartbeat: NodeHeartbeat, rank: int, turn: int
+) -> MeasurementEnd:
+    """Measure an order in a child process, put the run file on the board, and return how the measurement ended."""
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="gpubench-fleet-") as folder:
         out = Path(folder, "run.jsonl.gz")
-        with kept([*program, *order.arguments(str(out))], _group_of(order.place)) as child:
-            last_line, is_timed_out = _watched(child, heart, begin + order.time_limit_s)
+        with supervised_child([*program, *order.arguments(str(out))], _group_environment(order.place)) as child:
+            last_line, is_timed_out = _follow(child, heartbeat, begin + order.time_limit_s)
         data = out.read_bytes() if out.exists() and out.stat().st_size <= MOST_BYTES else b""
         if out.exists() and not data:
             last_line = "its run file is empty or larger than 256 MiB"
     if data:
         board.put(messages.run_key(rank, turn), data)
     status = child.returncode if child.returncode >= 0 else 128 - child.returncode
-    return Ended(turn, status, time.monotonic() - begin, last_line, is_timed_out, bool(data))
+    return MeasurementEnd(turn, status, time.monotonic() - begin, last_line, is_timed_out, bool(data))
 
 
 @contextlib.contextmanager
-def kept(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a program; end it and its descendants when this context ends, or when this thread ends."""
+def supervised_child(
+    command: Sequence[str], environment: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a program, yield its process, and end it with its descendants when the context or this thread ends.
+
+    Its standard error can be read. `environment` has further variables for it.
+    """
     with subprocess.Popen(
-        [sys.executable, "-P", "-c", _KEPT, *command],
+        [sys.executable, "-P", "-c", _SUPERVISED, *command],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -223,8 +244,11 @@ def kept(command: Sequence[str], environment: Mapping[str, str] | None = None) -
                 process.kill()
 
 
-def _watched(child: subprocess.Popen[bytes], heart: Heart, deadline: float) -> tuple[str, bool]:
-    """Report the child's lines as phases until it ends; return its last line and whether it exceeded the deadline."""
+def _follow(child: subprocess.Popen[bytes], heartbeat: NodeHeartbeat, deadline: float) -> tuple[str, bool]:
+    """Report a child's last line on standard error as the phase until it ends or `deadline` (monotonic s) is reached.
+
+    Returns that line, and whether the deadline was reached. Raises BoardGone if the launcher ends.
+    """
     assert child.stderr is not None
     os.set_blocking(child.stderr.fileno(), False)
     tail = b""
@@ -237,11 +261,11 @@ def _watched(child: subprocess.Popen[bytes], heart: Heart, deadline: float) -> t
         lines = [one_line(line) for line in tail.decode(errors="replace").splitlines() if line.strip()]
         if lines and lines[-1] != phase:
             phase = lines[-1][:500]
-            heart.tell(phase=phase)
+            heartbeat.send_report(phase=phase)
         if is_over:
             return phase, False
         if time.monotonic() > deadline:
             return phase, True
-        heart.check()
+        heartbeat.check()
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(_TICK_S)

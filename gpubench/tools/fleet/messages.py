@@ -36,25 +36,26 @@ class SeenGpu:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """How the measurement of a turn ended; `words` is the last line that it printed to standard error."""
+class MeasurementEnd:
+    """How the measurement of a turn ended; `last_line` is the last line that it printed to standard error."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     turn: Count
     exit_status: int
     seconds: Seconds
-    words: Brief = ""
+    last_line: Brief = ""
     is_timed_out: bool = False
     has_file: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class NodeReport:
     """The report that a node writes about once per second; `beat` increases while the node lives.
 
-    `machine` is the id of the running kernel, which all nodes on one machine share. `left` says why the node ended
-    before the launcher dismissed it.
+    `machine` is the id of the running kernel, which all nodes on one machine share. `phase` is a line about its present
+    work. `ended` is the end of its last measurement. `end_reason` says why the node ended before the launcher dismissed
+    it.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -69,8 +70,8 @@ class Report:
     gpus: Annotated[Many[SeenGpu], MaxLen(1000)] = ()
     is_ready: bool = False
     phase: Brief = "started"
-    ended: Ended | None = None
-    left: Brief = ""
+    ended: MeasurementEnd | None = None
+    end_reason: Brief = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +87,8 @@ class PairPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """What a node measures in a turn, as arguments of `gpubench run`; an order without suites dismisses the node.
+class NodeOrder:
+    """The order to a node for one turn, as arguments of `gpubench run`; an order without suites dismisses the node.
 
     A node with a `place` measures together with other nodes.
     """
@@ -103,14 +104,17 @@ class Order:
     place: PairPlace | None = None
 
     def arguments(self, out: str) -> list[str]:
-        """Return the arguments of `gpubench`; no text of the order can be taken for another option."""
+        """Return the arguments of `gpubench` that write the run file `out`.
+
+        No text of the order can be taken for another option.
+        """
         devices = [f"--device={value}" for value in self.devices or ("all",)]
         filters = [f"--filter={value}" for value in self.filters]
         options = [f"--tier={self.tier}", f"--replicates={self.replicates}", f"--out={out}"]
         return ["run", *devices, *filters, *options, "--", *self.suites]
 
 
-def encode(message: Report | Order) -> bytes:
+def encode(message: NodeReport | NodeOrder) -> bytes:
     """Return a message as JSON."""
     return _adapter(type(message)).dump_json(message)
 
@@ -131,12 +135,12 @@ def _adapter(kind: type[Message]) -> pydantic.TypeAdapter[Message]:
 
 
 def encode_world(count: int) -> bytes:
-    """Return the number of nodes as text."""
+    """Return the number of nodes as the value of the key WORLD."""
     return str(count).encode()
 
 
 def decode_world(data: bytes) -> int:
-    """Return the number of nodes. Raises FileError unless it is a number from 1 to MOST_NODES."""
+    """Return the number of nodes from the value of WORLD. Raises FileError unless it is from 1 to MOST_NODES."""
     if data.isdigit() and len(data) <= 6 and 1 <= int(data) <= MOST_NODES:
         return int(data)
     raise FileError(f"not a number of nodes: {data[:20]!r}")

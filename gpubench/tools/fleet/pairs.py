@@ -23,22 +23,25 @@ from gpubench.model.disk import reported
 from gpubench.model.limits import Count, Many, Name, Text
 from gpubench.model.schema import STRICT
 from gpubench.model.store import read_run
-from gpubench.tools.fleet.answers import Outcome
-from gpubench.tools.fleet.collect import Collector, Watch
-from gpubench.tools.fleet.crew import Crew
-from gpubench.tools.fleet.messages import Order, PairPlace
+from gpubench.tools.fleet.answers import NodeOutcome
+from gpubench.tools.fleet.collect import NodeCoordinator, WatchNodes
+from gpubench.tools.fleet.launch import Launch
+from gpubench.tools.fleet.messages import NodeOrder, PairPlace
 from gpubench.tools.fleet.session import FleetRequest
 
 PAIRS_FILE, PAIRS = "pairs.json", "pairs"
 SUITES, FILTERS = ("collectives",), ("collectives/across[*,nodes=2,of=2,*",)
 _PORTS = range(20_000, 32_000)  # below the ports that Linux assigns to outgoing connections
-_MOST_AGAIN = 8  # most suspects that are measured again
+_MOST_REMEASURED = 8  # most suspects that are measured again
 _LOCAL = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
-    """One measurement of two nodes: the round (0: alone), the numbers of the nodes, and why figures are missing."""
+class PairMeasurement:
+    """One measurement of two nodes: its round (0: measured alone) and the numbers of the nodes.
+
+    `folder` holds its run files. `reason` says why figures are missing; it is empty if both nodes answered.
+    """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -56,12 +59,12 @@ class Meeting:
 
 @dataclass(frozen=True, slots=True)
 class PairsRecord:
-    """The record of a fleet's pairs: the names of the nodes by number, and every meeting."""
+    """The record of a fleet's pairs: the names of the nodes by number, and every measurement of a pair."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     nodes: Many[Name]
-    meetings: Many[Meeting] = ()
+    meetings: Many[PairMeasurement] = ()
     schema: Literal["gpubench.pairs/1"] = "gpubench.pairs/1"
 
 
@@ -69,15 +72,16 @@ _RECORD = pydantic.TypeAdapter(PairsRecord)
 
 
 @dataclass(frozen=True, slots=True)
-class Suspect:
+class PairsSuspect:
     """A node or a link that is slow in a case, with its slowdown as a share of the expected rate.
 
-    `detectable` is the smallest detectable slowdown. `alone` is the slowdown when only this pair used the network,
-    compared with a healthy pair that was alone too; None if it was not measured again.
+    `pair` is the pair that is measured again for it. `detectable` is the smallest detectable slowdown. `alone` is the
+    slowdown when only this pair used the network, compared with a healthy pair that was alone too; None if it was not
+    measured again.
     """
 
     case: str
-    pair: Pair  # the pair that is measured again for it
+    pair: Pair
     name: str
     slowdown: float
     detectable: float
@@ -91,12 +95,12 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class PairsJudgement:
-    """The judgement of all pairs: nodes' names, rates in B/s and judgement by case, suspects, and failed meetings."""
+    """The judgement of all pairs: rates in B/s and verdicts by case, the suspects, and the failed measurements."""
 
     nodes: tuple[str, ...]
     rates: dict[str, dict[Pair, float]]
     cases: dict[str, LinkJudgement]
-    suspects: tuple[Suspect, ...]
+    suspects: tuple[PairsSuspect, ...]
     failures: tuple[str, ...]
 
     @property
@@ -115,42 +119,45 @@ class PairsJudgement:
 
 
 class PairsSession:
-    """Pairs that are being measured; the context dismisses the nodes at the end."""
+    """A measurement of pairs; leaving the context dismisses the nodes."""
 
-    def __init__(self, crew: Crew, request: FleetRequest, watch: Watch) -> None:
+    def __init__(self, launch: Launch, request: FleetRequest, watch: WatchNodes) -> None:
         self._request = request
-        self._collector = Collector(crew, request.racks or {}, request.patience, watch)
+        self._coordinator = NodeCoordinator(launch, request.racks or {}, request.patience, watch)
         self._record = PairsRecord(())
-        self._lost: set[int] = set()
+        self._unreachable: set[int] = set()
 
     def __enter__(self) -> PairsSession:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *raised: object) -> None:
-        self._collector.end(wait=kind is None)
+        self._coordinator.end(wait=kind is None)
 
     def measure(self, rounds: int) -> PairsJudgement:
         """Measure all rounds, then the suspects alone, and return the judgement.
 
-        Raises UsageError if no node reports, BoardGone if the board is removed, and FileError if a file cannot be
-        written or read.
+        `rounds` is the number of other nodes that each node is paired with. Raises UsageError if no node reports,
+        BoardGone if the board is removed, and FileError if a file cannot be written or read.
         """
-        self._collector.gather()
-        self._record = PairsRecord(tuple(map(self._collector.name, self._collector.nodes)))
-        self._lost = set(self._collector.nodes) - set(self._collector.ready())
+        self._coordinator.gather()
+        self._record = PairsRecord(tuple(map(self._coordinator.name, self._coordinator.nodes)))
+        self._unreachable = set(self._coordinator.nodes) - set(self._coordinator.ready())
         for number, pairs in enumerate(links.schedule(len(self._record.nodes), rounds), 1):
-            self._round(number, pairs, str(number))
+            self._measure_round(number, pairs, str(number))
         judgement = judge(self._record, self._request.folder)
-        return self._again(judgement) if judgement.suspects else judgement
+        return self._measure_suspects_again(judgement) if judgement.suspects else judgement
 
-    def _again(self, judgement: PairsJudgement) -> PairsJudgement:
-        """Measure the suspects' pairs and one healthy pair once more, each while all other nodes are idle."""
+    def _measure_suspects_again(self, judgement: PairsJudgement) -> PairsJudgement:
+        """Return the judgement after the suspects' pairs and a healthy pair were measured alone.
+
+        Each pair measures while all other nodes are idle.
+        """
         slow = [suspect.pair for suspect in judgement.suspects]
         suspect_nodes = {node for pair in slow for node in pair}
         healthy = [pair for pair in sorted(next(iter(judgement.rates.values()))) if not suspect_nodes & set(pair)]
-        remeasured = list(dict.fromkeys(slow))[:_MOST_AGAIN]
+        remeasured = list(dict.fromkeys(slow))[:_MOST_REMEASURED]
         for position, pair in enumerate([*healthy[:1], *remeasured]):
-            self._round(0, [pair], f"alone-{position}")
+            self._measure_round(0, [pair], f"alone-{position}")
         alone = rates_of(self._record, self._request.folder, is_alone=True)
         suspects = tuple(
             replace(suspect, alone=_slowdown(alone.get(suspect.case, {}), suspect.pair, healthy))
@@ -158,54 +165,62 @@ class PairsSession:
         )
         return replace(judgement, suspects=suspects)
 
-    def _round(self, number: int, pairs: Sequence[Pair], name: str) -> None:
-        measurable = [pair for pair in pairs if not self._lost & set(pair)]
+    def _measure_round(self, number: int, pairs: Sequence[Pair], name: str) -> None:
+        """Let these pairs measure at the same time, and add them to the record; `name` is the round's folder.
+
+        A pair with a node that did not answer before is left out.
+        """
+        measurable = [pair for pair in pairs if not self._unreachable & set(pair)]
         folder = self._request.folder / PAIRS / name
         with reported(folder):
             folder.mkdir(parents=True)
-        outcomes: dict[int, Outcome] = {}
-        places = dict(place for pair in measurable for place in self._places(pair))
+        outcomes: dict[int, NodeOutcome] = {}
+        places = dict(place for pair in measurable for place in self._pair_places(pair))
 
-        def fitted(rank: int, order: Order) -> Order:
+        def pair_order(rank: int, order: NodeOrder) -> NodeOrder:
             return replace(order, devices=order.devices[:1], place=places[rank])
 
-        self._collector.turn(places, self._request.order, folder, outcomes.__setitem__, fitted)
-        self._lost |= {rank for rank, outcome in outcomes.items() if outcome.status in ("died", "missing", "timed out")}
-        meetings = tuple(Meeting(number, *pair, name, self._reason(pair, outcomes)) for pair in pairs)
+        self._coordinator.turn(places, self._request.order, folder, outcomes.__setitem__, pair_order)
+        self._unreachable |= {
+            rank for rank, outcome in outcomes.items() if outcome.status in ("died", "missing", "timed out")
+        }
+        meetings = tuple(PairMeasurement(number, *pair, name, self._missing_reason(pair, outcomes)) for pair in pairs)
         self._record = replace(self._record, meetings=(*self._record.meetings, *meetings))
         path = self._request.folder / PAIRS_FILE
         with reported(path):
             write_whole(path, _RECORD.dump_json(self._record, indent=1) + b"\n")
 
-    def _places(self, pair: Pair) -> Iterable[tuple[int, PairPlace]]:
+    def _pair_places(self, pair: Pair) -> Iterable[tuple[int, PairPlace]]:
         """Yield the places of both nodes of a pair; the first one listens at a random port, with a random secret."""
-        reports = [self._collector.nodes[rank].report for rank in pair]
+        reports = [self._coordinator.nodes[rank].report for rank in pair]
         is_local = len({report.machine for report in reports if report}) == 1
         host = _LOCAL if is_local or reports[0] is None else reports[0].address
         address, secret = f"{host}:{secrets.choice(_PORTS)}", secrets.token_hex(32)
         for number, rank in enumerate(pair):
             yield rank, PairPlace(number, len(pair), address, secret)
 
-    def _reason(self, pair: Pair, outcomes: Mapping[int, Outcome]) -> str:
+    def _missing_reason(self, pair: Pair, outcomes: Mapping[int, NodeOutcome]) -> str:
+        """Return why a pair has no figures in a round; empty if both nodes answered."""
         if not outcomes.keys() & set(pair):
-            lost = [self._collector.name(rank) for rank in pair if rank in self._lost]
-            return f"{' and '.join(lost)} did not answer in an earlier round"
+            unreachable = [self._coordinator.name(rank) for rank in pair if rank in self._unreachable]
+            return f"{' and '.join(unreachable)} did not answer in an earlier round"
         for rank in pair:
             if not outcomes[rank].file or outcomes[rank].status != "answered":
-                return f"{self._collector.name(rank)} {outcomes[rank].status}: {outcomes[rank].reason}"[:2000]
+                return f"{self._coordinator.name(rank)} {outcomes[rank].status}: {outcomes[rank].reason}"[:2000]
         return ""
 
 
 def _slowdown(rates: Mapping[Pair, float], pair: Pair, healthy: Sequence[Pair]) -> float | None:
-    """Return the slowdown of a pair as a share of a healthy pair's rate; None if one of them has no figure."""
+    """Return the slowdown of a pair as a share of the rate of the first healthy pair that has one, else None."""
     control = next((rates[control_pair] for control_pair in healthy if control_pair in rates), None)
     return None if control is None or pair not in rates else 1 - rates[pair] / control
 
 
 def rates_of(record: PairsRecord, folder: Path, is_alone: bool = False) -> dict[str, dict[Pair, float]]:
-    """Return the rate of each pair in B/s by case: the geometric mean over its meetings and its two nodes.
+    """Return the rate of each pair in B/s by case: the geometric mean over its measurements and its two nodes.
 
-    With `is_alone`, only the meetings outside the rounds count. Raises FileError if a run file cannot be read.
+    With `is_alone`, only the measurements outside the rounds count, else only those of rounds. Raises FileError if a
+    run file cannot be read.
     """
     logs: dict[str, dict[Pair, list[float]]] = {}
     for meeting in record.meetings:
@@ -225,14 +240,13 @@ def rates_of(record: PairsRecord, folder: Path, is_alone: bool = False) -> dict[
 
 
 def judge(record: PairsRecord, folder: Path) -> PairsJudgement:
-    """Return the judgement of the meetings of all rounds, case by case.
+    """Return the judgement of all measurements of rounds, case by case.
 
-    A slow node is measured again with the pair of it that has the smallest residual. Raises FileError if a run file
-    cannot be read.
+    Raises FileError if a run file cannot be read.
     """
     rates = rates_of(record, folder)
     cases = {case: links.judge(case_rates) for case, case_rates in rates.items()}
-    suspects = [suspect for case, judgement in cases.items() for suspect in _suspects(record, case, judgement)]
+    suspects = [suspect for case, judgement in cases.items() for suspect in _find_suspects(record, case, judgement)]
     failures = [
         f"{record.nodes[meeting.first]} and {record.nodes[meeting.second]} in round {meeting.round}: {meeting.reason}"
         for meeting in record.meetings
@@ -241,13 +255,17 @@ def judge(record: PairsRecord, folder: Path) -> PairsJudgement:
     return PairsJudgement(record.nodes, rates, cases, tuple(suspects), tuple(failures))
 
 
-def _suspects(record: PairsRecord, case: str, judgement: LinkJudgement) -> Iterable[Suspect]:
+def _find_suspects(record: PairsRecord, case: str, judgement: LinkJudgement) -> Iterable[PairsSuspect]:
+    """Yield the slow nodes and links of a case.
+
+    A slow node will be measured again in that of its pairs whose slowdown is nearest to the prediction.
+    """
     for node, effect in judgement.nodes.items():
         if effect.is_suspect:
-            own = [pair for pair in judgement.links if node in pair]
-            pair = min(own, key=lambda link: abs(judgement.links[link].slowdown))
-            yield Suspect(case, pair, record.nodes[node], effect.slowdown, effect.detectable)
+            node_pairs = [pair for pair in judgement.links if node in pair]
+            pair = min(node_pairs, key=lambda link: abs(judgement.links[link].slowdown))
+            yield PairsSuspect(case, pair, record.nodes[node], effect.slowdown, effect.detectable)
     for pair, effect in judgement.links.items():
         if effect.is_suspect:
             name = " – ".join(record.nodes[node] for node in pair)
-            yield Suspect(case, pair, name, effect.slowdown, effect.detectable)
+            yield PairsSuspect(case, pair, name, effect.slowdown, effect.detectable)

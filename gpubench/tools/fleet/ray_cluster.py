@@ -18,7 +18,7 @@ from typing import Any
 from gpubench import DISTRIBUTION
 from gpubench.base.clean import one_line
 from gpubench.base.errors import Unavailable, UsageError
-from gpubench.tools.fleet.board import Board, BoardGone, check
+from gpubench.tools.fleet.board import Board, BoardGone, check_entry
 from gpubench.tools.fleet.member import serve
 
 _HEAD = "node:__internal_head__"  # a resource that Ray gives to the head node alone
@@ -29,14 +29,14 @@ _STORE_BYTES = 2**28  # shared memory of each local node
 
 
 class BytesByKey:
-    """The actor that holds the board."""
+    """The Ray actor that holds the values of the board."""
 
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
 
     def put(self, key: str, value: bytes) -> None:
         """Set the value of a key. Raises ValueError for a malformed key or too large a value."""
-        check(key, value)
+        check_entry(key, value)
         self._values[key] = value
 
     def get(self, key: str) -> bytes | None:
@@ -45,7 +45,7 @@ class BytesByKey:
 
 
 class RayBoard:
-    """A board that is an actor."""
+    """A board whose values a Ray actor holds."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
@@ -55,7 +55,7 @@ class RayBoard:
 
         Raises BoardGone if the actor does not answer, and ValueError for a malformed key or too large a value.
         """
-        check(key, value)
+        check_entry(key, value)
         self._call(self._actor.put, key, value)
 
     def get(self, key: str) -> bytes | None:
@@ -69,6 +69,7 @@ class RayBoard:
         return value
 
     def _call(self, method: Any, *arguments: object) -> object:
+        """Return the answer of a method of the actor. Raises BoardGone if it does not answer within 30 s."""
         import ray
 
         try:
@@ -82,7 +83,7 @@ def ray_member(actor: Any, rank: int, world: int, host: str) -> None:
     serve(RayBoard(actor), rank, world, host=host)
 
 
-def is_guarded() -> bool:
+def requires_token() -> bool:
     """Return whether the Ray cluster that runs this function requires a token."""
     from ray._private.authentication.authentication_utils import is_token_auth_enabled
 
@@ -90,8 +91,8 @@ def is_guarded() -> bool:
 
 
 @dataclass(slots=True)
-class RayCrew:
-    """The tasks on the nodes of a Ray cluster."""
+class RayLaunch:
+    """The tasks on the nodes of a Ray cluster; `end_reasons` has the reason for each rank whose task has ended."""
 
     board: Board
     world: int
@@ -99,23 +100,24 @@ class RayCrew:
     tasks: Sequence[Any]
     launcher: str = "ray"
     may_queue: bool = False
-    ends: dict[int, str] = field(default_factory=dict)
+    end_reasons: dict[int, str] = field(default_factory=dict)
 
-    def pulse(self) -> None:
-        """Ask Ray which tasks have ended, and note why."""
+    def poll(self) -> None:
+        """Ask Ray which tasks have ended, and record the reasons."""
         import ray
 
-        running = {task: rank for rank, task in enumerate(self.tasks) if rank not in self.ends}
+        running = {task: rank for rank, task in enumerate(self.tasks) if rank not in self.end_reasons}
         ready, _ = ray.wait(list(running), num_returns=len(running), timeout=0) if running else ([], [])
         for task in ready:
-            self.ends[running[task]] = _end(task)
+            self.end_reasons[running[task]] = _end_reason(task)
 
-    def end_of(self, rank: int) -> str:
+    def reason_of_end(self, rank: int) -> str:
         """Return Ray's reason why a task has ended; empty while it runs."""
-        return self.ends.get(rank, "")
+        return self.end_reasons.get(rank, "")
 
 
-def _end(task: Any) -> str:
+def _end_reason(task: Any) -> str:
+    """Return why a Ray task that has ended did so: its error in one line, or that it is done."""
     import ray
 
     try:
@@ -126,11 +128,11 @@ def _end(task: Any) -> str:
 
 
 @contextlib.contextmanager
-def ray_crew(on: str) -> Iterator[RayCrew]:
+def ray_launch(on: str) -> Iterator[RayLaunch]:
     """Start one task per node of a running cluster (`ray://HOST:PORT`), or of a new local one (`ray:local:N`).
 
-    Raises UsageError if `on` is malformed, or the cluster cannot be used or requires no token, and Missing if Ray is
-    not installed.
+    Yields the launch. Raises UsageError if `on` is malformed, or the cluster cannot be used or requires no token, and
+    Unavailable if Ray is not installed.
     """
     local = re.fullmatch(r"ray:local:([1-9]\d{0,2})", on)
     if not local and not re.fullmatch(r"ray://[^/\s]+:\d+", on):
@@ -139,15 +141,15 @@ def ray_crew(on: str) -> Iterator[RayCrew]:
         raise Unavailable("Ray is not installed", f"run pip install '{DISTRIBUTION}[fleet]' here and on each node")
     with contextlib.ExitStack() as stack:
         if local:  # before the import: Ray reads these variables once
-            stack.enter_context(_variables({**_LOCAL, "RAY_AUTH_TOKEN": secrets.token_hex(32)}))
+            stack.enter_context(_environment_variables({**_LOCAL, "RAY_AUTH_TOKEN": secrets.token_hex(32)}))
         import ray
 
         try:
             address = stack.enter_context(_local_cluster(int(local[1]))) if local else on
             ray.init(address=address, log_to_driver=False, logging_level="error")
             stack.callback(ray.shutdown)
-            guarded = ray.remote(is_guarded).options(num_cpus=0)
-            is_safe = ray.get(guarded.remote(), timeout=_ANSWER_S)
+            token_check = ray.remote(requires_token).options(num_cpus=0)
+            is_safe = ray.get(token_check.remote(), timeout=_ANSWER_S)
         except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError) as error:
             raise UsageError(f"cannot use the Ray cluster {on}: {one_line(str(error))}") from error
         if not is_safe:
@@ -155,7 +157,7 @@ def ray_crew(on: str) -> Iterator[RayCrew]:
                 f"the Ray cluster {on} requires no token, so anybody on its network can run programs on it: start all "
                 "of its nodes with RAY_AUTH_MODE=token"
             )
-        yield _started(ray)
+        yield _start_tasks(ray)
 
 
 @contextlib.contextmanager
@@ -175,7 +177,7 @@ def _local_cluster(count: int) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _variables(values: Mapping[str, str]) -> Iterator[None]:
+def _environment_variables(values: Mapping[str, str]) -> Iterator[None]:
     """Set environment variables during this context; the processes of Ray inherit them."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
@@ -189,8 +191,8 @@ def _variables(values: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _started(ray: Any) -> RayCrew:
-    """Start the board and one task on each node that is alive, and return the crew."""
+def _start_tasks(ray: Any) -> RayLaunch:
+    """Start the board and one task on each node that is alive, and return the launch."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     actor = ray.remote(BytesByKey).options(num_cpus=0, resources={_HEAD: 0.001}).remote()
@@ -204,4 +206,4 @@ def _started(ray: Any) -> RayCrew:
         ).remote(actor, rank, len(nodes), node["NodeManagerHostname"])
         for rank, node in enumerate(nodes)
     ]
-    return RayCrew(RayBoard(actor), len(nodes), tuple(node["NodeManagerHostname"] for node in nodes), tasks)
+    return RayLaunch(RayBoard(actor), len(nodes), tuple(node["NodeManagerHostname"] for node in nodes), tasks)

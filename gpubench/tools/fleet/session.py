@@ -14,20 +14,23 @@ from gpubench.base.errors import CannotJudge, DeviceError, FileError, UsageError
 from gpubench.base.files import write_whole
 from gpubench.model.disk import reported
 from gpubench.model.fleet import AGAIN, FLEET_FILE, Fleet, FleetNode, Remeasured, encode_fleet, is_file_name
-from gpubench.tools.fleet.answers import Outcome
-from gpubench.tools.fleet.collect import Collector, Patience, Watch
-from gpubench.tools.fleet.crew import Crew, Racks
-from gpubench.tools.fleet.messages import Order
+from gpubench.tools.fleet.answers import NodeOutcome
+from gpubench.tools.fleet.collect import NodeCoordinator, Patience, WatchNodes
+from gpubench.tools.fleet.launch import Launch, Racks
+from gpubench.tools.fleet.messages import NodeOrder
 
 Role = Literal["suspect", "control"]
-_WAITING = Outcome("missing", reason="the launcher ended before this node had answered")
+_UNANSWERED = NodeOutcome("missing", reason="the launcher ended before this node had answered")
 
 
 @dataclass(frozen=True, slots=True)
 class FleetRequest:
-    """A fleet's measurement: the order for each node, the folder for its files, racks by node, and how to wait."""
+    """A request to measure a fleet: the order to each node, the folder for the files, racks by node, waiting times.
 
-    order: Order
+    `argv` is the command line of gpubench for the record.
+    """
+
+    order: NodeOrder
     folder: Path
     argv: tuple[str, ...] = ()
     racks: Racks | None = None
@@ -47,16 +50,16 @@ def new_folder(path: Path) -> Path:
 
 
 class FleetSession:
-    """A fleet that is being measured; the context dismisses its nodes at the end."""
+    """A measurement of a fleet; leaving the context dismisses its nodes."""
 
-    def __init__(self, crew: Crew, request: FleetRequest, watch: Watch) -> None:
+    def __init__(self, launch: Launch, request: FleetRequest, watch: WatchNodes) -> None:
         self._request = request
-        self._collector = Collector(crew, request.racks or {}, request.patience, watch)
+        self._coordinator = NodeCoordinator(launch, request.racks or {}, request.patience, watch)
         self._begin = time.monotonic()
-        self._first: dict[int, Outcome] = {}
+        self._outcomes: dict[int, NodeOutcome] = {}
         self.fleet = Fleet(
             nodes=(),
-            launcher=crew.launcher,
+            launcher=launch.launcher,
             argv=request.argv,
             started=datetime.now(UTC).isoformat(timespec="seconds"),
             gpubench=__version__,
@@ -66,12 +69,12 @@ class FleetSession:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *raised: object) -> None:
-        self._collector.end(wait=kind is None)
+        self._coordinator.end(wait=kind is None)
 
     @property
     def exit_status(self) -> int:
         """Return 0 if every node answered, 6 if no node has a working device, else 4."""
-        outcomes = self._first.values()
+        outcomes = self._outcomes.values()
         if all(outcome.status == "answered" for outcome in outcomes):
             return 0
         is_unwell = all(outcome.exit_status == DeviceError.exit_status for outcome in outcomes)
@@ -83,46 +86,49 @@ class FleetSession:
         Raises UsageError if no node reports, BoardGone if the board is removed, and FileError if a file cannot be
         written.
         """
-        self._collector.gather()
-        self._write()
-        self._collector.turn(self._collector.nodes, self._request.order, self._request.folder, self._settled)
-        return self._write()
+        self._coordinator.gather()
+        self._write_nodes()
+        self._coordinator.turn(self._coordinator.nodes, self._request.order, self._request.folder, self._record_outcome)
+        return self._write_nodes()
 
-    def again(self, roles: Mapping[str, Role], filters: Sequence[str]) -> Fleet:
+    def measure_again(self, roles: Mapping[str, Role], filters: Sequence[str]) -> Fleet:
         """Measure these nodes again, at the same time, with only the cases that the filters select.
 
         Their run files go to the folder `again`, and their outcomes to `fleet.json`. Every node must have answered
         before. A node has one second measurement: a later one replaces it. Raises BoardGone if the board is removed,
         and FileError if a file cannot be written.
         """
-        ranks = {self._collector.name(rank): rank for rank in self._collector.nodes}
+        ranks = {self._coordinator.name(rank): rank for rank in self._coordinator.nodes}
         folder = self._request.folder / AGAIN
         with reported(folder):
             folder.mkdir(exist_ok=True)
 
-        def settled(rank: int, outcome: Outcome) -> None:
-            name = self._collector.name(rank)
+        def record_again(rank: int, outcome: NodeOutcome) -> None:
+            name = self._coordinator.name(rank)
             remeasured = Remeasured(name, roles[name], outcome.status, outcome.seconds, outcome.file, outcome.reason)
-            self._put(again=(*(earlier for earlier in self.fleet.again if earlier.node != name), remeasured))
+            self._write_record(again=(*(earlier for earlier in self.fleet.again if earlier.node != name), remeasured))
 
         order = replace(self._request.order, filters=tuple(filters))
-        self._collector.turn([ranks[name] for name in roles], order, folder, settled)
-        return self._write()
+        self._coordinator.turn([ranks[name] for name in roles], order, folder, record_again)
+        return self._write_nodes()
 
-    def _settled(self, rank: int, outcome: Outcome) -> None:
-        self._first[rank] = outcome
-        self._write()
+    def _record_outcome(self, rank: int, outcome: NodeOutcome) -> None:
+        """Record the outcome of a node in the first measurement."""
+        self._outcomes[rank] = outcome
+        self._write_nodes()
 
-    def _write(self) -> Fleet:
-        return self._put(nodes=tuple(self._nodes()), at_once=self._collector.most_at_once)
+    def _write_nodes(self) -> Fleet:
+        """Write the record with the present outcomes of all nodes, and return it."""
+        return self._write_record(nodes=tuple(self._nodes()), at_once=self._coordinator.most_at_once)
 
     def _nodes(self) -> Iterable[FleetNode]:
-        for rank in self._collector.nodes:
-            outcome = self._first.get(rank, _WAITING)
-            name, rack = self._collector.name(rank), self._collector.rack(rank)
+        for rank in self._coordinator.nodes:
+            outcome = self._outcomes.get(rank, _UNANSWERED)
+            name, rack = self._coordinator.name(rank), self._coordinator.rack(rank)
             yield FleetNode(name, outcome.status, outcome.seconds, outcome.file, outcome.reason, rack)
 
-    def _put(self, **changed: object) -> Fleet:
+    def _write_record(self, **changed: object) -> Fleet:
+        """Write the record with these fields changed, and return it. Raises FileError if it cannot be written."""
         seconds = time.monotonic() - self._begin
         self.fleet = replace(self.fleet, seconds=seconds, **changed)  # type: ignore[arg-type]
         path = self._request.folder / FLEET_FILE

@@ -15,8 +15,9 @@ def anonymised(judgement: FleetJudgement, salt: bytes, names: Sequence[str] = ()
     """Return the judgement without anything that identifies the machines or their owner, as docs/sharing.md defines.
 
     Nodes become `node-1`, `node-2`, … and racks `rack-1`, … in the order of the record, with the same number wherever
-    they are named. UUIDs get the pseudonyms that they have in other shared documents. The names of the nodes' files and
-    the arguments of the command are removed. `names` are further names to redact, such as a user's.
+    they are named. UUIDs get the pseudonyms that they have in other shared documents with the same `salt`. The names of
+    the nodes' files and the arguments of the command are removed. `names` are further names to redact, such as a
+    user's.
     """
     names_to_pseudonyms = _pseudonyms(judgement, salt)
     fleet = judgement.fleet
@@ -26,16 +27,16 @@ def anonymised(judgement: FleetJudgement, salt: bytes, names: Sequence[str] = ()
         nodes=tuple(replace(node, file="") for node in fleet.nodes),
         again=tuple(replace(entry, file="") for entry in fleet.again),
     )
-    numbered = with_texts(replace(judgement, fleet=bare), _Renaming(names_to_pseudonyms), lambda text: text)
+    numbered = with_texts(replace(judgement, fleet=bare), _NameReplacer(names_to_pseudonyms), lambda text: text)
     suites = {case.case.partition("/")[0] for group in judgement.groups for case in group.cases}
     return without_names(numbered, (), salt, names, suites)
 
 
-class _Renaming:
+class _NameReplacer:
     """Replaces names by pseudonyms: a text that is a name, and names within a text, in upper or lower case."""
 
     def __init__(self, pseudonyms_by_name: Mapping[str, str]) -> None:
-        self._known = pseudonyms_by_name
+        self._pseudonyms = pseudonyms_by_name
         self._in_texts = {
             name.lower(): alternatives
             for name, alternatives in pseudonyms_by_name.items()
@@ -46,8 +47,8 @@ class _Renaming:
         self._pattern = re.compile(pattern, re.IGNORECASE | re.ASCII)  # other letters fold to several texts
 
     def __call__(self, text: str) -> str:
-        if text in self._known:
-            return self._known[text]
+        if text in self._pseudonyms:
+            return self._pseudonyms[text]
         return self._pattern.sub(lambda match: self._in_texts[match[0].lower()], text)
 
 
@@ -62,6 +63,7 @@ def _pseudonyms(judgement: FleetJudgement, salt: bytes) -> dict[str, str]:
 
 
 def _nodes(judgement: FleetJudgement) -> Iterator[str]:
+    """Yield the names of all nodes of a judgement, in the order of the record."""
     yield from (node.name for node in judgement.fleet.nodes)
     yield from (entry.node for entry in judgement.fleet.again)
     yield from (standing.place.node for standing in judgement.standings)
@@ -69,5 +71,6 @@ def _nodes(judgement: FleetJudgement) -> Iterator[str]:
 
 
 def _numbered(kind: str, names: Iterable[str]) -> dict[str, str]:
+    """Return `kind-1`, `kind-2`, … for the distinct names in their order; an empty name gets none."""
     distinct = (name for name in dict.fromkeys(names) if name)
     return {name: f"{kind}-{number}" for number, name in enumerate(distinct, 1)}

@@ -19,7 +19,7 @@ _GRACE_S = 20.0  # time for srun to end its processes
 
 
 @dataclass(slots=True)
-class SlurmCrew:
+class SlurmLaunch:
     """The processes of one `srun`, which may first have to wait for nodes that other jobs use."""
 
     board: Board
@@ -29,12 +29,12 @@ class SlurmCrew:
     hosts: tuple[str, ...] = ()
     may_queue: bool = True
 
-    def pulse(self) -> None:
+    def poll(self) -> None:
         """Check whether srun has ended."""
         self.process.poll()
 
-    def end_of(self, rank: int) -> str:
-        """Return why every rank has ended, once srun has; a single process says it in its last report."""
+    def reason_of_end(self, rank: int) -> str:
+        """Return why all ranks have ended, once srun has; a single process gives its reason in its last report."""
         del rank
         status = self.process.returncode
         return "" if status is None else f"srun ended with exit status {status}"
@@ -47,11 +47,11 @@ def check_options(options: Sequence[str]) -> None:
 
 
 @contextlib.contextmanager
-def slurm_crew(folder: Path, options: Sequence[str]) -> Iterator[SlurmCrew]:
+def slurm_launch(folder: Path, options: Sequence[str]) -> Iterator[SlurmLaunch]:
     """Start one process on each node by `srun` with these options; the output of srun goes to standard error.
 
-    Raises UsageError if the options begin with no option, Missing if srun is not installed, and FileError if the board
-    cannot be made.
+    Yields the launch. Raises UsageError if the options begin with no option, Unavailable if srun is not installed, and
+    FileError if the board cannot be made.
     """
     check_options(options)
     srun = shutil.which("srun")
@@ -69,16 +69,16 @@ def slurm_crew(folder: Path, options: Sequence[str]) -> Iterator[SlurmCrew]:
             start_new_session=True,
         ) as process:
             try:
-                yield SlurmCrew(board, process)
+                yield SlurmLaunch(board, process)
             finally:
                 board.remove()  # members that still measure end when the board is gone
-                _end(process)
+                _end_srun(process)
     finally:
         board.remove()
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Wait for srun and its processes to end, and end them if they do not."""
+def _end_srun(process: subprocess.Popen[bytes]) -> None:
+    """Wait up to 20 s for srun and its processes to end, then send SIGTERM, then SIGKILL."""
     for number in (None, signal.SIGTERM, signal.SIGKILL):
         if number is not None:
             with contextlib.suppress(ProcessLookupError):

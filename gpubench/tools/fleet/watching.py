@@ -21,13 +21,13 @@ def read_all(folders: Sequence[Path]) -> list[WatchedFleet]:
     for place, folder in enumerate(folders):
         current = read(folder)
         judgement = judge_fleet(current.fleet, current.digests, current.again)
-        at = _seconds(current.fleet.started) if current.fleet.started else float(place)
+        at = _seconds_since_1970(current.fleet.started) if current.fleet.started else float(place)
         fleets.append(WatchedFleet(folder.name, at, current.digests, judgement))
     return sorted(fleets, key=lambda fleet: fleet.at)
 
 
 def document(history: ComponentHistory) -> dict[str, Any]:
-    """Return a component's history as a JSON object."""
+    """Return a component's history as an object for JSON."""
     return {
         "node": history.place.node,
         "devices": list(history.place.devices),
@@ -44,8 +44,8 @@ def document(history: ComponentHistory) -> dict[str, Any]:
     }
 
 
-def _seconds(started: str) -> float:
-    """Return a date in s since 1970; without a zone it is UTC, and a text that is no date gives 0."""
+def _seconds_since_1970(started: str) -> float:
+    """Return a date in s since 1970; a date without a time zone is UTC, and a text that is no date gives 0."""
     try:
         moment = datetime.fromisoformat(started)
     except ValueError:

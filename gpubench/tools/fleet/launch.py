@@ -1,4 +1,4 @@
-"""Define what a launcher gives to the collector: a board, the nodes that it started, and which of them have ended."""
+"""Define what a launcher gives to the coordinator: a board, the nodes that it started, and which of them have ended."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ _MAP_BYTES = 2**24
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 
 
-class Crew(Protocol):
-    """The nodes that a launcher started, by rank from 0.
+class Launch(Protocol):
+    """The nodes that a launcher started, by rank from 0, and the board through which they communicate.
 
-    `world` is the number of nodes, 0 if only the nodes themselves know it. `hosts` are their host names, empty if the
-    launcher does not know them. `may_queue` is true if the nodes may have to wait for other jobs before they start.
+    `launcher` is the launcher's name (ray, slurm, environment). `world` is the number of nodes, 0 if only the nodes
+    themselves know it. `hosts` are their host names, empty if the launcher does not know them. `may_queue` is true if
+    the nodes may have to wait for other jobs before they start.
     """
 
     launcher: str
@@ -29,21 +30,21 @@ class Crew(Protocol):
     hosts: tuple[str, ...]
     may_queue: bool
 
-    def pulse(self) -> None:
-        """Do the launcher's periodic work; the collector calls this several times per second."""
+    def poll(self) -> None:
+        """Do the launcher's periodic work; the coordinator calls this several times per second."""
 
-    def end_of(self, rank: int) -> str:
+    def reason_of_end(self, rank: int) -> str:
         """Return why the process of a rank has ended; empty while it runs or if the launcher does not know."""
 
 
 @dataclass(frozen=True, slots=True)
-class Seats:
-    """Names of nodes that are safe as file names, and distinct even if several nodes have the same host name."""
+class NodeNames:
+    """Gives nodes names that are safe as file names, and distinct even if several nodes have the same host name."""
 
     names: dict[int, str] = field(default_factory=dict)
 
     def name(self, rank: int, host: str, others: int) -> str:
-        """Return the name of a node; `others` counts the other nodes that have the same host name."""
+        """Return the name of a node, the same at each call; `others` counts the other nodes with the same host name."""
         if not host:  # the node has not reported; its report may still bring a host name
             return f"rank-{rank}"
         if rank not in self.names:
@@ -55,8 +56,11 @@ class Seats:
         return self.names[rank]
 
 
-def read_map(path: Path) -> Racks:
-    """Return the racks from a file with a node and its rack per line. Raises UsageError for any other file."""
+def read_racks(path: Path) -> Racks:
+    """Return the rack of each node, from a file with a node and its rack per line.
+
+    Text after `#` is a comment. Raises UsageError if the file cannot be read or a line has another form.
+    """
     try:
         with path.open("rb") as file:
             text = file.read(_MAP_BYTES).decode()
@@ -74,7 +78,7 @@ def read_map(path: Path) -> Racks:
     return racks
 
 
-def check_map(racks: Racks, hosts: list[str]) -> None:
-    """Raise UsageError if a map of racks names none of the nodes."""
+def check_racks(racks: Racks, hosts: list[str]) -> None:
+    """Raise UsageError if a map of racks names none of the nodes, given by host names or by node names."""
     if racks and hosts and not racks.keys() & set(hosts):
         raise UsageError(f"the map names none of the nodes; a line for one of them is: {hosts[0]} rack1")
