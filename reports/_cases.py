@@ -15,7 +15,7 @@ from gpubench.api.report import (
     Figure,
     ListedCase,
     Result,
-    Row,
+    ResultRow,
     Series,
     Spread,
     Summary,
@@ -93,7 +93,7 @@ def reason_words(spread: Spread) -> str:
     return "; ".join(reason for reason in reasons if reason)
 
 
-def _quoted(row: Row) -> Figure | None:
+def _quoted(row: ResultRow) -> Figure | None:
     """Return the figure of a replicate that is ok or invalid; other replicates have none."""
     return row.figure if row.result.status in ("ok", "invalid") else None
 

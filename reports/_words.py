@@ -14,7 +14,7 @@ from gpubench.api.report import (
     Device,
     Figure,
     Result,
-    Row,
+    ResultRow,
     Run,
     Share,
     Summary,
@@ -141,7 +141,7 @@ def beside_words(figures: Sequence[Figure]) -> str:
     return ", ".join(map(named_text, figures))
 
 
-def notices(summary: Summary, rows: Sequence[Row]) -> list[Notice]:
+def notices(summary: Summary, rows: Sequence[ResultRow]) -> list[Notice]:
     """Return every warning and note about a run, the worst first."""
     run, name = summary.run, case_namer(summary.run)
     replicate_name = case_namer(run, summary.replicated)
@@ -180,19 +180,19 @@ def _by_reason(run: Run, name: Namer, status: str, level: Level) -> Iterator[Not
         yield _notice(level, f"{_cases(len(cases))} {status}: {reason or cause or 'no reason given'}", cases)
 
 
-def _above_peak(name: Namer, rows: Sequence[Row]) -> Iterator[Notice]:
+def _above_peak(name: Namer, rows: Sequence[ResultRow]) -> Iterator[Notice]:
     cases = [f"{name(row.result)} ({_impossible_words(row)})" for row in rows if row.impossible]
     if cases:
         verb = "is" if len(cases) == 1 else "are"
         yield _notice("odd", f"{_cases(len(cases))} {verb} above-peak, {ABOVE_PEAK_REASON}", cases)
 
 
-def _impossible_words(row: Row) -> str:
+def _impossible_words(row: ResultRow) -> str:
     first = row.impossible[0]
     return f"{first.series}: {share_words(first.share)}"
 
 
-def _noisy(name: Namer, rows: Sequence[Row]) -> Iterator[Notice]:
+def _noisy(name: Namer, rows: Sequence[ResultRow]) -> Iterator[Notice]:
     """Yield a warning about the cases whose noise within a process is above the limit, the noisiest first."""
     noisy = [row for row in rows if row.figure and row.figure.noise > NOISY and row.result.status == "ok"]
     noisy.sort(key=lambda row: -row.figure.noise if row.figure else 0.0)
@@ -203,7 +203,7 @@ def _noisy(name: Namer, rows: Sequence[Row]) -> Iterator[Notice]:
         )
 
 
-def _wide(name: Namer, rows: Sequence[Row]) -> Iterator[Notice]:
+def _wide(name: Namer, rows: Sequence[ResultRow]) -> Iterator[Notice]:
     """Yield the medians that are less certain than their noise suggests: few samples, or samples that drift."""
     wide = [
         row

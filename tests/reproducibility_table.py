@@ -12,7 +12,8 @@ from itertools import permutations
 from pathlib import Path
 
 from gpubench.analysis.reproducibility import LEAST_PROCESSES
-from gpubench.analysis.summary import Spread, Summary
+from gpubench.analysis.figure import Spread
+from gpubench.analysis.summary import Summary
 from gpubench.knowledge.recorded import RecordedDeviation
 from gpubench.model import Run, store
 

@@ -36,9 +36,9 @@ def test_the_best_figure_of_a_link_stands_first_and_the_others_say_what_tells_th
         copy("all_reduce", 330, suite="collectives", direction="both ways", engine="library"),
     )
     assert [each.case.name for each in found] == ["pull", "load", "all_reduce"]
-    assert found[0].because == ()
-    assert found[1].because == (("engine", "kernel"),)
-    assert dict(found[2].because) == {"direction": "both ways", "engine": "library"}
+    assert found[0].differences == ()
+    assert found[1].differences == (("engine", "kernel"),)
+    assert dict(found[2].differences) == {"direction": "both ways", "engine": "library"}
 
 
 def test_of_a_case_at_many_sizes_the_largest_speaks():

@@ -7,7 +7,8 @@ import _make as make
 import pytest
 
 from gpubench.analysis import energy, peaks
-from gpubench.analysis.summary import Figure, Summary
+from gpubench.analysis.figure import Figure
+from gpubench.analysis.summary import Summary
 from gpubench.knowledge import hardware
 from gpubench.model import Work, store
 

@@ -8,7 +8,8 @@ import pytest
 
 from gpubench import plugins
 from gpubench.analysis.counters import CounterTable
-from gpubench.analysis.summary import Figure, Summary
+from gpubench.analysis.figure import Figure
+from gpubench.analysis.summary import Summary
 from gpubench.measuring.plan import Job, Plan
 from gpubench.model import store
 from gpubench.tools import enclosing, rendering

@@ -8,7 +8,8 @@ import pytest
 import reproducibility_table
 
 from gpubench.analysis.reproducibility import Reproducibility, recorded_sources_text
-from gpubench.analysis.summary import Figure, Summary
+from gpubench.analysis.figure import Figure
+from gpubench.analysis.summary import Summary
 from gpubench.cli import _print, _summary
 from gpubench.knowledge.recorded import recorded_deviation, recorded_deviations
 from gpubench.model import store

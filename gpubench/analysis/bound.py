@@ -69,13 +69,13 @@ class Bound:
 def bound_by(activity: Activity) -> Bound | None:
     """Return the bound of the work in a window; None if the shares do not decide.
 
-    The rules in order: the resource with the highest used share, if that is at least MUCH; but power instead of
-    compute if the power cap lowered the clock. Else power alone; launch for a call hardly longer than an empty kernel;
-    latency for a chain of dependent steps; host for a GPU that is idle for more than half of the time; and latency for
-    a GPU that is busy and uses little of every resource.
+    The rules in order: the resource with the highest used share, if that is at least MUCH; but power instead of compute
+    if the power cap lowered the clock. Else power alone; launch for a call hardly longer than an empty kernel; latency
+    for a chain of dependent steps; host for a GPU that is idle for more than half of the time; and latency for a GPU
+    that is busy and uses little of every resource.
     """
     most_used = _most_used(activity)
-    power_evidence = _held_by_power(activity)
+    power_evidence = _power_cap_evidence(activity)
     if most_used and not (power_evidence and most_used.label == "compute"):
         return most_used
     if power_evidence:
@@ -83,12 +83,12 @@ def bound_by(activity: Activity) -> Bound | None:
     if activity.launch and activity.launch.fraction >= LAUNCH:
         return Bound("launch", (activity.launch,))
     if activity.dependent:
-        return Bound("latency", tuple(use for use in (_greatest(activity.dram), activity.busy) if use))
+        return Bound("latency", tuple(use for use in (_highest(activity.dram), activity.busy) if use))
     if activity.busy is None:
         return None
     if activity.busy.fraction < IDLE:
         return Bound("host", (activity.busy,))
-    low_shares = (_greatest(activity.compute), _greatest(activity.dram), _greatest(activity.link))
+    low_shares = (_highest(activity.compute), _highest(activity.dram), _highest(activity.link))
     return Bound("latency", (activity.busy, *(use for use in low_shares if use)))
 
 
@@ -107,13 +107,14 @@ def _most_used(activity: Activity) -> Bound | None:
     return Bound(label, tuple(sorted((use for use in uses if use.fraction >= MUCH), key=lambda use: -use.fraction)))
 
 
-def _held_by_power(activity: Activity) -> tuple[Use, ...]:
+def _power_cap_evidence(activity: Activity) -> tuple[Use, ...]:
     """Return the evidence that the power cap lowered the clock; empty if it did not or that is unknown."""
     if activity.capped is None or activity.clock is None:
         return ()
-    is_held = activity.capped.fraction >= CAPPED and activity.clock.fraction <= SLOWED
-    return (activity.capped, activity.clock) if is_held else ()
+    is_lowered = activity.capped.fraction >= CAPPED and activity.clock.fraction <= SLOWED
+    return (activity.capped, activity.clock) if is_lowered else ()
 
 
-def _greatest(uses: tuple[Use, ...]) -> Use | None:
+def _highest(uses: tuple[Use, ...]) -> Use | None:
+    """Return the use with the highest fraction; None if there is none."""
     return max(uses, key=lambda use: use.fraction, default=None)

@@ -30,6 +30,9 @@ class EmptyKernels:
         return cls({place: stats.median(values) for place, values in medians.items()})
 
     def seconds(self, device_id: str, mode: SeriesMode) -> float:
-        """Return the seconds of an empty kernel on a device, timed in that mode; 0 for a mode that times no launch."""
+        """Return the seconds of an empty kernel on a device, timed in that mode; 0 for a mode that times no launch.
+
+        A device for which this run has no such time gets that of an H200.
+        """
         launch = launch_of(mode)
         return self.medians.get((device_id, launch), EMPTY_KERNEL[launch].value) if launch else 0.0

@@ -1,7 +1,7 @@
 """Work per joule: a rate over the mean power of its window, from the device's energy counter.
 
-The counter advances only every few tens of milliseconds and is read twice per second. A window must therefore be
-long, and one series must fill it; otherwise the case has a reason in place of an energy figure.
+The counter advances only every few tens of milliseconds and is read twice per second. A window must therefore be long,
+and one series must fill it; otherwise the case has a reason in place of an energy figure.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ _OPERATIONS = ("FLOP/s", "OP/s")
 
 @dataclass(frozen=True, slots=True)
 class Energy:
-    """The energy of a case: `watts` is the mean power between two readings `span_s` apart, idle power included."""
+    """The energy of a case: its `rate` in `unit` (work per second) over `watts`.
+
+    `watts` is the mean power between two readings of the energy counter `span_s` apart, idle power included.
+    """
 
     rate: float
     unit: str
@@ -60,7 +63,10 @@ class NoEnergy:
 
 
 def energy_of(result: Result, series: Series, rate: float, unit: str, counters: CounterTable) -> Energy | NoEnergy:
-    """Return the energy figure of `series`, whose median is `rate` in `unit`, or the reason why it has none."""
+    """Return the energy figure of a series, or the reason why it has none.
+
+    `rate` is the median of the series in its judged `unit`.
+    """
     if not unit.endswith("/s") or not rate > 0:
         return NoEnergy("the figure is a time, not a rate")
     if reason := shared_window_reason(result, series):

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gpubench.analysis.case_counters import CaseCounters, case_counters
 from gpubench.analysis.energy import NoEnergy
+from gpubench.analysis.figure import WITHIN_PROCESS, Figure, ResultRow, Spread
 from gpubench.analysis.peaks import ABOVE_PEAK, BASES
 from gpubench.analysis.quantities import headline, judged_better, judged_unit, judged_values
-from gpubench.analysis.summary import WITHIN_PROCESS, Figure, Row, Spread, Summary
+from gpubench.analysis.summary import Summary
 from gpubench.base import units
 from gpubench.base.clean import tidy
 from gpubench.model import Result, Run
@@ -28,7 +29,7 @@ _MOST_ROWS = 30  # of the table that a notebook shows
 
 @dataclass(frozen=True, slots=True)
 class FrameColumn:
-    """A column of the flat lines: `whole` numbers are counts; an unknown number is missing."""
+    """A column of the flat lines: `whole` numbers are counts; an unknown number is a missing value."""
 
     name: str
     kind: Literal["text", "number", "whole"]
@@ -98,15 +99,15 @@ def lines(summary: Summary) -> Iterator[dict[str, Any]]:
     """Yield a line for each series, in the order measured; a result without a series has one line of its own."""
     spreads = {row.result.key: spread for spread in summary.spreads() for row in spread.rows}
     for result in summary.run.results:
-        key, spoken_series = _key(result), headline(result)
+        shared, headline_series = _result_columns(result), headline(result)
         above = {impossible.series for impossible in summary.impossible_shares(result)}
         if not result.series:
-            yield key
+            yield shared
         for series, record in zip(result.series, records(summary, result), strict=True):
-            line = key | record
+            line = shared | record
             if series.label in above:
                 line |= {"labels": ";".join((*result.labels, ABOVE_PEAK))}
-            if series is spoken_series:
+            if series is headline_series:
                 line |= _headline(summary, result, spreads[result.key])
             yield line
 
@@ -120,11 +121,13 @@ def _headline(summary: Summary, result: Result, spread: Spread) -> dict[str, Any
 
 
 def _energy(summary: Summary, result: Result) -> dict[str, Any]:
+    """Return the columns of a headline's energy and counters."""
     record = energy_record(summary, result)
     return {name: record[name] for name in ("work_per_joule", "watts")} | counter_record(case_counters(summary, result))
 
 
-def _key(result: Result) -> dict[str, Any]:
+def _result_columns(result: Result) -> dict[str, Any]:
+    """Return the columns that all lines of a result share: case, devices, replicate, status and labels."""
     return {
         "case": result.case.id,
         "suite": result.case.suite,
@@ -171,7 +174,10 @@ def _shares(figure: Figure) -> dict[str, float | None]:
 
 
 def energy_record(summary: Summary, result: Result) -> dict[str, Any]:
-    """Return the work per joule (FLOP, OP, bytes or items) and the watts of a headline, or why they are unknown."""
+    """Return the work per joule (FLOP, OP, bytes or items) and the watts of a headline.
+
+    Where they are None, `no_energy` gives the reason.
+    """
     energy = summary.energy(result)
     if isinstance(energy, NoEnergy):
         return {"work_per_joule": None, "watts": None, "no_energy": energy.reason}
@@ -201,7 +207,7 @@ def spread_record(spread: Spread) -> dict[str, Any]:
 
 
 def reproducibility_record(summary: Summary, spread: Spread) -> dict[str, Any] | None:
-    """Return the deviation between processes, their number and its source; None if nobody measured it."""
+    """Return the deviation between processes (a fraction), their number and its source; None if it is unknown."""
     deviation_of_case = summary.reproducibility(spread)
     if deviation_of_case is None:
         return None
@@ -233,13 +239,14 @@ def to_frame(run: Run, samples: bool = False) -> pd.DataFrame:
 
 
 def _axes(result: Result) -> dict[str, str | int | float]:
+    """Return a column `axis.NAME` for each axis of a result's case."""
     return {f"axis.{axis}": value for axis, value in result.case.params}
 
 
 def _samples(run: Run) -> Iterator[dict[str, Any]]:
     """Yield a row for each sample, in the judged quantity and its SI unit."""
     for result in run.results:
-        key = {name: _key(result)[name] for name in ("case", "suite", "device", "replicate", "status")}
+        shared = {name: _result_columns(result)[name] for name in ("case", "suite", "device", "replicate", "status")}
         for series in result.series:
             series_columns = {
                 "series": series.label,
@@ -249,7 +256,7 @@ def _samples(run: Run) -> Iterator[dict[str, Any]]:
             }
             for index, value in enumerate(judged_values(series).tolist()):
                 at = series.at[index] if series.at else None
-                yield {**key, **series_columns, "sample": index, "value": value, "at": at, **_axes(result)}
+                yield {**shared, **series_columns, "sample": index, "value": value, "at": at, **_axes(result)}
 
 
 def to_html(run: Run) -> str:
@@ -267,7 +274,8 @@ def to_html(run: Run) -> str:
     return f"<p><b>{title}</b></p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
 
 
-def _html_row(row: Row) -> str:
+def _html_row(row: ResultRow) -> str:
+    """Return a case as a row of the notebook's table."""
     figure, cells = row.figure, ["", "", "", ""]
     if figure and row.result.status == "ok":
         interval = figure.interval

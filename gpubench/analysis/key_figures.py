@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from gpubench.analysis.figure import Figure, Spread
 from gpubench.analysis.quantities import series_labelled
-from gpubench.analysis.summary import Figure, Spread, Summary
+from gpubench.analysis.summary import Summary
 from gpubench.knowledge.floors import Floor, built_in_floor
 from gpubench.model import KeyFigure
 
@@ -25,7 +26,7 @@ class KeyValue:
 
     @property
     def of_spec(self) -> float | None:
-        """The fraction of the peak in the data sheet; None if no data sheet states one."""
+        """The share of the data sheet's peak, as a fraction; None if no data sheet states one."""
         share = self.figure.share_of("spec")
         return share.fraction if share else None
 
@@ -74,7 +75,10 @@ def _values(summary: Summary, suite: str, wanted: KeyFigure) -> Iterator[KeyValu
 
 
 def _distance(params: Mapping[str, str | float], wanted: KeyFigure) -> float | None:
-    """Return the distance in octaves between the numbers of a case and the wanted ones; None if a text differs."""
+    """Return how far the numbers of a case are from the wanted ones, summed over the axes in octaves.
+
+    The result is None if a text differs or an axis is missing.
+    """
     octaves = 0.0
     for axis, value in wanted.params:
         actual = params.get(axis)
@@ -97,4 +101,5 @@ def _figure(summary: Summary, spread: Spread, label: str) -> Figure | None:
 
 
 def _floor(summary: Summary, spread: Spread) -> Floor | None:
+    """Return the built-in floor of a case on the model of its first device; None if there is none."""
     return built_in_floor(summary.device(spread.devices[0]).name, spread.case.id)

@@ -9,8 +9,9 @@ from typing import Literal
 
 from gpubench import stats
 from gpubench.analysis.case_counters import case_counters
+from gpubench.analysis.figure import Figure, Spread
 from gpubench.analysis.peaks import BASES
-from gpubench.analysis.summary import Figure, Spread, Summary
+from gpubench.analysis.summary import Summary
 from gpubench.base import units
 from gpubench.base.patterns import matches
 from gpubench.model import Case
@@ -24,7 +25,9 @@ _ONE_DIGIT = 0.00095  # ± 0.1 %: a smaller half width has two digits behind the
 class ListedCase:
     """One case as texts, which are empty for missing values, with the `spread` that they describe.
 
-    `name` leaves out the axes that all cases of its name share. `shares` are in the order of `peaks.BASES`.
+    `name` leaves out the axes that all cases of its name share. `share` is that of the main peak, and `shares` are
+    those of each peak in the order of `peaks.BASES`. `within` and `between` are the noise within and between processes.
+    `ended` has the statuses and labels, and `beside` the secondary figures.
     """
 
     name: str
@@ -57,7 +60,8 @@ def listing(
 ) -> list[ListedSuite]:
     """Return the cases whose id matches a filter, by suite.
 
-    `order` puts the highest share, the highest noise or the longest case first; `top` limits the number of cases.
+    Without filters all cases match. `order` puts the highest share, the highest noise or the longest case first; `top`
+    limits the number of cases.
     """
     spreads = [spread for spread in summary.spreads() if not filters or matches(spread.case.id, filters)]
     if order != "measured":
@@ -84,11 +88,14 @@ def _rank(spread: Spread, order: Order) -> float:
 
 
 def _suite(summary: Summary, name: str, spreads: Sequence[Spread]) -> ListedSuite:
+    """Return the lines of a suite's cases, with the axes and devices that they have in common."""
     shared = _shared_axes(summary, name)
     devices = {spread.devices for spread in spreads}
-    lines = tuple(_line(summary, spread, shared.get(spread.case.name, {}), len(devices) > 1) for spread in spreads)
+    lines = tuple(
+        _listed_case(summary, spread, shared.get(spread.case.name, {}), len(devices) > 1) for spread in spreads
+    )
     where = [f"on {'+'.join(*devices)}"] if len(devices) == 1 and all(devices) else []
-    return ListedSuite(name, "; ".join([*where, *_constant_words(shared, spreads)]), lines)
+    return ListedSuite(name, "; ".join([*where, *_constants(shared, spreads)]), lines)
 
 
 def _shared_axes(summary: Summary, suite: str) -> dict[str, dict[str, str]]:
@@ -100,15 +107,17 @@ def _shared_axes(summary: Summary, suite: str) -> dict[str, dict[str, str]]:
 
 
 def _shared(cases: Sequence[Case]) -> dict[str, str]:
+    """Return the axes on which all of these cases have the same value, with that value as text."""
     texts = [_axis_texts(case) for case in cases]
     return {axis: text for axis, text in texts[0].items() if all(case_texts.get(axis) == text for case_texts in texts)}
 
 
 def _axis_texts(case: Case) -> dict[str, str]:
+    """Return the axes of a case with their values as text."""
     return {units.axis_label(axis): units.axis_text(axis, value) for axis, value in case.params}
 
 
-def _constant_words(shared: Mapping[str, Mapping[str, str]], spreads: Iterable[Spread]) -> list[str]:
+def _constants(shared: Mapping[str, Mapping[str, str]], spreads: Iterable[Spread]) -> list[str]:
     """Return each constant with the names of the cases that leave it out: `dtype=float32 in read, copy`."""
     names: dict[str, list[str]] = {}
     for name in dict.fromkeys(spread.case.name for spread in spreads):
@@ -117,7 +126,8 @@ def _constant_words(shared: Mapping[str, Mapping[str, str]], spreads: Iterable[S
     return [f"{constant} in {', '.join(case_names)}" for constant, case_names in names.items()]
 
 
-def _line(summary: Summary, spread: Spread, shared: Mapping[str, str], with_device: bool) -> ListedCase:
+def _listed_case(summary: Summary, spread: Spread, shared: Mapping[str, str], with_device: bool) -> ListedCase:
+    """Return a case as texts; its name leaves out the axes in `shared`, and it names its devices if `with_device`."""
     figure = spread.figure
     deviation = summary.reproducibility(spread)
     bound = case_counters(summary, spread.row.result).bound
@@ -136,13 +146,13 @@ def _line(summary: Summary, spread: Spread, shared: Mapping[str, str], with_devi
         bound.label if bound else "",
         _ended(spread),
         spread.status == "ok",
-        _beside(summary, spread, bool(stage)),
+        _secondary_figures(summary, spread, bool(stage)),
         spread,
     )
 
 
-def _beside(summary: Summary, spread: Spread, has_stages: bool) -> str:
-    """Return the figures beside a headline; a case without stages has only its early samples there."""
+def _secondary_figures(summary: Summary, spread: Spread, has_stages: bool) -> str:
+    """Return at most three secondary figures of a case as text; of a case without stages only its early samples."""
     figures = [figure for figure in summary.secondary_figures(spread) if has_stages or figure.short == "early"]
     return ", ".join(f"{figure.short} {figure.text}" for figure in figures[:_MOST_BESIDE])
 
@@ -164,6 +174,7 @@ def _share(figure: Figure) -> str:
 
 
 def _of_peak(figure: Figure, basis: Literal["spec", "clock", "best"]) -> str:
+    """Return the share of one peak in per cent; empty if that peak is unknown."""
     share = figure.share_of(basis)
     return units.percent(share.fraction) if share else ""
 

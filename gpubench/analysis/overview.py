@@ -62,26 +62,26 @@ def overview(summary: Summary) -> Overview:
     values = key_values(summary)
     matter = matters(summary, values)
     return Overview(
-        tuple(_device_words(summary)),
+        tuple(_device_lines(summary)),
         tuple(_conditions(summary)),
         tuple(values),
         tuple(doubts(summary, values)),
-        (*_host_words(summary), *matter[:_MOST_MATTERS]),
+        (*_host_note(summary), *matter[:_MOST_MATTERS]),
         tuple(_suite_line(summary, name, summary.results_of(name)) for name in _suites(summary.run)),
     )
 
 
-def _measured(summary: Summary) -> list[Device]:
+def _measured_devices(summary: Summary) -> list[Device]:
     """Return the devices with results, or all devices if there is no result."""
     used = {device for result in summary.run.results for device in result.devices}
     devices = summary.run.manifest.facts.devices
     return [device for device in devices if device.id in used] or list(devices)
 
 
-def _device_words(summary: Summary) -> Iterator[str]:
+def _device_lines(summary: Summary) -> Iterator[str]:
     """Yield a line for each model of device: `2 × NVIDIA H200 (cuda:0, cuda:1), 132 SMs, 139.8 GiB`."""
     models: dict[tuple[str, str], list[str]] = {}
-    for device in _measured(summary):
+    for device in _measured_devices(summary):
         models.setdefault((device.name, _device_size(device)), []).append(device.id)
     for (name, size), ids in models.items():
         count = f"{len(ids)} × " if len(ids) > 1 else ""
@@ -89,12 +89,14 @@ def _device_words(summary: Summary) -> Iterator[str]:
 
 
 def _device_size(device: Device) -> str:
+    """Return the number of compute units and the memory of a device: `, 132 SMs, 139.8 GiB`."""
     kind = {"cuda": "SMs", "rocm": "CUs"}.get(device.id.partition(":")[0], "cores")
     count = f", {device.units} {kind}" if device.units else ""
     return count + (f", {units.round_size(device.memory_bytes)}" if device.memory_bytes else "")
 
 
 def _conditions(summary: Summary) -> list[str]:
+    """Return how the run was made: versions, tier, number of cases, duration, date and version of gpubench."""
     run = summary.run
     settings = run.manifest.settings
     cases = len({result.case.id for result in run.results})
@@ -111,6 +113,7 @@ def _conditions(summary: Summary) -> list[str]:
 
 
 def _end_s(run: Run) -> float:
+    """Return the end of the last case in seconds since the run started."""
     return max((result.window[1] for result in run.results), default=0.0)
 
 
@@ -130,17 +133,20 @@ def _date(started: str) -> str:
         return started
 
 
-def _host_words(summary: Summary) -> list[str]:
-    devices = _measured(summary)
+def _host_note(summary: Summary) -> list[str]:
+    """Return the note that the figures are not a GPU's if only the host was measured; else an empty list."""
+    devices = _measured_devices(summary)
     hosts = [device for device in devices if device.backend == "host"]
     return [_OF_HOST] if hosts and len(hosts) == len(devices) else []
 
 
 def _suites(run: Run) -> list[str]:
+    """Return the names of the suites with results, in the order measured."""
     return list(dict.fromkeys(result.case.suite for result in run.results))
 
 
 def _suite_line(summary: Summary, name: str, results: Sequence[Result]) -> SuiteLine:
+    """Return how the cases of a suite ended, and how long they took together."""
     info = next((info for info in summary.run.manifest.suites if info.name == name), None)
     counts = dict.fromkeys(("ok", "skipped", "failed", "invalid"), 0)
     for result in results:

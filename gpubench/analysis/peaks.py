@@ -30,8 +30,9 @@ _MOST_BOOST = 1.25  # of a data sheet's clock: an H200 reaches 1.08 times this c
 class Share:
     """A figure as a fraction of a peak.
 
-    `basis` names the peak: `spec` is that of the data sheet, `clock` the peak at the mean clock measured during the
-    case, `best` the best figure of the device in this run. `peak` is in SI units, `source` names its origin.
+    `limit` is the id of the peak (`dram`, `tensor.float16`). `basis` names where its value is from: `spec` the data
+    sheet, `clock` the mean clock measured during the case, `best` the best figure of the device in this run. `peak` is
+    its value in SI units, `source` names its origin.
     """
 
     basis: Basis
@@ -82,7 +83,7 @@ def joined(by_replicate: Sequence[tuple[Share, ...]]) -> tuple[Share, ...]:
 class Peaks:
     """The peaks of a run: of the data sheet, at the clocks of each case, and the best figure reached.
 
-    `median` returns the median of a series in the unit of its peak.
+    `median` is a function that returns the median of a series in the unit of its peak.
     """
 
     def __init__(self, run: Run, counters: CounterTable, median: Callable[[Series], float]) -> None:
@@ -95,7 +96,10 @@ class Peaks:
         return self._devices[device_id]
 
     def shares(self, result: Result, series: Series, centre: float) -> tuple[Share, ...]:
-        """Return `centre` as a share of each known peak of the series' limit, in the order of `BASES`."""
+        """Return a figure as a share of each known peak of its series, in the order of `BASES`.
+
+        `centre` is the figure in the unit of the peak. The result is empty for a series that has no peak.
+        """
         limit = peak_limit(series)
         if not limit:
             return ()
@@ -103,6 +107,10 @@ class Peaks:
         return _shares(limit, centre, ((basis, peaks[basis](result, limit)) for basis in BASES))
 
     def _spec(self, result: Result, limit: str) -> hardware.Peak | None:
+        """Return the data sheet's peak of a result's first device; None if it is unknown.
+
+        `limit` is the id of a peak, such as `dram`, here and in the methods below.
+        """
         return hardware.peak(self.device(result.devices[0]), limit)
 
     def _best_possible(self, candidates: list[_Candidate]) -> float:
@@ -112,6 +120,7 @@ class Peaks:
         return next(possible, candidates[0].median)
 
     def _is_impossible(self, candidate: _Candidate) -> bool:
+        """Return whether a median exceeds the peak of the device, by the rule of `impossible`."""
         peaks: list[tuple[Basis, hardware.Peak | None]] = [
             ("spec", self._spec(candidate.result, candidate.limit)),
             ("clock", self._at_clocks(candidate.result, candidate.limit)),
@@ -119,11 +128,15 @@ class Peaks:
         return impossible(_shares(candidate.limit, candidate.median, peaks)) is not None
 
     def _best_of(self, result: Result, limit: str) -> hardware.Peak | None:
+        """Return the best median of this run on a result's first device; None if there is none."""
         best = self._best.get((result.devices[0], limit))
         return hardware.Peak(best, "the best of this run") if best else None
 
     def _at_clocks(self, result: Result, limit: str) -> hardware.Peak | None:
-        """Return compute units × work per clock × mean clock during the case; for memory bytes per clock × clock."""
+        """Return the peak at the mean clock during the case; None if the clock or the work per clock is unknown.
+
+        It is compute units × work per clock × clock, for memory bytes per clock × memory clock.
+        """
         device = self.device(result.devices[0])
         if limit == "dram":
             rate, clock_hz, count = (
@@ -144,12 +157,12 @@ class Peaks:
         return hardware.Peak(count * rate.value * clock_hz, source)
 
     def _clock(self, result: Result, measure: Measure) -> float | None:
-        """Return the mean clock during a case; in a window between two samples, their clock if both agree."""
+        """Return the mean clock of a result's first device during its case in hertz, as `Window.clock` does."""
         return Window(self._counters, result.devices[0], [result.window]).clock(measure)
 
 
 def _shares(limit: str, centre: float, peaks: Iterable[tuple[Basis, hardware.Peak | None]]) -> tuple[Share, ...]:
-    """Return `centre` as a share of each known peak."""
+    """Return the figure `centre` as a share of each peak that is not None."""
     return tuple(Share(basis, limit, centre / peak.value, peak.value, peak.source) for basis, peak in peaks if peak)
 
 

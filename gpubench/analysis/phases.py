@@ -67,7 +67,7 @@ def spans_of(result: Result) -> list[Span]:
 
 
 def figures(result: Result, table: CounterTable, device: str) -> PhaseFigures:
-    """Return the figures of one device, or of the host, in a phase."""
+    """Return the figures of a phase on one device by its id; on `host`, of the program's processes."""
     spans = spans_of(result)
     window = Window(table, device, spans)
     shares = {measure: reading.value for measure in SHARES if (reading := window.share(measure))}
@@ -96,8 +96,8 @@ def while_running(track: Track) -> Track:
 def _program_memory(table: CounterTable, device: str, spans: Sequence[Span]) -> MemoryUse | None:
     """Return the program's memory over the spans; None if a span is outside the readings.
 
-    Between two readings the memory is interpolated linearly, so that a phase shorter than the counter's
-    period has a value too.
+    Between two readings the memory is interpolated linearly, so that a phase shorter than the counter's period has a
+    value too.
     """
     for track in map(while_running, table.of(device, Measure.PROGRAM_MEMORY)):
         begins, ends = np.asarray([begin for begin, _ in spans]), np.asarray([end for _, end in spans])

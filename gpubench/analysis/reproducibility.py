@@ -57,7 +57,8 @@ def relative_deviation(medians: Sequence[float]) -> float:
 def reproducibility(medians: Sequence[float], case_id: str, models: Collection[str]) -> Reproducibility | None:
     """Return the reproducibility of a case, from at least three replicates of this run, else from recordings.
 
-    `medians` are those of the replicates that are ok, `models` the names of the devices. Return None without both.
+    `medians` are those of the replicates that are ok, and `models` the names of the devices of the case. Return None
+    with fewer replicates and no recording of this model of GPU.
     """
     deviation = relative_deviation(medians)
     if len(medians) >= LEAST_PROCESSES and math.isfinite(deviation):

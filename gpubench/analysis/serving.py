@@ -111,7 +111,7 @@ class ServingTimes:
         if not step_s:
             return self
         sizes = sorted(step_s)
-        further = {size: float(np.interp(size, sizes, [step_s[known] for known in sizes])) for size in self.steps}
+        further = {size: float(np.interp(size, sizes, [step_s[measured] for measured in sizes])) for size in self.steps}
         steps = {size: replace(line, base_s=max(0.0, line.base_s + further[size])) for size, line in self.steps.items()}
         prefills = {tokens: max(_LEAST_S, seconds + prefill_s) for tokens, seconds in self.prefills.items()}
         return ServingTimes(prefills, steps)
@@ -282,6 +282,7 @@ def rate_point(served: Served, rate: float, slots: int) -> RatePoint:
 
 
 def _percentiles(seconds: Floats) -> tuple[float, float | None]:
+    """Return the median and an upper estimate of the 99th percentile; None for the latter with too few queries."""
     return float(np.median(seconds)), queries.tail_estimate(seconds.tolist(), 0.99)
 
 

@@ -81,8 +81,8 @@ class Site:
 def site_run(run: Run, file: str, content_key: str, written_at: float) -> SiteRun:
     """Return the part of a run that a site keeps.
 
-    A run that does not say when it started has `content_key` as key and `written_at` (s since 1970) as start. Raises
-    ValueError for a start that is no date.
+    `file` is the name of its run file. A run that does not say when it started has `content_key` as key and
+    `written_at` (s since 1970) as start. Raises ValueError for a start that is no date.
     """
     run_overview = overview(Summary(run))
     started = run.manifest.started

@@ -38,7 +38,11 @@ _GAUGES = {  # the gauges of a device that the ledger shows, with the unit of a 
 
 @dataclass(frozen=True, slots=True)
 class SoakedCase:
-    """One case on one device set over the passes: the median of each pass, and the number of passes by status."""
+    """One case on one device set over the passes of a soak, each of which is a replicate.
+
+    `medians` are those of the ok passes in `unit` (SI), `compared` is the number of samples whose every bit was right,
+    and `ended` the number of passes by status.
+    """
 
     case_id: str
     devices: tuple[str, ...]
@@ -61,6 +65,7 @@ class SoakedCase:
         return (self.case_id, "+".join(self.devices), ended, str(self.compared), *rates, drift)
 
     def _rates(self) -> Sequence[float]:
+        """Return the first, the lowest and the last median; NaN without an ok pass."""
         return (self.medians[0], min(self.medians), self.medians[-1]) if self.medians else (float("nan"),) * 3
 
 
@@ -85,8 +90,8 @@ class SoakedDevice:
 class SoakLedger:
     """The outcome of a soak.
 
-    `wrong` names every wrong result, `unproven` each case without a compared pass and the reason for that, and
-    `sick` the reports on unhealthy devices.
+    `wrong` names every wrong result, `unproven` each case without a compared pass and the reason for that, and `sick`
+    the reports on unhealthy devices.
     """
 
     passes: int
@@ -132,7 +137,7 @@ def ledger_of(run: Run) -> SoakLedger:
         whole[1] - whole[0],
         tuple(cases),
         tuple(_devices(run, results, whole)),
-        (*_failures(results), *_digests(run, results)),
+        (*_failures(results), *_deviating_digests(run, results)),
         tuple(_unproven(grouped.values())),
         tuple(dict.fromkeys(f"{remark.device}: {remark.words}" for remark in run.remarks if _is_sick(remark))),
     )
@@ -163,10 +168,12 @@ def tables_of(ledger: SoakLedger) -> list[Table]:
 
 
 def _is_sick(remark: Remark) -> bool:
+    """Return whether a remark reports an unhealthy device."""
     return (remark.source, remark.state) == (HEALTH_SOURCE, "event")
 
 
 def _case(results: Sequence[Result]) -> SoakedCase:
+    """Return a case from its results, one for each pass in order."""
     headlines = [series for result in results if result.status == "ok" and (series := headline(result))]
     return SoakedCase(
         *results[0].key[:2],
@@ -193,8 +200,8 @@ def _unproven(groups: Iterable[Sequence[Result]]) -> Iterable[tuple[str, str]]:
             yield f"{group[-1].case.id} on {'+'.join(group[-1].devices)}", group[-1].reason
 
 
-def _digests(run: Run, results: Iterable[Result]) -> list[str]:
-    """Return the passes whose first result differs from that of most passes on devices of the same model."""
+def _deviating_digests(run: Run, results: Iterable[Result]) -> list[str]:
+    """Return a sentence for each pass whose first result has other bits than in most passes on the same model."""
     models = {device.id: device.name for device in run.manifest.facts.devices}
     groups: dict[tuple[str, str], list[tuple[str, Result]]] = {}
     for result in results:
@@ -213,6 +220,7 @@ def _digests(run: Run, results: Iterable[Result]) -> list[str]:
 
 
 def _devices(run: Run, results: Sequence[Result], span: Span) -> Iterable[SoakedDevice]:
+    """Yield the counters of each device that the results used; `span` is the whole soak in seconds of the run."""
     table = CounterTable.of_run(run)
     for device in dict.fromkeys(device for result in results for device in result.devices):
         window = Window(table, device, (span,))

@@ -1,7 +1,7 @@
 """The use of time on traced devices, their kernels and their copies. Pure functions of a run.
 
-`gpubench profile --trace` writes these results in the suite `profile`. A result with the same name that lacks one of
-these parts was written by another program and is left out.
+`gpubench profile --trace` writes these results in the suite `profile`. A result of the same name without one of these
+parts was written by another program and is left out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ class TracedDevice:
 
 @dataclass(frozen=True, slots=True)
 class TracedWork:
-    """One kernel or one kind of copy: its calls, the seconds in total and of each call, and the bytes of a copy."""
+    """One kernel or one kind of copy: its calls, the seconds in total and of each call, and the bytes of a copy.
+
+    `size_bytes` is None for a kernel.
+    """
 
     name: str
     device: str
@@ -104,6 +107,7 @@ def waiting_calls(run: Run) -> list[WaitingCalls]:
 
 
 def _results(run: Run, name: str) -> Iterator[Result]:
+    """Return the ok results of the profile's case of this name."""
     results = (result for result in run.results if result.status == "ok")
     return (result for result in results if (result.case.suite, result.case.name) == (SUITE, name))
 

@@ -58,12 +58,13 @@ def _broken(summary: Summary) -> Iterator[str]:
 
 
 def _dry_run(summary: Summary) -> Iterator[str]:
+    """Yield the number of cases that ran on a stand-in for a GPU."""
     if count := sum("dry-run" in result.labels for result in summary.run.results):
         yield f"{_cases(count)} ran on a stand-in for a GPU, which measures nothing (dry-run)"
 
 
 def _ended(results: Iterable[Result], status: Status, verb: str) -> Iterator[str]:
-    """Yield the number of cases with a status, and their causes."""
+    """Yield the number of cases with a status and their causes, the most frequent first; `verb` says how they ended."""
     causes = Tally(result.cause for result in results if result.status == status)
     if causes:
         causes_text = ", ".join(cause.replace("-", " ") or "no cause given" for cause, _ in causes.most_common())
@@ -71,10 +72,12 @@ def _ended(results: Iterable[Result], status: Status, verb: str) -> Iterator[str
 
 
 def _cases(count: int) -> str:
+    """Return `1 case` or `2 cases`."""
     return "1 case" if count == 1 else f"{count} cases"
 
 
 def _sick(summary: Summary) -> Iterator[str]:
+    """Yield each remark on an unhealthy device, once."""
     events = (remark for remark in summary.run.remarks if (remark.source, remark.state) == (HEALTH_SOURCE, "event"))
     yield from dict.fromkeys(f"{remark.device} is unhealthy: {remark.words}" for remark in events)
 
@@ -92,7 +95,7 @@ def _disturbed(summary: Summary, values: Sequence[KeyValue]) -> Iterator[str]:
 
 
 def _uncertain(values: Sequence[KeyValue]) -> Iterator[str]:
-    """Yield the key figures with wide confidence intervals."""
+    """Yield in one line the key figures whose 95 % confidence interval is wider than ± 5 %."""
     wide = [value for value in values if value.figure.samples > 1 and value.figure.interval.half_width > _UNCERTAIN]
     if wide:
         names = ", ".join(f"{value.title} ± {units.percent(value.figure.interval.half_width, 0)}" for value in wide)
@@ -100,6 +103,7 @@ def _uncertain(values: Sequence[KeyValue]) -> Iterator[str]:
 
 
 def _below_expectation(values: Sequence[KeyValue]) -> Iterator[str]:
+    """Yield the key figures that miss the value expected of this model of GPU by more than its tolerance."""
     for value in values:
         if value.is_below_expectation and value.floor and value.of_expected is not None:
             expected = units.quantity(value.floor.expected, value.floor.unit)
@@ -108,6 +112,7 @@ def _below_expectation(values: Sequence[KeyValue]) -> Iterator[str]:
 
 
 def _capped(summary: Summary) -> Iterator[str]:
+    """Yield the number of cases under the power cap, and the lowest clock among them."""
     measured = [result for result in summary.run.results if result.status == "ok"]
     capped = [result for result in measured if _POWER_CAPPED in result.labels]
     if not capped:
@@ -118,16 +123,19 @@ def _capped(summary: Summary) -> Iterator[str]:
 
 
 def _unwatched(summary: Summary) -> Iterator[str]:
+    """Yield that throttling was not monitored, if a case has that label."""
     if any("unwatched" in result.labels for result in summary.run.results):
         yield "throttling of the GPU was not monitored (unwatched)"
 
 
 def _interposed(summary: Summary) -> Iterator[str]:
+    """Yield that another library intercepted the driver's calls, if a case has that label."""
     if any("interposed" in result.labels for result in summary.run.results):
         yield "the driver's calls went through another library, which `gpubench doctor` names (interposed)"
 
 
 def _unsettled(summary: Summary) -> Iterator[str]:
+    """Yield the number of cases whose samples still changed when the settling time ended."""
     count = sum("unsettled" in result.labels for result in summary.run.results)
     if count:
         yield f"{_cases(count)} still drifted at the end of the measuring time (unsettled)"

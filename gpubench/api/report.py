@@ -14,7 +14,8 @@ from gpubench.analysis.reproducibility import Reproducibility, recorded_sources_
 from gpubench.analysis.serving import OBJECTIVES, SimulatedPercentile
 from gpubench.analysis.site import ListedRun, Site, SiteDevice
 from gpubench.analysis.soak import soak_tables
-from gpubench.analysis.summary import WITHIN_PROCESS, Figure, Row, Spread, Summary
+from gpubench.analysis.figure import WITHIN_PROCESS, Figure, ResultRow, Spread
+from gpubench.analysis.summary import Summary
 from gpubench.analysis.trend import Change, Line, Moment, Trend
 from gpubench.analysis.views.amortisation_tables import amortisation_tables, paid_after_text
 from gpubench.analysis.views.amortised import STATES, Amortised, amortisations, amortised_of
@@ -126,7 +127,7 @@ __all__ = [
     "Report",
     "Reproducibility",
     "Result",
-    "Row",
+    "ResultRow",
     "Run",
     "RunComparison",
     "Series",

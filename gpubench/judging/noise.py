@@ -13,7 +13,8 @@ from functools import cache
 import numpy as np
 
 from gpubench import stats
-from gpubench.analysis.summary import Spread, Summary
+from gpubench.analysis.figure import Spread
+from gpubench.analysis.summary import Summary
 from gpubench.base import units
 from gpubench.model import Run
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from gpubench import stats
-from gpubench.analysis.summary import Figure
+from gpubench.analysis.figure import Figure
 from gpubench.authoring.task import Observation, Stage, Task, nothing
 from gpubench.base.errors import GpubenchError, Skip, UsageError, WrongAnswer
 from gpubench.model import Case, Params, Quantity, Result, Work

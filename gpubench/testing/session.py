@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpubench import plugins
-from gpubench.analysis.summary import Figure, Summary
+from gpubench.analysis.figure import Figure
+from gpubench.analysis.summary import Summary
 from gpubench.authoring.task import Task
 from gpubench.base import units
 from gpubench.base.errors import Untrustworthy, UsageError, WrongAnswer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpubench.analysis.summary import Figure
+from gpubench.analysis.figure import Figure
 from gpubench.base import units
 from gpubench.judging.decidable import processes_needed
 from gpubench.judging.finding_text import HEADS, MISSING, UNDECIDED, finding_cells, first

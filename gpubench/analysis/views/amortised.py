@@ -34,8 +34,9 @@ Key = tuple[tuple[str, ...], str, tuple[tuple[str, str | int | float], ...]]  # 
 class PaidAfter:
     """The number of calls after which a provider has earned back its cost from one state of its caches.
 
-    It is infinite if the provider is not faster, and 0 if it costs no more than the eager library. `is_bound` says that
-    the cost of the eager library was not measured: it then counts as 0, and the number of calls is an upper bound.
+    `cache` is the state of the caches, a key of `STATES`. The number is infinite if the provider is not faster, and 0
+    if it costs no more than the eager library. `is_bound` says that the cost of the eager library was not measured: it
+    then counts as 0, and the number of calls is an upper bound.
     """
 
     cache: str
@@ -45,7 +46,10 @@ class PaidAfter:
 
 @dataclass(frozen=True, slots=True)
 class Amortised:
-    """An operator by one provider and by the eager library: the seconds of a call by each, and the calls to pay."""
+    """An operator by one provider and by an eager library: the seconds of a call by each, and the calls to pay.
+
+    `by` is the provider, and `eager` the provider that it is compared with.
+    """
 
     case: Case
     devices: tuple[str, ...]
@@ -75,7 +79,7 @@ class Amortised:
 
 @dataclass(slots=True)
 class _Operator:
-    """The results of one operator at one shape, by provider and in the order measured."""
+    """The results of one operator at one shape by provider, for each in the order measured."""
 
     results: dict[str, list[Result]] = field(default_factory=dict)
 
@@ -91,7 +95,7 @@ class _Costs:
     samples: dict[tuple[tuple[str, ...], str, str, str], list[list[float]]] = field(default_factory=dict)
 
     def add(self, result: Result) -> None:
-        """Keep the cost of a build, unless its cache state is unknown."""
+        """Keep the cost of the build that a result measured; a result with an unknown state of the cache is ignored."""
         params = {axis: str(value) for axis, value in result.case.params}
         cost = _COSTS.get(params["cache"])
         for series in slowest_series(result) if cost else ():
@@ -105,7 +109,7 @@ class _Costs:
 
 
 def amortisations(summary: Summary) -> list[tuple[View, list[Amortised]]]:
-    """Return the compared operators of each amortisation view of a run."""
+    """Return each amortisation view of a run with its compared operators."""
     named = ((info.name, view) for info in summary.run.manifest.suites for view in info.views)
     return [(view, amortised_of(summary, suite, view)) for suite, view in named if view.kind == "amortisation"]
 
@@ -135,20 +139,23 @@ def _compared(operators: dict[Key, _Operator], costs: _Costs, axis: str) -> Iter
     for (devices, name, params), operator in operators.items():
         op = str(dict(params).get(axis, name))
         for by, results in operator.results.items():
-            spoken = headline(results[0])
+            series = headline(results[0])
             libraries = (name.strip() for name in dict(results[0].notes).get("eager", "").split(","))
             for eager in dict.fromkeys(library for library in libraries if library and library != by):
-                times = [operator.seconds(provider, spoken.label) if spoken else [] for provider in (by, eager)]
-                if spoken and all(times):
+                times = [operator.seconds(provider, series.label) if series else [] for provider in (by, eager)]
+                if series and all(times):
                     paid = tuple(_paid(costs, devices, op, (by, eager), times))
                     seconds, eager_seconds = map(stats.median, times)
-                    yield Amortised(results[0].case, devices, op, by, eager, seconds, eager_seconds, spoken.label, paid)
+                    yield Amortised(results[0].case, devices, op, by, eager, seconds, eager_seconds, series.label, paid)
 
 
 def _paid(
     costs: _Costs, devices: tuple[str, ...], op: str, pair: tuple[str, str], times: Sequence[list[float]]
 ) -> Iterator[PaidAfter]:
-    """Yield the calls to pay from each cache state whose cost was measured; `times` are (own, eager) in seconds."""
+    """Yield the calls to pay from each cache state whose cost was measured.
+
+    `pair` is the provider and the eager library, and `times` are the samples of a call by each in seconds.
+    """
     for cache in STATES:
         cost, eager_cost = (costs.of(devices, op, by, cache) for by in pair)
         if cost:
@@ -179,6 +186,7 @@ def _calls(cost: Vector, eager_cost: Vector, seconds: Vector, eager_seconds: Vec
 
 
 def _values(result: Result, label: str) -> list[float]:
+    """Return the samples of a series in seconds; empty if the result has no such series of times."""
     series = series_labelled(result, label)
     return _possible(series.values) if series and series.unit == "s" else []
 

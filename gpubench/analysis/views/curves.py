@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from gpubench import stats
+from gpubench.analysis.figure import Figure
 from gpubench.analysis.quantities import series_labelled
-from gpubench.analysis.summary import Figure, Summary
+from gpubench.analysis.summary import Summary
 from gpubench.base import units
 from gpubench.model import Case, Result, Series, View
 
@@ -55,7 +56,11 @@ class Curve:
 
 
 def view_points(summary: Summary, suite: str, view: View, series: str) -> list[Point]:
-    """Return a point for each ok case of a view, from one of its series, with replicates joined, in measured order."""
+    """Return a point for each ok case of a view, with replicates joined, in the order measured.
+
+    `series` is the label of the series that gives the figure, the headline if it is empty. Values that no axis can show
+    are left out.
+    """
     grouped: dict[tuple[str, tuple[str, ...]], list[tuple[Result, Series]]] = {}
     for result in summary.results_of(suite):
         if result.status == "ok" and result.case.name in view.cases:
@@ -67,10 +72,12 @@ def view_points(summary: Summary, suite: str, view: View, series: str) -> list[P
 
 
 def _is_drawable(interval: stats.Interval) -> bool:
+    """Return whether an axis can show an interval with its centre."""
     return drawable(interval.low) and drawable(interval.centre) and drawable(interval.high)
 
 
 def _point(summary: Summary, group: Sequence[tuple[Result, Series]]) -> Point:
+    """Return the point of a case from its replicates, each with the series that gives its figure."""
     result, series = group[0]
     figure = Figure.joined([summary.figure(replicate, chosen) for replicate, chosen in group])
     amount = float(getattr(series.work, series.quantity, 0.0)) if figure.unit in ("B/s", "FLOP/s", "OP/s") else 0.0
@@ -109,7 +116,7 @@ def view_lines(points: Sequence[Point], view: View) -> list[Curve]:
 
 
 def _best(first: Point, second: Point) -> Point:
-    """Return the better point."""
+    """Return the point with the better median."""
     if first.figure.better == "more":
         return max(first, second, key=lambda point: point.value)
     return min(first, second, key=lambda point: point.value)
@@ -122,6 +129,7 @@ def labeller(points: Sequence[Point], view: View) -> Callable[[Point], str]:
 
 
 def _label(parts: Sequence[str], point: Point) -> str:
+    """Return the parts joined as a label; without parts the name of the case."""
     return " · ".join(part for part in parts if part) or point.case.name
 
 
@@ -139,6 +147,6 @@ def _parts_function(points: Sequence[Point], view: View) -> Callable[[Point], tu
 
 
 def axis_value_text(axis: str, value: Value) -> str:
-    """Return a parameter as a label: a text alone, a number with the name of its axis."""
+    """Return a parameter as a label: a text alone, a number with the name of its axis (`size=1GiB`)."""
     text = units.axis_text(axis, value)
     return text if isinstance(value, str) else f"{units.axis_label(axis)}={text}"

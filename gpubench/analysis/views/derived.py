@@ -39,8 +39,8 @@ class KnownSize:
 class Step:
     """A level of a staircase in SI units; `smallest` and `largest` are the first and last working set on it.
 
-    `cycles` is its height in cycles of the device's clock, if they were measured. `end` is the working set at which
-    the level ends; `known` are the known sizes of the device that are nearest to this end.
+    `cycles` is its height in cycles of the device's clock, if they were measured. `end` is the working set at which the
+    level ends; `known` are the known sizes of the device that are nearest to this end.
     """
 
     height: Interval
@@ -71,9 +71,11 @@ class Staircase:
 
 @dataclass(frozen=True, slots=True)
 class TransferFit:
-    """One curve of a transfer view, with its model over sizes in bytes.
+    """The transfer model fitted to one curve of a transfer view, called a path: time over size.
 
-    `scale` is the number of bytes that the rate counts per byte of size. `is_rate` is False if the view shows times.
+    `sizes` are the places on the x axis (bytes, or counts such as messages), and `seconds` the time of a call at each.
+    `scale` is the number of counted bytes for each unit of size. `unit` is that of the rate. `is_rate` is False if the
+    view shows times.
     """
 
     line: Curve
@@ -104,7 +106,7 @@ class Crossover:
 
 @dataclass(frozen=True, slots=True)
 class Transfers:
-    """The paths of one view, which differ in the axes `by`, and their crossovers."""
+    """The fits of the curves of one view, which differ in the axes `by`, and the crossovers between them."""
 
     suite: str
     title: str
@@ -147,16 +149,19 @@ def staircases_of(summary: Summary, suite: str, view: View) -> list[Staircase]:
 
 
 def _steps(summary: Summary, line: Curve, cycles: Curve | None) -> list[Step]:
-    """Return the levels of a curve with the known sizes nearest to their ends."""
+    """Return the levels of a curve with the known sizes nearest to their ends.
+
+    `cycles` is the same curve in cycles of the device's clock, None if it was not measured.
+    """
     points = [(x, point) for x, point in line.points if x > 0 and point.figure.interval.low > 0]
     sizes = [x for x, _ in points]
     intervals = [point.figure.interval for _, point in points]
     heights = [interval.centre for interval in intervals]
     curve_levels = levels.levels(sizes, heights, [interval.half_width for interval in intervals])
-    beside = _beside(summary, line, [level.end for level in curve_levels])
+    known_sizes_by_end = _known_sizes_by_end(summary, line, [level.end for level in curve_levels])
     counted = {x: point.value for x, point in cycles.points} if cycles else {}
     steps = []
-    for level, known_of_end in zip(curve_levels, beside, strict=True):
+    for level, known_of_end in zip(curve_levels, known_sizes_by_end, strict=True):
         sizes_of_level = sizes[level.first : level.last + 1]
         cycles_of_level = [counted[size] for size in sizes_of_level if size in counted]
         steps.append(
@@ -174,7 +179,7 @@ def _steps(summary: Summary, line: Curve, cycles: Curve | None) -> list[Step]:
     return steps
 
 
-def _beside(summary: Summary, line: Curve, ends: Sequence[Interval | None]) -> list[tuple[KnownSize, ...]]:
+def _known_sizes_by_end(summary: Summary, line: Curve, ends: Sequence[Interval | None]) -> list[tuple[KnownSize, ...]]:
     """Return for each end of a level the known sizes that are nearer to it, by ratio, than to any other end."""
     sizes_by_end: list[list[KnownSize]] = [[] for _ in ends]
     for size in known_sizes(summary.device(line.points[0][1].devices[0])):
@@ -195,14 +200,14 @@ def transfers_of(summary: Summary, suite: str, view: View) -> list[Transfers]:
     """Return the models and crossovers of one view, one group for each unit; a curve needs three sizes."""
     groups = []
     for points in by_unit(view_points(summary, suite, view, view.series)):
-        paths = [path for line in view_lines(points, view) if (path := _path(line, view))]
+        paths = [path for line in view_lines(points, view) if (path := _fit(line, view))]
         if paths:
             groups.append(Transfers(suite, view.title, view.x, tuple(paths), tuple(_crossovers(paths)), view.by))
     return groups
 
 
-def _path(line: Curve, view: View) -> TransferFit | None:
-    """Return a curve with its transfer model; None for fewer than three usable sizes."""
+def _fit(line: Curve, view: View) -> TransferFit | None:
+    """Return the transfer model of a curve; None if fewer than three of its sizes have a positive finite time."""
     timed = [(x, seconds, point) for x, point in line.points if x > 0 and (seconds := point.seconds)]
     timed = [(x, seconds, point) for x, seconds, point in timed if seconds.low > 0 and math.isfinite(seconds.high)]
     sizes, times = tuple(x for x, _, _ in timed), tuple(seconds for _, seconds, _ in timed)
@@ -232,6 +237,7 @@ def _crossovers(paths: Sequence[TransferFit]) -> Iterator[Crossover]:
 
 
 def _views(run: Run, kind: str) -> Iterator[tuple[str, View]]:
+    """Yield the views of one kind with the name of their suite."""
     for suite in run.manifest.suites:
         for view in suite.views:
             if view.kind == kind:

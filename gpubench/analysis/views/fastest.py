@@ -1,7 +1,7 @@
 """The fastest path of a transfer view at each size, and the sizes at which it changes: thresholds for a program.
 
-The choice is the first axis of the view's `by`: for copies of blocks, the way to submit them. Paths that differ in
-no other axis are compared with each other.
+The choice is the first axis of the view's `by`: for copies of blocks, the way to submit them. Paths that differ in no
+other axis are compared with each other.
 """
 
 from __future__ import annotations
@@ -79,7 +79,11 @@ def fastest_rows(transfers: Transfers) -> tuple[tuple[str, str], ...]:
 
 
 def _choices(axis: str, paths: Sequence[TransferFit]) -> Iterator[Choice]:
-    """Yield the fastest path at the smallest shared size, then each path that is significantly faster than the last."""
+    """Yield the fastest choice at the smallest size that all paths share, then each change to a faster one.
+
+    The choice changes where another path is significantly faster than the current one. `axis` is the axis of the
+    choice.
+    """
     timed = [dict(zip(path.sizes, path.seconds, strict=True)) for path in paths]
     values = [path_params(path, (axis,))[axis] for path in paths]
     shared = sorted(set.intersection(*(set(times) for times in timed)))

@@ -1,8 +1,8 @@
 """The levels of a staircase: the working sets over which a latency is flat, and the end of each level.
 
 A ring that outgrows a cache misses gradually: random replacement, hashed sets and a partitioned cache turn a knee into
-a ramp. So a curve is levels with free points between them, and its boundary is the largest working set that still
-is on the level, not the middle of the ramp.
+a ramp. So a curve is levels with free points between them, and its boundary is the largest working set that still is on
+the level, not the middle of the ramp.
 """
 
 from __future__ import annotations
@@ -87,6 +87,7 @@ class _Curve:
 
     @classmethod
     def of(cls, sizes: Sequence[float], heights: Sequence[float], half_widths: Sequence[float]) -> _Curve:
+        """Return the curve of these points; the arguments are those of `levels`."""
         grid = np.asarray(sizes, dtype=float)
         octaves, logs = np.log2(grid), np.log(np.asarray(heights, dtype=float))
         scatter = _scatter(logs)
@@ -95,7 +96,10 @@ class _Curve:
         return cls(grid, octaves, logs, scatter, costs, _free_cost(logs, scatter))
 
     def end(self, segments: Sequence[tuple[int, int]], index: int) -> Interval | None:
-        """Return the end of a level with its 95 % interval; None if the level reaches the end of the curve."""
+        """Return the end of the level `segments[index]` with its 95 % interval; None if it reaches the curve's end.
+
+        A segment is the first and the last point of a level.
+        """
         (first, last), final = segments[index], len(self.logs) - 1
         if last == final:
             return None
@@ -110,7 +114,10 @@ class _Curve:
         return Interval(float(grid[min(low, below, last)]), float(centre), float(grid[max(high, last) + 1]))
 
     def _likely_ends(self, first: int, follows: tuple[int, int] | None) -> tuple[int, int]:
-        """Return the first and the last likely end of a level as indices, over all ends of the ramp after it."""
+        """Return the first and the last likely end of a level as indices, over all ends of the ramp after it.
+
+        The level starts at point `first`; `follows` is the next level, None without one.
+        """
         last = len(self.logs) - 1
         if follows is None:
             ends = np.arange(first, last)
@@ -126,7 +133,11 @@ class _Curve:
         return int(ends[low]), int(ends[min(int(high), len(ends) - 1)])
 
     def _ramp_start(self, last: int, beyond: int, height: float) -> float:
-        """Return the size at which the line through the next two points meets the level, else the middle of the gap."""
+        """Return the size at which the ramp after point `last` leaves the level, whose logarithm is `height`.
+
+        It lies on the line through the next two points. If only one point lies before the point `beyond`, it is the
+        middle of the gap.
+        """
         after = last + 1
         if after + 1 < beyond and self.logs[after + 1] != self.logs[after]:
             slope = (self.octaves[after + 1] - self.octaves[after]) / (self.logs[after + 1] - self.logs[after])
@@ -135,7 +146,10 @@ class _Curve:
 
 
 def _scatter(logs: Floats) -> float:
-    """Return the random scatter of a level, from the lower quartile of the steps, which few ramps influence."""
+    """Return the random scatter of the points of a level: a standard deviation of natural logarithms, 0.01 to 0.05.
+
+    It comes from the lower quartile of the steps between neighbours, which few ramps influence.
+    """
     quartile = float(np.quantile(np.abs(np.diff(logs)), 0.25))
     return min(max(quartile / _QUARTILE / math.sqrt(2), _LEAST_SCATTER), _MOST_SCATTER)
 
@@ -196,4 +210,5 @@ def _joined(segments: Sequence[tuple[int, int]], curve: _Curve) -> list[tuple[in
 
 
 def _height(curve: _Curve, first: int, last: int) -> float:
+    """Return the median logarithm of the points `first` to `last`."""
     return float(np.median(curve.logs[first : last + 1]))

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gpubench.analysis.summary import Figure, Spread, Summary
+from gpubench.analysis.figure import Figure, Spread
+from gpubench.analysis.summary import Summary
 from gpubench.analysis.views.table import Table
 from gpubench.base import units
 from gpubench.model import Case, Params
@@ -25,7 +26,8 @@ _NONE = "–"
 class LinkFigure:
     """The rate of one direction of a case at its largest size; `sum` is the rate of both directions, if measured.
 
-    `tags` are the notes of the case on its method, `because` the notes that differ from those of the best figure.
+    `tags` are the notes of the case on its method, and `differences` those that differ from the tags of the best
+    figure.
     """
 
     case: Case
@@ -33,7 +35,7 @@ class LinkFigure:
     figure: Figure
     sum: Figure | None
     tags: tuple[tuple[str, str], ...]
-    because: tuple[tuple[str, str], ...] = ()
+    differences: tuple[tuple[str, str], ...] = ()
 
     @property
     def rate(self) -> float:
@@ -42,19 +44,23 @@ class LinkFigure:
 
 
 def link_figures(summary: Summary) -> list[tuple[LinkFigure, ...]]:
-    """Return the figures of each set of devices, the best first; sets with a single figure are omitted."""
+    """Return the figures of each set of devices, the best first; sets with a single figure are left out.
+
+    Of each case that differs only in size, the figure at the largest size counts.
+    """
     largest: dict[tuple[object, ...], LinkFigure] = {}
     for figure in _figures(summary):
-        key = (frozenset(figure.devices), figure.case.suite, figure.case.name, _rest(figure.case.params))
+        key = (frozenset(figure.devices), figure.case.suite, figure.case.name, _without_size(figure.case.params))
         if key not in largest or _size(figure.case) > _size(largest[key].case):
             largest[key] = figure
     groups: dict[frozenset[str], list[LinkFigure]] = {}
     for figure in largest.values():
         groups.setdefault(frozenset(figure.devices), []).append(figure)
-    return [_explained(group) for group in groups.values() if len(group) > 1]
+    return [_with_differences(group) for group in groups.values() if len(group) > 1]
 
 
 def _figures(summary: Summary) -> Iterable[LinkFigure]:
+    """Yield the rate of each case with notes on a link, at each of its sizes."""
     for spread in summary.spreads():
         figure = spread.figure
         notes = spread.row.result.notes
@@ -64,7 +70,7 @@ def _figures(summary: Summary) -> Iterable[LinkFigure]:
 
 
 def _sum(summary: Summary, spread: Spread) -> Figure | None:
-    """Return the rate of both directions, taken from the slowest rank of each replicate."""
+    """Return the rate of both directions, of the slowest rank in each replicate; None if it was not measured."""
     slowest_by_replicate = []
     for row in spread.rows:
         figures = [summary.figure(row.result, series) for series in row.result.series if series.label == _SUM]
@@ -73,16 +79,18 @@ def _sum(summary: Summary, spread: Spread) -> Figure | None:
     return Figure.joined(slowest_by_replicate) if slowest_by_replicate else None
 
 
-def _rest(params: Params) -> Params:
+def _without_size(params: Params) -> Params:
+    """Return the parameters without the size."""
     return tuple((axis, value) for axis, value in params if axis != _SIZE)
 
 
 def _size(case: Case) -> float:
+    """Return the size of a case in bytes; 0 if it has none."""
     value = dict(case.params).get(_SIZE, 0)
     return value if isinstance(value, int | float) else 0
 
 
-def _explained(group: list[LinkFigure]) -> tuple[LinkFigure, ...]:
+def _with_differences(group: list[LinkFigure]) -> tuple[LinkFigure, ...]:
     """Return the figures, the best first, each with the tags that differ from those of the best figure."""
     ordered = sorted(group, key=lambda figure: -figure.rate)
     first = dict(ordered[0].tags)
@@ -105,6 +113,7 @@ def link_tables(summary: Summary) -> list[Table]:
 
 
 def _table(group: tuple[LinkFigure, ...]) -> Table:
+    """Return the table of the figures of one link, the best first."""
     first = group[0]
     rows = [_row(figure, first) for figure in group]
     method = "; ".join(f"{name}: {text}" for name, text in first.tags)
@@ -113,7 +122,8 @@ def _table(group: tuple[LinkFigure, ...]) -> Table:
 
 
 def _row(figure: LinkFigure, first: LinkFigure) -> tuple[str, ...]:
-    because = "; ".join(f"{name}: {text}" for name, text in figure.because)
+    """Return the row of a figure: its rates, its share of the first figure's, and the differences from its method."""
+    differences = "; ".join(f"{name}: {text}" for name, text in figure.differences)
     same = "" if figure is first else "none: the same method in another case"
     share = units.percent(figure.rate / first.rate)
-    return (figure.case.id, figure.figure.text, figure.sum.text if figure.sum else _NONE, share, because or same)
+    return (figure.case.id, figure.figure.text, figure.sum.text if figure.sum else _NONE, share, differences or same)

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import get_args
 
-from gpubench.analysis.summary import Figure, Spread, Summary
+from gpubench.analysis.figure import Figure, Spread
+from gpubench.analysis.summary import Summary
 from gpubench.analysis.views.breakeven import ChargedSides, CodecRates, quotient
 from gpubench.model import Case, NamedLink, View
 from gpubench.stats import Interval

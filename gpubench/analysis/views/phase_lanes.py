@@ -42,7 +42,7 @@ class CounterLane:
 
 @dataclass(frozen=True, slots=True)
 class PhaseLanes:
-    """The phases and the counters of a profiled program; `left_out` counts the phases that are not drawn."""
+    """The phases and the counters of a profiled program over `seconds` of time; `left_out` phases are not drawn."""
 
     seconds: float
     lanes: tuple[PhaseLane, ...]
@@ -63,7 +63,7 @@ def phase_lanes(summary: Summary, columns: int) -> PhaseLanes | None:
     return PhaseLanes(
         end - begin,
         tuple(PhaseLane(phase_name(result), _shares(phases.spans_of(result), edges)) for result in drawn),
-        tuple(_counters(summary.counters, program, edges)),
+        tuple(_counter_lanes(summary.counters, program, edges)),
         len(all_phases) - 1 - len(drawn),
     )
 
@@ -88,6 +88,7 @@ def result_lanes(results: Sequence[Result]) -> dict[str, list[tuple[Result, floa
 
 
 def _longest_first(result: Result) -> float:
+    """Return the sort key that puts the phase with the most time first."""
     return -sum(end - begin for begin, end in phases.spans_of(result))
 
 
@@ -99,7 +100,11 @@ def _shares(spans: Sequence[Span], edges: Floats) -> tuple[float, ...]:
     return tuple(np.minimum(covered / np.diff(edges), 1.0).tolist())
 
 
-def _counters(table: CounterTable, program: Result, edges: Floats) -> Iterator[CounterLane]:
+def _counter_lanes(table: CounterTable, program: Result, edges: Floats) -> Iterator[CounterLane]:
+    """Yield the lanes of the counters of the program's devices and of the host.
+
+    `edges` are the ends of the columns in seconds of the run, shape (columns + 1,).
+    """
     devices = [device for device in program.devices if device != "host"]
     for device, names in (*((device, _OF_DEVICE) for device in devices), ("host", _OF_HOST)):
         place = f"{device} " if len(devices) > 1 and device != "host" else ""
@@ -117,7 +122,7 @@ def _lane(name: str, track: Track, edges: Floats) -> Iterator[CounterLane]:
         return
     highest = 100.0 if unit == "%" else float(finite_means.max())
     fractions = tuple(None if not np.isfinite(mean) else mean / highest if highest > 0 else 0.0 for mean in means)
-    yield CounterLane(name, fractions, _words(highest, unit))
+    yield CounterLane(name, fractions, _value_text(highest, unit))
 
 
 def _means(track: Track, edges: Floats) -> Floats:
@@ -141,7 +146,8 @@ def _means(track: Track, edges: Floats) -> Floats:
     return np.where(is_known, means, np.nan)
 
 
-def _words(value: float, unit: str) -> str:
+def _value_text(value: float, unit: str) -> str:
+    """Return a value with its unit; core-seconds in a second are cores."""
     if unit == "core·s":
         return f"{units.significant(value, 3)} cores"
     return f"{value:.0f} %" if unit == "%" else units.quantity(value, unit)

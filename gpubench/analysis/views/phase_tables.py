@@ -26,7 +26,7 @@ _PHASE_HEADS = (
     *("device memory", "cores", "host memory", "change", "throttle reasons"),
 )
 _ALWAYS = _PHASE_HEADS[:5]
-_PHASE_WORDS = ("phase", "device", "throttle reasons")
+_PHASE_TEXT_HEADS = ("phase", "device", "throttle reasons")
 _MEMORY_NOTE = "host memory: the program's peak in the phase; change: its growth from start to end"
 _INTEGRATED_NOTE = "~: mean power × time, because the phase is too short for the energy counter"
 _DEVICE_HEADS = ("device", "traced", *TIMES, "events")
@@ -60,7 +60,7 @@ def _phase_table(summary: Summary) -> list[Table]:
     if not all_figures:
         return []
     first_begin = min(figures.begin for figures, _ in all_figures)
-    rows = [_phase(figures, host, first_begin) for figures, host in all_figures]
+    rows = [_phase_row(figures, host, first_begin) for figures, host in all_figures]
     columns = [
         place for place, head in enumerate(_PHASE_HEADS) if head in _ALWAYS or any(row[place] != _NONE for row in rows)
     ]
@@ -68,7 +68,7 @@ def _phase_table(summary: Summary) -> list[Table]:
     cells = tuple(tuple(row[place] for place in columns) for row in rows)
     notes = [_INTEGRATED_NOTE] if any(cell.startswith("~") for row in cells for cell in row) else []
     notes += [_MEMORY_NOTE] if "host memory" in heads else []
-    return [Table("Phases", heads, cells, tuple(head for head in heads if head in _PHASE_WORDS), "; ".join(notes))]
+    return [Table("Phases", heads, cells, tuple(head for head in heads if head in _PHASE_TEXT_HEADS), "; ".join(notes))]
 
 
 def _phase_figures(summary: Summary) -> Iterator[tuple[PhaseFigures, PhaseFigures]]:
@@ -80,12 +80,16 @@ def _phase_figures(summary: Summary) -> Iterator[tuple[PhaseFigures, PhaseFigure
 
 
 def phase_name(result: Result) -> str:
-    """Return `phase train`, `found 3` or `program`."""
+    """Return the name of a phase for people: `phase train`, `found 3` or `program`."""
     params = ", ".join(units.axis_text(axis, value) for axis, value in result.case.params)
     return f"{result.case.name} {params}".strip()
 
 
-def _phase(figures: PhaseFigures, host: PhaseFigures, first_begin: float) -> tuple[str, ...]:
+def _phase_row(figures: PhaseFigures, host: PhaseFigures, first_begin: float) -> tuple[str, ...]:
+    """Return the row of a phase on one device, with the cores and the memory of the host.
+
+    `first_begin` is the begin of the first phase in seconds of the run, from which all starts count.
+    """
     energy, memory = figures.energy, host.program_memory
     joules = units.quantity(energy.joules, "J") if energy else _NONE
     reasons = ", ".join(f"{reason.name} {units.percent(reason.share, 0)}" for reason in figures.throttled)
@@ -107,12 +111,13 @@ def _phase(figures: PhaseFigures, host: PhaseFigures, first_begin: float) -> tup
 
 
 def _change(change_bytes: float) -> str:
-    """Return `+1.516 GiB` or `−12.00 MiB`."""
+    """Return a change of memory with its sign: `+1.516 GiB` or `−12.00 MiB`."""
     sign = "+" if change_bytes > 0 else "−" if change_bytes < 0 else ""
     return sign + units.round_size(abs(change_bytes))
 
 
 def _share(share: float | None) -> str:
+    """Return a fraction in whole per cent; a dash if it is unknown."""
     return units.percent(share, 0) if share is not None else _NONE
 
 

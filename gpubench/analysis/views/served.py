@@ -9,6 +9,7 @@ moments of every query. A session without them shows what a call takes longer in
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -96,16 +97,17 @@ class _Measured:
 
     def add(self, result: Result) -> None:
         """Keep a result, unless its times or its axes are impossible for a model that serves."""
-        spoken = headline(result)
-        if not spoken or not spoken.values or not _LEAST_S <= stats.median(spoken.values) <= _MOST_S:
+        series = headline(result)
+        seconds = stats.median(series.values) if series else math.nan
+        if not _LEAST_S <= seconds <= _MOST_S:
             return
         batch, context, tokens, prompt, output = (_whole(result, axis) for axis in _AXES)
         if prompt and output:
             self.sessions.append(result)
         elif batch and context and batch <= _MOST_BATCH:
-            self.steps.setdefault((batch, context), []).append(stats.median(spoken.values))
+            self.steps.setdefault((batch, context), []).append(seconds)
         elif tokens:
-            self.prefills.setdefault(tokens, []).append(stats.median(spoken.values))
+            self.prefills.setdefault(tokens, []).append(seconds)
 
     def times(self) -> ServingTimes | None:
         """Return the times for the simulation; None without a step or without a prefill."""
@@ -129,7 +131,9 @@ class _Measured:
 
 
 def _in_sessions(times: ServingTimes, sessions: Sequence[Result]) -> ServingTimes:
-    """Return the times of calls in a session: longer than alone by the median over the sessions that show by how much.
+    """Return the times of calls in a session, where they take longer than alone.
+
+    The difference is the median over the sessions that recorded the times of their calls.
 
     Sessions with the moments of their queries do not count, because they are what the simulation is compared with.
     """
@@ -185,6 +189,7 @@ def energies_of(summary: Summary, suite: str, view: View) -> list[tuple[str, Ene
 
 
 def _serving(title: str, label: str, devices: tuple[str, ...], measured: _Measured, times: ServingTimes) -> Serving:
+    """Return the simulated capacity of one model: its latencies at nine rates, its highest rates, and its sessions."""
     load = measured.load()
     most = serving.capacity(times, load)
     points = tuple(serving.at_rate(times, load, share * most) for share in _SHARES)
@@ -196,10 +201,10 @@ def _serving(title: str, label: str, devices: tuple[str, ...], measured: _Measur
 def _latencies(results: Sequence[Result]) -> Iterator[Latencies]:
     """Yield the percentiles of each case whose samples are latencies of queries."""
     for result in results:
-        spoken = headline(result)
-        if spoken and judged_unit(spoken) == "s":
-            p90, p99 = (queries.tail_estimate(spoken.values, fraction) for fraction in (0.9, 0.99))
-            yield Latencies(result.case.id, len(spoken.values), stats.median(spoken.values), p90, p99)
+        series = headline(result)
+        if series and judged_unit(series) == "s":
+            p90, p99 = (queries.tail_estimate(series.values, fraction) for fraction in (0.9, 0.99))
+            yield Latencies(result.case.id, len(series.values), stats.median(series.values), p90, p99)
 
 
 def _sessions(results: Sequence[Result], times: ServingTimes) -> Iterator[SessionCheck]:
@@ -222,6 +227,7 @@ def _sessions(results: Sequence[Result], times: ServingTimes) -> Iterator[Sessio
 
 
 def _compared(case: str, measured: Served, simulated: Served) -> Iterator[SessionCheck]:
+    """Yield the check of each time of a measured session: to the first token, per token, and to the last token."""
     times = {
         "first token": (measured.first_token_s, simulated.first_token_s),
         "per token": (measured.token_s, simulated.token_s),

@@ -57,7 +57,10 @@ class TransferModel:
     half: Interval | None
 
     def piece_at(self, size: float, sizes: Sequence[float]) -> Piece:
-        """Return the piece for a size: the last one that begins at or below it, else the first."""
+        """Return the piece for a size: the last one that begins at or below it, else the first.
+
+        `sizes` are the measured sizes to which the model was fitted.
+        """
         return next((piece for piece in reversed(self.pieces) if sizes[piece.first] <= size), self.pieces[0])
 
 
@@ -87,7 +90,10 @@ def fit(sizes: Sequence[float], seconds: Sequence[float]) -> TransferModel | Non
 
 
 def _fitted(n: Floats, t: Floats, first: int, last: int) -> tuple[Piece, float]:
-    """Return the piece a + b·n with the least squared relative residuals, and their sum; a and b are not negative."""
+    """Return the piece a + b·n with the least squared relative residuals, and the sum of these squares.
+
+    It is fitted to the points `first` to `last` of the sizes `n` and times `t`; a and b are not negative.
+    """
     inside = slice(first, last + 1)
     u, v = 1 / t[inside], n[inside] / t[inside]
     uu, uv, vv = float(u @ u), float(u @ v), float(v @ v)
@@ -106,7 +112,10 @@ _Fits = dict[tuple[int, int], tuple[Piece, float]]
 
 
 def _cut(fits: _Fits, count: int, pieces: int) -> list[tuple[Piece, float]]:
-    """Return the best model of `pieces` pieces, each with its squared residuals; empty for too few points."""
+    """Return the best model of `pieces` pieces, each with its squared residuals; empty for too few points.
+
+    `fits` has the piece for each pair of a first and a last point, and `count` is the number of points.
+    """
     if count < pieces * _LEAST_POINTS:
         return []
     best: list[dict[int, tuple[float, list[tuple[Piece, float]]]]] = [{0: (0.0, [])}]

@@ -1,0 +1,211 @@
+"""The figure of a series, and the figures of a case over its replicates: the values that reports and tables show."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from gpubench import stats
+from gpubench.analysis import peaks
+from gpubench.analysis.peaks import Share
+from gpubench.analysis.reproducibility import relative_deviation
+from gpubench.base import units
+from gpubench.model import Better, Case, Result, Status
+
+WITHIN_PROCESS = "95 % within process"
+_WORST_LAST: tuple[Status, ...] = ("ok", "skipped", "invalid", "failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A series as a figure: its median with 95 % interval in SI units, noise (a fraction), and its shares of peaks.
+
+    The interval of one process holds within that process: the median of another process may lie outside. `name` is the
+    label of the series. `shares` has one entry for each known peak, in this order: the data sheet's, the peak at the
+    clock measured during the case, the best figure of this run.
+    """
+
+    name: str
+    unit: str
+    better: Better
+    interval: stats.Interval
+    noise: float
+    samples: int
+    shares: tuple[Share, ...] = ()
+    stage: str = ""  # the stage of the series
+    short: str = ""  # the series' name for narrow places
+    processes: int = 1  # joined in this figure; with one, interval and noise are those within that process
+
+    @property
+    def text(self) -> str:
+        """The median as text: 4213 GB/s."""
+        return units.quantity(self.interval.centre, self.unit)
+
+    @property
+    def interval_name(self) -> str:
+        """The coverage of the interval: `95 % within process`, or `95 % of 12 processes`."""
+        return WITHIN_PROCESS if self.processes == 1 else f"95 % of {self.processes} processes"
+
+    @property
+    def main_share(self) -> Share | None:
+        """The share to show if there is room for one: of the data sheet if that is known, else of the next peak."""
+        return self.shares[0] if self.shares else None
+
+    @property
+    def share(self) -> float | None:
+        """The fraction of the peak that `basis` and `limit` name; None if no peak is known."""
+        return self.main_share.fraction if self.main_share else None
+
+    @property
+    def limit(self) -> str:
+        """The name of the peak: `dram`, `tensor.float16`; empty if no peak is known."""
+        return self.main_share.limit if self.main_share else ""
+
+    @property
+    def basis(self) -> str:
+        """The source of the peak: `spec`, `clock` or `best`; empty if no peak is known."""
+        return self.main_share.basis if self.main_share else ""
+
+    @property
+    def share_text(self) -> str:
+        """`87.7 % of dram peak (data sheet)`; empty if no peak is known."""
+        return self.main_share.text if self.main_share else ""
+
+    def share_of(self, basis: peaks.Basis) -> Share | None:
+        """Return the share of that basis; None if its peak is unknown."""
+        return next((share for share in self.shares if share.basis == basis), None)
+
+    @property
+    def shares_text(self) -> str:
+        """All shares in per cent, in the order of `peaks.BASES`: `87.7 · 87.4 · 99.8 dram`; empty without shares."""
+        if not self.shares:
+            return ""
+        by_basis = [self.share_of(basis) for basis in peaks.BASES]
+        percentages = [f"{share.fraction * 100:.1f}" if share else "–" for share in by_basis]
+        return f"{' · '.join(percentages)} {self.limit}"
+
+    @classmethod
+    def joined(cls, figures: Sequence[Figure]) -> Figure:
+        """Return the figure of a case over its replicates, at least one: the medians of medians, noise and shares.
+
+        The interval is that of the median of the processes' medians. A single figure is returned unchanged.
+        """
+        first = figures[0]
+        if len(figures) == 1:
+            return first
+        return replace(
+            first,
+            interval=stats.median_interval([figure.interval.centre for figure in figures]),
+            noise=stats.median([figure.noise for figure in figures]),
+            samples=sum(figure.samples for figure in figures),
+            shares=peaks.joined([figure.shares for figure in figures]),
+            processes=len(figures),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ImpossibleShare:
+    """A share above the peak of the device, and the label of its series."""
+
+    series: str
+    share: Share
+
+    @property
+    def text(self) -> str:
+        """`cold: 104.3 % of dram peak (measured clock)`."""
+        return f"{self.series}: {self.share.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class ResultRow:
+    """One result with its headline figure, which is None if nothing was timed.
+
+    `impossible` are the shares of its series above the peak of the device.
+    """
+
+    result: Result
+    figure: Figure | None
+    impossible: tuple[ImpossibleShare, ...] = ()
+
+    @property
+    def suite(self) -> str:
+        """The suite's name."""
+        return self.result.case.suite
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels of the conditions of the measurement, and `above-peak` if a share is impossible."""
+        return (*self.result.labels, *([peaks.ABOVE_PEAK] if self.impossible else []))
+
+
+@dataclass(frozen=True)
+class Spread:
+    """One case on one device set over its replicates, each a fresh process; it has at least one row.
+
+    Noise between processes is as large as within one (Kalibera & Jones, ISMM 2013). `medians` are the headline medians
+    of the replicates that are ok, `within` is the median of their noise, and `between` their standard deviation over
+    their mean (n - 1), NaN for fewer than two.
+    """
+
+    rows: tuple[ResultRow, ...]
+
+    @property
+    def case(self) -> Case:
+        """The case."""
+        return self.rows[0].result.case
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The device set."""
+        return self.rows[0].result.devices
+
+    @cached_property
+    def figures(self) -> tuple[Figure, ...]:
+        """The headline figures of the replicates that are ok, in the order measured."""
+        return tuple(row.figure for row in self.rows if row.figure is not None and row.result.status == "ok")
+
+    @cached_property
+    def figure(self) -> Figure | None:
+        """The figure over all replicates that are ok; None if no replicate is."""
+        return Figure.joined(self.figures) if self.figures else None
+
+    @property
+    def medians(self) -> tuple[float, ...]:
+        """The median of each replicate that is ok, in SI units."""
+        return tuple(figure.interval.centre for figure in self.figures)
+
+    @property
+    def within(self) -> float:
+        """The noise within a process: the median of the replicates' noise, a fraction; NaN if none is ok."""
+        return stats.median([figure.noise for figure in self.figures])
+
+    @property
+    def between(self) -> float:
+        """The noise between processes: the coefficient of variation of their medians, a fraction."""
+        return relative_deviation(self.medians)
+
+    @cached_property
+    def row(self) -> ResultRow:
+        """All replicates as one row: the first one that is ok, with the figure over all that are ok.
+
+        If no replicate is ok, it is the row of the first replicate.
+        """
+        ok = [row for row in self.rows if row.result.status == "ok"]
+        return replace(ok[0], figure=self.figure) if ok else self.rows[0]
+
+    @cached_property
+    def status(self) -> Status:
+        """The worst status of the replicates, in the order failed, invalid, skipped, ok."""
+        return max(self.statuses, key=_WORST_LAST.index)
+
+    @cached_property
+    def statuses(self) -> dict[Status, int]:
+        """The number of replicates with each status that occurred, the most frequent first."""
+        return dict(Tally(row.result.status for row in self.rows).most_common())
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels that any replicate has, each once."""
+        return tuple(dict.fromkeys(label for row in self.rows for label in row.labels))
