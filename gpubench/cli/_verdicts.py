@@ -14,7 +14,7 @@ from gpubench.cli import _sharing as sharing
 
 if TYPE_CHECKING:
     from gpubench.judging.policy import Policy
-    from gpubench.tools.gating.gate import Judged
+    from gpubench.tools.gating.gate import GateResult
 
 _COMMENT_BYTES = 65_536  # the limit of a comment on GitHub in characters, which are never more than bytes
 _SUMMARY_BYTES = 1_024_000  # the limit of a step's summary on GitHub
@@ -59,7 +59,11 @@ Markdown = Annotated[
 
 
 def policy(file: Path | None, threshold: float | None, strict: bool, allow_mismatch: bool) -> Policy:
-    """Return the policy of the file, changed by the command's options. Raises UsageError if the file is invalid."""
+    """Return the policy of the file, changed by the command's options.
+
+    With `file` None it is that of gpubench.toml or pyproject.toml here, or the built-in one. `threshold` is in per
+    cent; None keeps the policy's. Raises UsageError if the file is invalid.
+    """
     from dataclasses import replace
 
     from gpubench.judging.policy import load
@@ -70,7 +74,7 @@ def policy(file: Path | None, threshold: float | None, strict: bool, allow_misma
 
 
 def publish(
-    judged: Judged,
+    judged: GateResult,
     status: int,
     title: str,
     json: bool,
@@ -82,9 +86,10 @@ def publish(
 ) -> None:
     """Write the requested files, then print the answer, or with `json` the document, with warnings on stderr.
 
-    Publications receive texts without control characters and, unless `no_redact` is set, without names of people and
-    machines. A terminal shows the names; the log of a CI, which others read, does not. The files are written first, so
-    that a closed pipe prevents none of them. Raises UsageError if a file cannot be written.
+    `status` is the exit status, `title` the command's name in the documents, and `every` and `wide` are the options
+    --all and --wide. Publications receive texts without control characters and, unless `no_redact` is set, without
+    names of people and machines. A terminal shows the names; the log of a CI, which others read, does not. The files
+    are written first, so that a closed pipe prevents none of them. Raises UsageError if a file cannot be written.
     """
     from gpubench import plugins
     from gpubench.base.clean import tidy
@@ -114,7 +119,7 @@ def publish(
             _print.say(f"warning: {line}", "yellow")
         sys.stdout.write(render("json"))
     else:
-        _findings.show(_findings.answered(printed, answer(printed, status, title), every, wide))
+        _findings.show(_findings.answer_parts(printed, answer(printed, status, title), every, wide))
 
 
 def _size(path: Path) -> int:
@@ -122,6 +127,7 @@ def _size(path: Path) -> int:
 
 
 def _write(path: Path, text: str) -> None:
+    """Write a file atomically. Raises UsageError if that fails."""
     from gpubench.base.errors import UsageError
     from gpubench.base.files import write_whole
 

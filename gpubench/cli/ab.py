@@ -63,7 +63,7 @@ def ab(
     from gpubench.tools.gating import gate as gating
     from gpubench.tools.gating.ab import Build, BuildPair
 
-    request = gating.Asked(
+    request = gating.GateRequest(
         plugins.load("gates", "regression"),
         _verdicts.policy(policy, threshold, strict, False),
         ROUNDS if rounds is None else rounds,
@@ -73,17 +73,21 @@ def ab(
     builds = Build.parse("a", a), Build.parse("b", b)
     console = _print.err()
     tell = lambda text: console.print(_print.plain(text), soft_wrap=True)  # noqa: E731
-    pair = BuildPair(builds, arguments, tuple(filter or []), _folder(out), tell)
-    judged = gating.measure_pair(request, pair, replicates)
+    pair = BuildPair(builds, arguments, tuple(filter or []), _make_folder(out), tell)
+    judged = gating.measure_and_judge_pair(request, pair, replicates)
     health.refuse_recorded(judged.files)
     status = judged.exit_status(request.policy.strict)
     _verdicts.publish(judged, status, "gpubench ab", json, junit, markdown, no_redact, all_, wide)
-    _print.say(sharing.for_log(f"run files: {pair.folder}"))
+    _print.say(sharing.for_terminal(f"run files: {pair.folder}"))
     raise typer.Exit(status)
 
 
-def _folder(out: Path | None) -> Path:
-    """Make and return a folder for the run files of both builds. Raises UsageError if it exists or cannot be made."""
+def _make_folder(out: Path | None) -> Path:
+    """Make a new folder for the run files of both builds, with its parents, and return its absolute path.
+
+    Without `out` it is `gpubench-runs/TIME-ab` in the current folder, with the time in UTC. Raises UsageError if the
+    folder exists or cannot be made.
+    """
     from gpubench.base.errors import UsageError
     from gpubench.tools import history
 

@@ -15,7 +15,7 @@ from gpubench.cli import _verdicts
 if TYPE_CHECKING:
     from gpubench.judging.policy import Policy
     from gpubench.measuring.plan import Plan
-    from gpubench.tools.gating.gate import Asked, Judged
+    from gpubench.tools.gating.gate import GateRequest, GateResult
 
 _REPLICATES = 5
 
@@ -93,15 +93,15 @@ def gate(
     from gpubench.tools import health
     from gpubench.tools.gating import baselines
 
-    _check(arguments, baseline, run, floor, save_baseline)
+    _check_arguments(arguments, baseline, run, floor, save_baseline)
     if not run:
-        _check_files(replicates=replicates, rounds=rounds, device=device, tier=tier, filter=filter, out=out)
-    request = _asked(floor, _verdicts.policy(policy, threshold, strict, allow_mismatch), noise, rounds)
+        _check_no_run_options(replicates=replicates, rounds=rounds, device=device, tier=tier, filter=filter, out=out)
+    request = _request(floor, _verdicts.policy(policy, threshold, strict, allow_mismatch), noise, rounds)
     if run:
         planned = _plan(arguments, device, tier or options.TierName.QUICK, filter, replicates or _REPLICATES)
-        judged = _measured(request, baseline, planned, options.run_file(out, "-gate"))
+        judged = _measure_and_judge(request, baseline, planned, options.run_file(out, "-gate"))
     else:
-        judged = _read(request, baseline, [Path(argument) for argument in arguments or []])
+        judged = _judge_files(request, baseline, [Path(argument) for argument in arguments or []])
     health.refuse_recorded(judged.files)
     status = 3 if judged.failed else 0
     if baseline or floor:
@@ -114,8 +114,14 @@ def gate(
     raise typer.Exit(status)
 
 
-def _check(arguments: list[str] | None, baseline: list[str] | None, run: bool, floor: bool, save: str | None) -> None:
-    """Raise UsageError for arguments that do not fit together."""
+def _check_arguments(
+    arguments: list[str] | None, baseline: list[str] | None, run: bool, floor: bool, save: str | None
+) -> None:
+    """Check that the arguments fit together.
+
+    Raises UsageError if baseline and floor are both given, if there is nothing to compare with and nothing to save, if
+    there is no candidate, or if `save` is not a valid name of a baseline.
+    """
     from gpubench.base.errors import UsageError
     from gpubench.tools.gating import baselines
 
@@ -129,41 +135,61 @@ def _check(arguments: list[str] | None, baseline: list[str] | None, run: bool, f
         baselines.check_name(save)
 
 
-def _check_files(**given: object) -> None:
+def _check_no_run_options(**given: object) -> None:
+    """Raise UsageError if an option was given that only `--run` uses.
+
+    `given` holds the options by name, None if not given.
+    """
     from gpubench.base.errors import UsageError
 
     if names := [f"--{name}" for name, value in given.items() if value not in (None, [])]:
         raise UsageError(f"{', '.join(names)}: only with --run")
 
 
-def _asked(floor: bool, policy: Policy, noise: list[Path] | None, rounds: int | None) -> Asked:
+def _request(floor: bool, policy: Policy, noise: list[Path] | None, rounds: int | None) -> GateRequest:
+    """Return the request to the regression gate, or with `floor` to the gate that compares with floors.
+
+    `noise` are run files whose noise the policy uses; `rounds` is how often suspects are measured again, None for the
+    default.
+    """
     from dataclasses import replace
 
     from gpubench import plugins
     from gpubench.judging.rounds import ROUNDS
     from gpubench.tools.gating import gate as gating
 
-    noise_evidence = gating.evidence(noise) if noise else None
+    noise_evidence = gating.read_evidence(noise) if noise else None
     gate = plugins.load("gates", "floor" if floor else "regression")
-    return gating.Asked(gate, replace(policy, noise=noise_evidence), ROUNDS if rounds is None else rounds)
+    return gating.GateRequest(gate, replace(policy, noise=noise_evidence), ROUNDS if rounds is None else rounds)
 
 
-def _read(request: Asked, baseline: list[str] | None, paths: list[Path]) -> Judged:
+def _judge_files(request: GateRequest, baseline: list[str] | None, paths: list[Path]) -> GateResult:
+    """Return the judgement of the candidate's run files (`paths`).
+
+    `baseline` holds run files, folders, saved names and `last:N`, which is looked up in the history for the candidate's
+    cases; None for a comparison with floors. Raises FileError if a file cannot be read or is missing.
+    """
     from gpubench.tools.gating import baselines
     from gpubench.tools.gating import gate as gating
 
     names = baseline or []
-    if baselines.is_dated(names):
-        candidate = gating.evidence(paths)
-        baseline_evidence = gating.evidence(baselines.find(names, baselines.of_evidence(candidate), paths))
+    if baselines.needs_cases(names):
+        candidate = gating.read_evidence(paths)
+        baseline_evidence = gating.read_evidence(
+            baselines.find_files(names, baselines.measured_cases(candidate), paths)
+        )
     else:
-        baseline_evidence, candidate = gating.evidences(baselines.find(names, [], paths), paths)
-    return gating.of_files(request, baseline_evidence, candidate, paths)
+        baseline_evidence, candidate = gating.read_evidence_groups(baselines.find_files(names, [], paths), paths)
+    return gating.judge_files(request, baseline_evidence, candidate, paths)
 
 
 def _plan(
     suites: list[str] | None, device: list[str] | None, tier: options.TierName, filters: list[str] | None, count: int
 ) -> Plan:
+    """Return the plan of the candidate's measurement: `count` replicates of the suites.
+
+    None stands for the default of an option. Raises UsageError for an unknown suite or device.
+    """
     from gpubench.measuring import inventory, plan
 
     options.check_suites(suites)
@@ -171,26 +197,31 @@ def _plan(
     return plan.make(facts, options.settings(facts, suites, device, False, tier, filters, None, count))
 
 
-def _measured(request: Asked, baseline: list[str] | None, planned: Plan, path: Path) -> Judged:
+def _measure_and_judge(request: GateRequest, baseline: list[str] | None, planned: Plan, path: Path) -> GateResult:
+    """Measure the candidate into the file `path`, measure suspects again, and return the judgement.
+
+    The baseline is read first, so that a missing one or one of another machine costs no measurement. Raises FileError,
+    CannotJudge for another machine unless the policy allows it, and DeviceError for an unhealthy device.
+    """
     from dataclasses import replace
 
     from gpubench.base import units
-    from gpubench.cli._progress import shown
+    from gpubench.cli._progress import run_display
     from gpubench.tools import health
     from gpubench.tools.gating import baselines
     from gpubench.tools.gating import gate as gating
 
-    baseline_evidence = gating.evidence(baselines.find(baseline or [], baselines.of_plan(planned)))
+    baseline_evidence = gating.read_evidence(baselines.find_files(baseline or [], baselines.planned_cases(planned)))
     if not request.policy.allow_mismatch:
-        gating.refuse_strangers(planned, baseline_evidence)
+        gating.refuse_other_machines(planned, baseline_evidence)
     health.refuse_sick(planned)
     _say(f"{len(planned.jobs)} results to measure, about {units.duration(planned.seconds)}; run file: {path}")
-    with shown() as watch:
-        tell = lambda event: watch(replace(event, result=sharing.for_log(event.result)))  # noqa: E731
-        return gating.measure(request, baseline_evidence, planned, path, sys.argv, tell)
+    with run_display() as watch:
+        tell = lambda event: watch(replace(event, result=sharing.for_terminal(event.result)))  # noqa: E731
+        return gating.measure_and_judge(request, baseline_evidence, planned, path, sys.argv, tell)
 
 
 def _say(message: str) -> None:
     from gpubench.cli import _print
 
-    _print.say(sharing.for_log(message))
+    _print.say(sharing.for_terminal(message))

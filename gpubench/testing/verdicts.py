@@ -17,12 +17,12 @@ from gpubench.judging.rounds import Sides
 from gpubench.model import Case, Run
 from gpubench.tools import history
 from gpubench.tools.gating import baselines
-from gpubench.tools.gating.gate import Asked
+from gpubench.tools.gating.gate import GateRequest
 from gpubench.tools.gating.readings import read_all
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class BaselineVerdict:
     """A verdict with its reason, and whether it fails the test; all empty without a baseline.
 
     `is_decided` is None if the baseline does not have the case.
@@ -50,44 +50,52 @@ class Judged:
 
 @dataclass(slots=True)
 class Baseline:
-    """The baseline that --gpubench-baseline names; each run file is read once."""
+    """The baseline that --gpubench-baseline names; each run file is read once.
 
-    words: tuple[str, ...]
-    own: tuple[Path, ...]  # the files of this session, which cannot be its own baseline
-    _asked: Asked = field(default_factory=lambda: Asked(plugins.load("gates", "regression"), policy.load()))
+    `names` are run files, folders, saved names or `last:N`, as `gpubench gate` takes them.
+    """
+
+    names: tuple[str, ...]
+    own_files: tuple[Path, ...]  # the files of this session, which cannot be its own baseline
+    _asked: GateRequest = field(default_factory=lambda: GateRequest(plugins.load("gates", "regression"), policy.load()))
     _read: dict[tuple[Path, ...], list[Reading]] = field(default_factory=dict)
 
-    def judge(self, run: Run, again: Callable[[], Sequence[Run]]) -> Judged:
-        """Return the verdict on a run of one case; `again` measures it once more with the same number of processes."""
+    def judge(self, run: Run, measure_again: Callable[[], Sequence[Run]]) -> BaselineVerdict:
+        """Return the verdict of the regression gate on a run of one case against this baseline.
+
+        `measure_again` is called for a suspect and returns runs of the case, one per process, as many as the first
+        time. Raises FileError if a file of the baseline cannot be read.
+        """
         case = run.results[0].case
         before = self._evidence(run, case)
         if not before.sides:
-            return Judged("new", "the baseline does not have it")
+            return BaselineVerdict("new", "the baseline does not have it")
 
         def more(sides: Sides, suspects: tuple[Finding, ...]) -> Sides:
             del suspects  # the only case is the one that is measured again
             return Sides(
-                sides.before, sides.after.with_repeats([_only_case(Reading.of(repeat), case) for repeat in again()])
+                sides.before,
+                sides.after.with_repeats([_only_case(Reading.of(repeat), case) for repeat in measure_again()]),
             )
 
         judgement = self._asked.settle(Sides(before, Evidence([[Reading.of(run)]])), more)
         (finding, *_) = judgement.findings
         reason = explanation(finding).replace(" --replicates", " --gpubench-replicates")
         fails = exit_status(judgement, self._asked.policy.strict) != 0
-        return Judged(str(finding.verdict), reason, fails, judgement.decided > 0, finding)
+        return BaselineVerdict(str(finding.verdict), reason, fails, judgement.decided > 0, finding)
 
     def refuse_missing(self) -> None:
-        """Raise FileError if the baseline does not exist, before anything is measured."""
-        if baselines.is_dated(self.words) and not (place := history.default_place()).exists():
+        """Check before anything is measured that the baseline exists. Raises FileError if it does not."""
+        if baselines.needs_cases(self.names) and not (place := history.default_place()).exists():
             raise FileError(f"no baseline: there is no history at {place}; `gpubench history import FOLDER` makes one")
-        baselines.find([word for word in self.words if not baselines.is_dated([word])], [], self.own)
+        baselines.find_files([word for word in self.names if not baselines.needs_cases([word])], [], self.own_files)
 
-    def without(self, cases: Sequence[Case]) -> list[Case]:
+    def cases_without_figure(self, cases: Sequence[Case]) -> list[Case]:
         """Return the cases without a figure in the baseline.
 
         The result is empty if the files of the baseline depend on the measured case (`last:N`), which is not known yet.
         """
-        if baselines.is_dated(self.words):
+        if baselines.needs_cases(self.names):
             return []
         timed = {(case.suite, case.name, case.params) for case in self._cases(tuple(self._files([])))}
         named = {
@@ -96,13 +104,13 @@ class Baseline:
         return [case for case in cases if (case.suite, case.name, case.params) not in timed | named]
 
     def _cases(self, files: tuple[Path, ...]) -> Iterator[Case]:
-        """Return the cases of these run files."""
+        """Return the cases of these run files, each with its first result."""
         return (
             replicates[0][0] for reading in self._readings(files) for replicates in reading.gathered.results.values()
         )
 
-    def _files(self, wanted: Sequence[baselines.Wanted]) -> list[Path]:
-        return baselines.find(self.words, wanted, self.own)
+    def _files(self, wanted: Sequence[baselines.CaseInHistory]) -> list[Path]:
+        return baselines.find_files(self.names, wanted, self.own_files)
 
     def _readings(self, files: tuple[Path, ...]) -> list[Reading]:
         """Return the readings of these run files, each of which is read only once."""
@@ -111,9 +119,12 @@ class Baseline:
         return self._read[files]
 
     def _evidence(self, run: Run, case: Case) -> Evidence:
-        """Return the evidence of a case in the baseline's run files, each of which is a session."""
+        """Return the evidence of a case in the baseline's run files, each of which is a session.
+
+        `run` says on which device and with which settings the case was measured: only its like counts for `last:N`.
+        """
         kind = fingerprint(run.manifest.facts, run.results[0].devices).id
-        wanted = baselines.Wanted(case.id, case.version, run.manifest.settings.tier, kind)
+        wanted = baselines.CaseInHistory(case.id, case.version, run.manifest.settings.tier, kind)
         return Evidence([[_only_case(reading, case)] for reading in self._readings(tuple(self._files([wanted])))])
 
 

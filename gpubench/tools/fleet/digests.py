@@ -21,7 +21,7 @@ from gpubench.tools.gating.readings import uncollected
 _MANY_BYTES = 16 * 2**20  # below this total size, starting processes takes longer than they save
 
 
-class _Answer(NamedTuple):
+class _ReadDigest(NamedTuple):
     """The digest of a run file, or the reason why the file was refused."""
 
     digest: NodeDigest | None
@@ -43,27 +43,27 @@ class ReadFleet:
 
 
 def read(folder: Path) -> ReadFleet:
-    """Return the fleet in a folder; an invalid run file affects its node alone. Raises FileError if it is no fleet."""
+    """Read the fleet in a folder; an invalid run file affects its node alone. Raises FileError if it is no fleet."""
     start = time.monotonic()
     fleet = read_fleet(folder)
-    first = [node for node in _once(fleet.nodes) if node.file and node.status == "answered"]
+    first = [node for node in _first_by_name(fleet.nodes) if node.file and node.status == "answered"]
     second = [entry for entry in fleet.again if entry.file and entry.status == "answered"]
     paths = [*(folder / node.file for node in first), *(folder / AGAIN / entry.file for entry in second)]
-    answers = _answers(paths, [*(node.name for node in first), *(entry.node for entry in second)])
+    answers = _read_digests(paths, [*(node.name for node in first), *(entry.node for entry in second)])
     digests, reasons = [], {}
     for node, answer in zip(first, answers, strict=False):
         if answer.digest:
             digests.append(answer.digest)
         else:
             reasons[node.name] = answer.reason
-    again = [_again(entry, answer) for entry, answer in zip(second, answers[len(first) :], strict=True)]
-    nodes = tuple(_refused(node, reasons) for node in _once(fleet.nodes))
+    again = [_second_measurement(entry, answer) for entry, answer in zip(second, answers[len(first) :], strict=True)]
+    nodes = tuple(_with_refusal(node, reasons) for node in _first_by_name(fleet.nodes))
     files = {node.name: folder / node.file for node in first if node.name not in reasons}
     read_again = tuple(entry for entry in again if entry)
     return ReadFleet(replace(fleet, nodes=nodes), tuple(digests), read_again, files, time.monotonic() - start)
 
 
-def _once(nodes: Sequence[FleetNode]) -> list[FleetNode]:
+def _first_by_name(nodes: Sequence[FleetNode]) -> list[FleetNode]:
     """Return one entry per name: the first one, unless only a later one answered."""
     by_name: dict[str, FleetNode] = {}
     for node in nodes:
@@ -73,28 +73,35 @@ def _once(nodes: Sequence[FleetNode]) -> list[FleetNode]:
     return list(by_name.values())
 
 
-def _refused(node: FleetNode, reasons: dict[str, str]) -> FleetNode:
+def _with_refusal(node: FleetNode, reasons: dict[str, str]) -> FleetNode:
+    """Return the record of a node; with the status `refused` if `reasons` has a reason for it."""
     return replace(node, status="refused", reason=reasons[node.name], file="") if node.name in reasons else node
 
 
-def _again(entry: Remeasured, answer: _Answer) -> SecondMeasurement | None:
+def _second_measurement(entry: Remeasured, answer: _ReadDigest) -> SecondMeasurement | None:
+    """Return a node's second measurement; None if its run file was refused."""
     return SecondMeasurement(answer.digest, entry.role == "control") if answer.digest else None
 
 
-def _answers(paths: Sequence[Path], names: Sequence[str]) -> list[_Answer]:
+def _read_digests(paths: Sequence[Path], names: Sequence[str]) -> list[_ReadDigest]:
+    """Return the digests of these files, in order, by one process per core if the files are large.
+
+    `names` are the names of their nodes.
+    """
     cores = min(len(os.sched_getaffinity(0)), len(paths))
     size_bytes = sum(path.stat().st_size for path in paths if path.exists())
     if cores < 2 or size_bytes < _MANY_BYTES:
-        return [_answer(path, name) for path, name in zip(paths, names, strict=True)]
+        return [_read_digest(path, name) for path, name in zip(paths, names, strict=True)]
     with uncollected(), ProcessPoolExecutor(cores, mp_context=get_context("spawn")) as pool:
-        return list(pool.map(_answer, paths, names, chunksize=max(1, len(paths) // (8 * cores))))
+        return list(pool.map(_read_digest, paths, names, chunksize=max(1, len(paths) // (8 * cores))))
 
 
-def _answer(path: Path, name: str) -> _Answer:
+def _read_digest(path: Path, name: str) -> _ReadDigest:
+    """Return the digest of a run file of the node `name`, or the reason why the file is invalid."""
     builder = DigestBuilder()
     try:
         with uncollected():
             scan = store.scan(path, builder.add)
     except FileError as error:
-        return _Answer(None, str(error).removeprefix(f"{path}: "))
-    return _Answer(builder.digest(name, scan.complete))
+        return _ReadDigest(None, str(error).removeprefix(f"{path}: "))
+    return _ReadDigest(builder.digest(name, scan.complete))

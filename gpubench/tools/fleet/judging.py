@@ -8,22 +8,23 @@ from gpubench.base.errors import FileError
 from gpubench.judging.fleet import Basis, FleetFinding, FleetJudgement
 from gpubench.judging.fleet_rule import judge_fleet
 from gpubench.judging.policy import Policy
-from gpubench.tools.fleet import against
+from gpubench.tools.fleet import comparing
 from gpubench.tools.fleet.digests import ReadFleet, read
 from gpubench.tools.gating import baselines
 
 
 def judge(current: ReadFleet, policy: Policy, baseline: ReadFleet | None = None, floor: bool = False) -> FleetJudgement:
-    """Return the judgement of a fleet.
+    """Return the judgement of a fleet, whose components are compared with each other.
 
-    If `baseline` is given, each component is compared with the component of the same UUID in that earlier fleet. With
-    `floor`, each is compared with the floors of its model. Raises FileError if a run file cannot be read again.
+    With `baseline`, each component is also compared with the component of the same UUID in that earlier fleet. With
+    `floor`, each is compared with the floors of its model. Raises FileError if a run file cannot be read again, and
+    UsageError if the table of floors is invalid.
     """
     findings: list[FleetFinding] = []
     bases: list[Basis] = []
     notes: list[str] = []
     if baseline:
-        comparison = against.baseline(current, baseline, policy)
+        comparison = comparing.compare_with_baseline(current, baseline, policy)
         findings += comparison.findings
         bases += ["baseline"] if comparison.compared else []
         notes += (
@@ -32,7 +33,7 @@ def judge(current: ReadFleet, policy: Policy, baseline: ReadFleet | None = None,
             else ["no component of this fleet was measured with the same cases in the baseline"]
         )
     if floor:
-        comparison = against.floors(current, policy)
+        comparison = comparing.compare_with_floors(current, policy)
         findings += comparison.findings
         bases += ["floor"] if comparison.compared else []
         notes += (

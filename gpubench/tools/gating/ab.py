@@ -15,12 +15,15 @@ from gpubench.base.errors import FileError, GpubenchError, Interrupted, UsageErr
 _VARIABLE = re.compile(r"[A-Za-z_]\w*=")
 _LAST_LINES = 4  # lines of a build's standard error that are quoted
 _GRACE_S = 30.0  # time for an interrupted run to end its workers and its file
-_KEPT_STATUSES = (0, 3)  # every case was measured; a case failed, which is in the file
+_COMPLETED_STATUSES = (0, 3)  # every case was measured; a case failed, which is in the file
 
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """A command that runs gpubench in some environment, and the variables that it is called with."""
+    """A command that runs a build of gpubench in its environment, and environment variables for it.
+
+    `name` is the option that names the build: a or b.
+    """
 
     name: str
     command: tuple[str, ...]
@@ -47,7 +50,10 @@ class Build:
 
 @dataclass(frozen=True, slots=True)
 class BuildPair:
-    """Two builds, the arguments of the run that both carry out, its filters, and the folder of their run files."""
+    """Two builds to measure in turn, the arguments and filters of `gpubench run` for both, and the run files' folder.
+
+    `tell` receives a line before each measurement.
+    """
 
     builds: tuple[Build, Build]
     arguments: tuple[str, ...]
@@ -56,7 +62,7 @@ class BuildPair:
     tell: Callable[[str], None]
 
     def measure(self, first: int, count: int, filters: Sequence[str] = ()) -> tuple[list[Path], list[Path]]:
-        """Measure `count` turns, numbered from `first`, and return the run files of A and of B.
+        """Measure `count` processes of each build, numbered from `first`, and return the run files of A and of B.
 
         The order alternates (A B, B A, A B, …), so that neither build has the warmer machine. `filters` replace the
         filters of the pair. Raises UsageError if a command cannot be started, FileError if it writes no run file,
@@ -66,24 +72,28 @@ class BuildPair:
         for turn in range(first, first + count):
             for build in self.builds if turn % 2 else self.builds[::-1]:
                 self.tell(f"{build.name}, process {turn} of {first + count - 1}")
-                files[build.name].append(self._measure(build, turn, filters or self.filters))
+                files[build.name].append(self._measure_build(build, turn, filters or self.filters))
         before, after = (files[build.name] for build in self.builds)
         return before, after
 
-    def _measure(self, build: Build, turn: int, filters: Sequence[str]) -> Path:
+    def _measure_build(self, build: Build, turn: int, filters: Sequence[str]) -> Path:
+        """Measure one process of a build and return its run file; raises as `measure` does."""
         file = self.folder / f"{build.name}-{turn:03d}.jsonl"
         filtered = [argument for text in filters for argument in ("--filter", text)]
         command = [*build.command, "run", *self.arguments, *filtered, "--replicates", "1", "--out", str(file)]
         status, last_lines = _run(build, command)
-        if status not in _KEPT_STATUSES:
-            raise _error(build, status, last_lines)
+        if status not in _COMPLETED_STATUSES:
+            raise _build_error(build, status, last_lines)
         if not file.exists():
             raise FileError(f"--{build.name}: {shlex.join(command)} wrote no {file}; is it gpubench?")
         return file
 
 
 def _run(build: Build, command: Sequence[str]) -> tuple[int, str]:
-    """Run the command, which ends with this process; return its exit status and its last lines on standard error."""
+    """Run a command to its end, and return its exit status and its last lines on standard error, joined.
+
+    The command ends with this process. Raises UsageError if it cannot be started.
+    """
     try:
         child = subprocess.Popen(
             command,
@@ -108,7 +118,7 @@ def _run(build: Build, command: Sequence[str]) -> tuple[int, str]:
     return child.returncode, " ".join(error_output.split("\n")[-_LAST_LINES - 1 :]).strip()
 
 
-def _error(build: Build, status: int, last_lines: str) -> GpubenchError:
+def _build_error(build: Build, status: int, last_lines: str) -> GpubenchError:
     """Return the error for a build's exit status: Interrupted after a signal, else GpubenchError with that status."""
     status = 128 - status if status < 0 else status
     message = f"--{build.name} ended with status {status}: {last_lines or 'it said nothing'}"

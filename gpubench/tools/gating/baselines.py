@@ -19,12 +19,12 @@ from gpubench.tools import history
 FOLDER = "gpubench-baselines"  # holds the saved baselines, in the working directory
 _NAME = re.compile(r"\w[\w.+-]*")
 _LAST = re.compile(r"last:([1-9]\d{0,5})")
-_MOST_OWN = 1000  # results of one case that a candidate's own file can have added: the most replicates of a run
+_MOST_ADDED = 1000  # results of one case that a candidate's own file can have added: the most replicates of a run
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """A case as the history identifies it; the newest results of a baseline must match it."""
+class CaseInHistory:
+    """A case as the history identifies it: id, version, tier, and fingerprint of device and settings."""
 
     case: str
     version: int
@@ -32,85 +32,99 @@ class Wanted:
     fingerprint: str
 
 
-def of_plan(plan: Plan) -> list[Wanted]:
-    """Return the cases of a plan, each once."""
+def planned_cases(plan: Plan) -> list[CaseInHistory]:
+    """Return the cases of a plan as the history identifies them, each once."""
     facts, tier = plan.facts, plan.settings.tier
-    cases = (Wanted(job.case.id, job.case.version, tier, fingerprint(facts, job.key[1]).id) for job in plan.jobs)
+    cases = (CaseInHistory(job.case.id, job.case.version, tier, fingerprint(facts, job.key[1]).id) for job in plan.jobs)
     return list(dict.fromkeys(cases))
 
 
-def of_evidence(evidence: Evidence) -> list[Wanted]:
-    """Return the cases of run files; those on a device that the manifest does not describe are left out."""
+def measured_cases(evidence: Evidence) -> list[CaseInHistory]:
+    """Return the cases of run files as the history identifies them.
+
+    Cases on a device that the manifest does not describe are left out.
+    """
     cases = []
     for side in evidence.sides.values():
         manifest = evidence.readings[side.readings[0]].manifest
         device_ids = {device.id for device in manifest.facts.devices}
         if device_ids.issuperset(side.devices):
             key = fingerprint(manifest.facts, side.devices).id
-            cases.append(Wanted(side.case.id, side.case.version, manifest.settings.tier, key))
+            cases.append(CaseInHistory(side.case.id, side.case.version, manifest.settings.tier, key))
     return cases
 
 
-def is_dated(arguments: Iterable[str]) -> bool:
-    """Return whether an argument is `last:N`, whose files depend on the wanted cases."""
+def needs_cases(arguments: Iterable[str]) -> bool:
+    """Return whether an argument is `last:N`: only then does `find_files` need the wanted cases."""
     return any(_LAST.fullmatch(argument) for argument in arguments)
 
 
-def find(arguments: Iterable[str], wanted: Sequence[Wanted], candidates: Sequence[Path] = ()) -> list[Path]:
+def find_files(
+    arguments: Iterable[str], wanted: Sequence[CaseInHistory], candidates: Sequence[Path] = ()
+) -> list[Path]:
     """Return the run files that the arguments name: files, folders, saved names, or `last:N`.
 
-    `last:N` selects the files of the newest N results of each wanted case. Each file is returned once. The candidates'
-    own files are left out unless no other file is named, because a candidate inside its baseline hides a change. Raises
-    FileError with the saved names if there is no such baseline, or if a folder or the history has no matching file.
+    `last:N` selects the files of the newest N results of each `wanted` case. Each file is returned once. The
+    `candidates`, which are the files to be judged, are left out unless no other file is named, because a candidate
+    inside its baseline hides a change. Raises FileError with the saved names if there is no such baseline, or if a
+    folder or the history has no matching file.
     """
-    by_path = {path.resolve(): path for argument in arguments for path in _find(argument, wanted, candidates)}
+    by_path = {
+        path.resolve(): path for argument in arguments for path in _find_for_argument(argument, wanted, candidates)
+    }
     own = {path.resolve() for path in candidates}
-    return [path for place, path in by_path.items() if place not in own] or list(by_path.values())
+    return [path for resolved, path in by_path.items() if resolved not in own] or list(by_path.values())
 
 
-def _find(argument: str, wanted: Sequence[Wanted], candidates: Sequence[Path]) -> list[Path]:
+def _find_for_argument(argument: str, wanted: Sequence[CaseInHistory], candidates: Sequence[Path]) -> list[Path]:
+    """Return the run files that one argument names; raises as `find_files` does."""
     if last := _LAST.fullmatch(argument):
-        return _newest(int(last[1]), wanted, candidates)
-    for place in (Path(argument), Path(FOLDER) / argument):
-        if place.is_dir():
-            return _of_folder(place)
-        if place.exists():
-            return [place]
+        return _newest_files(int(last[1]), wanted, candidates)
+    for path in (Path(argument), Path(FOLDER) / argument):
+        if path.is_dir():
+            return _files_in_folder(path)
+        if path.exists():
+            return [path]
     saved = names()
     near = difflib.get_close_matches(argument, saved, n=1)
     hint = f"did you mean {near[0]}?" if near else f"saved are {', '.join(saved)}" if saved else "none is saved here"
     raise FileError(f"no baseline {argument!r}: neither a file, a folder nor a name saved in {FOLDER}; {hint}")
 
 
-def _of_folder(folder: Path) -> list[Path]:
+def _files_in_folder(folder: Path) -> list[Path]:
+    """Return the run files in a folder and below. Raises FileError if there are none."""
     files = [*history.run_files([folder])]
     if not files:
         raise FileError(f"{folder}: the folder contains no run file (.jsonl, .jsonl.gz)")
     return files
 
 
-def _newest(count: int, wanted: Sequence[Wanted], candidates: Sequence[Path]) -> list[Path]:
-    place = history.default_place()
+def _newest_files(count: int, wanted: Sequence[CaseInHistory], candidates: Sequence[Path]) -> list[Path]:
+    """Return the files of the newest `count` results of each wanted case, without the candidates.
+
+    Raises FileError if the history has none.
+    """
+    path = history.default_place()
     own = {path.resolve() for path in candidates}
     files: dict[Path, None] = {}
-    with history.History(place) as past:
+    with history.History(path) as past:
         for case in wanted:
-            points = past.last(case.case, case.version, case.tier, case.fingerprint, count + _MOST_OWN * len(own))
-            available = [point for point in points if _is_there(Path(point.source.path), own)]
+            points = past.last(case.case, case.version, case.tier, case.fingerprint, count + _MOST_ADDED * len(own))
+            available = [point for point in points if _is_available(Path(point.source.path), own)]
             files |= dict.fromkeys(past.files(available[-count:]))
     if not files:
-        raise FileError(f"{place} has no run of these cases on this device and driver with these settings; measure one")
+        raise FileError(f"{path} has no run of these cases on this device and driver with these settings; measure one")
     return list(files)
 
 
-def _is_there(path: Path, own: set[Path]) -> bool:
+def _is_available(path: Path, own: set[Path]) -> bool:
     return path.resolve() not in own and path.exists()
 
 
 def names() -> list[str]:
     """Return the names of the baselines that are saved in the working directory, sorted."""
     folder = Path(FOLDER)
-    return sorted(place.name for place in folder.iterdir() if place.is_dir()) if folder.is_dir() else []
+    return sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
 
 
 def check_name(name: str) -> None:

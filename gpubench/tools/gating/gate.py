@@ -24,7 +24,7 @@ from gpubench.tools.gating.readings import read_all, uncollected
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class GateResult:
     """A judgement, the run files of the candidate, whether a case of it failed, and the manifests of both sides."""
 
     judgement: Judgement
@@ -33,61 +33,77 @@ class Judged:
     manifests: tuple[Manifest, ...]
 
     @classmethod
-    def of(cls, judgement: Judgement, files: Sequence[Path], sides: Sides) -> Judged:
-        """Return the outcome of a judgement of these sides."""
+    def of(cls, judgement: Judgement, files: Sequence[Path], sides: Sides) -> GateResult:
+        """Return the result of judging these sides; `files` are the run files of the candidate."""
         manifests = (reading.manifest for side in (sides.before, sides.after) for reading in side.readings)
         return cls(judgement, tuple(files), sides.after.has_failed, tuple(manifests))
 
     def exit_status(self, strict: bool) -> int:
-        """Return the gate's exit status: 3 if a case of the candidate failed, even one without a baseline."""
+        """Return the gate's exit status: 3 if a case of the candidate failed, even one without a baseline.
+
+        With `strict`, a required case that is inconclusive or missing gives status 4.
+        """
         return 3 if self.failed else exit_status(self.judgement, strict)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """How to judge: the gate, its policy, and how often suspects are measured again."""
+class GateRequest:
+    """The request to a gate: its policy, and how many times at most the suspects are measured again (`rounds`)."""
 
     gate: Gate
     policy: Policy
     rounds: int = ROUNDS
 
     def judge(self, sides: Sides) -> Judgement:
-        """Return the gate's verdicts, which may include suspects."""
+        """Return the gate's verdicts on these sides; a case that may be slower is a suspect."""
         return self.gate.judge(sides.before, sides.after, self.policy)
 
-    def settle(self, sides: Sides, again: Callable[[Sides, tuple[Finding, ...]], Sides]) -> Judgement:
-        """Return the verdicts after the rounds; a strict gate also measures inconclusive cases again."""
-        return settle(sides, self.judge, again, self.rounds, undecided=self.policy.strict)
+    def settle(self, sides: Sides, measure_again: Callable[[Sides, tuple[Finding, ...]], Sides]) -> Judgement:
+        """Return the verdicts after the suspects were measured again.
 
-    def settle_stored(self, sides: Sides, again: Callable[[Sides, tuple[Finding, ...]], Sides]) -> Judgement:
-        """Return the verdicts against a stored baseline; canaries show whether the machine has changed since then."""
+        `measure_again` measures the cases of these findings and returns the sides with the new measurements. A strict
+        gate also measures inconclusive cases again.
+        """
+        return settle(sides, self.judge, measure_again, self.rounds, undecided=self.policy.strict)
+
+    def settle_stored(self, sides: Sides, measure_again: Callable[[Sides, tuple[Finding, ...]], Sides]) -> Judgement:
+        """Return the verdicts against a stored baseline, as `settle` does.
+
+        Other cases are measured again as canaries. A common change of theirs is one of the machine, and is subtracted.
+        """
         if not sides.before.sides:  # the gate compares with floors and has no baseline
-            return self.settle(sides, again)
-        return settle_beside_canaries(sides, self.judge, again, self.rounds, undecided=self.policy.strict)
+            return self.settle(sides, measure_again)
+        return settle_beside_canaries(sides, self.judge, measure_again, self.rounds, undecided=self.policy.strict)
 
 
-def evidence(paths: Sequence[Path]) -> Evidence:
-    """Return run files as evidence, each file once and as a session. Raises FileError if one is invalid."""
-    return evidences(paths)[0]
+def read_evidence(paths: Sequence[Path]) -> Evidence:
+    """Return run files as evidence, each file once and as a session of its own. Raises FileError if one is invalid."""
+    return read_evidence_groups(paths)[0]
 
 
-def evidences(*groups: Sequence[Path]) -> list[Evidence]:
-    """Return the evidence of several groups of files, which are read together. Raises FileError if one is invalid."""
+def read_evidence_groups(*groups: Sequence[Path]) -> list[Evidence]:
+    """Return the evidence of each group of files as `read_evidence` does; the groups are read together.
+
+    Raises FileError if a file is invalid.
+    """
     distinct = [list({path.resolve(): path for path in paths}.values()) for paths in groups]
     readings = iter(read_all([path for paths in distinct for path in paths]))
     with uncollected():
         return [Evidence([[reading] for reading in islice(readings, len(paths))]) for paths in distinct]
 
 
-def of_files(asked: Asked, baseline: Evidence, candidate: Evidence, files: Sequence[Path]) -> Judged:
-    """Judge files that have been measured; a suspect counts as inconclusive."""
+def judge_files(request: GateRequest, baseline: Evidence, candidate: Evidence, files: Sequence[Path]) -> GateResult:
+    """Judge files that have been measured; a suspect counts as inconclusive, because it is not measured again.
+
+    `files` are the candidate's run files.
+    """
     sides = Sides(baseline, candidate)
     with uncollected():
-        judgement = settled(asked.judge(sides))
-    return Judged.of(judgement, files, sides)
+        judgement = settled(request.judge(sides))
+    return GateResult.of(judgement, files, sides)
 
 
-def refuse_strangers(plan: Plan, baseline: Evidence) -> None:
+def refuse_other_machines(plan: Plan, baseline: Evidence) -> None:
     """Raise CannotJudge, before anything is measured, if the whole baseline is of other machines or settings."""
     differences: list[tuple[str, ...]] = []
     for reading in baseline.readings:
@@ -102,57 +118,61 @@ def refuse_strangers(plan: Plan, baseline: Evidence) -> None:
         )
 
 
-def measure(asked: Asked, baseline: Evidence, plan: Plan, path: Path, argv: Sequence[str], watch: Observer) -> Judged:
+def measure_and_judge(
+    request: GateRequest, baseline: Evidence, plan: Plan, path: Path, argv: Sequence[str], watch: Observer
+) -> GateResult:
     """Measure a plan into `path` and judge it.
 
-    Suspects and canaries are measured again, in another order, into files beside `path`. Raises the errors of
-    `session.measure`, and CannotJudge if the gate cannot judge.
+    Suspects and canaries are measured again, in another order, into files beside `path`. `argv` is the command line of
+    gpubench for the record, and `watch` receives the progress. Raises the errors of `session.measure`, and CannotJudge
+    if the gate cannot judge.
     """
     files = [path]
-    first = Reading.of(session.measure(plan, path, argv, watch), str(path))
+    first_reading = Reading.of(session.measure(plan, path, argv, watch), str(path))
 
-    def again(sides: Sides, findings: tuple[Finding, ...]) -> Sides:
+    def measure_again(sides: Sides, findings: tuple[Finding, ...]) -> Sides:
         stem, suffix, packed = path.name.partition(".jsonl")
         files.append(path.with_name(f"{stem}-again{len(files)}{suffix}{packed}"))
-        run = session.measure(_restricted(plan, findings, len(files)), files[-1], argv, watch)
+        run = session.measure(_restricted_plan(plan, findings, len(files)), files[-1], argv, watch)
         return Sides(sides.before, sides.after.with_repeats([Reading.of(run, str(files[-1]))]))
 
-    sides = Sides(baseline, Evidence([[first]]))
-    judgement = asked.settle_stored(sides, again)
-    return Judged.of(judgement, files, sides)
+    sides = Sides(baseline, Evidence([[first_reading]]))
+    judgement = request.settle_stored(sides, measure_again)
+    return GateResult.of(judgement, files, sides)
 
 
-def _restricted(plan: Plan, findings: Sequence[Finding], round_: int) -> Plan:
-    """Return the plan with the jobs of these cases alone, each replicate in another order."""
-    wanted = {finding.key for finding in findings}
-    jobs = [job for job in plan.jobs if job.key[:2] in wanted]
+def _restricted_plan(plan: Plan, findings: Sequence[Finding], round_: int) -> Plan:
+    """Return the plan with the jobs of these findings alone, each replicate in an order that depends on the round."""
+    wanted_keys = {finding.key for finding in findings}
+    jobs = [job for job in plan.jobs if job.key[:2] in wanted_keys]
     random.Random(f"{plan.settings.seed}/again/{round_}").shuffle(jobs)
     jobs.sort(key=lambda job: job.replicate)
     ids = tuple(sorted({job.case.id for job in jobs}))
     return replace(plan, jobs=tuple(jobs), settings=replace(plan.settings, filters=ids))
 
 
-def measure_pair(asked: Asked, pair: ab.BuildPair, replicates: int) -> Judged:
+def measure_and_judge_pair(request: GateRequest, pair: ab.BuildPair, replicates: int) -> GateResult:
     """Measure two builds in turn and judge the second against the first; suspects are measured again with both.
 
-    Raises the errors of `ab.BuildPair.measure`.
+    `replicates` is the number of processes of each build in each round. Raises the errors of `ab.BuildPair.measure`.
     """
     files: list[Path] = []
     turns = 0
 
-    def measured(filters: Sequence[str] = ()) -> tuple[list[Reading], list[Reading]]:
+    def measure_builds(filters: Sequence[str] = ()) -> tuple[list[Reading], list[Reading]]:
+        """Measure both builds once more and return what was read from the files of each."""
         nonlocal turns
         before, after = pair.measure(turns + 1, replicates, filters)
         turns += replicates
         files.extend(after)
         return read_all(before), read_all(after)
 
-    def again(sides: Sides, suspects: tuple[Finding, ...]) -> Sides:
-        before, after = measured(sorted({finding.case.id for finding in suspects}))
+    def measure_again(sides: Sides, suspects: tuple[Finding, ...]) -> Sides:
+        before, after = measure_builds(sorted({finding.case.id for finding in suspects}))
         return Sides(sides.before.with_repeats(before), sides.after.with_repeats(after))
 
     with session.terminable(lambda: f"what was measured is in {pair.folder}"):
-        before, after = measured()
+        before, after = measure_builds()
         sides = Sides(Evidence([before]), Evidence([after]))
-        judgement = asked.settle(sides, again)
-    return Judged.of(judgement, files, sides)
+        judgement = request.settle(sides, measure_again)
+    return GateResult.of(judgement, files, sides)

@@ -1,4 +1,4 @@
-"""Read run files as evidence, record by record; large files are read in parallel."""
+"""Read run files as the evidence of a gate, record by record; large files are read in parallel."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ def read(path: Path) -> Reading:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Switch the garbage collector off: records and evidence have no reference cycles, and the search costs a fifth."""
+    """Switch the garbage collector off during the context.
+
+    Records and evidence have no reference cycles, and searching for them costs a fifth of the time.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -50,31 +53,36 @@ def read_all(paths: Sequence[Path]) -> list[Reading]:
     if processors < 2 or sum(path.stat().st_size for path in paths if path.exists()) < _LARGE_BYTES:
         return [read(path) for path in paths]
     with uncollected(), ProcessPoolExecutor(processors, mp_context=get_context("spawn")) as pool:
-        return [packed.reading() for packed in pool.map(_packed, paths)]
+        return [reading_in_columns.reading() for reading_in_columns in pool.map(_read_in_columns, paths)]
 
 
-class _Packed(NamedTuple):
-    """A reading in columns, to be sent between processes: pickling ten thousand small objects takes too long."""
+class _ReadingInColumns(NamedTuple):
+    """A reading in columns, to be sent between processes: pickling ten thousand small objects takes too long.
 
-    rest: Reading  # without results
+    `rest` is the reading without its results. `counts` are the numbers of processes of each key, and `columns` has a
+    column for each field of `Process`.
+    """
+
+    rest: Reading
     keys: list[Key]
     cases: list[Case]
     counts: list[int]
     columns: list[tuple[Any, ...]]
 
     def reading(self) -> Reading:
-        """Return the reading that was packed."""
+        """Return the whole reading again."""
         processes = map(Process._make, zip(*self.columns, strict=True))
         for key, case, count in zip(self.keys, self.cases, self.counts, strict=True):
             self.rest.gathered.results[key] = [(case, process) for process in islice(processes, count)]
         return self.rest
 
 
-def _packed(path: Path) -> _Packed:
+def _read_in_columns(path: Path) -> _ReadingInColumns:
+    """Return the evidence in one run file, in columns."""
     reading = read(path)
     results = reading.gathered.results
     case_processes = [entry for entries in results.values() for entry in entries]
     columns = list(zip(*(process for _, process in case_processes), strict=True)) or [()] * len(Process._fields)
     cases, counts = [entries[0][0] for entries in results.values()], [len(entries) for entries in results.values()]
     rest = replace(reading, gathered=Gathering(clocks=reading.gathered.clocks))
-    return _Packed(rest, list(results), cases, counts, columns)
+    return _ReadingInColumns(rest, list(results), cases, counts, columns)

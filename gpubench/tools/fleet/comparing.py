@@ -22,8 +22,8 @@ from gpubench.tools.gating import readings
 
 
 @dataclass(frozen=True, slots=True)
-class ComparedFleet:
-    """The components that are slower than expected, and the number of comparisons."""
+class FleetComparison:
+    """The components that are slower than expected, and the number of comparisons that were made."""
 
     findings: tuple[FleetFinding, ...]
     compared: int
@@ -31,7 +31,7 @@ class ComparedFleet:
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """One case of one component in the earlier and in the current fleet."""
+    """One case of one component in the earlier (`before`) and in the current fleet (`after`)."""
 
     place: Place
     component: Component
@@ -40,42 +40,47 @@ class _Pair:
     after: Side
 
 
-def baseline(current: ReadFleet, earlier: ReadFleet, policy: Policy) -> ComparedFleet:
+def compare_with_baseline(current: ReadFleet, earlier: ReadFleet, policy: Policy) -> FleetComparison:
     """Compare each component with itself in an earlier fleet.
 
     A component is the same if its UUIDs are equal (for a host: its node), and comparable if driver and settings are
     equal. The statistics are those of a gate. A condition that keeps a gate from judging, such as other programs on the
-    device, is reported here as a cause, because the operator of a fleet has to know it.
+    device, is reported here as a cause, because the operator of a fleet has to know it. Raises FileError if a run file
+    cannot be read again.
     """
-    pairs = list(_pairs(current, earlier))
-    plain = [_plain(pair) for pair in pairs]
+    pairs = list(_comparable_pairs(current, earlier))
+    unjudged = [_unjudged_finding(pair) for pair in pairs]
     effects = effect.effects([effect.pair(pair.before, pair.after) for pair in pairs])
     findings = (
-        _finding(pair.place, pair.component, finding, "baseline", [pair.earlier])
-        for pair, finding in zip(pairs, decide(plain, effects, policy.threshold), strict=True)
+        _fleet_finding(pair.place, pair.component, finding, "baseline", [pair.earlier])
+        for pair, finding in zip(pairs, decide(unjudged, effects, policy.threshold), strict=True)
         if finding.verdict is Verdict.SLOWER
     )
-    return ComparedFleet(tuple(findings), len(pairs))
+    return FleetComparison(tuple(findings), len(pairs))
 
 
-def floors(current: ReadFleet, policy: Policy) -> ComparedFleet:
-    """Compare each component with the floors of its model. Raises UsageError if the table of floors is invalid."""
+def compare_with_floors(current: ReadFleet, policy: Policy) -> FleetComparison:
+    """Compare each component with the floors of its model of GPU.
+
+    Raises UsageError if the table of floors is invalid, and FileError if a run file cannot be read again.
+    """
     gate: Gate = plugins.load("gates", "floor")
     findings, compared = [], 0
     for digest in current.digests:
         components = {component.devices: component for component in digest.components}
         evidence = Evidence([[readings.read(current.files[digest.node])]])
-        judged = gate.judge(Evidence([]), evidence, policy).findings
-        compared += len(judged)
+        judged_findings = gate.judge(Evidence([]), evidence, policy).findings
+        compared += len(judged_findings)
         findings += [
-            _finding(Place(digest.node, finding.devices), components[finding.devices], finding, "floor", [])
-            for finding in judged
+            _fleet_finding(Place(digest.node, finding.devices), components[finding.devices], finding, "floor", [])
+            for finding in judged_findings
             if finding.verdict is Verdict.SLOWER and finding.devices in components
         ]
-    return ComparedFleet(tuple(findings), compared)
+    return FleetComparison(tuple(findings), compared)
 
 
-def _pairs(current: ReadFleet, earlier: ReadFleet) -> Iterator[_Pair]:
+def _comparable_pairs(current: ReadFleet, earlier: ReadFleet) -> Iterator[_Pair]:
+    """Yield the cases of all components that were also measured in the earlier fleet with equal driver and settings."""
     earlier_by_identity = {
         _identity(digest.node, component): (digest.node, component)
         for digest in earlier.digests
@@ -93,7 +98,7 @@ def _pairs(current: ReadFleet, earlier: ReadFleet) -> Iterator[_Pair]:
         for component in comparable:
             node, earlier_component = earlier_by_identity[_identity(digest.node, component)]
             if earlier_component.fingerprint == component.fingerprint:
-                yield from _cases(
+                yield from _case_pairs(
                     Place(digest.node, component.devices), component, earlier_component, before[node], after
                 )
 
@@ -103,9 +108,10 @@ def _identity(node: str, component: Component) -> tuple[str, ...]:
     return component.uuids if all(component.uuids) else (node, *component.devices)
 
 
-def _cases(
+def _case_pairs(
     place: Place, component: Component, earlier: Component, before: Evidence, after: Evidence
 ) -> Iterator[_Pair]:
+    """Yield the cases of a component that both fleets measured in the same unit and that can be judged."""
     for key in component.rates:
         old = before.sides.get((key.case, earlier.devices))
         new = after.sides.get((key.case, component.devices))
@@ -113,7 +119,8 @@ def _cases(
             yield _Pair(place, component, earlier, old, new)
 
 
-def _plain(pair: _Pair) -> Finding:
+def _unjudged_finding(pair: _Pair) -> Finding:
+    """Return the finding of a pair before it is judged, with the figures of both fleets."""
     (kind, *_) = pair.after.kinds
     before, after = SideFigures.of(pair.before), SideFigures.of(pair.after)
     return Finding(
@@ -121,9 +128,13 @@ def _plain(pair: _Pair) -> Finding:
     )
 
 
-def _finding(
+def _fleet_finding(
     place: Place, component: Component, finding: Finding, basis: Basis, others: Sequence[Component]
 ) -> FleetFinding:
+    """Return a gate's finding as one of the fleet, with its probable causes.
+
+    `others` are the components that it was compared with: the same one in the earlier fleet, or none for a floor.
+    """
     key = next((key for key in component.rates if key.case == finding.case.id), None)
     shift = finding.effect.shift if finding.effect else math.nan
     floor_or_processes = (
