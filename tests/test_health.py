@@ -108,7 +108,7 @@ def test_a_number_that_cannot_be_true_is_unavailable(value):
 
 
 @pytest.mark.parametrize("readings", [None, 3, "text", [3], [("ecc", 1.0)], [HealthReading("ecc", 1.0)]])
-def test_what_is_not_readings_costs_the_collector_its_answer(readings):
+def test_a_collector_that_returns_no_health_readings_is_unavailable(readings):
     with pytest.raises(Unavailable, match="HealthReading"):
         health.checked(readings)
 
@@ -126,7 +126,7 @@ def test_an_endless_sequence_of_readings_ends_and_the_first_of_a_sign_counts():
 # ---- before and after
 
 
-def test_an_error_that_appears_during_a_run_is_told_with_both_numbers():
+def test_an_error_that_appears_during_a_run_is_reported_with_both_numbers():
     found = health.risen(judged(ECC_UNCORRECTED=1.0, PCIE_REPLAYS=4.0), judged(ECC_UNCORRECTED=3.0, PCIE_REPLAYS=6.0))
     assert texts(found, "sick") == ["uncorrected ECC errors since the driver was loaded: 3, before the run 1"]
     assert texts(found, "warning") == ["PCIe replays: 6, before the run 4"]
@@ -156,7 +156,7 @@ def test_a_device_that_is_lost_during_a_run_is_sick():
         ({"POWER_BRAKE": 0.0}, {"POWER_BRAKE": 1.0}),
     ],
 )
-def test_what_did_not_grow_or_cannot_be_compared_is_no_error_of_the_run(before, after):
+def test_readings_that_did_not_grow_or_cannot_be_compared_are_no_errors_of_the_run(before, after):
     assert health.risen(judged(**before), judged(**after)).findings == ()
 
 
@@ -239,7 +239,7 @@ def told(found, *severities):
 
 
 @pytest.mark.parametrize("scene", SCENES)
-def test_nvml_tells_of_each_sickness_before_a_run_and_of_each_that_appears_during_it(scenes, scene):
+def test_nvml_reports_each_sickness_before_a_run_and_each_that_appears_during_it(scenes, scene):
     _, (severity, before, during) = SCENES[scene]
     first, _, rose = scenes[scene]
     seen = told(first, "sick", "warning")
@@ -291,7 +291,7 @@ def test_only_devices_that_a_driver_knows_are_asked_and_no_process_starts_for_ot
         assert asked.read() == ()
 
 
-def test_a_driver_that_hangs_costs_a_bounded_time(nvml):
+def test_reading_a_driver_that_hangs_ends_after_a_time_limit(nvml):
     nvml(ecc_volatile="hang")
     with examination.Examination([CARD], patience_s=0.3) as asked:
         (hung,) = asked.read()
@@ -311,7 +311,7 @@ def test_a_library_that_crashes_costs_one_reading_and_the_next_one_works(nvml):
 
 
 @pytest.mark.slow
-def test_a_driver_that_does_not_start_is_told_in_its_words(nvml):
+def test_a_driver_that_does_not_start_is_reported_with_its_own_message(nvml):
     nvml(init="!999")
     (found,) = examination.examine([CARD])
     assert "NVML does not start (Unknown Error)" in found.unavailable
@@ -378,7 +378,7 @@ def called(nvml, tmp_path):
 
 
 @pytest.mark.slow
-def test_doctor_explains_a_sick_device_and_prints_the_command_that_mends_it(nvml, called):
+def test_doctor_explains_a_sick_device_and_prints_the_command_that_repairs_it(nvml, called):
     nvml(pending=1)
     text = called("doctor").stdout
     assert "card:0: sick (20 of 20 readings are available)" in text
@@ -416,7 +416,7 @@ def shown(*healths):
     """What `doctor` prints of the health of devices, a line each."""
     console = _print.out()
     with console.capture() as capture:
-        console.print(*(part for each in healths for part in _machine._health(each)), sep="\n")
+        console.print(*(part for each in healths for part in _machine._health_parts(each)), sep="\n")
     return [line.rstrip() for line in capture.get().splitlines()]
 
 
@@ -488,7 +488,7 @@ def test_programs_on_an_mi300x_are_named(tmp_path):
     assert texts(found, "warning") == ["programs that compute on the device: 1 (process numbers 71)"]
 
 
-def test_a_healthy_mi300x_has_nothing_to_tell(mi300x):
+def test_a_healthy_mi300x_has_no_findings(mi300x):
     _, read = mi300x
     assert read().severity == "ok"
     assert texts(read(), "ok")[0] == "uncorrected ECC errors since the driver was loaded: 0"
@@ -511,13 +511,13 @@ def test_a_healthy_mi300x_has_nothing_to_tell(mi300x):
         ("pcie_replay_count", "-1", "unavailable", "PCIe replays: the driver reported the impossible value -1"),
     ],
 )
-def test_the_files_of_amdgpu_tell_of_each_sickness(mi300x, file, content, severity, told):
+def test_the_files_of_amdgpu_report_each_sickness(mi300x, file, content, severity, told):
     folder, read = mi300x
     (folder / file).write_text(f"{content}\n")
     assert texts(read(), severity) == [told]
 
 
-def test_errors_of_an_mi300x_that_appear_during_a_run_are_told(mi300x):
+def test_errors_of_an_mi300x_that_appear_during_a_run_are_reported(mi300x):
     folder, read = mi300x
     before = read()
     (folder / "ras/gfx_err_count").write_text("ue: 1\nce: 0\n")

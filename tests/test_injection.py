@@ -24,7 +24,7 @@ from test_trend_page import trend_of
 
 from gpubench import model, plugins
 from gpubench.base import streams
-from gpubench.cli import _findings, _phases, _print, _summary, doctor, history
+from gpubench.cli import _findings, _phases, _print, _summary, _trends, doctor
 from gpubench.cli.compare import _parts
 from gpubench.judging import comparison
 from gpubench.judging.answer import answer
@@ -227,7 +227,7 @@ def commands(shown):
 def printed(*parts):
     """What `gpubench` prints of the parts, where a program reads its output."""
     output = io.BytesIO()
-    stream = streams._Lines(output, encoding="utf-8", errors="backslashreplace")
+    stream = streams._CommandFreeStream(output, encoding="utf-8", errors="backslashreplace")
     Console(file=stream, width=_print._WIDE, highlight=False, emoji=False).print(*parts, sep="\n")
     stream.flush()
     return output.getvalue().decode()
@@ -252,17 +252,17 @@ def shown_doctor(text, monkeypatch):
 def shown_history(text, monkeypatch):
     """What `history` prints of a trend whose every text is this one, by itself and in a list."""
     trends = [poisoned(trend_of([4.0e12] * 10 + values), text) for values in ([3.8e12] * 10, [4.0e12] * 10)]
-    lines = [line for trend in trends for line in history._lines(trend)]
-    return [*lines, *history._listed(trends, True, _print._WIDE)]
+    lines = [line for trend in trends for line in _trends.trend_lines(trend)]
+    return [*lines, *_trends.trend_rows(trends, True, _print._WIDE)]
 
 
 def shown_gate(judgement):
     """What `gate` prints of a judgement, with every case and every column."""
-    return _findings.answered(judgement, answer(judgement, 1, "gpubench gate"), every=True, wide=True)
+    return _findings.answer_parts(judgement, answer(judgement, 1, "gpubench gate"), every=True, wide=True)
 
 
 PRINTED = {
-    "show": lambda text, _: [*_summary.measured(spoiled(text), text), *_summary.cases(spoiled(text), wide=True)],
+    "show": lambda text, _: [*_summary.run_parts(spoiled(text), text), *_summary.cases(spoiled(text), wide=True)],
     "show of replicates": lambda text, _: _summary.cases(spoiled(text, replicates=3), wide=True),
     "profile": lambda text, _: _phases.profiled(spoiled(text), _print.err()),
     "compare": lambda text, _: _parts(compared(text)),

@@ -62,7 +62,7 @@ def drawn(width, height=40, devices=(H200, HOST), processes=(), file=None):
     """The lines of the picture on a terminal of this size."""
     gpus = [device for device in devices if device.backend != "host"]
     console = Console(file=file or io.StringIO(), width=width, height=height, force_terminal=False, emoji=False)
-    console.print(_monitor.Picture(devices).drawn(latest(*gpus), processes, console, 100.0))
+    console.print(_monitor.Picture(devices).render(latest(*gpus), processes, console, 100.0))
     console.file.seek(0)
     return [line.rstrip() for line in console.file.read().splitlines()]
 
@@ -301,7 +301,7 @@ def example():
         }
         found = latest()
         found.add([Samples("nvml", H200.id, (0.0,), tuple((name, (value,)) for name, value in values.items()))])
-        drawing = picture.drawn(found, (process(),), console, 100.0 + second)
+        drawing = picture.render(found, (process(),), console, 100.0 + second)
     console.print(drawing)
     console.file.seek(0)
     return "".join(f"    {line}".rstrip() + "\n" for line in console.file.read().splitlines())

@@ -185,7 +185,7 @@ def test_the_tables_of_a_trace_fold_their_words_and_keep_their_numbers(width):
     )
     console = Console(file=io.StringIO(), width=width, highlight=False)
     for table in (kernels, device):
-        console.print(*_phases._fitted(table, width), sep="\n")
+        console.print(*_phases._table_parts(table, width), sep="\n")
     text = console.file.getvalue()
     assert max(map(cell_len, text.splitlines())) <= width
     numbers = (cell for row in kernels.rows for cell in row[2:])

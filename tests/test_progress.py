@@ -47,7 +47,7 @@ def test_a_forecast_follows_the_plan_at_first_and_then_what_jobs_of_the_suite_to
     assert forecast.left_s() == pytest.approx(5.0 + 10 * planned_s, abs=0.2)
 
 
-def test_jobs_that_lack_devices_take_no_time():
+def test_jobs_with_too_few_devices_take_no_time():
     lacking = Job(dataclasses.replace(make.case("pull", "ipc"), devices=2), (DEVICE,), 0)
     assert Forecast(plan([lacking]), [lacking]).left_s() == 0.0
 
@@ -57,7 +57,7 @@ def test_on_a_terminal_the_time_left_stands_in_one_line_that_fits(monkeypatch, w
     drawn = io.StringIO()
     console = Console(file=drawn, force_terminal=True, width=width, _environ={"TERM": "xterm"})
     monkeypatch.setattr(_progress, "err", lambda: console)
-    with _progress.shown() as watch:
+    with _progress.run_display() as watch:
         for event in events([job(path=LONG), job("gemm", path=LONG)]):
             watch(event)
     lines = re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn.getvalue()))
@@ -70,7 +70,7 @@ def test_without_a_terminal_that_moves_its_cursor_each_suite_has_a_line(monkeypa
     if term:
         console = Console(file=io.StringIO(), force_terminal=True, _environ={"TERM": term})
         monkeypatch.setattr(_progress, "err", lambda: console)
-    with _progress.shown() as watch:
+    with _progress.run_display() as watch:
         for event in events([job(), job(number=1), job("gemm")]):
             watch(event)
     assert capsys.readouterr().err.splitlines() == ["bandwidth: 2 ok in 4.00 s; about 1 s left", "gemm: 1 ok in 2.00 s"]
@@ -78,7 +78,7 @@ def test_without_a_terminal_that_moves_its_cursor_each_suite_has_a_line(monkeypa
 
 def test_of_several_devices_each_suite_has_a_line_for_each(capsys):
     other = make.device("cuda:1")
-    with _progress.shown() as watch:
+    with _progress.run_display() as watch:
         for event in events([job(), job(devices=(other,))]):
             watch(event)
     assert [line.partition(":")[2].split(":")[0] for line in capsys.readouterr().err.splitlines()] == ["0", "1"]
@@ -86,7 +86,7 @@ def test_of_several_devices_each_suite_has_a_line_for_each(capsys):
 
 def test_of_several_replicates_each_has_a_line_however_its_cases_are_ordered(capsys):
     jobs = [job(suite, 0, replicate) for replicate in (0, 1) for suite in ("gemm", "ipc", "gemm2")]
-    with _progress.shown() as watch:
+    with _progress.run_display() as watch:
         for _ in range(2):  # a gate measures suspects again with the same observer
             for event in events(jobs):
                 watch(event)
@@ -94,8 +94,8 @@ def test_of_several_replicates_each_has_a_line_however_its_cases_are_ordered(cap
     assert shown == ["replicate 1", "replicate 2"] * 2
 
 
-def test_a_case_that_fails_is_told_of_at_once_in_one_line(capsys):
-    with _progress.shown() as watch:
+def test_a_failed_case_is_printed_at_once_in_one_line(capsys):
+    with _progress.run_display() as watch:
         for event in events([job()], status="failed"):
             watch(event)
     first, second = capsys.readouterr().err.splitlines()

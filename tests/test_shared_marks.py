@@ -169,21 +169,23 @@ def test_a_gate_shows_names_on_the_users_own_terminal_and_publishes_them_only_if
 
 def test_progress_and_messages_name_nobody_where_a_ci_keeps_them(call, monkeypatch):
     result = make.result(status="failed", reason=EVERY_MARK)
-    assert sharing.for_log(result) is result
+    assert sharing.for_terminal(result) is result
     monkeypatch.setenv("CI", "true")
-    assert set(left(sharing.for_log(result).reason)) == {"gpu17", OTHER_HOST}, "hosts that nothing else is known of"
-    assert sharing.for_log("run files: /home/zoe/x").startswith("run files: path-")
+    assert set(left(sharing.for_terminal(result).reason)) == {"gpu17", OTHER_HOST}, (
+        "hosts that nothing else is known of"
+    )
+    assert sharing.for_terminal("run files: /home/zoe/x").startswith("run files: path-")
 
 
-def test_a_redacted_run_and_folder_name_nobody(call, runs, tmp_path):
+def test_a_redacted_run_or_folder_contains_no_names(call, runs, tmp_path):
     call("redact", runs[0], "-o", "one.jsonl.gz")
     assert set(left(files.content(tmp_path / "one.jsonl.gz"))) <= {OTHER_HOST}
     call("redact", runs[0].parent, "-o", "all")
     assert left(*(path.read_bytes() for path in Path("all").iterdir())) == {}
 
 
-def test_a_bundle_names_nobody(call, monkeypatch):
-    monkeypatch.setattr(_bundle, "_smoke", lambda _: marked_run())
+def test_a_bundle_contains_no_names(call, monkeypatch):
+    monkeypatch.setattr(_bundle, "_measure_smoke", lambda _: marked_run())
     call("doctor", "--bundle", "b.tar.gz")
     with tarfile.open("b.tar.gz") as bundle:
         members = {each.name: bundle.extractfile(each).read() for each in bundle.getmembers()}

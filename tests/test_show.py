@@ -41,7 +41,7 @@ def shown(*words):
 
 
 def test_a_whole_run_of_an_h200_is_told_in_thirty_lines(whole):
-    found = lines(_summary.measured(whole, "run.jsonl"), 80)
+    found = lines(_summary.run_parts(whole, "run.jsonl"), 80)
     assert len(found) <= 30
     assert found[0] == "NVIDIA H200 (cuda:0), 132 SMs, 139.8 GiB"
     assert any(line.split() == ["Memory", "read", "4604", "GB/s", "95.9", "%", "100.1", "%"] for line in found)
@@ -59,7 +59,7 @@ def test_a_run_of_few_cases_lists_them(tmp_path):
 @pytest.mark.parametrize("wide", [False, True], ids=["narrow", "wide"])
 def test_every_figure_stands_whole_in_a_line_that_fits(whole, width, wide):
     suites = listing(Summary(whole), ["gemm/", "bandwidth/", "ipc/"])
-    found = lines([part for suite in suites for part in _summary._suite(suite, wide, width)], width)
+    found = lines([part for suite in suites for part in _summary._suite_parts(suite, wide, width)], width)
     assert max(map(len, found)) <= width
     text = "\n".join(found)
     for suite in suites:
@@ -73,7 +73,7 @@ def test_a_name_is_folded_behind_a_comma_and_a_figure_never(width):
     of = make.case("device_copy", engine="bulk-copy", size_bytes=2**28, dtype="float32")
     run = make.run(make.result(make.timing(*[1e-3] * 8, moved=1e9), of=of), make.result(of=make.case("other")))
     (suite,) = listing(Summary(run))
-    found = lines(_summary._suite(suite, False, width), width)
+    found = lines(_summary._suite_parts(suite, False, width), width)
     text = "\n".join(found)
     assert max(map(len, found)) <= width
     assert all(word in text for word in ("size=256MiB,", "dtype=float32]", "1000 GB/s"))
@@ -113,7 +113,7 @@ def test_few_samples_have_a_range_and_one_has_none():
 
 def test_what_failed_is_told_at_once_with_its_reason():
     failed = make.result(status="failed", cause="wrong-answer", reason="1 of 2 elements are wrong")
-    found = lines(_summary.measured(make.run(failed), "run.jsonl"), 100)
+    found = lines(_summary.run_parts(make.run(failed), "run.jsonl"), 100)
     assert "trustworthy: no, because 1 case failed (wrong answer)" in found
     assert "- failed: bandwidth/triad: 1 of 2 elements are wrong" in found
 
@@ -121,7 +121,7 @@ def test_what_failed_is_told_at_once_with_its_reason():
 @pytest.mark.parametrize("results", [(), (make.result(status="failed", cause="crash"),)], ids=["none", "all failed"])
 @pytest.mark.parametrize("width", [40, 80])
 def test_a_run_with_no_figure_is_told_too(results, width):
-    found = lines(_summary.measured(make.run(*results), "run.jsonl"), width)
+    found = lines(_summary.run_parts(make.run(*results), "run.jsonl"), width)
     assert any(line.startswith("trustworthy: ") for line in found)
 
 

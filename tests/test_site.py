@@ -14,7 +14,7 @@ import _make as make
 import pytest
 
 from gpubench.base.errors import FileError, UsageError
-from gpubench.cli.site import _Sharing
+from gpubench.cli.site import _SiteSharing
 from gpubench.model import KeyFigure, Settings, SuiteInfo, store
 from gpubench.tools import site
 
@@ -74,7 +74,7 @@ def write(path, day, seconds=1e-3, devices=(), results=3, tier="quick", **fields
 
 def build(folder, out, no_redact=False):
     told = []
-    return site.build(folder, out, _Sharing(no_redact), told.append), told
+    return site.build(folder, out, _SiteSharing(no_redact), told.append), told
 
 
 class Links(HTMLParser):

@@ -21,7 +21,7 @@ from gpubench.analysis.summary import Summary
 from gpubench.analysis.trust import HEALTH_SOURCE
 from gpubench.base.errors import UsageError
 from gpubench.measuring.plan import Job, Plan
-from gpubench.measuring.progress import Progress
+from gpubench.measuring.progress import ProgressEvent
 from gpubench.measuring.runner import Runner
 from gpubench.measuring.sampler import SamplingProcess
 from gpubench.model import Counter, EventBit, EventClass, Measure, Remark, Samples, Settings
@@ -65,7 +65,7 @@ def test_a_soak_expects_no_more_time_than_it_has():
     seen = []
     watch = soaking.within(5.0, seen.append)
     for left_s in (1.0, 3600.0):
-        watch(Progress(job, 0, [job], left_s))
+        watch(ProgressEvent(job, 0, [job], left_s))
     assert seen[0].left_s == 1.0
     assert 4.0 < seen[1].left_s <= 5.0
 

@@ -54,7 +54,10 @@ ROOMS = ("suites", "collectors", "reports", "ci")
 BROAD_EXCEPTS = {
     ("gpubench/__main__.py", "main"): "the process's end: a bug keeps its traceback and gets an exit status of its own",
     ("gpubench/plugins/loading.py", "_loaded"): "a plugin's load: third-party code may raise anything",
-    ("gpubench/plugins/loading.py", "call_library"): "a vendor probe: bindings raise KeyError, AttributeError, anything",
+    (
+        "gpubench/plugins/loading.py",
+        "call_library",
+    ): "a vendor probe: bindings raise KeyError, AttributeError, anything",
     (
         "gpubench/measuring/worker.py",
         "Worker.measure_case",

@@ -15,7 +15,7 @@ from test_trend_page import LINE, trend_of
 
 from gpubench import plugins
 from gpubench.base.clean import tidy
-from gpubench.cli import _findings, _print, compare, history
+from gpubench.cli import _findings, _print, _trends, compare
 from gpubench.judging import comparison
 from gpubench.judging.answer import answer
 from gpubench.judging.evidence import Evidence, Reading
@@ -62,7 +62,7 @@ def lines(monkeypatch, capsys):
 
 
 def gate_parts(judgement, every=False, wide=False, title="gpubench gate"):
-    return _findings.answered(judgement, answer(judgement, exit_status(judgement), title), every, wide)
+    return _findings.answer_parts(judgement, answer(judgement, exit_status(judgement), title), every, wide)
 
 
 def is_command(line):
@@ -233,7 +233,7 @@ def test_a_history_lists_what_became_worse_first_and_keeps_every_figure_whole(li
     named = [replace(LINE, case=case) for case in ("bandwidth/steady", "bandwidth/worse", f"bandwidth/{LONG}")]
     values = ([4.0e12] * 20, [4.0e12] * 10 + [3.8e12] * 10, [4.0e12] * 4)
     trends = [trend_of(each, line) for line, each in zip(named, values, strict=True)]
-    found = lines(lambda: history._listed(trends, True, width), width)
+    found = lines(lambda: _trends.trend_rows(trends, True, width), width)
     assert [line for line in found if len(line) > width] == []
     text = "\n".join(found)
     assert text.index("bandwidth/worse") < text.index("bandwidth/steady")
@@ -245,7 +245,7 @@ def test_a_history_lists_what_became_worse_first_and_keeps_every_figure_whole(li
 @pytest.mark.parametrize("width", [40, 80, 100])
 def test_the_bars_of_a_series_fit_the_terminal(monkeypatch, width):
     monkeypatch.setattr(_print, "out", lambda: Console(width=width))
-    (bars,) = [text.plain for text in history._lines(trend_of([4.0e12] * 100)) if "▅" in text.plain]
+    (bars,) = [text.plain for text in _trends.trend_lines(trend_of([4.0e12] * 100)) if "▅" in text.plain]
     assert len(bars) <= width
     assert bars.startswith("4000 GB/s ▅")
 

@@ -25,14 +25,18 @@ run.jsonl.gz   the smallest run of every suite: `gpubench show run.jsonl.gz`
 
 
 def write(target: Path, device: list[str] | None) -> None:
-    """Measure the smallest run, read the device's files, and write both anonymised. Raises UsageError if it exists."""
+    """Measure the smallest run, read the device's files, and write both, anonymised, to the archive `target`.
+
+    `device` are the ids to measure, as for `run --device`; None measures the first GPU, or the host. Raises UsageError
+    if `target` exists or cannot be written.
+    """
     import json
 
     from gpubench.model import store
     from gpubench.tools import bundle
 
     sharing.check_target(target, force=False)
-    (run,) = sharing.shareable([_smoke(device)], no_redact=False)
+    (run,) = sharing.shareable([_measure_smoke(device)], no_redact=False)
     entries = {
         "README": _README.encode(),
         "facts.json": json.dumps(asdict(run.manifest.facts), indent=1, ensure_ascii=False).encode(),
@@ -44,12 +48,16 @@ def write(target: Path, device: list[str] | None) -> None:
     _print.err().print(_print.plain(message), soft_wrap=True)
 
 
-def _smoke(device: list[str] | None) -> Run:
-    from gpubench.cli._progress import shown
+def _measure_smoke(device: list[str] | None) -> Run:
+    """Return a run of all suites in the smoke tier on these devices; its run file is temporary.
+
+    Raises UsageError for an unknown device, and DeviceError if a device is lost meanwhile.
+    """
+    from gpubench.cli._progress import run_display
     from gpubench.measuring import inventory, plan
     from gpubench.tools import session
 
     facts = inventory.facts()
     settings = options.settings(facts, ["all"], device, False, options.TierName.SMOKE, None, None)
-    with tempfile.TemporaryDirectory(prefix="gpubench-") as folder, shown() as watch:
+    with tempfile.TemporaryDirectory(prefix="gpubench-") as folder, run_display() as watch:
         return session.measure(plan.make(facts, settings), Path(folder) / "run.jsonl", sys.argv, watch)

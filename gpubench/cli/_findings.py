@@ -22,26 +22,40 @@ _MOST_ROWS = 60  # further rows are only counted
 _WIDE = ("processes", "q")
 
 
-def answered(judgement: Judgement, answer: Answer, every: bool = False, wide: bool = False) -> list[Part]:
-    """Return verdict, reasons, next steps and cases, the worst first; passing cases are listed only with `every`."""
-    parts = said(answer.verdict, answer.why, answer.next_steps, _ENDS.get(answer.status, ""))
+def answer_parts(judgement: Judgement, answer: Answer, every: bool = False, wide: bool = False) -> list[Part]:
+    """Return the lines and tables of a gate's answer: verdict, reasons, next steps, then the cases, the worst first.
+
+    With `every`, passing cases are listed too; with `wide`, the table also has the processes and q of each case.
+    """
+    parts = verdict_parts(answer.verdict, answer.why, answer.next_steps, _ENDS.get(answer.status, ""))
     passing = PASSING[:1] if answer.title == AB else PASSING  # a comparison of two builds also lists what became faster
     listed_findings = [finding for finding in judgement.findings if every or finding.verdict not in passing]
     hidden = len(judgement.findings) - len(listed_findings)
     notes = [f"not listed: {plural(hidden, 'passing case')}; --all lists them"] if hidden else []
-    return [*parts, *listed(listed_findings, HEADS[2:4], every, wide), *(_print.plain(note, "dim") for note in notes)]
+    return [
+        *parts,
+        *finding_parts(listed_findings, HEADS[2:4], every, wide),
+        *(_print.plain(note, "dim") for note in notes),
+    ]
 
 
-def listed(findings: Sequence[Finding], sides: Sequence[str], every: bool, wide: bool) -> list[Part]:
-    """Return the table of the worst cases, and a note with the number of further ones."""
+def finding_parts(findings: Sequence[Finding], sides: Sequence[str], every: bool, wide: bool) -> list[Part]:
+    """Return the table of the cases, and a note with the number of cases that are left out of it.
+
+    `findings` are sorted, the worst first, and `sides` are the headings of the two compared figures. The first 60 cases
+    are listed; `every` lists all. `wide` adds the columns of `_statistics`.
+    """
     printed = findings if every else findings[:_MOST_ROWS]
     rest = len(findings) - len(printed)
     note = f"not listed: {plural(rest, 'more case')}, none worse; --all lists them"
     return [*_table(printed, sides, wide), *([_print.plain(note, "dim")] if rest else [])]
 
 
-def said(verdict: str, why: Sequence[str], next_steps: Sequence[NextStep], style: str = "") -> list[Part]:
-    """Return the verdict as the first line, then the reasons, then what to do next."""
+def verdict_parts(verdict: str, why: Sequence[str], next_steps: Sequence[NextStep], style: str = "") -> list[Part]:
+    """Return the verdict as the first line, then the reasons, then the next steps with their commands.
+
+    `style` is a colour for the verdict (`red`), or empty.
+    """
     lines: list[Part] = [_print.plain(verdict, f"bold {style}".strip())]
     lines += [_print.plain(f"- {reason}") for reason in why]
     for step in next_steps:
@@ -52,7 +66,10 @@ def said(verdict: str, why: Sequence[str], next_steps: Sequence[NextStep], style
 
 
 def _table(findings: Sequence[Finding], sides: Sequence[str], wide: bool) -> list[Part]:
-    """Return the cases with the figures of both `sides`; a threshold that all share is written once above them."""
+    """Return the cases with the figures of both `sides`; a threshold that all share is written once above them.
+
+    `wide` adds the columns of `_statistics`. Columns without any value are left out.
+    """
     if not findings:
         return []
     several = len({finding.devices for finding in findings if finding.devices}) > 1
@@ -87,7 +104,7 @@ def _table(findings: Sequence[Finding], sides: Sequence[str], wide: bool) -> lis
 
 
 def _statistics(finding: Finding) -> tuple[str, str]:
-    """Return the number of processes of both sides, and q, the false discovery rate of the change."""
+    """Return the processes of baseline and candidate (`5, 5`), and q, the false discovery rate of the change."""
     q = f"{finding.q:.2g}" if math.isfinite(finding.q) else MISSING
     return f"{finding.before.processes}, {finding.after.processes}", q
 

@@ -74,7 +74,11 @@ def judge(
 
 
 def publish(judged: FleetJudgement, out: list[Path], force: bool, no_redact: bool, json: bool) -> None:
-    """Write the reports that were asked for, anonymised unless `no_redact` is set, and print the answer or JSON."""
+    """Write the reports that were asked for, then print the answer, or with `json` the JSON document.
+
+    Reports and the document are anonymised unless `no_redact` is set; so is the printed answer in a CI. `force`
+    replaces existing files. Raises UsageError if a file exists without `force`, or cannot be written.
+    """
     import sys
 
     from gpubench.base.clean import tidy
@@ -102,6 +106,7 @@ def show(judged: FleetJudgement) -> None:
 
 
 def _parts(judged: FleetJudgement) -> Iterator[Part]:
+    """Yield what the terminal shows: the answer, the devices, failures, missing nodes, suspects, next steps."""
     from gpubench.cli import _print
     from gpubench.judging import fleet_text as words
     from gpubench.judging.fleet import fleet_status
@@ -124,6 +129,7 @@ def _parts(judged: FleetJudgement) -> Iterator[Part]:
 
 
 def _suspects(judged: FleetJudgement) -> Iterator[Part]:
+    """Yield the table of the slow components, each with its slowest case, and the number of further ones."""
     from gpubench.base import units
     from gpubench.cli import _print
     from gpubench.cli._layout import NamedRow, named_rows

@@ -48,7 +48,7 @@ def pairs(
     request = FleetRequest(order, out, tuple(sys.argv))
     with ExitStack() as stack:
         launch = stack.enter_context(launching.launched(on, slurm, request, srun))
-        watch = stack.enter_context(launching.shown())
+        watch = stack.enter_context(launching.node_display())
         session = stack.enter_context(measuring.PairsSession(launch, request, watch))
         judgement = session.measure(rounds)
     _show(judgement)
@@ -56,7 +56,7 @@ def pairs(
 
 
 def _show(judgement: PairsJudgement) -> None:
-    """Print the figures of the slowest pairs and nodes, the failures, and the suspects."""
+    """Print for each case the slowest pairs and nodes, then the pairs that failed, the suspects, and the verdict."""
     from gpubench.base import units
     from gpubench.cli import _print
 
@@ -64,7 +64,11 @@ def _show(judgement: PairsJudgement) -> None:
         judged = judgement.cases[case]
         slowest = sorted(rates, key=lambda pair: rates[pair])[:_MOST_ROWS]
         rows = [
-            (*(judgement.nodes[node] for node in pair), units.quantity(rates[pair], "B/s", 4), _percent(judged, pair))
+            (
+                *(judgement.nodes[node] for node in pair),
+                units.quantity(rates[pair], "B/s", 4),
+                _slowdown_text(judged, pair),
+            )
             for pair in slowest
         ]
         title = f"{case}: typical {units.quantity(judged.typical, 'B/s', 4)}"
@@ -92,5 +96,9 @@ def _show(judgement: PairsJudgement) -> None:
         _print.say("no node and no link is slow", "green")
 
 
-def _percent(judged: LinkJudgement, pair: tuple[int, int]) -> str:
+def _slowdown_text(judged: LinkJudgement, pair: tuple[int, int]) -> str:
+    """Return how much slower a pair of nodes is than predicted, as `3.1%`.
+
+    An empty text if too few pairs were measured.
+    """
     return "" if judged.too_few else f"{judged.links[pair].slowdown:.1%}"

@@ -102,7 +102,7 @@ class FleetRunCommand(TyperCommand):
     """A command whose arguments after `--` are options of srun."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments, and store those after `--` in the context."""
+        """Parse the arguments before `--`, and store those after it in `ctx.meta` for `srun_options`."""
         if "--" in args:
             place = args.index("--")
             ctx.meta[_SRUN] = tuple(args[place + 1 :])
@@ -142,19 +142,22 @@ def run(
     request = FleetRequest(order, out, tuple(sys.argv), racks, Patience(stagger_s=stagger))
     with ExitStack() as stack:
         launch = stack.enter_context(launched(on, slurm, request, srun))
-        watch = stack.enter_context(shown())
+        watch = stack.enter_context(node_display())
         session = stack.enter_context(FleetSession(launch, request, watch))
         fleet = session.measure()
         if confirm:
-            fleet = _confirmed(session, out)
-    _tell(fleet, out)
+            fleet = _measure_suspects_again(session, out)
+    _print_outcomes(fleet, out)
     if confirm:
-        _judged(out)
+        _print_judgement(out)
     raise typer.Exit(session.exit_status)
 
 
-def _confirmed(session: FleetSession, folder: Path) -> Fleet:
-    """Measure the suspects and their controls again."""
+def _measure_suspects_again(session: FleetSession, folder: Path) -> Fleet:
+    """Judge the run files in `folder`, and measure the suspects again beside as many healthy nodes.
+
+    Returns the fleet with the second measurements, or the unchanged fleet if there is no suspect.
+    """
     import random
 
     from gpubench.cli._print import say
@@ -170,8 +173,8 @@ def _confirmed(session: FleetSession, folder: Path) -> Fleet:
     return session.measure_again(look.roles, look.cases)
 
 
-def _judged(folder: Path) -> None:
-    """Print the judgement of the fleet."""
+def _print_judgement(folder: Path) -> None:
+    """Judge the run files in `folder` by the built-in policy, and print the answer as `fleet judge` does."""
     from gpubench.cli._fleet_judge import show
     from gpubench.judging.policy import built_in
     from gpubench.tools.fleet import judging
@@ -186,7 +189,10 @@ World = Annotated[int, typer.Argument(help="The number of nodes.")]
 
 
 def member(board: Board, rank: Rank = -1, world: World = 1) -> None:
-    """Work as one node of a fleet for the launcher that made this board."""
+    """Work as one node of a fleet for the launcher that made this board.
+
+    A negative `rank` means that rank and number of nodes are read from srun's environment variables.
+    """
     from gpubench.tools.fleet.board import FolderBoard
     from gpubench.tools.fleet.environment import SLURM, job_rank
     from gpubench.tools.fleet.member import serve
@@ -198,7 +204,11 @@ def member(board: Board, rank: Rank = -1, world: World = 1) -> None:
 
 
 def srun_options(ctx: typer.Context, on: str, slurm: bool, from_env: bool) -> tuple[str, ...]:
-    """Return the options of srun. Raises UsageError unless exactly one launcher is named."""
+    """Return the options of srun that follow `--` on the command line; empty without any.
+
+    Raises UsageError unless exactly one of the launchers `on`, `slurm` and `from_env` is named, or if options of srun
+    are given to another launcher than srun.
+    """
     from gpubench.base.errors import UsageError
 
     srun: tuple[str, ...] = ctx.meta.get(_SRUN, ())
@@ -211,7 +221,11 @@ def srun_options(ctx: typer.Context, on: str, slurm: bool, from_env: bool) -> tu
 
 @contextmanager
 def launched(on: str, slurm: bool, request: FleetRequest, srun: Sequence[str]) -> Iterator[Launch]:
-    """Start the nodes; a process of --from-env that is not the launcher works as a node instead and exits."""
+    """Start nodes by Ray (`on`) or srun (`slurm`), or join those of a job; yield the launch that talks to them.
+
+    With --from-env every process of the job calls this: a process whose rank is not 0 works as a node here and raises
+    typer.Exit at the end. Raises UsageError if the folder of the request exists.
+    """
     from gpubench.tools.fleet import environment, member
     from gpubench.tools.fleet.ray_cluster import ray_launch
     from gpubench.tools.fleet.session import new_folder
@@ -234,8 +248,11 @@ def launched(on: str, slurm: bool, request: FleetRequest, srun: Sequence[str]) -
 
 
 @contextmanager
-def shown() -> Iterator[Callable[[Sequence[NodeView]], None]]:
-    """Yield an observer that draws a table of the nodes on a terminal, and prints a line for each change elsewhere."""
+def node_display() -> Iterator[Callable[[Sequence[NodeView]], None]]:
+    """Yield an observer of the nodes' states.
+
+    On a terminal it draws a table of the nodes that measure; elsewhere it prints a line for each change.
+    """
     from gpubench.cli._print import err
 
     console = err()
@@ -248,14 +265,17 @@ def shown() -> Iterator[Callable[[Sequence[NodeView]], None]]:
     with Live(console=console, transient=True, refresh_per_second=4) as live:
 
         def watch(views: Sequence[NodeView]) -> None:
-            live.update(_drawn([view for view in views if view.outcome is None], console.height))
+            live.update(_measuring_nodes_table([view for view in views if view.outcome is None], console.height))
             lines.watch([view for view in views if view.outcome])
 
         yield watch
 
 
-def _drawn(views: Sequence[NodeView], height: int) -> Table:
-    """Return a line for each node that measures, as many as fit on the terminal."""
+def _measuring_nodes_table(views: Sequence[NodeView], height: int) -> Table:
+    """Return a table with the phase of each measuring node, as many as fit `height` lines.
+
+    A last line has the number of the others.
+    """
     from gpubench.cli import _print
 
     room = max(height - 4, 1)
@@ -273,7 +293,7 @@ class _NodeLines:
         self._printed: dict[str, str] = {}
 
     def watch(self, views: Sequence[NodeView]) -> None:
-        """Print the nodes whose status changed."""
+        """Print a line for each node whose status differs from the one printed last."""
         from gpubench.cli._print import plain
 
         for view in views:
@@ -285,6 +305,7 @@ class _NodeLines:
 
 
 def _status(view: NodeView) -> str:
+    """Return `measures` or the outcome of a node with its duration and reason; an empty text before it measures."""
     from gpubench.base import units
 
     if view.outcome is None:
@@ -293,8 +314,8 @@ def _status(view: NodeView) -> str:
     return f"{view.outcome.status} after {units.duration(view.outcome.seconds)}{reason}"
 
 
-def _tell(fleet: Fleet, folder: Path) -> None:
-    """Print the outcome of each node."""
+def _print_outcomes(fleet: Fleet, folder: Path) -> None:
+    """Print a table with the outcome of each node, the reasons of failures, and the command that judges the fleet."""
     from gpubench.base import units
     from gpubench.cli import _print
 

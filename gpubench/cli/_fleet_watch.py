@@ -46,6 +46,10 @@ def watch(folders: Folders, json: options.Json = False, no_redact: sharing.NoRed
 
 
 def _show(histories: list[ComponentHistory], fleets: int) -> None:
+    """Print a table of the components with a slow or a worse figure.
+
+    `fleets` is the number of measurements that were compared.
+    """
     from gpubench.cli import _print
     from gpubench.cli._layout import NamedRow, named_rows
     from gpubench.judging.finding_text import plural

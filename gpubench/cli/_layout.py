@@ -31,10 +31,11 @@ class NamedRow:
 
 
 def named_rows(heads: Sequence[str], rows: Sequence[NamedRow], width: int) -> Iterator[Table | Text]:
-    """Yield rows under their headings; the first two headings belong to the lead and the name.
+    """Yield rows under their headings, laid out for a terminal of `width` columns.
 
-    Each row is one line if the names fit. Otherwise the figures stand in columns below the lead and the name. On a
-    terminal that is too narrow for that, each figure follows its heading, in as many lines as needed.
+    The first two headings belong to the lead and the name, the others to the figures. Each row is one line if the names
+    fit. Otherwise the figures stand in columns below the lead and the name. On a terminal that is too narrow for that,
+    each figure follows its heading, in as many lines as needed.
     """
     rows = [
         NamedRow(one_line(row.lead), one_line(row.name), tuple(map(one_line, row.figures)), row.style) for row in rows
@@ -53,7 +54,10 @@ def named_rows(heads: Sequence[str], rows: Sequence[NamedRow], width: int) -> It
 
 
 def least_room(names: Sequence[str]) -> int:
-    """Return the least width of a column of these names: the whole names, or else their longest part."""
+    """Return the least width for a column of these names, in columns of the terminal.
+
+    It is that of the longest name or, if less, of the longest part that is not broken.
+    """
     whole = max(map(cell_len, names), default=0)
     longest = max((cell_len(part) for name in names for part in name_parts(name)), default=0)
     return min(whole, min(longest, LONGEST_PART) + len(INDENT))
@@ -65,6 +69,7 @@ def _is_right_to_left(name: str) -> bool:
 
 
 def _one_line_each(heads: Sequence[str], rows: Sequence[NamedRow], room: int) -> Table:
+    """Return a table with one row per line; a name wider than `room` columns is folded within its cell."""
     cells = [
         [_print.plain(row.lead, row.style), folded(row.name, room), *map(_print.plain, row.figures)] for row in rows
     ]
@@ -77,6 +82,10 @@ def _one_line_each(heads: Sequence[str], rows: Sequence[NamedRow], room: int) ->
 def _two_lines_each(
     heads: Sequence[str], rows: Sequence[NamedRow], columns: Sequence[int], lead: int, width: int
 ) -> Iterator[Text]:
+    """Yield the headings and then each row in two lines: lead and name, then the figures below their headings.
+
+    `columns` are the widths of the figures, and `lead` is that of the leading words.
+    """
     yield _print.plain(f"{heads[0]:{lead}}  {heads[1]}", "bold")
     yield _aligned(heads[2:], columns, "bold")
     for row in rows:
@@ -85,11 +94,13 @@ def _two_lines_each(
 
 
 def _aligned(figures: Sequence[str], columns: Sequence[int], style: str = "") -> Text:
+    """Return the figures in one line, each padded on the left to the width of its column."""
     cells = (" " * (size - cell_len(text)) + text for text, size in zip(figures, columns, strict=True))
     return Text(INDENT + (" " * _GAP).join(cells), style=style)
 
 
 def _lead_and_name(row: NamedRow, lead: int, width: int) -> Iterator[Text]:
+    """Yield the lines of a row's lead and name: side by side if the name has 20 characters of room, else below."""
     start = f"{row.lead:{lead}}  "
     room = width - len(start)
     if room < _LEAST_BESIDE:

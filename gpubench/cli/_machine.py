@@ -25,23 +25,30 @@ _UNITS = {"cuda": "SMs", "rocm": "CUs", "host": "cores"}
 def machine(
     facts: Facts, healths: Sequence[Health], available: Sequence[Available], not_sampled: Sequence[UnavailablePart]
 ) -> list[Part]:
-    """Return what `gpubench doctor` prints, the answer first."""
+    """Return what `gpubench doctor` prints, beginning with whether the machine can measure a GPU.
+
+    `available` has every counter of the devices, also unavailable ones with a reason; `not_sampled` are the collectors
+    that read none of the devices.
+    """
     parts: list[Part] = [_print.plain(_verdict(facts, healths), "bold")]
     if facts.absent:
-        parts += [*_heading("missing"), *_missing(facts.absent)]
+        parts += [*_heading_parts("missing"), *_unavailable_parts(facts.absent)]
     if through := [f"{name} is {state}" for name, state in facts.host if state.startswith("interposed: ")]:
-        parts += [*_heading("between programs and the driver"), *(_print.plain(state, "yellow") for state in through)]
-    parts += [*_heading("devices"), *(part for device in facts.devices for part in _device(device))]
+        parts += [
+            *_heading_parts("between programs and the driver"),
+            *(_print.plain(state, "yellow") for state in through),
+        ]
+    parts += [*_heading_parts("devices"), *(part for device in facts.devices for part in _device_parts(device))]
     if healths:
-        parts += [*_heading("health"), *(part for health in healths for part in _health(health))]
-    parts += [*_heading("counters"), *_counted(available, not_sampled)]
-    parts += [*_heading("host"), _listed(units.fact(*pair) for pair in facts.host)]
-    parts += [*_heading("versions"), _listed(facts.versions)]
+        parts += [*_heading_parts("health"), *(part for health in healths for part in _health_parts(health))]
+    parts += [*_heading_parts("counters"), *_counter_parts(available, not_sampled)]
+    parts += [*_heading_parts("host"), _pairs_part(units.fact(*pair) for pair in facts.host)]
+    parts += [*_heading_parts("versions"), _pairs_part(facts.versions)]
     return parts
 
 
 def counters(available: Sequence[Available]) -> list[Part]:
-    """Return a table of every counter of the devices."""
+    """Return a table of every counter of the devices, with its unit, period, availability and the vendor's command."""
     heads = ("device", "counter", "unit", "kind", "period", "available", "vendor command")
     rows = [
         (
@@ -63,6 +70,7 @@ def counters(available: Sequence[Available]) -> list[Part]:
 
 
 def _verdict(facts: Facts, healths: Sequence[Health]) -> str:
+    """Return one line: how many GPUs can be measured, their models, and which of them are unhealthy."""
     gpus = [device for device in facts.devices if device.backend != "host"]
     if not gpus:
         return "no GPU is usable: `gpubench run` measures the host processor"
@@ -72,7 +80,7 @@ def _verdict(facts: Facts, healths: Sequence[Health]) -> str:
     return f"{answer}; unhealthy: {', '.join(sick)}" if sick else answer
 
 
-def _heading(title: str) -> list[Part]:
+def _heading_parts(title: str) -> list[Part]:
     return [Text(""), _print.plain(title, "italic")]
 
 
@@ -80,14 +88,16 @@ def _indented(text: str, style: str = "", depth: int = 1) -> Padding:
     return Padding(_print.plain(text, style), (0, 0, 0, _INDENT * depth), expand=False)
 
 
-def _missing(absent: Sequence[UnavailablePart]) -> Iterator[Part]:
+def _unavailable_parts(absent: Sequence[UnavailablePart]) -> Iterator[Part]:
+    """Yield each unavailable library or device with its reason, and below it how to get it."""
     for missing in absent:
         yield _print.plain(f"{missing.what}: {missing.reason}", "yellow")
         if missing.how:
             yield _indented(missing.how)
 
 
-def _device(device: Device) -> Iterator[Part]:
+def _device_parts(device: Device) -> Iterator[Part]:
+    """Yield a line with a device's model, size and peers, and a line with its clocks and caches."""
     kind = _UNITS.get(device.id.partition(":")[0], "cores")
     facts = [
         device.name,
@@ -99,15 +109,18 @@ def _device(device: Device) -> Iterator[Part]:
     ]
     yield _print.plain(f"{device.id}: {', '.join(fact for fact in facts if fact)}")
     if device.details:
-        yield _listed(units.fact(*pair) for pair in device.details)
+        yield _pairs_part(units.fact(*pair) for pair in device.details)
 
 
-def _listed(facts: Iterator[tuple[str, str]] | Sequence[tuple[str, str]]) -> Padding:
+def _pairs_part(facts: Iterator[tuple[str, str]] | Sequence[tuple[str, str]]) -> Padding:
     return _indented(", ".join(f"{name} {text}" for name, text in facts))
 
 
-def _health(health: Health) -> Iterator[Part]:
-    """Yield the lines for one device. The commands are printed and never run."""
+def _health_parts(health: Health) -> Iterator[Part]:
+    """Yield the lines on one device's health: its state, findings with advice and commands, unavailable readings.
+
+    The commands are printed and never run.
+    """
     if not health.findings:
         yield _print.plain(f"{health.device}: unavailable: {health.unavailable}", "yellow")
         return
@@ -126,7 +139,7 @@ def _health(health: Health) -> Iterator[Part]:
         yield _indented(f"unavailable: {finding.text}", "dim")
 
 
-def _counted(entries: Sequence[Available], not_sampled: Sequence[UnavailablePart]) -> Iterator[Part]:
+def _counter_parts(entries: Sequence[Available], not_sampled: Sequence[UnavailablePart]) -> Iterator[Part]:
     """Yield how many counters each device has, why others are unavailable, and which collectors read no device here."""
     for device in dict.fromkeys(entry.device for entry in entries):
         of_device = [entry for entry in entries if entry.device == device]

@@ -42,14 +42,20 @@ class Picture:
         self._devices = sorted(devices, key=lambda device: device.backend == "host")  # the host last
         self._recent = gauges.Recent()
 
-    def drawn(
+    def render(
         self, latest: live.Latest, processes: Sequence[RunningProcess], console: Console, now: float
     ) -> RenderableType:
-        """Return the picture at a moment (monotonic seconds), in the size of the console."""
+        """Return the picture at the moment `now` (monotonic seconds), in the size of the console.
+
+        It also adds the gauges to the history. Without room for the gauges of all devices it is a table with a row for
+        each. Processes fill the lines that are left.
+        """
         gauges_by_device = {device.id: gauges.gauges(latest, device) for device in self._devices}
         for device, current in gauges_by_device.items():
             self._recent.add(now, device, current)
-        panels = [self._panel(latest, device, gauges_by_device[device.id], console, now) for device in self._devices]
+        panels = [
+            self._device_lines(latest, device, gauges_by_device[device.id], console, now) for device in self._devices
+        ]
         lines = sum(len(panel) for panel in panels)
         parts: list[RenderableType] = [part for panel in panels for part in panel]
         if lines + 1 > console.height:
@@ -60,10 +66,10 @@ class Picture:
             parts += _processes(processes, room, console.width)
         return Group(*parts, _print.plain("q quits", "dim"))
 
-    def _panel(
+    def _device_lines(
         self, latest: live.Latest, device: Device, current: Sequence[gauges.Gauge], console: Console, now: float
     ) -> list[Text]:
-        """Return the lines of a device: its name, a line for each gauge, its activity, and an empty line."""
+        """Return the lines of a device: its name, each gauge with bar and history, its activity, and an empty line."""
         title = _print.plain(f"{device.id}  {device.name}", "bold")
         if reasons := gauges.throttle_text(latest, device):
             title.append_text(_print.plain(f"  {reasons}", "yellow"))
@@ -99,7 +105,7 @@ class Picture:
 
 
 def widths(room: int) -> tuple[int, int]:
-    """Return the widths of a bar and of a history in a space of `room` columns; 0 if one does not fit."""
+    """Return the widths of a bar and of a history chart that share `room` columns; 0 for one that does not fit."""
     if room < 2 * _LEAST_HISTORY:
         return max(room, 0), 0
     history = min(room * 2 // 3, _HISTORY)
@@ -120,7 +126,10 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 
 
 def _processes(processes: Sequence[RunningProcess], room: int, width: int) -> Iterator[RenderableType]:
-    """Yield the table of the processes with the most memory, and the number of the others."""
+    """Yield the table of the first `room` processes, and a line with the number of the others.
+
+    `processes` are sorted, those with the most memory first; `width` is the terminal's, in columns.
+    """
     from gpubench.base import units
 
     heads = ["process", "device", "memory", "user"] if width >= _WITH_COMMAND else ["process", "device", "memory"]
@@ -129,7 +138,7 @@ def _processes(processes: Sequence[RunningProcess], room: int, width: int) -> It
             str(process.pid),
             process.device,
             units.round_size(process.memory_bytes) if process.memory_bytes is not None else "unknown",
-            _cut(process.user or "unknown", _LONGEST_USER),
+            _shortened(process.user or "unknown", _LONGEST_USER),
         ][: len(heads)]
         for process in processes[:room]
     ]
@@ -137,13 +146,13 @@ def _processes(processes: Sequence[RunningProcess], room: int, width: int) -> It
     if width >= _WITH_COMMAND:
         heads.append("command")
         for row, process in zip(rows, processes, strict=False):
-            row.append(_cut(process.command or "unknown: in another container", left))
+            row.append(_shortened(process.command or "unknown: in another container", left))
     yield _print.table(heads, rows, right=("process", "memory"))
     if len(processes) > room:
         yield _print.plain(f"and {len(processes) - room} more processes", "dim")
 
 
-def _cut(text: str, room: int) -> str:
+def _shortened(text: str, room: int) -> str:
     shortened = _print.plain(text)
     shortened.truncate(room, overflow="ellipsis")
     return shortened.plain

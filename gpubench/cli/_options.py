@@ -83,7 +83,10 @@ Json = Annotated[
 
 
 def check_suites(suites: list[str] | None) -> None:
-    """Raise UsageError for an unknown suite, and print which suites cannot be loaded, before devices are opened."""
+    """Raise UsageError for an unknown suite, and print which suites cannot be loaded, before devices are opened.
+
+    `suites` are the command's arguments; None or an empty list stands for all suites.
+    """
     from gpubench.cli import _print
     from gpubench.measuring import plan as planning
 
@@ -104,7 +107,10 @@ def settings(
     seed: int = 0,
     links: list[str] | None = None,
 ) -> Settings:
-    """Return the settings of these options. Raises UsageError, with the valid choices, if one is invalid."""
+    """Return the settings of a run from the command's options; None for an option that was not given.
+
+    Raises UsageError, with the valid choices, if one is invalid, and FileError if a file of `data` cannot be read.
+    """
     from gpubench import model
     from gpubench.analysis.views import breakeven
     from gpubench.measuring import joining
@@ -125,7 +131,10 @@ def settings(
 
 
 def run_file(out: Path | None, kind: str = "") -> Path:
-    """Return the path of a new run file: `out`, or one in gpubench-runs. Raises UsageError if that cannot be made."""
+    """Return the path of a new run file: `out`, or if that is None a new name in the folder gpubench-runs.
+
+    The name consists of the time (UTC) and `kind` (`-gate`). Raises UsageError if the folder cannot be made.
+    """
     from datetime import UTC, datetime
 
     from gpubench.base.errors import UsageError

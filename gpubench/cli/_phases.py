@@ -29,7 +29,7 @@ _LEAST_LANE = 8
 
 
 def profiled(run: Run, console: Console) -> list[Part]:
-    """Return the phases of a profiled program in lines that fit the console, then failures and warnings."""
+    """Return the phases of a profiled program in lines that fit the console, then warnings and failures."""
     from gpubench.analysis.summary import Summary
 
     failed = [result.reason for result in run.results if result.status in ("failed", "invalid")]
@@ -41,12 +41,12 @@ def phases(summary: Summary, console: Console) -> list[Part]:
     """Return the phases of a profiled program as lanes and tables; an empty list for any other run."""
     from gpubench.analysis.views.phase_tables import phase_tables
 
-    tables = (part for table in phase_tables(summary) for part in _fitted(table, console.width))
+    tables = (part for table in phase_tables(summary) for part in _table_parts(table, console.width))
     return [*_lanes(summary, console), *tables]
 
 
-def _fitted(table: PhaseTable, width: int) -> Iterator[Part]:
-    """Yield a table that fits into `width` characters.
+def _table_parts(table: PhaseTable, width: int) -> Iterator[Part]:
+    """Yield a table of phases that fits `width` columns of the terminal.
 
     Cells that are equal in all rows move into the title; columns that do not fit move into a second table below. Names
     are folded, and headings between words; numbers are never folded.
@@ -60,14 +60,14 @@ def _fitted(table: PhaseTable, width: int) -> Iterator[Part]:
     title = ", ".join([table.title, *constants])
     keys = [place for place in printed if place < _key_count(table)]
     others = [place for place in printed if place not in keys]
-    rooms = {place: _room(table, place) for place in printed}
+    rooms = {place: _column_width(table, place) for place in printed}
     if sum(rooms[place] + _GAP for place in printed) - _GAP > width:
         for place in keys:
             rooms[place] = min(rooms[place], max(int(width * _SHARE_OF_NAMES) // len(keys), _LEAST_NAME))
     left = width - sum(rooms[place] + _GAP for place in keys)
-    for number, group in enumerate(_groups(others, rooms, left)):
+    for number, group in enumerate(_column_groups(others, rooms, left)):
         yield Text("")
-        yield _group(table, [*keys, *group], rooms, title if number == 0 else "")
+        yield _rich_table(table, [*keys, *group], rooms, title if number == 0 else "")
     if table.note:
         yield _print.plain(table.note, "dim")
 
@@ -77,14 +77,21 @@ def _key_count(table: PhaseTable) -> int:
     return next((place for place, head in enumerate(table.heads) if head not in table.text_heads), len(table.heads))
 
 
-def _room(table: PhaseTable, place: int) -> int:
+def _column_width(table: PhaseTable, place: int) -> int:
+    """Return the width that a column needs: that of its longest cell or, in its heading, of the longest word.
+
+    A column of names needs the whole heading.
+    """
     head, cells = table.heads[place], [row[place] for row in table.rows]
     parts = head.split() if head not in table.text_heads or place >= _key_count(table) else [head]
     return max(map(cell_len, [*parts, *cells]))
 
 
-def _groups(places: Sequence[int], rooms: dict[int, int], left: int) -> Iterator[list[int]]:
-    """Yield the columns in groups that fit side by side; each group has at least one column."""
+def _column_groups(places: Sequence[int], rooms: dict[int, int], left: int) -> Iterator[list[int]]:
+    """Yield the columns in groups that fit side by side in `left` columns of the terminal; each group has at least one.
+
+    `places` are the columns' indices, and `rooms` are their widths by index.
+    """
     group: list[int] = []
     for place in places:
         if group and sum(rooms[member] + _GAP for member in [*group, place]) - _GAP > left:
@@ -94,7 +101,11 @@ def _groups(places: Sequence[int], rooms: dict[int, int], left: int) -> Iterator
     yield group
 
 
-def _group(table: PhaseTable, places: Sequence[int], rooms: dict[int, int], title: str) -> Table:
+def _rich_table(table: PhaseTable, places: Sequence[int], rooms: dict[int, int], title: str) -> Table:
+    """Return the columns at these indices as a table of the terminal; `rooms` are the widths by index.
+
+    Columns of numbers get at least their width, columns of names at most theirs.
+    """
     heads = [table.heads[place] for place in places]
     rows = [[row[place] for place in places] for row in table.rows]
     printed = _print.table(heads, rows, title, right=[head for head in heads if head not in table.text_heads])
@@ -108,7 +119,10 @@ def _group(table: PhaseTable, places: Sequence[int], rooms: dict[int, int], titl
 
 
 def _lanes(summary: Summary, console: Console) -> Iterator[Text]:
-    """Yield the lanes of the phases and of the counters below them, on one axis of time."""
+    """Yield the lanes of the phases and of the counters below them, on one axis of time.
+
+    Nothing for a run without phases.
+    """
     from gpubench.analysis.views.phase_lanes import phase_lanes
 
     narrowest = phase_lanes(summary, 1)
@@ -120,20 +134,25 @@ def _lanes(summary: Summary, console: Console) -> Iterator[Text]:
     columns = min(console.width - name_room - end_room - 2 * _GAP, _MOST_LANE)
     drawn = phase_lanes(summary, columns) if columns >= _LEAST_LANE else None
     if drawn and (drawn.lanes or drawn.counters):
-        yield from _drawn(drawn, name_room, columns, console.options.ascii_only)
+        yield from _lane_lines(drawn, name_room, columns, console.options.ascii_only)
 
 
-def _drawn(drawn: PhaseLanes, name_room: int, columns: int, ascii_only: bool) -> Iterator[Text]:
+def _lane_lines(drawn: PhaseLanes, name_room: int, columns: int, ascii_only: bool) -> Iterator[Text]:
+    """Yield each lane as a name of `name_room` characters and `columns` characters of time, then the time axis."""
     from gpubench.base import units
 
     yield Text("")
     for lane in drawn.lanes:
-        cells = "".join(_cell(share, ascii_only) for share in lane.shares)
-        yield _print.plain(_named(lane.name, name_room)) + Text(cells.rstrip(), "cyan")
+        cells = "".join(_share_block(share, ascii_only) for share in lane.shares)
+        yield _print.plain(_padded_name(lane.name, name_room)) + Text(cells.rstrip(), "cyan")
     for number, counter in enumerate(drawn.counters):
         cells = blocks.chart(counter.fractions, ascii_only=ascii_only)
         style = "green" if number % 2 else "blue"
-        yield _print.plain(_named(counter.name, name_room)) + Text(cells, style) + _print.plain(f"  {counter.highest}")
+        yield (
+            _print.plain(_padded_name(counter.name, name_room))
+            + Text(cells, style)
+            + _print.plain(f"  {counter.highest}")
+        )
     end = units.duration(drawn.seconds)
     axis = "0 s".ljust(max(columns - len(end), 4)) + end
     yield _print.plain(" " * (name_room + _GAP) + axis, "dim")
@@ -141,13 +160,18 @@ def _drawn(drawn: PhaseLanes, name_room: int, columns: int, ascii_only: bool) ->
         yield _print.plain(f"{drawn.left_out} shorter phases are not drawn; the table has them", "dim")
 
 
-def _named(name: str, room: int) -> str:
+def _padded_name(name: str, room: int) -> str:
+    """Return a name cut or padded to `room` characters, with the gap behind it."""
     name = clean(name)
     short = name if cell_len(name) <= room else set_cell_size(name, room - 1) + "…"
     return set_cell_size(short, room + _GAP)
 
 
-def _cell(share: float, ascii_only: bool) -> str:
+def _share_block(share: float, ascii_only: bool) -> str:
+    """Return the block for the share (0 to 1) of a column's time in which a phase ran.
+
+    It is full from 0.5, half below that, and blank for 0.
+    """
     if share <= 0.0:
         return " "
     full, part = ("#", "-") if ascii_only else ("█", "▒")

@@ -24,26 +24,32 @@ _BAR_FITS = 60  # columns of a terminal that has room for a bar
 
 
 @contextmanager
-def shown() -> Iterator[Observer]:
-    """Yield an observer that draws on a terminal, and prints a line for each suite or replicate elsewhere."""
+def run_display() -> Iterator[Observer]:
+    """Yield an observer of a run's progress.
+
+    It draws one changing line on a terminal; elsewhere it prints a line for each suite, or for each replicate if there
+    are several. Failed and invalid cases are printed at once.
+    """
     console = err()
     if not console.is_terminal or console.is_dumb_terminal:
-        yield _Lines().watch
+        yield _ProgressLines().watch
         return
-    with _drawn(console) as progress:
+    with _progress_bar(console) as progress:
         task = progress.add_task("", total=None, left="")
 
         def watch(event: ProgressEvent) -> None:
             done = event.index + (event.result is not None)
             case = plain(event.job.case.id).plain
-            progress.update(task, total=len(event.jobs), completed=done, description=case, left=_left(event.left_s))
-            if problem := _problem(event.result):
+            progress.update(
+                task, total=len(event.jobs), completed=done, description=case, left=_left_text(event.left_s)
+            )
+            if problem := _problem_text(event.result):
                 progress.console.print(plain(problem, "red"))
 
         yield watch
 
 
-def _drawn(console: Console) -> Progress:
+def _progress_bar(console: Console) -> Progress:
     """Return a progress display of one line; the name of the case is cut at the edge of the terminal."""
     rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")
     columns = (
@@ -55,7 +61,7 @@ def _drawn(console: Console) -> Progress:
     return Progress(*bar, *columns, console=console, transient=True, expand=True)
 
 
-class _Lines:
+class _ProgressLines:
     """Prints a line when all cases of a suite or replicate were measured, and each problem at once."""
 
     def __init__(self) -> None:
@@ -70,7 +76,7 @@ class _Lines:
             if event.index == 0:
                 self._begin(event.jobs)
             return
-        if problem := _problem(event.result):
+        if problem := _problem_text(event.result):
             say(problem)
         group = self._groups[event.job]
         self._left[group] -= 1
@@ -78,10 +84,11 @@ class _Lines:
         self._seconds[group] += event.result.elapsed_s
         if not self._left[group]:
             ended = ", ".join(f"{count} {status}" for status, count in self._ended[group].items())
-            left = f"; {_left(event.left_s)}" if self._left.total() else ""
+            left = f"; {_left_text(event.left_s)}" if self._left.total() else ""
             say(f"{group}: {ended} in {units.duration(self._seconds[group])}{left}")
 
     def _begin(self, jobs: Sequence[Job]) -> None:
+        """Count the jobs of each group, so that its line can be printed when all have ended."""
         self._groups = dict(zip(jobs, _group_names(jobs), strict=True))
         self._left = Counter(self._groups.values())
         self._ended.clear()
@@ -99,11 +106,16 @@ def _group_names(jobs: Sequence[Job]) -> Iterator[str]:
             yield f"{job.case.suite} on {job.devices[0].id}" if len(devices) > 1 else job.case.suite
 
 
-def _left(seconds: float) -> str:
+def _left_text(seconds: float) -> str:
+    """Return the estimated remaining time as `about 40 s left`."""
     return f"about {f'{max(1, round(seconds))} s' if seconds < 60 else units.duration(seconds)} left"
 
 
-def _problem(result: Result | None) -> str:
+def _problem_text(result: Result | None) -> str:
+    """Return a line for a failed or invalid result.
+
+    An empty text for any other, and for None, a job that has not ended.
+    """
     if result is None or result.status not in ("failed", "invalid"):
         return ""
     return f"{result.status}: {result.case.id}: {result.reason}"

@@ -53,7 +53,11 @@ def shareable_manifests(manifests: list[Manifest], no_redact: bool) -> list[Mani
 
 
 def nameless(value: Value, manifests: Sequence[Manifest], no_redact: bool) -> Value:
-    """Return a value made from the runs of these manifests without names; with `no_redact`, unchanged."""
+    """Return a value without the names of people, hosts and devices that these manifests contain.
+
+    With `no_redact`, unchanged. `value` is any tuple or dataclass of texts that was made from the runs of the
+    manifests, such as a judgement.
+    """
     from gpubench.tools import identity
     from gpubench.tools.redact import without_names
 
@@ -73,8 +77,8 @@ def is_ci() -> bool:
     return any(os.environ.get(name, "").lower() not in ("", "0", "false") for name in variables)
 
 
-def for_log(value: Value) -> Value:
-    """Return a message, or a value with messages: without names in a CI, unchanged elsewhere."""
+def for_terminal(value: Value) -> Value:
+    """Return a message, or a value with messages, without names in a CI, whose log others read; unchanged elsewhere."""
     return nameless(value, (), no_redact=False) if is_ci() else value
 
 
@@ -125,7 +129,10 @@ def _say_not_redacted() -> None:
 
 
 def _salt() -> bytes:
-    """Return the user's salt, or one for this command only if it cannot be stored."""
+    """Return the user's salt for pseudonyms.
+
+    If it cannot be read or stored, print a warning and return a salt for this command only.
+    """
     from gpubench.tools import identity
 
     return _salt_in(identity.salt_file())
@@ -133,7 +140,10 @@ def _salt() -> bytes:
 
 @functools.cache
 def _salt_in(path: Path) -> bytes:
-    """Return the salt in a file; if it cannot be stored, one random salt for the whole command."""
+    """Return the salt in a file, 32 bytes.
+
+    If it cannot be stored, one random salt for the whole command, with a warning.
+    """
     import secrets
 
     from gpubench.base.errors import FileError
@@ -151,7 +161,10 @@ def _salt_in(path: Path) -> bytes:
 
 
 def check_target(out: Path, force: bool, *sources: Path) -> None:
-    """Raise UsageError if `out` is one of the files that are read, or if it exists and `force` is not set."""
+    """Check that an output file may be written.
+
+    Raises UsageError if `out` is one of the `sources`, the files that are read, or if it exists and `force` is not set.
+    """
     from gpubench.base.errors import UsageError
 
     if out.exists() and any(source.exists() and out.samefile(source) for source in sources):

@@ -26,8 +26,11 @@ _LONGEST_NAME = 60  # longest name of a case that stays on one line at the cost 
 _EXPECTED_NOTE = "of expected: what this model of GPU reached on other machines (docs/gate.md)"
 
 
-def measured(run: Run, path: object) -> list[Part]:
-    """Return what `run` prints at its end: the overview, and the cases if they are few."""
+def run_parts(run: Run, path: object) -> list[Part]:
+    """Return what `run` prints at its end: the overview and, if they are at most 40, the cases; else how to list them.
+
+    `path` is the run file, as the printed command names it.
+    """
     if len({result.case.id for result in run.results}) <= FEW_CASES:
         return [*overview(run), *cases(run)]
     return [*overview(run), Text(""), _print.plain(f"every case: gpubench show {path} --all", "dim")]
@@ -39,7 +42,7 @@ def overview(run: Run) -> list[Part]:
     from gpubench.analysis.summary import Summary
 
     run_overview = of_summary(Summary(run))
-    parts = [*_head(run_overview), Text("")]
+    parts = [*_head_parts(run_overview), Text("")]
     if run_overview.values:
         note = [_print.plain(_EXPECTED_NOTE, "dim")] if run_overview.has_expectations else []
         parts += [_key_table(run_overview), *note, Text("")]
@@ -57,10 +60,10 @@ def head(run: Run) -> list[Part]:
     from gpubench.analysis.overview import overview as of_summary
     from gpubench.analysis.summary import Summary
 
-    return _head(of_summary(Summary(run)))
+    return _head_parts(of_summary(Summary(run)))
 
 
-def _head(run_overview: Overview) -> list[Part]:
+def _head_parts(run_overview: Overview) -> list[Part]:
     devices: list[Part] = [_print.plain(device, "bold") for device in run_overview.devices]
     return [*devices, _print.plain(", ".join(run_overview.conditions))]
 
@@ -72,6 +75,7 @@ def _seconds(seconds: float) -> str:
 
 
 def _key_table(run_overview: Overview) -> Table:
+    """Return the table of key figures: median, share of the data sheet and, if known, of the expected figure."""
     from gpubench.base import units
 
     several = len({value.devices[0] for value in run_overview.values if value.devices}) > 1
@@ -90,7 +94,11 @@ def _key_table(run_overview: Overview) -> Table:
 def cases(
     run: Run, filters: Sequence[str] = (), order: Order = "measured", top: int | None = None, wide: bool = False
 ) -> list[Part]:
-    """Return the cases of a run by suite; if all are listed, also the tables that are derived from them."""
+    """Return the cases of a run by suite; if all are listed, also the tables that are derived from them.
+
+    `filters` selects cases by patterns in their ids, and `top` lists at most that number of them, in this `order`.
+    `wide` adds every kind of peak and the noise within and between processes.
+    """
     from gpubench.analysis.listing import listing
     from gpubench.analysis.soak import soak_tables
     from gpubench.analysis.summary import Summary
@@ -101,17 +109,17 @@ def cases(
     is_whole = not filters and top is None and order == "measured"
     parts: list[Part] = []
     for suite in listing(summary, filters, order, top):
-        parts += _suite(suite, wide, _print.out().width)
+        parts += _suite_parts(suite, wide, _print.out().width)
         if is_whole:
-            parts += [part for table in derived_tables(summary, suite.name) for part in derived(table)]
+            parts += [part for table in derived_tables(summary, suite.name) for part in derived_parts(table)]
     if is_whole:
-        parts += [part for table in (*link_tables(summary), *soak_tables(summary)) for part in derived(table)]
+        parts += [part for table in (*link_tables(summary), *soak_tables(summary)) for part in derived_parts(table)]
         parts += _phases.phases(summary, _print.out())
     return [*parts, *_interval_notes(summary, wide)]
 
 
-def derived(table: DerivedTable) -> list[Part]:
-    """Return a table of derived figures with its note."""
+def derived_parts(table: DerivedTable) -> list[Part]:
+    """Return a table of derived figures with its note below it."""
     right = [head for head in table.heads if head not in table.text_heads]
     note = [_print.plain(table.note, "dim")] if table.note else []
     return [Text(""), _print.table(table.heads, table.rows, table.title, right), *note]
@@ -129,35 +137,38 @@ def _interval_notes(summary: Summary, wide: bool) -> list[Part]:
     return [part for note in notes if note for part in (Text(""), _print.plain(note, "dim"))]
 
 
-def _suite(suite: ListedSuite, wide: bool, width: int) -> Iterator[Part]:
+def _suite_parts(suite: ListedSuite, wide: bool, width: int) -> Iterator[Part]:
+    """Yield a suite's heading and its cases: one line each in the columns that fit `width`, else two lines each."""
     yield Text("")
     heading = _print.plain(suite.name, "bold")
     yield heading.append_text(_print.plain(f"  {suite.constants}" if suite.constants else "", "not bold dim"))
     whole = max(len(case.name) for case in suite.cases)
     longest = max(len(part) for case in suite.cases for part in name_parts(case.name))
     for room_for_names in (min(whole, _LONGEST_NAME), min(longest, LONGEST_PART) + len(INDENT)):
-        for columns in _variants(suite, wide):
+        for columns in _column_variants(suite, wide):
             room = width - sum(2 + max(len(head), *map(len, cells)) for head, cells in columns)
             if room >= room_for_names:
                 yield _one_line_each(suite, columns, room)
                 return
-    yield from _two_lines_each(suite, _variants(suite, wide)[0], width)
+    yield from _two_lines_each(suite, _column_variants(suite, wide)[0], width)
 
 
-def _variants(suite: ListedSuite, wide: bool) -> list[Columns]:
+def _column_variants(suite: ListedSuite, wide: bool) -> list[Columns]:
     """Return three variants of the columns: complete, without the peaks' names, and also without the bounds."""
     whole = [(head, cells) for head, cells in _columns(suite, wide) if any(cells)]
-    unnamed = [(head, [_unnamed(cell) for cell in cells] if head == "of peak" else cells) for head, cells in whole]
+    unnamed = [
+        (head, [_without_peak_name(cell) for cell in cells] if head == "of peak" else cells) for head, cells in whole
+    ]
     return [whole, unnamed, [(head, cells) for head, cells in unnamed if head != "bound by"]]
 
 
-def _unnamed(share: str) -> str:
-    """Return `95.9 %` of `95.9 % dram`."""
+def _without_peak_name(share: str) -> str:
+    """Return a share without the name of its peak: `95.9 %` of `95.9 % dram`."""
     return share.partition("%")[0] + "%" if share else ""
 
 
 def _columns(suite: ListedSuite, wide: bool) -> Columns:
-    """Return the columns of figures, each with its heading and its cells."""
+    """Return the columns of figures, each with its heading and one cell per case; `wide` adds shares and noise."""
     named = [
         ("device", [case.device for case in suite.cases]),
         ("median", [case.median for case in suite.cases]),
@@ -182,6 +193,7 @@ _LEFT = ("device", "bound by", "state")
 
 
 def _one_line_each(suite: ListedSuite, columns: Columns, room: int) -> Table:
+    """Return the cases as a table; names are folded to `room` characters, and cases that are not ok are yellow."""
     names = [_folded(case.name, case.beside, room) for case in suite.cases]
     heads = ["case", *(head for head, _ in columns)]
     rows = [

@@ -39,7 +39,7 @@ Top = Annotated[int | None, typer.Option("--top", min=1, help="List at most this
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class CaseSelection:
     """The cases to list, and whether to print all their columns."""
 
     filters: tuple[str, ...] = ()
@@ -70,20 +70,20 @@ def compare(
 
     if len(runs) < 2:
         raise UsageError("name two run files or more: the others are compared with the first")
-    form = _form(out, json)
+    form = _output_form(out, json)
     if out:
         sharing.check_target(out, force, *runs)
     gc.disable()  # findings have no reference cycles; searching for them would take 5 % of the time
-    comparison = _compared(readings.read_all(runs), _names(runs), threshold, no_redact)
+    comparison = _comparison(readings.read_all(runs), _run_names(runs), threshold, no_redact)
     if form:
         written = rendering.report(form).compare(comparison)
         sharing.write(out, written) if out else sys.stdout.write(written)
     else:
-        chosen = Chosen(tuple(filter or ()), top, all_ or bool(filter), wide)
-        _findings.show(_parts(comparison, chosen))
+        selection = CaseSelection(tuple(filter or ()), top, all_ or bool(filter), wide)
+        _findings.show(_parts(comparison, selection))
 
 
-def _form(out: Path | None, json: bool) -> str:
+def _output_form(out: Path | None, json: bool) -> str:
     """Return the form of the output; empty for the terminal. Raises UsageError for an unknown suffix."""
     from gpubench import plugins
     from gpubench.base.errors import UsageError
@@ -101,7 +101,7 @@ def _form(out: Path | None, json: bool) -> str:
     return name
 
 
-def _names(paths: Sequence[Path]) -> list[str]:
+def _run_names(paths: Sequence[Path]) -> list[str]:
     """Return the names of the runs: file names without the suffix, numbered if they are equal."""
     names = [path.name.removesuffix(".gz").removesuffix(".jsonl") for path in paths]
     return [
@@ -110,7 +110,12 @@ def _names(paths: Sequence[Path]) -> list[str]:
     ]
 
 
-def _compared(run_readings: list[Reading], names: list[str], threshold: float | None, no_redact: bool) -> Comparison:
+def _comparison(run_readings: list[Reading], names: list[str], threshold: float | None, no_redact: bool) -> Comparison:
+    """Return the comparison of the runs with the first one, anonymised unless `no_redact` is set.
+
+    `threshold` is the smallest change that matters, in per cent; None is that of the built-in policy. `names` replace
+    the paths of the run files.
+    """
     from dataclasses import replace
 
     from gpubench.judging.comparison import compare
@@ -126,7 +131,7 @@ def _compared(run_readings: list[Reading], names: list[str], threshold: float | 
     return sharing.nameless(compare(named, lambda _: fraction), manifests, no_redact)
 
 
-def _parts(comparison: Comparison, chosen: Chosen = Chosen()) -> list[Part]:
+def _parts(comparison: Comparison, selection: CaseSelection = CaseSelection()) -> list[Part]:
     """Return the comparison for a terminal: the verdict of each run against the first, the runs, then the cases."""
     from gpubench.cli import _findings
     from gpubench.judging.comparison import answer, letter, one_sided_cases
@@ -135,14 +140,16 @@ def _parts(comparison: Comparison, chosen: Chosen = Chosen()) -> list[Part]:
     parts: list[Part] = []
     for name, against in zip(letters[1:], comparison.against, strict=True):
         reply = answer(against, name)
-        parts += _findings.said(reply.verdict, [*reply.why, *one_sided_cases(comparison, against)], reply.next_steps)
-    parts += [_print.plain(""), *_runs(comparison, letters)]
+        parts += _findings.verdict_parts(
+            reply.verdict, [*reply.why, *one_sided_cases(comparison, against)], reply.next_steps
+        )
+    parts += [_print.plain(""), *_run_parts(comparison, letters)]
     for name, against in zip(letters[1:], comparison.against, strict=True):
-        parts += [_print.plain(""), *_suites(against, name), *_cases(against, name, chosen)]
+        parts += [_print.plain(""), *_suite_parts(against, name), *_case_parts(against, name, selection)]
     return parts
 
 
-def _runs(comparison: Comparison, letters: Sequence[str]) -> list[Part]:
+def _run_parts(comparison: Comparison, letters: Sequence[str]) -> list[Part]:
     """Return a line for each run, and the table of environment differences."""
     lines = [
         f"{name}: {column.name}, {', '.join(column.devices)}, {column.started}, {column.results} results"
@@ -157,14 +164,14 @@ def _runs(comparison: Comparison, letters: Sequence[str]) -> list[Part]:
     return [*map(_print.plain, lines), _print.plain(""), table]
 
 
-def _suites(against: RunComparison, name: str) -> list[Part]:
+def _suite_parts(against: RunComparison, name: str) -> list[Part]:
     """Return the table of each suite's geometric mean; an undecided change has a sign but no verb."""
     rows = [(mean.suite, _print.plain(mean.text, _COLORS[mean.direction]), mean.counts) for mean in against.geomeans]
     heads = ("suite", f"{name} against A", "cases")
     return [_print.table(heads, rows, right=heads[1:2])] if rows else []
 
 
-def _cases(against: RunComparison, name: str, chosen: Chosen) -> list[Part]:
+def _case_parts(against: RunComparison, name: str, selection: CaseSelection) -> list[Part]:
     """Return the cases, the worst first; if they are many, without those whose verdict is same."""
     from gpubench.base.patterns import matches
     from gpubench.cli import _findings
@@ -172,9 +179,14 @@ def _cases(against: RunComparison, name: str, chosen: Chosen) -> list[Part]:
     from gpubench.judging.finding_text import plural
     from gpubench.model import Verdict
 
-    selected = [finding for finding in against.judgement.findings if matches(finding.case.id, chosen.filters or ("",))]
-    is_whole = chosen.every or len(selected) <= FEW_CASES
+    selected = [
+        finding for finding in against.judgement.findings if matches(finding.case.id, selection.filters or ("",))
+    ]
+    is_whole = selection.every or len(selected) <= FEW_CASES
     printed = selected if is_whole else [finding for finding in selected if finding.verdict is not Verdict.SAME]
     hidden = len(selected) - len(printed)
     note = _print.plain(f"not listed: {plural(hidden)} with the verdict same; --all lists them", "dim")
-    return [*_findings.listed(printed[: chosen.top], ("A", name), is_whole, chosen.wide), *([note] if hidden else [])]
+    return [
+        *_findings.finding_parts(printed[: selection.top], ("A", name), is_whole, selection.wide),
+        *([note] if hidden else []),
+    ]

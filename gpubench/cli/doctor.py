@@ -87,20 +87,24 @@ def doctor(
     asked = {"--replicates": replicates, "--device": device, "--tier": tier, "--out": out, "--from": source}
     given = [option for option, value in asked.items() if value not in (None, [])]
     if bundle:
-        _bundle(bundle, device, noise or json or given not in ([], ["--device"]))
+        _write_bundle(bundle, device, noise or json or given not in ([], ["--device"]))
     elif noise:
         if source and len(given) > 1:
             raise UsageError(f"--from measures nothing: leave out {', '.join(given[:-1])}")
-        _noise(_read(source) if source else _measure(replicates, device, tier, out), json)
+        _print_noise(_read_replicates(source) if source else _measure(replicates, device, tier, out), json)
     elif given:
         raise UsageError(f"{', '.join(given)}: only with --noise{' or --bundle' if given == ['--device'] else ''}")
     elif json:
-        _document(inventory.facts())
+        _print_document(inventory.facts())
     else:
         _show(inventory.facts(), counters)
 
 
-def _bundle(target: Path, device: list[str] | None, more: bool) -> None:
+def _write_bundle(target: Path, device: list[str] | None, more: bool) -> None:
+    """Write the archive of `--bundle`.
+
+    Raises UsageError if `more`, that is, if other options than --device were given, or if the archive exists.
+    """
     from gpubench.base.errors import UsageError
     from gpubench.cli import _bundle as bundling
 
@@ -109,7 +113,11 @@ def _bundle(target: Path, device: list[str] | None, more: bool) -> None:
     bundling.write(target, device)
 
 
-def _read(source: Path) -> Run:
+def _read_replicates(source: Path) -> Run:
+    """Return the run in a file.
+
+    Raises UsageError if it has fewer replicates than a noise floor needs, and FileError if it cannot be read.
+    """
     from gpubench.base.errors import UsageError
     from gpubench.judging import noise
     from gpubench.model import store
@@ -123,12 +131,13 @@ def _read(source: Path) -> Run:
 def _measure(replicates: int | None, device: list[str] | None, tier: options.TierName | None, out: Path | None) -> Run:
     """Measure identical code repeatedly: the headline cases, each replicate in new processes and in a new order.
 
+    None stands for the default of an option: 10 replicates, the first GPU, the tier quick, and a file in gpubench-runs.
     Raises UsageError for too few replicates, and the errors of `session.measure`.
     """
     from gpubench.base import units
     from gpubench.base.errors import UsageError
     from gpubench.cli import _print
-    from gpubench.cli._progress import shown
+    from gpubench.cli._progress import run_display
     from gpubench.judging import noise
     from gpubench.measuring import inventory, plan
     from gpubench.tools import session
@@ -146,13 +155,13 @@ def _measure(replicates: int | None, device: list[str] | None, tier: options.Tie
     path = options.run_file(out, "-noise")
     summary = f"{len(planned.jobs)} cases in {count} replicates, about {units.duration(planned.seconds)}"
     _print.say(summary)
-    with shown() as watch:
+    with run_display() as watch:
         run = session.measure(planned, path, sys.argv, watch)
     _print.say(f"run file: {path}")
     return run
 
 
-def _noise(run: Run, json: bool) -> None:
+def _print_noise(run: Run, json: bool) -> None:
     """Print the noise floors of a run, then the cases without one and why; exit with the run's status."""
     from dataclasses import asdict
 
@@ -182,7 +191,7 @@ def _noise(run: Run, json: bool) -> None:
     raise typer.Exit(summary.exit_status(run.results))
 
 
-def _document(facts: Facts) -> None:
+def _print_document(facts: Facts) -> None:
     """Print everything that `doctor` shows as one JSON document."""
     from dataclasses import asdict
 
@@ -198,6 +207,7 @@ def _document(facts: Facts) -> None:
 
 
 def _show(facts: Facts, counters: bool) -> None:
+    """Print the state of the machine or, with `counters`, only the table of every counter."""
     from gpubench.cli import _machine, _print
     from gpubench.measuring import sampler
     from gpubench.measuring.examination import examine

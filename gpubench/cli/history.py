@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,15 +15,9 @@ from gpubench.cli import _options as options
 from gpubench.cli import _sharing as sharing
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
     from gpubench.analysis.trend import Trend
-    from gpubench.cli._findings import Part
     from gpubench.tools.history import History, Recorded, Recorder, StoredLine
 
-_WIDTH = 60  # characters of a sparkline
-_LEAST = 10  # characters of a sparkline on the narrowest terminal
-_NARROW = 24  # characters of a sparkline in a list of many series
 _SHOWN = 8  # up to this number of series, each is shown in full; more are listed in a table
 _LISTED = 200  # most series in a table with their changes: each takes some milliseconds to judge
 _LAST = 400
@@ -112,10 +106,10 @@ def show(
     """The default: show the runs of a case as bars, its newest figure, and each change with its possible causes."""
     from gpubench.tools.history import History
 
-    with History(_place(store)) as history:
-        stored_lines = _wanted(history, cases or [], series)
+    with History(_store_path(store)) as history:
+        stored_lines = _selected_lines(history, cases or [], series)
         if html:
-            _page(history, stored_lines, last, html, force, no_redact)
+            _write_page(history, stored_lines, last, html, force, no_redact)
         elif json:
             from gpubench.cli import _print
 
@@ -125,14 +119,17 @@ def show(
         _warn(history.warnings())
 
 
-def _place(store: Path | None) -> Path:
+def _store_path(store: Path | None) -> Path:
     from gpubench.tools import history
 
     return store or history.default_place()
 
 
-def _wanted(history: History, cases: list[str], series: str) -> list[StoredLine]:
-    """Return the lines that the arguments name. Raises UsageError with a hint if there are none."""
+def _selected_lines(history: History, cases: list[str], series: str) -> list[StoredLine]:
+    """Return the stored lines, one per case, device set and series, that the arguments name; all without `cases`.
+
+    Raises UsageError with a hint if there are none.
+    """
     from gpubench import plugins
     from gpubench.base.errors import UsageError
 
@@ -150,127 +147,35 @@ def _wanted(history: History, cases: list[str], series: str) -> list[StoredLine]
 
 
 def _print_trends(history: History, stored_lines: list[StoredLine], last: int, named: bool) -> None:
-    from gpubench.cli import _print
+    """Print each series in full if cases were `named` and the series are at most 8; else a table with a row for each.
+
+    `last` is the number of newest runs that count.
+    """
+    from gpubench.cli import _print, _trends
 
     out = _print.out()
     if named and len(stored_lines) <= _SHOWN:
         for number, stored in enumerate(stored_lines):
-            lines = _lines(history.trend(stored, last))
+            lines = _trends.trend_lines(history.trend(stored, last))
             out.print(*([""] if number else []), *lines, sep="\n", soft_wrap=True)
         return
     from gpubench.cli import _findings
 
     judged = len(stored_lines) <= _LISTED
-    trends = [history.trend(stored, min(last, _LAST if judged else _NARROW)) for stored in stored_lines]
-    _findings.show(_listed(trends, judged, out.width))
+    trends = [history.trend(stored, min(last, _LAST if judged else _trends.NARROW)) for stored in stored_lines]
+    _findings.show(_trends.trend_rows(trends, judged, out.width))
     if not judged:
         hint = f"changes are looked for in {_LISTED} series at most; name cases to see the changes of these"
         out.print(_print.plain(hint, "dim"), soft_wrap=True)
 
 
-def _listed(trends: Sequence[Trend], judged: bool, width: int) -> list[Part]:
-    """Return one row per series, those whose newest change is for the worse first."""
-    from gpubench.cli import _print
-    from gpubench.cli._layout import NamedRow, named_rows
-
-    several = len({trend.line.devices for trend in trends}) > 1
-    where = [_print.plain(f"on {'+'.join(trends[0].line.devices)}", "dim")] if trends and not several else []
-    heads = ("state", "case", "runs", "newest", "trend", *(["newest change"] if judged else []))
-    ordered = sorted(trends, key=_rank) if judged else trends
-    rows = [NamedRow(*_row(trend, judged, several)) for trend in ordered]
-    return [*where, *named_rows(heads, rows, width)]
-
-
-def _rank(trend: Trend) -> int:
-    """Return the sort key of a series: 0 if its newest change is worse, 1 if better, 2 without a change."""
-    event = trend.newest_event
-    return 2 if event is None else 0 if event.is_worse else 1
-
-
-def _lines(trend: Trend) -> list[Text]:
-    """Return the text for one series: verdict, next step, fingerprint, sparkline of the runs, and each change."""
-    from gpubench.analysis.sparkline import sparkline
-    from gpubench.base import units
-    from gpubench.cli import _print
-
-    line, values = trend.line, trend.values
-    newest, event = trend.moments[-1], trend.newest_event
-    low, high = (units.quantity(value, line.unit) for value in (min(values), max(values)))
-    room = _print.out().width - len(low) - len(high) - 2
-    bars, marks = sparkline(trend, max(min(_WIDTH, room), _LEAST))
-    newest_text = f"newest {units.quantity(values[-1], line.unit)} ({_when(newest.source.at)}, {newest.source.path})"
-    texts = [
-        _print.plain(line.case, "bold"),
-        _print.plain(trend.verdict_text, "bold red" if event and event.is_worse else "bold"),
-        *_next_step(trend),
-        _print.plain(line.text, "dim"),
-        _print.plain(f"{low} {bars} {high}"),
-    ]
-    if marks:
-        texts.append(_print.plain(" " * (len(low) + 1) + marks))
-    texts.append(_print.plain(f"{len(values)} {'run' if len(values) == 1 else 'runs'}, {newest_text}"))
-    return [*texts, *_events(trend)]
-
-
-def _next_step(trend: Trend) -> list[Text]:
-    """Return the command that compares the runs before and after the newest change."""
-    import shlex
-
-    from gpubench.cli import _print
-
-    event = trend.newest_event
-    if event is None or not event.start:
-        return []
-    files = [shlex.quote(trend.moments[index].source.path) for index in (event.start - 1, event.start)]
-    return [_print.plain(f"next: gpubench compare {' '.join(files)}")]
-
-
-def _events(trend: Trend) -> Iterator[Text]:
-    """Return one line for each step and each drift, in order of time."""
-    from gpubench.base import units
-    from gpubench.cli import _print
-
-    lines: list[tuple[int, str, bool]] = []
-    for change in trend.changes:
-        sides = " → ".join(units.quantity(value, trend.line.unit) for value in (change.before, change.after))
-        text = f"^ {_when(trend.moments[change.index].source.at)}: {sides}, {change.text}"
-        lines.append((change.index, text, change.is_worse))
-    for drift in trend.drifts:
-        sides = " → ".join(units.quantity(value, trend.line.unit) for value in (drift.before, drift.after))
-        times = " to ".join(_when(trend.moments[index].source.at) for index in (drift.start, drift.end - 1))
-        lines.append((drift.start, f"~ {times}: {sides}, {drift.text}", drift.is_worse))
-    return (_print.plain(text, "red" if is_worse else "green") for _, text, is_worse in sorted(lines))
-
-
-def _row(trend: Trend, is_judged: bool, several: bool) -> tuple[str, str, tuple[str, ...], str]:
-    """Return a series' row: state, name, figures and style."""
-    from gpubench.analysis.sparkline import sparkline
-    from gpubench.base import units
-
-    line = trend.line
-    name = f"{line.case} on {'+'.join(line.devices)}" if several else line.case
-    figures = (str(len(trend.moments)), units.quantity(trend.values[-1], line.unit), sparkline(trend, _NARROW)[0])
-    if not is_judged:
-        return "", name, figures, ""
-    event = trend.newest_event
-    return trend.state, name, (*figures, _newest_event(trend)), "bold red" if event and event.is_worse else ""
-
-
-def _newest_event(trend: Trend) -> str:
-    """Return the step or drift that began last; with too few runs, how the newest run differs from the others."""
-    event = trend.newest_event
-    if event is None:
-        return trend.newest_comparison.partition(" than")[0] if trend.state == "too few runs" else "–"
-    return f"{event.effect_text}, {_when(trend.moments[event.start].source.at, '%Y-%m-%d')}"
-
-
-def _when(at: float, form: str = "%Y-%m-%d %H:%M UTC") -> str:
-    return f"{datetime.fromtimestamp(at, UTC):{form}}"
-
-
-def _page(
+def _write_page(
     history: History, stored_lines: list[StoredLine], last: int, html: Path, force: bool, no_redact: bool
 ) -> None:
+    """Write the trends as an HTML page, anonymised unless `no_redact` is set.
+
+    Raises UsageError if the file exists without `force`.
+    """
     from gpubench.tools import rendering
 
     sharing.check_target(html, force, history.path)
@@ -280,6 +185,7 @@ def _page(
 
 
 def _document(trend: Trend) -> dict[str, Any]:
+    """Return a trend as the object that `--json` prints: its fingerprint, state, runs, steps and drifts."""
     from dataclasses import asdict
 
     from gpubench.stats.stretches import LEAST_RUNS
@@ -327,8 +233,8 @@ def import_(sources: Sources, store: Store = None) -> None:
     """Record run files that were measured elsewhere or before. The files are not moved, and no run counts twice."""
     from gpubench.tools.history import Recorder, add, run_files
 
-    with Recorder(_place(store)) as recorder:
-        _end(recorder, add(recorder, run_files(sources)))
+    with Recorder(_store_path(store)) as recorder:
+        _print_records(recorder, add(recorder, run_files(sources)))
 
 
 @app.command("rebuild")
@@ -336,7 +242,7 @@ def rebuild(sources: MoreSources = None, store: Store = None) -> None:
     """Create the history again from the run files. A damaged history is renamed and kept."""
     from gpubench.tools.history import open_for_rebuild, refill
 
-    place = _place(store)
+    place = _store_path(store)
     recorder, aside = open_for_rebuild(place)
     with recorder:
         if aside:
@@ -345,10 +251,10 @@ def rebuild(sources: MoreSources = None, store: Store = None) -> None:
         records, deleted = refill(recorder, sources or [])
         if deleted:
             _warn([f"{deleted} runs are dropped: their files are missing or invalid"])
-        _end(recorder, records)
+        _print_records(recorder, records)
 
 
-def _end(recorder: Recorder, records: Iterable[Recorded]) -> None:
+def _print_records(recorder: Recorder, records: Iterable[Recorded]) -> None:
     """Print how the files were recorded; exit with status 5 if a file was refused."""
     from gpubench.cli import _print
 
@@ -368,12 +274,15 @@ def _end(recorder: Recorder, records: Iterable[Recorded]) -> None:
 
 @app.command("prune")
 def prune(keep: Keep, files: Files = False, dry_run: DryRun = False, store: Store = None) -> None:
-    """Drop old runs. Without --files their run files stay, and `rebuild` would record them again."""
+    """Drop all but the newest --keep runs and the newest --keep runs of each case.
+
+    Without --files the run files stay, and `rebuild` would record them again.
+    """
     from gpubench.base import units
     from gpubench.cli import _print
     from gpubench.tools.history import Recorder
 
-    place = _place(store)
+    place = _store_path(store)
     with Recorder(place) as recorder:
         sources, dropped = recorder.sources(), recorder.beyond(keep)
         existing = [sources[key] for key in dropped if sources[key].exists()] if files else []

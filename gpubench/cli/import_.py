@@ -55,7 +55,7 @@ def import_(
     from gpubench.tools import foreign
 
     if tools:
-        _list()
+        _print_tools()
         return
     if not files:
         raise UsageError("name the files to import; --tools lists the tools whose output is known")
@@ -69,10 +69,10 @@ def import_(
     run = foreign.run(sources, sys.argv)
     path = options.run_file(out, "-import")
     sharing.write(path, store.content(run, packed=path.suffix == ".gz"))
-    _say(sources, path)
+    _print_sources(sources, path)
 
 
-def _say(sources: list[ImportedFile], path: Path) -> None:
+def _print_sources(sources: list[ImportedFile], path: Path) -> None:
     """Print on standard error the number of results of each source, and what had to be left out."""
     from gpubench.cli import _print
     from gpubench.tools import foreign
@@ -89,7 +89,8 @@ def _say(sources: list[ImportedFile], path: Path) -> None:
     _print.say(f"run file: {path}")
 
 
-def _list() -> None:
+def _print_tools() -> None:
+    """Print a table of the tools whose output can be read."""
     from gpubench import plugins
     from gpubench.cli import _print
 

@@ -20,12 +20,13 @@ def list_(
 ) -> None:
     """List the suites and what each measures, or the ids of their cases."""
     if cases:
-        _cases(suites, device, tier, json)
+        _print_cases(suites, device, tier, json)
     else:
-        _suites(suites, json)
+        _print_suites(suites, json)
 
 
-def _suites(suites: list[str] | None, json: bool) -> None:
+def _print_suites(suites: list[str] | None, json: bool) -> None:
+    """Print each suite with a sentence on what it measures; `suites` None stands for all."""
     from gpubench.cli import _print
     from gpubench.measuring import plan
 
@@ -37,7 +38,8 @@ def _suites(suites: list[str] | None, json: bool) -> None:
         _print.out().print(_print.table(("suite", "what it measures"), [(info.name, info.summary) for info in infos]))
 
 
-def _cases(suites: list[str] | None, device: list[str] | None, tier: options.TierName, json: bool) -> None:
+def _print_cases(suites: list[str] | None, device: list[str] | None, tier: options.TierName, json: bool) -> None:
+    """Print the ids of the cases that the suites have on these devices in this tier, each once."""
     from gpubench.cli import _print
     from gpubench.measuring import inventory, plan
 

@@ -66,7 +66,7 @@ def monitor(
     from gpubench.measuring.sampler import SamplingProcess
     from gpubench.tools.monitor.live import Latest
 
-    place = _place(listen) if listen else None
+    place = _address_and_port(listen) if listen else None
     facts = inventory.facts()
     devices = sampled_devices(facts, device or [])
     sampler = SamplingProcess(devices, time.monotonic())
@@ -75,13 +75,14 @@ def monitor(
         if place:
             _serve(place, sampler, latest, devices, host_name or [])
         elif prometheus:
-            _once(sampler, latest, devices)
+            _print_once(sampler, latest, devices)
         else:
             _watch(sampler, latest, devices, interval, count)
 
 
 @contextlib.contextmanager
 def _killed(sampler: SamplingProcess) -> Iterator[None]:
+    """End the sampler and flush standard output when the context ends."""
     try:
         yield
     finally:
@@ -90,8 +91,14 @@ def _killed(sampler: SamplingProcess) -> Iterator[None]:
             sys.stdout.flush()
 
 
-def _look(sampler: SamplingProcess, latest: Latest, seconds: float, wait: Callable[[float], None] = time.sleep) -> None:
-    """Take the samples that arrive within `seconds`. Raises DeviceError if the sampler has ended."""
+def _take_samples(
+    sampler: SamplingProcess, latest: Latest, seconds: float, wait: Callable[[float], None] = time.sleep
+) -> None:
+    """Take the samples that arrive within `seconds`.
+
+    `wait` is called with the seconds of each pause and may end the command. Raises DeviceError if the sampler has
+    ended.
+    """
     from gpubench.base.errors import DeviceError
 
     deadline = time.monotonic() + seconds
@@ -104,31 +111,39 @@ def _look(sampler: SamplingProcess, latest: Latest, seconds: float, wait: Callab
         wait(min(0.1, max(deadline - time.monotonic(), 0.0)))
 
 
-def _once(sampler: SamplingProcess, latest: Latest, devices: list[Device]) -> None:
+def _print_once(sampler: SamplingProcess, latest: Latest, devices: list[Device]) -> None:
+    """Print every counter once, in the format of Prometheus."""
     from gpubench.tools.monitor.live import prometheus
 
-    _look(sampler, latest, _FIRST_S)
+    _take_samples(sampler, latest, _FIRST_S)
     latest.add(sampler.stop())
     typer.echo(prometheus(latest, {device.id: device for device in devices}), nl=False)
 
 
 def _watch(sampler: SamplingProcess, latest: Latest, devices: list[Device], interval: float, count: int) -> None:
+    """Show the devices every `interval` seconds: drawn on a terminal, as lines elsewhere.
+
+    `count` is the number of updates, 0 for no end.
+    """
     from gpubench.cli import _print
 
-    looks = range(count) if count else itertools.count()
+    updates = range(count) if count else itertools.count()
     console = _print.out()
     if console.is_terminal and not console.is_dumb_terminal:
-        _draw(sampler, latest, devices, interval, looks)
+        _draw(sampler, latest, devices, interval, updates)
     else:
-        _log(sampler, latest, [device.id for device in devices], interval, looks)
+        _log(sampler, latest, [device.id for device in devices], interval, updates)
 
 
-def _log(sampler: SamplingProcess, latest: Latest, devices: list[str], interval: float, looks: Iterable[int]) -> None:
-    """Print a line for each device and interval, without any cursor movement."""
+def _log(sampler: SamplingProcess, latest: Latest, devices: list[str], interval: float, updates: Iterable[int]) -> None:
+    """Print a line for each device and interval, without any cursor movement.
+
+    `updates` ends after the wanted number of updates.
+    """
     from gpubench.tools.monitor import live
 
-    for _ in looks:
-        _look(sampler, latest, max(interval, _FIRST_S) if not latest.all() else interval)
+    for _ in updates:
+        _take_samples(sampler, latest, max(interval, _FIRST_S) if not latest.all() else interval)
         now = time.strftime("%H:%M:%S")
         for line in live.lines(latest, devices):
             typer.echo(f"{now} {line}")
@@ -136,7 +151,7 @@ def _log(sampler: SamplingProcess, latest: Latest, devices: list[str], interval:
 
 
 def _draw(
-    sampler: SamplingProcess, latest: Latest, devices: list[Device], interval: float, looks: Iterable[int]
+    sampler: SamplingProcess, latest: Latest, devices: list[Device], interval: float, updates: Iterable[int]
 ) -> None:
     """Draw the devices on the whole terminal until q or Ctrl-C, and leave the terminal as it was."""
     from rich.live import Live
@@ -150,13 +165,13 @@ def _draw(
         keys.unbuffered(),
         Live(console=console, auto_refresh=False, screen=True) as view,
     ):
-        for _ in looks:
-            _look(sampler, latest, interval if latest.all() else _FIRST_S, keys.wait)
+        for _ in updates:
+            _take_samples(sampler, latest, interval if latest.all() else _FIRST_S, keys.wait)
             processes.update()
-            view.update(picture.drawn(latest, processes.newest, console, time.monotonic()), refresh=True)
+            view.update(picture.render(latest, processes.newest, console, time.monotonic()), refresh=True)
 
 
-def _place(listen: str) -> tuple[str, int]:
+def _address_and_port(listen: str) -> tuple[str, int]:
     """Return address and port of `ADDRESS:PORT`, `[::1]:PORT` or `PORT`. Raises UsageError for anything else."""
     from gpubench.base.errors import UsageError
 
@@ -169,13 +184,13 @@ def _place(listen: str) -> tuple[str, int]:
 def _serve(
     place: tuple[str, int], sampler: SamplingProcess, latest: Latest, devices: list[Device], names: list[str]
 ) -> None:
-    """Answer GET /metrics until Ctrl-C."""
+    """Answer GET /metrics at this address and port until Ctrl-C, also under the host `names`."""
     from gpubench.cli import _print
     from gpubench.tools.monitor import endpoint
 
     devices_by_id = {device.id: device for device in devices}
-    _look(sampler, latest, _FIRST_S)
+    _take_samples(sampler, latest, _FIRST_S)
     with endpoint.served(place, latest, devices_by_id, names) as url:
         _print.say(f"serving {url} (process {os.getpid()}); Ctrl-C ends it")
         while True:
-            _look(sampler, latest, 0.5)
+            _take_samples(sampler, latest, 0.5)

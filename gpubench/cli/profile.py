@@ -72,17 +72,22 @@ def profile(
     if not command:
         raise ProfileError("no command given; name the program to run: gpubench profile -- COMMAND…")
     try:
-        outcome, path = _profiled(command, out, trace, device)
+        outcome, path = _run_profiled(command, out, trace, device)
     except NotStarted:
         raise
     except GpubenchError as error:
         raise ProfileError(str(error)) from error
     if not quiet:
-        _tell(outcome, path)
+        _print_outcome(outcome, path)
     raise typer.Exit(outcome.status)
 
 
-def _profiled(command: list[str], out: Path | None, trace: bool, device: list[str] | None) -> tuple[Profile, Path]:
+def _run_profiled(command: list[str], out: Path | None, trace: bool, device: list[str] | None) -> tuple[Profile, Path]:
+    """Run the command while its devices are sampled; return the profile and the path of its run file.
+
+    With `trace` the command is a Python script whose kernels and copies are recorded too. `device` are the ids to
+    sample, None for every device. Raises NotStarted if the program cannot be started.
+    """
     import os
 
     from gpubench.measuring import inventory
@@ -98,7 +103,7 @@ def _profiled(command: list[str], out: Path | None, trace: bool, device: list[st
     ), path
 
 
-def _tell(outcome: Profile, path: Path) -> None:
+def _print_outcome(outcome: Profile, path: Path) -> None:
     """Print the phases and warnings on standard error, because standard output belongs to the program."""
     from gpubench.cli import _phases, _print
 

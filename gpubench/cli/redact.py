@@ -27,13 +27,16 @@ Out = Annotated[
 def redact(run: Source, out: Out, force: sharing.Force = False) -> None:
     """Write an anonymised copy of a run file, or of all run files in a folder. Every number is kept."""
     if run.is_dir():
-        _folder(run, out, force)
+        _redact_folder(run, out, force)
     else:
-        _file(run, out, force)
+        _redact_file(run, out, force)
 
 
-def _file(run: Path, out: Path, force: bool, others: tuple[Manifest, ...] = ()) -> None:
-    """Anonymise one run file; the names in the manifests `others` are hidden in it too."""
+def _redact_file(run: Path, out: Path, force: bool, others: tuple[Manifest, ...] = ()) -> None:
+    """Write an anonymised copy of one run file to `out`; the names in the manifests `others` are hidden in it too.
+
+    Raises UsageError if `out` exists without `force`, and FileError if `run` cannot be read.
+    """
     from gpubench.model import store
 
     sharing.check_target(out, force, run)
@@ -41,7 +44,7 @@ def _file(run: Path, out: Path, force: bool, others: tuple[Manifest, ...] = ()) 
     sharing.write(out, store.content(shared, packed=out.suffix == ".gz"))
 
 
-def _folder(folder: Path, out: Path, force: bool) -> None:
+def _redact_folder(folder: Path, out: Path, force: bool) -> None:
     """Anonymise every run file in a folder and below, and their names; skip unreadable files with a warning.
 
     Raises UsageError if `out` is inside the folder, and FileError at the end if a file was skipped.
@@ -63,7 +66,7 @@ def _folder(folder: Path, out: Path, force: bool) -> None:
     for path in manifests:
         target = out.joinpath(*sharing.nameless(path.relative_to(folder).parts, all_manifests, no_redact=False))
         sharing.make_folder(target.parent)
-        _file(path, target, force, all_manifests)
+        _redact_file(path, target, force, all_manifests)
     _print.say(f"{len(manifests)} run files redacted in {out}")
     if unreadable:
         raise FileError(f"{unreadable} files of {folder} cannot be read as run files; they were left out")

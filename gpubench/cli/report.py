@@ -39,11 +39,11 @@ def report(
     from gpubench.tools import enclosing, rendering
 
     if formats:
-        _list()
+        _print_formats()
         return
     if not runs or out is None:
         raise UsageError("name a run file, and with -o the report to write; --formats lists the formats")
-    name = _format(out, format)
+    name = _format_name(out, format)
     report = rendering.report(name)
     if len(runs) > 1 and not report.has_method("columns"):
         raise UsageError(f"a .{name} report takes one run; .html takes several, and `gpubench compare` judges them")
@@ -58,7 +58,11 @@ def report(
         sharing.write(out, report.render(shared[0]))
 
 
-def _format(out: Path, name: str | None) -> str:
+def _format_name(out: Path, name: str | None) -> str:
+    """Return the format of the report: `name` or, if that is None, the suffix of `out`.
+
+    Raises UsageError for an unknown one.
+    """
     from gpubench import plugins
     from gpubench.base.errors import UsageError
 
@@ -69,7 +73,8 @@ def _format(out: Path, name: str | None) -> str:
     return name
 
 
-def _list() -> None:
+def _print_formats() -> None:
+    """Print a table of the formats with the use of each."""
     from gpubench import plugins
     from gpubench.cli import _print
     from gpubench.tools import rendering

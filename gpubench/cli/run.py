@@ -88,7 +88,7 @@ def run(
     from gpubench.analysis import summary
     from gpubench.base.errors import UsageError
     from gpubench.cli import _print, _summary
-    from gpubench.cli._progress import shown
+    from gpubench.cli._progress import run_display
     from gpubench.measuring import inventory, plan
     from gpubench.tools import session
     from gpubench.tools.mps import private_daemon
@@ -107,7 +107,7 @@ def run(
     for message in plan.skip_messages(planned):
         _warn(message)
     path = options.run_file(out)
-    with shown() as watch, private_daemon() if mps else nullcontext():
+    with run_display() as watch, private_daemon() if mps else nullcontext():
         measured = session.measure(planned, path, sys.argv, watch, resume, tell=_warn, exclusive=exclusive)
     if json:
         from gpubench.cli import _sharing
@@ -116,7 +116,7 @@ def run(
         (shared,) = _sharing.shareable([measured], no_redact=False)
         typer.echo(rendering.report("json").render(shared), nl=False)
     else:
-        _print.out().print(*_summary.measured(measured, path), sep="\n")
+        _print.out().print(*_summary.run_parts(measured, path), sep="\n")
     _print.err().print(
         _print.plain(f"run file: {path}; for a report: gpubench report {path} -o report.html"), soft_wrap=True
     )
@@ -130,6 +130,10 @@ def _warn(message: str) -> None:
 
 
 def _print_command(name: ProfilerName, planned: Plan, suites: list[str]) -> None:
+    """Print the command that runs the planned case under a profiler.
+
+    Raises UsageError unless the plan has exactly one case that fits the profiler.
+    """
     from gpubench.tools import profilers
 
     typer.echo(shlex.join(profilers.command(profilers.Tool(name.value), planned, suites)))

@@ -60,4 +60,4 @@ def show(
         first = _summary.overview(read) if all_ else _summary.head(read)
         _print.out().print(*first, *_summary.cases(read, filter or (), sort.value, top, wide), sep="\n")
     else:
-        _print.out().print(*_summary.measured(read, run), sep="\n")
+        _print.out().print(*_summary.run_parts(read, run), sep="\n")

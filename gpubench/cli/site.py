@@ -26,7 +26,7 @@ Out = Annotated[
 ]
 
 
-class _Sharing:
+class _SiteSharing:
     """Anonymises runs as `report` does, or leaves them as they are."""
 
     def __init__(self, no_redact: bool) -> None:
@@ -37,9 +37,11 @@ class _Sharing:
         return not self._no_redact
 
     def run(self, run: Run) -> Run:
+        """Return the run, anonymised unless names are kept."""
         return run if self._no_redact else sharing.shareable([run], False)[0]
 
     def value(self, value: Value, manifests: Sequence[Manifest]) -> Value:
+        """Return a value made from the runs of these manifests, without their names unless names are kept."""
         return sharing.nameless(value, list(manifests), self._no_redact)
 
 
@@ -53,7 +55,7 @@ def site(folder: Folder, out: Out, no_redact: sharing.NoRedact = False) -> None:
 
     if no_redact:
         sharing.shareable([], no_redact)  # which prints a warning once
-    built = sites.build(folder, out, _Sharing(no_redact), _print.say)
+    built = sites.build(folder, out, _SiteSharing(no_redact), _print.say)
     for file, reason in built.refused:
         _print.say(f"not in the site: {file}: {reason}", "yellow")
     runs = "1 run" if built.runs == 1 else f"{built.runs} runs"

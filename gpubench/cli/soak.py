@@ -59,17 +59,21 @@ def soak(
 
 
 def _soak(plan: Plan, path: Path, is_json: bool, resume: bool, exclusive: bool) -> int:
-    """Measure, print the ledger, and return the exit status. An interrupted soak prints its ledger, then raises."""
+    """Measure, print the ledger or with `is_json` the run, and return the exit status.
+
+    `resume` continues the run file at `path`; `exclusive` refuses to start while another run uses a device. An
+    interrupted soak prints its ledger and raises Interrupted again.
+    """
     from gpubench.analysis.soak import ledger_of
     from gpubench.base.errors import Interrupted
     from gpubench.cli import _print
-    from gpubench.cli._progress import shown
+    from gpubench.cli._progress import run_display
     from gpubench.model.store import read_run
     from gpubench.tools import session
     from gpubench.tools import soak as soaking
 
     try:
-        with shown() as watch:
+        with run_display() as watch:
             bounded = soaking.within(plan.most_s, watch)
             run = session.measure(plan, path, sys.argv, bounded, resume, tell=_warn, exclusive=exclusive)
     except Interrupted:
@@ -100,4 +104,4 @@ def _print_ledger(ledger: SoakLedger) -> None:
     from gpubench.analysis.soak import tables_of
     from gpubench.cli import _print, _summary
 
-    _print.out().print(*(part for table in tables_of(ledger) for part in _summary.derived(table)), sep="\n")
+    _print.out().print(*(part for table in tables_of(ledger) for part in _summary.derived_parts(table)), sep="\n")

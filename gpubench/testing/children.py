@@ -28,7 +28,7 @@ class Children:
     device: str
 
     def measure(self, nodes: Sequence[str]) -> Run:
-        """Return the run of these tests in a fresh pytest process.
+        """Return the run of these tests, given by their ids, in a fresh pytest process.
 
         Raises UsageError with the last lines of its output if the tests did not run, and FileError if its run file
         cannot be read.

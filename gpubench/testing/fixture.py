@@ -82,7 +82,10 @@ class Gpubench:
         return np.random.default_rng(zlib.crc32(self._item.nodeid.encode()))
 
     def kernel(self, file: str, name: str, **defines: str | int) -> Kernel:
-        """Return the kernel `name`, compiled from a .cu file next to the test; skip the test if that is impossible."""
+        """Return the kernel `name`, compiled from the .cu file next to the test with these macros defined.
+
+        The test is skipped if the device runs no such kernels.
+        """
         try:
             return self.device.kernel((self._item.path.parent / file).read_text(encoding="utf-8"), name, defines)
         except Skip as reason:
@@ -184,7 +187,10 @@ def _params(callspec: Any) -> Params:
 
 
 def _value(name: str, value: object, index: int) -> str | int | float:
-    """Return a parameter of the test as the value of an axis."""
+    """Return a parameter of the test as the value of an axis: numbers as they are, others by name.
+
+    `index` is the parameter's place among its values, which names it if its text is too long or an address.
+    """
     if isinstance(value, int | float) and not isinstance(value, bool) and np.isfinite(value):
         return value if isinstance(value, int) else float(value)
     label = str(getattr(value, "__name__", value))

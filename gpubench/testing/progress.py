@@ -29,7 +29,10 @@ class Progress:
             _write(self._reporter, f"gpubench: {text}", is_last)
 
     def through(self, text: str, count: int) -> Iterator[int]:
-        """Yield the numbers of `count` processes, and print before each one the number done and the time left."""
+        """Yield the numbers from 0 to `count` − 1, one per process, and print before each the time that is left.
+
+        `text` names what the processes do.
+        """
         start = time.monotonic()
         is_terminal = self._reporter is not None and self._reporter.isatty
         for done in range(count):

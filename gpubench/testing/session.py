@@ -28,7 +28,7 @@ from gpubench.plugins.backend import OpenDevice
 from gpubench.testing.children import Children
 from gpubench.testing.progress import Progress
 from gpubench.testing.table import TimedRow, table
-from gpubench.testing.verdicts import Baseline, Judged
+from gpubench.testing.verdicts import Baseline, BaselineVerdict
 from gpubench.tools import history
 
 _STRAY_S = 50e-6  # an idle device answers within a few microseconds
@@ -83,17 +83,17 @@ class MeasuringSession:
         self._baseline = self._checked_baseline(options, cases)
         self._children = Children(options.arguments, options.tier, name)
         numbers = self._progress.through("replicates, each in a pytest of its own", options.replicates - 1)
-        self._others = [self._children.measure(self._places(nodes)) for _ in numbers]
+        self._others = [self._children.measure(self._node_paths(nodes)) for _ in numbers]
         self.device: OpenDevice = plugins.load("backends", device.backend).open(device)
         self.device.leave()
         self._watches = open_watches(device)
         settings = Settings(_suites(nodes), (name,), options.tier)
         suites = [SuiteInfo(name, "tests that measure") for name in settings.suites]
         self._manifest = new_manifest(facts, settings, suites, sys.argv)
-        self._file = _File.create(options.out, self._manifest) if options.out else None
+        self._file = _SessionRunFile.create(options.out, self._manifest) if options.out else None
 
     def _checked_baseline(self, options: Options, cases: Sequence[Case]) -> Baseline | None:
-        """Return the baseline, if one is asked for.
+        """Return the baseline that the options name, or None; print how many of the cases have no figure in it.
 
         Raises FileError if it does not exist, before anything is measured.
         """
@@ -101,12 +101,12 @@ class MeasuringSession:
             return None
         baseline = Baseline(options.baselines, (options.out,) if options.out else ())
         baseline.refuse_missing()
-        if missing := [case.id for case in baseline.without(cases)]:
+        if missing := [case.id for case in baseline.cases_without_figure(cases)]:
             warning = f"no baseline for {len(missing)} of {plural(len(cases), 'test')}, which cannot fail as slower"
             self._progress.say(f"{warning}: {first(missing)}")
         return baseline
 
-    def _places(self, nodes: Iterable[str]) -> list[str]:
+    def _node_paths(self, nodes: Iterable[str]) -> list[str]:
         return [f"{self._root}/{node}" for node in nodes]
 
     @property
@@ -117,10 +117,10 @@ class MeasuringSession:
     # ---- measuring
 
     def measure(self, task: Task, case: Case) -> Result:
-        """Time a task as a case, and write the results of this process and of the replicates to the run file.
+        """Time a task as a case, write its results to the run file, and return that of this process.
 
-        An AssertionError or WrongAnswer of a check is raised again after it was written down. Raises UsageError if the
-        call launches its work on another stream.
+        The results of the replicates are written with it. An AssertionError or WrongAnswer of a check is raised again
+        after it was written down. Raises UsageError if the call launches its work on another stream.
         """
         start = time.monotonic()
         plain = Result(case, (self.device.device.id,), "failed", notes=(("process", "pytest"),))
@@ -138,7 +138,7 @@ class MeasuringSession:
         return result
 
     def call_once(self, call: Callable[[], object]) -> object:
-        """Return the value of one call on the session's device."""
+        """Return what `call` returns when it is called once with the session's device as the current one."""
         self.device.enter()
         try:
             return call()
@@ -146,7 +146,11 @@ class MeasuringSession:
             self.device.leave()
 
     def _timed(self, task: Task, plain: Result) -> Result:
-        """Return the result of timing the task; it is invalid if the samples cannot be trusted."""
+        """Return `plain`, the result so far, with the series of the timed task.
+
+        Invalid if the samples cannot be trusted. Raises UsageError if nothing, or not everything, ran on the timed
+        stream, and the errors of the task's check.
+        """
         engine = Engine(self.device, POLICIES[self._manifest.settings.tier], watches=self._watches)
         engine.verify(task)
         self._refuse_strays(task)
@@ -167,7 +171,10 @@ class MeasuringSession:
         return result
 
     def _refuse_strays(self, task: Task) -> None:
-        """Raise UsageError if a call leaves its work on another stream, because only its launch would be timed."""
+        """Call every stage once.
+
+        Raises UsageError if work then still runs outside the timed stream, where only its launch is timed.
+        """
         for stage in task.stages.values():
             stage.call()
         seconds = self.device.elsewhere()
@@ -179,7 +186,7 @@ class MeasuringSession:
             )
 
     def _refuse_empty_batch(self, result: Result) -> None:
-        """Raise UsageError if a batch took so little time on a GPU that nothing ran on the timed stream."""
+        """Raise UsageError if 64 or more hot calls took less than 10 µs on a GPU: nothing ran on the timed stream."""
         hot = result.series[0]
         seconds = max(hot.values) * hot.calls
         if self.device.traits.is_gpu and hot.mode == "hot" and hot.calls >= _MANY and seconds < _EMPTY_S:
@@ -211,19 +218,19 @@ class MeasuringSession:
 
     # ---- judging and showing
 
-    def judge(self, result: Result, node: str) -> Judged:
+    def judge(self, result: Result, node: str) -> BaselineVerdict:
         """Return the verdict on a result of the test `node`; it is empty without a baseline.
 
         Raises UsageError if a repeated measurement does not run, and FileError if a baseline file cannot be read.
         """
         if self._baseline is None:
-            return Judged()
+            return BaselineVerdict()
 
-        def again() -> list[Run]:
+        def measure_again() -> list[Run]:
             numbers = self._progress.through(f"{result.case.id} looks slower and is measured again", self._replicates)
-            return [self._children.measure(self._places([node])) for _ in numbers]
+            return [self._children.measure(self._node_paths([node])) for _ in numbers]
 
-        judged = self._baseline.judge(self._run(result), again)
+        judged = self._baseline.judge(self._run(result), measure_again)
         row = self._rows[result.case.id]
         row.verdict, row.reason, row.finding = judged.verdict, judged.reason, judged.finding
         return judged
@@ -245,10 +252,10 @@ class MeasuringSession:
         device, rows = self.device.device, tuple(self._rows.values())
         title = f"{device.id}, {device.name}, tier {self._manifest.settings.tier}"
         lines = table(rows, self.has_baseline)
-        return [title, *lines, *self._decided(rows), *(self._file.end() if self._file else ())]
+        return [title, *lines, *self._decided_line(rows), *(self._file.end() if self._file else ())]
 
-    def _decided(self, rows: Sequence[TimedRow]) -> list[str]:
-        """Return a line with the number of decided cases, or nothing if no case has a baseline."""
+    def _decided_line(self, rows: Sequence[TimedRow]) -> list[str]:
+        """Return a list with one line, the number of decided cases; an empty list if no case has a baseline."""
         findings = [row.finding for row in rows if row.finding]
         if not findings:
             return []
@@ -262,7 +269,7 @@ def _suites(nodes: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(suite_of, nodes)))
 
 
-class _File:
+class _SessionRunFile:
     """The run file of a session, with the counters that are sampled meanwhile."""
 
     def __init__(self, path: Path, recording: Recording) -> None:
@@ -270,7 +277,7 @@ class _File:
         self._recording = recording
 
     @classmethod
-    def create(cls, path: Path, manifest: Manifest) -> _File:
+    def create(cls, path: Path, manifest: Manifest) -> _SessionRunFile:
         """Create the file with its manifest. Raises UsageError if it exists or cannot be created."""
         devices = [manifest.facts.device(name) for name in {*manifest.settings.devices, "host"}]
         return cls(path, Recording.begin(path, manifest, devices))
@@ -282,7 +289,7 @@ class _File:
         self._recording.write_sampled()
 
     def end(self) -> list[str]:
-        """Finish the file, and return lines with its path and its warnings."""
+        """Stop sampling and finish the file; return lines with its path, its warnings and the note of the history."""
         self._recording.stop_sampling()
         self._recording.end()
         run = read_run(self._path)

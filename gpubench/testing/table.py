@@ -32,7 +32,7 @@ class TimedRow:
         return self.figure.text if self.figure else self.result.status
 
     def cells(self, is_judged: bool) -> tuple[str, ...]:
-        """Return the cells below `_PLAIN`, or below `_JUDGED` in a session with a baseline."""
+        """Return the cells below `_PLAIN`, or with `is_judged` below `_JUDGED`, the headings with a baseline."""
         labels = f" ({', '.join(self.result.labels)})" if self.result.labels else ""
         case = f"{self.result.case.id}{labels}"
         if not is_judged:
@@ -48,7 +48,10 @@ def _interval(figure: Figure) -> str:
 
 
 def table(rows: Sequence[TimedRow], is_judged: bool) -> list[str]:
-    """Return the lines of the table, then the reasons of the verdicts, then the next step."""
+    """Return the lines of the table, then the reasons of the verdicts, then the next step.
+
+    With `is_judged` the columns are those of a session with a baseline.
+    """
     heads = _JUDGED if is_judged else _PLAIN
     cells = [heads, *(row.cells(is_judged) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -58,7 +61,7 @@ def table(rows: Sequence[TimedRow], is_judged: bool) -> list[str]:
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
-    """Return the cells with figures padded on the left, and the texts of the last two columns on the right."""
+    """Return the cells padded to their columns' widths: figures on the left, the names at the end on the right."""
     figures = len(cells) - (2 if len(cells) == len(_JUDGED) else 1)
     return [
         text.rjust(width) if place < figures else text.ljust(width)
