@@ -44,11 +44,11 @@ def only(found: dict[str, str], *words: str) -> str:
     return mend
 
 
-def test_of_a_sound_machine_there_is_nothing_to_say(tmp_path):
+def test_a_sound_machine_has_no_findings(tmp_path):
     assert said(machine(tmp_path)) == {}
 
 
-def test_a_machine_with_nothing_of_amds_is_not_spoken_of(tmp_path):
+def test_a_machine_without_amd_parts_has_no_findings(tmp_path):
     assert said(tmp_path, wheels={"cupy-cuda13x": "14.2.0"}) == {}
 
 
@@ -57,7 +57,7 @@ def test_a_wheel_without_a_gpu_says_what_a_container_needs(tmp_path):
     assert "--device /dev/kfd" in only(said(tmp_path), "no AMD GPU is on the PCI bus")
 
 
-def test_no_rocm(tmp_path):
+def test_a_machine_without_rocm_says_how_to_install_it(tmp_path):
     root = fake.build(tmp_path, "mi250x")
     assert "package rocm" in only(said(root), "no ROCm is under /opt or /usr")
 
@@ -81,7 +81,7 @@ def test_a_compiler_elsewhere_on_the_path_is_enough(tmp_path):
     assert said(root) == {}
 
 
-def test_half_a_rocm_says_which_half_is_not_there(tmp_path):
+def test_an_incomplete_rocm_names_the_missing_libraries(tmp_path):
     found = said(machine(tmp_path, lacks=("librccl", "libhiprtc")))
     assert "complete package" in only(found, "incomplete ROCm", "/opt/rocm is missing libhiprtc, librccl")
 
@@ -90,7 +90,7 @@ def test_a_rocm_without_the_headers_that_cupy_includes(tmp_path):
     assert "rocthrust" in only(said(machine(tmp_path, thrust=False)), "rocThrust")
 
 
-def test_several_rocms_are_told_with_the_one_that_is_used(tmp_path):
+def test_several_rocms_are_listed_with_the_one_that_is_used(tmp_path):
     root = machine(tmp_path, name="rocm-7.0.1")
     rocm_in(root, "rocm-6.4.0", "6.4.0")
     (root / "opt/rocm").symlink_to("rocm-7.0.1")
@@ -98,29 +98,29 @@ def test_several_rocms_are_told_with_the_one_that_is_used(tmp_path):
     assert "ROCM_PATH" in only(found, "several ROCm installations", "/opt/rocm-6.4.0 (6.4.0)", "/opt/rocm is used")
 
 
-def test_a_link_to_a_rocm_is_no_second_one(tmp_path):
+def test_a_link_to_a_rocm_does_not_count_as_a_second_one(tmp_path):
     root = machine(tmp_path, name="rocm-7.0.1")
     (root / "opt/rocm").symlink_to("rocm-7.0.1")
     assert said(root) == {}
 
 
-def test_a_path_that_leads_nowhere(tmp_path):
+def test_a_rocm_path_without_a_rocm_is_named(tmp_path):
     found = said(machine(tmp_path), {"ROCM_PATH": "/opt/rocm-9.9"})
     assert "/opt/rocm" in only(found, "ROCM_PATH is /opt/rocm-9.9, but ROCm is not there")
 
 
-def test_a_wheel_of_another_rocm(tmp_path):
+def test_a_wheel_for_another_rocm_is_named(tmp_path):
     found = said(machine(tmp_path, version="6.4.0"))
     assert "ROCm 7" in only(found, "cupy-rocm-7-0 is for ROCm 7, /opt/rocm is 6.4.0")
 
 
-def test_a_binding_of_another_release_than_its_library(tmp_path):
+def test_a_binding_of_another_release_than_its_library_is_named(tmp_path):
     found = said(machine(tmp_path), wheels={**WHEEL, "amdsmi": "7.2.0"})
     assert "pip uninstall amdsmi" in only(found, "amdsmi 7.2.0", "/opt/rocm (7.0.1)")
     assert said(machine(tmp_path / "second"), wheels={**WHEEL, "amdsmi": "7.0.2"}) == {}
 
 
-def test_both_wheels_over_each_other(tmp_path):
+def test_wheels_of_cupy_that_overwrite_each_other_are_named(tmp_path):
     found = said(machine(tmp_path), wheels={**WHEEL, "cupy-cuda13x": "14.2.0"})
     assert "a second environment" in only(found, "cupy-cuda13x and cupy-rocm-7-0", "the package cupy")
 
@@ -154,7 +154,7 @@ def test_an_override_that_makes_one_gpu_another(tmp_path):
     assert "unset" in only(found, "HSA_OVERRIDE_GFX_VERSION=9.0.0")
 
 
-def test_several_troubles_are_all_told(tmp_path):
+def test_several_problems_are_all_reported(tmp_path):
     root = machine(tmp_path, lacks=("librccl",))
     found = said(root, wheels={"cupy-rocm-6-0": "13.6.0"}, may_open=lambda path: False)
     assert len(found) == 3

@@ -96,7 +96,7 @@ def test_a_value_that_is_not_finite_is_missing_and_the_others_of_its_row_are_kep
     assert remark.words == "any.a was not a finite number (nan): that value is missing"
 
 
-def test_refused_values_are_counted_and_told_of_at_the_end():
+def test_refused_values_are_counted_and_reported_at_the_end():
     one = group(Source({"any.a": math.inf, "any.b": "3"}))
     for _ in range(4):
         one.read(0.0, 0.0)
@@ -110,7 +110,7 @@ def test_refused_values_are_counted_and_told_of_at_the_end():
     ]
 
 
-def test_failures_that_never_repeat_are_cut():
+def test_only_the_first_hundred_different_failures_are_reported():
     one = group(Source({}))
     for number in range(300):
         one.source.reading = Unavailable(f"failure {number}", "")
@@ -120,7 +120,7 @@ def test_failures_that_never_repeat_are_cut():
     assert words[-1] == "further warnings are omitted"
 
 
-def test_messages_that_never_end_are_cut():
+def test_an_endless_sequence_of_messages_is_cut():
     one = group(Source({}, ["x"] * 100))
     for _ in range(50):
         one.read(0.0, 0.0)
@@ -139,13 +139,13 @@ def test_every_kind_of_real_number_is_a_reading(value, expected):
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 10**400, "1", b"1", None, 1j, Decimal(1), [], object()])
-def test_what_is_no_finite_number_is_refused_with_a_reason(value):
+def test_a_reading_that_is_not_a_finite_number_is_refused_with_a_reason(value):
     with pytest.raises(ValueError, match=r"not|larger"):
         boundary.number(value)
 
 
 @pytest.mark.parametrize("value", [-1, 0.5, 1e99, 2.0**63])
-def test_what_is_no_mask_of_bits_is_no_reading_of_events(value):
+def test_an_event_reading_that_is_not_a_bit_mask_is_refused(value):
     one = CounterGroup(
         "any", Source({"any.a": value, "any.b": 5}), DEVICE, ("any.a", "any.b"), 0.1, frozenset({"any.a", "any.b"})
     )
@@ -157,7 +157,7 @@ def test_what_is_no_mask_of_bits_is_no_reading_of_events(value):
 
 @QUICKLY
 @given(declared=ANYTHING | st.lists(st.builds(Counter, ANYTHING, ANYTHING, ANYTHING, ANYTHING, ANYTHING), max_size=2))
-def test_malformed_counters_cost_their_collector(declared):
+def test_a_collector_with_malformed_counters_is_not_read(declared):
     try:
         found = boundary.counters(declared)
     except Unavailable:
@@ -176,7 +176,7 @@ def test_malformed_counters_cost_their_collector(declared):
         ("a.x", "not a Counter"),
     ],
 )
-def test_a_malformed_counter_is_refused_by_the_field_that_is_wrong(counter, words):
+def test_a_malformed_counter_is_refused_and_its_wrong_field_is_named(counter, words):
     with pytest.raises(Unavailable, match=words):
         boundary.counters([counter])
 
@@ -201,7 +201,7 @@ def test_settings_and_messages_become_short_single_lines(value):
         *(Condition(clock_hz=clock_hz) for clock_hz in (math.nan, math.inf, -1.0, "1.98 GHz", True)),
     ],
 )
-def test_a_watch_that_answers_rubbish_costs_its_case(looked):
+def test_a_watch_that_returns_no_condition_fails_its_case(looked):
     with pytest.raises(TypeError, match="Condition"):
         boundary.condition(looked)
 
@@ -221,7 +221,7 @@ def test_a_collector_that_does_everything_wrong_ends_no_run(tmp_path):
     assert len(dict(device.details)) == len(device.details)
 
 
-def test_the_group_ends_when_it_is_told_to_whatever_its_source_does():
+def test_a_group_stops_when_asked_to_whatever_its_source_does():
     stop, one = threading.Event(), group(Source(SystemExit(1), SystemExit(2)))
     thread = threading.Thread(target=one.run, args=(stop, 0.0))
     thread.start()

@@ -54,7 +54,7 @@ def received(parent, child, content):
         writer.join()
 
 
-def test_a_part_arrives_as_it_was_sent(ends):
+def test_a_result_of_a_rank_arrives_as_it_was_sent(ends):
     parent, child = ends
     part = RankResult("ok", series=(Series("", "s", (1e-9, 0.1, 1 / 3)),), labels=("é ",), window=(1.5, 2.5))
     messages, error = received(parent, child, frame(encoded(part)))
@@ -62,7 +62,7 @@ def test_a_part_arrives_as_it_was_sent(ends):
     assert isinstance(error, EOFError)
 
 
-def test_an_offer_passes_unread_and_large_ones_do(ends):
+def test_an_offered_value_is_passed_on_unread_even_if_it_is_large(ends):
     parent, child = ends
     offer = OfferedValue(os.urandom(8 * MIB))
     messages, _ = received(parent, child, frame(encoded(offer)))
@@ -103,13 +103,13 @@ def test_bytes_that_are_no_message_are_refused_with_the_reason(ends, content, wo
     assert len(str(error)) < 300
 
 
-def test_what_came_before_rubbish_is_kept(ends):
+def test_messages_before_invalid_bytes_are_kept(ends):
     messages, error = received(*ends, frame(b'RankResult\n{"status":"ok"}') + frame(b"rubbish"))
     assert [message.status for message in messages] == ["ok"]
     assert isinstance(error, BadMessage)
 
 
-def test_a_frame_that_never_ends_holds_nobody_up(ends):
+def test_an_unfinished_frame_does_not_block_the_parent(ends):
     parent, child = ends
     child.sendall(struct.pack(">Q", 100) + b"RankResult")
     assert not parent.poll(0.01)
@@ -141,7 +141,7 @@ SERIES = b'RankResult\n{"status":"ok","series":[{"name":"x","unit":"","values":[
         ),
     ],
 )
-def test_no_message_costs_the_parent_more_memory_than_its_bound(ends, content):
+def test_no_message_takes_more_of_the_parents_memory_than_allowed(ends, content):
     received(*ends, b"")  # loads what decodes
     ours, theirs = socket.socketpair()
     parent = ToChild(ours.detach(), (RankResult,))
@@ -166,7 +166,7 @@ def test_a_child_learns_the_reason_why_its_message_cannot_be_sent():
         encoded(RankResult("ok", notes=(("x", object()),)))
 
 
-def test_an_answer_that_the_child_does_not_read_waits_for_no_longer_than_its_limit(monkeypatch):
+def test_sending_to_a_child_that_does_not_read_ends_after_its_time_limit(monkeypatch):
     monkeypatch.setattr("gpubench.measuring.channel.SEND_S", 0.05)
     ours, theirs = socket.socketpair()
     parent = ToChild(ours.detach(), (RankResult,))

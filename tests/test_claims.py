@@ -53,7 +53,7 @@ def held():
         holder.communicate()
 
 
-def test_two_runs_see_each_other_on_their_common_device_alone():
+def test_two_runs_see_each_other_only_on_devices_that_both_use():
     with Claims([CARD]) as first, Claims([CARD, OTHER]) as second:
         assert [(other.device, other.is_exclusive) for other in first.others(["cuda:0"])] == [("cuda:0", False)]
         assert [other.device for other in second.others(["cuda:0", "cuda:1"])] == ["cuda:0"]
@@ -103,7 +103,7 @@ def test_the_runtime_folder_of_another_user_is_left_alone(tmp_path, monkeypatch)
         Path(f"/tmp/gpubench-{other}").rmdir()
 
 
-def test_a_run_beside_another_says_so_and_labels_its_cases(tmp_path, monkeypatch):
+def test_a_run_beside_another_one_warns_and_labels_its_cases(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", PLUGIN)
     monkeypatch.syspath_prepend(PLUGIN)
     facts = Facts(tuple(plugins.load("backends", "clockwork").devices()))

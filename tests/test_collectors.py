@@ -159,7 +159,7 @@ def test_a_clock_below_three_quarters_of_the_default_is_discarded(share, discard
 
 
 @pytest.mark.parametrize("reasons", [IDLE, USER, CAP, None])
-def test_a_low_clock_counts_for_nothing_where_it_is_idle_set_capped_or_unknown_why(reasons):
+def test_a_low_clock_is_ignored_if_the_device_is_idle_capped_or_its_clock_was_set(reasons):
     assert verdict(reasons, clock_hz=345e6).discard == ()
 
 
@@ -169,7 +169,7 @@ def test_a_sample_is_counted_once_where_a_slow_down_lowers_the_clock(reasons, ca
 
 
 @pytest.mark.parametrize(("clock_hz", "power_w"), [(1470e6, 684.885), (1635e6, 848.863)])
-def test_a_cap_that_acts_before_it_is_told_of_is_a_label(clock_hz, power_w):
+def test_a_power_cap_that_acts_before_the_driver_reports_it_is_a_label(clock_hz, power_w):
     """An H200 of 700 W, 0.15 s into a large product: its clock was down, and its reasons said nothing yet."""
     assert verdict(0, clock_hz, drawn=power_w / 700) == Condition((), ("power-capped",))
 
@@ -213,11 +213,11 @@ def test_a_process_more_than_at_the_start_is_foreign(processes, baseline, discar
     assert verdict(0, processes=processes, baseline=baseline).discard == discard
 
 
-def test_nothing_known_is_nothing_found():
+def test_values_that_cannot_be_read_disturb_nothing():
     assert NVML.condition_of(None, None, None, None, None) == Condition()
 
 
-def test_a_throttled_and_shared_gpu_tells_both():
+def test_a_throttled_and_shared_gpu_has_both_conditions():
     assert verdict(HW_HOT | CAP, processes=2) == Condition(("thermal", "foreign-process"), ("power-capped",))
 
 
@@ -285,7 +285,7 @@ def test_a_process_of_another_tree_is_seen_to_be_another(child):
     assert runner.are_seen((os.getpid(), os.getppid()))
 
 
-def test_numbers_of_the_hosts_namespace_are_counted_and_told_of_no_one(child):
+def test_process_ids_of_the_hosts_namespace_are_counted_and_attributed_to_nobody(child):
     strangers = OTHERS.Strangers(runner=os.getppid())
     assert strangers.among((BEYOND, BEYOND + 1)) == (BEYOND, BEYOND + 1)
     assert not strangers.are_seen((BEYOND, BEYOND + 1))
@@ -364,7 +364,7 @@ def test_the_power_is_asked_for_only_where_it_is_what_could_explain_the_clock(cl
     assert driver.calls.count("power") == asked
 
 
-def test_a_low_clock_of_a_gpu_that_tells_no_power_is_discarded():
+def test_a_low_clock_of_a_gpu_without_a_power_reading_is_discarded():
     driver = Driver(0, 1470, broken={"power": pynvml.NVML_ERROR_NOT_SUPPORTED})
     assert begun(driver).look().discard == ("low-clock",)
 
@@ -443,7 +443,7 @@ def test_steal_is_a_tick_or_more_and_a_hundredth_of_the_time(rise_s, elapsed_s, 
     assert WATCH.is_stolen(before, after) == stolen
 
 
-def test_steal_that_the_kernel_does_not_tell_is_none():
+def test_steal_that_the_kernel_does_not_report_is_missing():
     assert not WATCH.is_stolen(WATCH.CpuTimes(1.0, None), WATCH.CpuTimes(2.0, None))
 
 
@@ -486,7 +486,7 @@ def test_the_node_of_this_thread_is_one_of_the_machines():
     assert WATCH.node_reader()() in NODES
 
 
-def test_a_thread_that_comes_to_another_node_is_told_once(watch, monkeypatch):
+def test_a_thread_that_moves_to_another_node_is_reported_once(watch, monkeypatch):
     nodes = iter([0, 0, 1, 1, 0, 0])
     monkeypatch.setattr(watch, "_node", lambda: next(nodes))
     watch.begin()
@@ -496,7 +496,7 @@ def test_a_thread_that_comes_to_another_node_is_told_once(watch, monkeypatch):
 
 
 @pytest.mark.skipif(len(NODES) > 1, reason="needs a machine of one node")
-def test_a_move_to_another_cpu_of_the_node_is_nothing(watch):
+def test_a_move_to_another_cpu_of_the_same_node_is_not_reported(watch):
     allowed = os.sched_getaffinity(0)
     conditions = []
     try:

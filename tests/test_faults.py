@@ -37,7 +37,7 @@ def sleepers():
     return [process.pid for process in psutil.process_iter(["cmdline"]) if SLEEPER in (process.info["cmdline"] or ())]
 
 
-def test_a_fault_of_each_class_costs_its_case_and_says_why_in_one_line(attacks, tmp_path):
+def test_a_fault_of_each_class_fails_only_its_case_with_a_reason_in_one_line(attacks, tmp_path):
     expected = {
         "result of 32 MB": ("failed", "suite", "the result of the case cannot be kept: 30."),
         "100 000 observed values": ("failed", "suite", "what the check returns has 100000 entries, more than 1000"),
@@ -73,21 +73,21 @@ def test_a_fault_of_each_class_costs_its_case_and_says_why_in_one_line(attacks, 
         ("all descriptors closed", "crash"),
     ],
 )
-def test_a_worker_that_sends_what_it_must_not_costs_its_case(attacks, what, cause):
+def test_a_worker_that_sends_invalid_messages_fails_its_case(attacks, what, cause):
     (result,), others = run(what)
     assert (result.status, result.cause, others) == ("failed", cause, ["ok"])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["part of no record", "two parts", "fork that goes on as the worker"])
-def test_messages_that_two_send_for_one_case_cost_no_other(attacks, what):
+def test_invalid_messages_of_two_workers_fail_only_their_case(attacks, what):
     (result,), others = run(what)
     assert result.status == "ok" or result.cause in ("message", "suite"), "it depends on who comes first"
     assert others == ["ok"]
 
 
 @pytest.mark.slow
-def test_a_phase_that_never_ends_costs_its_own_limit(attacks):
+def test_a_phase_that_never_ends_is_ended_at_its_own_time_limit(attacks):
     (result,), _ = run("hang in close")
     assert result.cause == "hang"
     assert "no answer within 30 s while closing the case (limit: memory is freed, files are removed)" in result.reason
@@ -113,7 +113,7 @@ def test_the_time_in_which_a_rank_waits_for_others_does_not_count(monkeypatch):
     assert ranks.left_s(0, clock.now) == 6.0, "ranks that wait for each other for ever come to their limit"
 
 
-def test_an_idle_rank_has_its_limit_from_answer_to_answer(monkeypatch):
+def test_the_time_limit_of_an_idle_rank_restarts_with_each_answer(monkeypatch):
     clock, ranks = Clock(monkeypatch), job_ranks.JobRanks([])
     ranks.begin(0, Phase("waiting for the other ranks", 10.0, "", restarts=True))
     for _ in range(100):

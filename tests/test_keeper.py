@@ -53,5 +53,5 @@ def test_a_process_that_forks_and_ends_again_and_again_is_ended(delay_s):
     assert printed(CHAIN.format(delay_s=delay_s)) == ["True", "False", "True"]
 
 
-def test_a_child_that_has_ended_is_not_left_behind_and_a_known_one_neither():
+def test_ended_and_expected_children_are_not_counted_as_left_behind():
     assert printed(ENDED) == ["True", "False", "True", "False"]

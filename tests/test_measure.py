@@ -67,7 +67,7 @@ def test_hot_cold_and_graph_are_series_of_their_own():
     assert set(series) == {"hot", "host", "cold", "graph"}
 
 
-def test_calls_that_time_themselves_as_nan_are_no_part_of_the_warm_up():
+def test_calls_that_return_nan_as_their_time_do_not_count_for_the_warm_up():
     device = clockwork()
     called = [0]
 
@@ -88,14 +88,14 @@ def test_a_slow_start_is_warmed_up_and_in_no_sample():
     assert series["hot"].warmup_s > 0.25
 
 
-def test_a_drift_that_never_ends_spends_the_budgets_and_is_called_so():
+def test_a_drift_that_never_ends_uses_up_the_time_budgets_and_is_named_as_the_reason():
     device = clockwork()
     series = measured(device, Task.of(stage(device, seconds=0.01, drift=0.05), check=passing))
     assert RULE.warmup_most_s <= series["hot"].warmup_s < RULE.warmup_most_s + 0.1
     assert series["hot"].stop == "drift"
 
 
-def test_a_power_cap_that_bites_while_sampling_is_waited_for():
+def test_sampling_waits_for_a_power_cap_that_acts_meanwhile():
     """Full speed for 0.4 s, then a tenth slower in two steps, as a capped matrix product does."""
     device = clockwork()
     fast = [0.010] * 40 + [0.0105] * 20
@@ -192,7 +192,7 @@ def test_a_self_timed_call_gives_its_own_seconds():
 
 
 @pytest.mark.parametrize(("is_checked", "further"), [(False, 2), (True, 0)])
-def test_a_call_that_compares_its_own_answer_is_called_no_more_for_a_check(is_checked, further):
+def test_a_call_that_compares_its_own_answer_is_not_called_again_for_a_check(is_checked, further):
     """It is called before the timing, to warm up and for samples, and without `checked` after each stage's samples."""
     device = clockwork()
     calls = []
@@ -213,7 +213,7 @@ def test_only_a_call_that_times_itself_can_compare_its_own_answer():
         dataclasses.replace(timed_by_device, checked=True)
 
 
-def test_what_a_probe_reads_after_each_sample_becomes_a_series():
+def test_the_values_that_a_probe_reads_after_each_sample_become_a_series():
     device = clockwork()
     kernel = device.kernel('{"seconds": 0.01}', "launch", {})
     probed = Stage(lambda: kernel((1,), (1,), ()), max_calls=1, probe=lambda: {"cycles": Observed(33.0, "cycles")})
@@ -257,7 +257,7 @@ def test_the_stopping_rule_says_why(values, elapsed, verdict):
     assert RULE.stop_reason(values, elapsed) == verdict
 
 
-def test_every_tier_has_a_rule_and_a_fuller_one_measures_longer():
+def test_every_tier_has_a_stopping_policy_and_a_fuller_tier_measures_longer():
     assert POLICIES["smoke"].budget_s < POLICIES["quick"].budget_s < POLICIES["full"].budget_s
 
 
@@ -296,7 +296,7 @@ def test_a_sustained_stage_is_sampled_as_long_as_it_asks_for_whatever_its_budget
     assert lasting(0.3, Effort.sustained(5))[0] >= 5
 
 
-def test_a_burst_rests_before_each_sample_and_the_rest_is_in_none():
+def test_a_burst_rests_before_each_sample_and_the_rest_is_not_timed():
     device = clockwork()
     bursts = dataclasses.replace(stage(device, seconds=0.01), max_calls=1, rest_s=0.1)
     series = measured(device, Task.of(bursts, check=passing), dataclasses.replace(RULE, budget_s=2.0))
@@ -320,18 +320,18 @@ def test_an_exact_number_of_samples_is_taken_without_a_warm_up(tier):
     assert (series.stop, series.warmup_s) == ("count", 0.0)
 
 
-def test_of_an_exact_number_of_samples_the_first_stays_however_it_differs():
+def test_the_first_of_an_exact_number_of_samples_is_kept_however_it_differs():
     times = [1.0, *[1e-3 + 1e-6 * (i % 3) for i in range(40)]]
     assert POLICIES["full"].transient(times) == 1
     stage = Stage(lambda: times, clock="self", effort=Effort.exactly(len(times)), checked=True)
     assert measured(clockwork(), Task.of(stage, check=passing), POLICIES["full"])["self"].values == tuple(times)
 
 
-def test_smoke_waits_for_nothing():
+def test_the_smoke_tier_ignores_a_sustained_effort():
     assert POLICIES["smoke"].for_effort(Effort.sustained(30)) == POLICIES["smoke"]
 
 
-def test_a_tail_is_sampled_until_it_has_its_samples_and_its_rule_is_not_smokes():
+def test_a_tail_is_sampled_until_it_has_its_samples_except_in_the_smoke_tier():
     device = clockwork()
     tail = dataclasses.replace(stage(device, seconds=1e-5), effort=POINT.with_tail(300))
     assert len(measured(device, Task.of(tail, check=passing), POLICIES["quick"])["hot"].values) == 300
@@ -350,14 +350,14 @@ def test_a_call_that_times_itself_may_give_many_samples():
     assert len(series["self"].values) % 3 == 0
 
 
-def test_each_gives_a_time_for_every_call_of_a_batch():
+def test_the_mode_each_gives_a_time_for_every_call_of_a_batch():
     device = clockwork()
     series = measured(device, Task.of(stage(device, modes=("each",), seconds=1e-5, outlier_every=10), check=passing))
     slow = [value for value in series["each"].values if value > 2e-5]
     assert len(slow) == pytest.approx(len(series["each"].values) / 10, abs=2)
 
 
-def test_what_leads_a_batch_is_called_once_a_batch_and_is_in_no_time():
+def test_the_lead_is_called_once_per_batch_and_is_not_timed():
     device = clockwork()
     leads = []
 
@@ -406,7 +406,7 @@ def test_throttled_samples_are_discarded_by_their_reason_and_the_rest_stays():
     assert done.series[0].values == pytest.approx([0.01] * len(done.series[0].values))
 
 
-def test_most_samples_of_a_series_gone_is_untrustworthy_however_long_the_warm_up_was():
+def test_a_series_with_most_samples_discarded_is_untrustworthy_however_long_the_warm_up_was():
     device = clockwork()
     task = Task.of(stage(device, seconds=0.01, noise=0.02, throttled=(60, 200)), check=passing)
     rule = dataclasses.replace(RULE, warmup_least_s=0.5, warmup_most_s=0.5, budget_s=2.0, target=1e-9)
@@ -432,14 +432,14 @@ def test_every_way_of_timing_is_checked_on_outputs_of_its_own():
         Engine(device, RULE).measure(Task.of(lazy, check=check, poison=lambda: written.update(by="nobody")))
 
 
-def test_a_call_that_takes_longer_from_an_idle_device_skips_no_work():
+def test_a_call_that_takes_longer_on_an_idle_device_is_not_taken_for_skipped_work():
     """A copy from pageable memory: the host's part of the first call shows where nothing else is queued."""
     device = clockwork()
     done = Engine(device, RULE).measure(Task.of(stage(device, seconds=0.01, begin=0.03), check=passing))
     assert min(done.series[0].values) == pytest.approx(0.01)
 
 
-def test_a_call_that_works_only_on_overwritten_outputs_skips_work():
+def test_a_call_that_works_only_on_overwritten_outputs_is_found():
     device = clockwork()
     overwritten = []
 

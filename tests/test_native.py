@@ -49,7 +49,7 @@ def test_a_missing_library_says_how_to_get_it(monkeypatch):
         nvcomp.load.__wrapped__()
 
 
-def test_lz4_answers_its_sizes_with_no_gpu(library):
+def test_lz4_returns_its_sizes_without_a_gpu(library):
     """The figures that nvCOMP and hipCOMP both give for 10 chunks of 64 KiB."""
     codec = nvcomp.Codec(library, "lz4")
     assert codec.max_output_bytes(65536) == 65800
@@ -66,14 +66,14 @@ def test_every_algorithm_takes_every_corpus_type(library, name, dtype):
         assert {required.input, required.output, required.temp} <= {1, 2, 4, 8, 16}
 
 
-def test_a_type_that_a_codec_has_no_model_for_is_compressed_as_bytes(library):
+def test_a_type_that_a_codec_does_not_support_is_compressed_as_bytes(library):
     assert [
         nvcomp.Codec(library, *chosen).data_type
         for chosen in (("ans", "int32"), ("cascaded", "float32"), ("bitcomp", "float32"))
     ] == ["uint8", "uint32", "float32"]
 
 
-def test_a_refusal_is_in_the_librarys_words(library):
+def test_a_refusal_has_the_librarys_own_message(library):
     codec = nvcomp.Codec(library, "ans")
     codec._compress.data_type = table.TYPES["int32"]
     with pytest.raises(nvcomp.NvcompError, match="not supported") as caught:
@@ -139,7 +139,7 @@ def test_hipcomps_functions_have_its_names_and_its_arguments(hip, name, prefix):
     assert nvcomp.HIP_ALGORITHMS[name].compress in declared["CompressAsync"]
 
 
-def test_a_call_of_hipcomp_leaves_out_what_it_lacks(hip):
+def test_a_call_of_hipcomp_leaves_out_arguments_that_it_does_not_have(hip):
     """compress(u_ptrs, u_bytes, max_chunk, n, tmp, tmp_b, c_ptrs, c_bytes, opts, stream)."""
     codec = nvcomp.Codec(hip, "lz4")
     batches, scratch = (nvcomp.Chunks(1, 2, 3), nvcomp.Chunks(4, 5, 3)), nvcomp.Scratch(6, 7)

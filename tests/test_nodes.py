@@ -65,7 +65,7 @@ def pair(tmp_path_factory):
     return folder
 
 
-def test_two_nodes_run_the_same_cases_and_learn_of_each_others_ends(pair):
+def test_two_nodes_run_the_same_cases_and_learn_how_each_others_ranks_ended(pair):
     assert outcomes(pair / "0.jsonl") == [
         ("sound", "ok", ""),
         ("strange", "failed", "suite"),
@@ -76,7 +76,7 @@ def test_two_nodes_run_the_same_cases_and_learn_of_each_others_ends(pair):
     assert outcomes(pair / "1.jsonl") == outcomes(pair / "0.jsonl")[:3], "until it was killed"
 
 
-def test_a_value_that_is_no_plain_data_is_refused_in_words(pair):
+def test_a_value_that_is_not_plain_data_is_refused_with_a_message(pair):
     reason = results(pair / "0.jsonl")[1]["reason"]
     assert "ranks of different nodes cannot exchange a object" in reason
 
@@ -90,13 +90,13 @@ def test_each_node_keeps_the_series_of_its_own_ranks(pair):
         assert results(pair / f"{rank}.jsonl")[0]["series"]["self"][0] == rank
 
 
-def test_the_ranks_of_a_killed_node_are_told_of_as_crashed(pair):
+def test_the_ranks_of_a_killed_node_are_reported_as_crashed(pair):
     for row in results(pair / "0.jsonl")[3:]:
         assert row["reason"] == "rank 1: node 1 has ended, or its connection broke"
 
 
 @pytest.mark.slow
-def test_three_nodes_exchange_and_a_node_that_hangs_is_told_within_five_seconds(tmp_path):
+def test_three_nodes_exchange_values_and_a_node_that_hangs_is_reported_within_five_seconds(tmp_path):
     seconds = run(tmp_path, 3, "sound", "stopped", "afterwards")
     for rank in (0, 1):
         assert outcomes(tmp_path / f"{rank}.jsonl") == [
@@ -109,7 +109,7 @@ def test_three_nodes_exchange_and_a_node_that_hangs_is_told_within_five_seconds(
 
 
 @pytest.mark.slow
-def test_the_others_of_a_group_lose_each_other_with_node_0(tmp_path):
+def test_without_node_0_the_other_nodes_of_a_group_cannot_reach_each_other(tmp_path):
     port = free_port()
     nodes = [start(rank, 3, port, tmp_path / f"{rank}.jsonl", "sound", "afterwards") for rank in range(3)]
     try:
@@ -164,7 +164,7 @@ def connected(port):
             return socket.create_connection(("127.0.0.1", port), 5)
 
 
-def test_strangers_who_say_nothing_or_rubbish_do_not_hold_up_a_group():
+def test_connections_that_send_nothing_or_invalid_bytes_do_not_delay_a_group():
     port = free_port()
     hub = Joining(place(0, 2, port))
     silent, loud = connected(port), connected(port)
@@ -181,7 +181,7 @@ def test_strangers_who_say_nothing_or_rubbish_do_not_hold_up_a_group():
     close(hub, node)
 
 
-def test_a_node_with_another_secret_is_told_so_and_node_0_says_who_is_missing():
+def test_a_node_with_another_secret_is_refused_and_node_0_names_the_missing_node():
     port = free_port()
     hub = Joining(place(0, 2, port), patience_s=0.3)
     node = Joining(place(1, 2, port, b"another secret!!")).ended()
@@ -193,7 +193,7 @@ def test_a_node_with_another_secret_is_told_so_and_node_0_says_who_is_missing():
     )
 
 
-def test_nodes_that_plan_something_else_end_with_one_line_each():
+def test_nodes_with_different_plans_end_with_one_line_each():
     port = free_port()
     hub = Joining(place(0, 2, port), b"3 cases")
     node = Joining(place(1, 2, port), b"4 cases").ended()
@@ -287,7 +287,7 @@ def test_a_frame_that_is_too_long_is_refused_before_it_arrives(channels):
     "content",
     [b"rubbish", b"ExchangeRound\n{}", b'ExchangeRound\n{"case":1,"number":0,"offers":[[0,"1"]]}', b"RankResult\n{}"],
 )
-def test_a_node_that_sends_what_is_no_share_of_its_own_is_gone(channels, content):
+def test_a_node_that_sends_an_invalid_contribution_is_dropped(channels, content):
     hub, node, _ = channels
     with NodeGroup(0, 2, {1: hub}) as group:
         case = group.begin(1)
@@ -313,7 +313,7 @@ def test_numbers_of_numpy_are_plain_data():
 
 
 @pytest.mark.parametrize("value", [object(), {1: 2}, {1}, np.zeros(3), "x" * 3000])
-def test_anything_else_is_a_mistake_of_the_suite(value):
+def test_exchanging_anything_else_is_a_mistake_of_the_suite(value):
     with pytest.raises(SuiteError, match=r"between nodes|different nodes"):
         plain.encode(value)
 
@@ -321,7 +321,7 @@ def test_anything_else_is_a_mistake_of_the_suite(value):
 @pytest.mark.parametrize(
     "content", [b"", b"{}", b'{"bytes":"*"}', b'{"bytes":"","x":1}', b'{"tuple":3}', b"\xff", b"[" * 10_000]
 )
-def test_foreign_bytes_that_are_no_plain_data_are_refused(content):
+def test_received_bytes_that_hold_no_plain_data_are_refused(content):
     with pytest.raises(ValueError, match="no plain data"):
         plain.decode(content)
 
@@ -331,7 +331,7 @@ def environment(**fields):
     return known | fields
 
 
-def test_the_environment_names_a_place_and_loses_the_secret(tmp_path):
+def test_the_environment_names_a_nodes_place_and_the_secret_is_removed_from_it(tmp_path):
     found = environment()
     assert Membership.take(found) == Membership(1, 2, "::1", 4000, b"s" * 16)
     assert joining.SECRET not in found
@@ -352,7 +352,7 @@ def test_the_environment_names_a_place_and_loses_the_secret(tmp_path):
         (joining.SECRET_FILE, "/nowhere/secret", "/nowhere/secret cannot be read"),
     ],
 )
-def test_a_place_that_is_wrong_is_refused_by_the_name_of_its_variable(name, value, words):
+def test_an_invalid_place_is_refused_and_its_variable_is_named(name, value, words):
     with pytest.raises(UsageError) as caught:
         Membership.take(environment(**{name: value}))
     assert name in str(caught.value)

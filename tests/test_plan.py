@@ -50,7 +50,7 @@ def test_a_suite_without_a_flag_has_its_first_case_as_headline():
     assert chosen(suite_of(first={"n": (1, 2)}, second={"n": (9,)})) == ["made/first[n=1]"]
 
 
-def test_where_a_value_is_not_here_the_headline_has_as_many_of_the_others_as_it_can():
+def test_if_a_flagged_value_is_unsupported_the_headline_has_as_many_others_as_possible():
     suite = suite_of(
         main={
             "dtype": ("float16", "float32"),
@@ -64,7 +64,7 @@ def test_where_a_value_is_not_here_the_headline_has_as_many_of_the_others_as_it_
     assert chosen(elsewhere) == ["made/main[dtype=float32,n=8]"]
 
 
-def test_the_headline_finds_enough_devices_where_any_point_does():
+def test_the_headline_is_a_point_that_has_enough_devices_if_there_is_one():
     pull = {"path": ("same", "peer"), "n": (1, 2), "devices": lambda at: 1 + (at["path"] == "peer"), "headline": {}}
     assert chosen(suite_of(pull=pull)) == ["made/pull[path=same,n=2]"]
     assert chosen(suite_of(pull=pull), TWO) == ["made/pull[path=peer,n=2]"]
@@ -86,7 +86,7 @@ def test_single_points_of_the_axes_can_be_left_out():
     ]
 
 
-def test_a_flag_on_a_case_that_is_left_out_here_does_not_count():
+def test_a_flag_on_a_case_that_does_not_run_on_the_device_has_no_effect():
     gpu_only = {"n": (1,), "when": lambda target: not target.is_host, "headline": {}}
     host = make.facts(make.device("host", "CPU"))
     assert chosen(suite_of(first={"n": (5,)}, gpu=gpu_only), host, device="host") == ["made/first[n=5]"]
@@ -120,7 +120,7 @@ H200 = make.facts(
         ),
     ],
 )
-def test_the_headline_case_of_each_suite_is_the_one_that_is_quoted(suite, gpu, host):
+def test_the_built_in_suites_have_the_headline_cases_that_people_quote(suite, gpu, host):
     assert headline_of(suite, H200, "cuda:0", "quick") == [f"{suite}/{gpu}"]
     assert headline_of(suite, H200, "host", "quick") == [f"{suite}/{host}"]
 
@@ -137,14 +137,14 @@ def test_a_headline_run_is_one_case_of_each_suite_on_each_device(tier):
     ]
 
 
-def test_a_filter_narrows_the_headline_cases_and_changes_none():
+def test_a_filter_selects_among_the_headline_cases_and_replaces_none():
     plan = planning.make(H200, Settings(("bandwidth", "gemm"), ("host",), filters=("gemm",), headline=True))
     assert [job.case.id for job in plan.jobs] == ["gemm/square[dtype=float32,n=2048]"]
     with pytest.raises(UsageError, match="no case matches --filter float64"):
         planning.make(H200, Settings(("gemm",), ("host",), filters=("float64",), headline=True))
 
 
-def test_headline_stands_beside_names_and_all_and_names_no_suite():
+def test_the_word_headline_combines_with_names_and_all_and_is_no_suite():
     every = plugins.names("suites")
     assert planning.suite_names(["headline"]) == every
     assert planning.suite_names(["all", "headline"]) == every
@@ -154,7 +154,7 @@ def test_headline_stands_beside_names_and_all_and_names_no_suite():
         planning.suite_names(["headlines"])
 
 
-def test_an_axis_peer_names_the_second_device_and_where_it_is_not_there_the_case_lacks_it():
+def test_an_axis_peer_selects_the_second_device_and_the_case_is_skipped_without_it():
     three = make.facts(*(make.device(f"cuda:{n}", peers=("cuda:0", "cuda:1", "cuda:2")) for n in range(3)))
     assert [device.id for device in planning._device_set(pair("cuda:2"), three.devices[0], three)] == [
         "cuda:0",

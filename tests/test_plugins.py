@@ -42,7 +42,7 @@ def test_the_names_of_a_room_are_its_public_modules_sorted(room):
     assert not any(name.startswith("_") for name in found)
 
 
-def test_a_file_in_a_third_partys_package_is_a_plugin_called_by_its_name(install):
+def test_a_file_in_a_third_partys_package_is_a_plugin_with_the_files_name(install):
     install("third_party", {"third_one": "report = 'the object'", "_shared": "raise SystemExit"})
     assert "third_one" in plugins.names("reports")
     assert "_shared" not in plugins.names("reports")
@@ -84,7 +84,7 @@ def test_an_entry_point_that_names_a_module_has_no_plugins(install):
     assert "third_one" not in plugins.names("reports")
 
 
-def test_no_third_party_can_take_a_built_in_name(install):
+def test_no_third_party_can_replace_a_built_in_plugin(install):
     ours = plugins.names("backends")
     name = plugins.names("reports")[0]
     install("third_party", {name: "report = 'theirs'"})

@@ -151,7 +151,7 @@ def test_a_wrong_answer_fails_the_test_from_the_check_on_and_is_in_the_file(meas
     assert (result.status, result.cause, result.reason) == ("failed", "wrong-answer", "assert (6 * 7) == 41")
 
 
-def test_two_things_in_one_test_need_names(measured):
+def test_two_timings_in_one_test_need_names(measured):
     done, run, _ = measured
     names = [result.case.name for result in run.results if result.case.suite == "test_two"]
     assert names == ["test_named.first", "test_named.second", "test_unnamed"]
@@ -207,7 +207,7 @@ def test_a_device_that_is_not_here_fails_the_tests_with_what_there_is(project):
 
 
 @pytest.mark.slow
-def test_beside_neighbours_nothing_is_measured(project):
+def test_parallel_pytest_workers_measure_nothing(project):
     source = "def test_timed(gpubench): pass\ndef test_plain(): pass\n"
     done = project("-n", 2, "-rs", test_it=source)
     assert done.returncode == 0, done.stdout
@@ -274,7 +274,7 @@ def spending(device, seconds):
     return Task.of(Stage(lambda: device.spend(seconds), Work(moved=1e9), "moved"), check=dict)
 
 
-def test_what_is_timed_is_exact_where_time_is(clockwork):
+def test_timings_are_exact_on_a_device_with_exact_time(clockwork):
     result = clockwork.measure(spending(clockwork.device, 0.25), make.case())
     assert set(result.series[0].values) == {0.25}
     figure = clockwork.figure(result)

@@ -108,7 +108,7 @@ def test_the_numbers_nine_and_four_are_no_hopper():
     assert traits.max_shared_bytes == 65536  # of the 160 KiB that HIP would allow, CuPy can ask for none
 
 
-def test_no_product_that_would_end_the_process_is_offered():
+def test_data_types_whose_products_would_end_the_process_are_not_offered():
     assert set(found(MI300X).dtypes) == {"float64", "float32", "float16"}
 
 
@@ -116,7 +116,7 @@ def test_an_architecture_that_is_not_known_has_no_matrix_instructions():
     assert BACKEND.traits_of(Runtime({**MI300X, "gcnArchName": b"gfx1100"}), found(MI300X)).features == frozenset()
 
 
-def test_hips_version_is_told_in_words():
+def test_hips_version_is_shown_with_dots():
     assert BACKEND.driver_versions(Runtime(MI300X)) == {"hip.runtime": "7.0.51831"}
 
 
@@ -135,7 +135,7 @@ def test_more_shared_memory_than_a_block_has_is_skipped_and_the_call_that_fails_
         kernel((1,), (64,), (), shared_bytes=65537)
 
 
-def test_page_locking_after_the_fact_is_skipped_with_the_reason():
+def test_page_locking_of_existing_memory_is_skipped_with_the_reason():
     device = object.__new__(BACKEND.CupyDevice)
     device.traits = Traits("amd", "gfx942", "hip", ("hot",), "hip events", 64, True)
     with pytest.raises(Skip, match="does not support registering host memory"):

@@ -103,7 +103,7 @@ def ranked() -> dict[str, Result]:
     }
 
 
-def test_every_outcome_has_a_name_and_the_next_case_runs(failing):
+def test_every_outcome_has_a_cause_and_the_next_case_runs(failing):
     assert outcomes(failing) == [
         ("crash", "failed", "crash"),
         ("leave", "failed", "crash"),
@@ -117,7 +117,7 @@ def test_every_outcome_has_a_name_and_the_next_case_runs(failing):
     ]
 
 
-def test_a_device_that_is_lost_once_costs_a_case_and_thrice_in_a_row_ends_the_run(faults):
+def test_a_device_that_does_not_open_once_fails_a_case_and_three_times_in_a_row_ends_the_run(faults):
     assert outcomes(run("gone", "good", "gone", "good")) == [
         ("gone", "failed", "device"),
         ("good", "ok", ""),
@@ -128,7 +128,7 @@ def test_a_device_that_is_lost_once_costs_a_case_and_thrice_in_a_row_ends_the_ru
         run("good", "gone", "gone", "gone", "good")
 
 
-def test_a_lost_device_takes_no_other_device_along(faults):
+def test_the_cases_of_other_devices_run_after_a_device_is_lost(faults):
     facts = Facts((*plugins.load("backends", "clockwork").devices(), *host_facts().devices))
     settings = Settings(("faults",), ("clockwork", "host"), "smoke", filters=("gone", "good"))
     plan = planning.make(facts, settings)
@@ -150,11 +150,11 @@ def test_a_worker_that_dies_between_two_cases_is_replaced_before_the_next(faults
     assert outcomes(run("late", "slow", "good"))[-1] == ("good", "ok", "")
 
 
-def test_a_worker_that_silences_itself_is_not_taken_for_dead(faults):
+def test_a_worker_that_closes_its_output_is_not_taken_for_dead(faults):
     assert outcomes(run("silent", "good")) == [("silent", "ok", ""), ("good", "ok", "")]
 
 
-def test_a_reason_says_what_happened_and_quotes_the_last_words(failing):
+def test_a_reason_says_what_happened_and_quotes_the_last_line(failing):
     crash, leave, bug, wrong, *_ = failing.results
     assert "killed by SIGSEGV" in crash.reason
     assert "about to die" in crash.reason
@@ -182,7 +182,7 @@ def test_two_ranks_measure_in_step_and_each_gives_its_series(ranked):
     assert abs(len(first.values) - len(second.values)) <= sum(count for _, count in pair.discarded)
 
 
-def test_no_rank_goes_on_before_all_have_looked_at_what_it_left(ranked):
+def test_no_rank_continues_before_all_have_checked_its_outputs(ranked):
     watched = ranked["watched"]
     assert (watched.status, watched.reason) == ("ok", "")
 
@@ -212,7 +212,7 @@ def test_a_bug_in_a_suite_keeps_its_traceback_in_the_result(failing):
     assert 'raise ZeroDivisionError("a bug in the suite")' in dict(bug.notes)["traceback"]
 
 
-def test_idle_ranks_hold_still_until_the_working_one_is_done(ranked):
+def test_idle_ranks_wait_until_the_working_one_is_done(ranked):
     uneven = ranked["uneven"]
     assert uneven.status == "ok", uneven.reason
     assert {series.rank for series in uneven.series} == {1}
@@ -246,7 +246,7 @@ def test_samples_of_the_host_are_relayed_while_cases_run(failing):
 
 
 @pytest.mark.slow
-def test_a_sampler_that_hangs_or_dies_is_told_of_and_holds_nothing_up():
+def test_a_sampler_that_hangs_or_dies_is_reported_and_delays_no_case():
     hung = SamplingProcess(host_facts().devices, 0.0)
     os.kill(psutil.Process(hung._child.process.pid).children()[0].pid, signal.SIGSTOP)
     start = time.monotonic()
@@ -324,7 +324,7 @@ def test_replicates_of_a_device_without_noise_do_not_differ(faults):
 
 
 @pytest.mark.slow
-def test_a_device_that_hangs_costs_its_case_alone(faults):
+def test_a_device_that_hangs_fails_only_its_case(faults):
     _, shelf = run_on_clockwork("stuck", "ticking", deadline_s=3.0)
     assert {result.case.name: (result.status, result.cause) for result in shelf.results} == {
         "stuck": ("failed", "hang"),

@@ -68,7 +68,7 @@ def test_a_slow_call_has_its_own_period_and_never_delays_the_fast_ones(sick):
 
 
 @pytest.mark.slow
-def test_a_reading_stands_at_the_middle_of_what_it_took(sick):
+def test_the_time_of_a_row_is_the_middle_of_its_reading(sick):
     _, chunks, _ = sick("slow", 1.5)
     (first, *_), _ = track(chunks, "sick.slow")
     (begun, *_), _ = track(chunks, "sick.fast")
@@ -76,7 +76,7 @@ def test_a_reading_stands_at_the_middle_of_what_it_took(sick):
 
 
 @pytest.mark.slow
-def test_what_reading_took_and_how_late_it_was_are_in_the_chunks(sick):
+def test_chunks_say_how_long_reading_took_and_how_late_it_was(sick):
     _, chunks, _ = sick("slow", 2.0)
     slow = [chunk for chunk in chunks if chunk.columns[0][0] == "sick.slow"]
     fast = [chunk for chunk in chunks if chunk.columns[0][0] == "sick.fast"]
@@ -87,7 +87,7 @@ def test_what_reading_took_and_how_late_it_was_are_in_the_chunks(sick):
 
 
 @pytest.mark.slow
-def test_a_call_that_never_comes_back_is_told_of_and_the_rest_is_kept(sick, monkeypatch):
+def test_a_call_that_never_returns_is_reported_and_the_other_counters_are_kept(sick, monkeypatch):
     start = time.monotonic()
     process, chunks, remarks = sick("stuck", 7.5)
     assert time.monotonic() - start < 15
@@ -99,7 +99,7 @@ def test_a_call_that_never_comes_back_is_told_of_and_the_rest_is_kept(sick, monk
     assert len(track(chunks, "host.load")[0]) >= 5
 
 
-def test_a_device_that_is_lost_is_told_of_once_and_its_rows_say_missing(sick):
+def test_a_lost_device_is_reported_once_and_its_values_are_missing(sick):
     process, chunks, (remark,) = sick("lost")
     _, values = track(chunks, "sick.fast")
     assert remark.words == "missing from here on: the device is lost; look at dmesg"
@@ -111,21 +111,21 @@ def test_a_device_that_is_lost_is_told_of_once_and_its_rows_say_missing(sick):
 
 
 @pytest.mark.slow
-def test_counters_that_fall_silent_without_a_word_are_told_of(sick):
+def test_counters_without_values_for_some_time_are_reported_as_missing(sick):
     _, chunks, (remark,) = sick("silent", 2.0)
     assert remark.words == "missing from here on: no counter answers any more"
     assert track(chunks, "sick.fast")[1][19:21] == [20.0, None]
 
 
 @pytest.mark.slow
-def test_a_single_empty_reading_is_no_loss(sick):
+def test_a_single_empty_reading_is_not_reported(sick):
     _, chunks, remarks = sick("hiccup", 1.6)
     values = track(chunks, "sick.fast")[1]
     assert remarks == []
     assert 3 < values.count(None) < len(values) / 2
 
 
-def test_what_a_driver_reports_meanwhile_is_told(sick):
+def test_messages_of_a_driver_during_a_run_are_remarks(sick):
     _, chunks, remarks = sick("event", 0.5)
     assert {(remark.state, remark.text) for remark in remarks} == {
         ("event", "counters of sick on host: error 13 of the engine")
@@ -133,7 +133,7 @@ def test_what_a_driver_reports_meanwhile_is_told(sick):
     assert None not in track(chunks, "sick.fast")[1]
 
 
-def test_a_counter_that_a_device_lacks_is_named_and_not_read(sick):
+def test_an_unsupported_counter_is_named_and_not_read(sick):
     process, chunks, (remark,) = sick("lacks")
     assert tuple(entry for entry in process.unsupported if entry.device == "host" and "sick" in entry.counter) == (
         sampler.UnsupportedCounter("sick.none", "host", "this card has no such sensor", "sick"),
@@ -146,7 +146,7 @@ def test_a_counter_that_a_device_lacks_is_named_and_not_read(sick):
     assert track(chunks, "sick.fast")[1][0] == 1.0
 
 
-def test_a_source_without_permission_is_a_loss_and_the_others_go_on(sick):
+def test_a_source_without_permission_is_reported_and_the_others_continue(sick):
     process, chunks, (remark,) = sick("denied")
     assert [entry.what for entry in process.unavailable] == ["sick"]
     assert (remark.state, remark.text) == (
@@ -156,7 +156,7 @@ def test_a_source_without_permission_is_a_loss_and_the_others_go_on(sick):
     assert track(chunks, "host.cpu.busy")[0]
 
 
-def test_an_optional_source_that_is_not_here_is_absent_and_no_loss(sick):
+def test_an_unavailable_optional_source_is_noted_without_a_warning(sick):
     _, chunks, (remark,) = sick("optional")
     assert (remark.state, remark.text) == (
         "absent",
@@ -165,7 +165,7 @@ def test_an_optional_source_that_is_not_here_is_absent_and_no_loss(sick):
     assert track(chunks, "host.cpu.busy")[0]
 
 
-def test_a_sampler_that_crashes_is_told_of_and_another_one_goes_on():
+def test_a_sampler_that_crashes_is_reported_and_replaced():
     process = SamplingProcess(HOST, time.monotonic())
     chunks, killed = [], None
     deadline = time.monotonic() + 20
@@ -189,7 +189,7 @@ def test_a_sampler_that_crashes_is_told_of_and_another_one_goes_on():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("collecting", ["", "  Garbage-collecting\n"])
-def test_the_obituary_of_a_crash_names_the_line_where_it_was(collecting):
+def test_the_description_of_a_crash_names_the_line_of_code(collecting):
     child = Child.__new__(Child)
     child.output = -1
     child._tail = (
@@ -201,7 +201,7 @@ def test_the_obituary_of_a_crash_names_the_line_where_it_was(collecting):
     assert child.last_line == 'File "pynvml.py", line 7 in ask'
 
 
-def test_a_sampler_that_always_crashes_is_given_up(sick):
+def test_a_sampler_that_crashes_again_and_again_is_not_restarted(sick):
     process, _, remarks = sick("killed", 30.0)
     assert "SIGKILL" in process.ended
     assert {(remark.state, remark.source) for remark in remarks} == {("lost", "the sampler")}
@@ -212,7 +212,7 @@ def test_a_sampler_that_always_crashes_is_given_up(sick):
     assert all("killed by SIGKILL" in remark.words for remark in remarks)
 
 
-def test_every_counter_of_a_device_is_listed_as_here_or_with_the_reason_why_not(monkeypatch):
+def test_every_counter_of_a_device_is_listed_as_available_or_with_the_reason_why_not(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", PLUGIN)
     monkeypatch.setenv("GPUBENCH_SICK", "lacks")
     found, absent = sampler.available(HOST)
@@ -230,7 +230,7 @@ def gpubench(*words):
     return _command.gpubench(*words, PYTHONPATH=PLUGIN, GPUBENCH_SICK="lost", GPUBENCH_HISTORY="off")
 
 
-def test_what_was_lost_is_in_the_run_file_for_every_reader(tmp_path):
+def test_missing_counters_are_in_the_run_file_with_their_reasons(tmp_path):
     out = str(tmp_path / "run.jsonl")
     done = gpubench("run", "gemm", "--device", "host", "--tier", "smoke", "--filter", "square", "--out", out)
     assert done.returncode == 0, done.stderr

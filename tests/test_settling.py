@@ -29,7 +29,7 @@ def test_a_transient_of_five_percent_is_waited_for(tier, tau_s):
 @pytest.mark.parametrize("amplitude", [-0.1, 0.02])
 @pytest.mark.parametrize("tau_s", [0.05, 0.2, 1.0])
 @pytest.mark.parametrize("seconds", [1e-3, 1e-1])
-def test_a_figure_is_settled_to_half_a_percent_or_labelled(amplitude, tau_s, seconds):
+def test_a_figure_is_within_half_a_percent_of_the_settled_one_or_labelled(amplitude, tau_s, seconds):
     """`python tests/settling_simulation.py` does the whole grid, with noise."""
     assert outcome(SimulatedCall(seconds, amplitude, tau_s), "quick").is_handled
 
@@ -45,7 +45,7 @@ def test_steady_noise_is_not_called_unsettled(noise, rho):
     assert not any(case.is_labelled for case in steady("quick", noise, rho, cases=20))
 
 
-def test_looking_for_a_trend_costs_a_steady_case_a_tenth_of_its_time():
+def test_the_test_for_a_trend_lengthens_a_steady_case_by_at_most_a_tenth():
     policy = POLICIES["quick"]
     seconds = [case.seconds for case in steady("quick", 0.01, 0.0, cases=30)]
     assert np.mean(seconds) < 1.1 * (policy.least_s + policy.warmup_least_s + 0.005)
@@ -72,7 +72,7 @@ def test_samples_of_a_recorded_power_cap_are_not_settled_though_their_halves_agr
 
 
 @pytest.mark.parametrize("count", [6, 10])
-def test_a_trend_is_kendalls_and_sens(count):
+def test_the_test_of_a_trend_is_kendalls_and_its_slope_is_sens(count):
     values = np.random.default_rng(count).normal(size=count).cumsum()
     times = np.arange(count) * 0.5
     by_blocks = trends.trend(values.tolist(), times.tolist())
@@ -85,7 +85,7 @@ def test_a_constant_and_too_few_values_have_no_trend():
     assert trends.trend([1.0, 2.0, 3.0], [0.0, 1.0, 2.0]).p == 1
 
 
-def test_what_an_exponential_leaves_is_its_mean_after_the_start():
+def test_the_rest_of_an_exponential_is_its_mean_after_the_start():
     times = np.linspace(0, 1, 400)
     values = 2 * (1 + 0.1 * np.exp(-times / 0.2))
     (left,) = trends.transient_left(values.tolist(), times.tolist(), [0.5], 3.0)

@@ -102,7 +102,7 @@ def test_a_warm_up_may_take_ten_times_the_first_calls(limits, clock, told):
     assert told[-1] == Phase("warming up hot", 45.0, "10 s and 10 calls of 3.50 s")
 
 
-def test_what_an_earlier_case_called_says_nothing_of_this_ones_calls(limits, clock, told):
+def test_the_calls_of_an_earlier_case_do_not_limit_this_ones_warm_up(limits, clock, told):
     building(limits, clock, 1.0)
     limits.calling([stage(items=1)])
     clock.now += 30.0
@@ -111,7 +111,7 @@ def test_what_an_earlier_case_called_says_nothing_of_this_ones_calls(limits, clo
     assert told[-1].limit_s == LEAST_S
 
 
-def test_sampling_may_take_thirty_batches_since_it_was_last_heard_of(limits, clock, told):
+def test_sampling_may_take_thirty_batches_since_its_last_sign_of_life(limits, clock, told):
     limits.sampling("hot", 0.2)
     assert told == [Phase("sampling hot", 16.0, "10 s and 30 batches of 200 ms")]
     for _ in range(100):

@@ -50,7 +50,7 @@ def test_a_uuid_without_a_zero_is_taken_as_it_is(monkeypatch):
     assert UUID_OF(as_cupy_gives_it(WHOLE), PCI) == f"GPU-{WHOLE}"
 
 
-def test_what_stands_behind_it_in_memory_is_not_taken_for_it(monkeypatch):
+def test_bytes_behind_the_uuid_in_memory_are_not_part_of_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert UUID_OF({"uuid": WHOLE.bytes + b"\x07\x08"}, PCI) == f"GPU-{WHOLE}"
 
@@ -63,12 +63,12 @@ def test_a_uuid_that_ends_at_a_zero_is_completed_by_nvml(nvml, place):
     assert UUID_OF(as_cupy_gives_it(nvml.uuid), PCI) == f"GPU-{nvml.uuid}"
 
 
-def test_nvmls_uuid_is_not_taken_where_it_is_another(nvml):
+def test_a_different_uuid_of_nvml_is_not_used(nvml):
     nvml.uuid = WHOLE  # of a GPU that is split, whose part CUDA shows
     assert UUID_OF(as_cupy_gives_it(HOLED), PCI) == ""
 
 
-def test_without_nvml_or_where_it_does_not_know_the_gpu_there_is_none(nvml, monkeypatch):
+def test_the_uuid_is_empty_if_nvml_is_unavailable_or_does_not_know_the_gpu(nvml, monkeypatch):
     assert UUID_OF(as_cupy_gives_it(HOLED), "0000:00:99.0") == ""
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert UUID_OF(as_cupy_gives_it(HOLED), PCI) == ""
