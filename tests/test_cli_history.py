@@ -37,7 +37,7 @@ def runs(tmp_path):
 
 @pytest.fixture
 def filled(runs):
-    with history.Recorder(runs / history.FILE) as recorder:
+    with history.HistoryRecorder(runs / history.FILE) as recorder:
         list(history.add(recorder, history.run_files([runs])))
     return runs
 

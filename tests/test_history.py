@@ -44,7 +44,7 @@ def run_file(folder, number, *seconds, of=CASE, **fields):
 
 def recorded(store, *paths):
     """Record run files; what became of each."""
-    with history.Recorder(store) as recorder:
+    with history.HistoryRecorder(store) as recorder:
         return [recorder.record(path) for path in paths]
 
 
@@ -276,9 +276,9 @@ def test_a_run_that_does_not_say_when_it_started_counts_from_its_files_time(tmp_
 WRITER = """
 import sys
 from pathlib import Path
-from gpubench.tools.history import Recorder
+from gpubench.tools.history import HistoryRecorder
 for name in sys.argv[2:]:
-    with Recorder(Path(sys.argv[1])) as recorder:
+    with HistoryRecorder(Path(sys.argv[1])) as recorder:
         assert recorder.record(Path(name)).state == "new"
 """
 
@@ -291,14 +291,16 @@ def test_four_writers_at_once_lose_nothing(tmp_path, store):
     ]
     assert [writer.wait(60) for writer in writers] == [0, 0, 0, 0]
     assert len(trend(store).moments) == 48
-    with history.Recorder(store) as recorder:
+    with history.HistoryRecorder(store) as recorder:
         recorder.check()
 
 
 def test_a_writer_that_is_killed_leaves_what_was_there(tmp_path, store):
     paths = [run_file(tmp_path, number) for number in range(2)]
     recorded(store, paths[0])
-    stop = "Recorder._add_points = lambda self, *rest: (print('here', flush=True), __import__('time').sleep(60))\n"
+    stop = (
+        "HistoryRecorder._add_points = lambda self, *rest: (print('here', flush=True), __import__('time').sleep(60))\n"
+    )
     program = WRITER.replace("for name", stop + "for name", 1)
     command = [sys.executable, "-P", "-c", program, str(store), str(paths[1])]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
@@ -368,9 +370,9 @@ def read_all(store):
         found.series([])
         found.warnings()
         found.files(found.last(CASE.id, 1, "quick", H200.id, 10))
-    with history.Recorder(store) as recorder:
+    with history.HistoryRecorder(store) as recorder:
         recorder.sources()
-        recorder.beyond(1)
+        recorder.runs_to_delete(1)
 
 
 COLUMNS = {
@@ -483,7 +485,7 @@ def test_a_database_of_another_program_is_neither_read_nor_written(tmp_path, sto
         other.execute("CREATE TABLE theirs (x)")
     other.close()
     before = store.read_bytes()
-    for open_it in (history.History, history.Recorder, history.open_for_rebuild):
+    for open_it in (history.History, history.HistoryRecorder, history.open_for_rebuild):
         with pytest.raises(FileError, match="is not a history of gpubench"):
             open_it(store)
     assert store.read_bytes() == before
@@ -515,14 +517,14 @@ def test_no_history_says_how_one_is_made(store):
 def test_a_place_that_cannot_be_made_is_said(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(FileError, match="set GPUBENCH_HISTORY to another file"):
-        history.Recorder(tmp_path / "file" / "history.sqlite")
+        history.HistoryRecorder(tmp_path / "file" / "history.sqlite")
 
 
 def test_a_run_file_that_cannot_be_read_is_refused_and_the_others_are_recorded(tmp_path, store):
     good = run_file(tmp_path, 1)
     bad = tmp_path / "bad.jsonl"
     bad.write_text("{}\n")
-    with history.Recorder(store) as recorder:
+    with history.HistoryRecorder(store) as recorder:
         found = {each.path: each for each in history.add(recorder, history.run_files([tmp_path]))}
     assert found[good].state == "new"
     assert found[bad].state == "refused"
@@ -554,18 +556,18 @@ def test_the_newest_of_every_case_are_kept(tmp_path, store):
     rare = make.case("rare")
     paths = [run_file(tmp_path, number, of=rare if number in (0, 3) else CASE) for number in range(8)]
     recorded(store, *paths)
-    with history.Recorder(store) as recorder:
+    with history.HistoryRecorder(store) as recorder:
         sources = recorder.sources()
-        beyond = [sources[key].name for key in recorder.beyond(2)]
-        assert beyond == ["0001.jsonl", "0002.jsonl", "0004.jsonl", "0005.jsonl"]
-        recorder.forget(recorder.beyond(2))
-        assert recorder.beyond(2) == []
+        runs_to_delete = [sources[key].name for key in recorder.runs_to_delete(2)]
+        assert runs_to_delete == ["0001.jsonl", "0002.jsonl", "0004.jsonl", "0005.jsonl"]
+        recorder.forget(recorder.runs_to_delete(2))
+        assert recorder.runs_to_delete(2) == []
     assert [len(trend(store, case.id).moments) for case in (CASE, rare)] == [2, 2]
 
 
 def test_a_line_that_nothing_is_left_of_is_gone(tmp_path, store):
     recorded(store, run_file(tmp_path, 1))
-    with history.Recorder(store) as recorder:
+    with history.HistoryRecorder(store) as recorder:
         recorder.forget(recorder.sources())
     assert dump(store) == []
     with sqlite3.connect(store) as direct:

@@ -16,7 +16,7 @@ from gpubench.cli import _sharing as sharing
 
 if TYPE_CHECKING:
     from gpubench.analysis.trend import Trend
-    from gpubench.tools.history import History, Recorded, Recorder, StoredLine
+    from gpubench.tools.history import History, HistoryRecorder, RecordedFile, StoredLine
 
 _SHOWN = 8  # up to this number of series, each is shown in full; more are listed in a table
 _LISTED = 200  # most series in a table with their changes: each takes some milliseconds to judge
@@ -231,9 +231,9 @@ def _warn(lines: Iterable[str]) -> None:
 @app.command("import")
 def import_(sources: Sources, store: Store = None) -> None:
     """Record run files that were measured elsewhere or before. The files are not moved, and no run counts twice."""
-    from gpubench.tools.history import Recorder, add, run_files
+    from gpubench.tools.history import HistoryRecorder, add, run_files
 
-    with Recorder(_store_path(store)) as recorder:
+    with HistoryRecorder(_store_path(store)) as recorder:
         _print_records(recorder, add(recorder, run_files(sources)))
 
 
@@ -254,7 +254,7 @@ def rebuild(sources: MoreSources = None, store: Store = None) -> None:
         _print_records(recorder, records)
 
 
-def _print_records(recorder: Recorder, records: Iterable[Recorded]) -> None:
+def _print_records(recorder: HistoryRecorder, records: Iterable[RecordedFile]) -> None:
     """Print how the files were recorded; exit with status 5 if a file was refused."""
     from gpubench.cli import _print
 
@@ -280,11 +280,11 @@ def prune(keep: Keep, files: Files = False, dry_run: DryRun = False, store: Stor
     """
     from gpubench.base import units
     from gpubench.cli import _print
-    from gpubench.tools.history import Recorder
+    from gpubench.tools.history import HistoryRecorder
 
     place = _store_path(store)
-    with Recorder(place) as recorder:
-        sources, dropped = recorder.sources(), recorder.beyond(keep)
+    with HistoryRecorder(place) as recorder:
+        sources, dropped = recorder.sources(), recorder.runs_to_delete(keep)
         existing = [sources[key] for key in dropped if sources[key].exists()] if files else []
         inside = [file for file in existing if _is_inside(file, place)]
         size = units.round_size(sum(file.stat().st_size for file in inside))

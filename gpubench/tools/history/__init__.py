@@ -7,7 +7,15 @@ may write at once.
 from gpubench.tools.history.database import Damaged
 from gpubench.tools.history.places import FILE, FOLDER, VARIABLE, default_place, place_of
 from gpubench.tools.history.reading import History, StoredLine
-from gpubench.tools.history.recording import Recorded, Recorder, add, note, open_for_rebuild, refill, run_files
+from gpubench.tools.history.recording import (
+    HistoryRecorder,
+    RecordedFile,
+    add,
+    note,
+    open_for_rebuild,
+    refill,
+    run_files,
+)
 
 __all__ = [
     "FILE",
@@ -15,8 +23,8 @@ __all__ = [
     "VARIABLE",
     "Damaged",
     "History",
-    "Recorded",
-    "Recorder",
+    "HistoryRecorder",
+    "RecordedFile",
     "StoredLine",
     "add",
     "default_place",

@@ -45,7 +45,7 @@ CREATE INDEX points_of_run ON points (run);
 
 
 class Damaged(FileError):  # noqa: N818 - the file is damaged
-    """SQLite cannot read the database: `gpubench history rebuild` creates it again from the run files."""
+    """SQLite cannot read the database: `gpubench history rebuild` makes it again from the run files."""
 
 
 def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
@@ -62,7 +62,7 @@ def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
     with reported(path), contextlib.ExitStack() as undo:
         connection = sqlite3.connect(_uri(path, create), timeout=WAIT_S, isolation_level=None, uri=True)
         undo.callback(connection.close)
-        _check(connection, path, create)
+        _check_database(connection, path, create)
         undo.pop_all()
     return connection
 
@@ -76,19 +76,20 @@ def _uri(path: Path, create: bool) -> str:
     return f"{path.absolute().as_uri()}?{'immutable=1' if read_only else 'mode=rwc' if create else 'mode=rw'}"
 
 
-def _check(connection: sqlite3.Connection, path: Path, create: bool) -> None:
+def _check_database(connection: sqlite3.Connection, path: Path, create: bool) -> None:
+    """Raise FileError if the database is no history of this version; with `create`, make the tables of an empty one."""
     if create and not _pragma(connection, "application_id"):
-        _make(connection)
+        _make_tables(connection)
     application, version = _pragma(connection, "application_id"), _pragma(connection, "user_version")
     if application != _APPLICATION:
         raise FileError(f"{path} is not a history of gpubench; name another file")
     if version != _VERSION:
         raise FileError(f"{path} has version {version}, but this gpubench reads version {_VERSION}; use the newer one")
     if create:
-        _keep_journal(connection, path)
+        _set_journal_mode(connection, path)
 
 
-def _make(connection: sqlite3.Connection) -> None:
+def _make_tables(connection: sqlite3.Connection) -> None:
     """Create the tables in an empty file, unless another process has just done so."""
     with transaction(connection):
         if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
@@ -99,19 +100,21 @@ def _make(connection: sqlite3.Connection) -> None:
         connection.execute(f"PRAGMA user_version = {_VERSION}")
 
 
-def _keep_journal(connection: sqlite3.Connection, path: Path) -> None:
+def _set_journal_mode(connection: sqlite3.Connection, path: Path) -> None:
+    """Use a write-ahead log, or on a network file system a rollback journal."""
     mode = "DELETE" if is_on_network(path) else "WAL"
     with contextlib.suppress(sqlite3.OperationalError):  # another process has it open: a later start sets the mode
         connection.execute(f"PRAGMA journal_mode = {mode}")
 
 
 def _pragma(connection: sqlite3.Connection, name: str) -> int:
+    """Return the whole number that a PRAGMA statement gives."""
     return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
 
 
 @contextlib.contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Commit all statements of the context, or none if it raises; other writers wait."""
+    """Commit all statements of the context together, or none if it raises; other writers wait until it ends."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -152,7 +155,10 @@ def damaged(path: Path) -> Damaged:
 
 
 def checked(types: TypeAdapter[Row], row: object, path: Path) -> Row:
-    """Return a row after a check of its types and ranges. Raises Damaged if gpubench cannot have written them."""
+    """Return a row of the database after a check of its types and ranges.
+
+    Raises Damaged if gpubench cannot have written these values.
+    """
     try:
         return types.validate_python(row, strict=True)
     except ValidationError as error:
@@ -160,7 +166,10 @@ def checked(types: TypeAdapter[Row], row: object, path: Path) -> Row:
 
 
 def is_on_network(path: Path, mounts: str | None = None) -> bool:
-    """Return whether a file's folder is on a file system that machines may share; `mounts` is /proc/mounts' text."""
+    """Return whether a file's folder is on a file system that several machines may share.
+
+    `mounts` is the text of /proc/mounts; None reads it.
+    """
     if mounts is None:
         mounts = _MOUNTS.read_text(encoding="utf-8", errors="replace") if _MOUNTS.exists() else ""
     folder = str(path.absolute().parent.resolve())

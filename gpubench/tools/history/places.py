@@ -13,10 +13,10 @@ _OFF = "off"
 
 
 def place_of(run_file: Path, environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the history that records a new run file, or None if none does.
+    """Return the path of the history that records a new run file, or None if no history does.
 
-    GPUBENCH_HISTORY names it, or switches it off. Otherwise it is `history.sqlite` in the folder of the run file, if
-    that exists or the folder is `gpubench-runs`.
+    The variable GPUBENCH_HISTORY names it, or switches recording off. Without the variable it is `history.sqlite` in
+    the folder of the run file, if that exists or the folder is `gpubench-runs`.
     """
     named = environment.get(VARIABLE, "")
     if named:
@@ -26,6 +26,9 @@ def place_of(run_file: Path, environment: Mapping[str, str] = os.environ) -> Pat
 
 
 def default_place(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the history that commands read by default: GPUBENCH_HISTORY's, else the one in `gpubench-runs` here."""
+    """Return the path of the history that commands read if the user names none.
+
+    The variable GPUBENCH_HISTORY names it; without the variable it is in `gpubench-runs` in the working directory.
+    """
     named = environment.get(VARIABLE, "")
     return Path(named) if named not in ("", _OFF) else Path(FOLDER) / FILE

@@ -36,7 +36,7 @@ _PAIRS = TypeAdapter(tuple[tuple[str, str], ...])
 
 @dataclass(frozen=True, slots=True)
 class StoredLine:
-    """A line of the history with its row number; `headline` is true for the series that represents its case."""
+    """A line of the history with the number of its row; `headline` is true for the series that represents its case."""
 
     number: int
     line: Line
@@ -44,7 +44,7 @@ class StoredLine:
 
 
 class History:
-    """A history to read from; raises FileError and Damaged as `database.connect` does."""
+    """A history that is open to read. Opening it raises FileError and Damaged as `database.connect` does."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -65,19 +65,20 @@ class History:
         `*` and `?` are wildcards; an empty `wanted` selects every case. The lines are those of the headline series, or
         of the series with the given name. Raises Damaged if the database is inconsistent.
         """
-        ids = [str(case_id) for (case_id,) in self._rows("SELECT DISTINCT case_id FROM lines ORDER BY case_id")]
+        ids = [str(case_id) for (case_id,) in self._fetch_all("SELECT DISTINCT case_id FROM lines ORDER BY case_id")]
         matching = []
         for case_id in ids:
             if not wanted or patterns.matches(case_id, wanted):
-                for row in self._rows(_LINES_OF_CASE, (case_id,)):
-                    stored = self._stored_line(row)
+                for row in self._fetch_all(_LINES_OF_CASE, (case_id,)):
+                    stored = self._parse_line(row)
                     if series == stored.line.series or (stored.headline and not series):
                         matching.append(stored)
         return matching
 
-    def _stored_line(self, row: tuple[Any, ...]) -> StoredLine:
+    def _parse_line(self, row: tuple[Any, ...]) -> StoredLine:
+        """Return a row of _LINES_OF_CASE as a line. Raises Damaged if it is inconsistent."""
         number, headline, case, version, tier, series, unit, better, devices, pairs = checked(_LINE_ROW, row, self.path)
-        kind = Fingerprint(self._pairs(pairs))
+        kind = Fingerprint(self._parse_pairs(pairs))
         if not kind.pairs:
             raise damaged(self.path)
         line = Line(case, version, tier, series, unit, better, tuple(devices.split("+")), kind)
@@ -85,14 +86,17 @@ class History:
 
     def series(self, wanted: Sequence[str]) -> list[str]:
         """Return the names of the series of the wanted cases, sorted."""
-        rows = self._rows("SELECT DISTINCT case_id, series FROM lines")
+        rows = self._fetch_all("SELECT DISTINCT case_id, series FROM lines")
         return sorted({str(series) for case, series in rows if not wanted or patterns.matches(str(case), wanted)})
 
     def trend(self, stored: StoredLine, runs: int) -> Trend:
-        """Return the last `runs` runs of a line with its changes. Raises Damaged if the line has no points."""
+        """Return the results of a line in its newest `runs` runs, and the changes among them.
+
+        Raises Damaged if the line has no points.
+        """
         points: list[TrendPoint] = []
         sources: dict[str, None] = {}
-        for point in self._newest(stored.number):
+        for point in self._newest_points(stored.number):
             sources[point.source.key] = None
             if len(sources) > runs:
                 break
@@ -106,12 +110,13 @@ class History:
     ) -> tuple[TrendPoint, ...]:
         """Return the newest `count` headline results of a case on devices with this fingerprint id, oldest first.
 
-        Each replicate is a result. Runs that start more than AHEAD_S after `now` are left out: their clock was wrong.
+        Each replicate is a result. Runs that start more than AHEAD_S after `now` (s since 1970, by default the present)
+        are left out: their clock was wrong.
         """
         query = "SELECT id FROM lines WHERE case_id = ? AND version = ? AND tier = ? AND fingerprint = ? AND headline"
-        numbers = [number for (number,) in self._rows(query, (case, version, tier, fingerprint))]
+        numbers = [number for (number,) in self._fetch_all(query, (case, version, tier, fingerprint))]
         limit = (time.time() if now is None else now) + AHEAD_S
-        newest = [point for number in numbers for point in self._newest(number, limit, count)]
+        newest = [point for number in numbers for point in self._newest_points(number, limit, count)]
         newest.sort(key=lambda point: (point.source.at, point.source.key, point.replicate))
         return tuple(newest[-count:])
 
@@ -121,9 +126,12 @@ class History:
         return tuple(Path(source.path) for source in sources)
 
     def warnings(self, now: float | None = None) -> tuple[str, ...]:
-        """Return warnings about clocks: runs that start in the future, and runs whose start had to be corrected."""
+        """Return warnings about clocks: runs that start after `now`, and runs whose start had to be corrected.
+
+        `now` is in s since 1970, by default the present.
+        """
         limit = (time.time() if now is None else now) + AHEAD_S
-        ((future, ahead),) = self._rows("SELECT total(at > ?), total(ahead_s > 0) FROM runs", (limit,))
+        ((future, ahead),) = self._fetch_all("SELECT total(at > ?), total(ahead_s > 0) FROM runs", (limit,))
         messages = []
         if future:
             messages.append(
@@ -135,36 +143,42 @@ class History:
             )
         return tuple(messages)
 
-    def _newest(self, number: int, limit: float = float("inf"), count: int = -1) -> Iterator[TrendPoint]:
+    def _newest_points(self, number: int, limit: float = float("inf"), count: int = -1) -> Iterator[TrendPoint]:
+        """Yield the newest results of the line with this row number, the newest first.
+
+        `limit` is the latest start of a run in s since 1970; a negative `count` gives all.
+        """
         query = (
             f"SELECT {_POINT} FROM points JOIN runs ON runs.id = run WHERE line = ? AND points.at <= ? "
             "ORDER BY points.at DESC, run DESC, replicate DESC LIMIT ?"
         )
         sources: dict[int, RunSource] = {}
-        for row in self._cursor(query, (number, limit, count)):
+        for row in self._fetch(query, (number, limit, count)):
             run, replicate, low, centre, high, noise, samples, labels, key, path, at, host, versions = checked(
                 _POINT_ROW, row, self.path
             )
             if run not in sources:
-                sources[run] = RunSource(key, full_path(self._folder, path), at, host, self._pairs(versions))
+                sources[run] = RunSource(key, full_path(self._folder, path), at, host, self._parse_pairs(versions))
             label_list = tuple(labels.split(",")) if labels else ()
             yield TrendPoint(sources[run], replicate, stats.Interval(low, centre, high), noise, samples, label_list)
 
-    def _pairs(self, text: str) -> tuple[tuple[str, str], ...]:
+    def _parse_pairs(self, text: str) -> tuple[tuple[str, str], ...]:
+        """Return names and values from their JSON. Raises Damaged if it is invalid."""
         try:
-            return _pairs(text)
+            return _parse_pairs(text)
         except ValidationError as error:
             raise damaged(self.path) from error
 
-    def _rows(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        return list(self._cursor(query, values))
+    def _fetch_all(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        return list(self._fetch(query, values))
 
-    def _cursor(self, query: str, values: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
+    def _fetch(self, query: str, values: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of a query. Raises Damaged if SQLite cannot read the database, FileError if it is locked."""
         with reported(self.path):
             cursor: sqlite3.Cursor = self._connection.execute(query, values)
             yield from cursor
 
 
 @functools.lru_cache(maxsize=1024)
-def _pairs(text: str) -> tuple[tuple[str, str], ...]:
+def _parse_pairs(text: str) -> tuple[tuple[str, str], ...]:
     return _PAIRS.validate_json(text, strict=True)

@@ -25,17 +25,17 @@ from gpubench.tools.history.places import place_of
 
 AHEAD_S = 300.0  # a run that starts this much after its file was written had a wrong clock
 _SUFFIXES = ("*.jsonl", "*.jsonl.gz")
-_KNOWN_ROW = TypeAdapter(tuple[Key, FileName, Key])
+_RUN_ROW = TypeAdapter(tuple[Key, FileName, Key])
 _NUMBER_ROW = TypeAdapter(tuple[Key])
 _SOURCE_ROW = TypeAdapter(tuple[str, FileName])
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedFile:
     """How a run file was recorded, with its number of results.
 
-    The state is `new`, `updated` (the file holds more results than before), `known` (already recorded), or `refused`;
-    the warning then gives the reason.
+    The state is `new`, `updated` (the file has more results than were recorded), `known` (already recorded), or
+    `refused`; the warning then gives the reason.
     """
 
     path: Path
@@ -44,8 +44,8 @@ class Recorded:
     warnings: tuple[str, ...] = ()
 
 
-class Recorder:
-    """Records runs in a history, which it creates if needed.
+class HistoryRecorder:
+    """Records runs in a history, which it makes if needed.
 
     Raises FileError if the folder cannot be made, and FileError and Damaged as `database.connect` does.
     """
@@ -67,7 +67,7 @@ class Recorder:
     ) -> None:
         self._connection.close()
 
-    def record(self, file: Path, run: Run | None = None, *, anew: bool = False) -> Recorded:
+    def record(self, file: Path, run: Run | None = None, *, anew: bool = False) -> RecordedFile:
         """Record a run file and return how; of two copies of a run, the one with more results counts.
 
         `run` is the content of the file, if it has been read. `anew` replaces the run even if it is already recorded.
@@ -79,25 +79,36 @@ class Recorder:
         ahead = started - written if started - written > AHEAD_S else 0.0
         run_entries = list(entries(run))
         with reported(self.path), transaction(self._connection):
-            key = _key(run)
+            key = _run_key(run)
             if anew:
-                self._forget(key)
-            state = self._take(key, file, run, started - ahead, ahead, run_entries)
-        return Recorded(file, state, len(run.results), tuple(_clock_warnings(file, run, ahead)))
+                self._delete_run(key)
+            state = self._write_run(key, file, run, started - ahead, ahead, run_entries)
+        return RecordedFile(file, state, len(run.results), tuple(_clock_warnings(file, run, ahead)))
 
-    def _take(
+    def _write_run(
         self, key: str, file: Path, run: Run, at: float, ahead_s: float, run_entries: Sequence[Entry]
     ) -> Literal["new", "updated", "known"]:
+        """Write a run into the tables unless as many of its results are there, and return the state that this gives.
+
+        `at` is its start in s since 1970, and `ahead_s` the correction of a clock that was ahead.
+        """
         row = self._connection.execute("SELECT id, path, results FROM runs WHERE key = ?", (key,)).fetchone()
-        stored = checked(_KNOWN_ROW, row, self.path) if row else None
+        stored = checked(_RUN_ROW, row, self.path) if row else None
         if stored and stored[2] >= len(run.results):
             if not Path(full_path(self._folder, stored[1])).exists():
-                self._connection.execute("UPDATE runs SET path = ? WHERE id = ?", (self._stored(file), stored[0]))
+                self._connection.execute("UPDATE runs SET path = ? WHERE id = ?", (self._stored_path(file), stored[0]))
             return "known"
         if stored:
-            self._forget(key)
+            self._delete_run(key)
         facts = run.manifest.facts
-        row = (key, self._stored(file), at, ahead_s, dict(facts.host).get("hostname", ""), json.dumps(facts.versions))
+        row = (
+            key,
+            self._stored_path(file),
+            at,
+            ahead_s,
+            dict(facts.host).get("hostname", ""),
+            json.dumps(facts.versions),
+        )
         cursor = self._connection.execute(
             "INSERT INTO runs (key, path, at, ahead_s, host, versions, results) VALUES (?, ?, ?, ?, ?, ?, ?)",
             (*row, len(run.results)),
@@ -106,8 +117,9 @@ class Recorder:
         return "updated" if stored else "new"
 
     def _add_points(self, run: int, at: float, run_entries: Sequence[Entry]) -> None:
+        """Write the results of the run with this row number; `at` is its start in s since 1970."""
         headlines = {entry.line: entry.headline for entry in run_entries}
-        lines = {line: self._line(line, headline) for line, headline in headlines.items()}
+        lines = {line: self._find_or_add_line(line, headline) for line, headline in headlines.items()}
         self._connection.executemany(
             "INSERT INTO points VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             [
@@ -127,7 +139,8 @@ class Recorder:
             ],
         )
 
-    def _line(self, line: Line, headline: bool) -> int:
+    def _find_or_add_line(self, line: Line, headline: bool) -> int:
+        """Return the row number of a line, which is added if needed; `headline` is set anew."""
         fingerprint, execute = line.fingerprint, self._connection.execute
         execute("INSERT OR IGNORE INTO fingerprints VALUES (?, ?)", (fingerprint.id, json.dumps(fingerprint.pairs)))
         identity = (line.case, line.version, line.tier, line.series, line.unit, line.better)
@@ -141,31 +154,31 @@ class Recorder:
         where = " AND ".join(f"{column} = ?" for column in columns)
         return checked(_NUMBER_ROW, execute(f"SELECT id FROM lines WHERE {where}", values).fetchone(), self.path)[0]
 
-    def _stored(self, file: Path) -> str:
+    def _stored_path(self, file: Path) -> str:
         """Return the path to store: relative if the file is inside the history's folder, so that both can be moved."""
         folder, file = self.path.absolute().parent.resolve(), file.resolve()
         return str(file.relative_to(folder) if file.is_relative_to(folder) else file)
 
-    def _forget(self, key: str) -> None:
+    def _delete_run(self, key: str) -> None:
         self._connection.execute("DELETE FROM points WHERE run = (SELECT id FROM runs WHERE key = ?)", (key,))
         self._connection.execute("DELETE FROM runs WHERE key = ?", (key,))
 
     def sources(self) -> dict[str, Path]:
-        """Return the recorded run files by the keys of their runs, oldest first."""
+        """Return the path of each recorded run file by the key of its run, oldest first."""
         with reported(self.path):
             rows = self._connection.execute("SELECT key, path FROM runs ORDER BY at").fetchall()
         checked_rows = (checked(_SOURCE_ROW, row, self.path) for row in rows)
         return {key: Path(full_path(self._folder, path)) for key, path in checked_rows}
 
     def forget(self, keys: Iterable[str]) -> None:
-        """Delete these runs, and the lines and fingerprints that no other run uses."""
+        """Delete the runs with these keys, and the lines and fingerprints that no other run uses."""
         with reported(self.path), transaction(self._connection):
             for key in keys:
-                self._forget(key)
+                self._delete_run(key)
             self._connection.execute("DELETE FROM lines WHERE id NOT IN (SELECT DISTINCT line FROM points)")
             self._connection.execute("DELETE FROM fingerprints WHERE id NOT IN (SELECT fingerprint FROM lines)")
 
-    def beyond(self, keep: int) -> list[str]:
+    def runs_to_delete(self, keep: int) -> list[str]:
         """Return the keys of the runs to delete, oldest first.
 
         A run stays if it is among the newest `keep` of all runs, or among the newest `keep` of one of its lines.
@@ -199,13 +212,14 @@ def _started(manifest: Manifest) -> float:
 
 
 def _clock_warnings(file: Path, run: Run, ahead_s: float) -> Iterator[str]:
+    """Yield a warning if a run has no start time, and one if its clock was ahead by `ahead_s`."""
     if not run.manifest.started:  # imported output of another tool may have no date
         yield f"{file}: it does not say when it was measured: the time of the file is taken instead"
     if ahead_s:
         yield f"{file}: its clock was {units.duration(ahead_s)} ahead: the time of the file is taken as its start"
 
 
-def _key(run: Run) -> str:
+def _run_key(run: Run) -> str:
     """Return the key of a run, which stays the same when the run is copied, packed or continued.
 
     A run without a start time is identified by its results.
@@ -225,12 +239,15 @@ def _key(run: Run) -> str:
 
 
 def note(file: Path, run: Run) -> tuple[str, ...]:
-    """Record a run that has just been measured, if there is a history, and return warnings; it raises no FileError."""
+    """Record a run that has just been measured, if there is a history for it, and return warnings.
+
+    It raises no FileError: an error of the history becomes a warning, because the run file is complete.
+    """
     place = place_of(file)
     if place is None:
         return ()
     try:
-        with Recorder(place) as recorder:
+        with HistoryRecorder(place) as recorder:
             return recorder.record(file, run).warnings
     except FileError as error:
         return (f"not in the history: {error}; the run file is whole: add it by `gpubench history import {file}`",)
@@ -247,47 +264,50 @@ def run_files(places: Sequence[Path]) -> Iterator[Path]:
             raise FileError(f"{place}: there is no such file or folder")
 
 
-def add(recorder: Recorder, files: Iterable[Path], *, anew: bool = False) -> Iterator[Recorded]:
-    """Record one file after the other and yield how; a file that cannot be read or is invalid is `refused`."""
+def add(recorder: HistoryRecorder, files: Iterable[Path], *, anew: bool = False) -> Iterator[RecordedFile]:
+    """Record these files one after the other and yield how; a file that cannot be read or is invalid is `refused`.
+
+    `anew` replaces runs that are already recorded.
+    """
     for file in files:
         try:
             yield recorder.record(file, anew=anew)
         except FileError as error:
-            yield Recorded(file, "refused", 0, (str(error),))
+            yield RecordedFile(file, "refused", 0, (str(error),))
 
 
-def refill(recorder: Recorder, places: Sequence[Path]) -> tuple[list[Recorded], int]:
-    """Record again the run files in `places` and in the history's folder, and those that it already records.
+def refill(recorder: HistoryRecorder, places: Sequence[Path]) -> tuple[list[RecordedFile], int]:
+    """Record again the run files in `places`, those in the history's folder, and those that the history already has.
 
-    Runs whose file does not exist any more, or is refused, are deleted. Return how each file was recorded, and the
+    Runs whose file does not exist any more, or is refused, are deleted. Returns how each file was recorded, and the
     number of deleted runs. Raises FileError if one of `places` does not exist.
     """
     files = [*run_files([recorder.path.absolute().parent, *places]), *filter(Path.exists, recorder.sources().values())]
     records = list(add(recorder, dict.fromkeys(file.resolve() for file in files), anew=True))
     refused = {record.path for record in records if record.state == "refused"}
-    gone = [key for key, file in recorder.sources().items() if file.resolve() in refused or not file.exists()]
-    recorder.forget(gone)
-    return records, len(gone)
+    obsolete_keys = [key for key, file in recorder.sources().items() if file.resolve() in refused or not file.exists()]
+    recorder.forget(obsolete_keys)
+    return records, len(obsolete_keys)
 
 
-def open_for_rebuild(path: Path) -> tuple[Recorder, Path | None]:
+def open_for_rebuild(path: Path) -> tuple[HistoryRecorder, Path | None]:
     """Return a recorder to rebuild a history with, and the path to which a damaged history was moved, else None.
 
     Raises FileError if the history cannot be opened or moved.
     """
     try:
-        recorder = Recorder(path)
+        recorder = HistoryRecorder(path)
         with contextlib.ExitStack() as cleanup:
             cleanup.enter_context(recorder)
             recorder.check()
             cleanup.pop_all()
     except Damaged:
-        aside = _set_aside(path)
-        return Recorder(path), aside
+        aside = _rename_damaged(path)
+        return HistoryRecorder(path), aside
     return recorder, None
 
 
-def _set_aside(path: Path) -> Path:
+def _rename_damaged(path: Path) -> Path:
     """Rename a damaged history and its log, and return the new path. Raises FileError if that fails."""
     aside = path.with_name(f"{path.name}.damaged-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
     try:

@@ -20,8 +20,8 @@ from gpubench.model import Device
 from gpubench.tools.monitor.live import Latest, prometheus
 
 _PAGE = "/metrics"
-_KIND = "text/plain; version=0.0.4; charset=utf-8"
-_WORDS_KIND = "text/plain; charset=utf-8"
+_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_TEXT_TYPE = "text/plain; charset=utf-8"
 _CLIENT_S = 10.0  # longest time for a request and its answer; Prometheus waits 10 s for an answer by default
 _MOST_CLIENTS = 16  # clients at once; a Prometheus server scrapes with one
 
@@ -36,8 +36,9 @@ def served(
 ) -> Iterator[str]:
     """Serve the counters at an address and port (0 chooses a free port), and yield the URL.
 
-    The server answers to `localhost`, to the machine's host name, to the addresses of this machine and to `names`.
-    Raises UsageError if it cannot listen at that address and port.
+    `latest` has the values, and `devices` the devices by id. The server answers to `localhost`, to the machine's host
+    name, to the addresses of this machine and to `names`. A connection may take `client_s`. Raises UsageError if it
+    cannot listen at that address and port.
     """
     own_names = {"localhost", socket.gethostname().lower(), place[0].lower(), *(name.lower() for name in names)}
     try:
@@ -106,32 +107,36 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
+    """Answers one request of a client."""
+
     server: _Server
     server_version, sys_version = "gpubench", ""
 
     def do_GET(self) -> None:
         """Answer with the counters, with 404 for another path, with 421 for a name that is not this machine's."""
-        if not self._is_ours():
-            self._answer(HTTPStatus.MISDIRECTED_REQUEST, "this is not a name of this machine: see --host-name\n")
+        if not self._names_this_machine():
+            self._send_text(HTTPStatus.MISDIRECTED_REQUEST, "this is not a name of this machine: see --host-name\n")
         elif self.path.partition("?")[0] != _PAGE:
-            self._answer(HTTPStatus.NOT_FOUND, f"the counters are at {_PAGE}\n")
+            self._send_text(HTTPStatus.NOT_FOUND, f"the counters are at {_PAGE}\n")
         else:
-            self._answer(HTTPStatus.OK, self.server.page(), _KIND)
+            self._send_text(HTTPStatus.OK, self.server.page(), _METRICS_TYPE)
 
-    def _is_ours(self) -> bool:
+    def _names_this_machine(self) -> bool:
         """Return whether each Host header names this machine; an old client without any is no browser."""
         hosts = self.headers.get_all("Host", [])
         if not hosts:
             return self.request_version == "HTTP/1.0"
-        return len(hosts) == 1 and self._names_us(_name_in(hosts[0]))
+        return len(hosts) == 1 and self._is_own_name(_name_in(hosts[0]))
 
-    def _names_us(self, name: str) -> bool:
+    def _is_own_name(self, name: str) -> bool:
+        """Return whether a name is one of this machine's, or the address that the client has reached."""
         return name in self.server.own_names or _same_address(name, str(self.connection.getsockname()[0]))
 
-    def _answer(self, status: HTTPStatus, text: str, kind: str = _WORDS_KIND) -> None:
+    def _send_text(self, status: HTTPStatus, text: str, content_type: str = _TEXT_TYPE) -> None:
+        """Send a whole answer with this status and text."""
         body = text.encode()
         self.send_response(status)
-        self.send_header("Content-Type", kind)
+        self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
         self.send_header("X-Content-Type-Options", "nosniff")
         self.end_headers()

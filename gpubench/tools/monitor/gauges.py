@@ -1,4 +1,4 @@
-"""Return what a device does now as gauges: text, value, fraction of the limit, and fractions of the last minute."""
+"""Return the present state of a device as gauges: text, value, fraction of the limit, and the last minute."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHARES = (("SM", Measure.SM_ACTIVITY), ("tensor", Measure.TENSOR_ACTIVITY), ("D
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """One value of a device; `fraction` is the value over its limit, None if no limit is known."""
+    """One value of a device for display; `fraction` is the value over its limit, None if no limit is known."""
 
     label: str
     text: str
@@ -27,9 +27,9 @@ class Gauge:
 
 
 def gauges(latest: Latest, device: Device) -> tuple[Gauge, ...]:
-    """Return those gauges of a device that have a value now."""
+    """Return the gauges of a device; those without a present value are left out."""
     window = latest.window(device.id)
-    return tuple(_of_host(window, device) if device.backend == "host" else _of_gpu(window, device))
+    return tuple(_host_gauges(window, device) if device.backend == "host" else _gpu_gauges(window, device))
 
 
 def shares_text(latest: Latest, device: Device) -> str:
@@ -44,31 +44,36 @@ def throttle_text(latest: Latest, device: Device) -> str:
     return ", ".join(reason.name for reason in latest.window(device.id).throttling())
 
 
-def _of_gpu(window: Window, device: Device) -> Iterator[Gauge]:
+def _gpu_gauges(window: Window, device: Device) -> Iterator[Gauge]:
+    """Yield the gauges of a GPU: busy time, memory, power, temperature, clock."""
     details = dict(device.details)
     if busy := window.mean(Measure.BUSY):
         yield Gauge("busy", f"{busy.value:.0f} %", busy.value, busy.value / 100)
     if used := window.mean(Measure.MEMORY_USED):
-        yield _memory(used.value, device.memory_bytes)
+        yield _memory_gauge(used.value, device.memory_bytes)
     if power := window.mean(Measure.BOARD_POWER):
-        yield _limited("power", power.value, _number(details.get("power.limit_w", "")), "W")
+        yield _gauge_with_limit("power", power.value, _number_or_none(details.get("power.limit_w", "")), "W")
     if temperature := window.mean(Measure.TEMPERATURE):
         yield Gauge("temp", f"{temperature.value:.0f} °C", temperature.value, temperature.value / _HOT_C)
     if clock := window.mean(Measure.CORE_CLOCK):
-        most_hz = _number(details.get("clock.sm_most_hz", "")) or _number(details.get("clock.sm_hz", ""))
-        yield _limited("clock", clock.value, most_hz, "Hz")
+        most_hz = _number_or_none(details.get("clock.sm_most_hz", "")) or _number_or_none(
+            details.get("clock.sm_hz", "")
+        )
+        yield _gauge_with_limit("clock", clock.value, most_hz, "Hz")
 
 
-def _of_host(window: Window, device: Device) -> Iterator[Gauge]:
+def _host_gauges(window: Window, device: Device) -> Iterator[Gauge]:
+    """Yield the gauges of the host: busy cores, memory, load."""
     if cores := window.rate(Measure.CPU_TIME):
-        yield _counted("cores", cores.value, device.units)
+        yield _count_gauge("cores", cores.value, device.units)
     if available := window.mean(Measure.MEMORY_AVAILABLE):
-        yield _memory(max(device.memory_bytes - available.value, 0.0), device.memory_bytes)
+        yield _memory_gauge(max(device.memory_bytes - available.value, 0.0), device.memory_bytes)
     if load := window.mean(Measure.LOAD):
-        yield _counted("load", load.value, device.units)
+        yield _count_gauge("load", load.value, device.units)
 
 
-def _memory(used_bytes: float, whole_bytes: float) -> Gauge:
+def _memory_gauge(used_bytes: float, whole_bytes: float) -> Gauge:
+    """Return the gauge of used memory, such as `81.2 / 140 GiB`; `whole_bytes` is 0 if the size is unknown."""
     if not whole_bytes:
         return Gauge("memory", units.round_size(used_bytes), used_bytes, None)
     whole, _, unit = units.round_size(whole_bytes).partition(" ")
@@ -77,22 +82,27 @@ def _memory(used_bytes: float, whole_bytes: float) -> Gauge:
     return Gauge("memory", text, used_bytes, used_bytes / whole_bytes)
 
 
-def _limited(label: str, value: float, limit: float | None, unit: str) -> Gauge:
+def _gauge_with_limit(label: str, value: float, limit: float | None, unit: str) -> Gauge:
+    """Return the gauge of a value and its limit in the same unit; None if no limit is known."""
     whole = f" / {units.quantity(limit, unit, 3)}" if limit else ""
-    return Gauge(label, _joined(units.quantity(value, unit, 3), whole), value, value / limit if limit else None)
+    return Gauge(
+        label, _with_common_unit(units.quantity(value, unit, 3), whole), value, value / limit if limit else None
+    )
 
 
-def _counted(label: str, value: float, whole: int) -> Gauge:
+def _count_gauge(label: str, value: float, whole: int) -> Gauge:
+    """Return the gauge of a number of cores; `whole` is 0 if the number of all cores is unknown."""
     return Gauge(label, f"{value:.1f}" + (f" / {whole}" if whole else ""), value, value / whole if whole else None)
 
 
-def _joined(value: str, whole: str) -> str:
+def _with_common_unit(value: str, whole: str) -> str:
     """Return `651 / 700 W` for `651 W` and ` / 700 W`: a common unit is written once."""
     number, _, unit = value.partition(" ")
     return number + whole if whole.endswith(f" {unit}") else value + whole
 
 
-def _number(text: str) -> float | None:
+def _number_or_none(text: str) -> float | None:
+    """Return a text as a number; None if it is none or 0."""
     try:
         return float(text) or None
     except ValueError:

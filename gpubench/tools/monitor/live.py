@@ -34,7 +34,7 @@ class Latest:
         self._last: dict[tuple[str, str], tuple[tuple[float, float], ...]] = {}
 
     def add(self, chunks: Iterable[Samples]) -> None:
-        """Add chunks of samples. A missing value removes the counter's value, because an old one would mislead."""
+        """Add samples. A missing value removes the counter's value, because an old one would mislead."""
         for samples in chunks:
             for name, values in samples.columns:
                 if name not in self.counters or not len(values):
@@ -45,7 +45,7 @@ class Latest:
                 self._last[samples.device, name] = (*earlier, *read)[-keep:] if values[-1] is not None else ()
 
     def window(self, device: str) -> Window:
-        """Return a window of the newest samples of a device."""
+        """Return a window with the newest samples of a device, from which averages and rates can be taken."""
         samples = [
             Samples("", device, tuple(at for at, _ in read), ((name, tuple(value for _, value in read)),))
             for (of, name), read in list(self._last.items())
@@ -92,6 +92,7 @@ def host_cells(latest: Latest) -> tuple[str, ...]:
 
 
 def _cell(window: Window, measure: Measure, unit: str) -> str:
+    """Return the present value of a measure with its unit; empty if it is missing."""
     value = window.mean(measure)
     if value is None:
         return ""
@@ -123,6 +124,10 @@ def prometheus(latest: Latest, devices: Mapping[str, Device]) -> str:
 
 
 def _metric(name: str, counter: Counter, rows: Sequence[tuple[Device | None, str, float]]) -> list[str]:
+    """Return the lines of one metric: its help, its type, and a sample for each row (device, device id, value).
+
+    A counter of events has a sample with the value 1 for each event that is present.
+    """
     suffix, scale = _SUFFIXES.get(counter.unit, ("", 1.0))
     rises = counter.kind == "cumulative"
     parts = ["gpubench", re.sub(r"[^a-zA-Z0-9]+", "_", name), suffix, "total" if rises else ""]
@@ -132,16 +137,16 @@ def _metric(name: str, counter: Counter, rows: Sequence[tuple[Device | None, str
     if counter.kind != "event":
         return [*head, *(f"{metric}{{{_labels(model, device)}}} {value * scale!r}" for model, device, value in rows)]
     return head + [
-        f'{metric}{{{_labels(model, device)},event="{_quoted(event)}"}} 1'
+        f'{metric}{{{_labels(model, device)},event="{_escaped_value(event)}"}} 1'
         for model, device, value in rows
         for event in (bit.name for bit in counter.events(int(value)))
     ]
 
 
 def _labels(model: Device | None, device: str) -> str:
-    model_label = f',model="{_quoted(model.name)}"' if model else ""
-    return f'device="{_quoted(device)}"{model_label}'
+    model_label = f',model="{_escaped_value(model.name)}"' if model else ""
+    return f'device="{_escaped_value(device)}"{model_label}'
 
 
-def _quoted(text: str) -> str:
+def _escaped_value(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")

@@ -36,26 +36,26 @@ class RunningProcess:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """All processes at one moment, those with the most memory first."""
+class ProcessesAtMoment:
+    """All processes on the devices at one moment, those with the most memory first."""
 
     processes: tuple[RunningProcess, ...]
 
 
 class ProcessList:
-    """Keeps the newest list of processes. If the child ends, the list stays empty and the counters continue."""
+    """Keeps the newest list of processes in `newest`. If the child ends, the list becomes empty."""
 
     def __init__(self, devices: Sequence[Device]) -> None:
         self.newest: tuple[RunningProcess, ...] = ()
-        self._child: Child[Listed] | None = None
+        self._child: Child[ProcessesAtMoment] | None = None
         watched = tuple(device for device in devices if device.backend != "host")
         if watched:
-            self._child = Child("gpubench.tools.monitor.processes", (Listed,))
+            self._child = Child("gpubench.tools.monitor.processes", (ProcessesAtMoment,))
             with contextlib.suppress(OSError):  # the child has ended already, which the first `update` notices
                 self._child.channel.send(watched)
 
     def update(self) -> None:
-        """Take the lists that have arrived, without waiting for more."""
+        """Read the lists that have arrived, without waiting for more."""
         if self._child is None:
             return
         try:
@@ -78,27 +78,32 @@ def main() -> None:
     faulthandler.enable()
     channel = to_parent(sys.argv[1])
     devices: Sequence[Device] = channel.recv()
-    sources = list(_opened(devices))
+    sources = list(_open_sources(devices))
     while True:
-        processes = [process for name, source, own in sources for process in _read(name, source, own)]
+        processes = [
+            process for name, source, accepted in sources for process in _read_processes(name, source, accepted)
+        ]
         processes.sort(key=lambda process: -(process.memory_bytes or 0.0))
-        channel.send(Listed(tuple(processes)))
+        channel.send(ProcessesAtMoment(tuple(processes)))
         if channel.poll(PERIOD_S):
             return
 
 
-def _opened(devices: Sequence[Device]) -> Iterator[tuple[str, ProcessSource, list[Device]]]:
-    """Yield the collectors that list processes and are available here, each with the devices that it accepts."""
+def _open_sources(devices: Sequence[Device]) -> Iterator[tuple[str, ProcessSource, list[Device]]]:
+    """Yield the collectors that can list processes here: name, open source, and the devices that it accepts."""
     for name in plugins.names("collectors"):
         with contextlib.suppress(Unavailable, plugins.BrokenPlugin):
             collector: Collector = plugins.load("collectors", name)
             if isinstance(collector, Listing):
-                own = [device for device in devices if plugins.call_library(name, partial(collector.accepts, device))]
-                if own:
-                    yield name, plugins.call_library(name, partial(collector.processes, own)), own
+                accepted = [
+                    device for device in devices if plugins.call_library(name, partial(collector.accepts, device))
+                ]
+                if accepted:
+                    yield name, plugins.call_library(name, partial(collector.processes, accepted)), accepted
 
 
-def _read(name: str, source: ProcessSource, devices: Sequence[Device]) -> Iterator[RunningProcess]:
+def _read_processes(name: str, source: ProcessSource, devices: Sequence[Device]) -> Iterator[RunningProcess]:
+    """Yield the processes on these devices as the collector called `name` lists them."""
     for device in devices:
         with contextlib.suppress(Unavailable):
             for process in plugins.call_library(name, partial(source.read, device)):
