@@ -36,7 +36,7 @@ ANYTHING = st.recursive(
 )
 
 
-class Source:
+class GivenSource:
     """A source whose next reading and messages are given."""
 
     def __init__(self, reading, messages=()):
@@ -69,7 +69,7 @@ def records(taken):
 @QUICKLY
 @given(reading=ANYTHING | st.dictionaries(st.sampled_from(["any.a", "any.b"]), ANYTHING), messages=ANYTHING)
 def test_whatever_a_source_returns_can_be_written_to_a_run_file(reading, messages):
-    one = group(Source(reading, messages))
+    one = group(GivenSource(reading, messages))
     one.read(0.0, 0.0)
     one.finish(0.0)
     samples, *_ = records(one.take())
@@ -81,7 +81,7 @@ def test_whatever_a_source_returns_can_be_written_to_a_run_file(reading, message
     "raised", [KeyError("x"), SystemExit(0), RecursionError(), MemoryError(), Unavailable("gone", "")]
 )
 def test_whatever_a_source_raises_is_a_row_of_missing_values_and_a_remark(raised):
-    one = group(Source(raised))
+    one = group(GivenSource(raised))
     one.read(0.0, 0.0)
     samples, remark = one.take()
     assert [values for _, values in samples.columns] == [(None,), (None,)]
@@ -89,7 +89,7 @@ def test_whatever_a_source_raises_is_a_row_of_missing_values_and_a_remark(raised
 
 
 def test_a_value_that_is_not_finite_is_missing_and_the_others_of_its_row_are_kept():
-    one = group(Source({"any.a": math.nan, "any.b": 2}))
+    one = group(GivenSource({"any.a": math.nan, "any.b": 2}))
     one.read(0.0, 0.0)
     samples, remark = one.take()
     assert samples.columns == (("any.a", (None,)), ("any.b", (2.0,)))
@@ -97,7 +97,7 @@ def test_a_value_that_is_not_finite_is_missing_and_the_others_of_its_row_are_kep
 
 
 def test_refused_values_are_counted_and_reported_at_the_end():
-    one = group(Source({"any.a": math.inf, "any.b": "3"}))
+    one = group(GivenSource({"any.a": math.inf, "any.b": "3"}))
     for _ in range(4):
         one.read(0.0, 0.0)
     one.finish(0.0)
@@ -111,7 +111,7 @@ def test_refused_values_are_counted_and_reported_at_the_end():
 
 
 def test_only_the_first_hundred_different_failures_are_reported():
-    one = group(Source({}))
+    one = group(GivenSource({}))
     for number in range(300):
         one.source.reading = Unavailable(f"failure {number}", "")
         one.read(0.0, 0.0)
@@ -121,7 +121,7 @@ def test_only_the_first_hundred_different_failures_are_reported():
 
 
 def test_an_endless_sequence_of_messages_is_cut():
-    one = group(Source({}, ["x"] * 100))
+    one = group(GivenSource({}, ["x"] * 100))
     for _ in range(50):
         one.read(0.0, 0.0)
     words = [each.words for each in one.take()[1:] if each.state == "event"]
@@ -147,7 +147,7 @@ def test_a_reading_that_is_not_a_finite_number_is_refused_with_a_reason(value):
 @pytest.mark.parametrize("value", [-1, 0.5, 1e99, 2.0**63])
 def test_an_event_reading_that_is_not_a_bit_mask_is_refused(value):
     one = CounterGroup(
-        "any", Source({"any.a": value, "any.b": 5}), DEVICE, ("any.a", "any.b"), 0.1, frozenset({"any.a", "any.b"})
+        "any", GivenSource({"any.a": value, "any.b": 5}), DEVICE, ("any.a", "any.b"), 0.1, frozenset({"any.a", "any.b"})
     )
     one.read(0.0, 0.0)
     samples, remark = one.take()
@@ -222,7 +222,7 @@ def test_a_collector_that_does_everything_wrong_ends_no_run(tmp_path):
 
 
 def test_a_group_stops_when_asked_to_whatever_its_source_does():
-    stop, one = threading.Event(), group(Source(SystemExit(1), SystemExit(2)))
+    stop, one = threading.Event(), group(GivenSource(SystemExit(1), SystemExit(2)))
     thread = threading.Thread(target=one.run, args=(stop, 0.0))
     thread.start()
     stop.set()

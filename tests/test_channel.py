@@ -69,7 +69,7 @@ def test_an_offered_value_is_passed_on_unread_even_if_it_is_large(ends):
     assert messages == [offer]
 
 
-class Executed:
+class ExecutedWhenUnpickled:
     def __reduce__(self):
         return pytest.fail, ("the parent has executed what a child sent",)
 
@@ -82,8 +82,8 @@ class Executed:
         (b"\xc8\x1f\xeb\x53\x26\xd4\x94\x29 rubbish", "a message of"),
         (struct.pack(">Q", 2**63), "a message of"),
         (frame(b"Order\n{}"), "bytes that are no message: b'Order'"),
-        (frame(pickle.dumps(Executed())), "bytes that are no message"),
-        (frame(b"RankResult\n" + pickle.dumps(Executed())), "a RankResult that is malformed"),
+        (frame(pickle.dumps(ExecutedWhenUnpickled())), "bytes that are no message"),
+        (frame(b"RankResult\n" + pickle.dumps(ExecutedWhenUnpickled())), "a RankResult that is malformed"),
         (frame(b"RankResult\n{}"), "status: Field required"),
         (frame(b'RankResult\n{"status":"splendid"}'), "status: Input should be 'ok'"),
         (frame(b'RankResult\n{"status":"ok","more":1}'), "more: Unexpected keyword argument"),

@@ -296,7 +296,7 @@ def test_process_ids_of_the_hosts_namespace_are_counted_and_attributed_to_nobody
 # ---- the GPU's watch, on a driver that plays a state
 
 
-class Driver:
+class StubbedNvml:
     """NVML in one state: a call that is in `broken` raises that error; calls are counted."""
 
     NVMLError = pynvml.NVMLError
@@ -351,7 +351,7 @@ READS = ("clock", "reasons", "processes")
 @pytest.mark.parametrize("broken", [*[(name,) for name in READS], READS], ids="+".join)
 def test_a_read_that_fails_disturbs_nothing(broken, every_look):
     clock_mhz = 345 if "reasons" in broken else 1980  # low for a reason that is not told
-    driver = Driver(0, clock_mhz, (1,), dict.fromkeys(broken, pynvml.NVML_ERROR_NOT_SUPPORTED))
+    driver = StubbedNvml(0, clock_mhz, (1,), dict.fromkeys(broken, pynvml.NVML_ERROR_NOT_SUPPORTED))
     condition = begun(driver).look()
     assert (condition.discard, condition.labels) == ((), ())
     assert condition.clock_hz == (None if "clock" in broken else clock_mhz * 1e6)
@@ -359,19 +359,19 @@ def test_a_read_that_fails_disturbs_nothing(broken, every_look):
 
 @pytest.mark.parametrize(("clock_mhz", "reasons", "asked"), [(1980, 0, 0), (1470, CAP, 0), (1470, 0, 1)])
 def test_the_power_is_asked_for_only_where_it_is_what_could_explain_the_clock(clock_mhz, reasons, asked):
-    driver = Driver(reasons, clock_mhz, power_mw=690_000)
+    driver = StubbedNvml(reasons, clock_mhz, power_mw=690_000)
     assert begun(driver).look().discard == ()
     assert driver.calls.count("power") == asked
 
 
 def test_a_low_clock_of_a_gpu_without_a_power_reading_is_discarded():
-    driver = Driver(0, 1470, broken={"power": pynvml.NVML_ERROR_NOT_SUPPORTED})
+    driver = StubbedNvml(0, 1470, broken={"power": pynvml.NVML_ERROR_NOT_SUPPORTED})
     assert begun(driver).look().discard == ("low-clock",)
 
 
 @pytest.mark.parametrize("name", READS)
 def test_a_lost_gpu_is_a_device_error_that_names_it(name, every_look):
-    driver = Driver()
+    driver = StubbedNvml()
     watch = begun(driver)
     driver.broken = {name: pynvml.NVML_ERROR_GPU_IS_LOST}
     with pytest.raises(DeviceError, match="cuda:0 is lost"):
@@ -379,12 +379,12 @@ def test_a_lost_gpu_is_a_device_error_that_names_it(name, every_look):
 
 
 def test_a_driver_before_535_tells_its_reasons_by_their_old_name():
-    driver = Driver(HW_HOT, broken={"reasons": pynvml.NVML_ERROR_FUNCTION_NOT_FOUND})
+    driver = StubbedNvml(HW_HOT, broken={"reasons": pynvml.NVML_ERROR_FUNCTION_NOT_FOUND})
     assert begun(driver).look().discard == ("thermal",)
 
 
 def test_a_process_that_comes_is_foreign_until_it_goes(every_look):
-    driver = Driver(pids=(BEYOND,))
+    driver = StubbedNvml(pids=(BEYOND,))
     watch = begun(driver)
     seen = []
     for pids in [(BEYOND,), (BEYOND, BEYOND + 1), (BEYOND, BEYOND + 1), (BEYOND,)]:
@@ -395,7 +395,7 @@ def test_a_process_that_comes_is_foreign_until_it_goes(every_look):
 
 def test_another_rank_of_ours_is_not_foreign(child, every_look, monkeypatch):
     monkeypatch.setattr(os, "getppid", lambda: os.getpid())  # this process is the runner too
-    driver = Driver(pids=(os.getpid(),))
+    driver = StubbedNvml(pids=(os.getpid(),))
     watch = begun(driver)
     driver.pids = (os.getpid(), child)
     assert watch.look().discard == ()
@@ -403,12 +403,12 @@ def test_another_rank_of_ours_is_not_foreign(child, every_look, monkeypatch):
 
 def test_a_gpu_that_others_use_from_the_start_is_labelled_shared(child, monkeypatch):
     monkeypatch.setattr(os, "getppid", lambda: child)  # so that this process's parent is of another tree
-    assert begun(Driver(pids=(os.getpid(), PARENT))).look().labels == ("shared-device",)
-    assert begun(Driver(pids=(os.getpid(),))).look().labels == ()
+    assert begun(StubbedNvml(pids=(os.getpid(), PARENT))).look().labels == ("shared-device",)
+    assert begun(StubbedNvml(pids=(os.getpid(),))).look().labels == ()
 
 
 def test_the_list_of_processes_is_read_every_50_ms_and_the_rest_at_every_look(monkeypatch):
-    driver = Driver()
+    driver = StubbedNvml()
     clock = iter([0.0, 0.01, 0.049, 0.05, 0.06, 0.1])
     monkeypatch.setattr(OTHERS.time, "monotonic", lambda: next(clock))
     watch = begun(driver)

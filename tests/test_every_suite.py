@@ -14,7 +14,7 @@ SUITES = plugins.names("suites")
 GPUS_ALONE = {"p2p", "tensor"}  # devices that reach each other's memory, and matrix units: a host has no equivalent
 
 
-class Shelf(list):
+class SuiteSink(list):
     """A sink that keeps the results."""
 
     result = list.append
@@ -41,7 +41,7 @@ def test_a_suite_of_gpus_alone_says_so_before_anything_starts():
 def test_a_suite_runs_on_the_host_and_every_case_passes_its_check(name):
     facts = Facts(tuple(plugins.load("backends", "host").devices()))
     plan = planning.make(facts, Settings((name,), ("host",), "smoke"))
-    shelf = Shelf()
+    shelf = SuiteSink()
     with Runner(plan, SamplingProcess((), 0.0), shelf) as runner:
         runner.run(plan.jobs, 0.0, lambda event: None)
     assert [result.case.id for result in shelf] == [job.case.id for job in plan.jobs]

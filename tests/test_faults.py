@@ -2,7 +2,7 @@
 
 import psutil
 import pytest
-from test_runner import PLUGIN, Shelf, host_facts
+from test_runner import PLUGIN, ListSink, host_facts
 
 from gpubench.measuring import job_ranks
 from gpubench.measuring import plan as planning
@@ -27,7 +27,7 @@ def run(*names, deadline_s=60.0):
     """Each attack and a case without a fault behind it: the results of the attacks, and the statuses of the others."""
     plan = planning.make(host_facts(), Settings(("attacks",), ("host",), "smoke"))
     jobs = {dict(job.case.params).get("what", job.case.name): job for job in plan.jobs}
-    shelf = Shelf()
+    shelf = ListSink()
     with Runner(plan, SamplingProcess((), 0.0), shelf, deadline_s) as runner:
         runner.run([jobs[name] for what in names for name in (what, "after")], 0.0, lambda event: None)
     return shelf.results[::2], [result.status for result in shelf.results[1::2]]
@@ -94,14 +94,16 @@ def test_a_phase_that_never_ends_is_ended_at_its_own_time_limit(attacks):
     assert 30 < result.elapsed_s < 60
 
 
-class Clock:
+class FaultClock:
+    """A monotonic clock whose time a test sets."""
+
     def __init__(self, monkeypatch):
         self.now = 0.0
         monkeypatch.setattr(running.time, "monotonic", lambda: self.now)
 
 
 def test_the_time_in_which_a_rank_waits_for_others_does_not_count(monkeypatch):
-    clock, ranks = Clock(monkeypatch), job_ranks.JobRanks([])
+    clock, ranks = FaultClock(monkeypatch), job_ranks.JobRanks([])
     ranks.begin(0, Phase("building", 10.0, ""))
     for _ in range(4):  # one second of its own, a hundred of the others'
         clock.now += 1
@@ -114,7 +116,7 @@ def test_the_time_in_which_a_rank_waits_for_others_does_not_count(monkeypatch):
 
 
 def test_the_time_limit_of_an_idle_rank_restarts_with_each_answer(monkeypatch):
-    clock, ranks = Clock(monkeypatch), job_ranks.JobRanks([])
+    clock, ranks = FaultClock(monkeypatch), job_ranks.JobRanks([])
     ranks.begin(0, Phase("waiting for the other ranks", 10.0, "", restarts=True))
     for _ in range(100):
         clock.now += 1

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 from _make import manifest
-from test_runner import Shelf
+from test_runner import ListSink
 
 from gpubench import plugins, stats
 from gpubench.analysis.counters import CounterTable
@@ -112,7 +112,7 @@ def test_samples_of_the_gpu_are_joined_to_its_cases(facts):
     plan = planning.make(
         facts, Settings(("gemm",), (facts.devices[0].id,), "quick", filters=("square[dtype=float16,n=2048",))
     )
-    shelf = Shelf()
+    shelf = ListSink()
     sampler = SamplingProcess(plan.facts.devices, 0.0)
     counters = sampler.counters
     with Runner(plan, sampler, shelf) as runner:

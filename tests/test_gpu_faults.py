@@ -4,7 +4,7 @@ import os
 import sys
 
 import pytest
-from test_runner import PLUGIN, Shelf, outcomes
+from test_runner import PLUGIN, ListSink, outcomes
 
 from gpubench import plugins
 from gpubench.measuring import inventory
@@ -40,7 +40,7 @@ def run(facts, names):
     """The results of these cases of the suite `faults`, with the time limits that any run has."""
     plan = planning.make(facts, Settings(("faults",), (facts.devices[0].id,), "smoke"))
     jobs = {job.case.name: job for job in plan.jobs}
-    shelf = Shelf()
+    shelf = ListSink()
     with Runner(plan, SamplingProcess(plan.facts.devices, 0.0), shelf) as runner:
         runner.run([jobs[name] for name in names], 0.0, lambda event: None)
     return shelf

@@ -139,7 +139,7 @@ def one(bench):
 '''
 
 
-class Silent:
+class UnreadChannel:
     """The runner's end of a worker's pipe, which nobody reads."""
 
     def send(self, value):
@@ -153,7 +153,7 @@ def test_results_of_a_gpu_through_an_interposer_have_the_label_and_a_report_says
     (tmp_path / "nothing.py").write_text(SUITE)
     monkeypatch.setattr(worker.interposed, "labels", lambda: ("interposed",))
     traits = Traits("nvidia", "sm_90", "", ("hot",), "perf_counter", is_gpu=is_gpu)
-    measuring = worker.Worker(Silent())
+    measuring = worker.Worker(UnreadChannel())
     measuring._open = PaperGpu(traits)
     case = Case("nothing", "one", ())
     order = worker.CaseOrder(

@@ -459,7 +459,7 @@ def test_a_case_that_is_throttled_throughout_is_untrustworthy_with_the_reason():
         Engine(device, RULE, watches=[device]).measure(task)
 
 
-class Silent:
+class LabelWatch:
     """A watch that reads no clock and gives every sample these labels."""
 
     def __init__(self, *labels):
@@ -474,7 +474,7 @@ class Silent:
 
 def test_a_label_of_the_state_is_kept_and_discards_nothing():
     device = clockwork()
-    done = Engine(device, RULE, watches=[Silent("power-capped")]).measure(
+    done = Engine(device, RULE, watches=[LabelWatch("power-capped")]).measure(
         Task.of(stage(device, seconds=0.01), check=passing)
     )
     assert (done.labels, done.discarded) == (("power-capped",), ())
@@ -499,14 +499,14 @@ def test_each_stage_keeps_the_median_clock_of_its_good_samples():
     device = clockwork()
     stages = {"compress": stage(device, seconds=0.01), "decompress": stage(device, seconds=0.02)}
     watch = ClockWatch(1.7e9, None, 1.8e9, 1.9e9, 1.0e9, disturbed_hz=1.0e9)
-    done = Engine(device, RULE, watches=[Silent(), watch]).measure(Task(stages, check=passing))
+    done = Engine(device, RULE, watches=[LabelWatch(), watch]).measure(Task(stages, check=passing))
     clocks = {series.label: series.clock_hz for series in done.series if series.role == "primary"}
     assert clocks == {"compress.hot": 1.8e9, "decompress.hot": 1.8e9}
 
 
 def test_a_watch_that_reads_no_clock_leaves_none():
     device = clockwork()
-    done = Engine(device, RULE, watches=[Silent()]).measure(Task.of(stage(device, seconds=0.01), check=passing))
+    done = Engine(device, RULE, watches=[LabelWatch()]).measure(Task.of(stage(device, seconds=0.01), check=passing))
     assert done.series[0].clock_hz is None
 
 
@@ -515,11 +515,11 @@ def test_clocks_from_before_the_device_settled_are_dropped_with_their_samples():
     fast = [0.010] * 40 + [0.0105] * 20
     task = Task.of(stage(device, seconds=0.011, warmup=fast), check=passing)
 
-    class Settling(ClockWatch):
+    class FallingClockWatch(ClockWatch):
         def look(self):
             return Condition(clock_hz=1.98e9 if device.now() < 0.55 else 1.8e9)
 
-    done = Engine(device, dataclasses.replace(RULE, least_s=0.3), watches=[Settling()]).measure(task)
+    done = Engine(device, dataclasses.replace(RULE, least_s=0.3), watches=[FallingClockWatch()]).measure(task)
     assert {series.role: series.clock_hz for series in done.series if series.mode == "hot"} == {
         "primary": 1.8e9,
         "early": None,

@@ -93,7 +93,7 @@ def test_the_library_is_of_the_tables_major_version(library):
     assert library.version.startswith(f"{nvcomp.MAJOR}.")
 
 
-class Recorded:
+class RecordedCalls:
     """A library whose functions note how they were called: what stands in for a hipCOMP that nobody has here."""
 
     def __init__(self):
@@ -110,7 +110,7 @@ class Recorded:
 
 @pytest.fixture
 def hip():
-    return nvcomp.NvcompLibrary(Recorded(), "hipcomp")
+    return nvcomp.NvcompLibrary(RecordedCalls(), "hipcomp")
 
 
 @pytest.mark.parametrize(

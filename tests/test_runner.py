@@ -37,7 +37,7 @@ def process(bench, n, library):
 PLUGIN = str(Path(__file__).parent / "plugin")
 
 
-class Shelf:
+class ListSink:
     """A sink that keeps what it is given."""
 
     def __init__(self) -> None:
@@ -66,22 +66,22 @@ def host_facts() -> Facts:
     return Facts(tuple(plugins.load("backends", "host").devices()))
 
 
-def run(*names: str, deadline_s: float = 30.0, replicates: int = 1) -> Shelf:
+def run(*names: str, deadline_s: float = 30.0, replicates: int = 1) -> ListSink:
     """The results of cases of the suite `faults`, in the order given."""
     settings = Settings(("faults",), ("host",), "smoke", replicates=replicates)
     plan = planning.make(host_facts(), settings)
     jobs = [job for name in names for job in plan.jobs if job.case.name == name]
-    shelf = Shelf()
+    shelf = ListSink()
     with Runner(plan, SamplingProcess(plan.facts.devices, 0.0), shelf, deadline_s) as runner:
         runner.run(jobs, 0.0, lambda event: None)
     return shelf
 
 
-def outcomes(shelf: Shelf) -> list[tuple[str, str, str]]:
+def outcomes(shelf: ListSink) -> list[tuple[str, str, str]]:
     return [(result.case.name, result.status, result.cause) for result in shelf.results]
 
 
-def shared_run(*names: str) -> Shelf:
+def shared_run(*names: str) -> ListSink:
     """A run whose results several tests look at."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", PLUGIN)
@@ -90,7 +90,7 @@ def shared_run(*names: str) -> Shelf:
 
 
 @pytest.fixture(scope="module")
-def failing() -> Shelf:
+def failing() -> ListSink:
     """What became of cases that go wrong, and of two behind them that do not."""
     return shared_run("crash", "leave", "bug", "wrong", "nan", "unable", "backwards", "noisy", "good")
 
@@ -134,7 +134,7 @@ def test_the_cases_of_other_devices_run_after_a_device_is_lost(faults):
     plan = planning.make(facts, settings)
     lost = [job for job in plan.jobs if job.case.name == "gone" and job.key[1] == ("clockwork",)] * 3
     rest = [job for job in plan.jobs if job.case.name == "good"]
-    shelf = Shelf()
+    shelf = ListSink()
     with (
         Runner(plan, SamplingProcess((), 0.0), shelf) as runner,
         pytest.raises(DeviceError, match="clockwork does not open any more"),
@@ -230,7 +230,7 @@ def test_each_replicate_runs_in_fresh_processes_in_an_order_of_its_own(faults):
 def test_cases_of_one_runtime_follow_each_other_in_a_process_of_their_own(tmp_path):
     (tmp_path / "runtimes.py").write_text(RUNTIMES, encoding="utf-8")
     settings = Settings((str(tmp_path / "runtimes.py"),), ("host",), "smoke", replicates=2)
-    plan, shelf = planning.make(host_facts(), settings), Shelf()
+    plan, shelf = planning.make(host_facts(), settings), ListSink()
     with Runner(plan, SamplingProcess(plan.facts.devices, 0.0), shelf) as runner:
         runner.run(plan.jobs, 0.0, lambda event: None)
     libraries = [dict(result.case.params)["library"] for result in shelf.results]
@@ -276,7 +276,7 @@ def test_a_case_that_needs_more_devices_is_skipped_with_the_reason(faults):
     plan = planning.make(facts, settings)
     (job,) = plan.jobs
     wide = dataclasses.replace(job, case=dataclasses.replace(job.case, devices=2))
-    shelf, events = Shelf(), []
+    shelf, events = ListSink(), []
     with Runner(plan, SamplingProcess((), 0.0), shelf) as runner:
         runner.run([wide], 0.0, events.append)
     (result,) = shelf.results
@@ -303,11 +303,11 @@ def test_workers_and_their_keepers_end_when_the_runner_is_killed(faults, tmp_pat
     assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []
 
 
-def run_on_clockwork(*names: str, deadline_s: float = 30.0, replicates: int = 1) -> tuple[planning.Plan, Shelf]:
+def run_on_clockwork(*names: str, deadline_s: float = 30.0, replicates: int = 1) -> tuple[planning.Plan, ListSink]:
     """Cases of the suite `faults` on the device whose time is arithmetic, in real workers."""
     facts = Facts(tuple(plugins.load("backends", "clockwork").devices()))
     settings = Settings(("faults",), ("clockwork",), "quick", filters=names, replicates=replicates)
-    plan, shelf = planning.make(facts, settings), Shelf()
+    plan, shelf = planning.make(facts, settings), ListSink()
     with Runner(plan, SamplingProcess((), 0.0), shelf, deadline_s) as runner:
         runner.run(plan.jobs, 0.0, lambda event: None)
     return plan, shelf

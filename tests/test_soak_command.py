@@ -32,7 +32,7 @@ CASE = make.case("product", "soak", dtype="float16", size=8192)
 GPUS = make.facts(make.device("cuda:0"), make.device("cuda:1"))
 
 
-class Shelf(list):
+class SoakSink(list):
     """A sink that keeps the results."""
 
     result = list.append
@@ -76,7 +76,7 @@ def test_after_its_time_a_run_begins_no_further_replicate_and_the_first_is_whole
     jobs = tuple(Job(pair, (make.device(f"cuda:{number}"),), place) for place in range(3) for number in range(2))
     facts = make.facts()
     plan = Plan(facts, Settings(("soak",), ("cuda:0",)), (), jobs, most_s)
-    shelf = Shelf()
+    shelf = SoakSink()
     with Runner(plan, SamplingProcess((), 0.0), shelf) as runner:
         runner.run(jobs, 0.0, lambda event: None)
     assert [result.replicate for result in shelf] == replicates

@@ -18,7 +18,7 @@ from gpubench import plugins
 from gpubench.authoring.axes import Target
 from gpubench.authoring.bench import Bench
 from gpubench.base.errors import Skip, Untrustworthy, WrongAnswer
-from gpubench.measuring import plan as planning
+from gpubench.measuring.data_files import data_files
 from gpubench.model import Case, Facts
 from gpubench.model.store import read_run
 
@@ -59,7 +59,7 @@ def own(tmp_path):
     path.write_bytes(np.random.default_rng(1).bytes(SIZE))
     with path.open("rb") as file:
         os.fsync(file.fileno())  # pages that are not yet on the disk cannot be dropped
-    return path, planning.data_files([path])
+    return path, data_files([path])
 
 
 @pytest.mark.parametrize("path", ["buffered", "direct"])
@@ -172,7 +172,7 @@ def test_a_file_in_memory_is_skipped_and_named():
     shared.write_bytes(b"in memory")
     try:
         with pytest.raises(Skip, match="is on tmpfs, in memory"):
-            SUITE.build(bench(file=shared.name, data=planning.data_files([shared])))
+            SUITE.build(bench(file=shared.name, data=data_files([shared])))
     finally:
         shared.unlink()
 

@@ -14,7 +14,7 @@ from gpubench.authoring.axes import Target
 from gpubench.authoring.bench import Bench
 from gpubench.base.errors import Skip, Unavailable, WrongAnswer
 from gpubench.measuring import inventory
-from gpubench.measuring import plan as planning
+from gpubench.measuring.data_files import data_files
 from gpubench.model import Case
 
 pytestmark = pytest.mark.gpu
@@ -47,7 +47,7 @@ def test_a_file_gets_into_the_memory_of_a_gpu_and_a_wrong_byte_is_found(opened, 
     file.write_bytes(np.random.default_rng(1).bytes(SIZE))
     with file.open("rb") as written:
         os.fsync(written.fileno())
-    task = read(opened, path, "weights", planning.data_files([file]))
+    task = read(opened, path, "weights", data_files([file]))
     assert task.stages[""].call() > 0
     times, content = file.stat(), file.read_bytes()
     with file.open("r+b") as other:

@@ -7,8 +7,8 @@ from gpubench.measuring import time_limits
 from gpubench.measuring.time_limits import LEAST_S, Phase, TimeLimits
 
 
-class Clock:
-    """Time that passes when it is told to."""
+class PhaseClock:
+    """A clock whose time a test sets."""
 
     def __init__(self, monkeypatch) -> None:
         self.now = 1000.0
@@ -17,7 +17,7 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch):
-    return Clock(monkeypatch)
+    return PhaseClock(monkeypatch)
 
 
 @pytest.fixture

@@ -11,7 +11,10 @@ _FULL, _ASCII_FULL, _REST, _ASCII_REST = "█", "#", "░", "."
 
 
 def bar(fraction: float, width: int, *, ascii_only: bool = False) -> str:
-    """Return a bar of `width` characters that is filled from the left; fractions outside 0 to 1 are clipped."""
+    """Return a bar of `width` characters that is filled from the left; fractions outside 0 to 1 are clipped.
+
+    `ascii_only` draws it with # and . in place of blocks.
+    """
     eighths = round(min(max(fraction, 0.0), 1.0) * width * 8)
     whole, part = divmod(eighths, 8)
     if ascii_only:
@@ -21,7 +24,10 @@ def bar(fraction: float, width: int, *, ascii_only: bool = False) -> str:
 
 
 def chart(fractions: Sequence[float | None], *, ascii_only: bool = False) -> str:
-    """Return one character per fraction, taller for a larger one; a missing fraction is a blank."""
+    """Return one character per fraction, taller for a larger one; a missing fraction is a blank.
+
+    Fractions outside 0 to 1 are clipped. `ascii_only` uses ASCII characters in place of blocks.
+    """
     heights = _ASCII_HEIGHTS if ascii_only else _HEIGHTS
     return "".join(
         " " if fraction is None else heights[min(int(max(fraction, 0.0) * len(heights)), len(heights) - 1)]

@@ -47,7 +47,7 @@ def reason(error: ImportError) -> Unavailable | None:
 
 
 def _unavailable(module: str, problem: str) -> Unavailable:
-    """Return the error for a package with the pip command that repairs it.
+    """Return the error for the package of an imported module, with the pip command that repairs it.
 
     `problem` is the end of a sentence (`is not installed`).
     """

@@ -11,7 +11,7 @@ _SCALED = frozenset({"s", "B/s", "FLOP/s", "FLOP/J", "OP/s", "OP/J", "Hz", "W", 
 
 
 def size(number: float) -> str:
-    """Return a size in the largest binary unit that keeps it exact: 1GiB, 96KiB, 1000B."""
+    """Return a number of bytes in the largest binary unit that keeps it exact: 1GiB, 96KiB, 1000B."""
     whole = int(number)
     index = 0
     while whole and whole % 1024 == 0 and index < len(_BINARY) - 1:
@@ -21,7 +21,7 @@ def size(number: float) -> str:
 
 
 def round_size(number: float) -> str:
-    """Return a rounded size: 139.8 GiB."""
+    """Return a number of bytes in the fitting binary unit, with four significant digits: 139.8 GiB."""
     value, index = float(number), 0
     while abs(value) >= 1024 and index < len(_BINARY) - 1:
         value /= 1024

@@ -40,7 +40,7 @@ def write(target: Path, device: list[str] | None) -> None:
     entries = {
         "README": _README.encode(),
         "facts.json": json.dumps(asdict(run.manifest.facts), indent=1, ensure_ascii=False).encode(),
-        "run.jsonl.gz": store.content(run, packed=True),
+        "run.jsonl.gz": store.encode_run(run, packed=True),
         **bundle.device_files(),
     }
     sharing.write(target, bundle.archive(entries))

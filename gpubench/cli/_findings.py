@@ -52,7 +52,7 @@ def finding_parts(findings: Sequence[Finding], sides: Sequence[str], every: bool
 
 
 def verdict_parts(verdict: str, why: Sequence[str], next_steps: Sequence[NextStep], style: str = "") -> list[Part]:
-    """Return the verdict as the first line, then the reasons, then the next steps with their commands.
+    """Return the verdict as the first line, then the reasons in `why`, then the next steps with their commands.
 
     `style` is a colour for the verdict (`red`), or empty.
     """

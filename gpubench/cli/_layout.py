@@ -113,7 +113,7 @@ def _lead_and_name(row: NamedRow, lead: int, width: int) -> Iterator[Text]:
 
 
 def _labelled(heads: Sequence[str], rows: Sequence[NamedRow], width: int) -> Iterator[Text]:
-    """Yield each row as its lead and name, and below them each heading with its figure."""
+    """Yield each row as its lead and name, and below them each heading with its figure, in lines of at most `width`."""
     for row in rows:
         yield _print.plain(row.lead, row.style)
         yield folded(row.name, width)
@@ -133,7 +133,10 @@ def folded(name: str, room: int) -> Text:
 
 
 def joined(start: str, parts: Sequence[str], room: int) -> list[str]:
-    """Return the parts joined into lines of at most `room` characters; all but the first are indented."""
+    """Return the parts joined into lines of at most `room` characters.
+
+    The first line begins with `start`, the others are indented.
+    """
     lines = [start]
     for part in parts:
         if cell_len(lines[-1]) + cell_len(part) > room and lines[-1].strip():

@@ -94,7 +94,10 @@ class Picture:
         return [*lines, Text("")]
 
     def _table(self, latest: live.Latest, width: int) -> Iterator[RenderableType]:
-        """Yield the table with one row per device, for terminals that have no room for gauges."""
+        """Yield the table with one row per device, for terminals that have no room for gauges.
+
+        Of the columns with a value, the first ones are drawn that fit a terminal of `width` columns.
+        """
         rows = [live.device_cells(latest, device.id) for device in self._devices if device.backend != "host"]
         filled = [place for place in range(len(live.COLUMNS)) if any(row[place] for row in rows)]
         filled = filled[: next(columns for least, columns in _NARROW if width >= least)]

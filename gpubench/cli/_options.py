@@ -109,12 +109,14 @@ def settings(
 ) -> Settings:
     """Return the settings of a run from the command's options; None for an option that was not given.
 
-    Raises UsageError, with the valid choices, if one is invalid, and FileError if a file of `data` cannot be read.
+    `suites` and `devices` are the words of the command line, `filters` patterns of case ids, `links` texts such as
+    `25GbE`. Raises UsageError, with the valid choices, if one is invalid, and if a file of `data` cannot be used.
     """
     from gpubench import model
     from gpubench.analysis.views import breakeven
     from gpubench.measuring import joining
     from gpubench.measuring import plan as planning
+    from gpubench.measuring.data_files import data_files
 
     return model.Settings(
         suites=planning.suite_names(suites or []),
@@ -123,7 +125,7 @@ def settings(
         filters=tuple(filters or []),
         replicates=replicates,
         seed=seed,
-        data=planning.data_files(data or []),
+        data=data_files(data or []),
         headline=planning.is_headline(suites or []),
         links=tuple(map(breakeven.named_link, dict.fromkeys(links or []))),
         nodes=joining.group_size(),

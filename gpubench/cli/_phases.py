@@ -78,9 +78,9 @@ def _key_count(table: PhaseTable) -> int:
 
 
 def _column_width(table: PhaseTable, place: int) -> int:
-    """Return the width that a column needs: that of its longest cell or, in its heading, of the longest word.
+    """Return the width of the column with the index `place`: that of its longest cell or of its heading.
 
-    A column of names needs the whole heading.
+    A heading counts with its longest word, because headings are folded; that of a column of names counts as a whole.
     """
     head, cells = table.heads[place], [row[place] for row in table.rows]
     parts = head.split() if head not in table.text_heads or place >= _key_count(table) else [head]
@@ -102,9 +102,9 @@ def _column_groups(places: Sequence[int], rooms: dict[int, int], left: int) -> I
 
 
 def _rich_table(table: PhaseTable, places: Sequence[int], rooms: dict[int, int], title: str) -> Table:
-    """Return the columns at these indices as a table of the terminal; `rooms` are the widths by index.
+    """Return the columns with the indices `places` as a table of the terminal; `rooms` are the widths by index.
 
-    Columns of numbers get at least their width, columns of names at most theirs.
+    Columns of numbers get at least their width, columns of names at most theirs. `title` is empty for a further part.
     """
     heads = [table.heads[place] for place in places]
     rows = [[row[place] for place in places] for row in table.rows]

@@ -52,7 +52,10 @@ def plain(value: object, style: str = "") -> Text:
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "", right: Sequence[str] = ()
 ) -> Table:
-    """Return a table of plain cells; the columns named in `right` are aligned to the right."""
+    """Return a table of plain cells.
+
+    The columns named in `right` are aligned to the right, and `title` stands above it.
+    """
     printed = Table(
         title=plain(title) if title else None, title_justify="left", box=None, pad_edge=False, header_style="bold"
     )

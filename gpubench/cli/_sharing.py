@@ -184,7 +184,7 @@ def make_folder(folder: Path) -> None:
 
 
 def write(out: Path, content: str | bytes) -> None:
-    """Write a file atomically. Raises UsageError if it cannot be written."""
+    """Write `content` to a file atomically, text as UTF-8. Raises UsageError if it cannot be written."""
     from gpubench.base.errors import UsageError
     from gpubench.base.files import write_whole
 

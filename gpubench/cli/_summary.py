@@ -96,8 +96,9 @@ def cases(
 ) -> list[Part]:
     """Return the cases of a run by suite; if all are listed, also the tables that are derived from them.
 
-    `filters` selects cases by patterns in their ids, and `top` lists at most that number of them, in this `order`.
-    `wide` adds every kind of peak and the noise within and between processes.
+    `filters` selects cases by patterns in their ids. `order` is `measured`, or what sorts them, the highest first:
+    `share` of peak, `noise` or `duration`. `top` lists only that number of them. `wide` adds every kind of peak and the
+    noise within and between processes.
     """
     from gpubench.analysis.listing import listing
     from gpubench.analysis.soak import soak_tables
@@ -126,7 +127,10 @@ def derived_parts(table: DerivedTable) -> list[Part]:
 
 
 def _interval_notes(summary: Summary, wide: bool) -> list[Part]:
-    """Return notes on what the intervals within one process do not cover, and on the sources of deviations."""
+    """Return notes on what the intervals within one process do not cover.
+
+    With `wide`, a further note says where the between-process deviations come from.
+    """
     from gpubench.analysis.reproducibility import recorded_sources_text
 
     notes = []
@@ -154,7 +158,10 @@ def _suite_parts(suite: ListedSuite, wide: bool, width: int) -> Iterator[Part]:
 
 
 def _column_variants(suite: ListedSuite, wide: bool) -> list[Columns]:
-    """Return three variants of the columns: complete, without the peaks' names, and also without the bounds."""
+    """Return three variants of the columns: complete, without the peaks' names, and also without the bounds.
+
+    Columns without any value are left out; `wide` adds shares of every kind of peak and the noise.
+    """
     whole = [(head, cells) for head, cells in _columns(suite, wide) if any(cells)]
     unnamed = [
         (head, [_without_peak_name(cell) for cell in cells] if head == "of peak" else cells) for head, cells in whole

@@ -62,7 +62,8 @@ def policy(file: Path | None, threshold: float | None, strict: bool, allow_misma
     """Return the policy of the file, changed by the command's options.
 
     With `file` None it is that of gpubench.toml or pyproject.toml here, or the built-in one. `threshold` is in per
-    cent; None keeps the policy's. Raises UsageError if the file is invalid.
+    cent; None keeps the policy's. `strict` and `allow_mismatch` are the options of these names. Raises UsageError if
+    the file is invalid.
     """
     from dataclasses import replace
 
@@ -86,10 +87,11 @@ def publish(
 ) -> None:
     """Write the requested files, then print the answer, or with `json` the document, with warnings on stderr.
 
-    `status` is the exit status, `title` the command's name in the documents, and `every` and `wide` are the options
-    --all and --wide. Publications receive texts without control characters and, unless `no_redact` is set, without
-    names of people and machines. A terminal shows the names; the log of a CI, which others read, does not. The files
-    are written first, so that a closed pipe prevents none of them. Raises UsageError if a file cannot be written.
+    `junit` and `markdown` are the files to write; `status` is the exit status, `title` the command's name in the
+    documents; `every` and `wide` are the options --all and --wide. Publications receive texts without control
+    characters and, unless `no_redact` is set, without names of people and machines. A terminal shows the names; the log
+    of a CI, which others read, does not. The files are written first, so that a closed pipe prevents none of them.
+    Raises UsageError if a file cannot be written.
     """
     from gpubench import plugins
     from gpubench.base.clean import tidy

@@ -84,7 +84,10 @@ def compare(
 
 
 def _output_form(out: Path | None, json: bool) -> str:
-    """Return the form of the output; empty for the terminal. Raises UsageError for an unknown suffix."""
+    """Return the form of the output, `html`, `md` or `json`; empty for the terminal.
+
+    Raises UsageError if both `out` and `json` are given, or the suffix of `out` names no form that compares.
+    """
     from gpubench import plugins
     from gpubench.base.errors import UsageError
     from gpubench.tools import rendering
@@ -172,7 +175,10 @@ def _suite_parts(against: RunComparison, name: str) -> list[Part]:
 
 
 def _case_parts(against: RunComparison, name: str, selection: CaseSelection) -> list[Part]:
-    """Return the cases, the worst first; if they are many, without those whose verdict is same."""
+    """Return the cases, the worst first; if they are many, without those whose verdict is same.
+
+    `name` is the letter of the run that is compared with the run A.
+    """
     from gpubench.base.patterns import matches
     from gpubench.cli import _findings
     from gpubench.cli._summary import FEW_CASES

@@ -131,8 +131,9 @@ def _read_replicates(source: Path) -> Run:
 def _measure(replicates: int | None, device: list[str] | None, tier: options.TierName | None, out: Path | None) -> Run:
     """Measure identical code repeatedly: the headline cases, each replicate in new processes and in a new order.
 
-    None stands for the default of an option: 10 replicates, the first GPU, the tier quick, and a file in gpubench-runs.
-    Raises UsageError for too few replicates, and the errors of `session.measure`.
+    Returns the run, which is also in the run file `out`. None stands for the default of an option: 10 replicates, the
+    first GPU, the tier quick, and a file in gpubench-runs. Raises UsageError for too few replicates, and the errors of
+    `session.measure`.
     """
     from gpubench.base import units
     from gpubench.base.errors import UsageError
@@ -162,7 +163,10 @@ def _measure(replicates: int | None, device: list[str] | None, tier: options.Tie
 
 
 def _print_noise(run: Run, json: bool) -> None:
-    """Print the noise floors of a run, then the cases without one and why; exit with the run's status."""
+    """Print the noise floors of a run, then the cases without one and why; with `json` as one document.
+
+    It always ends by raising typer.Exit, with the exit status of the run.
+    """
     from dataclasses import asdict
 
     from gpubench.analysis import summary

@@ -68,7 +68,7 @@ def import_(
         sources = [foreign.on_gpu(source, gpu) for source in sources]
     run = foreign.run(sources, sys.argv)
     path = options.run_file(out, "-import")
-    sharing.write(path, store.content(run, packed=path.suffix == ".gz"))
+    sharing.write(path, store.encode_run(run, packed=path.suffix == ".gz"))
     _print_sources(sources, path)
 
 

@@ -26,7 +26,10 @@ def list_(
 
 
 def _print_suites(suites: list[str] | None, json: bool) -> None:
-    """Print each suite with a sentence on what it measures; `suites` None stands for all."""
+    """Print each suite with a sentence on what it measures, with `json` as one document.
+
+    `suites` are names, or None for all.
+    """
     from gpubench.cli import _print
     from gpubench.measuring import plan
 
@@ -39,7 +42,7 @@ def _print_suites(suites: list[str] | None, json: bool) -> None:
 
 
 def _print_cases(suites: list[str] | None, device: list[str] | None, tier: options.TierName, json: bool) -> None:
-    """Print the ids of the cases that the suites have on these devices in this tier, each once."""
+    """Print the ids of the cases that the suites have on these devices in this tier, each once; a list with `json`."""
     from gpubench.cli import _print
     from gpubench.measuring import inventory, plan
 

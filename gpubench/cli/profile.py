@@ -12,7 +12,7 @@ from typer.core import TyperCommand
 from gpubench.cli import _options as options
 
 if TYPE_CHECKING:
-    from gpubench.tools.profile import Profile
+    from gpubench.tools.profile import ProgramProfile
 
 CONTEXT = {"allow_interspersed_args": False, "ignore_unknown_options": False}
 _OWN = 125  # the exit status of gpubench's own errors, as with env and timeout
@@ -67,13 +67,13 @@ def profile(
     """
     from gpubench.base.errors import GpubenchError
     from gpubench.tools.profile import ProfileError
-    from gpubench.tools.profile.program import NotStarted
+    from gpubench.tools.profile.program import CannotRun
 
     if not command:
         raise ProfileError("no command given; name the program to run: gpubench profile -- COMMAND…")
     try:
         outcome, path = _run_profiled(command, out, trace, device)
-    except NotStarted:
+    except CannotRun:
         raise
     except GpubenchError as error:
         raise ProfileError(str(error)) from error
@@ -82,11 +82,14 @@ def profile(
     raise typer.Exit(outcome.status)
 
 
-def _run_profiled(command: list[str], out: Path | None, trace: bool, device: list[str] | None) -> tuple[Profile, Path]:
+def _run_profiled(
+    command: list[str], out: Path | None, trace: bool, device: list[str] | None
+) -> tuple[ProgramProfile, Path]:
     """Run the command while its devices are sampled; return the profile and the path of its run file.
 
-    With `trace` the command is a Python script whose kernels and copies are recorded too. `device` are the ids to
-    sample, None for every device. Raises NotStarted if the program cannot be started.
+    The run file is `out`, or a new one in gpubench-runs. With `trace` the command is a Python script whose kernels and
+    copies are recorded too. `device` are the ids to sample, None for every device. Raises CannotRun if the program
+    cannot be started.
     """
     import os
 
@@ -95,7 +98,7 @@ def _run_profiled(command: list[str], out: Path | None, trace: bool, device: lis
     from gpubench.tools import profile as profiling
     from gpubench.tools.profile import program
 
-    program.check(profiling.traceable(command) if trace else command, os.environ)
+    program.check_executable(profiling.tracing_command(command) if trace else command, os.environ)
     facts = inventory.facts()
     path = options.run_file(out, "-profile")
     return profiling.profile(
@@ -103,7 +106,7 @@ def _run_profiled(command: list[str], out: Path | None, trace: bool, device: lis
     ), path
 
 
-def _print_outcome(outcome: Profile, path: Path) -> None:
+def _print_outcome(outcome: ProgramProfile, path: Path) -> None:
     """Print the phases and warnings on standard error, because standard output belongs to the program."""
     from gpubench.cli import _phases, _print
 

@@ -41,13 +41,14 @@ def _redact_file(run: Path, out: Path, force: bool, others: tuple[Manifest, ...]
 
     sharing.check_target(out, force, run)
     (shared,) = sharing.shareable([store.read_run(run)], no_redact=False, others=others)
-    sharing.write(out, store.content(shared, packed=out.suffix == ".gz"))
+    sharing.write(out, store.encode_run(shared, packed=out.suffix == ".gz"))
 
 
 def _redact_folder(folder: Path, out: Path, force: bool) -> None:
     """Anonymise every run file in a folder and below, and their names; skip unreadable files with a warning.
 
-    Raises UsageError if `out` is inside the folder, and FileError at the end if a file was skipped.
+    `force` replaces existing files. Raises UsageError if `out` is inside the folder, and FileError at the end if a file
+    was skipped.
     """
     from gpubench.base.errors import FileError, UsageError
     from gpubench.cli import _print

@@ -73,7 +73,7 @@ def probe(
     wheels: Mapping[str, str] | None = None,
     may_open: Callable[[Path], bool] = lambda path: os.access(path, os.R_OK | os.W_OK),
 ) -> Probe:
-    """Return the facts from the files below `root`.
+    """Return the facts from the files below `root` and from the environment's variables.
 
     `wheels` are the installed distributions with their versions, and `may_open` says whether this user may read and
     write a device file.

@@ -118,8 +118,8 @@ def _runtime_folder() -> Path:
 def _hold_claim(folder: Path, key: str, exclusive: bool) -> Iterator[Path]:
     """Hold a locked file for one device while the context lasts, and yield its path.
 
-    `key` names the device in the file's name. The file gets its name only once it is locked, so that no other run takes
-    it for the file of a run that has ended.
+    `key` names the device in the file's name, and the content says whether the run is `exclusive`. The file gets its
+    name only once it is locked, so that no other run takes it for the file of a run that has ended.
     """
     path = folder / f"{key}@{os.getpid()}-{secrets.token_hex(4)}"
     new = folder / f".{path.name}"

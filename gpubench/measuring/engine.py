@@ -195,8 +195,8 @@ class Engine:
     ) -> TimedSeries:
         """Choose a batch, warm up, sample one stage in one mode until a stopping rule applies, and return the series.
 
-        Its answers are checked meanwhile. Raises WrongAnswer, Untrustworthy if most batches were discarded, and
-        SuiteError if the case has too many values.
+        `name` is that of the stage, and `call` is timed. Answers are checked meanwhile. Raises WrongAnswer,
+        Untrustworthy if most batches were discarded, and SuiteError if the case has too many values.
         """
         policy = self._policy.for_effort(stage.effort)
         timed = TimedSeries(name, stage, mode, 1, not stage.waits, call, policy, policy.least)
@@ -370,7 +370,7 @@ class Engine:
         return self._host_time(stage.call, calls)
 
     def _host_time(self, call: Callable[[], object], calls: int) -> Timing:
-        """Return the mean seconds per call of a batch by the host's clock, with the wait for the device at its end."""
+        """Return the timing of a batch by the host's clock: the mean seconds per call, with the wait for the device."""
         start = self._device.now()
         for _ in range(calls):
             call()

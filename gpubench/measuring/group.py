@@ -145,7 +145,10 @@ class CounterGroup:
                 self._warn(f"{_FROM_HERE}: a reading has not returned for {_HUNG_S:g} s", started_at)
 
     def _warn(self, message: str, started_at: float) -> None:
-        """Add a remark that counters are missing: each text once, and at most 100 different ones."""
+        """Add a remark that counters are missing: each text once, and at most 100 different ones in a run.
+
+        `started_at` is the zero of the remark's time in monotonic seconds.
+        """
         if message in self._warned or len(self._warned) > _MOST_WARNINGS:
             return
         self._warned.add(message)

@@ -159,10 +159,7 @@ def checked(readings: object) -> tuple[HealthReading, ...]:
 
 
 def _checked_reading(reading: HealthReading) -> HealthReading:
-    """Return a reading with clean texts whose value is possible for its sign.
-
-    None in place of any other value, with the reason.
-    """
+    """Return a reading with clean texts; a value that its sign cannot have becomes None, with the reason as text."""
     message, command = boundary.text(reading.words), boundary.text(reading.command)
     if reading.value is None:
         return HealthReading(reading.sign, None, message or "the driver does not report it", command)

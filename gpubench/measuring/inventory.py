@@ -68,7 +68,10 @@ def facts() -> Facts:
 
 
 def from_json(text: str | bytes) -> Facts:
-    """Return the facts that this JSON holds. Raises FileError if it is no inventory."""
+    """Return the facts that the JSON of `to_json` holds.
+
+    Raises FileError, with the wrong field, if it is no inventory.
+    """
     try:
         return pydantic.TypeAdapter(Facts).validate_json(text)
     except pydantic.ValidationError as error:
@@ -137,7 +140,7 @@ def _described(
     unavailable: list[UnavailablePart],
     versions: dict[str, str],
 ) -> list[Device]:
-    """Return the devices with the details that a collector adds, such as the power limit.
+    """Return the devices with the details that the collector `name` adds, such as the power limit.
 
     A detail that is there already stays. Adds failures to `unavailable`, and the collector's versions to `versions`.
     """

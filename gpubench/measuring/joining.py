@@ -79,7 +79,7 @@ def group_size(environment: MutableMapping[str, str] = os.environ) -> int:
 
 
 def _whole_number(environment: MutableMapping[str, str], name: str, least: int, most: int) -> int:
-    """Return a variable of the environment as a whole number.
+    """Return the variable `name` of the environment as a whole number.
 
     Raises UsageError unless it is one from `least` to `most`.
     """
@@ -260,7 +260,10 @@ def _drop_slow(visitors: dict[socket.socket, _Visitor]) -> None:
 def _member(
     connection: socket.socket, visitor: _Visitor, place: Membership, members: dict[int, NodeChannel]
 ) -> tuple[int, NodeChannel] | None:
-    """Return a visitor's node number and channel; None if it has another secret or its number is not free."""
+    """Return a visitor's node number and channel; None if it has another secret or its number is not free.
+
+    `members` are the channels of the nodes that have joined; a new member is welcomed with node 0's own proof.
+    """
     received = visitor.received[len(_GREETING) :]
     rank, nonce, proved = received[: _RANK.size], received[_RANK.size : -_PROOF_BYTES], received[-_PROOF_BYTES:]
     facts = (rank, visitor.nonce, nonce)
@@ -275,9 +278,9 @@ def _member(
 
 
 def _connect(place: Membership, deadline: float) -> NodeChannel:
-    """Connect to node 0 as soon as it listens, and prove that this node has the secret.
+    """Connect to node 0 as soon as it listens, until `deadline` (monotonic seconds), and return the proved channel.
 
-    Raises UsageError if that fails.
+    Raises UsageError if node 0 does not answer, or refuses this node.
     """
     where = f"node 0 at {place.host}:{place.port}"
     while True:

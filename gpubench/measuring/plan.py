@@ -6,7 +6,6 @@ import difflib
 import hashlib
 import math
 import random
-import re
 from collections import Counter as Tally
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -17,15 +16,13 @@ from gpubench.authoring.axes import Target
 from gpubench.authoring.suite import Suite
 from gpubench.base import patterns
 from gpubench.base.errors import UsageError
-from gpubench.model import Case, DataFile, Device, Facts, Settings, SuiteInfo, Tier
+from gpubench.model import Case, Device, Facts, Settings, SuiteInfo, Tier
 
 # Measured on a host with two cores and on an H200 with compiled kernels, in runs of hundreds of cases; in the full
 # tier in parts of such runs, where suites differ by ten times.
 _SECONDS_A_CASE: dict[Tier, float] = {"smoke": 0.2, "quick": 0.35, "full": 1.5}
 _SECONDS_A_GPU_CASE: dict[Tier, float] = {"smoke": 0.1, "quick": 0.2, "full": 0.4}
 _SECONDS_A_WORKER = 2.0
-_MOST_DATA_FILES = 256
-_HASHED_BYTES = 2**24  # enough to detect a replaced file; reading all of a huge file takes minutes
 _ALL, _HEADLINE = "all", "headline"  # arguments that stand in place of a suite's name
 
 
@@ -230,7 +227,10 @@ def suite_names(wanted: Sequence[str]) -> tuple[str, ...]:
 
 
 def _suite_path(name: str, installed: Sequence[str]) -> str:
-    """Return the absolute path of a suite's file or folder. Raises UsageError if it cannot be a suite."""
+    """Return the absolute path of a suite's file or folder.
+
+    Raises UsageError if there is none, if a folder is no package, or if one of the `installed` suites has its name.
+    """
     path = Path(name).resolve()
     if path.name == "__init__.py":  # the suite is the folder
         path = path.parent
@@ -347,52 +347,3 @@ def _jobs_of_replicate(jobs: Sequence[Job], replicate: int, settings: Settings) 
         random.Random(f"{settings.seed}/{replicate}").shuffle(numbered)
         return _in_blocks(numbered)
     return numbered
-
-
-def data_files(paths: Iterable[Path]) -> tuple[DataFile, ...]:
-    """Return the user's data: the files, and the files in the folders.
-
-    Raises UsageError if a file is empty or unreadable, two files have the same name, or there are too many files.
-    """
-    files = [entry for path in paths for entry in _data_files_at(path)]
-    if len(files) > _MOST_DATA_FILES:
-        raise UsageError(f"--data names {len(files)} files; the maximum is {_MOST_DATA_FILES}: name fewer or pack them")
-    labels = [entry.label for entry in files]
-    for label in labels:
-        if labels.count(label) > 1:
-            raise UsageError(f"--data names two files called {label}; case ids need different names")
-    return tuple(files)
-
-
-def _data_files_at(path: Path) -> list[DataFile]:
-    """Return the data file at a path, or all files with content in the folder there.
-
-    Raises UsageError if there are none, or if one is empty or unreadable.
-    """
-    try:
-        if path.is_dir():
-            files = sorted(inner for inner in path.rglob("*") if inner.is_file() and inner.stat().st_size)
-            if not files:
-                raise UsageError(f"--data {path}: the folder holds no file with content")
-            return [_data_file(inner, inner.relative_to(path).as_posix()) for inner in files]
-        return [_data_file(path, path.name)]
-    except OSError as error:
-        raise UsageError(f"--data {path}: {error.strerror}") from error
-
-
-def _data_file(path: Path, label: str) -> DataFile:
-    """Return a data file with its size and the SHA-256 of its first 16 MiB.
-
-    Raises UsageError if it is empty or no regular file.
-    """
-    if path.exists() and (not path.is_file() or not path.stat().st_size):
-        problem = "the file is empty" if path.is_file() else "not a regular file"
-        raise UsageError(f"--data {path}: {problem}; name a file with content")
-    with path.open("rb") as file:
-        first = file.read(_HASHED_BYTES)
-    return DataFile(_label(label), str(path.resolve()), path.stat().st_size, hashlib.sha256(first).hexdigest())
-
-
-def _label(text: str) -> str:
-    """Return the text without characters that a case id cannot hold: brackets, commas, blanks, control characters."""
-    return re.sub(r"[^\w.+/-]", "_", text)

@@ -20,7 +20,10 @@ from gpubench.model.store import RunWriter
 
 
 def new_manifest(facts: Facts, settings: Settings, suites: Sequence[SuiteInfo], argv: Sequence[str]) -> Manifest:
-    """Return the manifest of a run that starts now; its counters are known when the sampler has started."""
+    """Return the manifest of a run that starts now; `argv` is its command line.
+
+    Its counters are still empty: they are known when the sampler has started.
+    """
     return Manifest(
         schema=SCHEMA,
         gpubench=__version__,

@@ -195,7 +195,10 @@ class SamplingProcess:
         self._child.kill()
 
     def _restart(self, reason: str) -> None:
-        """Start another process for one that crashed; samples that it had not sent are lost."""
+        """Start another process for one that crashed, at most 3 times in a run; samples that it had not sent are lost.
+
+        `reason` is what it sent instead of a message, or empty if it ended.
+        """
         if self._restarts == _RESTARTS:
             self._end_for(reason)
             return

@@ -116,7 +116,8 @@ class StoppingPolicy:
     def is_warm(self, values: Sequence[float], elapsed_s: float) -> bool:
         """Return whether warm-up is over: its batches are steady after the least time, or its time or count is spent.
 
-        `values` are the medians of the batches in seconds, which MSER judges.
+        `values` are the medians of the batches in seconds, which MSER judges; `elapsed_s` is the time since warm-up
+        began.
         """
         steady = elapsed_s >= self.warmup_least_s and stats.is_steady(values)
         return steady or elapsed_s >= self.warmup_most_s or len(values) >= self.most

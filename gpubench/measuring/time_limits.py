@@ -166,9 +166,9 @@ class TimeLimits:
     def _begin(
         self, name: str, seconds: float, basis: str, stages: Collection[Stage] = (), restarts: bool = False
     ) -> None:
-        """Begin a phase and report it.
+        """Begin the phase `name` and report it; it may take `seconds`, for the reason `basis`.
 
-        `basis` is the reason for the limit of `seconds`, and `stages` is the work done in it.
+        `stages` are the work done in it. If it `restarts`, each answer of other ranks starts its limit anew.
         """
         self._end()
         self._phase = Phase(name, seconds, basis, restarts)
@@ -187,7 +187,7 @@ class TimeLimits:
             self._phase = None
 
     def _work_time(self, name: str, stages: Collection[Stage]) -> tuple[float, str]:
-        """Return the seconds that a call of each stage may take, and the reason as text.
+        """Return the seconds that a call of each stage may take in the phase `name`, and the reason as text.
 
         If earlier cases had this phase, it is assumed to be at most ten times as slow for its work as in those.
         """

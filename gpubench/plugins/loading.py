@@ -79,7 +79,7 @@ def load_file(room: Room, path: Path) -> Any:
     last for other modules (`import mine`), in this process and in each worker. Raises UsageError if the file does not
     exist or its name is not valid, and BrokenPlugin if it cannot be loaded.
     """
-    package = _package(path.resolve().parent)
+    package = _make_package(path.resolve().parent)
     if not re.fullmatch(r"[A-Za-z_][\w-]*", plugin_name(path)):
         raise UsageError(f"{path}: a suite is named after its file: use letters, digits, _ and -")
     if not path.exists():
@@ -87,8 +87,11 @@ def load_file(room: Room, path: Path) -> Any:
     return _loaded(f"{package}.{plugin_name(path)}", _ATTRIBUTE[room], str(path))
 
 
-def _package(folder: Path) -> str:
-    """Return the name of the package for a folder, which is created on first use."""
+def _make_package(folder: Path) -> str:
+    """Return the name of the package for a folder of plugins without an entry point; it is made on first use.
+
+    The folder then also is the last one that is searched for modules.
+    """
     name = f"gpubench_files_{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
     if name not in sys.modules:
         loader = SourceFileLoader(name, str(folder / "__init__.py"))  # it is never run and only locates data files

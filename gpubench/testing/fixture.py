@@ -136,7 +136,10 @@ class Gpubench:
             raise pytest.fail.Exception(f"gpubench: {error}", pytrace=False) from None
 
     def _timed(self, task: Task, case: Case, call: Callable[[], object]) -> Timed:
-        """Time the task and judge its result. Fails the test if it is slower, and skips it if it is invalid."""
+        """Time the task and judge its result; the value of one more `call` is kept.
+
+        Fails the test if it is slower than the baseline, and skips it if its samples cannot be trusted.
+        """
         result = self._session.measure(task, case)
         if result.status == "invalid" and not self._session.has_baseline:
             pytest.skip(f"the samples cannot be trusted: {result.reason}")
@@ -155,7 +158,10 @@ class Gpubench:
 
 
 def case_of(item: pytest.Item, name: str = "", version: int = 1) -> Case:
-    """Return the case that a test measures: `test_gather[1024]` is `test_kernels/test_gather[n=1024]`."""
+    """Return the case that a test measures: `test_gather[1024]` is `test_kernels/test_gather[n=1024]`.
+
+    `name` distinguishes several timings of one test, and `version` is that of the method.
+    """
     _, *parts = item.nodeid.split("::")
     parts[-1] = getattr(item, "originalname", None) or parts[-1]
     callspec = getattr(item, "callspec", None)

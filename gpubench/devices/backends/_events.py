@@ -67,8 +67,9 @@ class EventClock:
         """Time the calls back to back.
 
         The device time is the total in seconds over the number of calls, and the host time the seconds to queue a call.
-        `lead` is queued once before the first event. Raises GateTimedOut if the gate opened by itself, and
-        Untrustworthy if events count more time than the host's clock.
+        If `gated`, the gate holds the stream until all calls are queued. `lead` is queued once before the first event.
+        Raises GateTimedOut if the gate opened by itself, and Untrustworthy if events count more time than the host's
+        clock.
         """
 
         def batch() -> None:
@@ -79,9 +80,9 @@ class EventClock:
         return Timing((device / calls,), host / calls)
 
     def each(self, call: Callable[[], object], calls: int, gated: bool, lead: Lead = None) -> Timing:
-        """Time the calls back to back with an event between two calls, which gives a time for each call.
+        """Time the calls back to back with an event between two calls, which gives a time in seconds for each call.
 
-        Raises GateTimedOut and Untrustworthy as `hot` does.
+        Arguments and errors are those of `hot`.
         """
         events = [self._cupy.cuda.Event() for _ in range(calls + 1)]
 
@@ -95,9 +96,9 @@ class EventClock:
         return Timing(tuple(itertools.starmap(self._elapsed, itertools.pairwise(events))), host / calls)
 
     def graph(self, call: Callable[[], object], calls: int, lead: Lead = None) -> Timing:
-        """Time a replay of a captured graph of the calls, after the capture and a first replay.
+        """Time a replay of a captured graph of the calls, always gated, after the capture and a first replay.
 
-        Raises GateTimedOut and Untrustworthy as `hot` does.
+        Arguments and errors are those of `hot`.
         """
         graph = self._captured(call, calls)
         device, host = self._between_events(lambda: graph.launch(self._stream), True, lead)
@@ -106,7 +107,7 @@ class EventClock:
     def cold(self, call: Callable[[], object], calls: int, gated: bool, lead: Lead = None) -> Timing:
         """Time each call after a cache flush; the flush is outside the call's pair of events.
 
-        Raises GateTimedOut and Untrustworthy as `hot` does.
+        Arguments and errors are those of `hot`; there is a time in seconds for each call.
         """
         pairs = [(self._cupy.cuda.Event(), self._cupy.cuda.Event()) for _ in range(calls)]
 

@@ -16,7 +16,7 @@ from gpubench.plugins.backend import Handle, SharedBuffer, SharedMemory
 _SHM = Path("/dev/shm")
 
 
-class MappedFile:
+class SharedFile:
     """A shared file that is mapped into this process as an array of uint8, shape (nbytes,).
 
     An anonymous file ends with the last process that maps it. `handle` is the path by which others open it, or empty.
@@ -52,16 +52,16 @@ class AnonymousMemory:
 
     def allocate(self, nbytes: int) -> SharedBuffer:
         """Return a new anonymous file of `nbytes` bytes, mapped into this process."""
-        return MappedFile(anonymous_file(nbytes), nbytes, b"")
+        return SharedFile(anonymous_file(nbytes), nbytes, b"")
 
     def export(self, buffer: SharedBuffer) -> Handle:
         """Return a handle with a copy of the file's descriptor, which the caller closes."""
-        assert isinstance(buffer, MappedFile)
+        assert isinstance(buffer, SharedFile)
         return Handle(descriptors=(os.dup(buffer.descriptor),))
 
     def open(self, handle: Handle, nbytes: int) -> SharedBuffer:
         """Return the file of another process, by a descriptor that it passed."""
-        return MappedFile(os.dup(handle.descriptors[0]), nbytes, b"")
+        return SharedFile(os.dup(handle.descriptors[0]), nbytes, b"")
 
 
 class ShmMemory:
@@ -84,7 +84,7 @@ class ShmMemory:
         except OSError as error:
             os.close(descriptor)
             raise Skip(f"{_SHM} has no room for {nbytes} B ({error.strerror}): docker run --shm-size=…") from error
-        return MappedFile(descriptor, nbytes, path_of(descriptor))
+        return SharedFile(descriptor, nbytes, path_of(descriptor))
 
     def export(self, buffer: SharedBuffer) -> Handle:
         """Return the handle with the path of the file, by which processes of the same user open it."""
@@ -92,7 +92,7 @@ class ShmMemory:
 
     def open(self, handle: Handle, nbytes: int) -> SharedBuffer:
         """Return the file of another process, by its path."""
-        return MappedFile(os.open(handle.data.decode(), os.O_RDWR), nbytes, handle.data)
+        return SharedFile(os.open(handle.data.decode(), os.O_RDWR), nbytes, handle.data)
 
 
 _KINDS: dict[str, Callable[[], SharedMemory]] = {"memfd": AnonymousMemory, "file": ShmMemory}

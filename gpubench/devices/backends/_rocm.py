@@ -51,9 +51,10 @@ def max_shared_bytes(props: Mapping[str, Any]) -> int:
 
 
 def dtypes(props: Mapping[str, Any], with_hipblaslt: bool) -> tuple[str, ...]:
-    """Return the data types of products; bfloat16 and FP8 through CuPy's hipBLAS would end the process.
+    """Return the data types of matrix products that an AMD GPU supports; `props` are its properties in HIP.
 
-    hipBLASLt supports them, but OCP's FP8 formats on the MI350 only: the MI300 has other formats (`FNUZ`).
+    bfloat16 and FP8 through CuPy's hipBLAS would end the process. hipBLASLt, if the user has turned it on, supports
+    them, but OCP's FP8 formats on the MI350 only: the MI300 has other formats (`FNUZ`).
     """
     native = ("float64", "float32", "float16")
     if not with_hipblaslt or arch(props) not in _MATRIX:

@@ -19,7 +19,7 @@ from gpubench.base.errors import Skip
 from gpubench.model import Device
 from gpubench.plugins.backend import Kernel, SharedBuffer, SharedMemory, Traits
 
-from ._host_memory import MappedFile, anonymous_file, host_memory, path_of
+from ._host_memory import SharedFile, anonymous_file, host_memory, path_of
 from ._numpy_device import NumpyDevice
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -74,10 +74,10 @@ class HostDevice(NumpyDevice):
 
     def share(self, nbytes: int) -> SharedBuffer:
         descriptor = anonymous_file(nbytes)
-        return MappedFile(descriptor, nbytes, path_of(descriptor))
+        return SharedFile(descriptor, nbytes, path_of(descriptor))
 
     def open_shared(self, handle: bytes, nbytes: int) -> SharedBuffer:
-        return MappedFile(os.open(handle.decode(), os.O_RDWR), nbytes, handle)
+        return SharedFile(os.open(handle.decode(), os.O_RDWR), nbytes, handle)
 
     def shared_memory(self, kind: str) -> SharedMemory:
         """Return host memory of this kind. Raises Skip for a kind that only GPUs have."""

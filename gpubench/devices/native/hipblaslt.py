@@ -112,17 +112,17 @@ class HipblasltLibrary:
     def layout(self, kind: str, rows: int, cols: int, pitch: int, batch: int = 1, apart: int = 0) -> c_void_p:
         """Return the layout of a matrix of `rows` × `cols`, stored by column, `pitch` elements between columns.
 
-        `apart` is the number of elements between two matrices of a batch.
+        `kind` is a name in `FORMATS`, and `apart` the number of elements between two matrices of a batch.
         """
         handle = self.create("MatrixLayoutCreate", FORMATS[kind], rows, cols, pitch)
         for attribute, value in ((LAYOUT_BATCH_COUNT, c_int32(batch)), (LAYOUT_STRIDED_BATCH_OFFSET, c_int64(apart))):
             self("MatrixLayoutSetAttribute", handle, attribute, byref(value), ctypes.sizeof(value))
         return handle
 
-    def description(self, first: bool, second: bool) -> c_void_p:
-        """Return the description of a product with float32 sums; each operand is transposed or not."""
+    def description(self, transpose_first: bool, transpose_second: bool) -> c_void_p:
+        """Return the description of a product with float32 sums, whose operands are used transposed or as they are."""
         handle = self.create("MatmulDescCreate", COMPUTE_32F, REAL_32F)
-        for attribute, transposed in ((DESC_TRANSA, first), (DESC_TRANSB, second)):
+        for attribute, transposed in ((DESC_TRANSA, transpose_first), (DESC_TRANSB, transpose_second)):
             value = c_int32(OP_T if transposed else OP_N)
             self("MatmulDescSetAttribute", handle, attribute, byref(value), ctypes.sizeof(value))
         return handle

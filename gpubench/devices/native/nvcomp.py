@@ -199,7 +199,7 @@ class Codec:
         return size.value
 
     def _alignments(self, end: str) -> Alignments:
-        """Return the alignments in bytes that a query of the library gives.
+        """Return the alignments in bytes that the query whose name ends in `end` gives.
 
         Those of hipCOMP, which has no query, are fixed.
         """
@@ -235,10 +235,11 @@ class Codec:
     def compress(
         self, source: Chunks, chunk_bytes: int, scratch: Scratch, target: Chunks, statuses: int, stream: int
     ) -> Callable[[], None]:
-        """Return a function that queues compressing `source`, chunks of at most `chunk_bytes` bytes, into `target`.
+        """Return a function that queues compressing `source` into `target` on a stream.
 
-        The function fills target's chunks and sizes. hipCOMP writes no statuses: the array at `statuses` keeps its
-        values.
+        It fills target's chunks and sizes. `chunk_bytes` is the most bytes of a chunk of `source`. `statuses` and
+        `stream` are addresses, `statuses` of an array on the device with one status per chunk. hipCOMP writes no
+        statuses: that array keeps its values.
         """
         return self._bound_call(
             "CompressAsync",
@@ -259,7 +260,8 @@ class Codec:
     ) -> Callable[[], None]:
         """Return a function that queues restoring `source` into `target`, whose sizes are the capacities of its chunks.
 
-        `restored_sizes` is the address of an array that receives the number of bytes written for each chunk.
+        `restored_sizes` and `statuses` are the addresses of arrays on the device that receive the number of bytes
+        written and the status for each chunk; `stream` is the address of a stream.
         """
         return self._bound_call(
             "DecompressAsync",
@@ -276,7 +278,10 @@ class Codec:
         )
 
     def restored_sizes(self, source: Chunks, sizes: int, stream: int) -> None:
-        """Queue a call that reads the restored size of each compressed chunk into the array at `sizes`."""
+        """Queue a call that reads the restored size of each compressed chunk into the array at `sizes`.
+
+        `stream` is the address of the stream.
+        """
         self._call(
             "GetDecompressSizeAsync",
             pointers=source.pointers,

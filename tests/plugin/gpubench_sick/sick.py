@@ -24,7 +24,7 @@ def rubbish(turn, names):
     return dict.fromkeys(names, values[turn % len(values)])
 
 
-class Source:
+class SickSource:
     def __init__(self):
         self._readings = 0
 
@@ -84,7 +84,7 @@ class Sick:
             raise Unavailable("no permission to read the counters", "ask for it")
         if HOW == "optional":
             raise OptionalUnavailable("its library is not installed", "pip install sick")
-        return Source()
+        return SickSource()
 
 
 collector = Sick()
