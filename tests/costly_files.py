@@ -35,7 +35,7 @@ def _numbered(count: int, **fields: object) -> Iterator[model.Result]:
 
 
 def _content(*results: model.Result, **fields: object) -> bytes:
-    return store.content(make.run(*results, **fields))
+    return store.encode_run(make.run(*results, **fields))
 
 
 def _line(inside: bytes) -> bytes:
@@ -61,7 +61,7 @@ def _many_suites(count: int) -> bytes:
 def _many_counters(count: int) -> bytes:
     counters = tuple(replace(make.POWER, name=f"nvml.power{number}") for number in range(count))
     samples = make.samples([1.0, 2.0], **{f"power{number}": [1.0, 2.0] for number in range(count)})
-    return store.content(make.run(make.result(), sampled=[samples], counters=counters))
+    return store.encode_run(make.run(make.result(), sampled=[samples], counters=counters))
 
 
 def _many_series(count: int) -> bytes:

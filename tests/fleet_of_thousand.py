@@ -50,7 +50,7 @@ def main():
         for index in range(nodes):
             name = f"node{index:04}"
             path = folder / f"{name}.jsonl.gz"
-            path.write_bytes(store.content(node_run(template, name, index == 7, draw), packed=True))
+            path.write_bytes(store.encode_run(node_run(template, name, index == 7, draw), packed=True))
             size += path.stat().st_size
             entries.append(FleetNode(name, "answered", 60.0, path.name))
         (folder / FLEET_FILE).write_bytes(encode_fleet(Fleet(tuple(entries), "slurm")))

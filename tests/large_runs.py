@@ -96,8 +96,8 @@ def main(counts: list[int]) -> None:
         folder = Path(place)
         for count in counts:
             before, after = folder / "before.jsonl", folder / "after.jsonl"
-            before.write_bytes(store.content(large(count)))
-            after.write_bytes(store.content(large(count, 1.03)))
+            before.write_bytes(store.encode_run(large(count)))
+            after.write_bytes(store.encode_run(large(count, 1.03)))
             _say(f"{count} cases, {count * _READINGS} readings, {before.stat().st_size / 1e6:.0f} MB")
             for form in ("html", "md", "json", "csv", "prom", "trace", "parquet"):
                 out = folder / f"report.{form}"

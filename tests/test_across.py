@@ -214,7 +214,7 @@ def written(folder: Path, meetings: list[PairMeasurement], factors: Mapping[int,
             rate *= factors.get(node, 1.0)
         timed = make.timing(*[2**28 / rate] * 3)
         series = dataclasses.replace(timed, work=Work(payload=2**28), quantity="payload")
-        content = gzip.compress(store.content(make.run(make.result(series, of=ACROSS))))
+        content = gzip.compress(store.encode_run(make.run(make.result(series, of=ACROSS))))
         for node in meeting.pair:
             (place / f"{NODES[node]}.jsonl.gz").write_bytes(content)
     return PairsRecord(NODES, tuple(meetings))

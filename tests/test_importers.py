@@ -89,7 +89,7 @@ def test_the_tool_is_known_by_what_it_printed(name):
 def test_an_import_is_a_run_file_like_any_other(name, tmp_path):
     path = tmp_path / "run.jsonl"
     run = foreign.run([read(name)], ["gpubench", "import", name])
-    path.write_bytes(store.content(run))
+    path.write_bytes(store.encode_run(run))
     assert store.read_run(path) == run
     assert Summary(run).spreads()
     assert {device for result in run.results for device in result.devices} <= {d.id for d in run.manifest.facts.devices}
@@ -423,7 +423,7 @@ def test_a_foreign_file_is_refused(tmp_path, text):
 
 
 def test_a_run_file_of_our_own_is_no_output_of_another_tool(tmp_path):
-    (tmp_path / "run.jsonl").write_bytes(store.content(foreign.run([read("gpu-cache.txt")], [])))
+    (tmp_path / "run.jsonl").write_bytes(store.encode_run(foreign.run([read("gpu-cache.txt")], [])))
     with pytest.raises(FileError, match="no output of a tool that is known"):
         foreign.read(tmp_path / "run.jsonl")
 
@@ -490,7 +490,7 @@ def test_no_edit_makes_an_importer_do_anything_but_read_or_refuse(name, edits):
         text = text[:at] + piece + text[at + 1 :]
     source = parsed(text)
     if source:
-        store.content(foreign.run([source], []))
+        store.encode_run(foreign.run([source], []))
 
 
 ABSURD = ("0", "-1", "1e308", "1e-320", "9" * 18, "9" * 30, "9" * 400, "1" * 5000)
@@ -505,7 +505,7 @@ def test_an_output_with_absurd_numbers_is_refused_or_becomes_a_run_file(name, co
         (start, end), value = chooser.choice(numbers), chooser.choice(ABSURD)
         source = parsed(text[:start] + value + text[end:])
         if source:
-            store.content(foreign.run([source], []))
+            store.encode_run(foreign.run([source], []))
 
 
 @pytest.mark.parametrize("piece", ["\n", " ", "Running x.\n"])

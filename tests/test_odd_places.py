@@ -220,7 +220,7 @@ def test_a_named_pipe_for_a_run_file_is_refused_at_once(tmp_path):
 
 
 def test_a_stream_that_the_caller_opened_is_read(tmp_path):
-    content = store.content(make.run(make.result(make.timing(1e-3))))
+    content = store.encode_run(make.run(make.result(make.timing(1e-3))))
     reading, writing = os.pipe()
     os.write(writing, content)
     os.close(writing)

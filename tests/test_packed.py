@@ -32,7 +32,7 @@ def test_packed_numbers_are_the_sequence_that_they_were_made_of(values, part):
 @given(gapped, gapped)
 def test_packed_numbers_are_joined_in_order(before, after):
     packed = Packed(before)
-    packed.extended(Packed(after))
+    packed.extend(Packed(after))
     assert packed == before + after
 
 
@@ -70,7 +70,7 @@ def test_many_rows_are_split_when_they_are_written_and_read_again_as_they_were(t
     at = Packed[float]((np.arange(rows) / 10).tolist())
     long = Samples("nvml", "cuda:0", at, (("nvml.power", Packed(values.tolist())),))
     path = tmp_path / "long.jsonl"
-    path.write_bytes(store.content(make.run(sampled=[long])))
+    path.write_bytes(store.encode_run(make.run(sampled=[long])))
     assert max(map(len, path.read_bytes().splitlines())) <= store.SAMPLES_LIMIT_BYTES
     (track,) = CounterTable.of_run(store.read_run(path)).tracks
     assert np.array_equal(track.values, values)

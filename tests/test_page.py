@@ -22,7 +22,7 @@ def html():
 def enclosed(tmp_path, run):
     """The page of a run that was read from a file, and what can be downloaded from it."""
     path = tmp_path / "run.jsonl"
-    path.write_bytes(store.content(run))
+    path.write_bytes(store.encode_run(run))
     page = html().enclose(run, enclosing.enclosure(run, path))
     name, content = re.search(r'download="([^"]+)" href="data:application/gzip;base64,([^"]+)"', page).groups()
     (tmp_path / name).write_bytes(base64.b64decode(content))

@@ -231,7 +231,7 @@ def test_redacting_again_changes_nothing():
 def test_a_redacted_run_can_be_written_and_read(tmp_path):
     run = redacted(dataclasses.replace(text_run(*TEXTS), warnings=()), SALT)
     path = tmp_path / "run.jsonl.gz"
-    path.write_bytes(store.content(run, packed=True))
+    path.write_bytes(store.encode_run(run, packed=True))
     assert store.read_run(path) == run
 
 

@@ -72,8 +72,8 @@ def spent(*words):
 def test_ten_thousand_cases_with_a_million_readings_are_reported_in_five_seconds_and_compared_in_three(tmp_path):
     """The report by its processor time; the comparison, in two processes, by what passes on a quiet machine."""
     before, after, page = tmp_path / "before.jsonl", tmp_path / "after.jsonl", tmp_path / "page.html"
-    before.write_bytes(store.content(large_runs.large(10_000)))
-    after.write_bytes(store.content(large_runs.large(10_000, 1.03)))
+    before.write_bytes(store.encode_run(large_runs.large(10_000)))
+    after.write_bytes(store.encode_run(large_runs.large(10_000, 1.03)))
     reports = [min(spent("report", before, "-o", page, "--force")) for _ in range(3)]
     assert min(reports) < REPORT_S
     assert page.stat().st_size < PAGE_BYTES

@@ -70,7 +70,7 @@ def runs(tmp_path_factory):
     """Two run files of two machines, with every mark."""
     folder = tmp_path_factory.mktemp("marked")
     for name, host in (("a.jsonl", HOST), ("b.jsonl", OTHER_HOST)):
-        (folder / name).write_bytes(store.content(marked_run(host)))
+        (folder / name).write_bytes(store.encode_run(marked_run(host)))
     return folder / "a.jsonl", folder / "b.jsonl"
 
 

@@ -68,7 +68,7 @@ def write(path, day, seconds=1e-3, devices=(), results=3, tier="quick", **fields
     settings = Settings(suites=("bandwidth",), devices=ids, tier=tier)
     run = make.run(*measured, facts=facts, started=started, settings=settings, suites=(SUITE,), **fields)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(store.content(run, packed=path.suffix == ".gz"))
+    path.write_bytes(store.encode_run(run, packed=path.suffix == ".gz"))
     return run
 
 
@@ -271,7 +271,7 @@ def test_a_kept_line_that_is_damaged_is_made_again(folder, tmp_path):
 def test_a_run_without_a_start_a_result_or_a_device_has_its_line(tmp_path):
     run = make.run(started="", facts=dataclasses.replace(make.facts(), devices=()), suites=())
     (tmp_path / "runs").mkdir()
-    (tmp_path / "runs/none.jsonl").write_bytes(store.content(run))
+    (tmp_path / "runs/none.jsonl").write_bytes(store.encode_run(run))
     built, _ = build(tmp_path / "runs", tmp_path / "site")
     assert built.runs == 1
     assert "no results" in built.index.read_text()

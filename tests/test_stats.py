@@ -193,14 +193,14 @@ def test_welch_is_scipys_along_the_last_axis():
     found = stats.welch(before, after)
     assert found.p == pytest.approx(expected.pvalue)
     assert found.freedom == pytest.approx(expected.df)
-    assert found.difference - found.reach == pytest.approx(interval.low)
-    assert found.difference + found.reach == pytest.approx(interval.high)
+    assert found.difference - found.margin == pytest.approx(interval.low)
+    assert found.difference + found.margin == pytest.approx(interval.high)
 
 
 def test_welch_of_values_that_never_vary_is_certain():
     same, other = np.full(3, 2.0), np.full(3, 2.5)
-    assert (float(stats.welch(same, same).p), float(stats.welch(same, same).reach)) == (1.0, 0.0)
-    assert (float(stats.welch(same, other).p), float(stats.welch(same, other).reach)) == (0.0, 0.0)
+    assert (float(stats.welch(same, same).p), float(stats.welch(same, same).margin)) == (1.0, 0.0)
+    assert (float(stats.welch(same, other).p), float(stats.welch(same, other).margin)) == (0.0, 0.0)
 
 
 def test_hodges_lehmann_is_the_median_of_all_differences():

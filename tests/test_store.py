@@ -58,7 +58,7 @@ def test_a_remark_on_the_counters_is_kept_with_the_run_and_read_again(tmp_path):
     run = store.read_run(tmp_path / "run.jsonl")
     assert run.remarks == (lacking, lost)
     assert run.messages == ("counters of nvml on cuda:0: missing from here on: cuda:0 is lost",)
-    (tmp_path / "again.jsonl").write_bytes(store.content(run))
+    (tmp_path / "again.jsonl").write_bytes(store.encode_run(run))
     assert store.read_run(tmp_path / "again.jsonl") == run
 
 

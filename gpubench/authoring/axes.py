@@ -70,5 +70,5 @@ def axis_values(axis: Axis, target: Target) -> Values:
     of_target = axis(target) if callable(axis) else axis
     values = getattr(of_target, target.tier) if isinstance(of_target, Points) else of_target
     if isinstance(values, str) or not isinstance(values, Iterable):
-        raise checks.wrong("an axis", values, "a sequence of texts and numbers")
+        raise checks.invalid_value("an axis", values, "a sequence of texts and numbers")
     return tuple(checks.axis_value(value) for value in values)

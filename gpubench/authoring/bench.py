@@ -29,7 +29,8 @@ class Exchange(Protocol):
     def __call__(self, value: Any) -> list[Any]: ...
 
 
-def _alone(value: Any) -> list[Any]:
+def _exchange_alone(value: Any) -> list[Any]:
+    """Return the values of all ranks of a case with a single rank."""
     return [value]
 
 
@@ -37,8 +38,10 @@ def _alone(value: Any) -> list[Any]:
 class Bench:
     """The inputs of a case: the open device, the target of its parameters, its ranks and its seed.
 
-    `peers` has the device of every rank, and `devices` every device of the case: one rank of a case with two devices
-    gets memory of the second one by `device.peer_memory(devices[1], nbytes)`.
+    `package` is the package whose folder holds the suite's kernels. `rank` is the number of this process among `world`
+    ranks. `node_host` is the address of this node for the others, empty for a case on one node. `peers` has the device
+    of every rank, and `devices` every device of the case: one rank of a case with two devices gets memory of the second
+    one by `device.peer_memory(devices[1], nbytes)`.
     """
 
     open_device: OpenDevice
@@ -50,7 +53,7 @@ class Bench:
     world: int = 1
     peers: tuple[Device, ...] = ()
     devices: tuple[Device, ...] = ()
-    exchange: Exchange = _alone
+    exchange: Exchange = _exchange_alone
     node_host: str = ""
 
     @classmethod
@@ -101,10 +104,10 @@ class Bench:
             raise Skip(f"needs {units.round_size(nbytes)} of memory, {units.round_size(free_bytes)} are free")
 
     def kernel(self, file: str, name: str, **defines: str | int) -> Kernel:
-        """Return the kernel `name`, compiled from a .cu file next to the suite, after its `prelude.cuh` if any.
+        """Return the kernel `name`, compiled from a .cu file next to the suite with the macros `defines`.
 
-        Both files are also searched in the package above, so that a suite that is a folder shares them with its
-        neighbours.
+        A file `prelude.cuh` is put ahead of it, if there is one. Both files are also searched in the package above, so
+        that a suite that is a folder shares them with its neighbours.
         """
         prelude, kernels = self._beside("prelude.cuh"), self._beside(file)
         parts = (prelude, kernels) if prelude.is_file() else (kernels,)
@@ -112,7 +115,10 @@ class Bench:
         return self.open_device.kernel(source, name, defines)
 
     def compile(self, file: str, name: str, variants: Iterable[Mapping[str, str | int]]) -> None:
-        """Compile `name` with each of these defines in parallel, so that `kernel` then returns at once."""
+        """Compile the kernel `name` of a file with each of these sets of macros, so that `kernel` then returns at once.
+
+        The variants are compiled in parallel threads.
+        """
         with ThreadPoolExecutor(thread_name_prefix="gpubench-compile") as threads:
             for compiled in [threads.submit(self.kernel, file, name, **defines) for defines in variants]:
                 compiled.result()

@@ -17,52 +17,57 @@ _MOST_LETTERS = 8192  # the longest note, into which a traceback fits
 _NAME = re.compile(r"[^\x00-\x1f\x7f\u2028\u2029]{1,200}")
 
 
-def wrong(field: str, value: object, expected: str) -> SuiteError:
-    """Return the SuiteError for a field with a wrong value, for the caller to raise."""
+def invalid_value(field: str, value: object, expected: str) -> SuiteError:
+    """Return the SuiteError for a field with an invalid value, for the caller to raise.
+
+    `field` names the field in the error (`Stage.work`), here and in every check, and `expected` the valid values.
+    """
     return SuiteError(f"{field} is {type(value).__name__} {value!r:.80}, not {expected}")
 
 
 def choice(field: str, value: object, choices: Collection[str]) -> None:
     """Raise SuiteError if the value is none of these texts."""
     if not isinstance(value, str) or value not in choices:
-        raise wrong(field, value, f"one of {', '.join(sorted(choices))}")
+        raise invalid_value(field, value, f"one of {', '.join(sorted(choices))}")
 
 
 def number(field: str, value: object, least: float = -math.inf, most: float = math.inf) -> float:
-    """Return a real number, also NumPy's, as a float. Raises SuiteError if it is none or lies outside the bounds.
+    """Return a real number, also one of NumPy's, as a float.
+
+    Raises SuiteError if it is not a number or not from `least` to `most`.
 
     NaN passes only without bounds: an observed NaN makes the case invalid, which the engine decides.
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise wrong(field, value, "a number")
+        raise invalid_value(field, value, "a number")
     try:
         real = float(value)
     except OverflowError:
-        raise wrong(field, value, "a number that a float64 holds") from None
+        raise invalid_value(field, value, "a number that a float64 holds") from None
     is_bounded = math.isfinite(least) or math.isfinite(most)
     if is_bounded and not least <= real <= most:
-        raise wrong(field, value, f"from {least:g} to {most:g}")
+        raise invalid_value(field, value, f"from {least:g} to {most:g}")
     return real
 
 
 def count(field: str, value: object, most: int) -> int:
     """Return a whole number from 0 to `most` as an int. Raises SuiteError for any other value."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or not 0 <= int(value) <= most:
-        raise wrong(field, value, f"a whole number from 0 to {most}")
+        raise invalid_value(field, value, f"a whole number from 0 to {most}")
     return int(value)
 
 
 def name(field: str, value: object) -> str:
     """Return a name: one line of 1 to 200 characters. Raises SuiteError for any other value."""
     if not isinstance(value, str) or not _NAME.fullmatch(value):
-        raise wrong(field, value, "one line of text of 1 to 200 characters")
+        raise invalid_value(field, value, "one line of text of 1 to 200 characters")
     return value
 
 
 def names(field: str, values: object) -> tuple[str, ...]:
     """Return a sequence of names as a tuple. Raises SuiteError for any other value, also for a single text."""
     if isinstance(values, str) or not isinstance(values, Sequence):
-        raise wrong(field, values, "a tuple of texts")
+        raise invalid_value(field, values, "a tuple of texts")
     return tuple(name(field, value) for value in values)
 
 
@@ -75,7 +80,7 @@ def axis_value(value: object) -> str | int | float:
         return name("an axis's value", value)
     real = number("an axis's value", value)
     if not abs(real) <= (limits.MOST_WHOLE if isinstance(value, numbers.Integral) else limits.MOST):
-        raise wrong("an axis's value", value, "a finite number")
+        raise invalid_value("an axis's value", value, "a finite number")
     return int(value) if isinstance(value, numbers.Integral) else real
 
 
@@ -84,27 +89,27 @@ def text(field: str, value: object) -> str:
     if isinstance(value, numbers.Real):
         return str(value)
     if not isinstance(value, str) or len(value) > _MOST_LETTERS:
-        raise wrong(field, value, f"a text of at most {_MOST_LETTERS} characters")
+        raise invalid_value(field, value, f"a text of at most {_MOST_LETTERS} characters")
     return value
 
 
 def function(field: str, value: object) -> None:
     """Raise SuiteError if the value cannot be called."""
     if not callable(value):
-        raise wrong(field, value, "a function")
+        raise invalid_value(field, value, "a function")
 
 
 def functions(field: str, values: object) -> tuple[Callable[[], object], ...]:
     """Return a sequence of functions as a tuple. Raises SuiteError for any other value."""
     if isinstance(values, str) or not isinstance(values, Sequence) or not all(map(callable, values)):
-        raise wrong(field, values, "a sequence of functions")
+        raise invalid_value(field, values, "a sequence of functions")
     return tuple(values)
 
 
 def mapping(field: str, value: object) -> Mapping[Any, Any]:
     """Return a mapping unchanged. Raises SuiteError for any other value."""
     if not isinstance(value, Mapping):
-        raise wrong(field, value, "a mapping")
+        raise invalid_value(field, value, "a mapping")
     return value
 
 
@@ -115,12 +120,12 @@ def limit(field: str, value: object) -> None:
 
 
 def work(field: str, value: object, quantity: str) -> Work:
-    """Return a work whose counts are finite floats of 0 or more. Raises SuiteError if one is not.
+    """Return the work of a call with its counts as floats. Raises SuiteError if one is negative or not finite.
 
-    Also raises SuiteError if the count by which `quantity` is judged is 0.
+    Also raises SuiteError if the count from which the figure of this `quantity` is made is 0.
     """
     if not isinstance(value, Work):
-        raise wrong(field, value, "a Work")
+        raise invalid_value(field, value, "a Work")
     counts = {part: number(f"{field}.{part}", getattr(value, part), 0.0, limits.MOST_WORK) for part in _WORKS}
     judged = "items" if quantity == "item" else quantity
     if judged != "value" and counts[judged] < limits.LEAST_WORK:

@@ -36,7 +36,7 @@ Builder = Callable[..., Task]
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A case as declared: its function and its axes."""
+    """A case as declared: its name, the function that builds it, and the arguments of `Topic.case`."""
 
     name: str
     build: Builder
@@ -122,6 +122,10 @@ class Suite(Topic):
         topics: Sequence[Topic] = (),
         key_figures: Sequence[KeyFigure] = (),
     ) -> None:
+        """Create a suite with the cases, views and key figures of its topics; `summary` is its line in lists.
+
+        Raises TypeError if two topics have a case of the same name.
+        """
         parts = [Topic(views, key_figures), *topics]
         super().__init__(
             [view for part in parts for view in part.views], [figure for part in parts for figure in part.key_figures]

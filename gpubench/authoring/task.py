@@ -55,7 +55,7 @@ class Profile:
         try:
             values = tuple(self.values)
         except TypeError:
-            raise checks.wrong("Profile.values", self.values, "a sequence of numbers") from None
+            raise checks.invalid_value("Profile.values", self.values, "a sequence of numbers") from None
         if not 0 < len(values) <= MOST_VALUES:
             raise SuiteError(f"Profile.values has {len(values)} values, not 1 to {MOST_VALUES}")
         object.__setattr__(self, "values", tuple(checks.number("Profile.values", value) for value in values))
@@ -130,13 +130,15 @@ class Stage:
         put(self, "rest_s", checks.number("Stage.rest_s", self.rest_s, 0.0, _MOST_REST_S))
         checks.name("Stage.item", self.item)
         if not isinstance(self.effort, Effort):
-            raise checks.wrong("Stage.effort", self.effort, "an Effort: TIER, POINT or Effort.sustained(seconds)")
+            raise checks.invalid_value(
+                "Stage.effort", self.effort, "an Effort: TIER, POINT or Effort.sustained(seconds)"
+            )
 
 
 def _modes(modes: object) -> tuple[Mode, ...]:
     """Return the modes, each once. Raises SuiteError if they are not a sequence of known modes."""
     if isinstance(modes, str) or not isinstance(modes, tuple | list):
-        raise checks.wrong("Stage.modes", modes, f"a tuple of {', '.join(_MODES)}")
+        raise checks.invalid_value("Stage.modes", modes, f"a tuple of {', '.join(_MODES)}")
     for mode in modes:
         checks.choice("Stage.modes", mode, _MODES)
     return tuple(dict.fromkeys(modes))
@@ -172,7 +174,7 @@ class Task:
             if name != "":
                 checks.name("Task.stages", name)
             if not isinstance(stage, Stage):
-                raise checks.wrong(f"Task.stages[{name!r}]", stage, "a Stage")
+                raise checks.invalid_value(f"Task.stages[{name!r}]", stage, "a Stage")
         notes = _entries("Task.notes", self.notes).items()
         texts = {checks.name("Task.notes", name): checks.text(f"Task.notes[{name!r}]", value) for name, value in notes}
         object.__setattr__(self, "notes", texts)
@@ -200,7 +202,7 @@ class Task:
 
 
 def _entries(field: str, value: object) -> Mapping[str, object]:
-    """Return a mapping. Raises SuiteError if the value is none or has too many entries."""
+    """Return a mapping unchanged. Raises SuiteError if the value is no mapping or has more than 1000 entries."""
     entries = checks.mapping(field, value)
     if len(entries) > _MOST_NAMES:
         raise SuiteError(f"{field} has {len(entries)} entries, more than {_MOST_NAMES}")
@@ -228,5 +230,5 @@ def observed(source: str, returned: object) -> dict[str, Observed | Profile]:
 
 
 def observed_series(name: str, values: tuple[float, ...], example: Observed | Profile, **where: typing.Any) -> Series:
-    """Return observed values as a series; `where` holds its stage and rank."""
+    """Return observed values as a series; `example` gives their unit and direction, `where` its stage and rank."""
     return Series(name, example.unit, values, better=example.better, role="observed", **where)

@@ -341,11 +341,11 @@ def _without_steps(cases: Sequence[CaseShift], steps: Sequence[CommonShift]) -> 
     chances = stats.Welch(difference - shifts, np.hypot(error, errors), freedom).p
     added = errors * stats.student_quantile(freedom)
     left = {}
-    for case, step, reach, p in zip(cases, steps, added.tolist(), chances.tolist(), strict=True):
+    for case, step, margin, p in zip(cases, steps, added.tolist(), chances.tolist(), strict=True):
         whole = case.finding.effect
         assert whole is not None  # only weighed cases have a step
-        centre, reach = (whole.low + whole.high) / 2 - step.shift, math.hypot(whole.reach, reach)
-        effect = replace(whole, shift=whole.shift - step.shift, low=centre - reach, high=centre + reach, p=p)
+        centre, margin = (whole.low + whole.high) / 2 - step.shift, math.hypot(whole.margin, margin)
+        effect = replace(whole, shift=whole.shift - step.shift, low=centre - margin, high=centre + margin, p=p)
         left[case.finding.key] = replace(case.finding, effect=effect)
     return left
 

@@ -71,11 +71,11 @@ def _processes(shift: float, between: float, asked: float, other_sessions: float
     sides, measured = (2, 1 / before + 1 / after) if before else (1, 1 / after)
     processes, quantiles, chances = _counts(sides)
     error = between * np.sqrt(sides / processes)
-    reach = quantiles * error
+    margin = quantiles * error
     threshold = np.maximum(np.maximum(asked, other_sessions), chances * error if sides == 2 else 0.0)
     change = shift + between * math.sqrt(measured) * _places(max(before + after - sides, 1))
-    beyond = _normal((np.abs(change) - threshold - reach) / error)
-    within = _normal((asked - reach - change) / error) + _normal((asked - reach + change) / error) - 1
+    beyond = _normal((np.abs(change) - threshold - margin) / error)
+    within = _normal((asked - margin - change) / error) + _normal((asked - margin + change) / error) - 1
     power = (beyond + np.maximum(within, 0.0)).mean(axis=0)
     enough = processes[0][power >= POWER]
     return int(enough[0]) if len(enough) else 0

@@ -64,7 +64,7 @@ class Effect:
         return self.errors * self.error
 
     @property
-    def reach(self) -> float:
+    def margin(self) -> float:
         """Half the width of the 95 % interval."""
         return (self.high - self.low) / 2
 
@@ -128,8 +128,8 @@ def _weighed(pairs: Sequence[SidePair]) -> list[Effect]:
         np.array([side_pair.after for side_pair in pairs]),
     )
     welch = stats.welch(before, after)
-    reach, shifts = welch.reach, stats.hodges_lehmann(before, after)
-    rows = np.stack((shifts, welch.difference - reach, welch.difference + reach, welch.p), axis=-1).tolist()
+    margin, shifts = welch.margin, stats.hodges_lehmann(before, after)
+    rows = np.stack((shifts, welch.difference - margin, welch.difference + margin, welch.p), axis=-1).tolist()
     return [
         Effect(
             shift,
@@ -170,10 +170,10 @@ def against(side: Side, expected: float) -> Effect:
     logs = np.array(side.logs)
     centre = (-1.0 if side.kinds[0].better == "more" else 1.0) * math.log(expected)
     error = float(logs.std(ddof=1)) / math.sqrt(len(logs))
-    reach = error * float(stats.student_quantile(np.array(len(logs) - 1.0)))
+    margin = error * float(stats.student_quantile(np.array(len(logs) - 1.0)))
     mean = float(logs.mean()) - centre
     shift, between = float(np.median(logs)) - centre, error * math.sqrt(len(logs))
-    return Effect(shift, mean - reach, mean + reach, math.nan, error, between=between)
+    return Effect(shift, mean - margin, mean + margin, math.nan, error, between=between)
 
 
 def as_change(shift: float, better: str) -> float:

@@ -120,8 +120,8 @@ def _trend(key: CaseKey, days: Sequence[tuple[WatchedFleet, Place, Component]]) 
 
 def _point(fleet: WatchedFleet, place: Place, rate: CaseRate) -> TrendPoint:
     """Return the figure of a case in one fleet as a point of a trend; its interval is ± 2 standard errors."""
-    reach = 2 * rate.error * rate.value
-    interval = stats.Interval(rate.value - reach, rate.value, rate.value + reach)
+    margin = 2 * rate.error * rate.value
+    interval = stats.Interval(rate.value - margin, rate.value, rate.value + margin)
     return TrendPoint(RunSource(fleet.name, fleet.name, fleet.at, place.node), 0, interval, 0.0, rate.processes)
 
 

@@ -153,11 +153,11 @@ class Grounds:
     def _explained_by_clock(self, old: Side, new: Side, verdict: Verdict, threshold: float) -> Objection | None:
         """Return the change of the clock as an objection if it explains the change of the figure; else None."""
         change = self._clock_change(old, new)
-        if change is None or abs(change.clock.difference) <= change.clock.reach:
+        if change is None or abs(change.clock.difference) <= change.clock.margin:
             return None
         is_faster = verdict is Verdict.FASTER
         cycles = -change.cycles.difference if is_faster else change.cycles.difference
-        if cycles - change.cycles.reach > threshold:
+        if cycles - change.cycles.margin > threshold:
             return None
         reason = f"{change.text}; counted in cycles, it is not {'faster' if is_faster else 'slower'} by the threshold"
         return Objection(_verdict_if_explained(verdict), "clock", reason)
@@ -175,10 +175,10 @@ class Grounds:
             change is None or change.cycles.difference <= threshold
         ):  # this test comes first because it needs no interval, which takes long
             return None
-        cycles, reach = float(change.cycles.difference), float(change.cycles.reach)
-        if cycles - reach <= max(threshold, reach):  # the second bound demands about four standard errors
+        cycles, margin = float(change.cycles.difference), float(change.cycles.margin)
+        if cycles - margin <= max(threshold, margin):  # the second bound demands about four standard errors
             return None
-        if change.clock.difference <= change.clock.reach:
+        if change.clock.difference <= change.clock.margin:
             return None
         if "power-capped" in old.usual_labels | new.usual_labels:
             return None

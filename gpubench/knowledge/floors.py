@@ -27,7 +27,7 @@ class Floor:
     better: Better = "more"
 
     def is_of(self, model: str, case_id: str) -> bool:
-        """Return whether this is the floor of the case on the model."""
+        """Return whether this is the floor of the case on a model of GPU, by its patterns."""
         return is_named(model, self.model) and is_named(case_id, self.case)
 
 

@@ -11,14 +11,17 @@ from gpubench.model import Device
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """A limit in SI units and the source of the figure."""
+    """A hardware limit in SI units (or bytes and operations per clock cycle), with the source of the figure."""
 
     value: float
     source: str
 
 
 def peak(device: Device, limit: str) -> Peak | None:
-    """Return the specified peak of this device for one limit, or None if no table has it; it is never guessed."""
+    """Return the data sheet's peak of a device; None if no table has it, because it is never guessed.
+
+    `limit` is the id of the peak, such as `dram`, `link.h2d` or `tensor.float16` (`gpubench.model.LIMITS`).
+    """
     sheet = next((sheet for sheet in DATA_SHEETS if sheet.is_of(device.name, device.memory_bytes)), None)
     name = "link.h2d" if limit == "link.d2h" else limit  # each direction has its own lanes
     if sheet is None or name not in sheet.peaks:
@@ -27,15 +30,16 @@ def peak(device: Device, limit: str) -> Peak | None:
         return Peak(sheet.peaks[name], PCIE_SOURCE)
     details = dict(device.details)
     if details.get("partition.compute", "SPX") != "SPX":
-        return _of_part(sheet, device, name, details.get("partition.memory", ""))
+        return _peak_of_partition(sheet, device, name, details.get("partition.memory", ""))
     return Peak(sheet.peaks[name], sheet.source)
 
 
-def _of_part(sheet: DataSheet, device: Device, limit: str, memory: str) -> Peak | None:
-    """Return the peak of one device of a split AMD card (CDNA 3 white paper, "partitioning"), or None.
+def _peak_of_partition(sheet: DataSheet, device: Device, limit: str, memory: str) -> Peak | None:
+    """Return the peak of one device of a partitioned AMD card (CDNA 3 white paper, "partitioning"); None if unknown.
 
-    Its rates are those of its compute units. Its memory is that of its memory partition: NPS1 distributes each device's
-    memory over the whole card, NPS4 over a quarter. No document gives the rate between the devices of one card.
+    `limit` is the id of the peak, and `memory` the partition mode of the memory (`NPS4`). Its rates are those of its
+    compute units. Its memory is that of its memory partition: NPS1 distributes each device's memory over the whole
+    card, NPS4 over a quarter. No document gives the rate between the devices of one card.
     """
     if limit == "dram" and re.fullmatch(r"NPS[1-8]", memory):
         return Peak(sheet.peaks[limit] / int(memory[3:]), f"{memory}, of {sheet.source}")
@@ -122,13 +126,16 @@ _DOUBLE_RATE = ("sm_", "gfx90a")
 
 
 def per_clock(device: Device, limit: str) -> Peak | None:
-    """Return the operations (for `shared` the bytes) of one unit of this device per clock cycle; None if unknown."""
+    """Return the operations of one SM or CU of this device per clock cycle, for `shared` the bytes; None if unknown.
+
+    `limit` is the id of a peak, as in `peak`.
+    """
     rates, source = _CLOCKS.get(device.arch, ({}, ""))
     return Peak(rates[limit], source) if limit in rates else None
 
 
 def per_clock_limits(arch: str) -> tuple[str, ...]:
-    """Return the limits that the table has for this architecture."""
+    """Return the ids of the peaks that the table has for this architecture (`sm_90`, `gfx942`)."""
     return tuple(_CLOCKS.get(arch, ({}, ""))[0])
 
 

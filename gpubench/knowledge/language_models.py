@@ -87,13 +87,14 @@ class Model:
         return self.size + (0 if self.is_tied else self.head.size)
 
     def cache_bytes(self, itemsize: float = 2) -> float:
-        """Return the bytes of keys and values that one token adds to the caches of all layers."""
+        """Return the bytes of keys and values that one token adds to all layers; `itemsize` is in bytes."""
         return 2 * itemsize * self.depth * self.kv_heads * self.dim
 
     def step(self, batch: float, context: float, weight_bytes: float, itemsize: float = 2) -> Work:
         """Return the work of one step: `batch` sequences, each of which then has `context` tokens in the cache.
 
-        The bytes are those of all weights and of the cached keys and values, each read once. An item is a token.
+        The bytes are those of all weights (`weight_bytes`) and of the cached keys and values, each read once;
+        `itemsize` is the bytes of a cached element. An item is a token.
         """
         attention = 4.0 * self.depth * self.heads * self.dim * context
         moved = weight_bytes + float(batch) * context * self.cache_bytes(itemsize)
@@ -123,7 +124,10 @@ def model(
     is_tied: bool = False,
     norm: Norm = "rms",
 ) -> Model:
-    """Return a model whose `up` is `ups` matrices: two with a gate."""
+    """Return a model of `depth` layers with `hidden` elements per token and `inner` in the feed-forward network.
+
+    `ups` is the number of matrices in `up`: two with a gate. `vocabulary` is the number of tokens that the head scores.
+    """
     dim = hidden // heads
     layers = (
         Layer("qkv", hidden + 2 * kv_heads * dim, hidden),
@@ -137,7 +141,7 @@ def model(
 def mixture(
     hidden: int, inner: int, heads: int, experts: int, active: int, depth: int, vocabulary: int, source: str
 ) -> Model:
-    """Return a mixture of experts with a gate, whose heads share no keys and values."""
+    """Return a mixture of experts with a gate, whose heads share no keys and values; a token uses `active` experts."""
     layers = (
         Layer("qkv", 3 * hidden, hidden),
         Layer("out", hidden, hidden),

@@ -15,8 +15,8 @@ from importlib.resources import files
 class RecordedDeviation:
     """The standard deviation of the medians of fresh processes, for one case on one model of GPU, in % of their mean.
 
-    For several recordings it is pooled about the mean of each recording. `processes` counts the processes of all of
-    them.
+    `date` is that of the recordings, whose names are those of files in `tests/recordings`. For several recordings it is
+    pooled about the mean of each recording. `processes` counts the processes of all of them.
     """
 
     model: str
@@ -39,7 +39,10 @@ def recorded_deviation(model: str, case_id: str) -> RecordedDeviation | None:
 
 @cache
 def recorded_deviations() -> dict[tuple[str, str], RecordedDeviation]:
-    """Return the shipped table, by model and case id."""
+    """Return the deviations of `reproducibility.toml`, which gpubench ships, by the model of GPU and the case id.
+
+    The file is read once, so do not change the dictionary.
+    """
     text = (files("gpubench.knowledge") / "reproducibility.toml").read_text(encoding="utf-8")
     rows = (
         RecordedDeviation(

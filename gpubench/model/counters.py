@@ -75,10 +75,7 @@ class EventBit:
 
     @property
     def slows(self) -> bool:
-        """Return whether the device works below its ability while this bit is set.
-
-        An unknown bit counts as slowing.
-        """
+        """Whether the device works below its ability while this bit is set; an unknown bit counts as slowing."""
         return self.kind in _SLOWING
 
 
@@ -86,7 +83,9 @@ class EventBit:
 class Counter:
     """A counter: its unit, kind, reading period, the command that shows the same number, and the quantity it measures.
 
-    `bits` name the bits of an event counter. Only `measures` decides how the counter is used, never its name.
+    A `gauge` is a value at a moment, `cumulative` a sum since some start, `window` a mean over the period before the
+    reading, and `event` a mask of bits. `source` is the command. `bits` name the bits of an event counter. Only
+    `measures` decides how the counter is used, never its name.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -110,7 +109,7 @@ class Counter:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """A chunk of one device's counters: columns of values over a shared `at` (s since `started_at`).
+    """A chunk of one device's counters: columns of values over shared moments `at` (s since `started_at`).
 
     A value that could not be read is None, never a special number. `busy_s` is the time that reading these rows took,
     and `late_s` the longest delay of a reading after it was due.
@@ -130,9 +129,9 @@ class Samples:
 class Remark:
     """A remark on the counters of a run: counters that do not exist here, or that were lost during the run.
 
-    `absent` counters do not exist on this machine and need not. The reader of a run must learn of `lost` counters and
-    of an `event` that a driver reports. `source` is a collector or the sampler; `device` is empty if the remark
-    concerns none.
+    The state `absent` says that counters do not exist on this machine, which is normal; `lost` that they stopped during
+    the run, and `event` that a driver reports one: both are shown to the reader of a run. `source` is a collector or
+    the sampler; `device` is empty if the remark concerns none. `words` is the message.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT

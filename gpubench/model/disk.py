@@ -21,8 +21,8 @@ _GZIP = 16 + zlib.MAX_WBITS  # zlib: with gzip header and trailer
 
 
 @contextlib.contextmanager
-def reported(path: str | Path) -> Iterator[None]:
-    """Turn an operating system's error within the block into a FileError of one line.
+def as_file_errors(path: str | Path) -> Iterator[None]:
+    """Turn an operating system's error within the block into a FileError of one line, which names `path`.
 
     Raises FileError if the block raises OSError.
     """
@@ -32,8 +32,8 @@ def reported(path: str | Path) -> Iterator[None]:
         raise FileError(f"{path}: {error.strerror}") from error
 
 
-def lines(path: Path, limit_bytes: int) -> Iterator[bytes]:
-    """Yield the file's lines with their newlines; a line longer than the limit is cut off.
+def read_lines(path: Path, limit_bytes: int) -> Iterator[bytes]:
+    """Yield the lines of a file, unpacked, with their newlines; a line longer than `limit_bytes` comes in pieces.
 
     Only the last line may lack its newline. Raises OSError if the file cannot be read, and zlib.error or FileError as
     `open_bytes` describes.
@@ -50,10 +50,10 @@ def open_bytes(path: Path) -> io.BufferedReader:
     is packed more tightly than any measurement can be.
     """
     file = os.fdopen(open_to_read(path), "rb")
-    return io.BufferedReader(_Inflate(file, path), _INFLATE_BYTES) if path.suffix == ".gz" else file
+    return io.BufferedReader(_GzipReader(file, path), _INFLATE_BYTES) if path.suffix == ".gz" else file
 
 
-class _Inflate(io.RawIOBase):
+class _GzipReader(io.RawIOBase):
     """The bytes of a gzip file up to its end, which may be torn, unlike with the gzip module.
 
     Reading raises zlib.error if the data is damaged, and FileError if it is packed more tightly than any measurement
@@ -61,6 +61,7 @@ class _Inflate(io.RawIOBase):
     """
 
     def __init__(self, file: io.BufferedReader, path: Path) -> None:
+        """Unpack an open file; `path` names it in errors."""
         self._file = file
         self._path = path
         self._packed_bytes = self._unpacked_bytes = 0
@@ -71,18 +72,19 @@ class _Inflate(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
+        """Fill the buffer with unpacked bytes and return their number; 0 at the end of the file, whole or torn."""
         data = b""
-        while not data and self._fill():
+        while not data and self._read_packed():
             data = self._unzip.decompress(self._packed, len(buffer))
             self._packed = self._unzip.unused_data or self._unzip.unconsumed_tail
             if self._unzip.eof:
                 self._unzip = zlib.decompressobj(_GZIP)
         buffer[: len(data)] = data
-        self._count(len(data))
+        self._check_ratio(len(data))
         return len(data)
 
-    def _count(self, size_bytes: int) -> None:
-        """Count the bytes, and raise FileError if they are packed more tightly than any measurement can be."""
+    def _check_ratio(self, size_bytes: int) -> None:
+        """Count unpacked bytes. Raises FileError if they were packed more tightly than any measurement can be."""
         self._unpacked_bytes += size_bytes
         taken_bytes = self._packed_bytes - len(self._packed)
         if self._unpacked_bytes > max(limits.PACKED_BYTES, limits.PACKED_RATIO * taken_bytes):
@@ -90,8 +92,8 @@ class _Inflate(io.RawIOBase):
                 f"{self._path}: it unpacks to more than {limits.PACKED_RATIO} times its size: not a run file"
             )
 
-    def _fill(self) -> bool:
-        """Read more packed bytes, and return whether there were any."""
+    def _read_packed(self) -> bool:
+        """Read more packed bytes unless some are left, and return whether there are any."""
         if not self._packed:
             self._packed = self._file.read(_INFLATE_BYTES)
             self._packed_bytes += len(self._packed)
@@ -109,6 +111,7 @@ class DurableFile:
     """
 
     def __init__(self, path: Path, file: io.FileIO) -> None:
+        """Lock an open file, whose name is `path`. Raises UsageError if another process holds the lock."""
         self.path = path
         self.file = file
         self.zip = zlib.compressobj(wbits=_GZIP) if path.suffix == ".gz" else None
@@ -118,7 +121,10 @@ class DurableFile:
             undo.pop_all()
 
     def write(self, data: bytes, *, last: bool = False) -> None:
-        """Append the data. Raises FileError and closes the file if the disk does not accept it."""
+        """Append the data; `last` ends a gzip file.
+
+        Raises FileError and closes the file if the disk does not accept it.
+        """
         if self.zip:
             data = self.zip.compress(data) + self.zip.flush(zlib.Z_FINISH if last else zlib.Z_SYNC_FLUSH)
         rest = memoryview(data)
@@ -136,7 +142,7 @@ class DurableFile:
             return
         try:
             if not self._is_named():
-                self._rescue()
+                self._copy_to_new_name()
         finally:
             self.file.close()
 
@@ -147,7 +153,7 @@ class DurableFile:
         except OSError:
             return False
 
-    def _rescue(self) -> None:
+    def _copy_to_new_name(self) -> None:
         """Write the content to a file next to its former place, because it was removed or replaced while it was open.
 
         Raises FileError with the name of that file, or with the reason why the content is lost.
@@ -164,7 +170,7 @@ class DurableFile:
         raise FileError(f"{problem}; what was measured is in {rescued}")
 
     def cut(self, size_bytes: int) -> None:
-        """Keep the first `size_bytes` bytes (decompressed) and continue after them."""
+        """Drop everything after the first `size_bytes` unpacked bytes; the next `write` continues there."""
         if self.zip:
             self._rewrite(size_bytes)
         else:

@@ -35,7 +35,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class UnavailablePart:
-    """A backend or counter source that cannot be used on this machine, and how to get it."""
+    """A backend or counter source that cannot be used on this machine: its name, the reason, and how to get it."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -46,7 +46,11 @@ class UnavailablePart:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The frozen inventory of a machine, taken once in a child process."""
+    """The frozen inventory of a machine, taken once in a child process.
+
+    `host` are facts about the host, and `versions` those of drivers and libraries, both as pairs of a name and a text.
+    `absent` are the backends and counter sources that cannot be used.
+    """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 

@@ -18,7 +18,7 @@ from annotated_types import MaxLen
 
 from gpubench.base.errors import FileError
 from gpubench.base.files import open_to_read
-from gpubench.model.disk import reported
+from gpubench.model.disk import as_file_errors
 from gpubench.model.limits import Count, Many, Name, Seconds, Text, Word
 from gpubench.model.schema import STRICT
 
@@ -70,7 +70,8 @@ class Remeasured:
 class Fleet:
     """The request to a fleet and the outcome of each node; `launcher` started the nodes (ray, slurm, environment).
 
-    `at_once` is the largest number of nodes that measured at the same time, because nodes share power and cooling.
+    `argv` is the command with its arguments, and `again` are the second measurements. `at_once` is the largest number
+    of nodes that measured at the same time, because nodes share power and cooling.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -107,7 +108,7 @@ def read_fleet(folder: Path) -> Fleet:
     path = folder / FLEET_FILE
     if not path.exists():
         return _fleet_of_files(folder)
-    with reported(path), os.fdopen(open_to_read(path), "rb") as file:
+    with as_file_errors(path), os.fdopen(open_to_read(path), "rb") as file:
         data = file.read(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:
         raise FileError(f"{path}: larger than {_MOST_BYTES >> 20} MiB: not the record of a fleet")
@@ -125,12 +126,13 @@ def read_fleet(folder: Path) -> Fleet:
 
 def _fleet_of_files(folder: Path) -> Fleet:
     """Return the record of a folder without `fleet.json`. Raises FileError if the folder has no run files."""
-    with reported(folder):
+    with as_file_errors(folder):
         names = sorted(path.name for path in folder.iterdir() if is_file_name(path.name))
     if not names:
         raise FileError(f"{folder}: neither {FLEET_FILE} nor a run file (.jsonl, .jsonl.gz) is in it")
-    return Fleet(tuple(FleetNode(_stem(name), "answered", file=name) for name in names))
+    return Fleet(tuple(FleetNode(_node_name(name), "answered", file=name) for name in names))
 
 
-def _stem(name: str) -> str:
-    return name.removesuffix(".gz").removesuffix(".jsonl")
+def _node_name(file_name: str) -> str:
+    """Return the name of the node after which a run file is named."""
+    return file_name.removesuffix(".gz").removesuffix(".jsonl")

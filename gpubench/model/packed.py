@@ -20,20 +20,20 @@ class Packed(Sequence[Number]):
     It equals any sequence of the same numbers. `numpy()` returns a view of it, and `np.asarray` makes no copy.
     """
 
-    __slots__ = ("_held",)
+    __slots__ = ("_numbers",)
 
     def __init__(self, values: Iterable[float | None] = ()) -> None:
-        self._held = array("d", [math.nan if value is None else value for value in values])
+        self._numbers = array("d", [math.nan if value is None else value for value in values])
 
-    def extended(self, more: Packed[Number]) -> None:
+    def extend(self, more: Packed[Number]) -> None:
         """Append the numbers of another sequence. Raises BufferError if a view of `numpy()` still exists."""
-        self._held.extend(more._held)
+        self._numbers.extend(more._numbers)
 
     def numpy(self) -> npt.NDArray[np.float64]:
         """Return the numbers as a read-only array of shape (n,); a missing one is NaN."""
         import numpy as np
 
-        view = np.frombuffer(self._held, dtype=np.float64)
+        view = np.frombuffer(self._numbers, dtype=np.float64)
         view.flags.writeable = False
         return view
 
@@ -43,21 +43,22 @@ class Packed(Sequence[Number]):
         return numbers.copy() if copy else numbers
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._numbers)
 
     @overload
     def __getitem__(self, index: int) -> Number: ...
     @overload
     def __getitem__(self, index: slice) -> Packed[Number]: ...
     def __getitem__(self, index: int | slice) -> Number | Packed[Number]:
+        """Return one number, or the numbers of a slice as a packed sequence of their own."""
         if isinstance(index, slice):
             part: Packed[Number] = Packed()
-            part._held = self._held[index]
+            part._numbers = self._numbers[index]
             return part
-        return _missing(self._held[index])  # type: ignore[return-value]  # None where a Number can be None
+        return _none_if_nan(self._numbers[index])  # type: ignore[return-value]  # None where a Number can be None
 
     def __iter__(self) -> Iterator[Number]:
-        return cast(Iterator[Number], map(_missing, self._held))
+        return cast(Iterator[Number], map(_none_if_nan, self._numbers))
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Sequence) and not isinstance(other, str | bytes):
@@ -71,5 +72,6 @@ class Packed(Sequence[Number]):
         return f"Packed({list(self)})"
 
 
-def _missing(value: float) -> float | None:
+def _none_if_nan(value: float) -> float | None:
+    """Return None for NaN, which stands for a missing value, and any other number unchanged."""
     return None if value != value else value

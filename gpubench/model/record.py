@@ -66,7 +66,7 @@ _FIRST_YEAR, _LAST_YEAR = 1970, 9998  # the years of a start that Python can rep
 
 
 class Malformed(ValueError):  # noqa: N818 - the line is malformed
-    """The error in one line; the reader adds the names of the file and the line."""
+    """A line of a run file is not valid; the text says where and why, and the reader adds the file and the line."""
 
 
 def schema() -> dict[str, Any]:
@@ -106,23 +106,24 @@ def _fields(value: Any) -> Any:
     return {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
 
 
-def chunks(samples: Samples) -> Iterator[tuple[Samples, bytes]]:
+def split_samples(samples: Samples) -> Iterator[tuple[Samples, bytes]]:
     """Yield parts of the samples with their lines, split in time until no line is longer than SAMPLES_LIMIT_BYTES."""
     count = len(samples.at)
     fitting_rows = SAMPLES_LIMIT_BYTES // (_NUMBER_BYTES * (len(samples.columns) + 1))
     if count > 4 * fitting_rows > 0:  # without making one line of a day to see its length
         for start in range(0, count, fitting_rows):
-            yield from chunks(_part(samples, slice(start, start + fitting_rows)))
+            yield from split_samples(_part(samples, slice(start, start + fitting_rows)))
         return
     line = encode(samples)
     if len(line) <= SAMPLES_LIMIT_BYTES or count < 2:
         yield samples, line
         return
     for part in (slice(count // 2), slice(count // 2, count)):
-        yield from chunks(_part(samples, part))
+        yield from split_samples(_part(samples, part))
 
 
 def _part(samples: Samples, part: slice) -> Samples:
+    """Return these rows of the samples, with their share of the time for reading."""
     columns, at = tuple((name, values[part]) for name, values in samples.columns), samples.at[part]
     return dataclasses.replace(samples, at=at, columns=columns, busy_s=samples.busy_s * len(at) / len(samples.at))
 
@@ -150,8 +151,8 @@ def decode(line: bytes) -> Record:
     if len(line) > limits.RECORD_BYTES:
         raise Malformed(f"the record is longer than {limits.RECORD_BYTES >> 20} MiB")
     _check_counts(line)
-    record = _plain(line) or _strict(line)
-    _check(record)
+    record = _decode_as_written(line) or _decode_any(line)
+    _check_rules(record)
     return _packed(record) if isinstance(record, Samples) else record
 
 
@@ -169,56 +170,58 @@ def _packed(samples: Samples) -> Samples:
     return dataclasses.replace(samples, at=Packed[float](samples.at), columns=columns)
 
 
-def track(samples: Samples) -> tuple[object, ...]:
+def samples_key(samples: Samples) -> tuple[object, ...]:
     """Return the key that samples of one series share: their collector, their device and their counters."""
     return samples.collector, samples.device, tuple(name for name, _ in samples.columns)
 
 
-def join(chunk: Samples, into: dict[tuple[object, ...], Samples]) -> None:
-    """Append a chunk to the samples of the same device and counters in `into`, because a run holds them as one."""
-    key = track(chunk)
-    first = into.setdefault(key, chunk)
+def append_samples(chunk: Samples, by_key: dict[tuple[object, ...], Samples]) -> None:
+    """Append a chunk to the samples with the same key (`samples_key`), because a run holds them as one."""
+    key = samples_key(chunk)
+    first = by_key.setdefault(key, chunk)
     if first is not chunk:
         busy_s, late_s = first.busy_s + chunk.busy_s, max(first.late_s, chunk.late_s)
-        into[key] = dataclasses.replace(first, busy_s=busy_s, late_s=late_s)
+        by_key[key] = dataclasses.replace(first, busy_s=busy_s, late_s=late_s)
         columns = ((before, after) for (_, before), (_, after) in zip(first.columns, chunk.columns, strict=True))
         for before, after in ((first.at, chunk.at), *columns):
-            cast(Packed[Any], before).extended(cast(Packed[Any], after))
+            cast(Packed[Any], before).extend(cast(Packed[Any], after))
 
 
-def _plain(line: bytes) -> Record | None:
-    """Return the record in a line as gpubench writes it, in a third of the time of `_strict`; None for other lines.
+def _decode_as_written(line: bytes) -> Record | None:
+    """Return the record in a line that is as gpubench writes it; None for any other line.
+
+    It takes a third of the time of `_decode_any`.
 
     In a line without a backslash, a quoted word before a colon is a key. Therefore it can be seen without parsing
     whether the keys are those that gpubench writes, in order and each once. Their values are validated as strictly as
-    in `_strict`.
+    in `_decode_any`.
     """
     kind = _KIND_OF.get(line[:_OPENING_BYTES].partition(b",")[0])
     if kind is None or b"\\" in line:
         return None
     shape = line.translate(None, _OF_NUMBERS)
-    are_in_order = _in_order if len(shape) <= _MOST_SHAPE_BYTES else _in_order.__wrapped__
+    are_in_order = _is_in_written_order if len(shape) <= _MOST_SHAPE_BYTES else _is_in_written_order.__wrapped__
     if not are_in_order(kind, shape):
         return None
     try:
         return _ADAPTERS[kind].validate_json(b"{" + line[len(_OPENINGS[kind]) :])
-    except ValidationError:  # `_strict` makes the message
+    except ValidationError:  # `_decode_any` makes the message
         return None
 
 
 @functools.lru_cache(maxsize=_MOST_SHAPES)
-def _in_order(kind: str, shape: bytes) -> bool:
+def _is_in_written_order(kind: str, shape: bytes) -> bool:
     """Return whether the keys of a line without its digits stand in the order in which gpubench writes them.
 
     Lines of one case differ only in their numbers, so most shapes are in the cache. A key that differs only in a digit
     is not noticed here, but validation rejects it.
     """
     keys = _KEY.findall(shape)
-    return keys in _orders(kind, keys.count(b"quantity"))
+    return keys in _written_orders(kind, keys.count(b"quantity"))
 
 
 @functools.cache
-def _orders(kind: str, series: int) -> tuple[list[bytes], list[bytes]]:
+def _written_orders(kind: str, series: int) -> tuple[list[bytes], list[bytes]]:
     """Return the keys of a line in the written order, for a result with this number of series: today's, and older.
 
     Older lines without `clock_hz` have all the other keys.
@@ -234,8 +237,8 @@ def _orders(kind: str, series: int) -> tuple[list[bytes], list[bytes]]:
     return today, [key for key in today if key != b"clock_hz"]
 
 
-def _strict(line: bytes) -> Record:
-    """Return the record in a line. Raises Malformed if it is not valid."""
+def _decode_any(line: bytes) -> Record:
+    """Return the record in a line, whatever the order of its keys. Raises Malformed if it is not valid."""
     document = _parse(line)
     kind = document.pop("kind", None)
     if not isinstance(kind, str) or kind not in _ADAPTERS:
@@ -256,7 +259,7 @@ def _parse(line: bytes) -> dict[str, Any]:
     Raises Malformed also for a key that occurs twice in an object, which pydantic accepts.
     """
     try:
-        document = json.loads(line.decode(), object_pairs_hook=_unique)
+        document = json.loads(line.decode(), object_pairs_hook=_object_of)
     except json.JSONDecodeError as error:
         raise Malformed(f"not JSON: {error.msg} at column {error.colno}") from error
     except UnicodeDecodeError as error:
@@ -272,7 +275,7 @@ def _parse(line: bytes) -> dict[str, Any]:
     return document
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return the object with these keys and values.
 
     Raises Malformed if a key occurs twice or there are too many keys.
@@ -304,7 +307,7 @@ def _first_problem(error: ValidationError) -> str:
     return f"{where}: {problem}" if where else problem
 
 
-def _check(record: Record) -> None:
+def _check_rules(record: Record) -> None:
     """Raise Malformed if the record breaks a rule that the types of its fields cannot express."""
     if isinstance(record, Samples):
         for name, column in record.columns:

@@ -55,8 +55,9 @@ class Series:
 
     `quantity` decides which figure is judged: `value` the values themselves, `item` seconds per item, `items` items per
     second (`item` names one: token), and otherwise the rate of that part of `work`. `limit` names the peak that it is
-    compared with (`dram`, `tensor.float16`, …). `stop` is the reason why sampling ended, and `rank` the process that
-    took it. `clock_hz` is the median clock of the device's compute units after its samples, None if it was not read.
+    compared with (`dram`, `tensor.float16`, …). `stop` is the reason why sampling ended (docs/method.md), and `rank`
+    the process that took it. `calls` is the number of calls in one sample. `clock_hz` is the median clock of the
+    device's compute units after its samples, None if it was not read.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -94,7 +95,11 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The outcome of one case on one device set in one replicate."""
+    """The outcome of one case on one device set in one replicate.
+
+    `cause` is a slug for programs and `reason` a sentence for a status other than ok. `discarded` counts the discarded
+    batches or samples by reason, and `elapsed_s` is the time that the case took in seconds.
+    """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 

@@ -20,6 +20,9 @@ Tier = Literal["smoke", "quick", "full", ""]  # empty for a run that another too
 class View:
     """A picture that a suite asks for, as data: reports draw its kind and never depend on a suite's name.
 
+    `cases` are the names of the cases that it shows. `series` is the label of a series of theirs; without one it is the
+    headline.
+
     `curve` shows `series` over the numeric axis `x`, with one line for each value of `by`. `bars` has one bar per case.
     `matrix` shows axis `x` against axis `y`; if `series` ends in `*`, its rows are the series with that prefix (`y`
     names what their endings mean), and its columns are their values (`x` names what these are). `pareto` shows series
@@ -89,7 +92,7 @@ class NamedLink:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of a run; a resumed run must have the same."""
+    """The settings of a run; a resumed run must have the same. `filters` are patterns of case ids."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -135,7 +138,7 @@ class Run:
 
     @property
     def messages(self) -> tuple[str, ...]:
-        """The messages for the reader of a run: the warnings of the file, then losses and events during sampling."""
+        """The messages for the reader of a run: warnings of the file, then lost counters and events, each once."""
         return (*self.warnings, *dict.fromkeys(remark.text for remark in self.remarks if remark.state != "absent"))
 
 

@@ -23,26 +23,26 @@ from gpubench.base import units
 from gpubench.base.errors import FileError, UsageError
 from gpubench.base.files import open_to_read
 from gpubench.model import Manifest, Remark, Result, Run, Samples, limits
-from gpubench.model.disk import DurableFile, lines, reported, sync_folder
+from gpubench.model.disk import DurableFile, as_file_errors, read_lines, sync_folder
 from gpubench.model.record import (
     KINDS,
     SAMPLES_LIMIT_BYTES,
     End,
     Malformed,
     Record,
+    append_samples,
     check_events,
-    chunks,
     decode,
     encode,
     is_surely_valid,
-    join,
+    samples_key,
     schema,
-    track,
+    split_samples,
 )
 
-__all__ = ["SAMPLES_LIMIT_BYTES", "RunWriter", "Scan", "content", "file_hash", "read_run", "scan", "schema"]
+__all__ = ["SAMPLES_LIMIT_BYTES", "RunWriter", "Scan", "encode_run", "file_hash", "read_run", "scan", "schema"]
 
-Take = Callable[[Manifest | Result | Samples | Remark], None]
+RecordHandler = Callable[[Manifest | Result | Samples | Remark], None]
 
 
 def read_run(path: str | Path) -> Run:
@@ -58,13 +58,13 @@ def file_hash(path: str | Path) -> str:
 
     Raises FileError if the file cannot be read.
     """
-    with reported(path), os.fdopen(open_to_read(Path(path)), "rb") as file:
+    with as_file_errors(path), os.fdopen(open_to_read(Path(path)), "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @dataclass(slots=True)
 class _Tally:
-    """The sums over the records of a file: their `end`, their bytes, and the numbers that have a limit."""
+    """The sums over the records of a file: what its end record states, its bytes, and the counts that have a limit."""
 
     records: int = 0
     size_bytes: int = 0
@@ -85,7 +85,7 @@ class _Tally:
                 raise Malformed(f"a second result of {record.case.id}, replicate {record.replicate}")
             _check_count(len(self.keys), limits.FILE_RESULTS, "results")
         elif isinstance(record, Samples):
-            self.tracks.add(track(record))
+            self.tracks.add(samples_key(record))
             _check_count(len(self.tracks), limits.FILE_TRACKS, "sets of counters")
         elif isinstance(record, Remark):
             self.remarks += 1
@@ -100,16 +100,19 @@ class _Tally:
 
 
 def _check_count(count: int, most: int, name: str) -> None:
-    """Raise Malformed if the count is above its limit."""
+    """Raise Malformed if a count is above `most`; `name` says what is counted."""
     if count > most:
         raise Malformed(f"the file holds more than {most} {name}")
 
 
 @dataclass(slots=True)
 class Scan:
-    """A file as far as it was read; `complete` is False for a file without an end, which is a valid partial run."""
+    """A file as far as it was read, each record of which was passed to `handle`.
 
-    take: Take
+    `complete` is False for a file without an end record, which is a valid partial run.
+    """
+
+    handle: RecordHandler
     tally: _Tally = field(default_factory=_Tally)
     manifest: Manifest | None = None
     complete: bool = False
@@ -141,7 +144,7 @@ class Scan:
         elif isinstance(record, Result):
             self._check_devices("a result is", record.devices)
         self.tally.count(record, line)
-        self.take(record)
+        self.handle(record)
 
     def _check_devices(self, subject: str, devices: Iterable[str]) -> None:
         """Raise Malformed if the manifest does not describe one of these devices."""
@@ -150,15 +153,17 @@ class Scan:
                 raise Malformed(f"{subject} of the device {device!r}, which the manifest does not describe")
 
 
-def scan(path: str | Path, take: Take) -> Scan:
-    """Read a file and pass each record to `take`, without keeping any. Raises FileError as `read_run` does.
+def scan(path: str | Path, handle: RecordHandler) -> Scan:
+    """Read a file and pass each record but the end to `handle`, without keeping any.
+
+    Raises FileError as `read_run` does.
 
     Only at its end is it known whether a file is valid: do not use the records before this returns.
     """
-    file_scan, number = Scan(take), 0
+    file_scan, number = Scan(handle), 0
     try:
-        with reported(path):
-            for number, line in enumerate(lines(Path(path), limits.RECORD_BYTES), 1):
+        with as_file_errors(path):
+            for number, line in enumerate(read_lines(Path(path), limits.RECORD_BYTES), 1):
                 if line.endswith(b"\n") or file_scan.complete or len(line) > limits.RECORD_BYTES:
                     file_scan.add(line)
                 else:
@@ -178,13 +183,13 @@ def _read(path: Path) -> tuple[Scan, Run]:
     records: dict[type, list[Any]] = {Manifest: [], Result: [], Remark: []}
     samples: dict[tuple[object, ...], Samples] = {}
 
-    def take(record: Manifest | Result | Samples | Remark) -> None:
+    def keep(record: Manifest | Result | Samples | Remark) -> None:
         if isinstance(record, Samples):
-            join(record, samples)
+            append_samples(record, samples)
         else:
             records[type(record)].append(record)
 
-    file_scan = scan(path, take)
+    file_scan = scan(path, keep)
     assert file_scan.manifest is not None  # `scan` raises without one
     (_, results, remarks), joined = map(tuple, records.values()), tuple(samples.values())
     return file_scan, Run(file_scan.manifest, results, joined, file_scan.complete, tuple(file_scan.warnings), remarks)
@@ -233,7 +238,7 @@ class RunWriter:
         process is writing it.
         """
         path = Path(path)
-        with reported(path), contextlib.ExitStack() as undo:
+        with as_file_errors(path), contextlib.ExitStack() as undo:
             sink = DurableFile(path, undo.enter_context(io.FileIO(path, "r+")))
             file_scan, run = _read(path)
             sink.cut(file_scan.tally.size_bytes)
@@ -254,7 +259,7 @@ class RunWriter:
 
     def samples(self, samples: Samples) -> None:
         """Write samples, split in time until no record is longer than SAMPLES_LIMIT_BYTES. Raises as `result` does."""
-        for part, line in chunks(samples):
+        for part, line in split_samples(samples):
             self._append(part, line)
 
     def remark(self, remark: Remark) -> None:
@@ -270,11 +275,12 @@ class RunWriter:
         self._sink.close()
 
     def _append(self, record: Record, line: bytes) -> None:
+        """Check, count and write one record. Raises as `result` does."""
         self._tally.count(record, _checked(record, line))
         self._sink.write(line)
 
 
-def content(run: Run, packed: bool = False) -> bytes:
+def encode_run(run: Run, packed: bool = False) -> bytes:
     """Return the bytes of a run file for a whole run, compressed with gzip if `packed`.
 
     The file has no `end` record if the run is not complete. Raises ValueError if a record is not valid, and UsageError
@@ -284,7 +290,7 @@ def content(run: Run, packed: bool = False) -> bytes:
     tally.count(run.manifest, lines[0])
     others: tuple[Record, ...] = (*run.results, *run.remarks)
     records = [(record, encode(record)) for record in others]
-    records += [pair for samples in run.samples for pair in chunks(samples)]
+    records += [pair for samples in run.samples for pair in split_samples(samples)]
     for record, line in records:
         tally.count(record, _checked(record, line))
         lines.append(line)

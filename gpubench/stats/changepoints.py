@@ -88,15 +88,15 @@ def _p_value(segments: Sequence[_Segment], statistic: float, rng: np.random.Gene
     """Return the share of permutations within the segments that reach the statistic; stop once it is too large."""
     bound = statistic * (1 - _ROUNDING)
     reached = 1
-    for shuffled in _shuffled(segments, rng):
+    for shuffled in _shuffled_statistics(segments, rng):
         reached += bool(shuffled >= bound)
         if reached > _LEVEL * (_PERMUTATIONS + 1):
             break
     return reached / (_PERMUTATIONS + 1)
 
 
-def _shuffled(segments: Sequence[_Segment], rng: np.random.Generator) -> Iterator[float]:
-    """Yield for every permutation the best statistic of all segments, each of them shuffled."""
+def _shuffled_statistics(segments: Sequence[_Segment], rng: np.random.Generator) -> Iterator[float]:
+    """Yield for each of 199 permutations the largest statistic of all segments, each of them shuffled."""
     for _ in range(_PERMUTATIONS):
         orders = [(segment.distances, rng.permutation(len(segment.distances))) for segment in segments]
         yield max(_best_cut(distances[np.ix_(order, order)])[1] for distances, order in orders)
@@ -116,6 +116,8 @@ def _best_cut(distances: Floats) -> tuple[int, float]:
 
 def divergences(distances: Floats) -> Floats:
     """Return q(τ, κ) for every τ (rows) and κ (columns), -inf where a side is shorter than LEAST.
+
+    `distances` has the absolute differences of all pairs of n values, shape (n, n); the result is (n + 1, n + 1).
 
     q = n·m/(n+m) · (2·mean|x−y| − mean|x−x'| − mean|y−y'|), where x are the first τ values and y those from τ to κ (the
     paper's equations 5 and 6). All of them come from one table of cumulative sums.

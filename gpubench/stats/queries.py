@@ -17,7 +17,7 @@ def queries_needed(fraction: float) -> int:
     With fewer queries, `tail_estimate` has no result.
     """
     count = 2
-    while _discarded(count, fraction) < 1:
+    while _discarded_count(count, fraction) < 1:
         count += 1
     return count
 
@@ -31,7 +31,7 @@ def tail_estimate(values: Sequence[float], fraction: float) -> float | None:
     inference rules, https://github.com/mlcommons/inference_policies).
     """
     count = len(values)
-    discarded = _discarded(count, fraction)
+    discarded = _discarded_count(count, fraction)
     return (
         float(np.partition(np.asarray(values, dtype=float), count - discarded)[count - discarded])
         if discarded
@@ -40,7 +40,9 @@ def tail_estimate(values: Sequence[float], fraction: float) -> float | None:
 
 
 def percentile_interval(values: Sequence[float], fraction: float) -> tuple[float, float] | None:
-    """Return the 95 % confidence interval of a percentile, whose ends are two of the values; None of too few values.
+    """Return the 95 % confidence interval of a percentile, whose ends are two of the values; None for too few values.
+
+    `fraction` 0.99 is the 99th percentile.
 
     The values must be independent but may have any distribution: of n values, the number below the percentile has the
     distribution B(n, `fraction`) (David and Nagaraja, Order Statistics, 2003, section 7.1).
@@ -55,8 +57,12 @@ def percentile_interval(values: Sequence[float], fraction: float) -> tuple[float
     return (ordered[low - 1], ordered[high - 1]) if low >= 1 and high <= count else None
 
 
-def _discarded(count: int, fraction: float) -> int:
-    """Return the largest t ≥ 1 with P(X ≤ t) ≤ 1 %; 0 if there is none."""
+def _discarded_count(count: int, fraction: float) -> int:
+    """Return how many of the largest of `count` values LoadGen's early stopping discards.
+
+    It is the largest t ≥ 1 with P(X ≤ t) ≤ 1 %, where X is binomial with `count` trials of probability 1 − `fraction`;
+    0 if there is none.
+    """
     if count < 1:
         return 0
     past = 1.0 - fraction

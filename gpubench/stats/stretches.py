@@ -54,7 +54,10 @@ class Slope:
 
 @dataclass(frozen=True, slots=True)
 class _Division:
-    """A division of a series: `errors` is n·log(sum of squares), `independence` the share of independent values."""
+    """A division of a series into stretches, with its fit.
+
+    `errors` is n·log(sum of squared residuals), and `independence` the share of values that count as independent.
+    """
 
     stretches: tuple[Stretch, ...]
     errors: float
@@ -75,7 +78,7 @@ class _Division:
         """The likelihood ratio that its steps and drifts must gain together."""
         return _STEP_PRICE * (len(self.stretches) - 1) + _DRIFT_PRICE * self.drifts
 
-    def loss_to(self, other: _Division) -> float:
+    def gain_of(self, other: _Division) -> float:
         """Return the likelihood ratio that another division gains over this one, less the difference in price."""
         return other.independence * (self.errors - other.errors) - (other.price - self.price)
 
@@ -109,16 +112,16 @@ def _accepted(data: Floats, divisions: Sequence[_Division]) -> tuple[Stretch, ..
     current = divisions[0]
     while True:
         dearer = [division for division in divisions if division.price > current.price]
-        candidates = sorted(dearer, key=current.loss_to, reverse=True)
+        candidates = sorted(dearer, key=current.gain_of, reverse=True)
         for division in candidates:
-            if current.loss_to(division) > 0 and _is_clear(division, divisions) and _is_sound(data, division):
+            if current.gain_of(division) > 0 and _is_distinct(division, divisions) and _is_significant(data, division):
                 current = division
                 break
         else:
             return current.stretches
 
 
-def _is_clear(division: _Division, divisions: Sequence[_Division]) -> bool:
+def _is_distinct(division: _Division, divisions: Sequence[_Division]) -> bool:
     """Return whether no division with steps for its drifts, or drifts for its steps, explains the values as well.
 
     The place of a step is chosen, so it must fit better than a drift by 1.5·log n, as the Bayesian information
@@ -133,7 +136,7 @@ def _is_clear(division: _Division, divisions: Sequence[_Division]) -> bool:
     )
 
 
-def _is_sound(data: Floats, division: _Division) -> bool:
+def _is_significant(data: Floats, division: _Division) -> bool:
     """Return whether its levels are no coincidence and its drifts are significant, tested only by the values' ranks."""
     return all(
         _coincidence(data[before.start : before.end], data[after.start : after.end]) <= _COINCIDENCE
@@ -144,7 +147,7 @@ def _is_sound(data: Floats, division: _Division) -> bool:
 
 
 def _coincidence(before: Floats, after: Floats) -> float:
-    """Return the probability of drawing the shorter stretch from the values of the longer one.
+    """Return the probability of drawing the shorter of two stretches from the values of the longer one.
 
     Noise that alternates between two states has such rows. All or three quarters of the shorter stretch lie beyond some
     value, and the probability follows from the share of the longer stretch beyond it.
@@ -181,8 +184,8 @@ def _without_outliers(data: Floats) -> Floats:
     windows = np.lib.stride_tricks.sliding_window_view(data, _WINDOW)
     places = np.clip(np.arange(len(data)) - _WINDOW // 2, 0, len(windows) - 1)
     centres = np.median(windows, axis=1)[places]
-    reach = _OUTLIER * _LOCAL_TO_SIGMA * float(np.median(np.abs(data - centres)))
-    return np.clip(data, centres - reach, centres + reach)
+    margin = _OUTLIER * _LOCAL_TO_SIGMA * float(np.median(np.abs(data - centres)))
+    return np.clip(data, centres - margin, centres + margin)
 
 
 def _best_divisions(data: Floats, most: int) -> Iterator[tuple[tuple[Stretch, ...], float]]:
@@ -209,7 +212,11 @@ def _best_divisions(data: Floats, most: int) -> Iterator[tuple[tuple[Stretch, ..
 
 
 def _traced(starts: _Starts, number: int, drifts: int, end: int) -> tuple[Stretch, ...]:
-    """Return the stretches of the best division up to `end`, traced back from the last one."""
+    """Return the stretches of the best division of the values before `end`, traced back from the last one.
+
+    It has `number` stretches, of which `drifts` are drifts. `starts` has for each such pair the start of the last
+    stretch that ends before each place, and whether it is a drift.
+    """
     parts: list[Stretch] = []
     while end > 0:
         places, kinds = starts[number, drifts]
@@ -268,9 +275,9 @@ def slope(values: Sequence[float] | Floats) -> Slope:
     slopes = np.sort(rises / (last - first))
     centre = float(np.median(slopes))
     deviation = math.sqrt(_kendall_variance(data, centre))
-    reach = _NORMAL_975 * deviation
-    low = max(math.floor((len(slopes) - reach) / 2), 0)
-    high = min(math.ceil((len(slopes) + reach) / 2), len(slopes) - 1)
+    margin = _NORMAL_975 * deviation
+    low = max(math.floor((len(slopes) - margin) / 2), 0)
+    high = min(math.ceil((len(slopes) + margin) / 2), len(slopes) - 1)
     score = float(np.sign(rises).sum()) / deviation if deviation else 0.0
     return Slope(Interval(float(slopes[low]), centre, float(slopes[high])), score)
 

@@ -73,7 +73,9 @@ def trend(values: Sequence[float], times: Sequence[float], blocks: int = 10) -> 
 def transient_left(
     values: Sequence[float], times: Sequence[float], starts: Sequence[float], longest_s: float
 ) -> tuple[float, ...]:
-    """Return how far the mean after each start may lie from the settled value, as a fraction.
+    """Return how far the mean after each of `starts` may lie from the settled value, as a fraction of that value.
+
+    Times and starts are in seconds.
 
     c + a·exp(-t/τ) is fitted to the midmeans of 20 runs for each of several time constants τ up to `longest_s`. All τ
     count whose sum of squares is within F(1, n - 3) at 1 %, about 8, of the smallest one (Bates & Watts, Nonlinear

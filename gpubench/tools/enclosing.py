@@ -28,7 +28,7 @@ def enclosure(run: Run, path: str | Path) -> Enclosure:
     """
     source = store.file_hash(path)
     for small, left_out in _smaller_versions(run):
-        content = store.content(small, packed=True)
+        content = store.encode_run(small, packed=True)
         if len(content) <= LIMIT_BYTES:
             return Enclosure(source, content, left_out)
     size = units.round_size(Path(path).stat().st_size)

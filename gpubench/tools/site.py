@@ -24,7 +24,7 @@ from gpubench.base.walk import Value
 from gpubench.judging.comparison import compare
 from gpubench.judging.policy import THRESHOLD_PERCENT
 from gpubench.model import Manifest, Run, store
-from gpubench.model.disk import reported
+from gpubench.model.disk import as_file_errors
 from gpubench.tools import enclosing, rendering
 from gpubench.tools.gating import readings
 from gpubench.tools.history import run_files
@@ -167,7 +167,7 @@ def _read_entry(path: Path, out: Path, sharing: Sharing) -> _SiteEntry:
     with readings.uncollected():
         run = store.read_run(path)
         shown_name = sharing.value(path.name, [run.manifest])
-        with reported(path):
+        with as_file_errors(path):
             written_at = path.stat().st_mtime
         run_entry = site_run(sharing.run(run), shown_name, content, written_at)
     for outdated in (out / _RUNS / f"{name}.html", *(out / _COMPARISONS).glob(f"*{name}*.html")):

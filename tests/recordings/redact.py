@@ -20,7 +20,7 @@ SALT = b"a recording of gpubench"
 def main(source: str, target: str) -> None:
     """Rewrite one file."""
     run = redacted(store.read_run(source), SALT, identity.names())
-    Path(target).write_bytes(store.content(run, packed=target.endswith(".gz")))
+    Path(target).write_bytes(store.encode_run(run, packed=target.endswith(".gz")))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ def main(*paths: str) -> None:
     """Rewrite these files."""
     for path in paths:
         run = renewed(store.read_run(path))
-        Path(path).write_bytes(store.content(run, packed=path.endswith(".gz")))
+        Path(path).write_bytes(store.encode_run(run, packed=path.endswith(".gz")))
 
 
 def renewed(run: Run) -> Run:

@@ -11,7 +11,7 @@ from gpubench.base.clean import one_line
 from gpubench.base.errors import FileError
 from gpubench.base.files import write_whole
 from gpubench.model import Run
-from gpubench.model.disk import reported
+from gpubench.model.disk import as_file_errors
 from gpubench.model.fleet import NodeStatus
 from gpubench.model.store import read_run
 from gpubench.tools.fleet.messages import MeasurementEnd, NodeOrder
@@ -48,7 +48,7 @@ def check_answer(
         status = "failed" if status == "answered" else status
         return NodeOutcome(status, reason=reason or "it left no run file", exit_status=ended.exit_status)
     file = f"{name}.jsonl.gz"
-    with reported(folder / file):
+    with as_file_errors(folder / file):
         incoming = folder / f".{name}.incoming.jsonl.gz"
         write_whole(incoming, data)
         try:

@@ -19,7 +19,7 @@ from gpubench.analysis.quantities import headline
 from gpubench.base.files import write_whole
 from gpubench.judging import links
 from gpubench.judging.links import LinkJudgement, Pair
-from gpubench.model.disk import reported
+from gpubench.model.disk import as_file_errors
 from gpubench.model.limits import Count, Many, Name, Text
 from gpubench.model.schema import STRICT
 from gpubench.model.store import read_run
@@ -172,7 +172,7 @@ class PairsSession:
         """
         measurable = [pair for pair in pairs if not self._unreachable & set(pair)]
         folder = self._request.folder / PAIRS / name
-        with reported(folder):
+        with as_file_errors(folder):
             folder.mkdir(parents=True)
         outcomes: dict[int, NodeOutcome] = {}
         places = dict(place for pair in measurable for place in self._pair_places(pair))
@@ -187,7 +187,7 @@ class PairsSession:
         meetings = tuple(PairMeasurement(number, *pair, name, self._missing_reason(pair, outcomes)) for pair in pairs)
         self._record = replace(self._record, meetings=(*self._record.meetings, *meetings))
         path = self._request.folder / PAIRS_FILE
-        with reported(path):
+        with as_file_errors(path):
             write_whole(path, _RECORD.dump_json(self._record, indent=1) + b"\n")
 
     def _pair_places(self, pair: Pair) -> Iterable[tuple[int, PairPlace]]:

@@ -12,7 +12,7 @@ from typing import Literal
 from gpubench import __version__
 from gpubench.base.errors import CannotJudge, DeviceError, FileError, UsageError
 from gpubench.base.files import write_whole
-from gpubench.model.disk import reported
+from gpubench.model.disk import as_file_errors
 from gpubench.model.fleet import AGAIN, FLEET_FILE, Fleet, FleetNode, Remeasured, encode_fleet, is_file_name
 from gpubench.tools.fleet.answers import NodeOutcome
 from gpubench.tools.fleet.collect import NodeCoordinator, Patience, WatchNodes
@@ -100,7 +100,7 @@ class FleetSession:
         """
         ranks = {self._coordinator.name(rank): rank for rank in self._coordinator.nodes}
         folder = self._request.folder / AGAIN
-        with reported(folder):
+        with as_file_errors(folder):
             folder.mkdir(exist_ok=True)
 
         def record_again(rank: int, outcome: NodeOutcome) -> None:
