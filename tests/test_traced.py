@@ -13,7 +13,7 @@ from gpubench.analysis.views.phase_tables import phase_tables
 from gpubench.model import SuiteInfo
 from gpubench.tools import rendering
 from gpubench.tools.profile import traced
-from gpubench.tools.profile.inside import COPY, EVENT, KERNEL, Records
+from gpubench.tools.profile.inside import COPY, EVENT, KERNEL, RecordDecoder
 
 # as cupti-python gives them: fields somewhere in a record whose size is a multiple of eight
 FIELDS = {"kind": "i4", "device_id": "u4", "start": "u8", "end": "u8", "stream_id": "u4", "bytes": "u8", "name": "i8"}
@@ -44,7 +44,7 @@ def record(kind, **fields):
 
 
 def test_records_of_several_kinds_are_picked_apart():
-    records = Records([LAYOUTS], {7: "first", 9: "second"}.get)
+    records = RecordDecoder([LAYOUTS], {7: "first", 9: "second"}.get)
     buffer = b"".join(
         (
             record(10, start=10, end=20, device_id=1, stream_id=5, name=9),
@@ -62,7 +62,7 @@ def test_records_of_several_kinds_are_picked_apart():
 
 
 def test_a_buffer_with_a_record_of_an_unknown_kind_is_left_out_and_counted():
-    records = Records([LAYOUTS], str)
+    records = RecordDecoder([LAYOUTS], str)
     buffer = record(10, start=1, end=2) + np.array([99], "i4").tobytes() + bytes(60)
     assert len(records.events(np.frombuffer(buffer, np.uint8))) == 0
     assert records.unknown == 1
@@ -78,7 +78,7 @@ def test_the_version_of_the_records_is_the_one_that_fits():
             "itemsize": 216,
         }
     )
-    records = Records([LAYOUTS, {**LAYOUTS, 10: shorter}], str)
+    records = RecordDecoder([LAYOUTS, {**LAYOUTS, 10: shorter}], str)
     buffer = b"".join(record(10, start=n, end=n + 1)[:216] for n in range(1, 5)) + record(1, start=9, end=10)
     assert np.sort(records.events(np.frombuffer(buffer, np.uint8))["start"]).tolist() == [1, 2, 3, 4, 9]
     assert records.unknown == 0

@@ -26,7 +26,7 @@ from gpubench.measuring.recording import Recording, new_manifest
 from gpubench.model import Device, Facts, Manifest, Result, Run, Samples, Settings
 from gpubench.model.store import read_run
 from gpubench.tools.profile import detection, inside, nvtx, results, traced, tree
-from gpubench.tools.profile.program import Ended, Program, check, not_started, watched
+from gpubench.tools.profile.program import Program, ProgramEnd, cannot_run, check_executable, watching_signals
 
 _WRITTEN_EVERY = 8  # readings of the process tree, one per 0.25 s: samples are written to the disk every 2 s
 
@@ -38,8 +38,8 @@ class ProfileError(GpubenchError):
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
-    """A profiled program: its exit status, its run (None if the file could not be written to the end), and warnings."""
+class ProgramProfile:
+    """A profiled program: its exit status, its run, and warnings; `run` is None if the file is incomplete."""
 
     status: int
     run: Run | None
@@ -54,19 +54,20 @@ def profile(
     argv: Sequence[str],
     environment: Mapping[str, str] | None = None,
     trace: bool = False,
-) -> Profile:
+) -> ProgramProfile:
     """Run a program to its end, sample its devices into a new run file, and return its exit status and its run.
 
-    `path` is the run file; `argv` is the command line of gpubench that the file records. Once the program runs,
-    gpubench waits for its end whatever happens to the file or the sampler. With `trace`, `command` is a Python script
-    with its arguments; this Python interpreter runs the script and records its kernels and copies.
+    `path` is the run file, and `argv` is the command line of gpubench for the record. `environment` is the program's,
+    by default that of this process. Once the program runs, gpubench waits for its end whatever happens to the file or
+    the sampler. With `trace`, `command` is a Python script with its arguments; this Python interpreter runs the script
+    and records its kernels and copies.
 
-    Raises NotStarted if the program cannot be run, and ProfileError if the file cannot be written or the command cannot
+    Raises CannotRun if the program cannot be run, and ProfileError if the file cannot be written or the command cannot
     be traced. In both cases the program has not been started.
     """
     environment = dict(os.environ if environment is None else environment)
-    command = traceable(command) if trace else command
-    check(command, environment)
+    command = tracing_command(command) if trace else command
+    check_executable(command, environment)
     ids = [device.id for device in devices if device.backend != "host"] or ["host"]
     settings = Settings(suites=(phases.SUITE,), devices=tuple(ids), tier="")
     manifest = new_manifest(facts, settings, (results.INFO,), argv)
@@ -75,28 +76,28 @@ def profile(
     except GpubenchError as error:
         raise ProfileError(str(error)) from error
     try:
-        return _profiled(command, environment, _File(recording, path), manifest)
+        return _run_and_record(command, environment, _ProfileFile(recording, path), manifest)
     finally:
         recording.sampler.kill()
 
 
-class _File:
-    """The run file while the program runs: if the disk is full, the file ends and the program continues."""
+class _ProfileFile:
+    """The run file while the program runs: if the disk is full, the file ends, and the program continues."""
 
     def __init__(self, recording: Recording, path: Path) -> None:
         self.path = path
         self.warnings: list[str] = []
         self._recording = recording
 
-    def write(self, chunks: Sequence[Samples], *, last: bool = False) -> None:
-        """Write these chunks and the samples that have arrived; with `last`, stop sampling."""
-        with self._kept():
+    def write(self, chunks: Sequence[Samples], *, is_last: bool = False) -> None:
+        """Write these samples and those that the sampler has sent; with `is_last`, stop sampling."""
+        with self._collecting_errors():
             if not self.warnings:
-                (self._recording.stop_sampling if last else self._recording.write_sampled)(chunks)
+                (self._recording.stop_sampling if is_last else self._recording.write_sampled)(chunks)
 
     def finish(self, phase_results: Sequence[Result]) -> None:
         """Write the results and the end record."""
-        with self._kept():
+        with self._collecting_errors():
             for result in phase_results if not self.warnings else ():
                 self._recording.result(result)
             if not self.warnings:
@@ -109,21 +110,28 @@ class _File:
         self.path.unlink(missing_ok=True)
 
     @contextlib.contextmanager
-    def _kept(self) -> Iterator[None]:
+    def _collecting_errors(self) -> Iterator[None]:
+        """Turn a FileError in the context into a warning; after it nothing more is written."""
         try:
             yield
         except FileError as error:
             self.warnings.append(str(error))
 
 
-def _profiled(command: Sequence[str], environment: dict[str, str], file: _File, manifest: Manifest) -> Profile:
+def _run_and_record(
+    command: Sequence[str], environment: dict[str, str], file: _ProfileFile, manifest: Manifest
+) -> ProgramProfile:
+    """Run the program, write its results, and its trace if there is one, into the file, and return its profile.
+
+    The program's marks, its NVTX ranges and the trace pass through a temporary folder.
+    """
     with tempfile.TemporaryDirectory(prefix="gpubench-") as folder:
         marked = Path(folder, "marks")
         marked.touch()
-        nvtx_setup = nvtx.prepared(environment, Path(folder))
+        nvtx_setup = nvtx.prepare(environment, Path(folder))
         environment = {**environment, marks.VARIABLE: str(marked), inside.VARIABLE: folder, **nvtx_setup.variables}
         try:
-            program, ended = _watched(command, environment, file, manifest.started_at)
+            program, ended = _run_and_sample(command, environment, file, manifest.started_at)
         except GpubenchError:
             file.abandon()
             raise
@@ -137,14 +145,14 @@ def _profiled(command: Sequence[str], environment: dict[str, str], file: _File, 
     file.finish(program_results)
     untraced = (f"nothing was traced: {trace.reason}",) if trace and trace.reason else ()
     warnings = (*nvtx_setup.warnings, *untraced, *file.warnings)
-    return Profile(ended.status, read_run(file.path) if not file.warnings else None, warnings)
+    return ProgramProfile(ended.status, read_run(file.path) if not file.warnings else None, warnings)
 
 
-def traceable(command: Sequence[str]) -> list[str]:
-    """Return the command that runs a script with tracing in this Python interpreter.
+def tracing_command(command: Sequence[str]) -> list[str]:
+    """Return the command that runs a Python script with tracing in this Python interpreter.
 
-    Raises ProfileError if the command is no Python script, names another interpreter, or cupti-python is unavailable.
-    Raises NotStarted if the script does not exist.
+    Raises ProfileError if `command` is no Python script, names another interpreter, or cupti-python is unavailable.
+    Raises CannotRun if the script does not exist.
     """
     if Path(command[0]).name.startswith("python") and len(command) > 1:
         place = shutil.which(command[0])
@@ -154,32 +162,38 @@ def traceable(command: Sequence[str]) -> list[str]:
     if not command[0].endswith(".py"):
         raise ProfileError(f"--trace takes a Python script and its arguments, not {command[0]}")
     if not Path(command[0]).is_file():
-        raise not_started(command[0], FileNotFoundError(errno.ENOENT, "no such script"))
+        raise cannot_run(command[0], FileNotFoundError(errno.ENOENT, "no such script"))
     if importlib.util.find_spec("cupti") is None:
         raise ProfileError(f"--trace needs cupti-python; run pip install '{DISTRIBUTION}[counters]'")
     return [sys.executable, "-P", "-c", inside.MODULE, *command]
 
 
-def _watched(command: Sequence[str], environment: Mapping[str, str], file: _File, zero: float) -> tuple[Program, Ended]:
-    with watched() as mask:
+def _run_and_sample(
+    command: Sequence[str], environment: Mapping[str, str], file: _ProfileFile, zero: float
+) -> tuple[Program, ProgramEnd]:
+    """Run the program to its end and write samples meanwhile; return it and how it ended.
+
+    `zero` is the start of the run in s of CLOCK_MONOTONIC.
+    """
+    with watching_signals() as mask:
         program = Program(command, environment, mask)
-        process_tree = tree.Tree(program.pid, zero)
+        process_tree = tree.ProcessTree(program.pid, zero)
         process_tree.read()
         readings = itertools.count(1)
-        while (ended := program.ended(tree.PERIOD_S)) is None:
+        while (ended := program.wait(tree.PERIOD_S)) is None:
             process_tree.read()
             file.write(process_tree.take() if next(readings) % _WRITTEN_EVERY == 0 else [])
-    file.write(process_tree.take(), last=True)
+    file.write(process_tree.take(), is_last=True)
     return program, ended
 
 
 def _results(
-    program: Program, ended: Ended, spans: Sequence[marks.Span], file: _File, manifest: Manifest
+    program: Program, ended: ProgramEnd, spans: Sequence[marks.Span], file: _ProfileFile, manifest: Manifest
 ) -> list[Result]:
     """Return the results of the program and its phases.
 
-    The phases come from the program's marks, else from the mark signals that it received, else from changes of its
-    counters. Moments are seconds of CLOCK_MONOTONIC; the results count from the start of the run.
+    The phases come from the program's marks (`spans`), else from the mark signals that it received, else from changes
+    of its counters. Moments are seconds of CLOCK_MONOTONIC; the results count from the start of the run.
     """
     devices, zero = manifest.settings.devices, manifest.started_at
     whole = results.program(ended, devices, zero)

@@ -35,22 +35,22 @@ def changes(tracks: Sequence[Track], begin: float, end: float) -> list[float]:
 
     The list is empty if no activity counter was sampled.
     """
-    series = [activity for track in tracks if (activity := _activity(track, begin, end))]
+    series = [activity for track in tracks if (activity := _activity_of(track, begin, end))]
     bins = int(min(_BINS, (end - begin) / _LEAST_BIN_S))
     if not series or bins < 2:
         return []
-    table = np.column_stack([_binned(at, values, begin, end, bins) / scale for at, values, scale in series])
+    table = np.column_stack([_bin_means(at, values, begin, end, bins) / scale for at, values, scale in series])
     width = (end - begin) / bins
     cuts = [point.index for point in change_points(table)]
-    distinct_cuts = _distinct(table, cuts, shortest_bins=max(1, round(SHORTEST_S / width)))
-    return [_placed(series, begin + cut * width, reach=1.5 * width) for cut in distinct_cuts]
+    distinct_cuts = _clear_cuts(table, cuts, shortest_bins=max(1, round(SHORTEST_S / width)))
+    return [_change_time(series, begin + cut * width, distance_s=1.5 * width) for cut in distinct_cuts]
 
 
-def _activity(track: Track, begin: float, end: float) -> tuple[Floats, Floats, float] | None:
+def _activity_of(track: Track, begin: float, end: float) -> tuple[Floats, Floats, float] | None:
     """Return the times (s) and values of an activity counter in the window, and the range that scales its steps.
 
-    A cumulative counter gives its rate between neighbouring samples. Returns None for any other counter, and for fewer
-    than two values.
+    A cumulative counter gives its rate between neighbouring samples. The range is that of 96 % of the values. Returns
+    None for any other counter, and for fewer than two values.
     """
     least_range = _LEAST_RANGE.get(track.counter.unit)
     if least_range is None or track.counter.measures not in _ACTIVITY:
@@ -67,7 +67,7 @@ def _activity(track: Track, begin: float, end: float) -> tuple[Floats, Floats, f
     return at, values, float(max(high - low, least_range))
 
 
-def _binned(at: Floats, values: Floats, begin: float, end: float, bins: int) -> Floats:
+def _bin_means(at: Floats, values: Floats, begin: float, end: float, bins: int) -> Floats:
     """Return the mean of each bin, shape (bins,); a bin without a sample is interpolated between its neighbours."""
     places = np.clip(((at - begin) / (end - begin) * bins).astype(int), 0, bins - 1)
     counts = np.bincount(places, minlength=bins)
@@ -77,7 +77,7 @@ def _binned(at: Floats, values: Floats, begin: float, end: float, bins: int) -> 
     return means
 
 
-def _distinct(table: Floats, cuts: Sequence[int], shortest_bins: int) -> list[int]:
+def _clear_cuts(table: Floats, cuts: Sequence[int], shortest_bins: int) -> list[int]:
     """Return the cuts between phases that differ and are long enough.
 
     `table` has a row for each bin and a column for each counter, scaled by its range; a cut is the index of a row. The
@@ -100,14 +100,15 @@ def _distinct(table: Floats, cuts: Sequence[int], shortest_bins: int) -> list[in
     return remaining
 
 
-def _placed(series: Sequence[tuple[Floats, Floats, float]], near: float, reach: float) -> float:
-    """Return the time of a change in s: the middle between two samples within `reach` of `near`.
+def _change_time(series: Sequence[tuple[Floats, Floats, float]], near_s: float, distance_s: float) -> float:
+    """Return the time of a change in s: the middle between two samples at most `distance_s` from `near_s`.
 
-    The counter whose least-squares cut explains most decides.
+    `series` has the times, the values and the range of each counter. The counter whose least-squares cut explains most
+    decides.
     """
-    best = (0.0, near)
+    best = (0.0, near_s)
     for at, values, scale in series:
-        inside = np.flatnonzero((at >= near - reach) & (at <= near + reach))
+        inside = np.flatnonzero((at >= near_s - distance_s) & (at <= near_s + distance_s))
         if len(inside) < 2:
             continue
         scaled, moments = values[inside] / scale, at[inside]
@@ -118,6 +119,6 @@ def _placed(series: Sequence[tuple[Floats, Floats, float]], near: float, reach: 
 
 
 def _gain(part: Floats, cut: int) -> float:
-    """Return the reduction of the sum of squared residuals when two means replace one."""
+    """Return by how much the sum of squared residuals falls if two means, split at index `cut`, replace one."""
     first, last = part[:cut], part[cut:]
     return float(len(first) * len(last) / len(part) * (first.mean() - last.mean()) ** 2)

@@ -38,23 +38,25 @@ _FORCED = 1  # CUPTI_ACTIVITY_FLAG_FLUSH_FORCED
 # activity kind (CUpti_ActivityKind) → kind of event, and the name of the record's layout without its version
 _KINDS = {10: (KERNEL, "kernel"), 1: (COPY, "memcpy"), 22: (COPY, "memcpy_pto_p"), 2: (SET, "memset")}
 _REVEALING_KIND = 10  # kernels: their records change with nearly every version, so they reveal the version
-_REQUEST = ctypes.CFUNCTYPE(
+_BUFFER_REQUEST = ctypes.CFUNCTYPE(
     None, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_size_t)
 )
-_COMPLETE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
+_BUFFER_COMPLETE = ctypes.CFUNCTYPE(
+    None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t
+)
 
 Layouts = dict[int, np.dtype[Any]]
 Bytes = npt.NDArray[np.uint8]
 
 
-class Unusable(Exception):  # noqa: N818 - CUPTI is unusable
+class CuptiUnavailable(Exception):  # noqa: N818 - CUPTI is unusable
     """CUPTI cannot be used; the message gives the reason."""
 
 
 def load() -> ctypes.CDLL:
     """Load the CUPTI that cupti-python installs, else the system's, and return it.
 
-    Call this before the program loads another CUPTI. Raises Unusable if there is none.
+    Call this before the program loads another CUPTI. Raises CuptiUnavailable if there is none.
     """
     import nvidia
 
@@ -64,13 +66,13 @@ def load() -> ctypes.CDLL:
             return ctypes.CDLL(name, ctypes.RTLD_GLOBAL)
         except OSError:
             continue
-    raise Unusable("libcupti is not installed; run pip install 'gpubench-suite[counters]'")
+    raise CuptiUnavailable("libcupti is not installed; run pip install 'gpubench-suite[counters]'")
 
 
 def layouts() -> list[Layouts]:
     """Return the layouts of all kinds of records, for every combination of versions in cupti-python, newest first.
 
-    Raises Unusable if cupti-python lacks the layout of a kind of record.
+    Raises CuptiUnavailable if cupti-python has no layout for a kind of record.
     """
     from cupti import cupti
 
@@ -83,15 +85,15 @@ def layouts() -> list[Layouts]:
             and attribute.removeprefix(f"activity_{record_name}")[:-6].isdecimal()
         }
         if not names_by_version:
-            raise Unusable(f"cupti-python has no layout of {record_name} records")
+            raise CuptiUnavailable(f"cupti-python has no layout of {record_name} records")
         versions_of_kinds.append(
             [(kind, getattr(cupti, names_by_version[number])) for number in sorted(names_by_version, reverse=True)]
         )
     return [dict(versions) for versions in itertools.product(*versions_of_kinds)]
 
 
-class Records:
-    """Decodes buffers of records; `name_of` returns the text at an address.
+class RecordDecoder:
+    """Decodes buffers of CUPTI's records; `name_of` returns the text at an address.
 
     Each CUPTI writes the records of its own version. The version of a buffer is the first of `versions` with which its
     records lie without gaps up to the end of the buffer.
@@ -108,43 +110,47 @@ class Records:
 
     def events(self, buffer: Bytes) -> npt.NDArray[Any]:
         """Return the records of a buffer as an array of EVENT, shape (records,), by kind; empty if no version fits."""
-        offsets = self._places(buffer)
+        offsets = self._record_offsets(buffer)
         self.unknown += not offsets
         parts = [
-            self._of(buffer, kind, np.asarray(kind_offsets)) for kind, kind_offsets in offsets.items() if kind_offsets
+            self._decode_kind(buffer, kind, np.asarray(kind_offsets))
+            for kind, kind_offsets in offsets.items()
+            if kind_offsets
         ]
         return np.concatenate(parts) if parts else np.empty(0, EVENT)
 
-    def _places(self, buffer: Bytes) -> dict[int, list[int]]:
-        """Return the byte offsets of the records of each kind.
+    def _record_offsets(self, buffer: Bytes) -> dict[int, list[int]]:
+        """Return the byte offsets of the records of each kind; empty if no version fits.
 
         After the first buffer with kernels, only the versions that fit it are tried.
         """
         for first, layouts in enumerate(self._versions):
-            if offsets := _places(buffer, layouts):
+            if offsets := _record_offsets(buffer, layouts):
                 self._layouts = layouts
                 if offsets[_REVEALING_KIND] and not self._is_narrowed:
-                    self._versions = [version for version in self._versions[first:] if _places(buffer, version)]
+                    self._versions = [version for version in self._versions[first:] if _record_offsets(buffer, version)]
                     self._is_narrowed = True
                 return offsets
         return {}
 
-    def _of(self, buffer: Bytes, kind: int, at: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _decode_kind(self, buffer: Bytes, kind: int, at: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the records of one kind, which begin at the byte offsets `at`, as an array of EVENT."""
         event_kind = _KINDS[kind][0]
         events = np.zeros(len(at), EVENT)
         events["kind"] = event_kind
         for field, field_name in (("start", "start"), ("end", "end"), ("device", "device_id"), ("stream", "stream_id")):
-            events[field] = self._field(buffer, kind, at, field_name)
+            events[field] = self._read_field(buffer, kind, at, field_name)
         events["name"] = -1
         if event_kind == KERNEL:
-            events["name"] = self._named(self._field(buffer, kind, at, "name"))
+            events["name"] = self._name_indices(self._read_field(buffer, kind, at, "name"))
         else:
-            events["bytes"] = self._field(buffer, kind, at, "bytes")
+            events["bytes"] = self._read_field(buffer, kind, at, "bytes")
         if event_kind == COPY:
-            events["copy"] = self._field(buffer, kind, at, "copy_kind")
+            events["copy"] = self._read_field(buffer, kind, at, "copy_kind")
         return events
 
-    def _field(self, buffer: Bytes, kind: int, at: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
+    def _read_field(self, buffer: Bytes, kind: int, at: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
+        """Return a field of the records at these byte offsets, shape (records,)."""
         fields = self._layouts[kind].fields
         assert fields is not None
         field_type, offset = fields[name][:2]
@@ -152,7 +158,8 @@ class Records:
         values: npt.NDArray[Any] = aligned[(at + offset) // field_type.itemsize]
         return values
 
-    def _named(self, addresses: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _name_indices(self, addresses: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the index in `texts` of the name at each address; a new name is read and appended."""
         unique, inverse = np.unique(addresses, return_inverse=True)
         for address in unique.tolist():
             if address not in self.names:
@@ -161,7 +168,7 @@ class Records:
         return np.asarray([self.names[address] for address in unique.tolist()])[inverse]
 
 
-def _places(buffer: Bytes, layouts: Layouts) -> dict[int, list[int]]:
+def _record_offsets(buffer: Bytes, layouts: Layouts) -> dict[int, list[int]]:
     """Return the byte offsets of the records of each kind; empty if the records do not fill the buffer exactly."""
     kinds = memoryview(buffer[: len(buffer) // 4 * 4].tobytes()).cast("I")
     sizes = {kind: layout.itemsize for kind, layout in layouts.items()}
@@ -178,14 +185,14 @@ def _places(buffer: Bytes, layouts: Layouts) -> dict[int, list[int]]:
 
 
 class Tracer:
-    """CUPTI's activity API in this process, from `start` to `stop`."""
+    """Records kernels and copies with CUPTI's activity API in this process, from `start` to `stop`, into `folder`."""
 
     def __init__(self, folder: Path) -> None:
         self._lib = load()
         self._libc = ctypes.CDLL(None)
         self._libc.malloc.restype, self._libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
         self._libc.free.argtypes = [ctypes.c_void_p]
-        self._records = Records(layouts(), lambda address: ctypes.string_at(address).decode(errors="replace"))
+        self._records = RecordDecoder(layouts(), lambda address: ctypes.string_at(address).decode(errors="replace"))
         self._folder = folder
         self._events = (folder / "events").open("ab", buffering=0)
         self._names = (folder / "names").open("a", encoding="utf-8")
@@ -194,69 +201,76 @@ class Tracer:
         self._written = 0
         self._dropped = 0
         self._clocks: list[tuple[int, int]] = []
-        self._callbacks = (_REQUEST(self._requested), _COMPLETE(self._completed))  # CUPTI holds no reference to them
+        self._callbacks = (
+            _BUFFER_REQUEST(self._provide_buffer),
+            _BUFFER_COMPLETE(self._take_buffer),
+        )  # CUPTI holds no reference to them
 
     def start(self) -> None:
-        """Start recording. Raises Unusable if CUPTI refuses."""
+        """Start recording. Raises CuptiUnavailable if CUPTI refuses."""
         self._call("cuptiActivityRegisterCallbacks", *self._callbacks)
         for kind in _KINDS:
             self._call("cuptiActivityEnable", kind)
         self._call("cuptiActivityFlushPeriod", _FLUSH_MS)
-        self._clock()
-        self._about("the program ended in a way that left no time to read its records (os._exit, a signal)")
+        self._read_clocks()
+        self._describe("the program ended in a way that left no time to read its records (os._exit, a signal)")
 
     def stop(self) -> None:
-        """Stop recording and write the remaining records. Raises Unusable if CUPTI's clock cannot be read."""
+        """Stop recording and write the remaining records. Raises CuptiUnavailable if CUPTI's clock cannot be read."""
         self._lib.cuptiActivityFlushAll(_FORCED)
         for kind in _KINDS:
             self._lib.cuptiActivityDisable(kind)
-        self._clock()
+        self._read_clocks()
         self._raw.seek(0)
         for size in self._sizes:
-            self._take(self._raw.read(size))
-        self._about(reason="")
+            self._decode(self._raw.read(size))
+        self._describe(reason="")
 
     def _call(self, name: str, *arguments: Any) -> None:
+        """Call a function of CUPTI. Raises CuptiUnavailable with CUPTI's message if it fails."""
         status = getattr(self._lib, name)(*arguments)
         if status:
             text = ctypes.c_char_p()
             self._lib.cuptiGetResultString(status, ctypes.byref(text))
-            raise Unusable(f"{name}: {(text.value or b'').decode() or f'status {status}'}")
+            raise CuptiUnavailable(f"{name}: {(text.value or b'').decode() or f'status {status}'}")
 
-    def _clock(self) -> None:
-        """Read CUPTI's clock and CLOCK_MONOTONIC at the same moment, in nanoseconds."""
+    def _read_clocks(self) -> None:
+        """Record a moment on CUPTI's clock and on CLOCK_MONOTONIC, in nanoseconds."""
         now = ctypes.c_uint64()
         before = time.monotonic_ns()
         self._call("cuptiGetTimestamp", ctypes.byref(now))
         self._clocks.append((now.value, (before + time.monotonic_ns()) // 2))
 
-    def _about(self, reason: str) -> None:
+    def _describe(self, reason: str) -> None:
+        """Write the description of the trace; `reason` says why it is incomplete, and is empty if it is not."""
         about = {"clocks": self._clocks, "dropped": self._dropped, "unknown": self._records.unknown, "reason": reason}
-        write_about(self._folder, about)
+        write_description(self._folder, about)
 
-    def _requested(self, buffer: Any, size: Any, most: Any) -> None:
+    def _provide_buffer(self, buffer: Any, size: Any, most: Any) -> None:
+        """Give CUPTI an empty buffer: its address, its size, and no limit on the number of records."""
         buffer[0] = self._libc.malloc(_BUFFER_BYTES)
         size[0], most[0] = _BUFFER_BYTES, 0
 
-    def _completed(self, context: int | None, stream: int, buffer: int, size: int, valid: int) -> None:
+    def _take_buffer(self, context: int | None, stream: int, buffer: int, size: int, valid: int) -> None:
+        """Store the first `valid` bytes of a full buffer, free it, and count the records that CUPTI dropped."""
         del size
         if sum(self._sizes) + valid <= _MOST_RAW_BYTES:
-            self._keep((ctypes.c_char * valid).from_address(buffer))
+            self._store_undecoded((ctypes.c_char * valid).from_address(buffer))
         else:
-            self._take(ctypes.string_at(buffer, valid))
+            self._decode(ctypes.string_at(buffer, valid))
         self._libc.free(buffer)
         dropped = ctypes.c_size_t()
         if not self._lib.cuptiActivityGetNumDroppedRecords(ctypes.c_void_p(context), stream, ctypes.byref(dropped)):
             self._dropped += dropped.value
 
-    def _keep(self, data: Any) -> None:
+    def _store_undecoded(self, data: Any) -> None:
         """Write a buffer to the file undecoded, which delays the program least."""
         rest = memoryview(data).cast("B")
         while rest:
             rest = rest[self._raw.write(rest) :]
         self._sizes.append(len(data))
 
-    def _take(self, data: bytes) -> None:
+    def _decode(self, data: bytes) -> None:
         """Decode a buffer and write its events."""
         self._events.write(self._records.events(np.frombuffer(data, np.uint8)).tobytes())
         new = self._records.texts[self._written :]
@@ -266,15 +280,15 @@ class Tracer:
             self._written += len(new)
 
 
-def write_about(folder: Path, about: dict[str, Any]) -> None:
-    """Replace the description of the trace atomically."""
-    torn = folder / "about.part"
-    torn.write_text(json.dumps(about), encoding="utf-8")
-    torn.replace(folder / "about")
+def write_description(folder: Path, about: dict[str, Any]) -> None:
+    """Replace the description of the trace in the folder atomically."""
+    partial = folder / "about.part"
+    partial.write_text(json.dumps(about), encoding="utf-8")
+    partial.replace(folder / "about")
 
 
 def main() -> None:
-    """Run the script of the command line as Python would, and trace it."""
+    """Run the script of the command line as Python would, and trace it if CUPTI can be used."""
     sys.argv = sys.argv[1:]
     sys.path.insert(0, str(Path(sys.argv[0]).resolve().parent))
     folder = Path(os.environ[VARIABLE])
@@ -282,6 +296,6 @@ def main() -> None:
         tracer = Tracer(folder)
         tracer.start()
         atexit.register(tracer.stop)  # runs after the script's threads have ended
-    except (Unusable, ImportError, OSError) as error:
-        write_about(folder, {"clocks": [], "dropped": 0, "unknown": 0, "reason": f"{error}"})
+    except (CuptiUnavailable, ImportError, OSError) as error:
+        write_description(folder, {"clocks": [], "dropped": 0, "unknown": 0, "reason": f"{error}"})
     runpy.run_path(sys.argv[0], run_name="__main__")

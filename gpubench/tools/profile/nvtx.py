@@ -14,23 +14,23 @@ _COMPILE_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """Variables for the program's environment that record its ranges; `warnings` say why they are not recorded."""
+class NvtxSetup:
+    """Environment variables that let a program record its NVTX ranges; `warnings` say why it does not record them."""
 
     variables: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
 
-def prepared(environment: Mapping[str, str], folder: Path) -> Prepared:
-    """Compile the library into the folder and return the variables that load it.
+def prepare(environment: Mapping[str, str], folder: Path) -> NvtxSetup:
+    """Compile the recording library into `folder` and return the variables that load it.
 
-    If the environment names another tool for NVTX, or the library cannot be compiled, only warnings are returned.
+    If `environment` names another tool for NVTX, or the library cannot be compiled, only warnings are returned.
     """
     if environment.get(VARIABLE):
-        return Prepared(warnings=(f"NVTX ranges are not recorded: {VARIABLE} names another tool; unset it",))
+        return NvtxSetup(warnings=(f"NVTX ranges are not recorded: {VARIABLE} names another tool; unset it",))
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
-        return Prepared(warnings=("NVTX ranges are not recorded: install a C compiler (cc) to record them",))
+        return NvtxSetup(warnings=("NVTX ranges are not recorded: install a C compiler (cc) to record them",))
     source, library = folder / "nvtx.c", folder / "libgpubench-nvtx.so"
     source.write_bytes(files("gpubench.tools.profile").joinpath("nvtx.c").read_bytes())
     arguments = [compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(source)]
@@ -39,8 +39,8 @@ def prepared(environment: Mapping[str, str], folder: Path) -> Prepared:
             arguments, capture_output=True, encoding="utf-8", errors="replace", timeout=_COMPILE_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Prepared(warnings=(f"NVTX ranges are not recorded: {compiler} failed ({error})",))
+        return NvtxSetup(warnings=(f"NVTX ranges are not recorded: {compiler} failed ({error})",))
     if compilation.returncode:
         reason = (compilation.stderr.strip().splitlines() or [f"status {compilation.returncode}"])[-1]
-        return Prepared(warnings=(f"NVTX ranges are not recorded: {compiler} failed ({reason})",))
-    return Prepared({VARIABLE: str(library)})
+        return NvtxSetup(warnings=(f"NVTX ranges are not recorded: {compiler} failed ({reason})",))
+    return NvtxSetup({VARIABLE: str(library)})

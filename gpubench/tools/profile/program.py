@@ -16,14 +16,14 @@ from dataclasses import dataclass
 
 from gpubench.base.errors import GpubenchError
 
-SENT_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR2)
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR2)
 MARK = signal.SIGUSR1  # begins a new part of the program
-_WATCHED = {*SENT_ON, MARK, signal.SIGCHLD}
-_PYTHONS_OWN = (signal.SIGPIPE, signal.SIGXFSZ)  # Python ignores them, which a child would inherit
+_WATCHED = {*FORWARDED, MARK, signal.SIGCHLD}
+_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)  # Python ignores them, which a child would inherit
 _FROM_KERNEL = 0x80  # si_code SI_KERNEL (asm-generic/siginfo.h): the terminal's own signals
 
 
-class NotStarted(GpubenchError):  # noqa: N818 - the program is not started
+class CannotRun(GpubenchError):  # noqa: N818 - the program is not started
     """The program cannot be run: exit status 127 if it does not exist, else 126."""
 
     def __init__(self, message: str, exit_status: int) -> None:
@@ -32,21 +32,22 @@ class NotStarted(GpubenchError):  # noqa: N818 - the program is not started
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """How a program ended: `status` as a shell gives it, 128 + n where signal n killed it.
+class ProgramEnd:
+    """How a program ended: `status` as a shell gives it, which is 128 + n if signal n killed it.
 
-    `cpu_s` and `memory_bytes`, the largest resident set of one process, include the children that it waited for.
+    `begin` and `end` are seconds of CLOCK_MONOTONIC. `cpu_s` and `memory_bytes`, the largest resident set of one
+    process, include the children that it waited for.
     """
 
     status: int
     killed_by: str
-    begin: float  # CLOCK_MONOTONIC seconds
+    begin: float
     end: float
     cpu_s: float
     memory_bytes: int
 
     @property
-    def words(self) -> str:
+    def failure(self) -> str:
         """Return `exit status 3` or `killed by SIGSEGV`; empty for exit status 0."""
         if self.killed_by:
             return f"killed by {self.killed_by}"
@@ -54,7 +55,10 @@ class Ended:
 
 
 class Program:
-    """A running program. Create it inside `watched`, which blocks the signals that it waits for."""
+    """A running program. Create it inside `watching_signals`, which blocks the signals that it waits for.
+
+    `marks` are the times at which the program or the user sent the mark signal, in s of CLOCK_MONOTONIC.
+    """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], mask: set[signal.Signals]) -> None:
         """Start the program with the given signal mask. Raises NotStarted if it cannot be run."""
@@ -62,37 +66,39 @@ class Program:
         self.marks: list[float] = []
         try:
             self.pid = os.posix_spawnp(
-                command[0], list(command), dict(environment), setsigmask=list(mask), setsigdef=list(_PYTHONS_OWN)
+                command[0], list(command), dict(environment), setsigmask=list(mask), setsigdef=list(_IGNORED_BY_PYTHON)
             )
         except OSError as error:
-            raise not_started(command[0], error) from error
+            raise cannot_run(command[0], error) from error
 
-    def ended(self, seconds: float) -> Ended | None:
-        """Wait at most `seconds` for the program to end, and forward signals; return None while it runs."""
+    def wait(self, seconds: float) -> ProgramEnd | None:
+        """Wait at most `seconds` for the program to end, and forward signals; return None if it still runs."""
         deadline = time.monotonic() + seconds
         while True:
             info = signal.sigtimedwait(_WATCHED, max(deadline - time.monotonic(), 0.0))
             if info is None:
-                return self._reaped()
+                return self._reap()
             if info.si_signo == signal.SIGCHLD:
-                if result := self._reaped():
+                if result := self._reap():
                     return result
             else:
-                self._take(info.si_signo, info.si_code)
+                self._handle_signal(info.si_signo, info.si_code)
 
-    def _take(self, number: int, code: int) -> None:
+    def _handle_signal(self, number: int, code: int) -> None:
+        """Record a mark, or forward any other signal, unless the terminal sent it to the program too."""
         if number == MARK:
             self.marks.append(time.monotonic())
         elif code != _FROM_KERNEL:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
-    def _reaped(self) -> Ended | None:
+    def _reap(self) -> ProgramEnd | None:
+        """Return how the program ended, None if it still runs."""
         pid, status, used = os.wait4(self.pid, os.WNOHANG)
         if not pid:
             return None
         code = os.waitstatus_to_exitcode(status)
-        return Ended(
+        return ProgramEnd(
             status=128 - code if code < 0 else code,
             killed_by=signal.Signals(-code).name if code < 0 else "",
             begin=self.begin,
@@ -103,8 +109,8 @@ class Program:
 
 
 @contextlib.contextmanager
-def watched() -> Iterator[set[signal.Signals]]:
-    """Block the signals that a `Program` waits for, and yield the previous signal mask, which the program gets."""
+def watching_signals() -> Iterator[set[signal.Signals]]:
+    """Block the signals that `Program.wait` reads, and yield the previous signal mask, which the program gets."""
     previous = signal.signal(
         signal.SIGCHLD, signal.SIG_DFL
     )  # if SIGCHLD were ignored, the kernel would keep no exit status
@@ -118,18 +124,22 @@ def watched() -> Iterator[set[signal.Signals]]:
         signal.signal(signal.SIGCHLD, previous)
 
 
-def check(command: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Raise NotStarted if the program does not exist or is not executable."""
+def check_executable(command: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Raise CannotRun if the program of a command does not exist or is not executable.
+
+    A name without a slash is searched for in the PATH of `environment`, as execvp does.
+    """
     name = command[0]
-    places = [name] if "/" in name else [os.path.join(p, name) for p in environment.get("PATH", os.defpath).split(":")]  # noqa: PTH118
-    files = [place for place in places if os.path.isfile(place)]  # noqa: PTH113 - as execvp looks for it
+    folders = [""] if "/" in name else environment.get("PATH", os.defpath).split(":")
+    candidates = [os.path.join(folder, name) for folder in folders]  # noqa: PTH118 - as execvp looks for it
+    files = [candidate for candidate in candidates if os.path.isfile(candidate)]  # noqa: PTH113
     if not files:
-        raise not_started(name, FileNotFoundError(errno.ENOENT, "no such program"))
-    if not any(os.access(place, os.X_OK) for place in files):
-        raise not_started(name, PermissionError(errno.EACCES, "it is not executable"))
+        raise cannot_run(name, FileNotFoundError(errno.ENOENT, "no such program"))
+    if not any(os.access(candidate, os.X_OK) for candidate in files):
+        raise cannot_run(name, PermissionError(errno.EACCES, "it is not executable"))
 
 
-def not_started(name: str, error: OSError) -> NotStarted:
-    """Return the error for a program that cannot be run, with the exit status of a shell."""
+def cannot_run(name: str, error: OSError) -> CannotRun:
+    """Return the error for the program `name`, with the exit status that a shell gives."""
     missing = error.errno in (errno.ENOENT, errno.ENOTDIR)
-    return NotStarted(f"cannot run {name}: {error.strerror}", 127 if missing else 126)
+    return CannotRun(f"cannot run {name}: {error.strerror}", 127 if missing else 126)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from gpubench.analysis import phases
 from gpubench.marks import Span
 from gpubench.model import Case, Result, Series, SuiteInfo, View
-from gpubench.tools.profile.program import Ended
+from gpubench.tools.profile.program import ProgramEnd
 
 INFO = SuiteInfo(
     phases.SUITE,
@@ -19,12 +19,13 @@ MOST_NAMES = 200  # names of marked phases in the file: those that took the most
 MOST_TIMES = 20_000  # spans of one phase in the file, the first ones: a record has a limited size
 
 
-def program(ended: Ended, devices: Sequence[str], zero: float) -> Result:
+def program(ended: ProgramEnd, devices: Sequence[str], zero: float) -> Result:
     """Return the result of the whole program: duration, processor time and memory, including its children.
 
-    `zero` is the start of the run in s of CLOCK_MONOTONIC; all times in the result count from it.
+    `devices` are the sampled devices. `zero` is the start of the run in s of CLOCK_MONOTONIC; all times in the result
+    count from it.
     """
-    failure = ended.words
+    failure = ended.failure
     seconds = ended.end - ended.begin
     return Result(
         Case(phases.SUITE, phases.PROGRAM),
@@ -43,31 +44,40 @@ def program(ended: Ended, devices: Sequence[str], zero: float) -> Result:
 
 
 def marked(spans: Sequence[Span], devices: Sequence[str], zero: float) -> list[Result]:
-    """Return one result per name with all its spans; above MOST_NAMES, only the names that took the most time."""
-    named: dict[str, list[Span]] = {}
+    """Return a result for each name of marked phases, with all its spans.
+
+    Of more than MOST_NAMES names, those with the longest total time are kept. Times count from `zero` as in `program`.
+    """
+    spans_by_name: dict[str, list[Span]] = {}
     for span in spans:
-        named.setdefault(span.name, []).append(span)
-    longest = sorted(named, key=lambda name: -sum(span.end - span.begin for span in named[name]))[:MOST_NAMES]
-    return [_phase(name, named[name], devices, zero) for name in named if name in set(longest)]
+        spans_by_name.setdefault(span.name, []).append(span)
+    longest = sorted(spans_by_name, key=lambda name: -sum(span.end - span.begin for span in spans_by_name[name]))[
+        :MOST_NAMES
+    ]
+    return [_marked_phase(name, spans_by_name[name], devices, zero) for name in spans_by_name if name in set(longest)]
 
 
-def _phase(name: str, spans: Sequence[Span], devices: Sequence[str], zero: float) -> Result:
+def _marked_phase(name: str, spans: Sequence[Span], devices: Sequence[str], zero: float) -> Result:
+    """Return the result of all marked phases with one name; a note counts the spans that are left out."""
     recorded = spans[:MOST_TIMES]
     notes = [("times", f"the first {len(recorded)} of {len(spans)}")] if len(recorded) < len(spans) else []
     labels = () if all(span.ended for span in recorded) else ("unfinished",)
     case = Case(phases.SUITE, phases.MARKED, (("name", name),))
-    return _result(case, [(span.begin, span.end) for span in recorded], devices, zero, labels, notes)
+    return _phase_result(case, [(span.begin, span.end) for span in recorded], devices, zero, labels, notes)
 
 
 def consecutive(name: str, edges: Sequence[float], devices: Sequence[str], zero: float) -> list[Result]:
-    """Return a numbered result for each span between two neighbouring edges, which are s of CLOCK_MONOTONIC."""
+    """Return a numbered result for each span between two neighbouring edges, which are s of CLOCK_MONOTONIC.
+
+    `name` is that of the case, and times count from `zero` as in `program`.
+    """
     return [
-        _result(Case(phases.SUITE, name, (("number", number),)), [(begin, end)], devices, zero)
+        _phase_result(Case(phases.SUITE, name, (("number", number),)), [(begin, end)], devices, zero)
         for number, (begin, end) in enumerate(itertools.pairwise(edges), 1)
     ]
 
 
-def _result(
+def _phase_result(
     case: Case,
     spans: Sequence[tuple[float, float]],
     devices: Sequence[str],
@@ -75,6 +85,7 @@ def _result(
     labels: tuple[str, ...] = (),
     notes: Sequence[tuple[str, str]] = (),
 ) -> Result:
+    """Return the result of a phase from its spans: begin and end in s of CLOCK_MONOTONIC."""
     window = (spans[0][0] - zero, max(end for _, end in spans) - zero)
     times = Series(
         phases.TIME, "s", tuple(end - begin for begin, end in spans), at=tuple(begin - zero for begin, _ in spans)

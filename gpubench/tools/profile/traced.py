@@ -32,7 +32,10 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Events with their times in seconds of CLOCK_MONOTONIC; `reason` says why events are missing."""
+    """The events of a traced program, with their times in seconds of CLOCK_MONOTONIC.
+
+    `dropped` counts the records that CUPTI dropped. `reason` says why events are missing.
+    """
 
     events: npt.NDArray[Any]
     start: Floats
@@ -43,13 +46,13 @@ class Trace:
 
 
 def read(folder: Path) -> Trace:
-    """Return the trace that the program wrote to the folder."""
+    """Return the trace that the program wrote to the folder; if it wrote none, an empty one with the reason."""
     about_file = folder / "about"
     if not about_file.exists():
-        return _none("the script ended before it was traced")
+        return _empty_trace("the script ended before it was traced")
     about = json.loads(about_file.read_text(encoding="utf-8"))
     if about["reason"]:
-        return _none(about["reason"])
+        return _empty_trace(about["reason"])
     data = (folder / "events").read_bytes()
     events = np.frombuffer(data[: len(data) // EVENT.itemsize * EVENT.itemsize], EVENT)
     names = tuple(json.loads(line) for line in (folder / "names").read_text(encoding="utf-8").splitlines())
@@ -59,23 +62,27 @@ def read(folder: Path) -> Trace:
     start, end = (_monotonic(events[field], about["clocks"]) for field in ("start", "end"))
     if about["unknown"]:
         reason = f"{about['unknown']} buffers of records are of a CUPTI that cupti-python does not know"
-    return Trace(events, start, end, tuple(map(readable, names)), about["dropped"], reason)
+    return Trace(events, start, end, tuple(map(readable_name, names)), about["dropped"], reason)
 
 
-def _none(reason: str) -> Trace:
+def _empty_trace(reason: str) -> Trace:
+    """Return a trace without events, for this reason."""
     empty = np.empty(0)
     return Trace(np.empty(0, EVENT), empty, empty, (), 0, reason)
 
 
 def _monotonic(nanoseconds: npt.NDArray[Any], clocks: Sequence[Sequence[int]]) -> Floats:
-    """Return CUPTI's times in s of CLOCK_MONOTONIC, by the line through two moments that were read on both clocks."""
+    """Return CUPTI's times in s of CLOCK_MONOTONIC.
+
+    `clocks` are moments that were read on both clocks, in ns; a line through the first and the last converts the times.
+    """
     (their, our), (their_last, our_last) = clocks[0], clocks[-1]
     rate = (our_last - our) / (their_last - their) if their_last - their > 1e9 else 1.0
     since = nanoseconds.astype(np.int64) - their
     return np.asarray((our + since * rate) / 1e9, dtype=np.float64)
 
 
-def readable(name: str) -> str:
+def readable_name(name: str) -> str:
     """Return the demangled name of a kernel; the name itself if it cannot be demangled."""
     if not name.startswith("_Z"):
         return name
@@ -112,16 +119,20 @@ def results(trace: Trace, devices: Sequence[str], zero: float) -> list[Result]:
     for ordinal in np.unique(trace.events["device"]).tolist():
         device = f"cuda:{ordinal}"
         if device in devices:
-            device_results += _of_device(trace, trace.events["device"] == ordinal, device, zero)
+            device_results += _device_results(trace, trace.events["device"] == ordinal, device, zero)
     return device_results
 
 
-def _of_device(trace: Trace, on_device: npt.NDArray[np.bool_], device: str, zero: float) -> Iterator[Result]:
+def _device_results(trace: Trace, on_device: npt.NDArray[np.bool_], device: str, zero: float) -> Iterator[Result]:
+    """Yield the results of one device: where its time went, then its longest kernels, then its copies by kind.
+
+    `on_device` selects the events of the device.
+    """
     kernels, copies = on_device & (trace.events["kind"] == KERNEL), on_device & (trace.events["kind"] == COPY)
     start, end = trace.start[on_device], trace.end[on_device]
-    busy, of_kernels = union(start, end), union(trace.start[kernels], trace.end[kernels])
-    of_others = union(trace.start[on_device & ~kernels], trace.end[on_device & ~kernels])
-    gaps = idle(start, end)
+    busy, of_kernels = covered_seconds(start, end), covered_seconds(trace.start[kernels], trace.end[kernels])
+    of_others = covered_seconds(trace.start[on_device & ~kernels], trace.end[on_device & ~kernels])
+    gaps = uncovered_gaps(start, end)
     seconds = {
         "busy": busy,
         "kernels": of_kernels,
@@ -135,23 +146,23 @@ def _of_device(trace: Trace, on_device: npt.NDArray[np.bool_], device: str, zero
     window = (float(start.min()) - zero, float(end.max()) - zero)
     series = tuple(Series(name, "s", (value,)) for name, value in seconds.items())
     yield Result(Case(phases.SUITE, "trace"), (device,), "ok", series=series, notes=tuple(notes), window=window)
-    for case, chosen, full in (*_top(trace, kernels), *_kinds(trace, copies)):
-        yield _group(trace, case, chosen, full, device, zero)
+    for case, indices, full_name in (*_longest_kernels(trace, kernels), *_copy_kinds(trace, copies)):
+        yield _event_result(trace, case, indices, full_name, device, zero)
 
 
-def _top(trace: Trace, kernels: npt.NDArray[np.bool_]) -> Iterator[tuple[Case, npt.NDArray[np.intp], str]]:
-    """Yield the kernels that took the most time: case, indices of their events, and full name."""
+def _longest_kernels(trace: Trace, kernels: npt.NDArray[np.bool_]) -> Iterator[tuple[Case, npt.NDArray[np.intp], str]]:
+    """Yield the kernels with the longest total time: case, indices of their events, and full name."""
     places = np.flatnonzero(kernels)
     numbers = trace.events["name"][places]
     totals = np.bincount(numbers, weights=(trace.end - trace.start)[places]) if len(places) else np.empty(0)
     used: set[str] = set()
     for number in np.argsort(-totals)[:MOST_KERNELS].tolist():
         if totals[number] > 0:
-            name = _unused(brief(trace.names[number]), used)
+            name = _make_unique(brief(trace.names[number]), used)
             yield Case(phases.SUITE, "kernel", (("name", name),)), places[numbers == number], trace.names[number]
 
 
-def _unused(name: str, used: set[str]) -> str:
+def _make_unique(name: str, used: set[str]) -> str:
     """Return the name, with a number appended if it is in `used`; add the returned name to `used`."""
     candidate, number = name, 1
     while candidate in used:
@@ -161,18 +172,24 @@ def _unused(name: str, used: set[str]) -> str:
     return candidate
 
 
-def _kinds(trace: Trace, copies: npt.NDArray[np.bool_]) -> Iterator[tuple[Case, npt.NDArray[np.intp], str]]:
+def _copy_kinds(trace: Trace, copies: npt.NDArray[np.bool_]) -> Iterator[tuple[Case, npt.NDArray[np.intp], str]]:
+    """Yield the kinds of copies, such as `h2d`: case, indices of their events, and an empty name."""
     places = np.flatnonzero(copies)
     for kind in np.unique(trace.events["copy"][places]).tolist():
         case = Case(phases.SUITE, "copy", (("kind", _COPIES.get(kind, f"other{kind}")),))
         yield case, places[trace.events["copy"][places] == kind], ""
 
 
-def _group(trace: Trace, case: Case, chosen: npt.NDArray[np.intp], full: str, device: str, zero: float) -> Result:
-    """Return the result of one kernel or one kind of copy: total time, durations, number of calls, bytes."""
-    times = trace.end[chosen] - trace.start[chosen]
+def _event_result(
+    trace: Trace, case: Case, indices: npt.NDArray[np.intp], full_name: str, device: str, zero: float
+) -> Result:
+    """Return the result of one kernel or one kind of copy: total time, durations, number of calls, bytes.
+
+    `indices` are those of its events; `full_name` is the demangled name of a kernel, else empty.
+    """
+    times = trace.end[indices] - trace.start[indices]
     evenly_picked = np.linspace(0, len(times) - 1, min(len(times), MOST_VALUES)).astype(int)
-    size = float(trace.events["bytes"][chosen].sum())
+    size = float(trace.events["bytes"][indices].sum())
     series = (
         Series(
             "total", "s", (float(times.sum()),)
@@ -181,8 +198,8 @@ def _group(trace: Trace, case: Case, chosen: npt.NDArray[np.intp], full: str, de
         Series("calls", "calls", (float(len(times)),)),
         *((Series("bytes", "B", (size,)),) if size else ()),
     )
-    window = (float(trace.start[chosen].min()) - zero, float(trace.end[chosen].max()) - zero)
-    notes = (("name", full),) if full else ()
+    window = (float(trace.start[indices].min()) - zero, float(trace.end[indices].max()) - zero)
+    notes = (("name", full_name),) if full_name else ()
     return Result(case, (device,), "ok", series=series, notes=notes, window=window)
 
 
@@ -192,7 +209,7 @@ def events(
     """Return the first MOST_EVENTS events for a timeline: start, duration, stream, and the number of the result.
 
     `numbered_results` are the results of kernels and copies with their numbers in the file. An event whose kernel has
-    no result has None instead of a number.
+    no result has None instead of a number. Times count from `zero`.
     """
     kernels = {
         dict(result.notes)["name"]: number for number, result in numbered_results if result.case.name == "kernel"
@@ -208,20 +225,21 @@ def events(
             part = trace.events[on_device]
             of_event = np.where(part["kind"] == COPY, of_copy[part["copy"]], of_name[part["name"]])
             columns = (
-                ("trace.time", _numbers(trace.end[on_device] - trace.start[on_device])),
-                ("trace.stream", _numbers(part["stream"].astype(float))),
-                ("trace.result", _numbers(of_event)),
+                ("trace.time", _none_for_nan(trace.end[on_device] - trace.start[on_device])),
+                ("trace.stream", _none_for_nan(part["stream"].astype(float))),
+                ("trace.result", _none_for_nan(of_event)),
             )
             at = tuple((trace.start[on_device] - zero).tolist())
             samples.append(Samples("trace", device, at, columns))
     return samples
 
 
-def _numbers(values: npt.NDArray[Any]) -> tuple[float | None, ...]:
+def _none_for_nan(values: npt.NDArray[Any]) -> tuple[float | None, ...]:
+    """Return the values with None in place of NaN."""
     return tuple(None if value != value else value for value in values.tolist())
 
 
-def union(start: Floats, end: Floats) -> float:
+def covered_seconds(start: Floats, end: Floats) -> float:
     """Return the time in s that is covered by at least one interval; `start` ascends."""
     if not len(start):
         return 0.0
@@ -230,7 +248,7 @@ def union(start: Floats, end: Floats) -> float:
     return float(end[0] - start[0] + np.maximum(end[1:] - begins, 0).sum())
 
 
-def idle(start: Floats, end: Floats) -> Floats:
+def uncovered_gaps(start: Floats, end: Floats) -> Floats:
     """Return the lengths in s of the gaps that no interval covers; `start` ascends."""
     gaps: Floats = start[1:] - np.maximum.accumulate(end)[:-1]
     return gaps[gaps > 0]

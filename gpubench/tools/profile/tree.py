@@ -27,21 +27,26 @@ MEMORY = Counter(
 COUNTERS = (CPU, MEMORY)
 
 
-class Tree:
-    """Reads a process and its descendants; a child whose parent has ended is no longer found."""
+class ProcessTree:
+    """Reads a process and its descendants; a child whose parent has ended is no longer found.
+
+    `zero` is the start of the run in s of CLOCK_MONOTONIC, from which the times of the samples count.
+    """
 
     def __init__(self, pid: int, zero: float) -> None:
         self._pid = pid
         self._zero = zero
         self._rows: list[tuple[float, float, float]] = []
-        self._most = 0.0
+        self._highest_cpu_s = 0.0
 
     def read(self) -> None:
         """Take a sample now. The recorded processor time never falls, even if a child ends that was not waited for."""
-        usages = [usage for pid in _family(self._pid) if (usage := _usage(pid))]
+        usages = [usage for pid in _process_and_descendants(self._pid) if (usage := _usage(pid))]
         if usages:
-            self._most = max(self._most, sum(seconds for seconds, _ in usages))
-            self._rows.append((time.monotonic() - self._zero, self._most, float(sum(size for _, size in usages))))
+            self._highest_cpu_s = max(self._highest_cpu_s, sum(seconds for seconds, _ in usages))
+            self._rows.append(
+                (time.monotonic() - self._zero, self._highest_cpu_s, float(sum(size for _, size in usages)))
+            )
 
     def take(self) -> list[Samples]:
         """Return the samples since the last call."""
@@ -52,13 +57,13 @@ class Tree:
         return [Samples(_SOURCE, "host", at, ((CPU.name, seconds), (MEMORY.name, sizes)))]
 
 
-def _family(pid: int) -> Iterator[int]:
+def _process_and_descendants(pid: int) -> Iterator[int]:
     """Yield a process and, if the kernel lists children (CONFIG_PROC_CHILDREN), its descendants."""
     yield pid
     try:
         for task in Path(f"/proc/{pid}/task").iterdir():
             for child in (task / "children").read_text().split():
-                yield from _family(int(child))
+                yield from _process_and_descendants(int(child))
     except OSError:  # the process has ended, or the kernel has no such list
         return
 
