@@ -19,7 +19,6 @@ import numpy as np
 from gpubench.api.suite import (
     POINT,
     Bench,
-    KeyFigure,
     Observation,
     Observed,
     SharedBuffer,
@@ -49,7 +48,6 @@ topic = Topic(
         View("bars", "Time to load a model's weights", ("weights",), by=("way", "of")),
         View("bars", "Memory per process: share of a private copy", ("weights",), by=("way", "of"), series="memory"),
     ],
-    key_figures=[KeyFigure("Weights by handle", "weights", (("way", "shared"),))],
 )
 
 

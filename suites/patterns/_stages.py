@@ -16,7 +16,6 @@ import numpy as np
 from gpubench.api.suite import (
     POINT,
     Bench,
-    KeyFigure,
     Observation,
     Observed,
     SharedBuffer,
@@ -53,7 +52,6 @@ topic = Topic(
             series="requests",
         ),
     ],
-    key_figures=[KeyFigure("Inference pipeline", "stages", (("batch", 16),), series="requests")],
 )
 
 

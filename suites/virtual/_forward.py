@@ -13,7 +13,6 @@ import numpy as np
 from gpubench.api.suite import (
     POINT,
     Bench,
-    KeyFigure,
     Observation,
     Observed,
     Skip,
@@ -54,9 +53,6 @@ topic = Topic(
             "size_bytes",
             by=("direction", "transport"),
         ),
-    ],
-    key_figures=[
-        KeyFigure("Forwarded launch, TCP", "forward", (("what", "launch"), ("transport", "tcp"), ("mode", "wait"))),
     ],
 )
 

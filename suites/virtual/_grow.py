@@ -12,7 +12,6 @@ import numpy as np
 from gpubench.api.suite import (
     POINT,
     Bench,
-    KeyFigure,
     Observation,
     Observed,
     Skip,
@@ -49,7 +48,6 @@ topic = Topic(
         ),
         View("transfer", "Time to replace the memory under an address by size", ("remap",), "size_bytes"),
     ],
-    key_figures=[KeyFigure("Grow an array in place", "grow", (("way", "vmm"), ("from_bytes", 2**34)))],
 )
 
 

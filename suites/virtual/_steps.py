@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gpubench.api.suite import POINT, Bench, KeyFigure, Stage, Target, Task, Topic, View, Work, expect, points
+from gpubench.api.suite import POINT, Bench, Stage, Target, Task, Topic, View, Work, expect, points
 
 from ._space import PAGE_BYTES, MappedRange, Pattern, array_at, let_clear, open_space
 
@@ -25,7 +25,6 @@ topic = Topic(
         View("transfer", "Time to allow access by size", ("access",), "size_bytes", by=("peers",)),
         View("transfer", "Time to unmap by size and piece", ("unmap",), "size_bytes", by=("piece",)),
     ],
-    key_figures=[KeyFigure("Create physical memory", "create", (("size_bytes", 2**30),))],
 )
 
 
