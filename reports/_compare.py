@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
-from gpubench.api.report import Answer, Column, Comparison, Finding, RunComparison, Verdict, change, finding_cells
+from gpubench.api.report import Column, Comparison, Finding, GateAnswer, RunComparison, Verdict, change, finding_cells
 from gpubench.api.report import comparison as comparing
 
 from . import _svg as svg
@@ -69,7 +69,7 @@ def column_words(column: Column) -> str:
     return " · ".join(part for part in (", ".join(column.devices), column.started, count) if part)
 
 
-def rows(against: RunComparison, answer: Answer) -> list[Row]:
+def rows(against: RunComparison, answer: GateAnswer) -> list[Row]:
     """Return a row for each finding, the worst first; a reason that the answer already gives is left out."""
     with_devices = len({finding.devices for finding in against.judgement.findings}) > 1
     all_rows = [_row(finding, with_devices) for finding in against.judgement.findings]

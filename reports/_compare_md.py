@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gpubench.api.report import Answer, Comparison, RunComparison, Verdict, code, escape
+from gpubench.api.report import Comparison, GateAnswer, RunComparison, Verdict, code, escape
 from gpubench.api.report import comparison as comparing
 
 from ._compare import Row, column_words, rows, suites, title
@@ -42,7 +42,7 @@ def _fitting(rows_by_run: Sequence[Sequence[Row]], room_bytes: int) -> list[list
 
 def _document(
     comparison: Comparison,
-    answers: Sequence[Answer],
+    answers: Sequence[GateAnswer],
     listed: Sequence[Sequence[Row]],
     rows_by_run: Sequence[Sequence[Row]],
 ) -> str:
@@ -57,7 +57,7 @@ def _document(
     return "\n".join(parts) + "\n"
 
 
-def _answer(answer: Answer, one_sided: Sequence[str]) -> Iterator[str]:
+def _answer(answer: GateAnswer, one_sided: Sequence[str]) -> Iterator[str]:
     yield f"**{escape(answer.verdict)}**\n"
     yield from (f"- {escape(clipped(reason))}" for reason in (*answer.why, *one_sided))
     for step in answer.next_steps:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpubench.api.report import (
-    Answer,
     Comparison,
     ComparisonReport,
     Finding,
     FleetJudgement,
+    GateAnswer,
     Result,
     Run,
     RunComparison,
@@ -162,7 +162,7 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _against(against: RunComparison, answer: Answer) -> dict[str, Any]:
+def _against(against: RunComparison, answer: GateAnswer) -> dict[str, Any]:
     judgement = against.judgement
     return {
         "run": against.name,

@@ -12,7 +12,7 @@ N_A16, N_A64 = 0xFFFF, 0xFFFFFFFFFFFFFFFF
 
 
 @dataclass(frozen=True)
-class Model:
+class AmdModel:
     """What differs between models; the gpu_metrics of its firmware has revision 1.`revision`."""
 
     product: str
@@ -32,13 +32,13 @@ class Model:
 
 
 MODELS = {
-    "mi300x": Model(
+    "mi300x": AmdModel(
         "AMD Instinct MI300X OAM", 0x74A1, 90402, 304, 8, 206141652992, 2100, 1300, 750, 638, 5, False, "SPX, CPX"
     ),
-    "mi250x": Model("AMD INSTINCT MI250X", 0x7408, 90010, 110, 1, 68702699520, 1700, 1600, 560, 412, 3, True, "SPX"),
+    "mi250x": AmdModel("AMD INSTINCT MI250X", 0x7408, 90010, 110, 1, 68702699520, 1700, 1600, 560, 412, 3, True, "SPX"),
 }  # fmt: skip
 # Its host's cores and its compute dies share one memory
-APU = Model(
+APU = AmdModel(
     "AMD Instinct MI300A", 0x74A0, 90402, 228, 6, 137438953472, 2100, 1300, 550, 412, 5, False, "SPX, CPX", True
 )
 ARCH = {"mi300x": "gfx942", "mi250x": "gfx90a", "mi300a": "gfx942"}
@@ -165,7 +165,7 @@ def _part(root: Path, card: int, render: int) -> None:
     _write(root / "sys" / above / "uevent", "MODALIAS=platform:amdgpu_xcp")
 
 
-def _gpu(root: Path, model: Model, index: int, split: int) -> None:
+def _gpu(root: Path, model: AmdModel, index: int, split: int) -> None:
     above = f"devices/pci0000:00/0000:00:{index + 1:02x}.1/{pci(index)}"
     files = root / "sys" / above
     _drm(root, above, index, 128 + index * split)
@@ -180,7 +180,7 @@ def _gpu(root: Path, model: Model, index: int, split: int) -> None:
     _link(monitor / "device", f"../../../{pci(index)}")
 
 
-def _files(model: Model, index: int) -> dict[str, object]:
+def _files(model: AmdModel, index: int) -> dict[str, object]:
     number = f"0x{model.device:04x}"
     found: dict[str, object] = {
         "vendor": "0x1002", "device": number, "subsystem_vendor": "0x1002", "subsystem_device": number,
@@ -209,7 +209,7 @@ def _files(model: Model, index: int) -> dict[str, object]:
     return found | {f"ras/{block}_err_count": "ue: 0\nce: 0" for block in blocks}
 
 
-def _monitor(model: Model) -> dict[str, object]:
+def _monitor(model: AmdModel) -> dict[str, object]:
     """Of the two families each has one of the two powers, and but one the edge's temperature."""
     power = "power1_average" if model.has_edge else "power1_input"
     found: dict[str, object] = {
@@ -233,7 +233,7 @@ def _node(folder: Path, gpu_id: int, properties: dict[str, int], memory_bytes: i
     _write(folder / "mem_banks/0/properties", bank)
 
 
-def _kfd_gpu(nodes: Path, model: Model, index: int, count: int, split: int) -> None:
+def _kfd_gpu(nodes: Path, model: AmdModel, index: int, count: int, split: int) -> None:
     node = index + 1
     domain, bus, _ = pci(index // split).split(":")
     properties = {

@@ -36,14 +36,16 @@ SEED = 7
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class RecordedProcess:
     """One fresh process: the sitting it is of, and its place among the sitting's replicates."""
 
     sitting: int
     place: int
 
 
-Draw = tuple[Sequence[Process], Sequence[Process], bool]  # baseline, candidate, whether sittings are told apart
+Draw = tuple[
+    Sequence[RecordedProcess], Sequence[RecordedProcess], bool
+]  # baseline, candidate, whether sittings are told apart
 
 
 class Recording:
@@ -52,13 +54,13 @@ class Recording:
     def __init__(self, readings: Sequence[Reading]) -> None:
         self.readings = readings
         counts = [max(map(len, reading.gathered.results.values())) for reading in readings]
-        self.processes = [Process(index, place) for index, count in enumerate(counts) for place in range(count)]
+        self.processes = [RecordedProcess(index, place) for index, count in enumerate(counts) for place in range(count)]
 
-    def of(self, sitting: int) -> list[Process]:
+    def of(self, sitting: int) -> list[RecordedProcess]:
         """The processes of one sitting."""
         return [process for process in self.processes if process.sitting == sitting]
 
-    def evidence(self, processes: Sequence[Process], apart: bool) -> Evidence:
+    def evidence(self, processes: Sequence[RecordedProcess], apart: bool) -> Evidence:
         """These processes as one sitting, or as those that they are of."""
         parts = {process.sitting: [] for process in processes}
         for process in processes:

@@ -53,7 +53,7 @@ class World:
     rounds: int = ROUNDS
 
 
-class Suite:
+class SimulatedSuite:
     """One suite of a world: all that its processes will say, and what the gate has seen of it."""
 
     def __init__(self, world: World, rng: np.random.Generator) -> None:
@@ -150,9 +150,9 @@ def simulate(world: World, suites: int, seed: int = 0) -> Outcome:
     return Outcome(suites, alarmed, found / max(suites * len(changed), 1), same / cases, again / cases)
 
 
-def measured(world: World, suites: int, seed: int = 0) -> list[Suite]:
+def measured(world: World, suites: int, seed: int = 0) -> list[SimulatedSuite]:
     """Suites with their first measurement, all weighed at once."""
-    drawn = [Suite(world, np.random.default_rng((seed, number))) for number in range(suites)]
+    drawn = [SimulatedSuite(world, np.random.default_rng((seed, number))) for number in range(suites)]
     first = iter(effects([pair for suite in drawn for pair in suite.pairs(range(world.cases))]))
     for suite in drawn:
         suite.effects = list(islice(first, world.cases))
@@ -203,7 +203,10 @@ PEERS: dict[str, Callable[[Logs, Logs], npt.NDArray[np.bool_]]] = {
 
 def peers(world: World, suites: int, seed: int = 0) -> Iterator[tuple[str, float, float]]:
     """Of each other rule the share of suites with an alarm, and of the changed cases that it finds."""
-    drawn = [Suite(replace(world, design="files"), np.random.default_rng((seed, number))) for number in range(suites)]
+    drawn = [
+        SimulatedSuite(replace(world, design="files"), np.random.default_rng((seed, number)))
+        for number in range(suites)
+    ]
     for name, rule in PEERS.items():
         slower = np.array([rule(suite.before, suite.after) for suite in drawn])
         unchanged = slower[:, world.changed :] if world.slower else slower

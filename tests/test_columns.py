@@ -15,7 +15,7 @@ from gpubench.tools import rendering
 KEY = KeyFigure("Memory read", "read", (("size_bytes", 2**30),))
 
 
-class Table(HTMLParser):
+class ParsedTable(HTMLParser):
     """The words of each row of a page's tables."""
 
     def __init__(self, page):
@@ -50,7 +50,7 @@ def page(*runs):
 
 
 def rows_of(*runs):
-    return {row[0].removeprefix("# "): row[1:] for row in Table(page(*runs)).rows if row}
+    return {row[0].removeprefix("# "): row[1:] for row in ParsedTable(page(*runs)).rows if row}
 
 
 def test_each_key_figure_and_case_is_a_row_with_its_change_against_the_first_run():

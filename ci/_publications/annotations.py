@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpubench.api.gate import Answer, Finding, Judgement, Publication, Verdict, one_line, tally, without_commands
+from gpubench.api.gate import Finding, GateAnswer, Judgement, Publication, Verdict, one_line, tally, without_commands
 
 from ._words import message
 
@@ -23,7 +23,7 @@ class Annotations:
 
     summary: str = "annotations of a GitHub workflow"
 
-    def render(self, judgement: Judgement, answer: Answer, limit: int = 0) -> str:
+    def render(self, judgement: Judgement, answer: GateAnswer, limit: int = 0) -> str:
         """Return at most twenty lines; `limit` is not needed."""
         del limit
         errors = [finding for finding in judgement.findings if _is_error(finding)]

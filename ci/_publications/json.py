@@ -7,7 +7,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gpubench.api.gate import Answer, Finding, Judgement, Publication, sentence
+from gpubench.api.gate import Finding, GateAnswer, Judgement, Publication, sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class Json:
 
     summary: str = "JSON, for programs"
 
-    def render(self, judgement: Judgement, answer: Answer, limit: int = 0) -> str:
+    def render(self, judgement: Judgement, answer: GateAnswer, limit: int = 0) -> str:
         """Return the whole document: a truncated one would not be JSON, so `limit` is ignored."""
         del limit
         document = {

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from xml.sax.saxutils import escape, quoteattr
 
 from gpubench.api.gate import (
-    Answer,
     Finding,
     FleetJudgement,
     FleetPublication,
+    GateAnswer,
     Judgement,
     Verdict,
     finding_cells,
@@ -38,7 +38,7 @@ class JUnit:
 
     summary: str = "JUnit XML: a case is a test"
 
-    def render(self, judgement: Judgement, answer: Answer, limit: int = 0) -> str:
+    def render(self, judgement: Judgement, answer: GateAnswer, limit: int = 0) -> str:
         """Return the whole document: a truncated one would hide failures, so `limit` is ignored."""
         del limit
         suites: dict[str, list[Finding]] = {}
@@ -58,7 +58,7 @@ class JUnit:
         return fleet_tests(judgement)
 
 
-def _answer(answer: Answer) -> str:
+def _answer(answer: GateAnswer) -> str:
     """Return the verdict, the reasons and the next steps, as the output of a suite without tests."""
     lines = [answer.verdict, *answer.why, *(f"next: {step}" for step in answer.next_steps)]
     output = escape("\n".join(lines))

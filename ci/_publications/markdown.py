@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from gpubench.api.gate import (
     HEADS,
     PASSING,
-    Answer,
     Finding,
+    GateAnswer,
     Judgement,
     Publication,
     Verdict,
@@ -32,7 +32,7 @@ class Markdown:
 
     summary: str = "GitHub Markdown: a comment, a step's summary"
 
-    def render(self, judgement: Judgement, answer: Answer, limit: int = 0) -> str:
+    def render(self, judgement: Judgement, answer: GateAnswer, limit: int = 0) -> str:
         """Return the document: verdict, reasons, next steps, cases.
 
         If it exceeds `limit` bytes (0: no limit), passing cases are left out first.
@@ -49,7 +49,7 @@ class Markdown:
         return body
 
 
-def _body(answer: Answer, loud: list[Finding]) -> Iterator[str]:
+def _body(answer: GateAnswer, loud: list[Finding]) -> Iterator[str]:
     yield from (f"- {escape(reason)}" for reason in answer.why)
     for step in answer.next_steps:
         yield f"- **next:** {escape(step.text)}{f': {code(step.command)}' if step.command else ''}"

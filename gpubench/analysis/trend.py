@@ -282,6 +282,7 @@ def _more_or_less(fraction: float) -> str:
 
 
 def _worse_or_better(is_worse: bool) -> str:
+    """Return `worse` or `better`."""
     return "worse" if is_worse else "better"
 
 

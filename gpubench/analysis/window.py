@@ -127,6 +127,7 @@ class Window:
     """
 
     def __init__(self, table: CounterTable, device: str, spans: Sequence[Span], model: Device | None = None) -> None:
+        """Look at the counters in `table`, which are those of the whole run."""
         self.device = device
         self.spans = spans
         self._table = table

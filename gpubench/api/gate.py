@@ -5,7 +5,7 @@ from gpubench.base.clean import one_line, without_commands
 from gpubench.base.markdown import code, escape
 from gpubench.base.patterns import matches
 from gpubench.judging import fleet_text
-from gpubench.judging.answer import PASSING, Answer, tally
+from gpubench.judging.answer import PASSING, GateAnswer, tally
 from gpubench.judging.effect import Effect, against
 from gpubench.judging.evidence import Evidence, Side
 from gpubench.judging.finding_text import HEADS, FindingCells, finding_cells, name, sentence
@@ -20,7 +20,6 @@ from gpubench.plugins.gate import FleetPublication, Gate, Publication
 __all__ = [
     "HEADS",
     "PASSING",
-    "Answer",
     "Case",
     "Effect",
     "Evidence",
@@ -32,6 +31,7 @@ __all__ = [
     "FleetPublication",
     "Floor",
     "Gate",
+    "GateAnswer",
     "Judgement",
     "Place",
     "Policy",

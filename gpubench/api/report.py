@@ -5,6 +5,7 @@ from gpubench.analysis import frame
 from gpubench.analysis.case_counters import CaseCounters, case_counters
 from gpubench.analysis.counters import CounterFigure, CounterTable, Track, extremes
 from gpubench.analysis.energy import Energy
+from gpubench.analysis.figure import WITHIN_PROCESS, Figure, ResultRow, Spread
 from gpubench.analysis.key_figures import KeyValue
 from gpubench.analysis.listing import ListedCase, ListedSuite, listed, listing
 from gpubench.analysis.overview import Overview, SuiteLine, overview
@@ -14,7 +15,6 @@ from gpubench.analysis.reproducibility import Reproducibility, recorded_sources_
 from gpubench.analysis.serving import OBJECTIVES, SimulatedPercentile
 from gpubench.analysis.site import ListedRun, Site, SiteDevice
 from gpubench.analysis.soak import soak_tables
-from gpubench.analysis.figure import WITHIN_PROCESS, Figure, ResultRow, Spread
 from gpubench.analysis.summary import Summary
 from gpubench.analysis.trend import Change, Line, Moment, Trend
 from gpubench.analysis.views.amortisation_tables import amortisation_tables, paid_after_text
@@ -57,7 +57,7 @@ from gpubench.base.errors import Unavailable
 from gpubench.base.markdown import code, escape
 from gpubench.base.walk import with_texts
 from gpubench.judging import comparison, fleet_text
-from gpubench.judging.answer import Answer, NextStep
+from gpubench.judging.answer import GateAnswer, NextStep
 from gpubench.judging.comparison import Column, Comparison, Difference, RunComparison
 from gpubench.judging.finding_text import change, finding_cells
 from gpubench.judging.fleet import (
@@ -84,7 +84,6 @@ __all__ = [
     "STATES",
     "WITHIN_PROCESS",
     "Amortised",
-    "Answer",
     "Basis",
     "Case",
     "CaseCounters",
@@ -111,6 +110,7 @@ __all__ = [
     "FleetGroup",
     "FleetJudgement",
     "FleetReport",
+    "GateAnswer",
     "KeyValue",
     "Line",
     "ListedCase",

@@ -11,7 +11,7 @@ from rich.text import Text
 from gpubench.base.clean import one_line
 from gpubench.cli import _print
 from gpubench.cli._layout import NamedRow, named_rows
-from gpubench.judging.answer import AB, PASSING, Answer, NextStep
+from gpubench.judging.answer import AB, PASSING, GateAnswer, NextStep
 from gpubench.judging.finding_text import HEADS, MISSING, finding_cells, name, plural
 from gpubench.judging.judge import Finding, Judgement
 
@@ -22,7 +22,7 @@ _MOST_ROWS = 60  # further rows are only counted
 _WIDE = ("processes", "q")
 
 
-def answer_parts(judgement: Judgement, answer: Answer, every: bool = False, wide: bool = False) -> list[Part]:
+def answer_parts(judgement: Judgement, answer: GateAnswer, every: bool = False, wide: bool = False) -> list[Part]:
     """Return the lines and tables of a gate's answer: verdict, reasons, next steps, then the cases, the worst first.
 
     With `every`, passing cases are listed too; with `wide`, the table also has the processes and q of each case.

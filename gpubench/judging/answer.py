@@ -1,4 +1,4 @@
-"""The answer of a gate in the order in which people read it: the verdict, the reasons, and the next steps."""
+"""The answer of a gate to its user, in the order of reading: the verdict, the reasons, and the next steps."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class NextStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class GateAnswer:
     """The answer of a gate: the verdict with its exit status, the reasons, and the next steps, all in plain sentences.
 
     `status` is the exit status; `title` names the command that judged.
@@ -50,13 +50,13 @@ class Answer:
     next_steps: tuple[NextStep, ...]
 
 
-def answer(judgement: Judgement, status: int, title: str) -> Answer:
+def answer(judgement: Judgement, status: int, title: str) -> GateAnswer:
     """Return the answer of a gate.
 
     Its texts are clean (`gpubench.base.clean`) if those of the judgement are, because all of them come from there.
     """
     verdict = f"{_verdict(judgement, status)} (exit status {status}: {STATUS_TEXTS[status]})"
-    return Answer(title, status, verdict, reasons(judgement), next_steps(judgement, title))
+    return GateAnswer(title, status, verdict, reasons(judgement), next_steps(judgement, title))
 
 
 def tally(judgement: Judgement) -> str:

@@ -69,4 +69,5 @@ def _with_slow_devices(finding: FleetFinding, slow: set[tuple[str, str]]) -> Fle
 
 
 def _slowest_first(findings: Sequence[FleetFinding]) -> tuple[FleetFinding, ...]:
+    """Return the findings with the largest slowdown first."""
     return tuple(sorted(findings, key=lambda finding: -finding.slowdown))

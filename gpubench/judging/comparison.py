@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from gpubench.base import units
 from gpubench.base.errors import UsageError
-from gpubench.judging.answer import COMPARE, Answer, decided, next_steps, reasons, tally
+from gpubench.judging.answer import COMPARE, GateAnswer, decided, next_steps, reasons, tally
 from gpubench.judging.evidence import Evidence, Reading
 from gpubench.judging.finding_text import change, plural, signed
 from gpubench.judging.judge import DECIDED, Finding, Judgement, badness, judge, settled
@@ -146,14 +146,14 @@ def ratio(finding: Finding) -> float:
     return grown if finding.better == "more" else 1 / grown
 
 
-def answer(against: RunComparison, name: str) -> Answer:
+def answer(against: RunComparison, name: str) -> GateAnswer:
     """Return the answer of a comparison: verdict, reasons and next steps; `name` is the letter of the run."""
     judgement = replace(against.judgement, missing=())  # `one_sided_cases` already lists the missing cases
     counts = judgement.counts()
     changes = [f"{counts[verdict]} {verdict}" for verdict in (Verdict.SLOWER, Verdict.FASTER) if verdict in counts]
     summary = ", ".join(changes) or ("nothing is slower or faster" if judgement.decided else "inconclusive")
     verdict = f"{name} against A: {summary}; {decided(judgement)}"
-    return Answer(COMPARE, 0, verdict, reasons(judgement), next_steps(judgement, COMPARE))
+    return GateAnswer(COMPARE, 0, verdict, reasons(judgement), next_steps(judgement, COMPARE))
 
 
 def _geomeans(findings: Sequence[Finding]) -> Iterator[Geomean]:

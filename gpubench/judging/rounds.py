@@ -65,6 +65,7 @@ def settle_beside_canaries(
     """
 
     def steps(now: Sides, judgement: Judgement) -> MachineSteps:
+        """Return the steps of the machine in a judgement of the measurements so far."""
         return MachineSteps(judgement, now.before, now.after)
 
     return settle(

@@ -184,6 +184,7 @@ def _read(path: Path) -> tuple[Scan, Run]:
     samples: dict[tuple[object, ...], Samples] = {}
 
     def keep(record: Manifest | Result | Samples | Remark) -> None:
+        """Keep a record; samples of the same counters become one."""
         if isinstance(record, Samples):
             append_samples(record, samples)
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from gpubench.judging.answer import Answer
+from gpubench.judging.answer import GateAnswer
 from gpubench.judging.evidence import Evidence
 from gpubench.judging.fleet import FleetJudgement
 from gpubench.judging.judge import Judgement
@@ -32,7 +32,7 @@ class Publication(Protocol):
     def summary(self) -> str:
         """One sentence with its readers."""
 
-    def render(self, judgement: Judgement, answer: Answer, limit: int = 0) -> str:
+    def render(self, judgement: Judgement, answer: GateAnswer, limit: int = 0) -> str:
         """Return the whole document, in at most `limit` bytes of UTF-8 if that is not 0; the worst findings are kept.
 
         `answer` has the verdict and the next steps of the judgement. Every text of both is clean

@@ -139,6 +139,7 @@ def _parts_function(points: Sequence[Point], view: View) -> Callable[[Point], tu
     devices = len({point.devices for point in points}) > 1
 
     def parts(point: Point) -> tuple[str, ...]:
+        """Return the texts of a point: its case name, the values of the axes `by`, and its devices."""
         params = dict(point.case.params)
         by = (axis_value_text(axis, params[axis]) if axis in params else "" for axis in view.by)
         return (point.case.name if names else "", *by, "+".join(point.devices) if devices else "")
