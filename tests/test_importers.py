@@ -35,7 +35,7 @@ from hypothesis import strategies as st
 from gpubench import plugins
 from gpubench.analysis.summary import Summary
 from gpubench.base.errors import BadOutput, FileError
-from gpubench.importers import _text
+from gpubench.importers import _parsing
 from gpubench.model import store
 from gpubench.tools import foreign
 
@@ -522,7 +522,7 @@ def test_the_time_for_refusing_a_file_is_linear_in_its_size(piece):
 def test_an_output_of_too_many_lines_or_values_is_refused_in_one_line(tmp_path, monkeypatch):
     path = tmp_path / "x"
     path.write_text((IMPORTS / "nvbench.json").read_text())
-    monkeypatch.setattr(_text, "_MOST_PARTS", 100)
+    monkeypatch.setattr(_parsing, "_MOST_VALUES", 100)
     with pytest.raises(FileError, match="nvbench: more than 100 values: split the output into parts"):
         foreign.read(path)
     monkeypatch.setattr(foreign, "_MOST_LINES", 100)

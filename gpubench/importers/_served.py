@@ -29,19 +29,19 @@ from gpubench.api.importer import (
     model_named,
 )
 
-from . import _text as text_of
+from . import _parsing as parsing
 
 _SIXTEEN_BITS = r"none|bf16|fp16|bfloat16|float16"
 _EIGHT_BITS = r"fp8|float8|int8|w8a8|w8a16|8bit"
 _FOUR_BITS = r"awq|gptq|int4|w4a16|4bit|fp4|bitsandbytes|bnb"
 _GROUP = 128  # number of four-bit weights that share a scale of two bytes
 _TIMES = re.compile(r"((?:mean|median|max|p[\d.]{1,8})_(?:ttft|tpot|itl|e2el|e2e_latency))_ms")
-_MOST_LETTERS = 200  # the longest name of a model in a case
+_MOST_CHARACTERS = 200  # the longest name of a model in a case
 _TOLERANCE = 0.01  # the largest relative difference between a printed rate and the tokens over the duration
 
 
 class UnstatedError(Exception):
-    """A fact is unknown on which the bytes of a step depend; the text names the fact."""
+    """The bytes of a step cannot be counted, because a fact is unknown; the message names the fact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,24 +59,24 @@ class ServedModel:
     unstated: str = ""
 
     @property
-    def short(self) -> str:
-        """The last part of the name, because the rest may be a path on the user's machine."""
-        return self.name.rstrip("/").rpartition("/")[2][:_MOST_LETTERS] or "unnamed"
+    def short_name(self) -> str:
+        """Return the last part of the name, because the rest may be a path on the user's machine."""
+        return self.name.rstrip("/").rpartition("/")[2][:_MOST_CHARACTERS] or "unnamed"
 
-    def matrices(self) -> Model:
-        """Return the matrices of the model. Raises UnstatedError if they are unknown."""
-        key = model_named(self.short)
+    def published_model(self) -> Model:
+        """Return the published model: the shapes of its matrices. Raises UnstatedError if they are unknown."""
+        key = model_named(self.short_name)
         if self.unstated or not key:
-            raise UnstatedError(self.unstated or f"the table of language models does not have {self.short}")
+            raise UnstatedError(self.unstated or f"the table of language models does not have {self.short_name}")
         return LANGUAGE_MODELS[key]
 
-    def weights(self) -> tuple[float, str]:
-        """Return the bytes of all weights that a step reads, and a text with their format.
+    def weight_bytes(self) -> tuple[float, str]:
+        """Return the bytes of all weights, which each step reads, and a text that names their format.
 
         The head of a quantised model keeps 16 bits, as in the published ones. Raises UnstatedError if the format or the
         model is unknown.
         """
-        model, formats = self.matrices(), f"{self.quantization} {self.short}".lower()
+        model, formats = self.published_model(), f"{self.quantization} {self.short_name}".lower()
         layers = model.size - model.head.size
         if re.search(_EIGHT_BITS, formats):
             return layers + 2.0 * model.head.size, "8-bit weights"
@@ -90,12 +90,12 @@ class ServedModel:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class ServingLoad:
     """A period in which a server answered `requests`, with the numbers of tokens in all prompts and in all answers.
 
-    `decode_s` is the mean time of a request from its first to its last token in seconds, 0 if it is not stated.
-    Requests of an open load arrive at random; otherwise the client keeps a fixed number of them in flight.
-    `tokens_a_step` is above 1 with speculative decoding.
+    `decode_s` is the mean time of a request from its first to its last token in seconds, 0 if it is not stated. With
+    `is_open`, requests arrive at random; otherwise the client keeps a fixed number of them in flight. `tokens_per_step`
+    is the mean number of tokens of one sequence, above 1 with speculative decoding.
     """
 
     duration_s: float
@@ -104,16 +104,16 @@ class Load:
     output_tokens: float
     decode_s: float
     is_open: bool
-    tokens_a_step: float = 1.0
+    tokens_per_step: float = 1.0
 
     @property
     def context(self) -> float:
-        """The mean number of cached tokens of a sequence during its steps."""
+        """Return the mean number of cached tokens of a sequence during its steps."""
         return (self.input_tokens + self.output_tokens / 2) / self.requests
 
     @property
     def batch(self) -> float:
-        """The mean number of sequences in a step.
+        """Return the mean number of sequences in a step.
 
         Little's law gives the mean over the whole period. With random arrivals, no sequence runs for the share
         exp(-mean) of the period, which therefore has no steps.
@@ -122,24 +122,24 @@ class Load:
         return mean / -math.expm1(-mean) if self.is_open and mean > 0 else max(1.0, mean)
 
     def work(self, served: ServedModel) -> tuple[Work, str]:
-        """Return the least work of each GPU, and a text that explains the count.
+        """Return the least work of each GPU: bytes and tokens, and a text that explains the count.
 
         Raises UnstatedError if the model, its weights or the time of decoding is unknown, or if there is no decoding.
         """
-        model, (weights, weight_format) = served.matrices(), served.weights()
+        model, (weights, weight_format) = served.published_model(), served.weight_bytes()
         decoded_tokens = self.output_tokens - self.requests  # the first token of an answer comes from the prefill
         if decoded_tokens <= 0:
             raise UnstatedError("the answers have one token each")
         if not self.decode_s:
             raise UnstatedError("the time from the first to the last token is not stated")
-        steps = decoded_tokens / (self.batch * self.tokens_a_step)
+        steps = decoded_tokens / (self.batch * self.tokens_per_step)
         moved = steps * model.step(self.batch, self.context, weights, served.cache_itemsize).moved / served.gpus
-        counted = (
+        explanation = (
             f"{steps:.0f} steps, each of which reads {weights / 1e9:.2f} GB ({weight_format}) and the keys and values "
             f"of {self.batch:.1f} sequences of {self.context:.0f} tokens; "
             + ("taken as one GPU" if served.gpus == 1 else f"divided among {served.gpus} GPUs")
         )
-        return Work(moved=moved, items=self.output_tokens), counted
+        return Work(moved=moved, items=self.output_tokens), explanation
 
     def output_rate(self, served: ServedModel) -> tuple[Series, tuple[str, str]]:
         """Return the tokens of all answers per second, and a note.
@@ -147,41 +147,48 @@ class Load:
         The rate is compared with the memory bandwidth if the bytes can be counted; otherwise the note gives the reason.
         """
         try:
-            work, counted = self.work(served)
+            work, explanation = self.work(served)
         except UnstatedError as unstated:
             work, limit, note = Work(items=self.output_tokens), "", ("no share", str(unstated))
         else:
-            limit, note = "dram", ("bytes", counted)
+            limit, note = "dram", ("bytes", explanation)
         values = (self.duration_s,)
         return Series("output", "s", values, work=work, quantity="items", limit=limit, item="token"), note
 
 
-def client_load(fields: Mapping[str, Any], tokens_a_step: float) -> Load:
-    """Return the load from a client's JSON with the names that vLLM and SGLang share.
+def client_load(fields: Mapping[str, Any], tokens_per_step: float) -> ServingLoad:
+    """Return the load from the JSON object of a client, with the names that vLLM and SGLang share.
 
-    Raises BadOutput if one is missing.
+    Raises BadOutput if a number is missing, or if the rate does not fit the tokens and the duration.
     """
     keys = ("duration", "completed", "total_input_tokens", "total_output_tokens")
-    duration, requests, inputs, outputs = (text_of.measured(fields, key) for key in keys)
-    rate = text_of.measured(fields, "output_throughput")
+    duration, requests, inputs, outputs = (parsing.measured_number(fields, key) for key in keys)
+    rate = parsing.measured_number(fields, "output_throughput")
     if not math.isclose(rate * duration, outputs, rel_tol=_TOLERANCE):
         raise BadOutput(f"output_throughput {rate:g} is not {outputs:g} tokens over {duration:g} s: edited or damaged")
     is_open = math.isfinite(request_rate(fields))
-    return Load(duration, requests, inputs, outputs, _decode_s(fields, outputs / requests), is_open, tokens_a_step)
+    return ServingLoad(
+        duration, requests, inputs, outputs, _decode_s(fields, outputs / requests), is_open, tokens_per_step
+    )
 
 
 def _decode_s(fields: Mapping[str, Any], output: float) -> float:
-    """Return the mean seconds from the first to the last token; 0 if the client does not state them."""
+    """Return the mean seconds from the first to the last token of an answer; 0 if the client does not state them.
+
+    `output` is the mean number of tokens of an answer.
+    """
     whole_key = next((key for key in ("mean_e2el_ms", "mean_e2e_latency_ms") if fields.get(key) is not None), "")
     if whole_key and fields.get("mean_ttft_ms") is not None:
-        return max(0.0, text_of.measured(fields, whole_key) - text_of.measured(fields, "mean_ttft_ms")) / 1e3
+        return (
+            max(0.0, parsing.measured_number(fields, whole_key) - parsing.measured_number(fields, "mean_ttft_ms")) / 1e3
+        )
     if fields.get("mean_tpot_ms") is not None:
-        return text_of.measured(fields, "mean_tpot_ms") * max(0.0, output - 1) / 1e3
+        return parsing.measured_number(fields, "mean_tpot_ms") * max(0.0, output - 1) / 1e3
     return 0.0
 
 
 def request_rate(fields: Mapping[str, Any]) -> float:
-    """Return the requested rate in requests per second; infinite if all were sent at once or by a trace.
+    """Return the requested rate in requests per second; infinite if all were sent at once or at recorded times.
 
     Raises BadOutput if the rate is not a number.
     """
@@ -189,47 +196,53 @@ def request_rate(fields: Mapping[str, Any]) -> float:
     return (
         math.inf
         if rate is None or rate == math.inf or isinstance(rate, str)
-        else text_of.measured(fields, "request_rate")
+        else parsing.measured_number(fields, "request_rate")
     )
 
 
-def times(fields: Mapping[str, Any]) -> list[Series]:
-    """Return the times of requests that vLLM and SGLang print in ms, named without the unit.
+def request_times(fields: Mapping[str, Any]) -> list[Series]:
+    """Return the times of requests as vLLM and SGLang name them, without the unit in the name.
 
     Raises BadOutput if one of them is not a number.
     """
     named_keys = [(match[1], key) for key in fields if (match := _TIMES.fullmatch(key)) and fields[key] is not None]
-    return [text_of.seconds(name, text_of.si(text_of.measured(fields, key), text_of.MILLI)) for name, key in named_keys]
+    return [
+        parsing.time_series(name, parsing.to_si(parsing.measured_number(fields, key), parsing.MILLI))
+        for name, key in named_keys
+    ]
 
 
 def is_empty(fields: Mapping[str, Any]) -> bool:
     """Return whether no request was answered with a token. Raises BadOutput if the counts are not numbers."""
-    return not (text_of.measured(fields, "completed") and text_of.measured(fields, "total_output_tokens"))
+    return not (parsing.measured_number(fields, "completed") and parsing.measured_number(fields, "total_output_tokens"))
 
 
-def failed(suite: str, device: Device, served: ServedModel) -> Result:
+def failed_result(suite: str, device: Device, served: ServedModel) -> Result:
     """Return the result of a run in which no request was answered with a token."""
-    case = Case(suite, "open", (("model", served.short),))
+    case = Case(suite, "open", (("model", served.short_name),))
     return Result(case, (device.id,), "failed", cause="no-result", reason="no request was answered with a token")
 
 
-def axes(load: Load, served: ServedModel, rate: float, concurrency: object) -> tuple[str, Params]:
+def case_axes(load: ServingLoad, served: ServedModel, rate: float, concurrency: object) -> tuple[str, Params]:
     """Return the name and the axes of a case: `closed` with a number in flight, else `open` with their rate.
 
     The lengths of prompts and answers are means, rounded to whole tokens.
     """
     mean = {"input": load.input_tokens, "output": load.output_tokens}
     lengths = tuple((name, round(tokens / load.requests)) for name, tokens in mean.items())
-    paced = (("rate", rate),) if math.isfinite(rate) else ()
+    rate_axis = (("rate", rate),) if math.isfinite(rate) else ()
     if isinstance(concurrency, int) and not isinstance(concurrency, bool) and concurrency > 0:
-        return "closed", (("model", served.short), *lengths, ("concurrency", concurrency), *paced)
-    return "open", (("model", served.short), *lengths, ("requests", round(load.requests)), *paced)
+        return "closed", (("model", served.short_name), *lengths, ("concurrency", concurrency), *rate_axis)
+    return "open", (("model", served.short_name), *lengths, ("requests", round(load.requests)), *rate_axis)
 
 
-def imported(
+def make_imported(
     suite: str, title: str, devices: Sequence[Device], results: Sequence[Result], versions: Sequence[tuple[str, str]]
 ) -> Imported:
-    """Return the results of a client as a suite; runs with requests in flight become a curve over their number."""
+    """Return the results of a client as a suite; runs with requests in flight become a curve over their number.
+
+    `title` describes the suite, and `versions` are names and versions of software.
+    """
     curve = View("curve", f"Output tokens per second by requests in flight, {suite}", ("closed",), x="concurrency")
     views = (curve,) if any(result.case.name == "closed" for result in results) else ()
     devices_by_id = {device.id: device for device in devices}

@@ -15,13 +15,13 @@ from typing import Any
 
 from gpubench.api.importer import BadOutput, Case, Device, Imported, Importer, Result, Series
 
+from . import _parsing as parsing
 from . import _served
-from . import _text as text_of
 
 _SUITE = "aiperf"
 _LATENCIES = ("time_to_first_token", "time_to_second_token", "inter_token_latency", "request_latency")
 _STATISTICS = ("avg", "p50", "p90", "p95", "p99", "max")
-_SECONDS = {"sec": 0, "s": 0, "ms": text_of.MILLI, "us": text_of.MICRO, "ns": text_of.NANO}
+_SECONDS = {"sec": 0, "s": 0, "ms": parsing.MILLI, "us": parsing.MICRO, "ns": parsing.NANO}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,43 +39,45 @@ class Aiperf:
 
         Raises BadOutput if the output is damaged.
         """
-        runs = [_Export(export) for export in text_of.objects(text)]
+        runs = [_Export(export) for export in parsing.json_objects(text)]
         title = "imported: a served language model as AIPerf measured it"
         versions = [("aiperf", run.version) for run in runs if run.version]
-        return _served.imported(_SUITE, title, [run.device for run in runs], [run.result() for run in runs], versions)
+        return _served.make_imported(
+            _SUITE, title, [run.device for run in runs], [run.result() for run in runs], versions
+        )
 
 
 class _Export:
-    """One exported run."""
+    """One exported run, made from its JSON object."""
 
     def __init__(self, export: dict[str, Any]) -> None:
         self._fields = export
-        self._config = text_of.part(export, "input_config", dict)
+        self._config = parsing.json_value(export, "input_config", dict)
         gpus = list(_gpus(export))
-        self.device: Device = text_of.device("gpu:0", gpus[0]) if gpus else text_of.UNSTATED
+        self.device: Device = parsing.make_device("gpu:0", gpus[0]) if gpus else parsing.UNSTATED
         version = export.get("aiperf_version")
         self.version = version if isinstance(version, str) else ""
         unstated = f"which of the {len(gpus)} GPUs served is not stated" if len(gpus) > 1 else ""
-        self._served = _served.ServedModel(_model(self._config), unstated=unstated)
+        self._served = _served.ServedModel(_model_name(self._config), unstated=unstated)
 
     def _metric(self, name: str, statistic: str = "avg") -> float:
-        return text_of.measured(text_of.part(self._fields, name, dict), statistic)
+        return parsing.measured_number(parsing.json_value(self._fields, name, dict), statistic)
 
     def _seconds(self, name: str, statistic: str) -> float:
         """Return a statistic of a metric in seconds. Raises BadOutput if its unit is unknown."""
-        unit = text_of.part(text_of.part(self._fields, name, dict), "unit", str)
+        unit = parsing.json_value(parsing.json_value(self._fields, name, dict), "unit", str)
         if unit not in _SECONDS:
             raise BadOutput(f"{name} is in {unit[:40]!r}, which is not a known unit of time")
-        return text_of.si(self._metric(name, statistic), _SECONDS[unit])
+        return parsing.to_si(self._metric(name, statistic), _SECONDS[unit])
 
     def _latencies(self) -> Iterator[Series]:
         """Yield the latencies of requests, one series per metric."""
         for name in _LATENCIES:
             for statistic in _STATISTICS if isinstance(self._fields.get(name), dict) else ():
                 if self._fields[name].get(statistic) is not None:
-                    yield text_of.seconds(f"{statistic}_{name}", self._seconds(name, statistic))
+                    yield parsing.time_series(f"{statistic}_{name}", self._seconds(name, statistic))
 
-    def _load(self, is_open: bool) -> _served.Load:
+    def _load(self, is_open: bool) -> _served.ServingLoad:
         """Return the load of the run. Raises BadOutput if a metric is missing."""
         requests, rate = self._metric("request_count"), self._metric("request_throughput")
         duration = requests / rate
@@ -86,16 +88,16 @@ class _Export:
             decode_s = self._seconds("request_latency", "avg") - self._seconds("time_to_first_token", "avg")
         elif "inter_token_latency" in self._fields:
             decode_s = self._seconds("inter_token_latency", "avg") * (outputs - 1)
-        return _served.Load(duration, requests, inputs * requests, tokens, max(0.0, decode_s), is_open)
+        return _served.ServingLoad(duration, requests, inputs * requests, tokens, max(0.0, decode_s), is_open)
 
     def result(self) -> Result:
         """Return the case of the run. Raises BadOutput if a metric is missing."""
         rates = [self._metric(name) for name in ("request_count", "request_throughput", "output_token_throughput")]
         if not all(rates):
-            return _served.failed(_SUITE, self.device, self._served)
+            return _served.failed_result(_SUITE, self.device, self._served)
         concurrency, rate = _requested_load(self._config)
         load = self._load(math.isfinite(rate))
-        name, params = _served.axes(load, self._served, rate, concurrency)
+        name, params = _served.case_axes(load, self._served, rate, concurrency)
         output, note = load.output_rate(self._served)
         requests = Series("request_throughput", "request/s", (rates[1],), better="more")
         series = (output, requests, *self._latencies())
@@ -115,10 +117,10 @@ def _gpus(export: dict[str, Any]) -> Iterator[str]:
     for endpoint in endpoints.values() if isinstance(endpoints, dict) else ():
         gpus = _nested(endpoint, "gpus")
         for gpu in gpus.values() if isinstance(gpus, dict) else ():
-            yield text_of.part(gpu, "gpu_name", str)
+            yield parsing.json_value(gpu, "gpu_name", str)
 
 
-def _model(config: dict[str, Any]) -> str:
+def _model_name(config: dict[str, Any]) -> str:
     """Return the name of the first model; empty if there is none."""
     listed = (_nested(config, "models", "items"), _nested(config, "endpoint", "model_names"), config.get("model_names"))
     first = next((names[0] for names in listed if isinstance(names, list) and names), config.get("model"))
@@ -131,9 +133,9 @@ def _requested_load(config: dict[str, Any]) -> tuple[object, float]:
     phases = config.get("phases")
     measured = [phase for phase in phases if _is_measured(phase)] if isinstance(phases, list) else []
     forms = (measured[0] if measured else None, config.get("loadgen"), _nested(config, "perf_analyzer", "stimulus"))
-    asked = next((form for form in forms if isinstance(form, dict)), {})
-    rate = next((asked[key] for key in ("rate", "request_rate") if asked.get(key) is not None), math.inf)
-    return asked.get("concurrency"), _served.request_rate({"request_rate": rate})
+    requested = next((form for form in forms if isinstance(form, dict)), {})
+    rate = next((requested[key] for key in ("rate", "request_rate") if requested.get(key) is not None), math.inf)
+    return requested.get("concurrency"), _served.request_rate({"request_rate": rate})
 
 
 def _is_measured(phase: object) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from gpubench.api.importer import BadOutput, Case, Device, Imported, Importer, Params, Result, SuiteInfo, View
 
-from . import _text as text_of
+from . import _parsing as parsing
 
 _SUITE = "babelstream"
 _UNITS = {"MBytes": 1e6, "MB": 1e6, "GB": 1e9, "MiBytes": 2**20, "MiB": 2**20, "GiB": 2**30}
@@ -33,7 +33,7 @@ class BabelStream:
 
     def accepts(self, text: str) -> bool:
         """Return whether the text has the head of either table."""
-        return any(_HEAD.match(line) or _CSV_HEAD.match(line) for _, line in text_of.numbered(text))
+        return any(_HEAD.match(line) or _CSV_HEAD.match(line) for _, line in parsing.numbered_lines(text))
 
     def read(self, text: str) -> Imported:
         """Return the cases by kernel, size and precision. Raises BadOutput if the output is damaged.
@@ -44,15 +44,15 @@ class BabelStream:
         devices: list[Device] = []
         results: list[Result] = []
         head: re.Match[str] | None = None
-        for number, line in text_of.numbered(text):
+        for number, line in parsing.numbered_lines(text):
             new_head = _HEAD.match(line) or _CSV_HEAD.match(line)
             if new_head:
                 head = new_head
-                _unit(new_head, f"line {number}")
+                _unit_factor(new_head, f"line {number}")
             elif head and _is_row(line, head):
                 results.append(_result(f"line {number}", line, head, facts, devices))
             elif device := _DEVICE.match(line):
-                devices = [text_of.device(_id(device[1]), device[2].strip())]
+                devices = [parsing.make_device(_device_id(device[1]), device[2].strip())]
             elif ":" in line:
                 name, _, value = line.partition(":")
                 facts[name.strip()] = value.strip()
@@ -66,20 +66,20 @@ class BabelStream:
         info = SuiteInfo(
             _SUITE, "imported: STREAM kernels as BabelStream measured them", (View("bars", "STREAM kernels", names),)
         )
-        known_versions = tuple((name, value) for name, value in versions.items() if value)
-        return Imported(info, tuple(devices) or (text_of.UNSTATED,), tuple(results), known_versions)
+        stated_versions = tuple((name, value) for name, value in versions.items() if value)
+        return Imported(info, tuple(devices) or (parsing.UNSTATED,), tuple(results), stated_versions)
 
 
-def _id(implementation: str) -> str:
+def _device_id(implementation: str) -> str:
     return {"CUDA": "cuda:0", "HIP": "rocm:0"}.get(implementation, "device:0")
 
 
-def _unit(head: re.Match[str], where: str) -> float:
-    """Return the B/s of a printed unit of rate. Raises BadOutput if the unit is unknown."""
-    word = head[head.lastindex or 1]
-    unit = next((factor for name, factor in _UNITS.items() if name.lower() == word.lower()), None)
+def _unit_factor(head: re.Match[str], where: str) -> float:
+    """Return the B/s of the unit of rate in a table's head. Raises BadOutput if the unit is unknown."""
+    unit_name = head[head.lastindex or 1]
+    unit = next((factor for name, factor in _UNITS.items() if name.lower() == unit_name.lower()), None)
     if unit is None:
-        raise BadOutput(f"{where}: the unit {word}: newer than the known versions")
+        raise BadOutput(f"{where}: the unit {unit_name}: newer than the known versions")
     return float(unit)
 
 
@@ -89,23 +89,23 @@ def _is_row(line: str, head: re.Match[str]) -> bool:
 
 
 def _result(where: str, line: str, head: re.Match[str], facts: dict[str, str], devices: Sequence[Device]) -> Result:
-    """Return a row of the table as a result. Raises BadOutput if the row is damaged."""
+    """Return a row of the table as a result; `where` names its line. Raises BadOutput if the row is damaged."""
     cells = line.split() if head.lastindex == 1 else line.split(head[1])
     if len(cells) != (5 if head.lastindex == 1 else 8):
         raise BadOutput(f"{where}: the row of {cells[0]} is incomplete")
-    rate, least, most, mean = (text_of.number(cell, where) for cell in cells[-4:])
-    params = _stated(facts) if head.lastindex == 1 else _columns(where, cells)
+    rate, least, most, mean = (parsing.number(cell, where) for cell in cells[-4:])
+    params = _size_from_facts(facts) if head.lastindex == 1 else _size_from_columns(where, cells)
     series = (
-        text_of.rate("best", rate * _unit(head, where)),
-        text_of.seconds("min", least),
-        text_of.seconds("mean", mean),
-        text_of.seconds("max", most),
+        parsing.rate_series("best", rate * _unit_factor(head, where)),
+        parsing.time_series("min", least),
+        parsing.time_series("mean", mean),
+        parsing.time_series("max", most),
     )
-    ids = (devices[0].id if devices else text_of.UNSTATED.id,)
+    ids = (devices[0].id if devices else parsing.UNSTATED.id,)
     return Result(Case(_SUITE, cells[0], params), ids, "ok", series=series)
 
 
-def _stated(facts: dict[str, str]) -> Params:
+def _size_from_facts(facts: dict[str, str]) -> Params:
     """Return the printed size: the number of elements, or in older versions the rounded megabytes."""
     precision = (("precision", facts["Precision"]),) if "Precision" in facts else ()
     if re.fullmatch(r"\d{1,18}", facts.get("Number of elements", "")):
@@ -114,11 +114,11 @@ def _stated(facts: dict[str, str]) -> Params:
     return ((("array", array),) if array else ()) + precision
 
 
-def _columns(where: str, cells: Sequence[str]) -> Params:
+def _size_from_columns(where: str, cells: Sequence[str]) -> Params:
     """Return the sizes in the columns of a csv row. Raises BadOutput if a number is damaged."""
     if cells[3] not in _SIZES:
         raise BadOutput(f"{where}: elements of {cells[3]} bytes: newer than the known versions")
-    return (("elements", text_of.whole(cells[2], where)), ("precision", _SIZES[cells[3]]))
+    return (("elements", parsing.whole_number(cells[2], where)), ("precision", _SIZES[cells[3]]))
 
 
 importer: Importer = BabelStream()

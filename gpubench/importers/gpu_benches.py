@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from gpubench.api.importer import BadOutput, Case, Device, Imported, Importer, Params, Result, Series, SuiteInfo, View
 
-from . import _text as text_of
+from . import _parsing as parsing
 
 _SUITE = "gpu-benches"
 _N = r"(-?[\d.]+(?:e[+-]?\d+)?)"
@@ -50,26 +50,26 @@ class GpuBenches:
     def accepts(self, text: str) -> bool:
         """Return whether the text has a line that only these programs print."""
         patterns = (_STREAM_HEAD, *(pattern for pattern, _, _ in _ROWS))
-        return any(pattern.match(line) for _, line in text_of.numbered(text) for pattern in patterns)
+        return any(pattern.match(line) for _, line in parsing.numbered_lines(text) for pattern in patterns)
 
     def read(self, text: str) -> Imported:
         """Return the cases by program and the axes of its table. Raises BadOutput if the output is damaged."""
         results: list[Result] = []
         devices: dict[str, Device] = {}
         kernels: list[str] = []
-        tabled = False
-        for number, line in text_of.numbered(text):
+        is_below_head = False
+        for number, line in parsing.numbered_lines(text):
             where = f"line {number}"
             if head := _STREAM_HEAD.match(line):
                 kernels = head[1].split()
             elif match := _STREAM.match(line):
                 rows: Iterator[_Row] = _stream(where, match, kernels)
                 results += [_result(row, devices) for row in rows]
-            elif row := _table_row(line, tabled):
+            elif row := _parse_row(line, is_below_head):
                 results.append(_result(row, devices))
             elif _CACHE_HEAD.match(line) or _UNIFIED_HEAD.match(line) or _CLOCK.match(line):
-                tabled = True
-            elif line and (tabled or kernels) and re.match(r"[\d-]", line):
+                is_below_head = True
+            elif line and (is_below_head or kernels) and re.match(r"[\d-]", line):
                 raise BadOutput(f"{where}: an incomplete row of the table")
         if not results:
             raise BadOutput("the table has no rows")
@@ -78,19 +78,18 @@ class GpuBenches:
 
 def _result(row: _Row, devices: dict[str, Device]) -> Result:
     """Return a row as a result, and add its device to `devices`."""
-    name = text_of.UNSTATED.id if row.device is None else f"device:{row.device}"
-    devices.setdefault(name, text_of.device(name))
+    name = parsing.UNSTATED.id if row.device is None else f"device:{row.device}"
+    devices.setdefault(name, parsing.make_device(name))
     return Result(Case(_SUITE, row.program, row.params), (name,), "ok", series=row.series, notes=row.notes)
 
 
 def _stream(where: str, match: re.Match[str], kernels: list[str]) -> Iterator[_Row]:
-    """Yield the rows of a line of gpu-stream, one rate for each kernel.
+    """Yield the rows of a line of gpu-stream, one rate for each of the kernels in its head.
 
-    The head of gpu-stream has the names of the second and third column in the wrong order. Raises BadOutput if the line
-    is damaged.
+    The head has the names of the second and third column in the wrong order. Raises BadOutput if the line is damaged.
     """
     rates = match[5].split()
-    block, threads, blocks = (text_of.whole(match[index] or "1", where) for index in (1, 2, 3))
+    block, threads, blocks = (parsing.whole_number(match[index] or "1", where) for index in (1, 2, 3))
     if len(rates) != len(kernels) or block * blocks == 0 or threads % (block * blocks):
         raise BadOutput(f"{where}: an incomplete row of the table")
     params: Params = (("block", block), *((("blocks", blocks),) if match[3] else ()), ("threads", threads))
@@ -98,14 +97,17 @@ def _stream(where: str, match: re.Match[str], kernels: list[str]) -> Iterator[_R
         yield _Row(
             f"gpu-stream.{kernel}",
             params,
-            (text_of.rate("bandwidth", text_of.si(text_of.number(rate, where), text_of.GIGA)),),
+            (parsing.rate_series("bandwidth", parsing.to_si(parsing.number(rate, where), parsing.GIGA)),),
         )
 
 
-def _table_row(line: str, tabled: bool) -> _Row | None:
-    """Return the line as a result, or None; patterns that other tools' lines match too count only below their head."""
+def _parse_row(line: str, is_below_head: bool) -> _Row | None:
+    """Return a line as a result, or None if it is none.
+
+    Patterns that also match lines of other tools count only below their head.
+    """
     for pattern, read, needs_head in _ROWS:
-        if (tabled or not needs_head) and (match := pattern.match(line)):
+        if (is_below_head or not needs_head) and (match := pattern.match(line)):
             return read(match)
     return None
 
@@ -113,25 +115,27 @@ def _table_row(line: str, tabled: bool) -> _Row | None:
 def _latency(match: re.Match[str]) -> _Row:
     """Return a row of gpu-latency."""
     iterations, clock, size, _, mean, median, low, high = (
-        text_of.number(cell, "gpu-latency") for cell in match.groups()
+        parsing.number(cell, "gpu-latency") for cell in match.groups()
     )
     cycles = Series("cycles", "cycles", (median,))
     bounds = tuple(Series(name, "cycles", (value,)) for name, value in (("mean", mean), ("p5", low), ("p95", high)))
-    taken = (text_of.seconds("latency", median / clock / 1e6),) if clock else ()
+    latency = (parsing.time_series("latency", median / clock / 1e6),) if clock else ()
     notes = (("clock", f"{clock:.0f} MHz"), ("loads", f"{iterations:.0f}"))
-    return _Row("gpu-latency", (("size", f"{size:g}kB"),), (cycles, *taken, *bounds), notes=notes)
+    return _Row("gpu-latency", (("size", f"{size:g}kB"),), (cycles, *latency, *bounds), notes=notes)
 
 
 def _cache(match: re.Match[str]) -> _Row:
     """Return a row of gpu-cache or gpu-l2-cache."""
     size, total, _, spread, rate = (
-        None if cell is None else text_of.number(cell, "gpu-cache") for cell in match.groups()
+        None if cell is None else parsing.number(cell, "gpu-cache") for cell in match.groups()
     )
-    params: Params = (("size_bytes", text_of.size(size or 0.0, 1024)),)
-    params += (("total_bytes", text_of.size(total, 1024)),) if total is not None else ()
+    params: Params = (("size_bytes", parsing.size_bytes(size or 0.0, 1024)),)
+    params += (("total_bytes", parsing.size_bytes(total, 1024)),) if total is not None else ()
     program = "gpu-cache" if total is None else "gpu-l2-cache"
     notes = (("spread", f"{spread} %"),)
-    return _Row(program, params, (text_of.rate("bandwidth", text_of.si(rate or 0.0, text_of.GIGA)),), notes=notes)
+    return _Row(
+        program, params, (parsing.rate_series("bandwidth", parsing.to_si(rate or 0.0, parsing.GIGA)),), notes=notes
+    )
 
 
 def _roofline(match: re.Match[str]) -> _Row:
@@ -139,9 +143,9 @@ def _roofline(match: re.Match[str]) -> _Row:
     device, blocks, iterations, intensity, rate, flops, clock, power, heat = match.groups()
     series = (
         Series(
-            "operations", "FLOP/s", (text_of.si(text_of.number(flops, "gpu-roofline"), text_of.GIGA),), better="more"
+            "operations", "FLOP/s", (parsing.to_si(parsing.number(flops, "gpu-roofline"), parsing.GIGA),), better="more"
         ),
-        text_of.rate("bandwidth", text_of.si(text_of.number(rate, "gpu-roofline"), text_of.GIGA)),
+        parsing.rate_series("bandwidth", parsing.to_si(parsing.number(rate, "gpu-roofline"), parsing.GIGA)),
     )
     notes = (
         ("operations a byte", intensity),
@@ -157,8 +161,8 @@ def _memcpy(match: re.Match[str]) -> _Row:
     """Return a row of cuda-memcpy."""
     device, size, time, rate, spread = match.groups()
     series = (
-        text_of.rate("bandwidth", text_of.si(text_of.number(rate, "cuda-memcpy"), text_of.GIGA)),
-        text_of.seconds("time", text_of.si(text_of.number(time, "cuda-memcpy"), text_of.MILLI)),
+        parsing.rate_series("bandwidth", parsing.to_si(parsing.number(rate, "cuda-memcpy"), parsing.GIGA)),
+        parsing.time_series("time", parsing.to_si(parsing.number(time, "cuda-memcpy"), parsing.MILLI)),
     )
     params = (("size_bytes", int(size[:15]) * 1024),)
     return _Row("cuda-memcpy", params, series, int(device[:9]) if device else None, (("spread", f"{spread} %"),))
@@ -166,12 +170,14 @@ def _memcpy(match: re.Match[str]) -> _Row:
 
 def _unified(match: re.Match[str]) -> _Row:
     """Return a row of um-stream."""
-    size, time, spread, rate = (text_of.number(cell, "um-stream") for cell in match.groups())
+    size, time, spread, rate = (parsing.number(cell, "um-stream") for cell in match.groups())
     series = (
-        text_of.rate("bandwidth", text_of.si(rate, text_of.GIGA)),
-        text_of.seconds("time", text_of.si(time, text_of.MILLI)),
+        parsing.rate_series("bandwidth", parsing.to_si(rate, parsing.GIGA)),
+        parsing.time_series("time", parsing.to_si(time, parsing.MILLI)),
     )
-    return _Row("um-stream", (("size_bytes", text_of.size(size, 2**20)),), series, notes=(("spread", f"{spread} %"),))
+    return _Row(
+        "um-stream", (("size_bytes", parsing.size_bytes(size, 2**20)),), series, notes=(("spread", f"{spread} %"),)
+    )
 
 
 _ROWS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], _Row], bool], ...] = (

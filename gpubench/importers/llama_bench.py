@@ -26,7 +26,7 @@ from gpubench.api.importer import (
     model_of_size,
 )
 
-from . import _text as text_of
+from . import _parsing as parsing
 
 _SUITE = "llama-bench"
 _MOST_TOKENS = 1e9
@@ -48,7 +48,7 @@ class LlamaBench:
 
     def read(self, text: str) -> Imported:
         """Return the cases by test, model and settings. Raises BadOutput if the output is damaged."""
-        tests = [_Test(fields) for fields in text_of.objects(text)]
+        tests = [_LlamaTest(fields) for fields in parsing.json_objects(text)]
         devices = {test.device.id: test.device for test in tests}
         builds = [("llama.cpp", test.build) for test in tests if test.build]
         info = SuiteInfo(_SUITE, "imported: a language model as llama-bench measured it")
@@ -56,27 +56,27 @@ class LlamaBench:
         return Imported(info, tuple(devices.values()), results, tuple(dict(builds).items()))
 
 
-class _Test:
-    """One object of the output."""
+class _LlamaTest:
+    """One test: an object of the output, with its tokens, its device and its build."""
 
     def __init__(self, fields: dict[str, Any]) -> None:
         self._fields = fields
         self._prompt, self._generated = self._tokens("n_prompt"), self._tokens("n_gen")
         self._depth = self._tokens("n_depth") if "n_depth" in fields else 0
-        self._type = text_of.part(fields, "model_type", str)
+        self._type = parsing.json_value(fields, "model_type", str)
         if not self._prompt + self._generated:
             raise BadOutput("a test without tokens")
         self._gpus = [name.strip() for name in str(fields.get("gpu_info") or "").split(",") if name.strip()]
         self._is_on_gpu = bool(self._gpus) and fields.get("n_gpu_layers") != 0
         cpu = str(fields.get("cpu_info") or "")
         self.device: Device = (
-            text_of.device("gpu:0", self._gpus[0]) if self._is_on_gpu else text_of.device("cpu:0", cpu)
+            parsing.make_device("gpu:0", self._gpus[0]) if self._is_on_gpu else parsing.make_device("cpu:0", cpu)
         )
         self.build = f"{fields.get('build_number', '')} ({fields['build_commit']})" if "build_commit" in fields else ""
 
     def _tokens(self, key: str) -> int:
         """Return a number of tokens. Raises BadOutput if it is missing or too large."""
-        count = text_of.part(self._fields, key, int)
+        count = parsing.json_value(self._fields, key, int)
         if not 0 <= count < _MOST_TOKENS:
             raise BadOutput(f"{key} is {count}, which is not possible")
         return count
@@ -87,10 +87,10 @@ class _Test:
 
     def result(self) -> Result:
         """Return the case with all repetitions. Raises BadOutput if a field is missing."""
-        samples = text_of.part(self._fields, "samples_ns", list)
-        seconds = tuple(text_of.measured({"samples_ns": sample}, "samples_ns") / 1e9 for sample in samples)
+        samples = parsing.json_value(self._fields, "samples_ns", list)
+        seconds = tuple(parsing.measured_number({"samples_ns": sample}, "samples_ns") / 1e9 for sample in samples)
         tokens = self._prompt + self._generated
-        moved, limit, note = self._counted()
+        moved, limit, note = self._work_and_note()
         work = Work(moved.moved, flops=moved.flops, items=tokens)
         series = Series("tokens", "s", seconds, work=work, quantity="items", limit=limit, item="token")
         case = Case(_SUITE, self._kind, self._params())
@@ -105,34 +105,34 @@ class _Test:
         axes = ((key, int(value) if isinstance(value, bool) else value) for key, value in values.items())
         return (("model", self._type), *axes)
 
-    def _counted(self) -> tuple[Work, str, tuple[str, str]]:
-        """Return the work, the peak that it is compared with, and a note that explains the count."""
-        reason = self._unstated()
+    def _work_and_note(self) -> tuple[Work, str, tuple[str, str]]:
+        """Return the work, the id of the peak that it is compared with (empty: none), and a note that explains both."""
+        reason = self._reason_not_counted()
         if reason:
             return Work(), "", ("no share", reason)
-        parameters = text_of.measured(self._fields, "model_n_params")
+        parameters = parsing.measured_number(self._fields, "model_n_params")
         model = LANGUAGE_MODELS[model_of_size(round(parameters))]
-        weights = text_of.measured(self._fields, "model_size") * model.size / model.parameters
+        weights = parsing.measured_number(self._fields, "model_size") * model.size / model.parameters
         if self._kind == "pp":
-            counted = f"operations of a prompt of {self._prompt} tokens, {model.source}"
-            return model.prefill(self._prompt, weights), _TENSOR[self._halves()], ("operations", counted)
+            explanation = f"operations of a prompt of {self._prompt} tokens, {model.source}"
+            return model.prefill(self._prompt, weights), _TENSOR[self._half_format()], ("operations", explanation)
         context = self._depth + (self._generated + 1) / 2
         itemsize = sum(_CACHE_BYTES[str(self._fields[key])] for key in ("type_k", "type_v")) / 2
         moved = self._generated * model.step(1, context, weights, itemsize).moved
-        counted = (
+        explanation = (
             f"{weights / 1e9:.2f} GB of weights and keys and values of {context:.0f} tokens per step, {model.source}"
         )
-        return Work(moved=moved), "dram", ("bytes", counted)
+        return Work(moved=moved), "dram", ("bytes", explanation)
 
-    def _halves(self) -> str:
+    def _half_format(self) -> str:
         """Return `F16` or `BF16` if the weights have that format; empty if they are quantised."""
         match = re.search(r"\b(BF16|F16)\b", self._type)
         return match[1] if match else ""
 
-    def _unstated(self) -> str:
+    def _reason_not_counted(self) -> str:
         """Return the reason why bytes or operations cannot be counted; empty if they can."""
         fields = self._fields
-        parameters = text_of.measured(fields, "model_n_params")
+        parameters = parsing.measured_number(fields, "model_n_params")
         key = model_of_size(round(parameters)) if parameters >= 1 else ""
         if self._kind == "pg":
             return "the time has a prompt and a generation in it"
@@ -151,7 +151,7 @@ class _Test:
             return "a part of the model was in the memory of the host"
         if len(self._gpus) > 1 and (len(set(self._gpus)) > 1 or fields.get("split_mode") not in ("layer", "none")):
             return "several GPUs worked at once, or are not alike"
-        if self._kind == "pp" and not self._halves():
+        if self._kind == "pp" and not self._half_format():
             return "which peak bounds products of quantised weights is not known"
         if self._kind == "pp" and self._depth:
             return "the prompt followed a filled cache"

@@ -13,19 +13,19 @@ from itertools import pairwise
 
 from gpubench.api.importer import BadOutput, Case, Device, Imported, Importer, Result, Series, SuiteInfo, View
 
-from . import _text as text_of
+from . import _parsing as parsing
 
 _SUITE = "mixbench"
 _VERSION = re.compile(r"(mixbench[\w/-]*) \((v[^)]+)\)")
-_FIRST = "Compute iters"
+_ITERATIONS = "Compute iters"
 _COLUMNS = {"ex.time": "time", "GFLOPS": "operations", "GIOPS": "operations", "GB/sec": "bandwidth"}
 _INTENSITIES = ("Flops/byte", "Iops/byte")
 _VERSION_NAMES = {"CUDA driver version": "cuda.driver", "Driver version": "driver"}
 
 
 @dataclass(slots=True)
-class _Reading:
-    """The parts of the output that were read so far."""
+class _MixbenchOutput:
+    """The content of the output, as far as it has been read."""
 
     facts: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
@@ -46,83 +46,83 @@ class Mixbench:
 
     def read(self, text: str) -> Imported:
         """Return the cases by type of number and iterations. Raises BadOutput if the output is damaged."""
-        reading = _Reading()
-        for number, line in text_of.numbered(text):
-            _read_line(reading, f"line {number}", line)
-        if not reading.results:
+        output = _MixbenchOutput()
+        for number, line in parsing.numbered_lines(text):
+            _read_line(output, f"line {number}", line)
+        if not output.results:
             raise BadOutput("the table has no rows")
-        device = _device(reading.facts)
-        results = tuple(_on_device(device, result) for result in reading.results)
+        device = _device(output.facts)
+        results = tuple(_on_device(device, result) for result in output.results)
         names = tuple(dict.fromkeys(result.case.name for result in results))
         view = View("curve", "Operations", names, x="iterations", series="operations", log_x=True, log_y=True)
         info = SuiteInfo(_SUITE, "imported: operations and bytes over intensity as mixbench measured them", (view,))
-        return Imported(info, (device,), results, tuple(reading.versions.items()))
+        return Imported(info, (device,), results, tuple(output.versions.items()))
 
 
-def _read_line(reading: _Reading, where: str, line: str) -> None:
-    """Add one line to the reading. Raises BadOutput if a row is damaged."""
+def _read_line(output: _MixbenchOutput, where: str, line: str) -> None:
+    """Read one line into `output`; `where` names the line. Raises BadOutput if a row is damaged."""
     if line.startswith("Experiment ID,"):
-        reading.kinds = [cell.strip() for cell in line.split(",")[1:] if cell.strip()]
-    elif line.startswith(_FIRST):
-        reading.columns = [cell.strip() for cell in line.split(",")]
-        _check(reading, where)
-    elif reading.columns and re.match(r"\d+,", line):
-        reading.results += _row(reading, where, [cell.strip() for cell in line.split(",")])
+        output.kinds = [cell.strip() for cell in line.split(",")[1:] if cell.strip()]
+    elif line.startswith(_ITERATIONS):
+        output.columns = [cell.strip() for cell in line.split(",")]
+        _check_head(output, where)
+    elif output.columns and re.match(r"\d+,", line):
+        output.results += _row(output, where, [cell.strip() for cell in line.split(",")])
     elif version := _VERSION.search(line):
-        reading.versions["mixbench"] = f"{version[1]} {version[2]}"
-    elif ":" in line and not reading.columns:
+        output.versions["mixbench"] = f"{version[1]} {version[2]}"
+    elif ":" in line and not output.columns:
         name, _, value = line.partition(":")
-        reading.facts.setdefault(name.strip(), value.strip())
+        output.facts.setdefault(name.strip(), value.strip())
         if name.strip() in _VERSION_NAMES:
-            reading.versions[_VERSION_NAMES[name.strip()]] = value.strip()
+            output.versions[_VERSION_NAMES[name.strip()]] = value.strip()
 
 
-def _check(reading: _Reading, where: str) -> None:
+def _check_head(output: _MixbenchOutput, where: str) -> None:
     """Raise BadOutput if the head of the table is damaged or unknown."""
-    starts = _starts(reading.columns)
-    allowed = {*_COLUMNS, *_INTENSITIES, _FIRST}
-    if len(starts) != len(reading.kinds) or not set(reading.columns) <= allowed:
+    starts = _first_columns(output.columns)
+    allowed = {*_COLUMNS, *_INTENSITIES, _ITERATIONS}
+    if len(starts) != len(output.kinds) or not set(output.columns) <= allowed:
         raise BadOutput(f"{where}: unknown columns: newer than the known versions")
 
 
-def _starts(columns: Sequence[str]) -> list[int]:
+def _first_columns(columns: Sequence[str]) -> list[int]:
     """Return the index of the first column of each type of number."""
     return [index for index, name in enumerate(columns) if name in _INTENSITIES]
 
 
-def _row(reading: _Reading, where: str, cells: Sequence[str]) -> Iterator[Result]:
+def _row(output: _MixbenchOutput, where: str, cells: Sequence[str]) -> Iterator[Result]:
     """Yield the results of a row, one for each type of number. Raises BadOutput if the row is damaged."""
-    if len(cells) != len(reading.columns):
-        raise BadOutput(f"{where}: {len(cells)} columns where the head has {len(reading.columns)}")
-    iterations = text_of.whole(cells[0], where)
-    ends = [*_starts(reading.columns), len(cells)]
-    for kind, (start, end) in zip(reading.kinds, pairwise(ends), strict=True):
-        named = dict(zip(reading.columns[start:end], cells[start:end], strict=True))
+    if len(cells) != len(output.columns):
+        raise BadOutput(f"{where}: {len(cells)} columns where the head has {len(output.columns)}")
+    iterations = parsing.whole_number(cells[0], where)
+    ends = [*_first_columns(output.columns), len(cells)]
+    for kind, (start, end) in zip(output.kinds, pairwise(ends), strict=True):
+        named = dict(zip(output.columns[start:end], cells[start:end], strict=True))
         yield _result(kind, iterations, named, where)
 
 
 def _result(kind: str, iterations: int, cells: dict[str, str], where: str) -> Result:
-    """Return the result of one type of number in a row."""
+    """Return the result of one type of number in a row. Raises BadOutput if a column is missing."""
     series = {_COLUMNS[name]: _series(name, cell, where) for name, cell in cells.items() if name in _COLUMNS}
     if set(series) != {"time", "operations", "bandwidth"}:
         raise BadOutput(f"{where}: there is no time, rate of operations and bandwidth of {kind}")
     intensity = next(cells[name] for name in _INTENSITIES if name in cells)
     name = kind.lower().removesuffix(" ops").removesuffix(" operations").replace(" ", "-")
     case = Case(_SUITE, name, (("iterations", iterations),))
-    notes = (("operations a byte", str(text_of.number(intensity, where))),)
+    notes = (("operations a byte", str(parsing.number(intensity, where))),)
     ordered = tuple(series[name] for name in ("operations", "bandwidth", "time"))
     return Result(case, (), "ok", series=ordered, notes=notes)
 
 
 def _series(column: str, cell: str, where: str) -> Series:
     """Return the series of one column in SI units."""
-    value = text_of.number(cell, where)
+    value = parsing.number(cell, where)
     if column == "ex.time":
-        return text_of.seconds("time", text_of.si(value, text_of.MILLI))
+        return parsing.time_series("time", parsing.to_si(value, parsing.MILLI))
     if column == "GB/sec":
-        return text_of.rate("bandwidth", text_of.si(value, text_of.GIGA))
+        return parsing.rate_series("bandwidth", parsing.to_si(value, parsing.GIGA))
     return Series(
-        "operations", "FLOP/s" if column == "GFLOPS" else "op/s", (text_of.si(value, text_of.GIGA),), better="more"
+        "operations", "FLOP/s" if column == "GFLOPS" else "op/s", (parsing.to_si(value, parsing.GIGA),), better="more"
     )
 
 
@@ -131,16 +131,16 @@ def _on_device(device: Device, result: Result) -> Result:
 
 
 def _device(facts: dict[str, str]) -> Device:
-    """Return the device of the head; its name is empty with AMD's runtime."""
+    """Return the device that the head describes; its name is empty with AMD's runtime."""
     if "Device" not in facts and "Total SPs" not in facts:
-        return text_of.UNSTATED
+        return parsing.UNSTATED
     memory = re.fullmatch(r"(\d{1,12}) MB", facts.get("Total global mem", ""))
     cache = re.fullmatch(r"(\d{1,12}) KB", facts.get("L2 cache size", ""))
     capability = re.fullmatch(r"(\d+)\.(\d+)", facts.get("Compute Capability", ""))
     units = re.search(r"\((\d{1,9}) MPs", facts.get("Total SPs", "")) or re.fullmatch(
         r"()(\d{1,9})", facts.get("Total CUs", "")
     )
-    return text_of.device(
+    return parsing.make_device(
         "device:0",
         facts.get("Device", ""),
         arch=f"sm_{capability[1]}{capability[2]}" if capability else "",

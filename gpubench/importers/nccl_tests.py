@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from gpubench.api.importer import BadOutput, Case, Device, Imported, Importer, Result, Series, SuiteInfo, View
 
-from . import _text as text_of
+from . import _parsing as parsing
 
 _SUITE = "nccl-tests"
 UNNAMED = "unnamed"
@@ -28,18 +28,20 @@ _SMALL_BYTES = 65536  # below, a bandwidth with two decimals is too coarse, so t
 
 
 @dataclass(slots=True)
-class _Table:
-    """The facts that hold for the following rows."""
+class _CollectiveTable:
+    """The facts that hold for the following rows: the collective, the ranks' devices, and the columns."""
 
     name: str = UNNAMED
     devices: list[tuple[str, Device]] = field(default_factory=list)  # each with the name of its host
     columns: tuple[str, ...] = ()
 
     def ids(self) -> tuple[str, ...]:
-        """The ids of the ranks' devices; with several hosts they contain the number of the host."""
+        """Return the ids of the ranks' devices; with several hosts they contain the number of the host."""
         hosts = list(dict.fromkeys(host for host, _ in self.devices))
-        several = len(hosts) > 1
-        return tuple(f"node{hosts.index(host)}/{device.id}" if several else device.id for host, device in self.devices)
+        has_several_hosts = len(hosts) > 1
+        return tuple(
+            f"node{hosts.index(host)}/{device.id}" if has_several_hosts else device.id for host, device in self.devices
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,24 +52,24 @@ class NcclTests:
 
     def accepts(self, text: str) -> bool:
         """Return whether the text has the head of the table."""
-        return any(_HEAD.match(line) for _, line in text_of.numbered(text))
+        return any(_HEAD.match(line) for _, line in parsing.numbered_lines(text))
 
     def read(self, text: str) -> Imported:
         """Return the cases by collective, size, type, operation, root, ranks and place.
 
         Raises BadOutput if the output is damaged or newer than the known versions.
         """
-        table, fresh = _Table(), False
+        table, has_head = _CollectiveTable(), False
         devices: dict[str, Device] = {}
         results: list[Result] = []
         versions: dict[str, str] = {}
-        for number, line in text_of.numbered(text):
+        for number, line in parsing.numbered_lines(text):
             if rank := _RANK.match(line):
-                table.devices = [] if fresh else table.devices
-                fresh = False
+                table.devices = [] if has_head else table.devices
+                has_head = False
                 table.devices.append((rank[2] or "", _device(rank)))
             elif _HEAD.match(line):
-                table.columns, fresh = _columns(f"line {number}", line), True
+                table.columns, has_head = _columns(f"line {number}", line), True
                 devices |= dict(zip(table.ids(), (device for _, device in table.devices), strict=True))
             elif _ROW.match(line) and table.columns:
                 results += _results(f"line {number}", line, table)
@@ -75,7 +77,7 @@ class NcclTests:
                 _read_names(line, table, versions)
         if not results:
             raise BadOutput("the table has no rows")
-        named_devices = tuple(_named(name, device) for name, device in devices.items()) or (text_of.UNSTATED,)
+        named_devices = tuple(_with_id(name, device) for name, device in devices.items()) or (parsing.UNSTATED,)
         return Imported(_info(results), named_devices, tuple(results), tuple(versions.items()))
 
 
@@ -93,16 +95,19 @@ def _device(rank: re.Match[str]) -> Device:
     backend = "rocm" if name.startswith("AMD") else "cuda"
     pci = rank[4] if rank[4].count(":") == 2 else ""
     details = (("hostname", rank[2]),) if rank[2] else ()
-    return text_of.device(f"{backend}:{rank[3]}", name, pci=pci, details=details)
+    return parsing.make_device(f"{backend}:{rank[3]}", name, pci=pci, details=details)
 
 
-def _named(name: str, device: Device) -> Device:
+def _with_id(name: str, device: Device) -> Device:
     facts = {"arch": device.arch, "pci": device.pci, "details": device.details}
-    return text_of.device(name, device.name, **facts)
+    return parsing.make_device(name, device.name, **facts)
 
 
-def _read_names(line: str, table: _Table, versions: dict[str, str]) -> None:
-    """Read the name of the collective and the versions from a line, and check the line of units."""
+def _read_names(line: str, table: _CollectiveTable, versions: dict[str, str]) -> None:
+    """Read the name of the collective and the versions from a line, and check the units if it is their line.
+
+    Raises BadOutput for an unknown unit.
+    """
     if match := _NAME.search(line):
         table.name = match[1]
     if match := _LIBRARY.search(line):
@@ -120,7 +125,7 @@ def _check_units(line: str) -> None:
         raise BadOutput(f"the units {', '.join(units)}: newer than the known versions")
 
 
-def _results(where: str, line: str, table: _Table) -> Iterator[Result]:
+def _results(where: str, line: str, table: _CollectiveTable) -> Iterator[Result]:
     """Yield the two results of a row, out of place and in place. Raises BadOutput if the row is damaged."""
     cells = _TIMESTAMP.sub("", line).split()
     key = [column for column in table.columns if column not in _MEASURED and column != "timestamp"]
@@ -138,10 +143,12 @@ def _results(where: str, line: str, table: _Table) -> Iterator[Result]:
         yield _result(where, shared_cells, place, dict(place_cells), table)
 
 
-def _result(where: str, shared_cells: dict[str, str], place: str, cells: dict[str, str], table: _Table) -> Result:
+def _result(
+    where: str, shared_cells: dict[str, str], place: str, cells: dict[str, str], table: _CollectiveTable
+) -> Result:
     """Return the result of one place, out of place or in place; `shared_cells` hold for both."""
-    ids = table.ids() or (text_of.UNSTATED.id,)
-    size = text_of.whole(shared_cells["size"], where)
+    ids = table.ids() or (parsing.UNSTATED.id,)
+    size = parsing.whole_number(shared_cells["size"], where)
     params: list[tuple[str, str | int | float]] = [("size_bytes", size), ("type", shared_cells["type"])]
     params += [(name, shared_cells[name]) for name in ("redop", "root") if name in shared_cells]
     params += [("ranks", len(table.devices))] if table.devices else []
@@ -149,7 +156,7 @@ def _result(where: str, shared_cells: dict[str, str], place: str, cells: dict[st
     series = _series(where, size, cells)
     wrong = cells.get("#wrong", "N/A")
     notes = (("validation", "off"),) if wrong == "N/A" else ()
-    if wrong != "N/A" and text_of.number(wrong, where) > 0:
+    if wrong != "N/A" and parsing.number(wrong, where) > 0:
         reason = f"{wrong} values are out of bounds"
         return Result(case, ids, "failed", cause="wrong-answer", reason=reason, series=series, notes=notes)
     return Result(case, ids, "ok", series=series, notes=notes)
@@ -161,15 +168,16 @@ def _series(where: str, size_bytes: int, cells: dict[str, str]) -> tuple[Series,
     if not {time, "algbw", "busbw"} <= cells.keys():
         raise BadOutput(f"{where}: there is no time, algbw and busbw")
     bandwidths = [
-        text_of.rate(name, text_of.si(text_of.number(cells[name], where), text_of.GIGA)) for name in ("busbw", "algbw")
+        parsing.rate_series(name, parsing.to_si(parsing.number(cells[name], where), parsing.GIGA))
+        for name in ("busbw", "algbw")
     ]
-    taken = text_of.seconds(time, text_of.si(text_of.number(cells[time], where), text_of.MICRO))
+    times = parsing.time_series(time, parsing.to_si(parsing.number(cells[time], where), parsing.MICRO))
     bounds = [
-        text_of.seconds(name[2:], text_of.si(text_of.number(cells[name], where), text_of.MICRO))
+        parsing.time_series(name[2:], parsing.to_si(parsing.number(cells[name], where), parsing.MICRO))
         for name in ("i_min", "i_max", "i_p99")
         if name in cells
     ]
-    return (taken, *bandwidths, *bounds) if size_bytes < _SMALL_BYTES else (*bandwidths, taken, *bounds)
+    return (times, *bandwidths, *bounds) if size_bytes < _SMALL_BYTES else (*bandwidths, times, *bounds)
 
 
 def _info(results: list[Result]) -> SuiteInfo:

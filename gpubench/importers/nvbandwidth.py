@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from gpubench.api.importer import BadOutput, Case, Device, Imported, Importer, Result, SuiteInfo, View
 
-from . import _text as text_of
+from . import _parsing as parsing
 
 _SUITE = "nvbandwidth"
 _RUNNING = re.compile(r"Running (\w+)\.$")
@@ -28,18 +28,22 @@ _VERSIONS = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Matrix:
-    """One printed matrix: `cells` as printed, `N/A` where nothing was measured."""
+class _PrintedMatrix:
+    """One printed matrix: `cells` as printed, `N/A` where nothing was measured.
+
+    `where` is its place in the output for messages, and `total` is the printed sum of all cells, empty if there is
+    none.
+    """
 
     name: str
     description: str
     cells: tuple[tuple[str, ...], ...]
     where: str
-    total: str = ""  # the printed sum of all cells
+    total: str = ""
 
     @property
     def unit(self) -> str:
-        """The unit of the cells, `GB/s` or `ns`. Raises BadOutput if it is not printed."""
+        """Return the unit of the cells, `GB/s` or `ns`. Raises BadOutput if it is not printed."""
         unit = _DESCRIPTION.search(self.description.strip())
         if not unit:
             raise BadOutput(f"{self.where}: neither GB/s nor ns in {self.description[:80]!r}")
@@ -48,12 +52,12 @@ class _Matrix:
     def values(self) -> Iterator[tuple[int, int, float]]:
         """Yield row, column and value of each measured cell. Raises BadOutput if their sum is not the printed sum."""
         numbers = [
-            (row, column, text_of.number(cell, self.where))
+            (row, column, parsing.number(cell, self.where))
             for row, cells in enumerate(self.cells)
             for column, cell in enumerate(cells)
             if cell != "N/A"
         ]
-        total = text_of.number(self.total, self.where) if self.total else None
+        total = parsing.number(self.total, self.where) if self.total else None
         rounding = 0.005 * (len(numbers) + 1)  # every cell and the sum are rounded to two decimals
         if total is not None and abs(sum(value for _, _, value in numbers) - total) > rounding + 1e-5 * abs(total):
             raise BadOutput(f"{self.where}: the cells of {self.name} do not add up to its SUM: edited or damaged")
@@ -77,19 +81,25 @@ class Nvbandwidth:
     def read(self, text: str) -> Imported:
         """Return the cases by test, row and column of its matrix. Raises BadOutput if the output is damaged."""
         if re.search(r'^[ \t]*"nvbandwidth"[ \t]*:', text, re.MULTILINE):
-            return _from_json(text)
-        return _from_text(text)
+            return _parse_json(text)
+        return _parse_text(text)
 
 
 def _imported(
-    devices: Sequence[Device], matrices: Sequence[_Matrix], others: Sequence[Result], versions: dict[str, str]
+    devices: Sequence[Device],
+    matrices: Sequence[_PrintedMatrix],
+    unmeasured: Sequence[Result],
+    versions: dict[str, str],
 ) -> Imported:
-    """Return the matrices as a suite with a view for each. Raises BadOutput if there is no result."""
+    """Return the matrices as a suite with a view for each; `unmeasured` are results of tests without a matrix.
+
+    Raises BadOutput if there is no result.
+    """
     devices_by_id = {device.id: device for device in devices}
     results = [result for matrix in matrices for result in _results(matrix, list(devices_by_id))]
     for result in results:
-        devices_by_id |= {name: text_of.device(name) for name in result.devices if name not in devices_by_id}
-    all_results = (*results, *others)
+        devices_by_id |= {name: parsing.make_device(name) for name in result.devices if name not in devices_by_id}
+    all_results = (*results, *unmeasured)
     if not all_results:
         raise BadOutput("no test has a result")
     names = tuple(dict.fromkeys(result.case.name for result in results))
@@ -99,63 +109,63 @@ def _imported(
     return Imported(info, tuple(devices_by_id.values()), all_results, tuple(versions.items()))
 
 
-def _results(matrix: _Matrix, devices: Sequence[str]) -> Iterator[Result]:
-    """Yield the cells of a matrix as results."""
-    between = "GPU(row)" in matrix.description
+def _results(matrix: _PrintedMatrix, devices: Sequence[str]) -> Iterator[Result]:
+    """Yield the measured cells of a matrix as results; `devices` are the ids of the printed devices."""
+    is_between_gpus = "GPU(row)" in matrix.description
     for row, column, value in matrix.values():
-        places = (row, column) if between and row != column else (column,)
+        places = (row, column) if is_between_gpus and row != column else (column,)
         ids = tuple(devices[place] if place < len(devices) else f"cuda:{place}" for place in places)
         if matrix.unit == "ns":
-            series = text_of.seconds("latency", text_of.si(value, text_of.NANO))
+            series = parsing.time_series("latency", parsing.to_si(value, parsing.NANO))
         else:
-            series = text_of.rate("bandwidth", text_of.si(value, text_of.GIGA))
+            series = parsing.rate_series("bandwidth", parsing.to_si(value, parsing.GIGA))
         case = Case(_SUITE, matrix.name, (("row", row), ("column", column)), devices=len(ids))
         yield Result(case, ids, "ok", series=(series,))
 
 
-def _from_text(text: str) -> Imported:
+def _parse_text(text: str) -> Imported:
     """Return the content of the text form."""
-    reader = _Reader()
-    for number, line in text_of.numbered(text):
-        reader.take(f"line {number}", line)
+    reader = _TextReader()
+    for number, line in parsing.numbered_lines(text):
+        reader.read_line(f"line {number}", line)
     reader.finish()
     return _imported(reader.devices, reader.matrices, reader.failed, reader.versions)
 
 
-class _Reader:
-    """Reader of the text form line by line: a test starts, describes its matrix, prints it, and prints its sum."""
+class _TextReader:
+    """Reads the text form line by line: a test starts, describes its matrix, prints it, and prints its sum."""
 
     def __init__(self) -> None:
         self.devices: list[Device] = []
-        self.matrices: list[_Matrix] = []
+        self.matrices: list[_PrintedMatrix] = []
         self.failed: list[Result] = []
         self.versions: dict[str, str] = {}
         self._test, self._where, self._message = "", "", ""
-        self._seen = False  # whether the current test has printed a matrix
+        self._has_matrix = False  # whether the current test has printed a matrix
         self._columns = -1  # columns of the current matrix; -1 outside a matrix, 0 before its head
 
-    def take(self, where: str, line: str) -> None:
+    def read_line(self, where: str, line: str) -> None:
         """Read one line. Raises BadOutput if it does not fit the test before it."""
         if running := _RUNNING.match(line):
             self.finish()
-            self._test, self._where, self._seen, self._message = running[1], where, False, ""
+            self._test, self._where, self._has_matrix, self._message = running[1], where, False, ""
         elif _DESCRIPTION.match(line) and self._test:
-            self._begin(where, line)
+            self._begin_matrix(where, line)
         elif self._columns >= 0 and re.match(r"\d", line):
-            self._row(where, line)
+            self._read_row(where, line)
         elif line.startswith("SUM "):
-            self._sum(where, line)
+            self._read_sum(where, line)
         elif line:
             self._read_names(line)
 
-    def _begin(self, where: str, line: str) -> None:
+    def _begin_matrix(self, where: str, line: str) -> None:
         """Start the matrix that this line describes."""
         part = _PART.search(line)
         name = f"{self._test}_{part[1].lower()}" if part else self._test
-        self.matrices.append(_Matrix(name, line, (), where))
-        self._columns, self._seen = 0, True
+        self.matrices.append(_PrintedMatrix(name, line, (), where))
+        self._columns, self._has_matrix = 0, True
 
-    def _row(self, where: str, line: str) -> None:
+    def _read_row(self, where: str, line: str) -> None:
         """Read the head or a row of the current matrix. Raises BadOutput if the row is damaged."""
         cells = line.split()
         if self._columns == 0:
@@ -164,39 +174,39 @@ class _Reader:
         matrix = self.matrices[-1]
         if len(cells) != self._columns + 1 or cells[0] != str(len(matrix.cells)):
             raise BadOutput(f"{where}: a row of {matrix.name} is incomplete")
-        self.matrices[-1] = _Matrix(matrix.name, matrix.description, (*matrix.cells, tuple(cells[1:])), where)
+        self.matrices[-1] = _PrintedMatrix(matrix.name, matrix.description, (*matrix.cells, tuple(cells[1:])), where)
 
-    def _sum(self, where: str, line: str) -> None:
+    def _read_sum(self, where: str, line: str) -> None:
         """Read the sum of the current matrix. Raises BadOutput if there is no matrix."""
         cells = line.split()
         if len(cells) != 3 or not self.matrices or not self.matrices[-1].cells:
             raise BadOutput(f"{where}: a SUM without a matrix")
         matrix = self.matrices[-1]
-        self.matrices[-1] = _Matrix(cells[1], matrix.description, matrix.cells, where, cells[2])
+        self.matrices[-1] = _PrintedMatrix(cells[1], matrix.description, matrix.cells, where, cells[2])
         self._columns = -1
 
     def _read_names(self, line: str) -> None:
         """Read a device, a process or a version from a line, or keep the message of a test without a matrix."""
         if match := _DEVICE.match(line):
             pci = match[3] or ""
-            self.devices.append(text_of.device(f"cuda:{match[1]}", match[2], pci=pci))
+            self.devices.append(parsing.make_device(f"cuda:{match[1]}", match[2], pci=pci))
         elif match := _PROCESS.match(line):
             details = (("hostname", match[2]), ("device", match[3]))
             name = f"process{match[1]}/cuda:{match[3]}"
-            self.devices.append(text_of.device(name, match[4], pci=match[5] or "", details=details))
+            self.devices.append(parsing.make_device(name, match[4], pci=match[5] or "", details=details))
         elif (name := line.partition(":")[0]) in _VERSIONS:
             self.versions[_VERSIONS[name]] = line.partition(":")[2].strip()
-        elif self._test and not self._seen and not line.startswith("Waived"):
+        elif self._test and not self._has_matrix and not line.startswith("Waived"):
             self._message = self._message or line
 
     def finish(self) -> None:
-        """End the current test; a test without a matrix failed, and its result has the line that it printed instead.
+        """End the current test; a test without a matrix has failed, and the line that it printed is the reason.
 
         Raises BadOutput if the output ends within the test.
         """
         if self._columns == 0 or (self.matrices and not self.matrices[-1].cells):
             raise BadOutput(f"{self.matrices[-1].where}: the output ends before the matrix of {self._test}")
-        if self._test and not self._seen:
+        if self._test and not self._has_matrix:
             if not self._message:
                 raise BadOutput(f"{self._where}: the output ends before the matrix of {self._test}")
             case = Case(_SUITE, self._test)
@@ -205,47 +215,47 @@ class _Reader:
         self._columns, self._test = -1, ""
 
 
-def _from_json(text: str) -> Imported:
+def _parse_json(text: str) -> Imported:
     """Return the content of the JSON form. Raises BadOutput if it is damaged."""
-    body = text_of.part(text_of.document(text), "nvbandwidth", dict)
+    body = parsing.json_value(parsing.json_object(text), "nvbandwidth", dict)
     versions = {_VERSIONS[name]: str(body[name]) for name in ("CUDA Runtime Version", "Driver Version") if name in body}
     if "version" in body:
         versions = {"nvbandwidth": str(body["version"]), **versions}
     devices = [device for item in body.get("GPU Device list", ()) for device in _listed_device(item)]
-    matrices: list[_Matrix] = []
-    others: list[Result] = []
-    for test in text_of.part(body, "testcases", list):
-        name = text_of.part(test, "name", str)
+    matrices: list[_PrintedMatrix] = []
+    unmeasured: list[Result] = []
+    for test in parsing.json_value(body, "testcases", list):
+        name = parsing.json_value(test, "name", str)
         if "bandwidth_matrix" in test:
             matrices.append(_json_matrix(name, test))
         else:
-            others.append(_missing_matrix(name, test, tuple(device.id for device in devices)))
-    return _imported(devices, matrices, others, versions)
+            unmeasured.append(_result_without_matrix(name, test, tuple(device.id for device in devices)))
+    return _imported(devices, matrices, unmeasured, versions)
 
 
 def _listed_device(item: object) -> Iterator[Device]:
     """Yield the device of an item in the JSON's list of devices, if it is one."""
     match = re.match(r"(\d+): (.+?)(?: \(([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2})\))?:?$", str(item))
     if match:
-        yield text_of.device(f"cuda:{match[1]}", match[2], pci=match[3] or "")
+        yield parsing.make_device(f"cuda:{match[1]}", match[2], pci=match[3] or "")
 
 
-def _json_matrix(name: str, test: dict[str, object]) -> _Matrix:
+def _json_matrix(name: str, test: dict[str, object]) -> _PrintedMatrix:
     """Return the matrix of a test in the JSON. Raises BadOutput if it is damaged."""
-    description = text_of.part(test, "bandwidth_description", str).strip()
-    rows = text_of.part(test, "bandwidth_matrix", list)
+    description = parsing.json_value(test, "bandwidth_description", str).strip()
+    rows = parsing.json_value(test, "bandwidth_matrix", list)
     if not rows or not all(isinstance(row, list) and row and len(row) == len(rows[0]) for row in rows):
         raise BadOutput(f"the matrix of {name} is incomplete")
     part, total = _PART.search(description), str(test.get("sum", ""))
     if part:  # the JSON has a matrix for each direction before the described one, and the sum belongs to the latter
         rows, name = rows[-len(rows[0]) :], f"{name}_{part[1].lower()}"
     cells = tuple(tuple(str(cell) for cell in row) for row in rows)
-    return _Matrix(name, description, cells, name, total)
+    return _PrintedMatrix(name, description, cells, name, total)
 
 
-def _missing_matrix(name: str, test: object, ids: tuple[str, ...]) -> Result:
-    """Return the result of a test in the JSON that has no matrix."""
-    status = text_of.part(test, "status", str)
+def _result_without_matrix(name: str, test: object, ids: tuple[str, ...]) -> Result:
+    """Return the result of a test in the JSON that has no matrix: skipped if it was waived, else failed."""
+    status = parsing.json_value(test, "status", str)
     case = Case(_SUITE, name)
     if status in ("Waived", "Not Found"):
         return Result(case, ids, "skipped", cause=status.lower().replace(" ", "-"), reason=status)

@@ -14,7 +14,7 @@ from typing import Any
 
 from gpubench.api.importer import BadOutput, Case, Device, Imported, Importer, Params, Result, Series, SuiteInfo
 
-from . import _text as text_of
+from . import _parsing as parsing
 
 _SUITE = "nvbench"
 _NEWEST_JSON = 1  # newest known major version of the JSON format
@@ -46,7 +46,7 @@ class Nvbench:
 
     def read(self, text: str) -> Imported:
         """Return the cases by benchmark and axes. Raises BadOutput if the output is damaged or newer than known."""
-        return _from_csv(text.strip()) if text.lstrip().startswith(_CSV_HEAD) else _from_json(text)
+        return _parse_csv(text.strip()) if text.lstrip().startswith(_CSV_HEAD) else _parse_json(text)
 
 
 def _imported(devices: Sequence[Device], results: Sequence[Result], versions: Sequence[tuple[str, str]]) -> Imported:
@@ -57,8 +57,8 @@ def _imported(devices: Sequence[Device], results: Sequence[Result], versions: Se
     return Imported(info, tuple(devices), tuple(results), tuple(versions))
 
 
-def _value(text: str) -> str | int | float:
-    """Return an axis value as a number if possible, so that JSON and the csv, which has no types, give the same ids."""
+def _axis_value(text: str) -> str | int | float:
+    """Return an axis value as a number if it is one, so that JSON and the csv, which has no types, give equal ids."""
     if re.fullmatch(r"-?\d{1,18}", text):
         return int(text)
     if re.fullmatch(r"-?\d{1,18}(\.\d+)?([eE][+-]?\d{1,2})?", text):
@@ -66,32 +66,32 @@ def _value(text: str) -> str | int | float:
     return text
 
 
-def _ordered(series: dict[str, Series]) -> tuple[Series, ...]:
-    return tuple(series[name] for name in sorted(series, key=lambda tag: (tag not in _ORDER, _place(tag))))
+def _headline_first(series: dict[str, Series]) -> tuple[Series, ...]:
+    return tuple(series[name] for name in sorted(series, key=lambda tag: (tag not in _ORDER, _rank_of_tag(tag))))
 
 
-def _place(tag: str) -> int:
+def _rank_of_tag(tag: str) -> int:
     return _ORDER.index(tag) if tag in _ORDER else len(_ORDER)
 
 
-def _skipped(case: Case, ids: tuple[str, ...], reason: str) -> Result:
+def _skipped_result(case: Case, ids: tuple[str, ...], reason: str) -> Result:
     return Result(case, ids, "skipped", cause="skipped", reason=reason or "skipped by the benchmark")
 
 
-def _from_json(text: str) -> Imported:
+def _parse_json(text: str) -> Imported:
     """Return the content of the JSON form. Raises BadOutput if it is damaged or newer than known."""
-    body = text_of.document(text)
-    version = text_of.part(text_of.part(body, "meta", dict), "version", dict)
-    if text_of.part(text_of.part(version, "json", dict), "major", int) > _NEWEST_JSON:
+    body = parsing.json_object(text)
+    version = parsing.json_value(parsing.json_value(body, "meta", dict), "version", dict)
+    if parsing.json_value(parsing.json_value(version, "json", dict), "major", int) > _NEWEST_JSON:
         raise BadOutput(f"JSON of version {version['json'].get('string')}: this reads version {_NEWEST_JSON}")
-    devices = {text_of.part(item, "id", int): _device(item) for item in text_of.part(body, "devices", list)}
+    devices = {parsing.json_value(item, "id", int): _device(item) for item in parsing.json_value(body, "devices", list)}
     results = [
-        _state(text_of.part(bench, "name", str), state, devices)
-        for bench in text_of.part(body, "benchmarks", list)
-        for state in text_of.part(bench, "states", list)
+        _state_result(parsing.json_value(bench, "name", str), state, devices)
+        for bench in parsing.json_value(body, "benchmarks", list)
+        for state in parsing.json_value(bench, "states", list)
     ]
-    tool = text_of.part(text_of.part(version, "nvbench", dict), "string", str)
-    return _imported(tuple(devices.values()) or (text_of.UNSTATED,), results, (("nvbench", tool),))
+    tool = parsing.json_value(parsing.json_value(version, "nvbench", dict), "string", str)
+    return _imported(tuple(devices.values()) or (parsing.UNSTATED,), results, (("nvbench", tool),))
 
 
 def _device(item: dict[str, Any]) -> Device:
@@ -102,9 +102,9 @@ def _device(item: dict[str, Any]) -> Device:
 
     details = [("clock.sm_hz", str(number("sm_default_clock_rate")))] if number("sm_default_clock_rate") else []
     details += [("ecc", "on" if item["ecc_state"] else "off")] if isinstance(item.get("ecc_state"), bool) else []
-    return text_of.device(
+    return parsing.make_device(
         f"cuda:{item['id']}",
-        text_of.part(item, "name", str),
+        parsing.json_value(item, "name", str),
         arch=f"sm_{number('sm_version') // 10}" if number("sm_version") else "",
         memory_bytes=number("global_memory_size"),
         cache_bytes=number("l2_cache_size"),
@@ -113,46 +113,48 @@ def _device(item: dict[str, Any]) -> Device:
     )
 
 
-def _state(bench: str, state: dict[str, Any], devices: dict[int, Device]) -> Result:
-    """Return a state of a benchmark in the JSON as a result."""
+def _state_result(bench: str, state: dict[str, Any], devices: dict[int, Device]) -> Result:
+    """Return a state of a benchmark in the JSON as a result. Raises BadOutput if it is damaged."""
     device = devices.get(state["device"]) if isinstance(state.get("device"), int) else None
-    ids = (device.id if device else text_of.UNSTATED.id,)
+    ids = (device.id if device else parsing.UNSTATED.id,)
     axes = state.get("axis_values") or []
     if not isinstance(axes, list):
         raise BadOutput(f"the axes of a state of {bench} have another form than in the known versions")
-    params = tuple((text_of.part(axis, "name", str), _value(text_of.part(axis, "value", str))) for axis in axes)
+    params = tuple(
+        (parsing.json_value(axis, "name", str), _axis_value(parsing.json_value(axis, "value", str))) for axis in axes
+    )
     case = Case(_SUITE, bench, params)
     if state.get("is_skipped"):
-        return _skipped(case, ids, str(state.get("skip_reason") or ""))
-    series = dict(_summaries(bench, state.get("summaries") or []))
+        return _skipped_result(case, ids, str(state.get("skip_reason") or ""))
+    series = dict(_summary_series(bench, state.get("summaries") or []))
     if not series:
         raise BadOutput(f"a state of {bench} has no times")
-    return Result(case, ids, "ok", series=_ordered(series))
+    return Result(case, ids, "ok", series=_headline_first(series))
 
 
-def _summaries(bench: str, summaries: object) -> Iterator[tuple[str, Series]]:
+def _summary_series(bench: str, summaries: object) -> Iterator[tuple[str, Series]]:
     """Yield the summaries of a state as series, each with its tag. Raises BadOutput if one is damaged."""
     if not isinstance(summaries, list):
         raise BadOutput(f"the summaries of {bench} have another form than in the known versions")
     for item in summaries:
         hint = item.get("hint") if isinstance(item, dict) else None
-        tag = text_of.part(item, "tag", str)
+        tag = parsing.json_value(item, "tag", str)
         if (
             hint in _HINTS
             and tag.startswith("nv/")
             and not tag.endswith(("walltime", "stdev/absolute", "iqr/absolute"))
         ):
-            data = text_of.part(item, "data", list)
-            values = [text_of.part(cell, "value", str) for cell in data if isinstance(cell, dict)]
+            data = parsing.json_value(item, "data", list)
+            values = [parsing.json_value(cell, "value", str) for cell in data if isinstance(cell, dict)]
             if len(values) != 1:
                 raise BadOutput(f"{tag} of {bench} is not one value")
             unit, better = _HINTS[hint]
-            value = text_of.number(values[0], f"{tag} of {bench}")
+            value = parsing.number(values[0], f"{tag} of {bench}")
             name = tag.removeprefix("nv/")
             yield name, Series(name, unit, (value,), better="more" if better == "more" else "less")
 
 
-def _from_csv(text: str) -> Imported:
+def _parse_csv(text: str) -> Imported:
     """Return the content of the csv form. Raises BadOutput if it is damaged."""
     rows = list(csv.reader(text.splitlines()))
     head = rows[0]
@@ -164,32 +166,34 @@ def _from_csv(text: str) -> Imported:
         if len(row) != len(head):
             raise BadOutput(f"line {number}: {len(row)} columns where the head has {len(head)}")
         if row[1]:
-            devices.setdefault(row[1], text_of.device(f"cuda:{text_of.whole(row[1], f'line {number}')}", row[2]))
-        device = devices.get(row[1], text_of.UNSTATED)
-        results.append(_row(f"line {number}", head, row, device))
-    return _imported(tuple(devices.values()) or (text_of.UNSTATED,), results, ())
+            devices.setdefault(
+                row[1], parsing.make_device(f"cuda:{parsing.whole_number(row[1], f'line {number}')}", row[2])
+            )
+        device = devices.get(row[1], parsing.UNSTATED)
+        results.append(_row_result(f"line {number}", head, row, device))
+    return _imported(tuple(devices.values()) or (parsing.UNSTATED,), results, ())
 
 
-def _row(where: str, head: Sequence[str], row: Sequence[str], device: Device) -> Result:
+def _row_result(where: str, head: Sequence[str], row: Sequence[str], device: Device) -> Result:
     """Return a row of the csv as a result. Raises BadOutput if it is damaged."""
     mark = head.index("Skipped")
     axes: Params = tuple(
-        (name, _value(cell))
+        (name, _axis_value(cell))
         for name, cell in zip(head[3:mark], row[3:mark], strict=True)
         if not name.endswith(" (pow2)")
     )
     case = Case(_SUITE, row[0], axes)
     if row[mark] == "Yes":
-        return _skipped(case, (device.id,), "")
+        return _skipped_result(case, (device.id,), "")
     series: dict[str, Series] = {}
     for name, cell in zip(head[mark + 1 :], row[mark + 1 :], strict=True):
         if name in _TAGS and cell:
             unit = "s" if name.endswith("(sec)") else "B/s" if "bytes" in name else "item/s"
-            value = text_of.number(cell, where)
+            value = parsing.number(cell, where)
             series[_TAGS[name]] = Series(_TAGS[name], unit, (value,), better="less" if unit == "s" else "more")
     if not series:
         raise BadOutput(f"{where}: there are no times of {row[0]}")
-    return Result(case, (device.id,), "ok", series=_ordered(series))
+    return Result(case, (device.id,), "ok", series=_headline_first(series))
 
 
 importer: Importer = Nvbench()

@@ -16,7 +16,7 @@ from typing import Any
 
 from gpubench.api.importer import BadOutput, Case, Imported, Importer, Result, Series, SuiteInfo, View
 
-from . import _text as text_of
+from . import _parsing as parsing
 
 _SUITE = "perftest"
 _MIB, _GBIT = 2.0**20, 1.25e8  # bytes/s of one MiB/s and of one Gb/s
@@ -52,14 +52,14 @@ class Perftest:
         """
         if not re.search(r'"test_info"', text):
             raise BadOutput("written by perftest before version 24.01, which left out the quotes; use a newer one")
-        body = text_of.document(text)
-        test, results = (text_of.part(body, key, dict) for key in ("test_info", "results"))
-        name = re.sub(r"_Test$", "", text_of.part(test, "test", str)).lower()
-        size = text_of.part(results, "MsgSize", int)
+        body = parsing.json_object(text)
+        test, results = (parsing.json_value(body, key, dict) for key in ("test_info", "results"))
+        name = re.sub(r"_Test$", "", parsing.json_value(test, "test", str)).lower()
+        size = parsing.json_value(results, "MsgSize", int)
         if not re.fullmatch(r"\w{1,80}", name) or not 0 < size < 2**40:
             raise BadOutput(f"a test {name!r:.80} with messages of {size} bytes is not possible")
         axes = tuple((axis, test[key]) for key, axis in _AXES.items() if isinstance(test.get(key), str | int))
-        device = text_of.device(text_of.part(test, "Device", str), "RDMA device")
+        device = parsing.make_device(parsing.json_value(test, "Device", str), "RDMA device")
         notes = tuple((key, str(test[key])) for key in _NOTES if isinstance(test.get(key), str | int))
         memory = (("memory", "GPU"),) if any(test.get(key) not in (None, "OFF") for key in _GPU) else ()
         case = Case(_SUITE, name, (("size_bytes", size), *axes, *memory))
@@ -68,7 +68,10 @@ class Perftest:
 
 
 def _rates(results: dict[str, Any], size: int) -> tuple[Series, ...]:
-    """Return the rates in SI units. Raises BadOutput if their unit does not follow from the message rate."""
+    """Return the rates in SI units, for messages of `size` bytes.
+
+    Raises BadOutput if their unit does not follow from the message rate.
+    """
     messages = _number(results, "MsgRate") * 1e6
     average = _number(results, "BW_average")
     payload = messages * size
@@ -76,7 +79,9 @@ def _rates(results: dict[str, Any], size: int) -> tuple[Series, ...]:
     if len(units) != 1:
         raise BadOutput(f"{average:g} is neither the MiB/s nor the Gb/s of {messages:g} messages of {size} bytes per s")
     rates = {key: _number(results, key) * units[0] for key in _RATES if key in results}
-    series = [text_of.rate(key, rate) for key, rate in rates.items() if rate]  # a timed test has no peak: it prints 0
+    series = [
+        parsing.rate_series(key, rate) for key, rate in rates.items() if rate
+    ]  # a timed test has no peak: it prints 0
     return (*series, Series("MsgRate", "item/s", (messages,), better="more"))
 
 
@@ -85,7 +90,7 @@ def _times(results: dict[str, Any]) -> tuple[Series, ...]:
     if not any(key in results for key in _TIMES):
         raise BadOutput("there is neither a bandwidth nor a latency")
     return tuple(
-        text_of.seconds(series_name, text_of.si(_number(results, key), text_of.MICRO))
+        parsing.time_series(series_name, parsing.to_si(_number(results, key), parsing.MICRO))
         for key, series_name in _TIMES.items()
         if key in results
     )

@@ -13,8 +13,8 @@ from typing import Any
 
 from gpubench.api.importer import BadOutput, Case, Imported, Importer, Result, Series
 
+from . import _parsing as parsing
 from . import _served
-from . import _text as text_of
 
 _SUITE = "sglang"
 _MOST_GPUS = 4096
@@ -35,11 +35,11 @@ class SglangBench:
 
         Raises BadOutput if the output is damaged.
         """
-        runs = text_of.objects(text)
+        runs = parsing.json_objects(text)
         infos = [fields["server_info"] for fields in runs if isinstance(fields.get("server_info"), dict)]
         versions = [("sglang", info["version"]) for info in infos if isinstance(info.get("version"), str)]
         title = "imported: a served language model as SGLang's client measured it"
-        return _served.imported(_SUITE, title, [text_of.UNSTATED], [_result(fields) for fields in runs], versions)
+        return _served.make_imported(_SUITE, title, [parsing.UNSTATED], [_result(fields) for fields in runs], versions)
 
 
 def _model(fields: dict[str, Any]) -> _served.ServedModel:
@@ -57,7 +57,7 @@ def _model(fields: dict[str, Any]) -> _served.ServedModel:
 
 def _count(info: dict[str, Any], key: str) -> int:
     """Return a count among the server's arguments. Raises BadOutput if it is not one."""
-    count = text_of.part(info, key, int) if key in info else 1
+    count = parsing.json_value(info, key, int) if key in info else 1
     if not 0 < count <= _MOST_GPUS:
         raise BadOutput(f"{key} is {count}, which is not possible")
     return count
@@ -67,17 +67,17 @@ def _result(fields: dict[str, Any]) -> Result:
     """Return the case of a run. Raises BadOutput if a field is missing."""
     served = _model(fields)
     if _served.is_empty(fields):
-        return _served.failed(_SUITE, text_of.UNSTATED, served)
-    accepted = text_of.measured(fields, "accept_length") if fields.get("accept_length") is not None else 1.0
+        return _served.failed_result(_SUITE, parsing.UNSTATED, served)
+    accepted = parsing.measured_number(fields, "accept_length") if fields.get("accept_length") is not None else 1.0
     load = _served.client_load(fields, max(1.0, accepted))
-    name, params = _served.axes(load, served, _served.request_rate(fields), fields.get("max_concurrency"))
+    name, params = _served.case_axes(load, served, _served.request_rate(fields), fields.get("max_concurrency"))
     output, note = load.output_rate(served)
     requests = Series(
-        "request_throughput", "request/s", (text_of.measured(fields, "request_throughput"),), better="more"
+        "request_throughput", "request/s", (parsing.measured_number(fields, "request_throughput"),), better="more"
     )
     data = (("dataset", fields["dataset_name"]),) if isinstance(fields.get("dataset_name"), str) else ()
-    series = (output, requests, *_served.times(fields))
-    return Result(Case(_SUITE, name, params), (text_of.UNSTATED.id,), "ok", series=series, notes=(note, *data))
+    series = (output, requests, *_served.request_times(fields))
+    return Result(Case(_SUITE, name, params), (parsing.UNSTATED.id,), "ok", series=series, notes=(note, *data))
 
 
 importer: Importer = SglangBench()

@@ -14,7 +14,7 @@ from typing import Any
 
 from gpubench.api.importer import BadOutput, Case, Device, Imported, Importer, Result, Series, SuiteInfo
 
-from . import _text as text_of
+from . import _parsing as parsing
 
 _SUITE = "superbench"
 _SECONDS = ("s", "less")
@@ -58,26 +58,26 @@ class SuperBench:
 
         The rank of a metric becomes its device, and the node the machine of the device.
         """
-        nodes = [(number, _node(number, line)) for number, line in enumerate(text.split("\n"), 1) if line]
+        nodes = [(number, _parse_node(number, line)) for number, line in enumerate(text.split("\n"), 1) if line]
         results: list[Result] = []
         devices: dict[str, Device] = {}
-        left: dict[str, None] = {}
+        left_out: dict[str, None] = {}
         for index, (number, metrics) in enumerate(nodes):
-            name = text_of.part(metrics, "node", str)
+            name = parsing.json_value(metrics, "node", str)
             for metric, value in metrics.items():
                 if metric != "node" and value is not None:
-                    results += _result(f"line {number}", index, metric, value, left)
+                    results += _result(f"line {number}", index, metric, value, left_out)
             devices |= {device: _device(device, name) for r in results for device in r.devices if device not in devices}
         if not results:
             raise BadOutput("no metric has a known unit")
         info = SuiteInfo(_SUITE, "imported: metrics as SuperBench summed them up")
-        return Imported(info, tuple(devices.values()), tuple(results), left_out=tuple(left))
+        return Imported(info, tuple(devices.values()), tuple(results), left_out=tuple(left_out))
 
 
-def _node(number: int, line: str) -> dict[str, Any]:
+def _parse_node(number: int, line: str) -> dict[str, Any]:
     """Return the metrics of a node from its line. Raises BadOutput if the line is no JSON object."""
     try:
-        metrics = json.loads(line, parse_constant=_absent)
+        metrics = json.loads(line, parse_constant=_none_for_constant)
     except (ValueError, RecursionError) as error:
         raise BadOutput(f"line {number}: not JSON") from error
     if not isinstance(metrics, dict):
@@ -85,36 +85,39 @@ def _node(number: int, line: str) -> dict[str, Any]:
     return metrics
 
 
-def _absent(text: str) -> None:
+def _none_for_constant(text: str) -> None:
     """Return None for NaN and similar constants, which stand for a metric that was not measured."""
     del text
 
 
 def _device(device_id: str, node: str) -> Device:
-    return text_of.device(device_id, details=(("hostname", node),))
+    return parsing.make_device(device_id, details=(("hostname", node),))
 
 
-def _result(where: str, node: int, metric: str, value: object, left: dict[str, None]) -> Iterator[Result]:
-    """Yield the result of a metric, or add its name to `left` if its unit is unknown."""
+def _result(where: str, node: int, metric: str, value: object, left_out: dict[str, None]) -> Iterator[Result]:
+    """Yield the result of a metric, or add its name to `left_out` if its unit is unknown.
+
+    `node` is the index of the node. Raises BadOutput if the value is not a number.
+    """
     name, _, rank = metric.partition(":") if metric.count(":") == 1 else (metric, "", "")
     if name.endswith("return_code"):
-        yield from _failed(where, node, name, value)
+        yield from _failed_result(where, node, name, value)
         return
     rule = next((candidate for candidate in _METRICS if re.fullmatch(candidate[0], name, re.IGNORECASE)), None)
     if rule is None:
-        left.setdefault(name)
+        left_out.setdefault(name)
         return
     _, factor, unit, better = rule
-    number = text_of.number(str(value), f"{where}, {metric}")
+    number = parsing.number(str(value), f"{where}, {metric}")
     series = Series("value", unit, (number * factor,), better="more" if better == "more" else "less")
     ids = (f"node{node}/gpu:{rank}" if rank.isdecimal() else f"node{node}",)
     yield Result(Case(_SUITE, name), ids, "ok", series=(series,))
 
 
-def _failed(where: str, node: int, name: str, value: object) -> Iterator[Result]:
+def _failed_result(where: str, node: int, name: str, value: object) -> Iterator[Result]:
     """Yield a failed result for a benchmark whose return code is not 0; one with return code 0 has only its metrics."""
     if isinstance(value, int | float) and value != 0:
-        value = text_of.number(str(value), f"{where}, {name}")
+        value = parsing.number(str(value), f"{where}, {name}")
         case = Case(_SUITE, name.rpartition("/")[0])
         yield Result(case, (f"node{node}",), "failed", cause="return-code", reason=f"return code {value:g}")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from gpubench.api.importer import BadOutput, Case, Imported, Importer, Params, Result, Series, SuiteInfo, View
 
-from . import _text as text_of
+from . import _parsing as parsing
 
 _SUITE = "transferbench"
 _VERSION = re.compile(r"TransferBench v([\d.]+)")
@@ -22,12 +22,12 @@ _NUMBER = r"([\d.]+)"
 _P2P = re.compile(r"(Uni|Bi)directional copy peak bandwidth GB/s\s*(?:\[(.+?)\])?\s*(?:\(GPU-Executor: (\w+)\))?")
 _P2P_ROW = re.compile(r"(CPU|GPU) (\d+)\s*(->|<-|<->)\s+(.+)$")
 _DEVICE = {"CPU": "cpu", "GPU": "gpu"}
-_PAIRS = ("send", "receive", "both")
+_DIRECTIONS = ("send", "receive", "both")
 
 
 @dataclass(slots=True)
-class _Matrix:
-    """The current peer-to-peer table."""
+class _PeerTable:
+    """The peer-to-peer table that is being read: name, executor of the copies, and devices of the columns."""
 
     name: str
     executor: str
@@ -35,15 +35,18 @@ class _Matrix:
 
 
 @dataclass(slots=True)
-class _Reading:
-    """The parts of the output that were read so far."""
+class _TransferBenchOutput:
+    """The content of the output, as far as it has been read.
+
+    `iterations` are the B/s and seconds of the last transfer's iterations by number.
+    """
 
     version: str = ""
     test: int = 0
     size_bytes: int = 0
-    matrix: _Matrix | None = None
+    table: _PeerTable | None = None
     results: list[Result] = field(default_factory=list)
-    iterations: dict[int, tuple[float, float]] = field(default_factory=dict)  # of the last transfer
+    iterations: dict[int, tuple[float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,55 +68,55 @@ class TransferBench:
 
         Raises BadOutput if the output is damaged.
         """
-        reading = _Reading()
-        for number, line in text_of.numbered(text):
-            _read_line(reading, f"line {number}", line)
-        _finish_transfer(reading)
-        if not reading.results:
+        output = _TransferBenchOutput()
+        for number, line in parsing.numbered_lines(text):
+            _read_line(output, f"line {number}", line)
+        _finish_transfer(output)
+        if not output.results:
             raise BadOutput("there is no transfer and no matrix")
-        ids = dict.fromkeys(name for result in reading.results for name in result.devices)
-        devices = tuple(text_of.device(name) for name in ids)
-        pairs = tuple(dict.fromkeys(r.case.name for r in reading.results if r.case.name.startswith("p2p")))
+        ids = dict.fromkeys(name for result in output.results for name in result.devices)
+        devices = tuple(parsing.make_device(name) for name in ids)
+        pairs = tuple(dict.fromkeys(r.case.name for r in output.results if r.case.name.startswith("p2p")))
         views = tuple(View("matrix", name, (name,), x="to", y="from") for name in pairs)
         info = SuiteInfo(_SUITE, "imported: transfers as TransferBench measured them", views)
-        versions = (("transferbench", reading.version),) if reading.version else ()
-        return Imported(info, devices, tuple(reading.results), versions)
+        versions = (("transferbench", output.version),) if output.version else ()
+        return Imported(info, devices, tuple(output.results), versions)
 
 
-def _read_line(reading: _Reading, where: str, line: str) -> None:
-    """Add one line to the reading. Raises BadOutput if it is damaged."""
+def _read_line(output: _TransferBenchOutput, where: str, line: str) -> None:
+    """Read one line into `output`; `where` names the line. Raises BadOutput if it is damaged."""
     cells = _SEPARATOR.split(line)
     if version := _VERSION.search(line):
-        reading.version = version[1]
+        output.version = version[1]
     elif test := _TEST.match(line):
-        _finish_transfer(reading)
-        reading.test, reading.matrix = int(test[1][:9]), None
+        _finish_transfer(output)
+        output.test, output.table = int(test[1][:9]), None
     elif size := re.match(r"Bytes Per Direction (\d{1,18})", line):
-        reading.size_bytes = int(size[1])
-    elif matrix := _P2P.match(line):
-        reading.matrix = _Matrix(f"p2p.{matrix[1].lower()}", matrix[3] or "")
-    elif reading.matrix:
-        _matrix_line(reading, reading.matrix, where, line)
+        output.size_bytes = int(size[1])
+    elif table := _P2P.match(line):
+        output.table = _PeerTable(f"p2p.{table[1].lower()}", table[3] or "")
+    elif output.table:
+        _read_table_line(output, output.table, where, line)
     elif re.match(r"(Transfer \d+|Executor|Aggregate)", cells[0]) and len(cells) > 1:
-        _finish_transfer(reading)
-        reading.results.append(_transfer(reading, where, cells))
+        _finish_transfer(output)
+        output.results.append(_transfer_result(output, where, cells))
     elif re.match(r"Iter \d+", cells[0]):
-        _iteration(reading, where, cells)
+        _add_iteration(output, where, cells)
 
 
-def _finish_transfer(reading: _Reading) -> None:
+def _finish_transfer(output: _TransferBenchOutput) -> None:
     """Make the iterations that were printed below a transfer its samples."""
-    if reading.iterations and reading.results:
-        ordered = [reading.iterations[number] for number in sorted(reading.iterations)]
+    if output.iterations and output.results:
+        ordered = [output.iterations[number] for number in sorted(output.iterations)]
         series = (
-            text_of.rate("bandwidth", *(rate for rate, _ in ordered)),
-            text_of.seconds("time", *(seconds for _, seconds in ordered)),
+            parsing.rate_series("bandwidth", *(rate for rate, _ in ordered)),
+            parsing.time_series("time", *(seconds for _, seconds in ordered)),
         )
-        reading.results[-1] = replace(reading.results[-1], series=series)
-    reading.iterations = {}
+        output.results[-1] = replace(output.results[-1], series=series)
+    output.iterations = {}
 
 
-def _figures(where: str, cells: Sequence[str]) -> tuple[float, float]:
+def _rate_and_seconds(where: str, cells: Sequence[str]) -> tuple[float, float]:
     """Return the B/s and the seconds of a line: `33.520 GB/s | 2.002 ms`.
 
     Raises BadOutput if the line has no such columns.
@@ -123,38 +126,38 @@ def _figures(where: str, cells: Sequence[str]) -> tuple[float, float]:
     if not rate or not seconds:
         raise BadOutput(f"{where}: neither GB/s nor ms of {cells[0]}")
     return (
-        text_of.si(text_of.number(rate[1], where), text_of.GIGA),
-        text_of.si(text_of.number(seconds[1], where), text_of.MILLI),
+        parsing.to_si(parsing.number(rate[1], where), parsing.GIGA),
+        parsing.to_si(parsing.number(seconds[1], where), parsing.MILLI),
     )
 
 
-def _iteration(reading: _Reading, where: str, cells: Sequence[str]) -> None:
+def _add_iteration(output: _TransferBenchOutput, where: str, cells: Sequence[str]) -> None:
     """Add an iteration to the last transfer. Raises BadOutput if there is no transfer."""
-    if not reading.results:
+    if not output.results:
         raise BadOutput(f"{where}: an iteration without a transfer")
-    reading.iterations[text_of.whole(cells[0].split()[1], where)] = _figures(where, cells)
+    output.iterations[parsing.whole_number(cells[0].split()[1], where)] = _rate_and_seconds(where, cells)
 
 
-def _transfer(reading: _Reading, where: str, cells: Sequence[str]) -> Result:
+def _transfer_result(output: _TransferBenchOutput, where: str, cells: Sequence[str]) -> Result:
     """Return a transfer as a result. Raises BadOutput if the line is damaged."""
-    rate, seconds = _figures(where, cells)
+    rate, seconds = _rate_and_seconds(where, cells)
     size = re.fullmatch(r"(\d{1,18}) bytes", cells[3]) if len(cells) > 3 else None
     if not size:
         raise BadOutput(f"{where}: {cells[0]} has no size")
-    word = cells[0].split()[0].rstrip(":").lower()
-    params: list[tuple[str, str | int | float]] = [("test", reading.test), ("size_bytes", int(size[1]))]
+    line_kind = cells[0].split()[0].rstrip(":").lower()
+    params: list[tuple[str, str | int | float]] = [("test", output.test), ("size_bytes", int(size[1]))]
     ids: tuple[str, ...] = ()
-    if word == "transfer":
+    if line_kind == "transfer":
         if len(cells) < 5:
             raise BadOutput(f"{where}: {cells[0]} has no path")
         path = cells[4].replace(" ", "")
-        params += [("transfer", text_of.whole(cells[0].split()[1], where)), ("path", path)]
+        params += [("transfer", parsing.whole_number(cells[0].split()[1], where)), ("path", path)]
         ids = _ids(path)
-    elif word == "executor":
+    elif line_kind == "executor":
         params += [("executor", cells[0].partition(":")[2].strip())]
-    case = Case(_SUITE, word, tuple(params), devices=max(len(ids), 1))
-    series: tuple[Series, ...] = (text_of.rate("bandwidth", rate), text_of.seconds("time", seconds))
-    return Result(case, ids or (text_of.UNSTATED.id,), "ok", series=series)
+    case = Case(_SUITE, line_kind, tuple(params), devices=max(len(ids), 1))
+    series: tuple[Series, ...] = (parsing.rate_series("bandwidth", rate), parsing.time_series("time", seconds))
+    return Result(case, ids or (parsing.UNSTATED.id,), "ok", series=series)
 
 
 def _ids(path: str) -> tuple[str, ...]:
@@ -168,32 +171,36 @@ def _ids(path: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(ids))
 
 
-def _matrix_line(reading: _Reading, matrix: _Matrix, where: str, line: str) -> None:
-    """Read the head or a row of a peer-to-peer matrix. Raises BadOutput if it is damaged."""
-    if not matrix.columns and "DST" in line:
-        matrix.columns = tuple(
+def _read_table_line(output: _TransferBenchOutput, table: _PeerTable, where: str, line: str) -> None:
+    """Read the head or a row of a peer-to-peer table. Raises BadOutput if it is damaged."""
+    if not table.columns and "DST" in line:
+        table.columns = tuple(
             f"{_DEVICE[kind]}:{int(index[:9])}" for kind, index in re.findall(r"(CPU|GPU) (\d+)", line)
         )
-    elif (row := _P2P_ROW.match(line)) and matrix.columns:
+    elif (row := _P2P_ROW.match(line)) and table.columns:
         cells = row[4].split()
-        if len(cells) != len(matrix.columns):
-            raise BadOutput(f"{where}: {len(cells)} columns where the head has {len(matrix.columns)}")
+        if len(cells) != len(table.columns):
+            raise BadOutput(f"{where}: {len(cells)} columns where the head has {len(table.columns)}")
         source = f"{_DEVICE[row[1]]}:{int(row[2][:9])}"
-        which = _PAIRS[("->", "<-", "<->").index(row[3])]
-        for target, cell in zip(matrix.columns, cells, strict=True):
+        direction = _DIRECTIONS[("->", "<-", "<->").index(row[3])]
+        for target, cell in zip(table.columns, cells, strict=True):
             if cell != "N/A":
-                rate = text_of.si(text_of.number(cell, where), text_of.GIGA)
-                reading.results.append(_pair(reading, matrix, which, source, target, rate))
+                rate = parsing.to_si(parsing.number(cell, where), parsing.GIGA)
+                output.results.append(_pair_result(output, table, direction, source, target, rate))
 
 
-def _pair(reading: _Reading, matrix: _Matrix, which: str, source: str, target: str, rate: float) -> Result:
-    """Return a cell of a peer-to-peer matrix as a result."""
-    name = matrix.name if matrix.name == "p2p.uni" else f"{matrix.name}.{which}"
+def _pair_result(
+    output: _TransferBenchOutput, table: _PeerTable, direction: str, source: str, target: str, rate: float
+) -> Result:
+    """Return a cell of a peer-to-peer table as a result; `direction` is one of _DIRECTIONS, `rate` is in B/s."""
+    name = table.name if table.name == "p2p.uni" else f"{table.name}.{direction}"
     params: Params = (("from", source), ("to", target))
-    params += (("executor", matrix.executor),) if matrix.executor else ()
-    params += (("size_bytes", reading.size_bytes),) if reading.size_bytes else ()
+    params += (("executor", table.executor),) if table.executor else ()
+    params += (("size_bytes", output.size_bytes),) if output.size_bytes else ()
     ids = tuple(dict.fromkeys((source, target)))
-    return Result(Case(_SUITE, name, params, devices=len(ids)), ids, "ok", series=(text_of.rate("bandwidth", rate),))
+    return Result(
+        Case(_SUITE, name, params, devices=len(ids)), ids, "ok", series=(parsing.rate_series("bandwidth", rate),)
+    )
 
 
 importer: Importer = TransferBench()

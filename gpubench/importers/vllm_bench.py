@@ -12,8 +12,8 @@ from typing import Any
 
 from gpubench.api.importer import BadOutput, Case, Device, Imported, Importer, Result, Series
 
+from . import _parsing as parsing
 from . import _served
-from . import _text as text_of
 
 _SUITE = "vllm"
 _MOST_GPUS = 4096
@@ -34,44 +34,44 @@ class VllmBench:
 
         Raises BadOutput if the output is damaged.
         """
-        runs = [(fields, _device(fields)) for fields in text_of.objects(text)]
+        runs = [(fields, _device(fields)) for fields in parsing.json_objects(text)]
         results = [_result(fields, device) for fields, device in runs]
         title = "imported: a served language model as vLLM's client measured it"
-        return _served.imported(_SUITE, title, [device for _, device in runs], results, [])
+        return _served.make_imported(_SUITE, title, [device for _, device in runs], results, [])
 
 
 def _device(fields: dict[str, Any]) -> Device:
-    return text_of.device("gpu:0", text_of.part(fields, "gpu", str)) if "gpu" in fields else text_of.UNSTATED
+    return parsing.make_device("gpu:0", parsing.json_value(fields, "gpu", str)) if "gpu" in fields else parsing.UNSTATED
 
 
 def _model(fields: dict[str, Any]) -> _served.ServedModel:
     """Return the model with the facts that the file states. Raises BadOutput if the number of GPUs is wrong."""
     # `--metadata` writes numbers as texts.
     stated = next((fields[key] for key in ("tp", "tensor_parallel_size") if key in fields), "1")
-    gpus = text_of.whole(str(stated), "tp")
+    gpus = parsing.whole_number(str(stated), "tp")
     if not 0 < gpus <= _MOST_GPUS:
         raise BadOutput(f"tp is {gpus}, which is not a possible number of GPUs")
     quantization = fields.get("quantization")
     weight_format = quantization if isinstance(quantization, str) else ""
-    return _served.ServedModel(text_of.part(fields, "model_id", str), weight_format, gpus)
+    return _served.ServedModel(parsing.json_value(fields, "model_id", str), weight_format, gpus)
 
 
 def _result(fields: dict[str, Any], device: Device) -> Result:
     """Return the case of a run. Raises BadOutput if a field is missing."""
     served = _model(fields)
     if _served.is_empty(fields):
-        return _served.failed(_SUITE, device, served)
-    accepted = text_of.measured(fields, "spec_decode_acceptance_length") if _speculates(fields) else 1.0
+        return _served.failed_result(_SUITE, device, served)
+    accepted = parsing.measured_number(fields, "spec_decode_acceptance_length") if _speculates(fields) else 1.0
     load = _served.client_load(fields, max(1.0, accepted))
-    name, params = _served.axes(load, served, _served.request_rate(fields), fields.get("max_concurrency"))
+    name, params = _served.case_axes(load, served, _served.request_rate(fields), fields.get("max_concurrency"))
     output, note = load.output_rate(served)
     requests = Series(
-        "request_throughput", "request/s", (text_of.measured(fields, "request_throughput"),), better="more"
+        "request_throughput", "request/s", (parsing.measured_number(fields, "request_throughput"),), better="more"
     )
-    failures = text_of.measured(fields, "failed") if "failed" in fields else 0
+    failures = parsing.measured_number(fields, "failed") if "failed" in fields else 0
     labels = ("failed-requests",) if failures else ()
     notes = (note, *((("failed requests", f"{failures:.0f}"),) if failures else ()))
-    series = (output, requests, *_served.times(fields))
+    series = (output, requests, *_served.request_times(fields))
     return Result(Case(_SUITE, name, params), (device.id,), "ok", series=series, labels=labels, notes=notes)
 
 

@@ -1,4 +1,4 @@
-"""Helpers for all importers: finite numbers, lines without colours, and JSON that is an object."""
+"""Parse the texts of other tools: finite numbers, lines without colours, and JSON objects."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ UNSTATED = Device("unknown", "imported", "device not stated", "")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _FILLED = re.compile(r"\S.*")
 _VISIBLE = re.compile(r"\S")
-_MOST_LETTERS = 4096  # longer lines of a table are cut; the widest known, of nvbandwidth with 8 devices, has 120
-_MOST_PARTS = 2**20  # the most objects, lists and values of a JSON document; one state of nvbench has about 100
+_MOST_CHARACTERS = 4096  # longer lines of a table are cut; the widest known, of nvbandwidth with 8 devices, has 120
+_MOST_VALUES = 2**20  # the most objects, lists and values of a JSON document; one state of nvbench has about 100
 _T = TypeVar("_T")
 
 
-def numbered(text: str) -> Iterator[tuple[int, str]]:
+def numbered_lines(text: str) -> Iterator[tuple[int, str]]:
     """Yield the lines that are not empty with their numbers from 1, without colours and without blanks at their ends.
 
     A line that is too long for a table is cut, because matching a pattern may take a time quadratic in its length.
@@ -30,11 +30,14 @@ def numbered(text: str) -> Iterator[tuple[int, str]]:
     for filled_line in _FILLED.finditer(text):
         number += text.count("\n", counted, filled_line.start())
         counted = filled_line.start()
-        yield number, _COLOURS.sub("", text[counted : min(filled_line.end(), counted + _MOST_LETTERS)]).strip()
+        yield number, _COLOURS.sub("", text[counted : min(filled_line.end(), counted + _MOST_CHARACTERS)]).strip()
 
 
 def number(text: str, where: str) -> float:
-    """Return the text as a finite number. Raises BadOutput, which names the place `where`, if it is none."""
+    """Return a text as a finite number.
+
+    Raises BadOutput, which names the place `where` in the output, if it is none.
+    """
     try:
         value = float(text)
     except ValueError:
@@ -44,46 +47,49 @@ def number(text: str, where: str) -> float:
     return value
 
 
-def si(value: float, power: int) -> float:
-    """Return a number of GB, ms or similar in SI units, with exactly the decimal digits that were printed."""
+def to_si(value: float, power: int) -> float:
+    """Return a value times ten to this power, such as GB in B, with exactly the decimal digits that were printed."""
     return float(Decimal(repr(value)).scaleb(power))
 
 
-def size(value: float, factor: int) -> int:
-    """Return a number of KiB or similar in bytes. Raises BadOutput if it is negative or not below 2⁶³."""
+def size_bytes(value: float, factor: int) -> int:
+    """Return a size in units of `factor` bytes in bytes. Raises BadOutput if it is negative or not below 2⁶³."""
     if not 0 <= value * factor < 2**63:
         raise BadOutput(f"a size of {value:g} times {factor} bytes is not possible")
     return round(value * factor)
 
 
-def whole(text: str, where: str) -> int:
-    """Return the text as a whole number. Raises BadOutput if it is none or has more than 18 digits."""
+def whole_number(text: str, where: str) -> int:
+    """Return a text as a whole number.
+
+    Raises BadOutput, which names the place `where` in the output, if it is none or has more than 18 digits.
+    """
     if not re.fullmatch(r"-?\d{1,18}", text):
         raise BadOutput(f"{where}: {text[:40]!r} is no whole number")
     return int(text)
 
 
-def rate(name: str, *values: float) -> Series:
+def rate_series(name: str, *values: float) -> Series:
     """Return a series of rates in B/s."""
     return Series(name, "B/s", values, better="more")
 
 
-def seconds(name: str, *values: float) -> Series:
+def time_series(name: str, *values: float) -> Series:
     """Return a series of times in seconds."""
     return Series(name, "s", values)
 
 
-def device(device_id: str, name: str = "", **facts: Any) -> Device:
-    """Return an imported device with the facts that the tool stated."""
+def make_device(device_id: str, name: str = "", **facts: Any) -> Device:
+    """Return an imported device with the properties that the tool stated; without a name it has that of UNSTATED."""
     return Device(device_id, "imported", name or UNSTATED.name, facts.pop("arch", ""), **facts)
 
 
-def document(text: str) -> dict[str, Any]:
+def json_object(text: str) -> dict[str, Any]:
     """Return the JSON object in a text, without the warnings before and after it. Raises BadOutput if there is none."""
-    _check_parts(text)
+    _check_size(text)
     first, last = f"\n{text}".find("\n{"), f"\n{text}".rfind("\n}")
     try:
-        parsed = json.loads(text[first : last + 1] if 0 <= first < last else text, parse_constant=_no_number)
+        parsed = json.loads(text[first : last + 1] if 0 <= first < last else text, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
         raise BadOutput(f"line {error.lineno}: not JSON ({error.msg})") from error
     except (RecursionError, ValueError) as error:
@@ -93,14 +99,14 @@ def document(text: str) -> dict[str, Any]:
     return parsed
 
 
-def objects(text: str) -> list[dict[str, Any]]:
+def json_objects(text: str) -> list[dict[str, Any]]:
     """Return the JSON objects in a text, one after another or in a list. Raises BadOutput if one is damaged.
 
     Lines before the first object are ignored. `Infinity` is accepted, because SGLang writes an unlimited rate so.
     """
-    _check_parts(text)
+    _check_size(text)
     begin = re.search(r"^[ \t]*[\[{]", text, re.MULTILINE)
-    decoder, place, parsed = json.JSONDecoder(parse_constant=_infinite), begin.start() if begin else len(text), []
+    decoder, place, parsed = json.JSONDecoder(parse_constant=_parse_infinity), begin.start() if begin else len(text), []
     while rest := _VISIBLE.search(text, place):
         try:
             value, place = decoder.raw_decode(text, rest.start())
@@ -114,32 +120,38 @@ def objects(text: str) -> list[dict[str, Any]]:
     return parsed
 
 
-def _check_parts(text: str) -> None:
-    """Raise BadOutput if the text has too many values to parse it in a short time."""
-    if sum(map(text.count, "{[,")) > _MOST_PARTS:
-        raise BadOutput(f"more than {_MOST_PARTS} values: split the output into parts")
+def _check_size(text: str) -> None:
+    """Raise BadOutput if a text has too many values to parse it in a short time."""
+    if sum(map(text.count, "{[,")) > _MOST_VALUES:
+        raise BadOutput(f"more than {_MOST_VALUES} values: split the output into parts")
 
 
-def _infinite(text: str) -> float:
-    """Return infinity for `Infinity`. Raises BadOutput for any other constant."""
-    return math.inf if text == "Infinity" else _no_number(text)
+def _parse_infinity(text: str) -> float:
+    """Return infinity for the constant `Infinity`. Raises BadOutput for any other constant."""
+    return math.inf if text == "Infinity" else _refuse_constant(text)
 
 
-def _no_number(text: str) -> float:
-    """Raise BadOutput for a constant that is not a number."""
+def _refuse_constant(text: str) -> float:
+    """Raise BadOutput for a constant that is not a number, such as `NaN`."""
     raise BadOutput(f"{text} is no number")
 
 
-def measured(value: object, key: str) -> float:
-    """Return the number under a key of a JSON object: 0, or from 1e-12 to 1e15. Raises BadOutput if it is none."""
+def measured_number(value: object, key: str) -> float:
+    """Return the number under a key of a JSON object, which is 0 or from 1e-12 to 1e15.
+
+    Raises BadOutput if it is missing or another number.
+    """
     number = value.get(key) if isinstance(value, dict) else None
     if isinstance(number, bool) or not isinstance(number, int | float) or not (number == 0 or 1e-12 <= number < 1e15):
         raise BadOutput(f"{key!r} is missing, or is not a measured number")
     return float(number)
 
 
-def part(value: object, key: str, kind: type[_T]) -> _T:
-    """Return the value under a key of a JSON object. Raises BadOutput if it is missing or of another type."""
+def json_value(value: object, key: str, kind: type[_T]) -> _T:
+    """Return the value of this type under a key of a JSON object.
+
+    Raises BadOutput if it is missing or of another type.
+    """
     member = value.get(key) if isinstance(value, dict) else None
     if not isinstance(member, kind) or (isinstance(member, bool) and kind is not bool):
         raise BadOutput(f"{key!r} is missing, or has another form than in the known versions")
