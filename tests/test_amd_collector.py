@@ -291,10 +291,10 @@ def test_a_library_that_aborts_in_mid_run_is_followed_by_the_next_and_that_by_th
         "amd.utilization.memory": 41.0,
     }
     assert source.version == "pyrsmi 9.9"
-    (told,) = source.told(device)
-    assert "amdsmi ended (killed by SIGABRT" in told
-    assert told.endswith("continuing with pyrsmi 9.9")
-    assert source.told(device) == []
+    (message,) = source.messages(device)
+    assert "amdsmi ended (killed by SIGABRT" in message
+    assert message.endswith("continuing with pyrsmi 9.9")
+    assert source.messages(device) == []
     source.close()
 
 

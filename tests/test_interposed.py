@@ -159,7 +159,7 @@ def test_results_of_a_gpu_through_an_interposer_have_the_label_and_a_report_says
     order = worker.CaseOrder(
         case, Target(Facts((PAPER,)), PAPER, "smoke"), 0, 0, (PAPER,), suite=str(tmp_path / "nothing.py")
     )
-    part = measuring.part(order)
+    part = measuring.measure_case(order)
     assert part.status == "ok", part.reason
     assert ("interposed" in part.labels) == labelled
     run = make.run(make.result(labels=part.labels))

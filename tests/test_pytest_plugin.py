@@ -367,7 +367,7 @@ def test_a_file_is_a_suite(node, suite):
 def test_a_parameter_is_an_axis_that_stays_the_same_in_every_session(clockwork, value, shown):
     callspec = SimpleNamespace(params={"axis": value}, indices={"axis": 2})
     item = SimpleNamespace(name="x", nodeid="test_it.py::TestX::test_a[v]", originalname="test_a", callspec=callspec)
-    case = Gpubench(clockwork, item)._case("", 1)
+    case = Gpubench(clockwork, item)._new_case("", 1)
     assert case.id == f"test_it/TestX.test_a[axis={shown}]"
 
 

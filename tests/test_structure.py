@@ -53,7 +53,7 @@ ROOMS = ("suites", "collectors", "reports", "ci")
 # Every broad except of the shipped code: (file, function) and why it may catch everything.
 BROAD_EXCEPTS = {
     ("gpubench/__main__.py", "main"): "the process's end: a bug keeps its traceback and gets an exit status of its own",
-    ("gpubench/plugins/loading.py", "_loaded"): "a plugin's load: third-party code may raise anything",
+    ("gpubench/plugins/loading.py", "_load_attribute"): "a plugin's load: third-party code may raise anything",
     (
         "gpubench/plugins/loading.py",
         "call_library",

@@ -55,8 +55,8 @@ def make_safe(is_json: bool) -> None:
     character that cannot be encoded is then escaped as in JSON, and never replaced by another one.
     """
     _open_closed()
-    codecs.register_error(_TABLE, _in_ascii)
-    codecs.register_error(_JSON, _escaped)
+    codecs.register_error(_TABLE, _replace_with_ascii)
+    codecs.register_error(_JSON, _replace_with_escape)
     sys.stdin = sys.stdin or io.TextIOWrapper(io.FileIO(0, closefd=False), encoding="utf-8")
     if _is_own(sys.stdout, sys.__stdout__):
         sys.stdout = _guarded_stream(sys.stdout, _Output(1, "w", closefd=False), _JSON if is_json else _TABLE)
@@ -140,14 +140,14 @@ class _ErrorOutput(io.FileIO):
             return memoryview(data).nbytes
 
 
-def _in_ascii(error: UnicodeError) -> tuple[str, int]:
+def _replace_with_ascii(error: UnicodeError) -> tuple[str, int]:
     """Handle a character that the encoding lacks: return similar ASCII characters, or else an escape."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return _escape(error.object[error.start : error.end].translate(_ASCII)), error.end
 
 
-def _escaped(error: UnicodeError) -> tuple[str, int]:
+def _replace_with_escape(error: UnicodeError) -> tuple[str, int]:
     r"""Handle a character that the encoding lacks: return it as JSON escapes it, `\uXXXX`, twice above 16 bits."""
     if not isinstance(error, UnicodeEncodeError):
         raise error

@@ -66,21 +66,21 @@ class _TextChanger:
     def changed(self, value: Any, shape: _Shape = _ANY) -> Any:
         """Return the value with its texts changed, or the same object if none changed."""
         if isinstance(value, str):
-            return value if isinstance(value, Enum) else self._text(value, shape)
+            return value if isinstance(value, Enum) else self._change_text(value, shape)
         if isinstance(value, tuple):
-            return self._tuple(value, shape.items)
+            return self._change_tuple(value, shape.items)
         fields, texts = _text_fields(cast(Hashable, type(value)))
         if texts is None:
-            return self._fields(value, fields) if fields else value
+            return self._change_fields(value, fields) if fields else value
         held_texts = texts(value)
         if held_texts in self.unchanged:
             return value
-        new = self._fields(value, fields)
+        new = self._change_fields(value, fields)
         if new is value:
             self.unchanged.add(held_texts)
         return new
 
-    def _text(self, value: str, shape: _Shape) -> str:
+    def _change_text(self, value: str, shape: _Shape) -> str:
         """Return a text changed by the function for its type, or the same object."""
         if self.change_word and shape.is_literal:
             return value
@@ -89,7 +89,7 @@ class _TextChanger:
             value if changed == value else changed
         )  # keep the original object, because equal texts may be several objects
 
-    def _tuple(self, value: tuple[Any, ...], shapes: tuple[_Shape, ...]) -> tuple[Any, ...]:
+    def _change_tuple(self, value: tuple[Any, ...], shapes: tuple[_Shape, ...]) -> tuple[Any, ...]:
         """Return a tuple with its texts changed, or the same object."""
         if not value or value[0] is None or isinstance(value[0], float | int):  # a column of samples has no text
             return value
@@ -100,7 +100,7 @@ class _TextChanger:
             changed = tuple([self.changed(item, shape) for item in value])
         return changed if any(map(operator.is_not, changed, value)) else value
 
-    def _fields(self, value: Any, fields: tuple[tuple[str, _Shape], ...]) -> Any:
+    def _change_fields(self, value: Any, fields: tuple[tuple[str, _Shape], ...]) -> Any:
         """Return a dataclass with its texts changed, or the same object."""
         changed = {}
         for name, shape in fields:
@@ -117,7 +117,7 @@ def _text_fields(kind: Any) -> tuple[tuple[tuple[str, _Shape], ...], Callable[[A
 
     The getter is None otherwise, and there are no fields for another type.
     """
-    names, hints = _names(kind), _hints(kind)
+    names, hints = _text_field_names(kind), _field_types(kind)
     fields = tuple((name, _shape(hints.get(name))) for name in names)
     if len(names) < 2 or not all(_is_text(hints.get(name)) for name in names):
         return fields, None
@@ -126,7 +126,7 @@ def _text_fields(kind: Any) -> tuple[tuple[tuple[str, _Shape], ...], Callable[[A
 
 def _shape(hint: Any) -> _Shape:
     """Return the facts that a type gives about its values."""
-    bare = _bare(hint)
+    bare = _without_annotations(hint)
     items: tuple[Any, ...] = ()
     if typing.get_origin(bare) is tuple:
         items = typing.get_args(bare)
@@ -135,13 +135,13 @@ def _shape(hint: Any) -> _Shape:
     return _Shape(is_word, typing.get_origin(bare) is typing.Literal, tuple(map(_shape, items)))
 
 
-def _bare(hint: Any) -> Any:
+def _without_annotations(hint: Any) -> Any:
     """Return a type without its annotations."""
     return typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
 
 
 @cache
-def _hints(kind: Any) -> dict[str, Any]:
+def _field_types(kind: Any) -> dict[str, Any]:
     """Return the types of a dataclass's fields; empty if one of them exists only for the type checker."""
     try:
         return typing.get_type_hints(kind, include_extras=True)
@@ -151,25 +151,25 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 def _is_text(hint: Any) -> bool:
     """Return whether values of this type are texts: `str`, or one of some literal texts."""
-    return _bare(hint) is str or typing.get_origin(hint) is typing.Literal
+    return _without_annotations(hint) is str or typing.get_origin(hint) is typing.Literal
 
 
 @cache
-def _names(kind: Any) -> tuple[str, ...]:
+def _text_field_names(kind: Any) -> tuple[str, ...]:
     """Return the fields of a dataclass that can hold a text; empty for any other type."""
     if not dataclasses.is_dataclass(kind):
         return ()
-    hints = _hints(cast(Hashable, kind))
+    hints = _field_types(cast(Hashable, kind))
     return tuple(field.name for field in dataclasses.fields(kind) if _can_hold_text(hints.get(field.name)))
 
 
 def _can_hold_text(hint: Any) -> bool:
     """Return whether a value of this type can hold a text; an unknown type can."""
-    hint = _bare(hint)
+    hint = _without_annotations(hint)
     if hint in (int, float, bool, type(None), Ellipsis) or (isinstance(hint, type) and issubclass(hint, Enum)):
         return False
     if typing.get_origin(hint) in (tuple, typing.Union, types.UnionType):
         return any(map(_can_hold_text, typing.get_args(hint)))
     if dataclasses.is_dataclass(hint):
-        return bool(_names(cast(Hashable, hint)))
+        return bool(_text_field_names(cast(Hashable, hint)))
     return True

@@ -118,11 +118,11 @@ def _labelled(heads: Sequence[str], rows: Sequence[NamedRow], width: int) -> Ite
         yield _print.plain(row.lead, row.style)
         yield folded(row.name, width)
         pairs = zip(heads[2:], row.figures, strict=True)
-        parts = [part for head, figure in pairs for part in _pair(f"{head} ", f"{figure}, ", width - len(INDENT))]
+        parts = [part for head, figure in pairs for part in _pair_parts(f"{head} ", f"{figure}, ", width - len(INDENT))]
         yield from (Text(line.rstrip(", ")) for line in joined(INDENT, parts, width + 1))
 
 
-def _pair(head: str, figure: str, room: int) -> tuple[str, ...]:
+def _pair_parts(head: str, figure: str, room: int) -> tuple[str, ...]:
     """Return a heading and its figure as one part, or as two if they do not fit into one line."""
     return (head + figure,) if cell_len(head + figure) <= room + len(", ") else (head, figure)
 

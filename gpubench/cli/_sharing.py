@@ -135,11 +135,11 @@ def _salt() -> bytes:
     """
     from gpubench.tools import identity
 
-    return _salt_in(identity.salt_file())
+    return _read_salt(identity.salt_file())
 
 
 @functools.cache
-def _salt_in(path: Path) -> bytes:
+def _read_salt(path: Path) -> bytes:
     """Return the salt in a file, 32 bytes.
 
     If it cannot be stored, one random salt for the whole command, with a warning.

@@ -50,7 +50,9 @@ def trend_lines(trend: Trend) -> list[Text]:
     low, high = (units.quantity(value, line.unit) for value in (min(values), max(values)))
     room = _print.out().width - len(low) - len(high) - 2
     bars, marks = sparkline(trend, max(min(_WIDTH, room), _LEAST))
-    newest_text = f"newest {units.quantity(values[-1], line.unit)} ({_when(newest.source.at)}, {newest.source.path})"
+    newest_text = (
+        f"newest {units.quantity(values[-1], line.unit)} ({_date_text(newest.source.at)}, {newest.source.path})"
+    )
     texts = [
         _print.plain(line.case, "bold"),
         _print.plain(trend.verdict_text, "bold red" if event and event.is_worse else "bold"),
@@ -85,11 +87,11 @@ def _events(trend: Trend) -> Iterator[Text]:
     lines: list[tuple[int, str, bool]] = []
     for change in trend.changes:
         sides = " → ".join(units.quantity(value, trend.line.unit) for value in (change.before, change.after))
-        text = f"^ {_when(trend.moments[change.index].source.at)}: {sides}, {change.text}"
+        text = f"^ {_date_text(trend.moments[change.index].source.at)}: {sides}, {change.text}"
         lines.append((change.index, text, change.is_worse))
     for drift in trend.drifts:
         sides = " → ".join(units.quantity(value, trend.line.unit) for value in (drift.before, drift.after))
-        times = " to ".join(_when(trend.moments[index].source.at) for index in (drift.start, drift.end - 1))
+        times = " to ".join(_date_text(trend.moments[index].source.at) for index in (drift.start, drift.end - 1))
         lines.append((drift.start, f"~ {times}: {sides}, {drift.text}", drift.is_worse))
     return (_print.plain(text, "red" if is_worse else "green") for _, text, is_worse in sorted(lines))
 
@@ -117,8 +119,8 @@ def _newest_event(trend: Trend) -> str:
     event = trend.newest_event
     if event is None:
         return trend.newest_comparison.partition(" than")[0] if trend.state == "too few runs" else "–"
-    return f"{event.effect_text}, {_when(trend.moments[event.start].source.at, '%Y-%m-%d')}"
+    return f"{event.effect_text}, {_date_text(trend.moments[event.start].source.at, '%Y-%m-%d')}"
 
 
-def _when(at: float, form: str = "%Y-%m-%d %H:%M UTC") -> str:
+def _date_text(at: float, form: str = "%Y-%m-%d %H:%M UTC") -> str:
     return f"{datetime.fromtimestamp(at, UTC):{form}}"

@@ -71,7 +71,7 @@ def monitor(
     devices = sampled_devices(facts, device or [])
     sampler = SamplingProcess(devices, time.monotonic())
     latest = Latest(sampler.counters)
-    with contextlib.suppress(KeyboardInterrupt, ReaderLeft), _killed(sampler):
+    with contextlib.suppress(KeyboardInterrupt, ReaderLeft), _killing(sampler):
         if place:
             _serve(place, sampler, latest, devices, host_name or [])
         elif prometheus:
@@ -81,7 +81,7 @@ def monitor(
 
 
 @contextlib.contextmanager
-def _killed(sampler: SamplingProcess) -> Iterator[None]:
+def _killing(sampler: SamplingProcess) -> Iterator[None]:
     """End the sampler and flush standard output when the context ends."""
     try:
         yield

@@ -55,10 +55,10 @@ def soak(
     if not device and (reason := planning.why_host(facts, settings)):
         _warn(reason)
     path = options.run_file(out, "-soak")
-    raise typer.Exit(_soak(plan, path, json, resume, exclusive))
+    raise typer.Exit(_measure_and_print(plan, path, json, resume, exclusive))
 
 
-def _soak(plan: Plan, path: Path, is_json: bool, resume: bool, exclusive: bool) -> int:
+def _measure_and_print(plan: Plan, path: Path, is_json: bool, resume: bool, exclusive: bool) -> int:
     """Measure, print the ledger or with `is_json` the run, and return the exit status.
 
     `resume` continues the run file at `path`; `exclusive` refuses to start while another run uses a device. An

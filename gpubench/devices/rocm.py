@@ -85,16 +85,16 @@ def probe(
         driverless=tuple(path.name for path in cards if not (path / "driver").exists()),
         has_kfd=(root / "dev/kfd").exists(),
         closed=tuple(f"/{path.relative_to(root)}" for path in nodes if path.exists() and not may_open(path)),
-        installs=_installs(root),
+        installs=_find_installs(root),
         chosen=environment.get("ROCM_PATH") or environment.get("ROCM_HOME", ""),
         wheels={} if wheels is None else wheels,
         has_nvidia=(root / "proc/driver/nvidia/version").exists(),
         override=environment.get("HSA_OVERRIDE_GFX_VERSION", ""),
-        hipcc=_on_path("hipcc", root, environment.get("PATH", os.defpath)),
+        hipcc=_find_program("hipcc", root, environment.get("PATH", os.defpath)),
     )
 
 
-def _on_path(program: str, root: Path, path: str) -> str:
+def _find_program(program: str, root: Path, path: str) -> str:
     """Return the first program of that name in the folders of `path` (below `root`); empty if there is none."""
     folders = [folder for folder in path.split(os.pathsep) if folder.startswith("/")]
     return next((f"{folder}/{program}" for folder in folders if (root / folder.lstrip("/") / program).is_file()), "")
@@ -112,14 +112,14 @@ def _is_amd_gpu(path: Path) -> bool:
     return _read_text(path / "vendor") == _VENDOR and _read_text(path / "class").startswith(_CLASSES)
 
 
-def _installs(root: Path) -> tuple[Install, ...]:
+def _find_installs(root: Path) -> tuple[Install, ...]:
     """Return every ROCm: folders /opt/rocm* except links to another one, and a distribution's own in /usr."""
     folders = {path.resolve(): path for path in sorted((root / "opt").glob("rocm*"), reverse=True) if path.is_dir()}
     folders |= {root / "usr": root / "usr"} if _libraries(root / "usr") else {}
-    return tuple(_install(root, path) for path in sorted(folders.values()))
+    return tuple(_read_install(root, path) for path in sorted(folders.values()))
 
 
-def _install(root: Path, path: Path) -> Install:
+def _read_install(root: Path, path: Path) -> Install:
     """Return the ROCm in a folder: its version, and which parts are missing that CuPy needs."""
     libraries = _libraries(path)
     version = re.match(r"[\d.]+", _read_text(path / ".info/version")) or re.search(r"[\d.]*\d$", path.resolve().name)

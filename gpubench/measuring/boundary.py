@@ -151,7 +151,7 @@ def counters(declared: object) -> tuple[Counter, ...]:
     for counter in declared:
         if len(accepted) == MOST_COUNTERS:
             raise Unavailable(f"the collector declares more than {MOST_COUNTERS} counters", "")
-        accepted.append(_counter(counter))
+        accepted.append(_check_counter(counter))
     names = [counter.name for counter in accepted]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
@@ -159,7 +159,7 @@ def counters(declared: object) -> tuple[Counter, ...]:
     return tuple(accepted)
 
 
-def _counter(declared: object) -> Counter:
+def _check_counter(declared: object) -> Counter:
     """Return a declared counter whose fields are all valid.
 
     Raises Unavailable that names the counter and the invalid field.
@@ -179,10 +179,10 @@ def _counter(declared: object) -> Counter:
         raise Unavailable(
             f"{declared.name}: period_s is {text(period)[:80]}, not a time from {least} to {most:g} s", ""
         )
-    return _consistent(declared)
+    return _check_measure(declared)
 
 
-def _consistent(declared: Counter) -> Counter:
+def _check_measure(declared: Counter) -> Counter:
     """Return the counter if its unit, kind and bits fit the quantity that it measures.
 
     Raises Unavailable if they do not.

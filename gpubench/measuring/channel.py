@@ -66,11 +66,11 @@ class FrameChannel:
         Raises BadMessage if the frame is too long.
         """
         deadline = time.monotonic() + timeout_s
-        while not self._is_whole():
+        while not self._is_readable():
             left_s = deadline - time.monotonic()
             if not wait([self._socket], max(0.0, left_s)):
                 return False
-            self._fill()
+            self._fill_buffer()
         return True
 
     def _write(self, content: bytes) -> None:
@@ -90,8 +90,8 @@ class FrameChannel:
 
         Raises EOFError at the end of the channel and BadMessage if the frame is too long.
         """
-        while not self._is_whole():
-            self._fill()
+        while not self._is_readable():
+            self._fill_buffer()
         if not self._has_frame():
             raise EOFError
         end = _HEADER.size + self._length()
@@ -99,7 +99,7 @@ class FrameChannel:
         del self._buffer[:end]
         return frame
 
-    def _fill(self) -> None:
+    def _fill_buffer(self) -> None:
         """Read once from the socket, and wait if nothing has arrived."""
         try:
             received = self._socket.recv(_READ_BYTES)
@@ -120,7 +120,7 @@ class FrameChannel:
             raise BadMessage(f"a message of {self._length()} bytes, of which {self._limit_bytes} are allowed")
         return len(self._buffer) >= _HEADER.size + self._length()
 
-    def _is_whole(self) -> bool:
+    def _is_readable(self) -> bool:
         return self._has_frame() or self._ended
 
 
@@ -141,7 +141,7 @@ class ToChild(FrameChannel, Generic[M]):
 
         Raises EOFError at the end of the channel and BadMessage if what arrived is not a message.
         """
-        return self._decoded(self._read())
+        return self._decode(self._read())
 
     def arrived(self) -> Iterator[M]:
         """Read once what has arrived, and yield each complete message.
@@ -150,13 +150,13 @@ class ToChild(FrameChannel, Generic[M]):
         message.
         """
         if wait([self._socket], 0.0):
-            self._fill()
+            self._fill_buffer()
         while self._has_frame():
             yield self.recv()
         if self._ended:
             raise EOFError
 
-    def _decoded(self, frame: bytes) -> M:
+    def _decode(self, frame: bytes) -> M:
         """Return the message in a frame, which begins with the name of its class and a line break.
 
         Raises BadMessage for an unknown class, too many values, or content that does not fit the class.
@@ -169,7 +169,7 @@ class ToChild(FrameChannel, Generic[M]):
             return cast(M, message_class(content))
         if (count := content.count(b",")) > MOST_VALUES:
             raise BadMessage(f"a message of {count} values, of which {MOST_VALUES} are allowed")
-        return cast(M, _checked(message_class, content))
+        return cast(M, _parse_message(message_class, content))
 
 
 class ToParent(FrameChannel):
@@ -205,7 +205,7 @@ def encoded(message: object) -> bytes:
     if isinstance(message, bytes):
         frame = name + message
     else:
-        text = json.dumps(message, default=_fields, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text = json.dumps(message, default=_json_fields, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         frame = name + text.encode(errors="replace")
         if (count := frame.count(b",")) > MOST_VALUES:
             raise TooLarge(f"{count} values, of which {MOST_VALUES} are allowed")
@@ -214,7 +214,7 @@ def encoded(message: object) -> bytes:
     return frame
 
 
-def _fields(value: object) -> Any:
+def _json_fields(value: object) -> Any:
     """Return the fields of a dataclass, or the items of a frozenset, for JSON.
 
     Raises TypeError for any other object.
@@ -226,7 +226,7 @@ def _fields(value: object) -> Any:
     return {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
 
 
-def _checked(message_class: type, content: bytes) -> object:
+def _parse_message(message_class: type, content: bytes) -> object:
     """Return the message that this JSON holds. Raises BadMessage that says where it is malformed."""
     from pydantic import ValidationError  # children never decode, and start faster without it
 

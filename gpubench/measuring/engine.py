@@ -124,13 +124,13 @@ class Engine:
         if timed.mode == "rotated":  # whole rotations, so that each buffer is written
             calls = len(timed.stage.rotation) * math.ceil(calls / len(timed.stage.rotation))
         for _ in range(_ATTEMPTS):
-            batch_s = self._checked_batch(answers, timed, calls)
+            batch_s = self._time_checked_batch(answers, timed, calls)
             is_timed = timed.stage.clock == "device"  # a host call may have to allocate its output again
             if self._agree(not is_timed or not batch_s > _LONGER * neighbours_s):
                 return
             self._device.flush()
             self._device.synchronize()  # a call that is not gated would begin while the flush runs, and seem shorter
-            batch_s /= max(self._batch(timed, calls), neighbours_s)
+            batch_s /= max(self._time_batch(timed, calls), neighbours_s)
             if self._agree(not batch_s > _LONGER):
                 return
         raise Untrustworthy(
@@ -139,7 +139,7 @@ class Engine:
             "the timed calls skip work",
         )
 
-    def _checked_batch(self, answers: AnswerChecks, timed: TimedSeries, calls: int) -> float:
+    def _time_checked_batch(self, answers: AnswerChecks, timed: TimedSeries, calls: int) -> float:
         """Return the median seconds per call of a batch on overwritten outputs that are then checked; NaN if disturbed.
 
         Raises WrongAnswer from the task's check.
@@ -148,13 +148,13 @@ class Engine:
         seconds = math.nan
         for stage in answers.task.stages.values():
             if stage is timed.stage:
-                seconds = self._batch(timed, calls)
+                seconds = self._time_batch(timed, calls)
             elif not stage.checked:
                 stage.call()
         answers.check()
         return seconds
 
-    def _batch(self, timed: TimedSeries, calls: int) -> float:
+    def _time_batch(self, timed: TimedSeries, calls: int) -> float:
         """Return the median seconds per call of a batch that is not a sample; NaN if the batch was disturbed."""
         try:
             seconds = stats.median(self._time(timed, calls, timed.gated).device)
@@ -166,7 +166,7 @@ class Engine:
         """Check a batch while sampling, warm the caches with one more, and return the seconds that both took."""
         start = self._device.now()
         self._check_batch(answers, timed)
-        self._batch(timed, timed.calls)
+        self._time_batch(timed, timed.calls)
         self._limits.sampling(timed.label, timed.batch_s)
         return self._device.now() - start
 
@@ -294,7 +294,7 @@ class Engine:
         times: list[float] = []
         is_warm = False
         while not is_warm:
-            batches = [list(filter(math.isfinite, timing.device)) for timing in self._timed_batch(timed)]
+            batches = [list(filter(math.isfinite, timing.device)) for timing in self._time_sample_batch(timed)]
             values += [stats.median(batch) for batch in batches if batch]
             times += [self._device.now() for batch in batches if batch]
             self._limits.report_progress()
@@ -309,7 +309,7 @@ class Engine:
 
         Raises SuiteError if the case has too many values or its probe returns a Profile.
         """
-        for timing in self._timed_batch(timed):
+        for timing in self._time_sample_batch(timed):
             disturbed, clock_hz = self._read_watches()
             good = [value for value in timing.device if limits.LEAST_SECONDS <= value <= limits.MOST_SECONDS]
             for reason in disturbed or ["clock"] * (len(timing.device) - len(good)):
@@ -335,7 +335,7 @@ class Engine:
         reasons = [reason for condition in conditions for reason in condition.discard]
         return reasons, next((condition.clock_hz for condition in conditions if condition.clock_hz), None)
 
-    def _timed_batch(self, timed: TimedSeries) -> list[Timing]:
+    def _time_sample_batch(self, timed: TimedSeries) -> list[Timing]:
         """Return a list with the timing of one batch; an empty list, and a discard, if its gate opened by itself."""
         timed.batches += 1
         if timed.stage.rest_s:
@@ -366,7 +366,7 @@ class Engine:
             return self._device.time(timed.call, calls, mode, gated, stage.lead)
         stage.lead()
         if stage.clock == "self":
-            return _self_timed(stage.call())
+            return _parse_self_timing(stage.call())
         return self._host_time(stage.call, calls)
 
     def _host_time(self, call: Callable[[], object], calls: int) -> Timing:
@@ -379,7 +379,7 @@ class Engine:
         return Timing((seconds,), seconds)
 
 
-def _self_timed(returned: object) -> Timing:
+def _parse_self_timing(returned: object) -> Timing:
     """Return the timing of a self-timed call, which returned its seconds as a number or a sequence of numbers.
 
     Raises SuiteError if it returned anything else.

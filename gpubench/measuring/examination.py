@@ -58,10 +58,10 @@ class Examination(AbstractContextManager["Examination"]):
         self._devices = examinable(devices)
         self._patience_s = patience_s
         self._child: Child[_HealthAnswer | None] | None = None
-        self._start()
+        self._start_child()
 
     def __exit__(self, *_: object) -> None:
-        self._end()
+        self._end_child()
 
     def read(self) -> tuple[Health, ...]:
         """Return the health of each device now, judged by `health.RULES`.
@@ -71,18 +71,18 @@ class Examination(AbstractContextManager["Examination"]):
         """
         if not self._devices:
             return ()
-        self._start()
-        answers, problem = self._answers()
-        return tuple(_health(device.id, answers, problem) for device in self._devices)
+        self._start_child()
+        answers, problem = self._read_answers()
+        return tuple(_merge_health(device.id, answers, problem) for device in self._devices)
 
-    def _start(self) -> None:
+    def _start_child(self) -> None:
         """Start the child process unless it runs: a failed reading ends it."""
         if self._devices and self._child is None:
             self._child = Child("gpubench.measuring.examination", (_HealthAnswer, type(None)))
             with contextlib.suppress(OSError):  # it has ended already, and `read` will report that
                 self._child.channel.send(tuple(self._devices))
 
-    def _answers(self) -> tuple[list[_HealthAnswer], str]:
+    def _read_answers(self) -> tuple[list[_HealthAnswer], str]:
         """Return the answers that came in time and, if some did not come, the reason."""
         child = self._child
         assert child is not None
@@ -102,16 +102,16 @@ class Examination(AbstractContextManager["Examination"]):
             problem = f"the process that asked the driver sent {error}"
         except (EOFError, OSError):
             problem = f"the process that asked the driver ended: {child.describe_end()}"
-        self._end()
+        self._end_child()
         return answers, problem
 
-    def _end(self) -> None:
+    def _end_child(self) -> None:
         if self._child is not None:
             self._child.kill()
             self._child = None
 
 
-def _health(device: str, answers: Sequence[_HealthAnswer], problem: str) -> Health:
+def _merge_health(device: str, answers: Sequence[_HealthAnswer], problem: str) -> Health:
     """Return the health of one device from the answers of all collectors.
 
     `problem` says why further answers are missing.

@@ -76,11 +76,11 @@ class CounterGroup:
         failed = ""
         refused: dict[str, str] = {}
         try:
-            row, refused = plugins.call_library(self.collector, self._row)
+            row, refused = plugins.call_library(self.collector, self._read_row)
         except Unavailable as error:  # only this group is missing from here on, until it answers again
             row, failed = (None,) * len(self.names), boundary.text(str(error))
         ended = time.monotonic()
-        messages, failed_messages = self._messages()
+        messages, failed_messages = self._read_messages()
         self._begun = None
         with self._lock:
             if failed_messages:
@@ -103,10 +103,10 @@ class CounterGroup:
                 Remark(at, "event", self.collector, self.device.id, message) for message in self._within_limit(messages)
             ]
 
-    def _row(self) -> tuple[tuple[float | None, ...], dict[str, str]]:
+    def _read_row(self) -> tuple[tuple[float | None, ...], dict[str, str]]:
         return boundary.row(self.source.read(self.device, self.names), self.names, self._events)
 
-    def _messages(self) -> tuple[list[str], str]:
+    def _read_messages(self) -> tuple[list[str], str]:
         """Return the source's messages, or the reason why asking for them failed."""
         source = self._message_source
         if source is None:

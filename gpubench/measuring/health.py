@@ -175,10 +175,12 @@ def _checked_reading(reading: HealthReading) -> HealthReading:
 def judge(device: str, readings: Sequence[HealthReading]) -> Health:
     """Return the health of a device by `RULES` from all its checked readings."""
     by_sign = {reading.sign: reading for reading in readings}
-    return Health(device, tuple(_judged(reading, by_sign) for reading in readings if reading.sign not in _HELPERS))
+    return Health(
+        device, tuple(_judge_reading(reading, by_sign) for reading in readings if reading.sign not in _HELPERS)
+    )
 
 
-def _judged(reading: HealthReading, by_sign: Mapping[HealthSign, HealthReading]) -> HealthFinding:
+def _judge_reading(reading: HealthReading, by_sign: Mapping[HealthSign, HealthReading]) -> HealthFinding:
     """Return the finding on one reading; `by_sign` has all readings of the device, with which some are compared."""
     rule = RULES[reading.sign]
     if reading.value is None:

@@ -101,39 +101,39 @@ def read_machine() -> Facts:
     """
     unavailable: list[UnavailablePart] = []
     versions = {"gpubench": __version__, "python": platform.python_version(), **_library_versions()}
-    devices = _devices(unavailable, versions)
+    devices = _find_devices(unavailable, versions)
     for name in plugins.names("collectors"):
-        collector: Collector | None = _probe(name, unavailable, partial(plugins.load, "collectors", name), None)
+        collector: Collector | None = _ask(name, unavailable, partial(plugins.load, "collectors", name), None)
         if collector is not None:
-            devices = _described(name, collector, devices, unavailable, versions)
-    unavailable += rocm.findings(rocm.probe(wheels=_wheels()))
+            devices = _add_details(name, collector, devices, unavailable, versions)
+    unavailable += rocm.findings(rocm.probe(wheels=_gpu_wheels()))
     return Facts(tuple(devices), _host(), tuple(versions.items()), tuple(unavailable))
 
 
-def _wheels() -> dict[str, str]:
+def _gpu_wheels() -> dict[str, str]:
     """Return the installed distributions that decide which GPUs are seen, with their versions."""
     versions = ((distribution.metadata["Name"] or "", distribution.version) for distribution in distributions())
     return {name.lower(): number for name, number in versions if name.lower().startswith(("cupy", "amd"))}
 
 
-def _devices(unavailable: list[UnavailablePart], versions: dict[str, str]) -> list[Device]:
+def _find_devices(unavailable: list[UnavailablePart], versions: dict[str, str]) -> list[Device]:
     """Return the devices of all backends that users see, the host last.
 
     Adds the backends that fail to `unavailable`, and the versions of those with a device to `versions`.
     """
     backend_devices: list[Device] = []
     for name in plugins.names("backends"):
-        backend: Backend | None = _probe(name, unavailable, partial(plugins.load, "backends", name), None)
+        backend: Backend | None = _ask(name, unavailable, partial(plugins.load, "backends", name), None)
         if backend is None or not backend.listed:
             continue
-        devices: Sequence[Device] = _probe(name, unavailable, backend.devices, ())
+        devices: Sequence[Device] = _ask(name, unavailable, backend.devices, ())
         backend_devices += devices
         if devices:
-            versions.update(_probe(name, unavailable, backend.versions, _NOTHING))
+            versions.update(_ask(name, unavailable, backend.versions, _NOTHING))
     return sorted(backend_devices, key=lambda device: device.backend == "host")
 
 
-def _described(
+def _add_details(
     name: str,
     collector: Collector,
     devices: Sequence[Device],
@@ -144,17 +144,17 @@ def _described(
 
     A detail that is there already stays. Adds failures to `unavailable`, and the collector's versions to `versions`.
     """
-    accepted = [device for device in devices if _probe(name, unavailable, partial(collector.accepts, device), False)]
+    accepted = [device for device in devices if _ask(name, unavailable, partial(collector.accepts, device), False)]
     if not accepted:
         return list(devices)
     if isinstance(collector, Versioned):
-        new_versions = _probe(name, unavailable, lambda: boundary.pairs(collector.versions()), _NOTHING)
+        new_versions = _ask(name, unavailable, lambda: boundary.pairs(collector.versions()), _NOTHING)
         versions.update({name: number for name, number in new_versions.items() if name not in versions})
     described = []
     for device in devices:
         details = _NOTHING
         if device in accepted and isinstance(collector, Describing):
-            details = _probe(name, unavailable, partial(_settings, collector, device), _NOTHING)
+            details = _ask(name, unavailable, partial(_settings, collector, device), _NOTHING)
         earlier_details = dict(device.details)  # the first collector to report a detail wins
         new = tuple((name, value) for name, value in details.items() if name not in earlier_details)
         described.append(replace(device, details=(*device.details, *new)))
@@ -165,7 +165,7 @@ def _settings(collector: Describing, device: Device) -> Mapping[str, str]:
     return boundary.pairs(collector.describe(device))
 
 
-def _probe(name: str, unavailable: list[UnavailablePart], ask: Callable[[], T], default: T) -> T:
+def _ask(name: str, unavailable: list[UnavailablePart], ask: Callable[[], T], default: T) -> T:
     """Return what `ask` returns; if it raises, add the reason to `unavailable` under this name and return `default`."""
     try:
         return plugins.call_library(name, ask)
@@ -194,7 +194,7 @@ def _host() -> tuple[tuple[str, str], ...]:
         "hostname": uname.node,
         "cpus": len(os.sched_getaffinity(0)),
         **_numa(),
-        **_between_processes(),
+        **_sharing_limits(),
         **interposed.facts(),
     }
     return tuple((name, str(value)) for name, value in described.items())
@@ -205,7 +205,7 @@ def _numa() -> dict[str, str]:
     return {"numa": _NUMA.read_text(encoding="utf-8").strip()} if _NUMA.exists() else {}
 
 
-def _between_processes() -> dict[str, str]:
+def _sharing_limits() -> dict[str, str]:
     """Return the limits on sharing memory between processes here and, if they are too low, how to change them."""
     limits = {}
     if _SHM.is_dir():

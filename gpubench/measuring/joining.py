@@ -60,7 +60,7 @@ class Membership:
         if size == 1:
             return None
         if path := environment.get(SECRET_FILE):
-            secret = _secret_in(Path(path))
+            secret = _read_secret(Path(path))
         if len(secret) < _LEAST_SECRET:
             raise UsageError(f"the secret in {SECRET} or {SECRET_FILE} needs at least {_LEAST_SECRET} characters")
         host, _, port = environment.get(ADDRESS, "").rpartition(":")
@@ -89,7 +89,7 @@ def _whole_number(environment: MutableMapping[str, str], name: str, least: int, 
     return int(text)
 
 
-def _secret_in(path: Path) -> str:
+def _read_secret(path: Path) -> str:
     try:
         return path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -172,31 +172,31 @@ def _accept_nodes(place: Membership, deadline: float) -> dict[int, NodeChannel]:
     channels: dict[int, NodeChannel] = {}
     visitors: dict[socket.socket, _Visitor] = {}
     refused = 0
-    with _listener(place) as listener:
+    with _open_listener(place) as listener:
         while len(channels) < place.size - 1 and time.monotonic() < deadline:
             for ready in wait([listener, *visitors], _TICK_S):
                 if ready is listener:
                     _accept_visitor(listener, visitors)
                 elif isinstance(ready, socket.socket) and ready in visitors:
-                    refused += _hear_visitor(ready, visitors, place, channels)
+                    refused += _read_visitor(ready, visitors, place, channels)
             _drop_slow(visitors)
         for connection in visitors:
             connection.close()
     if len(channels) < place.size - 1:
         for channel in channels.values():
             channel.close()
-        raise UsageError(_missing_nodes(place, channels, refused))
+        raise UsageError(_missing_message(place, channels, refused))
     return channels
 
 
-def _missing_nodes(place: Membership, channels: dict[int, NodeChannel], refused: int) -> str:
+def _missing_message(place: Membership, channels: dict[int, NodeChannel], refused: int) -> str:
     missing = [node for node in range(1, place.size) if node not in channels]
     nodes = f"{'nodes' if missing[1:] else 'node'} {', '.join(map(str, missing[:8]))}{', …' if missing[8:] else ''}"
     strangers = f"; {refused} visitors did not prove that they have the secret" if refused else ""
     return f"{nodes} did not join at {place.host}:{place.port} in time{strangers}"
 
 
-def _listener(place: Membership) -> socket.socket:
+def _open_listener(place: Membership) -> socket.socket:
     """Return the socket on which node 0 listens. Raises UsageError if the address is unknown or in use."""
     try:
         family = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)[0][0]
@@ -224,7 +224,7 @@ def _accept_visitor(listener: socket.socket, visitors: dict[socket.socket, _Visi
         del visitors[oldest]
 
 
-def _hear_visitor(
+def _read_visitor(
     connection: socket.socket,
     visitors: dict[socket.socket, _Visitor],
     place: Membership,
@@ -241,7 +241,7 @@ def _hear_visitor(
         if chunk and visitor.received.startswith(_GREETING[: len(visitor.received)]):
             if len(visitor.received) < _HELLO_BYTES:
                 return False
-            member = _member(connection, visitor, place, channels)
+            member = _admit(connection, visitor, place, channels)
     del visitors[connection]
     if member is None:
         connection.close()
@@ -257,7 +257,7 @@ def _drop_slow(visitors: dict[socket.socket, _Visitor]) -> None:
         del visitors[connection]
 
 
-def _member(
+def _admit(
     connection: socket.socket, visitor: _Visitor, place: Membership, members: dict[int, NodeChannel]
 ) -> tuple[int, NodeChannel] | None:
     """Return a visitor's node number and channel; None if it has another secret or its number is not free.

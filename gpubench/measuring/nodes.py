@@ -154,7 +154,7 @@ class NodeGroup:
             try:
                 for content in channel.arrived():
                     if content != _BEAT:
-                        self._take(node, content)
+                        self._store_frame(node, content)
             except EOFError:
                 self._drop_node(node, "has ended, or its connection broke")
             except (OSError, ValueError) as error:
@@ -163,20 +163,20 @@ class NodeGroup:
                 if time.monotonic() - channel.heard_at > self._silent_s:
                     self._drop_node(node, f"sent nothing for {self._silent_s:g} s")
 
-    def _take(self, node: int, content: bytes) -> None:
+    def _store_frame(self, node: int, content: bytes) -> None:
         """Store what a node sent: the merged round from node 0, or a contribution to node 0.
 
         Raises BadFrame if it is neither, or belongs to another round.
         """
-        share = _decoded(content)
+        share = _decode(content)
         if self.rank:
             self._merged = share
-        elif share.moment in self._due(node):
+        elif share.moment in self._expected_rounds(node):
             self._contributions[node] = share
         else:
             raise BadFrame("a share of another round")
 
-    def _due(self, node: int) -> list[tuple[int, int]]:
+    def _expected_rounds(self, node: int) -> list[tuple[int, int]]:
         """Return the rounds to which a node may contribute now: its case's next one, or the next case's first."""
         before = self._contributions.get(node)
         return [(1, 0)] if before is None else [(before.case, before.number + 1), (before.case + 1, 0)]
@@ -280,7 +280,7 @@ def _without_figures(result: RankResult) -> RankResult:
     return RankResult(result.status, result.cause, result.reason, informed=result.informed)
 
 
-def _decoded(content: bytes) -> ExchangeRound:
+def _decode(content: bytes) -> ExchangeRound:
     """Return the round that a frame holds. Raises BadFrame if it holds none, or a malformed one."""
     name, _, text = content.partition(b"\n")
     if name != ExchangeRound.__name__.encode():

@@ -90,8 +90,8 @@ def make(facts: Facts, settings: Settings) -> Plan:
         job
         for device in devices
         for suite in suites
-        for job in _in_blocks(
-            _job(suite, case, device, facts)
+        for job in _grouped_by_runtime(
+            _make_job(suite, case, device, facts)
             for case in _cases(suite, _target(facts, device, settings), settings.headline)
         )
     ]
@@ -104,12 +104,12 @@ def make(facts: Facts, settings: Settings) -> Plan:
     return Plan(facts, settings, tuple(suite.info() for suite in suites), tuple(jobs))
 
 
-def _job(suite: Suite, case: Case, device: Device, facts: Facts) -> Job:
+def _make_job(suite: Suite, case: Case, device: Device, facts: Facts) -> Job:
     definition, params = suite.definitions[case.name], dict(case.params)
     return Job(case, _device_set(case, device, facts), 0, definition.spread(params), definition.runtime(params))
 
 
-def _in_blocks(jobs: Iterable[Job]) -> list[Job]:
+def _grouped_by_runtime(jobs: Iterable[Job]) -> list[Job]:
     """Return the jobs grouped by runtime; the jobs of a group keep their order."""
     blocks: dict[str, list[Job]] = {}
     for job in jobs:
@@ -345,5 +345,5 @@ def _jobs_of_replicate(jobs: Sequence[Job], replicate: int, settings: Settings) 
     numbered = [replace(job, replicate=replicate) for job in jobs]
     if settings.replicates > 1:
         random.Random(f"{settings.seed}/{replicate}").shuffle(numbered)
-        return _in_blocks(numbered)
+        return _grouped_by_runtime(numbered)
     return numbered

@@ -95,7 +95,7 @@ class SamplingProcess:
             else:
                 self._end_for(f"it did not start within {_START_S:g} s")
         except (EOFError, OSError) as error:
-            self._end_for(_bad_message(error))
+            self._end_for(_bad_message_text(error))
 
     @property
     def counters(self) -> tuple[Counter, ...]:
@@ -134,7 +134,7 @@ class SamplingProcess:
                     self._store_message(message, chunks)
             self._child.drain()
         except (EOFError, OSError) as error:
-            self._restart(_bad_message(error))
+            self._restart(_bad_message_text(error))
         return chunks
 
     def remarks(self) -> list[Remark]:
@@ -159,7 +159,7 @@ class SamplingProcess:
             else:
                 self._end_for(f"it did not stop within {_STOP_S:g} s")
         except (EOFError, OSError) as error:
-            self._end_for(_bad_message(error))
+            self._end_for(_bad_message_text(error))
         self.kill()
         return chunks
 
@@ -216,7 +216,7 @@ def _start_child() -> Child[Message]:
     return Child("gpubench.measuring.sampler", (Opened, Samples, Remark, type(None)))
 
 
-def _bad_message(error: EOFError | OSError) -> str:
+def _bad_message_text(error: EOFError | OSError) -> str:
     """Return what the child sent instead of a message; an empty text if the channel has ended."""
     return f"it sent {error}" if isinstance(error, BadMessage) else ""
 
@@ -312,11 +312,14 @@ def open_groups(order: SamplingOrder) -> tuple[list[CounterGroup], Opened]:
             ]
             if not devices:
                 continue
-            declared = _declared(name, collector, counters)
+            declared = _declared_counters(name, collector, counters)
             source = plugins.call_library(name, partial(collector.open, devices))
             names = {counter.name for counter in declared}
             unsupported = [
-                entry for device in devices for entry in _unsupported(name, source, device) if entry.counter in names
+                entry
+                for device in devices
+                for entry in _unsupported_counters(name, source, device)
+                if entry.counter in names
             ]
         except (Unavailable, plugins.BrokenPlugin) as error:
             optional |= {name} if isinstance(error, OptionalUnavailable) else set()
@@ -325,13 +328,13 @@ def open_groups(order: SamplingOrder) -> tuple[list[CounterGroup], Opened]:
         counters += declared
         readers.append((name, tuple(device.id for device in devices), declared))
         all_unsupported += unsupported
-        groups += _groups(name, declared, source, devices, unsupported)
+        groups += _group_counters(name, declared, source, devices, unsupported)
     return groups, Opened(
         tuple(counters), tuple(unavailable), tuple(all_unsupported), frozenset(optional), tuple(readers)
     )
 
 
-def _declared(name: str, collector: Collector, others: Sequence[Counter]) -> tuple[Counter, ...]:
+def _declared_counters(name: str, collector: Collector, others: Sequence[Counter]) -> tuple[Counter, ...]:
     """Return a collector's counters.
 
     Raises Unavailable if they are malformed or one of `others`, the counters so far, has the same name.
@@ -348,14 +351,14 @@ def _unavailable_part(name: str, error: Unavailable | plugins.BrokenPlugin) -> U
     return UnavailablePart(name, boundary.text(problem), boundary.text(how))
 
 
-def _unsupported(name: str, source: CounterSource, device: Device) -> list[UnsupportedCounter]:
+def _unsupported_counters(name: str, source: CounterSource, device: Device) -> list[UnsupportedCounter]:
     if not isinstance(source, ReportsUnsupported):
         return []
     reasons = plugins.call_library(name, lambda: boundary.pairs(source.unsupported(device)))
     return [UnsupportedCounter(counter, device.id, reason, name) for counter, reason in reasons.items()]
 
 
-def _groups(
+def _group_counters(
     name: str,
     counters: Sequence[Counter],
     source: CounterSource,

@@ -56,7 +56,7 @@ def load(room: Room, name: str) -> Any:
     modules = _modules(room)
     if name not in modules:
         raise unknown(room.removesuffix("s"), name, modules)
-    return _loaded(modules[name], _ATTRIBUTE[room], f"plugin {name} ({modules[name]})")
+    return _load_attribute(modules[name], _ATTRIBUTE[room], f"plugin {name} ({modules[name]})")
 
 
 def is_file(word: str) -> bool:
@@ -84,7 +84,7 @@ def load_file(room: Room, path: Path) -> Any:
         raise UsageError(f"{path}: a suite is named after its file: use letters, digits, _ and -")
     if not path.exists():
         raise UsageError(f"{path}: there is no such file")
-    return _loaded(f"{package}.{plugin_name(path)}", _ATTRIBUTE[room], str(path))
+    return _load_attribute(f"{package}.{plugin_name(path)}", _ATTRIBUTE[room], str(path))
 
 
 def _make_package(folder: Path) -> str:
@@ -103,7 +103,7 @@ def _make_package(folder: Path) -> str:
     return name
 
 
-def _loaded(module: str, attribute: str, description: str) -> Any:
+def _load_attribute(module: str, attribute: str, description: str) -> Any:
     """Return an attribute of a module, given by its dotted name.
 
     Raises BrokenPlugin, whose message starts with `description`, if the module does not load or does not have the
@@ -112,7 +112,7 @@ def _loaded(module: str, attribute: str, description: str) -> Any:
     try:
         loaded = importlib.import_module(module)
     except (Exception, SystemExit) as error:  # third-party code may raise anything, or exit, while it is loaded
-        problem = f"{type(error).__name__}: {error}{_place(error)}"
+        problem = f"{type(error).__name__}: {error}{_place_text(error)}"
         raise BrokenPlugin(f"{description} does not load: {problem}") from error
     try:
         return getattr(loaded, attribute)
@@ -120,7 +120,7 @@ def _loaded(module: str, attribute: str, description: str) -> Any:
         raise BrokenPlugin(f"{description} does not load: it has no `{attribute}`") from error
 
 
-def _place(error: BaseException) -> str:
+def _place_text(error: BaseException) -> str:
     """Return the place in the plugin that raised: ` (gather.py, line 12)`; empty if it is unknown or in the message."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if frame.filename != __file__ and not frame.filename.startswith("<frozen")]
@@ -163,14 +163,14 @@ def _modules(room: Room) -> dict[str, str]:
     for point in sorted(
         points, key=lambda point: not point.value.startswith("gpubench.")
     ):  # no plugin can replace one of gpubench
-        for folder in _folders(point.value):
+        for folder in _package_folders(point.value):
             for module in pkgutil.iter_modules([folder]):
                 if not module.name.startswith("_"):
                     modules.setdefault(module.name, f"{point.value}.{module.name}")
     return modules
 
 
-def _folders(package: str) -> Sequence[str]:
+def _package_folders(package: str) -> Sequence[str]:
     """Return the folders of a package; empty if it does not exist."""
     try:
         spec = importlib.util.find_spec(package)

@@ -73,11 +73,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that measure, so that they can be selected."""
     for item in items:
-        if _measures(item):
+        if _is_measuring(item):
             item.add_marker(_NAME)
 
 
-def _measures(item: pytest.Item) -> bool:
+def _is_measuring(item: pytest.Item) -> bool:
     return _NAME in getattr(item, "fixturenames", ())
 
 
@@ -100,7 +100,7 @@ def _gpubench_session(request: pytest.FixtureRequest) -> Iterator[MeasuringSessi
         baselines=tuple(option.gpubench_baseline),
         arguments=_arguments(request.config),
     )
-    items = [item for item in request.session.items if _measures(item)]
+    items = [item for item in request.session.items if _is_measuring(item)]
     nodes, cases = [item.nodeid for item in items], list(map(case_of, items))
     try:
         session = MeasuringSession(options, request.config.rootpath, nodes, cases, Progress(request.config))

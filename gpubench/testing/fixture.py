@@ -125,9 +125,9 @@ class Gpubench:
         work = Work(moved, payload, flops, items)
         timed = functools.partial(call, *args) if args else call
         stage = Stage(timed, work, _quantity(work), limit, modes, clock, waits, item=item)
-        task = Task.of(stage, check=lambda: _observed(check()), poison=poison)
+        task = Task.of(stage, check=lambda: _observations(check()), poison=poison)
         try:
-            return self._timed(task, self._case(name, version), timed)
+            return self._time_and_judge(task, self._new_case(name, version), timed)
         except (AssertionError, WrongAnswer) as error:
             raise error.with_traceback(_outside_gpubench(error)) from None
         except Skip as reason:
@@ -135,7 +135,7 @@ class Gpubench:
         except GpubenchError as error:
             raise pytest.fail.Exception(f"gpubench: {error}", pytrace=False) from None
 
-    def _timed(self, task: Task, case: Case, call: Callable[[], object]) -> Timed:
+    def _time_and_judge(self, task: Task, case: Case, call: Callable[[], object]) -> Timed:
         """Time the task and judge its result; the value of one more `call` is kept.
 
         Fails the test if it is slower than the baseline, and skips it if its samples cannot be trusted.
@@ -149,7 +149,7 @@ class Gpubench:
             pytest.fail(judged.failure, pytrace=False)
         return Timed(result, self._session.figure(result), judged.verdict, value)
 
-    def _case(self, name: str, version: int) -> Case:
+    def _new_case(self, name: str, version: int) -> Case:
         """Return the case of this timing. Raises UsageError if the test has already used its name."""
         if name in self._names:
             raise UsageError(f"{self._item.name} times several calls: give each its own name=…")
@@ -182,7 +182,7 @@ def _quantity(work: Work) -> Quantity:
     return next((kind for kind in kinds if getattr(work, kind)), "value")
 
 
-def _observed(returned: object) -> Observation:
+def _observations(returned: object) -> Observation:
     """Return the values that a check observed; a check that only asserts returns none."""
     return returned if isinstance(returned, Mapping) else {}
 

@@ -80,7 +80,7 @@ class MeasuringSession:
         device = facts.device(name)
         self._progress = progress or Progress()
         self._rows: dict[str, TimedRow] = {}
-        self._baseline = self._checked_baseline(options, cases)
+        self._baseline = self._open_baseline(options, cases)
         self._children = Children(options.arguments, options.tier, name)
         numbers = self._progress.through("replicates, each in a pytest of its own", options.replicates - 1)
         self._others = [self._children.measure(self._node_paths(nodes)) for _ in numbers]
@@ -92,7 +92,7 @@ class MeasuringSession:
         self._manifest = new_manifest(facts, settings, suites, sys.argv)
         self._file = _SessionRunFile.create(options.out, self._manifest) if options.out else None
 
-    def _checked_baseline(self, options: Options, cases: Sequence[Case]) -> Baseline | None:
+    def _open_baseline(self, options: Options, cases: Sequence[Case]) -> Baseline | None:
         """Return the baseline that the options name, or None; print how many of the cases have no figure in it.
 
         Raises FileError if it does not exist, before anything is measured.
@@ -126,7 +126,7 @@ class MeasuringSession:
         plain = Result(case, (self.device.device.id,), "failed", notes=(("process", "pytest"),))
         self.device.enter()
         try:
-            result = self._timed(task, plain)
+            result = self._time(task, plain)
         except (AssertionError, WrongAnswer) as finding:
             reason = str(finding).partition("\n")[0]
             self._store([replace(plain, cause="wrong-answer", reason=reason, elapsed_s=time.monotonic() - start)])
@@ -145,7 +145,7 @@ class MeasuringSession:
         finally:
             self.device.leave()
 
-    def _timed(self, task: Task, plain: Result) -> Result:
+    def _time(self, task: Task, plain: Result) -> Result:
         """Return `plain`, the result so far, with the series of the timed task.
 
         Invalid if the samples cannot be trusted. Raises UsageError if nothing, or not everything, ran on the timed

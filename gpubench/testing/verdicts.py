@@ -75,7 +75,7 @@ class Baseline:
             del suspects  # the only case is the one that is measured again
             return Sides(
                 sides.before,
-                sides.after.with_repeats([_only_case(Reading.of(repeat), case) for repeat in measure_again()]),
+                sides.after.with_repeats([_restrict_to_case(Reading.of(repeat), case) for repeat in measure_again()]),
             )
 
         judgement = self._asked.settle(Sides(before, Evidence([[Reading.of(run)]])), more)
@@ -125,10 +125,12 @@ class Baseline:
         """
         kind = fingerprint(run.manifest.facts, run.results[0].devices).id
         wanted = baselines.CaseInHistory(case.id, case.version, run.manifest.settings.tier, kind)
-        return Evidence([[_only_case(reading, case)] for reading in self._readings(tuple(self._files([wanted])))])
+        return Evidence(
+            [[_restrict_to_case(reading, case)] for reading in self._readings(tuple(self._files([wanted])))]
+        )
 
 
-def _only_case(reading: Reading, case: Case) -> Reading:
+def _restrict_to_case(reading: Reading, case: Case) -> Reading:
     """Return the reading with only one case."""
     selected = {key: replicates for key, replicates in reading.gathered.results.items() if key[0] == case.id}
     return replace(reading, gathered=Gathering(selected, reading.gathered.clocks))

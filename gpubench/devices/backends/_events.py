@@ -76,7 +76,7 @@ class EventClock:
             for _ in range(calls):
                 call()
 
-        device, host = self._between_events(batch, gated, lead)
+        device, host = self._time_batch(batch, gated, lead)
         return Timing((device / calls,), host / calls)
 
     def each(self, call: Callable[[], object], calls: int, gated: bool, lead: Lead = None) -> Timing:
@@ -92,7 +92,7 @@ class EventClock:
                 call()
                 event.record(self._stream)
 
-        _, host = self._between_events(batch, gated, lead)
+        _, host = self._time_batch(batch, gated, lead)
         return Timing(tuple(itertools.starmap(self._elapsed, itertools.pairwise(events))), host / calls)
 
     def graph(self, call: Callable[[], object], calls: int, lead: Lead = None) -> Timing:
@@ -100,8 +100,8 @@ class EventClock:
 
         Arguments and errors are those of `hot`.
         """
-        graph = self._captured(call, calls)
-        device, host = self._between_events(lambda: graph.launch(self._stream), True, lead)
+        graph = self._capture(call, calls)
+        device, host = self._time_batch(lambda: graph.launch(self._stream), True, lead)
         return Timing((device / calls,), host / calls)
 
     def cold(self, call: Callable[[], object], calls: int, gated: bool, lead: Lead = None) -> Timing:
@@ -118,10 +118,10 @@ class EventClock:
                 call()
                 after.record(self._stream)
 
-        _, host = self._between_events(batch, gated, lead)
+        _, host = self._time_batch(batch, gated, lead)
         return Timing(tuple(self._elapsed(before, after) for before, after in pairs), host / calls)
 
-    def _between_events(self, batch: Callable[[], object], gated: bool, lead: Lead) -> tuple[float, float]:
+    def _time_batch(self, batch: Callable[[], object], gated: bool, lead: Lead) -> tuple[float, float]:
         """Return the seconds of a batch by the device's events, and the seconds the host took to queue it.
 
         `lead` is queued before the first event. Raises GateTimedOut if the batch is `gated` and the gate opened by
@@ -154,7 +154,7 @@ class EventClock:
     def _elapsed(self, before: Any, after: Any) -> float:
         return float(self._cupy.cuda.get_elapsed_time(before, after)) * _SECONDS_OF_MS
 
-    def _captured(self, call: Callable[[], object], calls: int) -> Any:
+    def _capture(self, call: Callable[[], object], calls: int) -> Any:
         """Return the graph of these calls; a new one is captured and replayed once, and the last one is kept."""
         if self._graph is None or self._graph[:2] != (call, calls):
             self._stream.begin_capture()

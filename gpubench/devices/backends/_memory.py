@@ -97,7 +97,7 @@ class VirtualMemory:
         self._physical: dict[int, Any] = {}  # address → handle of the physical memory mapped there
 
     def allocate(self, nbytes: int) -> SharedBuffer:
-        return self._mapped(self._driver("cuMemCreate", self._rounded_up(nbytes), self._properties(), 0), nbytes)
+        return self._map(self._driver("cuMemCreate", self._rounded_up(nbytes), self._properties(), 0), nbytes)
 
     def export(self, buffer: SharedBuffer) -> Handle:
         physical = self._physical[buffer.array.data.ptr]
@@ -107,9 +107,9 @@ class VirtualMemory:
     def open(self, handle: Handle, nbytes: int) -> SharedBuffer:
         (descriptor,) = handle.descriptors
         kind = self._driver.descriptor
-        return self._mapped(self._driver("cuMemImportFromShareableHandle", descriptor, kind), nbytes)
+        return self._map(self._driver("cuMemImportFromShareableHandle", descriptor, kind), nbytes)
 
-    def _mapped(self, physical: Any, nbytes: int) -> SharedBuffer:
+    def _map(self, physical: Any, nbytes: int) -> SharedBuffer:
         """Map physical memory into a new range of addresses, and return its first `nbytes` bytes."""
         size = self._rounded_up(nbytes)
         address = int(self._driver("cuMemAddressReserve", size, 0, 0, 0))
@@ -160,7 +160,7 @@ class PoolMemory:
         properties.location = self._driver.location(self._device)
         pool = self._driver("cuMemPoolCreate", properties)
         address = int(self._driver("cuMemAllocFromPoolAsync", nbytes, pool, self._stream()))
-        return self._block(pool, address, nbytes)
+        return self._as_region(pool, address, nbytes)
 
     def export(self, buffer: SharedBuffer) -> Handle:
         """Return the handle of a block: the descriptor of its pool, and 64 bytes that name the block in it."""
@@ -177,9 +177,9 @@ class PoolMemory:
         self._driver("cuMemPoolSetAccess", pool, [self._driver.access(self._device)], 1)
         block = self._driver.bindings.CUmemPoolPtrExportData()
         ctypes.memmove(int(block.getPtr()), handle.data, _EXPORT_BYTES)
-        return self._block(pool, int(self._driver("cuMemPoolImportPointer", pool, block)), nbytes)
+        return self._as_region(pool, int(self._driver("cuMemPoolImportPointer", pool, block)), nbytes)
 
-    def _block(self, pool: Any, address: int, nbytes: int) -> SharedBuffer:
+    def _as_region(self, pool: Any, address: int, nbytes: int) -> SharedBuffer:
         self._pools[address] = pool
         return SharedRegion(array_at(self._cupy, address, nbytes, self), b"", lambda: self._free(address))
 

@@ -14,11 +14,11 @@ def uuid_of(props: Mapping[str, Any], pci: str) -> str:
     raw = props.get("uuid")
     if not isinstance(raw, bytes):
         return ""
-    whole = raw[:_BYTES] if len(raw) >= _BYTES else _completed(raw, pci)
+    whole = raw[:_BYTES] if len(raw) >= _BYTES else _complete_uuid(raw, pci)
     return f"GPU-{uuid.UUID(bytes=whole)}" if whole else ""
 
 
-def _completed(prefix: bytes, pci: str) -> bytes:
+def _complete_uuid(prefix: bytes, pci: str) -> bytes:
     """Return the whole UUID whose `prefix` CuPy (14.2) cut at its first zero byte, with NVML's help.
 
     This happens to one GPU in sixteen. The result is empty if NVML's UUID differs: a part of a split GPU has its own.

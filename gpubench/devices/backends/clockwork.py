@@ -151,10 +151,10 @@ class _ClockworkKernel:
             return program.warmup[launch]
         if program.backwards_every and launch % program.backwards_every == 0:
             return -program.seconds
-        seconds = program.seconds * cold * self._slowed(launch) * (1 + self._jitter()) * (1 + program.drift * launch)
+        seconds = program.seconds * cold * self._slowdown(launch) * (1 + self._jitter()) * (1 + program.drift * launch)
         return begin + seconds
 
-    def _slowed(self, launch: int) -> float:
+    def _slowdown(self, launch: int) -> float:
         """Return the factor for this launch: 2 if it is throttled, which marks the device, 3 for an outlier, else 1."""
         start, end = self._program.throttled
         if start <= launch < end:
