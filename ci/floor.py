@@ -67,7 +67,7 @@ def _finding(side: Side, floor: Floor, policy: Policy) -> Finding:
         reason = f"the unit is {side.kinds[0].unit}, the floor's {floor.unit}"
         return replace(unjudged_finding, verdict=Verdict.NOT_COMPARABLE, cause="method", reason=reason)
     effect, threshold = against(side, floor.expected), math.log1p(floor.tolerance_percent / 100)
-    judged_finding = replace(unjudged_finding, effect=effect, threshold=threshold, asked=threshold)
+    judged_finding = replace(unjudged_finding, effect=effect, threshold=threshold, user_threshold=threshold)
     return replace(judged_finding, verdict=verdict(effect, threshold), reason=floor.source)
 
 

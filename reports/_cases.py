@@ -128,7 +128,7 @@ def series_lines(summary: Summary, spread: Spread) -> Iterator[SeriesLine]:
         for series in result.series:
             grouped.setdefault((series.label, series.rank), []).append((result, series))
     for (name, rank), measured in grouped.items():
-        figure = Figure.joined([summary.figure(result, series) for result, series in measured])
+        figure = Figure.over_replicates([summary.figure(result, series) for result, series in measured])
         median, _, share, noise, _ = _cells(figure)
         share += f" {ABOVE_PEAK}" if name in impossible else ""
         interval = interval_words(figure, len(measured) if len(measured) > 1 else figure.samples)

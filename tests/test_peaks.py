@@ -97,10 +97,10 @@ def test_memory_without_a_known_bus_has_no_corrected_share(bits):
 
 def test_shares_of_replicates_are_joined_basis_by_basis():
     shares = [summed(make.result(product(rate), window=(0.0, 1.0))).rows()[0].figure for rate in (500, 700, 600)]
-    joined = Figure.joined([shares[0], dataclasses.replace(shares[1], shares=()), shares[2]])
+    joined = Figure.over_replicates([shares[0], dataclasses.replace(shares[1], shares=()), shares[2]])
     assert joined.share_of("spec").fraction == pytest.approx(550 / 989)
     assert joined.share_of("clock").fraction == pytest.approx(550e12 / (132 * 4096 * 1.5e9))
-    assert peaks.joined([(), ()]) == ()
+    assert peaks.shares_over_replicates([(), ()]) == ()
 
 
 # The clock at which the data sheet's figure is the table's rate: 1.83 GHz for Hopper's tensor cores but

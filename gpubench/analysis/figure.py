@@ -87,7 +87,7 @@ class Figure:
         return f"{' · '.join(percentages)} {self.limit}"
 
     @classmethod
-    def joined(cls, figures: Sequence[Figure]) -> Figure:
+    def over_replicates(cls, figures: Sequence[Figure]) -> Figure:
         """Return the figure of a case over its replicates, at least one: the medians of medians, noise and shares.
 
         The interval is that of the median of the processes' medians. A single figure is returned unchanged.
@@ -100,7 +100,7 @@ class Figure:
             interval=stats.median_interval([figure.interval.centre for figure in figures]),
             noise=stats.median([figure.noise for figure in figures]),
             samples=sum(figure.samples for figure in figures),
-            shares=peaks.joined([figure.shares for figure in figures]),
+            shares=peaks.shares_over_replicates([figure.shares for figure in figures]),
             processes=len(figures),
         )
 
@@ -169,7 +169,7 @@ class Spread:
     @cached_property
     def figure(self) -> Figure | None:
         """The figure over all replicates that are ok; None if no replicate is."""
-        return Figure.joined(self.figures) if self.figures else None
+        return Figure.over_replicates(self.figures) if self.figures else None
 
     @property
     def medians(self) -> tuple[float, ...]:

@@ -96,7 +96,10 @@ COLUMNS = tuple(
 
 
 def lines(summary: Summary) -> Iterator[dict[str, Any]]:
-    """Yield a line for each series, in the order measured; a result without a series has one line of its own."""
+    """Yield a line for each series, in the order measured, as values by the names of `COLUMNS`.
+
+    A result without a series has one line of its own. Unknown columns are left out or None.
+    """
     spreads = {row.result.key: spread for spread in summary.spreads() for row in spread.rows}
     for result in summary.run.results:
         shared, headline_series = _result_columns(result), headline(result)
@@ -142,7 +145,10 @@ def _result_columns(result: Result) -> dict[str, Any]:
 
 
 def records(summary: Summary, result: Result) -> Iterator[dict[str, Any]]:
-    """Yield a record for each series of a result, in the order measured, with its figure in SI units."""
+    """Yield a record for each series of a result, in the order measured: its figure in SI units and its shares.
+
+    The keys are names of `COLUMNS`.
+    """
     for series in result.series:
         figure = summary.figure(result, series)
         yield {

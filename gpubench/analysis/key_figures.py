@@ -58,7 +58,7 @@ def key_values(summary: Summary) -> list[KeyValue]:
 
 
 def _values(summary: Summary, suite: str, wanted: KeyFigure) -> Iterator[KeyValue]:
-    """Yield for each device the value of the case that is nearest to the wanted parameters."""
+    """Yield for each device the value of a key figure, from the case with the nearest parameters."""
     nearest: dict[str, tuple[float, Spread]] = {}  # by first device
     for spread in summary.spreads():
         case = spread.case
@@ -97,7 +97,7 @@ def _figure(summary: Summary, spread: Spread, label: str) -> Figure | None:
     results = [row.result for row in spread.rows if row.result.status == "ok"]
     labelled = [(result, series_labelled(result, label)) for result in results]
     figures = [summary.figure(result, series) for result, series in labelled if series is not None]
-    return Figure.joined(figures) if figures else None
+    return Figure.over_replicates(figures) if figures else None
 
 
 def _floor(summary: Summary, spread: Spread) -> Floor | None:

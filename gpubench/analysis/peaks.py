@@ -68,16 +68,16 @@ def impossible(shares: Sequence[Share]) -> Share | None:
     return spec if spec.fraction > allowed else None
 
 
-def joined(by_replicate: Sequence[tuple[Share, ...]]) -> tuple[Share, ...]:
+def shares_over_replicates(by_replicate: Sequence[tuple[Share, ...]]) -> tuple[Share, ...]:
     """Return the shares of a case over its replicates: for each basis the median fraction and the median peak."""
-    joined_shares = []
+    joined = []
     for basis in BASES:
         shares = [share for shares in by_replicate for share in shares if share.basis == basis]
         if shares:
             fraction = stats.median([share.fraction for share in shares])
             peak, first = stats.median([share.peak for share in shares]), shares[0]
-            joined_shares.append(Share(basis, first.limit, fraction, peak, first.source))
-    return tuple(joined_shares)
+            joined.append(Share(basis, first.limit, fraction, peak, first.source))
+    return tuple(joined)
 
 
 class Peaks:
@@ -176,7 +176,7 @@ class _Candidate:
 
 
 def _candidates(run: Run, median: Callable[[Series], float]) -> dict[tuple[str, str], list[_Candidate]]:
-    """Return the medians of each device and limit among results that are ok, without early samples."""
+    """Return the medians of ok results, in the unit of the peak, by device and id of the peak; no early samples."""
     candidates: dict[tuple[str, str], list[_Candidate]] = {}
     for result in run.results:
         for series in result.series if result.status == "ok" else ():

@@ -268,7 +268,10 @@ class RatePoint:
 
 
 def rate_point(served: Served, rate: float, slots: int) -> RatePoint:
-    """Return the percentiles, the goodput and the state of the queue of one rate."""
+    """Return the percentiles, the goodput and the state of the queue of queries served at `rate` per second.
+
+    `slots` is the number of sequences in a full batch.
+    """
     first, token = served.first_token_s, served.token_s
     met = [np.mean((first <= limit.first_token_s) & (token <= limit.token_s)) for limit in OBJECTIVES]
     return RatePoint(

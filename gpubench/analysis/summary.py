@@ -90,7 +90,7 @@ class Summary:
         for result in results:
             for series in _secondary_series(result):
                 by_label.setdefault(series.label, []).append(self.figure(result, series))
-        return [Figure.joined(figures) for figures in by_label.values()]
+        return [Figure.over_replicates(figures) for figures in by_label.values()]
 
     def energy(self, result: Result) -> Energy | NoEnergy:
         """Return the energy figure of a result's headline, or the reason why it has none."""

@@ -30,7 +30,10 @@ _POWER_CAPPED = "power-capped"
 
 
 def doubts(summary: Summary, values: Sequence[KeyValue]) -> list[str]:
-    """Return the reasons not to trust the figures of a run, the worst first; an empty list if there is none."""
+    """Return the reasons not to trust the figures of a run as sentences, the worst first; empty if there is none.
+
+    `values` are the key figures of the run.
+    """
     return [*_dry_run(summary), *_broken(summary), *_sick(summary), *_disturbed(summary, values), *_uncertain(values)]
 
 
@@ -49,7 +52,7 @@ def matters(summary: Summary, values: Sequence[KeyValue]) -> list[str]:
 
 
 def _broken(summary: Summary) -> Iterator[str]:
-    """Yield an interrupted run, failed cases, and figures above the peak."""
+    """Yield a sentence each for an interrupted run, for failed cases, and for figures above the peak."""
     if not summary.run.complete:
         yield "the run was interrupted before all cases were measured (`run --resume` continues it)"
     yield from _ended(summary.run.results, "failed", "failed")

@@ -21,7 +21,9 @@ PASSING = (Verdict.SAME, Verdict.FASTER)  # verdicts that need no action
 _MOST_REASONS = 8
 _MANY = 3  # if noise leaves more cases than this undecided, one line summarises their noise
 _MOST_FILTERS = 3  # a command names at most this many cases; beyond that it names their suites
-_MOST_WEIGHED = 200  # the number of processes is worked out for the worst undecided cases only, because that takes time
+_MOST_ESTIMATED = (
+    200  # the number of processes is worked out for the worst undecided cases only, because that takes time
+)
 _NOISE = ("", "chance", "few-processes")  # causes of an undecided case that more processes can decide
 
 
@@ -51,7 +53,7 @@ class GateAnswer:
 
 
 def answer(judgement: Judgement, status: int, title: str) -> GateAnswer:
-    """Return the answer of a gate.
+    """Return the answer of a gate; `status` is its exit status, and `title` the command that judged.
 
     Its texts are clean (`gpubench.base.clean`) if those of the judgement are, because all of them come from there.
     """
@@ -110,8 +112,8 @@ def _conditions(judgement: Judgement) -> Iterator[str]:
     """Yield one line with the tally, the device if all cases share one, and the numbers of processes."""
     devices = {finding.devices for finding in judgement.findings if finding.devices}
     where = f" on {'+'.join(*devices)}" if len(devices) == 1 else ""
-    weighed = [finding for finding in judgement.findings if finding.effect]
-    sides = [sorted({getattr(finding, side).processes for finding in weighed}) for side in ("before", "after")]
+    compared = [finding for finding in judgement.findings if finding.effect]
+    sides = [sorted({getattr(finding, side).processes for finding in compared}) for side in ("before", "after")]
     counts = [
         f"{counts_of_processes[0]} to {counts_of_processes[-1]}"
         if len(counts_of_processes) > 1
@@ -119,7 +121,7 @@ def _conditions(judgement: Judgement) -> Iterator[str]:
         for counts_of_processes in sides
         if counts_of_processes
     ]
-    processes = f" ({' and '.join(counts)} processes)" if weighed else ""
+    processes = f" ({' and '.join(counts)} processes)" if compared else ""
     if judgement.findings or judgement.missing:
         yield tally(judgement) + where + processes
 
@@ -205,9 +207,9 @@ def _is_floor(findings: Sequence[Finding]) -> bool:
 
 def _deciding_steps(noisy: Sequence[Finding], title: str) -> Iterator[NextStep]:
     """Yield how many processes would decide the noisy cases, and the cases that even 100 processes leave undecided."""
-    weighed = noisy[:_MOST_WEIGHED]
-    needed = {finding.key: processes_needed(finding) for finding in weighed}
-    decidable = [finding for finding in weighed if needed[finding.key]]
+    estimated = noisy[:_MOST_ESTIMATED]
+    needed = {finding.key: processes_needed(finding) for finding in estimated}
+    decidable = [finding for finding in estimated if needed[finding.key]]
     if decidable:
         counts = [needed[finding.key] for finding in decidable]
         most, half = max(counts), statistics.median_low(counts)
@@ -216,7 +218,7 @@ def _deciding_steps(noisy: Sequence[Finding], title: str) -> Iterator[NextStep]:
         yield _measure_again(
             decidable, title, most, f"{most} processes per side decide {which} with a probability of 80 %{less}"
         )
-    if hopeless := [finding for finding in weighed if not needed[finding.key]]:
+    if hopeless := [finding for finding in estimated if not needed[finding.key]]:
         names, enough = first([finding.case.id for finding in hopeless]), max(map(deciding_threshold, hopeless))
         yield NextStep(
             f"{names}: {MOST_PROCESSES} processes per side decide this with a probability below 80 %; "

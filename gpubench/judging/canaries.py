@@ -333,17 +333,17 @@ def _case_shifts(judgement: Judgement, before: Evidence, after: Evidence) -> dic
 
 def _without_steps(cases: Sequence[CaseShift], steps: Sequence[CommonShift]) -> dict[Key, Finding]:
     """Return the findings with the effects that remain after the steps, with the uncertainty of the steps added."""
-    weighed = [stats.welch(np.array(case.before), np.array(case.after.logs)) for case in cases]
+    differences = [stats.welch(np.array(case.before), np.array(case.after.logs)) for case in cases]
     shifts, errors = (np.array([getattr(step, name) for step in steps]) for name in ("shift", "uncertainty"))
     difference, error, freedom = (
-        np.array([getattr(welch, name) for welch in weighed]) for name in ("difference", "error", "freedom")
+        np.array([getattr(welch, name) for welch in differences]) for name in ("difference", "error", "freedom")
     )
     chances = stats.Welch(difference - shifts, np.hypot(error, errors), freedom).p
     added = errors * stats.student_quantile(freedom)
     left = {}
     for case, step, margin, p in zip(cases, steps, added.tolist(), chances.tolist(), strict=True):
         whole = case.finding.effect
-        assert whole is not None  # only weighed cases have a step
+        assert whole is not None  # only cases with an effect have a step
         centre, margin = (whole.low + whole.high) / 2 - step.shift, math.hypot(whole.margin, margin)
         effect = replace(whole, shift=whole.shift - step.shift, low=centre - margin, high=centre + margin, p=p)
         left[case.finding.key] = replace(case.finding, effect=effect)
@@ -358,9 +358,9 @@ def _squares(logs: Sequence[float]) -> float:
 
 def _with_q_values(findings: Sequence[Finding]) -> list[Finding]:
     """Return the findings with the q-values of their effects, some of which remain after a step."""
-    weighed = [finding for finding in findings if finding.effect is not None]
-    adjusted = stats.false_discovery([finding.effect.p for finding in weighed if finding.effect]).tolist()
-    q = dict(zip((finding.key for finding in weighed), adjusted, strict=True))
+    with_effect = [finding for finding in findings if finding.effect is not None]
+    adjusted = stats.false_discovery([finding.effect.p for finding in with_effect if finding.effect]).tolist()
+    q = dict(zip((finding.key for finding in with_effect), adjusted, strict=True))
     return [replace(finding, q=q[finding.key]) if finding.key in q else finding for finding in findings]
 
 

@@ -1,7 +1,7 @@
 """A comparison of runs: first the differences of their environments, then every case that they share, the worst first.
 
 The functions are pure functions of readings, and the verdicts are those of the gate (docs/gate.md). Unlike a gate, a
-comparison also weighs runs of different machines, drivers and settings, because the user asked for that; it names the
+comparison also judges runs of different machines, drivers and settings, because the user asked for that; it names the
 differences first.
 """
 

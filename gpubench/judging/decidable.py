@@ -50,32 +50,41 @@ def processes_needed(finding: Finding) -> int:
     per side, the effect has the standard error s·√(2/n); compared with a floor it is s·√(1/n). A case is decided if its
     95 % interval lies beyond the threshold, which noise widens, or within the threshold that the user asked for.
     """
-    weighed = finding.effect
-    if weighed is None or not weighed.between:
+    effect = finding.effect
+    if effect is None or not effect.between:
         return 0
     # More processes do not lower the noise between sessions, so it keeps its own bound.
-    other_sessions = weighed.least_threshold if weighed.deviation not in (0.0, weighed.between) else 0.0
+    other_sessions = effect.least_threshold if effect.deviation not in (0.0, effect.between) else 0.0
     return _processes(
-        weighed.shift, weighed.between, finding.asked, other_sessions, finding.before.processes, finding.after.processes
+        effect.shift,
+        effect.between,
+        finding.user_threshold,
+        other_sessions,
+        finding.before.processes,
+        finding.after.processes,
     )
 
 
 @lru_cache(maxsize=4096)
-def _processes(shift: float, between: float, asked: float, other_sessions: float, before: int, after: int) -> int:
+def _processes(
+    shift: float, between: float, user_threshold: float, other_sessions: float, before: int, after: int
+) -> int:
     """Return the smallest number of processes that reaches the power, or 0 if none does.
 
-    All arguments but the two counts are logarithms. `shift` is the measured effect, `asked` the user's threshold,
-    `between` the standard deviation between processes, and `other_sessions` the threshold due to other sessions.
-    `before` and `after` are the numbers of processes so far; `before` is 0 if the baseline is a floor.
+    All arguments but the two counts are logarithms. `shift` is the measured effect, `user_threshold` that of the
+    policy, `between` the standard deviation between processes, and `other_sessions` the threshold due to other
+    sessions. `before` and `after` are the numbers of processes so far; `before` is 0 if the baseline is a floor.
     """
     sides, measured = (2, 1 / before + 1 / after) if before else (1, 1 / after)
     processes, quantiles, chances = _counts(sides)
     error = between * np.sqrt(sides / processes)
     margin = quantiles * error
-    threshold = np.maximum(np.maximum(asked, other_sessions), chances * error if sides == 2 else 0.0)
+    threshold = np.maximum(np.maximum(user_threshold, other_sessions), chances * error if sides == 2 else 0.0)
     change = shift + between * math.sqrt(measured) * _places(max(before + after - sides, 1))
     beyond = _normal((np.abs(change) - threshold - margin) / error)
-    within = _normal((asked - margin - change) / error) + _normal((asked - margin + change) / error) - 1
+    within = (
+        _normal((user_threshold - margin - change) / error) + _normal((user_threshold - margin + change) / error) - 1
+    )
     power = (beyond + np.maximum(within, 0.0)).mean(axis=0)
     enough = processes[0][power >= POWER]
     return int(enough[0]) if len(enough) else 0

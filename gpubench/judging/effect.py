@@ -82,15 +82,15 @@ class SidePair:
     other_scatters: tuple[Scatter, ...] = ()
 
 
-def is_weighable(side: Side) -> bool:
-    """Return whether a side has enough processes and all its figures have a logarithm."""
+def is_judgeable(side: Side) -> bool:
+    """Return whether a side has at least three ok processes and all its figures have a logarithm."""
     return len(side.logs) >= LEAST_REPLICATES
 
 
 def pair(before: Side, after: Side, noise: Side | None = None) -> SidePair:
-    """Return two weighable sides as a pair; `noise` is the same case in a run of identical code."""
+    """Return two sides as a pair, both judgeable; `noise` is the same case in a run of identical code."""
     scatters = []
-    if noise is not None and is_weighable(noise):
+    if noise is not None and is_judgeable(noise):
         counted = f"{len(noise.logs)} processes of the noise run"
         scatters.append(_scatter(noise.logs, len(before.logs), len(after.logs), counted))
     if len(set(before.sessions)) >= _LEAST_SESSIONS and len(centres := before.centres) >= _LEAST_SESSIONS:
@@ -115,13 +115,13 @@ def effects(pairs: Sequence[SidePair]) -> list[Effect]:
     shapes: dict[tuple[int, int], list[int]] = {}
     for index, side_pair in enumerate(pairs):
         shapes.setdefault((len(side_pair.before), len(side_pair.after)), []).append(index)
-    weighed: dict[int, Effect] = {}
+    by_index: dict[int, Effect] = {}
     for indices in shapes.values():
-        weighed |= zip(indices, _weighed([pairs[index] for index in indices]), strict=True)
-    return [weighed[index] for index in range(len(pairs))]
+        by_index |= zip(indices, _effects_of_equal_counts([pairs[index] for index in indices]), strict=True)
+    return [by_index[index] for index in range(len(pairs))]
 
 
-def _weighed(pairs: Sequence[SidePair]) -> list[Effect]:
+def _effects_of_equal_counts(pairs: Sequence[SidePair]) -> list[Effect]:
     """Return the effects of pairs that all have the same number of processes on each side, in order."""
     before, after = (
         np.array([side_pair.before for side_pair in pairs]),
@@ -163,7 +163,7 @@ def _scatters_of_processes(before: stats.Vector, after: stats.Vector, welch: sta
 
 
 def against(side: Side, expected: float) -> Effect:
-    """Return the effect of one weighable side against an expected figure in its unit, with Student's 95 % interval.
+    """Return the effect of one judgeable side against an expected figure in its unit, with Student's 95 % interval.
 
     `shift` is the median. `p` is NaN, because the question is not whether the side differs from the expected figure.
     """

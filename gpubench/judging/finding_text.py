@@ -95,10 +95,10 @@ def explanation(finding: Finding) -> str:
 
 def _widened_threshold(finding: Finding) -> str:
     """Return `threshold 4.1 %, because identical code varies by 1.5 % (…)`; empty if the threshold is the user's."""
-    weighed = finding.effect
-    if weighed is None or not finding.threshold > finding.asked:
+    effect = finding.effect
+    if effect is None or not finding.threshold > finding.user_threshold:
         return ""
-    noise = f"identical code varies by {percent(math.expm1(weighed.deviation))} ({weighed.counted})"
+    noise = f"identical code varies by {percent(math.expm1(effect.deviation))} ({effect.counted})"
     return f"threshold {percent(math.expm1(finding.threshold))}, because {noise}"
 
 

@@ -104,7 +104,10 @@ def _history(
 
 
 def _trend(key: CaseKey, days: Sequence[tuple[WatchedFleet, Place, Component]]) -> Trend | None:
-    """Return the trend of a case over the fleets; None if it varied too little or was measured only once."""
+    """Return the trend of a case of one component over the fleets that measured it with today's fingerprint.
+
+    It is None if the figure varied by less than half of the least effect, or was measured only once.
+    """
     newest = days[-1][2].fingerprint
     measured = [
         (fleet, place, component.rates[key])

@@ -46,10 +46,10 @@ class SideFigures:
 class Finding:
     """The verdict on one case with its reason as a sentence; `cause` is a slug of the reason, for programs.
 
-    `threshold` is a logarithm, as the effect is, and NaN like `q` if the case was not weighed. For the verdict `same`
-    it is the user's threshold; for the other verdicts it is never below the smallest difference that noise leaves
-    decidable. `asked` is always the user's threshold. A case that is not `required` changes the exit status only if it
-    is slower or failed.
+    `threshold` is a logarithm, as the effect is, and NaN like `q` if the case has no effect. For the verdict `same` it
+    is the user's threshold; for the other verdicts it is never below the smallest difference that noise leaves
+    decidable. `user_threshold` is always that of the user. A case that is not `required` changes the exit status only
+    if it is slower or failed.
     """
 
     case: Case
@@ -63,7 +63,7 @@ class Finding:
     after: SideFigures = SideFigures()
     effect: Effect | None = None
     threshold: float = math.nan
-    asked: float = math.nan
+    user_threshold: float = math.nan
     q: float = math.nan
     required: bool = True
 
@@ -74,7 +74,7 @@ class Finding:
 
     @property
     def change(self) -> float:
-        """The change of the figure as a fraction of the baseline's; NaN if the case was not weighed."""
+        """The change of the figure as a fraction of the baseline's; NaN if the case has no effect."""
         return effect.as_change(self.effect.shift, self.better) if self.effect else math.nan
 
     @property
@@ -118,21 +118,21 @@ class Judgement:
         return {verdict: count for verdict, count in counts.items() if count}
 
 
-def verdict_of(weighed: Effect, asked: float) -> Verdict:
-    """Return the verdict on an effect for the user's threshold `asked`; both are on logarithms.
+def verdict_of(measured: Effect, user_threshold: float) -> Verdict:
+    """Return the verdict on a measured effect for the user's threshold; both are on logarithms.
 
     A case is slower or faster if the whole interval and the estimate lie beyond the threshold, which noise may widen.
     It is the same if the whole interval lies within the user's threshold. Any other case is a suspect if the estimate
     is beyond half the threshold, and otherwise inconclusive.
     """
-    threshold = max(asked, weighed.least_threshold)
-    if weighed.low > threshold and weighed.shift > threshold:
+    threshold = max(user_threshold, measured.least_threshold)
+    if measured.low > threshold and measured.shift > threshold:
         return Verdict.SLOWER
-    if weighed.high < -threshold and weighed.shift < -threshold:
+    if measured.high < -threshold and measured.shift < -threshold:
         return Verdict.FASTER
-    if -asked <= weighed.low and weighed.high <= asked:
+    if -user_threshold <= measured.low and measured.high <= user_threshold:
         return Verdict.SAME
-    return Verdict.SUSPECT if weighed.shift > threshold / 2 else Verdict.INCONCLUSIVE
+    return Verdict.SUSPECT if measured.shift > threshold / 2 else Verdict.INCONCLUSIVE
 
 
 def judge(
@@ -163,9 +163,9 @@ def judge(
         if objection is not None
     ]
     ready = [sides for sides, objection in zip(both, objections, strict=True) if objection is None]
-    weighed = _weighed_findings(ready, threshold, noise)
-    looked_into = (_with_explanation(finding, grounds, *sides) for finding, sides in zip(weighed, ready, strict=True))
-    findings += map(_by_enough_processes, looked_into)
+    compared = _findings_with_effects(ready, threshold, noise)
+    explained = (_with_explanation(finding, grounds, *sides) for finding, sides in zip(compared, ready, strict=True))
+    findings += map(_by_enough_processes, explained)
     other_cards = any(grounds.are_other_cards(old, new) for old, new in both)
     return Judgement(
         tuple(sorted(findings, key=badness)),
@@ -225,30 +225,34 @@ def _finding(old: Side, new: Side, verdict: Verdict, cause: str = "", reason: st
     return Finding(new.case, new.devices, verdict, cause, reason, unit, better, before, after)
 
 
-def _weighed_findings(
+def _findings_with_effects(
     pairs: Sequence[tuple[Side, Side]], threshold: Callable[[str], float], noise: Evidence | None
 ) -> list[Finding]:
-    """Return the findings of pairs of sides (baseline, candidate) that can be weighed, with effects and verdicts."""
+    """Return the findings of pairs of sides (baseline, candidate) that can be compared, with effects and verdicts."""
     noises = noise.sides if noise else {}
-    weighed = effect.effects([effect.pair(old, new, noises.get((old.case.id, old.devices))) for old, new in pairs])
+    effects = effect.effects([effect.pair(old, new, noises.get((old.case.id, old.devices))) for old, new in pairs])
     plain = [_finding(old, new, Verdict.INCONCLUSIVE) for old, new in pairs]
-    return decide(plain, weighed, threshold)
+    return decide(plain, effects, threshold)
 
 
-def decide(plain: Sequence[Finding], weighed: Sequence[Effect], threshold: Callable[[str], float]) -> list[Finding]:
+def decide(plain: Sequence[Finding], effects: Sequence[Effect], threshold: Callable[[str], float]) -> list[Finding]:
     """Return the findings with their effects, thresholds and q-values, and the verdicts that follow from these alone.
 
-    `plain` are findings without an effect, and `weighed` are the effects of the same cases in the same order.
-    `threshold` returns the user's threshold of a case, by its id, as a fraction.
+    `plain` are findings without an effect, and `effects` are those of the same cases in the same order. `threshold`
+    returns the user's threshold of a case, by its id, as a fraction.
     """
-    adjusted = stats.false_discovery([weighed_case.p for weighed_case in weighed]).tolist()
+    adjusted = stats.false_discovery([case_effect.p for case_effect in effects]).tolist()
     decided = []
-    for finding, weighed_case, q in zip(plain, weighed, adjusted, strict=True):
-        asked = math.log1p(threshold(finding.case.id))
-        verdict = verdict_of(weighed_case, asked)
-        used = asked if verdict is Verdict.SAME else max(asked, weighed_case.least_threshold)
+    for finding, case_effect, q in zip(plain, effects, adjusted, strict=True):
+        user_threshold = math.log1p(threshold(finding.case.id))
+        verdict = verdict_of(case_effect, user_threshold)
+        used = user_threshold if verdict is Verdict.SAME else max(user_threshold, case_effect.least_threshold)
         decided.append(
-            _beyond_chance(replace(finding, verdict=verdict, effect=weighed_case, threshold=used, asked=asked, q=q))
+            _beyond_chance(
+                replace(
+                    finding, verdict=verdict, effect=case_effect, threshold=used, user_threshold=user_threshold, q=q
+                )
+            )
         )
     return decided
 

@@ -126,12 +126,13 @@ class Grounds:
         )
         return tuple(dict.fromkeys(reasons))
 
-    def other_card(self, old: Side, new: Side, weighed: Effect) -> Objection | None:
-        """Return an objection if the sides have different cards and the effect is within the range of such cards.
+    def other_card(self, old: Side, new: Side, effect: Effect) -> Objection | None:
+        """Return an objection if the sides have different cards and the effect may be a difference of cards.
 
-        The result is None if the cards are the same or the effect is larger.
+        That is so if its 95 % interval comes closer to 0 than 8 %. Otherwise, and for the same cards, the result is
+        None.
         """
-        nearest = min(abs(weighed.low), abs(weighed.high))
+        nearest = min(abs(effect.low), abs(effect.high))
         if nearest > math.log1p(_CARDS_DIFFER) or not self.are_other_cards(old, new):
             return None
         reason = f"measured on another card, and cards of one model differ by {units.percent(_CARDS_DIFFER, 0)}"
@@ -140,12 +141,14 @@ class Grounds:
     def explanation(self, old: Side, new: Side, verdict: Verdict, threshold: float) -> Objection | None:
         """Return an explanation of a verdict other than the code, or a slowdown that a faster clock hides; else None.
 
+        `threshold` is that of the finding, a logarithm.
+
         A change is explained by other work during either side, or by a clock that differs between the sides while the
         cycles do not. A matrix product that also needs more cycles is slower in any case.
         """
         if verdict in (Verdict.SAME, Verdict.INCONCLUSIVE):
             return self._hidden_slowdown(old, new, threshold)
-        if disturbed := _disturbance(old, new):
+        if disturbed := _disturbance_text(old, new):
             return Objection(_verdict_if_explained(verdict), "contended", disturbed)
         explained = self._explained_by_clock(old, new, verdict, threshold)
         return explained or (self._hidden_slowdown(old, new, threshold) if verdict is Verdict.SUSPECT else None)
@@ -182,7 +185,7 @@ class Grounds:
             return None
         if "power-capped" in old.usual_labels | new.usual_labels:
             return None
-        if self.are_other_cards(old, new) or _disturbance(old, new):
+        if self.are_other_cards(old, new) or _disturbance_text(old, new):
             return None
         share = units.percent(math.expm1(cycles))
         reason = f"{change.text} and hides a slow-down; counted in cycles, it is {share} slower"
@@ -252,7 +255,7 @@ def _verdict_if_explained(verdict: Verdict) -> Verdict:
     return Verdict.INCONCLUSIVE if verdict is Verdict.FASTER else Verdict.SUSPECT
 
 
-def _disturbance(old: Side, new: Side) -> str:
+def _disturbance_text(old: Side, new: Side) -> str:
     """Return a text with the disturbed processes if they are a third of either side or more, and else an empty one."""
     sides = (("baseline", old), ("candidate", new))
     if not any(len(side.neighbours) >= _DISTURBED * len(side.ok) > 0 for _, side in sides):
@@ -268,7 +271,10 @@ def _sources(old: Side, new: Side) -> _Sources:
 
 
 def _machine_differences(before: Manifest, old: _Devices, after: Manifest, new: _Devices) -> tuple[str, ...]:
-    """Return the differences of schema, tier and device fingerprints; tiers settle and sample differently."""
+    """Return the differences of schema, tier and device fingerprints of two runs on these devices, as texts.
+
+    Tiers count because they settle and sample differently.
+    """
     differences = [] if before.schema == after.schema else [f"schema {after.schema}, there {before.schema}"]
     if before.settings.tier != after.settings.tier:
         differences.append(f"tier {after.settings.tier}, there {before.settings.tier}")
@@ -296,11 +302,11 @@ def _kind_differences(old: Side, new: Side) -> tuple[str, ...]:
 
 
 def unjudged(side: Side, name: str = "candidate") -> Objection | None:
-    """Return the reason why a side by itself cannot be weighed against an expected figure; None if it can.
+    """Return the reason why a side by itself cannot be compared with an expected figure; None if it can.
 
     `name` stands in the reason; a failed process is an objection only for the `candidate`.
     """
-    return _side_objection(name, side) or _unweighable(side.logs, side.logs, side.values)
+    return _side_objection(name, side) or _logarithm_objection(side.logs, side.logs, side.values)
 
 
 def _process_objection(old: Side, new: Side) -> Objection | None:
@@ -318,14 +324,17 @@ def _side_objection(name: str, side: Side) -> Objection | None:
 
 
 def _figure_objection(old: Side, new: Side) -> Objection | None:
-    """Return an objection if the figures are identical, or if they cannot be weighed."""
+    """Return an objection if the figures are identical, or if they cannot be compared."""
     if sorted(old.values) == sorted(new.values):
         return Objection(Verdict.SAME, "identical", "the same figures to the last digit")
-    return _unweighable(old.logs, new.logs, (*old.values, *new.values))
+    return _logarithm_objection(old.logs, new.logs, (*old.values, *new.values))
 
 
-def _unweighable(old: Sequence[float], new: Sequence[float], values: Sequence[float]) -> Objection | None:
-    """Return an objection if a figure has no logarithm or a side has too few processes."""
+def _logarithm_objection(old: Sequence[float], new: Sequence[float], values: Sequence[float]) -> Objection | None:
+    """Return an objection if a figure has no logarithm or a side has fewer than LEAST_REPLICATES processes.
+
+    `old` and `new` are the logarithms of both sides, the same object for a side by itself; `values` are their figures.
+    """
     if not all(0 < value < math.inf for value in values):
         return Objection(Verdict.INCONCLUSIVE, "no-ratio", "a figure that is not positive has no ratio")
     if min(len(old), len(new)) < LEAST_REPLICATES:

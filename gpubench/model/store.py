@@ -156,9 +156,8 @@ class Scan:
 def scan(path: str | Path, handle: RecordHandler) -> Scan:
     """Read a file and pass each record but the end to `handle`, without keeping any.
 
-    Raises FileError as `read_run` does.
-
-    Only at its end is it known whether a file is valid: do not use the records before this returns.
+    Only at its end is it known whether a file is valid: do not use the records before this returns. Raises FileError as
+    `read_run` does.
     """
     file_scan, number = Scan(handle), 0
     try:

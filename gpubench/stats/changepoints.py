@@ -103,9 +103,9 @@ def _shuffled_statistics(segments: Sequence[_Segment], rng: np.random.Generator)
 
 
 def _best_cut(distances: Floats) -> tuple[int, float]:
-    """Return the number of values before the best cut and the statistic there: the maximum of the paper's equation 7.
+    """Return the number of values before the best cut and the statistic there, the largest q(τ, κ) (equation 7).
 
-    The statistic is q(τ, κ).
+    `distances` are those of `divergences`. Without room for a cut the statistic is −∞.
     """
     if len(distances) < 2 * LEAST:
         return 0, -np.inf

@@ -42,10 +42,9 @@ def tail_estimate(values: Sequence[float], fraction: float) -> float | None:
 def percentile_interval(values: Sequence[float], fraction: float) -> tuple[float, float] | None:
     """Return the 95 % confidence interval of a percentile, whose ends are two of the values; None for too few values.
 
-    `fraction` 0.99 is the 99th percentile.
-
-    The values must be independent but may have any distribution: of n values, the number below the percentile has the
-    distribution B(n, `fraction`) (David and Nagaraja, Order Statistics, 2003, section 7.1).
+    `fraction` 0.99 is the 99th percentile. The values must be independent but may have any distribution: of n values,
+    the number below the percentile has the distribution B(n, `fraction`) (David and Nagaraja, Order Statistics, 2003,
+    section 7.1).
     """
     ordered = sorted(values)
     count = len(ordered)

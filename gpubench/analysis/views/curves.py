@@ -79,7 +79,7 @@ def _is_drawable(interval: stats.Interval) -> bool:
 def _point(summary: Summary, group: Sequence[tuple[Result, Series]]) -> Point:
     """Return the point of a case from its replicates, each with the series that gives its figure."""
     result, series = group[0]
-    figure = Figure.joined([summary.figure(replicate, chosen) for replicate, chosen in group])
+    figure = Figure.over_replicates([summary.figure(replicate, chosen) for replicate, chosen in group])
     amount = float(getattr(series.work, series.quantity, 0.0)) if figure.unit in ("B/s", "FLOP/s", "OP/s") else 0.0
     return Point(result.case, result.devices, figure, amount)
 

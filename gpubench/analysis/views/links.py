@@ -76,7 +76,7 @@ def _sum(summary: Summary, spread: Spread) -> Figure | None:
         figures = [summary.figure(row.result, series) for series in row.result.series if series.label == _SUM]
         if figures and row.result.status == "ok":
             slowest_by_replicate.append(min(figures, key=lambda figure: figure.interval.centre))
-    return Figure.joined(slowest_by_replicate) if slowest_by_replicate else None
+    return Figure.over_replicates(slowest_by_replicate) if slowest_by_replicate else None
 
 
 def _without_size(params: Params) -> Params:

@@ -110,7 +110,7 @@ class _Measured:
             self.prefills.setdefault(tokens, []).append(seconds)
 
     def times(self) -> ServingTimes | None:
-        """Return the times for the simulation; None without a step or without a prefill."""
+        """Return the times in seconds for the simulation; None without a step or without a prefill."""
         if not self.steps or not self.prefills:
             return None
         points_by_batch: dict[int, list[tuple[float, float]]] = {}

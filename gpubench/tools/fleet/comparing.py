@@ -115,7 +115,7 @@ def _case_pairs(
     for key in component.rates:
         old = before.sides.get((key.case, earlier.devices))
         new = after.sides.get((key.case, component.devices))
-        if old and new and old.kinds == new.kinds and effect.is_weighable(old) and effect.is_weighable(new):
+        if old and new and old.kinds == new.kinds and effect.is_judgeable(old) and effect.is_judgeable(new):
             yield _Pair(place, component, earlier, old, new)
 
 
