@@ -48,7 +48,7 @@ class Standin:
     def _of(self, pointer):
         return self.held[pointer.value - 1]
 
-    def made(self, name, *arguments):
+    def create(self, name, *arguments):
         return self._kept(name)
 
     def layout(self, *arguments):
