@@ -28,7 +28,7 @@ def canonical(name: str) -> str:
 
 
 def required(name: str, extras: Iterable[str]) -> set[tuple[str, frozenset[str]]]:
-    """Return what an installed distribution requires with these extras: canonical names, each with its extras.
+    """Return the requirements of an installed distribution with these extras: canonical names, each with its extras.
 
     Other conditions of a requirement are not evaluated: a package required only on other systems is not installed here.
     Raises PackageNotFoundError if the distribution is not installed.
@@ -37,9 +37,9 @@ def required(name: str, extras: Iterable[str]) -> set[tuple[str, frozenset[str]]
     requirements = set()
     for line in metadata.requires(name) or []:
         requirement, _, marker = line.partition(";")
-        of_extras = set(_EXTRA.findall(marker))
+        condition_extras = set(_EXTRA.findall(marker))
         match = _NAME.match(requirement.strip())
-        if match and (not of_extras or of_extras & wanted):
+        if match and (not condition_extras or condition_extras & wanted):
             required_extras = frozenset(extra.strip() for extra in (match[2] or "").split(",") if extra.strip())
             requirements.add((canonical(match[1]), required_extras))
     return requirements
@@ -48,17 +48,17 @@ def required(name: str, extras: Iterable[str]) -> set[tuple[str, frozenset[str]]
 def closure(root: str, extras: Iterable[str]) -> dict[str, set[str]]:
     """Return the installed distributions that `root` needs, also indirectly, each with its direct requirements."""
     edges: dict[str, set[str]] = {}
-    done: set[tuple[str, frozenset[str]]] = set()
-    waiting = [(canonical(root), frozenset(extras))]
-    while waiting:
-        item = waiting.pop()
-        if item in done:
+    visited: set[tuple[str, frozenset[str]]] = set()
+    unvisited = [(canonical(root), frozenset(extras))]
+    while unvisited:
+        item = unvisited.pop()
+        if item in visited:
             continue
-        done.add(item)
+        visited.add(item)
         name, chosen = item
         installed = {requirement for requirement in required(name, chosen) if is_installed(requirement[0])}
         edges.setdefault(name, set()).update(requirement for requirement, _ in installed if requirement != name)
-        waiting += installed
+        unvisited += installed
     return edges
 
 
@@ -72,7 +72,7 @@ def is_installed(name: str) -> bool:
 
 
 def component(name: str, kind: str) -> dict[str, Any]:
-    """Return one installed package as a component of CycloneDX."""
+    """Return an installed package as a component of CycloneDX; `kind` is `application` or `library`."""
     package = cast(Message, metadata.metadata(name))
     version = metadata.version(name)
     entry: dict[str, Any] = {

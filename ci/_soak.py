@@ -24,17 +24,17 @@ import psutil
 RUN = ("run", "all", "--tier", "smoke", "--device", "host")
 TERMINATED = 128 + signal.SIGTERM
 _PERIOD_S = 0.25
-_PIECES = 12  # parts that the long run is divided into
+_PARTS = 12  # parts that the long run is divided into
 _REPLICATES = 1000  # more than the time allows: the run is ended by SIGTERM
 _GRACE_S = 30.0
-_MARK = "GPUBENCH_SOAK"  # an environment variable that every process of the runs inherits
+_RUN_VARIABLE = "GPUBENCH_SOAK"  # an environment variable that every process of the runs inherits
 _SLACK, _SLACK_MIB = 1.05, 8.0  # an allocator keeps a little more now and then
 _MIB = 2**20
 _SHARED_MEMORY = Path("/dev/shm")
 _HEADS = ("", "seconds", "status", "main MiB", "sampler MiB", "children MiB", "descriptors", "processes", "left behind")
 _NUMBERS = ("main_mib", "sampler_mib", "children_mib", "descriptors", "processes")
-_LASTING = ("main_mib", "sampler_mib", "descriptors", "processes")  # workers end with their replicate
-_ENOUGH = 3  # rows in each third, from which on peaks of short-lived workers are compared: a sample may miss a peak
+_LONG_LIVED = ("main_mib", "sampler_mib", "descriptors", "processes")  # workers end with their replicate
+_LEAST_ROWS = 3  # rows in each third, from which on peaks of short-lived workers are compared: a sample may miss a peak
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,11 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """A line of the table: a run, or a piece of the long run."""
+class SoakRow:
+    """A line of the table: a run, or a part of the long run.
+
+    `status` is the exit status, None for a part of a run. `left` names what the run left behind.
+    """
 
     name: str
     seconds: float
@@ -71,8 +74,8 @@ def usage(main: psutil.Process) -> Usage | None:
     """Return the resources that a process and its children hold now; None if the process has ended."""
     try:
         children = [_resident(child) for child in sorted(main.children(recursive=True), key=_start_time)]
-        own = main.memory_info().rss / _MIB
-        return Usage(own, children[0] if children else 0.0, sum(children), main.num_fds(), 1 + len(children))
+        main_mib = main.memory_info().rss / _MIB
+        return Usage(main_mib, children[0] if children else 0.0, sum(children), main.num_fds(), 1 + len(children))
     except psutil.NoSuchProcess:
         return None
 
@@ -93,23 +96,23 @@ def _resident(process: psutil.Process) -> float:
         return 0.0
 
 
-def most(moments: Sequence[Usage]) -> Usage:
-    """Return the maximum of each number."""
-    return Usage(*(max(getattr(moment, name) for moment in moments) for name in _NUMBERS))
+def maximum(usages: Sequence[Usage]) -> Usage:
+    """Return the maximum of each number over these usages."""
+    return Usage(*(max(getattr(moment, name) for moment in usages) for name in _NUMBERS))
 
 
-def grown(rows: Sequence[Row], has_same_work: bool = True) -> list[str]:
+def grown(rows: Sequence[SoakRow], has_same_work: bool = True) -> list[str]:
     """Return a message for each number that grew: its minimum in the last third exceeds its maximum in the first.
 
-    Some slack is allowed. The first row warms up and is left out. Workers come and go, so their numbers are compared
-    only if there are several rows of the same work.
+    The first row warms up and is left out. Growth of 5 % and 8 MiB, or 5 % and 1 of any other number, is tolerated.
+    Workers come and go, so their numbers are compared only if there are several rows of the same work.
     """
     rows = rows[1:]
     third = len(rows) // 3
     if not third:
         return []
     growths = []
-    for name in _NUMBERS if has_same_work and third >= _ENOUGH else _LASTING:
+    for name in _NUMBERS if has_same_work and third >= _LEAST_ROWS else _LONG_LIVED:
         first = max(getattr(row.usage, name) for row in rows[:third])
         last = min(getattr(row.usage, name) for row in rows[-third:])
         slack = _SLACK_MIB if name.endswith("mib") else 1.0
@@ -128,34 +131,43 @@ class Soak:
         self._shared = set(_SHARED_MEMORY.iterdir())
         self._token = folder.name
 
-    def repeated(self, seconds: float) -> Iterator[Row]:
+    def repeated(self, seconds: float) -> Iterator[SoakRow]:
         """Run again and again for `seconds`, and yield a row per run."""
         end, number = time.monotonic() + seconds, 0
         while number == 0 or time.monotonic() < end:
             number += 1
             begun = time.monotonic()
-            process = self._started("--out", str(self._runs / f"{number}.jsonl"))
-            moments = list(self._watched(process, begun + 3600))
-            yield Row(f"run {number}", time.monotonic() - begun, process.wait(), most(moments), self._left_behind())
+            process = self._start_run("--out", str(self._runs / f"{number}.jsonl"))
+            usages = list(self._sample_usage(process, begun + 3600))
+            yield SoakRow(
+                f"run {number}", time.monotonic() - begun, process.wait(), maximum(usages), self._left_behind()
+            )
 
-    def long(self, seconds: float) -> Iterator[Row]:
-        """Run once for `seconds` and yield a row per piece; SIGTERM ends the run."""
+    def long(self, seconds: float) -> Iterator[SoakRow]:
+        """Run once for `seconds` and yield a row per part; SIGTERM ends the run."""
         begun = time.monotonic()
-        process = self._started("--replicates", str(_REPLICATES), "--out", str(self._runs / "long.jsonl"))
-        for number in range(1, _PIECES + 1):
-            moments = list(self._watched(process, begun + seconds * number / _PIECES))
-            if number == _PIECES:
+        process = self._start_run("--replicates", str(_REPLICATES), "--out", str(self._runs / "long.jsonl"))
+        for number in range(1, _PARTS + 1):
+            usages = list(self._sample_usage(process, begun + seconds * number / _PARTS))
+            if number == _PARTS:
                 process.terminate()
-                yield Row("end", time.monotonic() - begun, process.wait(_GRACE_S), most(moments), self._left_behind())
-            elif moments:
-                yield Row(f"piece {number}", time.monotonic() - begun, None, most(moments))
+                yield SoakRow(
+                    "end", time.monotonic() - begun, process.wait(_GRACE_S), maximum(usages), self._left_behind()
+                )
+            elif usages:
+                yield SoakRow(f"part {number}", time.monotonic() - begun, None, maximum(usages))
 
-    def _started(self, *arguments: str) -> subprocess.Popen[bytes]:
+    def _start_run(self, *arguments: str) -> subprocess.Popen[bytes]:
         command = [str(Path(sys.executable).with_name("gpubench")), *RUN, *arguments]
-        environment = os.environ | {_MARK: self._token, "TMPDIR": str(self._temporary), "GPUBENCH_HISTORY": "off"}
+        environment = os.environ | {
+            _RUN_VARIABLE: self._token,
+            "TMPDIR": str(self._temporary),
+            "GPUBENCH_HISTORY": "off",
+        }
         return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
-    def _watched(self, process: subprocess.Popen[bytes], until: float) -> Iterator[Usage]:
+    def _sample_usage(self, process: subprocess.Popen[bytes], until: float) -> Iterator[Usage]:
+        """Yield the resources of a run four times per second until it ends or `until` (monotonic s) is reached."""
         main = psutil.Process(process.pid)
         while process.poll() is None and time.monotonic() < until:
             if moment := usage(main):
@@ -163,17 +175,18 @@ class Soak:
             time.sleep(_PERIOD_S)
 
     def _left_behind(self) -> tuple[str, ...]:
-        """Return what a run left behind: processes, temporary files, shared memory, incomplete files."""
+        """Return the processes, temporary files, shared memory and incomplete files that a run left behind, by name."""
         places = [*self._temporary.iterdir(), *(path for path in self._runs.iterdir() if path.suffix != ".jsonl")]
         shared = set(_SHARED_MEMORY.iterdir()) - self._shared
         places += [path for path in shared if "gpubench" in path.name]
-        return (*(f"process {pid}" for pid in self._alive()), *(path.name for path in places))
+        return (*(f"process {pid}" for pid in self._remaining_processes()), *(path.name for path in places))
 
-    def _alive(self) -> list[int]:
+    def _remaining_processes(self) -> list[int]:
+        """Return the ids of the processes of these runs that still live."""
         pids = []
         for process in psutil.process_iter():
             try:
-                if process.environ().get(_MARK) == self._token:
+                if process.environ().get(_RUN_VARIABLE) == self._token:
                     pids.append(process.pid)
             except (psutil.NoSuchProcess, psutil.AccessDenied):
                 continue
@@ -191,8 +204,8 @@ def main() -> int:
     sys.stdout.write(line(_HEADS) + "\n")
     with tempfile.TemporaryDirectory(prefix="gpubench-soak-") as folder:
         soak = Soak(Path(folder))
-        repeated = list(_printed(soak.repeated(minutes * 30)))
-        long = list(_printed(soak.long(minutes * 30)))
+        repeated = list(_print_each(soak.repeated(minutes * 30)))
+        long = list(_print_each(soak.long(minutes * 30)))
     failed = [row.name for row in repeated if row.status] + [
         row.name for row in long if row.status not in (None, TERMINATED)
     ]
@@ -205,7 +218,7 @@ def main() -> int:
     return 3 if failed else int(bool(problems))
 
 
-def _printed(rows: Iterator[Row]) -> Iterator[Row]:
+def _print_each(rows: Iterator[SoakRow]) -> Iterator[SoakRow]:
     for row in rows:
         sys.stdout.write(line(row.cells()) + "\n")
         sys.stdout.flush()

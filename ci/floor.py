@@ -25,15 +25,15 @@ from gpubench.api.gate import (
 
 @dataclass(frozen=True, slots=True)
 class Floors:
-    """Compares each case with the floor of its device's model; the user's own floors come before the built-in ones."""
+    """Compares each case with the floor of its device's model; the user's floors come before the built-in ones."""
 
     summary: str = "against what a model of GPU is known to reach"
 
     def judge(self, baseline: Evidence, candidate: Evidence, policy: Policy) -> Judgement:
-        """Return the verdicts, the worst first."""
+        """Return the verdicts, the worst first; `baseline` is ignored, because the floors replace it."""
         del baseline  # the floor takes its place
-        pairs = [(side, _floor(side, candidate, policy)) for side in candidate.sides.values()]
-        findings = [_finding(side, floor, policy) for side, floor in pairs if floor is not None]
+        pairs = [(side, _floor_of(side, candidate, policy)) for side in candidate.sides.values()]
+        findings = [_judge_side(side, floor, policy) for side, floor in pairs if floor is not None]
         reported = [finding for finding in findings if not policy.allows_skip(finding.cause, finding.case.id)]
         ids = [finding.case.id for finding in findings]
         return Judgement(
@@ -46,16 +46,17 @@ class Floors:
         )
 
 
-def _model(side: Side, candidate: Evidence) -> str:
+def _device_model(side: Side, candidate: Evidence) -> str:
     devices = candidate.readings[side.readings[0]].manifest.facts.devices
     return next((device.name for device in devices if device.id in side.devices[:1]), "unknown device")
 
 
-def _floor(side: Side, candidate: Evidence, policy: Policy) -> Floor | None:
-    return policy.floor(_model(side, candidate), side.case.id)
+def _floor_of(side: Side, candidate: Evidence, policy: Policy) -> Floor | None:
+    return policy.floor(_device_model(side, candidate), side.case.id)
 
 
-def _finding(side: Side, floor: Floor, policy: Policy) -> Finding:
+def _judge_side(side: Side, floor: Floor, policy: Policy) -> Finding:
+    """Return the finding of a case on a device: its verdict against the floor, or why it has none."""
     expected = SideFigures(floor.expected)
     unjudged_finding = Finding(
         side.case, side.devices, Verdict.INVALID, "", "", floor.unit, floor.better, expected, SideFigures.of(side)
@@ -72,10 +73,10 @@ def _finding(side: Side, floor: Floor, policy: Policy) -> Finding:
 
 
 def verdict(effect: Effect, tolerance: float) -> Verdict:
-    """Return the verdict on an effect (a logarithm of a ratio) with the tolerance in the same unit.
+    """Return the verdict on an effect, which is a logarithm of a ratio as the tolerance is; positive is slower.
 
-    `slower`: the whole interval is below the floor. `suspect`: part of it is. `faster`: the whole interval is above the
-    floor by more than the tolerance. `same`: otherwise.
+    `slower`: the whole interval is beyond the tolerance. `suspect`: part of it is. `faster`: the whole interval is
+    better than the floor by more than the tolerance. `same`: otherwise.
     """
     if effect.low > tolerance:
         return Verdict.SLOWER
@@ -85,7 +86,7 @@ def verdict(effect: Effect, tolerance: float) -> Verdict:
 
 
 def _notes(candidate: Evidence, sides_without_floor: list[Side], any_judged: bool) -> list[str]:
-    models = ", ".join(dict.fromkeys(_model(side, candidate) for side in sides_without_floor))
+    models = ", ".join(dict.fromkeys(_device_model(side, candidate) for side in sides_without_floor))
     if sides_without_floor and not any_judged:
         return [f"no floor is known for {models}: write [[floor]] tables into gpubench.toml (docs/gate.md)"]
     return [f"{len(sides_without_floor)} cases have no floor on {models}"] if sides_without_floor else []

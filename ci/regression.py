@@ -21,7 +21,9 @@ class Regression:
             [finding for finding in judgement.findings if finding not in allowed] if allowed else judgement.findings
         )
         findings = [replace(finding, required=policy.is_required(finding.case.id)) for finding in reported]
-        missing = [_missing(case) for case in judgement.missing if policy.required and policy.is_required(case.id)]
+        missing = [
+            _missing_finding(case) for case in judgement.missing if policy.required and policy.is_required(case.id)
+        ]
         ids = [
             case.id for case in (*(finding.case for finding in judgement.findings), *judgement.missing, *judgement.new)
         ]
@@ -34,7 +36,7 @@ class Regression:
         )
 
 
-def _missing(case: Case) -> Finding:
+def _missing_finding(case: Case) -> Finding:
     return Finding(case, (), Verdict.INVALID, "missing", "the baseline has a figure, the candidate has none")
 
 
@@ -43,6 +45,10 @@ def _is_met(pattern: str, ids: list[str]) -> bool:
 
 
 def _notes(judgement: Judgement, allowed: list[Finding], policy: Policy, ids: list[str]) -> list[str]:
+    """Return notes on cases that vanished, are new or were allowed to be skipped, and on patterns without a case.
+
+    `allowed` are the findings that the policy lets be skipped, and `ids` are all case ids of both sides.
+    """
     vanished = (case for case in judgement.missing if not (policy.required and policy.is_required(case.id)))
     notes = [f"{case.id}: the baseline has a figure, the candidate has none" for case in vanished]
     notes += [f"{case.id}: new, there is no baseline for it" for case in judgement.new]

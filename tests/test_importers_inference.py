@@ -90,7 +90,7 @@ def test_runs_of_one_case_in_one_file_are_replicates_and_failed_requests_are_a_l
 
 def test_one_request_at_a_time_moves_all_weights_for_every_token(tmp_path):
     output, duration = 1 + 1000, 1000 * 4e-3 + 50e-3
-    load = _served.Load(duration, 1, 100, output, 1000 * 4e-3, is_open=False)
+    load = _served.ServingLoad(duration, 1, 100, output, 1000 * 4e-3, is_open=False)
     work, _ = load.work(_served.ServedModel("llama-3-8b"))
     assert work.moved == 1000 * (HALVES + (100 + output / 2) * KV)
 
@@ -104,7 +104,7 @@ def test_the_steps_of_requests_that_arrive_at_random_are_those_of_a_simulated_se
     started = np.maximum.accumulate(np.concatenate([[0.0], served.last[:-1]]))
     busy_s = float(np.sum(np.maximum(0.0, served.last - np.maximum(served.first, started))))
     decode_s = float(np.mean(served.last - served.first))
-    load = _served.Load(float(served.last[-1]), queries, 64 * queries, output * queries, decode_s, is_open=True)
+    load = _served.ServingLoad(float(served.last[-1]), queries, 64 * queries, output * queries, decode_s, is_open=True)
     counted = (load.output_tokens - load.requests) / load.batch
     assert counted == pytest.approx(busy_s / step_s, rel=0.05)
 

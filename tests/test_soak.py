@@ -9,12 +9,12 @@ import pytest
 
 SOAK = Path(__file__).parents[1] / "ci" / "_soak.py"
 MODULE = runpy.run_path(str(SOAK))
-Row, Usage, grown = MODULE["Row"], MODULE["Usage"], MODULE["grown"]
+SoakRow, Usage, grown = MODULE["SoakRow"], MODULE["Usage"], MODULE["grown"]
 
 
 def rows(values, name="main_mib"):
     held = {"main_mib": 60.0, "sampler_mib": 50.0, "children_mib": 500.0, "descriptors": 10, "processes": 4}
-    return [Row(f"run {number}", 1.0, 0, Usage(**held | {name: value})) for number, value in enumerate(values)]
+    return [SoakRow(f"run {number}", 1.0, 0, Usage(**held | {name: value})) for number, value in enumerate(values)]
 
 
 def test_what_comes_and_goes_has_not_grown():

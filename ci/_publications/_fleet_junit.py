@@ -13,16 +13,16 @@ from xml.sax.saxutils import escape, quoteattr
 
 from gpubench.api.gate import FailedCases, FleetFinding, FleetJudgement, Place, Standing, fleet_text, units
 
-Outcome = Literal["passed", "failure", "error", "skipped"]
-_OUTCOMES: dict[str, Outcome] = {"confirmed": "failure", "suspect": "skipped"}
+TestOutcome = Literal["passed", "failure", "error", "skipped"]
+_OUTCOME_OF_STATE: dict[str, TestOutcome] = {"confirmed": "failure", "suspect": "skipped"}
 _MOST_FINDINGS = 40  # in the text of a component's failure; the .json has all findings
 
 
-class _Test(NamedTuple):
-    """A test case: `type` and `message` say why it did not pass, `text` gives the details."""
+class _TestCase(NamedTuple):
+    """A test of the document: `type` and `message` say why it did not pass, `text` gives the details."""
 
     name: str
-    outcome: Outcome
+    outcome: TestOutcome
     type: str = ""
     message: str = ""
     text: str = ""
@@ -36,10 +36,10 @@ def fleet_tests(judgement: FleetJudgement) -> str:
             findings.setdefault(finding.place, []).append(finding)
     # Failed cases come first in `judgement.failures`, and reversing lets the first of a place win.
     failures = {failure.place: failure for failure in reversed(judgement.failures)}
-    suites: dict[str, list[_Test]] = {"node": list(_nodes(judgement))}
+    suites: dict[str, list[_TestCase]] = {"node": list(_node_tests(judgement))}
     for standing in judgement.standings:
         suites.setdefault(standing.kind, []).append(
-            _component(standing, findings.get(standing.place, ()), failures.get(standing.place))
+            _component_test(standing, findings.get(standing.place, ()), failures.get(standing.place))
         )
     tests = [test for suite in suites.values() for test in suite]
     lines = [fleet_text.fleet_answer(judgement), *fleet_text.population_sentences(judgement), *judgement.notes]
@@ -47,42 +47,53 @@ def fleet_tests(judgement: FleetJudgement) -> str:
     return "".join(
         [
             '<?xml version="1.0" encoding="UTF-8"?>\n',
-            f'<testsuites name="gpubench fleet" {_counts(tests)}>\n',
-            f'  <testsuite name="answer" {_counts([])}>\n    <system-out>{output}</system-out>\n  </testsuite>\n',
-            *(_suite(kind, suite) for kind, suite in suites.items()),
+            f'<testsuites name="gpubench fleet" {_count_attributes(tests)}>\n',
+            f'  <testsuite name="answer" {_count_attributes([])}>\n',
+            f"    <system-out>{output}</system-out>\n  </testsuite>\n",
+            *(_suite_element(kind, suite) for kind, suite in suites.items()),
             "</testsuites>\n",
         ]
     )
 
 
-def _nodes(judgement: FleetJudgement) -> Iterator[_Test]:
+def _node_tests(judgement: FleetJudgement) -> Iterator[_TestCase]:
+    """Yield a test for each node: passed if it answered, else an error with the reason."""
     for node in judgement.fleet.nodes:
         if node.status == "answered":
-            yield _Test(node.name, "passed")
+            yield _TestCase(node.name, "passed")
         else:
-            yield _Test(
+            yield _TestCase(
                 node.name, "error", node.status, f"{node.status}: {node.reason}" if node.reason else node.status
             )
 
 
-def _component(standing: Standing, findings: Sequence[FleetFinding], failure: FailedCases | None) -> _Test:
+def _component_test(standing: Standing, findings: Sequence[FleetFinding], failure: FailedCases | None) -> _TestCase:
+    """Return the test of a component, from its state, its findings, and its failed cases (None if no case failed).
+
+    A sick device comes first, then a failed case, then a finding.
+    """
     name, state = standing.place.text, standing.state
     if standing.sick:
-        return _Test(name, "error", "sick", standing.sick[0], "\n".join(standing.sick))
+        return _TestCase(name, "error", "sick", standing.sick[0], "\n".join(standing.sick))
     if failure:
-        outcome: Outcome = "failure" if failure.status == "failed" else "error"
-        return _Test(name, outcome, failure.status, fleet_text.failure_text(failure))
+        outcome: TestOutcome = "failure" if failure.status == "failed" else "error"
+        return _TestCase(name, outcome, failure.status, fleet_text.failure_text(failure))
     if not findings:
         is_compared = state != "not compared"
-        return _Test(name, "passed") if is_compared else _Test(name, "skipped", state, "too few are comparable")
+        return _TestCase(name, "passed") if is_compared else _TestCase(name, "skipped", state, "too few are comparable")
     worst = max(findings, key=lambda finding: finding.slowdown)
-    message = f"{_finding(worst)}: {fleet_text.STATES[worst.state]}"
-    return _Test(
-        name, _OUTCOMES.get(state, "passed"), state, message, "\n".join(map(_finding, findings[:_MOST_FINDINGS]))
+    message = f"{_finding_text(worst)}: {fleet_text.STATES[worst.state]}"
+    return _TestCase(
+        name,
+        _OUTCOME_OF_STATE.get(state, "passed"),
+        state,
+        message,
+        "\n".join(map(_finding_text, findings[:_MOST_FINDINGS])),
     )
 
 
-def _finding(finding: FleetFinding) -> str:
+def _finding_text(finding: FleetFinding) -> str:
+    """Return a line about a finding: case, slowdown, figures, smallest detectable slowdown, probable cause."""
     figures = ""
     if finding.case:
         measured, expected = (units.quantity(value, finding.unit) for value in (finding.value, finding.expected))
@@ -93,23 +104,25 @@ def _finding(finding: FleetFinding) -> str:
     return f"{subject}: {slowdown} slow{figures} ({least} would have been found), {cause}"
 
 
-def _suite(kind: str, tests: Sequence[_Test]) -> str:
-    cases = "".join(_case(kind, test) for test in tests)
-    return f'  <testsuite name="{kind}" {_counts(tests)}>\n{cases}  </testsuite>\n'
+def _suite_element(kind: str, tests: Sequence[_TestCase]) -> str:
+    cases = "".join(_case_element(kind, test) for test in tests)
+    return f'  <testsuite name="{kind}" {_count_attributes(tests)}>\n{cases}  </testsuite>\n'
 
 
-def _case(kind: str, test: _Test) -> str:
-    named = f'<testcase classname="gpubench.fleet.{kind}" name={quoteattr(test.name)}'
+def _case_element(kind: str, test: _TestCase) -> str:
+    """Return the element of a test; `kind` is the kind of its component, or `node`."""
+    opening = f'<testcase classname="gpubench.fleet.{kind}" name={quoteattr(test.name)}'
     if test.outcome == "passed":
-        return f"    {named}/>\n"
+        return f"    {opening}/>\n"
     message = f"message={quoteattr(test.message)}"
     if test.outcome == "skipped":
-        return f"    {named}><skipped {message}/></testcase>\n"
+        return f"    {opening}><skipped {message}/></testcase>\n"
     inner = f"<{test.outcome} type={quoteattr(test.type)} {message}>{escape(test.text)}</{test.outcome}>"
-    return f"    {named}>{inner}</testcase>\n"
+    return f"    {opening}>{inner}</testcase>\n"
 
 
-def _counts(tests: Sequence[_Test]) -> str:
+def _count_attributes(tests: Sequence[_TestCase]) -> str:
+    """Return the attributes that count the tests by outcome, as JUnit requires them."""
     outcomes = [test.outcome for test in tests]
     return (
         f'tests="{len(tests)}" failures="{outcomes.count("failure")}" errors="{outcomes.count("error")}" '

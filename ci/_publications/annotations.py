@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from gpubench.api.gate import Finding, GateAnswer, Judgement, Publication, Verdict, one_line, tally, without_commands
 
-from ._words import message
+from ._texts import finding_message
 
-_MOST = 10
+_MOST_LINES = 10
 _WARNINGS = (Verdict.INVALID, Verdict.NOT_COMPARABLE, Verdict.INCONCLUSIVE, Verdict.SUSPECT)
 
 
@@ -32,8 +32,8 @@ class Annotations:
         ]
         missing = [f"no case matches the required pattern {pattern}" for pattern in judgement.unmet]
         lines = [
-            *_lines("error", answer.title, [*missing, *map(message, errors)], judgement),
-            *_lines("warning", answer.title, [*map(message, warnings), *judgement.notes], judgement),
+            *_annotation_lines("error", answer.title, [*missing, *map(finding_message, errors)], judgement),
+            *_annotation_lines("warning", answer.title, [*map(finding_message, warnings), *judgement.notes], judgement),
         ]
         return "".join(f"{line}\n" for line in lines)
 
@@ -42,20 +42,21 @@ def _is_error(finding: Finding) -> bool:
     return finding.verdict is Verdict.SLOWER or finding.cause == "failed"
 
 
-def _lines(kind: str, title: str, messages: Sequence[str], judgement: Judgement) -> list[str]:
-    listed = list(messages[:_MOST])
-    if len(messages) > _MOST:
-        listed[-1] = f"and {len(messages) - _MOST + 1} more; in all {tally(judgement)}"
-    return [f"::{kind} title={_property(title)}::{_data(text)}" for text in listed]
+def _annotation_lines(kind: str, title: str, messages: Sequence[str], judgement: Judgement) -> list[str]:
+    """Return the messages as at most ten lines; the tenth counts the others if there are more."""
+    listed = list(messages[:_MOST_LINES])
+    if len(messages) > _MOST_LINES:
+        listed[-1] = f"and {len(messages) - _MOST_LINES + 1} more; in all {tally(judgement)}"
+    return [f"::{kind} title={_escaped_property(title)}::{_escaped_message(text)}" for text in listed]
 
 
-def _data(text: str) -> str:
-    """Return text escaped for the runner (actions/toolkit, packages/core/src/command.ts)."""
+def _escaped_message(text: str) -> str:
+    """Return a message escaped for the runner (actions/toolkit, packages/core/src/command.ts)."""
     return without_commands(one_line(text)).replace("%", "%25")
 
 
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
+def _escaped_property(text: str) -> str:
+    return _escaped_message(text).replace(":", "%3A").replace(",", "%2C")
 
 
 publication: Publication = Annotations()

@@ -26,7 +26,7 @@ class Json:
             "why": answer.why,
             "next_steps": [{"words": step.text, "command": step.command} for step in answer.next_steps],
             "counts": judgement.counts(),
-            "findings": [_finding(finding) for finding in judgement.findings],
+            "findings": [_finding_object(finding) for finding in judgement.findings],
             "missing": [case.id for case in judgement.missing],
             "new": [case.id for case in judgement.new],
             "unmet": judgement.unmet,
@@ -35,7 +35,8 @@ class Json:
         return json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
+def _finding_object(finding: Finding) -> dict[str, Any]:
+    """Return a finding as an object of the document: its figures in the unit, and its change as fractions."""
     low, high = finding.bounds
     return {
         "case": finding.case.id,
@@ -46,9 +47,9 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "required": finding.required,
         "unit": finding.unit,
         "better": finding.better,
-        "baseline": _finite(asdict(finding.before)),
-        "candidate": _finite(asdict(finding.after)),
-        **_finite(
+        "baseline": _null_for_nan(asdict(finding.before)),
+        "candidate": _null_for_nan(asdict(finding.after)),
+        **_null_for_nan(
             {
                 "change": finding.change,
                 "change_low": low,
@@ -61,7 +62,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _finite(values: dict[str, float]) -> dict[str, float | None]:
+def _null_for_nan(values: dict[str, float]) -> dict[str, float | None]:
     return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
 

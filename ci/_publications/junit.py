@@ -18,7 +18,7 @@ from gpubench.api.gate import (
 )
 
 from ._fleet_junit import fleet_tests
-from ._words import message
+from ._texts import finding_message
 
 _ELEMENTS = {
     Verdict.SLOWER: "failure",
@@ -44,10 +44,13 @@ class JUnit:
         suites: dict[str, list[Finding]] = {}
         for finding in judgement.findings:
             suites.setdefault(finding.case.suite, []).append(finding)
-        parts = [_answer(answer), *(_suite(suite, findings) for suite, findings in sorted(suites.items()))]
+        parts = [
+            _answer_element(answer),
+            *(_suite_element(suite, findings) for suite, findings in sorted(suites.items())),
+        ]
         if judgement.unmet:
-            parts.append(_unmet(judgement))
-        counts = _counts(list(judgement.findings), len(judgement.unmet))
+            parts.append(_unmet_element(judgement))
+        counts = _count_attributes(list(judgement.findings), len(judgement.unmet))
         return (
             '<?xml version="1.0" encoding="UTF-8"?>\n'
             f"<testsuites name={quoteattr(answer.title)} {counts}>\n{''.join(parts)}</testsuites>\n"
@@ -58,17 +61,18 @@ class JUnit:
         return fleet_tests(judgement)
 
 
-def _answer(answer: GateAnswer) -> str:
+def _answer_element(answer: GateAnswer) -> str:
     """Return the verdict, the reasons and the next steps, as the output of a suite without tests."""
     lines = [answer.verdict, *answer.why, *(f"next: {step}" for step in answer.next_steps)]
     output = escape("\n".join(lines))
     return (
-        f"  <testsuite name={quoteattr(answer.title)} {_counts([])}>\n"
+        f"  <testsuite name={quoteattr(answer.title)} {_count_attributes([])}>\n"
         f"    <system-out>{output}</system-out>\n  </testsuite>\n"
     )
 
 
-def _counts(findings: list[Finding], unmet: int = 0) -> str:
+def _count_attributes(findings: list[Finding], unmet: int = 0) -> str:
+    """Return the attributes that count the tests by outcome; each of `unmet` required patterns counts as an error."""
     kinds = [_ELEMENTS.get(finding.verdict) for finding in findings]
     return (
         f'tests="{len(kinds) + unmet}" failures="{kinds.count("failure")}" '
@@ -76,38 +80,40 @@ def _counts(findings: list[Finding], unmet: int = 0) -> str:
     )
 
 
-def _suite(suite: str, findings: list[Finding]) -> str:
-    cases = "".join(map(_case, findings))
-    return f"  <testsuite name={quoteattr(suite)} {_counts(findings)}>\n{cases}  </testsuite>\n"
+def _suite_element(suite: str, findings: list[Finding]) -> str:
+    cases = "".join(map(_case_element, findings))
+    return f"  <testsuite name={quoteattr(suite)} {_count_attributes(findings)}>\n{cases}  </testsuite>\n"
 
 
-def _case(finding: Finding) -> str:
+def _case_element(finding: Finding) -> str:
+    """Return a finding as the element of a test."""
     element = _ELEMENTS.get(finding.verdict)
     problem = quoteattr(f"{finding.verdict}: {sentence(finding)}")
     inner = ""
     if element == "skipped":
         inner = f"      <skipped message={problem}/>\n"
     elif element:
-        text = escape(message(finding))
+        text = escape(finding_message(finding))
         inner = f"      <{element} type={quoteattr(str(finding.verdict))} message={problem}>{text}</{element}>\n"
-    output = escape(_output(finding))
-    named = f"classname={quoteattr(f'gpubench.{finding.case.suite}')} name={quoteattr(name(finding))}"
-    return f"    <testcase {named}>\n{inner}      <system-out>{output}</system-out>\n    </testcase>\n"
+    output = escape(_output_text(finding))
+    attributes = f"classname={quoteattr(f'gpubench.{finding.case.suite}')} name={quoteattr(name(finding))}"
+    return f"    <testcase {attributes}>\n{inner}      <system-out>{output}</system-out>\n    </testcase>\n"
 
 
-def _output(finding: Finding) -> str:
+def _output_text(finding: Finding) -> str:
     texts = finding_cells(finding)
     counts = f"{finding.before.processes} and {finding.after.processes} processes"
     return f"baseline {texts.before}, candidate {texts.after}, {counts}; {finding.verdict}: {sentence(finding)}"
 
 
-def _unmet(judgement: Judgement) -> str:
+def _unmet_element(judgement: Judgement) -> str:
+    """Return the required patterns that no case matches, as a suite of errors."""
     cases = "".join(
         f'    <testcase classname="gpubench" name={quoteattr(pattern)}>\n'
         '      <error type="missing" message="no case matches the required pattern"/>\n    </testcase>\n'
         for pattern in judgement.unmet
     )
-    return f'  <testsuite name="required" {_counts([], len(judgement.unmet))}>\n{cases}  </testsuite>\n'
+    return f'  <testsuite name="required" {_count_attributes([], len(judgement.unmet))}>\n{cases}  </testsuite>\n'
 
 
 publication: FleetPublication = JUnit()

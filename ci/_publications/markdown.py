@@ -19,11 +19,11 @@ from gpubench.api.gate import (
     name,
 )
 
-from ._words import fitting
+from ._texts import fit_lines
 
 _MARKER = "<!-- gpubench gate -->"  # with which a workflow finds its earlier comment
 _HEADS = f"| {' | '.join(HEADS)} | why |\n|{'---|' * (len(HEADS) + 1)}"
-_LOUD = (Verdict.SLOWER, Verdict.INVALID, Verdict.NOT_COMPARABLE)
+_BOLD = (Verdict.SLOWER, Verdict.INVALID, Verdict.NOT_COMPARABLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,30 +37,31 @@ class Markdown:
 
         If it exceeds `limit` bytes (0: no limit), passing cases are left out first.
         """
-        loud = [finding for finding in judgement.findings if finding.verdict not in PASSING]
-        quiet = [finding for finding in judgement.findings if finding.verdict in PASSING]
+        not_passing = [finding for finding in judgement.findings if finding.verdict not in PASSING]
+        passing = [finding for finding in judgement.findings if finding.verdict in PASSING]
         head = f"{_MARKER}\n## {escape(answer.title)}: {escape(answer.verdict)}\n"
-        body = fitting(head, _body(answer, loud), (), limit)
-        if quiet:
-            opening = f"\n<details><summary>{len(quiet)} same or faster</summary>\n\n{_HEADS}"
+        body = fit_lines(head, _body_lines(answer, not_passing), (), limit)
+        if passing:
+            opening = f"\n<details><summary>{len(passing)} same or faster</summary>\n\n{_HEADS}"
             rest = limit - len(body.encode()) if limit else 0
             if not limit or rest > 2 * len(opening.encode()):
-                body += fitting(opening, map(_row, quiet), ("\n</details>",), rest)
+                body += fit_lines(opening, map(_row, passing), ("\n</details>",), rest)
         return body
 
 
-def _body(answer: GateAnswer, loud: list[Finding]) -> Iterator[str]:
+def _body_lines(answer: GateAnswer, not_passing: list[Finding]) -> Iterator[str]:
+    """Yield the reasons, the next steps, and the table of the findings that did not pass."""
     yield from (f"- {escape(reason)}" for reason in answer.why)
     for step in answer.next_steps:
         yield f"- **next:** {escape(step.text)}{f': {code(step.command)}' if step.command else ''}"
-    if loud:
+    if not_passing:
         yield f"\n{_HEADS}"
-    yield from map(_row, loud)
+    yield from map(_row, not_passing)
 
 
 def _row(finding: Finding) -> str:
     texts = finding_cells(finding)
-    verdict = f"**{texts.verdict}**" if finding.verdict in _LOUD else texts.verdict
+    verdict = f"**{texts.verdict}**" if finding.verdict in _BOLD else texts.verdict
     figures = (texts.before, texts.after, texts.change, texts.interval, texts.threshold, texts.why)
     return f"| {' | '.join((verdict, code(name(finding)), *map(escape, figures)))} |"
 

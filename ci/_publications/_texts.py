@@ -1,4 +1,4 @@
-"""The texts that every publication of a judgement uses, before formatting."""
+"""Define the texts that all publications of a judgement use, before formatting."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Iterable, Sequence
 from gpubench.api.gate import Finding, SideFigures, finding_cells, name, sentence
 
 
-def message(finding: Finding) -> str:
+def finding_message(finding: Finding) -> str:
     """Return a finding in one line: `bandwidth/triad[…] on cuda:0: slower: 4213 GB/s → 4011 GB/s, −4.8 % (…)`."""
     texts = finding_cells(finding)
-    medians = f"{texts.before} → {texts.after}, " if all(map(_is_known, (finding.before, finding.after))) else ""
+    medians = f"{texts.before} → {texts.after}, " if all(map(_has_median, (finding.before, finding.after))) else ""
     return f"{name(finding)}: {finding.verdict}: {medians}{sentence(finding)}"
 
 
-def _is_known(side: SideFigures) -> bool:
+def _has_median(side: SideFigures) -> bool:
     return math.isfinite(side.median)
 
 
-def fitting(head: str, lines: Iterable[str], tail: Sequence[str], limit: int) -> str:
-    """Return head, the lines that fit, the number of the lines that do not, and the tail.
+def fit_lines(head: str, lines: Iterable[str], tail: Sequence[str], limit: int) -> str:
+    """Return `head`, the `lines` that fit, the number of those that do not, and `tail`, as one text.
 
     `limit` is in bytes of UTF-8; 0 means no limit.
     """
