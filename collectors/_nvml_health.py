@@ -199,7 +199,7 @@ class CardHealth:
         nvml, gpu = self._nvml, self._gpu
         share = self._reading(HealthSign.BUSY, "", lambda: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu)
         busy = None if share.value is None else float(share.value >= _BUSY_PERCENT)
-        yield HealthReading(HealthSign.BUSY, busy, share.words)
+        yield HealthReading(HealthSign.BUSY, busy, share.note)
         command = self._show("PERFORMANCE,TEMPERATURE,POWER")
         reasons = self._reading(HealthSign.HARDWARE_SLOWDOWN, command, partial(event_reasons, nvml, gpu))
         bits = 0 if reasons.value is None else int(reasons.value)
@@ -211,7 +211,7 @@ class CardHealth:
         }
         for sign, mask in masks.items():
             value = None if reasons.value is None else float(bool(bits & mask))
-            yield HealthReading(sign, value, reasons.words, command)
+            yield HealthReading(sign, value, reasons.note, command)
 
     def _processes(self) -> HealthReading:
         numbers: list[int] = []
@@ -222,7 +222,7 @@ class CardHealth:
             return len(numbers)
 
         reading = self._reading(HealthSign.PROCESSES, command, count)
-        text = _named("process", numbers) if numbers else reading.words
+        text = _named("process", numbers) if numbers else reading.note
         return HealthReading(reading.sign, reading.value, text, command)
 
     def _pcie(self) -> Iterator[HealthReading]:

@@ -333,13 +333,13 @@ def environment(**fields):
 
 def test_the_environment_names_a_nodes_place_and_the_secret_is_removed_from_it(tmp_path):
     found = environment()
-    assert Membership.take(found) == Membership(1, 2, "::1", 4000, b"s" * 16)
+    assert Membership.from_environment(found) == Membership(1, 2, "::1", 4000, b"s" * 16)
     assert joining.SECRET not in found
     path = tmp_path / "secret"
     path.write_text("t" * 20 + "\n")
-    assert Membership.take(environment(**{joining.SECRET_FILE: str(path)})).secret == b"t" * 20
-    assert Membership.take({}) is None
-    assert "s" * 16 not in repr(Membership.take(environment()))
+    assert Membership.from_environment(environment(**{joining.SECRET_FILE: str(path)})).secret == b"t" * 20
+    assert Membership.from_environment({}) is None
+    assert "s" * 16 not in repr(Membership.from_environment(environment()))
 
 
 @pytest.mark.parametrize(
@@ -354,7 +354,7 @@ def test_the_environment_names_a_nodes_place_and_the_secret_is_removed_from_it(t
 )
 def test_an_invalid_place_is_refused_and_its_variable_is_named(name, value, words):
     with pytest.raises(UsageError) as caught:
-        Membership.take(environment(**{name: value}))
+        Membership.from_environment(environment(**{name: value}))
     assert name in str(caught.value)
     assert words in str(caught.value)
 
@@ -362,5 +362,5 @@ def test_an_invalid_place_is_refused_and_its_variable_is_named(name, value, word
 def test_no_node_leaves_its_secret_to_its_children(monkeypatch):
     for name, value in environment().items():
         monkeypatch.setenv(name, value)
-    Membership.take()
+    Membership.from_environment()
     assert joining.SECRET not in os.environ

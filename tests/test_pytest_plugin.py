@@ -419,13 +419,13 @@ def progress(isatty, verbose=0):
 
 def test_without_a_terminal_the_progress_of_replicates_is_one_line():
     told, lines = progress(isatty=False)
-    assert list(told.through("replicates", 4)) == [0, 1, 2, 3]
+    assert list(told.count_processes("replicates", 4)) == [0, 1, 2, 3]
     assert lines == ["gpubench: replicates: 4 processes"]
 
 
 def test_on_a_terminal_one_line_tells_which_replicate_runs_and_the_time_left():
     told, lines = progress(isatty=True)
-    assert list(told.through("replicates", 2)) == [0, 1]
+    assert list(told.count_processes("replicates", 2)) == [0, 1]
     assert lines == [
         "\rgpubench: replicates: process 1 of 2",
         "\rgpubench: replicates: process 2 of 2, about 0 s left",
@@ -436,7 +436,7 @@ def test_on_a_terminal_one_line_tells_which_replicate_runs_and_the_time_left():
 
 def test_a_quiet_pytest_tells_no_progress():
     told, lines = progress(isatty=True, verbose=-1)
-    assert list(told.through("replicates", 2)) == [0, 1]
+    assert list(told.count_processes("replicates", 2)) == [0, 1]
     assert lines == []
 
 

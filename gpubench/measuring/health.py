@@ -160,7 +160,7 @@ def checked(readings: object) -> tuple[HealthReading, ...]:
 
 def _checked_reading(reading: HealthReading) -> HealthReading:
     """Return a reading with clean texts; a value that its sign cannot have becomes None, with the reason as text."""
-    message, command = boundary.text(reading.words), boundary.text(reading.command)
+    message, command = boundary.text(reading.note), boundary.text(reading.command)
     if reading.value is None:
         return HealthReading(reading.sign, None, message or "the driver does not report it", command)
     try:
@@ -184,15 +184,15 @@ def _judge_reading(reading: HealthReading, by_sign: Mapping[HealthSign, HealthRe
     """Return the finding on one reading; `by_sign` has all readings of the device, with which some are compared."""
     rule = RULES[reading.sign]
     if reading.value is None:
-        return HealthFinding(reading.sign, rule.name, None, reading.words, "unavailable", command=reading.command)
+        return HealthFinding(reading.sign, rule.name, None, reading.note, "unavailable", command=reading.command)
     if reading.sign in _PAIRED:
         return _pcie_finding(reading, by_sign)
     busy = _value(by_sign, HealthSign.BUSY)
     is_idle = busy == 0 or reading.sign not in _SLOWDOWNS  # under load the watch reports a slowdown
     severity: Severity = "ok" if not reading.value else rule.severity if is_idle else "warning"
     value_text = f"{reading.value:g}" if rule.most > 1 else "yes" if reading.value else "no"
-    if reading.words:
-        value_text += f" ({reading.words})"
+    if reading.note:
+        value_text += f" ({reading.note})"
     return _finding(reading, reading.value, value_text, severity)
 
 

@@ -1,8 +1,8 @@
 """How the runs of several nodes become a group: over TCP, with a secret from their launcher.
 
-The launcher sets the environment of each run (`Membership.take`). Node 0 listens at the address of its environment
-until the other nodes have joined, for a limited time. Each side proves that it has the secret without sending it. A
-connection without that proof is dropped, and does not delay the others.
+The launcher sets the environment of each run (`Membership.from_environment`). Node 0 listens at the address of its
+environment until the other nodes have joined, for a limited time. Each side proves that it has the secret without
+sending it. A connection without that proof is dropped, and does not delay the others.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Membership:
     secret: bytes = field(repr=False)
 
     @classmethod
-    def take(cls, environment: MutableMapping[str, str] = os.environ) -> Membership | None:
+    def from_environment(cls, environment: MutableMapping[str, str] = os.environ) -> Membership | None:
         """Return the place in a group that the environment names, or None if it names none.
 
         The secret is removed from the environment, so that workers do not inherit it. Raises UsageError that names the

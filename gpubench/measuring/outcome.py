@@ -1,4 +1,4 @@
-"""The result of a case from the parts of its ranks."""
+"""The result of a case from the results of its ranks."""
 
 from __future__ import annotations
 

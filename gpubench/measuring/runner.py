@@ -75,8 +75,9 @@ class Runner(AbstractContextManager["Runner"]):
     def run(self, jobs: Sequence[Job], started_at: float, watch: Observer) -> None:
         """Run the jobs in order; every result is in the sink before the next job starts.
 
-        `started_at` is the run's start in monotonic seconds. Raises DeviceError at the end if a device no longer
-        opened: its cases fail, and the cases of other devices are measured.
+        `started_at` is the run's start in monotonic seconds, and `watch` is called before and after each job. Raises
+        DeviceError at the end if a device no longer opened: its cases fail, and the cases of other devices are
+        measured.
         """
         forecast = Forecast(self._plan, jobs)
         for index, job in enumerate(jobs):

@@ -148,14 +148,14 @@ class HealthSign(StrEnum):
 class HealthReading:
     """One number about a device's health.
 
-    `value` is None if the number is unavailable; `words` then give the reason. Otherwise they may add details, such as
+    `value` is None if the number is unavailable; `note` then gives the reason. Otherwise it may add details, such as
     the ids of processes. `command` is a shell command that shows or repairs the state. gpubench prints it and never
     runs it.
     """
 
     sign: HealthSign
     value: float | None
-    words: str = ""
+    note: str = ""
     command: str = ""
 
 

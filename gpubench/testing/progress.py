@@ -28,7 +28,7 @@ class Progress:
         with self._capture.global_and_fixture_disabled() if self._capture else nullcontext():
             _write(self._reporter, f"gpubench: {text}", is_last)
 
-    def through(self, text: str, count: int) -> Iterator[int]:
+    def count_processes(self, text: str, count: int) -> Iterator[int]:
         """Yield the numbers from 0 to `count` − 1, one per process, and print before each the time that is left.
 
         `text` names what the processes do.

@@ -82,7 +82,7 @@ class MeasuringSession:
         self._rows: dict[str, TimedRow] = {}
         self._baseline = self._open_baseline(options, cases)
         self._children = Children(options.arguments, options.tier, name)
-        numbers = self._progress.through("replicates, each in a pytest of its own", options.replicates - 1)
+        numbers = self._progress.count_processes("replicates, each in a pytest of its own", options.replicates - 1)
         self._others = [self._children.measure(self._node_paths(nodes)) for _ in numbers]
         self.device: OpenDevice = plugins.load("backends", device.backend).open(device)
         self.device.leave()
@@ -227,7 +227,9 @@ class MeasuringSession:
             return BaselineVerdict()
 
         def measure_again() -> list[Run]:
-            numbers = self._progress.through(f"{result.case.id} looks slower and is measured again", self._replicates)
+            numbers = self._progress.count_processes(
+                f"{result.case.id} looks slower and is measured again", self._replicates
+            )
             return [self._children.measure(self._node_paths([node])) for _ in numbers]
 
         judged = self._baseline.judge(self._run(result), measure_again)

@@ -71,7 +71,7 @@ def _join_group(plan: Plan, resume: bool) -> AbstractContextManager[NodeGroup | 
 
     Raises UsageError if such a run is to be resumed.
     """
-    membership = Membership.take() if plan.settings.nodes > 1 else None
+    membership = Membership.from_environment() if plan.settings.nodes > 1 else None
     if membership is None:
         return nullcontext()
     if resume:

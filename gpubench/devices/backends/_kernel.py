@@ -56,7 +56,10 @@ class CupyKernel:
             self._function.max_dynamic_shared_size_bytes = self._most = shared_bytes
 
     def resources(self, threads: int, shared_bytes: int = 0) -> KernelResources | None:
-        """Return registers, shared and local memory of the kernel, and the blocks per compute unit; None on ROCm."""
+        """Return registers, shared and local memory of the kernel, and the blocks per compute unit; None on ROCm.
+
+        `threads` are those of a block, and `shared_bytes` is its dynamic shared memory.
+        """
         if self._cupy.cuda.runtime.is_hip:  # these calls were never tried on ROCm
             return None
         function, driver = self._function, self._cupy.cuda.driver

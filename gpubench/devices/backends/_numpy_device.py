@@ -46,9 +46,10 @@ class NumpyDevice:
         gated: bool = True,
         lead: Callable[[], object] | None = None,
     ) -> Timing:
-        """Time `calls` calls in a mode other than `graph`; host and device time are the same.
+        """Time `calls` calls; the time of the host is that of the device, because a call returns when its work is done.
 
-        `gated` has no effect, because there is no queue to hold back. `lead` is called once before the time starts.
+        A mode other than `each` and `cold` is timed as `hot`, and `gated` has no effect: there is no queue to hold
+        back. `lead` is called once before the time starts.
         """
         del gated  # there is no queue to hold back
         if lead is not None:
