@@ -11,8 +11,8 @@ from collections import defaultdict
 from itertools import permutations
 from pathlib import Path
 
-from gpubench.analysis.reproducibility import LEAST_PROCESSES
 from gpubench.analysis.figure import Spread
+from gpubench.analysis.reproducibility import LEAST_PROCESSES
 from gpubench.analysis.summary import Summary
 from gpubench.knowledge.recorded import RecordedDeviation
 from gpubench.model import Run, store

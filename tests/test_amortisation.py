@@ -102,7 +102,7 @@ def test_a_provider_that_costs_no_more_pays_at_once():
     assert table.rows[0][-3:] == ("at once", "–", "–")
 
 
-def test_an_eager_library_whose_cost_nobody_measured_gives_an_upper_bound():
+def test_an_eager_library_without_a_measured_cost_gives_an_upper_bound():
     (found,) = found_of(*MEASURED[:2], *MEASURED[3:4])
     (table,) = amortisation_tables(TITLE, [found])
     assert table.rows[0][-3] == "after at most 750 calls (2.2 s of work)"

@@ -54,7 +54,7 @@ def label(**known):
         ({"dram": (use(0.3),)}, None),
     ],
 )
-def test_the_resource_of_which_most_was_used_bounds_and_else_what_is_left(known, expected):
+def test_the_most_used_resource_bounds_and_else_the_remaining_rules_decide(known, expected):
     assert label(**known) == expected
 
 
@@ -69,7 +69,7 @@ def test_memory_at_its_limit_is_not_bound_by_a_cap_on_the_other_clock():
     assert label(dram=(use(0.9),), capped=use(1.0), clock=use(0.7)) == "DRAM"
 
 
-def test_the_label_rests_on_what_was_used_that_much_the_most_first():
+def test_the_evidence_of_a_bound_is_its_high_shares_the_highest_first():
     found = bound_by(Activity(dram=(use(0.91, "of dram peak (data sheet)"), use(0.95, "gpm.dram"), use(0.1, "other"))))
     assert found == Bound("DRAM", (use(0.95, "gpm.dram"), use(0.91, "of dram peak (data sheet)")))
     assert found.text == "DRAM (gpm.dram 95.0 %, of dram peak (data sheet) 91.0 %)"
@@ -133,7 +133,7 @@ def test_bytes_that_the_memory_did_not_see_came_from_a_cache():
     assert join(result, columns, kinds={"nvml.clock.memory": "gauge"}).bound.label == "L2"
 
 
-def test_the_time_that_a_cap_held_is_the_share_of_the_readings_of_the_window():
+def test_the_time_under_the_power_cap_is_the_share_of_the_readings_of_the_window():
     columns = {"nvml.event_reasons": [0, 4, 4, 0x21, 4]}
     found = join(a_case(), columns, kinds={"nvml.event_reasons": "event"})
     seconds = {reason.name: reason.seconds for reason in found.throttled}

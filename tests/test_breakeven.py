@@ -188,7 +188,7 @@ def test_reports_for_people_show_the_verdict(report):
     assert "faster 3.6×" in rendering.report(report).render(run_of(codec(), crossing()))
 
 
-def test_what_a_real_machine_said_is_said_again():
+def test_a_recorded_compression_run_gives_the_recorded_verdicts():
     """Two H200: LZ4 is as fast as the link out of the GPU and faster than the one into it, Cascaded than both."""
     run = store.read_run(Path(__file__).parent / "recordings/whole/h200x2-compression.jsonl.gz")
     measured = next(

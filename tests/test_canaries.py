@@ -57,7 +57,7 @@ def verdicts(judgement):
     return {finding.case.name: finding.verdict for finding in judgement.findings}
 
 
-def test_what_moved_together_is_inconclusive_and_is_said_in_one_line():
+def test_cases_that_moved_together_are_inconclusive_and_share_one_note():
     judgement, asked = gated(all_at(1.0), all_at(1.05))
     assert set(verdicts(judgement).values()) == {Verdict.INCONCLUSIVE}
     assert {finding.cause for finding in judgement.findings} == {CAUSE}
@@ -68,12 +68,12 @@ def test_what_moved_together_is_inconclusive_and_is_said_in_one_line():
     assert asked == []
 
 
-def test_a_common_step_ends_as_what_is_inconclusive_does():
+def test_a_common_step_ends_with_the_status_of_inconclusive_cases():
     judgement, _ = gated(all_at(1.0), all_at(1.05))
     assert (exit_status(judgement), exit_status(judgement, strict=True)) == (0, 4)
 
 
-def test_a_case_that_is_slower_than_its_canaries_is_slower_by_what_is_left():
+def test_a_case_that_is_slower_than_its_canaries_has_the_remaining_effect():
     judgement, asked = gated(all_at(1.0), all_at(1.05, case0=1.1))
     worst = judgement.findings[0]
     assert (worst.case.name, worst.verdict) == ("case0", Verdict.SLOWER)
@@ -106,7 +106,7 @@ def test_a_load_that_slows_some_cases_more_than_others_is_a_step_of_the_machine(
     assert verdicts(changed)["case0"] is Verdict.SLOWER
 
 
-def test_a_step_of_one_resource_is_told_by_the_cases_that_it_bounds():
+def test_a_step_of_one_resource_shows_in_the_cases_that_it_bounds():
     limits = dict(zip(NAMES, ["dram"] * 4 + ["tensor.float16"] * 4, strict=True))
     judgement, _ = gated(all_at(1.0), all_at(1.0, **dict.fromkeys(NAMES[:4], 1.05)), limits)
     assert judgement.counts() == {Verdict.INCONCLUSIVE: 4, Verdict.SAME: 4}
@@ -167,7 +167,7 @@ def test_the_least_noisy_cases_are_canaries_and_stay_the_canaries():
     assert asked == [{*NAMES[:MOST_CANARIES], "case7"}] * 3
 
 
-def test_what_has_another_cause_keeps_it():
+def test_a_finding_with_another_cause_keeps_that_cause():
     sides = Sides(Evidence([[measured(all_at(1.0))]]), Evidence([[measured(all_at(1.05))]]))
     judgement = judged(sides)
     clock = dataclasses.replace(judgement.findings[0], verdict=Verdict.SUSPECT, cause="clock", reason="the clock")

@@ -88,7 +88,7 @@ def test_a_step_is_found_soon_after_it_happened(shift, after, share):
     assert found >= share * 60
 
 
-def test_neither_the_unit_nor_a_second_look_changes_what_is_found():
+def test_neither_the_unit_nor_a_second_call_changes_the_change_points():
     values = np.random.default_rng(8).lognormal(0, 0.01, 60)
     values[35:] *= 1.04
     assert change_points(values) == change_points(values) == change_points(values * 1e12)
@@ -105,14 +105,14 @@ def noisy(*parts, sigma=0.01, seed=1):
     return values + sigma * np.random.default_rng(seed).normal(size=len(values))
 
 
-def test_a_step_of_five_sigma_is_told_three_runs_after_it_happened():
+def test_a_step_of_five_sigma_is_reported_three_runs_after_it_happened():
     values = noisy(np.full(30, 1.0), np.full(3, 1.05))
     assert stretches(values[:-1]) == (Stretch(0, 32),)
     assert stretches(values) == (Stretch(0, 30), Stretch(30, 33))
 
 
 @pytest.mark.parametrize("before", [4, 5])
-def test_a_figure_that_halves_is_told_from_nine_runs_on(before):
+def test_a_figure_that_halves_is_reported_from_nine_runs_on(before):
     values = [1.0] * before + [0.5] * (LEAST_RUNS - before)
     assert stretches(values) == (Stretch(0, before), Stretch(before, LEAST_RUNS))
     assert stretches(values[:-1]) == (Stretch(0, LEAST_RUNS - 1),)
@@ -123,7 +123,7 @@ def test_an_excursion_and_the_return_from_it_are_two_steps():
     assert [part.start for part in stretches(values)] == [0, 20, 30]
 
 
-def test_more_steps_than_are_tried_at_first_are_told_all():
+def test_more_steps_than_the_first_limit_are_all_reported():
     levels = (1.0, 1.2, 1.0, 1.3, 1.1, 1.4, 1.2, 1.5, 1.0, 1.2)
     values = noisy(*(np.full(12, level) for level in levels))
     assert [part.start for part in stretches(values)] == list(range(0, 120, 12))
@@ -154,23 +154,23 @@ def test_a_level_that_the_runs_before_it_had_too_is_a_coincidence():
     assert stretches(values) == (Stretch(0, 33),)
 
 
-def test_the_unit_does_not_change_what_is_told():
+def test_the_unit_does_not_change_the_reported_steps():
     values = noisy(np.full(30, 1.0), np.full(30, 1.04))
     assert stretches(values) == stretches(values * 1e12) == stretches(values * 1e-9)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["normal", "heavy tails (t, 3 degrees of freedom)", "serial correlation 0.3"])
-def test_watching_identical_code_for_a_hundred_runs_rarely_tells_a_change(name):
+def test_watching_identical_code_for_a_hundred_runs_rarely_reports_a_change(name):
     """Forty series of each noise; at 5 %, seven or more of forty have a probability of 0.3 %."""
     assert simulation.false_share(simulation.noises()[name], 40, simulation.is_told_now) * 40 < 7
 
 
-def test_watching_serially_correlated_runs_tells_no_change():
+def test_watching_serially_correlated_runs_reports_no_change():
     assert simulation.false_share(simulation.serial, 4, simulation.is_told_now, 40) == 0
 
 
-def test_steps_and_drifts_are_not_taken_for_each_other():
+def test_a_step_is_not_reported_as_a_drift_nor_a_drift_as_steps():
     said = {shape: simulation.confusion(shape, simulation.normal, 0.5, 12, simulation.told) for shape in SHAPES}
     assert said["nothing"]["nothing"] == 12
     assert said["step"]["step"] >= 11

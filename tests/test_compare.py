@@ -94,7 +94,7 @@ def test_of_single_processes_the_change_is_shown_and_nothing_is_decided():
     assert other.case.name == "copy"
 
 
-def test_what_differs_in_the_environment_is_said_and_the_same_is_not():
+def test_only_differences_of_the_environments_are_listed():
     old = make.facts(make.device(units=132), versions=(("nvidia.driver", "580.1"), ("cupy", "14.2")))
     new = make.facts(
         make.device(name="NVIDIA H100", units=132), versions=(("nvidia.driver", "590.2"), ("cupy", "14.2"))
@@ -109,7 +109,7 @@ def test_what_differs_in_the_environment_is_said_and_the_same_is_not():
     assert verdicts(found.against[0]) == {"triad": "slower"}, "what differs is no reason not to weigh"
 
 
-def test_what_one_run_does_not_know_is_empty():
+def test_a_fact_that_one_run_does_not_have_is_empty():
     facts = make.facts(versions=(("cupy", "14.2"),))
     found = compared(reading("a", *replicated("triad", 1e-3), facts=facts), reading("b", *replicated("triad", 1e-3)))
     assert [(each.name, each.values) for each in found.differences] == [("cupy", ("14.2", ""))]
@@ -128,7 +128,7 @@ def test_cases_of_another_method_are_not_compared_and_in_no_mean():
     assert found.against[0].geomeans[0].cases == 1
 
 
-def test_what_only_one_side_has_is_said():
+def test_cases_that_only_one_side_has_are_named():
     found = compared(
         reading("a", *replicated("triad", 1e-3), *replicated("gone", 1e-3)),
         reading("b", *replicated("triad", 1e-3), *replicated("fresh", 1e-3)),
@@ -139,7 +139,7 @@ def test_what_only_one_side_has_is_said():
     ]
 
 
-def test_every_other_run_is_held_against_the_first():
+def test_every_other_run_is_compared_with_the_first():
     sides = [
         reading(name, *replicated("triad", seconds)) for name, seconds in (("a", 1e-3), ("b", 1.2e-3), ("c", 0.9e-3))
     ]
@@ -148,7 +148,7 @@ def test_every_other_run_is_held_against_the_first():
     assert [verdicts(against)["triad"] for against in found.against] == ["slower", "faster"]
 
 
-def test_runs_without_a_case_in_common_are_refused_in_words():
+def test_runs_without_a_case_in_common_are_refused_with_the_suites_of_each():
     with pytest.raises(UsageError, match="no case in common: a has bandwidth; b has gemm"):
         compared(reading("a", *replicated("triad", 1e-3)), reading("b", *replicated("square", 1e-3, suite="gemm")))
 
@@ -230,7 +230,7 @@ def files(tmp_path):
     ]
 
 
-def test_the_terminal_says_who_is_who_what_differs_and_what_changed(call, files):
+def test_the_terminal_names_the_runs_the_differences_and_the_changes(call, files):
     status, out, said = call("compare", *files)
     assert (status, said) == (0, "")
     assert out.startswith("B against A: 1 slower; 1 of 1 case is decided\n")
@@ -247,7 +247,7 @@ def test_the_suffix_says_the_form_and_nothing_names_the_machine(call, files, for
     assert not re.search("gpu17|GPU-1234", written)
 
 
-def test_boards_that_differ_are_told_apart_by_pseudonyms_or_by_their_names(call, tmp_path):
+def test_different_boards_are_distinguished_by_pseudonyms_or_by_their_names(call, tmp_path):
     paths = []
     for number in (1, 2):
         facts = make.facts(make.device(uuid=f"GPU-{number}"))
@@ -283,7 +283,7 @@ def test_runs_of_the_same_name_are_numbered(call, files, tmp_path):
         (("old.jsonl", "gemm.jsonl", "-o", "c.html"), 2, "no case in common: old has bandwidth; gemm has gemm"),
     ],
 )
-def test_what_cannot_be_compared_is_one_line_and_nothing_is_written(call, files, tmp_path, words, status, line):
+def test_runs_that_cannot_be_compared_give_one_line_and_no_file(call, files, tmp_path, words, status, line):
     (tmp_path / "damaged.jsonl").write_bytes(files[0].read_bytes().replace(b"0.001", b"0.002", 1))
     (tmp_path / "foreign.txt").write_text("hello\n")
     (tmp_path / "there.html").write_text("mine")

@@ -47,7 +47,7 @@ def test_a_staircase_has_the_levels_of_each_device_apart():
     assert len(found) == len({result.devices for result in run.results if result.case.name == "chase"})
 
 
-def test_what_is_known_of_a_device_is_named_with_who_says_so():
+def test_the_known_sizes_of_a_device_are_named_with_their_source():
     gpu = make.device(cache_bytes=60 * MIB, details=(("shared.unit_bytes", str(228 * KIB)), ("ecc", "on")))
     assert [(known.name, known.bytes) for known in derived.known_sizes(gpu)] == [
         ("shared memory", 228 * KIB),
@@ -86,7 +86,7 @@ def test_the_paths_of_a_view_have_models_and_cross_where_they_were_measured_to()
     assert crossover.fitted == pytest.approx(264_000, rel=1e-3)
 
 
-def test_only_paths_that_differ_in_one_thing_are_held_against_each_other():
+def test_only_paths_that_differ_in_one_axis_are_compared():
     (found,) = derived.transfers(copies(*path("kernel", 2e-6, 3e10), *path("engine", 6e-6, 5.5e10, "pageable")))
     assert found.crossovers == ()
 

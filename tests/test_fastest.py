@@ -22,7 +22,7 @@ def choices(*results):
     return {tuple(each.params.values()): each for each in fastest(found)}
 
 
-def test_the_choice_changes_where_one_path_becomes_surely_faster():
+def test_the_choice_changes_where_one_path_becomes_significantly_faster():
     (found,) = choices(*path("kernel", 2e-6, 3e10), *path("engine", 6e-6, 5.5e10)).values()
     assert found.axis == "engine"
     assert found.params == {"memory": "pinned"}
@@ -31,7 +31,7 @@ def test_the_choice_changes_where_one_path_becomes_surely_faster():
     assert found.choices[1].above == pytest.approx(264_000, rel=0.1)  # 4 µs / (1/30 − 1/55 ns/B)
 
 
-def test_paths_that_differ_in_another_axis_are_chosen_among_each_other_alone():
+def test_only_paths_that_differ_in_no_other_axis_compete_for_the_choice():
     found = choices(
         *path("kernel", 2e-6, 3e10),
         *path("engine", 6e-6, 5.5e10),

@@ -49,7 +49,7 @@ def moved(digest, device, family, slowdown):
     return replace(digest, components=parts)
 
 
-def test_no_component_of_a_healthy_fleet_is_accused_and_what_would_have_been_seen_is_told():
+def test_no_component_of_a_healthy_fleet_is_accused_and_the_detectable_slowdown_is_named():
     found = judged()
     assert (found.suspects, fleet_status(found, strict=True)) == ((), 0)
     assert fleet_text.fleet_answer(found) == "no slow component among 24, compared with each other"
@@ -112,7 +112,7 @@ def test_a_narrow_link_to_the_host_explains_slow_copies_only():
     assert suspect.causes == (SlowCause("link width", "its pcie width is 8, that of the others 16"),)
 
 
-def test_two_populations_are_told_with_what_differs_and_not_as_half_a_fleet_of_suspects():
+def test_two_populations_are_reported_with_their_differences_and_not_as_suspects():
     record, digests = fleet(12, 1)
     made = []
     for index, digest in enumerate(digests):
@@ -204,7 +204,7 @@ def test_a_gpu_that_two_nodes_claim_counts_once():
 
 
 @pytest.mark.parametrize(("again", "state"), [(0.05, "confirmed"), (0.0, "transient")])
-def test_what_is_slow_again_is_confirmed_and_what_recovers_is_transient(again, state):
+def test_a_component_that_is_slow_again_is_confirmed_and_one_that_recovers_is_transient(again, state):
     record, digests = fleet(8, 1, slow={("gpu03", "cuda:0"): {"memory": 0.05}})
     _, second = fleet(8, 1, slow={("gpu03", "cuda:0"): {"memory": again}}, seed=1)
     found = judge_fleet(record, digests, [SecondMeasurement(second[3], False), SecondMeasurement(second[5], True)])
@@ -214,7 +214,7 @@ def test_what_is_slow_again_is_confirmed_and_what_recovers_is_transient(again, s
     assert fleet_status(found) == (1 if state == "confirmed" else 0)
 
 
-def test_what_slows_the_controls_too_confirms_nothing():
+def test_a_slowdown_of_the_controls_too_confirms_no_suspect():
     """The second measurement ran in a hotter hour: suspect and controls are all 5 % slower than before."""
     record, digests = fleet(8, 1, slow={("gpu03", "cuda:0"): {"memory": 0.05}})
     _, second = fleet(8, 1, seed=1)
@@ -223,7 +223,7 @@ def test_what_slows_the_controls_too_confirms_nothing():
     assert judge_fleet(record, digests, again).suspects[0].state == "transient"
 
 
-def test_many_noisy_cases_together_find_what_none_of_them_can():
+def test_a_family_of_noisy_cases_shows_a_slowdown_that_no_single_case_shows():
     rng = np.random.default_rng(5)
     record, digests = fleet(32, 1)
     made = []

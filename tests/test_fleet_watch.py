@@ -29,14 +29,14 @@ def test_a_gpu_that_is_slow_on_two_days_is_counted_and_slow_again():
     assert found.states == (None, "suspect", "suspect")
 
 
-def test_a_gpu_that_recovered_is_told_as_such():
+def test_a_gpu_that_recovered_is_listed_as_transient():
     _, second = fleet(8, 1, seed=9)
     slow = day(1, 0.05, [SecondMeasurement(second[3], False), SecondMeasurement(second[5], True)])
     (found,) = watch([day(0), slow])
     assert (found.suspected, found.transient, found.is_slow_again) == (0, 1, False)
 
 
-def test_a_gpu_that_became_slower_is_told_from_which_day_on():
+def test_a_gpu_that_became_slower_is_listed_with_the_day_of_the_change():
     days = [day(number, 0.06 if number >= 10 else 0.0) for number in range(20)]
     (found,) = watch(days)
     words = newest_event_text(found.trends[0])

@@ -57,7 +57,7 @@ def test_an_invalid_case_ends_with_4_and_does_not_hide_a_slower_one():
     assert exit_status(gate(BASE, Evidence([[reading(noisy(1.1)), invalid]]))) == 1
 
 
-def test_what_is_not_required_may_be_invalid():
+def test_a_case_that_is_not_required_may_be_invalid():
     invalid = reading([1.0] * 5, of=COPY, status="invalid", cause="discarded", reason="heat")
     assert exit_status(gate(BASE, Evidence([[reading(noisy()), invalid]]), required=("triad",))) == 0
 
@@ -82,7 +82,7 @@ def test_a_required_case_that_is_missing_cannot_be_judged():
     assert exit_status(found) == 4
 
 
-def test_a_case_that_nobody_requires_may_be_missing_and_is_named():
+def test_a_missing_case_that_is_not_required_is_named_and_changes_no_status():
     found = gate(BASE, evidence(*noisy()))
     assert exit_status(found) == 0
     assert f"{COPY.id}: the baseline has a figure, the candidate has none" in found.notes
@@ -108,7 +108,7 @@ def test_two_against_two_processes_are_warned_of_and_when_strict_end_with_4():
     assert "0 of 1 case is decided: the other 1 may be slower" in warnings(found)
 
 
-def test_what_is_decided_throughout_warns_of_nothing():
+def test_a_gate_that_decides_every_case_prints_no_warning():
     assert warnings(gate(BASE, both(noisy(1.0001), noisy()))) == []
 
 
@@ -126,7 +126,7 @@ def test_a_skip_that_is_allowed_is_a_note_and_another_is_not():
     assert f"{COPY.id}: skipped, which the policy allows" in found.notes
 
 
-def test_a_pattern_that_matches_nothing_is_worth_a_word():
+def test_a_pattern_that_matches_no_case_gives_a_warning():
     found = gate(BASE, BASE, thresholds_percent=(("latency/", 5.0),))
     assert "the policy's pattern 'latency/' matches no case" in found.notes
 
@@ -174,7 +174,7 @@ FLOOR = Floor("NVIDIA H200", "bandwidth/triad[*", 1e12, "B/s", 5.0, "a data shee
     ("rate", "verdict", "status"),
     [(0.9e12, "slower", 1), (0.99e12, "same", 0), (1.02e12, "same", 0), (1.2e12, "faster", 0), (0.953e12, None, 0)],
 )
-def test_a_floor_is_met_or_not_or_cannot_be_told(rate, verdict, status):
+def test_a_floor_is_met_or_missed_or_inconclusive(rate, verdict, status):
     after = evidence(*noisy(1.0, 0.005), moved=rate)
     found = gate(EMPTY, after, "floor", floors=(FLOOR,))
     (finding,) = found.findings
@@ -196,7 +196,7 @@ def test_the_interval_of_a_floor_is_students():
     assert (finding.effect.low, finding.effect.high) == pytest.approx((interval.low, interval.high))
 
 
-def test_a_model_without_floors_cannot_be_judged_and_says_what_to_write():
+def test_a_model_without_floors_cannot_be_judged_and_the_answer_says_how_to_add_one():
     found = gate(EMPTY, evidence(*noisy(), moved=1e12), "floor")
     assert exit_status(found) == 4
     assert found.notes == (

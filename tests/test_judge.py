@@ -77,7 +77,7 @@ def test_noise_between_processes_raises_the_threshold_by_students_quantile():
     assert finding.threshold == pytest.approx(least(0.05, 8, 5, 5))
 
 
-def test_the_deviation_is_pooled_so_that_a_side_that_is_quiet_by_chance_misleads_nobody():
+def test_the_deviation_is_pooled_so_that_a_side_that_is_quiet_by_chance_does_not_narrow_the_threshold():
     finding = one(evidence(*noisy(spread=0.001)), evidence(*noisy(1.1, spread=0.05)))
     assert finding.threshold > least(0.05 / math.sqrt(2), 8, 5, 5) * 0.99
 
@@ -123,7 +123,7 @@ def test_the_users_threshold_is_a_change_of_the_time_and_of_its_inverse():
     assert finding.threshold == pytest.approx(math.log(1.05))
 
 
-def test_what_sittings_differ_by_does_not_average_out_within_one():
+def test_a_difference_between_sessions_does_not_average_out_within_one_session():
     """Three sittings 4 % apart, each of quiet processes: a fourth one 5 % off is no regression."""
     sittings = Evidence([[reading(noisy(centre, 1e-4))] for centre in (1.0, 1.04, 1.08)])
     one_sitting = Evidence([[reading([value for centre in (1.0, 1.04, 1.08) for value in noisy(centre, 1e-4)])]])
@@ -135,7 +135,7 @@ def test_what_sittings_differ_by_does_not_average_out_within_one():
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_fewer_than_three_processes_decide_nothing_and_say_what_to_do(count):
+def test_fewer_than_three_processes_are_inconclusive_and_name_the_option_to_use(count):
     finding = one(evidence(*noisy(count=5)), evidence(*[1.5, 1.6][:count]))
     assert (finding.verdict, finding.cause) == (Verdict.INCONCLUSIVE, "few-processes")
     assert "--replicates 5" in finding.reason
@@ -167,7 +167,7 @@ def test_figures_without_a_logarithm_are_inconclusive():
     assert (finding.verdict, finding.cause) == (Verdict.INCONCLUSIVE, "no-ratio")
 
 
-def test_values_that_never_vary_are_weighed_by_the_users_threshold_alone():
+def test_values_that_never_vary_are_judged_by_the_users_threshold_alone():
     finding = one(evidence(*[1.0] * 5), evidence(*[1.03] * 5))
     assert (finding.verdict, finding.threshold, finding.q) == (Verdict.SLOWER, pytest.approx(math.log(1.02)), 0.0)
 
@@ -249,7 +249,7 @@ def test_invalid_processes_leave_the_others_to_be_judged_where_enough_are_left()
     )
 
 
-def test_what_only_one_side_has_is_no_finding():
+def test_a_case_that_only_one_side_has_is_no_finding():
     other = make.case("copy", size_bytes=2**30)
     both = judge(evidence(*noisy()), evidence(*noisy(), of=other), percent(2))
     assert (both.findings, both.missing, both.new) == ((), (TRIAD,), (other,))
@@ -262,7 +262,7 @@ def test_a_case_that_was_skipped_before_is_new_and_one_that_is_skipped_now_is_in
     assert (finding.verdict, finding.cause) == (Verdict.INVALID, "skipped")
 
 
-def test_a_card_is_held_against_another_one_by_its_place_where_there_is_one_each():
+def test_two_single_cards_are_compared_even_if_their_device_ids_differ():
     after = evidence(*noisy(), devices=("cuda:1",), manifest=machine(device_id="cuda:1"))
     finding = one(evidence(*noisy(), manifest=machine()), after)
     assert (finding.verdict, finding.devices) == (Verdict.SAME, ("cuda:1",))
@@ -297,7 +297,7 @@ def carded(value, *uuids, spread=1e-3):
 @pytest.mark.parametrize(
     ("value", "verdict"), [(1.04, "inconclusive"), (0.96, "inconclusive"), (1.2, "slower"), (1.0005, "same")]
 )
-def test_another_card_of_the_model_may_differ_by_what_cards_do(value, verdict):
+def test_another_card_of_the_model_may_differ_by_the_usual_difference_between_cards(value, verdict):
     """Real H200 differ by 3.8 % in the latency of their memory: that is no regression."""
     finding = one(carded(1.0, "GPU-1"), carded(value, "GPU-2"))
     assert finding.verdict == verdict
@@ -334,7 +334,7 @@ def test_a_slow_down_that_the_clock_alone_explains_is_inconclusive():
     assert settled(judge(evidence(*noisy()), evidence(*noisy()), percent(2))).counts() == {Verdict.SAME: 1}
 
 
-def test_what_is_slower_in_cycles_too_is_slower():
+def test_a_case_that_is_slower_in_cycles_too_is_slower():
     finding = one(clocked(noisy(1.0, 0.001), FAST), clocked(noisy(1.2, 0.001), SLOW, ("power-capped",)))
     assert finding.verdict is Verdict.SLOWER
 
@@ -355,7 +355,7 @@ def test_without_a_second_measurement_a_suspect_is_inconclusive_and_keeps_its_re
     assert [(f.verdict, f.cause) for f in found.findings] == [(Verdict.INCONCLUSIVE, "clock")]
 
 
-def test_q_values_know_how_many_cases_were_weighed():
+def test_q_values_depend_on_the_number_of_compared_cases():
     cases = [make.case("triad", size_bytes=2**n) for n in range(10, 20)]
 
     def of(values):
@@ -366,7 +366,7 @@ def test_q_values_know_how_many_cases_were_weighed():
     assert slow.q == pytest.approx(min(10 * slow.effect.p, 1.0))
 
 
-def test_what_chance_finds_among_many_cases_is_called_neither_slower_nor_faster():
+def test_a_chance_finding_among_many_cases_is_called_neither_slower_nor_faster():
     """Far beyond a threshold of nothing, and as unlikely as one case in two hundred: two hundred cases have one."""
     cases = [make.case("triad", size_bytes=2**10 + n) for n in range(200)]
     effects = [effect.Effect(0.05, 0.02, 0.08, 0.005, 0.001), *[effect.Effect(0.0, -0.01, 0.01, 0.9, 0.001)] * 199]
@@ -383,7 +383,7 @@ def test_findings_stand_the_worst_first():
     assert [f.case.name for f in judge(before, after, percent(2)).findings] == ["c", "b", "a"]
 
 
-def test_the_users_own_data_is_part_of_what_is_compared():
+def test_different_data_files_of_the_user_are_not_comparable():
     case = make.case("roundtrip", "compression", corpus="dump.bin")
 
     def of(digest):

@@ -29,7 +29,7 @@ def figures(*results):
     return found
 
 
-def test_the_best_figure_of_a_link_stands_first_and_the_others_say_what_tells_them_apart():
+def test_the_best_figure_of_a_link_comes_first_and_the_others_name_their_differences():
     found = figures(
         copy("load", 370, direction="one way", engine="kernel"),
         copy("pull", 396, **ENGINE),

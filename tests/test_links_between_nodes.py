@@ -17,7 +17,7 @@ def test_every_two_nodes_meet_once_before_any_two_meet_again(nodes):
 
 
 @pytest.mark.parametrize("nodes", [2, 7, 8])
-def test_the_pairs_of_a_round_are_disjoint_and_as_many_as_there_can_be(nodes):
+def test_the_pairs_of_a_round_are_disjoint_and_their_number_is_the_largest_possible(nodes):
     for turn in links.schedule(nodes, 5):
         assert len({node for pair in turn for node in pair}) == 2 * len(turn) == nodes - nodes % 2
 
@@ -48,7 +48,7 @@ def suspects(found):
     )
 
 
-def test_a_slow_node_and_a_slow_link_are_told_apart():
+def test_a_slow_node_and_a_slow_link_are_distinguished():
     (link,) = (pair for pair in links.schedule(8, 5)[2] if 3 not in pair and 0 in pair)
     found = links.judge(rates(8, 5, {3: 0.9}, {link: 0.8}))
     assert suspects(found) == ([3], [link])
@@ -57,7 +57,7 @@ def test_a_slow_node_and_a_slow_link_are_told_apart():
     assert found.typical == pytest.approx(4e10, rel=0.01)
 
 
-def test_nobody_is_accused_where_nothing_is_slow():
+def test_no_node_and_no_link_of_a_healthy_fleet_is_accused():
     assert suspects(links.judge(rates(16, 5))) == ([], [])
 
 
@@ -67,7 +67,7 @@ def test_two_slow_links_do_not_hide_each_other():
     assert suspects(found) == ([], sorted([first, second]))
 
 
-def test_what_is_slow_by_less_than_two_percent_is_not_worth_anybodys_time():
+def test_a_slowdown_below_two_per_cent_is_not_reported():
     assert suspects(links.judge(rates(16, 5, {3: 0.985}, noise=0.0001))) == ([], [])
 
 

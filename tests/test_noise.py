@@ -32,7 +32,7 @@ def least(deviation, count):
     return scipy.stats.t.isf(0.0027 / 2, 2 * count - 2) * deviation * math.sqrt(2 / count)
 
 
-def test_the_threshold_is_that_of_a_gate_of_as_many_against_as_many():
+def test_the_threshold_is_that_of_a_gate_with_equally_many_processes_on_both_sides():
     # s = 1 %, 8 against 8: SE = 0.01 · √(2/8) = 0.005, and Student's t of 14 degrees of freedom asks for 3.64 of it
     assert noise.threshold(0.01, 8) == pytest.approx(math.expm1(3.636 * 0.005), rel=1e-3)
     assert noise.threshold(0.01, 8) == pytest.approx(math.expm1(least(0.01, 8)))
@@ -63,13 +63,13 @@ def test_processes_that_agree_can_see_any_effect():
     assert (floor.between, floor.threshold) == (0.0, 0.0)
 
 
-def test_a_quiet_case_says_what_a_gate_can_see():
+def test_the_floor_of_a_quiet_case_names_the_smallest_detectable_change():
     spread = 0.003
     (floor,) = noise.floors(run_of(*(math.exp(spread * step) for step in (-1, -1, 0, 1, 1))))
     assert floor.detectable == "0.8 %"
 
 
-def test_a_noisy_case_says_what_it_cannot_gate():
+def test_the_floor_of_a_noisy_case_says_that_it_is_too_coarse_for_a_gate():
     (floor,) = noise.floors(run_of(*(math.exp(0.247 * step) for step in (-1, -1, 0, 1, 1))))
     assert floor.detectable == "95 % (too noisy for a gate)"
 

@@ -62,7 +62,7 @@ def test_one_process_in_five_beside_other_work_decides_nothing():
     assert (finding.verdict, finding.reason) == (Verdict.SLOWER, "")
 
 
-def test_what_looks_faster_beside_a_disturbed_baseline_is_inconclusive():
+def test_a_case_that_looks_faster_than_a_disturbed_baseline_is_inconclusive():
     finding = one(beside(noisy(1.4, QUIET), 5), beside(noisy(1.0, QUIET), 0))
     assert (finding.verdict, finding.cause) == (Verdict.INCONCLUSIVE, "contended")
 
@@ -74,7 +74,7 @@ def test_equal_figures_beside_other_work_are_the_same():
 @pytest.mark.parametrize(
     ("reason", "count", "cause"), [("steal", 10, "contended"), ("steal", 9, ""), ("warm-up", 60, "")]
 )
-def test_a_tenth_of_the_samples_lost_to_steal_says_that_the_others_are_not_quiet(reason, count, cause):
+def test_a_process_that_lost_a_tenth_of_its_samples_to_steal_counts_as_disturbed(reason, count, cause):
     """Of 90 samples that were kept; a discard for another reason says nothing about neighbours."""
     after = beside(noisy(1.1, QUIET), 5, labels=(), discarded=((reason, count),))
     assert one(evidence(*noisy(1.0, QUIET)), after).cause == cause
@@ -136,14 +136,14 @@ def test_a_lower_clock_of_the_memory_explains_a_loss_of_bandwidth():
     assert finding.reason.startswith("the memory clock went from 3.200 GHz to 2.900 GHz; ")
 
 
-def test_what_is_faster_by_the_clock_alone_is_inconclusive():
+def test_a_case_that_is_faster_by_the_clock_alone_is_inconclusive():
     finding = one(clocked(SEVERAL, at(SLOW_HZ)), clocked(noisy(1 / 1.1, QUIET), at(FAST_HZ)))
     assert (finding.verdict, finding.cause) == (Verdict.INCONCLUSIVE, "clock")
     assert finding.reason.endswith("counted in cycles, it is not faster by the threshold")
 
 
 @pytest.mark.parametrize("hertz", [FAST_HZ, SLOW_HZ, 1.7e9])
-def test_what_is_faster_in_cycles_too_is_faster(hertz):
+def test_a_case_that_is_faster_in_cycles_too_is_faster(hertz):
     assert one(clocked(SEVERAL, at(SLOW_HZ)), clocked(noisy(0.8, QUIET), at(hertz))).verdict is Verdict.FASTER
 
 

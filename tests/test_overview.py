@@ -33,7 +33,7 @@ def told(*results, key=(KEY,), remarks=(), complete=True, **fields):
     return overview(Summary(run))
 
 
-def test_a_recorded_run_of_an_h200_is_told_in_ten_key_figures():
+def test_the_overview_of_a_recorded_h200_has_ten_key_figures():
     found = overview(Summary(store.read_run(RECORDINGS / "whole/h200.jsonl.gz")))
     assert found.devices == ("NVIDIA H200 (cuda:0), 132 SMs, 139.8 GiB",)
     assert found.conditions[:3] == ("driver 580.159.04", "CUDA 13.2", "tier quick")
@@ -126,7 +126,7 @@ def test_an_uncertain_key_figure_is_a_doubt():
     assert doubt == "the 95 % confidence interval is wider than ± 5 %: Memory read ± 33 %"
 
 
-def test_what_is_missing_is_told_with_the_way_to_get_it():
+def test_a_missing_library_is_named_with_the_way_to_get_it():
     missing = make.result(status="skipped", cause="missing", reason="nvCOMP is missing; pip install it")
     elsewhere = make.result(status="skipped", cause="devices", reason="needs 2 devices", of=make.case("peer"))
     assert told(read(), elsewhere, missing).matters == (

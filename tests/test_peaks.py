@@ -52,14 +52,14 @@ def test_a_product_has_three_shares_each_with_what_it_is_of():
     assert clock.text == "84.3 % of tensor.bfloat16 peak (measured clock)"
 
 
-def test_memory_is_held_against_its_clock_times_its_bus():
+def test_the_peak_of_memory_is_its_clock_times_its_bus_width():
     result = make.result(make.timing(1e-3, moved=4.604e9, limit="dram"), window=(0.0, 1.0))
     share = summed(result).rows()[0].figure.share_of("clock")
     assert share.peak == pytest.approx(2 * 3.201e9 * 6016 / 8)
     assert share.fraction == pytest.approx(0.9563, abs=1e-4)
 
 
-def test_the_best_is_of_the_same_limit_and_what_came_too_early_is_none():
+def test_the_best_of_a_run_is_of_the_same_limit_and_never_an_early_sample():
     series = product(600), dataclasses.replace(product(900), name="early"), product(50, "tensor.float64")
     (row,) = summed(make.result(series[0], *series[1:], window=(0.0, 1.0))).rows()
     assert row.figure.share_of("best").fraction == pytest.approx(1.0)
@@ -119,7 +119,7 @@ SHEET_CLOCKS = {
 
 
 @pytest.mark.parametrize("name", SHEET_CLOCKS)
-def test_what_a_unit_does_in_a_clock_gives_the_data_sheet_at_its_clock(name):
+def test_the_work_of_a_unit_per_clock_gives_the_data_sheets_peak_at_its_clock(name):
     arch, units, clocks, usual = SHEET_CLOCKS[name]
     device = make.device(name=name, arch=arch, units=units)
     limits = [limit for limit in hardware.per_clock_limits(arch) if hardware.peak(device, limit)]
@@ -204,7 +204,7 @@ def test_an_impossible_figure_is_not_the_best_that_others_are_a_share_of():
     assert [row.figure.share_of("best").fraction for row in rows] == [pytest.approx(1600 / 600), pytest.approx(1.0)]
 
 
-def test_samples_from_before_the_clock_settled_are_not_held_against_the_settled_clock():
+def test_early_samples_have_no_share_of_the_peak_at_the_settled_clock():
     early = dataclasses.replace(product(900), role="early")
     (row,) = summed(make.result(product(700), early, window=(0.0, 1.0))).rows()
     assert row.labels == ()
@@ -271,7 +271,7 @@ def test_the_memory_of_a_device_of_a_split_card_is_that_of_its_memory_partition(
     assert hardware.peak(part("CPX", ""), "dram") is None
 
 
-def test_what_no_document_says_of_a_split_card_has_no_peak():
+def test_a_partitioned_card_has_no_peak_that_no_document_states():
     assert hardware.peak(part("CPX"), "link.peer") is None, "the devices of one card have no link between them"
     assert hardware.peak(part("CPX", units=0), "float32") is None
     assert hardware.peak(part("CPX", name="AMD Instinct MI250X"), "float32") is None

@@ -121,7 +121,7 @@ def test_the_energy_of_too_few_readings_is_not_given():
     assert nothing.energy is None
 
 
-def test_peaks_shares_and_what_held_it_back_are_of_the_phase_alone():
+def test_peaks_shares_and_throttle_reasons_are_of_the_phase_alone():
     early, late = figures(phase((0.05, 4.95))), figures(phase((5.05, 9.95)))
     assert (early.memory_bytes, late.memory_bytes) == (1e9, 2e9)
     assert (early.shares[Measure.BUSY], late.shares[Measure.BUSY]) == (pytest.approx(0.1), pytest.approx(0.9))

@@ -39,7 +39,7 @@ def load(tmp_path, text, name="gpubench.toml"):
     return policy.load(folder=tmp_path)
 
 
-def test_a_whole_policy_says_what_it_says(tmp_path):
+def test_every_key_of_a_policy_is_read(tmp_path):
     found = load(tmp_path, WHOLE)
     assert (found.threshold_percent, found.strict) == (3.0, True)
     assert found.required == ("bandwidth/*", "gemm/square")
@@ -53,12 +53,12 @@ def test_of_several_thresholds_the_last_that_matches_counts(tmp_path):
     assert [found.threshold(case) for case in cases] == [0.05, 0.105, 0.03]
 
 
-def test_where_nothing_is_listed_every_case_is_required(tmp_path):
+def test_every_case_is_required_if_the_policy_lists_none(tmp_path):
     assert policy.load(folder=tmp_path).is_required("latency/launch")
     assert not load(tmp_path, WHOLE).is_required("latency/launch")
 
 
-def test_pyproject_holds_it_under_tool_gpubench(tmp_path):
+def test_a_policy_may_stand_in_pyproject_under_tool_gpubench(tmp_path):
     text = "[project]\nname = 'x'\n[tool.gpubench.gate]\nthreshold_percent = 7\n"
     assert load(tmp_path, text, "pyproject.toml").threshold_percent == 7.0
 
@@ -93,7 +93,7 @@ def test_a_pyproject_that_does_not_speak_of_us_changes_nothing(tmp_path):
         ("[gate", "not TOML:"),
     ],
 )
-def test_what_is_no_policy_is_refused_with_the_file_the_key_and_what_is_expected(tmp_path, text, words):
+def test_an_invalid_policy_is_refused_with_the_file_the_key_and_the_expected_value(tmp_path, text, words):
     with pytest.raises(UsageError) as refused:
         load(tmp_path, text)
     assert str(refused.value).startswith(f"{tmp_path / 'gpubench.toml'}: {words}")
@@ -111,7 +111,7 @@ def test_what_is_no_policy_is_refused_with_the_file_the_key_and_what_is_expected
     ],
     ids=["5000 digits", "400 digits", "infinite", "nan", "nested", "large"],
 )
-def test_what_a_parser_stumbles_over_is_refused_in_one_line(tmp_path, text, words):
+def test_a_file_that_the_parser_rejects_is_refused_in_one_line(tmp_path, text, words):
     with pytest.raises(UsageError, match=words) as refused:
         load(tmp_path, text)
     assert "\n" not in str(refused.value)

@@ -85,7 +85,7 @@ def test_the_growth_of_a_phase_that_came_twice_is_the_sum_of_both_times():
     assert cells(run, "change")[1] == "+8.000 GiB"
 
 
-def test_a_phase_that_nobody_sampled_has_no_memory():
+def test_a_phase_without_samples_has_no_memory():
     assert "host memory" not in phase_tables(Summary(program(phase("step", (0.0, 1.0)))))[0].heads
 
 

@@ -110,7 +110,7 @@ def test_a_result_from_before_series_had_a_clock_is_read_as_fast_as_a_new_one(mo
     assert record.decode(older) == record.decode(record.encode(result)) == result
 
 
-def test_lines_that_differ_in_numbers_alone_are_looked_through_once():
+def test_the_keys_of_lines_that_differ_only_in_numbers_are_examined_once():
     record._is_in_written_order.cache_clear()
     for seconds in (1e-3, 0.25, 17.0):
         line = record.encode(make.result(make.timing(seconds), of=make.case("triad", size_bytes=int(2**20 * seconds))))
@@ -191,7 +191,7 @@ def test_an_observed_value_of_0_is_a_value():
 
 
 @pytest.mark.parametrize("started", ["yesterday", "0001-01-01", "9999-12-31T23:59:59-23:59", "2026-13-01"])
-def test_a_run_starts_at_a_time_or_says_nothing_of_it(started):
+def test_the_start_of_a_run_is_a_time_or_empty(started):
     assert refusal(record.encode(make.manifest(started=started))).startswith("started: ")
     assert record.decode(record.encode(make.manifest(started=""))).started == ""
 
@@ -207,7 +207,7 @@ def test_a_run_starts_at_a_time_or_says_nothing_of_it(started):
         (b'{"kind":"result"' + b"".join(b',"k%d":0' % number for number in range(200)) + b"}", "an object has more"),
     ],
 )
-def test_what_a_record_holds_is_counted_before_a_parser_makes_objects_of_it(line, words, monkeypatch):
+def test_the_objects_of_a_record_are_counted_before_it_is_parsed(line, words, monkeypatch):
     monkeypatch.setitem(record._ADAPTERS, "result", None)
     assert refusal(line).startswith(words)
 
@@ -255,7 +255,7 @@ def test_bytes_that_are_no_text_are_refused():
     assert refusal(record.encode(make.result()).replace(b"triad", b"tri\xffd")) == "not UTF-8 text"
 
 
-def test_a_manifest_of_a_newer_gpubench_says_what_is_needed():
+def test_a_manifest_of_a_newer_schema_is_refused_with_the_need_for_a_newer_gpubench():
     line = changed(make.manifest(), "gpubench.run/1", "gpubench.run/2", '"started"', '"invented":true,"started"')
     assert refusal(line) == "schema gpubench.run/2: a newer gpubench is needed (this one reads gpubench.run/1)"
 

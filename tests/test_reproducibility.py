@@ -7,8 +7,8 @@ import _make as make
 import pytest
 import reproducibility_table
 
-from gpubench.analysis.reproducibility import Reproducibility, recorded_sources_text
 from gpubench.analysis.figure import Figure
+from gpubench.analysis.reproducibility import Reproducibility, recorded_sources_text
 from gpubench.analysis.summary import Summary
 from gpubench.cli import _print, _summary
 from gpubench.knowledge.recorded import recorded_deviation, recorded_deviations
@@ -105,7 +105,7 @@ def test_the_wide_table_has_the_deviation_between_processes_and_says_where_it_wa
     assert recorded.startswith("recorded: taken from recordings that gpubench ships")
 
 
-def test_where_nobody_knows_the_deviation_the_terminal_spares_its_column_and_says_how_to_measure_it():
+def test_without_a_known_deviation_the_terminal_leaves_out_its_column_and_says_how_to_measure_it():
     _, heads, _, note = written(make.run(make.result(make.timing(1.0, 1.1, 1.2))), wide=True)
     assert "between" not in heads
     assert note == "± is the 95 % interval within one process; --replicates 3 measures how much processes differ"

@@ -26,23 +26,25 @@ def once(values, again, rounds=3):
     def measure(sides, suspects):
         asked.append([finding.case.id for finding in suspects])
         more = evidence(*noisy(again[len(asked) - 1], 0.001)).readings[0]
-        return Sides(sides.before.with_repeats([evidence(*noisy(1.0, 0.001)).readings[0]]), sides.after.with_repeats([more]))
+        return Sides(
+            sides.before.with_repeats([evidence(*noisy(1.0, 0.001)).readings[0]]), sides.after.with_repeats([more])
+        )
 
     sides = Sides(evidence(*noisy(1.0, 0.001)), evidence(*values))
     (finding,) = settle(sides, judged, measure, rounds).findings
     return finding.verdict, len(asked)
 
 
-def test_what_is_slower_is_measured_again_before_it_fails():
+def test_a_slower_case_is_measured_again_before_it_fails():
     assert once(noisy(1.1, 0.001), [1.1]) == (Verdict.SLOWER, 1)
 
 
-def test_what_is_slower_once_and_not_again_does_not_fail():
+def test_a_case_that_is_slower_once_and_not_again_does_not_fail():
     verdict, _ = once(noisy(1.1, 0.001), [1.0, 1.0, 1.0])
     assert verdict is Verdict.INCONCLUSIVE
 
 
-def test_what_is_the_same_is_not_measured_again():
+def test_a_case_that_is_the_same_is_not_measured_again():
     assert once(noisy(1.001, 0.001), []) == (Verdict.SAME, 0)
 
 

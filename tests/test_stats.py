@@ -24,7 +24,7 @@ def test_the_median_of_a_few_values(values, median):
     assert stats.median(values) == median
 
 
-def test_nothing_has_no_median_and_no_quantile():
+def test_an_empty_sample_has_no_median_and_no_quantile():
     assert math.isnan(stats.median([]))
     assert math.isnan(stats.quantile([], 0.5))
     nothing = stats.median_interval([])
@@ -108,7 +108,7 @@ def test_the_interval_covers_the_true_median_of_any_distribution(draw, count):
 
 
 @given(times)
-def test_the_interval_holds_the_median_and_does_not_mind_the_order(values):
+def test_the_interval_contains_the_median_and_does_not_depend_on_the_order(values):
     interval = stats.median_interval(values)
     assert interval.low <= interval.centre <= interval.high
     assert interval.centre == pytest.approx(stats.median(values))

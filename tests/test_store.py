@@ -62,12 +62,12 @@ def test_a_remark_on_the_counters_is_kept_with_the_run_and_read_again(tmp_path):
     assert store.read_run(tmp_path / "again.jsonl") == run
 
 
-def test_samples_of_an_older_file_do_not_say_what_reading_them_took(small):
+def test_samples_of_an_older_file_have_no_reading_time(small):
     older = b'{"kind":"samples","collector":"nvml","device":"cuda:0","at":[1.0],"columns":[["nvml.power",[2.0]]]}\n'
     assert record.decode(older) == model.Samples("nvml", "cuda:0", (1.0,), (("nvml.power", (2.0,)),))
 
 
-def test_records_are_told_apart_by_kind_and_hold_the_models_fields(small):
+def test_records_are_distinguished_by_kind_and_have_the_fields_of_the_model(small):
     assert [record["kind"] for record in lines(small)] == ["manifest", "result", "samples"]
     assert lines(small)[2] == {
         "kind": "samples",
@@ -93,7 +93,7 @@ def test_text_of_any_script_is_written_as_it_is(path):
     assert "计算" in path.read_text(encoding="utf-8")
 
 
-def test_a_results_words_that_are_no_text_are_replaced(path):
+def test_undecodable_characters_of_a_result_are_replaced(path):
     write(path, make.result(reason="cannot open caf\udce9.bin"))
     assert store.read_run(path).results[0].reason == "cannot open caf?.bin"
 
@@ -163,7 +163,7 @@ def test_each_record_can_be_read_as_soon_as_it_is_written(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_killed_process_keeps_every_record_it_was_told_is_written(tmp_path, name):
+def test_a_killed_process_keeps_every_record_whose_write_returned(tmp_path, name):
     path = tmp_path / name
     program = textwrap.dedent("""
         import itertools, sys

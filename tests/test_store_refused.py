@@ -195,7 +195,7 @@ def test_samples_of_a_device_that_the_file_does_not_describe_are_refused(path):
 
 
 @pytest.mark.parametrize("mask", [-1.0, 1.5, 2.0**63, 1e99])
-def test_what_is_no_mask_of_bits_is_refused_in_a_counter_of_events(path, mask):
+def test_an_event_counter_with_a_value_that_is_no_bit_mask_is_refused(path, mask):
     events = make.counter("nvml.event_reasons", "bit mask", "event")
     write(path, make.samples([1.0, 2.0], event_reasons=[None, 4.0]), manifest=make.manifest(counters=(events,)))
     store.read_run(path)

@@ -213,7 +213,7 @@ def test_device_sets_of_a_case_are_spread_apart():
     assert [(spread.devices, len(spread.rows)) for spread in spreads] == [(("cuda:0",), 2), (("cuda:1",), 2)]
 
 
-def test_items_a_second_are_held_against_the_bytes_behind_them_and_the_peak_is_the_bound_in_items():
+def test_items_per_second_have_a_share_of_the_peak_of_their_bytes_and_the_peak_is_in_items():
     series = Series(
         "graph", "s", (1e-2,), work=Work(moved=2.4e10, items=2), quantity="items", limit="dram", item="token"
     )
@@ -224,7 +224,7 @@ def test_items_a_second_are_held_against_the_bytes_behind_them_and_the_peak_is_t
     assert spec.peak == pytest.approx(400)  # tokens a second
 
 
-def test_items_of_arithmetic_are_held_against_operations():
+def test_items_of_arithmetic_have_a_share_of_the_peak_of_their_operations():
     series = Series(
         "hot", "s", (1.0,), work=Work(moved=1, flops=494.5e12, items=1), quantity="items", limit="tensor.float16"
     )
@@ -232,7 +232,7 @@ def test_items_of_arithmetic_are_held_against_operations():
     assert figure.share == pytest.approx(0.5)
 
 
-def test_what_a_case_says_beside_its_headline_are_its_other_stages_and_what_is_no_time():
+def test_the_secondary_figures_of_a_case_are_its_other_stages_and_its_observed_values():
     run = make.run(
         make.result(
             make.timing(1e-3, moved=4e9, name="compress.hot", stop="interval"),
@@ -252,7 +252,7 @@ def test_what_a_case_says_beside_its_headline_are_its_other_stages_and_what_is_n
 
 
 @pytest.mark.parametrize(("seconds", "beside"), [(1.005e-3, []), (0.9e-3, ["early"])])
-def test_samples_from_before_the_device_settled_are_told_of_if_they_differ(seconds, beside):
+def test_samples_from_before_the_device_settled_are_a_secondary_figure_if_they_differ(seconds, beside):
     run = make.run(make.result(make.timing(1e-3, moved=1e9), make.timing(seconds, name="early", moved=1e9)))
     table = summary.Summary(run)
     assert [figure.short for figure in table.secondary_figures(table.spreads()[0])] == beside

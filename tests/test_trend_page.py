@@ -50,7 +50,7 @@ def page_of(*trends):
 STEP = trend_of([4.0e12] * 10 + [3.8e12] * 10, cublas="13.2")
 
 
-def test_a_change_is_marked_in_the_drawing_and_told_in_words():
+def test_a_change_is_marked_in_the_drawing_and_described_in_text():
     page = Tags(page_of(STEP))
     assert page.count("line", "change") == 1
     assert page.count("circle", "bad") == 1
@@ -64,7 +64,7 @@ def slow(count, total, seed=2):
     return [float(value) for value in 1e12 * (np.linspace(1, 1 + total, count) + noise)]
 
 
-def test_a_drift_is_drawn_as_a_sloped_line_and_told_with_its_rate():
+def test_a_drift_is_drawn_as_a_sloped_line_and_described_with_its_rate():
     drifting = trend_of(slow(60, -0.02))
     assert (drifting.state, drifting.changes, len(drifting.drifts)) == ("changed", (), 1)
     page = Tags(page_of(drifting))
@@ -88,7 +88,7 @@ def test_the_place_where_a_drift_begins_is_no_step():
     assert late.newest_event == late.drifts[0]
 
 
-def test_too_few_runs_are_told_as_such_with_the_raw_step():
+def test_too_few_runs_are_reported_with_the_raw_step():
     few = trend_of([4e12] * 4 + [2e12])
     assert few.state == "too few runs"
     assert few.newest_step == -0.5
@@ -141,7 +141,7 @@ def test_few_equal_and_extreme_values_are_drawn(values):
     assert Tags(page).count("svg") == 1
 
 
-def test_runs_of_one_day_are_told_apart_by_the_hour():
+def test_runs_of_one_day_are_distinguished_by_the_hour():
     assert "03:10" in Tags(page_of(trend_of([1e12] * 9, every_s=600))).text
 
 
