@@ -33,13 +33,13 @@ def required(name: str, extras: Iterable[str]) -> set[tuple[str, frozenset[str]]
     Other conditions of a requirement are not evaluated: a package required only on other systems is not installed here.
     Raises PackageNotFoundError if the distribution is not installed.
     """
-    wanted = set(extras)
+    wanted_extras = set(extras)
     requirements = set()
     for line in metadata.requires(name) or []:
         requirement, _, marker = line.partition(";")
         condition_extras = set(_EXTRA.findall(marker))
         match = _NAME.match(requirement.strip())
-        if match and (not condition_extras or condition_extras & wanted):
+        if match and (not condition_extras or condition_extras & wanted_extras):
             required_extras = frozenset(extra.strip() for extra in (match[2] or "").split(",") if extra.strip())
             requirements.add((canonical(match[1]), required_extras))
     return requirements

@@ -47,11 +47,13 @@ class Floors:
 
 
 def _device_model(side: Side, candidate: Evidence) -> str:
+    """Return the model of the first device of a case."""
     devices = candidate.readings[side.readings[0]].manifest.facts.devices
     return next((device.name for device in devices if device.id in side.devices[:1]), "unknown device")
 
 
 def _floor_of(side: Side, candidate: Evidence, policy: Policy) -> Floor | None:
+    """Return the floor of a case on its device's model, None if there is none."""
     return policy.floor(_device_model(side, candidate), side.case.id)
 
 
@@ -86,6 +88,10 @@ def verdict(effect: Effect, tolerance: float) -> Verdict:
 
 
 def _notes(candidate: Evidence, sides_without_floor: list[Side], any_judged: bool) -> list[str]:
+    """Return a note on the cases without a floor, if there are any.
+
+    `any_judged` says whether another case has a floor.
+    """
     models = ", ".join(dict.fromkeys(_device_model(side, candidate) for side in sides_without_floor))
     if sides_without_floor and not any_judged:
         return [f"no floor is known for {models}: write [[floor]] tables into gpubench.toml (docs/gate.md)"]

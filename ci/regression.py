@@ -37,10 +37,12 @@ class Regression:
 
 
 def _missing_finding(case: Case) -> Finding:
+    """Return the finding of a required case that the candidate has no figure of."""
     return Finding(case, (), Verdict.INVALID, "missing", "the baseline has a figure, the candidate has none")
 
 
 def _is_met(pattern: str, ids: list[str]) -> bool:
+    """Return whether a required pattern matches one of these case ids."""
     return any(matches(case_id, (pattern,)) for case_id in ids)
 
 

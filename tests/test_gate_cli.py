@@ -225,7 +225,7 @@ def test_a_reason_that_many_cases_share_is_said_once(call):
 
 def test_the_last_of_the_history_are_a_baseline_without_the_candidate_itself(call):
     Path("gpubench-runs").mkdir()
-    with history.Recorder(Path("gpubench-runs/history.sqlite")) as recorder:
+    with history.HistoryRecorder(Path("gpubench-runs/history.sqlite")) as recorder:
         for day, centre in enumerate((1.0, 1.0, 1.1), 1):
             started = f"2026-01-0{day}T00:00:00+00:00"
             file = run_file(f"gpubench-runs/{day}.jsonl", centre, manifest={"started": started})

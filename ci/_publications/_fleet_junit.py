@@ -98,13 +98,14 @@ def _finding_text(finding: FleetFinding) -> str:
     if finding.case:
         measured, expected = (units.quantity(value, finding.unit) for value in (finding.value, finding.expected))
         figures = f", {measured} where {expected} is expected"
-    slowdown, least = units.percent(finding.slowdown), units.percent(finding.detectable)
+    slowdown, smallest = units.percent(finding.slowdown), units.percent(finding.detectable)
     subject = finding.case or f"all cases of {finding.family} together"
     cause = fleet_text.causes_text(finding)
-    return f"{subject}: {slowdown} slow{figures} ({least} would have been found), {cause}"
+    return f"{subject}: {slowdown} slow{figures} ({smallest} would have been found), {cause}"
 
 
 def _suite_element(kind: str, tests: Sequence[_TestCase]) -> str:
+    """Return the element of a suite: the tests of one kind of component, or of the nodes."""
     cases = "".join(_case_element(kind, test) for test in tests)
     return f'  <testsuite name="{kind}" {_count_attributes(tests)}>\n{cases}  </testsuite>\n'
 

@@ -16,6 +16,7 @@ def finding_message(finding: Finding) -> str:
 
 
 def _has_median(side: SideFigures) -> bool:
+    """Return whether a side of a finding has a median."""
     return math.isfinite(side.median)
 
 

@@ -56,6 +56,7 @@ def _escaped_message(text: str) -> str:
 
 
 def _escaped_property(text: str) -> str:
+    """Return a property of an annotation escaped for the runner, which also needs colons and commas escaped."""
     return _escaped_message(text).replace(":", "%3A").replace(",", "%2C")
 
 

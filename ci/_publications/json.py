@@ -63,6 +63,7 @@ def _finding_object(finding: Finding) -> dict[str, Any]:
 
 
 def _null_for_nan(values: dict[str, float]) -> dict[str, float | None]:
+    """Return the values with None, which becomes null, in place of NaN and infinity."""
     return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
 

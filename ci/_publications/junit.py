@@ -81,6 +81,7 @@ def _count_attributes(findings: list[Finding], unmet: int = 0) -> str:
 
 
 def _suite_element(suite: str, findings: list[Finding]) -> str:
+    """Return the element of one suite's findings."""
     cases = "".join(map(_case_element, findings))
     return f"  <testsuite name={quoteattr(suite)} {_count_attributes(findings)}>\n{cases}  </testsuite>\n"
 
@@ -101,6 +102,7 @@ def _case_element(finding: Finding) -> str:
 
 
 def _output_text(finding: Finding) -> str:
+    """Return the figures and the verdict of a finding as the output of its test."""
     texts = finding_cells(finding)
     counts = f"{finding.before.processes} and {finding.after.processes} processes"
     return f"baseline {texts.before}, candidate {texts.after}, {counts}; {finding.verdict}: {sentence(finding)}"

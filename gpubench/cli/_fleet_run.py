@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpubench.model.fleet import Fleet
     from gpubench.tools.fleet.collect import NodeView
     from gpubench.tools.fleet.environment import EnvironmentLaunch
-    from gpubench.tools.fleet.launch import Launch
+    from gpubench.tools.fleet.launch import FleetLaunch
     from gpubench.tools.fleet.ray_cluster import RayLaunch
     from gpubench.tools.fleet.session import FleetRequest, FleetSession
     from gpubench.tools.fleet.slurm import SlurmLaunch
@@ -220,7 +220,7 @@ def srun_options(ctx: typer.Context, on: str, slurm: bool, from_env: bool) -> tu
 
 
 @contextmanager
-def launched(on: str, slurm: bool, request: FleetRequest, srun: Sequence[str]) -> Iterator[Launch]:
+def launched(on: str, slurm: bool, request: FleetRequest, srun: Sequence[str]) -> Iterator[FleetLaunch]:
     """Start nodes by Ray (`on`) or srun (`slurm`), or join those of a job; yield the launch that talks to them.
 
     With --from-env every process of the job calls this: a process whose rank is not 0 works as a node here and raises

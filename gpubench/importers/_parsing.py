@@ -106,10 +106,14 @@ def json_objects(text: str) -> list[dict[str, Any]]:
     """
     _check_size(text)
     begin = re.search(r"^[ \t]*[\[{]", text, re.MULTILINE)
-    decoder, place, parsed = json.JSONDecoder(parse_constant=_parse_infinity), begin.start() if begin else len(text), []
-    while rest := _VISIBLE.search(text, place):
+    decoder, position, parsed = (
+        json.JSONDecoder(parse_constant=_parse_infinity),
+        begin.start() if begin else len(text),
+        [],
+    )
+    while match := _VISIBLE.search(text, position):
         try:
-            value, place = decoder.raw_decode(text, rest.start())
+            value, position = decoder.raw_decode(text, match.start())
         except json.JSONDecodeError as error:
             raise BadOutput(f"line {error.lineno}: not JSON ({error.msg})") from error
         except (RecursionError, ValueError) as error:

@@ -61,6 +61,7 @@ class _Export:
         self._served = _served.ServedModel(_model_name(self._config), unstated=unstated)
 
     def _metric(self, name: str, statistic: str = "avg") -> float:
+        """Return a statistic of a metric in the metric's own unit. Raises BadOutput if it is missing."""
         return parsing.measured_number(parsing.json_value(self._fields, name, dict), statistic)
 
     def _seconds(self, name: str, statistic: str) -> float:
@@ -139,6 +140,7 @@ def _requested_load(config: dict[str, Any]) -> tuple[object, float]:
 
 
 def _is_measured(phase: object) -> bool:
+    """Return whether a phase of the load is the measured one, and not a warm-up."""
     return "profiling" in (_nested(phase, "name"), _nested(phase, "kind"))
 
 

@@ -71,6 +71,7 @@ class BabelStream:
 
 
 def _device_id(implementation: str) -> str:
+    """Return the id of the only device, from the name of the implementation: CUDA gives `cuda:0`."""
     return {"CUDA": "cuda:0", "HIP": "rocm:0"}.get(implementation, "device:0")
 
 
@@ -84,6 +85,7 @@ def _unit_factor(head: re.Match[str], where: str) -> float:
 
 
 def _is_row(line: str, head: re.Match[str]) -> bool:
+    """Return whether a line is a row of the table with this head: it begins with the name of a kernel."""
     end = r"\s" if head.lastindex == 1 else re.escape(head[1])
     return re.match(f"({'|'.join(_KERNELS)}){end}", line) is not None
 
@@ -93,13 +95,13 @@ def _result(where: str, line: str, head: re.Match[str], facts: dict[str, str], d
     cells = line.split() if head.lastindex == 1 else line.split(head[1])
     if len(cells) != (5 if head.lastindex == 1 else 8):
         raise BadOutput(f"{where}: the row of {cells[0]} is incomplete")
-    rate, least, most, mean = (parsing.number(cell, where) for cell in cells[-4:])
+    rate, shortest, longest, mean = (parsing.number(cell, where) for cell in cells[-4:])
     params = _size_from_facts(facts) if head.lastindex == 1 else _size_from_columns(where, cells)
     series = (
         parsing.rate_series("best", rate * _unit_factor(head, where)),
-        parsing.time_series("min", least),
+        parsing.time_series("min", shortest),
         parsing.time_series("mean", mean),
-        parsing.time_series("max", most),
+        parsing.time_series("max", longest),
     )
     ids = (devices[0].id if devices else parsing.UNSTATED.id,)
     return Result(Case(_SUITE, cells[0], params), ids, "ok", series=series)

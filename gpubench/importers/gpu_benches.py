@@ -106,9 +106,9 @@ def _parse_row(line: str, is_below_head: bool) -> _Row | None:
 
     Patterns that also match lines of other tools count only below their head.
     """
-    for pattern, read, needs_head in _ROWS:
+    for pattern, parse, needs_head in _ROWS:
         if (is_below_head or not needs_head) and (match := pattern.match(line)):
-            return read(match)
+            return parse(match)
     return None
 
 

@@ -83,6 +83,7 @@ class _LlamaTest:
 
     @property
     def _kind(self) -> str:
+        """Return the kind of test: pp (a prompt), tg (generation) or pg (both)."""
         return "pg" if self._prompt and self._generated else "pp" if self._prompt else "tg"
 
     def result(self) -> Result:

@@ -99,6 +99,7 @@ def _device(rank: re.Match[str]) -> Device:
 
 
 def _with_id(name: str, device: Device) -> Device:
+    """Return a copy of the device with `name` as its id."""
     facts = {"arch": device.arch, "pci": device.pci, "details": device.details}
     return parsing.make_device(name, device.name, **facts)
 

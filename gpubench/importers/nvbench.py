@@ -67,14 +67,17 @@ def _axis_value(text: str) -> str | int | float:
 
 
 def _headline_first(series: dict[str, Series]) -> tuple[Series, ...]:
+    """Return the series, those of _ORDER first and in its order; the first one is the headline."""
     return tuple(series[name] for name in sorted(series, key=lambda tag: (tag not in _ORDER, _rank_of_tag(tag))))
 
 
 def _rank_of_tag(tag: str) -> int:
+    """Return the position of a tag in _ORDER; behind its end for any other tag."""
     return _ORDER.index(tag) if tag in _ORDER else len(_ORDER)
 
 
 def _skipped_result(case: Case, ids: tuple[str, ...], reason: str) -> Result:
+    """Return the result of a state that the benchmark skipped."""
     return Result(case, ids, "skipped", cause="skipped", reason=reason or "skipped by the benchmark")
 
 
@@ -98,6 +101,7 @@ def _device(item: dict[str, Any]) -> Device:
     """Return a device of the JSON with the facts that it states."""
 
     def number(key: str) -> int:
+        """Return a whole number of the device; 0 if it is missing."""
         return item[key] if isinstance(item.get(key), int) else 0
 
     details = [("clock.sm_hz", str(number("sm_default_clock_rate")))] if number("sm_default_clock_rate") else []

@@ -105,6 +105,7 @@ def _number(results: dict[str, Any], key: str) -> float:
 
 
 def _info(name: str, series: tuple[Series, ...]) -> SuiteInfo:
+    """Return the suite with a curve of the headline series over the message size."""
     view = View("curve", f"{name} by message size", (name,), x="size_bytes", series=series[0].name, log_x=True)
     return SuiteInfo(_SUITE, "imported: RDMA as perftest measured it", (view,))
 

@@ -91,6 +91,7 @@ def _none_for_constant(text: str) -> None:
 
 
 def _device(device_id: str, node: str) -> Device:
+    """Return the device with the name of its node."""
     return parsing.make_device(device_id, details=(("hostname", node),))
 
 

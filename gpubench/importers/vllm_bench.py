@@ -41,6 +41,7 @@ class VllmBench:
 
 
 def _device(fields: dict[str, Any]) -> Device:
+    """Return the GPU that the metadata name, else a device without a name."""
     return parsing.make_device("gpu:0", parsing.json_value(fields, "gpu", str)) if "gpu" in fields else parsing.UNSTATED
 
 
@@ -76,6 +77,7 @@ def _result(fields: dict[str, Any], device: Device) -> Result:
 
 
 def _speculates(fields: dict[str, Any]) -> bool:
+    """Return whether the server decoded speculatively."""
     return fields.get("spec_decode_acceptance_length") is not None
 
 

@@ -121,6 +121,7 @@ def pseudonyms(salt: bytes) -> PseudonymOf:
 
     @functools.cache
     def pseudonym_of(kind: str, name: str) -> str:
+        """Return the pseudonym of a name; a name that is a pseudonym already is returned unchanged."""
         if PSEUDONYM.fullmatch(name):
             return name
         digest = hmac.new(salt, f"{kind}\0{name}".encode(errors="replace"), hashlib.sha256).hexdigest()

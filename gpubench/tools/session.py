@@ -143,8 +143,8 @@ def _measure_rest(plan: Plan, path: Path, watch: Observer, health: RunHealth, cl
 
 def _sampled_devices(plan: Plan) -> list[Device]:
     """Return the devices whose counters are sampled: those of the jobs, and the host."""
-    wanted = {device.id for job in plan.jobs for device in job.devices} | {"host"}
-    return [device for device in plan.facts.devices if device.id in wanted]
+    device_ids = {device.id for job in plan.jobs for device in job.devices} | {"host"}
+    return [device for device in plan.facts.devices if device.id in device_ids]
 
 
 def differences(before: Manifest, plan: Plan) -> list[str]:
@@ -212,6 +212,7 @@ def terminable(outcome: Callable[[], str]) -> Iterator[None]:
     received: list[int] = []
 
     def end(number: int, frame: FrameType | None) -> None:
+        """Note the signal and raise Terminated in the main thread."""
         del frame
         received.append(number)
         raise Terminated(number)

@@ -150,6 +150,7 @@ def _write(path: Path, content: str | bytes) -> None:
 
 
 def _remove(path: Path) -> None:
+    """Remove a file of the site, if it exists. Raises UsageError if that fails."""
     with _reporting_errors(path):
         path.unlink(missing_ok=True)
 
@@ -233,9 +234,9 @@ def _write_device(
     `entries` are the runs in order of time.
     """
     listed_runs = []
-    for place, entry in enumerate(entries):
+    for index, entry in enumerate(entries):
         page = f"{_RUNS}/{entry.name}.html"
-        before = _previous_run(entry, entries[:place])
+        before = _previous_run(entry, entries[:index])
         address = _write_comparison(out, before, entry, sharing, tell) if before else ""
         listed_runs.append(ListedRun(entry.run, page, address, before.run.date if before and address else ""))
     device_trends = trends([entry.run for entry in entries])

@@ -22,7 +22,7 @@ from gpubench.base.errors import FileError, UsageError
 from gpubench.tools.fleet import messages
 from gpubench.tools.fleet.answers import NodeOutcome, check_answer
 from gpubench.tools.fleet.board import Board, BoardGone
-from gpubench.tools.fleet.launch import Launch, NodeNames, Racks, check_racks
+from gpubench.tools.fleet.launch import FleetLaunch, NodeNames, Racks, check_racks
 from gpubench.tools.fleet.member import DONE, HEARTBEAT_S
 from gpubench.tools.fleet.messages import NodeOrder, NodeReport
 
@@ -109,7 +109,7 @@ class NodeCoordinator:
     `watch` receives the state of all nodes several times per second.
     """
 
-    def __init__(self, launch: Launch, racks: Racks, patience: Patience, watch: WatchNodes) -> None:
+    def __init__(self, launch: FleetLaunch, racks: Racks, patience: Patience, watch: WatchNodes) -> None:
         self._launch = launch
         self._racks = racks
         self._patience = patience
@@ -298,9 +298,9 @@ class NodeCoordinator:
         """Send their orders to the nodes that are ready, `stagger_s` apart from the `begin` of the turn."""
         self._assign_gpus()
         now = time.monotonic()
-        for place, rank in enumerate(ranks):
+        for index, rank in enumerate(ranks):
             tracked = self.nodes[rank]
-            is_due = now - begin >= place * self._patience.stagger_s
+            is_due = now - begin >= index * self._patience.stagger_s
             if (
                 tracked.ordered_at is None
                 and tracked.devices is not None
@@ -387,6 +387,7 @@ class NodeCoordinator:
         self._watch(views)
 
     def _phase(self, rank: int) -> str:
+        """Return the phase that a node reported last, for display."""
         tracked = self.nodes[rank]
         return tracked.report.phase if tracked.report else "has not reported"
 

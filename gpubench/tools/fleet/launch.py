@@ -16,7 +16,7 @@ _MAP_BYTES = 2**24
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 
 
-class Launch(Protocol):
+class FleetLaunch(Protocol):
     """The nodes that a launcher started, by rank from 0, and the board through which they communicate.
 
     `launcher` is the launcher's name (ray, slurm, environment). `world` is the number of nodes, 0 if only the nodes

@@ -59,6 +59,7 @@ class NodeHeartbeat:
         self._thread.start()
 
     def _beat(self) -> None:
+        """Send the report about once per second until `stop` is called or the launcher does not wait any more."""
         while not self._ending.wait(HEARTBEAT_S) and not self.problem:
             self.send_report()
 

@@ -131,6 +131,7 @@ def decode(kind: type[Message], data: bytes) -> Message:
 
 
 def _adapter(kind: type[Message]) -> pydantic.TypeAdapter[Message]:
+    """Return the encoder and strict decoder of a class of messages."""
     return pydantic.TypeAdapter(kind)
 
 

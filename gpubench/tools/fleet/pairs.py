@@ -25,7 +25,7 @@ from gpubench.model.schema import STRICT
 from gpubench.model.store import read_run
 from gpubench.tools.fleet.answers import NodeOutcome
 from gpubench.tools.fleet.collect import NodeCoordinator, WatchNodes
-from gpubench.tools.fleet.launch import Launch
+from gpubench.tools.fleet.launch import FleetLaunch
 from gpubench.tools.fleet.messages import NodeOrder, PairPlace
 from gpubench.tools.fleet.session import FleetRequest
 
@@ -121,7 +121,7 @@ class PairsJudgement:
 class PairsSession:
     """A measurement of pairs; leaving the context dismisses the nodes."""
 
-    def __init__(self, launch: Launch, request: FleetRequest, watch: WatchNodes) -> None:
+    def __init__(self, launch: FleetLaunch, request: FleetRequest, watch: WatchNodes) -> None:
         self._request = request
         self._coordinator = NodeCoordinator(launch, request.racks or {}, request.patience, watch)
         self._record = PairsRecord(())
@@ -178,6 +178,7 @@ class PairsSession:
         places = dict(place for pair in measurable for place in self._pair_places(pair))
 
         def pair_order(rank: int, order: NodeOrder) -> NodeOrder:
+            """Return the order of a node in this round: one device, and the node's place in its pair."""
             return replace(order, devices=order.devices[:1], place=places[rank])
 
         self._coordinator.turn(places, self._request.order, folder, outcomes.__setitem__, pair_order)

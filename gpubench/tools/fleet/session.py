@@ -16,7 +16,7 @@ from gpubench.model.disk import as_file_errors
 from gpubench.model.fleet import AGAIN, FLEET_FILE, Fleet, FleetNode, Remeasured, encode_fleet, is_file_name
 from gpubench.tools.fleet.answers import NodeOutcome
 from gpubench.tools.fleet.collect import NodeCoordinator, Patience, WatchNodes
-from gpubench.tools.fleet.launch import Launch, Racks
+from gpubench.tools.fleet.launch import FleetLaunch, Racks
 from gpubench.tools.fleet.messages import NodeOrder
 
 Role = Literal["suspect", "control"]
@@ -52,7 +52,7 @@ def new_folder(path: Path) -> Path:
 class FleetSession:
     """A measurement of a fleet; leaving the context dismisses its nodes."""
 
-    def __init__(self, launch: Launch, request: FleetRequest, watch: WatchNodes) -> None:
+    def __init__(self, launch: FleetLaunch, request: FleetRequest, watch: WatchNodes) -> None:
         self._request = request
         self._coordinator = NodeCoordinator(launch, request.racks or {}, request.patience, watch)
         self._begin = time.monotonic()
@@ -104,6 +104,7 @@ class FleetSession:
             folder.mkdir(exist_ok=True)
 
         def record_again(rank: int, outcome: NodeOutcome) -> None:
+            """Record the outcome of a node's second measurement, in place of an earlier one."""
             name = self._coordinator.name(rank)
             remeasured = Remeasured(name, roles[name], outcome.status, outcome.seconds, outcome.file, outcome.reason)
             self._write_record(again=(*(earlier for earlier in self.fleet.again if earlier.node != name), remeasured))
@@ -122,6 +123,7 @@ class FleetSession:
         return self._write_record(nodes=tuple(self._nodes()), at_once=self._coordinator.most_at_once)
 
     def _nodes(self) -> Iterable[FleetNode]:
+        """Yield the record of each node with its present outcome."""
         for rank in self._coordinator.nodes:
             outcome = self._outcomes.get(rank, _UNANSWERED)
             name, rack = self._coordinator.name(rank), self._coordinator.rack(rank)

@@ -18,10 +18,10 @@ def read_all(folders: Sequence[Path]) -> list[WatchedFleet]:
     Raises FileError if a folder is no fleet.
     """
     fleets = []
-    for place, folder in enumerate(folders):
+    for index, folder in enumerate(folders):
         current = read(folder)
         judgement = judge_fleet(current.fleet, current.digests, current.again)
-        at = _seconds_since_1970(current.fleet.started) if current.fleet.started else float(place)
+        at = _seconds_since_1970(current.fleet.started) if current.fleet.started else float(index)
         fleets.append(WatchedFleet(folder.name, at, current.digests, judgement))
     return sorted(fleets, key=lambda fleet: fleet.at)
 

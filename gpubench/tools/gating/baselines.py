@@ -72,8 +72,8 @@ def find_files(
     by_path = {
         path.resolve(): path for argument in arguments for path in _find_for_argument(argument, wanted, candidates)
     }
-    own = {path.resolve() for path in candidates}
-    return [path for resolved, path in by_path.items() if resolved not in own] or list(by_path.values())
+    candidate_paths = {path.resolve() for path in candidates}
+    return [path for resolved, path in by_path.items() if resolved not in candidate_paths] or list(by_path.values())
 
 
 def _find_for_argument(argument: str, wanted: Sequence[CaseInHistory], candidates: Sequence[Path]) -> list[Path]:
@@ -105,20 +105,23 @@ def _newest_files(count: int, wanted: Sequence[CaseInHistory], candidates: Seque
     Raises FileError if the history has none.
     """
     path = history.default_place()
-    own = {path.resolve() for path in candidates}
+    candidate_paths = {path.resolve() for path in candidates}
     files: dict[Path, None] = {}
     with history.History(path) as past:
         for case in wanted:
-            points = past.last(case.case, case.version, case.tier, case.fingerprint, count + _MOST_ADDED * len(own))
-            available = [point for point in points if _is_available(Path(point.source.path), own)]
+            points = past.last(
+                case.case, case.version, case.tier, case.fingerprint, count + _MOST_ADDED * len(candidate_paths)
+            )
+            available = [point for point in points if _is_available(Path(point.source.path), candidate_paths)]
             files |= dict.fromkeys(past.files(available[-count:]))
     if not files:
         raise FileError(f"{path} has no run of these cases on this device and driver with these settings; measure one")
     return list(files)
 
 
-def _is_available(path: Path, own: set[Path]) -> bool:
-    return path.resolve() not in own and path.exists()
+def _is_available(path: Path, candidate_paths: set[Path]) -> bool:
+    """Return whether a run file exists and is not one of the candidates."""
+    return path.resolve() not in candidate_paths and path.exists()
 
 
 def names() -> list[str]:

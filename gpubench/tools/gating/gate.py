@@ -131,6 +131,7 @@ def measure_and_judge(
     first_reading = Reading.of(session.measure(plan, path, argv, watch), str(path))
 
     def measure_again(sides: Sides, findings: tuple[Finding, ...]) -> Sides:
+        """Measure the cases of these findings into another file, and return the sides with the new measurements."""
         stem, suffix, packed = path.name.partition(".jsonl")
         files.append(path.with_name(f"{stem}-again{len(files)}{suffix}{packed}"))
         run = session.measure(_restricted_plan(plan, findings, len(files)), files[-1], argv, watch)
@@ -168,6 +169,7 @@ def measure_and_judge_pair(request: GateRequest, pair: ab.BuildPair, replicates:
         return read_all(before), read_all(after)
 
     def measure_again(sides: Sides, suspects: tuple[Finding, ...]) -> Sides:
+        """Measure the cases of these suspects with both builds, and return the sides with the new measurements."""
         before, after = measure_builds(sorted({finding.case.id for finding in suspects}))
         return Sides(sides.before.with_repeats(before), sides.after.with_repeats(after))
 

@@ -63,7 +63,7 @@ class _ReadingInColumns(NamedTuple):
     column for each field of `Process`.
     """
 
-    rest: Reading
+    without_results: Reading
     keys: list[Key]
     cases: list[Case]
     counts: list[int]
@@ -73,8 +73,8 @@ class _ReadingInColumns(NamedTuple):
         """Return the whole reading again."""
         processes = map(Process._make, zip(*self.columns, strict=True))
         for key, case, count in zip(self.keys, self.cases, self.counts, strict=True):
-            self.rest.gathered.results[key] = [(case, process) for process in islice(processes, count)]
-        return self.rest
+            self.without_results.gathered.results[key] = [(case, process) for process in islice(processes, count)]
+        return self.without_results
 
 
 def _read_in_columns(path: Path) -> _ReadingInColumns:
@@ -84,5 +84,5 @@ def _read_in_columns(path: Path) -> _ReadingInColumns:
     case_processes = [entry for entries in results.values() for entry in entries]
     columns = list(zip(*(process for _, process in case_processes), strict=True)) or [()] * len(Process._fields)
     cases, counts = [entries[0][0] for entries in results.values()], [len(entries) for entries in results.values()]
-    rest = replace(reading, gathered=Gathering(clocks=reading.gathered.clocks))
-    return _ReadingInColumns(rest, list(results), cases, counts, columns)
+    without_results = replace(reading, gathered=Gathering(clocks=reading.gathered.clocks))
+    return _ReadingInColumns(without_results, list(results), cases, counts, columns)

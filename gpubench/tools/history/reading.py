@@ -59,16 +59,16 @@ class History:
     ) -> None:
         self._connection.close()
 
-    def lines(self, wanted: Sequence[str] = (), series: str = "") -> list[StoredLine]:
-        """Return the lines of the cases whose id contains one of `wanted`, ordered by case.
+    def lines(self, case_patterns: Sequence[str] = (), series: str = "") -> list[StoredLine]:
+        """Return the lines of the cases whose id contains one of `case_patterns`, ordered by case.
 
-        `*` and `?` are wildcards; an empty `wanted` selects every case. The lines are those of the headline series, or
-        of the series with the given name. Raises Damaged if the database is inconsistent.
+        `*` and `?` are wildcards; no pattern selects every case. The lines are those of the headline series, or of the
+        series with the given name. Raises Damaged if the database is inconsistent.
         """
         ids = [str(case_id) for (case_id,) in self._fetch_all("SELECT DISTINCT case_id FROM lines ORDER BY case_id")]
         matching = []
         for case_id in ids:
-            if not wanted or patterns.matches(case_id, wanted):
+            if not case_patterns or patterns.matches(case_id, case_patterns):
                 for row in self._fetch_all(_LINES_OF_CASE, (case_id,)):
                     stored = self._parse_line(row)
                     if series == stored.line.series or (stored.headline and not series):
@@ -84,10 +84,12 @@ class History:
         line = Line(case, version, tier, series, unit, better, tuple(devices.split("+")), kind)
         return StoredLine(number, line, bool(headline))
 
-    def series(self, wanted: Sequence[str]) -> list[str]:
-        """Return the names of the series of the wanted cases, sorted."""
+    def series(self, case_patterns: Sequence[str]) -> list[str]:
+        """Return the names of the series of the cases that match one of the patterns, as in `lines`, sorted."""
         rows = self._fetch_all("SELECT DISTINCT case_id, series FROM lines")
-        return sorted({str(series) for case, series in rows if not wanted or patterns.matches(str(case), wanted)})
+        return sorted(
+            {str(series) for case, series in rows if not case_patterns or patterns.matches(str(case), case_patterns)}
+        )
 
     def trend(self, stored: StoredLine, runs: int) -> Trend:
         """Return the results of a line in its newest `runs` runs, and the changes among them.
@@ -170,6 +172,7 @@ class History:
             raise damaged(self.path) from error
 
     def _fetch_all(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Return all rows of a query; raises as `_fetch` does."""
         return list(self._fetch(query, values))
 
     def _fetch(self, query: str, values: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
@@ -181,4 +184,5 @@ class History:
 
 @functools.lru_cache(maxsize=1024)
 def _parse_pairs(text: str) -> tuple[tuple[str, str], ...]:
+    """Return names and values from their JSON. Raises ValidationError if it is invalid."""
     return _PAIRS.validate_json(text, strict=True)

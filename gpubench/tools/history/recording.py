@@ -160,6 +160,7 @@ class HistoryRecorder:
         return str(file.relative_to(folder) if file.is_relative_to(folder) else file)
 
     def _delete_run(self, key: str) -> None:
+        """Delete a run and its points; the caller holds a transaction."""
         self._connection.execute("DELETE FROM points WHERE run = (SELECT id FROM runs WHERE key = ?)", (key,))
         self._connection.execute("DELETE FROM runs WHERE key = ?", (key,))
 

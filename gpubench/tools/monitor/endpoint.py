@@ -28,7 +28,7 @@ _MOST_CLIENTS = 16  # clients at once; a Prometheus server scrapes with one
 
 @contextlib.contextmanager
 def served(
-    place: tuple[str, int],
+    address_and_port: tuple[str, int],
     latest: Latest,
     devices: Mapping[str, Device],
     names: Collection[str] = (),
@@ -40,11 +40,18 @@ def served(
     name, to the addresses of this machine and to `names`. A connection may take `client_s`. Raises UsageError if it
     cannot listen at that address and port.
     """
-    own_names = {"localhost", socket.gethostname().lower(), place[0].lower(), *(name.lower() for name in names)}
+    own_names = {
+        "localhost",
+        socket.gethostname().lower(),
+        address_and_port[0].lower(),
+        *(name.lower() for name in names),
+    }
     try:
-        server = _Server(place, own_names, lambda: prometheus(latest, devices), client_s)
+        server = _Server(address_and_port, own_names, lambda: prometheus(latest, devices), client_s)
     except OSError as error:
-        raise UsageError(f"cannot listen on {place[0]}:{place[1]}: {error.strerror or error}") from error
+        raise UsageError(
+            f"cannot listen on {address_and_port[0]}:{address_and_port[1]}: {error.strerror or error}"
+        ) from error
     with server:
         thread = threading.Thread(
             target=server.serve_forever, kwargs={"poll_interval": min(0.5, client_s / 8)}, daemon=True
@@ -66,15 +73,15 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 2 * _MOST_CLIENTS  # refused clients are accepted first, to be disconnected at once
 
     def __init__(
-        self, place: tuple[str, int], own_names: Collection[str], page: Callable[[], str], client_s: float
+        self, address_and_port: tuple[str, int], own_names: Collection[str], page: Callable[[], str], client_s: float
     ) -> None:
-        self.address_family = socket.AF_INET6 if ":" in place[0] else socket.AF_INET
+        self.address_family = socket.AF_INET6 if ":" in address_and_port[0] else socket.AF_INET
         self.own_names = frozenset(own_names)
         self.page = page
         self._client_s = client_s
         self._lock = threading.Lock()
         self._deadlines: dict[socket.socket, float] = {}
-        super().__init__(place, _Handler)
+        super().__init__(address_and_port, _Handler)
 
     def process_request(self, request: socket.socket, client_address: object) -> None:  # type: ignore[override]
         """Answer in a new thread; disconnect the client if there are too many."""

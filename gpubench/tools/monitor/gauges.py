@@ -134,9 +134,9 @@ class Recent:
         """
         parts: list[list[float]] = [[] for _ in range(columns)]
         for at, fraction in self._values.get((device, label), ()):
-            place = int((at - now + HISTORY_S) / HISTORY_S * columns)
-            if at <= now and place >= 0:
-                parts[min(place, columns - 1)].append(fraction)
+            index = int((at - now + HISTORY_S) / HISTORY_S * columns)
+            if at <= now and index >= 0:
+                parts[min(index, columns - 1)].append(fraction)
         means: list[float | None] = []
         for part in parts:
             means.append(sum(part) / len(part) if part else means[-1] if means else None)

@@ -41,22 +41,28 @@ class Latest:
                     continue
                 keep = 2 if self.counters[name].kind == "cumulative" else 1
                 earlier = self._last.get((samples.device, name), ())
-                read = [(at, value) for at, value in zip(samples.at, values, strict=True) if value is not None]
-                self._last[samples.device, name] = (*earlier, *read)[-keep:] if values[-1] is not None else ()
+                samples_read = [(at, value) for at, value in zip(samples.at, values, strict=True) if value is not None]
+                self._last[samples.device, name] = (*earlier, *samples_read)[-keep:] if values[-1] is not None else ()
 
     def window(self, device: str) -> Window:
         """Return a window with the newest samples of a device, from which averages and rates can be taken."""
         samples = [
-            Samples("", device, tuple(at for at, _ in read), ((name, tuple(value for _, value in read)),))
-            for (of, name), read in list(self._last.items())
-            if of == device and read
+            Samples(
+                "", device, tuple(at for at, _ in samples_read), ((name, tuple(value for _, value in samples_read)),)
+            )
+            for (of, name), samples_read in list(self._last.items())
+            if of == device and samples_read
         ]
         return Window(CounterTable(tuple(self.counters.values()), samples), device, [(-math.inf, math.inf)])
 
     def all(self) -> list[tuple[str, Counter, float]]:
         """Return device, counter and value of every counter that has one, in the order of the counters."""
-        order = {name: place for place, name in enumerate(self.counters)}
-        newest = [(device, name, read[-1][1]) for (device, name), read in list(self._last.items()) if read]
+        order = {name: index for index, name in enumerate(self.counters)}
+        newest = [
+            (device, name, samples_read[-1][1])
+            for (device, name), samples_read in list(self._last.items())
+            if samples_read
+        ]
         newest.sort(key=lambda entry: (order[entry[1]], entry[0]))
         return [(device, self.counters[name], value) for device, name, value in newest]
 
@@ -108,6 +114,7 @@ def lines(latest: Latest, devices: Sequence[str]) -> list[str]:
 
 
 def _log_line(heads: Sequence[str], cells: Sequence[str]) -> str:
+    """Return the first cell, then each other cell that is not empty with its head."""
     named_values = (
         f"{head} {cell}" for head, cell in itertools.islice(zip(heads, cells, strict=True), 1, None) if cell
     )
@@ -144,9 +151,11 @@ def _metric(name: str, counter: Counter, rows: Sequence[tuple[Device | None, str
 
 
 def _labels(model: Device | None, device: str) -> str:
+    """Return the labels of a sample: the device's id, and its model if it is known."""
     model_label = f',model="{_escaped_value(model.name)}"' if model else ""
     return f'device="{_escaped_value(device)}"{model_label}'
 
 
 def _escaped_value(text: str) -> str:
+    """Return the value of a label, escaped as Prometheus' text format requires."""
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")

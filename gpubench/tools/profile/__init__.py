@@ -155,8 +155,8 @@ def tracing_command(command: Sequence[str]) -> list[str]:
     Raises CannotRun if the script does not exist.
     """
     if Path(command[0]).name.startswith("python") and len(command) > 1:
-        place = shutil.which(command[0])
-        if place is None or Path(place).absolute().parent != Path(sys.executable).parent:
+        python = shutil.which(command[0])
+        if python is None or Path(python).absolute().parent != Path(sys.executable).parent:
             raise ProfileError(f"--trace runs a script in gpubench's own Python, {sys.executable}, not in {command[0]}")
         command = command[1:]
     if not command[0].endswith(".py"):

@@ -246,10 +246,10 @@ class Tracer:
         about = {"clocks": self._clocks, "dropped": self._dropped, "unknown": self._records.unknown, "reason": reason}
         write_description(self._folder, about)
 
-    def _provide_buffer(self, buffer: Any, size: Any, most: Any) -> None:
+    def _provide_buffer(self, buffer: Any, size: Any, most_records: Any) -> None:
         """Give CUPTI an empty buffer: its address, its size, and no limit on the number of records."""
         buffer[0] = self._libc.malloc(_BUFFER_BYTES)
-        size[0], most[0] = _BUFFER_BYTES, 0
+        size[0], most_records[0] = _BUFFER_BYTES, 0
 
     def _take_buffer(self, context: int | None, stream: int, buffer: int, size: int, valid: int) -> None:
         """Store the first `valid` bytes of a full buffer, free it, and count the records that CUPTI dropped."""
@@ -265,9 +265,9 @@ class Tracer:
 
     def _store_undecoded(self, data: Any) -> None:
         """Write a buffer to the file undecoded, which delays the program least."""
-        rest = memoryview(data).cast("B")
-        while rest:
-            rest = rest[self._raw.write(rest) :]
+        remaining = memoryview(data).cast("B")
+        while remaining:
+            remaining = remaining[self._raw.write(remaining) :]
         self._sizes.append(len(data))
 
     def _decode(self, data: bytes) -> None:

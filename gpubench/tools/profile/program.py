@@ -61,7 +61,7 @@ class Program:
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], mask: set[signal.Signals]) -> None:
-        """Start the program with the given signal mask. Raises NotStarted if it cannot be run."""
+        """Start the program with the signal mask `mask`. Raises CannotRun if it cannot be run."""
         self.begin = time.monotonic()
         self.marks: list[float] = []
         try:
