@@ -79,8 +79,9 @@ def main(count: int, device: str, name: str) -> int:
     plan = planning.make(facts, Settings(("patterns",), (device,), "full", filters=(f"patterns/{name}",)))
     rounds, sink, before, start = -(-count // len(plan.jobs)), Deaths(), left_over(), time.monotonic()
     with Runner(plan, SamplingProcess((), 0.0), sink, _CASE_S) as runner:
-        for _ in range(rounds):
+        for number in range(1, rounds + 1):
             runner.run(plan.jobs, 0.0, lambda event: None)
+            say(f"{number * len(plan.jobs)} deaths so far, {len(sink.wrong)} of them with an error")
     say(f"{rounds * len(plan.jobs)} deaths in {time.monotonic() - start:.0f} s on {device}")
     for (phase, stage), seconds in sorted(sink.seconds.items()):
         say(f"  {phase:10} {stage or 'detect':8} {len(seconds):4} times, at most {max(seconds):.3f} s")

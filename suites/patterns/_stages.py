@@ -75,7 +75,7 @@ def _devices(params: Params) -> int:
 
 def _is_pipeline(target: Target, params: Params) -> bool:
     """Leave out a single stage on two devices; in `quick` several processes on one GPU, which would take turns."""
-    if params["path"] == "same" and target.tier == "quick" and target.device.peers:
+    if params["path"] == "same" and target.tier == "quick" and not target.is_host:
         return False
     return params["path"] == "same" or int(params["of"]) > 1
 
