@@ -40,15 +40,15 @@ def _load(summary: Summary, result: Result, series: Series) -> WindowLoad:
     peaks = {share.basis: share.peak for share in shares}
     seconds = sum(series.values)
     sampled = rate(series.work.moved * len(series.values), seconds) if seconds else 0.0
-    a_call_s = min(series.values, default=0.0)
+    call_s = min(series.values, default=0.0)
     return WindowLoad(
         limit=series.limit,
         of_peak=tuple(Use(share.fraction, f"of {share.peak_text}") for share in specified[-1:]),
         clock_of_spec=peaks["clock"] / peaks["spec"] if {"clock", "spec"} <= peaks.keys() else None,
-        call_s=a_call_s,
+        call_s=call_s,
         launch_s=summary.empty_kernels.seconds(result.devices[0], series.mode),
-        moved_s=rate(series.work.moved, a_call_s) if a_call_s > 0 else 0.0,
-        counted_s=sampled * min(filled_fraction(result, series), 1.0) if alone else 0.0,
+        moved_rate=rate(series.work.moved, call_s) if call_s > 0 else 0.0,
+        counted_rate=sampled * min(filled_fraction(result, series), 1.0) if alone else 0.0,
         is_capped="power-capped" in result.labels,
         is_dependent=series.quantity == "item",
         fills_window=alone,

@@ -1,7 +1,7 @@
 """The counters of one device over one or more spans of time, which belong to a case or to a phase of a program.
 
-Counters are looked up by what they measure, never by name, so that a new collector only has to declare its measures.
-Of several counters with the same measure, the first in the order of the manifest that was read in the window is used.
+Counters are looked up by what they measure, never by name, so that a new collector only has to declare its measures. Of
+several counters with the same measure, the first in the order of the manifest that was read in the window is used.
 """
 
 from __future__ import annotations
@@ -103,9 +103,10 @@ class WindowLoad:
 
     `limit` is the peak that the work is compared with, `of_peak` its share of that peak, and `clock_of_spec` its clock
     over that of the data sheet. `call_s` is the time of a call in seconds, `launch_s` that of an empty kernel timed in
-    the same way (0 if launches are not timed). `moved_s` is the counted bytes per second of a running call, `counted_s`
-    those over the whole window. `is_dependent` says that each step waits for the result of the step before it.
-    `fills_window` says that the counters belong to this load alone; if not, only the throttle reasons are used.
+    the same way (0 if launches are not timed). `moved_rate` is the counted bytes per second of a running call,
+    `counted_rate` those over the whole window. `is_dependent` says that each step waits for the result of the step
+    before it. `fills_window` says that the counters belong to this load alone; if not, only the throttle reasons are
+    used.
     """
 
     limit: str = ""
@@ -113,8 +114,8 @@ class WindowLoad:
     clock_of_spec: float | None = None
     call_s: float = 0.0
     launch_s: float = 0.0
-    moved_s: float = 0.0
-    counted_s: float = 0.0
+    moved_rate: float = 0.0
+    counted_rate: float = 0.0
     is_capped: bool = False
     is_dependent: bool = False
     fills_window: bool = True
@@ -191,8 +192,8 @@ class Window:
     def clock(self, measure: Measure) -> float | None:
         """Return the mean of the readings of a clock (core or memory) inside the spans, in hertz.
 
-        If no reading lies inside, it is the mean of the last reading before and the first after the spans, if these
-        two are within 5 % of each other and at most two periods away. Else the clock is unknown and the result None.
+        If no reading lies inside, it is the mean of the last reading before and the first after the spans, if these two
+        are within 5 % of each other and at most two periods away. Else the clock is unknown and the result None.
         """
         if mean := self.mean(measure):
             return mean.value
@@ -254,8 +255,8 @@ class Window:
 
     def traffic(self, load: WindowLoad) -> Traffic | None:
         """Return the memory traffic as the counters saw it and as the load counts it; None if either is unknown."""
-        seen = self.dram() if load.counted_s else None
-        return Traffic(seen.value, load.counted_s, seen.by) if seen and seen.value else None
+        seen = self.dram() if load.counted_rate else None
+        return Traffic(seen.value, load.counted_rate, seen.by) if seen and seen.value else None
 
     def bound(self, load: WindowLoad) -> Bound | None:
         """Return the bound of the load; None if the counters and shares do not decide."""
@@ -298,9 +299,9 @@ class Window:
         The list is also empty if the load counts fewer bytes per second than half of the memory's peak.
         """
         peak, seen = self.peak_dram(), self.dram()
-        if not peak or not seen or load.moved_s < peak / 2 or seen.value > load.moved_s / 2:
+        if not peak or not seen or load.moved_rate < peak / 2 or seen.value > load.moved_rate / 2:
             return []
-        return [Use(1 - seen.value / load.moved_s, f"share of the counted bytes that {seen.by} did not see")]
+        return [Use(1 - seen.value / load.moved_rate, f"share of the counted bytes that {seen.by} did not see")]
 
     def _links(self) -> list[Use]:
         """Return the used share of each direction of each link that was read."""

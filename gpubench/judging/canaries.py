@@ -133,11 +133,11 @@ class CaseShift:
         return resource(self.after.kinds[0].limit)
 
     @property
-    def again(self) -> frozenset[int]:
+    def repeat_readings(self) -> frozenset[int]:
         """The run files in which the case was measured again, as the indices in `Side.readings`."""
         return frozenset(self.after.readings) - _FIRST
 
-    def repeated(self, readings: frozenset[int], step: float) -> tuple[float, float] | None:
+    def repeated_shift(self, readings: frozenset[int], step: float) -> tuple[float, float] | None:
         """Return how far the case moved in these run files from its usual level, and the variance of that shift.
 
         The usual level is the mean of the baseline and of the first measurement without its step, `step`. The result is
@@ -180,16 +180,16 @@ class CaseGroup:
 
     def shift_of(self, case: CaseShift) -> CommonShift:
         """Return the common shift while the processes of the case were measured, first and again with the canaries."""
-        if not case.again:
+        if not case.repeat_readings:
             return self.first
-        if case.again not in self._repeated:
-            self._repeated[case.again] = self._measured_again(case.again)
+        if case.repeat_readings not in self._repeated:
+            self._repeated[case.repeat_readings] = self._measured_again(case.repeat_readings)
         share = 1 - len(case.first) / len(case.after.logs)
-        return self.first.mixed(self._repeated[case.again], share)
+        return self.first.mixed(self._repeated[case.repeat_readings], share)
 
     def _measured_again(self, readings: frozenset[int]) -> CommonShift:
         """Return the common shift of the canaries in these run files."""
-        moved = [shift for case in self.canaries if (shift := case.repeated(readings, self.first.shift))]
+        moved = [shift for case in self.canaries if (shift := case.repeated_shift(readings, self.first.shift))]
         if len(moved) < LEAST_CANARIES:
             return self.first
         return CommonShift.of([shift for shift, _ in moved], [variance for _, variance in moved])
@@ -222,13 +222,13 @@ class MachineSteps:
         Suspects are not among them. Canaries that were already measured again come first, so that all rounds have the
         same.
         """
-        asked = {finding.key for finding in suspects}
+        suspect_keys = {finding.key for finding in suspects}
         groups = {id(group): group for finding in suspects if (group := self._group(finding.key))}
         chosen: dict[Key, Finding] = {}
         for group in groups.values():
-            free = [case for case in group.canaries if case.finding.key not in asked]
-            free.sort(key=lambda case: (-len(case.again), case.variance, case.finding.case.id))
-            chosen |= {case.finding.key: case.finding for case in free[:MOST_CANARIES]}
+            candidates = [case for case in group.canaries if case.finding.key not in suspect_keys]
+            candidates.sort(key=lambda case: (-len(case.repeat_readings), case.variance, case.finding.case.id))
+            chosen |= {case.finding.key: case.finding for case in candidates[:MOST_CANARIES]}
         return tuple(chosen.values())
 
     def judgement(self) -> Judgement:

@@ -72,16 +72,18 @@ def judge_fleet(
 
 def _members(digests: Sequence[NodeDigest]) -> tuple[list[Member], list[str]]:
     """Return every component once, and a note for each GPU that two nodes report."""
-    seen: dict[str, str] = {}
+    node_of_uuid: dict[str, str] = {}
     members, notes = [], []
     for digest in digests:
         for component in digest.components:
-            twice = [uuid for uuid in component.uuids if uuid and seen.get(uuid, digest.node) != digest.node]
+            twice = [uuid for uuid in component.uuids if uuid and node_of_uuid.get(uuid, digest.node) != digest.node]
             if twice:
-                names = f"{digest.node} and {seen[twice[0]]}"
-                notes.append(f"{names} both measured {component.model} {twice[0]}; it counts once, as {seen[twice[0]]}")
+                names = f"{digest.node} and {node_of_uuid[twice[0]]}"
+                notes.append(
+                    f"{names} both measured {component.model} {twice[0]}; it counts once, as {node_of_uuid[twice[0]]}"
+                )
                 continue
-            seen |= dict.fromkeys((uuid for uuid in component.uuids if uuid), digest.node)
+            node_of_uuid |= dict.fromkeys((uuid for uuid in component.uuids if uuid), digest.node)
             members.append(Member(Place(digest.node, component.devices), component))
     return members, list(dict.fromkeys(notes))
 

@@ -1,6 +1,6 @@
 """The number of calls after which a compiler has earned back its cost, compared with the eager library.
 
-A view of the kind `amortisation` names cases of two kinds, told apart by their axes: operators by several providers
+A view of the kind `amortisation` names cases of two kinds, distinguished by their axes: operators by several providers
 (axis `by`), and builds of an operator (axes `op`, `by` and `cache`) with the times `compile` and `first`. The note
 `eager` of an operator names the providers that it is compared with, separated by commas.
 """

@@ -1,9 +1,9 @@
 """The serving capacity of a run's models: rates simulated from measured times, and measured sessions beside them.
 
-A view of the kind `serving` names cases of three kinds, told apart by their axes: steps (`batch`, `context`), prefills
-(`tokens`) and sessions (`prompt`, `output`), whose observed series `scheduled`, `first token` and `last token` hold the
-moments of every query. A session without them shows what a call takes longer in a session (series `call times` and
-`call contexts`): the host's share of it, and lower clocks where prefills make the device reach its power limit.
+A view of the kind `serving` names cases of three kinds, distinguished by their axes: steps (`batch`, `context`),
+prefills (`tokens`) and sessions (`prompt`, `output`), whose observed series `scheduled`, `first token` and `last token`
+hold the moments of every query. A session without them shows what a call takes longer in a session (series `call times`
+and `call contexts`): the host's share of it, and lower clocks where prefills make the device reach its power limit.
 """
 
 from __future__ import annotations
