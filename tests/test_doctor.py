@@ -11,12 +11,12 @@ from rich.console import Console
 from gpubench.base import units
 from gpubench.cli import _machine
 from gpubench.measuring.health import Health
-from gpubench.measuring.sampler import Available
+from gpubench.measuring.sampler import DeviceCounter
 from gpubench.model import UnavailablePart, store
 
 RECORDINGS = Path(__file__).parent / "recordings"
 FACTS = store.read_run(RECORDINGS / "whole/h200.jsonl.gz").manifest.facts
-COUNTERS = [Available(make.POWER, "cuda:0"), Available(make.ENERGY, "cuda:0", "the driver does not report it")]
+COUNTERS = [DeviceCounter(make.POWER, "cuda:0"), DeviceCounter(make.ENERGY, "cuda:0", "the driver does not report it")]
 
 
 def lines(parts, width=80):

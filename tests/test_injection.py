@@ -240,7 +240,9 @@ def shown_doctor(text, monkeypatch):
     counter = model.Counter(text, text, "gauge", 0.1, text)
     absent = [model.UnavailablePart(text, text, text)]
     monkeypatch.setattr(examination, "examine", lambda devices: [Health(text, (finding,)), Health(text, (), text)])
-    monkeypatch.setattr(sampler, "available", lambda devices: ([sampler.Available(counter, text, text)], absent))
+    monkeypatch.setattr(
+        sampler, "list_counters", lambda devices: ([sampler.DeviceCounter(counter, text, text)], absent)
+    )
     parts = []
     monkeypatch.setattr(Console, "print", lambda self, *given, **more: parts.extend(given))
     doctor._show(facts, counters=False)

@@ -19,7 +19,7 @@ from gpubench.base.errors import FileError, UsageError, WrongAnswer
 from gpubench.measuring import inventory
 from gpubench.model import Facts, Result, Series, Work, store
 from gpubench.stats import median
-from gpubench.testing.children import Children
+from gpubench.testing.children import ReplicateStarter
 from gpubench.testing.fixture import Gpubench
 from gpubench.testing.progress import Progress
 from gpubench.testing.session import MeasuringSession, Options, suite_of
@@ -441,7 +441,7 @@ def test_a_quiet_pytest_tells_no_progress():
 
 
 def test_a_baseline_that_is_not_there_is_told_of_before_anything_is_measured(clockwork, monkeypatch):
-    monkeypatch.setattr(Children, "measure", lambda *_: pytest.fail("measured"))
+    monkeypatch.setattr(ReplicateStarter, "measure", lambda *_: pytest.fail("measured"))
     with pytest.raises(FileError, match=r"no baseline 'nothing\.jsonl'"):
         MeasuringSession(Options("", "quick", None, 2, ("nothing.jsonl",), ()), None, ["tests/test_it.py::test_it"])
 

@@ -215,7 +215,7 @@ def test_a_sampler_that_crashes_again_and_again_is_not_restarted(sick):
 def test_every_counter_of_a_device_is_listed_as_available_or_with_the_reason_why_not(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", PLUGIN)
     monkeypatch.setenv("GPUBENCH_SICK", "lacks")
-    found, absent = sampler.available(HOST)
+    found, absent = sampler.list_counters(HOST)
     reasons = {each.counter.name: each.reason for each in found}
     assert {each.device for each in found} == {"host"}
     assert reasons["sick.fast"] == ""

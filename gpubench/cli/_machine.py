@@ -14,7 +14,7 @@ from gpubench.cli import _print
 
 if TYPE_CHECKING:
     from gpubench.measuring.health import Health
-    from gpubench.measuring.sampler import Available
+    from gpubench.measuring.sampler import DeviceCounter
     from gpubench.model import Device, Facts, UnavailablePart
 
 Part = Table | Text | Padding
@@ -23,7 +23,7 @@ _UNITS = {"cuda": "SMs", "rocm": "CUs", "host": "cores"}
 
 
 def machine(
-    facts: Facts, healths: Sequence[Health], available: Sequence[Available], not_sampled: Sequence[UnavailablePart]
+    facts: Facts, healths: Sequence[Health], available: Sequence[DeviceCounter], not_sampled: Sequence[UnavailablePart]
 ) -> list[Part]:
     """Return what `gpubench doctor` prints, beginning with whether the machine can measure a GPU.
 
@@ -47,7 +47,7 @@ def machine(
     return parts
 
 
-def counters(available: Sequence[Available]) -> list[Part]:
+def counters(available: Sequence[DeviceCounter]) -> list[Part]:
     """Return a table of every counter of the devices, with its unit, period, availability and the vendor's command."""
     heads = ("device", "counter", "unit", "kind", "period", "available", "vendor command")
     rows = [
@@ -139,7 +139,7 @@ def _health_parts(health: Health) -> Iterator[Part]:
         yield _indented(f"unavailable: {finding.text}", "dim")
 
 
-def _counter_parts(entries: Sequence[Available], not_sampled: Sequence[UnavailablePart]) -> Iterator[Part]:
+def _counter_parts(entries: Sequence[DeviceCounter], not_sampled: Sequence[UnavailablePart]) -> Iterator[Part]:
     """Yield how many counters each device has, why others are unavailable, and which collectors read no device here."""
     for device in dict.fromkeys(entry.device for entry in entries):
         of_device = [entry for entry in entries if entry.device == device]

@@ -203,7 +203,7 @@ def _print_document(facts: Facts) -> None:
     from gpubench.measuring import sampler
     from gpubench.measuring.examination import examine
 
-    available, absent = sampler.available(facts.devices)
+    available, absent = sampler.list_counters(facts.devices)
     health = [asdict(device) for device in examine(facts.devices)]
     counters = [{"device": entry.device, **asdict(entry.counter), "missing": entry.reason} for entry in available]
     not_sampled = [asdict(entry) for entry in absent]
@@ -216,7 +216,7 @@ def _show(facts: Facts, counters: bool) -> None:
     from gpubench.measuring import sampler
     from gpubench.measuring.examination import examine
 
-    available, not_sampled = sampler.available(facts.devices)
+    available, not_sampled = sampler.list_counters(facts.devices)
     if counters:
         parts = _machine.counters(available)
     else:

@@ -20,7 +20,7 @@ class Agree(Protocol):
     def __call__(self, value: T) -> T: ...
 
 
-def alone(value: T) -> T:
+def agree_alone(value: T) -> T:
     """Return `value`: the agreement of a single rank with itself."""
     return value
 

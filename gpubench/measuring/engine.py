@@ -19,7 +19,7 @@ from gpubench.authoring import checks
 from gpubench.authoring.task import Observed, Profile, Stage, Task, observed, observed_series
 from gpubench.base.errors import GateTimedOut, Skip, SuiteError, Untrustworthy
 from gpubench.measuring import boundary
-from gpubench.measuring.answers import Agree, AnswerChecks, alone
+from gpubench.measuring.answers import Agree, AnswerChecks, agree_alone
 from gpubench.measuring.stopping import SampleTrace, StoppingPolicy
 from gpubench.measuring.time_limits import TimeLimits
 from gpubench.measuring.timed_series import TimedSeries
@@ -37,7 +37,7 @@ _COLD_BATCH = 8  # flushes are long: a few cold calls already fill a sample
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class RankMeasurement:
     """The engine's result for one rank: series (the headline first), numbers of discards by reason, and labels."""
 
     series: tuple[Series, ...]
@@ -52,7 +52,7 @@ class Engine:
         self,
         device: OpenDevice,
         policy: StoppingPolicy,
-        agree: Agree = alone,
+        agree: Agree = agree_alone,
         rank: int = 0,
         watches: Sequence[Watch] = (),
         rng: np.random.Generator | None = None,
@@ -68,7 +68,7 @@ class Engine:
         self._discarded: dict[str, int] = {}
         self._labels: set[str] = set()
 
-    def measure(self, task: Task) -> Measured:
+    def measure(self, task: Task) -> RankMeasurement:
         """Check the answers, time every stage in every mode, and check again; the first series is the headline.
 
         Raises WrongAnswer from the task's check; Untrustworthy if most samples were discarded, calls skip work, or a
@@ -96,7 +96,7 @@ class Engine:
             series.append(observed_series(name, values, value, rank=self._rank))
         self._check_count(sum(len(one_series.values) for one_series in series))
         _check_finite(series)
-        return Measured(tuple(series), tuple(sorted(self._discarded.items())), tuple(sorted(self._labels)))
+        return RankMeasurement(tuple(series), tuple(sorted(self._discarded.items())), tuple(sorted(self._labels)))
 
     def verify(self, task: Task) -> dict[str, Observed | Profile]:
         """Run every stage once on overwritten outputs and check. Raises WrongAnswer from the task's check."""

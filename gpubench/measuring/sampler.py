@@ -53,11 +53,11 @@ class UnsupportedCounter:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class SamplerStart:
     """The child's first answer: the counters that it reads, unsupported counters, and unavailable collectors.
 
-    `optional` are names in `absent` that a machine need not have; `readers` gives the name of each collector, the ids
-    of the devices that it reads, and its counters.
+    `optional` are names in `unavailable` that a machine need not have. `readers` gives the name of each collector, the
+    ids of the devices that it reads, and its counters.
     """
 
     counters: tuple[Counter, ...]
@@ -67,7 +67,7 @@ class Opened:
     readers: tuple[tuple[str, tuple[str, ...], tuple[Counter, ...]], ...] = ()
 
 
-Message = Opened | Samples | Remark | None
+Message = SamplerStart | Samples | Remark | None
 
 
 class SamplingProcess:
@@ -81,14 +81,14 @@ class SamplingProcess:
         self._order = SamplingOrder(tuple(devices), started_at)
         self._restarts = 0
         self._child = _start_child()
-        self._opened = Opened((), ())
+        self._opened = SamplerStart((), ())
         self._remarks: list[Remark] = []
         self.ended = ""
         try:
             self._child.channel.send(self._order)
             if self._child.channel.poll(_START_S):
                 opened = self._child.channel.recv()
-                if not isinstance(opened, Opened):
+                if not isinstance(opened, SamplerStart):
                     raise BadMessage("a message that does not come first")
                 self._opened = opened
                 self._remark_unavailable(opened)
@@ -173,9 +173,9 @@ class SamplingProcess:
         if isinstance(message, Remark):
             self._remarks.append(message)
         elif isinstance(message, Samples):
-            chunks.append(message)  # an `Opened` is ignored: a restarted sampler repeats which counters are available
+            chunks.append(message)  # a `SamplerStart` is ignored, which a restarted sampler sends again
 
-    def _remark_unavailable(self, opened: Opened) -> None:
+    def _remark_unavailable(self, opened: SamplerStart) -> None:
         """Add a remark with the reason for each unavailable collector and each unsupported counter."""
         for entry in opened.unavailable:
             message = f"missing: {entry.reason}" + (f"; {entry.how}" if entry.how else "")
@@ -213,7 +213,7 @@ class SamplingProcess:
 
 
 def _start_child() -> Child[Message]:
-    return Child("gpubench.measuring.sampler", (Opened, Samples, Remark, type(None)))
+    return Child("gpubench.measuring.sampler", (SamplerStart, Samples, Remark, type(None)))
 
 
 def _bad_message_text(error: EOFError | OSError) -> str:
@@ -222,15 +222,15 @@ def _bad_message_text(error: EOFError | OSError) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Available:
-    """A counter of a device, or the reason why it is not available there."""
+class DeviceCounter:
+    """A counter of a device; `reason` says why it is unavailable there, and is empty if it is available."""
 
     counter: Counter
     device: str
     reason: str = ""
 
 
-def available(devices: Sequence[Device]) -> tuple[list[Available], list[UnavailablePart]]:
+def list_counters(devices: Sequence[Device]) -> tuple[list[DeviceCounter], list[UnavailablePart]]:
     """Return every counter of these devices, and the collectors that are not available, with reasons.
 
     A counter that a device does not support is listed with the reason. Each collector is opened and asked in a sampling
@@ -240,7 +240,7 @@ def available(devices: Sequence[Device]) -> tuple[list[Available], list[Unavaila
     process.stop()
     reasons = {(entry.device, entry.counter): entry.reason for entry in process.unsupported}
     counters_here = [
-        Available(counter, device.id, reasons.get((device.id, counter.name), ""))
+        DeviceCounter(counter, device.id, reasons.get((device.id, counter.name), ""))
         for device in devices
         for _, read, declared in process.readers
         for counter in declared
@@ -293,7 +293,7 @@ def _send_rows(groups: Sequence[CounterGroup], channel: ToParent, started_at: fl
             channel.send(message)
 
 
-def open_groups(order: SamplingOrder) -> tuple[list[CounterGroup], Opened]:
+def open_groups(order: SamplingOrder) -> tuple[list[CounterGroup], SamplerStart]:
     """Return the groups of counters to read, one per collector, device and period, and the first message to the parent.
 
     Collectors that fail to open are part of that message.
@@ -329,7 +329,7 @@ def open_groups(order: SamplingOrder) -> tuple[list[CounterGroup], Opened]:
         readers.append((name, tuple(device.id for device in devices), declared))
         all_unsupported += unsupported
         groups += _group_counters(name, declared, source, devices, unsupported)
-    return groups, Opened(
+    return groups, SamplerStart(
         tuple(counters), tuple(unavailable), tuple(all_unsupported), frozenset(optional), tuple(readers)
     )
 

@@ -27,7 +27,7 @@ from gpubench.devices import interposed
 from gpubench.measuring import boundary, keeper, plain
 from gpubench.measuring.answers import T
 from gpubench.measuring.channel import LIMIT_BYTES, ToParent, encoded
-from gpubench.measuring.engine import Engine, Measured
+from gpubench.measuring.engine import Engine, RankMeasurement
 from gpubench.measuring.plan import load_suite
 from gpubench.measuring.process import to_parent
 from gpubench.measuring.stopping import POLICIES
@@ -235,7 +235,7 @@ class Worker:
         unwatched = () if self._watches or not device.traits.is_gpu else ("unwatched",)
         through = interposed.labels() if device.traits.is_gpu else ()
         if device.traits.is_dry_run:  # drop the figures, so that they cannot be mistaken for a GPU's
-            measured = Measured((), labels=("dry-run",))
+            measured = RankMeasurement((), labels=("dry-run",))
         return RankResult(
             "ok",
             series=measured.series,
@@ -246,7 +246,7 @@ class Worker:
             informed=tuple(ranks.informed),
         )
 
-    def _measure_task(self, task: Task, bench: Bench, order: CaseOrder, ranks: PeerRanks) -> Measured:
+    def _measure_task(self, task: Task, bench: Bench, order: CaseOrder, ranks: PeerRanks) -> RankMeasurement:
         """Measure a task, or as an idle rank take part in the others' agreements; then close and release it."""
         if not task.stages:
             self._limits.attending()
@@ -254,7 +254,7 @@ class Worker:
             self._limits.closing()
             task.close()
             task.release()
-            return Measured(())
+            return RankMeasurement(())
         try:
             rule = POLICIES[order.target.tier]
             with bench.device.ranged(order.case.id):

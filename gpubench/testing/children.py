@@ -1,4 +1,4 @@
-"""Replicates of a pytest session: the same tests in other processes."""
+"""Start replicates of a pytest session: the same tests in other processes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _TAIL = 4  # last lines of an incomplete pytest session that are quoted, because
 
 
 @dataclass(frozen=True, slots=True)
-class Children:
-    """The way to start a replicate: pytest's own options, and those of the plugin."""
+class ReplicateStarter:
+    """Starts replicates with the options of this pytest (`arguments`) and those of the plugin."""
 
     arguments: tuple[str, ...]
     tier: str

@@ -25,7 +25,7 @@ from gpubench.measuring.worker import open_watches
 from gpubench.model import Case, Manifest, Result, Run, Settings, SuiteInfo, Tier
 from gpubench.model.store import read_run
 from gpubench.plugins.backend import OpenDevice
-from gpubench.testing.children import Children
+from gpubench.testing.children import ReplicateStarter
 from gpubench.testing.progress import Progress
 from gpubench.testing.table import TimedRow, table
 from gpubench.testing.verdicts import Baseline, BaselineVerdict
@@ -81,9 +81,9 @@ class MeasuringSession:
         self._progress = progress or Progress()
         self._rows: dict[str, TimedRow] = {}
         self._baseline = self._open_baseline(options, cases)
-        self._children = Children(options.arguments, options.tier, name)
+        self._replicate_starter = ReplicateStarter(options.arguments, options.tier, name)
         numbers = self._progress.count_processes("replicates, each in a pytest of its own", options.replicates - 1)
-        self._others = [self._children.measure(self._node_paths(nodes)) for _ in numbers]
+        self._others = [self._replicate_starter.measure(self._node_paths(nodes)) for _ in numbers]
         self.device: OpenDevice = plugins.load("backends", device.backend).open(device)
         self.device.leave()
         self._watches = open_watches(device)
@@ -230,7 +230,7 @@ class MeasuringSession:
             numbers = self._progress.count_processes(
                 f"{result.case.id} looks slower and is measured again", self._replicates
             )
-            return [self._children.measure(self._node_paths([node])) for _ in numbers]
+            return [self._replicate_starter.measure(self._node_paths([node])) for _ in numbers]
 
         judged = self._baseline.judge(self._run(result), measure_again)
         row = self._rows[result.case.id]
