@@ -38,7 +38,7 @@ def runs(tmp_path):
 @pytest.fixture
 def filled(runs):
     with history.HistoryRecorder(runs / history.FILE) as recorder:
-        list(history.add(recorder, history.run_files([runs])))
+        list(history.record_files(recorder, history.run_files([runs])))
     return runs
 
 

@@ -17,7 +17,7 @@ def place():
     """Address and port of an endpoint that gives a client half a second."""
     latest = live.Latest((make.POWER,))
     latest.add([make.samples((0.0,), power=(100.0,))])
-    with endpoint.served(("127.0.0.1", 0), latest, {}, ["gpu.example"], client_s=0.5) as url:
+    with endpoint.serve_counters(("127.0.0.1", 0), latest, {}, ["gpu.example"], client_s=0.5) as url:
         yield "127.0.0.1", urlsplit(url).port
 
 

@@ -318,11 +318,11 @@ def test_a_locked_history_is_waited_for_and_then_said(tmp_path, store, monkeypat
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(FileError, match=r"history\.sqlite: another process has kept it locked for 0\.05 s; try again"):
         recorded(store, path)
-    (words,) = history.note(path, read_run(path))
+    (words,) = history.record_measured_run(path, read_run(path))
     assert "the run file is whole: add it by `gpubench history import" in words
     other.execute("ROLLBACK")
     other.close()
-    assert history.note(path, read_run(path)) == ()
+    assert history.record_measured_run(path, read_run(path)) == ()
     assert len(trend(store).moments) == 2
 
 
@@ -356,7 +356,7 @@ def test_a_damaged_history_is_said_set_aside_and_restored_from_the_run_files(tmp
     spoil(store, how)
     with pytest.raises(history.Damaged, match=r"history\.sqlite: damaged"):
         dump(store)
-    assert "not in the history" in history.note(paths[0], read_run(paths[0]))[0]
+    assert "not in the history" in history.record_measured_run(paths[0], read_run(paths[0]))[0]
     aside, _, _ = refill(store)
     assert aside.name.startswith("history.sqlite.damaged-")
     assert dump(store) == before
@@ -525,7 +525,7 @@ def test_a_run_file_that_cannot_be_read_is_refused_and_the_others_are_recorded(t
     bad = tmp_path / "bad.jsonl"
     bad.write_text("{}\n")
     with history.HistoryRecorder(store) as recorder:
-        found = {each.path: each for each in history.add(recorder, history.run_files([tmp_path]))}
+        found = {each.path: each for each in history.record_files(recorder, history.run_files([tmp_path]))}
     assert found[good].state == "new"
     assert found[bad].state == "refused"
     assert found[bad].warnings[0].startswith(f"{bad}: line 1: ")

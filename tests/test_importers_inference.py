@@ -168,7 +168,7 @@ def test_where_the_bytes_are_not_known_there_is_no_share_and_a_note_says_why(tmp
 def test_a_gpu_that_no_file_names_can_be_named_and_then_there_is_a_share():
     source = foreign.read(IMPORTS / "sglang.jsonl")
     assert {device.name for device in source.content.devices} == {"device not stated"}
-    run = foreign.run([foreign.on_gpu(source, "NVIDIA H200")], [])
+    run = foreign.run([foreign.with_gpu_name(source, "NVIDIA H200")], [])
     known, unknown = Summary(run).spreads()
     assert known.figure.share_of("spec").source == "NVIDIA H100/H200 SXM data sheet, dense rates"
     moved = known.row.result.series[0].work.moved
@@ -185,7 +185,7 @@ def test_a_gpu_is_asked_for_where_a_share_needs_it(name, unstated):
 
 def test_a_gpu_that_a_file_names_is_not_named_again():
     with pytest.raises(UsageError, match="states its devices: NVIDIA H200"):
-        foreign.on_gpu(foreign.read(IMPORTS / "vllm-serve.json"), "NVIDIA H100")
+        foreign.with_gpu_name(foreign.read(IMPORTS / "vllm-serve.json"), "NVIDIA H100")
 
 
 def test_the_command_takes_the_name_of_a_gpu_that_the_output_does_not_state(tmp_path):

@@ -63,7 +63,7 @@ def failed(replicate):
 def test_a_soak_expects_no_more_time_than_it_has():
     job = Job(CASE, (make.device(),), 0)
     seen = []
-    watch = soaking.within(5.0, seen.append)
+    watch = soaking.limit_remaining_time(5.0, seen.append)
     for left_s in (1.0, 3600.0):
         watch(ProgressEvent(job, 0, [job], left_s))
     assert seen[0].left_s == 1.0

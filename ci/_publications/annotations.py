@@ -39,6 +39,7 @@ class Annotations:
 
 
 def _is_error(finding: Finding) -> bool:
+    """Return whether a finding is annotated as an error: it is slower, or its case failed."""
     return finding.verdict is Verdict.SLOWER or finding.cause == "failed"
 
 

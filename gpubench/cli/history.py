@@ -231,10 +231,10 @@ def _warn(lines: Iterable[str]) -> None:
 @app.command("import")
 def import_(sources: Sources, store: Store = None) -> None:
     """Record run files that were measured elsewhere or before. The files are not moved, and no run counts twice."""
-    from gpubench.tools.history import HistoryRecorder, add, run_files
+    from gpubench.tools.history import HistoryRecorder, record_files, run_files
 
     with HistoryRecorder(_store_path(store)) as recorder:
-        _print_records(recorder, add(recorder, run_files(sources)))
+        _print_records(recorder, record_files(recorder, run_files(sources)))
 
 
 @app.command("rebuild")

@@ -65,7 +65,7 @@ def import_(
         sharing.check_target(out, force, *files)
     sources = [foreign.read(path, tool) for path in files]
     if gpu:
-        sources = [foreign.on_gpu(source, gpu) for source in sources]
+        sources = [foreign.with_gpu_name(source, gpu) for source in sources]
     run = foreign.run(sources, sys.argv)
     path = options.run_file(out, "-import")
     sharing.write(path, store.encode_run(run, packed=path.suffix == ".gz"))

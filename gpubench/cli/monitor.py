@@ -190,7 +190,7 @@ def _serve(
 
     devices_by_id = {device.id: device for device in devices}
     _take_samples(sampler, latest, _FIRST_S)
-    with endpoint.served(place, latest, devices_by_id, names) as url:
+    with endpoint.serve_counters(place, latest, devices_by_id, names) as url:
         _print.say(f"serving {url} (process {os.getpid()}); Ctrl-C ends it")
         while True:
             _take_samples(sampler, latest, 0.5)

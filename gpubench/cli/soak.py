@@ -51,7 +51,7 @@ def soak(
     facts = inventory.facts()
     tier = options.TierName(soaking.tier_of(seconds))
     settings = options.settings(facts, [soaking.SUITE], device, False, tier, None, None, 1, seed)
-    plan = soaking.planned(facts, settings, seconds)
+    plan = soaking.make_plan(facts, settings, seconds)
     if not device and (reason := planning.why_host(facts, settings)):
         _warn(reason)
     path = options.run_file(out, "-soak")
@@ -74,7 +74,7 @@ def _measure_and_print(plan: Plan, path: Path, is_json: bool, resume: bool, excl
 
     try:
         with run_display() as watch:
-            bounded = soaking.within(plan.most_s, watch)
+            bounded = soaking.limit_remaining_time(plan.most_s, watch)
             run = session.measure(plan, path, sys.argv, bounded, resume, tell=_warn, exclusive=exclusive)
     except Interrupted:
         if path.exists() and not is_json:

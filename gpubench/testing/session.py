@@ -295,4 +295,4 @@ class _SessionRunFile:
         self._recording.stop_sampling()
         self._recording.end()
         run = read_run(self._path)
-        return [f"run file: {self._path}", *run.messages, *history.note(self._path, run)]
+        return [f"run file: {self._path}", *run.messages, *history.record_measured_run(self._path, run)]

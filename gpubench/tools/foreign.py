@@ -105,7 +105,7 @@ def gpu_is_unstated(source: ImportedFile) -> bool:
     )
 
 
-def on_gpu(source: ImportedFile, name: str) -> ImportedFile:
+def with_gpu_name(source: ImportedFile, name: str) -> ImportedFile:
     """Return the imported file with this GPU name for each device without a name.
 
     Raises UsageError if the output states the names of all devices.

@@ -268,6 +268,7 @@ def home_users(value: object) -> list[str]:
     users: dict[str, None] = {}
 
     def look(text: str) -> str:
+        """Collect the users in a text, and return it unchanged."""
         users.update(dict.fromkeys(_PERSON.findall(text)))
         return text
 

@@ -63,7 +63,7 @@ def measure(
         else:
             _measure_new(plan, path, argv, watch, health, claims, group)
     run = read_run(path)
-    return replace(run, warnings=(*run.warnings, *history.note(path, run)))
+    return replace(run, warnings=(*run.warnings, *history.record_measured_run(path, run)))
 
 
 def _join_group(plan: Plan, resume: bool) -> AbstractContextManager[NodeGroup | None]:

@@ -165,7 +165,7 @@ def _read_entry(path: Path, out: Path, sharing: Sharing) -> _SiteEntry:
     entry_file = out / _RUNS / f"{name}.json"
     if stored_run := _stored_run(entry_file, sharing):
         return _SiteEntry(path, name, stored_run)
-    with readings.uncollected():
+    with readings.garbage_collection_off():
         run = store.read_run(path)
         shown_name = sharing.value(path.name, [run.manifest])
         with as_file_errors(path):
@@ -182,7 +182,7 @@ def _write_page(out: Path, entry: _SiteEntry, sharing: Sharing, tell: Callable[[
     page = out / _RUNS / f"{entry.name}.html"
     if page.exists():
         return False
-    with readings.uncollected():
+    with readings.garbage_collection_off():
         shared = sharing.run(store.read_run(entry.path))
         enclosure = replace(enclosing.enclosure(shared, entry.path), index=f"../{INDEX}")
         _write(page, rendering.report("html").enclose(shared, enclosure))

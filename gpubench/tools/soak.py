@@ -39,7 +39,7 @@ def tier_of(seconds: float) -> Tier:
     return "full" if seconds >= _LONG_S else "quick"
 
 
-def planned(facts: Facts, settings: Settings, seconds: float) -> Plan:
+def make_plan(facts: Facts, settings: Settings, seconds: float) -> Plan:
     """Return the plan of a soak of that length: more passes than fit, because the time ends the last one.
 
     The number of passes is not part of the settings, so that an interrupted soak can be resumed for longer.
@@ -50,11 +50,12 @@ def planned(facts: Facts, settings: Settings, seconds: float) -> Plan:
     return replace(plan, settings=settings, most_s=seconds)
 
 
-def within(seconds: float, watch: Observer) -> Observer:
+def limit_remaining_time(seconds: float, watch: Observer) -> Observer:
     """Return an observer that passes events on to `watch` with the remaining time limited to `seconds` from now on."""
     end = time.monotonic() + seconds
 
     def observe(event: ProgressEvent) -> None:
+        """Pass an event on with its remaining time limited."""
         watch(replace(event, left_s=min(event.left_s, max(end - time.monotonic(), 0.0))))
 
     return observe

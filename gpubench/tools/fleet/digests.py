@@ -16,7 +16,7 @@ from gpubench.base.errors import FileError
 from gpubench.judging.fleet_again import SecondMeasurement
 from gpubench.model import store
 from gpubench.model.fleet import AGAIN, Fleet, FleetNode, Remeasured, read_fleet
-from gpubench.tools.gating.readings import uncollected
+from gpubench.tools.gating.readings import garbage_collection_off
 
 _MANY_BYTES = 16 * 2**20  # below this total size, starting processes takes longer than they save
 
@@ -92,7 +92,7 @@ def _read_digests(paths: Sequence[Path], names: Sequence[str]) -> list[_ReadDige
     size_bytes = sum(path.stat().st_size for path in paths if path.exists())
     if cores < 2 or size_bytes < _MANY_BYTES:
         return [_read_digest(path, name) for path, name in zip(paths, names, strict=True)]
-    with uncollected(), ProcessPoolExecutor(cores, mp_context=get_context("spawn")) as pool:
+    with garbage_collection_off(), ProcessPoolExecutor(cores, mp_context=get_context("spawn")) as pool:
         return list(pool.map(_read_digest, paths, names, chunksize=max(1, len(paths) // (8 * cores))))
 
 
@@ -100,7 +100,7 @@ def _read_digest(path: Path, name: str) -> _ReadDigest:
     """Return the digest of a run file of the node `name`, or the reason why the file is invalid."""
     builder = DigestBuilder()
     try:
-        with uncollected():
+        with garbage_collection_off():
             scan = store.scan(path, builder.add)
     except FileError as error:
         return _ReadDigest(None, str(error).removeprefix(f"{path}: "))

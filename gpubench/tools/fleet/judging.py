@@ -42,10 +42,10 @@ def judge(current: ReadFleet, policy: Policy, baseline: ReadFleet | None = None,
     return judge_fleet(current.fleet, current.digests, current.again, findings, bases, notes)
 
 
-def read_baseline(place: str) -> ReadFleet:
-    """Return the fleet in a folder, or the saved baseline of that name. Raises FileError if there is neither."""
-    for folder in (Path(place), Path(baselines.FOLDER) / place):
+def read_baseline(folder_or_name: str) -> ReadFleet:
+    """Return the fleet in a folder, or in the saved baseline of that name. Raises FileError if there is neither."""
+    for folder in (Path(folder_or_name), Path(baselines.FOLDER) / folder_or_name):
         if folder.is_dir():
             return read(folder)
     saved = ", ".join(baselines.names()) or "none"
-    raise FileError(f"no baseline {place!r}: neither the folder of a fleet nor a saved name (saved: {saved})")
+    raise FileError(f"no baseline {folder_or_name!r}: neither the folder of a fleet nor a saved name (saved: {saved})")

@@ -15,7 +15,7 @@ _REPORTS = {".html": "html", ".md": "md", ".json": "json"}
 
 
 def rendered(path: Path, judgement: FleetJudgement) -> str:
-    """Return the judgement in the form of the ending of `path`. Raises UsageError for an unknown ending."""
+    """Return the judgement in the format that the suffix of `path` selects. Raises UsageError for an unknown suffix."""
     suffix = path.suffix.lower()
     if suffix == _JUNIT:
         text: str = plugins.load("publications", "junit").fleet(tidy(judgement))
@@ -27,5 +27,5 @@ def rendered(path: Path, judgement: FleetJudgement) -> str:
 
 
 def document(judgement: FleetJudgement) -> str:
-    """Return the judgement as JSON, for programs."""
+    """Return the judgement as a JSON document, for programs."""
     return rendering.report("json").fleet(judgement)

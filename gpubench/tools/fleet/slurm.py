@@ -78,7 +78,7 @@ def slurm_launch(folder: Path, options: Sequence[str]) -> Iterator[SlurmLaunch]:
 
 
 def _end_srun(process: subprocess.Popen[bytes]) -> None:
-    """Wait up to 20 s for srun and its processes to end, then send SIGTERM, then SIGKILL."""
+    """Wait 20 s for srun and its processes to end, 20 s more after SIGTERM, and 20 s after SIGKILL."""
     for number in (None, signal.SIGTERM, signal.SIGKILL):
         if number is not None:
             with contextlib.suppress(ProcessLookupError):

@@ -20,7 +20,7 @@ from gpubench.model import Manifest
 from gpubench.plugins.gate import Gate
 from gpubench.tools import session
 from gpubench.tools.gating import ab
-from gpubench.tools.gating.readings import read_all, uncollected
+from gpubench.tools.gating.readings import garbage_collection_off, read_all
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def read_evidence_groups(*groups: Sequence[Path]) -> list[Evidence]:
     """
     distinct = [list({path.resolve(): path for path in paths}.values()) for paths in groups]
     readings = iter(read_all([path for paths in distinct for path in paths]))
-    with uncollected():
+    with garbage_collection_off():
         return [Evidence([[reading] for reading in islice(readings, len(paths))]) for paths in distinct]
 
 
@@ -98,7 +98,7 @@ def judge_files(request: GateRequest, baseline: Evidence, candidate: Evidence, f
     `files` are the candidate's run files.
     """
     sides = Sides(baseline, candidate)
-    with uncollected():
+    with garbage_collection_off():
         judgement = settled(request.judge(sides))
     return GateResult.of(judgement, files, sides)
 

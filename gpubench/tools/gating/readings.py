@@ -23,14 +23,14 @@ _LARGE_BYTES = 48 * 2**20
 def read(path: Path) -> Reading:
     """Return the evidence in one run file. Raises FileError if it cannot be read or is invalid."""
     gathered = Gathering()
-    with uncollected():
+    with garbage_collection_off():
         scan = store.scan(path, gathered.add)
     assert scan.manifest is not None  # `store.scan` raises FileError without one
     return Reading(scan.manifest, gathered, str(path), scan.complete, tuple(scan.warnings))
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def garbage_collection_off() -> Iterator[None]:
     """Switch the garbage collector off during the context.
 
     Records and evidence have no reference cycles, and searching for them costs a fifth of the time.
@@ -52,15 +52,15 @@ def read_all(paths: Sequence[Path]) -> list[Reading]:
     processors = min(len(os.sched_getaffinity(0)), len(paths))
     if processors < 2 or sum(path.stat().st_size for path in paths if path.exists()) < _LARGE_BYTES:
         return [read(path) for path in paths]
-    with uncollected(), ProcessPoolExecutor(processors, mp_context=get_context("spawn")) as pool:
+    with garbage_collection_off(), ProcessPoolExecutor(processors, mp_context=get_context("spawn")) as pool:
         return [reading_in_columns.reading() for reading_in_columns in pool.map(_read_in_columns, paths)]
 
 
 class _ReadingInColumns(NamedTuple):
     """A reading in columns, to be sent between processes: pickling ten thousand small objects takes too long.
 
-    `rest` is the reading without its results. `counts` are the numbers of processes of each key, and `columns` has a
-    column for each field of `Process`.
+    `without_results` is the reading without its results. `counts` are the numbers of processes of each key, and
+    `columns` has a column for each field of `Process`.
     """
 
     without_results: Reading

@@ -10,9 +10,9 @@ from gpubench.tools.history.reading import History, StoredLine
 from gpubench.tools.history.recording import (
     HistoryRecorder,
     RecordedFile,
-    add,
-    note,
     open_for_rebuild,
+    record_files,
+    record_measured_run,
     refill,
     run_files,
 )
@@ -26,11 +26,11 @@ __all__ = [
     "HistoryRecorder",
     "RecordedFile",
     "StoredLine",
-    "add",
     "default_place",
-    "note",
     "open_for_rebuild",
     "place_of",
+    "record_files",
+    "record_measured_run",
     "refill",
     "run_files",
 ]

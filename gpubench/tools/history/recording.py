@@ -239,7 +239,7 @@ def _run_key(run: Run) -> str:
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
 
 
-def note(file: Path, run: Run) -> tuple[str, ...]:
+def record_measured_run(file: Path, run: Run) -> tuple[str, ...]:
     """Record a run that has just been measured, if there is a history for it, and return warnings.
 
     It raises no FileError: an error of the history becomes a warning, because the run file is complete.
@@ -265,7 +265,7 @@ def run_files(places: Sequence[Path]) -> Iterator[Path]:
             raise FileError(f"{place}: there is no such file or folder")
 
 
-def add(recorder: HistoryRecorder, files: Iterable[Path], *, anew: bool = False) -> Iterator[RecordedFile]:
+def record_files(recorder: HistoryRecorder, files: Iterable[Path], *, anew: bool = False) -> Iterator[RecordedFile]:
     """Record these files one after the other and yield how; a file that cannot be read or is invalid is `refused`.
 
     `anew` replaces runs that are already recorded.
@@ -284,7 +284,7 @@ def refill(recorder: HistoryRecorder, places: Sequence[Path]) -> tuple[list[Reco
     number of deleted runs. Raises FileError if one of `places` does not exist.
     """
     files = [*run_files([recorder.path.absolute().parent, *places]), *filter(Path.exists, recorder.sources().values())]
-    records = list(add(recorder, dict.fromkeys(file.resolve() for file in files), anew=True))
+    records = list(record_files(recorder, dict.fromkeys(file.resolve() for file in files), anew=True))
     refused = {record.path for record in records if record.state == "refused"}
     obsolete_keys = [key for key, file in recorder.sources().items() if file.resolve() in refused or not file.exists()]
     recorder.forget(obsolete_keys)

@@ -27,7 +27,7 @@ _MOST_CLIENTS = 16  # clients at once; a Prometheus server scrapes with one
 
 
 @contextlib.contextmanager
-def served(
+def serve_counters(
     address_and_port: tuple[str, int],
     latest: Latest,
     devices: Mapping[str, Device],

@@ -107,10 +107,10 @@ def _read_processes(name: str, source: ProcessSource, devices: Sequence[Device])
     for device in devices:
         with contextlib.suppress(Unavailable):
             for process in plugins.call_library(name, partial(source.read, device)):
-                yield described(device, process)
+                yield with_user_and_command(device, process)
 
 
-def described(device: Device, process: DeviceProcess) -> RunningProcess:
+def with_user_and_command(device: Device, process: DeviceProcess) -> RunningProcess:
     """Return a process with its user and its command line, which are empty if /proc does not show them."""
     user = command = ""
     with contextlib.suppress(psutil.Error):

@@ -281,7 +281,7 @@ class Tracer:
 
 
 def write_description(folder: Path, about: dict[str, Any]) -> None:
-    """Replace the description of the trace in the folder atomically."""
+    """Replace the description of the trace in the folder atomically; `about` is written as JSON."""
     partial = folder / "about.part"
     partial.write_text(json.dumps(about), encoding="utf-8")
     partial.replace(folder / "about")

@@ -19,7 +19,7 @@ MOST_NAMES = 200  # names of marked phases in the file: those that took the most
 MOST_TIMES = 20_000  # spans of one phase in the file, the first ones: a record has a limited size
 
 
-def program(ended: ProgramEnd, devices: Sequence[str], zero: float) -> Result:
+def program_result(ended: ProgramEnd, devices: Sequence[str], zero: float) -> Result:
     """Return the result of the whole program: duration, processor time and memory, including its children.
 
     `devices` are the sampled devices. `zero` is the start of the run in s of CLOCK_MONOTONIC; all times in the result
@@ -43,10 +43,11 @@ def program(ended: ProgramEnd, devices: Sequence[str], zero: float) -> Result:
     )
 
 
-def marked(spans: Sequence[Span], devices: Sequence[str], zero: float) -> list[Result]:
+def marked_results(spans: Sequence[Span], devices: Sequence[str], zero: float) -> list[Result]:
     """Return a result for each name of marked phases, with all its spans.
 
-    Of more than MOST_NAMES names, those with the longest total time are kept. Times count from `zero` as in `program`.
+    Of more than MOST_NAMES names, those with the longest total time are kept. Times count from `zero`, as in
+    `program_result`.
     """
     spans_by_name: dict[str, list[Span]] = {}
     for span in spans:
@@ -66,10 +67,10 @@ def _marked_phase(name: str, spans: Sequence[Span], devices: Sequence[str], zero
     return _phase_result(case, [(span.begin, span.end) for span in recorded], devices, zero, labels, notes)
 
 
-def consecutive(name: str, edges: Sequence[float], devices: Sequence[str], zero: float) -> list[Result]:
+def consecutive_results(name: str, edges: Sequence[float], devices: Sequence[str], zero: float) -> list[Result]:
     """Return a numbered result for each span between two neighbouring edges, which are s of CLOCK_MONOTONIC.
 
-    `name` is that of the case, and times count from `zero` as in `program`.
+    `name` is that of the case, and times count from `zero` as in `program_result`.
     """
     return [
         _phase_result(Case(phases.SUITE, name, (("number", number),)), [(begin, end)], devices, zero)
