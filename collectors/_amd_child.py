@@ -25,7 +25,7 @@ class LibraryChild:
     """A process in which one of AMD's libraries reads counters."""
 
     def __init__(self, library: str, module: str = _MODULE) -> None:
-        """Start the process; raises Missing if the library does not load, start or answer."""
+        """Start the process; raises Unavailable if the library does not load, start or answer."""
         self.library = library
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - held until `close`
         self._child = subprocess.Popen(
@@ -40,17 +40,17 @@ class LibraryChild:
         self.version = str(self._answer(_START_S))
 
     def read(self, pci: str, names: Sequence[str]) -> Mapping[str, float | None]:
-        """Return the values of these counters by name. Raises Missing with the reason if the process ended or hangs."""
+        """Return the values of these counters by name. Raises Unavailable if the process ended or hangs."""
         values: Mapping[str, float | None] = self._question([pci, list(names)])
         return values
 
     def processes(self, pci: str) -> Sequence[tuple[int, float | None]]:
-        """Return the ids of the processes on a GPU, each with its bytes of memory. Raises Missing as `read`."""
+        """Return the ids of the processes on a GPU, each with its bytes of memory. Raises Unavailable as `read`."""
         processes: Sequence[tuple[int, float | None]] = self._question([pci, None])
         return processes
 
     def _question(self, question: object) -> Any:
-        """Send a question to the process and return its answer. Raises Missing if it ended or hangs."""
+        """Send a question to the process and return its answer. Raises Unavailable if it ended or hangs."""
         pipe = self._child.stdin
         assert pipe is not None
         try:
@@ -61,7 +61,7 @@ class LibraryChild:
         return self._answer(_ANSWER_S)
 
     def _answer(self, patience_s: float) -> Any:
-        """Return the next answer of the process. Raises Missing if none arrives within `patience_s` seconds."""
+        """Return the next answer of the process. Raises Unavailable if none arrives within `patience_s` seconds."""
         pipe = self._child.stdout
         assert pipe is not None
         while b"\n" not in self._pending:

@@ -28,7 +28,7 @@ class AmdHealth:
         self._files = files
 
     def read(self, device: Device) -> Sequence[HealthReading]:
-        """Return the health readings of the device. Raises Missing if the driver has no files for it."""
+        """Return the health readings of the device. Raises Unavailable if the driver has no files for it."""
         folder = self._files.folder(device.pci)
         if not folder.is_dir():
             raise Unavailable(f"the driver has no files for {device.id} ({device.pci})", "read the kernel log")

@@ -55,7 +55,7 @@ class NvidiaCollector:
 
 
 class NvmlAccess:
-    """An open NVML with the handle of each device. Raises Missing if NVML or a device is not available."""
+    """An open NVML with the handle of each device. Raises Unavailable if NVML or a device is not available."""
 
     def __init__(self, devices: Sequence[Device]) -> None:
         self._nvml = initialised()
@@ -67,7 +67,7 @@ class NvmlAccess:
 
 @contextlib.contextmanager
 def opened() -> Iterator[Any]:
-    """Open NVML, yield its binding, and close it again. Raises Missing if NVML is not available."""
+    """Open NVML, yield its binding, and close it again. Raises Unavailable if NVML is not available."""
     nvml = initialised()
     try:
         yield nvml
@@ -76,7 +76,7 @@ def opened() -> Iterator[Any]:
 
 
 def initialised() -> Any:
-    """Return NVML's initialised binding; each call needs an `nvmlShutdown`. Raises Missing if NVML is not available."""
+    """Return NVML's initialised binding; each call needs an `nvmlShutdown`. Raises Unavailable without NVML."""
     try:
         import pynvml
     except ImportError as error:
@@ -91,7 +91,7 @@ def initialised() -> Any:
 def handle_of(nvml: Any, device: Device) -> Any:
     """Return the device's handle by UUID or PCI address, because NVML's index is not CUDA's ordinal.
 
-    Raises Missing if NVML does not know the device.
+    Raises Unavailable if NVML does not know the device.
     """
     try:
         if device.uuid:
@@ -102,7 +102,7 @@ def handle_of(nvml: Any, device: Device) -> Any:
 
 
 def answer(nvml: Any, device: Device, call: Callable[[], float]) -> float | None:
-    """Return the value of a call, or None if NVML refuses it. Raises Missing if the device is lost."""
+    """Return the value of a call, or None if NVML refuses it. Raises Unavailable if the device is lost."""
     try:
         return float(call())
     except nvml.NVMLError as error:

@@ -71,7 +71,7 @@ class NvmlHealth:
         self._reported: dict[str, list[int]] = {}
 
     def read(self, device: Device) -> Sequence[HealthReading]:
-        """Return the health readings of the device. Raises Missing if NVML does not know the device."""
+        """Return the health readings of the device. Raises Unavailable if NVML does not know the device."""
         try:
             gpu = self._gpu(device)
             card = CardHealth(self._nvml, gpu, device.uuid or device.pci)

@@ -16,7 +16,7 @@ class NvmlProcesses(NvmlAccess):
     """Lists the programs that compute or draw on each GPU. One that does both is listed once."""
 
     def read(self, device: Device) -> Sequence[DeviceProcess]:
-        """Return the processes on the device with their bytes of memory. Raises Missing if the device is lost."""
+        """Return the processes on the device with their bytes of memory. Raises Unavailable if the device is lost."""
         memory: dict[int, float | None] = {}
         for kind in _KINDS:
             for process in self._running(device, kind):

@@ -126,7 +126,7 @@ class AmdProcesses:
             self._library = None
 
     def read(self, device: Device) -> Sequence[DeviceProcess]:
-        """Return the processes on the device with their bytes of memory. Raises Missing if they cannot be listed."""
+        """Return the processes on the device with their bytes of memory. Raises Unavailable if that fails."""
         pci = device.pci.lower()
         listed = self._library.processes(pci) if self._library else KfdProcesses(self._root, pci).read()
         if listed is None:
@@ -141,7 +141,7 @@ class AmdProcesses:
 class Amd:
     """The collector of AMD GPUs; `root` is put before /sys, to read another machine's files.
 
-    `describe`, `open` and `watch` raise Missing if the driver has no files for a device.
+    `describe`, `open` and `watch` raise Unavailable if the driver has no files for a device.
     """
 
     counters: Sequence[Counter] = COUNTERS

@@ -62,7 +62,7 @@ def _libraries() -> Path | None:
 
 
 def _loaded() -> Any:
-    """Return the module cupti.pm_sampling with the libraries of its own version; raises Lacking."""
+    """Return the module cupti.pm_sampling with the libraries of its own version; raises OptionalUnavailable."""
     if importlib.util.find_spec("cupti") is None:
         raise OptionalUnavailable("cupti-python is not installed", f"pip install '{DISTRIBUTION}[counters]'")
     folder = _libraries()
@@ -92,7 +92,7 @@ def _ordinal(device: Device) -> int:
 class Sampling:
     """PM sampling of one GPU, started; `names` are the counters that fit into one pass.
 
-    Raises Missing as `CuptiSource`.
+    Raises Unavailable as `CuptiSource`.
     """
 
     def __init__(self, pm: Any, device: Device) -> None:
@@ -118,7 +118,7 @@ class Sampling:
 def _fitting(pm: Any, device: Device) -> tuple[tuple[str, ...], Any]:
     """Return the most counters that this GPU samples in one pass, found by trying, and their sampler.
 
-    Raises Lacking if the GPU supports none of them, and Missing if its counters cannot be read.
+    Raises OptionalUnavailable if the GPU supports none of them, and Unavailable if its counters cannot be read.
     """
     for names in _SETS:
         collector = _enabled(pm, device)
@@ -147,7 +147,7 @@ def _enabled(pm: Any, device: Device) -> Any:
 
 
 class CuptiSource:
-    """PM sampling of each device. Raises Missing if a library is missing or the driver does not permit it."""
+    """PM sampling of each device. Raises Unavailable if a library is missing or the driver does not permit it."""
 
     def __init__(self, devices: Sequence[Device]) -> None:
         pm = _loaded()
@@ -177,7 +177,7 @@ class Cupti(NvidiaCollector):
     counters = tuple(_counter(name) for name in _METRICS)
 
     def open(self, devices: Sequence[Device]) -> CounterSource:
-        """Return the hardware counters of these devices. Raises Missing if a library or the permission is missing."""
+        """Return the hardware counters of these devices. Raises Unavailable without a library or the permission."""
         return CuptiSource(devices)
 
 

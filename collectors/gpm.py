@@ -95,7 +95,7 @@ class Samples:
 
 
 class GpmSource(NvmlAccess):
-    """GPM counters; a metric that the GPU does not support is None. Raises Missing if a GPU is lost or has no GPM."""
+    """GPM counters; an unsupported metric is None. Raises Unavailable if a GPU is lost or has no GPM."""
 
     def __init__(self, devices: Sequence[Device]) -> None:
         super().__init__(devices)
@@ -147,7 +147,7 @@ class Gpm(NvidiaCollector):
     def open(self, devices: Sequence[Device]) -> CounterSource:
         """Return the GPM counters of these devices.
 
-        Raises Lacking if they have none, and Missing if NVML is not available.
+        Raises OptionalUnavailable if they have none, and Unavailable if NVML is not available.
         """
         return GpmSource(devices)
 

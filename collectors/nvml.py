@@ -54,7 +54,7 @@ class Xids:
 class NvmlSource(NvmlAccess):
     """Counters through NVML; a counter that the GPU does not support, or that fails, is None.
 
-    Raises Missing if NVML is not available or a GPU is lost.
+    Raises Unavailable if NVML is not available or a GPU is lost.
     """
 
     def __init__(self, devices: Sequence[Device]) -> None:
@@ -105,7 +105,7 @@ _SETTINGS: tuple[tuple[str, Callable[[Any, Any], object]], ...] = (
 
 
 class Nvml(NvidiaCollector):
-    """The collector of NVIDIA GPUs. Its methods raise Missing if NVML or a device is not available."""
+    """The collector of NVIDIA GPUs. Its methods raise Unavailable if NVML or a device is not available."""
 
     counters = COUNTERS
 

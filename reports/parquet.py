@@ -23,7 +23,7 @@ class ParquetReport:
     summary: str = "the table of the CSV with types and with every sample, for data frames and databases"
 
     def render(self, run: Run) -> bytes:
-        """Return the file; raises Missing if pyarrow is not installed."""
+        """Return the file; raises Unavailable if pyarrow is not installed."""
         try:
             import pyarrow as pa
             from pyarrow import parquet

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Handle, Missing, SharedBuffer, Target, expect, points, powers_of_two, units
+from gpubench.api.suite import Bench, Handle, SharedBuffer, Target, Unavailable, expect, points, powers_of_two, units
 
 _WORD_BYTES = 8  # patterns are made of 64-bit words
 _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: multiples of it look random (Knuth, TAOCP 3, §6.4)
@@ -17,7 +17,7 @@ _THREADS, _BLOCKS = 256, 1056  # of the kernels that write and compare patterns
 _PATIENCE_S = 10.0  # ranks that build the same case are milliseconds apart
 _LARGEST, _HOST_LARGEST = 30, 28  # powers of two
 _SHARE_OF_MEMORY = 8  # a size is left out where eight buffers of that size do not fit the device
-SPOILED = 0xA5  # the byte that overwrites outputs before a check
+POISON = 0xA5  # the byte that overwrites outputs before a check
 # parts of a driver's message, and the setting that removes the error
 _MENDS = (
     (("NotSupported", "PeerAccessUnsupported"), "MIG instances and some virtual GPUs share no memory: use whole GPUs"),
@@ -118,19 +118,21 @@ def labels(bench: Bench, path: str) -> tuple[str, ...]:
 
 
 def exclusive(bench: Bench) -> None:
-    """Raise Missing if the GPU's compute mode lets only one process use it."""
+    """Raise Unavailable if the GPU's compute mode lets only one process use it."""
     mode = dict(bench.target.device.details).get("compute_mode", "0")
     if mode not in ("", "0"):
-        raise Missing(f"the GPU's compute mode is {mode}, so no second process may use it", "nvidia-smi -c 0 allows it")
+        raise Unavailable(
+            f"the GPU's compute mode is {mode}, so no second process may use it", "nvidia-smi -c 0 allows it"
+        )
 
 
 def open_shared(bench: Bench, handle: bytes, nbytes: int) -> SharedBuffer:
-    """Map memory that another rank shares; raises Missing, with the setting to change, if this machine forbids it."""
+    """Map memory that another rank shares; raises Unavailable, with the setting to change, if it is forbidden."""
     try:
         return bench.device.open_shared(handle, nbytes)
     except (RuntimeError, PermissionError) as error:  # the runtime raises RuntimeError
         if mend := mend_of(str(error)):
-            raise Missing(f"the memory of another process cannot be opened ({error})", mend) from error
+            raise Unavailable(f"the memory of another process cannot be opened ({error})", mend) from error
         raise
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from gpubench.api.suite import Missing, Skip, WrongAnswer
+from gpubench.api.suite import Skip, Unavailable, WrongAnswer
 
 READY = b"1"
 _KIB = 1024  # the unit of VmHWM, proc_pid_status(5)
@@ -105,8 +105,8 @@ def answer_of(
 
     The program reads the pickled order from standard input. Its first argument is the time of its start, followed by
     `arguments`. If `is_ready_awaited`, its last argument is a descriptor to which it writes READY. The interpreter and
-    its process group end with this call. `what` names it in errors. Raises Skip, Missing and WrongAnswer if the program
-    answers so, and RuntimeError if it crashes or does not end within `limit_s`.
+    its process group end with this call. `what` names it in errors. Raises Skip, Unavailable and WrongAnswer if the
+    program answers so, and RuntimeError if it crashes or does not end within `limit_s`.
     """
     with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as answered, tempfile.TemporaryFile() as errors:
         pickle.dump(order, asked)
@@ -149,11 +149,11 @@ def _ready_after(ready: IO[bytes], started: float, limit_s: float) -> float:
 
 
 def _content(answer: dict[str, Any]) -> dict[str, Any]:
-    """Return an answer; raises Skip, Missing or WrongAnswer if the interpreter sent one of them."""
+    """Return an answer; raises Skip, Unavailable or WrongAnswer if the interpreter sent one of them."""
     if "skip" in answer:
         raise Skip(answer["skip"])
     if "missing" in answer:
-        raise Missing(*answer["missing"])
+        raise Unavailable(*answer["missing"])
     if "wrong" in answer:
         raise WrongAnswer(answer["wrong"])
     return answer

@@ -5,17 +5,17 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from gpubench.api.suite import Missing
+from gpubench.api.suite import Unavailable
 
 _INSTALL = "pip install 'gpubench-suite[torch]'"
 
 
 def imported(is_gpu: bool = True) -> Any:
-    """Return the module torch; raises Missing without it, or if `is_gpu` and it finds no GPU."""
+    """Return the module torch; raises Unavailable without it, or if `is_gpu` and it finds no GPU."""
     try:
         torch = importlib.import_module("torch")
     except ImportError as error:
-        raise Missing("torch is not installed", _INSTALL) from error
+        raise Unavailable("torch is not installed", _INSTALL) from error
     if is_gpu and not torch.cuda.is_available():
-        raise Missing(f"torch {torch.__version__} finds no GPU", f"{_INSTALL}, in the build for this driver")
+        raise Unavailable(f"torch {torch.__version__} finds no GPU", f"{_INSTALL}, in the build for this driver")
     return torch

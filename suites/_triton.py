@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from gpubench.api.suite import Bench, Missing, Skip
+from gpubench.api.suite import Bench, Skip, Unavailable
 
 _INSTALL = "pip install 'gpubench-suite[compilers]'"
 
@@ -30,25 +30,25 @@ class TritonArray:
 
 
 def imported() -> Any:
-    """Return the module triton, with triton.language loaded; raises Missing without it."""
+    """Return the module triton, with triton.language loaded; raises Unavailable without it."""
     try:
         triton = importlib.import_module("triton")
         importlib.import_module("triton.language")
     except ImportError as error:
-        raise Missing("Triton is not installed", _INSTALL) from error
+        raise Unavailable("Triton is not installed", _INSTALL) from error
     return triton
 
 
 def on_stream(bench: Bench) -> Any:
     """Return the module triton, whose kernels compile for this GPU and launch on the stream that is timed.
 
-    Raises Skip on other vendors' GPUs, and Missing without Triton or the C compiler that builds its launchers.
+    Raises Skip on other vendors' GPUs, and Unavailable without Triton or the C compiler that builds its launchers.
     """
     if bench.traits.vendor != "nvidia":
         raise Skip(f"gpubench has not tried its Triton kernels on {bench.traits.vendor} GPUs")
     triton = imported()
     if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
-        raise Missing("Triton finds no C compiler to build its launchers with", "install gcc, or name one in CC")
+        raise Unavailable("Triton finds no C compiler to build its launchers with", "install gcc, or name one in CC")
     nvidia = importlib.import_module("triton.backends.nvidia.driver")
     ordinal, stream = int(bench.xp.cuda.Device().id), bench.device.stream
     capability = divmod(int(bench.traits.arch.removeprefix("sm_").rstrip("af")), 10)

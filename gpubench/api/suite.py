@@ -9,7 +9,6 @@ from gpubench.base import units
 from gpubench.base.errors import (
     DeviceError,
     FileError,
-    Missing,
     PeerDied,
     Skip,
     SuiteError,
@@ -35,7 +34,6 @@ __all__ = [
     "Handle",
     "Kernel",
     "KeyFigure",
-    "Missing",
     "Mode",
     "Observation",
     "Observed",

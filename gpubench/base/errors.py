@@ -48,9 +48,6 @@ class OptionalUnavailable(Unavailable):
     """Something is unavailable that most machines do not have: an optional library, counters of newer devices."""
 
 
-Missing = Unavailable  # the former name, until no suite uses it
-
-
 class Skip(Exception):  # noqa: N818 - control flow, not an error
     """A case cannot run here; the message gives the reason.
 

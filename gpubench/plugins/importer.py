@@ -10,7 +10,7 @@ from gpubench.model import Device, Result, SuiteInfo
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """The content of another tool's output. Missing facts stay missing: no device, size or unit is guessed.
+    """The content of another tool's output. Unavailable facts stay missing: no device, size or unit is guessed.
 
     If the output has several results of one case, each is another replicate. `left_out` describes figures whose unit or
     direction is unknown.

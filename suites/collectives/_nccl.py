@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Missing, Skip, expect, units
+from gpubench.api.suite import Bench, Skip, Unavailable, expect, units
 
 from ._operations import WORD_BYTES, Collective
 
@@ -27,11 +27,13 @@ _SHM, _SHM_LEAST = "/dev/shm", 2**25
 
 
 def library() -> Any:
-    """Return CuPy's binding of NCCL, with multicast off unless the user chose; raises Missing without NCCL."""
+    """Return CuPy's binding of NCCL, with multicast off unless the user chose; raises Unavailable without NCCL."""
     os.environ.setdefault(_MULTICAST, "0")
     nccl = importlib.import_module("cupy.cuda.nccl")
     if not nccl.available:
-        raise Missing("NCCL is not installed", "pip install 'gpubench-suite[cuda13]' (nvidia-nccl-cu13), or [cuda12]")
+        raise Unavailable(
+            "NCCL is not installed", "pip install 'gpubench-suite[cuda13]' (nvidia-nccl-cu13), or [cuda12]"
+        )
     return nccl
 
 
@@ -62,7 +64,7 @@ def _made(bench: Bench, nccl: Any, token: bytes) -> Any:
         room = shutil.disk_usage(_SHM).free if Path(_SHM).is_dir() else 0
         if room < _SHM_LEAST:
             reason = f"NCCL does not start ({error}): only {units.round_size(room)} are free in {_SHM}"
-            raise Missing(reason, "docker run --shm-size=1g, or --ipc=host") from error
+            raise Unavailable(reason, "docker run --shm-size=1g, or --ipc=host") from error
         raise
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from gpubench.api.libraries import nvcomp
-from gpubench.api.suite import Bench, Missing, Skip, expect
+from gpubench.api.suite import Bench, Skip, Unavailable, expect
 
 from ._codecs_common import lengths
 
@@ -241,7 +241,7 @@ def open_codec(bench: Bench, name: str, dtype: str = "uint8") -> DeviceCodec:
     variant = VARIANTS[name]
     try:
         library = _library(bench)
-    except Missing as error:
+    except Unavailable as error:
         raise Skip(str(error)) from error
     if variant.algorithm not in library.algorithms:
         raise Skip(f"hipCOMP does not support {variant.algorithm}; it supports {', '.join(library.algorithms)}")

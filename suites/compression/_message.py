@@ -36,7 +36,7 @@ class Message:
     dtype: str = "uint8"
     description: str = ""
 
-    def spoil(self) -> None:
+    def poison(self) -> None:
         """Make every byte of the target wrong, and wait until that is done."""
         self.bytes.invert(self.source, self.target)
         self.bytes.wait()

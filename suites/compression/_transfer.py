@@ -88,9 +88,9 @@ class Receiver:
         self.decoder.decode(block, packed)
 
     def checked(self, receive: Callable[[], float]) -> float:
-        """Return the seconds of `receive`, which must restore the whole message: its target is spoiled before."""
+        """Return the seconds of `receive`, which must restore the whole message: its target is poisoned before."""
         self.decoder.reset()
-        self.message.spoil()
+        self.message.poison()
         seconds = receive()
         self.decoder.check()
         self.message.expect_arrived()

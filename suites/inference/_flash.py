@@ -88,7 +88,7 @@ _NUMBERS = ("tokens", "heads", "group")
 
 
 def binary(arch: str, dim: int, plan: FlashPlan) -> FlashBinary:
-    """Compile the kernel for an NVIDIA GPU such as `sm_90`; raises Missing without Triton."""
+    """Compile the kernel for an NVIDIA GPU such as `sm_90`; raises Unavailable without Triton."""
     triton = imported()
     globals()["tl"] = triton.language
     constants = {"DIM": dim, "ROWS": plan.rows, "COLS": plan.cols}

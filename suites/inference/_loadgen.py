@@ -25,13 +25,13 @@ import numpy as np
 from gpubench.api.suite import (
     POINT,
     Bench,
-    Missing,
     Observation,
     Observed,
     Stage,
     Target,
     Task,
     Topic,
+    Unavailable,
     View,
     expect,
     points,
@@ -74,11 +74,11 @@ PATTERNS = {
 
 
 def library() -> Any:
-    """Return LoadGen's binding; raises Missing without it."""
+    """Return LoadGen's binding; raises Unavailable without it."""
     try:
         return importlib.import_module("mlperf_loadgen")
     except ImportError as error:
-        raise Missing("LoadGen is not installed", "pip install 'gpubench-suite[loadgen]'") from error
+        raise Unavailable("LoadGen is not installed", "pip install 'gpubench-suite[loadgen]'") from error
 
 
 Query = Sequence[tuple[int, int]]

@@ -8,7 +8,7 @@ import numpy as np
 
 from gpubench.api.suite import POINT, Bench, Stage, Target, Task, Topic, View, Work, expect, on_gpu, points
 
-from .._between import SPOILED, RankMemory, exclusive, expect_pattern, fill_pattern, fitting, sizes
+from .._between import POISON, RankMemory, exclusive, expect_pattern, fill_pattern, fitting, sizes
 from .._copies import ARRAYS, WAYS, call_of, reads
 from .._link import BOTH_WAYS, LIMIT, link_of
 
@@ -104,7 +104,7 @@ class Duplex:
 
     def poison(self) -> None:
         """Overwrite what arrived, in both ranks before either copies again."""
-        self._arriving.fill(SPOILED)
+        self._arriving.fill(POISON)
         self._bench.device.synchronize()
         self._bench.barrier()
 

@@ -22,7 +22,7 @@ from gpubench.api.suite import (
 )
 
 from .._between import (
-    SPOILED,
+    POISON,
     devices_of,
     exclusive,
     expect_pattern,
@@ -154,7 +154,7 @@ def plain(bench: Bench, path: str, size_bytes: int) -> Task:
     stage = Stage(lambda: bench.device.copy(near, far), Work(payload=size_bytes), "payload", limit, effort=POINT)
     tags = {"devices": " ← ".join(device.id for device in bench.devices), "processes": "1"}
     tags |= link_of(ONE_WAY, "pull", protocol="none (one process)") if path == "peer" else {}
-    return Task.of(stage, check=check, poison=lambda: near.fill(SPOILED), notes=tags)
+    return Task.of(stage, check=check, poison=lambda: near.fill(POISON), notes=tags)
 
 
 def owner(bench: Bench, nbytes: int) -> Task:
@@ -225,12 +225,12 @@ class Partner:
     def poison(self) -> None:
         """Overwrite the target of the copy."""
         if not self._writes:
-            self._local.fill(SPOILED)
+            self._local.fill(POISON)
         elif self._kept is not None:
-            self._kept.array.fill(SPOILED)
+            self._kept.array.fill(POISON)
             self._bench.device.synchronize()
         else:
-            self._through_a_mapping(lambda array: array.fill(SPOILED))
+            self._through_a_mapping(lambda array: array.fill(POISON))
 
     def check(self) -> None:
         """Raise WrongAnswer if a byte is wrong; on a GPU a kernel reads back what was written, not the copy itself."""

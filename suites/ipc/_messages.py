@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from gpubench.api.suite import POINT, Bench, Handle, Missing, Stage, Task, Topic, Work, expect, on_host
+from gpubench.api.suite import POINT, Bench, Handle, Stage, Task, Topic, Unavailable, Work, expect, on_host
 
-from .._between import SPOILED, hand_over, pattern, sizes
+from .._between import POISON, hand_over, pattern, sizes
 
 _YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 _PR_SET_PTRACER = 0x59616D61  # linux/prctl.h: names the process that Yama lets reach this one
@@ -95,7 +95,7 @@ def _message(bench: Bench, by: str, size_bytes: int) -> Task:
         answer.close()
 
     stage = Stage(fetch, Work(payload=size_bytes), "payload", effort=POINT)
-    return Task.of(stage, check=check, poison=lambda: received.fill(SPOILED), close=close)
+    return Task.of(stage, check=check, poison=lambda: received.fill(POISON), close=close)
 
 
 def _serve(bench: Bench, by: str, sent: bytes) -> Task:
@@ -151,16 +151,20 @@ def direct(bench: Bench, size_bytes: int) -> Task:
     except OSError as error:
         raise denied(error.errno or 0, _YAMA.read_text().strip() if _YAMA.exists() else "") from error
     stage = Stage(copy, Work(payload=size_bytes), "payload", effort=POINT)
-    return Task.of(stage, check=check, poison=lambda: received.fill(SPOILED))
+    return Task.of(stage, check=check, poison=lambda: received.fill(POISON))
 
 
-def denied(number: int, ptrace_scope: str) -> Missing:
+def denied(number: int, ptrace_scope: str) -> Unavailable:
     """Return the error with the reason why the kernel refused to read another process's memory, and its remedy."""
     name = errno.errorcode.get(number, str(number))
     if number == errno.ENOSYS:
-        return Missing("the kernel has no process_vm_readv (ENOSYS)", "use a kernel with CONFIG_CROSS_MEMORY_ATTACH")
+        return Unavailable(
+            "the kernel has no process_vm_readv (ENOSYS)", "use a kernel with CONFIG_CROSS_MEMORY_ATTACH"
+        )
     if ptrace_scope not in ("", "0", "1"):
         reason = f"reading another process's memory is refused ({name}): kernel.yama.ptrace_scope is {ptrace_scope}"
-        return Missing(reason, "sysctl kernel.yama.ptrace_scope=1, or run with the capability SYS_PTRACE")
+        return Unavailable(reason, "sysctl kernel.yama.ptrace_scope=1, or run with the capability SYS_PTRACE")
     reason = f"reading another process's memory is refused ({name})"
-    return Missing(reason, "in a container: --cap-add SYS_PTRACE, or a seccomp profile that allows process_vm_readv")
+    return Unavailable(
+        reason, "in a container: --cap-add SYS_PTRACE, or a seccomp profile that allows process_vm_readv"
+    )

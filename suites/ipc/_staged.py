@@ -14,7 +14,7 @@ import numpy as np
 from gpubench.api.suite import POINT, Bench, Stage, Task, Topic, Work, on_gpu
 
 from .._between import (
-    SPOILED,
+    POISON,
     devices_of,
     exclusive,
     expect_pattern,
@@ -134,7 +134,7 @@ class ChunkCopies:
     def poison(self) -> None:
         """Overwrite what rank 1 received."""
         if not self._sends:
-            self._message.fill(SPOILED)
+            self._message.fill(POISON)
 
     def check(self) -> None:
         """Raise WrongAnswer if a byte that rank 1 received is not the sender's."""

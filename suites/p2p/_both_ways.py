@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpubench.api.suite import POINT, Bench, Observation, Stage, Task, Topic, View, Work, on_gpu
 
-from .._between import SPOILED, expect_pattern, fill_pattern
+from .._between import POISON, expect_pattern, fill_pattern
 from .._copies import ARRAYS, READING, call_of, require
 from .._link import BOTH_WAYS, LIMIT
 from ._peers import BY, device_axis, link_notes, peer_axis, sizes, two_devices
@@ -27,12 +27,12 @@ def both(bench: Bench, device: str, peer: str, by: str, size_bytes: int) -> Task
     fill_pattern(bench, near, bench.seed)
     fill_pattern(bench, far, bench.seed + 1)
     bench.device.synchronize()
-    spoiled = xp.full(size_bytes, SPOILED, xp.uint8)
+    poisoned = xp.full(size_bytes, POISON, xp.uint8)
     inward, outward = call_of(bench, way, near_copy, far), call_of(bench, way, far_copy, near)
 
     def poison() -> None:
-        bench.device.copy(near_copy, spoiled)
-        bench.device.copy(far_copy, spoiled)
+        bench.device.copy(near_copy, poisoned)
+        bench.device.copy(far_copy, poisoned)
 
     def check() -> Observation:
         expect_pattern(bench, near_copy, bench.seed + 1, "read from the peer")

@@ -6,7 +6,7 @@ import numpy as np
 
 from gpubench.api.suite import POINT, Bench, Observation, Stage, Task, Topic, View, Work, expect, on_gpu
 
-from .._between import SPOILED, expect_pattern, fill_pattern
+from .._between import POISON, expect_pattern, fill_pattern
 from ._peers import device_axis, device_names, peer_axis, two_devices
 
 WORD_BYTES = 8
@@ -43,7 +43,7 @@ class PeerWord:
 
     def poison(self) -> None:
         """Overwrite the copied word."""
-        self._near.fill(SPOILED)
+        self._near.fill(POISON)
 
     def check(self) -> Observation:
         """Compare the copied word with the peer's; raises WrongAnswer if they differ."""

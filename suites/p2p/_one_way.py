@@ -15,7 +15,7 @@ from gpubench.api.suite import (
     on_gpu,
 )
 
-from .._between import SPOILED, expect_pattern, fill_pattern
+from .._between import POISON, expect_pattern, fill_pattern
 from .._copies import ARRAYS, READING, WRITING, call_of, reads, require
 from .._link import LIMIT, ONE_WAY
 from ._peers import BY, device_axis, link_notes, peer_axis, sizes, two_devices
@@ -63,10 +63,10 @@ def _one_way(bench: Bench, way: str, size_bytes: int) -> Task:
     far = bench.device.peer_memory(bench.devices[1], size_bytes)
     fill_pattern(bench, far if reads(way) else near, bench.seed)
     bench.device.synchronize()
-    spoiled = xp.full(size_bytes, SPOILED, xp.uint8)
+    poisoned = xp.full(size_bytes, POISON, xp.uint8)
 
     def poison() -> None:
-        bench.device.copy(near if reads(way) else far, spoiled)
+        bench.device.copy(near if reads(way) else far, poisoned)
 
     def check() -> Observation:
         copied = near

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpubench.api.suite import Bench, Observed
 
-from .._between import SPOILED, expect_pattern, fill_pattern
+from .._between import POISON, expect_pattern, fill_pattern
 from .._copies import ARRAYS, READING, WRITING, Call, call_of, require
 
 BULK_BYTES = 2**26  # of a copy: 0.17 ms on NVLink, against which the gap between two copies is small
@@ -86,7 +86,7 @@ class BulkTraffic:
         self._stopwatch = Stopwatch(bench)
         self._units = 0 if by == "engine" else max(1, (bench.target.device.units - 1) // 2)
         self._flows = [self._flow(flow, by, bench.seed + 2 + index) for index, flow in enumerate(directions)]
-        self._poison = bench.xp.full(BULK_BYTES, SPOILED, bench.xp.uint8)
+        self._poison = bench.xp.full(BULK_BYTES, POISON, bench.xp.uint8)
 
     def _flow(self, direction: str, by: str, seed: int) -> BulkFlow:
         bench, device = self._bench, self._bench.device

@@ -31,7 +31,7 @@ from gpubench.api.suite import (
     powers_of_two,
 )
 
-from .._between import SPOILED, Params, devices_of
+from .._between import POISON, Params, devices_of
 from ._cores import on_own_core
 from ._routes_host import SENDER, connected
 
@@ -125,7 +125,7 @@ class SocketBatch:
 
     def poison(self) -> None:
         """Overwrite what was received."""
-        self._received.fill(SPOILED)
+        self._received.fill(POISON)
 
     def check(self) -> Observation:
         """Raise WrongAnswer if a message differs."""
@@ -148,7 +148,7 @@ class DeviceBatch:
         self._packed = bench.device.pinned(self._expected.size)
         self._near = bench.xp.zeros(self._expected.size, np.uint8)
         self._far = bench.device.peer_memory(bench.devices[1], self._expected.size) if path == "peer" else None
-        self._spoiled = bench.xp.full(self._expected.size, SPOILED, np.uint8)
+        self._poison = bench.xp.full(self._expected.size, POISON, np.uint8)
         self._pack()
         bench.device.copy(self._near, self._packed)
         bench.device.synchronize()
@@ -171,7 +171,7 @@ class DeviceBatch:
 
     def poison(self) -> None:
         """Overwrite what was received."""
-        self._device.copy(self._near if self._far is None else self._far, self._spoiled)
+        self._device.copy(self._near if self._far is None else self._far, self._poison)
         self._device.synchronize()
 
     def check(self) -> Observation:

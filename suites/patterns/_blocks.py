@@ -8,7 +8,7 @@ from typing import Any
 
 from gpubench.api.suite import Bench
 
-from .._between import SPOILED, RankMemory, exclusive, expect_pattern, fill_pattern
+from .._between import POISON, RankMemory, exclusive, expect_pattern, fill_pattern
 from ._cores import on_own_core
 from ._roll_call import RollCall
 from ._schedules import Schedule, of_rank
@@ -39,7 +39,7 @@ class BlockExchange:
         return self._block(self._memory.mine, self._bench.rank, self._most_bytes)
 
     def _fill(self, array: Any) -> None:
-        array.fill(SPOILED)
+        array.fill(POISON)
         own = self._block(array, self._bench.rank, self._most_bytes)
         fill_pattern(self._bench, own, self._bench.seed + self._bench.rank)
 
@@ -85,7 +85,7 @@ class BlockExchange:
     def poison(self, blocks: Iterable[int]) -> None:
         """Overwrite received blocks, before any rank sends again."""
         for block in blocks:
-            self._block(self._memory.mine, block, self._most_bytes).fill(SPOILED)
+            self._block(self._memory.mine, block, self._most_bytes).fill(POISON)
         self._bench.device.synchronize()
         self._bench.barrier()
 

@@ -29,7 +29,7 @@ from gpubench.api.suite import (
 )
 
 from .._between import (
-    SPOILED,
+    POISON,
     Params,
     devices_of,
     exclusive,
@@ -160,7 +160,7 @@ class MessageRing:
 
     def verified(self, round_once: Callable[[], None]) -> None:
         """Make a round into overwritten memory; raises WrongAnswer if another message arrives."""
-        self._inbox.array.fill(SPOILED)
+        self._inbox.array.fill(POISON)
         self.bench.device.synchronize()
         self.board.meet()
         round_once()

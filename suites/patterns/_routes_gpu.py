@@ -9,7 +9,7 @@ import numpy as np
 
 from gpubench.api.suite import Bench
 
-from .._between import SPOILED, pattern
+from .._between import POISON, pattern
 from .._copies import Call, call_of
 from ._path_model import WayToSend
 
@@ -26,7 +26,7 @@ class HostToDeviceRoutes:
         bench.need(2 * most_bytes)
         self._bench, self._last_bytes = bench, 0
         self._source = pattern(most_bytes, bench.seed)
-        self._spoiled = np.full(most_bytes, SPOILED, np.uint8)
+        self._poison = np.full(most_bytes, POISON, np.uint8)
         self._target = bench.xp.empty(most_bytes, bench.xp.uint8)
         self._slots = bench.device.pinned(max(_CHUNKS) * max(_DEPTHS))
         self._taken = [bench.xp.cuda.Event(disable_timing=True) for _ in range(max(_DEPTHS))]
@@ -59,7 +59,7 @@ class HostToDeviceRoutes:
 
     def poison(self) -> None:
         """Overwrite the target."""
-        self._bench.device.copy(self._target, self._spoiled)
+        self._bench.device.copy(self._target, self._poison)
         self._bench.device.synchronize()
 
     def wrong_bytes(self) -> int:
@@ -80,7 +80,7 @@ class PeerRoutes:
         self._bench, self._last_bytes = bench, 0
         self._near = bench.xp.empty(most_bytes, bench.xp.uint8)
         self._far = bench.device.peer_memory(bench.devices[1], most_bytes)
-        self._spoiled = bench.xp.full(most_bytes, SPOILED, bench.xp.uint8)
+        self._poison = bench.xp.full(most_bytes, POISON, bench.xp.uint8)
         self._source = pattern(most_bytes, bench.seed)
         bench.device.copy(self._near, self._source)
         bench.device.synchronize()
@@ -105,7 +105,7 @@ class PeerRoutes:
 
     def poison(self) -> None:
         """Overwrite the peer's memory."""
-        self._bench.device.copy(self._far, self._spoiled)
+        self._bench.device.copy(self._far, self._poison)
 
     def wrong_bytes(self) -> int:
         """Return how many bytes of the last message differ from what was sent; the copy engine copies them back."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from gpubench.api.suite import Bench, Handle, expect
 
-from .._between import SPOILED, hand_over, pattern, shared_host_memory
+from .._between import POISON, hand_over, pattern, shared_host_memory
 from ._path_model import WayToSend
 from ._roll_call import PATIENCE_S, RollCall
 
@@ -121,7 +121,7 @@ class HostRoutes:
     def poison(self) -> None:
         """Overwrite the receiver's copy of the message."""
         if not self._is_sender:
-            self._message.fill(SPOILED)
+            self._message.fill(POISON)
 
     def wrong_bytes(self) -> int:
         """Return how many bytes of the last message differ from the sender's."""

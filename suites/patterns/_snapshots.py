@@ -34,7 +34,7 @@ from gpubench.api.suite import (
     points,
 )
 
-from .._between import SPOILED, exclusive
+from .._between import POISON, exclusive
 from ._board import NUMBER, RankBoard, RankLostError, expect_death
 from ._interval import SnapshotCosts
 
@@ -166,7 +166,7 @@ class Snapshots:
     def poison(self) -> None:
         """Overwrite the snapshot of the present state."""
         number = self._state.steps // _EVERY
-        self.slot(number).view(np.uint8).fill(SPOILED)
+        self.slot(number).view(np.uint8).fill(POISON)
         if self._folder:
             (self._folder / f"{number % _SLOTS}").write_bytes(self.slot(number))
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Missing, WrongAnswer, expect
+from gpubench.api.suite import Unavailable, WrongAnswer, expect
 
 from .._processes import READY, resident_bytes
 
@@ -123,7 +123,7 @@ def main(marks: list[tuple[str, float]]) -> None:
         os.write(int(sys.argv[-1]), READY)
         start.check()
         answer = {"seconds": parts_of(marks, float(sys.argv[1])), "resident_bytes": resident_bytes()}
-    except Missing as library:
+    except Unavailable as library:
         answer = {"missing": (library.what, library.how)}
     except WrongAnswer as finding:
         answer = {"wrong": str(finding)}

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Missing, expect
+from gpubench.api.suite import Unavailable, expect
 
 from ._child import HostStart, expect_product, expect_weights, read_into
 
@@ -21,11 +21,11 @@ class GpuStart(HostStart):
     """The steps on a GPU; each waits for the GPU before it ends, so that its time covers only its own work."""
 
     def cupy(self) -> None:
-        """Import CuPy; raises Missing if it cannot be imported."""
+        """Import CuPy; raises Unavailable if it cannot be imported."""
         try:
             self.xp = importlib.import_module("cupy")
         except ImportError as error:
-            raise Missing(f"CuPy is not usable here ({error})", _HOW) from error
+            raise Unavailable(f"CuPy is not usable here ({error})", _HOW) from error
         self.runtime = self.xp.cuda.runtime
 
     def init(self) -> None:
@@ -104,10 +104,10 @@ class GpuStart(HostStart):
         self.stream.synchronize()
 
     def nccl(self) -> None:
-        """Load NCCL (RCCL); raises Missing if it is not installed."""
+        """Load NCCL (RCCL); raises Unavailable if it is not installed."""
         self.library = importlib.import_module("cupy.cuda.nccl")
         if not self.library.available:
-            raise Missing("NCCL is not installed", _HOW)
+            raise Unavailable("NCCL is not installed", _HOW)
 
     def communicator(self) -> None:
         """Make a communicator of this GPU alone."""

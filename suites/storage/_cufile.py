@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpubench.api.suite import Bench, Missing, Observation, Observed, Skip
+from gpubench.api.suite import Bench, Observation, Observed, Skip, Unavailable
 
 from ._readers import Destination, Lanes, spans
 from ._sources import Source
@@ -28,7 +28,7 @@ _KINDS = {"n_nvfs_reads": "reads by nvidia-fs", "n_p2p_reads": "reads by PCIe P2
 class CufileReader:
     """Reads by cuFileRead; every block goes to its place in the memory of the GPU.
 
-    Raises Skip on other devices and unsupported file systems, and Missing without the cuFile binding.
+    Raises Skip on other devices and unsupported file systems, and Unavailable without the cuFile binding.
     """
 
     def __init__(self, bench: Bench, source: Source, block_bytes: int, depth: int, *, is_direct: bool) -> None:
@@ -126,7 +126,7 @@ def path_taken(kinds: Mapping[str, int]) -> str:
 
 @functools.cache
 def _library() -> Any:
-    """Return the binding with its driver open and its statistics on, once per process; raises Missing without it."""
+    """Return the binding with its driver open and its statistics on, once per process; or raise Unavailable."""
     os.environ.setdefault("CUFILE_LOGFILE_PATH", os.devnull)  # it would write into the current folder
     try:
         library = importlib.import_module("cuda.bindings.cufile")
@@ -134,5 +134,5 @@ def _library() -> Any:
         library.driver_open()
         library.stats_start()
     except (ImportError, RuntimeError) as error:
-        raise Missing(f"cuFile is not usable here ({error})", _HOW) from error
+        raise Unavailable(f"cuFile is not usable here ({error})", _HOW) from error
     return library

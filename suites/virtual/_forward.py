@@ -167,7 +167,7 @@ def _ranks(params: Mapping[str, str | int | float]) -> int:
 
 
 def _opened(bench: Bench, transport: str) -> tuple[Any, Any, Task | None]:
-    """Return the client of a transport, the native client, and in the serving rank its task; raises Skip or Missing."""
+    """Return the client of a transport, the native client, and the server's task; raises Skip or Unavailable."""
     from . import _ends
 
     driver = LocalDriver(bench)  # opened in each rank, so that each raises Skip by itself

@@ -15,7 +15,7 @@ import numpy as np
 
 from gpubench.api.suite import Bench, Target, expect
 
-from .._between import SPOILED, expect_pattern, pattern
+from .._between import POISON, expect_pattern, pattern
 from .._checks import CheckedCall, in_turn
 from .._stream import open_stream
 
@@ -167,7 +167,7 @@ def to_device(bench: Bench, size_bytes: int) -> CheckedCall:
         cuda.runtime.memcpyAsync(target.data.ptr, source.ctypes.data, size_bytes, _HOST_TO_DEVICE, stream)
 
     check = partial(expect_pattern, bench, target, bench.seed, "copied to the device")
-    return CheckedCall(call, check, lambda: target.fill(SPOILED))
+    return CheckedCall(call, check, lambda: target.fill(POISON))
 
 
 def host_copy(bench: Bench, size_bytes: int) -> CheckedCall:
@@ -177,7 +177,7 @@ def host_copy(bench: Bench, size_bytes: int) -> CheckedCall:
     def check() -> None:
         expect(np.array_equal(source, target), "the copy differs from its source")
 
-    return CheckedCall(lambda: np.copyto(target, source), check, lambda: target.fill(SPOILED))
+    return CheckedCall(lambda: np.copyto(target, source), check, lambda: target.fill(POISON))
 
 
 def spin(bench: Bench, blocks: int, seconds: float = _MILLI) -> CheckedCall:
