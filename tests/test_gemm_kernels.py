@@ -106,7 +106,7 @@ def test_elements_that_are_not_written_are_counted(dtype, spoiled):
     array = filled(dtype, 300)
     array.view("uint8")[-2 * array.itemsize :] = spoiled
     count = np.zeros(1, "uint32")
-    run(f"lacking_{dtype}", array, np.uint64(array.size), count)
+    run(f"unusable_{dtype}", array, np.uint64(array.size), count)
     assert count[0] == 2
 
 

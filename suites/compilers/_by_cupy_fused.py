@@ -10,7 +10,7 @@ from gpubench.api.suite import Bench
 
 from ._by_cupy import temporary_bytes
 from ._operators import EPSILON, Problem
-from ._providers import Built, Outputs, lacks
+from ._providers import Built, Outputs, no_operator
 
 _GELU = """
 float y = (float)x + (float)bias;
@@ -133,6 +133,6 @@ def build(bench: Bench, problem: Problem) -> Built:
     elif name in _ROWS:
         call = _ROWS[name](kernels, *arrays)
     else:
-        raise lacks("cupy-fused", problem)
+        raise no_operator("cupy-fused", problem)
     temporary = partial(temporary_bytes, bench.xp, call)
     return Built(call, outputs.rows, outputs.poison, notes, temporary=temporary)

@@ -11,7 +11,7 @@ import numpy as np
 from gpubench.api.suite import Bench, Unavailable
 
 from ._operators import OPERATORS, VECTORS, Problem
-from ._providers import Built, Expression, lacks
+from ._providers import Built, Expression, no_operator
 
 _INSTALL = "pip install 'gpubench-suite[iree]'"
 _FLAGS = ("--iree-llvmcpu-target-cpu=host", "--iree-opt-level=O3")
@@ -24,7 +24,7 @@ def build(bench: Bench, problem: Problem) -> Built:
     Raises Skip for other operators and on GPUs, and Unavailable if IREE is not installed.
     """
     if bench.traits.is_gpu or problem.operator.name not in OPERATORS:
-        raise lacks("iree", problem)
+        raise no_operator("iree", problem)
     try:
         compiler, runtime = (importlib.import_module(f"iree.{part}") for part in ("compiler", "runtime"))
     except ImportError as error:

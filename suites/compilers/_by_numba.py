@@ -21,7 +21,7 @@ from . import _layout_numba
 from ._folding import FoldingProblem
 from ._layout import ImageProblem
 from ._operators import EPSILON, Problem
-from ._providers import Built, Outputs, Varied, lacks
+from ._providers import Built, Outputs, Varied, no_operator
 from ._static import of_assembly
 
 _ONE, _HALF, _GELU, _CUBIC = (np.float32(value) for value in (1, 0.5, 0.7978845608028654, 0.044715))
@@ -129,7 +129,7 @@ def build(bench: Bench, problem: Problem) -> Built:
         return _layout_numba.folding(bench, problem)
     name, is_product = problem.operator.name, problem.operator.name == "gemm_gelu"
     if name not in _LOOPS and not is_product:
-        raise lacks("numba", problem)
+        raise no_operator("numba", problem)
     loop = parallel(_bias_gelu if is_product else _LOOPS[name])
     built = _built(bench, problem, partial(_product, loop) if is_product else loop)
     return replace(built, static=partial(_static, loop)) if bench.target.tier == "full" else built

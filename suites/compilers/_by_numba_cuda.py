@@ -16,7 +16,7 @@ from gpubench.api.suite import Bench, Unavailable
 
 from . import _numba_cuda_kernels as kernels
 from ._operators import Problem
-from ._providers import Built, Outputs, lacks
+from ._providers import Built, Outputs, no_operator
 
 _INSTALL = "pip install 'numba-cuda[cu13]' (or [cu12])"
 _OLDER_NUMPY = "pip install 'numpy<2.5'"
@@ -26,7 +26,7 @@ def build(bench: Bench, problem: Problem) -> Built:
     """Return the operator as one kernel; raises Skip if it has none, Unavailable without numba for this GPU."""
     name = problem.operator.name
     if name not in (*kernels.ELEMENTS, *kernels.ROWS):
-        raise lacks("numba-cuda", problem)
+        raise no_operator("numba-cuda", problem)
     cuda = _imported()
     outputs, is_pointwise = Outputs(bench, problem), name in kernels.ELEMENTS
     kernel = _compiled(cuda, (kernels.ELEMENTS if is_pointwise else kernels.ROWS)[name])
@@ -58,7 +58,7 @@ def _imported() -> Any:
 def load_compiler() -> None:
     """Load what numba's GPU target loads before it compiles its first function.
 
-    Raises Unavailable where it uses a function of NumPy that the installed version lacks: numba-cuda 0.30.4 uses
+    Raises Unavailable where it uses a function of NumPy that the installed version no_operator: numba-cuda 0.30.4 uses
     `row_stack`, which NumPy 2.5 has dropped.
     """
     try:

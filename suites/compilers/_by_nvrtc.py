@@ -16,7 +16,7 @@ from ._folding import FoldingProblem
 from ._layout import ImageProblem
 from ._offline import OfflineDevice, nvrtc
 from ._operators import ITEM_BYTES, POINTWISE, Problem
-from ._providers import Built, Outputs, lacks
+from ._providers import Built, Outputs, no_operator
 from ._static import of_code, of_launch
 
 _NUMBERS = {
@@ -37,7 +37,7 @@ def build(bench: Bench, problem: Problem) -> Built:
         return _layout_nvrtc.folding(bench, problem)
     name = problem.operator.name
     if name not in _NUMBERS:
-        raise lacks("nvrtc", problem)
+        raise no_operator("nvrtc", problem)
     if problem.cols * ITEM_BYTES[problem.dtype] % _VECTOR_BYTES:
         raise Skip(f"a row of {problem.cols} elements is no multiple of {_VECTOR_BYTES} bytes")
     outputs = Outputs(bench, problem)

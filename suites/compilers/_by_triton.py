@@ -12,7 +12,7 @@ from gpubench.api.suite import Bench
 from .._triton import TritonArray, on_stream, without_torch
 from . import _triton_kernels as kernels
 from ._operators import EPSILON, POINTWISE, Problem
-from ._providers import Built, Outputs, Varied, lacks
+from ._providers import Built, Outputs, Varied, no_operator
 from ._static import of_triton
 
 _ELEMENTS = 2048  # elements of a pointwise chain in each program
@@ -26,7 +26,7 @@ def build(bench: Bench, problem: Problem) -> Built:
     """Return the operator as one kernel in Triton; raises Skip if there is none, Unavailable without Triton."""
     name = problem.operator.name
     if name not in (*POINTWISE, *kernels.ROWS):
-        raise lacks("triton", problem)
+        raise no_operator("triton", problem)
     triton = _loaded(bench)
     outputs = Outputs(bench, problem)
     arrays = _arrays(problem, outputs)

@@ -11,7 +11,7 @@ import numpy as np
 from gpubench.api.suite import Bench, Unavailable
 
 from ._operators import OPERATORS, Problem
-from ._providers import Built, lacks
+from ._providers import Built, no_operator
 
 _INSTALL = "pip install 'gpubench-suite[tvm]'"
 _DATA_PARALLEL = 0  # the kind of an axis that is not reduced (tirx.IterVar.DataPar)
@@ -24,7 +24,7 @@ def build(bench: Bench, problem: Problem) -> Built:
     """
     name = problem.operator.name
     if bench.traits.is_gpu or name not in OPERATORS:
-        raise lacks("tvm", problem)
+        raise no_operator("tvm", problem)
     try:
         tvm = importlib.import_module("tvm")
     except ImportError as error:

@@ -13,7 +13,7 @@ from ..inference._chain import PrefillChain
 from ._layer import LayerProblem, inference_bench
 from ._operators import Problem
 from ._products import ProductProblem
-from ._providers import Built, Outputs, lacks
+from ._providers import Built, Outputs, no_operator
 
 
 def build(bench: Bench, problem: Problem) -> Built:
@@ -22,7 +22,7 @@ def build(bench: Bench, problem: Problem) -> Built:
         return _layer(bench, problem)
     if isinstance(problem, ProductProblem):
         return _product(bench, problem)
-    raise lacks("vendor", problem)
+    raise no_operator("vendor", problem)
 
 
 def _product(bench: Bench, problem: ProductProblem) -> Built:

@@ -94,7 +94,7 @@ def expect_on_our_stream(bench: Bench, call: Callable[[], object]) -> None:
     expect(min(beside) < _BESIDE, "the calls do not work on the stream that is timed")
 
 
-def lacks(by: str, problem: Problem) -> Skip:
+def no_operator(by: str, problem: Problem) -> Skip:
     """Return the Skip of a provider that has no such operator."""
     return Skip(f"{by} has no {problem.operator.name} here")
 

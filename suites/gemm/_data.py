@@ -74,7 +74,7 @@ class Maker:
     def missing(self, array: Any, kind: Format) -> int:
         """Return how many elements are NaN, infinite or still poisoned."""
         count = self.xp.zeros(1, "uint32")
-        self.run(f"lacking_{kind.name}", array.size, array, np.uint64(array.size), count)
+        self.run(f"unusable_{kind.name}", array.size, array, np.uint64(array.size), count)
         return int(self.to_host(count)[0])
 
     def written(self, rows: Any) -> Any:

@@ -108,23 +108,23 @@ static __device__ __forceinline__ void widen(const typename F::Word* in, const l
 }
 
 template <class F>
-static __device__ __forceinline__ void lacking(const typename F::Word* in, u64 n, u32* count) {
+static __device__ __forceinline__ void unusable(const typename F::Word* in, u64 n, u32* count) {
     u32 mine = 0;
     for (u64 i = gb_thread(); i < n; i += gb_threads()) mine += !F::finite(in[i]);
     if (mine) atomicAdd(count, mine);
 }
 
-#define KERNELS(NAME, ...)                                                                                        \
-    extern "C" __global__ void fill_##NAME(__VA_ARGS__::Word* out, u64 n, u64 first, u64 seed, u32 kind,       \
-                                           float scale) {                                                         \
-        fill<__VA_ARGS__>(out, n, first, seed, kind, scale);                                                      \
-    }                                                                                                             \
-    extern "C" __global__ void widen_##NAME(const __VA_ARGS__::Word* in, const long long* lines, u64 rows,          \
+#define KERNELS(NAME, ...)                                                                                         \
+    extern "C" __global__ void fill_##NAME(__VA_ARGS__::Word* out, u64 n, u64 first, u64 seed, u32 kind,           \
+                                           float scale) {                                                          \
+        fill<__VA_ARGS__>(out, n, first, seed, kind, scale);                                                       \
+    }                                                                                                              \
+    extern "C" __global__ void widen_##NAME(const __VA_ARGS__::Word* in, const long long* lines, u64 rows,         \
                                             u64 cols, u64 row_stride, u64 col_stride, u32 absolute, double* out) { \
-        widen<__VA_ARGS__>(in, lines, rows, cols, row_stride, col_stride, absolute, out);                         \
-    }                                                                                                             \
-    extern "C" __global__ void lacking_##NAME(const __VA_ARGS__::Word* in, u64 n, u32* count) {                     \
-        lacking<__VA_ARGS__>(in, n, count);                                                                       \
+        widen<__VA_ARGS__>(in, lines, rows, cols, row_stride, col_stride, absolute, out);                          \
+    }                                                                                                              \
+    extern "C" __global__ void unusable_##NAME(const __VA_ARGS__::Word* in, u64 n, u32* count) {                   \
+        unusable<__VA_ARGS__>(in, n, count);                                                                       \
     }
 
 KERNELS(float64, Plain<double>)
