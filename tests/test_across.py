@@ -244,13 +244,13 @@ def test_rates_of_pairs_that_were_alone_are_kept_apart(tmp_path):
 
 
 @pytest.mark.parametrize(("alone", "status"), [(None, 0), (0.01, 0), (0.08, 1)])
-def test_only_a_suspect_that_is_slow_alone_too_is_found_guilty(tmp_path, alone, status):
+def test_only_a_suspect_that_is_also_slow_alone_is_confirmed(tmp_path, alone, status):
     found = pairs.judge(written(tmp_path, ROUNDS, {3: 0.9}), tmp_path)
     suspects = tuple(dataclasses.replace(each, alone=alone) for each in found.suspects)
     assert dataclasses.replace(found, suspects=suspects).exit_status == status
 
 
-def test_a_pair_that_was_not_measured_is_told_and_the_others_are_judged(tmp_path):
+def test_a_pair_that_was_not_measured_is_reported_and_the_others_are_judged(tmp_path):
     record = written(tmp_path, ROUNDS, {})
     first = dataclasses.replace(ROUNDS[0], reason="gpu00 died: its process ended")
     found = pairs.judge(dataclasses.replace(record, meetings=(first, *ROUNDS[1:])), tmp_path)
@@ -260,13 +260,13 @@ def test_a_pair_that_was_not_measured_is_told_and_the_others_are_judged(tmp_path
     assert found.too_few == ""
 
 
-def test_no_figure_at_all_is_no_verdict(tmp_path):
+def test_without_any_figure_there_is_no_verdict(tmp_path):
     found = pairs.judge(PairsRecord(NODES), tmp_path)
     assert (found.too_few, found.exit_status) == ("no pair has a figure", 4)
 
 
 @pytest.mark.slow
-def test_a_slow_node_is_measured_again_alone_beside_a_healthy_pair_and_found_guilty(tmp_path, monkeypatch):
+def test_a_slow_node_is_measured_again_alone_beside_a_healthy_pair_and_confirmed(tmp_path, monkeypatch):
     monkeypatch.setattr(inventory, "facts", lambda: make.facts(make.device("host", "processor")))
     fleet = _fleet.ThreadFleet(new_folder(tmp_path / "pairs"), 6)
     order = NodeOrder(pairs.SUITES, filters=pairs.FILTERS, time_limit_s=30.0)

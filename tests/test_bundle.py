@@ -25,7 +25,7 @@ def test_a_bundle_of_a_machine_replays_every_counter_and_setting(tmp_path, kind)
         assert files(here).describe(device) == files(there).describe(device)
 
 
-def test_what_names_one_gpu_is_blanked_in_its_own_length(tmp_path):
+def test_identifiers_of_one_gpu_are_blanked_and_keep_their_length(tmp_path):
     root = fake.build(tmp_path, "mi300x")
     found = bundle.device_files(root)
     whole = b"".join(found.values())
@@ -47,7 +47,7 @@ def test_only_files_of_the_list_are_read_and_only_of_gpus(tmp_path):
     assert "0000:01:00.0" not in names
 
 
-def test_a_file_that_answers_with_an_error_is_left_out(tmp_path):
+def test_a_file_that_cannot_be_read_is_left_out(tmp_path):
     root = fake.build(tmp_path, "mi300x", 1)
     (folder(root) / "gpu_metrics").unlink()
     (folder(root) / "gpu_metrics").mkdir()
@@ -69,7 +69,7 @@ def test_a_damaged_bundle_says_so(tmp_path, packed):
         bundle.unpack(packed, tmp_path)
 
 
-def test_a_bundle_that_leads_elsewhere_is_refused(tmp_path):
+def test_a_bundle_with_a_path_outside_its_folder_is_refused(tmp_path):
     with pytest.raises(FileError, match="not a bundle"):
         bundle.unpack(bundle.archive({"../out": b""}), tmp_path / "in")
     assert not (tmp_path / "out").exists()
@@ -87,7 +87,7 @@ def test_the_command_writes_inventory_files_and_a_run_without_this_machines_name
         assert subprocess.check_output(["uname", "-n"]).strip() not in facts.read()
 
 
-def test_the_command_takes_a_bundle_alone_and_replaces_none(tmp_path):
+def test_the_command_takes_no_other_option_and_replaces_no_file(tmp_path):
     target = tmp_path / "machine.tar.gz"
     assert "goes with --device only" in gpubench("doctor", "--bundle", str(target), "--noise").stderr
     target.write_bytes(b"")

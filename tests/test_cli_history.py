@@ -96,7 +96,7 @@ def test_a_case_shows_its_runs_as_bars_and_each_change_with_what_else_changed(ca
     assert change == "^ 2026-01-14 03:04 UTC: 4000 GB/s → 3636 GB/s, 9.1 % less (worse); cublas 13.1 → 13.2"
 
 
-def test_runs_that_are_too_few_are_told_with_the_newest_against_those_before(call, tmp_path):
+def test_too_few_runs_are_reported_with_the_newest_compared_with_the_earlier_ones(call, tmp_path):
     folder = tmp_path / "gpubench-runs"
     for number, seconds in enumerate((1e-3, 1e-3, 1e-3, 1e-3, 2e-3)):
         manifest = make.manifest(started=f"2026-01-0{number + 1}T03:04:05+00:00", started_at=float(number))
@@ -111,7 +111,7 @@ def test_runs_that_are_too_few_are_told_with_the_newest_against_those_before(cal
     assert (document["state"], document["newest_step"], document["runs_needed"]) == ("too few runs", -0.5, 9)
 
 
-def test_a_drift_is_marked_below_its_bars_and_told_with_its_rate(call, tmp_path):
+def test_a_drift_is_marked_below_its_bars_and_reported_with_its_rate(call, tmp_path):
     folder = tmp_path / "gpubench-runs"
     folder.mkdir()
     for number in range(20):
@@ -131,7 +131,7 @@ def test_a_drift_is_marked_below_its_bars_and_told_with_its_rate(call, tmp_path)
     assert "drift, 3.7 % less over 20 runs (worse)" in call("history")[1]
 
 
-def test_only_the_last_runs_are_looked_at_where_that_is_asked_for(call, filled):
+def test_only_the_last_runs_are_used_if_the_user_limits_them(call, filled):
     assert "5 runs, newest" in call("history", "triad", "--last", "5")[1]
 
 
@@ -152,11 +152,11 @@ def test_json_is_one_document_with_runs_and_changes(call, filled):
         (("triad", "--series", "cold"), "no series 'cold'; there is hot"),
     ],
 )
-def test_what_is_not_there_is_answered_with_what_is(call, filled, words, answer):
+def test_a_missing_case_or_series_is_answered_with_those_that_exist(call, filled, words, answer):
     assert call("history", *words) == (2, "", f"gpubench: {answer}\n")
 
 
-def test_no_history_is_a_file_that_cannot_be_read(call, tmp_path):
+def test_a_missing_history_gives_the_exit_status_of_an_unreadable_file(call, tmp_path):
     status, shown, said = call("history")
     assert (status, shown) == (5, "")
     assert said == (
@@ -180,7 +180,7 @@ def test_the_page_names_neither_hosts_nor_folders_unless_asked_to(call, filled, 
     assert call("history", "--html", filled / history.FILE, "--force")[0] == 2
 
 
-def test_import_takes_folders_and_files_and_ends_with_5_where_one_is_refused(call, runs, tmp_path):
+def test_import_takes_folders_and_files_and_ends_with_5_if_one_is_refused(call, runs, tmp_path):
     status, shown, said = call("history", "import", runs)
     assert (status, shown, said) == (0, "20 runs in gpubench-runs/history.sqlite: 20 new\n", "")
     (runs / "bad.jsonl").write_text("{}\n")

@@ -54,7 +54,7 @@ def test_names_are_read_with_and_without_a_port():
     assert not endpoint._same_address("10.0.0.2", "10.0.0.1")
 
 
-def test_a_client_that_sends_slowly_is_let_go(place):
+def test_a_client_that_sends_slowly_is_disconnected(place):
     started = time.monotonic()
     with socket.create_connection(place, timeout=10) as slow, contextlib.suppress(ConnectionError):
         while time.monotonic() - started < 8:
@@ -66,7 +66,7 @@ def test_a_client_that_sends_slowly_is_let_go(place):
     assert time.monotonic() - started < 8
 
 
-def test_more_clients_than_it_takes_are_let_go_and_those_after_them_are_answered(place):
+def test_clients_above_the_limit_are_disconnected_and_later_ones_are_answered(place):
     with contextlib.ExitStack() as several:
         idle = [several.enter_context(socket.create_connection(place, timeout=10)) for _ in range(24)]
         ended = [client.recv(1) for client in idle]

@@ -133,7 +133,7 @@ def test_a_slow_gpu_in_the_slower_of_two_populations_is_found():
     assert places(judge_fleet(record, made)) == [Place("gpu04", ("cuda:0",))]
 
 
-def test_gpus_of_another_model_or_driver_are_another_fleet():
+def test_gpus_of_another_model_or_driver_are_compared_separately():
     record, digests = fleet(8, 1)
     part = digests[0].components[0]
     older = replace(part, fingerprint=Fingerprint((("model", "NVIDIA A100"), *part.fingerprint.pairs[1:])))
@@ -320,7 +320,7 @@ def test_a_node_that_is_named_twice_counts_once(tmp_path):
         ("[" * 10**5, "Invalid JSON"),
     ],
 )
-def test_a_record_that_is_none_is_refused_in_one_line(tmp_path, text, words):
+def test_an_invalid_record_is_refused_in_one_line(tmp_path, text, words):
     (tmp_path / "fleet.json").write_text(text)
     with pytest.raises(FileError) as refused:
         read_fleet(tmp_path)
@@ -345,7 +345,7 @@ def failing(status, node="gpu02"):
     return judge_fleet(record, made)
 
 
-def test_a_wrong_answer_of_one_gpu_ends_with_3_and_stands_in_the_answer():
+def test_a_wrong_answer_of_one_gpu_ends_with_3_and_is_reported():
     found = failing("failed")
     assert fleet_status(found) == 3
     answer = fleet_text.fleet_answer(found)
@@ -358,7 +358,7 @@ def test_a_case_that_is_invalid_on_one_gpu_leaves_a_strict_judgement_open():
     assert (fleet_status(found), fleet_status(found, strict=True)) == (0, 4)
 
 
-def test_a_case_that_fails_everywhere_says_nothing_of_a_gpu():
+def test_a_case_that_fails_on_every_gpu_accuses_no_gpu():
     record, digests = fleet(8, 1)
     everywhere = (CaseFailure("gemm/other", "failed", "no such kernel"),)
     made = [replace(each, components=(replace(each.components[0], failures=everywhere),)) for each in digests]

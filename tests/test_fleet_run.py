@@ -66,7 +66,7 @@ def test_each_node_leaves_a_run_file_and_the_record_says_how_long_it_took(fleet,
     assert sorted(path.name for path in three.folder.iterdir()) == [FLEET_FILE, *(node.file for node in fleet.nodes)]
 
 
-def test_a_file_that_is_torn_forged_or_of_something_else_costs_only_its_own_node(fleet, tmp_path):
+def test_a_truncated_forged_or_unrelated_file_affects_only_its_own_node(fleet, tmp_path):
     good = run_file(tmp_path / "good.jsonl.gz").read_bytes()
     (tmp_path / "torn.jsonl.gz").write_bytes(good[:-20])
     (tmp_path / "garbage.jsonl.gz").write_bytes(b"\x80\x04\x95 a pickle, say")
@@ -95,7 +95,7 @@ def test_a_file_that_is_torn_forged_or_of_something_else_costs_only_its_own_node
 
 
 @pytest.mark.slow
-def test_nodes_that_hang_or_never_report_are_given_up(fleet, tmp_path):
+def test_nodes_that_hang_or_never_report_are_not_waited_for(fleet, tmp_path):
     three = fleet(3)
     three.node(0, run_file(tmp_path / "good.jsonl.gz"), host="good")
     three.node(1, tmp_path / "good.jsonl.gz", seconds=60.0, host="hung")
@@ -110,7 +110,7 @@ def test_nodes_that_hang_or_never_report_are_given_up(fleet, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_node_whose_reports_stand_still_has_died(fleet, tmp_path):
+def test_a_node_whose_reports_stop_counts_as_dead(fleet, tmp_path):
     two = fleet(2)
     two.says(1, is_ready=True, phase="measures the bandwidth")
     two.node(0, run_file(tmp_path / "good.jsonl.gz"), seconds=2.5, host="gpu0")
@@ -132,7 +132,7 @@ def test_a_node_that_reports_again_while_others_measure_is_alive(fleet, tmp_path
     assert {node.status for node in nodes.values()} == {"answered"}
 
 
-def test_a_node_that_says_that_it_ends_has_died_at_once(fleet, tmp_path):
+def test_a_node_that_reports_its_end_counts_as_dead_at_once(fleet, tmp_path):
     two = fleet(2)
     two.says(1, end_reason="it was ended by a signal")
     two.node(0, run_file(tmp_path / "good.jsonl.gz"), host="gpu0")
@@ -186,7 +186,7 @@ def test_a_node_without_a_gpu_or_with_another_version_measures_nothing(fleet):
     assert nodes["gpu2"].reason.startswith("it has gpubench 0.0.1, the launcher")
 
 
-def test_a_report_that_cannot_be_read_costs_its_node(fleet):
+def test_an_invalid_report_affects_only_its_own_node(fleet):
     reports = (b"[1]", b"{}", b"\x80", b'{"beat": 1, "beat": NaN}', b" " * 2**21)
     five = fleet(5)
     for rank, data in enumerate(reports):
@@ -306,7 +306,7 @@ def test_an_answer_of_an_earlier_job_in_the_same_folder_is_no_answer(tmp_path, m
         (("nosuchsuite", "--slurm"), "nosuchsuite"),
     ],
 )
-def test_a_wrong_command_is_one_line_that_says_what_to_do(tmp_path, words, told):
+def test_a_wrong_command_gives_an_error_of_one_line_with_the_remedy(tmp_path, words, told):
     done = command.gpubench("fleet", "run", "-o", tmp_path / "new", *words, PATH="")
     assert (done.returncode, done.stdout) == (2, "")
     assert told in done.stderr
@@ -407,7 +407,7 @@ SMOKE = ("--tier", "smoke", "--replicates", "1")
 
 
 @pytest.mark.slow
-def test_a_killed_node_is_told_of_within_five_seconds_and_takes_its_own_processes_along(tmp_path, srun):
+def test_a_killed_node_is_reported_within_five_seconds_and_its_processes_end(tmp_path, srun):
     launched = Launched(tmp_path / "fleet", *SMOKE, "--slurm", "--", "--nodes=3", **srun)
     launched.told("gpu1: measures")
     victim = launched.below("member")[1]
@@ -428,7 +428,7 @@ def test_a_killed_node_is_told_of_within_five_seconds_and_takes_its_own_processe
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_launcher_that_is_ended_takes_its_nodes_along_and_leaves_a_valid_record(tmp_path, srun, number):
+def test_the_nodes_of_an_ended_launcher_end_and_the_record_is_valid(tmp_path, srun, number):
     launched = Launched(tmp_path / "fleet", "--replicates", "5", "--slurm", **srun)
     launched.told("gpu2: measures")
     processes = psutil.Process(launched.process.pid).children(recursive=True)
@@ -440,7 +440,7 @@ def test_a_launcher_that_is_ended_takes_its_nodes_along_and_leaves_a_valid_recor
 
 
 @pytest.mark.slow
-def test_processes_of_a_job_find_each_other_beside_what_an_earlier_job_left(tmp_path):
+def test_processes_of_a_job_find_each_other_despite_files_of_an_earlier_job(tmp_path):
     folder = new_folder(tmp_path / "fleet")
     boards.FolderBoard(boards.private_folder(boards.new_board(folder).folder.parent / "meet")).put("ask.1", b"1" * 32)
     ranks = [{"RANK": str(rank), "WORLD_SIZE": "2"} for rank in (1, 0)]
@@ -451,7 +451,7 @@ def test_processes_of_a_job_find_each_other_beside_what_an_earlier_job_left(tmp_
 
 
 @pytest.mark.slow
-def test_srun_that_gets_no_nodes_is_one_line(tmp_path, srun):
+def test_an_srun_without_nodes_gives_an_error_of_one_line(tmp_path, srun):
     done = command.gpubench(
         "fleet", "run", "latency", "--slurm", "-o", tmp_path / "fleet", **srun | {"FAKE_NODES": "0"}
     )
@@ -459,7 +459,7 @@ def test_srun_that_gets_no_nodes_is_one_line(tmp_path, srun):
 
 
 @pytest.mark.slow
-def test_a_ray_cluster_measures_and_a_killed_node_costs_only_itself(tmp_path):
+def test_a_ray_cluster_measures_and_a_killed_node_affects_only_itself(tmp_path):
     pytest.importorskip("ray")
     launched = Launched(tmp_path / "fleet", "--replicates", "2", *SMOKE[:2], "--on", "ray:local:4")
     launched.told("measures")

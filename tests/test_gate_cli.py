@@ -69,7 +69,7 @@ def test_one_process_is_inconclusive_and_says_what_it_cannot_decide(call):
     assert call("gate", "new.jsonl", "-b", "base.jsonl", "--strict")[0] == 4
 
 
-def test_a_case_that_vanished_is_warned_of_and_ends_with_4_when_strict(call):
+def test_a_vanished_case_gives_a_warning_and_ends_with_4_when_strict(call):
     both = [make.result(make.timing(v), of=of, replicate=i) for of in (TRIAD, COPY) for i, v in enumerate(noisy())]
     files.write(Path("base.jsonl"), *both)
     run_file("new.jsonl", 1.0005)
@@ -83,7 +83,7 @@ def test_a_case_that_vanished_is_warned_of_and_ends_with_4_when_strict(call):
 
 
 @pytest.mark.parametrize("name", ["none.jsonl", "main", "last:5"])
-def test_a_baseline_that_is_not_there_ends_with_5(call, name):
+def test_a_missing_baseline_ends_with_5(call, name):
     run_file("new.jsonl")
     status, out, err = call("gate", "new.jsonl", "--baseline", name)
     assert (status, out) == (5, "")
@@ -132,7 +132,7 @@ def test_another_case_version_is_not_comparable_even_where_machines_may_differ(c
     assert "case version was 2, is 1" in out
 
 
-def test_the_threshold_is_the_commands_or_the_policys(call):
+def test_the_threshold_comes_from_the_command_or_from_the_policy(call):
     run_file("base.jsonl")
     run_file("new.jsonl", 1.05)
     assert call("gate", "new.jsonl", "-b", "base.jsonl", "--threshold", "10")[0] == 0
@@ -159,7 +159,7 @@ def test_a_partial_run_is_judged_and_noted(call):
     assert "new.jsonl is a partial run" in out
 
 
-def test_several_sittings_are_a_folder_or_several_options(call):
+def test_several_sessions_are_given_as_a_folder_or_as_several_options(call):
     Path("sittings").mkdir()
     for index, centre in enumerate((1.0, 1.03, 1.06)):
         run_file(f"sittings/{index}.jsonl", centre)
@@ -201,7 +201,7 @@ def test_a_candidate_that_failed_is_no_baseline(call):
     assert "not saved" in err
 
 
-def test_a_case_that_failed_ends_with_3_where_the_baseline_has_none_of_it_too(call):
+def test_a_failed_case_ends_with_3_even_without_a_baseline(call):
     run_file("base.jsonl")
     good = [make.result(make.timing(v), of=TRIAD, replicate=i) for i, v in enumerate(noisy(1.0005, 1e-3))]
     files.write(
@@ -212,7 +212,7 @@ def test_a_case_that_failed_ends_with_3_where_the_baseline_has_none_of_it_too(ca
     assert out.startswith("FAILED: a case failed that has no baseline (exit status 3: ")
 
 
-def test_a_reason_that_many_cases_share_is_said_once(call):
+def test_a_reason_that_many_cases_share_is_printed_once(call):
     cases = [make.case("triad", size_bytes=2**n) for n in range(10, 30)]
     for name, driver in (("base.jsonl", "570.1"), ("new.jsonl", "580.1")):
         facts = make.facts(versions=(("nvidia.driver", driver),))
@@ -223,7 +223,7 @@ def test_a_reason_that_many_cases_share_is_said_once(call):
     assert " and 19 more: unlike the baseline: " in out
 
 
-def test_the_last_of_the_history_are_a_baseline_without_the_candidate_itself(call):
+def test_the_last_results_of_the_history_are_a_baseline_without_the_candidate(call):
     Path("gpubench-runs").mkdir()
     with history.HistoryRecorder(Path("gpubench-runs/history.sqlite")) as recorder:
         for day, centre in enumerate((1.0, 1.0, 1.1), 1):
@@ -256,7 +256,7 @@ def test_a_locked_run_file_can_still_be_judged(call):
     assert "baseline: base.jsonl is a partial run" in out
 
 
-def test_floors_are_held_by_model(call):
+def test_cases_are_compared_with_the_floors_of_their_model(call):
     Path("gpubench.toml").write_text(
         "[[floor]]\nmodel='NVIDIA H200'\ncase='bandwidth/triad*'\nexpected=1.0\nunit='s'\nsource='seen'\n"
     )
@@ -275,7 +275,7 @@ def test_json_is_exactly_one_document(call, monkeypatch):
     assert err.startswith("::error title=gpubench gate::")
 
 
-def test_a_ci_gets_its_files_and_its_lines(call, monkeypatch, tmp_path):
+def test_in_a_ci_the_publications_are_written_and_the_annotations_printed(call, monkeypatch, tmp_path):
     summary = tmp_path / "summary.md"
     summary.write_text("before\n")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
@@ -310,7 +310,7 @@ def test_a_file_that_cannot_be_written_is_refused_in_one_line(call):
         (("--run", "nosuch", "-b", "x"), "no suite 'nosuch'"),
     ],
 )
-def test_words_that_do_not_go_together_are_refused(call, words, hint):
+def test_options_that_exclude_each_other_are_refused(call, words, hint):
     status, out, err = call("gate", *words)
     assert (status, out) == (2, "")
     assert hint in err
@@ -327,7 +327,7 @@ def test_a_measured_candidate_that_is_slower_is_measured_again_before_it_fails(c
 
 
 @pytest.mark.slow
-def test_what_a_gate_measured_can_be_saved_and_gated_against(call, told):
+def test_a_measured_run_can_be_saved_as_a_baseline_and_used_as_one(call, told):
     words = ("--run", *told, "--replicates", "3")
     assert call("gate", *words, "--save-baseline", "main")[0] == 0
     status, out, _ = call("gate", *words, "--baseline", "main")
@@ -364,7 +364,7 @@ _files.write(out, *results)
 
 
 @pytest.mark.slow
-def test_two_builds_are_measured_in_turn_and_what_is_slower_again(call):
+def test_two_builds_are_measured_in_turn_and_slower_cases_again(call):
     """Builds that write the run files of a device whose times are arithmetic."""
     Path("build.py").write_text(BUILD.format(tests=str(Path(__file__).parent)))
     command = f"{sys.executable} build.py"

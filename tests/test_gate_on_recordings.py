@@ -59,6 +59,6 @@ def test_a_power_capped_product_is_slower_where_the_slow_down_stands_out_of_its_
     }
 
 
-def test_the_same_kernel_measured_again_is_the_same_where_its_noise_lets_it_be_told():
+def test_the_same_kernel_measured_again_is_the_same_if_its_noise_allows_a_verdict():
     assert longer(0, 0.01) == {"triad": Verdict.SAME, "chase": Verdict.SAME, "product": Verdict.INCONCLUSIVE}
     assert longer(0, 0.05)["product"] is Verdict.SAME

@@ -62,7 +62,7 @@ def test_a_case_that_is_not_required_may_be_invalid():
     assert exit_status(gate(BASE, Evidence([[reading(noisy()), invalid]]), required=("triad",))) == 0
 
 
-def test_inconclusive_ends_with_0_and_when_strict_with_4():
+def test_an_inconclusive_case_ends_with_0_and_when_strict_with_4():
     found = gate(BASE, both(noisy(1.005, 0.02), noisy()))
     assert found.findings[0].verdict is Verdict.INCONCLUSIVE
     assert (exit_status(found), exit_status(found, strict=True)) == (0, 4)
@@ -88,7 +88,7 @@ def test_a_missing_case_that_is_not_required_is_named_and_changes_no_status():
     assert f"{COPY.id}: the baseline has a figure, the candidate has none" in found.notes
 
 
-def test_a_case_that_vanished_is_warned_of_and_when_strict_ends_with_4():
+def test_a_vanished_case_gives_a_warning_and_when_strict_ends_with_4():
     found = gate(BASE, evidence(*noisy(1.0001)))
     assert (exit_status(found), exit_status(found, strict=True)) == (0, 4)
     assert (found.decided, found.cases) == (1, 2)
@@ -101,7 +101,7 @@ def test_a_case_that_vanished_and_is_not_of_those_required_ends_with_0_even_when
     assert f"{COPY.id}: the baseline has a figure, the candidate has none" in found.notes
 
 
-def test_two_against_two_processes_are_warned_of_and_when_strict_end_with_4():
+def test_two_against_two_processes_give_a_warning_and_when_strict_end_with_4():
     found = gate(evidence(1.0, 1.1), evidence(1.2, 1.3))
     assert (exit_status(found), exit_status(found, strict=True)) == (0, 4)
     assert f"{TRIAD.id}: too few processes to call a change slower or faster" in warnings(found)
@@ -112,7 +112,7 @@ def test_a_gate_that_decides_every_case_prints_no_warning():
     assert warnings(gate(BASE, both(noisy(1.0001), noisy()))) == []
 
 
-def test_a_required_pattern_that_no_case_is_called_by_cannot_be_judged():
+def test_a_required_pattern_that_matches_no_case_cannot_be_judged():
     found = gate(BASE, BASE, required=("triad", "triat"))
     assert (found.unmet, exit_status(found)) == (("triat",), 4)
 
@@ -161,7 +161,7 @@ def test_another_card_of_the_model_is_noted():
     assert gate(of("GPU-1"), of("GPU-1")).notes == ()
 
 
-def test_a_clock_that_is_off_changes_nothing():
+def test_a_wrong_clock_of_a_machine_changes_no_verdict():
     """Nothing asks which run is older."""
     late = evidence(*noisy(1.1), manifest={"started": "1970-01-01T00:00:00+00:00"})
     assert exit_status(gate(evidence(*noisy(), manifest={"started": "2099-01-01T00:00:00+00:00"}), late)) == 1
@@ -188,7 +188,7 @@ def test_a_floor_of_a_time_lies_above_it():
     assert gate(EMPTY, evidence(*noisy(1.1, 0.001)), "floor", floors=(floor,)).findings[0].verdict is Verdict.SLOWER
 
 
-def test_the_interval_of_a_floor_is_students():
+def test_the_interval_around_a_floor_is_students_t_interval():
     values = noisy(1.0, 0.02, 6)
     floor = Floor("NVIDIA H200", "bandwidth/triad[*", 1.0, "s", 5.0, "seen", "less")
     (finding,) = gate(EMPTY, evidence(*values), "floor", floors=(floor,)).findings
@@ -209,6 +209,6 @@ def test_a_floor_in_another_unit_is_not_comparable():
     assert (finding.verdict, finding.reason) == (Verdict.NOT_COMPARABLE, "the unit is s, the floor's B/s")
 
 
-def test_one_process_meets_no_floor():
+def test_one_process_is_too_few_to_meet_a_floor():
     (finding,) = gate(EMPTY, evidence(1.0, moved=1e12), "floor", floors=(FLOOR,)).findings
     assert (finding.verdict, finding.cause) == (Verdict.INCONCLUSIVE, "few-processes")

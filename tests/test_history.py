@@ -70,7 +70,7 @@ def store(tmp_path):
 
 
 @pytest.mark.parametrize("started", ["1970-01-01", "9998-12-31T23:59:59-23:59", ""])
-def test_whatever_a_run_file_may_hold_can_be_read_from_the_history_again(tmp_path, store, started):
+def test_every_value_that_a_run_file_may_contain_survives_the_history(tmp_path, store, started):
     """Ids, labels and fingerprints are joined of texts, each of which may be as long as is allowed."""
     ids = [f"{number}" * 4096 for number in range(3)]
     devices = [make.device(each, "n" * 4096, arch="a" * 4096) for each in ids]
@@ -105,7 +105,7 @@ def test_a_run_is_recorded_once_however_often_it_comes(tmp_path, store):
     assert trend(store).values == (1e12,)
 
 
-def test_what_a_resumed_run_adds_is_recorded_when_it_comes_again(tmp_path, store):
+def test_the_results_that_a_resumed_run_adds_are_recorded(tmp_path, store):
     path = tmp_path / "a.jsonl"
     with RunWriter.create(path, make.manifest()) as writer:
         writer.result(make.result(make.timing(1e-3, moved=1e9), of=CASE))
@@ -130,7 +130,7 @@ def test_only_results_that_are_ok_have_figures(tmp_path, store):
         assert found.lines() == []
 
 
-def test_each_series_is_a_line_and_the_headline_speaks_for_the_case(tmp_path, store):
+def test_each_series_is_a_line_and_the_headline_represents_the_case(tmp_path, store):
     result = make.result(make.timing(1e-3, moved=1e9), make.timing(2e-3, moved=1e9, name="cold"), of=CASE)
     recorded(store, files.write(tmp_path / "a.jsonl", result))
     assert trend(store).line.series == "hot"
@@ -140,7 +140,7 @@ def test_each_series_is_a_line_and_the_headline_speaks_for_the_case(tmp_path, st
         assert found.lines(["triad"], "warm") == []
 
 
-def test_of_several_ranks_the_slowest_speaks(tmp_path, store):
+def test_the_slowest_of_several_ranks_represents_the_case(tmp_path, store):
     ranks = [make.timing(seconds, moved=1e9, rank=rank) for rank, seconds in enumerate((1e-3, 2e-3))]
     recorded(store, files.write(tmp_path / "a.jsonl", make.result(*ranks, of=CASE)))
     assert trend(store).values == (5e11,)
@@ -164,7 +164,7 @@ def test_a_new_version_another_tier_and_another_device_are_lines_of_their_own(tm
 # ---- trends
 
 
-def test_a_trend_stands_in_the_order_of_the_runs_starts_not_of_their_recording(tmp_path, store):
+def test_a_trend_is_ordered_by_the_starts_of_the_runs_not_by_their_recording(tmp_path, store):
     paths = [run_file(tmp_path, number, 1e-3 * number) for number in (3, 1, 2)]
     recorded(store, *paths)
     assert trend(store).values == pytest.approx((1e12, 1e12 / 2, 1e12 / 3))
@@ -186,7 +186,7 @@ def test_a_change_says_how_much_for_better_or_worse_and_what_else_changed(tmp_pa
     assert change.text == "9.1 % less (worse); cublas 13.1 → 13.2"
 
 
-def test_of_a_time_less_is_better(tmp_path, store):
+def test_a_lower_time_is_better(tmp_path, store):
     case = make.case("chase", "latency")
     for number in range(12):
         seconds = make.timing(1e-6 if number < 6 else 9e-7, items=1)
@@ -295,7 +295,7 @@ def test_four_writers_at_once_lose_nothing(tmp_path, store):
         recorder.check()
 
 
-def test_a_writer_that_is_killed_leaves_what_was_there(tmp_path, store):
+def test_a_killed_writer_leaves_the_earlier_content(tmp_path, store):
     paths = [run_file(tmp_path, number) for number in range(2)]
     recorded(store, paths[0])
     stop = (
@@ -310,7 +310,7 @@ def test_a_writer_that_is_killed_leaves_what_was_there(tmp_path, store):
     assert [each.state for each in recorded(store, paths[1])] == ["new"]
 
 
-def test_a_locked_history_is_waited_for_and_then_said(tmp_path, store, monkeypatch):
+def test_a_locked_history_is_waited_for_and_then_reported(tmp_path, store, monkeypatch):
     recorded(store, run_file(tmp_path, 1))
     monkeypatch.setattr(database, "WAIT_S", 0.05)
     path = run_file(tmp_path, 2)
@@ -349,7 +349,7 @@ def spoil(store, how):
 
 
 @pytest.mark.parametrize("how", ["cut", "text", "middle"])
-def test_a_damaged_history_is_said_set_aside_and_restored_from_the_run_files(tmp_path, store, how):
+def test_a_damaged_history_is_reported_set_aside_and_restored_from_the_run_files(tmp_path, store, how):
     paths = [run_file(tmp_path, number) for number in range(20)]
     recorded(store, *paths)
     before = dump(store)
@@ -411,7 +411,7 @@ def fates_of_values(tmp_path, store, places):
 PLACES = [(table, column) for table, columns in COLUMNS.items() for column in columns]
 
 
-def test_a_history_that_holds_other_values_than_were_written_is_read_or_said_to_be_damaged(tmp_path, store):
+def test_a_history_with_changed_values_is_read_or_reported_as_damaged(tmp_path, store):
     """What a column holds may be of any type: SQLite does not see to it."""
     places = [(*place, WRONG[number % len(WRONG)]) for number, place in enumerate(PLACES)]
     assert set(fates_of_values(tmp_path, store, places)) == {"read", "refused"}
@@ -419,13 +419,13 @@ def test_a_history_that_holds_other_values_than_were_written_is_read_or_said_to_
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("table", "column"), PLACES)
-def test_no_value_in_any_column_of_a_history_crashes_what_reads_it(tmp_path, store, table, column):
+def test_no_value_in_any_column_of_a_history_crashes_a_reader(tmp_path, store, table, column):
     places = [(table, column, value) for value in WRONG]
     assert set(fates_of_values(tmp_path, store, places)) <= {"read", "refused"}
 
 
 @pytest.mark.parametrize("count", [25, pytest.param(2000, marks=pytest.mark.slow)])
-def test_a_history_whose_bytes_are_changed_is_read_or_said_to_be_damaged(tmp_path, store, count):
+def test_a_history_with_changed_bytes_is_read_or_reported_as_damaged(tmp_path, store, count):
     paths = [run_file(tmp_path, number, 1e-3, 2e-3) for number in range(3)]
     recorded(store, *paths[:2])
     whole, chooser, fates = store.read_bytes(), random.Random(3), []
@@ -442,7 +442,7 @@ def test_a_history_whose_bytes_are_changed_is_read_or_said_to_be_damaged(tmp_pat
 @pytest.mark.parametrize(
     "statement", ["DROP TABLE points", "DELETE FROM points", "DELETE FROM runs", "DROP TABLE runs"]
 )
-def test_a_history_that_lacks_a_part_is_read_as_far_as_it_goes_or_said_to_be_damaged(tmp_path, store, statement):
+def test_a_history_without_some_rows_or_tables_is_empty_or_reported_as_damaged(tmp_path, store, statement):
     recorded(store, run_file(tmp_path, 1))
     connection = sqlite3.connect(store)
     with connection:
@@ -457,7 +457,7 @@ def test_a_history_that_lacks_a_part_is_read_as_far_as_it_goes_or_said_to_be_dam
             read_all(store)
 
 
-def test_what_is_rebuilt_of_a_healthy_history_is_the_same(store, tmp_path):
+def test_a_healthy_history_is_the_same_after_rebuilding(store, tmp_path):
     files = [shutil.copy(path, tmp_path) for path in RECORDINGS.glob("*.gz")]
     recorded(store, *history.run_files([tmp_path]))
     before = dump(store)
@@ -467,7 +467,7 @@ def test_what_is_rebuilt_of_a_healthy_history_is_the_same(store, tmp_path):
     assert dump(store) == before
 
 
-def test_rebuilding_finds_files_elsewhere_and_drops_what_is_gone_or_was_edited(tmp_path, store):
+def test_rebuilding_finds_files_elsewhere_and_deletes_missing_or_edited_runs(tmp_path, store):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     kept, gone, edited = run_file(elsewhere, 1), run_file(tmp_path, 2), run_file(tmp_path, 3)
@@ -508,13 +508,13 @@ def test_an_empty_file_becomes_a_history_when_it_is_recorded_in(tmp_path, store)
     assert len(trend(store).moments) == 1
 
 
-def test_no_history_says_how_one_is_made(store):
+def test_the_error_for_a_missing_history_says_how_to_make_one(store):
     with pytest.raises(FileError, match=r"there is no history at .*; `gpubench history import FOLDER` makes one"):
         history.History(store)
     assert not store.exists()
 
 
-def test_a_place_that_cannot_be_made_is_said(tmp_path):
+def test_a_folder_that_cannot_be_made_is_reported(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(FileError, match="set GPUBENCH_HISTORY to another file"):
         history.HistoryRecorder(tmp_path / "file" / "history.sqlite")
@@ -565,7 +565,7 @@ def test_the_newest_of_every_case_are_kept(tmp_path, store):
     assert [len(trend(store, case.id).moments) for case in (CASE, rare)] == [2, 2]
 
 
-def test_a_line_that_nothing_is_left_of_is_gone(tmp_path, store):
+def test_a_line_without_points_is_deleted(tmp_path, store):
     recorded(store, run_file(tmp_path, 1))
     with history.HistoryRecorder(store) as recorder:
         recorder.forget(recorder.sources())
@@ -624,7 +624,7 @@ store /scratch lustre rw 0 0
         ("/scratchy/history.sqlite", False),
     ],
 )
-def test_a_network_file_system_is_known_by_its_mount(path, expected):
+def test_a_network_file_system_is_recognised_by_its_mount(path, expected):
     assert database.is_on_network(Path(path), MOUNTS) is expected
 
 

@@ -80,7 +80,7 @@ def values(name, case_id):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_the_tool_is_known_by_what_it_printed(name):
+def test_the_tool_is_recognised_by_its_output(name):
     expected = next(tool for prefix, tool in TOOLS.items() if name.startswith(prefix))
     assert read(name).tool == expected
 
@@ -96,7 +96,7 @@ def test_an_import_is_a_run_file_like_any_other(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_what_nobody_states_is_absent(name):
+def test_facts_that_the_output_does_not_state_are_missing(name):
     run = foreign.run([read(name)], [])
     assert (run.manifest.started, run.manifest.settings.tier, run.manifest.counters, run.samples) == ("", "", (), ())
     assert {device.backend for device in run.manifest.facts.devices} == {"imported"}
@@ -131,7 +131,7 @@ def test_nvbandwidth_matrices_of_one_test_are_cases_of_their_own_and_pairs_have_
     assert {device.name for device in found.devices} == {"device not stated"}
 
 
-def test_nvbandwidth_on_two_nodes_has_a_device_a_process():
+def test_nvbandwidth_on_two_nodes_has_a_device_per_process():
     found = read("nvbandwidth-nodes.txt").content
     assert [device.id for device in found.devices][3:5] == ["process3/cuda:3", "process4/cuda:0"]
     assert dict(found.devices[4].details)["hostname"] == "nvbandwidth-test-worker-1"
@@ -144,7 +144,7 @@ def test_a_test_of_nvbandwidth_that_failed_is_a_failed_case_in_its_own_words():
     assert result.reason == "Invalid value when checking the pattern at 0x70a640000000"
 
 
-def test_nvbandwidth_json_says_the_same_as_its_text_and_keeps_what_was_waived():
+def test_nvbandwidth_json_gives_the_same_results_as_its_text_and_the_waived_tests():
     name = "nvbandwidth-v0.5.json"
     assert values(name, "nvbandwidth/host_to_device_memcpy_ce[row=0,column=0]") == {"bandwidth": (12.3964e9,)}
     assert values(name, "nvbandwidth/host_device_latency_sm[row=0,column=0]")["latency"] == (649.879e-9,)
@@ -165,7 +165,7 @@ def test_collectives_are_named_by_the_command_line_and_have_both_places():
     assert read("rccl-tests.txt").content.devices[1].name == "AMD Instinct MI350X"
 
 
-def test_a_small_collective_is_spoken_for_by_its_time_since_its_bandwidth_is_rounded_to_nothing():
+def test_the_headline_of_a_small_collective_is_its_time_because_its_bandwidth_is_rounded_to_zero():
     case_id = "nccl-tests/all_reduce[size=8B,type=float,redop=sum,root=-1,ranks=8,place=out]"
     found = values("rccl-tests.txt", case_id)
     assert next(iter(found)) == "time"
@@ -193,7 +193,7 @@ def test_wrong_values_make_a_collective_fail(tmp_path):
     assert [(result.cause, result.reason) for result in failed] == [("wrong-answer", "50 values are out of bounds")]
 
 
-def test_two_files_that_do_not_say_what_they_measured_are_not_taken_for_one_case():
+def test_two_files_that_do_not_name_their_measurement_are_not_merged():
     with pytest.raises(FileError, match="import them one by one"):
         foreign.run([read("nccl-tests-old.txt"), read("nccl-tests-old.txt")], [])
 
@@ -275,7 +275,7 @@ def test_gpu_latency_has_cycles_and_the_seconds_that_they_are_at_the_printed_clo
     assert found["latency"] == (pytest.approx(33 / 1410e6),)
 
 
-def test_mixbench_has_a_case_a_kind_of_number():
+def test_mixbench_has_a_case_per_type_of_number():
     found = values("mixbench-cuda.txt", "mixbench/half-precision[iterations=1]")
     assert found == {"operations": (634.22e9,), "bandwidth": (422.81e9,), "time": (0.32e-3,)}
     integers = case("mixbench-cuda.txt", "mixbench/integer[iterations=0]")
@@ -286,7 +286,7 @@ def test_mixbench_has_a_case_a_kind_of_number():
     assert device.cache_bytes == 4096 * 1024
 
 
-def test_mixbench_where_the_runtime_gives_no_name_says_so():
+def test_mixbench_names_no_device_if_the_runtime_gives_no_name():
     (device,) = read("mixbench-hip.txt").content.devices
     assert (device.name, device.units) == ("device not stated", 104)
     assert {r.case.name for r in read("mixbench-hip.txt").content.results} >= {"packed-single-precision", "integer"}
@@ -483,7 +483,7 @@ PIECES = ("", "x", "-", "nan", "0", "1e999", "1e-320", "9" * 30, "9" * 400, "\n"
         max_size=8,
     ),
 )
-def test_no_edit_makes_an_importer_do_anything_but_read_or_refuse(name, edits):
+def test_an_importer_reads_or_refuses_every_edited_output(name, edits):
     text = (IMPORTS / name).read_text()
     for place, piece in edits:
         at = int(place * len(text))
@@ -543,7 +543,7 @@ def test_deeply_nested_json_is_refused(tmp_path):
         foreign.read(tmp_path / "x")
 
 
-def test_json_that_is_valid_and_means_nothing_is_refused(tmp_path):
+def test_valid_json_of_another_form_is_refused(tmp_path):
     body = json.loads((IMPORTS / "nvbench.json").read_text())
     for key in ("meta", "devices", "benchmarks"):
         for wrong in (None, 1, "x", {}, [1], [None]):
@@ -552,7 +552,7 @@ def test_json_that_is_valid_and_means_nothing_is_refused(tmp_path):
                 foreign.read(tmp_path / "x")
 
 
-def test_perftest_tells_mib_from_gbit_by_the_rate_of_messages(tmp_path):
+def test_perftest_distinguishes_mib_from_gbit_by_the_rate_of_messages(tmp_path):
     name, case_id = (
         "perftest-write-bw.json",
         "perftest/rdma_write_bw[size=64KiB,connection=RC,qps=1,mtu=4096,tx_depth=128]",
@@ -593,7 +593,7 @@ def test_perftest_latencies_of_a_gpus_memory_are_in_seconds_and_say_so():
         ('"test_info"', "test_info", "before version 24.01"),
     ],
 )
-def test_a_file_of_perftest_that_is_damaged_or_odd_ends_in_one_line(tmp_path, old, new, words):
+def test_a_damaged_file_of_perftest_is_refused_in_one_line(tmp_path, old, new, words):
     path = tmp_path / "odd.json"
     text = (IMPORTS / "perftest-write-bw.json").read_text()
     assert old in text

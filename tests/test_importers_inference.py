@@ -158,14 +158,14 @@ def test_the_bytes_of_weights_follow_from_their_format_and_the_gpus_that_share_t
         ),
     ],
 )
-def test_where_the_bytes_are_not_known_there_is_no_share_and_a_note_says_why(tmp_path, edits, words):
+def test_without_a_count_of_bytes_there_is_no_share_of_peak_and_a_note_gives_the_reason(tmp_path, edits, words):
     (result,) = changed(tmp_path, "vllm-serve.json", **edits)
     assert (result.status, result.series[0].limit, result.series[0].work.moved) == ("ok", "", 0)
     assert note(result)["no share"] == words
     assert "somebody" not in result.case.id
 
 
-def test_a_gpu_that_no_file_names_can_be_named_and_then_there_is_a_share():
+def test_naming_a_gpu_that_no_file_names_gives_a_share_of_its_peak():
     source = foreign.read(IMPORTS / "sglang.jsonl")
     assert {device.name for device in source.content.devices} == {"device not stated"}
     run = foreign.run([foreign.with_gpu_name(source, "NVIDIA H200")], [])
@@ -179,7 +179,7 @@ def test_a_gpu_that_no_file_names_can_be_named_and_then_there_is_a_share():
 @pytest.mark.parametrize(
     ("name", "unstated"), [("sglang.jsonl", True), ("vllm-serve.json", False), ("genai-perf.json", False)]
 )
-def test_a_gpu_is_asked_for_where_a_share_needs_it(name, unstated):
+def test_the_gpu_is_requested_if_a_share_of_its_peak_could_be_given(name, unstated):
     assert foreign.gpu_is_unstated(foreign.read(IMPORTS / name)) is unstated
 
 
@@ -301,7 +301,7 @@ def test_aiperf_names_its_gpu_its_model_and_the_measured_phase():
         ({}, "open[model=unnamed,input=512,output=381,requests=200]"),
     ],
 )
-def test_the_earlier_forms_of_what_aiperf_was_asked_for_are_read_too(tmp_path, config, expected):
+def test_the_earlier_forms_of_aiperfs_configuration_are_read_too(tmp_path, config, expected):
     (result,) = changed(tmp_path, "aiperf.json", input_config=config)
     assert result.case.id == f"aiperf/{expected}"
 
@@ -385,6 +385,6 @@ def test_a_run_of_aiperf_without_an_answer_is_a_failed_case(tmp_path):
     assert (result.status, result.case.id) == ("failed", "aiperf/open[model=Qwen2.5-7B-Instruct]")
 
 
-def test_an_infinite_rate_of_requests_is_no_rate():
+def test_an_infinite_rate_of_requests_is_read_as_unlimited():
     assert _served.request_rate({"request_rate": math.inf}) == math.inf
     assert all("rate=" not in result.case.id for result in results("sglang.jsonl"))

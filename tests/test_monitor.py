@@ -28,7 +28,7 @@ def latest(*chunks):
     return found
 
 
-def test_the_last_value_stands_and_a_cumulative_one_has_its_rise():
+def test_the_newest_value_is_shown_and_of_a_cumulative_counter_its_rate():
     found = latest(
         make.samples((0.0, 1.0), power=(100.0, 200.0), energy=(5.0, 50.0)),
         make.samples((3.0,), power=(300.0,), energy=(350.0,)),
@@ -38,13 +38,13 @@ def test_the_last_value_stands_and_a_cumulative_one_has_its_rise():
     assert found.window("cuda:1").mean(Measure.BOARD_POWER) is None
 
 
-def test_a_value_that_is_missing_is_not_the_one_before():
+def test_a_missing_value_is_not_replaced_by_an_earlier_one():
     found = latest(make.samples((0.0,), power=(100.0,)), make.samples((1.0,), power=(None,)))
     assert found.window("cuda:0").mean(Measure.BOARD_POWER) is None
     assert live.device_cells(found, "cuda:0") == ("cuda:0", *[""] * (len(live.COLUMNS) - 1))
 
 
-def test_a_device_on_one_line():
+def test_the_log_has_one_line_per_device():
     found = latest(
         make.samples((0.0,), power=(651.2,), event_reasons=(4.0,)), make.samples((0.0,), **{"utilization.gpu": (98.0,)})
     )
@@ -71,13 +71,13 @@ def test_an_amd_gpu_has_its_busy_time_clock_temperature_and_reasons():
     ]
 
 
-def test_seconds_of_violation_are_no_watts():
+def test_seconds_of_a_power_violation_are_not_shown_as_watts():
     found = live.Latest((make.counter("nvml.violation.power", "s", "cumulative"), make.POWER))
     found.add([make.samples((0.0, 1.0), **{"violation.power": (7.0, 8.0)}, power=(100.0, 200.0))])
     assert live.device_cells(found, "cuda:0")[2] == "200.0 W"
 
 
-def test_clocks_that_somebody_set_hold_nothing_back_and_a_bit_that_nobody_knows_may():
+def test_clocks_set_by_the_user_are_no_throttle_reason_but_an_unknown_bit_is_one():
     found = latest(make.samples((0.0,), event_reasons=(float(0x1 | 0x2 | 0x10 | 0x100 | 0x400),)))
     assert live.device_cells(found, "cuda:0")[-1] == "bit 10"
 
@@ -109,7 +109,7 @@ def monitor(*words):
 
 
 @pytest.mark.slow
-def test_where_there_is_no_terminal_each_device_has_a_line_per_interval():
+def test_without_a_terminal_each_device_has_a_line_per_interval():
     found = monitor("--count", "2", "--interval", "0.2", "--device", "host")
     assert found.returncode == 0
     first, _ = found.stdout.splitlines()
@@ -125,7 +125,7 @@ def test_prometheus_is_printed_once():
 
 
 @pytest.mark.parametrize("wrong", ["nine", "1.2.3.4:", "127.0.0.1:99999"])
-def test_an_address_that_is_none_is_refused(wrong):
+def test_an_invalid_address_is_refused(wrong):
     found = monitor("--listen", wrong)
     assert (found.returncode, found.stdout) == (2, "")
     assert "[ADDRESS:]PORT" in found.stderr

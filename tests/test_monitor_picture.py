@@ -112,7 +112,7 @@ def test_the_history_holds_a_minute_in_equal_parts():
     assert recent.fractions(129.0, "cuda:1", "busy", 3) == [None] * 3
 
 
-def test_a_part_of_the_minute_without_an_update_has_what_the_part_before_it_has():
+def test_a_part_of_the_minute_without_an_update_repeats_the_part_before_it():
     recent = gauges.Recent()
     recent.add(70.0, "cuda:0", [gauge(20.0)])
     recent.add(100.0, "cuda:0", [gauge(80.0)])
@@ -153,7 +153,7 @@ def test_a_long_command_leaves_the_numbers_beside_it_whole():
     assert re.search(r"4194304 +cuda:0 +139\.5 GiB +a-long-user… +python", "\n".join(drawn(80, processes=[long])))
 
 
-def test_where_the_height_is_too_small_each_device_is_a_line():
+def test_in_a_low_terminal_each_device_is_a_line():
     gpus = tuple(replace(H200, id=f"cuda:{number}") for number in range(8))
     lines = drawn(80, height=20, devices=(*gpus, HOST), processes=[process(pid) for pid in range(30)])
     assert len(lines) <= 20
@@ -213,7 +213,7 @@ def terminal(**variables):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("key", [b"q", b"\x03"], ids=["q", "Ctrl-C"])
-def test_q_and_ctrl_c_end_it_quietly_and_leave_the_terminal_as_it_was(key):
+def test_q_and_ctrl_c_end_the_monitor_quietly_and_restore_the_terminal(key):
     written, status, restored = screen(80, 24, key, "load", terminal())
     assert (status, restored) == (0, True)
     assert written.endswith("\x1b[?25h\x1b[?1049l"), "the cursor is shown and the screen before is back"

@@ -57,13 +57,13 @@ def test_a_step_that_is_small_beside_the_range_of_the_run_is_no_phase():
     assert detection.changes(tracks, 0.0, 40.0) == pytest.approx([10.0, 30.0], abs=0.1)
 
 
-def test_of_a_cumulative_counter_the_rise_counts():
+def test_a_cumulative_counter_is_judged_by_its_rate():
     at = np.arange(0, 30, 0.25)
     busy = Track(CPU, "host", at, np.interp(at, [0, 10, 20, 30], [0, 10, 10, 20]))
     assert detection.changes([busy], 0.0, 30.0) == pytest.approx([10.0, 20.0], abs=0.25)
 
 
-def test_counters_that_say_nothing_of_activity_part_nothing():
+def test_counters_that_do_not_measure_activity_begin_no_phase():
     warm = make.counter("nvml.temperature", "°C", "gauge", 0.1, "")
     assert detection.changes([track(warm, (40, 70), (0, 20, 40))], 0.0, 40.0) == []
     assert detection.changes([], 0.0, 40.0) == []
@@ -97,7 +97,7 @@ def figures(result):
     return phases.figures(result, CounterTable.of_run(counted(result)), "cuda:0")
 
 
-def test_the_energy_of_a_phase_is_the_counters_rise_over_each_time_that_it_came():
+def test_the_energy_of_a_phase_is_the_rise_of_the_counter_over_all_its_spans():
     one, two = figures(phase((1.03, 4.03))), figures(phase((1.0, 2.0), (6.0, 7.0)))
     assert (one.energy.joules, one.energy.watts, one.energy.is_integrated) == (
         pytest.approx(300),
@@ -159,7 +159,7 @@ def test_training_is_the_phase_of_the_recording_that_works(recorded):
     assert whole.energy.joules == pytest.approx(sum(each.energy.joules for each in (before, training, after)), rel=1e-6)
 
 
-def test_of_a_gpu_that_dies_what_was_sampled_before_is_kept(recorded):
+def test_samples_from_before_the_death_of_a_gpu_are_kept(recorded):
     """As where the counters of one of several devices end in the middle."""
     from gpubench.analysis.views.phase_tables import phase_tables
 
@@ -181,7 +181,7 @@ def test_a_report_says_what_the_program_did_and_calls_no_phase_the_best(recorded
     assert "Best figures" not in text
 
 
-def test_a_rate_over_several_spans_leaves_out_what_rose_between_them():
+def test_a_rate_over_several_spans_excludes_the_rise_between_them():
     table = CounterTable.of_run(counted(phase((0.0, 1.0))))
     two = Window(table, "cuda:0", [(1.0, 2.0), (8.0, 9.0)])
     assert two.rate(Measure.ENERGY).value == pytest.approx((100 + 300) / 2)

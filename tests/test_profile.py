@@ -73,7 +73,7 @@ def test_a_program_that_a_signal_killed_has_the_status_a_shell_gives_it(out, num
     assert run.results[0].reason == f"the program ended: killed by SIG{number}"
 
 
-def test_what_keeps_a_program_from_running_is_said_with_its_status_and_leaves_no_file(out, tmp_path):
+def test_a_program_that_cannot_run_gives_a_reason_a_status_and_no_file(out, tmp_path):
     plain = tmp_path / "plain"
     plain.write_text("no program")
     assert refused(out, "no-such-program-here").returncode == 127
@@ -83,7 +83,7 @@ def test_what_keeps_a_program_from_running_is_said_with_its_status_and_leaves_no
     assert not out.exists()
 
 
-def test_what_is_ours_is_said_before_the_program_is_started(tmp_path):
+def test_errors_of_gpubench_are_reported_before_the_program_starts(tmp_path):
     touched = tmp_path / "touched"
     for options in (("--no-such-option",), ("--device", "cuda:9"), ()):
         target = tmp_path if not options else tmp_path / "profile.jsonl"  # a folder cannot be written as a file
@@ -109,7 +109,7 @@ def test_only_a_python_script_is_traced_and_only_with_cupti(out, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_file_that_can_take_no_more_does_not_end_the_program(out):
+def test_a_full_disk_does_not_end_the_program(out):
     limited = (
         f"ulimit -f 8; exec {GPUBENCH} profile -o {out} -- {sys.executable} -c 'import time; time.sleep(4); print(1)'"
     )
@@ -175,7 +175,7 @@ def test_a_program_that_ctrl_c_ends_is_130_and_the_file_is_kept(out):
 
 
 @pytest.mark.slow
-def test_a_program_that_is_over_at_once_has_a_time_all_the_same(out):
+def test_a_program_that_ends_at_once_has_a_duration(out):
     assert profile(out, "true").returncode == 0
     (program,) = store.read_run(out).results
     assert program.status == "ok"
@@ -183,7 +183,7 @@ def test_a_program_that_is_over_at_once_has_a_time_all_the_same(out):
 
 
 @pytest.mark.slow
-def test_what_a_program_leaves_running_behind_it_is_not_waited_for(out):
+def test_processes_that_a_program_leaves_behind_are_not_waited_for(out):
     start = time.monotonic()
     found = profile(out, "sh", "-c", "sleep 30 >/dev/null 2>&1 & echo $!")
     os.kill(int(found.stdout), signal.SIGKILL)
@@ -245,7 +245,7 @@ os._exit(0)
 
 
 @pytest.mark.slow
-def test_signals_part_a_program(out):
+def test_mark_signals_divide_a_program_into_phases(out):
     mark = "time.sleep(0.3); os.kill(os.getppid(), signal.SIGUSR1)"
     source = f"import os, signal, time\nfor _ in range(2): {mark}\ntime.sleep(0.3)"
     assert profile(out, *python(source)).returncode == 0
@@ -278,7 +278,7 @@ def test_marks_cost_nothing_and_go_nowhere_without_gpubench(monkeypatch):
         pass
 
 
-def test_edges_are_paired_by_key_and_what_is_no_edge_is_left_out():
+def test_marks_are_paired_by_key_and_invalid_lines_are_ignored():
     lines = [
         "B 1.0 7.1 outer",
         "B 2.0 7.1 inner",

@@ -53,7 +53,7 @@ def test_every_publication_says_who_reads_it():
     assert all(plugins.load("publications", form).summary for form in forms)
 
 
-def test_junit_holds_a_test_a_case_and_counts_what_failed():
+def test_junit_has_a_test_per_case_and_counts_the_failures():
     found = judgement(slow=1.1, fine=1.0001, unsure=1.0195)
     root = ET.fromstring(render("junit", found))
     assert root.attrib == {"name": "gpubench gate", "tests": "3", "failures": "1", "errors": "0", "skipped": "1"}
@@ -63,7 +63,7 @@ def test_junit_holds_a_test_a_case_and_counts_what_failed():
     assert "2.0 %" in failed.find("system-out").text
 
 
-def test_junit_names_required_cases_that_nothing_is_called_by():
+def test_junit_names_required_patterns_that_match_no_case():
     root = ET.fromstring(render("junit", Judgement((), unmet=("gemm/*",))))
     assert root.find(".//testcase/error").get("type") == "missing"
     assert root.get("errors") == "1"
@@ -83,7 +83,7 @@ def many_hostile(texts):
 
 
 @pytest.mark.parametrize("form", plugins.names("publications"))
-def test_no_text_of_a_judgement_is_more_than_text_in_any_publication(form):
+def test_no_text_of_a_judgement_becomes_markup_in_any_publication(form):
     for texts in (INJECTIONS, *([text] for text in INJECTIONS)):
         INERT[form](render(form, many_hostile(texts)))
 
@@ -126,7 +126,7 @@ def test_junit_of_a_hostile_name_is_still_xml():
     assert "<script>" in root.find(".//testcase").get("name")
 
 
-def test_markdown_of_a_hostile_name_has_no_more_cells_and_calls_nobody():
+def test_a_hostile_name_adds_no_cells_to_markdown_and_mentions_no_user():
     text = render("markdown", judgement(**{HOSTILE: 1.1}))
     (row,) = [line for line in text.splitlines() if "slower" in line and line.startswith("|")]
     assert len(re.findall(r"(?<!\\)\|", row)) == 9
@@ -136,7 +136,7 @@ def test_markdown_of_a_hostile_name_has_no_more_cells_and_calls_nobody():
     assert "<a" not in shown
 
 
-def test_markdown_shows_the_worst_first_and_folds_away_what_is_fine():
+def test_markdown_shows_the_worst_cases_first_and_folds_the_passing_ones():
     text = render("markdown", judgement(fine=1.0001, slow=1.1))
     assert text.startswith("<!-- gpubench gate -->\n## gpubench gate: SLOWER: 1 of 2 cases is slower (exit status 1: ")
     loud, quiet = text.split("<details>")
@@ -146,7 +146,7 @@ def test_markdown_shows_the_worst_first_and_folds_away_what_is_fine():
 
 
 @pytest.mark.parametrize("limit", [600, 5_000, 65_536, 1_024_000])
-def test_markdown_fits_and_says_what_did_not(limit):
+def test_markdown_fits_the_limit_and_counts_the_omitted_lines(limit):
     text = render("markdown", many(1000), limit)
     assert len(text.encode()) <= limit
     assert text.startswith("<!-- gpubench gate -->\n## gpubench gate: SLOWER: 1000 of 1000 cases are slower (exit ")
@@ -160,7 +160,7 @@ def test_markdown_without_a_limit_is_whole():
     assert render("markdown", many(1000)).count("**slower**") == 1000
 
 
-def test_folded_cases_give_way_where_room_is_short():
+def test_folded_cases_are_left_out_first_if_space_is_short():
     found = judgement(slow=1.1, **{f"fine{index}": 1.0001 for index in range(400)})
     text = render("markdown", found, 20_000)
     assert len(text.encode()) <= 20_000
@@ -168,14 +168,14 @@ def test_folded_cases_give_way_where_room_is_short():
     assert "bandwidth/slow" in text
 
 
-def test_annotations_are_ten_of_a_kind_and_the_last_counts_the_rest():
+def test_there_are_at_most_ten_annotations_of_a_kind_and_the_last_counts_the_others():
     lines = render("annotations", many(25)).splitlines()
     assert len(lines) == 10
     assert all(line.startswith("::error title=gpubench gate::") for line in lines)
     assert lines[-1].endswith("and 16 more; in all 25 slower")
 
 
-def test_warnings_are_what_could_not_be_judged():
+def test_cases_that_could_not_be_judged_are_warnings():
     lines = render("annotations", judgement(unsure=1.0195, slow=1.1)).splitlines()
     assert [line.partition(" ")[0] for line in lines] == ["::error", "::warning"]
     assert "+2.0 %25 (" in lines[1]

@@ -30,11 +30,11 @@ def paths(tmp_path):
     return found
 
 
-def test_a_reading_of_a_file_is_that_of_its_run(paths):
+def test_the_evidence_of_a_file_is_that_of_its_run(paths):
     assert readings.read(paths[0]) == Reading.of(store.read_run(paths[0]), str(paths[0]))
 
 
-def test_several_processes_read_what_one_reads(paths, monkeypatch):
+def test_several_processes_read_the_same_as_one(paths, monkeypatch):
     alone = readings.read_all(paths)
     monkeypatch.setattr(readings, "_LARGE_BYTES", 0)
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})

@@ -139,17 +139,17 @@ def test_no_name_of_host_user_device_or_place_is_left_in_any_field_or_text():
 
 
 @pytest.mark.parametrize("text", ["zebras", "ZEBRAS", "zebra\u017f", "Zebra\u017f.local"])
-def test_a_name_is_hidden_in_whatever_letters_stand_for_its_own(text):
+def test_a_name_is_hidden_even_if_similar_letters_spell_it(text):
     run = make.run(make.result(reason=f"on {text}"), facts=make.facts(make.device(), host=(("hostname", "zebras"),)))
     assert "ebra" not in redacted(run, SALT).results[0].reason
 
 
-def test_a_user_is_known_by_a_home_folder_that_the_run_names():
+def test_a_user_is_found_by_a_home_folder_in_the_run():
     assert "amelia" not in repr(redacted(text_run(*TEXTS), SALT)).lower()
 
 
 @pytest.mark.parametrize("text", HARMLESS)
-def test_a_text_that_names_nobody_stays_as_it_is(text):
+def test_a_text_without_names_is_unchanged(text):
     run = redacted(text_run(text), SALT, ("amelia", "gpu17.acme.example"))
     assert {run.results[0].reason, run.results[0].case.param("text"), run.warnings[1]} == {text}
 
@@ -158,14 +158,14 @@ def test_a_warning_loses_the_path_it_begins_with():
     assert redacted(text_run("x y"), SALT).warnings[0] == "line 4: the last line is torn"
 
 
-def test_of_a_suite_in_a_file_only_its_name_is_left():
+def test_a_suite_in_a_file_is_reduced_to_its_name():
     settings = Settings(("gemm", "/data/acme/secret/my_suite.py"), ("cuda:0",))
     run = redacted(make.run(settings=settings, argv=("gpubench", "run", "/data/acme/secret/my_suite.py")), SALT)
     assert run.manifest.settings.suites == ("gemm", "my_suite.py")
     assert "acme" not in repr(run)
 
 
-def test_a_traceback_keeps_what_belongs_to_packages_and_to_gpubench():
+def test_a_traceback_keeps_the_paths_inside_packages_and_gpubench():
     text = redacted(text_run(TEXTS[-1]), SALT).results[0].reason
     assert re.search(r'File "path-\w{12}/cupy/core.py", line 7', text)
     assert re.search(r'File "path-\w{12}/suites/gemm/_vendor.py", line 219', text)
@@ -211,7 +211,7 @@ def test_a_device_in_a_text_has_the_pseudonym_of_its_field():
     assert run.results[0].reason == f"lost {run.manifest.facts.devices[0].uuid}"
 
 
-def test_a_device_of_which_nothing_is_known_gets_no_pseudonym():
+def test_a_device_without_an_identity_gets_no_pseudonym():
     run = redacted(make.run(make.result()), SALT)
     assert run.manifest.facts.devices[0].uuid == ""
 
@@ -271,7 +271,7 @@ def test_a_salt_that_cannot_be_made_says_what_to_set(tmp_path, monkeypatch):
         identity.salt()
 
 
-def test_the_recordings_name_nobody():
+def test_the_recordings_are_anonymised():
     """Whatever is published is what redacting would leave: nothing is found in it that looks like a name."""
     for path in sorted(Path(__file__).parent.glob("recordings/*.jsonl.gz")):
         run = store.read_run(path)
@@ -429,7 +429,7 @@ def test_a_megabyte_of_anything_is_redacted_in_a_second(atom):
     assert time.process_time() - began < 1
 
 
-def test_what_holds_no_text_that_changes_is_the_same_object_even_where_equal_texts_are_several_objects():
+def test_an_unchanged_value_is_returned_as_the_same_object():
     other = "".join(["cuda", ":0"])  # equal to the device's id, and another object
     run = make.run(make.result(devices=("cuda:0",)), make.result(devices=(other,), replicate=1))
     assert with_texts(run, lambda text: text) is run

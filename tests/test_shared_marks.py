@@ -109,7 +109,7 @@ def test_the_marks_are_in_the_runs_that_are_redacted(runs):
 
 
 @pytest.mark.parametrize("kind", plugins.names("reports"))
-def test_a_report_names_nobody(call, runs, kind):
+def test_a_report_is_anonymised(call, runs, kind):
     call("report", runs[0], "-o", f"r.{kind}")
     content = Path(f"r.{kind}").read_bytes()
     if kind == "parquet":
@@ -121,23 +121,23 @@ def test_a_report_names_nobody(call, runs, kind):
 
 
 @pytest.mark.parametrize("kind", ["html", "md", "json"])
-def test_a_comparison_names_nobody(call, runs, kind):
+def test_a_comparison_is_anonymised(call, runs, kind):
     call("compare", *runs, "-o", f"c.{kind}")
     assert left(Path(f"c.{kind}").read_bytes()) == {}
 
 
-def test_json_on_standard_output_names_nobody(call, runs):
+def test_json_on_standard_output_is_anonymised(call, runs):
     assert left(call("compare", *runs, "--json")) == {}
     assert set(left(call("show", runs[0], "--json"))) <= {OTHER_HOST}
 
 
-def test_a_page_of_trends_names_nobody(call, runs):
+def test_a_page_of_trends_is_anonymised(call, runs):
     call("history", "import", runs[0].parent, "--store", "h.sqlite")
     call("history", "triad", "--store", "h.sqlite", "--html", "h.html")
     assert left(Path("h.html").read_bytes()) == {}
 
 
-def test_no_page_of_a_site_names_anybody(call, runs):
+def test_every_page_of_a_site_is_anonymised(call, runs):
     call("site", runs[0].parent, "-o", "site")
     written = [path for path in Path("site").rglob("*") if path.is_file()]
     assert len(written) > 4
@@ -146,7 +146,7 @@ def test_no_page_of_a_site_names_anybody(call, runs):
 
 
 @pytest.mark.parametrize("words", [("gate", "b.jsonl", "--baseline", "a.jsonl"), ("gate", "a.jsonl", "--floor")])
-def test_what_a_gate_publishes_names_nobody(call, runs, tmp_path, monkeypatch, words):
+def test_the_publications_of_a_gate_are_anonymised(call, runs, tmp_path, monkeypatch, words):
     """Its files, its JSON, its annotations, its summary, and all that it prints where a CI keeps it."""
     for path in runs:
         (tmp_path / path.name).write_bytes(path.read_bytes())
@@ -167,7 +167,7 @@ def test_a_gate_shows_names_on_the_users_own_terminal_and_publishes_them_only_if
     assert HOST in Path("m.md").read_text()
 
 
-def test_progress_and_messages_name_nobody_where_a_ci_keeps_them(call, monkeypatch):
+def test_progress_and_messages_are_anonymised_in_a_ci(call, monkeypatch):
     result = make.result(status="failed", reason=EVERY_MARK)
     assert sharing.for_terminal(result) is result
     monkeypatch.setenv("CI", "true")
@@ -203,7 +203,7 @@ def test_the_monitors_endpoint_serves_no_text_but_what_code_chose_and_the_model(
     assert left(page) == {}
 
 
-def test_what_was_redacted_is_not_changed_again():
+def test_redacting_a_redacted_text_changes_nothing():
     once = redacted(marked_run(), b"a salt", (USER,))
     assert redacted(once, b"another salt", (USER,)) == once
 
@@ -218,7 +218,7 @@ def test_no_text_of_several_marks_is_changed_again():
 
 
 @pytest.mark.parametrize("mark", MARKS, ids=lambda mark: mark.kind)
-def test_a_name_goes_out_of_a_text_and_its_sentence_stays(mark):
+def test_a_name_is_removed_from_a_text_and_the_sentence_stays(mark):
     run = make.run(make.result(status="failed", reason=f"{mark.text}; 3 of 4 samples"), facts=facts(HOST))
     text = redacted(run, b"a salt", (USER,)).results[0].reason
     assert [secret for secret in mark.secrets if secret.lower() in text.lower()] == []

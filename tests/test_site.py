@@ -170,7 +170,7 @@ def test_a_run_that_changed_gets_a_new_page_and_the_old_one_goes(folder, tmp_pat
     assert "4 ok" in built.index.read_text()
 
 
-def test_what_was_made_of_a_run_that_is_gone_is_removed_and_nothing_else(folder, tmp_path):
+def test_the_pages_of_a_deleted_run_are_removed_and_no_other_file(folder, tmp_path):
     out = tmp_path / "site"
     build(folder, out)
     (out / "runs/notes.html").write_text("somebody's own")
@@ -204,7 +204,7 @@ def test_a_damaged_file_is_listed_with_one_line_and_costs_nothing_else(folder, t
     assert "<b>broken.jsonl</b>: line 1: " in text
 
 
-def test_no_file_of_the_site_names_the_host_also_after_one_that_did(folder, tmp_path):
+def test_no_file_of_the_site_names_the_host_even_if_an_earlier_one_did(folder, tmp_path):
     out = tmp_path / "site"
     shutil.copy(folder / "a.jsonl", folder / f"{HOST}.jsonl")
     write(folder / f"{HOST}-2.jsonl", day=5)
@@ -258,7 +258,7 @@ def test_a_place_that_cannot_be_written_is_refused_in_one_line(folder, tmp_path)
     assert "3 runs" in index.read_text(), "the index before is whole"
 
 
-def test_a_kept_line_that_is_damaged_is_made_again(folder, tmp_path):
+def test_a_damaged_stored_entry_is_made_again(folder, tmp_path):
     out = tmp_path / "site"
     build(folder, out)
     kept = sorted((out / "runs").glob("*.json"))

@@ -100,7 +100,7 @@ def test_a_time_is_a_number_with_its_unit(text, seconds):
 
 
 @pytest.mark.parametrize("text", ["", "10", "h", "-1h", "1 hour", "0s", "31d", "1e3s"])
-def test_anything_else_is_no_time(text):
+def test_a_text_without_a_number_and_unit_is_refused_as_a_time(text):
     with pytest.raises(UsageError, match="not a time; give a number with s, min, h or d"):
         soaking.seconds_of(text)
 
@@ -116,7 +116,7 @@ def test_the_ledger_has_the_rates_over_the_passes():
     assert "no wrong bit" in ledger.verdict
 
 
-def test_a_case_that_never_counts_is_named_and_a_soak_without_any_proof_is_none():
+def test_a_case_without_a_valid_result_is_named_and_a_soak_without_any_is_no_proof():
     other = make.case("memory", "soak", pattern="random")
     skipped = make.result(of=other, status="skipped", cause="unsupported", reason="needs 104 GiB of memory")
     ledger = ledger_of(make.run(passed(0), skipped))
@@ -225,7 +225,7 @@ def test_a_soak_is_named_by_its_file_and_refuses_bad_options(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_soak_prints_its_ledger_and_goes_on_later(tmp_path, number):
+def test_an_interrupted_soak_prints_its_ledger_and_can_be_resumed(tmp_path, number):
     out = tmp_path / "soak.jsonl"
     words = [sys.executable, "-m", "gpubench", "soak", "--for", "60s", "--device", "host", "-o", str(out)]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

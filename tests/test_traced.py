@@ -43,7 +43,7 @@ def record(kind, **fields):
     return made.tobytes()
 
 
-def test_records_of_several_kinds_are_picked_apart():
+def test_records_of_several_kinds_are_decoded():
     records = RecordDecoder([LAYOUTS], {7: "first", 9: "second"}.get)
     buffer = b"".join(
         (
@@ -107,7 +107,7 @@ ROWS = [
 NAMES = ["_ZN2at6native4gemmILi4EEEvPf", "plain"]
 
 
-def test_where_the_time_of_the_device_went(tmp_path):
+def test_the_time_of_the_device_is_divided_into_kernels_copies_and_gaps(tmp_path):
     first, *_ = traced.results(trace_files(tmp_path, ROWS, NAMES), ["cuda:0"], zero=0.0)
     seconds = {series.label: series.values[0] for series in first.series}
     assert seconds == pytest.approx(
@@ -129,7 +129,7 @@ def test_kernels_are_named_and_summed_and_the_longest_comes_first(tmp_path):
     assert copy.series[-1].values == (2.0**20,)
 
 
-def test_the_programs_clock_is_mapped_to_ours_by_two_moments(tmp_path):
+def test_cuptis_clock_is_converted_by_two_moments_on_both_clocks(tmp_path):
     clocks = ((0, 50 * 10**9), (2 * 10**9, 52 * 10**9 + 2000))  # another zero, and 1 ppm faster
     found = trace_files(tmp_path, [(10**9, 2 * 10**9, KERNEL, 0, 0)], NAMES, clocks)
     assert found.start[0] == pytest.approx(51.000001, abs=1e-9)
@@ -181,13 +181,13 @@ def test_calls_that_wait_for_a_round_trip_slow_a_program_down():
 
 
 @pytest.mark.parametrize("name", ["trace", "kernel", "copy"])
-def test_a_result_that_has_the_name_of_a_traced_one_and_nothing_else_of_it_is_no_part_of_a_trace(name):
+def test_a_result_with_only_the_name_of_a_traced_one_is_no_part_of_a_trace(name):
     """A suite of somebody's own may be called `profile` too."""
     run = make.run(make.result(of=make.case(name, suite="profile")), suites=(SuiteInfo("profile", "another"),))
     assert phase_tables(Summary(run)) == []
 
 
-def test_slices_of_a_trace_whose_columns_or_results_are_missing_are_drawn_as_far_as_they_go():
+def test_slices_with_missing_columns_or_results_are_drawn_as_far_as_possible():
     other = make.samples([1.0], columns=[1.0])
     slices = replace(
         other,
