@@ -1,1 +1,1 @@
-"""One plugin a file: see ARCHITECTURE.md."""
+"""One plugin per file: see ARCHITECTURE.md."""

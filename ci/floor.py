@@ -27,7 +27,7 @@ from gpubench.api.gate import (
 class Floors:
     """Compares each case with the floor of its device's model; the user's floors come before the built-in ones."""
 
-    summary: str = "against what a model of GPU is known to reach"
+    summary: str = "against the performance that a model of GPU is expected to reach"
 
     def judge(self, baseline: Evidence, candidate: Evidence, policy: Policy) -> Judgement:
         """Return the verdicts, the worst first; `baseline` is ignored, because the floors replace it."""

@@ -11,7 +11,7 @@ from gpubench.api.gate import Case, Evidence, Finding, Gate, Judgement, Policy, 
 class Regression:
     """Compares every case that both sides have; the policy says which cases are required and which may be skipped."""
 
-    summary: str = "against a baseline: what is slower than it was"
+    summary: str = "against a baseline: cases that became slower"
 
     def judge(self, baseline: Evidence, candidate: Evidence, policy: Policy) -> Judgement:
         """Return the verdicts, the worst first."""

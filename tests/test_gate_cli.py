@@ -399,7 +399,7 @@ def stand_in(path, body):
     [
         ("exit 0", 5, "is it gpubench?"),
         ("echo no suite >&2; exit 2", 2, "--a ended with status 2: no suite"),
-        ("exit 6", 6, "--a ended with status 6: it said nothing"),
+        ("exit 6", 6, "--a ended with status 6: it printed no message"),
         ("exit 9", 2, "status 9"),
         ("kill -9 $$", 2, "status 137"),
         ("exit 143", 143, "status 143"),

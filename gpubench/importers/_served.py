@@ -122,7 +122,7 @@ class ServingLoad:
         return mean / -math.expm1(-mean) if self.is_open and mean > 0 else max(1.0, mean)
 
     def work(self, served: ServedModel) -> tuple[Work, str]:
-        """Return the least work of each GPU: bytes and tokens, and a text that explains the count.
+        """Return the minimum work of each GPU: bytes and tokens, and a text that explains the count.
 
         Raises UnstatedError if the model, its weights or the time of decoding is unknown, or if there is no decoding.
         """

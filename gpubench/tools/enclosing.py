@@ -70,8 +70,8 @@ def _counter_values(run: Run) -> int:
 def _thinned(samples: Samples) -> Iterator[Samples]:
     """Yield samples with at most _MOST_VALUES values of each counter, without missing values.
 
-    The minimum and the maximum of equal intervals are kept. Each counter gets samples of its own, because its extremes
-    are at other times than those of the others.
+    The minimum and the maximum of equal intervals are kept. Each counter gets separate samples, because the extremes of
+    counters are at different times.
     """
     if len(samples.at) <= _MOST_VALUES:
         yield samples

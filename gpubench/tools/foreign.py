@@ -90,7 +90,7 @@ def _recognised_tool(path: Path, text: str) -> str:
     tools = plugins.names("importers")
     accepting = [name for name in tools if plugins.load("importers", name).accepts(text)]
     if not accepting:
-        raise FileError(f"{path}: no output of a tool that is known: {', '.join(tools)}")
+        raise FileError(f"{path}: no output of a known tool: {', '.join(tools)}")
     if len(accepting) > 1:
         raise UsageError(f"{path}: could be an output of {' or '.join(accepting)}; choose one with --from")
     return accepting[0]

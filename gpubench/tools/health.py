@@ -23,7 +23,7 @@ _DOCTOR = "`gpubench doctor` says what to do"
 
 
 def silent(message: str) -> None:
-    """Ignore a message: the default where nobody is told."""
+    """Ignore a message: the default for a run without a user to inform."""
     del message
 
 

@@ -70,7 +70,10 @@ class TextRedactor:
         return f"{value[:start]}{self.pseudonym_of('value', bare)}{value[start + len(bare) :]}"
 
     def _redact_match(self, match: re.Match[str]) -> str:
-        """Return the word that a match found, hidden if it identifies somebody; each distinct word is examined once."""
+        """Return the word of a match, hidden if it identifies a person, a machine or a place.
+
+        Each distinct word is examined once.
+        """
         word, at = match[0], match.start()
         if word[0] == "/" and word.count("/") == 1 and match.string[at - 1 : at] in (")", "]"):
             return word  # part of `/proc/[pid]/stat` or `(a + b)/c`
@@ -93,7 +96,7 @@ class TextRedactor:
         return "=".join(map(self._redact_part, stem.split("="))) + word[len(stem) :]
 
     def _redact_part(self, text: str) -> str:
-        """Return a word without `=`, hidden if it identifies somebody."""
+        """Return a word without `=`, hidden if it identifies a person, a machine or a place."""
         if patterns.KEPT.fullmatch(text) or text in self.versions or not text:
             return text
         if kind := _identifier_kind(text):

@@ -58,7 +58,7 @@ def check_answer(
             return NodeOutcome("refused", reason=f"its run file is refused: {_without_path(str(error), incoming)}")
         if differences := list(_differences_from_order(run, order, uuids)):
             incoming.unlink()
-            return NodeOutcome("refused", reason=f"its run file is not what was asked for: {', '.join(differences)}")
+            return NodeOutcome("refused", reason=f"its run file differs from the order: {', '.join(differences)}")
         incoming.replace(folder / file)
     if status == "answered" and not run.complete:
         return NodeOutcome("failed", file=file, reason="its run file ends early; the cases in it are kept")

@@ -211,7 +211,9 @@ class NodeCoordinator:
         """Dismiss the nodes; with `wait`, give those that live 5 s to end. Raises BoardGone if the board is removed."""
         self._heartbeat.stop()
         for rank, tracked in self.nodes.items():
-            turn = tracked.turn + (tracked.ordered_at is not None)  # an interrupted turn used its number up
+            turn = tracked.turn + (
+                tracked.ordered_at is not None
+            )  # the number of an interrupted turn is not used again
             self._launch.board.put(messages.order_key(rank, turn), messages.encode(NodeOrder()))
         deadline = time.monotonic() + _DISMISSAL_S
         while wait and any(map(self._is_staying, self.nodes)) and time.monotonic() < deadline:

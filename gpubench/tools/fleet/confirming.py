@@ -1,4 +1,4 @@
-"""Choose what is measured a second time: the nodes of the suspects, and as many healthy nodes as controls."""
+"""Choose the second measurement of a fleet: the suspects' nodes, and an equal number of healthy nodes as controls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SecondMeasurementPlan(NamedTuple):
 
 
 def plan_second_measurement(judgement: FleetJudgement, draw: random.Random) -> SecondMeasurementPlan:
-    """Return what to measure again: the slowest cases of the suspects, on their nodes and on as many healthy ones.
+    """Return the slowest cases of the suspects, their nodes, and an equal number of healthy nodes as controls.
 
     `draw` chooses the healthy nodes at random.
     """

@@ -86,7 +86,7 @@ def _second_measurement(entry: Remeasured, answer: _ReadDigest) -> SecondMeasure
 def _read_digests(paths: Sequence[Path], names: Sequence[str]) -> list[_ReadDigest]:
     """Return the digests of these files, in order, by one process per core if the files are large.
 
-    `names` are the names of their nodes.
+    `names` are the names of the nodes, one for each file.
     """
     cores = min(len(os.sched_getaffinity(0)), len(paths))
     size_bytes = sum(path.stat().st_size for path in paths if path.exists())

@@ -1,7 +1,7 @@
 """Measure between the nodes of a fleet, pair by pair in rounds, and find the node or the link that is slow.
 
-In each round the nodes form disjoint pairs, and each pair measures the same collectives in a group of its own. The
-record `pairs.json` lists the pairs of each round; the run files of a round are in a folder with its number.
+In each round the nodes form disjoint pairs, and each pair measures the same collectives as a separate group. The record
+`pairs.json` lists the pairs of each round; the run files of a round are in a folder with its number.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ def _run(build: Build, command: Sequence[str]) -> tuple[int, str]:
 def _build_error(build: Build, status: int, last_lines: str) -> GpubenchError:
     """Return the error for a build's exit status: Interrupted after a signal, else GpubenchError with that status."""
     status = 128 - status if status < 0 else status
-    message = f"--{build.name} ended with status {status}: {last_lines or 'it said nothing'}"
+    message = f"--{build.name} ended with status {status}: {last_lines or 'it printed no message'}"
     if status in (130, 143):
         return Interrupted(message, status)
     error = GpubenchError(message)

@@ -69,7 +69,8 @@ class GateRequest:
     def settle_stored(self, sides: Sides, measure_again: Callable[[Sides, tuple[Finding, ...]], Sides]) -> Judgement:
         """Return the verdicts against a stored baseline, as `settle` does.
 
-        Other cases are measured again as canaries. A common change of theirs is one of the machine, and is subtracted.
+        Other cases are measured again as canaries. If most of them shifted together, the machine has changed, and that
+        shift is subtracted from every change.
         """
         if not sides.before.sides:  # the gate compares with floors and has no baseline
             return self.settle(sides, measure_again)
@@ -77,7 +78,10 @@ class GateRequest:
 
 
 def read_evidence(paths: Sequence[Path]) -> Evidence:
-    """Return run files as evidence, each file once and as a session of its own. Raises FileError if one is invalid."""
+    """Return run files as evidence; each file counts once and as a separate session.
+
+    Raises FileError if one is invalid.
+    """
     return read_evidence_groups(paths)[0]
 
 

@@ -1,4 +1,4 @@
-"""Write runs into the history, each in a transaction of its own, so that concurrent writers lose nothing."""
+"""Write runs into the history, each in a separate transaction, so that concurrent writers lose no run."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class HistoryRecorder:
     def _write_run(
         self, key: str, file: Path, run: Run, at: float, ahead_s: float, run_entries: Sequence[Entry]
     ) -> Literal["new", "updated", "known"]:
-        """Write a run into the tables unless as many of its results are there, and return the state that this gives.
+        """Write a run into the tables, unless they have all of its results, and return the resulting state.
 
         `at` is its start in s since 1970, and `ahead_s` the correction of a clock that was ahead.
         """

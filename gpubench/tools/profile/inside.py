@@ -264,7 +264,7 @@ class Tracer:
             self._dropped += dropped.value
 
     def _store_undecoded(self, data: Any) -> None:
-        """Write a buffer to the file undecoded, which delays the program least."""
+        """Write a buffer to the file undecoded, because decoding would delay the program more."""
         remaining = memoryview(data).cast("B")
         while remaining:
             remaining = remaining[self._raw.write(remaining) :]
