@@ -66,8 +66,11 @@ def _rounded(value: float, digits: int) -> float:
 def scale(value: float, unit: str) -> tuple[float, str]:
     """Return the most readable factor and prefixed unit for this value: 4.2e12 B/s → (1e12, TB/s).
 
-    Rates of bytes stay in GB/s up to 10 TB/s, because the field compares them so.
+    Rates of bytes stay in GB/s up to 10 TB/s, because the field compares them so. A counted thing keeps its name:
+    1.2e8 message/s → (1e6, M message/s).
     """
+    if unit.endswith("/s") and unit not in _SCALED and 1e6 <= abs(value) < math.inf:  # message/s, token/s
+        return (1e6, f"M {unit}") if abs(value) < 1e9 else (1e9, f"G {unit}")
     if unit not in _SCALED or value == 0 or not math.isfinite(value):
         return 1.0, unit
     if unit == "B/s" and 1e8 <= abs(value) < 1e13:
