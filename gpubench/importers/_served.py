@@ -213,7 +213,7 @@ def request_times(fields: Mapping[str, Any]) -> list[Series]:
 
 
 def is_empty(fields: Mapping[str, Any]) -> bool:
-    """Return whether no request was answered with a token. Raises BadOutput if the counts are not numbers."""
+    """Return whether no request of a run was answered with a token. Raises BadOutput if the counts are not numbers."""
     return not (parsing.measured_number(fields, "completed") and parsing.measured_number(fields, "total_output_tokens"))
 
 

@@ -35,7 +35,7 @@ class Aiperf:
         return all(f'"{key}"' in text for key in ("input_config", "request_throughput", "output_token_throughput"))
 
     def read(self, text: str) -> Imported:
-        """Return the cases by model, mean lengths, and requests in flight or their rate.
+        """Return a result per run; its axes are the model, the mean lengths, and the requests in flight or their rate.
 
         Raises BadOutput if the output is damaged.
         """
@@ -79,7 +79,7 @@ class _Export:
                     yield parsing.time_series(f"{statistic}_{name}", self._seconds(name, statistic))
 
     def _load(self, is_open: bool) -> _served.ServingLoad:
-        """Return the load of the run. Raises BadOutput if a metric is missing."""
+        """Return the load of the run: requests, tokens and times. Raises BadOutput if a metric is missing."""
         requests, rate = self._metric("request_count"), self._metric("request_throughput")
         duration = requests / rate
         inputs, outputs = (self._metric(f"{side}_sequence_length") for side in ("input", "output"))
@@ -92,7 +92,7 @@ class _Export:
         return _served.ServingLoad(duration, requests, inputs * requests, tokens, max(0.0, decode_s), is_open)
 
     def result(self) -> Result:
-        """Return the case of the run. Raises BadOutput if a metric is missing."""
+        """Return the result of the run. Raises BadOutput if a metric is missing."""
         rates = [self._metric(name) for name in ("request_count", "request_throughput", "output_token_throughput")]
         if not all(rates):
             return _served.failed_result(_SUITE, self.device, self._served)

@@ -36,9 +36,9 @@ class BabelStream:
         return any(_HEAD.match(line) or _CSV_HEAD.match(line) for _, line in parsing.numbered_lines(text))
 
     def read(self, text: str) -> Imported:
-        """Return the cases by kernel, size and precision. Raises BadOutput if the output is damaged.
+        """Return a result per kernel; its axes are the size of the arrays and the precision.
 
-        The size of the arrays is exact if the tool printed it exactly.
+        The size is exact if the tool printed it exactly. Raises BadOutput if the output is damaged.
         """
         facts: dict[str, str] = {}
         devices: list[Device] = []

@@ -53,7 +53,10 @@ class GpuBenches:
         return any(pattern.match(line) for _, line in parsing.numbered_lines(text) for pattern in patterns)
 
     def read(self, text: str) -> Imported:
-        """Return the cases by program and the axes of its table. Raises BadOutput if the output is damaged."""
+        """Return a result per row; its case is the program, and its axes are those of the program's table.
+
+        Raises BadOutput if the output is damaged.
+        """
         results: list[Result] = []
         devices: dict[str, Device] = {}
         kernels: list[str] = []

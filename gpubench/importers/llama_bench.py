@@ -48,7 +48,10 @@ class LlamaBench:
         return '"model_n_params"' in text and '"samples_ns"' in text
 
     def read(self, text: str) -> Imported:
-        """Return the cases by test, model and settings. Raises BadOutput if the output is damaged."""
+        """Return a result per test; its axes are the model, the numbers of tokens and the settings.
+
+        Raises BadOutput if the output is damaged.
+        """
         tests = [_LlamaTest(fields) for fields in parsing.json_objects(text)]
         devices = {test.device.id: test.device for test in tests}
         builds = [("llama.cpp", test.build) for test in tests if test.build]
@@ -88,7 +91,7 @@ class _LlamaTest:
         return "pg" if self._prompt and self._generated else "pp" if self._prompt else "tg"
 
     def result(self) -> Result:
-        """Return the case with all repetitions. Raises BadOutput if a field is missing."""
+        """Return the result of the test with a sample per repetition. Raises BadOutput if a field is missing."""
         samples = parsing.json_value(self._fields, "samples_ns", list)
         seconds = tuple(parsing.measured_number({"samples_ns": sample}, "samples_ns") / 1e9 for sample in samples)
         tokens = self._prompt + self._generated

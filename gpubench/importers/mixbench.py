@@ -45,7 +45,10 @@ class Mixbench:
         return bool(re.search(r"^[ \t]*Experiment ID, .+\n[ \t]*Compute iters, ", text, re.MULTILINE))
 
     def read(self, text: str) -> Imported:
-        """Return the cases by type of number and iterations. Raises BadOutput if the output is damaged."""
+        """Return a result per type of number and row; its axis is the number of iterations.
+
+        Raises BadOutput if the output is damaged.
+        """
         output = _MixbenchOutput()
         for number, line in parsing.numbered_lines(text):
             _read_line(output, f"line {number}", line)
@@ -127,6 +130,7 @@ def _series(column: str, cell: str, where: str) -> Series:
 
 
 def _on_device(device: Device, result: Result) -> Result:
+    """Return a copy of the result with this device."""
     return Result(result.case, (device.id,), "ok", series=result.series, notes=result.notes)
 
 

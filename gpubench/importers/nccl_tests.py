@@ -55,9 +55,10 @@ class NcclTests:
         return any(_HEAD.match(line) for _, line in parsing.numbered_lines(text))
 
     def read(self, text: str) -> Imported:
-        """Return the cases by collective, size, type, operation, root, ranks and place.
+        """Return a result per collective and row, out of place and in place.
 
-        Raises BadOutput if the output is damaged or newer than the known versions.
+        Its axes are size, type, operation, root, number of ranks and place. Raises BadOutput if the output is damaged
+        or newer than the known versions.
         """
         table, has_head = _CollectiveTable(), False
         devices: dict[str, Device] = {}

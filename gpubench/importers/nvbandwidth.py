@@ -79,7 +79,10 @@ class Nvbandwidth:
         )
 
     def read(self, text: str) -> Imported:
-        """Return the cases by test, row and column of its matrix. Raises BadOutput if the output is damaged."""
+        """Return a result per cell of each test's matrix; its axes are row and column.
+
+        Raises BadOutput if the output is damaged.
+        """
         if re.search(r'^[ \t]*"nvbandwidth"[ \t]*:', text, re.MULTILINE):
             return _parse_json(text)
         return _parse_text(text)

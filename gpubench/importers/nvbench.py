@@ -45,7 +45,10 @@ class Nvbench:
         )
 
     def read(self, text: str) -> Imported:
-        """Return the cases by benchmark and axes. Raises BadOutput if the output is damaged or newer than known."""
+        """Return a result per state of each benchmark; its axes are those of the benchmark.
+
+        Raises BadOutput if the output is damaged or newer than the known versions.
+        """
         return _parse_csv(text.strip()) if text.lstrip().startswith(_CSV_HEAD) else _parse_json(text)
 
 
@@ -82,7 +85,7 @@ def _skipped_result(case: Case, ids: tuple[str, ...], reason: str) -> Result:
 
 
 def _parse_json(text: str) -> Imported:
-    """Return the content of the JSON form. Raises BadOutput if it is damaged or newer than known."""
+    """Return the content of the JSON form. Raises BadOutput if it is damaged or newer than the known versions."""
     body = parsing.json_object(text)
     version = parsing.json_value(parsing.json_value(body, "meta", dict), "version", dict)
     if parsing.json_value(parsing.json_value(version, "json", dict), "major", int) > _NEWEST_JSON:

@@ -46,7 +46,7 @@ class Perftest:
         return bool(re.search(r'"?\btest_info\b"?\s*:\s*\{', text) and re.search(r'"?\bMsgSize\b"?\s*:', text))
 
     def read(self, text: str) -> Imported:
-        """Return one case: the test, the size of a message, and the connection.
+        """Return one result; its case is the test, and its axes are the size of a message and the connection.
 
         Raises BadOutput if the output is damaged.
         """
@@ -97,7 +97,7 @@ def _times(results: dict[str, Any]) -> tuple[Series, ...]:
 
 
 def _number(results: dict[str, Any], key: str) -> float:
-    """Return the number under a key. Raises BadOutput if it is missing or no measured number."""
+    """Return the number under a key, which is from 0 to 1e15. Raises BadOutput if it is missing or another number."""
     value = results.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e15:
         raise BadOutput(f"{key!r} is missing, or is not a measured number")

@@ -31,7 +31,7 @@ class SglangBench:
         return '"total_output_tokens_retokenized"' in text and '"output_throughput"' in text
 
     def read(self, text: str) -> Imported:
-        """Return the cases by model, mean lengths, and requests in flight or their rate.
+        """Return a result per run; its axes are the model, the mean lengths, and the requests in flight or their rate.
 
         Raises BadOutput if the output is damaged.
         """
@@ -64,7 +64,7 @@ def _count(info: dict[str, Any], key: str) -> int:
 
 
 def _result(fields: dict[str, Any]) -> Result:
-    """Return the case of a run. Raises BadOutput if a field is missing."""
+    """Return the result of a run. Raises BadOutput if a field is missing."""
     served = _model(fields)
     if _served.is_empty(fields):
         return _served.failed_result(_SUITE, parsing.UNSTATED, served)

@@ -54,9 +54,10 @@ class SuperBench:
         return line.startswith("{") and '"node"' in line and bool(re.search(r'"[\w-]+(:[\w-]+)?/[^"]+"\s*:', line))
 
     def read(self, text: str) -> Imported:
-        """Return the cases by benchmark and metric. Raises BadOutput if a line is damaged.
+        """Return a result per node and metric; its case is the benchmark with the metric.
 
-        The rank of a metric becomes its device, and the node the machine of the device.
+        The rank in a metric's name becomes the device, and the node becomes the device's host. Raises BadOutput if a
+        line is damaged.
         """
         nodes = [(number, _parse_node(number, line)) for number, line in enumerate(text.split("\n"), 1) if line]
         results: list[Result] = []

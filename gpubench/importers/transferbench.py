@@ -64,7 +64,7 @@ class TransferBench:
         )
 
     def read(self, text: str) -> Imported:
-        """Return the cases by test, transfer, path and size, and by pair of devices.
+        """Return a result per transfer, with its test, path and size as axes, and one per pair of devices.
 
         Raises BadOutput if the output is damaged.
         """

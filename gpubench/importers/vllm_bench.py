@@ -30,7 +30,7 @@ class VllmBench:
         return '"tokenizer_id"' in text and '"output_throughput"' in text
 
     def read(self, text: str) -> Imported:
-        """Return the cases by model, mean lengths, and requests in flight or their rate.
+        """Return a result per run; its axes are the model, the mean lengths, and the requests in flight or their rate.
 
         Raises BadOutput if the output is damaged.
         """
@@ -58,7 +58,7 @@ def _model(fields: dict[str, Any]) -> _served.ServedModel:
 
 
 def _result(fields: dict[str, Any], device: Device) -> Result:
-    """Return the case of a run. Raises BadOutput if a field is missing."""
+    """Return the result of a run on this device. Raises BadOutput if a field is missing."""
     served = _model(fields)
     if _served.is_empty(fields):
         return _served.failed_result(_SUITE, device, served)
