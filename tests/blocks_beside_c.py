@@ -44,7 +44,7 @@ def compiled(folder: str) -> str:
 
 def by_hand(library: Any, pools: Any, layout: Any, way: str, stream: int) -> Sampler:
     """Return the C program's samples of a copy: the seconds of the device and those of the submission."""
-    targets, sources = pools._ends()
+    targets, sources = pools._addresses()
     sizes = np.full(layout.count, layout.block_bytes, np.uint64)
     device_s, host_s = np.zeros(SAMPLES), np.zeros(SAMPLES)
     lists = [ctypes.c_void_p(array.ctypes.data) for array in (targets, sources, sizes)]

@@ -61,15 +61,15 @@ def test_the_random_order_has_every_chunk_once_and_is_the_kernels_own(bits: int)
     pytest.importorskip("numba")
     build("random", access="read", chunk_bytes=32, size_bytes=MIB)
     host = sibling("_host")
-    order = host._shuffle(2**bits, bits, 12345)
+    order = host._permuted_places(2**bits, bits, 12345)
     assert sorted(order.tolist()) == list(range(2**bits))
-    kernel = [host._shuffled(np.uint64(t), np.uint64(bits), np.uint64(12345)) for t in range(2**bits)]
+    kernel = [host._permuted(np.uint64(t), np.uint64(bits), np.uint64(12345)) for t in range(2**bits)]
     assert kernel == order.tolist()
 
 
 def test_the_random_order_is_no_stride() -> None:
     build("random", access="read", chunk_bytes=32, size_bytes=MIB)
-    order = sibling("_host")._shuffle(2**16, 16, 7).astype(np.int64)
+    order = sibling("_host")._permuted_places(2**16, 16, 7).astype(np.int64)
     assert len(np.unique(np.diff(order))) > 2**13
     assert abs(np.corrcoef(np.arange(2**16), order)[0, 1]) < 0.05
 

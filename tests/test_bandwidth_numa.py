@@ -90,7 +90,7 @@ def test_the_table_of_the_process_tells_the_nodes_where_the_call_is_refused(monk
     memory = NUMA.NodeMemory(8 * PAGE, 0, (0,))
     NUMA.bind(memory.pages.ctypes.data, memory.pages.nbytes, 0)
     asked = NUMA.placement(memory.pages.ctypes.data, memory.pages.nbytes)
-    monkeypatch.setattr(NUMA, "_system", lambda *_: 1)  # EPERM
+    monkeypatch.setattr(NUMA, "_call_system", lambda *_: 1)  # EPERM
     assert NUMA.placement(memory.pages.ctypes.data, memory.pages.nbytes) == asked == {0: 8}
 
 
@@ -107,7 +107,7 @@ def test_a_second_node_that_is_missing_is_a_skip_that_names_it() -> None:
 
 
 def test_a_kernel_that_refuses_to_bind_is_a_skip_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(NUMA, "_system", lambda *_: 1)
+    monkeypatch.setattr(NUMA, "_call_system", lambda *_: 1)
     with pytest.raises(Skip, match=r"bind memory to NUMA node 1 \(Operation not permitted\); in a container"):
         NUMA.NodeMemory(PAGE, 1, (0, 1))
     monkeypatch.setattr(NUMA.platform, "machine", lambda: "riscv64")

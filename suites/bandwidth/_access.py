@@ -62,7 +62,11 @@ class AccessPattern:
 
 @topic.case(access=_ACCESSES, stride_bytes=_STRIDES, size_bytes=one_array_size)
 def strided(bench: Bench, access: str, stride_bytes: int, size_bytes: int) -> Task:
-    """Words of 4 bytes at a stride: payload; `sectors` counts the sectors that hold them, `used` the share they use."""
+    """Bandwidth of words of 4 bytes that are read or written at a stride; the rate counts the words alone (payload).
+
+    The series `sectors` counts the memory sectors that hold the words; `used` is the words' share of the bytes of these
+    sectors.
+    """
     count, sector = size_bytes // stride_bytes, _sector_bytes(bench)
     args = (np.uint64(stride_bytes // _WORD_BYTES),)
     moved = count * sector if stride_bytes > sector else size_bytes
@@ -72,7 +76,11 @@ def strided(bench: Bench, access: str, stride_bytes: int, size_bytes: int) -> Ta
 
 @topic.case(access=_ACCESSES, chunk_bytes=_CHUNKS, size_bytes=one_array_size)
 def random(bench: Bench, access: str, chunk_bytes: int, size_bytes: int) -> Task:
-    """Chunks in random order, each once: payload; `sectors` counts the sectors that hold them, `used` their use."""
+    """Bandwidth of chunks that are read or written in random order, each once; the rate counts the chunks (payload).
+
+    The series `sectors` counts the memory sectors that hold the chunks; `used` is the chunks' share of the bytes of
+    these sectors.
+    """
     width = min(chunk_bytes, _LANE_BYTES) if bench.traits.is_gpu else _WORD_BYTES  # neighbouring lanes share a chunk
     most = _MOST_CHUNKS if bench.traits.is_gpu else _MOST_HOST_CHUNKS
     shift, bits = (chunk_bytes // width).bit_length() - 1, (size_bytes // chunk_bytes).bit_length() - 1
@@ -88,9 +96,10 @@ def _sector_bytes(bench: Bench) -> int:
 
 
 def _task(bench: Bench, access: str, pattern: AccessPattern) -> Task:
+    """Return the reads or writes of a pattern as a task; raises Skip on a host without numba."""
     bench.need(pattern.size_bytes + _SPARE_BYTES)
     if bench.traits.is_gpu:
-        accesses = _reads(bench, pattern) if access == "read" else _writes(bench, pattern)
+        accesses = _prepare_reads(bench, pattern) if access == "read" else _prepare_writes(bench, pattern)
     else:
         need_numba(bench)
         from . import _host
@@ -107,7 +116,8 @@ def _task(bench: Bench, access: str, pattern: AccessPattern) -> Task:
     return Task.of(stage, check=check, poison=accesses.poison)
 
 
-def _reads(bench: Bench, pattern: AccessPattern) -> CheckedCall:
+def _prepare_reads(bench: Bench, pattern: AccessPattern) -> CheckedCall:
+    """Prepare the reads on a GPU: each block leaves the exclusive or of its words, which the check computes again."""
     random_words = RandomWords(bench, pattern.size_bytes)
     grid, count = grid_of(pattern.count, _THREADS * _READS_PER_THREAD), np.uint64(pattern.count)
     parts, expected = (bench.xp.zeros(grid, np.uint64) for _ in range(2))
@@ -122,7 +132,8 @@ def _reads(bench: Bench, pattern: AccessPattern) -> CheckedCall:
     return CheckedCall(lambda: read(grid, (_THREADS,), args), check, lambda: parts.fill(0))
 
 
-def _writes(bench: Bench, pattern: AccessPattern) -> CheckedCall:
+def _prepare_writes(bench: Bench, pattern: AccessPattern) -> CheckedCall:
+    """Prepare the writes on a GPU: each word gets its number mixed with a random key; a kernel counts wrong words."""
     array, mistakes = bench.xp.zeros(pattern.size_bytes, np.uint8), bench.xp.zeros(1, np.uint64)
     grid, count = grid_of(pattern.count, _THREADS), np.uint64(pattern.count)
     key = np.uint32(bench.rng.integers(2**32, size=2)[1])

@@ -77,17 +77,25 @@ def _few_units(target: Target) -> Any:
 
 @topic.case(engine=_engines, when=_has_products)
 def beside_gemm(bench: Bench, engine: str) -> Task:
-    """A matrix product while copies run, and copies while products run; `slowdown` is relative to each alone."""
+    """Throughput of a matrix product while copies run, and bandwidth of copies while products run.
+
+    `slowdown` is the time of a workload while the other one runs, over its time alone: 1 means no effect.
+    """
     return _product_beside_copies(bench, engine)
 
 
 @topic.case(engine=_kernel_engines, units=_few_units, when=_has_products)
 def beside_gemm_on(bench: Bench, engine: str, units: int) -> Task:
-    """The same with copies that run on a limited number of compute units."""
+    """The same as beside_gemm, with copies by a kernel that runs on `units` compute units only."""
     return _product_beside_copies(bench, engine, units)
 
 
 def _product_beside_copies(bench: Bench, engine: str, units: int = 0) -> Task:
+    """Return the stages `gemm` and `copy`, each timed while the other workload runs.
+
+    The copies run on `units` compute units; 0 leaves their number to the engine. Raises Skip if the device does not
+    support the engine.
+    """
     require(bench, engine)
     bench.need(2 * _COPIED_BYTES + 3 * 2 * _N * _N + _SPARE_BYTES)
     copied_words = CopiedWords(bench, _COPIED_BYTES)
@@ -132,7 +140,7 @@ class HalfProduct:
 
 @dataclass(frozen=True, slots=True)
 class _Workload:
-    """A call, the number of calls in a sample, and the seconds of one call alone."""
+    """A call, the number of calls in a sample, and the seconds of one call while nothing else runs."""
 
     call: Call
     count: int
@@ -145,7 +153,10 @@ class _Workload:
 
 
 class WorkloadPair:
-    """A product and a copy, each timed while the other runs."""
+    """A product and a copy, each timed while the other runs on a second stream.
+
+    Each runs once when the pair is created, and is timed alone to choose how many calls of the other cover a sample.
+    """
 
     def __init__(self, bench: Bench, product: Call, copy: Call) -> None:
         self._device, self._cuda = bench.device, bench.xp.cuda
@@ -161,7 +172,11 @@ class WorkloadPair:
         self._slowdown = dict.fromkeys(self._workloads, math.nan)
 
     def stage(self, name: str, work: Work, limit: str) -> Stage:
-        """Return the stage of one workload; its series `slowdown` is its time beside the other over its time alone."""
+        """Return the stage of the workload `name` (`gemm` or `copy`), which times samples while the other one runs.
+
+        `work` is that of one call, and `limit` names the peak with which the rate is compared. The series `slowdown` is
+        the time of the last sample over the time of the same calls alone.
+        """
         count = self._workloads[name].count
         total = Work(count * work.moved, count * work.payload, count * work.flops)
         quantity: Any = "flops" if work.flops else "moved"
@@ -172,7 +187,10 @@ class WorkloadPair:
         return Stage(partial(self._seconds, name), total, quantity, limit, clock="self", probe=slowdown, effort=POINT)
 
     def _seconds(self, name: str) -> float:
-        """Return the seconds of a sample of one workload beside the other; NaN where the other ended earlier."""
+        """Return the seconds of one sample while the other workload runs, or NaN if the other ended before the sample.
+
+        After NaN the next sample gets twice as many calls of the other workload to cover it.
+        """
         timed, other = self._workloads[name], self._workloads["copy" if name == "gemm" else "gemm"]
         covering = math.ceil(self._cover[name] * timed.count * timed.seconds / other.seconds) + 1
 
@@ -180,8 +198,8 @@ class WorkloadPair:
             other.run(covering)
             self._covered.record()
 
-        self._sample(timed, self._alone, self._free)
-        self._device.together(lambda: self._sample(timed, self._begun, self._ended), cover)
+        self._queue_sample(timed, self._alone, self._free)
+        self._device.together(lambda: self._queue_sample(timed, self._begun, self._ended), cover)
         self._device.synchronize()
         beside = self._elapsed(self._begun, self._ended)
         if self._elapsed(self._begun, self._covered) < beside:
@@ -190,8 +208,8 @@ class WorkloadPair:
         self._slowdown[name] = beside / self._elapsed(self._alone, self._free)
         return beside
 
-    def _sample(self, workload: _Workload, begun: Any, ended: Any) -> None:
-        """Queue a sample between two events, behind one more call that hides the time of launching."""
+    def _queue_sample(self, workload: _Workload, begun: Any, ended: Any) -> None:
+        """Queue the calls of a sample between two events, after one more call that hides the launch overhead."""
         workload.run(1)
         begun.record()
         workload.run(workload.count)

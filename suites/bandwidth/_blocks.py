@@ -96,7 +96,10 @@ def _directions(target: Target) -> Any:
 
 
 def _is_measured(target: Target, params: Mapping[str, Any]) -> bool:
-    """Return whether a point is measured: on the host, in order and through the binding only one number of blocks."""
+    """Return whether a point is measured.
+
+    The host, blocks in their order, and the binding are measured with one number of blocks only.
+    """
     if target.is_host:
         return bool(params["count"] == _COUNT)
     if params["way"] == _BINDING:
@@ -113,10 +116,11 @@ def _is_measured(target: Target, params: Mapping[str, Any]) -> bool:
     where=_is_measured,
 )
 def blocks(bench: Bench, way: str, direction: str, block_bytes: int, count: int, order: str) -> Task:
-    """Copy blocks from packed memory to their places in a pool (h2d, scatter), or back (d2h, gather): payload.
+    """Bandwidth of copying blocks from packed memory to their places in a pool (h2d, scatter), or back (d2h, gather).
 
-    The time begins with the first command on an idle device and ends with the last byte, submission included; series
-    `host` is the submission alone. Stage `queued` has all commands in the queue before it begins.
+    The rate counts each byte once (payload). The time begins with the first command on an idle device and ends with the
+    last byte, submission included; the series `host` is the submission alone. In the stage `queued` all commands are in
+    the queue before the device begins.
     """
     layout = BlockLayout.of(bench, block_bytes, count, order)
     bench.need(4 * layout.nbytes + _SPARE_BYTES)
@@ -133,7 +137,10 @@ def blocks(bench: Bench, way: str, direction: str, block_bytes: int, count: int,
 
 @dataclass(frozen=True, slots=True)
 class BlockLayout:
-    """Blocks of equal size, and the place of each in a pool with one place per block: uint32, shape (count,)."""
+    """Blocks of equal size, and the place of each in a pool with one place per block.
+
+    `places` has the place of each packed block, uint32 of shape (count,). `order` is `shuffled` or `ordered`.
+    """
 
     block_bytes: int
     places: Places
@@ -178,7 +185,10 @@ class BlockLayout:
 
 
 class GpuBlocks:
-    """Packed blocks in page-locked host memory, a pool on the device, and the check that every word arrived."""
+    """Packed blocks in page-locked host memory, a pool on the device, and the check that every word arrived.
+
+    With `to_device` the host memory is the source and the pool the target of the copy, otherwise the reverse.
+    """
 
     def __init__(self, bench: Bench, layout: BlockLayout, to_device: bool) -> None:
         self._bench, self._layout, self._to_device = bench, layout, to_device
@@ -193,7 +203,7 @@ class GpuBlocks:
         if to_device:
             device.copy(self._host, self._words.array)
         else:
-            self._rearranged(self._words.array, xp.asarray(layout.inverse), self._pool)
+            self._rearrange(self._words.array, xp.asarray(layout.inverse), self._pool)
         device.synchronize()
 
     def submission(self, way: str) -> tuple[Call, int]:
@@ -208,11 +218,11 @@ class GpuBlocks:
         if self._bench.traits.vendor != "nvidia":
             raise Skip(f"the way {way} calls CUDA's driver; the ways {_KERNEL} and {_MERGED} need none")
         name, submit = ("cuMemcpyAsync", _compiled_loop()) if way == _LOOP else ("cuMemcpyBatchAsync", as_a_batch)
-        copies = BlockCopies(*self._ends(), self._layout.block_bytes)
+        copies = BlockCopies(*self._addresses(), self._layout.block_bytes)
         return submit(driver_function(name), copies, self._bench.device.stream), count
 
-    def _ends(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-        """Return the target and the source addresses of the blocks: uint64, shape (count,) each."""
+    def _addresses(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+        """Return the target addresses and the source addresses of the blocks: uint64, shape (count,) each."""
         packed, pool = self._layout.addresses(self._host.ctypes.data, self._pool.data.ptr)
         return (pool, packed) if self._to_device else (packed, pool)
 
@@ -221,7 +231,7 @@ class GpuBlocks:
         runtime, nbytes = self._bench.xp.cuda.runtime, self._layout.block_bytes
         kind = runtime.memcpyHostToDevice if self._to_device else runtime.memcpyDeviceToHost
         stream, copy = self._bench.device.stream, runtime.memcpyAsync
-        ends = list(zip(*(end.tolist() for end in self._ends()), strict=True))
+        ends = list(zip(*(end.tolist() for end in self._addresses()), strict=True))
 
         def call() -> None:
             for target, source in ends:
@@ -240,14 +250,15 @@ class GpuBlocks:
         return lambda: kernel(grid, (_THREADS,), args)
 
     def _merged(self) -> Call:
+        """Return one copy between the host and a staging buffer, and the kernel between that buffer and the pool."""
         staging, host, copy = self._bench.xp.empty_like(self._pool), self._host, self._bench.device.copy
         kernel = self._kernel(staging)
         if self._to_device:
             return in_turn(lambda: copy(staging, host), kernel)
         return in_turn(kernel, lambda: copy(host, staging))
 
-    def _rearranged(self, source: Any, order: Any, target: Any) -> None:
-        """Fill the blocks of the target with those of the source in that order, by the array module."""
+    def _rearrange(self, source: Any, order: Any, target: Any) -> None:
+        """Fill block i of the target with block order[i] of the source, by the array module; all arrays are uint8."""
         rows = (-1, self._layout.block_bytes // _WORD_BYTES)
         blocks, rearranged = (array.view(np.uint64).reshape(rows) for array in (source, target))
         self._bench.xp.take(blocks, order, axis=0, out=rearranged)
@@ -263,7 +274,7 @@ class GpuBlocks:
     def check(self) -> None:
         """Raise WrongAnswer unless every word of every block arrived."""
         if self._to_device:
-            self._rearranged(self._pool, self._places, self._compared)
+            self._rearrange(self._pool, self._places, self._compared)
         else:
             self._bench.device.copy(self._compared, self._host)
         self._verify()

@@ -80,17 +80,21 @@ def _host_set_sizes(target: Target) -> Any:
 
 @topic.case(kernel=_set_kernels, size_bytes=_set_sizes, version=2)
 def working_set(bench: Bench, kernel: str, size_bytes: int) -> Task:
-    """Many passes over a set in one call, past a GPU's first cache: the bandwidth of its L2 cache, and of memory."""
+    """Bandwidth of a cache or of memory, by the size of the working set: each call passes over the set many times.
+
+    On a GPU the loads bypass the first cache, so that small sets show the L2 cache.
+    """
     bench.need(size_bytes + _SPARE_BYTES)
     if bench.traits.is_gpu:
-        return _by_gpu(bench, kernel, size_bytes)
+        return _gpu_task(bench, kernel, size_bytes)
     need_numba(bench)
     from . import _host
 
     return _host.working_set(bench, kernel, size_bytes)
 
 
-def _by_gpu(bench: Bench, kernel: str, size_bytes: int) -> Task:
+def _gpu_task(bench: Bench, kernel: str, size_bytes: int) -> Task:
+    """Return the passes of the kernel `read`, `write` or `copy` over a set of `size_bytes` on a GPU as a task."""
     cache, arrays = cache_bytes(bench.target), 2 if kernel == "copy" else 1  # a copy has two arrays of half the set
     limit = "l2" if 2 * size_bytes <= cache else memory_limit(bench.target, size_bytes)
     passes = _GpuPasses(bench, size_bytes // arrays, size_bytes <= cache)
@@ -100,10 +104,12 @@ def _by_gpu(bench: Bench, kernel: str, size_bytes: int) -> Task:
 
 
 def layout(units: int, size_bytes: int, cached: bool) -> tuple[int, int, int, int, int]:
-    """Return the vectors of the set and of a tile, the tiles per block, the tiles from one to the next, and the blocks.
+    """Return the launch of the passes over a set of `size_bytes`, which is in a cache if `cached`.
 
-    In a cache the order is free, and many short-lived blocks over large tiles are fastest. Beyond the cache all blocks
-    advance together by small tiles: no tile is read twice before all others were, or the cache would serve it.
+    The result is the vectors of the set, the vectors of a tile, the tiles that each block takes, the distance between
+    two of them in tiles, and the blocks. A vector has 16 bytes. In a cache the order is free, and many short-lived
+    blocks over large tiles are fastest. Beyond the cache all blocks advance together by small tiles: no tile is read
+    twice before all others were, because the cache would serve it.
     """
     vectors = size_bytes // _VECTOR_BYTES
     tile = min(max(vectors // _LEAST_TILES, _LEAST_TILE), _MOST_TILE) if cached else _LEAST_TILE
@@ -113,7 +119,7 @@ def layout(units: int, size_bytes: int, cached: bool) -> tuple[int, int, int, in
 
 
 class _GpuPasses:
-    """Passes over one array, tile by tile."""
+    """Passes over one array of `size_bytes`, tile by tile; `nbytes` is the number of bytes that a call passes over."""
 
     def __init__(self, bench: Bench, size_bytes: int, cached: bool) -> None:
         self._bench = bench
@@ -128,7 +134,7 @@ class _GpuPasses:
         return lambda: kernel((self._grid,), (_THREADS,), args)
 
     def read(self) -> CheckedCall:
-        """Load past the first cache; each block leaves one word."""
+        """Prepare loads that bypass the first cache; each block leaves one word, which the check computes again."""
         parts, expected = (self._bench.xp.zeros(self._grid, np.uint64) for _ in range(2))
         compute = self._launch("cached_read_expected", self._words.seed, *self._layout, expected)
         to_host = self._bench.device.to_host
@@ -141,7 +147,7 @@ class _GpuPasses:
         return CheckedCall(call, check, lambda: parts.fill(0))
 
     def write(self) -> CheckedCall:
-        """Store values that depend only on their place, so that the order of the passes is free."""
+        """Prepare stores of values that depend only on their place, so that the order of the passes is free."""
         array, key = self._words.array, np.uint32(self._bench.rng.integers(2**32))
         mistakes, vectors = self._bench.xp.zeros(1, np.uint64), self._layout[0]
         count = self._launch("cached_mistakes", array, vectors, key, mistakes)
@@ -149,7 +155,7 @@ class _GpuPasses:
         return CheckedCall(self._launch("cached_write", array, *self._layout, key), check, lambda: array.fill(0))
 
     def copy(self) -> CheckedCall:
-        """Copy the array to another one of the same size."""
+        """Prepare a copy of the array to another one of the same size."""
         target = self._bench.xp.zeros_like(self._words.array)
         call = self._launch("cached_copy", target, self._words.array, *self._layout)
         return CheckedCall(call, self._words.verifier(target), lambda: target.fill(0))
@@ -157,7 +163,10 @@ class _GpuPasses:
 
 @topic.case(access=("read", "write"), width_bytes=WIDTHS, when=on_gpu)
 def shared(bench: Bench, access: str, width_bytes: int) -> Task:
-    """Shared memory of all compute units, without bank conflicts; `per_clock` is the rate of one in bytes per clock."""
+    """Bandwidth of the shared memory of all compute units together, without bank conflicts.
+
+    `per_clock` is the median over the compute units of the bytes that one moves per clock.
+    """
     need_gpu(bench)
     grid, block_bytes = max(1, bench.target.device.units), _SHARED_THREADS * _TURNS * width_bytes
     passes = _SHARED_BYTES // block_bytes
@@ -169,7 +178,7 @@ def shared(bench: Bench, access: str, width_bytes: int) -> Task:
     expected = _expected(access, drawn, width_bytes, passes)
 
     def per_clock() -> Observation:
-        """Return the median over all compute units of the bytes per clock in the last call, each by its own clock."""
+        """Return the median over all compute units of the bytes per clock in the last call, by their own clocks."""
         clocks = float(np.median(bench.device.to_host(cycles)))
         return {"per_clock": Observed(passes * block_bytes / clocks, "B/clock", "more")}
 
@@ -185,7 +194,10 @@ def shared(bench: Bench, access: str, width_bytes: int) -> Task:
 
 
 def _expected(access: str, drawn: npt.NDArray[np.uint32], width_bytes: int, passes: int) -> npt.NDArray[np.uint64]:
-    """Return one word per thread by the closed form of its sum: x = 5·x + word, `passes` times from 0, modulo 2^32."""
+    """Return the word that each thread should leave, uint64 of shape (threads,).
+
+    A read repeats x = 5·x + word `passes` times from 0, modulo 2^32; its closed form is used here.
+    """
     lanes = drawn.reshape(_TURNS, _SHARED_THREADS, width_bytes // 4)
     if access == "read":
         factor = sum(pow(5, power, 2**32) for power in range(passes)) % 2**32

@@ -130,19 +130,23 @@ def copy_call(bench: Bench, arrays: CopiedWords, engine: str, units: int = 0) ->
 
 @topic.case(engine=engines, size_bytes=_copy_sizes)
 def device_copy(bench: Bench, engine: str, size_bytes: int) -> Task:
-    """A copy within the device by one of its engines: 2 arrays moved, payload 1."""
+    """Bandwidth of a copy within the device by one of its engines; the rate counts bytes read and bytes written."""
     if bench.traits.is_gpu:
-        return _copy_by(bench, engine, size_bytes)
+        return _copy_task(bench, engine, size_bytes)
     return stream_task(bench, "copy" if engine == "load-store" else "memcpy", size_bytes)
 
 
 @topic.case(engine=_kernel_engines, units=_units, size_bytes=_one_copy_size, when=on_gpu)
 def device_copy_on(bench: Bench, engine: str, units: int, size_bytes: int) -> Task:
-    """A copy by some compute units, one block each: how many saturate the memory."""
-    return _copy_by(bench, engine, size_bytes, units)
+    """Bandwidth of a copy by `units` compute units, one block on each: how many saturate the memory."""
+    return _copy_task(bench, engine, size_bytes, units)
 
 
-def _copy_by(bench: Bench, engine: str, size_bytes: int, units: int = 0) -> Task:
+def _copy_task(bench: Bench, engine: str, size_bytes: int, units: int = 0) -> Task:
+    """Return a copy by an engine as a task, by the whole device (`units` is 0) or by `units` compute units.
+
+    Raises Skip if the device does not support the engine.
+    """
     require(bench, engine)
     bench.need(2 * size_bytes + _SPARE_BYTES)
     arrays = CopiedWords(bench, size_bytes)

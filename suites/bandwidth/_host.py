@@ -27,6 +27,7 @@ _ONE, _FIVE, _ALL = np.uint64(1), np.uint64(5), np.uint64(2**32 - 1)
 
 
 def _cached_read(rows: Any, passes: Any, parts: Any) -> None:
+    """Leave in parts[row] x after `passes` times x = 5·x + xor of the row, from 0; uint64 wraps round."""
     for row in prange(rows.shape[0]):
         mine = np.uint64(0)
         for _ in range(passes):
@@ -35,6 +36,7 @@ def _cached_read(rows: Any, passes: Any, parts: Any) -> None:
 
 
 def _cached_copy(there: Any, back: Any, passes: Any) -> None:
+    """Copy each row there and back, `passes` / 2 times; each round trip adds one to every word of `back`."""
     for row in prange(there.shape[0]):
         for turn in range(passes // 2):
             key = np.uint64(turn)  # without it the compiler drops the passes: a copy of a copy is the same
@@ -45,6 +47,7 @@ def _cached_copy(there: Any, back: Any, passes: Any) -> None:
 
 
 def _cached_write(rows: Any, passes: Any, value: Any) -> None:
+    """Overwrite each row `passes` times, in pass i with the word value + i."""
     for row in prange(rows.shape[0]):
         for turn in range(passes):
             word = value + np.uint64(turn)
@@ -52,7 +55,8 @@ def _cached_write(rows: Any, passes: Any, value: Any) -> None:
                 rows[row, i] = word
 
 
-def _shuffled_of(t: Any, bits: Any, turn: Any) -> Any:
+def _permute(t: Any, bits: Any, turn: Any) -> Any:
+    """Return place t of a pseudo-random permutation of the numbers below 2^`bits`; `turn` selects the permutation."""
     mask, half = _ALL >> (np.uint64(32) - bits), (bits + _ONE) // np.uint64(2)
     x = (t + turn) & mask
     x = (x * _ODD_0) & mask
@@ -64,10 +68,11 @@ def _shuffled_of(t: Any, bits: Any, turn: Any) -> Any:
     return x
 
 
-_shuffled = numba.njit(inline="always")(_shuffled_of)
+_permuted = numba.njit(inline="always")(_permute)
 
 
 def _strided_read(array: Any, count: Any, stride: Any, parts: Any) -> None:
+    """Leave in each part the exclusive or of its share of `count` words, which are `stride` words apart."""
     share = count // parts.size
     for part in prange(parts.size):
         mine = np.uint32(0)
@@ -77,11 +82,12 @@ def _strided_read(array: Any, count: Any, stride: Any, parts: Any) -> None:
 
 
 def _random_read(chunks: Any, count: Any, bits: Any, turn: Any, parts: Any) -> None:
+    """Leave in each part the exclusive or of its share of `count` chunks, in a pseudo-random order."""
     share = count // parts.size
     for part in prange(parts.size):
         mine = np.uint32(0)
         for t in range(part * share, (part + 1) * share):
-            chunk = _shuffled(np.uint64(t), bits, turn)
+            chunk = _permuted(np.uint64(t), bits, turn)
             for lane in range(chunks.shape[1]):
                 mine ^= chunks[chunk, lane]
         parts[part] = mine
@@ -94,7 +100,7 @@ def _strided_write(array: Any, count: Any, stride: Any, key: Any) -> None:
 
 def _random_write(chunks: Any, count: Any, bits: Any, turn: Any, key: Any) -> None:
     for t in prange(count):
-        chunk = _shuffled(np.uint64(t), bits, turn)
+        chunk = _permuted(np.uint64(t), bits, turn)
         for lane in range(chunks.shape[1]):
             chunks[chunk, lane] = np.uint32(t) ^ key
 
@@ -107,7 +113,10 @@ _Rows = npt.NDArray[np.uint64]
 
 
 def working_set(bench: Bench, kernel: str, size_bytes: int) -> Task:
-    """Time passes over a working set, each thread on its part; a copy goes there and back, so that passes differ."""
+    """Return passes over a working set as a task, each thread on its own part of the set.
+
+    `kernel` is `read`, `write` or `copy`. A copy goes there and back, so that the passes differ.
+    """
     threads = numba.get_num_threads()
     share = size_bytes // 8 // threads // (2 if kernel == "copy" else 1)
     rows = placed(bench.rng.integers(2**64, size=(threads, share), dtype=np.uint64))
@@ -124,6 +133,7 @@ def working_set(bench: Bench, kernel: str, size_bytes: int) -> Task:
 
 
 def _read_passes(rows: _Rows, passes: int) -> CheckedCall:
+    """Prepare `passes` reads of each row, whose result the check computes by the closed form of the sum."""
     parts = np.zeros(len(rows), np.uint64)
     factor = np.uint64((5**passes - 1) // 4 % 2**64)  # of x = 5·x + one pass, repeated from 0
     expected = np.bitwise_xor.reduce(rows, axis=1) * factor
@@ -132,6 +142,7 @@ def _read_passes(rows: _Rows, passes: int) -> CheckedCall:
 
 
 def _copy_passes(rows: _Rows, passes: int) -> CheckedCall:
+    """Prepare `passes` copies, there and back in turn; the check needs no count of calls: the words have it."""
     there, back, half = placed(np.zeros_like(rows)), placed(rows), np.uint64(passes // 2)
 
     def poison() -> None:
@@ -139,6 +150,7 @@ def _copy_passes(rows: _Rows, passes: int) -> CheckedCall:
         np.copyto(back, rows)
 
     def check() -> None:
+        """Check that the words counted whole calls, and that both arrays hold the rows of the last round trip."""
         turns = back[0, :1] - rows[0, :1]  # every call adds one for each copy there and back
         expect(bool(turns > 0) and not turns % half, f"{turns[0]} turns are not a whole number of calls")
         last = rows + turns - _ONE + (half - _ONE)
@@ -149,12 +161,13 @@ def _copy_passes(rows: _Rows, passes: int) -> CheckedCall:
 
 
 def _write_passes(rows: _Rows, passes: int, value: np.uint64) -> CheckedCall:
+    """Prepare `passes` writes; the check expects the word of the last pass everywhere."""
     check = partial(expect_equal, rows, value + np.uint64(passes - 1), "words")
     return CheckedCall(lambda: _write(rows, passes, value), check, lambda: rows.fill(0))
 
 
 def accesses(bench: Bench, access: str, pattern: AccessPattern) -> CheckedCall:
-    """Prepare reads or writes in the pattern's order, over all threads."""
+    """Prepare reads or writes (`access`) in the order of the pattern, over all threads of this process."""
     array = placed(bench.rng.integers(2**32, size=pattern.size_bytes // 4, dtype=np.uint32))
     if pattern.order == "strided":
         stride, count = pattern.args[0], pattern.count
@@ -163,7 +176,7 @@ def accesses(bench: Bench, access: str, pattern: AccessPattern) -> CheckedCall:
     else:
         bits, shift, turn = (int(number) for number in pattern.args)
         array, count = array.reshape(-1, 2**shift), pattern.count >> shift
-        args, places = (count, np.uint64(bits), np.uint64(turn)), _shuffle(count, bits, turn)
+        args, places = (count, np.uint64(bits), np.uint64(turn)), _permuted_places(count, bits, turn)
     if access == "read":
         return _read_places(_READS[pattern.order], array, places, args)
     key = np.uint32(bench.rng.integers(2**32, size=3)[2])
@@ -171,6 +184,10 @@ def accesses(bench: Bench, access: str, pattern: AccessPattern) -> CheckedCall:
 
 
 def _read_places(kernel: Compiled, array: Any, places: Any, args: tuple[Any, ...]) -> CheckedCall:
+    """Prepare reads of array[places]; the check compares the exclusive or of each part with NumPy's.
+
+    `args` are the arguments of the kernel between the array and its results.
+    """
     parts = np.zeros(_PARTS, np.uint32)
     expected = np.bitwise_xor.reduce(array[places].reshape(_PARTS, -1), axis=1)
     check = partial(expect_equal, parts, expected, "partial results")
@@ -178,6 +195,10 @@ def _read_places(kernel: Compiled, array: Any, places: Any, args: tuple[Any, ...
 
 
 def _write_places(kernel: Compiled, array: Any, places: Any, args: tuple[Any, ...]) -> CheckedCall:
+    """Prepare writes to array[places]; the check expects in each place its number, mixed with the key.
+
+    `args` are the arguments of the kernel after the array: their number comes first and the key last.
+    """
     count, *_, key = args
 
     def check() -> None:
@@ -187,8 +208,8 @@ def _write_places(kernel: Compiled, array: Any, places: Any, args: tuple[Any, ..
     return CheckedCall(lambda: kernel(array, *args), check, lambda: array.fill(0))
 
 
-def _shuffle(count: int, bits: int, turn: int) -> npt.NDArray[np.uint64]:
-    """Return the place of each chunk in the random order, by NumPy's arithmetic."""
+def _permuted_places(count: int, bits: int, turn: int) -> npt.NDArray[np.uint64]:
+    """Return the place of each chunk in the pseudo-random order, by NumPy: uint64, shape (count,)."""
     mask, half = np.uint64(2**bits - 1), np.uint64((bits + 1) // 2)
     x = np.arange(count, dtype=np.uint64) + np.uint64(turn) & mask
     for factor in _ODD:

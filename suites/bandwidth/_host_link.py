@@ -53,9 +53,9 @@ def _device(target: Target) -> tuple[str, ...]:
     when=on_gpu,
 )
 def host_link(bench: Bench, device: str, node: int, direction: str, size_bytes: int) -> Task:
-    """Copies between the GPU and page-locked memory on one NUMA node, one way or both at once: payload.
+    """Bandwidth of copies between the GPU and page-locked memory on one NUMA node, one way or both ways at once.
 
-    Every check asks the kernel on which node each page is.
+    The rate counts each byte once (payload). Every check asks the operating system on which node each page is.
     """
     del device
     need_gpu(bench)
@@ -86,10 +86,10 @@ def host_link(bench: Bench, device: str, node: int, direction: str, size_bytes: 
     ranks=ranks_of, devices=ranks_of, of=rank_counts, direction=(_H2D, _D2H), size_bytes=_ALL_BYTES, when=on_gpu
 )
 def host_link_all(bench: Bench, of: int, direction: str, size_bytes: int) -> Task:
-    """Copies of all GPUs at the same time, each with page-locked memory on the NUMA node nearest to it: payload.
+    """Bandwidth of copies of all GPUs at once, each with page-locked memory on the NUMA node nearest to it.
 
-    The figure is that of the slowest GPU; `sum` counts the copies of all of them. The ranks begin within the time of a
-    message, so copies must be much longer than that.
+    The rate is that of the slowest GPU, each byte counted once (payload); the series `sum` counts the copies of all
+    `of` GPUs. The ranks begin within the time of a message, so copies must take much longer than that.
     """
     need_gpu(bench)
     bench.need(2 * size_bytes + _SPARE_BYTES)

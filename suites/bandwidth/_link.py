@@ -70,17 +70,18 @@ def _is_measured(target: Target, params: Mapping[str, Any]) -> bool:
 
 @topic.case(memory=_KINDS, size_bytes=_SIZES, when=on_gpu, where=_is_measured)
 def h2d(bench: Bench, memory: str, size_bytes: int) -> Task:
-    """Host to device by the runtime's copy, or (zero-copy) by a kernel that reads host memory: payload."""
+    """Bandwidth from host to device by the runtime's copy, or (zero-copy) by a kernel that reads host memory."""
     return _one_way(bench, memory, size_bytes, to_device=True)
 
 
 @topic.case(memory=_KINDS, size_bytes=_SIZES, when=on_gpu, where=_is_measured)
 def d2h(bench: Bench, memory: str, size_bytes: int) -> Task:
-    """Device to host by the runtime's copy, or (zero-copy) by a kernel that writes host memory: payload."""
+    """Bandwidth from device to host by the runtime's copy, or (zero-copy) by a kernel that writes host memory."""
     return _one_way(bench, memory, size_bytes, to_device=False)
 
 
 def _one_way(bench: Bench, memory: str, size_bytes: int, to_device: bool) -> Task:
+    """Return a copy in one direction with this kind of host memory as a task; raises Skip if the driver refuses it."""
     need_gpu(bench)
     bench.need(2 * size_bytes + _SPARE_BYTES)
     host = host_memory(bench, memory, size_bytes)
@@ -93,7 +94,7 @@ def _one_way(bench: Bench, memory: str, size_bytes: int, to_device: bool) -> Tas
 
 @topic.case(memory=_BOTH_KINDS, size_bytes=_BOTH_SIZES, when=on_gpu)
 def duplex(bench: Bench, memory: str, size_bytes: int) -> Task:
-    """Both directions at once: payload of the sum, then of each direction while the other one runs."""
+    """Bandwidth of both directions of the host link at once: of their sum, and of each while the other one runs."""
     need_gpu(bench)
     bench.need(4 * size_bytes + _SPARE_BYTES)
     device, cuda = bench.device, bench.xp.cuda
@@ -128,7 +129,7 @@ def duplex(bench: Bench, memory: str, size_bytes: int) -> Task:
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """Host memory as uint8, and the function that releases it; mapped memory is copied by a kernel."""
+    """Host memory as uint8, and the function that frees it; if it `is_mapped` a kernel copies it, not the runtime."""
 
     array: npt.NDArray[np.uint8]
     close: Callable[[], None]
@@ -171,7 +172,10 @@ def host_memory(bench: Bench, memory: str, size_bytes: int) -> HostMemory:
 
 
 class LinkCopy:
-    """Random words that one transfer copies over the link in one direction, and the check that they arrived."""
+    """Random words that one transfer copies over the link in one direction, and the check that they arrived.
+
+    Two copies of one case need different numbers `draw`, so that their words differ.
+    """
 
     def __init__(self, bench: Bench, host: HostMemory, to_device: bool, draw: int = 0) -> None:
         self._device, self._to_device = bench.device, to_device

@@ -70,10 +70,10 @@ def upstream(names: Sequence[str], pcis: Sequence[str], root: Path = _PCI) -> st
 
 
 class NodeMemory:
-    """Host memory whose pages are bound to a NUMA node, as bytes in `array`.
+    """Host memory of `nbytes` whose pages are bound to the NUMA node `node`, as bytes in `array`.
 
-    Raises Skip where the machine has no such node, or where the kernel refuses to bind memory. On a machine with one
-    node nothing is bound, because memory has no other place.
+    `nodes` are all nodes with memory. Raises Skip where the machine does not have the node, or where the kernel refuses
+    to bind memory. On a machine with one node nothing is bound, because memory has no other place.
     """
 
     def __init__(self, nbytes: int, node: int, nodes: Sequence[int]) -> None:
@@ -92,11 +92,14 @@ class NodeMemory:
     def expect_placed(self) -> Mapping[str, str]:
         """Return the placement as a note; raises WrongAnswer unless every page is on the node."""
         pages = placement(self.pages.ctypes.data, self.pages.size)
-        expect(set(pages) == {self.node}, f"pages by NUMA node: {_text(pages)}; all should be on node {self.node}")
-        return {"pages by NUMA node": _text(pages)}
+        expect(
+            set(pages) == {self.node},
+            f"pages by NUMA node: {_describe_placement(pages)}; all should be on node {self.node}",
+        )
+        return {"pages by NUMA node": _describe_placement(pages)}
 
 
-def _text(pages: Mapping[int, int]) -> str:
+def _describe_placement(pages: Mapping[int, int]) -> str:
     places = {node: f"node {node}" if node >= 0 else f"none ({os.strerror(-node)})" for node in pages}
     return ", ".join(f"{places[node]}: {count}" for node, count in sorted(pages.items()))
 
@@ -105,8 +108,8 @@ def bind(address: int, nbytes: int, node: int) -> None:
     """Bind the pages of a range to a node, also existing ones; raises Skip if the kernel or the machine refuses."""
     mask = (ctypes.c_ulong * (_MOST_NODES // _MASK_BITS))()
     mask[node // _MASK_BITS] = 1 << node % _MASK_BITS
-    number = _numbers()[0]
-    status = _system(number, address, nbytes, _BIND, ctypes.addressof(mask), _MOST_NODES, _STRICT_AND_MOVE)
+    number = _system_call_numbers()[0]
+    status = _call_system(number, address, nbytes, _BIND, ctypes.addressof(mask), _MOST_NODES, _STRICT_AND_MOVE)
     if status:
         raise Skip(f"the kernel refuses to bind memory to NUMA node {node} ({os.strerror(status)}); {_MEND}")
 
@@ -119,7 +122,7 @@ def placement(address: int, nbytes: int) -> Mapping[int, int]:
     """
     pages = np.arange(address, address + nbytes, _PAGE_BYTES, dtype=np.uint64)
     nodes = np.zeros(pages.size, np.int32)
-    status = _system(_numbers()[1], 0, pages.size, pages.ctypes.data, 0, nodes.ctypes.data, 0)
+    status = _call_system(_system_call_numbers()[1], 0, pages.size, pages.ctypes.data, 0, nodes.ctypes.data, 0)
     if status in _REFUSALS:
         return mapped_nodes(_MAPS.read_text(encoding="ascii", errors="replace"), address)
     if status:
@@ -136,7 +139,7 @@ def mapped_nodes(text: str, address: int) -> Mapping[int, int]:
     return {int(node): int(count) for node, count in pairs}
 
 
-def _numbers() -> tuple[int, int]:
+def _system_call_numbers() -> tuple[int, int]:
     """Return the numbers of the system calls mbind and move_pages; raises Skip on other machines."""
     machine = platform.machine()
     if machine not in _SYSCALLS:
@@ -144,7 +147,7 @@ def _numbers() -> tuple[int, int]:
     return _SYSCALLS[machine]
 
 
-def _system(number: int, *args: int) -> int:
+def _call_system(number: int, *args: int) -> int:
     """Make a system call with integers and addresses; return 0, or the number of its error."""
     call: Any = ctypes.CDLL(None, use_errno=True).syscall
     call.restype = ctypes.c_long

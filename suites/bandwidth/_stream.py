@@ -94,7 +94,10 @@ Prepare = Callable[[Stream], CheckedCall]
 
 @dataclass(frozen=True, slots=True)
 class StreamKernel:
-    """A STREAM kernel: its call and check, the arrays that it moves, its payload in arrays, its flops per element."""
+    """A STREAM kernel: the function that prepares its call and check, and what one call counts.
+
+    `arrays` is the number of arrays that it moves, `payload` its payload in arrays, `flops` its operations per element.
+    """
 
     prepare: Prepare
     arrays: int
@@ -114,9 +117,14 @@ def _kernel(
     headline: Mapping[str, str] | None = None,
     has_floor: Callable[[Target, int, str], bool] = lambda *_: False,
 ) -> Callable[[Prepare], Prepare]:
-    """Declare a kernel and its case; the decorated function prepares its call and check on a stream."""
+    """Return a decorator that declares a kernel and its case; the decorated function prepares its call and check.
+
+    `arrays`, `payload` and `flops` are those of StreamKernel; `sizes` and `dtypes` are the axes of the case.
+    `has_floor` says whether a point has a floor in the table of expected figures, and so needs the effort of the tier.
+    """
 
     def declare(prepare: Prepare) -> Prepare:
+        """Register the kernel under the name of the function, add the case of that name, and return the function."""
         name = prepare.__name__
         _KERNELS[name] = StreamKernel(prepare, arrays, payload, flops)
 
@@ -145,7 +153,7 @@ def _linear(stream: Stream, name: str, factors: tuple[float, float, float], *sca
 
 @_kernel(arrays=1, sizes=_floor_sizes, has_floor=_is_floor_size)
 def read(stream: Stream) -> CheckedCall:
-    """The exclusive or of all words of an array: 1 array moved; each block leaves one word, which is checked."""
+    """Bandwidth of reading an array (exclusive or of its words): 1 array moved; each partial result is checked."""
     b, parts = stream.drawn(), stream.partial(np.uint64)
 
     def check() -> None:
@@ -156,26 +164,26 @@ def read(stream: Stream) -> CheckedCall:
 
 @_kernel(arrays=1)
 def write(stream: Stream) -> CheckedCall:
-    """STREAM's fill, a = s: 1 array moved."""
+    """Bandwidth of STREAM fill, a = s: 1 array moved."""
     s = 0.5 + stream.bench.rng.random() / 2
     return _linear(stream, "write", (s, 0, 0), s)
 
 
 @_kernel(arrays=2, sizes=_floor_sizes, has_floor=_is_floor_size)
 def copy(stream: Stream) -> CheckedCall:
-    """STREAM copy by a kernel, a = b: 2 arrays moved."""
+    """Bandwidth of STREAM copy by a kernel, a = b: 2 arrays moved."""
     return _linear(stream, "copy", (0, 1, 0))
 
 
 @_kernel(arrays=2, flops=1)
 def scale(stream: Stream) -> CheckedCall:
-    """STREAM scale, a = s·b: 2 arrays moved."""
+    """Bandwidth of STREAM scale, a = s·b: 2 arrays moved."""
     return _linear(stream, "scale", (0, _FACTOR, 0), _FACTOR)
 
 
 @_kernel(arrays=3, flops=1)
 def add(stream: Stream) -> CheckedCall:
-    """STREAM add, a = b + c: 3 arrays moved."""
+    """Bandwidth of STREAM add, a = b + c: 3 arrays moved."""
     return _linear(stream, "add", (0, 1, 1))
 
 
@@ -187,13 +195,13 @@ def add(stream: Stream) -> CheckedCall:
     has_floor=lambda _target, _size_bytes, dtype: dtype == "float32",
 )
 def triad(stream: Stream) -> CheckedCall:
-    """STREAM triad, a = b + s·c: 3 arrays moved."""
+    """Bandwidth of STREAM triad, a = b + s·c: 3 arrays moved."""
     return _linear(stream, "triad", (0, 1, _FACTOR), _FACTOR)
 
 
 @_kernel(arrays=2, payload=2, flops=2)
 def dot(stream: Stream) -> CheckedCall:
-    """The sum of b·c: 2 arrays moved; each block leaves one sum, which is checked in double precision."""
+    """Bandwidth of a dot product of b and c: 2 arrays moved; the sum of each block is checked in double precision."""
     b, c, parts = stream.drawn(), stream.drawn(), stream.partial(np.float64)
 
     def check() -> None:
@@ -205,6 +213,7 @@ def dot(stream: Stream) -> CheckedCall:
 
 
 def _runtime_copy(stream: Stream) -> CheckedCall:
+    """Prepare the runtime's copy; arrays that a cache holds are copied by further pairs of arrays in turn too."""
     a, b, bench = stream.empty(), stream.drawn(), stream.bench
     pairs = [(a, b.array)]
     if bench.traits.is_gpu and _sizes.is_cached(bench.target, a.nbytes):  # further pairs, until they outgrow the cache
@@ -234,7 +243,7 @@ def stream_task(
     shape: LaunchShape = BEST_SHAPE,
     effort: Effort = POINT,
 ) -> Task:
-    """Build a task that times a STREAM kernel, or `memcpy`, on arrays of `size_bytes` each.
+    """Return a STREAM kernel, or `memcpy`, on arrays of `size_bytes` each as a task; raises Skip as `open_stream` does.
 
     If a GPU's cache may hold part of the arrays, it is timed cold too; a flush does not change larger arrays.
     """
@@ -254,18 +263,18 @@ def stream_task(
 
 @topic.case(size_bytes=_memcpy_sizes)
 def memcpy(bench: Bench, size_bytes: int) -> Task:
-    """The runtime's own copy within device memory (one thread on the host): 2 arrays moved, payload 1."""
+    """Bandwidth of the runtime's copy within device memory (on the host, one thread); counts reads and writes."""
     has_floor = not _sizes.is_cached(bench.target, size_bytes)
     return stream_task(bench, "memcpy", size_bytes, effort=_effort(bench.target, has_floor))
 
 
 @topic.case(kernel=_KERNEL_NAMES, width_bytes=_sizes.WIDTHS, size_bytes=one_array_size, when=on_gpu)
 def access_width(bench: Bench, kernel: str, width_bytes: int, size_bytes: int) -> Task:
-    """A STREAM kernel whose lanes move 4, 8 or 16 bytes at once, float32."""
+    """Bandwidth of a STREAM kernel whose lanes move `width_bytes` (4, 8 or 16) at once, in float32."""
     return stream_task(bench, kernel, size_bytes, shape=LaunchShape(width_bytes))
 
 
 @topic.case(kernel=_KERNEL_NAMES, threads=_threads, size_bytes=one_array_size)
 def occupancy(bench: Bench, kernel: str, threads: int, size_bytes: int) -> Task:
-    """A STREAM kernel with `threads` resident threads on each compute unit, or on the host with `threads` in all."""
+    """Bandwidth of a STREAM kernel with `threads` resident threads on each compute unit (on the host, in all)."""
     return stream_task(bench, kernel, size_bytes, shape=LaunchShape(threads=threads))

@@ -18,8 +18,8 @@ from numba.extending import intrinsic
 from ._submit import BlockCopies
 
 
-def _calling(_: Any, function: Any, target: Any, source: Any, nbytes: Any, stream: Any) -> Any:
-    """A call of a C function by its address: int f(uint64, uint64, uint64, uint64)."""
+def _emit_call(_: Any, function: Any, target: Any, source: Any, nbytes: Any, stream: Any) -> Any:
+    """Return the type and the code of a call of a C function by its address: int f(uint64, uint64, uint64, uint64)."""
 
     def code(_: Any, builder: Any, __: Any, args: Any) -> Any:
         word = ir.IntType(64)
@@ -29,10 +29,11 @@ def _calling(_: Any, function: Any, target: Any, source: Any, nbytes: Any, strea
     return types.int32(function, target, source, nbytes, stream), code
 
 
-_call = intrinsic(_calling)
+_call = intrinsic(_emit_call)
 
 
-def _copies(function: Any, targets: Any, sources: Any, nbytes: Any, stream: Any) -> Any:
+def _submit_each(function: Any, targets: Any, sources: Any, nbytes: Any, stream: Any) -> Any:
+    """Submit a copy of `nbytes` from each source to its target; stop at the first error and return its code, else 0."""
     for i in range(targets.size):
         status = _call(function, targets[i], sources[i], nbytes, stream)
         if status != 0:
@@ -40,7 +41,7 @@ def _copies(function: Any, targets: Any, sources: Any, nbytes: Any, stream: Any)
     return np.int32(0)
 
 
-_copy_each = numba.njit(cache=True, nogil=True)(_copies)
+_copy_each = numba.njit(cache=True, nogil=True)(_submit_each)
 
 
 def one_by_one(function: int, copies: BlockCopies, stream: int) -> Callable[[], None]:

@@ -25,7 +25,8 @@ def grid_of(items: int, threads: int) -> tuple[int]:
 class RandomWords:
     """An array whose 64-bit word i is `gb_random(seed, i)`; `array` is uint8, of a multiple of 8 bytes.
 
-    Filling it queues a kernel without waiting. `draw` is the number of earlier seeds that another array has used.
+    A kernel fills it, which is queued and not waited for. Arrays of one case need different numbers `draw` (0, 1, …),
+    so that each has a seed of its own.
     """
 
     def __init__(self, bench: Bench, size_bytes: int, draw: int = 0) -> None:
