@@ -111,7 +111,7 @@ def _rank(bench: Bench, by: str, operation: Collective, size_bytes: int) -> TcpR
     size_bytes=_sizes,
 )
 def across(bench: Bench, by: str, nodes: int, of: int, operation: str, size_bytes: int) -> Task:
-    """Every rank sends its array to the next one, or has the sum of all arrays, over several nodes: bus bandwidth."""
+    """All ranks of several nodes send their array to the next rank, or add up all arrays: bus bandwidth."""
     collective = COLLECTIVES[operation]
     rank = _rank(bench, by, collective, size_bytes)
 
@@ -136,7 +136,7 @@ def across(bench: Bench, by: str, nodes: int, of: int, operation: str, size_byte
     size_bytes=_message_sizes,
 )
 def message(bench: Bench, by: str, nodes: int, size_bytes: int) -> Task:
-    """A message to another node: half of the time until it is back. Payload."""
+    """A message to a rank of another node, timed as half of a round trip: payload."""
     rank = _rank(bench, by, MESSAGE, size_bytes)
     calls = _BATCH if bench.traits.is_gpu and size_bytes <= _BATCH_BYTES else 1
 

@@ -99,41 +99,42 @@ def _collective(
 
 @_collective(_reduce_sizes, headline={})
 def all_reduce(bench: Bench, by: str, of: int, size_bytes: int) -> Task:
-    """Every rank has the sum of all arrays: bus bandwidth."""
+    """Every rank receives the sum of all ranks' arrays: bus bandwidth."""
     return _task(bench, "all_reduce", by, of, size_bytes)
 
 
 @_collective()
 def all_gather(bench: Bench, by: str, of: int, size_bytes: int) -> Task:
-    """Every rank has all parts: bus bandwidth."""
+    """Every rank receives the parts of all ranks: bus bandwidth."""
     return _task(bench, "all_gather", by, of, size_bytes)
 
 
 @_collective()
 def reduce_scatter(bench: Bench, by: str, of: int, size_bytes: int) -> Task:
-    """Every rank has its part of the sum of all arrays: bus bandwidth."""
+    """Every rank receives its own part of the sum of all ranks' arrays: bus bandwidth."""
     return _task(bench, "reduce_scatter", by, of, size_bytes)
 
 
 @_collective()
 def broadcast(bench: Bench, by: str, of: int, size_bytes: int) -> Task:
-    """Copy the array of rank 0 to every rank: bus bandwidth."""
+    """Every rank receives the array of rank 0: bus bandwidth."""
     return _task(bench, "broadcast", by, of, size_bytes)
 
 
 @_collective()
 def all_to_all(bench: Bench, by: str, of: int, size_bytes: int) -> Task:
-    """Every rank has a part of every other rank's array: bus bandwidth."""
+    """Every rank receives one part of every other rank's array: bus bandwidth."""
     return _task(bench, "all_to_all", by, of, size_bytes)
 
 
 @_collective()
 def send_recv(bench: Bench, by: str, of: int, size_bytes: int) -> Task:
-    """Every rank sends its array to the next one, all at once: bus bandwidth."""
+    """Every rank sends its array to the next rank in a ring, all at the same time: bus bandwidth."""
     return _task(bench, "send_recv", by, of, size_bytes)
 
 
 def _task(bench: Bench, name: str, by: str, of: int, size_bytes: int) -> Task:
+    """Return the task of one collective of `size_bytes` over `of` ranks."""
     operation = COLLECTIVES[name]
     is_host = by == _MEMORY
     rank = HostRank(bench, operation, size_bytes) if is_host else NcclRank(bench, operation, size_bytes)

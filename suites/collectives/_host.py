@@ -20,7 +20,7 @@ _GOLDEN, _FIRST, _SECOND = (np.uint64(word) for word in (0x9E3779B97F4A7C15, 0xB
 
 
 def drawn(seed: int, first: int, count: int) -> npt.NDArray[np.float32]:
-    """Return words first … first + count - 1 of a rank's data: whole numbers below 2^20, as in collectives.cu."""
+    """Return `count` words of a rank's data from word `first` on: whole numbers below 2^20, as in collectives.cu."""
     x = np.uint64(seed) + np.arange(first, first + count, dtype=np.uint64) * _GOLDEN
     x = (x ^ (x >> np.uint64(30))) * _FIRST
     x = (x ^ (x >> np.uint64(27))) * _SECOND

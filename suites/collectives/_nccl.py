@@ -27,7 +27,7 @@ _SHM, _SHM_LEAST = "/dev/shm", 2**25
 
 
 def library() -> Any:
-    """Return CuPy's binding of NCCL, with multicast off unless the user chose; raises Unavailable without NCCL."""
+    """Return CuPy's binding of NCCL, with NVLink multicast off unless the user has set it; raises Unavailable."""
     os.environ.setdefault(_MULTICAST, "0")
     nccl = importlib.import_module("cupy.cuda.nccl")
     if not nccl.available:
@@ -58,6 +58,7 @@ class Communicators:
 
 
 def _made(bench: Bench, nccl: Any, token: bytes) -> Any:
+    """Return a new communicator; raises Unavailable if NCCL fails where /dev/shm is nearly full."""
     try:
         return nccl.NcclCommunicator(bench.world, token, bench.rank)
     except nccl.NcclError as error:
@@ -69,7 +70,7 @@ def _made(bench: Bench, nccl: Any, token: bytes) -> Any:
 
 
 def _shift(world: int) -> int:
-    """Return by how many bits a random word is shifted, so that the sum over so many ranks is exact."""
+    """Return the bits by which a random word is shifted right, so that a sum over `world` ranks is exact in float32."""
     return 44 + max(0, math.ceil(math.log2(world / _EXACT_RANKS)))
 
 
@@ -79,7 +80,8 @@ COMMUNICATORS = Communicators()  # of this worker: suites that follow one anothe
 class NcclRank:
     """One rank's buffers and its call.
 
-    `setup_s` is how long it took to make a new communicator and to call for the first time, None if one was kept.
+    `setup_s` is the time in seconds to create the communicator and to make the first call, None for a reused
+    communicator.
     """
 
     def __init__(self, bench: Bench, operation: Collective, size_bytes: int) -> None:
@@ -147,6 +149,7 @@ class NcclRank:
         """Keep the communicator: the next case takes it."""
 
     def _calls(self) -> dict[str, Callable[[], object]]:
+        """Return the call that queues each collective, by its name."""
         nccl, ranks, stream = self._nccl, self._ranks, self._stream
         sent, received = int(self._sent.data.ptr), int(self._received.data.ptr)
         word, total = nccl.NCCL_FLOAT32, nccl.NCCL_SUM

@@ -13,7 +13,7 @@ WORD_BYTES = 4  # float32
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """`count` received words from `offset` on: the sum of words `first` + i that ranks [low, high) sent."""
+    """`count` received words from `offset` on: the sum of the words `first` + i of the ranks low … high - 1."""
 
     offset: int
     count: int

@@ -35,7 +35,7 @@ _EXACT_BITS = 24  # of a float32
 
 
 class Ring:
-    """The connections of a rank with the next and the previous rank; `seconds` is how long it took to make them."""
+    """The connections of a rank with the next and the previous rank; `seconds` is the time to make them."""
 
     def __init__(self, bench: Bench) -> None:
         self._world = bench.world
@@ -88,7 +88,7 @@ class Ring:
             _fill(self.onward, into)
 
     def meet(self) -> None:
-        """Wait until every rank is here: a byte goes once round."""
+        """Wait until every rank is here: a byte passes once round the ring."""
         byte, into = memoryview(b"x"), memoryview(bytearray(1))
         for _ in range(self._world - 1):
             self.turn(byte, into)
@@ -128,6 +128,7 @@ def _accepted(listener: socket.socket, token: bytes) -> socket.socket:
 
 
 def _fill(connection: socket.socket, into: memoryview) -> None:
+    """Receive until the buffer is full; raises ConnectionResetError if the peer closes the connection before."""
     while into:
         count = connection.recv_into(into)
         if not count:
@@ -170,7 +171,7 @@ class Tiles:
 
 
 class TcpRank:
-    """One rank's arrays, its connections and its call: send-receive round the ring, or an all-reduce over it."""
+    """One rank's arrays, connections and call: send-receive round the ring, an all-reduce, or a message."""
 
     notes: ClassVar[dict[str, str]] = {
         "algorithm": "ring of TCP connections, TCP_NODELAY; all-reduce by reduce-scatter and all-gather"
@@ -198,6 +199,7 @@ class TcpRank:
         self._ring.turn(_raw(self._sent), _raw(self._received))
 
     def _message(self) -> None:
+        """Send the array to the other node and wait until it is back; the other node returns it."""
         if self._rank == 0:
             self._ring.send(_raw(self._sent))
             self._ring.await_answer(_raw(self._received))

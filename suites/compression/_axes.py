@@ -21,7 +21,7 @@ Params = Mapping[str, str | int | float]
 
 
 def corpora(target: Target) -> Any:
-    """Return the user's files (`--data`) and nothing else, or the made corpora."""
+    """Return the axis of corpora: the user's files if there are any (`--data`), or else the generated ones."""
     return points(
         smoke=_corpora.names(target, ("ids",)),
         quick=_corpora.names(target, FEW),
@@ -30,12 +30,12 @@ def corpora(target: Target) -> Any:
 
 
 def one_corpus(target: Target) -> Any:
-    """Return one corpus, or in the full tier a few."""
+    """Return the axis of one corpus; the full tier has three."""
     return points(quick=_corpora.names(target, ("text",)), full=_corpora.names(target, FEW))
 
 
 def mebibytes(smoke: int, quick: int, full: int) -> Any:
-    """Return the sizes in bytes of these numbers of MiB."""
+    """Return the axis of one size in bytes per tier, given in MiB."""
     return points(smoke=(smoke * MIB,), quick=(quick * MIB,), full=(full * MIB,))
 
 
@@ -43,12 +43,12 @@ def mebibytes(smoke: int, quick: int, full: int) -> Any:
 
 
 def message_corpora(target: Target) -> Any:
-    """Return the user's data, or integers; in the full tier a corpus of every kind."""
+    """Return the axis of corpora for messages: the user's files, or `ids`; the full tier has one of each kind."""
     return points(_corpora.names(target, _SENT[:1]), full=_corpora.names(target, _SENT))
 
 
 def message_codecs(target: Target) -> tuple[str, ...]:
-    """Return the codecs of the full tier."""
+    """Return the codecs that the full tier sends messages with."""
     return ("lz4", "zstd-1", "zstd-3", "zlib-1") if target.is_host else _codecs_device.CODECS
 
 

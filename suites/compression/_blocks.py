@@ -24,7 +24,10 @@ _ENTRY_BYTES = 2 * _WORD_BYTES  # of the table: the offset and the size of a chu
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How a message of `total` bytes is cut: into blocks, and each block into chunks. The last one may be short."""
+    """How a message of `total` bytes is cut into blocks, and each block into chunks; all sizes are in bytes.
+
+    The last block and the last chunk of a block may be shorter.
+    """
 
     total: int
     block: int
@@ -51,7 +54,7 @@ class Cut:
         return -(-min(self.block, self.total) // self.chunk)
 
     def max_packed_bytes(self, max_compressed_bytes: int) -> int:
-        """Return the room that a packed block needs when no compressed chunk is longer than `max_compressed_bytes`."""
+        """Return the largest size of a packed block if no compressed chunk is longer than `max_compressed_bytes`."""
         return self.max_chunks * (_ENTRY_BYTES + _whole_lines(max_compressed_bytes)) + _LINE_BYTES
 
 
@@ -60,7 +63,7 @@ def _whole_lines(nbytes: int) -> int:
 
 
 def pack(room: Any, chunks: Sequence[bytes]) -> Any:
-    """Write compressed chunks into `room` (uint8) as a packed block; return the part of it that the block takes."""
+    """Write compressed chunks into `room` (uint8) as a packed block, and return the part of `room` that it takes."""
     sizes = np.array([len(chunk) for chunk in chunks], np.uint64)
     lines = -(-sizes.astype(np.int64) // _LINE_BYTES) * _LINE_BYTES
     offsets = _ENTRY_BYTES * len(chunks) + np.cumsum(lines) - lines

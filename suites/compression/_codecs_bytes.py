@@ -29,6 +29,7 @@ class DeviceBytes:
         self._found = bench.xp.asarray(np.zeros(1, np.uint64))
 
     def _run(self, name: str, nbytes: int, *args: Any) -> None:
+        """Queue the kernel `name` on an array of `nbytes`; an empty array needs no launch."""
         if nbytes:
             blocks = min(_BLOCKS, -(-nbytes // (8 * _THREADS)))
             self._kernels[name]((blocks,), (_THREADS,), args)
@@ -60,7 +61,7 @@ class DeviceBytes:
 
 
 class HostBytes:
-    """The same for uint8 arrays of the host."""
+    """The same operations on uint8 arrays of the host."""
 
     def invert(self, source: Any, target: Any) -> None:
         """Write the complement of every byte of `source`."""

@@ -12,7 +12,7 @@ LEAST_SAVING = 0.05  # of the bytes: a codec that saves less is not worth a deco
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a codec did to `nbytes`: the ratio, and the seconds of each direction."""
+    """The figures of a codec on `nbytes` of data: its ratio, and the seconds to compress and to restore them."""
 
     name: str
     nbytes: int
@@ -22,14 +22,15 @@ class Figures:
 
     @property
     def saves(self) -> bool:
-        """Whether it takes away enough to be called compression."""
+        """Whether the codec removes at least 5 % of the bytes."""
         return 1 - 1 / self.ratio >= LEAST_SAVING
 
     def cost(self, goal: str, link: float) -> float:
-        """Return the cost of a codec per byte: round-trip seconds, the remaining share, or end-to-end seconds.
+        """Return the cost of the codec by one goal; only costs of the same goal can be compared.
 
-        `speed` wants the least time there and back of those that save; `ratio` the fewest bytes; `end-to-end` the
-        least time to compress, send over a link of `link` bytes a second, and restore, one after the other.
+        `speed`: seconds of a round trip per byte, infinite for a codec that saves less than 5 %. `ratio`: compressed
+        over uncompressed bytes. `end-to-end`: seconds per byte to compress, to send over a link of `link` bytes per
+        second, and to restore, one after the other.
         """
         busy = (self.compress_s + self.decompress_s) / self.nbytes
         if goal == "speed":
@@ -45,7 +46,7 @@ def raw(nbytes: int) -> Figures:
 
 
 def choose(goal: str, figures: Iterable[Figures], link: float) -> str:
-    """Return the name of the codec of least cost, or `raw` if no codec costs less than leaving the data as they are."""
+    """Return the codec of the lowest cost by the goal, or `raw` if no codec costs less than uncompressed data."""
     candidates = list(figures)
     if not candidates:
         return RAW

@@ -44,7 +44,7 @@ class DeviceChunks:
 
     @classmethod
     def side_by_side(cls, xp: Any, memory: Any, chunk_bytes: int) -> DeviceChunks:
-        """Return a whole uint8 array, cut into chunks; the last one may be shorter."""
+        """Return the chunks of a uint8 array in their places, without a copy; the last one may be shorter."""
         sizes = xp.asarray(np.array(lengths(memory.size, chunk_bytes), np.uint64))
         return cls(memory, chunk_bytes, sizes, _pointers(xp, memory, chunk_bytes, len(sizes)))
 
@@ -57,7 +57,7 @@ class DeviceChunks:
 
     @classmethod
     def uploaded(cls, xp: Any, chunks: Sequence[bytes], times: int = 1) -> DeviceChunks:
-        """Return host chunks on the device, the whole list repeated `times` times over in the same memory."""
+        """Copy chunks from the host to the device; each appears `times` times, always in the same memory."""
         stride = -(-max(1, *map(len, chunks)) // OUTPUT_GRAIN) * OUTPUT_GRAIN
         rows = np.zeros((len(chunks), stride), np.uint8)
         for row, chunk in zip(rows, chunks, strict=True):
@@ -77,7 +77,7 @@ class DeviceChunks:
         return DeviceChunks(self.memory, self.stride, self.sizes[:count], self.pointers[:count])
 
     def at_device(self) -> nvcomp.Chunks:
-        """Return the addresses and sizes as the C interface takes them."""
+        """Return the addresses and sizes in the form of the C interface."""
         return nvcomp.Chunks(address(self.pointers), address(self.sizes), self.count)
 
 
@@ -91,15 +91,16 @@ def address(array: Any) -> int:
 
 
 def current_stream(xp: Any) -> int:
-    """Return the stream that is timed, as an integer."""
+    """Return the handle of CuPy's current stream, on which calls are timed."""
     return int(xp.cuda.get_current_stream().ptr)
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A codec as a case names it: the algorithm, its options where they are not the library's, in words.
+    """A codec as a case names it: an algorithm of nvCOMP with options for compressing and restoring (`back`).
 
-    `typed` tells LZ4 the element's width too, `plain` hides the type from a codec that has a model for it.
+    `words` describes the options in notes. `typed` passes LZ4 the width of the elements, and `plain` passes bytes to a
+    codec that would otherwise use the element type.
     """
 
     algorithm: str
@@ -111,7 +112,7 @@ class Variant:
 
     @property
     def needs_engine(self) -> bool:
-        """Whether the hardware engine must restore."""
+        """Whether only the GPU's hardware decompression engine can restore."""
         return self.back.get("backend") == _HARDWARE
 
 
@@ -149,7 +150,10 @@ _WIDTHS = {"bfloat16": 2, "float8_e4m3": 1}
 
 
 class DeviceCodec:
-    """One codec on elements of one type. Every call may raise nvcomp.NvcompError."""
+    """One codec of nvCOMP or hipCOMP on elements of the type `dtype`. Every call may raise nvcomp.NvcompError.
+
+    `name` is a key of VARIANTS. `description` names the library, its version and the options, for the notes of a case.
+    """
 
     def __init__(self, library: nvcomp.NvcompLibrary, name: str, dtype: str) -> None:
         variant = VARIANTS[name]
@@ -251,6 +255,7 @@ def open_codec(bench: Bench, name: str, dtype: str = "uint8") -> DeviceCodec:
 
 
 def _library(bench: Bench) -> nvcomp.NvcompLibrary:
+    """Return the codec library of the bench's GPU; raises Skip if the GPU has none."""
     if bench.traits.kernels == "cuda":
         return nvcomp.load()
     if bench.traits.kernels == "hip":

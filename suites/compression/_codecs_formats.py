@@ -39,7 +39,11 @@ HOST_BYTES = 4 * 2**20  # what the host works on; the GPU has it several times o
 
 
 class Exchange:
-    """The chunks of both writers, and what both readers make of the other's."""
+    """The chunks that GPU and host have compressed, and what each restores from the other's chunks.
+
+    `source` (uint8, on the host) holds the data that `trip` has on the GPU. Creating the object compresses them on
+    both.
+    """
 
     def __init__(self, bench: Bench, trip: GpuRoundTrip, codec: _codecs_host.HostCodec, source: Any) -> None:
         self._bench = bench
@@ -67,7 +71,7 @@ class Exchange:
         return [row[:size].tobytes() for row, size in zip(rows, sizes[:count].tolist(), strict=True)]
 
     def poison(self) -> None:
-        """Forget what was restored on both sides."""
+        """Invalidate what was restored on the GPU, and drop what was restored on the host."""
         self._trip.poison()
         self.restored = []
 
@@ -106,9 +110,10 @@ class Exchange:
     chunk_bytes=(CHUNK_BYTES,),
 )
 def formats(bench: Bench, corpus: str, format: str, size_bytes: int, chunk_bytes: int) -> Task:  # noqa: A002 - an axis
-    """GPU against host on the same bytes in one format: each reads what the other wrote, bit for bit.
+    """Compress and restore the same data in one format on GPU and host: uncompressed bytes per second of each.
 
-    The host has every core, and 4 MiB of the data; what the GPU restores was written by the host.
+    The GPU restores what the host compressed, and the host what the GPU compressed; both are compared bit for bit. The
+    host uses all its cores and works on at most the first 4 MiB of the data.
     """
     source, total = source_of(bench, corpus, size_bytes)
     codec = _codecs_host.open_format(format)
@@ -129,4 +134,5 @@ def formats(bench: Bench, corpus: str, format: str, size_bytes: int, chunk_bytes
 
 
 def _on_host(call: Any, payload: int) -> Stage:
+    """Return the stage of a call that works on the host and is timed by its clock; `payload` is in bytes."""
     return stage(call, payload, waits=True, clock="host")

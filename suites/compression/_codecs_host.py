@@ -36,14 +36,14 @@ T = TypeVar("T")
 
 
 class CodecError(WrongAnswer):
-    """What was to be restored is no stream of this codec, or not of the length it should have."""
+    """The input of a decompression is not a stream of this codec, or the output has the wrong length."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostCodec:
-    """A codec: `squeeze()` returns the compressor of a chunk for one thread; `restore` decompresses to a known length.
+    """A codec: `squeeze()` returns a compressor for one thread; `restore` decompresses a chunk to a known length.
 
-    Codecs of one `format` read the output of each other. `compressed_bytes` is the maximum size of a compressed chunk.
+    Codecs of one `format` can read each other's output. `compressed_bytes` is the maximum size of a compressed chunk.
     """
 
     name: str
@@ -117,6 +117,8 @@ def _inflate(start: Callable[[], Any], chunk: Chunk, size: int, error: type[Exce
 
 
 def _zlib(level: int, window: int = 15, kind: str = "zlib") -> HostCodec:
+    """Return the codec of Python's zlib; `window` is zlib's wbits, which selects the format that `kind` names."""
+
     def restore(chunk: Chunk, size: int) -> bytes:
         return _inflate(lambda: zlib.decompressobj(window), chunk, size, zlib.error)
 
@@ -138,6 +140,7 @@ _HEADERS = {
 
 
 def _isal(level: int) -> HostCodec:
+    """Return the codec of ISA-L, which writes zlib's format; raises Skip without the package isal."""
     isal = _imported("isal.isal_zlib")
     package = _imported("isal")
 
@@ -155,6 +158,7 @@ def _isal(level: int) -> HostCodec:
 
 
 def _zstd(level: int) -> HostCodec:
+    """Return the codec of Zstandard; raises Skip without Python 3.14 or the package backports.zstd."""
     name = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
     zstd = _imported(name)
 
@@ -176,6 +180,7 @@ def _zstd(level: int) -> HostCodec:
 
 
 def _lz4(mode: str = "default") -> HostCodec:
+    """Return the codec of raw LZ4 blocks; `mode` is lz4.block's. Raises Skip without the package lz4."""
     block = _imported("lz4.block")
     lz4 = _imported("lz4")
     return HostCodec(
@@ -192,6 +197,7 @@ _LZ4_MODES = {"default": "default speed", "high_compression": "high compression"
 
 
 def _imported(name: str) -> Any:
+    """Return the imported module; raises Skip, with the way to install it, if it is unavailable."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -252,7 +258,7 @@ class HostRoundTrip:
         return int(self.source.size)
 
     def poison(self) -> None:
-        """Forget both outputs."""
+        """Drop both outputs."""
         self.compressed = [b""] * len(self.chunks)
         self.restored = [b""] * len(self.chunks)
 
@@ -261,7 +267,7 @@ class HostRoundTrip:
         self.compressed = self.codec.compress(self.chunks, self.threads)
 
     def restore(self) -> None:
-        """Restore every chunk; CodecError where the codec refuses one."""
+        """Restore every chunk; raises CodecError if the codec refuses one."""
         self.restored = self.codec.decompress(self.compressed, self.sizes, self.threads)
 
     def check(self) -> Observation:

@@ -21,7 +21,7 @@ _RESERVE = 2**28  # bytes left free for the driver
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a buffer is laid out for one codec, in bytes; scratch serves both directions in turn."""
+    """The sizes in bytes of a buffer and its chunks for one codec; both directions share the scratch memory."""
 
     total: int
     chunk: int
@@ -41,12 +41,12 @@ class Layout:
 
     @property
     def scratch(self) -> int:
-        """The larger of the two."""
+        """The larger scratch size of the two directions."""
         return max(self.compress_scratch, self.restore_scratch)
 
     @property
     def device_bytes(self) -> int:
-        """What it takes on the device: source, restored, compressed, scratch."""
+        """The device memory that the source, the restored and the compressed chunks and the scratch take together."""
         return 2 * self.total + self.count * self.stride + self.scratch
 
 
@@ -97,7 +97,7 @@ class GpuRoundTrip:
         self._calls(current_stream(self._xp) if stream is None else stream)[1]()
 
     def _calls(self, stream: int) -> tuple[Callable[[], None], Callable[[], None]]:
-        """Return the calls of both directions on a stream, prepared once; waiting for the device is timed too."""
+        """Return the two calls of a stream, which are prepared once; waiting for the device is timed too."""
         if stream not in self._prepared:
             compress_statuses, restore_statuses = self.compress_statuses, self.restore_statuses
             compress_args = (self.source, self.compressed, self.layout.chunk, self.scratch, compress_statuses, stream)

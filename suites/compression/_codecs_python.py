@@ -44,7 +44,7 @@ class PythonRoundTrip:
         self.restored: Any = None
 
     def poison(self) -> None:
-        """Forget both outputs."""
+        """Drop both outputs."""
         self.compressed = self.restored = None
 
     def compress(self) -> None:
@@ -52,7 +52,7 @@ class PythonRoundTrip:
         self.compressed = self._handle.encode(self._wrapped)
 
     def restore(self) -> None:
-        """Decode it."""
+        """Decode the encoded array."""
         self.restored = self._handle.decode(self.compressed)
 
     def check(self) -> Observation:
@@ -71,7 +71,10 @@ class PythonRoundTrip:
     chunk_bytes=(CHUNK_BYTES,),
 )
 def python(bench: Bench, corpus: str, codec: str, size_bytes: int, chunk_bytes: int) -> Task:
-    """The same through the Python codec `nvidia.nvcomp`, by the host's clock: what its allocations and waits cost."""
+    """Round trips through nvCOMP's Python binding `nvidia.nvcomp`: uncompressed bytes per second, by the host's clock.
+
+    Unlike in `roundtrip`, each call allocates its output and waits for the device, and its time includes both.
+    """
     source, total = source_of(bench, corpus, size_bytes)
     elements = open_codec(bench, codec, source.dtype).row.data_type  # the same type as for the C interface
     try:

@@ -57,10 +57,11 @@ class Contest:
     time: Callable[[Callable[[], object]], float]
 
     def try_all(self, trips: Mapping[str, Callable[[], Trip]]) -> dict[str, Figures]:
-        """Return the round trip of each candidate; its buffers are freed before the next candidate starts."""
+        """Return the figures of each candidate; its buffers are freed before the next candidate starts."""
         return {name: self._figures(name, open_trip()) for name, open_trip in trips.items()}
 
     def _figures(self, name: str, trip: Trip) -> Figures:
+        """Return the codec's ratio and the seconds of both directions of a checked round trip."""
         compress_s, restore_s = self.time(trip.compress), self.time(trip.restore)
         observation = trip.check()
         ratio = observation["ratio"].value
@@ -88,9 +89,10 @@ def _sizes(target: Target) -> Any:
 
 @topic.case(corpus=_corpora, size_bytes=_sizes, chunk_bytes=(CHUNK_BYTES,))
 def choice(bench: Bench, corpus: str, size_bytes: int, chunk_bytes: int) -> Task:
-    """Choose a codec from a sample by speed, ratio and end-to-end time; the regret against all codecs on all data.
+    """Choose a codec by trying all of them on a sample: seconds, for the goals speed, ratio and end-to-end time.
 
-    The sample is 16 chunks evenly spaced over the data, on a GPU repeated until they fill it.
+    `regret` is the relative extra cost of the chosen codec over the best codec, both measured on all data. The sample
+    is 16 chunks evenly spaced over the data. On a GPU they are repeated until they fill it.
     """
     source, total = source_of(bench, corpus, size_bytes)
     sample = Corpus(source.name, source.dtype, source.description, sampled(source.data[:total], chunk_bytes))
@@ -122,6 +124,7 @@ def choice(bench: Bench, corpus: str, size_bytes: int, chunk_bytes: int) -> Task
 
 
 def _told(chosen: str, best: str) -> str:
+    """Return the note of a choice: the codec's name, and the best codec's if it is another one."""
     return chosen if chosen == best else f"{chosen}; on the whole data {best} is the best"
 
 

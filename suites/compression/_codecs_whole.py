@@ -24,10 +24,10 @@ topic = Topic()
     chunk_bytes=(CHUNK_BYTES,),
 )
 def whole(bench: Bench, corpus: str, codec: str, piece_bytes: int, chunk_bytes: int) -> Task:
-    """Compress a whole file of the user piece by piece: the ratio of the file, with every byte compared.
+    """Compress and restore a user's whole file piece by piece: its ratio, and uncompressed bytes per second.
 
-    Every piece goes there and back once; then the first one is timed. No more than a piece is held on the host, and
-    what its round trip takes on the device.
+    Every piece is compressed, restored and compared once; then the first piece is timed. The host holds one piece at a
+    time, and the device what the round trip of one piece needs.
     """
     file = {DATA_PREFIX + file.label: file for file in bench.target.data}[corpus]
 
@@ -42,6 +42,7 @@ def whole(bench: Bench, corpus: str, codec: str, piece_bytes: int, chunk_bytes: 
     trip = opened(first)
 
     def check() -> Observation:
+        """Compare the timed piece; the ratio and the compressed bytes that are returned are those of the whole file."""
         file_figures = {
             "ratio": Observed(total / compressed, "", "more"),
             "compressed": Observed(compressed, "B", "less"),

@@ -82,6 +82,7 @@ class HostEncoder(Encoder):
         self._rooms = list(rooms) or _rooms(codec, cut, depth)
 
     def encode(self, block: InFlight) -> Any:
+        """Compress every chunk of the block and return the packed block."""
         data, compress = memoryview(self._source[self._cut.span(block.index)]), self._compressors[block.slot]
         starts = range(0, len(data), self._cut.chunk)
         return pack(self._rooms[block.slot], [compress(data[start : start + self._cut.chunk]) for start in starts])
@@ -98,6 +99,7 @@ class HostDecoder(Decoder):
         return self._rooms[block.slot]
 
     def decode(self, block: InFlight, packed: Any) -> None:
+        """Restore every chunk of the packed block in its place; raises WrongAnswer if the table is not plausible."""
         sizes = self._cut.chunks(block.index)
         target, arrived = memoryview(self._target[self._cut.span(block.index)]), memoryview(packed)
         place = 0

@@ -50,6 +50,7 @@ class GpuEncoder(Encoder):
         self._place, self._pack = (bench.kernel("compress.cu", name) for name in ("place", "pack"))
 
     def queue(self, block: InFlight) -> None:
+        """Queue compressing a block and packing it; the calls of a block and slot are prepared once."""
         if block not in self._prepared:
             self._prepared[block] = self._prepare(block)
         compress, launches = self._prepared[block]
@@ -58,6 +59,7 @@ class GpuEncoder(Encoder):
             kernel((grid,), (_THREADS,), args)
 
     def _prepare(self, block: InFlight) -> tuple[Callable[[], None], list[_Launch]]:
+        """Return the call that compresses a block, and the two launches that write its table and gather its chunks."""
         chunks, room = self._blocks[block.index], self._rooms[block.slot]
         compressed = self._compressed[block.slot].first(chunks.count)
         count, stream = np.uint32(chunks.count), current_stream(self._xp)
@@ -100,6 +102,7 @@ class GpuDecoder(Decoder):
         return self._rooms[block.slot]
 
     def decode(self, block: InFlight, packed: Any) -> None:
+        """Queue reading the table of the packed block and restoring its chunks in their places."""
         if block not in self._prepared:
             self._prepared[block] = self._prepare(block)
         decompress, grid, table = self._prepared[block]
@@ -107,6 +110,7 @@ class GpuDecoder(Decoder):
         decompress()
 
     def _prepare(self, block: InFlight) -> tuple[Callable[[], None], int, tuple[Any, ...]]:
+        """Return the call that restores a block, and the grid and last arguments of the kernel that reads its table."""
         chunks, stream = self._blocks[block.index], current_stream(self._xp)
         sizes, pointers = (column[: chunks.count] for column in self._tables[block.slot])
         arrived = DeviceChunks(self._rooms[block.slot], 0, sizes, pointers)

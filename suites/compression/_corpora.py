@@ -25,7 +25,7 @@ DATA_PREFIX = "data:"
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Bytes to compress: `data` is uint8, read-only; `dtype` is what its elements are."""
+    """Bytes to compress: `data` is uint8 and read-only; `dtype` is the type of its elements."""
 
     name: str
     dtype: str
@@ -33,7 +33,7 @@ class Corpus:
     data: Any
 
     def fill(self, target: Any) -> None:
-        """Write the corpus, repeated as often as it takes, into a uint8 array of any length."""
+        """Write the corpus into a uint8 array of any length, repeated until the array is full."""
         for start in range(0, target.size, self.data.size):
             part = target[start : start + self.data.size]
             part[...] = self.data[: part.size]
@@ -51,7 +51,7 @@ def made(name: str, seed: int) -> Corpus:
 
 
 def names(target: Target, wanted: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the user's files (`--data`) and nothing else, or the wanted corpora."""
+    """Return the user's files if there are any (`--data`), or else the wanted corpora."""
     return tuple(DATA_PREFIX + file.label for file in target.data) or wanted
 
 

@@ -22,7 +22,7 @@ Rng = np.random.Generator
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What the elements are, what the corpus is in words, and what makes it."""
+    """A generated corpus: the type of its elements, its description, and the function that draws it."""
 
     dtype: str
     description: str
@@ -81,6 +81,7 @@ _SHORTEST = 3  # bytes of a word with the space behind it
 
 
 def _text(rng: Rng, nbytes: int) -> Any:
+    """Return English-like text: words of a vocabulary of 10 000 drawn by Zipf's law."""
     letters = np.frombuffer(b"etaoinshrdlcumwfgypbvkjxqz", np.uint8)
     lengths = rng.integers(_SHORTEST - 1, 12, 10_000)
     spelled = letters[_zipf(rng, letters.size, int(lengths.sum()))].tobytes()
@@ -100,6 +101,7 @@ _ROUTES = ("users", "orders", "items", "search", "session", "export")
 
 
 def _logs(rng: Rng, nbytes: int) -> Any:
+    """Return lines of a server's log of nine days, in the order of their times."""
     count = nbytes // 100  # a line has a few more bytes
     second = np.sort(rng.random(count)) * 86_400 * 9
     day, rest = np.divmod(second.astype(np.int64), 86_400)
@@ -123,6 +125,7 @@ def _logs(rng: Rng, nbytes: int) -> Any:
 
 
 def _field(rng: Rng, nbytes: int) -> Any:
+    """Return a smooth two-dimensional field (float32, rows × 1024): a sum of eight products of sine waves."""
     columns = 1024
     rows = nbytes // 4 // columns
     field = np.zeros((rows, columns))
@@ -157,6 +160,7 @@ def _bfloat16(values: Any) -> Any:
 
 
 def _gradients(rng: Rng, nbytes: int) -> Any:
+    """Return gradients of an embedding (float16, rows × 512): half of the rows, and a tenth of the rest, are 0."""
     width = 512
     rows = nbytes // 2 // width
     scale = 1e-3 * rng.lognormal(0, 1, (rows, 1)).astype(np.float32)
@@ -167,6 +171,7 @@ def _gradients(rng: Rng, nbytes: int) -> Any:
 
 
 def _cache(rng: Rng, nbytes: int) -> Any:
+    """Return a key-value cache (float8_e4m3, tokens × 128): each channel has its own offset and scale."""
     channels = 128
     tokens = nbytes // channels
     offset, scale = rng.normal(0, 1, channels), rng.lognormal(0, 0.7, channels)
@@ -198,6 +203,7 @@ def _zeros(rng: Rng, nbytes: int) -> Any:
 
 
 def _code(rng: Rng, nbytes: int) -> Any:
+    """Return the machine code of this interpreter's libraries, repeated if it is too short; nothing is drawn."""
     del rng
     code = b""
     for path in _libraries():

@@ -68,7 +68,7 @@ def pieces(file: DataFile, most: int) -> Iterator[Taken]:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where in a file the data lie, what their elements are for a codec, and in words."""
+    """Where the data lie in a file, the type of their elements for a codec, and the type's description."""
 
     offset: int
     size: int
@@ -94,6 +94,7 @@ def _npy(file: DataFile, path: Path, most: int) -> Taken:
 
 
 def _elements(file: DataFile, path: Path) -> _Place:
+    """Return where the elements of a .npy file lie, and their type; raises FileError, or Skip if it is empty."""
     try:
         array = np.lib.format.open_memmap(path, mode="r")
     except ValueError as error:
@@ -120,6 +121,7 @@ def blocks(size: int, most: int) -> list[tuple[int, int]]:
 
 
 def _block(stream: io.BufferedReader, file: DataFile, offset: int, length: int) -> Any:
+    """Return `length` bytes of the file from `offset`; raises FileError if the file has become shorter."""
     block = np.empty(length, np.uint8)
     stream.seek(offset)
     if stream.readinto(block.data) != length:

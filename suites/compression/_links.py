@@ -118,7 +118,7 @@ class CopyEngine:
 
 
 class HostBuffers:
-    """Page-locked buffers of the host, one per slot and direction, through which a GPU's blocks pass."""
+    """Page-locked host buffers through which a GPU's blocks pass: `nbytes` for each slot, outgoing and incoming."""
 
     def __init__(self, bench: Bench, outgoing: Slots, incoming: Slots, nbytes: int) -> None:
         self.copies = CopyEngine(bench)

@@ -53,7 +53,10 @@ _AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"
 
 
 class MpiPair:
-    """The two processes, asked for messages one at a time."""
+    """The two processes of mpirun, which are asked for one message at a time.
+
+    Raises Skip without mpi4py or mpirun. `sent_bytes` is the number of bytes that a compressed message travels with.
+    """
 
     def __init__(self, message: Message, codec: str, depth: int) -> None:
         if importlib.util.find_spec("mpi4py") is None or (launcher := shutil.which("mpirun")) is None:
@@ -78,6 +81,10 @@ class MpiPair:
         self.sent_bytes = self._ask({"source": file.name, "cut": cut, "codec": codec, "depth": depth})
 
     def _ask(self, question: object) -> float:
+        """Send a request as a line of JSON and return the number in the answer.
+
+        Raises RuntimeError if the processes have ended, and WrongAnswer if they answer with a message.
+        """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with contextlib.suppress(BrokenPipeError):  # they have ended: the answer below says why

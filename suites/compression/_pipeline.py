@@ -36,7 +36,7 @@ _MAX_STEPS = 3  # of one chain
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """A block in flight: its place in the message, and the slot that it works in."""
+    """A block in flight: its index in the message, and the slot in which it is worked on."""
 
     index: int
     slot: int
@@ -46,11 +46,11 @@ Step = Callable[[InFlight], object]
 
 
 class StoppedError(RuntimeError):
-    """Another thread or process failed, so waiting has no use; report the error of the failed one."""
+    """Another thread or process failed, so that waiting is useless; the failed one's own error is reported."""
 
 
 class Slots:
-    """The slots of one chain; on the host a slot is a thread's place and nothing more."""
+    """The slots of one chain; on the host a slot is only the number of a thread."""
 
     are_streams = False  # whether the work of a slot goes on while its thread does something else
 
@@ -129,6 +129,7 @@ class StepChain:
                 step(InFlight(index, slot))
 
     def _all_slots(self, count: int, depth: int) -> None:
+        """Take all blocks through all steps in one thread: begin one while a slot is free, else finish the oldest."""
         for index in range(count + depth - 1):
             if index < count:
                 self._do(self.steps[0], index, depth)
@@ -138,6 +139,7 @@ class StepChain:
                     self._do(step, oldest, depth)
 
     def _stations(self, count: int, depth: int) -> list[Action]:
+        """Return one job per step, each for a thread; queues between them pass on the indices of blocks."""
         free_slots = threading.Semaphore(depth)
 
         def enter() -> Iterator[int]:
@@ -184,14 +186,14 @@ class InOrder:
         self._next, self._is_stopped = 0, False
 
     def stop(self) -> None:
-        """Free everybody who waits."""
+        """Release every waiting thread with StoppedError."""
         with self._changed:
             self._is_stopped = True
             self._changed.notify_all()
 
     @contextmanager
     def turn(self, index: int) -> Iterator[None]:
-        """Hold the wire for block `index`; raises StoppedError where no block will pass any more."""
+        """Hold the wire for block `index`; raises StoppedError after `stop`."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_stopped or self._next == index)
             if self._is_stopped:
@@ -211,9 +213,9 @@ class Pipeline:
     def run(
         self, count: int, depth: int, *chains: StepChain, finish: Action = lambda: None, stop: Action = lambda: None
     ) -> float:
-        """Return the seconds that all chains take for `count` blocks, and that the link takes to `finish`.
+        """Return the seconds of all chains for `count` blocks, with the link's `finish` included.
 
-        Where a thread fails, `stop` frees those that wait for it, and its error is raised.
+        If a thread fails, `stop` releases the threads that wait for it, and its error is raised.
         """
         start = time.perf_counter()
         jobs = [self._threads.submit(job) for chain in chains for job in chain.jobs(count, depth)]
@@ -228,7 +230,7 @@ class Pipeline:
         return time.perf_counter() - start
 
     def close(self) -> None:
-        """Let the threads go."""
+        """End the threads."""
         self._threads.shutdown()
 
 

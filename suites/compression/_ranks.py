@@ -50,7 +50,7 @@ _PATIENCE_S = 20.0  # for the other rank's part of a message: it may be compress
 
 
 class RankSocket:
-    """A local socket to the other rank; a rank that waits for the other learns at once that it has ended."""
+    """A local socket to the other rank; a waiting rank learns at once if the other rank has ended."""
 
     def __init__(self, descriptor: int) -> None:
         self._socket = socket.socket(fileno=descriptor)
@@ -61,7 +61,7 @@ class RankSocket:
         self._socket.sendall(form.pack(*values))
 
     def hear(self, form: struct.Struct) -> tuple[Any, ...]:
-        """Return the next values; raises StoppedError if the other rank has ended, or is silent for too long."""
+        """Return the next values; raises StoppedError if the other rank has ended or does not answer in time."""
         received = b""
         while len(received) < form.size:
             try:
@@ -93,10 +93,10 @@ def rank_sockets(bench: Bench, count: int) -> list[RankSocket]:
 
 
 class SharedSender(Link):
-    """Rank 0's end of shared memory: it says where each block lies, in order.
+    """Rank 0's half of a link through shared memory: it announces where each block lies, in order.
 
-    `is_reused` where blocks lie in buffers that the next one of their slot needs: each is then answered for. Raw blocks
-    lie where they always lay.
+    With `is_reused`, blocks lie in buffers that a later block of the same slot overwrites, so that rank 1 has to
+    confirm each block. Raw blocks stay in their places and need no confirmation.
     """
 
     schedule: Schedule = "a thread per step"
@@ -117,6 +117,7 @@ class SharedSender(Link):
         self._wait_until_taken(block.slot)
 
     def _wait_until_taken(self, slot: int) -> None:
+        """Wait until rank 1 has taken the block that the buffer of this slot still holds."""
         if slot not in self._unread:
             return
         index = self._unread.pop(slot)
@@ -137,7 +138,7 @@ class SharedSender(Link):
 
 
 class SharedReceiver(Link):
-    """Rank 1's end of shared memory: it copies out each block that it is told of, and answers when that is done."""
+    """Rank 1's half of a link through shared memory: it copies each announced block out, and confirms it."""
 
     schedule: Schedule = "a thread per step"
 
@@ -153,6 +154,7 @@ class SharedReceiver(Link):
         self._received.reset()
 
     def receive(self, block: InFlight, room: Any) -> None:
+        """Copy the next announced block into `room`; raises WrongAnswer if the announcement is of another block."""
         with self._received.turn(block.index):
             index, place, size = self._wire.hear(_NOTICE)
         inside = index == block.index and size <= room.size and place + size <= self._shared.size
@@ -163,6 +165,7 @@ class SharedReceiver(Link):
         self._arrived[block.slot] = size
 
     def copy_in(self, block: InFlight, room: Any) -> Any:
+        """Return the bytes that arrived; tell rank 0 that its buffer is free, where it is used again."""
         if self._is_reused:
             if self._cuda is not None:
                 self._copied[block.slot].synchronize()
@@ -171,6 +174,7 @@ class SharedReceiver(Link):
         return room[: self._arrived[block.slot]]
 
     def _copy(self, target: Any, source: Any) -> None:
+        """Copy on the host, or queue the copy on the current stream of the GPU."""
         if self._cuda is None:
             np.copyto(target, source)
             return
@@ -203,6 +207,7 @@ class SharedMemoryRank:
     def _senders(
         self, bench: Bench, message: Message, codec: MessageCodec, slots: Slots, raw: Cut
     ) -> Mapping[Content, Halves]:
+        """Return rank 0's halves of the transfer; the source is copied into the shared memory first."""
         memory, cut = self._shared.array, message.cut
         first, step = aligned(cut.total), aligned(codec.max_packed_bytes)
         rooms = [memory[start : start + step] for start in range(first, first + slots.depth * step, step)]
@@ -218,6 +223,7 @@ class SharedMemoryRank:
     def _receivers(
         self, bench: Bench, message: Message, codec: MessageCodec, slots: Slots, raw: Cut
     ) -> Mapping[Content, Halves]:
+        """Return rank 1's halves of the transfer, compressed and raw."""
         link = partial(SharedReceiver, bench, self._shared.array, self._wire, slots.depth)
         coded, raw_blocks = codec.decoder(slots), RawDecoder(raw, message.target)
         waits = codec.decoding_waits
@@ -227,7 +233,7 @@ class SharedMemoryRank:
         }
 
     def _meet(self) -> float:
-        """Ask for a message, or wait until it is asked for; return when that was."""
+        """Request a message, or wait until it is requested; return the moment of the request."""
         if self._rank == 0:
             self._clock.hear(_INDEX)
             return time.perf_counter()
@@ -246,7 +252,7 @@ class SharedMemoryRank:
         return observed(self._total, bytes_of_blocks(self._blocks)) if self._rank else {}
 
     def close(self) -> None:
-        """Hang up, and let go of the arrays in shared memory; rank 1 unmaps it."""
+        """End the connection and drop the arrays in shared memory; rank 1 unmaps it."""
         self.transfer.close()
         for connection in (self._wire, self._clock):
             connection.hang_up()
@@ -257,7 +263,7 @@ class SharedMemoryRank:
 
 
 def aligned(nbytes: int) -> int:
-    """Return a size rounded up, so that data behind it are aligned."""
+    """Return a size rounded up, so that the data behind it are aligned."""
     return -(-nbytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
 
 

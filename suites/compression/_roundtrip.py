@@ -71,6 +71,7 @@ topic = Topic(
 
 
 def _codecs(target: Target) -> Any:
+    """Return the codecs of each tier; those with options are in the full tier only."""
     if not target.is_host:
         every = _codecs_device.CODECS
         quick = tuple(name for name in every if name != "gzip")  # Deflate with a header
@@ -104,7 +105,7 @@ def _is_measured(target: Target, params: Mapping[str, Any]) -> bool:
     headline={"corpus": "ids", "codec": "lz4", "chunk_bytes": CHUNK_BYTES},
 )
 def roundtrip(bench: Bench, corpus: str, codec: str, size_bytes: int, chunk_bytes: int) -> Task:
-    """Compress and restore a buffer in independent chunks.
+    """Compress and restore a buffer in independent chunks: uncompressed bytes per second, and the ratio.
 
     On the host one thread works through the chunks; on a GPU one batched call takes them all.
     """
@@ -122,9 +123,10 @@ def roundtrip(bench: Bench, corpus: str, codec: str, size_bytes: int, chunk_byte
     where=lambda _, params: int(params["size_bytes"]) >= int(params["chunk_bytes"]),
 )
 def filling(bench: Bench, corpus: str, codec: str, chunk_bytes: int, size_bytes: int) -> Task:
-    """Batches from one chunk to many: a chunk is the work of a few warps, and only many of them fill a GPU.
+    """Compress and restore batches from one chunk to many: uncompressed bytes per second.
 
-    n½, in bytes, over the bytes of a chunk is how many chunks reach half of the full rate.
+    A chunk occupies only a few warps, so that only many chunks fill a GPU. The half-bandwidth size n½ divided by the
+    bytes of a chunk is the number of chunks that reach half of the full rate.
     """
     return _by_gpu(bench, corpus, codec, size_bytes, chunk_bytes)
 
@@ -144,11 +146,15 @@ def _threads(_: Target) -> Any:
     chunk_bytes=(CHUNK_BYTES,),
 )
 def threads(bench: Bench, corpus: str, codec: str, threads: int, size_bytes: int, chunk_bytes: int) -> Task:
-    """Chunks spread over threads of one process; bindings let other threads run while they work."""
+    """Compress and restore chunks in several threads of one process: uncompressed bytes per second.
+
+    The bindings release Python's global lock while they work.
+    """
     return _by_host(bench, corpus, codec, size_bytes, chunk_bytes, threads)
 
 
 def _by_host(bench: Bench, corpus: str, codec: str, size_bytes: int, chunk_bytes: int, threads: int = 1) -> Task:
+    """Return the task of a round trip of at most `size_bytes` on the host, in `threads` threads."""
     source, total = _corpora.source_of(bench, corpus, size_bytes)
     trip = _codecs_host.open_trip(source, total, codec, chunk_bytes, threads)
     stages = {"compress": stage(trip.compress, total), "decompress": stage(trip.restore, total)}
@@ -157,6 +163,7 @@ def _by_host(bench: Bench, corpus: str, codec: str, size_bytes: int, chunk_bytes
 
 
 def _by_gpu(bench: Bench, corpus: str, codec: str, size_bytes: int, chunk_bytes: int) -> Task:
+    """Return the task of a round trip of at most `size_bytes` on the GPU."""
     source, total = _corpora.source_of(bench, corpus, size_bytes)
     trip = _codecs_nvcomp.open_trip(bench, source, total, codec, chunk_bytes)
     stages = {

@@ -19,7 +19,7 @@ _BETWEEN_PROCESSES = ("process", "peer")
 
 
 class _Sent(NamedTuple):
-    """What suits a link: MiB of a message and of a block, blocks in flight, and the codecs of the quick tier."""
+    """The message for a link: MiB of the message and of a block, blocks in flight, and the quick tier's codecs."""
 
     size: int
     block: int
@@ -116,7 +116,12 @@ def _suits_link(target: Target, params: Params) -> bool:
     flight=_depths,
 )
 def send(bench: Bench, link: str, corpus: str, codec: str, size_bytes: int, block_bytes: int, flight: int) -> Task:
-    """Compress, move, decompress against moving the raw bytes: overlapped, staged, raw, and each end alone."""
+    """Send a message over a link, compressed and raw: uncompressed bytes per second.
+
+    `overlapped` keeps several blocks in flight, `staged` one at a time, and `raw` sends the uncompressed bytes.
+    `compress` and `decompress` are the two halves alone. A half that works before or after the timed transfer is not
+    measured.
+    """
     message = message_of(bench, corpus, size_bytes, block_bytes)
     chosen = codec_of(bench, codec, message)
     if link == "mpi":
@@ -134,6 +139,7 @@ def within_process(bench: Bench, link: str, coders: Coders) -> Task:
 
 
 def _links_of(bench: Bench, link: str, coders: Coders) -> Mapping[Content, Link]:
+    """Return the link of each content, compressed and raw."""
     if link == "copy":
         return {"coded": HostCopy(coders.depth), "raw": HostCopy(coders.depth)}
     if link == "socket":

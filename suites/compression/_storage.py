@@ -95,6 +95,7 @@ class FileLink(Link):
         self._end = 0
 
     def send(self, block: InFlight, packed: Any) -> None:
+        """Write the block behind those that were written before, and let Linux begin to write it to the disk."""
         with self._lock:
             place, self._end = self._end, self._end + packed.size
         self._places[block.index] = (place, packed.size)
@@ -152,7 +153,7 @@ class ReadBack(FileLink):
     flight=_depths,
 )
 def save(bench: Bench, corpus: str, codec: str, size_bytes: int, block_bytes: int, flight: int) -> Task:
-    """A checkpoint: arrays into a file until it is durable, compressed against raw."""
+    """Save arrays in a file until fsync(2) has returned, compressed and raw: uncompressed bytes per second."""
     message = message_of(bench, corpus, size_bytes, block_bytes)
     return saving(Coders(bench, message, codec_of(bench, codec, message), flight))
 
@@ -174,7 +175,10 @@ def saving(coders: Coders) -> Task:
     flight=_depths,
 )
 def load(bench: Bench, corpus: str, codec: str, size_bytes: int, block_bytes: int, flight: int) -> Task:
-    """A file back into arrays, compressed against raw; on a GPU also decoded by the host and copied."""
+    """Load arrays from a file past the page cache, compressed and raw: uncompressed bytes per second.
+
+    On a GPU the stage `host_codec` decodes the same data on the host and copies them to the device.
+    """
     message = message_of(bench, corpus, size_bytes, block_bytes)
     return loading(bench, Coders(bench, message, codec_of(bench, codec, message), flight))
 
@@ -201,6 +205,7 @@ def loading(bench: Bench, coders: Coders) -> Task:
 
 
 def _words(where: Path) -> str:
+    """Return the part of a note that names the file system of a folder."""
     kind = file_system(where)
     return f"on {kind}" if kind else "on an unknown file system"
 
@@ -214,6 +219,7 @@ class UploadingDecoder(HostDecoder):
         super().__init__(codec, message.cut, depth, self._decoded)
 
     def decode(self, block: InFlight, packed: Any) -> None:
+        """Restore the block on the host and queue its copy to the device."""
         super().decode(block, packed)
         span = self._message.cut.span(block.index)
         self._copies.to_device(self._message.target[span], self._decoded[span])
@@ -224,7 +230,7 @@ class UploadingDecoder(HostDecoder):
 
 
 def load_by_host(bench: Bench, message: Message, codec: _codecs_host.HostCodec) -> Transfer:
-    """Return the same data packed by a codec of the host: read, decoded into page-locked memory, and copied up."""
+    """Return the transfer that reads the same data, decodes them on the host and copies them to the device."""
     cut, where, source = message.cut, folder(), bench.device.to_host(message.source)
     depth = min(_codecs_host.cores(), cut.count)
     file = ReadBack(open_file(_ROOM * cut.total, where), cut.count, where)

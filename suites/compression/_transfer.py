@@ -107,7 +107,7 @@ class Receiver:
 
 
 def packed_blocks(encoder: Encoder, slots: Slots, cut: Cut) -> list[Any]:
-    """Return a copy of every block as it travels, in order."""
+    """Return a copy of every packed block, in order."""
     blocks: list[Any] = []
 
     def encode(block: InFlight) -> None:
@@ -120,14 +120,14 @@ def packed_blocks(encoder: Encoder, slots: Slots, cut: Cut) -> list[Any]:
 
 
 class Halves(NamedTuple):
-    """The halves of one pipeline, as far as this process has them."""
+    """The halves of one pipeline; a half is None if another process has it."""
 
     sender: Sender | None
     receiver: Receiver | None
 
 
 class Coders:
-    """The coders of both halves in one process, and every block as it travels."""
+    """The encoders and decoders of one process, and a copy of every packed block."""
 
     def __init__(self, bench: Bench, message: Message, codec: MessageCodec, depth: int) -> None:
         self._bench, self.message, self.codec, self.depth = bench, message, codec, depth
@@ -143,7 +143,7 @@ class Coders:
         return {"coded": compressed, "raw": [span.stop - span.start for span in spans]}
 
     def over_host(self, links: Mapping[Content, Link]) -> Mapping[Content, Link]:
-        """Return links of the host as the device's blocks go over them: on a GPU through page-locked buffers."""
+        """Return links of the host for the device's blocks: on a GPU they pass through page-locked buffers."""
         if not self._bench.traits.is_gpu:
             return links
         nbytes = max(self.codec.max_packed_bytes, self.message.cut.block)
@@ -191,7 +191,7 @@ class Transfer:
                 self._run(depth, sender)
 
     def message(self, content: Content, depth: int) -> float:
-        """Return the seconds of a message with `depth` blocks in flight; whoever receives it compares it."""
+        """Return the seconds of a message with `depth` blocks in flight; the receiver compares all of it."""
         sender, receiver = self._halves[content]
         halves = [half for half in (sender, receiver) if half]
         halves[0].link.begin()
@@ -216,17 +216,17 @@ class Transfer:
         return time.perf_counter() - start
 
     def compress(self) -> float:
-        """Return the sender's seconds to compress every block; nothing is sent."""
+        """Return the seconds in which the sender compresses every block; nothing is sent."""
         sender, _ = self._halves["coded"]
         return self._share(sender.encode_all(self._pipeline) if sender else 0.0, 0)
 
     def decompress(self) -> float:
-        """Return the receiver's seconds to restore every block from where it lies ready."""
+        """Return the seconds in which the receiver restores every block, all of which lie ready."""
         _, receiver = self._halves["coded"]
         return self._share(receiver.decode_all(self._pipeline, self._blocks) if receiver else 0.0, 1)
 
     def close(self) -> None:
-        """Let go of the threads, the links and the arrays that the coders hold."""
+        """End the threads, close the links, and drop the arrays of the coders."""
         self._pipeline.close()
         for sender, receiver in self._halves.values():
             if half := sender or receiver:
@@ -240,7 +240,7 @@ def bytes_of_blocks(blocks: Sequence[Any]) -> int:
 
 
 class TimedMessage(Protocol):
-    """What sends a message and works in either half alone; each call returns its seconds."""
+    """An object that sends a message, and can run either half alone; each call returns its seconds."""
 
     depth: int
 
@@ -255,7 +255,7 @@ class TimedMessage(Protocol):
 
 
 def stages_of(transfer: TimedMessage, total: int, timed: Timed = "both") -> dict[str, Stage]:
-    """Return the stages: overlapped (the headline), staged, raw, and each half alone whose time a message takes."""
+    """Return the stages: overlapped (the headline), staged, raw, and each half that the timed transfer contains."""
     calls: dict[str, Callable[[], float]] = {
         "overlapped": lambda: transfer.message("coded", transfer.depth),
         "staged": lambda: transfer.message("coded", 1),
@@ -268,7 +268,7 @@ def stages_of(transfer: TimedMessage, total: int, timed: Timed = "both") -> dict
 
 
 def stage_of(call: Callable[[], float], total: int, checked: bool = True) -> Stage:
-    """Return a stage that times itself, in uncompressed bytes; whoever receives a message compares all of it."""
+    """Return a stage that times itself, in uncompressed bytes; the receiver compares each message."""
     return Stage(call, Work(payload=total), "payload", clock="self", effort=POINT, checked=checked)
 
 
@@ -282,7 +282,7 @@ def task_of(coders: Coders, transfer: Transfer, link: str, payers: str = "") -> 
 
 
 def observed(total: int, sent_bytes: float) -> Observation:
-    """Return the ratio of raw bytes to those that travel, tables included; each message was compared when timed."""
+    """Return the ratio of uncompressed to sent bytes, tables included; each message was compared when it was timed."""
     expect(sent_bytes > 0, "no bytes were sent")
     return {"ratio": Observed(total / sent_bytes, "", "more")}
 

@@ -28,7 +28,10 @@ def _both_sizes(target: Target) -> Any:
 
 @topic.case(ranks=2, devices=lambda _: 2, when=on_gpu, way=WAYS, size_bytes=_both_sizes)
 def both(bench: Bench, way: str, size_bytes: int) -> Task:
-    """Both processes copy at once, each on a GPU of its own: payload of the slower direction, and the sum of both."""
+    """Both processes copy at once, each on its own GPU: payload of the slower direction.
+
+    The series `sum` counts the payload of both directions.
+    """
     copies = Duplex(bench, way, size_bytes)
     stage = Stage(
         copies.call,
@@ -82,7 +85,7 @@ def cycles(bench: Bench, seconds: float) -> int:
 
 
 class Duplex:
-    """One of two ranks that copy at once: out of the other's memory, or into it."""
+    """One of two ranks that copy at once, `size_bytes` each: out of the other's memory or into it, as `way` says."""
 
     def __init__(self, bench: Bench, way: str, size_bytes: int) -> None:
         exclusive(bench)

@@ -96,6 +96,7 @@ def filled(bench: Bench, memory: SharedMemory, nbytes: int, seed: int) -> Shared
 
 
 def _expect_shown(bench: Bench, buffer: SharedBuffer, seed: int) -> None:
+    """Raise WrongAnswer if a mapped buffer does not hold the pattern of the seed."""
     local = bench.xp.empty_like(buffer.array)
     bench.device.copy(local, buffer.array)
     bench.device.synchronize()
@@ -113,7 +114,7 @@ def _close_all(opened: Iterable[SharedBuffer | Handle | SharedEvent]) -> None:
 
 
 class OpenCloseCycle:
-    """Opens and closes again and again: seconds to open an item, and as series `close` to close it."""
+    """Opens and closes handles repeatedly: seconds to open one item, and in the series `close` to close it."""
 
     def __init__(self, open_all: Callable[[], Sequence[SharedBuffer | SharedEvent]], items: int = 1) -> None:
         self._open_all = open_all
@@ -164,7 +165,7 @@ def export(bench: Bench, kind: str, size_bytes: int) -> Task:
 
 @topic.case(ranks=2, devices=devices_of, path=paths, kind=_kinds, size_bytes=_sizes)
 def mapping(bench: Bench, path: str, kind: str, size_bytes: int) -> Task:
-    """Seconds to open a handle of each kind of memory, and to close it again (series `close`)."""
+    """Seconds to open a handle of memory of one kind, and to close it again (series `close`)."""
     exclusive(bench)
     bench.need(_ROOM * size_bytes)
     memory = bench.device.shared_memory(kind)
@@ -219,7 +220,7 @@ class ManyHandles:
     count=points((1, 16), smoke=(2,), full=tuple(2**power for power in range(9))),
 )
 def many(bench: Bench, path: str, count: int) -> Task:
-    """Seconds per handle when many are opened and kept open; to close each, series `close`."""
+    """Seconds per handle to open many handles that all stay open, and to close each (series `close`)."""
     exclusive(bench)
     bench.need(2 * count * EACH_BYTES)
     memory = bench.device.shared_memory("memfd" if not bench.traits.is_gpu else "raw")

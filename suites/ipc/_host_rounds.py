@@ -49,6 +49,7 @@ class FlagRounds(Rounds):
         return int(self._page.array.ctypes.data) + rank * _LINE_BYTES
 
     def seconds(self) -> list[float]:
+        """Return the seconds of each round but the first; raises WrongAnswer if a signal is late or a flag is wrong."""
         gave_up = self._volley(self._took)
         expect(gave_up == 0, f"round {gave_up} timed out: no signal within {_LOOKS} polls")
         self._count += self._took.size
@@ -81,7 +82,7 @@ class FlagBarrier(FlagRounds):
 
 
 class StreamPingPong(Rounds):
-    """A ping-pong of single bytes over a socket or a pair of pipes."""
+    """A ping-pong of single bytes over a socket or a pair of pipes (`means`)."""
 
     def __init__(self, bench: Bench, means: str) -> None:
         self._serves = bench.rank == 0
@@ -101,6 +102,7 @@ class StreamPingPong(Rounds):
             given.close()
 
     def seconds(self) -> list[float]:
+        """Return the seconds of each round but the first, by this rank's clock."""
         rounds = []
         last = time.perf_counter()
         for _ in range(_STREAM_ROUNDS):
@@ -127,7 +129,10 @@ class StreamPingPong(Rounds):
 
 
 class EventPingPong(Rounds):
-    """A ping-pong by events of a GPU. An event does not tell that it was recorded anew, so a flag on the host does."""
+    """A ping-pong by GPU events; a flag on the host announces each event.
+
+    An event does not tell that it was recorded again.
+    """
 
     def __init__(self, bench: Bench) -> None:
         exclusive(bench)
@@ -140,6 +145,7 @@ class EventPingPong(Rounds):
         self._count = 0
 
     def seconds(self) -> list[float]:
+        """Return the seconds of each round but the first, by this rank's clock."""
         rounds = []
         last = time.perf_counter()
         for _ in range(_EVENT_ROUNDS):

@@ -30,7 +30,7 @@ _SIGNALS = {
 
 
 class RoundClock:
-    """Where a kernel writes the cycles of each round, and the limit of its waits in cycles."""
+    """The array in which a kernel writes the cycles of each round, and the limit of its waits in cycles."""
 
     def __init__(self, bench: Bench) -> None:
         self._device = bench.device
@@ -48,9 +48,10 @@ class RoundClock:
 
 
 class Volley(Rounds):
-    """Rounds of a kernel that counts flags in memory of the ranks up by `step` each.
+    """Rounds of a kernel that increments flags in the ranks' memory by `step` in each round.
 
-    `kernel` takes its own arguments, then: the count to start from, rounds, limit, ticks, state.
+    The kernel receives `args`, then: the count to start from, rounds, limit in cycles, ticks (cycles of each round),
+    state.
     """
 
     def __init__(
@@ -102,7 +103,10 @@ class HostFlags:
 
 
 class KernelPingPong(Volley):
-    """A ping-pong of two GPUs by flags in the memory of the GPU that watches them, or in the host's."""
+    """A ping-pong of two GPUs by flags in the memory of the GPU that watches them, or in host memory (`mapped`).
+
+    With `add` the signal is an atomic addition instead of a store.
+    """
 
     def __init__(self, bench: Bench, means: str) -> None:
         exclusive(bench)
@@ -141,7 +145,7 @@ class KernelBarrier(Volley):
 
 
 class KernelBarrierWithin(Rounds):
-    """A barrier within one GPU: of a block of 1024 threads, or of a block on every multiprocessor."""
+    """A barrier within one GPU: of a block of 1024 threads, or of a grid with a block of 32 threads per SM."""
 
     def __init__(self, bench: Bench, scope: str) -> None:
         self._device = bench.device
@@ -156,6 +160,7 @@ class KernelBarrierWithin(Rounds):
         return self._clock.seconds(self._launch)
 
     def _launch(self) -> None:
+        """Queue the kernel that makes and times all rounds."""
         clock, rounds = self._clock, np.uint32(_ROUNDS)
         if self._is_grid:
             self._counter.fill(0)

@@ -84,13 +84,13 @@ def open_(bench: Bench, path: str, size_bytes: int) -> Task:
 
 @topic.case(ranks=2, devices=devices_of, path=paths, size_bytes=_touched_sizes)
 def first_touch(bench: Bench, path: str, size_bytes: int) -> Task:
-    """The first copy through a fresh mapping, by the host's clock: bytes copied once (payload)."""
+    """The first copy out of another process's memory through a fresh mapping, by the host's clock: payload."""
     return _first(bench, path, "pull", size_bytes)
 
 
 @topic.case(ranks=2, devices=devices_of, path=paths, way=("push", "load", "store"), size_bytes=_first_sizes)
 def first_use(bench: Bench, path: str, way: str, size_bytes: int) -> Task:
-    """As first_touch, in the other ways: a copy engine writes the other's memory, a kernel reads or writes it."""
+    """As `first_touch`, but a copy engine writes the other process's memory, or a kernel loads or stores: payload."""
     return _first(bench, path, way, size_bytes)
 
 
@@ -105,25 +105,25 @@ def _first(bench: Bench, path: str, way: str, size_bytes: int) -> Task:
 
 @topic.case(ranks=2, devices=devices_of, path=paths, size_bytes=_pull_sizes, headline={})
 def pull(bench: Bench, path: str, size_bytes: int) -> Task:
-    """Copies out of the other process's allocation through a mapping that stays open: payload."""
+    """Copies out of the other process's memory through a mapping that stays open: payload."""
     return _steady(bench, path, "pull", size_bytes)
 
 
 @topic.case(ranks=2, devices=devices_of, path=paths, size_bytes=sizes)
 def push(bench: Bench, path: str, size_bytes: int) -> Task:
-    """Copies into the other process's allocation through a mapping that stays open: payload."""
+    """Copies into the other process's memory through a mapping that stays open: payload."""
     return _steady(bench, path, "push", size_bytes)
 
 
 @topic.case(ranks=2, devices=devices_of, path=paths, size_bytes=sizes)
 def load(bench: Bench, path: str, size_bytes: int) -> Task:
-    """A kernel (on the host all threads) that loads from the other process's allocation: payload."""
+    """A kernel, or on the host all threads, loads from the other process's memory: payload."""
     return _steady(bench, path, "load", size_bytes)
 
 
 @topic.case(ranks=2, devices=devices_of, path=paths, size_bytes=sizes)
 def store(bench: Bench, path: str, size_bytes: int) -> Task:
-    """A kernel (on the host all threads) that stores to the other process's allocation: payload."""
+    """A kernel, or on the host all threads, stores to the other process's memory: payload."""
     return _steady(bench, path, "store", size_bytes)
 
 
@@ -139,7 +139,7 @@ def _steady(bench: Bench, path: str, way: str, size_bytes: int) -> Task:
 
 @topic.case(devices=devices_of, path=paths, size_bytes=sizes)
 def plain(bench: Bench, path: str, size_bytes: int) -> Task:
-    """The same copy within one process, with no handle: payload."""
+    """The same copy as in `pull`, but within one process and without a handle, for comparison: payload."""
     bench.need(ARRAYS * size_bytes)
     xp = bench.xp
     near = xp.empty(size_bytes, xp.uint8)
@@ -158,7 +158,7 @@ def plain(bench: Bench, path: str, size_bytes: int) -> Task:
 
 
 def owner(bench: Bench, nbytes: int) -> Task:
-    """Return rank 0's task: it shares a filled allocation, and holds it while rank 1 works."""
+    """Return the task of rank 0, which shares a filled allocation of `nbytes` until rank 1 has finished."""
     exclusive(bench)
     buffer = bench.device.share(nbytes)
     fill_pattern(bench, buffer.array, bench.seed)
@@ -172,7 +172,7 @@ def _no_copy() -> None:
 
 
 class Partner:
-    """Rank 1: opens rank 0's allocation, and copies out of it or into it."""
+    """Rank 1: opens the allocation of `nbytes` of rank 0, and copies out of it or into it as `way` says."""
 
     def __init__(self, bench: Bench, path: str, way: str, nbytes: int) -> None:
         exclusive(bench)

@@ -24,20 +24,21 @@ topic = Topic()
 
 @topic.case(ranks=2, when=on_host, size_bytes=sizes)
 def socket_(bench: Bench, size_bytes: int) -> Task:
-    """A message over a local socket, from the request to the last byte: payload."""
+    """A message over a local socket, from the receiver's request to the last byte: payload."""
     return _message(bench, "socket", size_bytes)
 
 
 @topic.case(ranks=2, when=on_host, size_bytes=sizes)
 def pipe(bench: Bench, size_bytes: int) -> Task:
-    """A message through a pipe, from the request (over a socket) to the last byte: payload."""
+    """A message through a pipe, from the receiver's request (over a socket) to the last byte: payload."""
     return _message(bench, "pipe", size_bytes)
 
 
 class MessageServer(threading.Thread):
-    """Rank 0: answers every byte that arrives with the whole message, until the peer hangs up.
+    """Rank 0: answers every byte that arrives with the whole message, until the peer closes the connection.
 
-    Its address is abstract (unix(7)): it ends with the process and leaves no file.
+    It answers over the same socket, or through the file descriptor `answer` if that is not -1. Its address is abstract
+    (unix(7)): it ends with the process and leaves no file.
     """
 
     def __init__(self, message: bytes, answer: int = -1) -> None:
@@ -99,6 +100,7 @@ def _message(bench: Bench, by: str, size_bytes: int) -> Task:
 
 
 def _serve(bench: Bench, by: str, sent: bytes) -> Task:
+    """Return the task of rank 0, which serves the message `sent` over a socket or a pipe."""
     if by == "socket":
         bench.exchange(MessageServer(sent).address)
         return Task.idle()
@@ -114,7 +116,7 @@ class _IoVector(ctypes.Structure):
 
 @topic.case(ranks=2, when=on_host, size_bytes=sizes)
 def direct(bench: Bench, size_bytes: int) -> Task:
-    """The kernel's copy out of the other process's memory, which is not shared (process_vm_readv(2)): payload."""
+    """The kernel copies out of the other process's private memory (process_vm_readv(2)): payload."""
     if bench.rank == 0:
         sent = pattern(size_bytes, bench.seed)
         libc = ctypes.CDLL(None)

@@ -14,7 +14,11 @@ topic = Topic()
 
 @topic.case(ranks=2, when=on_gpu, what=("own", "freed", "closed"))
 def refused(bench: Bench, what: str) -> Task:
-    """Seconds until an invalid call fails: opening its own handle or one of freed memory, closing twice."""
+    """Seconds until the driver refuses an invalid call.
+
+    `own` opens a handle in the process that exported it, `freed` opens a handle of freed memory, and `closed` closes a
+    handle twice. The device must still work afterwards.
+    """
     memory = bench.device.shared_memory("raw")
     if bench.rank == 0:
         buffer = filled(bench, memory, EACH_BYTES, bench.seed)
@@ -36,9 +40,11 @@ def refused(bench: Bench, what: str) -> Task:
 
 
 def _refusal(bench: Bench, attempt: Callable[[], object], release: Callable[[], None] = lambda: None) -> Task:
+    """Return the task that times `attempt`, which must fail with an error of the runtime."""
     errors: list[str] = []
 
     def refused_after() -> float:
+        """Return the seconds of the attempt and keep the name of its error."""
         start = time.perf_counter()
         try:
             attempt()

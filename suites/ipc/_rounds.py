@@ -29,7 +29,7 @@ class Rounds:
         """Free the memory of this rank."""
 
     def task(self, items: int, notes: Mapping[str, str] | None = None, labels: tuple[str, ...] = ()) -> Task:
-        """Return the task of rounds of so many `items` each."""
+        """Return the task of rounds that count as `items` each."""
         stage = Stage(self.seconds, Work(items=items), "item", clock="self", effort=POINT.with_tail(_TAIL))
         all_notes = {**self.notes, **(notes or {})}
         return Task.of(stage, check=self.check, close=self.close, release=self.release, notes=all_notes, labels=labels)

@@ -39,7 +39,10 @@ def _barrier_ranks(target: Target) -> Any:
 
 @topic.case(ranks=2, devices=_signal_devices, means=lambda target: _HOST_MEANS if target.is_host else _GPU_MEANS)
 def signal(bench: Bench, means: str) -> Task:
-    """A word from one process to the other, half of a ping-pong: between GPUs by kernels, on the host by processors."""
+    """Seconds for one word to reach the other process: half of a round trip.
+
+    Kernels exchange the words between GPUs, and threads on the host.
+    """
     rounds: Rounds
     if means in _GPU_MEANS:
         rounds = KernelPingPong(bench, means)
@@ -50,7 +53,10 @@ def signal(bench: Bench, means: str) -> Task:
 
 @topic.case(ranks=2, devices=devices_of, when=on_gpu, path=paths)
 def event_signal(bench: Bench, path: str) -> Task:
-    """A signal by an event that both processes share, and a host flag that announces it: half of a ping-pong."""
+    """Seconds for a GPU event that both processes share to reach the other process: half of a round trip.
+
+    A flag in host memory announces each event, because an event does not tell that it was recorded again.
+    """
     return EventPingPong(bench).task(2, {**notes(bench, path), **_HALF}, labels(bench, path))
 
 
@@ -61,7 +67,7 @@ def event_signal(bench: Bench, path: str) -> Task:
     of=_barrier_ranks,
 )
 def barrier(bench: Bench, means: str, of: int) -> Task:
-    """A barrier of all ranks: between GPUs by kernels, each rank with a GPU of its own; on the host by processors."""
+    """Seconds of a barrier of all ranks: of kernels, one rank per GPU, or of threads on the host."""
     del of
     rounds = FlagBarrier(bench) if means == _WORDS else KernelBarrier(bench, means)
     return rounds.task(1)
@@ -69,5 +75,5 @@ def barrier(bench: Bench, means: str, of: int) -> Task:
 
 @topic.case(when=on_gpu, scope=("block", "grid"))
 def within(bench: Bench, scope: str) -> Task:
-    """A barrier within a GPU: of a block, and of a block on every multiprocessor."""
+    """Seconds of a barrier within one GPU: of one block, or of a grid with one block per compute unit."""
     return KernelBarrierWithin(bench, scope).task(1)

@@ -13,7 +13,7 @@ topic = Topic(views=[View("bars", "Small copy latency between processes", ("sing
 
 @topic.case(ranks=2, devices=devices_of, path=paths, way=WAYS, size_bytes=(2**3,))
 def single(bench: Bench, path: str, way: str, size_bytes: int) -> Task:
-    """One small copy and the wait for it, by the host's clock: seconds."""
+    """Seconds of one small copy through a mapping that stays open and of the wait for it, by the host's clock."""
     if bench.rank == 0:
         return owner(bench, size_bytes)
     partner = Partner(bench, path, way, size_bytes)

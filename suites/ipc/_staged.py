@@ -41,7 +41,7 @@ topic = Topic()
 
 @topic.case(ranks=2, devices=devices_of, when=on_gpu, path=paths, size_bytes=sizes)
 def staged(bench: Bench, path: str, size_bytes: int) -> Task:
-    """Through page-locked host memory that both processes share, from the request to the last byte: payload."""
+    """Copies through page-locked host memory that both processes share, from request to last byte: payload."""
     exclusive(bench)
     bench.need(ARRAYS * size_bytes)
     channel = Channel(bench, size_bytes)
@@ -98,7 +98,10 @@ class Channel:
 
 
 class ChunkCopies:
-    """One rank's copies: rank 0 copies each chunk into the next free slot, rank 1 asks for them and copies them out."""
+    """One rank's copies: rank 0 copies each chunk into the next free slot, rank 1 copies it out of there.
+
+    Rank 1 requests the chunks.
+    """
 
     def __init__(self, bench: Bench, channel: Channel, size_bytes: int) -> None:
         self._bench = bench

@@ -16,7 +16,10 @@ topic = Topic(
 
 @topic.case(devices=two_devices, when=on_gpu, device=device_axis, peer=peer_axis, by=BY, size_bytes=sizes)
 def both(bench: Bench, device: str, peer: str, by: str, size_bytes: int) -> Task:
-    """Each device copies out of the other's memory at once: payload of one direction, and the sum of both."""
+    """Each device copies out of the other one's memory at the same time: payload of one direction.
+
+    The series `sum` counts the payload of both directions.
+    """
     del device, peer
     way = READING[by]
     require(bench, way)

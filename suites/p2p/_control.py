@@ -44,9 +44,10 @@ topic = Topic(
 
 
 def _is_point(_: Target, params: Params) -> bool:
-    """Leave out traffic by nothing, engines without traffic, and both directions by one device's copy engine.
+    """Return whether a combination of axes makes sense.
 
-    A copy engine takes the copies between two devices one after another, whatever their direction.
+    Left out are traffic without a copier, copiers without traffic, and both directions by one copy engine, which takes
+    the copies between two devices one after another, whatever their direction.
     """
     if (params["beside"], params["traffic"]) == ("engine", "both"):
         return False
@@ -64,7 +65,10 @@ def _is_point(_: Target, params: Params) -> bool:
     traffic=_TRAFFIC,
 )
 def control(bench: Bench, device: str, peer: str, message: str, beside: str, traffic: str) -> Task:
-    """Seconds of an 8-byte message while the device reads or writes its peer's memory in bulk, or both at once."""
+    """Seconds of an 8-byte message alone and while bulk copies use the same link.
+
+    In the bulk copies the device reads its peer's memory, writes it, or does both at once.
+    """
     del device, peer
     if beside == _NOTHING:
         return _alone(bench, MESSAGES[message](bench))
@@ -91,6 +95,7 @@ def _stage(
     seconds: Callable[[], float | Sequence[float]],
     probe: Callable[[], Observation] | None = None,
 ) -> Stage:
+    """Return the stage of messages that time themselves; `seconds` returns one time or one per message."""
     work, effort = Work(items=messages.items), POINT.with_tail(_TAIL)
     return Stage(seconds, work, "item", clock="self", probe=probe, effort=effort)
 
@@ -153,10 +158,10 @@ class MessagesBesideBulk:
 
 
 class CopyBehindBulk(MessagesBesideBulk):
-    """A message that is a copy by the runtime, behind one bulk copy by the runtime.
+    """A message that the runtime copies behind one bulk copy of the runtime.
 
-    Such copies between two devices leave in the order in which they were queued, so that a message beside a full queue
-    waits for all of it. The gate opens for both at once: the message's time is that of the bulk copy and its own.
+    Such copies between two devices leave in the order in which they were queued, so that a message behind a full queue
+    waits for all of it. The gate opens for both at once: the measured time contains the bulk copy and the message.
     """
 
     def __init__(self, bench: Bench, messages: PeerCopies, bulk: BulkTraffic) -> None:

@@ -21,7 +21,10 @@ topic = Topic(
 
 @topic.case(devices=two_devices, when=on_gpu, device=device_axis, peer=peer_axis, of=("load", "atomic", "copy"))
 def latency(bench: Bench, device: str, peer: str, of: str) -> Task:
-    """One access after another to a peer's memory: a load of a random line, an atomic addition, a copy of 8 B."""
+    """Seconds of one access to a peer's memory, one after another.
+
+    `load` reads a random cache line, `atomic` adds to one counter, and `copy` copies 8 bytes.
+    """
     del device, peer
     if of == "copy":
         return _small_copies(bench)
@@ -91,6 +94,7 @@ def _small_copies(bench: Bench) -> Task:
 
 
 def _loads(bench: Bench) -> Task:
+    """Return the task of dependent loads around a ring in the peer's memory."""
     ring = PeerRing(bench)
     kernel = bench.kernel("remote.cu", "remote_loads")
 
@@ -103,6 +107,7 @@ def _loads(bench: Bench) -> Task:
 
 
 def _atomics(bench: Bench) -> Task:
+    """Return the task of dependent additions to one counter in the peer's memory."""
     xp = bench.xp
     far = bench.device.peer_memory(bench.devices[1], _LINE_BYTES)
     bench.device.copy(far, xp.zeros(_LINE_BYTES, xp.uint8))
@@ -116,6 +121,7 @@ def _atomics(bench: Bench) -> Task:
         added += _STEPS
 
     def check() -> Observation:
+        """Raise WrongAnswer unless the counter has the number of additions, modulo 2³²."""
         near = xp.empty(_LINE_BYTES, xp.uint8)
         bench.device.copy(near, far)
         count = int(bench.device.to_host(near[:4].view(xp.uint32))[0])

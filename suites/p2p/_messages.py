@@ -26,11 +26,11 @@ class ControlMessage(Protocol):
 
     @property
     def items(self) -> int:
-        """The number of messages that one time counts."""
+        """The number of messages in one measured time."""
 
     @property
     def notes(self) -> Mapping[str, str]:
-        """What travels, and which clock times it."""
+        """The notes that name the message and the clock that times it."""
 
     def send(self) -> None:
         """Queue the messages of one sample on the device's own stream."""
@@ -97,7 +97,7 @@ class PeerCopies:
         self._device.time(self.queue, 1, "hot")
 
     def queue(self) -> None:
-        """Queue the copy between its events; whoever calls holds the gate."""
+        """Queue the copy between its two events; the caller holds the gate."""
         self._begun.record()
         self._word.copy()
         self._ended.record()
@@ -168,7 +168,7 @@ class PeerSignals:
 
 
 def _seconds_of(ticks: Any, cycles: int, nanoseconds: int) -> list[float]:
-    """Return cycles as seconds; all of them together took the given number of nanoseconds."""
+    """Return cycles as seconds, scaled so that their sum is the given number of nanoseconds."""
     return [float(tick) for tick in ticks * (nanoseconds * _NANO / cycles)]
 
 

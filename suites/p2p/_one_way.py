@@ -42,14 +42,14 @@ topic = Topic(
     headline={"by": "engine"},
 )
 def read(bench: Bench, device: str, peer: str, by: str, size_bytes: int) -> Task:
-    """The device copies out of its peer's memory: payload."""
+    """The device copies from its peer's memory into its own: payload."""
     del device, peer
     return _one_way(bench, READING[by], size_bytes)
 
 
 @topic.case(devices=two_devices, when=on_gpu, device=device_axis, peer=peer_axis, by=BY, size_bytes=sizes)
 def write(bench: Bench, device: str, peer: str, by: str, size_bytes: int) -> Task:
-    """The device copies into its peer's memory: payload."""
+    """The device copies from its own memory into its peer's: payload."""
     del device, peer
     return _one_way(bench, WRITING[by], size_bytes)
 

@@ -13,7 +13,7 @@ BY = ("engine", "kernel", "bulk")  # copy engine, kernel copy, bulk copy (TMA)
 
 
 def device_axis(target: Target) -> tuple[str, ...]:
-    """Return the device that works, the only point of the axis `device`."""
+    """Return the only point of the axis `device`: the device that works."""
     return (target.device.id,)
 
 

@@ -73,8 +73,8 @@ class BulkFlow:
 class BulkTraffic:
     """Bulk copies by the copy engine, by a kernel or by TMA: the device reads its peer's memory, writes it, or both.
 
-    For each direction the kernels have one block on each of fewer than half of the compute units. At least one
-    compute unit is free for what runs beside them.
+    `by` selects the means and `direction` is `read`, `write` or `both`. For each direction the kernels have one block
+    on each of fewer than half of the compute units. At least one compute unit is free for the messages that are timed.
     """
 
     def __init__(self, bench: Bench, by: str, direction: str) -> None:
@@ -89,6 +89,7 @@ class BulkTraffic:
         self._poison = bench.xp.full(BULK_BYTES, POISON, bench.xp.uint8)
 
     def _flow(self, direction: str, by: str, seed: int) -> BulkFlow:
+        """Return the copies of one direction with their arrays and the seconds of one copy alone."""
         bench, device = self._bench, self._bench.device
         near = bench.xp.empty(BULK_BYTES, bench.xp.uint8)
         far = device.peer_memory(bench.devices[1], BULK_BYTES)
@@ -103,12 +104,12 @@ class BulkTraffic:
 
     @property
     def note(self) -> str:
-        """Who copies, and how much at once."""
+        """The note that names the bytes of a copy and what copies."""
         who = f"by {self._units} compute units for each direction" if self._units else "by copy engines"
         return f"{BULK_BYTES >> 20} MiB per copy, {who}, one copy after another"
 
     def lasting(self, seconds: float) -> list[Callable[[], None]]:
-        """Return a call for each direction that queues copies for at least so many seconds."""
+        """Return a call for each direction that queues copies which last at least the given seconds."""
         return [flow.queueing(flow.copies_for(seconds)) for flow in self._flows]
 
     def once(self) -> list[Callable[[], None]]:
