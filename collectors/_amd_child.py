@@ -41,15 +41,15 @@ class LibraryChild:
 
     def read(self, pci: str, names: Sequence[str]) -> Mapping[str, float | None]:
         """Return the values of these counters by name. Raises Unavailable if the process ended or hangs."""
-        values: Mapping[str, float | None] = self._question([pci, list(names)])
+        values: Mapping[str, float | None] = self._ask([pci, list(names)])
         return values
 
     def processes(self, pci: str) -> Sequence[tuple[int, float | None]]:
         """Return the ids of the processes on a GPU, each with its bytes of memory. Raises Unavailable as `read`."""
-        processes: Sequence[tuple[int, float | None]] = self._question([pci, None])
+        processes: Sequence[tuple[int, float | None]] = self._ask([pci, None])
         return processes
 
-    def _question(self, question: object) -> Any:
+    def _ask(self, question: object) -> Any:
         """Send a question to the process and return its answer. Raises Unavailable if it ended or hangs."""
         pipe = self._child.stdin
         assert pipe is not None
@@ -57,7 +57,7 @@ class LibraryChild:
             pipe.write(json.dumps(question).encode() + b"\n")
             pipe.flush()
         except OSError as error:
-            raise self._ended() from error
+            raise self._end_with_error() from error
         return self._answer(_ANSWER_S)
 
     def _answer(self, patience_s: float) -> Any:
@@ -68,13 +68,16 @@ class LibraryChild:
             ready, _, _ = select.select([pipe], [], [], patience_s)
             chunk = os.read(pipe.fileno(), 65536) if ready else b""
             if not chunk:
-                raise self._ended("" if ready else f"no answer within {patience_s:g} s")
+                raise self._end_with_error("" if ready else f"no answer within {patience_s:g} s")
             self._pending += chunk
         line, _, self._pending = self._pending.partition(b"\n")
         return json.loads(line)
 
-    def _ended(self, reason: str = "") -> Unavailable:
-        """End the process; return an error that says how it ended and what it last wrote."""
+    def _end_with_error(self, reason: str = "") -> Unavailable:
+        """End the process, and return the error to raise.
+
+        The error names `reason`, by default the signal or the exit status, and the last line of the standard error.
+        """
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(0.0 if reason else 1.0)
         status = self._child.poll()

@@ -21,6 +21,7 @@ PACKAGE_POWER, SOCKET_THERMAL, HBM_THERMAL, VR_THERMAL, PROCHOT = 1 << 0, 1 << 3
 
 
 def _group(first: int, names: tuple[str, ...], label: str, kind: EventClass) -> list[EventBit]:
+    """Return an event of one class for each name, with consecutive bits from bit number `first` on."""
     return [EventBit(1 << (first + place), f"{label} ({name})", kind) for place, name in enumerate(names)]
 
 

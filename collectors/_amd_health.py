@@ -47,7 +47,7 @@ class AmdHealth:
 
 
 def _errors(folder: Path, card: str) -> Iterator[HealthReading]:
-    """Yield the uncorrected errors of all blocks since the driver was loaded."""
+    """Yield the number of uncorrected errors of all blocks since the driver was loaded; None without its files."""
     counts = {
         path.name.removesuffix("_err_count"): int(match[1])
         for path in sorted(folder.glob("ras/*_err_count"))
@@ -62,7 +62,7 @@ def _errors(folder: Path, card: str) -> Iterator[HealthReading]:
 
 
 def _pages(folder: Path, card: str) -> Iterator[HealthReading]:
-    """Yield the bad pages of memory; a GPU without this file has no such readings."""
+    """Yield the number of retired bad pages of memory, and of those that wait; nothing for a GPU without the file."""
     path = folder / "ras/gpu_vram_bad_pages"
     if path.exists():
         states = _PAGE.findall(text(path))
@@ -74,6 +74,7 @@ def _pages(folder: Path, card: str) -> Iterator[HealthReading]:
 
 
 def _processes(processes: KfdProcesses, card: str) -> HealthReading:
+    """Return the number of processes on the GPU, with their process numbers in the note."""
     command = f"amd-smi process --gpu {card}"
     pids = processes.pids()
     if pids is None:
@@ -83,11 +84,13 @@ def _processes(processes: KfdProcesses, card: str) -> HealthReading:
 
 
 def _busy(folder: Path) -> Iterator[HealthReading]:
-    percent = _number(folder / "gpu_busy_percent")
+    """Yield 1.0 if the GPU is at least 20 % busy, else 0.0; None if the driver does not say."""
+    percent = _read_number(folder / "gpu_busy_percent")
     yield HealthReading(HealthSign.BUSY, None if percent is None else float(percent >= _BUSY_PERCENT))
 
 
 def _pcie(folder: Path, card: str) -> Iterator[HealthReading]:
+    """Yield the present and the widest PCIe link, its replays, and the present and the highest generation (1 to 6)."""
     command = f"amd-smi metric --pcie --gpu {card}"
     files = {
         HealthSign.PCIE_WIDTH: "current_link_width",
@@ -95,7 +98,7 @@ def _pcie(folder: Path, card: str) -> Iterator[HealthReading]:
         HealthSign.PCIE_REPLAYS: "pcie_replay_count",
     }
     for sign, name in files.items():
-        yield HealthReading(sign, _number(folder / name), command=command)
+        yield HealthReading(sign, _read_number(folder / name), command=command)
     speeds = {HealthSign.PCIE_GENERATION: "current_link_speed", HealthSign.PCIE_GENERATION_MOST: "max_link_speed"}
     for sign, name in speeds.items():
         speed = text(folder / name).split()
@@ -103,7 +106,8 @@ def _pcie(folder: Path, card: str) -> Iterator[HealthReading]:
         yield HealthReading(sign, None if step is None else float(step), command=command)
 
 
-def _number(path: Path) -> float | None:
+def _read_number(path: Path) -> float | None:
+    """Return the number in a file; None if the file is missing or has other content."""
     try:
         return float(text(path))
     except ValueError:

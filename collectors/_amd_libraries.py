@@ -26,18 +26,19 @@ _DEBIAN = "/usr/lib/python3/dist-packages"  # where Debian's package amd-smi put
 
 
 class Library(Protocol):
-    """A library that has started."""
+    """One of AMD's libraries after its start; `version` is its name and version."""
 
     version: str
 
     def read(self, pci: str, name: str) -> float | None:
-        """Return one counter of the GPU with that PCI address."""
+        """Return one counter of the GPU with that PCI address, in the counter's unit; None for a missing value."""
 
     def processes(self, pci: str) -> list[tuple[int, float | None]]:
         """Return the numbers of the processes on the GPU with that PCI address, each with its bytes of memory."""
 
 
-def _rocm() -> Path:
+def _rocm_folder() -> Path:
+    """Return the folder in which ROCm is installed."""
     return Path(os.environ.get("ROCM_PATH", "/opt/rocm"))
 
 
@@ -45,7 +46,8 @@ class AmdSmi:
     """The Python binding that comes with ROCm; it must be of the same release as its library."""
 
     def __init__(self) -> None:
-        sys.path += [str(_rocm() / "share/amd_smi"), _DEBIAN]
+        """Import and start the library, and note the handle of each GPU by its PCI address; raises what these raise."""
+        sys.path += [str(_rocm_folder() / "share/amd_smi"), _DEBIAN]
         self._smi = smi = importlib.import_module("amdsmi")
         smi.amdsmi_init()
         handles = smi.amdsmi_get_processor_handles()
@@ -53,6 +55,7 @@ class AmdSmi:
         self.version = f"amdsmi {getattr(smi, '__version__', '')}".strip()
 
     def read(self, pci: str, name: str) -> float | None:
+        """Return one counter in its unit; None if this GPU or this release of the library does not have it."""
         handle = self._handles.get(pci)
         if handle is None or name not in self._READERS:
             return None
@@ -68,6 +71,7 @@ class AmdSmi:
             return None
 
     def processes(self, pci: str) -> list[tuple[int, float | None]]:
+        """Return each process on the GPU with its bytes of memory; an empty list if the library does not list them."""
         handle = self._handles.get(pci)
         try:
             listed = self._smi.amdsmi_get_gpu_process_list(handle) if handle is not None else []
@@ -76,7 +80,7 @@ class AmdSmi:
             return []
 
     _READERS: Mapping[str, tuple[Callable[[Any, Any], object], float]] = {
-        "amd.power": (lambda smi, gpu: _first(smi.amdsmi_get_power_info(gpu), *_POWERS), 1.0),
+        "amd.power": (lambda smi, gpu: _first_valid(smi.amdsmi_get_power_info(gpu), *_POWERS), 1.0),
         "amd.clock.gfx": (lambda smi, gpu: _clock(smi, gpu, smi.AmdSmiClkType.GFX), 1e6),
         "amd.clock.memory": (lambda smi, gpu: _clock(smi, gpu, smi.AmdSmiClkType.MEM), 1e6),
         "amd.temperature.hotspot": (lambda smi, gpu: _temperature(smi, gpu, smi.AmdSmiTemperatureType.HOTSPOT), 1.0),
@@ -89,8 +93,8 @@ class AmdSmi:
     }
 
 
-def _first(values: Mapping[str, object], *keys: str) -> object:
-    """Return the first of these values that is a number."""
+def _first_valid(values: Mapping[str, object], *keys: str) -> object:
+    """Return the first valid number that `values` has under one of these keys, in their order; None without one."""
     return next((values[key] for key in keys if valid("amd.power", values.get(key)) is not None), None)
 
 
@@ -100,16 +104,18 @@ def _memory_of(process: Mapping[str, Any]) -> float | None:
 
 
 def _clock(smi: Any, gpu: Any, kind: Any) -> object:
+    """Return the clock of one kind in MHz; its key differs between releases of the library."""
     clocks = smi.amdsmi_get_clock_info(gpu, kind)
     return clocks.get("clk", clocks.get("cur_clk"))
 
 
 def _temperature(smi: Any, gpu: Any, place: Any) -> object:
+    """Return the present temperature of one sensor in °C."""
     return smi.amdsmi_get_temp_metric(gpu, place, smi.AmdSmiTemperatureMetric.CURRENT)
 
 
 def _energy(count: Mapping[str, Any]) -> object:
-    """Return microjoules."""
+    """Return the energy since the driver was loaded, in microjoules; None for a missing value."""
     steps = valid("amd.energy", count.get("energy_accumulator", count.get("power")))
     return None if steps is None else steps * count["counter_resolution"]
 
@@ -134,6 +140,10 @@ class Rsmi:
     """
 
     def __init__(self) -> None:
+        """Import and start the library, and note the index of each GPU by its PCI address.
+
+        Ends the process if the library sees no GPU.
+        """
         sys.modules["amdsmi"] = None  # type: ignore[assignment] # an import of it raises ImportError
         self._smi = smi = importlib.import_module("pyrsmi.rocml")
         smi._load_rocm_library()  # noqa: SLF001 - no public function loads it before the first call
@@ -146,6 +156,7 @@ class Rsmi:
         self.version = f"pyrsmi {importlib.metadata.version('pyrsmi')}"
 
     def read(self, pci: str, name: str) -> float | None:
+        """Return one counter in its unit; None if the GPU is unknown or the library does not have the counter."""
         index = self._indices.get(pci)
         if index is None or name not in self._READERS:
             return None
@@ -176,12 +187,12 @@ LIBRARIES: Mapping[str, Callable[[], Library]] = {"amdsmi": AmdSmi, "pyrsmi": Rs
 
 
 def answer(library: Library, pci: str, names: Sequence[str]) -> dict[str, float | None]:
-    """Return the values of these counters."""
+    """Return the values of these counters of one GPU, each in its unit; None for a missing value."""
     return {name: library.read(pci, name) for name in names}
 
 
 def serve(library: Library, questions: TextIO, answers: TextIO) -> None:
-    """Answer each line of questions with a line."""
+    """Write the library's version, then answer each line of `questions` with a line of `answers`, until they end."""
     answers.write(json.dumps(library.version) + "\n")
     answers.flush()
     for line in questions:

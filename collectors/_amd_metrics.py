@@ -24,8 +24,8 @@ RESIDENCIES = (PROCHOT, PACKAGE_POWER, SOCKET_THERMAL, VR_THERMAL, HBM_THERMAL)
 class _Layout:
     """The fields of a content revision, in bytes from the beginning; 0 stands for a field that it does not have.
 
-    `clocks` are those of the compute dies, `throttle` is the mask of reasons, `residencies` are the first of five
-    counters, `dram` is the share of the memory's bandwidth.
+    `clocks` are those of the compute dies: the place of the first, and their number. `throttle` is the mask of reasons,
+    `residencies` are the first of five counters, `dram` is the share of the memory's bandwidth.
     """
 
     size: int
@@ -76,19 +76,20 @@ def parsed(table: bytes) -> GpuMetrics | None:
     if layout is None or size != len(table) or size < layout.size:
         return None
     first, count = layout.clocks
-    clocks = [mhz for place in range(count) if (mhz := _field("<H", table, first + 2 * place)) is not None]
-    counted = [_field("<I", table, layout.residencies + 4 * place) for place in range(len(RESIDENCIES))]
+    clocks = [mhz for place in range(count) if (mhz := _unpack_field("<H", table, first + 2 * place)) is not None]
+    counted = [_unpack_field("<I", table, layout.residencies + 4 * place) for place in range(len(RESIDENCIES))]
     has_residencies = layout.residencies and any(cycles is not None for cycles in counted)
     return GpuMetrics(
-        energy_steps=_field("<Q", table, layout.energy),
+        energy_steps=_unpack_field("<Q", table, layout.energy),
         clock_hz=sum(clocks) / len(clocks) * _MEGA if clocks else None,
-        reasons=_field("<Q", table, layout.throttle) if layout.throttle else None,
+        reasons=_unpack_field("<Q", table, layout.throttle) if layout.throttle else None,
         residencies=tuple(cycles or 0 for cycles in counted) if has_residencies else None,
-        dram_percent=_field("<H", table, layout.dram) if layout.dram else None,
+        dram_percent=_unpack_field("<H", table, layout.dram) if layout.dram else None,
     )
 
 
-def _field(form: str, table: bytes, place: int) -> int | None:
+def _unpack_field(form: str, table: bytes, place: int) -> int | None:
+    """Return the number at a place of the table, in the form of `struct`; None if all its bits are set."""
     raw = table[place : place + struct.calcsize(form)]
     return None if raw == b"\xff" * len(raw) else int(struct.unpack(form, raw)[0])
 

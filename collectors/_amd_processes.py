@@ -30,7 +30,7 @@ class KfdProcesses:
             folders = [path for path in self._folder.iterdir() if path.name.isdigit()]
         except OSError:
             return None
-        used = ((path, sum(_number(path / f"vram_{gpu}") for gpu in self.gpu_ids)) for path in folders)
+        used = ((path, sum(_read_number(path / f"vram_{gpu}") for gpu in self.gpu_ids)) for path in folders)
         return [(int(path.name), float(size)) for path, size in used if size or self._has_queue(path)]
 
     def pids(self) -> tuple[int, ...] | None:
@@ -40,17 +40,19 @@ class KfdProcesses:
 
     def _has_queue(self, process: Path) -> bool:
         with contextlib.suppress(OSError):  # the process has ended
-            return any(_number(path) in self.gpu_ids for path in process.glob("queues/*/gpuid"))
+            return any(_read_number(path) in self.gpu_ids for path in process.glob("queues/*/gpuid"))
         return False
 
 
 def _gpu_ids(nodes: Path, pci: str) -> frozenset[int]:
     """Return the driver's ids of the GPU at that PCI address: a partitioned card has several."""
-    return frozenset(gpu for node in nodes.glob("*") if (gpu := _number(node / "gpu_id")) and _is_at(node, pci))
+    return frozenset(
+        gpu for node in nodes.glob("*") if (gpu := _read_number(node / "gpu_id")) and _is_gpu_at(node, pci)
+    )
 
 
-def _is_at(node: Path, pci: str) -> bool:
-    """Return whether a node of the topology is the GPU at that PCI address."""
+def _is_gpu_at(node: Path, pci: str) -> bool:
+    """Return whether a node of the topology is the GPU at that PCI address, or a partition of that GPU."""
     domain, bus, rest = pci.split(":")
     location = int(bus, 16) << 8 | int(rest.split(".")[0], 16) << 3
     values = dict(_properties(text(node / "properties")))
@@ -65,7 +67,7 @@ def _properties(properties: str) -> Iterator[tuple[str, int]]:
             yield name, int(value)
 
 
-def _number(path: Path) -> int:
+def _read_number(path: Path) -> int:
     """Return the number in a file; 0 if there is none."""
     content = text(path)
     return int(content) if content.isdigit() else 0

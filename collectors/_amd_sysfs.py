@@ -18,14 +18,15 @@ GENERATIONS = {"2.5": "1", "5.0": "2", "8.0": "3", "16.0": "4", "32.0": "5", "64
 
 
 def text(path: Path) -> str:
-    """Return the text of a file, or an empty text."""
+    """Return the text of a file without white space at its ends; an empty text if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""
 
 
-def _number(path: Path) -> int | None:
+def _read_number(path: Path) -> int | None:
+    """Return the integer in a file, decimal or with the prefix 0x; None if there is no such integer."""
     try:
         return int(text(path), 0)
     except ValueError:
@@ -39,7 +40,10 @@ class Sysfs:
         self.root = root
 
     def folder(self, pci: str) -> Path:
-        """Return the folder of the files of that GPU; a partition's address is that of its card, with a function."""
+        """Return the folder of the GPU's files.
+
+        The address of a partition is that of its card with another function number; its files are in the card's folder.
+        """
         devices = self.root / "sys/bus/pci/devices"
         own = devices / pci.lower()
         return own if own.is_dir() else devices / f"{pci.lower().rpartition('.')[0]}.0"
@@ -63,9 +67,9 @@ class Sysfs:
     def read(self, pci: str, names: Sequence[str], throttle: ThrottleReasons) -> Mapping[str, float | None]:
         """Return these counters now; `throttle` keeps the values of this device's last table."""
         folder = self.folder(pci)
-        metrics = self.metrics(pci) if not _OF_METRICS.isdisjoint(names) else None
+        metrics = self.metrics(pci) if not _METRICS_COUNTERS.isdisjoint(names) else None
         return {
-            name: _of_metrics(name, metrics, throttle) if name in _OF_METRICS else _READERS[name](folder, name)
+            name: _metrics_value(name, metrics, throttle) if name in _METRICS_COUNTERS else _READERS[name](folder, name)
             for name in names
         }
 
@@ -77,7 +81,7 @@ class Sysfs:
     def settings(self, pci: str) -> Mapping[str, str]:
         """Return the settings that a gate compares; a setting that cannot be read is left out."""
         folder = self.folder(pci)
-        cap = _number(_hwmon(folder) / "power1_cap")
+        cap = _read_number(_hwmon(folder) / "power1_cap")
         speed = re.match(r"[\d.]+", text(folder / "max_link_speed"))
         mask = re.search(r"0x[0-9a-fA-F]+", text(folder / "ras/features"))
         settings = {
@@ -97,33 +101,35 @@ def _hwmon(folder: Path) -> Path:
     return next(iter(sorted(folder.glob("hwmon/hwmon*"))), folder / "hwmon/none")
 
 
-def _file(path: str, scale: float = 1.0) -> Callable[[Path, str], float | None]:
-    return lambda folder, name: valid(name, _number(folder / path), scale)
+def _file_reader(path: str, scale: float = 1.0) -> Callable[[Path, str], float | None]:
+    """Return a reader of the number in a file of the GPU's folder, times `scale`."""
+    return lambda folder, name: valid(name, _read_number(folder / path), scale)
 
 
-def _monitor(scale: float, *files: str) -> Callable[[Path, str], float | None]:
-    """Return a reader of the first of these files of the monitor that has a number."""
+def _monitor_reader(scale: float, *files: str) -> Callable[[Path, str], float | None]:
+    """Return a reader of the first of these files of the hardware monitor that has a valid number, times `scale`."""
 
     def read(folder: Path, name: str) -> float | None:
-        values = (valid(name, _number(_hwmon(folder) / file), scale) for file in files)
+        values = (valid(name, _read_number(_hwmon(folder) / file), scale) for file in files)
         return next((value for value in values if value is not None), None)
 
     return read
 
 
-def _labelled(label: str, scale: float) -> Callable[[Path, str], float | None]:
-    """Return a reader of the temperature with that label, because the number of a sensor differs between models."""
+def _temperature_reader(label: str, scale: float) -> Callable[[Path, str], float | None]:
+    """Return a reader of the temperature sensor with that label, because a sensor's number differs between models."""
 
     def read(folder: Path, name: str) -> float | None:
         for path in sorted(_hwmon(folder).glob("temp*_label")):
             if text(path) == label:
-                return valid(name, _number(path.with_name(path.name.replace("_label", "_input"))), scale)
+                return valid(name, _read_number(path.with_name(path.name.replace("_label", "_input"))), scale)
         return None
 
     return read
 
 
-def _of_metrics(name: str, metrics: GpuMetrics | None, throttle: ThrottleReasons) -> float | None:
+def _metrics_value(name: str, metrics: GpuMetrics | None, throttle: ThrottleReasons) -> float | None:
+    """Return a counter that only the table gpu_metrics has, in its unit; None without the table or the field."""
     if metrics is None:
         return None
     if name == "amd.energy":
@@ -132,14 +138,14 @@ def _of_metrics(name: str, metrics: GpuMetrics | None, throttle: ThrottleReasons
 
 
 _READERS: Mapping[str, Callable[[Path, str], float | None]] = {
-    "amd.power": _monitor(1e-6, "power1_average", "power1_input"),
-    "amd.clock.gfx": _monitor(1.0, "freq1_input"),
-    "amd.clock.memory": _monitor(1.0, "freq2_input"),
-    "amd.temperature.hotspot": _labelled("junction", 1e-3),
-    "amd.temperature.memory": _labelled("mem", 1e-3),
-    "amd.utilization.gfx": _file("gpu_busy_percent"),
-    "amd.utilization.memory": _file("mem_busy_percent"),
-    "amd.memory.used": _file("mem_info_vram_used"),
-    "amd.pcie.replays": _file("pcie_replay_count"),
+    "amd.power": _monitor_reader(1e-6, "power1_average", "power1_input"),
+    "amd.clock.gfx": _monitor_reader(1.0, "freq1_input"),
+    "amd.clock.memory": _monitor_reader(1.0, "freq2_input"),
+    "amd.temperature.hotspot": _temperature_reader("junction", 1e-3),
+    "amd.temperature.memory": _temperature_reader("mem", 1e-3),
+    "amd.utilization.gfx": _file_reader("gpu_busy_percent"),
+    "amd.utilization.memory": _file_reader("mem_busy_percent"),
+    "amd.memory.used": _file_reader("mem_info_vram_used"),
+    "amd.pcie.replays": _file_reader("pcie_replay_count"),
 }
-_OF_METRICS = frozenset({"amd.energy", "amd.dram", "amd.throttle"})
+_METRICS_COUNTERS = frozenset({"amd.energy", "amd.dram", "amd.throttle"})

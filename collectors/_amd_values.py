@@ -16,6 +16,7 @@ _MOST = {"W": 4000.0, "°C": 150.0, "Hz": 1e10, "%": 100.0}
 
 
 def _smi(amd: str, rocm: str) -> str:
+    """Return the command that shows a counter; `amd` and `rocm` are the options of amd-smi and of rocm-smi."""
     return f"amd-smi metric {amd} (or rocm-smi {rocm})"
 
 

@@ -41,6 +41,7 @@ class AmdWatch:
     """
 
     def __init__(self, files: Sysfs, processes: KfdProcesses, device: Device) -> None:
+        """Prepare the watch of one GPU; `processes` lists the processes on it."""
         self._files = files
         self._device = device
         self._others = ForeignProcesses(processes.pids)
@@ -66,6 +67,10 @@ class AmdWatch:
         return Condition(condition.discard, condition.labels + self._others.labels, self._clock_hz)
 
     def _read(self) -> None:
+        """Read the throttle reasons and the clock, and note when the next reading is due.
+
+        Raises DeviceError if the driver's files of the GPU are gone.
+        """
         start = time.monotonic()
         metrics = self._files.metrics(self._device.pci)
         end = time.monotonic()

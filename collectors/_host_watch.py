@@ -48,7 +48,10 @@ def condition_of(stolen: bool, migrated: bool, others: float | None, cpus: int) 
 
 
 def runnable_in(loadavg: str) -> int:
-    """Return the runnable threads of the machine: the first number of the fourth field of /proc/loadavg, `3/89`."""
+    """Return the number of runnable threads of the machine.
+
+    It is the first number of the fourth field of /proc/loadavg: 3 of `3/89`.
+    """
     return int(loadavg.split()[3].partition("/")[0])
 
 
@@ -58,26 +61,28 @@ def state_in(stat: str) -> str:
 
 
 def _cpu_times() -> CpuTimes:
+    """Return the time of all CPUs now, from /proc/stat."""
     times = psutil.cpu_times()
     return CpuTimes(sum(times), getattr(times, "steal", None))
 
 
-def _others() -> int | None:
-    """Return the number of runnable threads of other processes now; None if /proc does not say."""
+def _count_foreign_threads() -> int | None:
+    """Return the number of threads of other processes that are runnable now; None if /proc does not say."""
     try:
         runnable = runnable_in(Path("/proc/loadavg").read_text())
-        return max(runnable - _ours(), 0)
+        return max(runnable - _count_own_threads(), 0)
     except OSError:
         return None
 
 
-def _ours() -> int:
-    """Return the number of runnable threads of this process: a BLAS keeps its threads spinning for a while."""
+def _count_own_threads() -> int:
+    """Return the number of threads of this process that are runnable now: a BLAS keeps its threads spinning."""
     states = (_state(task) for task in Path("/proc/self/task").iterdir())
     return sum(state == "R" for state in states)
 
 
 def _state(task: Path) -> str:
+    """Return the state of a thread as a letter; an empty text if the thread has ended."""
     try:
         return state_in((task / "stat").read_text())
     except OSError:  # the thread has ended
@@ -131,15 +136,19 @@ class HostWatch:
         return condition_of(self._is_stolen(now), self._at != before, self._load(now), self._cpus)
 
     def _is_stolen(self, now: float) -> bool:
+        """Return whether a hypervisor took CPU time since the last reading; False until the next tick is due."""
         if now < self._times_due:
             return False
         before, self._times, self._times_due = self._times, _cpu_times(), now + TICK_S
         return is_stolen(before, self._times)
 
     def _load(self, now: float) -> float | None:
-        """Return the mean number of runnable threads of others since the start of the case; None if it is too early."""
+        """Return the mean number of runnable threads of others since the start of the case; None before three readings.
+
+        `now` is the monotonic time in seconds; a further reading is taken if 50 ms have passed.
+        """
         if now >= self._load_due:
             self._load_due = now + _LOAD_S
-            others = _others()
+            others = _count_foreign_threads()
             self._loads += [] if others is None else [others]
         return sum(self._loads) / len(self._loads) if len(self._loads) >= _LOAD_READINGS else None

@@ -13,7 +13,10 @@ _PATIENCE_S = 1.0
 
 
 class Turns:
-    """Lets calls run one after the other; a call that hangs delays the others by a second, once."""
+    """A lock for calls that must run one after the other, held by `with`.
+
+    If a call hangs, the next one goes ahead after one second; later calls do not wait while the lock is held.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -102,7 +105,7 @@ def handle_of(nvml: Any, device: Device) -> Any:
 
 
 def answer(nvml: Any, device: Device, call: Callable[[], float]) -> float | None:
-    """Return the value of a call, or None if NVML refuses it. Raises Unavailable if the device is lost."""
+    """Return the value of a call; None if NVML refuses the call. Raises Unavailable if the device is lost."""
     try:
         return float(call())
     except nvml.NVMLError as error:

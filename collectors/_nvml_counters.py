@@ -29,34 +29,41 @@ _KIB, _MILLI, _NANO = 1024, 1e-3, 1e-9
 _EVERY_LINK = 0xFFFFFFFF  # nvml.h: the sum over all links
 
 
-def _query(name: str) -> str:
+def _query_command(name: str) -> str:
+    """Return the command that shows a field of nvidia-smi."""
     return f"nvidia-smi --query-gpu={name} --format=csv"
 
 
 def _clock(name: str) -> Reader:
+    """Return a reader of the clock with that NVML name, in hertz."""
     return lambda nvml, gpu: nvml.nvmlDeviceGetClockInfo(gpu, getattr(nvml, name)) * 1e6
 
 
 def _nvlink(name: str) -> Reader:
-    """Read the bytes of all links since the driver was loaded: data without protocol."""
+    """Return a reader of the bytes over all links since the driver was loaded: data without protocol."""
     return lambda nvml, gpu: float(field(nvml, gpu, getattr(nvml, name), _EVERY_LINK).ullVal) * _KIB
 
 
 def _violation(name: str) -> Reader:
-    """Read the seconds since the driver was loaded in which this policy lowered the clocks."""
+    """Return a reader of the seconds since the driver was loaded in which this policy lowered the clocks."""
     return lambda nvml, gpu: nvml.nvmlDeviceGetViolationStatus(gpu, getattr(nvml, name)).violationTime * _NANO
 
 
 def _ecc(name: str) -> Reader:
+    """Return a reader of the number of memory errors of that NVML type since the driver was loaded."""
     return lambda nvml, gpu: float(nvml.nvmlDeviceGetTotalEccErrors(gpu, getattr(nvml, name), nvml.NVML_VOLATILE_ECC))
 
 
 def _remapped(place: int) -> Reader:
+    """Return a reader of a value of nvmlDeviceGetRemappedRows, by its place in NVML's answer.
+
+    The places are: 0 correctable, 1 uncorrectable, 2 pending, 3 failure.
+    """
     return lambda nvml, gpu: float(nvml.nvmlDeviceGetRemappedRows(gpu)[place])
 
 
 def _pcie(name: str) -> Reader:
-    """Read the bytes per second over 20 ms; NVML counts in units of 1000."""
+    """Return a reader of the PCIe traffic in bytes per second over 20 ms; NVML counts in units of 1000 bytes."""
     return lambda nvml, gpu: float(nvml.nvmlDeviceGetPcieThroughput(gpu, getattr(nvml, name))) * 1000
 
 
@@ -79,83 +86,88 @@ _MEASURES = {
 
 
 def _counter(name: str, unit: str, kind: CounterKind, period_s: float, command: str) -> Counter:
+    """Return a counter of NVML, with its measure; `command` shows the same number."""
     bits = BITS if kind == "event" else ()
     return Counter(f"nvml.{name}", unit, kind, period_s, command, _MEASURES.get(name, Measure.OTHER), bits)
 
 
 def _gauge(name: str, unit: str, period_s: float, command: str, reader: Reader) -> tuple[Counter, Reader]:
+    """Return a counter of a momentary value, with its reader."""
     return _counter(name, unit, "gauge", period_s, command), reader
 
 
 def _sum(name: str, unit: str, period_s: float, command: str, reader: Reader) -> tuple[Counter, Reader]:
+    """Return a counter that only rises, with its reader."""
     return _counter(name, unit, "cumulative", period_s, command), reader
 
 
 def _window(name: str, unit: str, period_s: float, command: str, reader: Reader) -> tuple[Counter, Reader]:
+    """Return a counter of a mean over NVML's own window, with its reader."""
     return _counter(name, unit, "window", period_s, command), reader
 
 
-def _rows(name: str) -> str:
+def _rows_command(name: str) -> str:
+    """Return the command that shows a field of the remapped rows."""
     return f"nvidia-smi --query-remapped-rows=remapped_rows.{name} --format=csv"
 
 
 _FAST = (
-    _gauge("power", "W", _FAST_S, _query("power.draw.instant"), instant_power_w),
-    _gauge("clock.sm", "Hz", _FAST_S, _query("clocks.sm"), sm_clock_hz),
-    _gauge("clock.graphics", "Hz", _FAST_S, _query("clocks.gr"), _clock("NVML_CLOCK_GRAPHICS")),
-    _gauge("clock.memory", "Hz", _FAST_S, _query("clocks.mem"), _clock("NVML_CLOCK_MEM")),
-    _gauge("clock.video", "Hz", _FAST_S, _query("clocks.video"), _clock("NVML_CLOCK_VIDEO")),
+    _gauge("power", "W", _FAST_S, _query_command("power.draw.instant"), instant_power_w),
+    _gauge("clock.sm", "Hz", _FAST_S, _query_command("clocks.sm"), sm_clock_hz),
+    _gauge("clock.graphics", "Hz", _FAST_S, _query_command("clocks.gr"), _clock("NVML_CLOCK_GRAPHICS")),
+    _gauge("clock.memory", "Hz", _FAST_S, _query_command("clocks.mem"), _clock("NVML_CLOCK_MEM")),
+    _gauge("clock.video", "Hz", _FAST_S, _query_command("clocks.video"), _clock("NVML_CLOCK_VIDEO")),
     _gauge(
         "temperature",
         "°C",
         _FAST_S,
-        _query("temperature.gpu"),
+        _query_command("temperature.gpu"),
         lambda nvml, gpu: nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU),
     ),
     _gauge(
         "temperature.memory",
         "°C",
         _FAST_S,
-        _query("temperature.memory"),
+        _query_command("temperature.memory"),
         lambda nvml, gpu: field(nvml, gpu, nvml.NVML_FI_DEV_MEMORY_TEMP).uiVal,
     ),
     _window(
         "utilization.gpu",
         "%",
         _FAST_S,
-        _query("utilization.gpu"),
+        _query_command("utilization.gpu"),
         lambda nvml, gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu,
     ),
     _window(
         "utilization.memory",
         "%",
         _FAST_S,
-        _query("utilization.memory"),
+        _query_command("utilization.memory"),
         lambda nvml, gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).memory,
     ),
     _window(
         "utilization.encoder",
         "%",
         _FAST_S,
-        _query("utilization.encoder"),
+        _query_command("utilization.encoder"),
         lambda nvml, gpu: nvml.nvmlDeviceGetEncoderUtilization(gpu)[0],
     ),
     _window(
         "utilization.decoder",
         "%",
         _FAST_S,
-        _query("utilization.decoder"),
+        _query_command("utilization.decoder"),
         lambda nvml, gpu: nvml.nvmlDeviceGetDecoderUtilization(gpu)[0],
     ),
     _gauge(
         "memory.used",
         "B",
         _FAST_S,
-        _query("memory.used"),
+        _query_command("memory.used"),
         lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu).used,
     ),
     (
-        _counter("event_reasons", "bit mask", "event", _FAST_S, _query("clocks_event_reasons.active")),
+        _counter("event_reasons", "bit mask", "event", _FAST_S, _query_command("clocks_event_reasons.active")),
         event_reasons,
     ),
     _sum("nvlink.tx", "B", _LINK_S, "nvidia-smi nvlink -gt d", _nvlink("NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX")),
@@ -187,20 +199,20 @@ _STATE = (
         "ecc.corrected",
         "errors",
         _STATE_S,
-        _query("ecc.errors.corrected.volatile.total"),
+        _query_command("ecc.errors.corrected.volatile.total"),
         _ecc("NVML_MEMORY_ERROR_TYPE_CORRECTED"),
     ),
     _sum(
         "ecc.uncorrected",
         "errors",
         _STATE_S,
-        _query("ecc.errors.uncorrected.volatile.total"),
+        _query_command("ecc.errors.uncorrected.volatile.total"),
         _ecc("NVML_MEMORY_ERROR_TYPE_UNCORRECTED"),
     ),
-    _gauge("remapped.correctable", "rows", _STATE_S, _rows("correctable"), _remapped(0)),
-    _gauge("remapped.uncorrectable", "rows", _STATE_S, _rows("uncorrectable"), _remapped(1)),
-    _gauge("remapped.pending", "0 or 1", _STATE_S, _rows("pending"), _remapped(2)),
-    _gauge("remapped.failure", "0 or 1", _STATE_S, _rows("failure"), _remapped(3)),
+    _gauge("remapped.correctable", "rows", _STATE_S, _rows_command("correctable"), _remapped(0)),
+    _gauge("remapped.uncorrectable", "rows", _STATE_S, _rows_command("uncorrectable"), _remapped(1)),
+    _gauge("remapped.pending", "0 or 1", _STATE_S, _rows_command("pending"), _remapped(2)),
+    _gauge("remapped.failure", "0 or 1", _STATE_S, _rows_command("failure"), _remapped(3)),
     _sum(
         "pcie.replays",
         "replays",
@@ -212,14 +224,14 @@ _STATE = (
         "pcie.generation",
         "generation",
         _STATE_S,
-        _query("pcie.link.gen.gpucurrent"),
+        _query_command("pcie.link.gen.gpucurrent"),
         lambda nvml, gpu: nvml.nvmlDeviceGetCurrPcieLinkGeneration(gpu),
     ),
     _gauge(
         "pcie.width",
         "lanes",
         _STATE_S,
-        _query("pcie.link.width.current"),
+        _query_command("pcie.link.width.current"),
         lambda nvml, gpu: nvml.nvmlDeviceGetCurrPcieLinkWidth(gpu),
     ),
 )
@@ -234,8 +246,9 @@ COUNTERS = (*READERS, XIDS)
 READ = {counter.name: reader for counter, reader in READERS.items()}
 
 
-def _turns(period_s: float) -> Turns:
+def _lock_of_period(period_s: float) -> Turns:
+    """Return the lock of the counters with that period; slow calls do not delay fast ones."""
     return {_FAST_S: fast, _PCIE_S: slowest}.get(period_s, slow)
 
 
-TURNS = {counter.name: _turns(counter.period_s) for counter in COUNTERS}
+TURNS = {counter.name: _lock_of_period(counter.period_s) for counter in COUNTERS}

@@ -48,8 +48,8 @@ _LINK_DOWN = 0  # nvmlEnableState_t; 2 is a link that sleeps
 _MEMBERS = {1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}  # nvmlValueType_t
 
 
-class Numbered(Protocol):
-    """Collects the numbers of the errors that the driver reports (`Xids`)."""
+class ErrorNumbers(Protocol):
+    """The errors of a GPU as the driver's numbers (`Xids`): `read` collects new ones, `take` returns them."""
 
     def read(self) -> float: ...
     def take(self) -> list[int]: ...
@@ -62,12 +62,13 @@ class NvmlHealth:
     errors that NVML's events report; without events they read the log again.
     """
 
-    def __init__(self, nvml: Any, xids: Callable[[Any, Any], Numbered], log: Path = KERNEL_LOG) -> None:
+    def __init__(self, nvml: Any, xids: Callable[[Any, Any], ErrorNumbers], log: Path = KERNEL_LOG) -> None:
+        """Prepare to read; `xids` makes the collector of a GPU's errors from NVML and the GPU's handle."""
         self._nvml = nvml
         self._make_xids = xids
         self._log = log
         self._gpus: dict[str, Any] = {}
-        self._xids: dict[str, Numbered] = {}
+        self._xids: dict[str, ErrorNumbers] = {}
         self._reported: dict[str, list[int]] = {}
 
     def read(self, device: Device) -> Sequence[HealthReading]:
@@ -83,6 +84,10 @@ class NvmlHealth:
         self._nvml.nvmlShutdown()
 
     def _gpu(self, device: Device) -> Any:
+        """Return NVML's handle of the device.
+
+        Raises LostGpuError if the GPU does not answer any more, and Unavailable if NVML does not know the device.
+        """
         if device.id not in self._gpus:
             try:
                 self._gpus[device.id] = handle_of(self._nvml, device)
@@ -93,6 +98,10 @@ class NvmlHealth:
         return self._gpus[device.id]
 
     def _events(self, device: Device, gpu: Any) -> list[HealthReading]:
+        """Return the number of Xids that the hardware caused, and of those that programs caused.
+
+        Without a value if neither the kernel log nor NVML's events can be read.
+        """
         reason = ""
         if device.id in self._xids:
             self._xids[device.id].read()
@@ -107,7 +116,7 @@ class NvmlHealth:
             if reason and not listens:
                 return [HealthReading(sign, None, reason, _DMESG) for sign in _EVENTS]
             reason = f"from now on; {reason}" if reason else ""
-        return [_count(sign, chosen(self._reported[device.id]), reason) for sign, chosen in _EVENTS.items()]
+        return [_xid_reading(sign, chosen(self._reported[device.id]), reason) for sign, chosen in _EVENTS.items()]
 
     def _listen(self, device: Device, gpu: Any) -> bool:
         """Collect the errors from now on; return whether the driver lets this user do so."""
@@ -135,14 +144,15 @@ class CardHealth:
         volatile, lifetime = (*uncorrected, self._nvml.NVML_VOLATILE_ECC), (*uncorrected, self._nvml.NVML_AGGREGATE_ECC)
         total = self._nvml.nvmlDeviceGetTotalEccErrors
         yield self._reading(HealthSign.ECC_UNCORRECTED, self._reset, partial(total, *volatile))
-        yield self._reading(HealthSign.ECC_UNCORRECTED_LIFETIME, self._show("ECC"), partial(total, *lifetime))
+        yield self._reading(HealthSign.ECC_UNCORRECTED_LIFETIME, self._show_command("ECC"), partial(total, *lifetime))
         yield from self._memory()
         yield from self._slowdowns()
         yield self._processes()
         yield from self._pcie()
         yield from self._links()
 
-    def _show(self, part: str) -> str:
+    def _show_command(self, part: str) -> str:
+        """Return the command that shows one part of the GPU's state."""
         return f"nvidia-smi --query --display={part} --id={self._card}"
 
     def _reading(self, sign: HealthSign, command: str, call: Callable[[], float]) -> HealthReading:
@@ -167,7 +177,7 @@ class CardHealth:
 
     def _memory(self) -> list[HealthReading]:
         """Read the remapped rows; a GPU before Ampere has no spare rows and retires pages instead."""
-        nvml, show = self._nvml, self._show("ROW_REMAPPER")
+        nvml, show = self._nvml, self._show_command("ROW_REMAPPER")
         signs = {
             HealthSign.ROWS_REMAPPED: (1, show),
             HealthSign.REMAP_PENDING: (2, self._reset),
@@ -183,24 +193,26 @@ class CardHealth:
         return [HealthReading(sign, rows[place], command=command) for sign, (place, command) in signs.items()]
 
     def _pages(self) -> list[HealthReading]:
+        """Return the number of pages retired for double-bit errors, and whether pages wait for their retirement."""
         nvml, gpu = self._nvml, self._gpu
         cause = nvml.NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR
         pending = partial(nvml.nvmlDeviceGetRetiredPagesPendingStatus, gpu)
         return [
             self._reading(
                 HealthSign.PAGES_RETIRED,
-                self._show("PAGE_RETIREMENT"),
+                self._show_command("PAGE_RETIREMENT"),
                 lambda: len(nvml.nvmlDeviceGetRetiredPages(gpu, cause)),
             ),
             self._reading(HealthSign.PAGES_PENDING, self._reset, pending),
         ]
 
     def _slowdowns(self) -> Iterator[HealthReading]:
+        """Yield whether the GPU is at least 20 % busy, and whether each kind of hardware slowdown is active."""
         nvml, gpu = self._nvml, self._gpu
         share = self._reading(HealthSign.BUSY, "", lambda: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu)
         busy = None if share.value is None else float(share.value >= _BUSY_PERCENT)
         yield HealthReading(HealthSign.BUSY, busy, share.note)
-        command = self._show("PERFORMANCE,TEMPERATURE,POWER")
+        command = self._show_command("PERFORMANCE,TEMPERATURE,POWER")
         reasons = self._reading(HealthSign.HARDWARE_SLOWDOWN, command, partial(event_reasons, nvml, gpu))
         bits = 0 if reasons.value is None else int(reasons.value)
         alone = HW_SLOWDOWN if not bits & (HW_THERMAL | HW_POWER_BRAKE) else 0  # set with the other two as well
@@ -214,6 +226,7 @@ class CardHealth:
             yield HealthReading(sign, value, reasons.note, command)
 
     def _processes(self) -> HealthReading:
+        """Return the number of compute processes on the GPU, with their process numbers in the note."""
         numbers: list[int] = []
         command = f"nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv --id={self._card}"
 
@@ -222,10 +235,11 @@ class CardHealth:
             return len(numbers)
 
         reading = self._reading(HealthSign.PROCESSES, command, count)
-        text = _named("process", numbers) if numbers else reading.note
+        text = _numbers_text("process", numbers) if numbers else reading.note
         return HealthReading(reading.sign, reading.value, text, command)
 
     def _pcie(self) -> Iterator[HealthReading]:
+        """Yield the present and the widest PCIe link, the present and the highest generation, and the replays."""
         names = "pcie.link.width.current,pcie.link.width.max,pcie.link.gen.gpucurrent,pcie.link.gen.max"
         command = f"nvidia-smi --query-gpu={names} --format=csv --id={self._card}"
         calls = {
@@ -245,7 +259,7 @@ class CardHealth:
             return
         up = [link for link, state in states.items() if state != _LINK_DOWN]
         down = [link for link, state in states.items() if state == _LINK_DOWN]
-        text = _named("link", down) if up and down else "" if up else "none of its links is connected"
+        text = _numbers_text("link", down) if up and down else "" if up else "none of its links is connected"
         status = f"nvidia-smi nvlink --status --id={self._card}"
         yield HealthReading(HealthSign.LINKS_DOWN, len(down) if up else 0.0, text, status)
         if up:
@@ -256,12 +270,13 @@ class CardHealth:
         command = f"nvidia-smi nvlink --errorcounters --id={self._card}"
         reading = HealthReading(sign, None)
         for number in numbers:
-            reading = self._reading(sign, command, partial(self._sum, number, links))
+            reading = self._reading(sign, command, partial(self._sum_over_links, number, links))
             if reading.value is not None:
                 break
         return reading
 
     def _link_states(self) -> dict[int, int]:
+        """Return the state of each NVLink by its number, as nvmlEnableState_t; empty for a GPU without links."""
         nvml = self._nvml
         states: dict[int, int] = {}
         for link in range(nvml.NVML_NVLINK_MAX_LINKS):
@@ -272,8 +287,8 @@ class CardHealth:
                 break  # there are no more links
         return states
 
-    def _sum(self, number: int, links: Sequence[int]) -> float:
-        """Return the sum of a field over these links. Raises NVMLError if one of them refuses it."""
+    def _sum_over_links(self, number: int, links: Sequence[int]) -> float:
+        """Return the sum of an NVML field over these links. Raises NVMLError if one of them refuses it."""
         values = self._nvml.nvmlDeviceGetFieldValues(self._gpu, [(number, link) for link in links])
         for value in values:
             if value.nvmlReturn:
@@ -297,21 +312,27 @@ _EVENTS: Mapping[HealthSign, Callable[[Sequence[int]], list[int]]] = {
 }
 
 
-def _count(sign: HealthSign, xids: Sequence[int], reason: str) -> HealthReading:
-    return HealthReading(sign, len(xids), f"Xid {_listed(xids)}" if xids else reason, _DMESG)
+def _xid_reading(sign: HealthSign, xids: Sequence[int], reason: str) -> HealthReading:
+    """Return the number of Xids; the note lists them, or gives `reason` if there are none."""
+    return HealthReading(sign, len(xids), f"Xid {_last_numbers_text(xids)}" if xids else reason, _DMESG)
 
 
-def _named(noun: str, numbers: Sequence[int]) -> str:
-    return f"{noun} {'numbers ' if len(numbers) > 1 else ''}{_listed(numbers)}"
+def _numbers_text(noun: str, numbers: Sequence[int]) -> str:
+    """Return the numbers as text after their noun: `link 3`, `link numbers 3, 4`."""
+    return f"{noun} {'numbers ' if len(numbers) > 1 else ''}{_last_numbers_text(numbers)}"
 
 
-def _listed(numbers: Sequence[int]) -> str:
+def _last_numbers_text(numbers: Sequence[int]) -> str:
+    """Return the last eight numbers as text, after an ellipsis if there are more."""
     listed = ", ".join(str(number) for number in numbers[-_MOST_NUMBERS:])
     return f"…, {listed}" if len(numbers) > _MOST_NUMBERS else listed
 
 
 def xids_in_log(log: Path, pci: str) -> list[int]:
-    """Return the Xids in the kernel log for the GPU at this PCI address. Raises OSError if the log is not readable."""
+    """Return the Xids in the kernel log for the GPU at this PCI address, the oldest first.
+
+    Raises OSError if the log is not readable.
+    """
     place = tuple(int(part, 16) for part in re.split("[:.]", pci)[:3]) if pci else ()
     return [
         int(match[4])

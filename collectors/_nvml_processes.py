@@ -19,12 +19,16 @@ class NvmlProcesses(NvmlAccess):
         """Return the processes on the device with their bytes of memory. Raises Unavailable if the device is lost."""
         memory: dict[int, float | None] = {}
         for kind in _KINDS:
-            for process in self._running(device, kind):
+            for process in self._list_processes(device, kind):
                 used = None if process.usedGpuMemory is None else float(process.usedGpuMemory)
                 memory[process.pid] = max(filter(None, (memory.get(process.pid), used)), default=used)
         return [DeviceProcess(pid, size) for pid, size in memory.items()]
 
-    def _running(self, device: Device, kind: str) -> Sequence[Any]:
+    def _list_processes(self, device: Device, kind: str) -> Sequence[Any]:
+        """Return NVML's list of processes of one kind; empty if NVML refuses it.
+
+        Raises Unavailable if the device is lost.
+        """
         try:
             processes: Sequence[Any] = getattr(self._nvml, kind)(self._handles[device.id])
             return processes

@@ -29,9 +29,9 @@ def condition_of(
 ) -> Condition:
     """Return the verdict on a sample from plain numbers; None is an unknown number and counts as undisturbed.
 
-    `reasons` are the clocks event reasons after the sample, `clock_hz` is the SM clock, `default_hz` its normal value,
-    `processes` the number of processes on the GPU that are not ours, `baseline` that number at the start of the case,
-    `power_share` the power as a share of its limit, known if the clock is `unexplained`.
+    `reasons` is the mask of clocks event reasons after the sample, `clock_hz` is the SM clock, `default_hz` its normal
+    value, `processes` the number of processes on the GPU that are not ours, `baseline` that number at the start of the
+    case. `power_share`, the power as a fraction of its limit, need only be given if the clock is `unexplained`.
     """
     bits = reasons or 0
     discard = _slowdowns(bits)
@@ -53,7 +53,7 @@ def unexplained(reasons: int | None, clock_hz: float | None, default_hz: float |
 
 
 def _slowdowns(bits: int) -> tuple[str, ...]:
-    """Return the hardware reasons that force the clock down.
+    """Return the reasons for discarding a sample: the hardware reasons that force the clock down.
 
     HW_SLOWDOWN is also set with the other two, so it counts only if it is set alone.
     """
@@ -66,7 +66,10 @@ def _slowdowns(bits: int) -> tuple[str, ...]:
 
 
 def event_reasons(nvml: Any, gpu: Any) -> int:
-    """Return the clocks event reasons (before driver 535 under an older name). Raises NVMLError if NVML refuses it."""
+    """Return the mask of clocks event reasons, which have another name before driver 535.
+
+    Raises NVMLError if NVML refuses it.
+    """
     try:
         return int(nvml.nvmlDeviceGetCurrentClocksEventReasons(gpu))
     except nvml.NVMLError as error:
@@ -81,7 +84,10 @@ def sm_clock_hz(nvml: Any, gpu: Any) -> float:
 
 
 def field(nvml: Any, gpu: Any, number: int, scope: int = 0) -> Any:
-    """Return the value of one of NVML's fields. Raises NVMLError if NVML refuses it."""
+    """Return the value of one of NVML's fields, a union of C types; `scope` is the link, for a field of links.
+
+    Raises NVMLError if NVML refuses it.
+    """
     (answer,) = nvml.nvmlDeviceGetFieldValues(gpu, [(number, scope)])
     if answer.nvmlReturn:
         raise nvml.NVMLError(answer.nvmlReturn)
@@ -97,6 +103,7 @@ def instant_power_w(nvml: Any, gpu: Any) -> float:
 
 
 def _process_ids(nvml: Any, gpu: Any) -> tuple[int, ...]:
+    """Return the ids of the compute processes on the GPU. Raises NVMLError if NVML refuses it."""
     return tuple(process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(gpu))
 
 
@@ -109,6 +116,7 @@ class NvmlWatch:
     """
 
     def __init__(self, nvml: Any, gpu: Any, device: Device) -> None:
+        """Prepare the watch of one GPU; `gpu` is its handle."""
         self._nvml = nvml
         self._gpu = gpu
         self._id = device.id
@@ -137,6 +145,7 @@ class NvmlWatch:
         return power_w / self._limit_w if power_w is not None and self._limit_w else None
 
     def _read(self, call: Callable[[Any, Any], T]) -> T | None:
+        """Return the result of a call; None if NVML refuses it. Raises DeviceError if the GPU is lost."""
         try:
             return call(self._nvml, self._gpu)
         except self._nvml.NVMLError as error:
@@ -156,6 +165,7 @@ def power_limit_w(device: Device) -> float | None:
 
 
 def _detail(device: Device, name: str) -> float | None:
+    """Return a number from the inventory of the device; None if it is missing, zero or not a number."""
     try:
         return float(dict(device.details).get(name, "")) or None
     except ValueError:

@@ -17,7 +17,7 @@ def runner() -> int:
 
 
 class Strangers:
-    """Tells our processes (the runner, which started this one, and all that it started) from others.
+    """Tells our processes (the process `runner`, which started this one, and all that it started) from others.
 
     In a container a driver may give the host's process ids. Then no process counts as ours, not even this one, and only
     the number of processes can be compared.
@@ -39,11 +39,13 @@ class Strangers:
         return os.getpid() in pids and any(psutil.pid_exists(pid) for pid in self.among(pids))
 
     def _is_ours(self, pid: int) -> bool:
+        """Return whether a process is this one or was started by our runner; the answer is kept until the next case."""
         if pid not in self._ours:
             self._ours[pid] = pid == os.getpid() or self._descends(pid)
         return self._ours[pid]
 
     def _descends(self, pid: int) -> bool:
+        """Return whether a process is the runner or was started by it; False if it has ended."""
         try:
             ancestry = [pid, *(parent.pid for parent in psutil.Process(pid).parents())]
         except psutil.Error:
@@ -54,10 +56,11 @@ class Strangers:
 class ForeignProcesses:
     """The processes of others on one device during a case, listed at most every 50 ms.
 
-    `read` returns the ids of all processes on the device; None if they are unknown.
+    `count` is their present number and `baseline` that at the start of the case; None if they are unknown.
     """
 
     def __init__(self, read: Callable[[], tuple[int, ...] | None]) -> None:
+        """Prepare the count; `read` returns the ids of all processes on the device, or None if they are unknown."""
         self._read = read
         self._strangers = Strangers(runner())
         self.baseline: int | None = None  # at the start of the case

@@ -48,6 +48,7 @@ class AmdSource:
     """
 
     def __init__(self, files: Sysfs, libraries: Sequence[str] = _LIBRARIES) -> None:
+        """Start the first of `libraries` that answers; `files` are read for the counters that it does not have."""
         self._files = files
         self._untried = list(libraries)
         self._library: LibraryChild | None = None
@@ -55,15 +56,15 @@ class AmdSource:
         self._throttle: dict[str, ThrottleReasons] = {}  # by device: those of a split card may share an address
         self._messages: list[str] = []
         self.unused: list[str] = []  # the libraries that do not answer, each with the reason
-        self._next()
+        self._start_next_library()
 
     @property
     def version(self) -> str:
         """Return the library's version, or `the driver's files`."""
         return self._library.version if self._library else "the driver's files"
 
-    def _next(self) -> None:
-        """Open the next library that is installed."""
+    def _start_next_library(self) -> None:
+        """Start the next library that answers; `_library` is None if there is no further one."""
         self._library = None
         while self._untried and self._library is None:
             try:
@@ -74,18 +75,22 @@ class AmdSource:
     def read(self, device: Device, names: Sequence[str]) -> Mapping[str, float | None]:
         """Return the counters of the device by name, from the library or the driver's files; None if missing."""
         pci = device.pci.lower()
-        values = dict(self._by_library(pci, names))
+        values = dict(self._read_library(pci, names))
         missing = [name for name in names if values.get(name) is None]
         throttle = self._throttle.setdefault(device.id, ThrottleReasons())
         return {**values, **self._files.read(pci, missing, throttle)}
 
-    def _by_library(self, pci: str, names: Sequence[str]) -> Mapping[str, float | None]:
+    def _read_library(self, pci: str, names: Sequence[str]) -> Mapping[str, float | None]:
+        """Return the counters that a library has; the next library takes over from one that ends.
+
+        Empty if no library is left.
+        """
         with self._lock:
             while self._library is not None:
                 try:
                     return self._library.read(pci, names)
                 except Unavailable as error:
-                    self._next()
+                    self._start_next_library()
                     self._messages.append(f"{error.what}; continuing with {self.version}")
         return {}
 
@@ -119,6 +124,7 @@ class AmdProcesses:
     """The processes on AMD GPUs, from the library that comes with ROCm (in its own process) or the driver's files."""
 
     def __init__(self, root: Path) -> None:
+        """Start AMD's library, or read the driver's files below `root` if the library does not start."""
         self._root = root
         try:
             self._library: LibraryChild | None = LibraryChild("amdsmi")
@@ -155,6 +161,7 @@ class Amd:
         return device.arch.startswith("gfx")
 
     def versions(self) -> Mapping[str, str]:
+        """Return the versions of the driver and the library; libraries that do not answer follow, with the reasons."""
         source = AmdSource(self._files, self._libraries)
         source.close()
         return {
@@ -163,10 +170,11 @@ class Amd:
         }
 
     def describe(self, device: Device) -> Mapping[str, str]:
-        self._require(device)
+        self._check_files(device)
         return self._files.settings(device.pci)
 
-    def _require(self, device: Device) -> None:
+    def _check_files(self, device: Device) -> None:
+        """Raise Unavailable if the driver has no files for the device."""
         if not self._files.folder(device.pci).is_dir():
             raise Unavailable(
                 f"the driver has no files for {device.id} ({device.pci})", "in a container, mount the host's /sys"
@@ -174,11 +182,11 @@ class Amd:
 
     def open(self, devices: Sequence[Device]) -> CounterSource:
         for device in devices:
-            self._require(device)
+            self._check_files(device)
         return AmdSource(self._files, self._libraries)
 
     def watch(self, device: Device) -> Watch:
-        self._require(device)
+        self._check_files(device)
         return AmdWatch(self._files, KfdProcesses(self._files.root, device.pci.lower()), device)
 
     def health(self, devices: Sequence[Device]) -> HealthSource:

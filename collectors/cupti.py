@@ -52,7 +52,7 @@ def _counter(name: str) -> Counter:
     return Counter(name, "B/s", "window", _PERIOD_S, f"ncu --metrics {metric} COMMAND", measures)
 
 
-def _libraries() -> Path | None:
+def _library_folder() -> Path | None:
     """Return the folder of the libraries of nvidia-cuda-cupti; None if that distribution is not installed."""
     spec = importlib.util.find_spec("nvidia")
     for root in spec.submodule_search_locations or () if spec else ():
@@ -61,11 +61,15 @@ def _libraries() -> Path | None:
     return None
 
 
-def _loaded() -> Any:
-    """Return the module cupti.pm_sampling with the libraries of its own version; raises OptionalUnavailable."""
+def _load_pm_sampling() -> Any:
+    """Load CUPTI's libraries from the distribution nvidia-cuda-cupti and return the module cupti.pm_sampling.
+
+    They are loaded first, so that another version on the machine is not used. Raises OptionalUnavailable if
+    cupti-python is not installed, and Unavailable if it does not load.
+    """
     if importlib.util.find_spec("cupti") is None:
         raise OptionalUnavailable("cupti-python is not installed", f"pip install '{DISTRIBUTION}[counters]'")
-    folder = _libraries()
+    folder = _library_folder()
     if folder:  # before other code loads another version
         for library in (
             "libnvperf_host.so",
@@ -80,8 +84,11 @@ def _loaded() -> Any:
     return pm_sampling
 
 
-def _ordinal(device: Device) -> int:
-    """Return the driver's number of the device in this process, found by its PCI id; makes no context."""
+def _device_number(device: Device) -> int:
+    """Return the number that the driver gives to the device in this process, found by PCI address; creates no context.
+
+    Raises Unavailable if the driver does not know the device.
+    """
     driver = ctypes.CDLL("libcuda.so.1")
     ordinal = ctypes.c_int()
     if driver.cuInit(0) or driver.cuDeviceGetByPCIBusId(ctypes.byref(ordinal), device.pci.encode()):
@@ -90,17 +97,20 @@ def _ordinal(device: Device) -> int:
 
 
 class Sampling:
-    """PM sampling of one GPU, started; `names` are the counters that fit into one pass.
+    """PM sampling of one GPU, which runs until `close`; `names` are the counters that fit into one pass.
 
     Raises Unavailable as `CuptiSource`.
     """
 
     def __init__(self, pm: Any, device: Device) -> None:
-        self.names, self._collector = _fitting(pm, device)
+        self.names, self._collector = _configure_sampler(pm, device)
         self._collector.start()
 
     def read(self) -> dict[str, float]:
-        """Return the mean rate of each counter over the hardware's samples since the last reading, in B/s."""
+        """Return the mean rate of each counter over the hardware's samples since the last reading, in B/s.
+
+        Empty if there was no sample since then.
+        """
         decoded = self._collector.decode(_MOST_SAMPLES)
         samples = [sample for sample in decoded if sample.start_timestamp]  # the first sample has no timestamp
         if not samples:
@@ -115,13 +125,13 @@ class Sampling:
         self._collector.disable()
 
 
-def _fitting(pm: Any, device: Device) -> tuple[tuple[str, ...], Any]:
-    """Return the most counters that this GPU samples in one pass, found by trying, and their sampler.
+def _configure_sampler(pm: Any, device: Device) -> tuple[tuple[str, ...], Any]:
+    """Find by trying the most counters that this GPU samples in one pass; return their names and their sampler.
 
     Raises OptionalUnavailable if the GPU supports none of them, and Unavailable if its counters cannot be read.
     """
     for names in _SETS:
-        collector = _enabled(pm, device)
+        collector = _enable_sampler(pm, device)
         try:
             metrics = [_METRICS[name][0] for name in names]
             collector.configure(metrics=metrics, sampling_interval=_INTERVAL_NS, hardware_buffer_size=_BUFFER_BYTES)
@@ -135,8 +145,12 @@ def _fitting(pm: Any, device: Device) -> tuple[tuple[str, ...], Any]:
     raise OptionalUnavailable(f"{device.id} supports none of these counters", "")
 
 
-def _enabled(pm: Any, device: Device) -> Any:
-    collector = pm.Collector(_ordinal(device))
+def _enable_sampler(pm: Any, device: Device) -> Any:
+    """Return a sampler of the GPU that has access to the hardware counters.
+
+    Raises Unavailable if the driver refuses the access.
+    """
+    collector = pm.Collector(_device_number(device))
     try:
         collector.enable()
     except PermissionError as error:
@@ -150,7 +164,7 @@ class CuptiSource:
     """PM sampling of each device. Raises Unavailable if a library is missing or the driver does not permit it."""
 
     def __init__(self, devices: Sequence[Device]) -> None:
-        pm = _loaded()
+        pm = _load_pm_sampling()
         self._samplings = {device.id: Sampling(pm, device) for device in devices}
         self._one_at_a_time = Turns()  # decoding for two GPUs at once crashed with CUPTI 13.4
 
@@ -160,7 +174,7 @@ class CuptiSource:
         return {name: rates.get(name) for name in names}
 
     def unsupported(self, device: Device) -> Mapping[str, str]:
-        """Return the counters that do not fit one pass with the others."""
+        """Return the counters that do not fit into one pass with the others, each with that reason."""
         sampled = self._samplings[device.id].names
         return {
             name: "it does not fit into one pass with the other counters" for name in _METRICS if name not in sampled

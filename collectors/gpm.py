@@ -52,14 +52,16 @@ _METRICS = (
 
 
 def _counter(metric: GpmMetric) -> Counter:
+    """Return the counter of a metric, with the command that shows the same number."""
     command = f"nvidia-smi dmon --gpm-metrics {metric.number}"
     return Counter(f"gpm.{metric.name}", metric.unit, "window", _PERIOD_S, command, metric.measures)
 
 
-class Samples:
+class GpmSamples:
     """Two samples of one GPU, the previous and the current one, which are swapped at each reading."""
 
     def __init__(self, nvml: Any, gpu: Any) -> None:
+        """Take the first sample of the GPU with the handle `gpu`. Raises NVMLError if NVML refuses it."""
         self._nvml = nvml
         self._gpu = gpu
         self._ask = nvml.c_nvmlGpmMetricsGet_t()
@@ -71,6 +73,7 @@ class Samples:
         self._take(self._last)
 
     def _take(self, sample: Any) -> None:
+        """Overwrite a sample with the GPU's present state, and note the time."""
         self._nvml.nvmlGpmSampleGet(self._gpu, sample)
         self._at = time.monotonic()
 
@@ -98,14 +101,21 @@ class GpmSource(NvmlAccess):
     """GPM counters; an unsupported metric is None. Raises Unavailable if a GPU is lost or has no GPM."""
 
     def __init__(self, devices: Sequence[Device]) -> None:
+        """Begin to sample each device that supports GPM.
+
+        Raises OptionalUnavailable if no device supports it, and Unavailable if NVML is not available.
+        """
         super().__init__(devices)
-        self._samples = {name: Samples(self._nvml, gpu) for name, gpu in self._handles.items() if self._supports(gpu)}
+        self._samples = {
+            name: GpmSamples(self._nvml, gpu) for name, gpu in self._handles.items() if self._supports(gpu)
+        }
         if not self._samples:
             raise OptionalUnavailable(
                 "this GPU does not support GPM counters", "they need Hopper or newer, without MIG"
             )
 
     def _supports(self, gpu: Any) -> bool:
+        """Return whether the GPU has GPM counters; a GPU whose answer is an error has none."""
         try:
             return bool(self._nvml.nvmlGpmQueryDeviceSupport(gpu).isSupportedDevice)
         except self._nvml.NVMLError:
@@ -116,6 +126,10 @@ class GpmSource(NvmlAccess):
         return {name: values.get(name) for name in names}
 
     def _read(self, device: Device) -> dict[str, tuple[int, float]]:
+        """Return the NVML status and the value of each metric; empty if the last reading was under 0.1 s ago.
+
+        Raises Unavailable if the device is lost.
+        """
         answers: dict[str, tuple[int, float]] = {}
 
         def read() -> float:
@@ -127,7 +141,7 @@ class GpmSource(NvmlAccess):
         return answers
 
     def unsupported(self, device: Device) -> Mapping[str, str]:
-        """Return the metrics that NVML refuses for this device, with its words."""
+        """Return the metrics that NVML refuses for this device, each with NVML's reason; takes 0.1 s."""
         if device.id not in self._samples:
             return {counter.name: "this GPU does not support GPM counters" for counter in Gpm.counters}
         time.sleep(_LEAST_S)  # once, when sampling begins

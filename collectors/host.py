@@ -22,7 +22,10 @@ _UNSUPPORTED = (OSError, NotImplementedError, AttributeError, psutil.Error)  # a
 
 
 def _busy() -> float:
-    """Return the seconds of all CPUs except idle and iowait; `user` and `nice` already contain the guests' time."""
+    """Return the CPU time of all CPUs since boot in seconds, without idle and iowait.
+
+    `user` and `nice` already contain the time of guests, which would otherwise be counted twice.
+    """
     times = psutil.cpu_times()
     idle = (getattr(times, name, 0.0) for name in ("idle", "iowait", "guest", "guest_nice"))
     return sum(times) - sum(idle)
@@ -63,6 +66,7 @@ class HostSource:
     """Counters through psutil and, for energy, /sys; a counter that is unsupported or fails is None."""
 
     def __init__(self) -> None:
+        """Prepare a reader for each counter; it raises one of _UNSUPPORTED on a machine without the counter."""
         self._readers: dict[str, Callable[[], float]] = {
             _BUSY.name: _busy,
             _STEAL.name: lambda: psutil.cpu_times().steal,
@@ -77,6 +81,7 @@ class HostSource:
         return {name: self._value(name) for name in names}
 
     def _value(self, name: str) -> float | None:
+        """Return a counter in its unit; None if this machine does not support it."""
         try:
             return self._readers[name]()
         except _UNSUPPORTED:

@@ -25,6 +25,7 @@ class Xids:
     """
 
     def __init__(self, nvml: Any, gpu: Any) -> None:
+        """Begin to listen to the errors of the GPU with the handle `gpu`."""
         self._nvml = nvml
         self._events = nvml.nvmlEventSetCreate()
         nvml.nvmlDeviceRegisterEvents(gpu, nvml.nvmlEventTypeXidCriticalError, self._events)
@@ -43,7 +44,7 @@ class Xids:
         return self._count
 
     def take(self) -> list[int]:
-        """Return the Xids since the last call."""
+        """Return the Xids that `read` collected since the last call."""
         numbers = []
         with contextlib.suppress(IndexError):
             while True:
@@ -65,21 +66,24 @@ class NvmlSource(NvmlAccess):
         return {name: self._answer(device, name) for name in names}
 
     def _answer(self, device: Device, name: str) -> float | None:
+        """Return a counter in its unit, in turn with other calls of its speed; None if NVML refuses it."""
         with TURNS[name]:
-            return answer(self._nvml, device, self._call(device, name))
+            return answer(self._nvml, device, self._reader_of(device, name))
 
-    def _call(self, device: Device, name: str) -> Callable[[], float]:
+    def _reader_of(self, device: Device, name: str) -> Callable[[], float]:
+        """Return the call that reads a counter of a device."""
         gpu = self._handles[device.id]
-        return partial(self._xid, device) if name == XID else partial(READ[name], self._nvml, gpu)
+        return partial(self._count_xids, device) if name == XID else partial(READ[name], self._nvml, gpu)
 
-    def _xid(self, device: Device) -> float:
+    def _count_xids(self, device: Device) -> float:
+        """Return the number of Xid errors since the first reading. Raises NVMLError if NVML refuses the events."""
         if device.id not in self._xids:
             self._xids[device.id] = Xids(self._nvml, self._handles[device.id])
         return self._xids[device.id].read()
 
     def unsupported(self, device: Device) -> Mapping[str, str]:
         """Return the counters that NVML refuses for this device, with its text, such as `Not Supported`."""
-        readers = {counter.name: self._call(device, counter.name) for counter in COUNTERS}
+        readers = {counter.name: self._reader_of(device, counter.name) for counter in COUNTERS}
         return refusals(readers, self._nvml.NVMLError)
 
     def messages(self, device: Device) -> Sequence[str]:
@@ -119,6 +123,7 @@ class Nvml(NvidiaCollector):
             return {name: text for name, read in _SETTINGS if (text := self._setting(nvml, gpu, read))}
 
     def _setting(self, nvml: Any, gpu: Any, read: Callable[[Any, Any], object]) -> str:
+        """Return a setting as text; an empty text if the card does not support it."""
         try:
             return str(read(nvml, gpu))
         except nvml.NVMLError:

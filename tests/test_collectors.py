@@ -509,13 +509,13 @@ def test_a_move_to_another_cpu_of_the_same_node_is_not_reported(watch):
 
 
 def test_reading_the_machine_takes_its_own_threads_off():
-    assert WATCH._ours() >= 1, "the thread that reads is runnable"
-    assert WATCH._others() >= 0
+    assert WATCH._count_own_threads() >= 1, "the thread that reads is runnable"
+    assert WATCH._count_foreign_threads() >= 0
 
 
 def test_load_is_judged_on_its_mean_since_the_start(watch, monkeypatch):
     readings = iter([9, 0, 0, 0, 40, 40])
-    monkeypatch.setattr(WATCH, "_others", lambda: next(readings))
+    monkeypatch.setattr(WATCH, "_count_foreign_threads", lambda: next(readings))
     monkeypatch.setattr(WATCH, "_LOAD_S", 0.0)
     watch.begin()
     means = [watch._load(now) for now in (1e12, 2e12, 3e12, 4e12, 5e12)]

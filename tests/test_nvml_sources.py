@@ -148,7 +148,7 @@ def test_calls_of_one_kind_are_made_one_at_a_time(monkeypatch, source):
     kinds = (FAST, SLOW, (SLOWEST,))
     for name in (name for kind in kinds for name in kind):
         monkeypatch.setitem(COUNTERS.READ, name, staying(name))
-    monkeypatch.setattr(source, "_xid", lambda device: staying("nvml.xid.errors")(None, device))
+    monkeypatch.setattr(source, "_count_xids", lambda device: staying("nvml.xid.errors")(None, device))
     devices = [H200, replace(H200, id="cuda:1")]
     with ThreadPoolExecutor(16) as pool:
         asked = [(device, [name]) for device in devices for kind in kinds for name in kind for _ in range(8)]
@@ -240,7 +240,7 @@ def test_gpms_metrics_are_those_of_the_binding():
 
 
 def test_gpm_reads_two_samples_in_si_units_and_none_of_what_a_card_lacks(clock):
-    samples = sys.modules[type(GPM).__module__].Samples(Card(lacks=(pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL,)), "gpu")
+    samples = sys.modules[type(GPM).__module__].GpmSamples(Card(lacks=(pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL,)), "gpu")
     clock[0] += 0.12
     found = samples.read()
     assert found["gpm.sm"] == (0, 2.0)
@@ -249,7 +249,7 @@ def test_gpm_reads_two_samples_in_si_units_and_none_of_what_a_card_lacks(clock):
 
 
 def test_gpms_samples_are_never_nearer_than_a_tenth_of_a_second(clock):
-    samples = sys.modules[type(GPM).__module__].Samples(Card(), "gpu")
+    samples = sys.modules[type(GPM).__module__].GpmSamples(Card(), "gpu")
     clock[0] += 0.09
     assert samples.read() == {}
     clock[0] += 0.011
