@@ -57,13 +57,13 @@ def _has_peers(target: Target) -> bool:
 
 
 def _is_affordable(target: Target, params: Params) -> bool:
-    """Return whether the tier is `full`: two processes that open a GPU anew take seconds."""
+    """Return whether the tier is `full`: the case starts two processes that open a GPU, which takes seconds."""
     del params
     return target.tier == "full"
 
 
 def _gpus(target: Target) -> Any:
-    """Return two GPUs, in `full` also all GPUs that reach each other."""
+    """Return the axis `of`: two GPUs, and in `full` also all GPUs that can access each other."""
     return points((2,), full=tuple(sorted({2, 1 + len(target.device.peers)})))
 
 
@@ -74,10 +74,10 @@ def _ranks(params: Params) -> int:
 
 @topic.case(ranks=_ranks, devices=ranks_of, when=_has_peers, where=_is_affordable, of=_gpus, size_bytes=(2**26,))
 def abort(bench: Bench, of: int, size_bytes: int) -> Task:
-    """Seconds from the death of a rank in an all-reduce until another one knows; then to the next right all-reduce.
+    """Seconds from the death of a rank in an NCCL all-reduce until the survivors detect it.
 
-    `abort` is the time to abort the communicator, so that the GPU is free again. `rebuild` also has the new
-    communicator and the first all-reduce through it, which is compared with the exact sum.
+    `abort` is the time to abort the communicator, so that the GPU is free again. `rebuild` also contains the new
+    communicator and its first all-reduce, which is compared with the exact sum.
     """
     exclusive(bench)
     bench.need(3 * size_bytes + _SPARE_BYTES)

@@ -75,18 +75,20 @@ def _rank_counts(target: Target) -> Any:
 
 @topic.case(ranks=ranks_of, devices=devices, when=has_ranks, by=links, of=_rank_counts)
 def adapted(bench: Bench, by: str, of: int) -> Task:
-    """Seconds of a step with the advised topology, number of ranks and steps between exchanges; 8 products per step.
+    """Seconds of a step of 8 products with the topology, number of ranks and exchange interval that a model advises.
 
-    `topology regret` and `ranks regret` are how much longer the advised choice takes than the fastest one, at worst
-    over the sizes and the jobs. `interval` is the advised number of steps between exchanges, and `interval needed` the
-    fewest that cost at most 5 % of the time as measured; `exchange share` is what the advised number costs.
+    `topology regret` is how much longer the advised topology takes than the fastest one, at worst over the sizes of the
+    exchanged blocks. `ranks regret` is the same for the number of ranks, at worst over the numbers of products per
+    step. `interval` is the advised number of steps between exchanges. `exchange share` is the time that the exchanges
+    then add, relative to the same work without them. `interval needed` is the smallest number of steps at which they
+    add at most 5 %.
     """
     del by, of
     return AdaptedRank(bench).task()
 
 
 def counts_up_to(ranks: int) -> tuple[int, ...]:
-    """Return the powers of two below a number of ranks, and this number."""
+    """Return the powers of two below `ranks`, and `ranks` itself."""
     return (*(2**power for power in range((ranks - 1).bit_length())), ranks)
 
 
@@ -120,6 +122,7 @@ class AdaptedRank:
         self._interval, self._needed, self._share = self._adapt_interval()
 
     def _planned(self, schedule: Schedule, size_bytes: int) -> Callable[[], None]:
+        """Return a call that exchanges blocks of `size_bytes` by the schedule."""
         steps = self._blocks.steps(schedule, size_bytes)
         return lambda: self._blocks.perform(steps)
 
@@ -132,6 +135,7 @@ class AdaptedRank:
         return dict(zip(calls, np.min(rounds, axis=0).tolist(), strict=True))
 
     def _compute(self, items: int) -> None:
+        """Compute `items` products and wait for the device."""
         for _ in range(items):
             self._bench.xp.matmul(self._input, self._weights, out=self._output)
         self._bench.device.synchronize()
@@ -156,7 +160,7 @@ class AdaptedRank:
         return {name: self._model.exchange_s(schedule(ranks), size_bytes) for name, schedule in TOPOLOGIES.items()}
 
     def _schedule(self, ranks: int) -> Schedule:
-        """Return the advised schedule of so many ranks for the block of a step."""
+        """Return the advised schedule for the block of a step among the first `ranks` ranks."""
         return TOPOLOGIES[first_best(self._predicted(ranks, self._block_bytes))](ranks)
 
     def _adapt_topology(self, size_bytes: int) -> float:
@@ -167,11 +171,11 @@ class AdaptedRank:
         return regret(chosen, self._shortest(calls))
 
     def _mine(self, items: int, ranks: int) -> int:
-        """Return this rank's number of products in a step that so many ranks divide; the other ranks are idle."""
+        """Return this rank's number of products in a step that the first `ranks` ranks divide; other ranks are idle."""
         return len(range(self._bench.rank, items, ranks)) if self._bench.rank < ranks else 0
 
     def _step(self, items: int, ranks: int) -> Callable[[], None]:
-        """Return this rank's part of a step of work by so many ranks, with its exchange."""
+        """Return this rank's part of a step of `items` products among the first `ranks` ranks, with its exchange."""
         exchange, mine = self._planned(self._schedule(ranks), self._block_bytes), self._mine(items, ranks)
 
         def step() -> None:
@@ -181,7 +185,7 @@ class AdaptedRank:
         return step
 
     def _adapt_ranks(self, items: int) -> float:
-        """Choose the number of ranks for a step of so many products, measure all numbers, and return the regret."""
+        """Choose the number of ranks for a step of `items` products, measure all numbers, and return the regret."""
         predicted_s = {
             ranks: self._model.work_s(items, self._item_s, ranks)
             + self._model.exchange_s(self._schedule(ranks), self._block_bytes)
@@ -191,9 +195,9 @@ class AdaptedRank:
         return regret(chosen, self._shortest({ranks: self._step(items, ranks) for ranks in predicted_s}))
 
     def _adapt_interval(self) -> tuple[int, int, float]:
-        """Return the advised steps between exchanges, the fewest that measured times ask for, and the share they cost.
+        """Return the advised steps between exchanges, the fewest by the measured times, and the cost of the advice.
 
-        The share is the time that the exchanges add at the advised interval, over the time of the steps alone.
+        The cost is the time that the exchanges add at the advised interval, as a share of the time of the steps alone.
         """
         work_s = self._model.work_s(_JOB, self._item_s, self._ranks)
         exchange_s = self._model.exchange_s(self._schedule(self._ranks), self._block_bytes)
@@ -208,12 +212,12 @@ class AdaptedRank:
         return advised, needed, shares[advised]
 
     def _work(self, steps: int) -> None:
-        """Compute so many steps."""
+        """Compute this rank's products of `steps` steps."""
         for _ in range(steps):
             self._compute(self._mine(_JOB, self._ranks))
 
     def _steps(self, steps: int) -> None:
-        """Compute so many steps, and then exchange the blocks."""
+        """Compute this rank's products of `steps` steps, and then exchange the blocks."""
         self._work(steps)
         self._exchange()
 

@@ -65,7 +65,10 @@ def _devices(params: Params) -> int:
 
 @topic.case(ranks=_ranks, devices=_devices, link=_links)
 def adaptive(bench: Bench, link: str) -> Task:
-    """Messages of six sizes, each by the way that the model predicts to be the fastest: payload of all of them."""
+    """Send messages of six sizes, each in the way that a measured model predicts as fastest: payload.
+
+    A way is a path with the size and the number of its chunks in flight.
+    """
     is_host = link == _PROCESSES
     routes = HostRoutes(bench, max(_PROBED)) if is_host else GPU_ROUTES[link](bench, max(_PROBED))
     sender = AdaptiveSender(bench, routes)

@@ -55,7 +55,7 @@ class ExchangeModel:
         )
 
     def work_s(self, items: int, item_s: float, ranks: int) -> float:
-        """Return the predicted seconds of equal items on so many ranks, of which `lanes` run at the same time."""
+        """Return the predicted seconds of equal items over `ranks` ranks, of which `lanes` run at the same time."""
         return math.ceil(items / ranks) * item_s * max(1.0, ranks / self.lanes)
 
 

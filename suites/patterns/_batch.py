@@ -65,11 +65,12 @@ def _ranks(params: Params) -> int:
     messages=points((1, 32, 1024), smoke=(32,), full=powers_of_two(0, 10)),  # sendmsg(2) takes 1024 buffers
 )
 def batch(bench: Bench, path: str, messages: int) -> Task:
-    """Messages of 64 bytes, packed and sent together: messages per second, and the time until all have arrived."""
+    """Messages of 64 bytes, packed and sent in one batch: messages per second, and the latency of the whole batch."""
     sender = (SocketBatch if path == _SOCKET else DeviceBatch)(bench, path, messages)
     latency_s = 0.0
 
     def seconds() -> list[float]:
+        """Return the sender's seconds of each batch, and keep their median as the latency."""
         nonlocal latency_s
         with on_own_core(bench):
             own = [sender.send() for _ in range(_ROUNDS)]

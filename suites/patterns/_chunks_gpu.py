@@ -40,9 +40,10 @@ class _Spans:
 
 
 class StreamPipeline:
-    """Chunks of a message, slots of one chunk each in the device's memory, and a digest for each thread and chunk.
+    """A pipeline on a GPU: a message of `chunks` chunks, `most_depth` slots, and a digest per thread and chunk.
 
     `chunk_words` has shape (distinct chunks, words of a chunk), uint32, on the host; the message repeats these chunks.
+    `path` says where the source lies, and `by` whether a kernel or a copy engine copies.
     """
 
     def __init__(self, bench: Bench, chunk_words: Any, chunks: int, most_depth: int, path: str, by: str) -> None:
@@ -71,6 +72,7 @@ class StreamPipeline:
         return lambda chunk, slot: copy(self._slot_at(slot), self._chunk_at(chunk), nbytes, kind, stream)
 
     def _kernel_copies(self, bench: Bench) -> Callable[[int, int], None]:
+        """Return a call that queues the copy of a chunk into a slot by a kernel."""
         kernel, vectors = bench.kernel("copies.cu", "copy"), self._chunk_bytes // _VECTOR_BYTES
         grid = (max(1, -(-vectors // (_THREADS * _FLIGHT))),)
 
@@ -117,7 +119,7 @@ class StreamPipeline:
         return float(self._device.time(call, 1, "hot").device[0])
 
     def alone(self) -> tuple[float, float]:
-        """Return the seconds of all digests, of chunks that are in the slots already, and of all copies."""
+        """Return the seconds of all digests, with every slot filled before, and the seconds of all copies."""
         depth = len(self._slots)
         compute_s = self._timed(lambda: self._queue(depth, copies=False, computes=True))
         return compute_s, self._timed(lambda: self._queue(depth, copies=True, computes=False))

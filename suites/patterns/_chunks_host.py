@@ -44,9 +44,9 @@ class ThreadPipeline:
         self._compute_all(0, most_depth)
 
     def alone(self) -> tuple[float, float]:
-        """Return the seconds of all digests and of all copies, which take turns.
+        """Return the seconds of all digests and of all copies, without anything beside them.
 
-        The computation reads what another core has just written, as in a pipeline, but nothing runs beside it.
+        Copies and digests alternate, so that the digests read what another core has just written, as in a pipeline.
         """
         _, compute_s, transfer_s = self.together(1)
         return compute_s, transfer_s

@@ -68,7 +68,7 @@ def _phases(target: Target) -> Any:
 
 
 def _paths(target: Target) -> Any:
-    """Return the path between GPUs in `quick` where there are several, else one device; in `full` both."""
+    """Return the axis `path`: `quick` prefers the path between GPUs over a single device; `full` has both."""
     both = paths(target)
     reached = both[-1:] if target.device.peers else both[:1]
     return points(reached, full=both)
@@ -79,14 +79,17 @@ def _sizes(target: Target) -> Any:
 
 
 def _is_affordable(target: Target, params: Params) -> bool:
-    """Leave out deaths on a single GPU below `full`: three processes open it, which takes seconds."""
+    """Return whether to measure a death: on a single GPU only in the tier `full`.
+
+    Three processes open that GPU, which takes seconds.
+    """
     del params
     return target.is_host or bool(target.device.peers) or target.tier == "full"
 
 
 @topic.case(ranks=RANKS, devices=devices_of, where=_is_affordable, path=_paths, phase=_phases, size_bytes=_sizes)
 def death(bench: Bench, path: str, phase: str, size_bytes: int) -> Task:
-    """Seconds from the death of a rank until another one knows; then to rebuild, and to go through the host instead.
+    """Seconds from the death of a rank until a survivor detects it.
 
     `rebuild` lasts from the detection to the first verified round of the smaller ring; `staged` is the time to set up
     and verify a round through host memory.
@@ -144,7 +147,7 @@ class MessageRing:
         return self.board.room[rank * self.size_bytes : (rank + 1) * self.size_bytes]
 
     def stage(self) -> None:
-        """Page-lock the host memory that all ranks share, for rounds through it, where the device supports that."""
+        """Page-lock the host memory that all ranks share, if the device supports that, for rounds through the host."""
         if "register" in self.bench.traits.features:
             self._unregister = self.bench.device.register(self.board.room)
 
@@ -159,7 +162,7 @@ class MessageRing:
         board.meet()
 
     def verified(self, round_once: Callable[[], None]) -> None:
-        """Make a round into overwritten memory; raises WrongAnswer if another message arrives."""
+        """Overwrite the inbox and make a round; raises WrongAnswer if another message arrives."""
         self._inbox.array.fill(POISON)
         self.bench.device.synchronize()
         self.board.meet()

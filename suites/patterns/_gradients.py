@@ -97,11 +97,10 @@ def _tokens(target: Target) -> Any:
     buckets=points((4,), smoke=(2,), full=(1, 2, 4, 8)),
 )
 def gradients(bench: Bench, by: str, of: int, tokens: int, buckets: int) -> Task:
-    """A backward pass of 8 layers, 4·T·d² operations each, with gradients that are added up over all ranks.
+    """A backward pass of 8 layers and the all-reduce of its gradients: operations per second of one rank.
 
-    The figure is the operations of a rank over the time of the step. `compute` and `reduce` are the products and the
-    all-reduces alone. `scaling` is the time of the products over the time of the step: 100 % means that more ranks cost
-    no time.
+    Each layer has 4·T·d² operations (T tokens, width d). `compute` and `reduce` are the products and the all-reduces
+    alone. `scaling` is the time of the products alone over the time of the step: at 100 %, more ranks cost no time.
     """
     del by, of
     step = BackwardPass(bench, tokens, width_of(bench), buckets)
@@ -117,7 +116,10 @@ def bucket_bounds(layers: int, buckets: int) -> list[tuple[int, int]]:
 
 
 class BackwardPass:
-    """One rank's inputs, weights and gradients, and the group that adds up the gradients."""
+    """One rank's inputs, weights and gradients of `tokens` tokens, and the group that adds the gradients up.
+
+    The gradients are reduced in `buckets` groups of layers.
+    """
 
     def __init__(self, bench: Bench, tokens: int, width: int, buckets: int) -> None:
         bench.need(_BUFFERS * LAYERS * width * max(width, tokens) * 4)
@@ -162,6 +164,7 @@ class BackwardPass:
             self._reduce(low, high)
 
     def _step(self) -> None:
+        """Compute the gradients of all layers, and reduce each bucket beside the products that follow it."""
         for low, high in self._buckets:
             for layer in reversed(range(low, high)):
                 self._layer(layer)
@@ -198,7 +201,7 @@ class BackwardPass:
         self._group.board.meet()
 
     def check(self) -> None:
-        """Raise WrongAnswer if rows of the summed gradients differ from the sums of the ranks' own, made in double."""
+        """Raise WrongAnswer if rows of the summed gradients differ from the sum over all ranks in double precision."""
         rng, xp, size = self._bench.rng, self._bench.xp, self._width * self._width
         rows = rng.integers(0, self._width, _CHECKED)
         own, chain = [], []

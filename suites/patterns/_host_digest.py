@@ -18,6 +18,11 @@ _LINE_BYTES = 128  # between the two counters: two cache lines, because a prefet
 
 
 def _digest_of(chunk: Any, factor: Any, term: Any, rounds: Any) -> Any:
+    """Return the digest of a chunk (uint32).
+
+    Every word is combined with its place by XOR and replaced `rounds` times by word · factor + term. The digest is the
+    XOR of the results.
+    """
     held, mine = np.empty(HELD_WORDS, np.uint32), np.zeros(HELD_WORDS, np.uint32)
     places = np.arange(HELD_WORDS).astype(np.uint32)
     for first in range(0, chunk.size, HELD_WORDS):
@@ -39,6 +44,7 @@ digest: Any = numba.njit(cache=True, nogil=True)(_digest_of)  # of whole groups 
 
 
 def _copy_all(chunks: Any, slots: Any, depth: Any, counters: Any, looks: Any, moments: Any) -> Any:
+    """Copy every chunk into its slot once that is free; return the busy nanoseconds, or -1 if a wait times out."""
     pair, busy = np.zeros(2, np.int64), 0
     moments[0] = now(pair)
     for chunk in range(chunks.shape[0]):
@@ -54,6 +60,7 @@ def _copy_all(chunks: Any, slots: Any, depth: Any, counters: Any, looks: Any, mo
 
 
 def _digest_all(slots: Any, digests: Any, depth: Any, counters: Any, looks: Any, moments: Any, numbers: Any) -> Any:
+    """Digest every chunk once it has arrived; return the busy nanoseconds, or -1 if a wait times out."""
     factor, term, rounds = numbers
     pair, busy = np.zeros(2, np.int64), 0
     for chunk in range(digests.size):

@@ -29,7 +29,7 @@ class SnapshotCosts:
         return mtbf_s * math.exp(min(self.restart_s / mtbf_s, _MOST_EXPONENT)) * segments / work_s
 
     def best_steps(self, mtbf_s: float) -> int:
-        """Return the number of steps between snapshots of least expected run time, at least one."""
+        """Return the number of steps between snapshots with the shortest expected run time, at least 1."""
         steps = max(1, math.floor(daly_s(self.save_s, mtbf_s) / self.step_s))
         return min((steps, steps + 1), key=lambda count: self.slowdown(count, mtbf_s))
 
@@ -38,12 +38,12 @@ _MOST_EXPONENT = 700.0  # exp of it is near the largest float
 
 
 def young_s(save_s: float, mtbf_s: float) -> float:
-    """Return the seconds of work between snapshots by Young's first order, √(2δM)."""
+    """Return the optimal seconds of work between snapshots by Young's first-order formula, √(2δM)."""
     return math.sqrt(2 * save_s * mtbf_s)
 
 
 def daly_s(save_s: float, mtbf_s: float) -> float:
-    """Return the seconds of work between snapshots by Daly's higher order (equation 37)."""
+    """Return the optimal seconds of work between snapshots by Daly's higher-order formula (equation 37)."""
     if save_s >= 2 * mtbf_s:
         return mtbf_s
     share = save_s / (2 * mtbf_s)

@@ -57,7 +57,7 @@ class Silent:
 
 
 class TransformerLayer:
-    """The input and the weights of a layer, which every rank has, and its splits."""
+    """The input and the weights of a layer, which every rank has, and the computation of each split."""
 
     def __init__(self, bench: Bench, shape: LayerShape) -> None:
         normals, width = Normals(bench), shape.width

@@ -21,7 +21,7 @@ _EQUAL = 0.02  # predictions that differ by less are equally good
 
 @dataclass(frozen=True, slots=True)
 class TimeCurve:
-    """Seconds over an amount of work: straight lines between measured points, and beyond them the nearest line."""
+    """Predicted seconds by amount of work: straight lines between measured points, extended beyond them."""
 
     amounts: tuple[float, ...]
     measured_s: tuple[float, ...]

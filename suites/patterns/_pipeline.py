@@ -91,9 +91,10 @@ def _chunk_sizes(target: Target) -> Any:
 
 
 def _is_pipeline(target: Target, params: Params) -> bool:
-    """Leave out what only `full` needs: chunks that suit another path, and other computations with them.
+    """Return whether to measure a point; left out are combinations of interest only in `full`.
 
-    `quick` has copies by a kernel at one depth, and only over the last path.
+    `quick` has copies by a kernel at one depth, and only over the last path. Chunk sizes that suit another path, and
+    other computations with them, are in `full` only.
     """
     if target.tier == "smoke":
         return True
@@ -123,7 +124,10 @@ def _amounts(target: Target) -> Any:
     depth=_depths,
 )
 def pipeline(bench: Bench, path: str, by: str, chunk_bytes: int, compute: str, depth: int) -> Task:
-    """A message of 32 chunks, copied and computed on in a pipeline: payload, overlap and mutual slowdowns."""
+    """Copy a message of 32 chunks and compute on them in a pipeline: payload of the whole.
+
+    The overlap efficiency and the mutual slowdowns of copies and computation are reported beside it.
+    """
     message = PipelinedMessage(bench, path, by, chunk_bytes, compute, depth)
 
     def seconds() -> float:
@@ -137,7 +141,7 @@ def pipeline(bench: Bench, path: str, by: str, chunk_bytes: int, compute: str, d
     devices=devices_of, where=_is_pipeline, path=_paths, by=_engines, chunk_bytes=_chunk_sizes, compute=_amounts
 )
 def best_depth_(bench: Bench, path: str, by: str, chunk_bytes: int, compute: str) -> Task:
-    """The same message at depths from 1 to 8, one after another: payload at the best depth, and that depth."""
+    """The same message as in `pipeline` at depths from 1 to 8: payload at the fastest depth, and that depth."""
     message = PipelinedMessage(bench, path, by, chunk_bytes, compute, max(_SWEPT))
     best = 0
 
@@ -153,7 +157,10 @@ def best_depth_(bench: Bench, path: str, by: str, chunk_bytes: int, compute: str
 
 
 class PipelinedMessage:
-    """A message of chunks, its pipeline, and the calibrated rounds of computation."""
+    """A message of chunks, its pipeline, and the calibrated rounds of computation.
+
+    `compute` names the time of the computation relative to the transfer's, and `most_depth` is the number of slots.
+    """
 
     def __init__(self, bench: Bench, path: str, by: str, chunk_bytes: int, compute: str, most_depth: int) -> None:
         nbytes = CHUNKS * chunk_bytes

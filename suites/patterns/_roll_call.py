@@ -25,9 +25,9 @@ class RankTwiceError(RuntimeError):
 
 
 class RollCall:
-    """One line for each rank: the process that has the rank, the last step that it finished, and two moments.
+    """One line per rank: the process of the rank, the last step that it finished, and two moments.
 
-    Raises RankTwiceError if another process has claimed the rank.
+    Waits end after `patience_s`. Raises RankTwiceError if another process has claimed the rank.
     """
 
     def __init__(self, page: SharedBuffer, rank: int, world: int, patience_s: float = PATIENCE_S) -> None:
@@ -93,7 +93,7 @@ class RollCall:
         self.await_progress(range(self._world), progress)
 
     def write_times(self, began: float, ended: float) -> None:
-        """Leave the moments at which this rank began and ended, by the clock that all processes share."""
+        """Write the moments at which this rank began and ended, in seconds of the clock that all processes share."""
         self._moments[self._rank, [_BEGAN, _ENDED]] = began, ended
 
     def completions(self) -> list[float]:

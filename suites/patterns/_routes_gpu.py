@@ -47,6 +47,7 @@ class HostToDeviceRoutes:
         return time.perf_counter() - start
 
     def _through_slots(self, nbytes: int, chunk_bytes: int, depth: int) -> None:
+        """Copy chunk by chunk into a free page-locked slot, and queue its copy to the device."""
         for index, first in enumerate(range(0, nbytes, chunk_bytes)):
             part = self._source[first : min(first + chunk_bytes, nbytes)]
             slot = self._slots[index % depth * chunk_bytes :][: part.size]

@@ -76,6 +76,7 @@ class HostRoutes:
         return time.perf_counter() - start
 
     def _by_socket(self, nbytes: int) -> None:
+        """Send the first bytes over the socket, or receive them; raises WrongAnswer if the sender closes it early."""
         rest = self._message[:nbytes].data
         if self._is_sender:
             self._socket.sendall(rest)

@@ -83,5 +83,5 @@ def of_rank(schedule: Schedule, rank: int) -> list[tuple[Schedule, frozenset[int
 
 
 def unfairness(seconds: Sequence[float]) -> float:
-    """Return the slowest rank's completion time over the mean of all ranks' times: 1 if all end at the same moment."""
+    """Return the slowest rank's completion time over the mean of all ranks: 1 if all end at the same moment."""
     return max(seconds) * len(seconds) / sum(seconds)

@@ -59,10 +59,10 @@ def _widths(target: Target) -> Any:
 
 @topic.case(ranks=lambda params: int(params["of"]), way=_WAYS, of=points((2,), full=(2, 4)), width=_widths)
 def weights(bench: Bench, way: str, of: int, width: int) -> Task:
-    """Seconds until a process that starts to load has its first product with weights of width² numbers.
+    """Seconds from the begin of loading weights of width² numbers to the first product with them.
 
-    `shared`: it opens the handle of rank 0's weights. `private`: it reads the file into memory of its own. `memory` is
-    the average memory per process, as a share of a private copy.
+    `shared` opens the handle of rank 0's weights; `private` reads the file into the process's own memory. `memory` is
+    the average memory per process as a share of one private copy.
     """
     del of
     exclusive(bench)
@@ -70,7 +70,7 @@ def weights(bench: Bench, way: str, of: int, width: int) -> Task:
 
 
 class ModelFile:
-    """The file of the weights, which rank 0 writes, and requests with their expected products."""
+    """The file of weights of width × width, which rank 0 writes, and requests with their expected products."""
 
     def __init__(self, bench: Bench, width: int) -> None:
         dtype = np.dtype(type_of(bench))
@@ -127,6 +127,7 @@ class ModelFile:
 
 
 def _fill(file: Any, into: Any) -> None:
+    """Read from the file until the buffer is full; raises WrongAnswer if the file ends before."""
     view, done = memoryview(into), 0
     while done < len(view):
         count = file.readinto(view[done:])
@@ -166,7 +167,7 @@ class LoadedModel:
             loaded.close()
 
     def _obtained(self) -> SharedBuffer:
-        """Return the weights when the first product with them has ended."""
+        """Open or read the weights, compute the first product with them, and return their buffer."""
         if self._opens:
             buffer = open_shared(self._bench, self._handle, self._model.nbytes)
         else:
@@ -182,6 +183,7 @@ class LoadedModel:
         return -float(self._bench.device.free_bytes()) if self._bench.rank == _OWNER else 0.0
 
     def _seconds(self) -> float:
+        """Return the seconds to load the weights up to their first product."""
         start = time.perf_counter()
         buffer = self._obtained()
         seconds = time.perf_counter() - start

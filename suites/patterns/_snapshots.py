@@ -68,10 +68,10 @@ def _sizes(target: Target) -> Any:
     size_bytes=_sizes,
 )
 def snapshot(bench: Bench, medium: str, amid: str, size_bytes: int) -> Task:
-    """Save the state of a device, in host memory that outlives the process or in a file: payload.
+    """Save the state of a device in host memory that outlives the process, or in a file: payload.
 
-    `resume` is the time to load the last whole snapshot. `lost` counts the steps that had to be made again. The best
-    number of steps between snapshots follows from the measured times by Daly's formula.
+    `resume` is the time to load the last complete snapshot after a death. `lost` counts the steps that had to be
+    repeated. The best number of steps between snapshots follows from the measured times by Daly's formula.
     """
     exclusive(bench)
     bench.need(_BUFFERS * size_bytes)
@@ -102,14 +102,17 @@ class State:
         self.steps = 0
 
     def step(self) -> None:
-        """Make a step."""
+        """Advance the state by one step."""
         self.array *= _DECAY
         self.array += self._base * np.float32(self.steps % 7 - 2)
         self.steps += 1
 
 
 class Snapshots:
-    """Whole snapshots of a state, in host memory or in a file; an interrupted save leaves the previous one intact."""
+    """Snapshots of a state in host memory, or in files if there is a `folder`.
+
+    An interrupted save leaves the previous snapshot intact.
+    """
 
     def __init__(self, bench: Bench, board: RankBoard, state: State, folder: Path | None) -> None:
         self._device, self._board, self._state, self._folder = bench.device, board, state, folder
@@ -124,7 +127,7 @@ class Snapshots:
         return self._board.room[start : start + self._nbytes].view(np.float32)
 
     def save(self) -> None:
-        """Save the state; the snapshot is announced only when it is whole."""
+        """Save the state; the snapshot is announced only when it is complete."""
         number = self._state.steps // _EVERY
         slot = self.slot(number)
         self._device.copy(slot, self._state.array)
@@ -143,7 +146,7 @@ class Snapshots:
             (self._folder / f"{self._state.steps // _EVERY % _SLOTS}.part").write_bytes(slot[:half])
 
     def resume(self, rank: int) -> None:
-        """Load the last whole snapshot that a rank saved."""
+        """Load the last complete snapshot that `rank` saved."""
         steps = self._board.read(rank, NUMBER)
         slot = self.slot(steps // _EVERY)
         if self._folder:
@@ -204,7 +207,7 @@ def _work_until_death(board: RankBoard, state: State, store: Snapshots, amid: st
 
 
 class Heir:
-    """The rank that continues the work of the dead one."""
+    """The rank that resumes the work of the dead rank from its last snapshot."""
 
     def __init__(self, bench: Bench, board: RankBoard, state: State, store: Snapshots) -> None:
         self._bench, self._board, self._state, self._store = bench, board, state, store

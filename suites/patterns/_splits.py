@@ -81,10 +81,10 @@ def _lengths(target: Target) -> Any:
     length=_lengths,
 )
 def layer(bench: Bench, by: str, of: int, batch: int, length: int) -> Task:
-    """A transformer layer, 24·T·d² + 4·T·length·d operations, whole and split by each way that fits.
+    """A transformer layer of 24·T·d² + 4·T·length·d operations, whole and split over the ranks in each possible way.
 
-    `regret` is how much longer the predicted split takes than the fastest one. Each split has its prediction, its
-    efficiency (time unsplit over ranks times the time split) and the share of its communication that is hidden.
+    `regret` is how much longer the predicted split takes than the fastest one. Each split reports its predicted time,
+    its efficiency (unsplit time over ranks times split time) and the share of its communication that is hidden.
     """
     del by, of
     width = width_of(bench)
@@ -201,6 +201,7 @@ class SplitLayer:
         return Task(stages, self._check, self._poison, self._close, {**notes, **self._group.notes})
 
     def _poison(self) -> None:
+        """Overwrite the buffers of the group and all outputs with NaN, in all ranks before any of them continues."""
         self._group.received.fill(np.nan)
         self._group.sent.fill(np.nan)
         for output in self._outputs.values():
@@ -234,15 +235,16 @@ class SplitLayer:
         }
 
     def _topology(self) -> str:
-        """Return the topology that suits an all-reduce of the layer's output, by the times of messages."""
+        """Return the topology that is predicted fastest for an all-reduce of the layer's output."""
         itemsize = self._group.dtype.itemsize
         alpha_s, bytes_per_s = message_model(self._models.send, itemsize)
         return best_topology(TOPOLOGIES, self._shape.numbers * itemsize, self._bench.world, alpha_s, bytes_per_s)
 
     def _expect_outputs(self) -> None:
-        """Run each split again, since they share memory; compare it with the whole layer, and that with a reference.
+        """Run each split again and compare it with the whole layer, and the whole layer with a reference.
 
-        Nothing is compared before every split has run: a rank that ends earlier would leave the others waiting.
+        The splits share memory, so that earlier outputs are gone. Nothing is compared before every split has run: a
+        rank that ends earlier would leave the others waiting.
         """
         outputs = {}
         for split in self._splits:

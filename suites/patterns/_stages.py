@@ -74,7 +74,10 @@ def _devices(params: Params) -> int:
 
 
 def _is_pipeline(target: Target, params: Params) -> bool:
-    """Leave out a single stage on two devices; in `quick` several processes on one GPU, which would take turns."""
+    """Return whether to measure a point: not one stage on two devices, nor in `quick` several processes on one GPU.
+
+    Several processes on one GPU would take turns.
+    """
     if params["path"] == "same" and target.tier == "quick" and not target.is_host:
         return False
     return params["path"] == "same" or int(params["of"]) > 1
@@ -82,9 +85,9 @@ def _is_pipeline(target: Target, params: Params) -> bool:
 
 @topic.case(ranks=_stages_of, devices=_devices, where=_is_pipeline, path=paths, of=_stage_counts, batch=_batches)
 def stages(bench: Bench, path: str, of: int, batch: int) -> Task:
-    """A model of 4 square layers in `of` processes: seconds from the entry of a batch to its end, one sample a batch.
+    """Seconds of a batch through a model of 4 square layers in `of` processes, one sample per batch.
 
-    `requests` is the throughput of all batches of a sample, first entry to last end.
+    `requests` is the throughput of all batches, from the entry of the first batch to the end of the last one.
     """
     del of
     exclusive(bench)

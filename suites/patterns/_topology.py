@@ -87,7 +87,10 @@ def _incast_devices(params: Params) -> int:
 
 @topic.case(ranks=ranks_of, devices=devices, by=links, topology=tuple(TOPOLOGIES), of=_rank_counts, size_bytes=_sizes)
 def topology(bench: Bench, by: str, topology: str, of: int, size_bytes: int) -> Task:
-    """Every rank has the block of every rank: payload of all deliveries until the last rank has all blocks."""
+    """An all-gather of one block per rank over a topology, until the last rank has every block.
+
+    The payload counts every delivery.
+    """
     return ScheduledRank(bench, TOPOLOGIES[topology](of), size_bytes).task(by)
 
 

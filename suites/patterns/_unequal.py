@@ -34,10 +34,10 @@ topic = Topic(views=[View("bars", "Time of unequal ranks by shares of work", ("u
     shares=points(_SHARES[-1:], full=_SHARES),
 )
 def unequal(bench: Bench, by: str, of: int, shares: str) -> Task:
-    """24 equal products over ranks of which the last one takes twice as long for each: seconds until all are made.
+    """Seconds of 24 equal products over ranks of which the last one takes twice as long per product.
 
-    `equal` gives each rank the same number. `balanced` divides them by the times that the ranks measured before.
-    `items` is the number of this rank, and `idle` its share of the time in which it waited for the slowest rank.
+    `equal` gives each rank the same number of products; `balanced` divides them by the ranks' measured times. `items`
+    is the number that this rank makes, and `idle` the share of the time in which it waits for the slowest rank.
     """
     del by, of
     rank = UnequalRank(bench, shares)
@@ -99,7 +99,7 @@ class UnequalRank:
             output.fill(np.nan)
 
     def check(self) -> None:
-        """Raise WrongAnswer if a product is wrong, or if not every one is made by exactly one rank."""
+        """Raise WrongAnswer if a product is wrong, or if a product is computed by no rank or by several."""
         rng = self._bench.rng
         products = sorted(item for items in self._bench.exchange(list(self._mine)) for item in items)
         expect(products == list(range(_ITEMS)), f"the products {products} were made, not each of {_ITEMS} once")

@@ -29,12 +29,12 @@ def _sizes(target: Target) -> Any:
 
 @topic.case(direction=_directions, size_bytes=_sizes)
 def copy(bench: Bench, direction: str, size_bytes: int) -> Task:
-    """One copy of random bytes: payload; every byte of each copy is compared."""
+    """Copies of random bytes in one direction, each compared in full with the source: payload."""
     return _Copy(bench, direction, size_bytes).task()
 
 
 class _Copy:
-    """The source, the target, and the expected content, which lies in the target's memory and is never copied."""
+    """The source, the target, and the expected content, which lies in the same memory as the target."""
 
     def __init__(self, bench: Bench, direction: str, size_bytes: int) -> None:
         self._bench, self._kernel = bench, f"copy {direction} of {size_bytes} bytes"
@@ -55,6 +55,7 @@ class _Copy:
         return Task.of(stage, check=lambda: None, notes={"kernel": self._kernel})
 
     def _call(self) -> float:
+        """Copy once into overwritten memory, compare every byte, and return the seconds."""
         device = self._bench.device
         invert(self._target, self._expected, self._bench)
         timing = device.time(lambda: device.copy(self._target, self._source), 1, gated=False)

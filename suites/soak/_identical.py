@@ -13,7 +13,7 @@ _PASS_S = 10.0  # of a case in a pass of the full tier
 
 
 def effort(bench: Bench) -> Effort:
-    """Return the effort of a case in a pass: 10 s in the full tier, a single point in the others."""
+    """Return the effort of a case: 10 s in the full tier, a single point in the other tiers."""
     return Effort.sustained(_PASS_S) if bench.target.tier == "full" else POINT
 
 
@@ -23,7 +23,7 @@ def bits(array: Any) -> Any:
 
 
 def invert(array: Any, expected: Any, bench: Bench) -> None:
-    """Invert `expected` into `array`, so that every element that is not written again is found to be wrong."""
+    """Write the inverse of `expected` to `array`, so that an element that is not written again is wrong."""
     xp = np if isinstance(array, np.ndarray) else bench.xp
     xp.invert(bits(expected), out=bits(array))
 

@@ -33,7 +33,7 @@ def _sizes(target: Target) -> Any:
 
 @topic.case(pattern=points(_PATTERNS[:1], full=_PATTERNS), size_bytes=_sizes)
 def memory(bench: Bench, pattern: str, size_bytes: int) -> Task:
-    """Write a pattern and read it back, then its inverse: 4 × the size moved; every word is compared."""
+    """Write a pattern to memory and read it back, then its inverse: 4 × the size moved; every word is compared."""
     return MemoryPattern(bench, pattern, size_bytes).task()
 
 
@@ -60,6 +60,7 @@ class MemoryPattern:
         return Task.of(stage, check=lambda: None, notes={"kernel": self._kernel})
 
     def _call(self) -> float:
+        """Write and read the pattern and then its inverse; return the seconds of both."""
         seconds = 0.0
         for flip in (0, _ALL):
             write_and_count = partial(self._write_and_count, flip)
@@ -117,6 +118,7 @@ class MemoryPattern:
 
 
 def _words(pattern: str, count: int, rng: np.random.Generator) -> Any:
+    """Return `count` words of the pattern: random, their own addresses, or a checkerboard."""
     if pattern == "random":
         return rng.integers(0, _ALL, count, np.uint64, endpoint=True)
     if pattern == "address":

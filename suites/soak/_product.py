@@ -39,7 +39,7 @@ def _sizes(target: Target) -> Any:
 
 @topic.case(dtype=_dtypes, size=_sizes, headline={"dtype": "float64"})
 def product(bench: Bench, dtype: str, size: int) -> Task:
-    """2·n³ operations of a product on N(0,1); every product is compared with the first one bit by bit."""
+    """Products of matrices of N(0,1), each compared bit by bit with the first one: 2·n³ operations per product."""
     if dtype not in bench.device.device.dtypes and bench.traits.is_gpu:
         raise Skip(f"{bench.device.device.name} does not support {dtype}")
     return _Product(bench, dtype, size).task()
@@ -86,6 +86,7 @@ class _Product:
         return Task.of(stage, check=lambda: None, notes=notes)
 
     def _call(self) -> float:
+        """Compute a product into each output, compare all outputs, and return the seconds of one product."""
         for out in self._outputs:
             invert(out, self._first, self._bench)
         turns = itertools.cycle(self._outputs)

@@ -96,6 +96,7 @@ def parts_of(marks: Sequence[tuple[str, float]], started: float) -> dict[str, fl
 
 
 def _start_of(order: Order) -> Any:
+    """Return the steps on the GPU that the order names, or on the host."""
     if not order.pci:
         return HostStart(order)
     from ._gpu import GpuStart

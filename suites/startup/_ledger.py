@@ -92,8 +92,8 @@ def _is_measured(_: Target, params: Mapping[str, Any]) -> bool:
 def ledger(bench: Bench, loading: str, files: str, size_bytes: int) -> Task:
     """Seconds from the start of a fresh interpreter until a product is computed and a file of weights is in memory.
 
-    The file's pages are dropped from the system's page cache before (`cold`), or read into it (`warm`). Skipped if the
-    cold file would lie in memory.
+    Each part of the start is a series. The file's pages are dropped from the system's page cache before the start
+    (`cold`), or read into it (`warm`). Skipped if the cold file would lie in memory.
     """
     where = folder()
     kind = file_system(where)
@@ -124,14 +124,14 @@ def collective(bench: Bench, loading: str) -> Task:
 
 
 def _gpu_counts(target: Target) -> tuple[int, ...]:
-    """Return the numbers of GPUs that a process is made to see: powers of two, and all of the machine."""
+    """Return the axis `of`, the number of GPUs that a process can see: powers of two, and all of the machine."""
     count = sum(device.backend == target.device.backend for device in target.facts.devices)
     return tuple(dict.fromkeys(number for number in (1, 2, 4, 8, 16, count) if number <= count))
 
 
 @topic.case(when=lambda target: _is_in_full(target) and target.device.arch.startswith("sm_"), of=_gpu_counts)
 def contexts(bench: Bench, of: int) -> Task:
-    """Seconds until a fresh interpreter that sees that number of GPUs has made a context on each of them.
+    """Seconds until a fresh interpreter that sees `of` GPUs has created a context on each of them.
 
     CUDA_VISIBLE_DEVICES hides the other GPUs of the machine.
     """
@@ -206,7 +206,7 @@ def unexplained(answer: Answer) -> float:
 
 
 def _stage(seconds: Sequence[float]) -> Stage:
-    """Return the samples of interpreters that have ended as a stage: its call returns them all."""
+    """Return a stage whose one call returns the seconds that every interpreter measured."""
     return Stage(lambda: seconds, clock="self", effort=Effort.exactly(len(seconds)), checked=True)
 
 

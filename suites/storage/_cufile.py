@@ -69,6 +69,7 @@ class CufileReader:
         return sum(lane.result() for lane in self._lanes.start(self._lane, len(self._spans)))
 
     def _lane(self, blocks: Sequence[int]) -> int:
+        """Read these blocks into the GPU's memory by the calling thread; return the bytes read."""
         self._gpu.use()  # the device of a thread
         total = 0
         for index in blocks:

@@ -80,7 +80,7 @@ def _is_wanted(target: Target, params: Mapping[str, Any]) -> bool:
     depth=points((_USUAL_DEPTH,), full=(1, 4, _USUAL_DEPTH, 32)),
 )
 def read(bench: Bench, path: str, file: str, cache: str, size_bytes: int, block_bytes: int, depth: int) -> Task:
-    """The first bytes of a file, at most the size, read once in blocks by `depth` threads: payload."""
+    """Read the first `size_bytes` of a file, or all of a shorter one, once in blocks by `depth` threads: payload."""
     source = source_of(bench, file, size_bytes)
     with contextlib.ExitStack() as on_error:
         on_error.callback(source.close)
@@ -111,6 +111,11 @@ class _Reading:
         return Task.of(stage, check=self._observed, close=self._close, notes=notes, labels=self._reader.labels)
 
     def _call(self) -> float:
+        """Put the file's pages into the state of the case, read the file, compare it, and return the seconds.
+
+        Raises WrongAnswer if a byte differs or is missing, and Untrustworthy if the file changed or its reads were not
+        direct.
+        """
         source, reader = self._source, self._reader
         source.expect_unchanged()
         (warm if self._cache == "warm" else drop)(source.descriptor, source.size)

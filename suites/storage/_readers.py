@@ -129,6 +129,7 @@ class SystemReader:
         self._bench.device.synchronize()
 
     def read(self) -> int:
+        """Read every block, on a GPU copying it up as soon as it arrives; return the bytes that could be read."""
         lanes = self._lanes.start(self._lane, len(self._spans))
         if self._is_gpu:
             for _ in self._spans:

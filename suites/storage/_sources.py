@@ -62,6 +62,7 @@ def source_of(bench: Bench, label: str, size_bytes: int) -> Source:
 
 
 def _of_user(bench: Bench, file: DataFile, size_bytes: int) -> Source:
+    """Return the first bytes of the user's file; raises Skip for a file in memory, Untrustworthy for a changed one."""
     _expect_on_disk(Path(file.path), "give --data a file on a disk")
     size = min(file.bytes, size_bytes)
     bench.need(3 * size)

@@ -70,6 +70,7 @@ class NeighbourBoard:
         self._await(_READY)
 
     def _await(self, state: int) -> None:
+        """Wait until the aggressor is in this state; raises RuntimeError if it fails or is late."""
         deadline = time.monotonic() + _PATIENCE_S
         while (current := int(self.words[_STATE])) != state:
             if current == _FAILED:
@@ -80,9 +81,9 @@ class NeighbourBoard:
 
 
 class Aggressor:
-    """A thread that keeps `ahead_s` seconds of calls queued on a lane while the board says so.
+    """A thread that keeps `ahead_s` seconds of calls queued on a lane while the board commands it to run.
 
-    If `is_queued` is false, a call has ended when it returns, and there is no queue.
+    With `is_queued` false, a call has ended when it returns, and nothing is queued.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class Aggressor:
         self._count()
 
     def _serve(self) -> None:
-        """Follow the commands on the board until it says stop."""
+        """Follow the commands on the board until it commands the end."""
         fields = self._board.words
         with contextlib.ExitStack() as on_error:
             on_error.callback(fields.__setitem__, _STATE, _FAILED)
@@ -132,6 +133,7 @@ class Aggressor:
         return (time.perf_counter() - begin) / _TRIALS
 
     def _run(self) -> None:
+        """Keep the queue filled until the command changes, then wait until it is empty."""
         fields = self._board.words
         self._fill()
         fields[_STATE] = _RUNNING

@@ -8,7 +8,7 @@ _ALIGNMENT = 512  # of cudaMalloc's addresses at the least, and of PyTorch's blo
 
 
 class OffsetArena:
-    """Offsets below `nbytes`, of which blocks are taken and given back; it grows where none is large enough."""
+    """Offsets below `nbytes` from which blocks are taken and given back; the caller grows the arena if none fits."""
 
     def __init__(self) -> None:
         self.nbytes = 0
@@ -31,7 +31,7 @@ class OffsetArena:
         self._free(start, nbytes)
 
     def take(self, nbytes: int) -> int:
-        """Return the offset of a new block in the smallest free place that is enough; `missing` must be 0."""
+        """Return the offset of a new block, in the smallest free place that fits; `missing` must be 0."""
         size = _aligned(nbytes)
         place, offset = self._by_size[bisect.bisect_left(self._by_size, (size, 0))]
         self._remove(offset)
@@ -41,10 +41,11 @@ class OffsetArena:
         return offset
 
     def give(self, offset: int) -> None:
-        """Give a block back; it becomes one with the free places beside it."""
+        """Give a block back, merged with the free places beside it."""
         self._free(offset, self._taken.pop(offset))
 
     def _free(self, offset: int, size: int) -> None:
+        """Add a free place, merged with the free places beside it."""
         before, after = self._ends.get(offset), offset + size
         if after in self._by_offset:
             size += self._remove(after)

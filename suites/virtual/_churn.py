@@ -166,6 +166,7 @@ class MappedArena:
         self._arena = OffsetArena()
 
     def take(self, nbytes: int) -> int:
+        """Return the address of a new block; map more memory in whole pages first if no free place fits."""
         missing = self._arena.missing(nbytes)
         if missing:
             whole_pages = -(-missing // PAGE_BYTES) * PAGE_BYTES
@@ -220,7 +221,10 @@ class LiveBlocks:
 
 
 class Churn:
-    """Runs a trace on a new allocator in every sample, and checks the blocks that it returns."""
+    """Runs a trace on a new allocator in every sample, and checks the blocks that it returns.
+
+    `peak_bytes` are in use at the peak of the trace. With `may_fail`, an operation may fail for want of memory.
+    """
 
     def __init__(
         self, bench: Bench, name: str, trace: Sequence[MemoryOperation], peak_bytes: int, may_fail: bool = False
@@ -312,10 +316,11 @@ def _traces(target: Target) -> Any:
 
 @topic.case(allocator=_allocators, trace=_traces)
 def churn(bench: Bench, allocator: str, trace: str) -> Task:
-    """Time the allocations of training steps, drawn from a seed: seconds of each operation, a take or a release.
+    """Seconds of one operation, taking or releasing a block, in the allocations of training steps drawn from a seed.
 
-    step: 4 GiB (128 MiB on the host) are in use at the peak; tight: 85 % of the free memory. The first operation that
-    fails is reported, and on a GPU the ratio of memory held to memory in use at the peak. The arena of `vmm` is Python.
+    `step` has 4 GiB (on the host 128 MiB) in use at the peak, `tight` 85 % of the free memory. The first operation that
+    fails is reported, and on a GPU the memory held over the memory in use at the peak. The arena of `vmm` is written in
+    Python.
     """
     peak_bytes = _HOST_PEAK_BYTES if not bench.traits.is_gpu else _PEAK_BYTES
     if trace == "tight":

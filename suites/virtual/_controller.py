@@ -83,6 +83,7 @@ class DriverCheckpoints:
         return [bytes(self._driver("cuDeviceGetUuid", device).bytes) for device in devices]
 
     def _restore_args(self, pairs: UuidPairs) -> Any:
+        """Return the driver's arguments of a restore on other GPUs; raises Skip if driver or bindings are too old."""
         bindings = self._driver.bindings
         if not hasattr(bindings, _PAIRS) or self._version < _FIRST_MIGRATION:
             raise Skip(

@@ -25,7 +25,10 @@ _LOOPBACK = "127.0.0.1"
 
 
 class ForwardLink:
-    """One end of the wire; `words` (int64, LINK_WORDS of them) describe it to the compiled code."""
+    """One end of the connection; `words` (int64, shape (LINK_WORDS,)) describe it to the compiled code.
+
+    `transport` is `shm` (ring buffers in shared memory), `unix` or `tcp`.
+    """
 
     def __init__(self, bench: Bench, transport: str) -> None:
         self.words = np.full(_wire.LINK_WORDS, -1, np.int64)
@@ -65,6 +68,7 @@ class ForwardLink:
 
 
 def _unix_socket(bench: Bench) -> socket.socket:
+    """Return this rank's end of a socket pair that rank 0 makes and hands over."""
     if bench.rank != 0:
         (descriptor,) = hand_over(bench, None).descriptors
         return socket.socket(fileno=descriptor)
@@ -130,6 +134,7 @@ class ForwardClient:
         self._message[2 : 2 + len(arguments)] = arguments
 
     def _expect(self, status: int, sent: int) -> None:
+        """Add to the calls sent; raises WrongAnswer if the server is gone, the call failed, or the counts differ."""
         self._sent += sent
         expect(status != _wire.LOST, "the forwarder's server is gone, or does not answer")
         expect(status == 0, f"a forwarded call returned the error {status}")

@@ -144,9 +144,10 @@ def _padded(*arguments: int) -> tuple[np.int64, ...]:
     when=on_gpu,
 )
 def call(bench: Bench, what: str) -> Task:
-    """Time a call of CUDA's driver in a compiled loop, by the address that the CUDA runtime receives too: seconds.
+    """Seconds of one CUDA driver call, called in a compiled loop by the address that the CUDA runtime receives too.
 
-    The overhead of an interposer shows here. allocate: cuMemAlloc and cuMemFree of 1 MiB; a pair counts as two calls.
+    The overhead of an interposer shows here. `allocate` is cuMemAlloc and cuMemFree of 1 MiB; a pair counts as two
+    calls.
     """
     _need_compiled()
     calls = NativeCalls(bench)
@@ -189,7 +190,10 @@ def share_of_native(native: Callable[[], float], forwarded: Callable[[], float])
 
 
 class ForwardedCalls:
-    """Batches of one call, and the word on the device that counts launches."""
+    """Batches of the call `what`, and the word on the device that counts launches.
+
+    With `is_posted` only the last call of a batch is answered.
+    """
 
     def __init__(self, client: Any, what: str, is_posted: bool) -> None:
         from . import _wire
@@ -248,10 +252,11 @@ def _is_call(_target: Target, params: Mapping[str, str | int | float]) -> bool:
     headline={"what": "launch", "transport": "tcp", "mode": "wait"},
 )
 def forward(bench: Bench, what: str, transport: str, mode: str) -> Task:
-    """Time a call that a minimal forwarder makes in another process: seconds.
+    """Seconds of one driver call that a minimal forwarder makes in another process.
 
-    launch: a kernel of one block that counts itself. wait: each call is answered; posted: one answer for 256 calls;
-    native: the same call in this process. allocate: 1 MiB taken and released; a pair counts as two calls.
+    `launch` is a kernel of one block that increments a counter. With `wait` each call is answered; with `posted` one
+    answer follows 256 calls. `native` is the same call in this process. `allocate` takes and releases 1 MiB; a pair
+    counts as two calls.
     """
     _need_compiled()
     client, native_client, serving = _opened(bench, transport)
@@ -322,9 +327,9 @@ class ForwardedCopies:
     size_bytes=points((2**24,), smoke=(2**16,), full=(*powers_of_two(12, 24, 4), 2**26)),
 )
 def forward_copy(bench: Bench, direction: str, transport: str, size_bytes: int) -> Task:
-    """Time a copy between pinned host memory and the device through a forwarder, until its answer: payload.
+    """A copy between pinned host memory and the device through a forwarder, until its answer: payload.
 
-    The server copies through one buffer of 4 MiB; native is the same call in this process.
+    The server copies through one buffer of 4 MiB. `native` is the same call in this process.
     """
     _need_compiled()
     bench.need(2 * size_bytes)

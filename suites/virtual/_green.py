@@ -76,6 +76,7 @@ class GreenPair:
         stream = self._streams[0]
 
         def seconds() -> float:
+            """Return the seconds of one call between two readings of the device's clock."""
             self._home.wait()
             stream.use()
             call()  # hides the time of launching the next
@@ -126,15 +127,16 @@ def expect_apart(first: frozenset[int], second: frozenset[int], units: int, inde
 
 @topic.case(when=on_gpu, units=_units)
 def green(bench: Bench, units: int) -> Task:
-    """A green context over `units` SMs: bytes moved per second by triad, a matrix product, seconds to make one.
+    """A green context over `units` SMs: bytes moved per second by triad, a matrix product, and seconds to create it.
 
-    Blocks of two such contexts report their SMs 100 times; no SM may be in both.
+    Blocks of two such contexts report their SMs 100 times; no SM may be in both contexts.
     """
     pair = GreenPair(bench, units)
     streamed, product = triad(bench, _TRIAD_BYTES), gemm(bench, _N)
     rounds = math.nan
 
     def check() -> Observation:
+        """Check both workloads, and once that the two contexts share no SM."""
         nonlocal rounds
         streamed.check()
         product.check()

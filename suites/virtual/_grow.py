@@ -93,6 +93,7 @@ class MappedGrowth(GrowingArray):
         self._mapped: MappedRange | None = None
 
     def start(self) -> None:
+        """Map the first `from_bytes`, or unmap everything behind them."""
         if self._mapped is None:
             self._mapped = MappedRange(self._space, self.from_bytes + self.by_bytes)
             self.address = self._mapped.address
@@ -119,6 +120,7 @@ class HostCopyGrowth(GrowingArray):
         self.address = self._memory.ctypes.data
 
     def grow(self, at_peak: Callable[[], None]) -> None:
+        """Allocate a larger array and copy the old one into it."""
         larger = np.empty(self.from_bytes + self.by_bytes, np.uint8)
         np.copyto(larger[: self.from_bytes], self._memory)
         at_peak()
@@ -151,6 +153,7 @@ class CopyGrowth(GpuGrowth):
         self.address = self._take(self.from_bytes)
 
     def grow(self, at_peak: Callable[[], None]) -> None:
+        """Allocate more memory, copy the old bytes into it, and free the old allocation."""
         larger = self._take(self.from_bytes + self.by_bytes)
         stream = self.bench.device.stream
         self._runtime.memcpyAsync(larger, self.address, self.from_bytes, _COPY_WITHIN_DEVICE, stream)
@@ -282,18 +285,21 @@ def _ways(target: Target) -> Any:
 
 
 def _is_measured(target: Target, params: Mapping[str, str | int | float]) -> bool:
-    """Return whether a size is one of the way's: managed arrays stay small, because much of it can hang a GPU."""
+    """Return whether to measure a size: small sizes with `managed` and larger ones with the other ways.
+
+    A large managed array can hang a GPU. On the host and in the tier smoke every way has every size.
+    """
     is_small = int(params["from_bytes"]) + int(params["by_bytes"]) <= _MANAGED_MOST_BYTES
     return is_small == (params["way"] == "managed") or target.is_host or target.tier == "smoke"
 
 
 @topic.case(way=_ways, from_bytes=_sizes_before, by_bytes=_steps, where=_is_measured)
 def grow(bench: Bench, way: str, from_bytes: int, by_bytes: int) -> Task:
-    """Grow a live array, from the request until a kernel has written the new end: seconds.
+    """Seconds to grow a live array, from the request until a kernel has written the new end.
 
-    vmm: memory mapped behind the array, in one piece; vmm-2MiB: in pieces of 2 MiB; copy: a larger allocation and a
-    copy, which reads and writes the old bytes; pool: the same from the stream-ordered pool; managed: the first touch of
-    managed memory.
+    `vmm` maps more memory behind the array in one piece, `vmm-2MiB` in pieces of 2 MiB. `copy` makes a larger
+    allocation and copies the old bytes, `pool` does the same from the stream-ordered pool, and `managed` touches
+    managed memory for the first time.
     """
     copies = way in ("copy", "pool")
     bench.need((2 if copies else 1) * from_bytes + by_bytes + PAGE_BYTES)
@@ -314,6 +320,7 @@ class Replacement:
         self._replay = self._captured(fill) if bench.traits.is_gpu else fill
 
     def _captured(self, fill: Callable[[], None]) -> Callable[[], None]:
+        """Return a call that launches the graph into which `fill` was captured."""
         stream = self._bench.xp.cuda.get_current_stream()
         stream.begin_capture()
         fill()
@@ -365,9 +372,10 @@ class Replacement:
     )
 )
 def remap(bench: Bench, size_bytes: int) -> Task:
-    """Give the memory of an address back, and later put new memory there: seconds of both, without the time between.
+    """Seconds to unmap and free the memory of an address, and later to map new memory there.
 
-    A graph that was captured before writes to the new memory, and every word is compared. The host repeats the call.
+    The time between the two is not counted. A graph that was captured before writes to the new memory, and every word
+    is compared. The host, which has no graphs, repeats the call.
     """
     bench.need(size_bytes + PAGE_BYTES)
     replacement = Replacement(bench, size_bytes)

@@ -132,6 +132,7 @@ class HeldProgram:
         return lambda: kernel((1,), (1,), args)
 
     def _captured(self, launch: Callable[[], None]) -> Callable[[], None]:
+        """Return a call that launches the graph into which `launch` was captured."""
         stream = self._bench.xp.cuda.get_current_stream()
         stream.begin_capture()
         launch()

@@ -122,6 +122,7 @@ def _memory(bench: Bench) -> Task:
 
 
 def _units(bench: Bench) -> Task:
+    """Return the task that counts the compute units on which blocks of a large kernel ran."""
     units = max(bench.target.device.units, 1)
     blocks = _BLOCKS_EACH * units
     marks = bench.xp.zeros(_MARKS, bench.xp.uint32)
@@ -129,6 +130,7 @@ def _units(bench: Bench) -> Task:
     kernel, args = bench.kernel("sharing.cu", "mark_unit"), (marks, np.uint32(_STEPS), ends)
 
     def check() -> Observation:
+        """Return the number and share of compute units reached, and the share that a virtualiser was asked for."""
         marked = int(np.count_nonzero(bench.device.to_host(marks)))
         expect(marked > 0, "no block of the kernel has run")
         asked = asked_amount(_UNITS_ASKED)
@@ -144,10 +146,10 @@ def _units(bench: Bench) -> Task:
 
 @topic.case(of=points(("units",), full=("units", "memory")), when=on_gpu)
 def limits(bench: Bench, of: str) -> Task:
-    """Measure how many compute units and how much memory a program really gets.
+    """How many compute units, or how much memory, a program really gets: seconds, and the amounts.
 
-    units: seconds of a kernel with more blocks than compute units, launched repeatedly without waiting, and how many
-    units its blocks ran on. memory (tier full): seconds to take all memory that the device gives, which is written and
-    compared; the bytes requested from a virtualiser (HAMi's variables), reported by the driver, and allocatable.
+    `units` launches a kernel with more blocks than compute units and counts the units on which blocks ran. `memory`
+    (full tier) is the time to take all memory that the device gives, which is written and compared. It reports the
+    bytes requested from a virtualiser (HAMi's variables), reported by the driver, and allocatable.
     """
     return _memory(bench) if of == "memory" else _units(bench)

@@ -329,6 +329,7 @@ def share(bench: Bench, how: str, victim: MakeLoad, aggressor: MakeLoad, queued:
 def _between_processes(
     bench: Bench, how: str, victim: MakeLoad, aggressor: MakeLoad, queued: bool, finish: Finish
 ) -> Task:
+    """Return this rank's task: rank 0 is the victim, and rank 1 serves as the aggressor."""
     exclusive(bench)
     shared = SharedBoard(bench)
     if bench.rank == 1:
@@ -362,9 +363,9 @@ def operations(call: Callable[[], Any], probe: Callable[[], Observation] | None 
 
 @topic.case(ranks=_ranks, where=_is_measured, victim=_victims, aggressor=_aggressors, how=_ways)
 def neighbour(bench: Bench, victim: str, aggressor: str, how: str) -> Task:
-    """Seconds per operation of a victim beside an aggressor; their percentiles are those of single operations.
+    """Seconds per operation of a victim beside an aggressor; the percentiles are of single operations.
 
-    `relative` and `aggressor` are the shares of the rate alone that each keeps, `sum` is their sum, `jain` fairness.
+    `relative` and `aggressor` are the share of its rate alone that each keeps, `sum` their sum, `jain` their fairness.
     """
     if aggressor == NONE:
         return _alone(bench, victim, how)
@@ -383,6 +384,7 @@ def _alone(bench: Bench, victim: str, how: str) -> Task:
     where, home, span = (partners.lanes[0] if partners else lane(bench)), lane(bench), Span.of(bench)
 
     def seconds() -> list[float]:
+        """Return the seconds of each operation of a sample, and check the last result."""
         load.poison()
         home.wait()
         durations = timed_window(load, where, span.windows * span.seconds)

@@ -216,9 +216,10 @@ class SliceSamples:
 
 @topic.case(ranks=2, when=on_gpu, how=points((), smoke=("processes",), full=("processes",)))
 def slice_(bench: Bench, how: str) -> Task:
-    """Seconds of a time slice of a GPU that two processes share; `switch` is the time from one process to the other.
+    """Seconds of a time slice of a GPU that two processes share.
 
-    `gap` is the time between two kernels within one slice, with which a switch is compared.
+    `switch` is the time from one process's last kernel to the other's first; `gap`, the time between two kernels within
+    a slice, is reported for comparison.
     """
     exclusive(bench)
     need_way(how)

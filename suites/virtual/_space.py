@@ -134,6 +134,7 @@ class HostSpace:
         _expect_done(self._munmap(address, nbytes))
 
     def create(self, nbytes: int) -> Any:
+        """Return the descriptor of a new memory file of `nbytes`, whose memory is allocated at once."""
         descriptor = os.memfd_create("gpubench-virtual")
         try:
             os.posix_fallocate(descriptor, 0, nbytes)
@@ -238,7 +239,7 @@ class MappedRange:
         self.space.access(self.address + start, self.nbytes - start, peers)
 
     def grow(self, nbytes: int, piece_bytes: int) -> None:
-        """Create, map and allow access to more memory behind the last."""
+        """Create, map and allow access to `nbytes` more behind the present end, in pieces of `piece_bytes`."""
         self.create(nbytes, piece_bytes)
         self.map()
         self.access()
@@ -266,7 +267,7 @@ class MappedRange:
 
 
 class Pattern:
-    """A pattern of 64-bit words that differs at every place and with the seed; it is written and compared."""
+    """A pattern of 64-bit words, written and compared, that differs at every place and for every seed."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench

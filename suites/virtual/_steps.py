@@ -52,7 +52,7 @@ def _has_pieces(_target: Target, params: Mapping[str, str | int | float]) -> boo
 
 
 def piece_bytes_of(piece: str, size_bytes: int) -> int:
-    """Return the bytes of a piece of the name `piece`, at most `size_bytes`."""
+    """Return the bytes of a piece: `piece` is a key of PIECES; a piece is at most as large as the whole."""
     return min(PIECES[piece] or size_bytes, size_bytes)
 
 
@@ -99,6 +99,7 @@ class StepCosts:
         expect(missing < most, f"{missing} bytes are missing after the memory was given back")
 
     def _expect_memory(self, mapped: MappedRange) -> None:
+        """Write the pattern to the mapped memory and compare it; raises WrongAnswer if a word or the size differs."""
         array = array_at(self._bench, mapped.address, mapped.nbytes)
         self._pattern.filler(array, _SEED)()
         wrong = self._pattern.wrong(array, _SEED)
@@ -114,29 +115,29 @@ class StepCosts:
 
 @topic.case(size_bytes=_one_size)
 def reserve(bench: Bench, size_bytes: int) -> Task:
-    """Reserve a range of addresses: seconds."""
+    """Seconds to reserve a range of addresses."""
     return StepCosts(bench, size_bytes).task("reserve")
 
 
 @topic.case(size_bytes=_sizes, headline={"size_bytes": 2**30})
 def create(bench: Bench, size_bytes: int) -> Task:
-    """Create physical memory of that size in one piece: seconds."""
+    """Seconds to create physical memory of that size in one piece."""
     return StepCosts(bench, size_bytes).task("create")
 
 
 @topic.case(size_bytes=_one_size, piece=points(("whole",), full=tuple(PIECES)), where=_has_pieces)
 def map_(bench: Bench, size_bytes: int, piece: str) -> Task:
-    """Map physical memory of that size in pieces: seconds for all pieces."""
+    """Seconds to map physical memory of that size, all pieces together."""
     return StepCosts(bench, size_bytes, piece).task("map")
 
 
 @topic.case(size_bytes=_one_size, peers=_peers)
 def access(bench: Bench, size_bytes: int, peers: int) -> Task:
-    """Allow the device and that many of its peers to read and write mapped memory: seconds of one call."""
+    """Seconds of one call that lets the device and a number of its peers read and write mapped memory."""
     return StepCosts(bench, size_bytes, peers=peers).task("access")
 
 
 @topic.case(size_bytes=_one_size, piece=points(("whole",), full=tuple(PIECES)), where=_has_pieces)
 def unmap(bench: Bench, size_bytes: int, piece: str) -> Task:
-    """Unmap memory that was mapped in pieces: seconds for all pieces."""
+    """Seconds to unmap memory that was mapped in pieces, all pieces together."""
     return StepCosts(bench, size_bytes, piece).task("unmap")

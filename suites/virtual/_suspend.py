@@ -77,6 +77,7 @@ def _supported() -> Iterator[None]:
 
 
 def _notes(program: SuspendedProgram) -> dict[str, str]:
+    """Return the notes of a suspended program: its data, how processes are counted, and the limits."""
     return {
         "resident": f"{program.child.nbytes} bytes of seeded data, and the context",
         "processes": program.use.note,
@@ -106,11 +107,12 @@ def parts(downtime_s: float, fixed_s: float | None, resident_bytes: int) -> dict
 
 @topic.case(when=on_gpu, resident_bytes=points((_BARE_BYTES,), full=(_BARE_BYTES, 2**30, 2**32, 2**34)))
 def suspend(bench: Bench, resident_bytes: int) -> Task:
-    """Seconds to lock, checkpoint, restore and unlock another program; each step is a separate series.
+    """Seconds to suspend another program and to resume it (downtime).
 
-    Its device memory is copied to the host and back: twice the resident bytes. Between the steps its memory must be
-    free, and is overwritten. Afterwards every word is compared, and so is the number of kernels that have run.
-    `fixed` is the downtime of the same program with 2 MiB, and `per GiB` what a resident GiB adds to it.
+    Locking, checkpointing, restoring and unlocking are separate series. The program's device memory is copied to the
+    host and back: twice the resident bytes. While it is suspended its memory must be free, and is overwritten.
+    Afterwards every word and the number of kernels that have run are compared. `fixed` is the downtime of the same
+    program with 2 MiB, and `per GiB` what a resident GiB adds to it.
     """
     program = SuspendedProgram(bench, "malloc", resident_bytes)
     fixed_s = _fixed_s(program, resident_bytes)
@@ -124,6 +126,7 @@ def suspend(bench: Bench, resident_bytes: int) -> Task:
         return {**program.suspension.observed(), **parts(program.suspension.downtime_s, fixed_s, resident_bytes)}
 
     def check() -> Observation:
+        """Return the seconds to start the controller and its driver, and the bytes that the suspension freed."""
         return {
             "controller": Observed(program.controller.started_s, "s"),
             "initialise": Observed(program.controller.opened_s, "s"),
@@ -151,6 +154,7 @@ class SuspendOutcome:
 
 
 def _attempt(program: SuspendedProgram) -> SuspendOutcome:
+    """Suspend and resume the program; return the driver's refusal, if there was one, and the seconds."""
     begin = time.perf_counter()
     try:
         program.cycle()
@@ -165,9 +169,9 @@ def _counts(_: Target, params: Mapping[str, Any]) -> bool:
 
 @topic.case(when=on_gpu, where=_counts, kind=points((), full=KINDS), count=(1, _MANY))
 def suspend_kinds(bench: Bench, kind: str, count: int) -> Task:
-    """Seconds of one suspension of a program with this kind of memory, or until the driver refuses it: `refused` is 1.
+    """Seconds to suspend and resume a program with memory of one kind, or until the driver refuses it (`refused` is 1).
 
-    A refusal passes if the device is clean afterwards. A program that resumes must have all its data.
+    After a refusal the device must still be usable. A program that resumes must have all its data.
     """
     program = SuspendedProgram(bench, kind, max(_KIND_BYTES, count * _BARE_BYTES), count)
     partner = None
@@ -230,9 +234,9 @@ def _need_one_model(bench: Bench, gpus: int) -> None:
     resident_bytes=points((_BARE_BYTES,), full=(_BARE_BYTES, 2**30)),
 )
 def migrate(bench: Bench, path: str, resident_bytes: int) -> Task:
-    """Seconds to suspend a program and to restore it on the next GPU: the downtime, and each step as in `suspend`.
+    """Seconds to suspend a program and to restore it on the next GPU (downtime), with each step as in `suspend`.
 
-    The driver's lists of processes must show that it moved. `uuid` is 1 if the program itself is told the new UUID.
+    The driver's lists of processes must show that it moved. `uuid` is 1 if the program itself sees the new UUID.
     """
     del path  # every GPU's programs move to the next GPU
     program = SuspendedProgram(bench, "malloc", resident_bytes)
@@ -245,6 +249,7 @@ def migrate(bench: Bench, path: str, resident_bytes: int) -> Task:
     place, told = program.compared(0), b""
 
     def downtime() -> float:
+        """Move the program to the next GPU and check where it is; return the downtime in seconds."""
         nonlocal place, told
         before = program.use.by_gpu()
         with _supported():
@@ -293,6 +298,7 @@ class UrgentJob:
         return self._timed(is_evicting=False)
 
     def _timed(self, is_evicting: bool) -> float:
+        """Return the seconds from the job's arrival to its end; the child's kernels are counted afterwards."""
         child, suspension = self._program.child, self._program.suspension
         begin = time.perf_counter()
         child.tell("work", _JOB_LAUNCHES)
@@ -311,6 +317,7 @@ class UrgentJob:
         return ended - arrived
 
     def _work(self) -> None:
+        """Run the job's kernels, waiting after each; raises WrongAnswer if one has not run."""
         self._counter.fill(0)
         for _ in range(_JOB_LAUNCHES):
             self._launch()
@@ -329,9 +336,10 @@ class UrgentJob:
 
 @topic.case(when=on_gpu, resident_bytes=points((), full=(2**30,)))
 def evict(bench: Bench, resident_bytes: int) -> Task:
-    """Seconds from a job's arrival to its end, while another program works: evicted for it, or sharing the device.
+    """Seconds from the arrival of a job to its end while another program works.
 
-    Both programs run 1500 kernels of half a millisecond and wait after each. `both` is the time until both have ended.
+    The program is suspended for the job, or both share the device. Both run 1500 kernels of half a millisecond and wait
+    after each. `both` is the time until both have ended.
     """
     job = UrgentJob(bench, resident_bytes)
 

@@ -70,14 +70,16 @@ def _sizes(target: Target) -> Any:
     access=points(("triad",), full=("triad", "chase")),
 )
 def mapped(bench: Bench, piece: str, size_bytes: int, access: str) -> Task:
-    """STREAM triad on arrays of that size (3 moved), or dependent loads from a ring of that size (seconds per load).
+    """Triad or dependent loads in memory of many handles: bytes moved per second, or seconds per load.
 
-    The memory is one allocation (`malloc`), or mapped from one handle for each piece.
+    The memory is one allocation (`malloc`), or mapped from one handle for each piece. Triad moves 3 arrays of that
+    size; the loads follow a ring of that size.
     """
     return _triad(bench, piece, size_bytes) if access == "triad" else _chase(bench, piece, size_bytes)
 
 
 def _triad(bench: Bench, piece: str, size_bytes: int) -> Task:
+    """Return the task of STREAM triad on three arrays of this size."""
     stream = open_stream(bench, size_bytes, "float32", _ARRAYS)
     memory, close = _memory(bench, piece, _ARRAYS * size_bytes)
     a, b, c = (memory[start : start + size_bytes].view(np.float32) for start in range(0, memory.size, size_bytes))
@@ -93,6 +95,7 @@ def _triad(bench: Bench, piece: str, size_bytes: int) -> Task:
 
 
 def _chase(bench: Bench, piece: str, size_bytes: int) -> Task:
+    """Return the task of dependent loads around a ring of this size."""
     bench.need(size_bytes + PAGE_BYTES)
     memory, close = _memory(bench, piece, size_bytes)
     if bench.traits.is_gpu:  # the kernel is the suite latency's
@@ -111,7 +114,7 @@ def _chase(bench: Bench, piece: str, size_bytes: int) -> Task:
     when=lambda target: on_gpu(target) and target.tier == "full",
 )
 def compressible(bench: Bench, memory: str, data: str, size_bytes: int) -> Task:
-    """Copy an array by a kernel within memory that the GPU may compress, or within plain memory: 2 arrays moved.
+    """A kernel copies an array within memory that the GPU may compress, or within plain memory: 2 arrays moved.
 
     Compressible memory can save bandwidth, but never capacity. Skipped if the driver gives plain memory instead.
     """

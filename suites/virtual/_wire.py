@@ -94,6 +94,7 @@ _differs = _compiled(_differs_of)
 
 
 def _ring_write(ring: Any, room: Any, source: Any, nbytes: Any, looks: Any) -> Any:
+    """Copy bytes into the ring buffer as room becomes free; return False if the reader stops reading."""
     done = np.uint64(0)
     written = seen(ring)
     while done < nbytes:
@@ -112,6 +113,7 @@ def _ring_write(ring: Any, room: Any, source: Any, nbytes: Any, looks: Any) -> A
 
 
 def _ring_read(ring: Any, room: Any, target: Any, nbytes: Any, looks: Any) -> Any:
+    """Copy bytes out of the ring buffer as they arrive; return False if the writer stops writing."""
     done = np.uint64(0)
     read = seen(ring + np.uint64(_READ))
     while done < nbytes:
