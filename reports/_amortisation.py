@@ -68,13 +68,17 @@ def _left_out(not_drawable: int, over_limit: int) -> str:
 
 
 def _dots(operator: Amortised) -> Iterator[tuple[str, float, str]]:
-    """Yield the cache state, the number of calls and their description for each finite number of calls above 0."""
+    """Yield for each cache state in which a provider pays: the state, the number of calls, and a sentence about them.
+
+    A number of calls that is 0 or infinite has no place on the logarithmic axis and is left out.
+    """
     for paid in operator.paid:
         if 0 < paid.calls.centre < math.inf:
             yield paid.cache, paid.calls.centre, f"{STATES[paid.cache]} {paid_after_text(operator, paid)}"
 
 
 def _name(operator: Amortised) -> str:
+    """Return the provider, the library that it is compared with, and the operator as one text."""
     return f"{operator.by} ({operator.eager}) {operator.operator}"
 
 

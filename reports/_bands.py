@@ -25,13 +25,16 @@ class Band:
 
 
 def bands(track: Track, apart_s: float) -> list[Band]:
-    """Return a band for each event that occurred; spans less than `apart_s` seconds apart are joined."""
+    """Return a band for each event that occurred; spans less than `apart_s` seconds apart are joined.
+
+    `track` holds the samples of a counter whose values are bit masks.
+    """
     values = track.values.astype(np.int64)
     all_bits = int(np.bitwise_or.reduce(values)) if len(values) else 0
     event_bands = []
     for bit in track.counter.events(all_bits):
         is_set = (values & bit.mask) > 0
-        spans = tuple(_joined(_spans(track.at, is_set, track.counter.period_s), apart_s))
+        spans = tuple(_join(_spans(track.at, is_set, track.counter.period_s), apart_s))
         event_bands.append(Band(bit.name, _kind(bit), spans, float(is_set.mean())))
     return event_bands
 
@@ -55,7 +58,7 @@ def _spans(at: npt.NDArray[np.float64], is_set: npt.NDArray[np.bool_], period_s:
         yield float(at[first]) - period_s, float(at[past - 1])
 
 
-def _joined(spans: Iterable[Moments], apart_s: float) -> list[Moments]:
+def _join(spans: Iterable[Moments], apart_s: float) -> list[Moments]:
     """Return the spans in order of time; a span that follows another within `apart_s` seconds extends it."""
     joined: list[Moments] = []
     for start, end in spans:

@@ -92,6 +92,7 @@ class Blocks:
         return {suite.name: self._table(suite, totals[suite.name]) for suite in suites}
 
     def _table(self, suite: ListedSuite, spreads: Sequence[Spread]) -> CaseTable:
+        """Return the table of a suite: `suite` has the cases with a line, `spreads` all cases that were measured."""
         title = _count_words(len(suite.cases), len(spreads))
         return CaseTable(title, _ended_words(spreads), suite.constants, tuple(map(self._block, suite.cases)))
 

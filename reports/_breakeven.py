@@ -69,6 +69,7 @@ def measured_links(summary: Summary, suite: str) -> list[Link]:
 
 
 def _rates(payoff: Payoff) -> list[float]:
+    """Return the break-even rates of a codec in B/s that are positive and finite, so that a chart can hold them."""
     coded = payoff.coded
     return [rate for rate in (coded.both_sides, coded.write_only, coded.read_only) if 0 < rate < math.inf]
 
@@ -88,6 +89,7 @@ def _labels(drawn: Sequence[Payoff]) -> list[str]:
 
 
 def _frame(across: Axis, top: float, bottom: float) -> list[Markup]:
+    """Draw the grid and the labels of the axis of links."""
     parts = [svg.line(across.place(value), top, across.place(value), bottom, "grid") for value, _ in across.ticks]
     parts += [svg.text(across.place(value), bottom + 15, label, "middle") for value, label in across.ticks]
     return [*parts, svg.text(2.0, bottom + 15, f"link, {across.unit}" if across.unit else "link", "start", "name")]
@@ -105,6 +107,7 @@ def _links(links: Sequence[Link], across: Axis, bottom: float) -> Markup:
 
 
 def _dashed(x: float, bottom: float) -> Markup:
+    """Draw the dashed line of a link."""
     return svg.line(x, _TOP - 2, x, bottom, "peak")
 
 
@@ -135,4 +138,5 @@ def _row(payoff: Payoff, label: str, top: float, across: Axis) -> Markup:
 
 
 def _rate(rate: float) -> str:
+    """Return a break-even rate as text; an infinite one means that compressing pays over any link."""
     return units.quantity(rate, _RATE, 3) if math.isfinite(rate) else "any link"

@@ -99,6 +99,7 @@ def _quoted(row: ResultRow) -> Figure | None:
 
 
 def _cells(figure: Figure) -> tuple[str, str, str, str, str]:
+    """Return the median, its interval, the share of the peak, the noise and the number of samples as texts."""
     return (
         figure.text,
         interval_words(figure),
@@ -195,6 +196,7 @@ def counter_lines(table: CounterTable, result: Result) -> Iterator[CounterLine]:
 
 
 def _span(figure: CounterFigure, unit: str) -> str:
+    """Return the lowest and the highest reading of a counter as text; a dash if they are equal."""
     if figure.low == figure.high:
         return _NONE
     return f"{units.quantity(figure.low, unit)} – {units.quantity(figure.high, unit)}"

@@ -101,12 +101,12 @@ def peak_line(peak: tuple[str, float] | None, lines: Sequence[Curve], across: Ax
     y, width = up.place(peak[1]), svg.LETTER * len(peak[0])
     drawn = [(across.place(x), up.place(point.value)) for line in lines for x, point in line.points]
     spots = [(anchor, y + shift) for anchor in ("end", "start") for shift in (13.0, -5.0) if y + shift > TOP - 8]
-    anchor, at = min(spots, key=lambda spot: _crowd(drawn, across, width, *spot))
+    anchor, at = min(spots, key=lambda spot: _points_near(drawn, across, width, *spot))
     x = across.end if anchor == "end" else across.start + 4
     return svg.line(across.start, y, across.end, y, "peak") + svg.text(x, at, peak[0], anchor, "label")
 
 
-def _crowd(drawn: Sequence[tuple[float, float]], across: Axis, width: float, anchor: str, y: float) -> int:
+def _points_near(drawn: Sequence[tuple[float, float]], across: Axis, width: float, anchor: str, y: float) -> int:
     """Return the number of points that lie under or near a text of that width at one end of the plot."""
     left = across.end - width if anchor == "end" else across.start
     return sum(left - 20 <= x <= left + width + 20 and y - 16 <= at <= y + 8 for x, at in drawn)
@@ -197,10 +197,12 @@ def bar_chart(points: Sequence[Point], view: View) -> Chart:
 
 
 def _left_out(drawn: int, total: int) -> list[str]:
+    """Return the sentence about the bars that are not drawn; empty if all are."""
     return [f"the {_MOST_BARS // 2} lowest and the {_MOST_BARS // 2} highest of {total}"] if drawn < total else []
 
 
 def _bar_frame(across: Axis, bottom: float) -> list[Markup]:
+    """Draw the grid and the labels of the axis under bars."""
     parts = [svg.line(across.place(value), 4.0, across.place(value), bottom, "grid") for value, _ in across.ticks]
     parts += [svg.text(across.place(value), bottom + 15, label, "middle") for value, label in across.ticks]
     return [*parts, svg.text(svg.WIDTH - 2, bottom + 15, across.unit, "end", "name")]
@@ -266,16 +268,19 @@ def pareto(summary: Summary, suite: str, view: View) -> list[Chart]:
 
 
 def _pareto_axis(points: Sequence[Point], start: float, end: float, *, log: bool) -> Axis:
+    """Return an axis for the values of points; it begins at 0 unless all values are close together."""
     values = [point.value for point in points]
     zero = min(values) < 0.6 * max(values)
     return axis(values, points[0].figure.unit, start, end, log=log, zero=zero, room=1.2)
 
 
 def _place(pair: Pair, across: Axis, up: Axis) -> tuple[float, float]:
+    """Return where a pair is drawn, as x and y."""
     return across.place(pair.across.value), up.place(pair.up.value)
 
 
 def _pair(pair: Pair, colour: str, across: Axis, up: Axis, *, has_tooltip: bool) -> Markup:
+    """Draw the dot of a case with the values of both series as its tooltip."""
     tooltip = f"{pair.across.case.id}: {pair.across.figure.text} at {pair.up.figure.text}" if has_tooltip else ""
     return svg.dot(*_place(pair, across, up), 4.0, colour, tooltip)
 
@@ -298,4 +303,5 @@ def _names(named: Sequence[tuple[Pair, str]], across: Axis, up: Axis, axis_name:
 
 
 def _is_free(left: float, right: float, y: float, taken: Sequence[tuple[float, float, float]]) -> bool:
+    """Return whether a text from `left` to `right` at `y` lies on none in `taken`: left end, right end, y of each."""
     return all(abs(y - at) > 12 or left > end or right < start for start, end, at in taken)

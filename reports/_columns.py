@@ -112,13 +112,14 @@ def columns(runs: Sequence[Run]) -> Columns:
         f"{len(runs)} runs: {models or 'no device'}",
         tuple(_head(index, head) for index, head in enumerate(heads)),
         tuple(_key_figures(heads, anchors)),
-        tuple(map(_readable, comparison.differences([run.manifest for run in runs]))),
+        tuple(map(_readable_difference, comparison.differences([run.manifest for run in runs]))),
         tuple(SuiteColumns(name, suite_anchor(name), rows) for name, rows in suites.items()),
         max(len(keys) - LINES, 0),
     )
 
 
 def _head(index: int, run_overview: Overview) -> RunColumn:
+    """Return the head of the run at `index`, which gives its letter."""
     return RunColumn(
         comparison.letter(index),
         run_overview.devices or ("No device",),
@@ -129,7 +130,8 @@ def _head(index: int, run_overview: Overview) -> RunColumn:
     )
 
 
-def _readable(difference: Difference) -> Difference:
+def _readable_difference(difference: Difference) -> Difference:
+    """Return a difference of the environment with its values in the units that people read."""
     values = [units.fact(difference.name, value) for value in difference.values]
     return Difference(min((name for name, _ in values), key=len), tuple(value for _, value in values))
 
@@ -151,17 +153,19 @@ def _key_figures(heads: Sequence[Overview], anchors: Anchors) -> Iterator[Column
 
 
 def _device(key: _Key, anchors: Anchors) -> str:
+    """Return the devices of a row; an empty text if all rows are of the same devices."""
     return "+".join(key[1]) if anchors.with_devices else ""
 
 
 def _of_data_sheet(share: float | None) -> str:
+    """Return a share of the data sheet's peak as text; empty for None."""
     return f"{share_text(share)} of data sheet" if share is not None else ""
 
 
 def _by_suite(
     listed: Sequence[dict[_Key, ListedCase]], keys: Sequence[_Key], anchors: Anchors
 ) -> dict[str, tuple[ColumnRow, ...]]:
-    """Return the rows of cases by suite, in the order of `keys`."""
+    """Return the rows of cases by suite, in the order of `keys`; `listed` has the cases of each run by their key."""
     rows: dict[str, list[ColumnRow]] = {}
     for key in keys:
         cases = [cases.get(key) for cases in listed]
@@ -182,12 +186,12 @@ def _cells(figures: Sequence[_RunFigure | None]) -> Iterator[ColumnCell]:
             yield ColumnCell()
             continue
         parts = [figure.note, figure.case_id if len(ids) > 1 else ""]
-        change = _change(first, figure) if index else _NO_CHANGE
+        change = _change_words(first, figure) if index else _NO_CHANGE
         text = figure.figure.text if figure.figure else ""
         yield ColumnCell(text, "; ".join(part for part in parts if part), change)
 
 
-def _change(first: _RunFigure | None, later: _RunFigure) -> str:
+def _change_words(first: _RunFigure | None, later: _RunFigure) -> str:
     """Return the change of a median against the first run: `+1.2 %`; empty if the cases or units differ."""
     if first is None or first.figure is None or later.figure is None or first.case_id != later.case_id:
         return _NO_CHANGE

@@ -16,6 +16,7 @@ def columns_markdown(page: Columns) -> str:
 
 
 def _lines(page: Columns) -> Iterator[str]:
+    """Yield the lines of the document: a table of the runs, the key figures, the differences, and a table per suite."""
     letters = [run.letter for run in page.runs]
     yield f"# gpubench: {escape(page.title)}\n"
     rows = (
@@ -41,11 +42,13 @@ def _lines(page: Columns) -> Iterator[str]:
 
 
 def _row(row: ColumnRow) -> Sequence[str]:
+    """Return a row of a table: the title with its device, and a cell for each run."""
     name = f"{code(row.title) if row.anchor else escape(row.title)} {escape(row.device)}".rstrip()
     return (name, *map(_cell, row.cells))
 
 
 def _cell(cell: ColumnCell) -> str:
+    """Return a figure with its change and its note; a dash if the run has no figure."""
     change = f" ({cell.change})" if cell.change else ""
     parts = (f"**{escape(cell.text)}**{change}" if cell.text else "", escape(cell.note))
     return ", ".join(part for part in parts if part) or "–"

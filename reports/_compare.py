@@ -32,7 +32,7 @@ STYLES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ComparisonRow:
     """A finding as texts; `style` is a class of the style sheet."""
 
     verdict: str
@@ -48,7 +48,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Suite:
+class SuiteMean:
     """The geometric mean of a suite's changes as text, and how many cases have each verdict."""
 
     name: str
@@ -69,7 +69,7 @@ def column_words(column: Column) -> str:
     return " · ".join(part for part in (", ".join(column.devices), column.started, count) if part)
 
 
-def rows(against: RunComparison, answer: GateAnswer) -> list[Row]:
+def rows(against: RunComparison, answer: GateAnswer) -> list[ComparisonRow]:
     """Return a row for each finding, the worst first; a reason that the answer already gives is left out."""
     with_devices = len({finding.devices for finding in against.judgement.findings}) > 1
     all_rows = [_row(finding, with_devices) for finding in against.judgement.findings]
@@ -79,12 +79,14 @@ def rows(against: RunComparison, answer: GateAnswer) -> list[Row]:
 
 
 def _ends_with(ending: str) -> Callable[[str], bool]:
+    """Return a test of whether a line ends with this text."""
     return lambda line: line.endswith(ending)
 
 
-def _row(finding: Finding, with_devices: bool) -> Row:
+def _row(finding: Finding, with_devices: bool) -> ComparisonRow:
+    """Return a finding as texts; the device is left empty unless `with_devices`."""
     texts = finding_cells(finding)
-    return Row(
+    return ComparisonRow(
         texts.verdict,
         STYLES[finding.verdict],
         finding.case.id,
@@ -98,14 +100,17 @@ def _row(finding: Finding, with_devices: bool) -> Row:
     )
 
 
-def suites(against: RunComparison) -> list[Suite]:
+def suites(against: RunComparison) -> list[SuiteMean]:
     """Return the geometric mean of each suite; it is good or bad only if the decided changes agree with it."""
     styles = {1: "good", 0: "unsure", -1: "bad"}
-    return [Suite(mean.suite, mean.text, mean.counts, styles[mean.direction]) for mean in against.geomeans]
+    return [SuiteMean(mean.suite, mean.text, mean.counts, styles[mean.direction]) for mean in against.geomeans]
 
 
 def changes(against: RunComparison) -> list[Chart]:
-    """Return charts of the changes with their intervals, in the order of the table, without unchanged cases."""
+    """Return charts of the changes with their intervals, in the order of the table, without unchanged cases.
+
+    If there are more than twelve, one chart has the first twelve of the table and another the last ones.
+    """
     changed = [finding for finding in against.judgement.findings if finding.verdict is not Verdict.SAME]
     drawable = [finding for finding in changed if comparing.ratio(finding) > 0]
     if len(drawable) <= _DRAWN:
@@ -115,14 +120,14 @@ def changes(against: RunComparison) -> list[Chart]:
         first = drawable[:_DRAWN]
         parts = [("Changes, in the order of the table", first), ("Changes, from the end of the table", last)]
     ends = [end for _, findings in parts for finding in findings for end in _ends(finding)]
-    reach = max(*map(_spread, map(abs, ends)), _LEAST_REACH, 0.0) * 1.08
+    reach = max(*map(_compressed, map(abs, ends)), _LEAST_REACH, 0.0) * 1.08
     return [_chart(title, findings, reach) for title, findings in parts]
 
 
 def _chart(title: str, findings: Sequence[Finding], reach: float) -> Chart:
     """Return the chart of some findings; `reach` is the end of the axis on either side."""
     height = _TOP + _ROW * len(findings) + 26
-    parts = [*_axis(reach, height), *(_drawn(finding, row, reach) for row, finding in enumerate(findings))]
+    parts = [*_axis(reach, height), *(_draw_finding(finding, row, reach) for row, finding in enumerate(findings))]
     description = "; ".join(
         f"{finding.case.id} {finding.verdict} {finding_cells(finding).change}" for finding in findings
     )
@@ -143,17 +148,18 @@ def _ends(finding: Finding) -> tuple[float, float]:
     return (low, high) if finding.better == "more" else (-high, -low)
 
 
-def _spread(size: float) -> float:
+def _compressed(size: float) -> float:
     """Return the place of a change on an axis that compresses large changes logarithmically."""
     return math.copysign(math.log1p(abs(size)), size)
 
 
 def _x(size: float, reach: float) -> float:
     """Return the x of a change in drawing units."""
-    return _LEFT + (_spread(size) + reach) / (2 * reach) * (_RIGHT - _LEFT)
+    return _LEFT + (_compressed(size) + reach) / (2 * reach) * (_RIGHT - _LEFT)
 
 
 def _axis(reach: float, height: float) -> Iterator[Markup]:
+    """Draw the vertical lines and the labels of the axis of changes, which goes from -`reach` to `reach`."""
     bottom = height - 22
     for value in _ticks(reach):
         x = _x(value, reach)
@@ -170,7 +176,7 @@ def _ticks(reach: float) -> list[float]:
     return [value for value in (-step * 2, -step, 0.0, step, step * 2) if math.log1p(abs(value)) <= reach]
 
 
-def _drawn(finding: Finding, row: int, reach: float) -> Markup:
+def _draw_finding(finding: Finding, row: int, reach: float) -> Markup:
     """Draw a finding: the case, the change, its interval, and a dot."""
     y = _TOP + _ROW * row
     style = STYLES[finding.verdict]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from gpubench.api.report import Comparison, GateAnswer, RunComparison, Verdict, code, escape
 from gpubench.api.report import comparison as comparing
 
-from ._compare import Row, column_words, rows, suites, title
+from ._compare import ComparisonRow, column_words, rows, suites, title
 from ._markdown import MOST_BYTES, clipped, cut, table
 
 _MOST_DIFFERENCES = 30
@@ -16,23 +16,26 @@ _HEAD_BYTES = 300  # of a table: its head, and the sentence about the rows that 
 
 
 def compare_markdown(comparison: Comparison) -> str:
-    """Return the document, with a newline at its end."""
+    """Return the document, with a newline at its end; it fits a comment on GitHub."""
     answers = [
         comparing.answer(against, comparing.letter(index)) for index, against in enumerate(comparison.against, 1)
     ]
     rows_by_run = [rows(against, answer) for against, answer in zip(comparison.against, answers, strict=True)]
     without_rows = _document(comparison, answers, [[] for _ in rows_by_run], rows_by_run)
     room = MOST_BYTES - len(without_rows.encode()) - _HEAD_BYTES * len(rows_by_run)
-    return cut(_document(comparison, answers, _fitting(rows_by_run, room), rows_by_run))
+    return cut(_document(comparison, answers, _fitting_rows(rows_by_run, room), rows_by_run))
 
 
-def _fitting(rows_by_run: Sequence[Sequence[Row]], room_bytes: int) -> list[list[Row]]:
-    """Return the first, that is the worst, rows of each run that fit into its share of the room; no unchanged case."""
+def _fitting_rows(rows_by_run: Sequence[Sequence[ComparisonRow]], room_bytes: int) -> list[list[ComparisonRow]]:
+    """Return for each run its first rows, the worst ones, that fit into its share of `room_bytes`.
+
+    Unchanged cases are left out.
+    """
     share, fitting_by_run = room_bytes // max(len(rows_by_run), 1), []
     for run_rows in rows_by_run:
         left_bytes, fitting = share, []
         for row in run_rows:
-            left_bytes -= len(_line(row).encode()) + _NEWLINE
+            left_bytes -= len(_row_line(row).encode()) + _NEWLINE
             if left_bytes < 0 or row.verdict == Verdict.SAME:
                 break
             fitting.append(row)
@@ -43,10 +46,10 @@ def _fitting(rows_by_run: Sequence[Sequence[Row]], room_bytes: int) -> list[list
 def _document(
     comparison: Comparison,
     answers: Sequence[GateAnswer],
-    listed: Sequence[Sequence[Row]],
-    rows_by_run: Sequence[Sequence[Row]],
+    listed: Sequence[Sequence[ComparisonRow]],
+    rows_by_run: Sequence[Sequence[ComparisonRow]],
 ) -> str:
-    """Return the document with the rows in `listed`; `rows_by_run` gives their full number."""
+    """Return the document with the rows in `listed`; `rows_by_run` has all rows, to count those that are left out."""
     parts = [f"# {escape(title(comparison))}", ""]
     for answer, against in zip(answers, comparison.against, strict=True):
         parts += _answer(answer, comparing.one_sided_cases(comparison, against))
@@ -58,6 +61,7 @@ def _document(
 
 
 def _answer(answer: GateAnswer, one_sided: Sequence[str]) -> Iterator[str]:
+    """Yield the verdict, its reasons, the cases that only one run has, and the next steps."""
     yield f"**{escape(answer.verdict)}**\n"
     yield from (f"- {escape(clipped(reason))}" for reason in (*answer.why, *one_sided))
     for step in answer.next_steps:
@@ -66,11 +70,13 @@ def _answer(answer: GateAnswer, one_sided: Sequence[str]) -> Iterator[str]:
 
 
 def _runs(comparison: Comparison) -> Iterator[tuple[str, ...]]:
+    """Yield the letter, the name and the description of each run."""
     for index, column in enumerate(comparison.columns):
         yield comparing.letter(index), escape(column.name), escape(column_words(column))
 
 
 def _environment(comparison: Comparison) -> Iterator[str]:
+    """Yield the section on the differences of the environment: at most thirty in a table, the rest counted."""
     yield "\n## Environment\n"
     differences = comparison.differences
     if not differences:
@@ -86,7 +92,7 @@ def _environment(comparison: Comparison) -> Iterator[str]:
         yield f"\nand {len(differences) - _MOST_DIFFERENCES} more"
 
 
-def _against(against: RunComparison, name: str, listed: Sequence[Row], count: int) -> Iterator[str]:
+def _against(against: RunComparison, name: str, listed: Sequence[ComparisonRow], count: int) -> Iterator[str]:
     """Yield the section of one run: its suites, the listed rows, and how many of `count` rows are left out."""
     yield f"\n## {name} against A: {escape(against.tally)}\n"
     means = suites(against)
@@ -96,12 +102,12 @@ def _against(against: RunComparison, name: str, listed: Sequence[Row], count: in
         yield ""
     if listed:
         yield from table(("verdict", "case", "A", name, "change", "95 % interval", "threshold", "why"), ())
-        yield from map(_line, listed)
+        yield from map(_row_line, listed)
     if left := count - len(listed):
         yield f"\n{left} {'more' if listed else 'cases'}, none worse: the `.html` and the `.json` have them all."
 
 
-def _line(row: Row) -> str:
+def _row_line(row: ComparisonRow) -> str:
     """Return a row as a line of a Markdown table."""
     case = " ".join([code(row.case), *([escape(row.device)] if row.device else [])])
     verdict = f"**{row.verdict}**" if row.style in ("bad", "odd") else row.verdict

@@ -8,13 +8,13 @@ from gpubench.api.report import Comparison, Difference, NextStep, RunComparison,
 from gpubench.api.report import comparison as comparing
 
 from ._charts import Chart
-from ._compare import STYLES, Row, Suite, changes, column_words, rows, suites, title
+from ._compare import STYLES, ComparisonRow, SuiteMean, changes, column_words, rows, suites, title
 
 _MOST_ROWS = 8_000  # of a page, which keeps it below 5 MB; the rest are counted
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class ComparisonBlock:
     """One run against the first: `same` are the rows without a change, `notable` the other rows."""
 
     letter: str
@@ -23,10 +23,10 @@ class Block:
     why: tuple[str, ...]
     next_steps: tuple[NextStep, ...]
     counts: tuple[tuple[str, str], ...]
-    suites: tuple[Suite, ...]
+    suites: tuple[SuiteMean, ...]
     charts: tuple[Chart, ...]
-    notable: tuple[Row, ...]
-    same: tuple[Row, ...]
+    notable: tuple[ComparisonRow, ...]
+    same: tuple[ComparisonRow, ...]
     notes: tuple[str, ...]
 
 
@@ -37,11 +37,14 @@ class ComparePage:
     title: str
     runs: tuple[tuple[str, str, str], ...]
     differences: tuple[Difference, ...]
-    blocks: tuple[Block, ...]
+    blocks: tuple[ComparisonBlock, ...]
 
 
 def compare_page(comparison: Comparison) -> ComparePage:
-    """Return the page of a comparison; its texts must be clean."""
+    """Return the page of a comparison.
+
+    The texts of the comparison must be free of control characters: the template only escapes them.
+    """
     runs = [
         (comparing.letter(index), column.name, column_words(column)) for index, column in enumerate(comparison.columns)
     ]
@@ -53,7 +56,8 @@ def compare_page(comparison: Comparison) -> ComparePage:
     return ComparePage(title(comparison), tuple(runs), comparison.differences, tuple(blocks))
 
 
-def _block(comparison: Comparison, against: RunComparison, name: str, room: int) -> Block:
+def _block(comparison: Comparison, against: RunComparison, name: str, room: int) -> ComparisonBlock:
+    """Return the section of the run with the letter `name`, with at most `room` rows."""
     answer = comparing.answer(against, name)
     all_rows = rows(against, answer)
     listed = all_rows[:room]
@@ -62,7 +66,7 @@ def _block(comparison: Comparison, against: RunComparison, name: str, room: int)
     notes = (
         [f"{left_out} cases that are not worse are left out here; a .json report has every case"] if left_out else []
     )
-    return Block(
+    return ComparisonBlock(
         name,
         against.name,
         answer.verdict,

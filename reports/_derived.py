@@ -33,6 +33,7 @@ def staircase_record(staircase: Staircase) -> dict[str, Any]:
 
 
 def _step(step: Step) -> dict[str, Any]:
+    """Return a level with its height, its end, and the sizes from the device's own report that it spans."""
     return {
         "unit": step.unit,
         **_interval(step.height),
@@ -58,6 +59,7 @@ def transfer_record(view_transfers: Transfers) -> dict[str, Any]:
 
 
 def _path(path: TransferFit, by: tuple[str, ...]) -> dict[str, Any]:
+    """Return a path with the fitted model: latency in seconds, rate in `rate_unit`, sizes in bytes."""
     return {
         "line": path.line.label,
         "params": path_params(path, by),
@@ -78,6 +80,7 @@ def _path(path: TransferFit, by: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _crossover(crossover: Crossover) -> dict[str, Any]:
+    """Return the size in bytes from which `above` is faster than `below`, measured and fitted."""
     return {
         "below": crossover.below,
         "above": crossover.above,
@@ -87,6 +90,7 @@ def _crossover(crossover: Crossover) -> dict[str, Any]:
 
 
 def _fastest(fastest_choices: FastestChoices) -> dict[str, Any]:
+    """Return which value of an axis is the fastest, and from which size in bytes on."""
     return {
         "params": dict(fastest_choices.params),
         "devices": list(fastest_choices.devices),
@@ -96,6 +100,7 @@ def _fastest(fastest_choices: FastestChoices) -> dict[str, Any]:
 
 
 def _interval(interval: stats.Interval) -> dict[str, float | None]:
+    """Return an interval with its centre as `median`; a number that is not finite is None."""
     return {
         "low": frame.finite(interval.low),
         "median": frame.finite(interval.centre),
@@ -132,6 +137,7 @@ def derived_lines(summary: Summary) -> Iterator[dict[str, Any]]:
 
 
 def _line(suite: str, title: str, label: str) -> dict[str, Any]:
+    """Return the fields that all flat lines of a curve share; `label` names the curve."""
     return {"case": f"{suite}: {title}", "suite": suite, "params": label, "quantity": "derived"}
 
 

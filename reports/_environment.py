@@ -41,10 +41,12 @@ def environment_words(run: Run) -> str:
 
 
 def _count(number: int, word: str) -> str:
+    """Return a number with its noun in the singular or plural: `2 devices`."""
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
 def _device(device: Device) -> Iterator[tuple[str, str]]:
+    """Yield the facts of a device as pairs of a name and a text; an unknown fact has an empty text."""
     yield "backend", device.backend
     yield "last-level cache", units.brief_size(device.cache_bytes) if device.cache_bytes else ""
     yield "PCI", device.pci
@@ -56,6 +58,7 @@ def _device(device: Device) -> Iterator[tuple[str, str]]:
 
 
 def _settings(run: Run) -> Iterator[tuple[str, str]]:
+    """Yield the settings of a run as pairs of a name and a text; an unused setting has an empty text."""
     settings = run.manifest.settings
     yield "suites", ", ".join(settings.suites)
     yield "devices", ", ".join(settings.devices)

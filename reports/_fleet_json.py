@@ -37,7 +37,7 @@ def fleet_document(judgement: FleetJudgement) -> dict[str, Any]:
         "notes": list(judgement.notes),
         "nodes": [_timed(dataclasses.asdict(node)) for node in fleet.nodes],
         "again": [_timed(dataclasses.asdict(node)) for node in fleet.again],
-        "failures": [_failed(failure) for failure in judgement.failures],
+        "failures": [_failure(failure) for failure in judgement.failures],
         "suspects": [_suspect(suspect) for suspect in judgement.suspects],
         "groups": [_group(group) for group in judgement.groups],
         "components": [_component(standing) for standing in judgement.standings],
@@ -49,7 +49,8 @@ def _timed(record: dict[str, Any]) -> dict[str, Any]:
     return {"elapsed_s" if name == "seconds" else name: value for name, value in record.items()}
 
 
-def _failed(failure: FailedCases) -> dict[str, Any]:
+def _failure(failure: FailedCases) -> dict[str, Any]:
+    """Return the failed cases of one component: their number, the first one, and its reason."""
     return {
         "node": failure.place.node,
         "devices": list(failure.place.devices),
@@ -61,6 +62,7 @@ def _failed(failure: FailedCases) -> dict[str, Any]:
 
 
 def _suspect(suspect: Suspect) -> dict[str, Any]:
+    """Return a suspect with its causes, its slow cases (`findings`) and all its cases."""
     return {
         "unit": suspect.unit,
         "node": suspect.place.node,
@@ -75,6 +77,7 @@ def _suspect(suspect: Suspect) -> dict[str, Any]:
 
 
 def _case(case: SuspectCase) -> dict[str, Any]:
+    """Return a case of a suspect beside the median of comparable components."""
     return {
         "node": case.place.node,
         "devices": list(case.place.devices),
@@ -88,6 +91,7 @@ def _case(case: SuspectCase) -> dict[str, Any]:
 
 
 def _finding(finding: FleetFinding) -> dict[str, Any]:
+    """Return a slow case; a slowdown is a fraction of the expected value, `again` that of the second measurement."""
     return {
         "node": finding.place.node,
         "devices": list(finding.place.devices),
@@ -108,6 +112,7 @@ def _finding(finding: FleetFinding) -> dict[str, Any]:
 
 
 def _group(group: FleetGroup) -> dict[str, Any]:
+    """Return a group of comparable components with the median and the spread of each of its cases."""
     cases = [
         {
             "case": case.case,
@@ -130,6 +135,7 @@ def _group(group: FleetGroup) -> dict[str, Any]:
 
 
 def _two_populations(two: TwoPopulations) -> dict[str, Any]:
+    """Return two populations within a group: the slower components, and the gap to the faster ones as a fraction."""
     return {
         "cases": list(two.cases),
         "slower": [{"node": place.node, "devices": list(place.devices)} for place in two.slower],
@@ -140,6 +146,7 @@ def _two_populations(two: TwoPopulations) -> dict[str, Any]:
 
 
 def _component(standing: Standing) -> dict[str, Any]:
+    """Return how a component stands: its shares of the median by family of cases, and its mean readings."""
     return {
         "node": standing.place.node,
         "devices": list(standing.place.devices),

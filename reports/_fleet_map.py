@@ -46,7 +46,7 @@ _SHARE = _Unit(100.0, 1, "%")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class NodeRow:
     """A node: its name, its rack, the index of its first tile, and in `gone` how it ended if it has no results."""
 
     node: str
@@ -98,7 +98,7 @@ class FleetMap:
     """The tiles of a fleet: `marks` are the anchor and the state of the suspect that a tile belongs to."""
 
     columns: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[NodeRow, ...]
     layers: tuple[MapLayer, ...]
     marks: dict[int, tuple[str, str]]
     faults: dict[int, str]  # tiles of components that are sick, or on which a case failed
@@ -124,11 +124,11 @@ def fleet_map(judgement: FleetJudgement, anchors: dict[tuple[str, str], tuple[st
     all_nodes = _nodes(judgement, {node for node, _ in standings_at})
     faults = _faults(judgement)
     reported = {node for node, _ in (*anchors, *faults)}
-    nodes = _fitting(all_nodes, reported, max(_MOST_TILES // max(len(columns), 1), 1))
-    rows: list[Row] = []
+    nodes = _fitting_nodes(all_nodes, reported, max(_MOST_TILES // max(len(columns), 1), 1))
+    rows: list[NodeRow] = []
     tiles: list[tuple[str, str]] = []
     for node, rack, gone in nodes:
-        rows.append(Row(node, rack, len(tiles), gone))
+        rows.append(NodeRow(node, rack, len(tiles), gone))
         tiles += [] if gone else [(node, column) for column in columns]
     marks = {index: anchors[place] for index, place in enumerate(tiles) if place in anchors}
     layers = tuple(_layers(judgement, [standings_at.get(place, []) for place in tiles]))
@@ -156,6 +156,7 @@ def _faults(judgement: FleetJudgement) -> dict[tuple[str, str], str]:
 
 
 def _columns(judgement: FleetJudgement) -> tuple[str, ...]:
+    """Return the device ids of all nodes, at most 64: short ids first, the host last."""
     devices = {device for standing in judgement.standings for device in standing.place.devices}
     return tuple(sorted(devices, key=lambda device: (device == _HOST, len(device), device))[:_MOST_COLUMNS])
 
@@ -174,7 +175,7 @@ def _nodes(judgement: FleetJudgement, measured: set[str]) -> list[tuple[str, str
     ]
 
 
-def _fitting(nodes: list[tuple[str, str, str]], reported: set[str], most: int) -> list[tuple[str, str, str]]:
+def _fitting_nodes(nodes: list[tuple[str, str, str]], reported: set[str], most: int) -> list[tuple[str, str, str]]:
     """Return at most `most` nodes in their order, preferring nodes with a finding and nodes without an answer."""
     if len(nodes) <= most:
         return nodes
@@ -197,7 +198,7 @@ def _layers(judgement: FleetJudgement, tiles: Sequence[list[Standing]]) -> Itera
 
 
 def _of_single_device(tile: Sequence[Standing], reading: Callable[[Standing], float]) -> float:
-    """Return the reading of the tile's own device, not of a link; NaN if the tile has none."""
+    """Return the reading of the tile's own device, not of a link; NaN without one."""
     return next((reading(standing) for standing in tile if len(standing.place.devices) == 1), math.nan)
 
 
@@ -259,18 +260,19 @@ def tables(tile_map: FleetMap) -> Markup:
     return written(parts)
 
 
-def _blocks(rows: Sequence[Row]) -> Iterator[tuple[str, Sequence[Row]]]:
+def _blocks(rows: Sequence[NodeRow]) -> Iterator[tuple[str, Sequence[NodeRow]]]:
     """Yield the rows of each table with its caption: by rack, or by sixteen nodes if no rack is known."""
     if not any(row.rack for row in rows):
         yield from (("", rows[start : start + _BLOCK]) for start in range(0, len(rows), _BLOCK))
         return
-    racks: dict[str, list[Row]] = {}
+    racks: dict[str, list[NodeRow]] = {}
     for row in rows:
         racks.setdefault(row.rack or "no rack", []).append(row)
     yield from racks.items()
 
 
 def _tile(tile_map: FleetMap, index: int, shades: Sequence[int]) -> str:
+    """Return the table cell of a tile, with its shade; a tile of a suspect links to the suspect's section."""
     layer = tile_map.layers[tile_map.shown]
     text = layer.text(layer.values[index])
     anchor, state = tile_map.marks.get(index, ("", ""))

@@ -21,8 +21,8 @@ def fleet_markdown(judgement: FleetJudgement) -> str:
         "",
         *_key_lines(judgement),
         *_suspects(judgement.suspects),
-        *_listed("Nodes that did not answer", fleet_text.missing_node_lines(judgement)),
-        *_listed("Notes", judgement.notes),
+        *_section("Nodes that did not answer", fleet_text.missing_node_lines(judgement)),
+        *_section("Notes", judgement.notes),
     ]
     return "\n".join(lines) + "\n"
 
@@ -46,6 +46,7 @@ def _key_lines(judgement: FleetJudgement) -> Iterator[str]:
 
 
 def _suspects(suspects: Sequence[Suspect]) -> Iterator[str]:
+    """Yield the table of suspects, at most fifteen; no line without suspects."""
     if not suspects:
         return
     yield from ("", "## Suspects", "")
@@ -56,6 +57,7 @@ def _suspects(suspects: Sequence[Suspect]) -> Iterator[str]:
 
 
 def _cells(suspect: Suspect) -> tuple[str, ...]:
+    """Return the cells of a suspect, with the slowdown of its slowest case."""
     worst = suspect.findings[0]
     place = suspect.place.node if suspect.unit == "node" else suspect.place.text
     state = fleet_text.STATES[suspect.state]
@@ -71,7 +73,8 @@ def _cells(suspect: Suspect) -> tuple[str, ...]:
     )
 
 
-def _listed(title: str, lines: Sequence[str]) -> Iterator[str]:
+def _section(title: str, lines: Sequence[str]) -> Iterator[str]:
+    """Yield a section with at most six of these lines, the rest counted; no line if there are none."""
     if not lines:
         return
     yield from ("", f"## {title}", "")

@@ -133,7 +133,10 @@ class FleetPage:
 
 
 def fleet_page(judgement: FleetJudgement) -> FleetPage:
-    """Return the page of a judgement; its texts must be clean."""
+    """Return the page of a judgement.
+
+    The texts of the judgement must be free of control characters: the template only escapes them.
+    """
     anchors = _anchors(judgement.suspects)
     tile_map = fleet_map(judgement, anchors)
     suspects = _suspects(judgement)
@@ -188,6 +191,7 @@ def _why(judgement: FleetJudgement) -> list[str]:
 
 
 def _sentence(phrase: str) -> str:
+    """Return a phrase as a sentence, with a capital letter and a full stop."""
     return f"{phrase[:1].upper()}{phrase[1:]}."
 
 
@@ -202,6 +206,7 @@ def _anchors(suspects: Sequence[Suspect]) -> dict[tuple[str, str], tuple[str, st
 
 
 def _suspects(judgement: FleetJudgement) -> tuple[SuspectLine, ...]:
+    """Return the suspects that the page has room for; together they list at most 1000 slow cases and 2000 cases."""
     standings = {standing.place: standing for standing in judgement.standings}
     lines, findings_left, cases_left = [], _MOST_FINDINGS, _MOST_CASES
     for number, suspect in enumerate(judgement.suspects[:_MOST_SUSPECTS], 1):
@@ -219,6 +224,7 @@ def _suspect(
     cases: Sequence[SuspectCase],
     standings: dict[Place, Standing],
 ) -> SuspectLine:
+    """Return a suspect as texts; `findings` and `cases` are those of its cases that the page lists."""
     parts = [standings[place] for place in suspect.parts if place in standings]
     worst = suspect.findings[0]
     return SuspectLine(
@@ -239,6 +245,7 @@ def _suspect(
 
 
 def _finding(finding: FleetFinding) -> FindingLine:
+    """Return a slow case as texts; a figure that is not finite is a dash."""
     return FindingLine(
         place=finding.place.text,
         case=finding.case or f"all cases of {finding.family} together",
@@ -254,11 +261,13 @@ def _finding(finding: FleetFinding) -> FindingLine:
 
 
 def _evidence(case: SuspectCase) -> EvidenceLine:
+    """Return a case of a suspect beside the median of comparable components, as texts."""
     value, median = (_quantity(rate, case.unit) for rate in (case.value, case.median))
     return EvidenceLine(case.place.text, case.case, value, median, _percent(case.share))
 
 
 def _group(group: FleetGroup) -> GroupSection:
+    """Return a group of comparable components as texts."""
     cases = tuple(
         CaseLine(
             case.case,
@@ -274,6 +283,7 @@ def _group(group: FleetGroup) -> GroupSection:
 
 
 def _notes(judgement: FleetJudgement, tile_map: FleetMap) -> tuple[str, ...]:
+    """Return the notes of the judgement, and a sentence about each list that is cut."""
     notes = [clipped(note) for note in judgement.notes[:_MOST_LINES]]
     if (more := len(judgement.notes) - len(notes)) > 0:
         notes.append(f"{more} more notes are left out: {_REST}")
@@ -285,8 +295,10 @@ def _notes(judgement: FleetJudgement, tile_map: FleetMap) -> tuple[str, ...]:
 
 
 def _quantity(value: float, unit: str) -> str:
+    """Return a value with its unit; a dash if it is not finite."""
     return units.quantity(value, unit) if math.isfinite(value) else _NONE
 
 
 def _percent(fraction: float) -> str:
+    """Return a fraction in per cent; a dash if it is not finite."""
     return units.percent(fraction) if math.isfinite(fraction) else _NONE

@@ -50,7 +50,10 @@ def shades(values: Numbers, low: float, high: float) -> npt.NDArray[np.int64]:
 
 
 def heat_map(heat: Heat, across: str, down: str, description: str, scale: tuple[float, float]) -> Markup:
-    """Draw the map with the names of its axes, some labels of its rows and columns, and its scale."""
+    """Draw the map with the names of its axes, some labels of its rows and columns, and its scale.
+
+    `across` and `down` name the axes, `description` is for screen readers, `scale` are the ends in SI units.
+    """
     rows, columns = heat.values.shape
     wide = min(max((svg.WIDTH - _LEFT - 4) / columns, 3.0), max((_WIDEST - _LEFT) / columns, 1.0))
     high = min(max(_TALLEST / rows, 3.0), 16.0)
@@ -62,7 +65,7 @@ def heat_map(heat: Heat, across: str, down: str, description: str, scale: tuple[
     parts += list(_labels(heat.columns, wide, across=True)) + list(_labels(heat.rows, high, across=False))
     runs = [
         svg.element("path", d=path, class_=f"run h{index}")
-        for index, path in enumerate(_paths(heat.values, scale))
+        for index, path in enumerate(_shade_paths(heat.values, scale))
         if path
     ]
     cells = f"translate({svg.number(_LEFT)} {svg.number(_TOP + high / 2)}) scale({wide:.6g} {high:.6g})"
@@ -85,7 +88,7 @@ def _labels(labels: Sequence[str], step: float, *, across: bool) -> Iterator[Mar
             yield svg.text(_LEFT - 6, _TOP + middle + 4, svg.shorten(labels[index], 8), "end")
 
 
-def _paths(values: Numbers, scale: tuple[float, float]) -> list[str]:
+def _shade_paths(values: Numbers, scale: tuple[float, float]) -> list[str]:
     """Return one path for each shade: strokes along the rows, each one cell high.
 
     Each path also covers the cells of higher shades, which are drawn over it: fewer, longer strokes take fewer bytes.

@@ -44,7 +44,11 @@ def untimed_of(results: Sequence[Result]) -> list[tuple[Result, float]]:
 
 
 def lanes(results: Sequence[Result], untimed: Sequence[tuple[Result, float]], begin: float, across: Axis) -> Chart:
-    """Return the chart of when each case ran, with a cross for each failure."""
+    """Return the chart of when each case ran, with a cross for each failure.
+
+    `untimed` has the cases that failed before they were timed, with their ends; `begin` is the start of the axis. Times
+    are in seconds of the run.
+    """
     timed = result_lanes(results)
     names = list(dict.fromkeys([*timed, *(lane_of(result) for result, _ in untimed)]))
     bottom = TOP + LANE * len(names)
@@ -56,19 +60,22 @@ def lanes(results: Sequence[Result], untimed: Sequence[tuple[Result, float]], be
     crosses = [*untimed, *((result, result.window[1]) for result in results if result.status == "failed")]
     ended = [(result, at, at) for result, at in crosses]
     for row, name in enumerate(names):
-        parts += [_windows(group, row) for group in _grouped(timed.get(name, ()), begin, across)]
+        parts += [_box(group, row) for group in _group_close(timed.get(name, ()), begin, across)]
         failures = [span for span in ended if lane_of(span[0]) == name]
-        parts += [_failures(group, row) for group in _grouped(failures, begin, across)]
+        parts += [_cross(group, row) for group in _group_close(failures, begin, across)]
     failed = len(untimed) + sum(result.status == "failed" for result in results)
     note = "when each case ran" + (f"; crosses: {failed} failed" if failed else "")
     description = f"When each case ran: {', '.join(names)}" + (f"; {failed} failed" if failed else "")
     return Chart("cases", note, svg.picture(description, bottom + 24, *parts))
 
 
-def _grouped(
+def _group_close(
     spans: Iterable[_Span], begin: float, across: Axis, widest: float = _NARROW, apart: float = _APART
 ) -> list[_Group]:
-    """Return the cases as shapes: cases that are too close to be seen apart are one shape."""
+    """Return the cases as shapes: cases that are too close to be seen apart are one shape.
+
+    `apart` is the least visible gap and `widest` the greatest width of a shape that joins cases, in drawing units.
+    """
     groups: list[_Group] = []
     for result, start, end in sorted(spans, key=lambda span: span[1]):
         left, right = across.place(start - begin), across.place(end - begin)
@@ -83,11 +90,12 @@ def _grouped(
 
 
 def _tooltip(results: Sequence[Result], ending: str) -> str:
+    """Return the first case, the number of further ones, and `ending` as text."""
     more = f" and {len(results) - 1} more" if len(results) > 1 else ""
     return f"{results[0].case.id}{more}{ending}"
 
 
-def _failures(group: _Group, row: int) -> Markup:
+def _cross(group: _Group, row: int) -> Markup:
     """Draw a cross where cases failed."""
     first, x, y = group.results[0], group.left, TOP + LANE * row + 10
     tooltip = _tooltip(group.results, f" failed: {first.reason or first.cause}")
@@ -95,7 +103,8 @@ def _failures(group: _Group, row: int) -> Markup:
     return svg.element("path", *svg.title(tooltip), d=cross, class_="failure")
 
 
-def _windows(group: _Group, row: int) -> Markup:
+def _box(group: _Group, row: int) -> Markup:
+    """Draw a box over the time in which the cases ran."""
     return svg.element(
         "rect",
         *svg.title(_tooltip(group.results, f": {units.duration(group.seconds)}")),
@@ -114,7 +123,7 @@ def windows(results: Iterable[Result], begin: float, across: Axis, top: float, b
     path = "".join(
         f"M{svg.number(group.left)} {svg.number(top)}h{svg.number(max(group.right - group.left, 0.3))}"
         f"v{height}H{svg.number(group.left)}z"
-        for group in _grouped(spans, begin, across, math.inf, _PALE_APART)
+        for group in _group_close(spans, begin, across, math.inf, _PALE_APART)
     )
     return svg.element("path", d=path, class_="band") if path else Markup("")
 

@@ -25,12 +25,12 @@ def matrix(summary: Summary, suite: str, view: View) -> list[Chart]:
     If all maps have only one or two cells, the points are drawn as bars, which show more.
     """
     if view.series.endswith("*"):
-        return list(_of_profiles(summary, suite, view))
+        return list(_profile_maps(summary, suite, view))
     groups = by_unit(view_points(summary, suite, view, view.series))
     return [chart for points in groups if len(points) >= FEWEST_POINTS for chart in _maps(points, view)]
 
 
-def _of_profiles(summary: Summary, suite: str, view: View) -> Iterator[Chart]:
+def _profile_maps(summary: Summary, suite: str, view: View) -> Iterator[Chart]:
     """Yield a map for each ok result: the series whose labels match the view are rows, their values columns."""
     name = case_namer(summary.run, summary.replicated)
     for result in summary.results_of(suite):
@@ -42,7 +42,7 @@ def _of_profiles(summary: Summary, suite: str, view: View) -> Iterator[Chart]:
             values = np.array([[*series.values, *[np.nan] * (longest - len(series.values))] for series in rows])
             labels = tuple(series.label.removeprefix(view.series[:-1]) for series in rows)
             heat = Heat(labels, tuple(map(str, range(longest))), values, rows[0].unit)
-            yield _heat(view.title, heat, view, bounds(values), name(result))
+            yield _shade_map(view.title, heat, view, bounds(values), name(result))
 
 
 def _maps(points: Sequence[Point], view: View) -> list[Chart]:
@@ -52,13 +52,13 @@ def _maps(points: Sequence[Point], view: View) -> list[Chart]:
         return [bar_chart(points, view)]
     cell_points = [point for grid in drawn for point in grid.cells.values()]
     titles = [f"{view.title}: {grid.label}" if len(drawn) > 1 else view.title for grid in drawn]
-    return [_drawn(title, grid, view, cell_points) for title, grid in zip(titles, drawn, strict=True)]
+    return [_grid_chart(title, grid, view, cell_points) for title, grid in zip(titles, drawn, strict=True)]
 
 
-def _drawn(title: str, grid: Grid, view: View, cell_points: Sequence[Point]) -> Chart:
+def _grid_chart(title: str, grid: Grid, view: View, cell_points: Sequence[Point]) -> Chart:
     """Return a grid as a map with numbers, or as a map of shades if it has too many cells."""
     if len(grid.cells) <= _MOST_CELLS and len(grid.columns) <= _MOST_COLUMNS:
-        return _map(title, grid, view, cell_points)
+        return _number_map(title, grid, view, cell_points)
     values = np.full((len(grid.rows), len(grid.columns)), np.nan)
     for (row, column), point in grid.cells.items():
         values[grid.rows.index(row), grid.columns.index(column)] = point.value
@@ -66,10 +66,11 @@ def _drawn(title: str, grid: Grid, view: View, cell_points: Sequence[Point]) -> 
     columns = tuple(units.axis_text(view.x, column) for column in grid.columns)
     scale = bounds(np.array([point.value for point in cell_points]))
     heat = Heat(rows, columns, values, cell_points[0].figure.unit)
-    return _heat(title, heat, view, scale, common_words(list(grid.cells.values()), view))
+    return _shade_map(title, heat, view, scale, common_words(list(grid.cells.values()), view))
 
 
-def _heat(title: str, heat: Heat, view: View, scale: tuple[float, float], shared: str) -> Chart:
+def _shade_map(title: str, heat: Heat, view: View, scale: tuple[float, float], shared: str) -> Chart:
+    """Return the chart of a large matrix; `shared` names what all its cells have in common."""
     low, middle, high = (units.quantity(float(np.nanquantile(heat.values, share)), heat.unit) for share in (0, 0.5, 1))
     summary = f"{len(heat.rows)} × {len(heat.columns)} values, {low} to {high}, median {middle}"
     note = ", ".join(part for part in (summary, shared, "shades from the 2nd to the 98th percentile") if part)
@@ -77,7 +78,8 @@ def _heat(title: str, heat: Heat, view: View, scale: tuple[float, float], shared
     return Chart(title, note, heat_map(heat, across, down, f"{title}: {summary}", scale))
 
 
-def _map(title: str, grid: Grid, view: View, cell_points: Sequence[Point]) -> Chart:
+def _number_map(title: str, grid: Grid, view: View, cell_points: Sequence[Point]) -> Chart:
+    """Return the chart of a grid with a number in each cell; the shades span the values of `cell_points`."""
     wide = max(_CELL_WIDTH, min((svg.WIDTH - _LEFT - 4) / len(grid.columns), 84.0))
     factor, unit = units.scale(max(point.value for point in cell_points), cell_points[0].figure.unit)
     low, high = min(point.value for point in cell_points), max(point.value for point in cell_points)
@@ -107,19 +109,23 @@ def _best(grid: Grid, view: View) -> str:
 
 
 def _words(title: str, grid: Grid) -> str:
+    """Return the cells of a grid as text, for screen readers."""
     cells = "; ".join(f"{row} to {column} {point.figure.text}" for (row, column), point in grid.cells.items())
     return f"{title}: {cells}"
 
 
 def _column(axis: str, value: Value, x: float) -> Markup:
+    """Draw the label of a column at its middle `x`."""
     return svg.text(x, _TOP - 10, svg.shorten(units.axis_text(axis, value), 10), "middle")
 
 
 def _row(axis: str, value: Value, y: float) -> Markup:
+    """Draw the label of a row at its middle `y`."""
     return svg.text(_LEFT - 6, y + 4, svg.shorten(units.axis_text(axis, value), 11), "end")
 
 
 def _cell(point: Point, tooltip: str, left: float, top: float, wide: float, factor: float, shade: int) -> Markup:
+    """Draw a cell with its value in the unit of the map: the SI value divided by `factor`."""
     box = svg.element(
         "rect",
         *svg.title(tooltip),

@@ -85,7 +85,7 @@ class TimelineBlock:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class RunPage:
     """The content of the page; `zoom` and `details` are packed for the script."""
 
     title: str
@@ -110,8 +110,11 @@ class Page:
     legend: str
 
 
-def page(run: Run, enclosure: Enclosure | None = None) -> Page:
-    """Return the page of a run, whose texts must be clean; with an enclosure the page carries the results."""
+def page(run: Run, enclosure: Enclosure | None = None) -> RunPage:
+    """Return the page of a run; with an enclosure the page carries the results for download.
+
+    The texts of the run must be free of control characters: the template only escapes them.
+    """
     summary = Summary(run)
     spreads = summary.spreads()
     room = room_for(spreads)
@@ -122,7 +125,7 @@ def page(run: Run, enclosure: Enclosure | None = None) -> Page:
     ]
     names = ", ".join(dict.fromkeys(device.name for device in measured(summary))) or "no device"
     tables = blocks.tables()
-    return Page(
+    return RunPage(
         title=", ".join(part for part in (names, run.manifest.started[:10]) if part),
         index=enclosure.index if enclosure else "",
         head=head(summary),
@@ -156,7 +159,7 @@ def _suite(summary: Summary, name: str, table: CaseTable) -> SuiteBlock:
         name,
         suite_anchor(name),
         info.summary if info else "",
-        _folded([chart for _, charts in drawn for chart in charts], _OPEN_CHARTS),
+        _fold([chart for _, charts in drawn for chart in charts], _OPEN_CHARTS),
         tuple(_undrawn(summary, name, undrawn)),
         len(undrawn),
         table,
@@ -170,14 +173,15 @@ def _is_of_host(summary: Summary, suite: str, view: View) -> bool:
     return bool(used) and all(device is not None and device.backend == "host" for device in used)
 
 
-def _folded(charts: Sequence[Chart], open_count: int) -> Fold:
+def _fold(charts: Sequence[Chart], open_count: int) -> Fold:
     """Return the charts with the first `open_count` open; a first chart as wide as the page is the only open one."""
     count = 1 if open_count and charts and charts[0].full else open_count
     return Fold(tuple(charts[:count]), tuple(charts[count:]))
 
 
 def _timeline(timeline: Timeline, *, is_first: bool) -> TimelineBlock:
-    return TimelineBlock(timeline.device, _folded(timeline.charts, _OPEN_CHARTS if is_first else 0), timeline.still)
+    """Return the counters of a device; only the first device has charts that stand open."""
+    return TimelineBlock(timeline.device, _fold(timeline.charts, _OPEN_CHARTS if is_first else 0), timeline.still)
 
 
 def draw(summary: Summary, suite: str, view: View) -> list[Chart]:

@@ -43,12 +43,17 @@ def payoff_lines(summary: Summary) -> Iterator[dict[str, Any]]:
 
 
 def _break_even(payoff: Payoff) -> dict[str, float | None]:
+    """Return the break-even rates in B/s with both sides charged, or one alone; None where it pays on any link."""
     coded = payoff.coded
     rates = {"message": coded.both_sides, "write_only": coded.write_only, "read_only": coded.read_only}
     return {name: frame.finite(rate) for name, rate in rates.items()}
 
 
 def _payoff(payoff: Payoff) -> dict[str, Any]:
+    """Return a codec with its ratio, its rates in B/s and its break-even rates.
+
+    A transfer over a link also has its speed-up over the uncompressed transfer and the bound of its rate.
+    """
     record = {
         "case": payoff.case.id,
         "devices": list(payoff.devices),
@@ -69,5 +74,6 @@ def _payoff(payoff: Payoff) -> dict[str, Any]:
 
 
 def _interval(interval: stats.Interval) -> dict[str, float | None]:
+    """Return an interval with its centre as `median`; a number that is not finite is None."""
     low, median, high = map(frame.finite, (interval.low, interval.centre, interval.high))
     return {"low": low, "median": median, "high": high}

@@ -25,7 +25,7 @@ _MEMORY = "dram"
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _RooflinePoint:
     """A case in the roofline: operations per byte, operations per second, and the peak that limits it."""
 
     case: Case
@@ -35,6 +35,7 @@ class _Place:
 
     @property
     def words(self) -> str:
+        """The case with its rate, its arithmetic intensity and its limit, as text."""
         return (
             f"{self.case.id}: {units.quantity(self.rate, _RATE)} at {units.significant(self.intensity)} "
             f"{_INTENSITY}, limit {self.limit or 'unknown'}"
@@ -51,7 +52,7 @@ class _Roofs:
 
 def rooflines(summary: Summary) -> list[Chart]:
     """Return a chart for each device with three cases or more and at least two arithmetic intensities."""
-    places_by_device: dict[str, list[_Place]] = {}
+    places_by_device: dict[str, list[_RooflinePoint]] = {}
     figures: dict[str, list[Figure]] = {}
     for spread in summary.spreads():
         if spread.figure and spread.status == "ok" and len(spread.devices) == 1:
@@ -65,7 +66,7 @@ def rooflines(summary: Summary) -> list[Chart]:
     ]
 
 
-def _places(spread: Spread) -> Iterator[_Place]:
+def _places(spread: Spread) -> Iterator[_RooflinePoint]:
     """Yield the place of a case: the declared operations and bytes of a call over the median time of a call."""
     result = spread.row.result
     series = headline(result)
@@ -75,10 +76,13 @@ def _places(spread: Spread) -> Iterator[_Place]:
         [stats.median(timed.values) for row in spread.rows if (timed := headline(row.result)) is not None]
     )
     if seconds > 0:
-        yield _Place(result.case, series.work.flops / series.work.moved, series.work.flops / seconds, series.limit)
+        yield _RooflinePoint(
+            result.case, series.work.flops / series.work.moved, series.work.flops / seconds, series.limit
+        )
 
 
-def _chart(places: Sequence[_Place], figures: Sequence[Figure], device: str) -> Chart:
+def _chart(places: Sequence[_RooflinePoint], figures: Sequence[Figure], device: str) -> Chart:
+    """Return the roofline of some cases; `figures` give the peaks, and `device` ends the title."""
     spec, best = _roofs(figures, "spec"), _roofs(figures, "best")
     rates = [place.rate for place in places] + [rate for roofs in (spec, best) for _, rate in roofs.compute]
     up = axis(rates, _RATE, _BOTTOM, _TOP, log=True, room=1.5)
@@ -88,7 +92,7 @@ def _chart(places: Sequence[_Place], figures: Sequence[Figure], device: str) -> 
     colours = {limit: svg.colour(index) for index, limit in enumerate(limits)}
     has_tooltips = len(places) <= MOST_TOOLTIPS
     parts = [svg.frame(across, up, f"arithmetic intensity, {_INTENSITY}", "")]
-    parts += [*_drawn(best, across, up, "roof reached"), *_drawn(spec, across, up, "peak roof")]
+    parts += [*_draw_roofs(best, across, up, "roof reached"), *_draw_roofs(spec, across, up, "peak roof")]
     parts += [
         svg.dot(
             across.place(place.intensity),
@@ -100,7 +104,7 @@ def _chart(places: Sequence[_Place], figures: Sequence[Figure], device: str) -> 
         for place in places
     ]
     parts += _names(spec, across, up)
-    description = f"Roofline{device}: {len(places)} cases; " + "; ".join(_spoken(places, limits))
+    description = f"Roofline{device}: {len(places)} cases; " + "; ".join(_highest_rates(places, limits))
     lines = [
         "dashed: peaks of the data sheet" if spec.memory or spec.compute else "",
         "solid: best of this run" if best.memory or best.compute else "",
@@ -130,7 +134,7 @@ def _names(roofs: _Roofs, across: Axis, up: Axis) -> Iterator[Markup]:
         yield svg.text(across.place(middle) - 12, up.place(middle * roofs.memory) - 6, label, "end", "value")
 
 
-def _spoken(places: Sequence[_Place], limits: Iterable[str]) -> Iterator[str]:
+def _highest_rates(places: Sequence[_RooflinePoint], limits: Iterable[str]) -> Iterator[str]:
     """Yield the highest rate under each limit as text."""
     for limit in limits:
         best = max((place for place in places if place.limit == limit), key=lambda place: place.rate)
@@ -155,7 +159,7 @@ def _ridges(roofs: _Roofs) -> list[float]:
     return [rate / roofs.memory for _, rate in roofs.compute] if roofs.memory else []
 
 
-def _drawn(roofs: _Roofs, across: Axis, up: Axis, class_: str) -> Iterator[Markup]:
+def _draw_roofs(roofs: _Roofs, across: Axis, up: Axis, class_: str) -> Iterator[Markup]:
     """Yield the memory slope up to the highest roof, and each compute roof from its ridge point on."""
     highest = max((rate for _, rate in roofs.compute), default=up.high)
     if roofs.memory:

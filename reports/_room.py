@@ -48,23 +48,25 @@ class Room:
 
 def room_for(spreads: Sequence[Spread], lines: int = LINES, detailed: int = DETAILED) -> Room:
     """Return the room of a page with at most `lines` listed cases, of which at most `detailed` can be opened."""
-    listed = _chosen(spreads, lines)
-    return Room(len(spreads), frozenset(map(_key, listed)), frozenset(map(_key, _chosen(listed, detailed))))
+    listed = _choose(spreads, lines)
+    return Room(len(spreads), frozenset(map(_key, listed)), frozenset(map(_key, _choose(listed, detailed))))
 
 
-def _chosen(spreads: Sequence[Spread], most: int) -> list[Spread]:
+def _choose(spreads: Sequence[Spread], most: int) -> list[Spread]:
     """Return at most `most` cases: failed and invalid ones first, then the others, both thinned evenly."""
     bad = [spread for spread in spreads if spread.status in ("failed", "invalid")]
-    first = _evenly(bad, most)
+    first = _choose_evenly(bad, most)
     others = [spread for spread in spreads if spread.status not in ("failed", "invalid")]
-    return [*first, *_evenly(others, most - len(first))]
+    return [*first, *_choose_evenly(others, most - len(first))]
 
 
-def _evenly(spreads: Sequence[Spread], most: int) -> list[Spread]:
+def _choose_evenly(spreads: Sequence[Spread], most: int) -> list[Spread]:
+    """Return at most `most` cases at equal distances in their order."""
     if len(spreads) <= most:
         return list(spreads)
     return [spreads[index * len(spreads) // most] for index in range(most)]
 
 
 def _key(spread: Spread) -> _Key:
+    """Return the id and the device set of a case."""
     return spread.rows[0].result.key[:2]

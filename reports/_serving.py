@@ -46,7 +46,7 @@ def served(summary: Summary, suite: str, view: View) -> list[Chart]:
     across = axis([rate for line in drawn for rate, _ in line], "query/s", svg.left_of(up), _RIGHT)
     parts = [svg.frame(across, up, "rate of queries", "p99 of the first token"), *_limit_lines(across, up)]
     parts += [_line(line, svg.colour(index), across, up) for index, line in enumerate(drawn)]
-    highest_rates = "; ".join(map(_knee_words, models))
+    highest_rates = "; ".join(map(_highest_rate_words, models))
     drawing = svg.picture(f"{view.title}: {highest_rates}", HEIGHT, *parts)
     legend = legend_of([", ".join((model.label, *model.devices)) for model in models])
     tables = (*serving_tables(models), *energy_tables(energies_of(summary, suite, view)))
@@ -67,17 +67,20 @@ def serving_record(model: Serving) -> dict[str, Any]:
 
 
 def _session_record(session: SessionCheck) -> dict[str, Any]:
+    """Return a measured session: for each percentile its measured and its simulated value in seconds, or None."""
     percentiles = {"p50": session.p50, "p99": session.p99}
     records = {name: _percentile_record(value) if value else None for name, value in percentiles.items()}
     return {"case": session.case, "queries": session.queries, "time": session.time, **records}
 
 
 def _percentile_record(percentile: SimulatedPercentile) -> dict[str, Any]:
+    """Return a percentile with the relative error of its simulation, and the errors of the single runs."""
     errors = list(percentile.errors) if percentile.errors else None
     return {**dataclasses.asdict(percentile), "error": percentile.error, "errors": errors}
 
 
 def _line(line: Sequence[tuple[float, float]], colour: str, across: Axis, up: Axis) -> Markup:
+    """Draw the latency in seconds over the rate of queries per second."""
     places = [(across.place(rate), up.place(seconds)) for rate, seconds in line]
     return svg.join([svg.polyline(places, f"line {colour}"), *(svg.dot(x, y, 2.6, colour, "") for x, y in places)])
 
@@ -95,7 +98,7 @@ def _limit_lines(across: Axis, up: Axis) -> list[Markup]:
     return parts
 
 
-def _knee_words(model: Serving) -> str:
+def _highest_rate_words(model: Serving) -> str:
     """Return the highest rates within the objectives as text: `llama-3-8b, int4: server up to 12.3 query/s`."""
     knees = [
         f"{objectives.name} up to {units.quantity(point.rate, 'query/s')}" if point else f"{objectives.name} never"

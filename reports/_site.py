@@ -10,7 +10,7 @@ _NONE = "–"
 
 
 @dataclass(frozen=True, slots=True)
-class RunLine:
+class SiteRunLine:
     """A run as texts; `figures` are in the order of the column heads of its device."""
 
     date: str
@@ -33,7 +33,7 @@ class DeviceSection:
     lead: str
     trends: str
     heads: tuple[str, ...]
-    runs: tuple[RunLine, ...]
+    runs: tuple[SiteRunLine, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,10 @@ class SitePage:
 
 
 def site_page(site: Site) -> SitePage:
-    """Return the index of a site; its texts must be clean."""
+    """Return the index of a site.
+
+    The texts of the site must be free of control characters: the template only escapes them.
+    """
     count = sum(len(device.runs) for device in site.devices)
     models = f"{len(site.devices)} models of device" if len(site.devices) != 1 else site.devices[0].name
     title = f"{_runs(count)} on {models}" if count else "No runs"
@@ -54,19 +57,22 @@ def site_page(site: Site) -> SitePage:
 
 
 def _runs(count: int) -> str:
+    """Return a number of runs as text."""
     return "1 run" if count == 1 else f"{count} runs"
 
 
 def _section(device: SiteDevice) -> DeviceSection:
+    """Return the section of a model of device, with its runs from the newest to the oldest."""
     newest, oldest = device.runs[0].run.date, device.runs[-1].run.date
     span = newest if newest == oldest else f"{oldest} to {newest}"
     lines = tuple(_line(listed, device.titles) for listed in device.runs)
     return DeviceSection(device.name, f"{_runs(len(lines))}, {span}", device.trends, device.titles, lines)
 
 
-def _line(listed: ListedRun, heads: tuple[str, ...]) -> RunLine:
+def _line(listed: ListedRun, heads: tuple[str, ...]) -> SiteRunLine:
+    """Return a run as texts; its figures are in the order of `heads`, with a dash for one that it does not have."""
     run, figures = listed.run, dict(listed.run.figures)
-    return RunLine(
+    return SiteRunLine(
         run.date,
         listed.page,
         run.tier or "profile",

@@ -26,10 +26,12 @@ def staircase(summary: Summary, suite: str, view: View) -> list[Chart]:
 
 
 def _units(curves: Sequence[Staircase]) -> list[str]:
+    """Return the distinct units of the curves."""
     return list(dict.fromkeys(staircase.steps[0].unit for staircase in curves))
 
 
 def _chart(curves: Sequence[Staircase], view: View) -> Chart:
+    """Return the chart of curves of one unit, with bands for their levels and a table of levels for each."""
     points = [point for staircase in curves for _, point in staircase.line.points]
     ends = [end for point in points for end in (point.figure.interval.low, point.figure.interval.high)]
     up = axis(ends, curves[0].steps[0].unit, _BOTTOM, _TOP, log=view.log_y, room=1.2)
@@ -67,6 +69,7 @@ def _is_one_device(curves: Sequence[Staircase]) -> bool:
 
 
 def _words(steps: Sequence[Step]) -> str:
+    """Return the levels as text: `120 ns up to 32 KiB, then 300 ns`."""
     return ", then ".join(
         f"{units.quantity(step.height.centre, step.unit)}"
         + (f" up to {units.brief_size(step.end.centre)}" if step.end else "")
@@ -89,6 +92,7 @@ def _level(step: Step, index: int, across: Axis, up: Axis) -> Markup:
 
 
 def _band_class(index: int) -> str:
+    """Return the colour class of the bands of curve `index`."""
     return f"soft {svg.colour(index)}"
 
 

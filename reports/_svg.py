@@ -109,6 +109,7 @@ def width_of(label: str) -> float:
 
 
 def _is_taken(x: float, y: float, half: float, taken: Sequence[tuple[float, float, float]]) -> bool:
+    """Return whether a text of half width `half` at (x, y) lies on one in `taken`: left end, right end, y of each."""
     return any(abs(y - at) < 12 and x - half < end and x + half > start for start, end, at in taken)
 
 
@@ -128,8 +129,8 @@ def frame(across: Axis, up: Axis, across_name: str, up_name: str) -> Markup:
     for value, label in across.ticks:
         x = across.place(value)
         parts += [line(x, up.start, x, up.start + 4, "axis"), text(x, up.start + 17, label, "middle")]
-    parts += [text(across.end, up.start + 34, _named(across_name, across.unit), "end", "name")]
-    parts += [text(2.0, 12.0, _named(up_name, up.unit), "start", "name")]
+    parts += [text(across.end, up.start + 34, _axis_title(across_name, across.unit), "end", "name")]
+    parts += [text(2.0, 12.0, _axis_title(up_name, up.unit), "start", "name")]
     return join(parts)
 
 
@@ -138,5 +139,6 @@ def left_of(up: Axis) -> float:
     return 14.0 + max((width_of(label) for _, label in up.ticks), default=0.0)
 
 
-def _named(name: str, unit: str) -> str:
+def _axis_title(name: str, unit: str) -> str:
+    """Return the name of an axis with its unit; either may be empty."""
     return f"{name}, {unit}" if name and unit else name or unit

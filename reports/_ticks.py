@@ -49,8 +49,8 @@ def axis(
 ) -> Axis:
     """Return an axis that holds the values: `zero` begins a linear one at 0; the unit `B` has binary ticks.
 
-    A logarithmic axis leaves a factor of `room` free at either end and shows positive values only;
-    without positive values the axis becomes linear.
+    `start` and `end` are its ends in drawing units, `count` is about the number of ticks. A logarithmic axis leaves a
+    factor of `room` free at either end and shows positive values only; without positive values the axis becomes linear.
     """
     positive = [value for value in values if value > 0]
     if log and positive:
@@ -60,7 +60,7 @@ def axis(
         return Axis(low, high, start, end, True, ticks, text)
     low, high = _widen(min(values, default=0.0), max(values, default=1.0), log=False)
     low = min(low, 0.0) if zero else low
-    return _linear(low, high, unit, start, end, count)
+    return _linear_axis(low, high, unit, start, end, count)
 
 
 def at_values(plain: Axis, values: Iterable[float]) -> Axis:
@@ -85,7 +85,7 @@ def _widen(low: float, high: float, *, log: bool) -> tuple[float, float]:
     return low - reach, high + reach
 
 
-def _linear(low: float, high: float, unit: str, start: float, end: float, count: int) -> Axis:
+def _linear_axis(low: float, high: float, unit: str, start: float, end: float, count: int) -> Axis:
     """Return a linear axis with about `count` ticks at round values."""
     step = _step((high - low) / count, binary=unit == "B")
     first, last = math.floor(low / step), math.ceil(high / step - 1e-9)
@@ -123,7 +123,7 @@ def _log_ticks(low: float, high: float, unit: str, count: int) -> tuple[tuple[tu
     factor, text = units.scale(places[-1] if places[0] <= 0 else places[0], unit)
     if places[-1] / factor < _MOST_IN_ONE_UNIT:
         return tuple((place, f"{place / factor:.6g}") for place in places), text
-    return tuple((place, _plain(place, unit)) for place in places), ""
+    return tuple((place, _value_with_unit(place, unit)) for place in places), ""
 
 
 def _log_places(low: float, high: float, count: int) -> list[float]:
@@ -138,6 +138,7 @@ def _log_places(low: float, high: float, count: int) -> list[float]:
     return inside[::stride] or [low, high]
 
 
-def _plain(value: float, unit: str) -> str:
+def _value_with_unit(value: float, unit: str) -> str:
+    """Return a value with its own prefix and unit."""
     factor, text = units.scale(value, unit)
     return f"{value / factor:.6g} {text}".rstrip()

@@ -93,7 +93,9 @@ def timelines(run: Run, table: CounterTable) -> Timelines:
     sheet = _Sheet(run, begin, _seconds(end - begin), max(ZOOM_POINTS // count, MOST_POINTS), drawn_points, [])
     devices = sorted(dict.fromkeys(track.device for track in tracks), key=lambda device: device == _HOST)
     drawn = [
-        Timeline(device, tuple(_charts(sheet, device, moving, first=device == devices[0])), _still(still, device))
+        Timeline(
+            device, tuple(_charts(sheet, device, moving, first=device == devices[0])), _still_counters(still, device)
+        )
         for device in devices
     ]
     ran = [
@@ -109,7 +111,7 @@ def _is_still(track: Track) -> bool:
     return track.counter.kind != "event" and bool((track.values == track.values[0]).all())
 
 
-def _still(tracks: Sequence[Track], device: str) -> tuple[tuple[str, str], ...]:
+def _still_counters(tracks: Sequence[Track], device: str) -> tuple[tuple[str, str], ...]:
     """Return the counters of a device that never changed, with their values."""
     of_device = [track for track in tracks if track.device == device]
     return tuple((track.counter.name, units.quantity(float(track.values[0]), _unit(track))) for track in of_device)
@@ -150,7 +152,7 @@ def _charts(sheet: _Sheet, device: str, tracks: Sequence[Track], *, first: bool)
     of_device = sorted((track for track in tracks if track.device == device), key=_rank)
     events = {id(track): bands(track, sheet.apart_s) for track in of_device if track.counter.kind == "event"}
     slowdowns = [band for event_bands in events.values() for band in slowdowns_among(event_bands)]
-    behind = svg.join([windows(shaded, sheet.begin, sheet.across, TOP, _BOTTOM), *_behind(sheet, slowdowns)])
+    behind = svg.join([windows(shaded, sheet.begin, sheet.across, TOP, _BOTTOM), *_draw_behind(sheet, slowdowns)])
     for track in of_device:
         yield (
             _events(sheet, track, events[id(track)]) if id(track) in events else _line(sheet, track, slowdowns, behind)
@@ -162,13 +164,13 @@ def _rank(track: Track) -> bool:
     return track.counter.measures is not Measure.BOARD_POWER
 
 
-def _behind(sheet: _Sheet, slowdowns: Iterable[Band]) -> Iterator[Markup]:
+def _draw_behind(sheet: _Sheet, slowdowns: Iterable[Band]) -> Iterator[Markup]:
     """Yield a shape for each slowdown, which lies behind a line."""
     for band in slowdowns:
-        yield _filled(sheet, band, TOP, _BOTTOM - TOP, band.kind, band.name)
+        yield _draw_band(sheet, band, TOP, _BOTTOM - TOP, band.kind, band.name)
 
 
-def _filled(sheet: _Sheet, band: Band, top: float, height: float, class_: str, tooltip: str = "") -> Markup:
+def _draw_band(sheet: _Sheet, band: Band, top: float, height: float, class_: str, tooltip: str = "") -> Markup:
     """Draw one shape over all spans of a band."""
     path = []
     for start, end in band.spans:
@@ -181,6 +183,7 @@ def _filled(sheet: _Sheet, band: Band, top: float, height: float, class_: str, t
 
 
 def _line(sheet: _Sheet, track: Track, slowdowns: Sequence[Band], behind: Markup) -> Chart:
+    """Return the chart of a counter over time, in front of the shapes in `behind`; keeps its numbers for zooming."""
     counter, across = track.counter, sheet.across
     rise, unit = counter.kind == "cumulative", _unit(track)
     low, high = float(track.values.min()), float(track.values.max())
@@ -206,7 +209,7 @@ def _events(sheet: _Sheet, track: Track, event_bands: Sequence[Band]) -> Chart:
     for row, band in enumerate(event_bands):
         top = TOP + step * row
         parts.append(svg.text(across.start, top + 9, band.name))
-        parts.append(_filled(sheet, band, top + _NAME, LANE - 6, band.kind or svg.colour(7)))
+        parts.append(_draw_band(sheet, band, top + _NAME, LANE - 6, band.kind or svg.colour(7)))
     note = "; ".join(f"{band.name} in {units.percent(band.share, 0)} of the samples" for band in event_bands)
     note = note or "none in the whole run"
     description = f"{counter.name} of {track.device} over time: {note}"
@@ -215,6 +218,7 @@ def _events(sheet: _Sheet, track: Track, event_bands: Sequence[Band]) -> Chart:
 
 
 def _value_axis(across: Axis, up: Axis) -> list[Markup]:
+    """Draw the grid and the labels of the values, and their unit."""
     parts = [svg.line(across.start, up.place(value), across.end, up.place(value), "grid") for value, _ in up.ticks]
     parts += [svg.text(across.start - 6, up.place(value) + 4, label, "end") for value, label in up.ticks]
     return [*parts, svg.text(2.0, 11.0, up.unit, "start", "name")]

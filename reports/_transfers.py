@@ -21,6 +21,7 @@ def transfer(summary: Summary, suite: str, view: View) -> list[Chart]:
 
 
 def _chart(view_transfers: Transfers, view: View) -> Chart:
+    """Return the chart of a view: the measured points, the fitted models, the crossovers, and the peak."""
     points = [point for path in view_transfers.paths for _, point in path.line.points]
     unit, peak = points[0].figure.unit, peak_of_all(points)
     values = [end for point in points for end in (point.figure.interval.low, point.figure.interval.high)]
@@ -34,9 +35,9 @@ def _chart(view_transfers: Transfers, view: View) -> Chart:
         parts += [svg.polyline(places, f"model {svg.colour(index)}") for places in _models(path, across, up)]
         parts.append(line_of(path.line, svg.colour(index), across, up))
     paths = {path.line.label: path for path in view_transfers.paths}
-    parts += [_cross(crossover, paths[crossover.below], across, up) for crossover in view_transfers.crossovers]
+    parts += [_draw_crossover(crossover, paths[crossover.below], across, up) for crossover in view_transfers.crossovers]
     note = ", ".join(
-        part for part in (common_words(points, view), "dashed: fitted models", _rings(view_transfers)) if part
+        part for part in (common_words(points, view), "dashed: fitted models", _rings_words(view_transfers)) if part
     )
     legend = legend_of([path.line.label for path in view_transfers.paths])
     drawing = svg.picture(_words(view_transfers), HEIGHT, *parts)
@@ -45,7 +46,8 @@ def _chart(view_transfers: Transfers, view: View) -> Chart:
     )
 
 
-def _rings(view_transfers: Transfers) -> str:
+def _rings_words(view_transfers: Transfers) -> str:
+    """Return what rings stand for; empty if the view has no crossover."""
     return "rings: measured crossovers" if view_transfers.crossovers else ""
 
 
@@ -65,6 +67,7 @@ def _path_words(path: TransferFit) -> str:
 
 
 def _cross_words(crossover: Crossover) -> str:
+    """Return a crossover as text, with the measured sizes between which it lies."""
     low, at, high = (
         units.brief_size(size) for size in (crossover.size.low, crossover.size.centre, crossover.size.high)
     )
@@ -85,7 +88,7 @@ def _height(path: TransferFit, size: float, seconds: float) -> float:
     return size * path.scale / seconds if path.is_rate else seconds
 
 
-def _cross(crossover: Crossover, below: TransferFit, across: Axis, up: Axis) -> Markup:
+def _draw_crossover(crossover: Crossover, below: TransferFit, across: Axis, up: Axis) -> Markup:
     """Draw a ring on the measured curve where the other path becomes faster."""
     seconds = dict(zip(below.sizes, below.seconds, strict=True))
     low, high = seconds[crossover.size.low].centre, seconds[crossover.size.high].centre

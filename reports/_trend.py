@@ -56,7 +56,7 @@ class NewestEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class RunLine:
+class TrendRunLine:
     """A run of a series as texts."""
 
     at: str
@@ -68,7 +68,7 @@ class RunLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class TrendBlock:
     """The section of a trend; `verdict` says what changed, or why no change is reported."""
 
     case: str
@@ -80,7 +80,7 @@ class Block:
     changes: tuple[ChangeLine, ...]
     drifts: tuple[DriftLine, ...]
     newest_event: NewestEvent
-    runs: tuple[RunLine, ...]
+    runs: tuple[TrendRunLine, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class TrendPage:
     """The content of the page."""
 
     title: str
-    blocks: tuple[Block, ...]
+    blocks: tuple[TrendBlock, ...]
 
 
 def trend_page(trends: Sequence[Trend]) -> TrendPage:
@@ -98,10 +98,11 @@ def trend_page(trends: Sequence[Trend]) -> TrendPage:
     return TrendPage(f"History of {only}", blocks)
 
 
-def _block(trend: Trend) -> Block:
+def _block(trend: Trend) -> TrendBlock:
+    """Return the section of a trend, with its newest run first."""
     line = trend.line
     changes = tuple(_change(change, trend) for change in trend.changes)
-    return Block(
+    return TrendBlock(
         line.case,
         trend.verdict_text,
         line.text,
@@ -109,13 +110,14 @@ def _block(trend: Trend) -> Block:
         len(trend.moments),
         _chart(trend),
         changes,
-        _drifts(trend),
+        _drift_lines(trend),
         _newest_event(trend),
         tuple(_run(moment, line) for moment in reversed(trend.moments)),
     )
 
 
 def _change(change: Change, trend: Trend) -> ChangeLine:
+    """Return a step as texts; `at` is the time of the first run after it."""
     unit = trend.line.unit
     return ChangeLine(
         _moment_words(trend.moments[change.index]),
@@ -127,7 +129,8 @@ def _change(change: Change, trend: Trend) -> ChangeLine:
     )
 
 
-def _drifts(trend: Trend) -> tuple[DriftLine, ...]:
+def _drift_lines(trend: Trend) -> tuple[DriftLine, ...]:
+    """Return the drifts as texts; `at` and `until` are the times of their first and their last run."""
     unit = trend.line.unit
     return tuple(
         DriftLine(
@@ -144,6 +147,7 @@ def _drifts(trend: Trend) -> tuple[DriftLine, ...]:
 
 
 def _newest_event(trend: Trend) -> NewestEvent:
+    """Return the newest step or drift as a sentence, or the state of a series without one."""
     event = trend.newest_event
     if event is None:
         return NewestEvent(trend.state, "quiet")
@@ -151,9 +155,10 @@ def _newest_event(trend: Trend) -> NewestEvent:
     return NewestEvent(f"{event.effect_text} from {since}", "bad" if event.is_worse else "good")
 
 
-def _run(moment: Moment, line: Line) -> RunLine:
+def _run(moment: Moment, line: Line) -> TrendRunLine:
+    """Return a run as texts."""
     interval = moment.interval
-    return RunLine(
+    return TrendRunLine(
         _moment_words(moment),
         units.quantity(interval.centre, line.unit),
         units.interval(interval.low, interval.high, line.unit, interval.centre),
@@ -164,20 +169,23 @@ def _run(moment: Moment, line: Line) -> RunLine:
 
 
 def _moment_words(moment: Moment) -> str:
+    """Return the time of a run, in UTC, to a minute."""
     return _date(moment.source.at, _MINUTE)
 
 
 def _date(at: float, form: str) -> str:
+    """Return a Unix time as text, in UTC."""
     return datetime.fromtimestamp(at, UTC).strftime(form)
 
 
 def _chart(trend: Trend) -> Chart:
+    """Return the drawing of a series over its runs; levels are drawn only if it has changed."""
     line, moments = trend.line, trend.moments
     ends = [end for moment in moments for end in (moment.interval.low, moment.interval.high)]
     up = axis(ends, line.unit, _BOTTOM, _TOP, zero=False)
     across = _runs_axis(moments, _WIDTH - svg.left_of(up))
     parts = [_frame(across, up)]
-    parts += [svg.line(across.place(x), _TOP, across.place(x), _BOTTOM, "change") for x in _cuts(trend)]
+    parts += [svg.line(across.place(x), _TOP, across.place(x), _BOTTOM, "change") for x in _step_places(trend)]
     parts += _intervals(moments, across, up)
     parts += [svg.polyline([(across.place(x), up.place(y)) for x, y in enumerate(trend.values)], "line c0")]
     ends_of_levels = [(level.start, level.end, level.first, level.last) for level in trend.levels]
@@ -213,7 +221,7 @@ def _runs_axis(moments: Sequence[Moment], right: float) -> Axis:
     return Axis(0.0, max(float(last), 1.0), _LEFT, right - 10, False, ticks, "")
 
 
-def _cuts(trend: Trend) -> list[float]:
+def _step_places(trend: Trend) -> list[float]:
     """Return the x of each step: half way between two runs."""
     return [change.index - 0.5 for change in trend.changes]
 
@@ -227,7 +235,7 @@ def _intervals(moments: Sequence[Moment], across: Axis, up: Axis) -> Iterator[Ma
 
 
 def _level(start: int, end: int, first: float, last: float, across: Axis, up: Axis) -> Markup:
-    """Draw the line of a level or a drift from its first to its last run."""
+    """Draw a level or a drift over the runs from `start` to before `end`, from the value `first` to `last`."""
     return svg.line(across.place(start - 0.4), up.place(first), across.place(end - 0.6), up.place(last), "level")
 
 
@@ -238,6 +246,7 @@ def _counts(trend: Trend) -> str:
 
 
 def _dots(trend: Trend, across: Axis, up: Axis) -> Iterator[Markup]:
+    """Draw a dot for each run; of more than 150 runs, only those after a step."""
     marked = {change.index: "bad" if change.is_worse else "good" for change in trend.changes}
     for x, moment in enumerate(trend.moments):
         if x in marked or len(trend.moments) <= _MOST_DOTS:

@@ -117,6 +117,7 @@ def seconds_words(seconds: float) -> str:
 
 
 def _tile(value: KeyValue, anchors: Anchors) -> Tile:
+    """Return a key figure as texts, with a bar for its share of the data sheet."""
     spec = value.of_spec
     return Tile(
         value.title,

@@ -39,12 +39,12 @@ def grids(points: Sequence[Point], view: View) -> list[Grid]:
         if view.x in params and view.y in params:
             grouped.setdefault(name(point), {})[params[view.y], params[view.x]] = point
     return [
-        Grid(label, _ordered(row for row, _ in cells), _ordered(column for _, column in cells), cells)
+        Grid(label, _sorted_values(row for row, _ in cells), _sorted_values(column for _, column in cells), cells)
         for label, cells in grouped.items()
     ]
 
 
-def _ordered(values: Iterable[Value]) -> tuple[Value, ...]:
+def _sorted_values(values: Iterable[Value]) -> tuple[Value, ...]:
     """Return the distinct values: numbers sorted, texts in their order."""
     unique = list(dict.fromkeys(values))
     numbers = [value for value in unique if not isinstance(value, str)]
@@ -64,6 +64,7 @@ def pairs(across: Sequence[Point], up: Sequence[Point], view: View) -> list[Pair
 
 
 def _pair_units(pair: Pair) -> tuple[str, str]:
+    """Return the units of both series of a pair."""
     return pair.across.figure.unit, pair.up.figure.unit
 
 
@@ -78,6 +79,7 @@ def frontier(candidates: Sequence[Pair]) -> list[Pair]:
 
 
 def _merits(pair: Pair) -> tuple[float, float]:
+    """Return the values of both series; less is negated where it is better."""
     return _merit(pair.across), _merit(pair.up)
 
 

@@ -17,8 +17,11 @@ _FOLDER = Path(__file__).parent
 
 
 def web_page(template: str, *sheets: str, scripts: Iterable[str] = (), **values: object) -> str:
-    """Return the page; the template engine escapes every text, and the policy names style and script by hash."""
-    style, script = _read(sheets), _read(scripts)
+    """Return the page of a template with its style sheets, its scripts and its values.
+
+    The template engine escapes every text, and the security policy names style and script by their hash.
+    """
+    style, script = _read_files(sheets), _read_files(scripts)
     return (
         _templates()
         .get_template(template)
@@ -55,6 +58,7 @@ def breakable(case_id: str) -> Markup:
 
 @cache
 def _templates() -> Environment:
+    """Return the template engine: it escapes every text, and an undefined name in a template is an error."""
     environment = Environment(
         loader=FileSystemLoader(_FOLDER),
         autoescape=True,
@@ -68,14 +72,17 @@ def _templates() -> Environment:
 
 @cache
 def _module(template: str) -> object:
+    """Return a template as an object whose attributes are its macros."""
     return _templates().get_template(template).module
 
 
-def _read(names: Iterable[str]) -> str:
+def _read_files(names: Iterable[str]) -> str:
+    """Return the joined files of this folder; a licence becomes a comment."""
     return "".join(_comment(content) if name.endswith(".LICENSE") else content for name, content in _texts(names))
 
 
 def _texts(names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield the name and the text of each file."""
     for name in names:
         yield name, (_FOLDER / name).read_text(encoding="utf-8")
 
@@ -86,4 +93,5 @@ def _comment(licence: str) -> str:
 
 
 def _digest(content: str) -> str:
+    """Return the SHA-256 of a text in base64, as a security policy names it."""
     return base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()

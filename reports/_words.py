@@ -142,7 +142,7 @@ def beside_words(figures: Sequence[Figure]) -> str:
 
 
 def notices(summary: Summary, rows: Sequence[ResultRow]) -> list[Notice]:
-    """Return every warning and note about a run, the worst first."""
+    """Return every warning and note about a run, the worst first; `rows` holds one result for each case."""
     run, name = summary.run, case_namer(summary.run)
     replicate_name = case_namer(run, summary.replicated)
     all_notices = [] if run.complete else [Notice("bad", _PARTIAL)]
@@ -181,6 +181,7 @@ def _by_reason(run: Run, name: Namer, status: str, level: Level) -> Iterator[Not
 
 
 def _above_peak(name: Namer, rows: Sequence[ResultRow]) -> Iterator[Notice]:
+    """Yield a warning about the cases with a rate above a peak of the device, which points to a mistake."""
     cases = [f"{name(row.result)} ({_impossible_words(row)})" for row in rows if row.impossible]
     if cases:
         verb = "is" if len(cases) == 1 else "are"
@@ -188,6 +189,7 @@ def _above_peak(name: Namer, rows: Sequence[ResultRow]) -> Iterator[Notice]:
 
 
 def _impossible_words(row: ResultRow) -> str:
+    """Return the first share above a peak, with its series, as text."""
     first = row.impossible[0]
     return f"{first.series}: {share_words(first.share)}"
 
@@ -224,6 +226,7 @@ def _wide(name: Namer, rows: Sequence[ResultRow]) -> Iterator[Notice]:
 
 
 def _discarded(run: Run, name: Namer) -> Iterator[Notice]:
+    """Yield a note about the discarded samples of all cases, counted by reason."""
     tally: Tally[str] = Tally()
     cases = []
     for result in run.results:
@@ -236,6 +239,7 @@ def _discarded(run: Run, name: Namer) -> Iterator[Notice]:
 
 
 def _cases(count: int) -> str:
+    """Return a number of cases as text."""
     return "1 case" if count == 1 else f"{count} cases"
 
 

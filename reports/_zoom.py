@@ -46,6 +46,7 @@ def case_chart(results: Sequence[Result], begin: float) -> dict[str, Any]:
 
 
 def _band(band: Band, begin: float) -> list[Any]:
+    """Return a band as plain values: its name, its kind, and the ends of its spans in seconds since `begin`."""
     return [band.name, band.kind, [round(at - begin, 3) for span in band.spans for at in span]]
 
 

@@ -37,6 +37,7 @@ class CsvReport:
 
 
 def _lines(summary: Summary) -> Iterator[dict[str, Any]]:
+    """Yield the lines of the series, then those of levels, transfer models, break-even links and compile times."""
     yield from frame.lines(summary)
     yield from derived_lines(summary)
     yield from payoff_lines(summary)

@@ -10,7 +10,7 @@ from gpubench.api.report import Comparison, Enclosure, FleetJudgement, Run, Site
 from ._columns import columns
 from ._compare_page import compare_page
 from ._fleet_page import fleet_page
-from ._page import Page, page
+from ._page import RunPage, page
 from ._site import site_page
 from ._trend import trend_page
 from ._web import web_page
@@ -24,11 +24,11 @@ class HtmlReport:
 
     def render(self, run: Run) -> str:
         """Return the page of a run."""
-        return _written(page(run))
+        return _render_page(page(run))
 
     def enclose(self, run: Run, enclosure: Enclosure) -> str:
         """Return the page of a run that carries its results for download."""
-        return _written(page(run, enclosure))
+        return _render_page(page(run, enclosure))
 
     def columns(self, runs: Sequence[Run]) -> str:
         """Return the page of several runs as columns."""
@@ -51,7 +51,7 @@ class HtmlReport:
         return web_page("fleet.html", "html.css", "fleet.css", scripts=("fleet.js",), page=fleet_page(judgement))
 
 
-def _written(content: Page) -> str:
+def _render_page(content: RunPage) -> str:
     """Return the page with the scripts that it uses; without scripts its text is the same."""
     zoom = ("uplot.LICENSE", "uplot.js") if content.zoom else ()
     sheets = ("html.css", "uplot.css") if content.zoom else ("html.css",)

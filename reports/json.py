@@ -47,34 +47,37 @@ class JsonReport:
 
     def render(self, run: Run) -> str:
         """Return the document, one result per line, with a newline at its end."""
-        return _written(_document(Summary(run)))
+        return _render_document(_document(Summary(run)))
 
     def compare(self, comparison: Comparison) -> str:
         """Return a comparison of runs, schema `gpubench.compare/1`, with a newline at its end."""
-        return _written(_comparison(comparison))
+        return _render_document(_comparison(comparison))
 
     def fleet(self, judgement: FleetJudgement) -> str:
         """Return the judgement of a fleet, schema `gpubench.fleet-judgement/1`, with a newline at its end."""
-        return _written(fleet_document(judgement))
+        return _render_document(fleet_document(judgement))
 
 
-def _written(document: dict[str, Any]) -> str:
+def _render_document(document: dict[str, Any]) -> str:
     """Return the document with a line for each key and for each object in a list; indented JSON is slower to encode."""
     members = ",\n".join(f" {_dumps(name)}: {_member(value)}" for name, value in document.items())
     return f"{{\n{members}\n}}\n"
 
 
 def _member(value: Any) -> str:
+    """Return a value as JSON; a list of objects has a line for each."""
     if isinstance(value, list) and value and isinstance(value[0], dict):
         return "[\n" + ",\n".join(f"  {_dumps(item)}" for item in value) + "\n ]"
     return _dumps(value)
 
 
 def _dumps(value: Any) -> str:
+    """Return a value as JSON; raises ValueError for a number that is not finite."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def _document(summary: Summary) -> dict[str, Any]:
+    """Return the whole document as plain values; docs/reports.md describes its fields."""
     manifest = summary.run.manifest
     spreads = {row.result.key: spread for spread in summary.spreads() for row in spread.rows}
     return {
@@ -97,6 +100,7 @@ def _document(summary: Summary) -> dict[str, Any]:
 
 
 def _spread(spread: Spread) -> dict[str, Any]:
+    """Return a case over its replicates: the median of their medians, and how much they differ."""
     figure = spread.figure
     return {
         "case": spread.case.id,
@@ -111,6 +115,7 @@ def _spread(spread: Spread) -> dict[str, Any]:
 
 
 def _result(summary: Summary, result: Result, spread: Spread) -> dict[str, Any]:
+    """Return a result with all its figures; `spread` is its case over all replicates."""
     case = result.case
     return {
         "case": case.id,
@@ -149,6 +154,7 @@ def _joined(summary: Summary, result: Result) -> dict[str, Any]:
 
 
 def _comparison(comparison: Comparison) -> dict[str, Any]:
+    """Return a comparison as plain values; its first run is the one that the others are compared with."""
     return {
         "schema": COMPARE_SCHEMA,
         "runs": [dataclasses.asdict(column) for column in comparison.columns],
@@ -163,6 +169,7 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
 
 
 def _against(against: RunComparison, answer: GateAnswer) -> dict[str, Any]:
+    """Return one run against the first: the verdict, the mean of each suite, and a finding for each case."""
     judgement = against.judgement
     return {
         "run": against.name,
@@ -179,6 +186,7 @@ def _against(against: RunComparison, answer: GateAnswer) -> dict[str, Any]:
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
+    """Return the verdict on a case; `change`, `low`, `high` and `threshold` are fractions of the first run's figure."""
     low, high = finding.bounds
     return {
         "case": finding.case.id,

@@ -57,7 +57,7 @@ class MarkdownReport:
             return whole
         heads_bytes = sum(len("\n".join(_heading(suite)).encode()) + 1 for suite in suites)
         room = MOST_BYTES - len(_document(summary, suites, frozenset()).encode()) - heads_bytes
-        return cut(_document(summary, suites, _fitting(suites, room)))
+        return cut(_document(summary, suites, _fitting_rows(suites, room)))
 
     def columns(self, runs: Sequence[Run]) -> str:
         """Return several runs as columns, with a newline at the end."""
@@ -76,6 +76,7 @@ class _Suite:
     """The cases of a suite as lines, the worst first; each line is rendered once as a row."""
 
     def __init__(self, suite: ListedSuite, summary: Summary) -> None:
+        """Sort the cases of the suite and render each as a row; further figures are a column if any case has some."""
         self.name, self.constants, self.summary = suite.name, suite.constants, summary
         self.lines = sorted(suite.cases, key=_rank)
         beside = {
@@ -89,11 +90,12 @@ class _Suite:
 
 
 def _rank(line: ListedCase) -> int:
+    """Return the place of a case in its table: failed first, then invalid, ok and skipped."""
     return _RANKS.index(line.spread.status)
 
 
-def _fitting(suites: Sequence[_Suite], room_bytes: int) -> frozenset[str]:
-    """Return the rows that fit into so many bytes, the worst rows of all suites first."""
+def _fitting_rows(suites: Sequence[_Suite], room_bytes: int) -> frozenset[str]:
+    """Return the rows that fit into `room_bytes`, the worst rows of all suites first."""
     fitting: set[str] = set()
     pairs = [(_rank(line), row) for suite in suites for line, row in zip(suite.lines, suite.rows, strict=True)]
     for _, row in sorted(pairs, key=lambda pair: pair[0]):
@@ -138,6 +140,7 @@ def _head(run_overview: Overview) -> Iterator[str]:
 
 
 def _key_figures(run_overview: Overview) -> Iterator[str]:
+    """Yield the table of key figures; a column that no figure needs is left out."""
     with_device = has_several_devices(run_overview)
     columns = ("key figure", *(("device",) if with_device else ()), "median", "of data sheet")
     columns += ("of expected",) if run_overview.has_expectations else ()
@@ -147,6 +150,7 @@ def _key_figures(run_overview: Overview) -> Iterator[str]:
 
 
 def _key_cells(value: KeyValue, with_device: bool) -> tuple[str, ...]:
+    """Return the cells of a key figure; a share below the expectation is bold."""
     device = (escape("+".join(value.devices)),) if with_device else ()
     reached = share_text(value.of_expected)
     expected = f"**{reached}**" if value.is_below_expectation else reached
@@ -154,6 +158,7 @@ def _key_cells(value: KeyValue, with_device: bool) -> tuple[str, ...]:
 
 
 def _notices(shown_notices: Sequence[Notice]) -> Iterator[str]:
+    """Yield the section of warnings and notes; errors are bold."""
     if shown_notices:
         yield "\n## Warnings and notes\n"
     for notice in shown_notices:
@@ -187,6 +192,7 @@ def _suite(suite: _Suite, kept: frozenset[str] | None) -> Iterator[str]:
 
 
 def _derived_lines(level: str, derived_table: Table) -> Iterator[str]:
+    """Yield a derived table under a heading; `level` is the heading's number signs."""
     yield f"\n{level} {escape(derived_table.title)}\n"
     yield from table(tuple(map(escape, derived_table.heads)), (tuple(map(escape, row)) for row in derived_table.rows))
     if derived_table.note:
@@ -194,6 +200,7 @@ def _derived_lines(level: str, derived_table: Table) -> Iterator[str]:
 
 
 def _cells(line: ListedCase, also: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the cells of a case; `also` has the cell of further figures, or is empty."""
     reason = reason_words(line.spread)
     state = (line.ended or line.spread.status) + (f": {clipped(reason)}" if reason else "")
     device = [escape(line.device)] if line.device else []
@@ -201,6 +208,7 @@ def _cells(line: ListedCase, also: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _environment(run: Run) -> Iterator[str]:
+    """Yield the section on the devices, the host, the versions and the settings."""
     yield "\n## Environment\n"
     facts = [(group.title, name, text) for group in environment(run) for name, text in group.facts if text]
     yield from table(("of", "what", "is"), (tuple(map(escape, line)) for line in facts))

@@ -50,24 +50,26 @@ def _figures(summary: Summary, spreads: list[Spread]) -> Iterator[str]:
         figure = spread.figure
         if figure is None:
             continue
-        labels = {**_labels(spread), "series": figure.name, "device": _names(summary, spread)}
+        labels = {**_labels(spread), "series": figure.name, "device": _device_names(summary, spread)}
         unit = _UNITS.get(figure.unit, _OTHER)
         labels |= {"unit": figure.unit} if unit == _OTHER else {}
         values = {"median": figure.interval.centre, "low": figure.interval.low, "high": figure.interval.high}
         for kind, value in values.items():
             if frame.finite(value) is not None:
-                families.setdefault(f"{unit}_{kind}", []).append(f"{_written(labels)} {value!r}")
+                families.setdefault(f"{unit}_{kind}", []).append(f"{_labels_text(labels)} {value!r}")
     for name, samples in families.items():
         yield from _family(f"gpubench_{name}", _KINDS[name.rpartition("_")[2]], samples)
 
 
 def _cases(spreads: list[Spread]) -> Iterator[str]:
-    samples = [f"{_written({**_labels(spread), 'status': spread.status})} 1" for spread in spreads]
+    """Yield how each case ended, as a label of a gauge of 1."""
+    samples = [f"{_labels_text({**_labels(spread), 'status': spread.status})} 1" for spread in spreads]
     yield from _family("gpubench_case_status", "how a case ended: ok, skipped, failed or invalid", samples)
 
 
 def _run(summary: Summary) -> Iterator[str]:
-    counts = [f"{_written({'status': status})} {count}" for status, count in summary.counts().items()]
+    """Yield the number of results by status, whether the run is complete, and when it began (Unix time)."""
+    counts = [f"{_labels_text({'status': status})} {count}" for status, count in summary.counts().items()]
     yield from _family("gpubench_run_results", "results of the run by status", counts)
     yield from _family("gpubench_run_complete", "1 where the run came to its end", [f" {int(summary.run.complete)}"])
     try:
@@ -78,10 +80,12 @@ def _run(summary: Summary) -> Iterator[str]:
 
 
 def _labels(spread: Spread) -> dict[str, str]:
+    """Return the labels of a case."""
     return {"case": spread.case.id, "suite": spread.case.suite, "devices": "+".join(spread.devices)}
 
 
-def _names(summary: Summary, spread: Spread) -> str:
+def _device_names(summary: Summary, spread: Spread) -> str:
+    """Return the names of the case's devices, each once."""
     return " + ".join(dict.fromkeys(summary.device(device_id).name for device_id in spread.devices))
 
 
@@ -93,12 +97,14 @@ def _family(name: str, meaning: str, samples: list[str]) -> Iterator[str]:
         yield from (f"{name}{sample}" for sample in samples)
 
 
-def _written(labels: dict[str, str]) -> str:
+def _labels_text(labels: dict[str, str]) -> str:
+    """Return labels in braces, escaped."""
     escaped = (f'{name}="{_escaped(value)}"' for name, value in labels.items())
     return "{" + ",".join(escaped) + "}"
 
 
 def _escaped(text: str) -> str:
+    """Return the value of a label with backslashes, quotes and line breaks escaped."""
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 

@@ -27,6 +27,7 @@ class TraceReport:
 
 
 def _events(run: Run) -> Iterator[str]:
+    """Yield each event of the trace as JSON: the cases, then the kernels of a traced program, then the counters."""
     summary = Summary(run)
     timed = [result for result in run.results if result.window[1] > result.window[0] and result.devices]
     tracks = summary.counters.tracks
@@ -34,12 +35,12 @@ def _events(run: Run) -> Iterator[str]:
     processes = {place: number for number, place in enumerate(places, 1)}
     for event in _cases(summary, timed, processes):
         yield json.dumps(event, ensure_ascii=False, allow_nan=False)
-    yield from _traced(run, processes)
+    yield from _traced_kernels(run, processes)
     for track in tracks:
         yield from _counter(track, processes[(track.device,)])
 
 
-def _traced(run: Run, processes: Mapping[tuple[str, ...], int]) -> Iterator[str]:
+def _traced_kernels(run: Run, processes: Mapping[tuple[str, ...], int]) -> Iterator[str]:
     """Yield the kernels and copies of a traced program, with a thread for each stream."""
     names = [result.case.id.rpartition("=")[2].rstrip("]") for result in run.results]
     for samples in run.samples:
@@ -64,6 +65,10 @@ def _stream(number: float | None) -> int:
 def _cases(
     summary: Summary, timed: Sequence[Result], processes: Mapping[tuple[str, ...], int]
 ) -> Iterator[dict[str, Any]]:
+    """Yield the names of processes and threads, then an event for each timed case.
+
+    `processes` has the number of each device set.
+    """
     suites = {suite: number for number, suite in enumerate(dict.fromkeys(result.case.suite for result in timed), 1)}
     for place, number in processes.items():
         yield _name("process_name", _title(summary, place), pid=number)
@@ -74,15 +79,18 @@ def _cases(
 
 
 def _title(summary: Summary, place: Sequence[str]) -> str:
+    """Return the ids and the names of a device set as the title of a process."""
     names = dict.fromkeys(summary.device(device_id).name for device_id in place)
     return f"{'+'.join(place)}: {', '.join(names)}"
 
 
 def _name(metadata: str, name: str, **ids: int) -> dict[str, Any]:
+    """Return the event that names a process or a thread, which `ids` give by `pid` and `tid`."""
     return {"ph": "M", "name": metadata, **ids, "args": {"name": name}}
 
 
 def _case(summary: Summary, result: Result, pid: int, tid: int) -> dict[str, Any]:
+    """Return the event of a case, with its status and its median; times are in microseconds."""
     begin, end = result.window
     series = headline(result)
     args = {"status": result.status, "cause": result.cause, "replicate": result.replicate}
