@@ -65,7 +65,7 @@ def sizes(target: Target) -> Any:
 
 
 def fitting(target: Target, wanted: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the sizes that fit into a share of the device's memory, at least the first one."""
+    """Return the sizes of `wanted` of which eight buffers fit the device; its first size if none does."""
     room = target.device.memory_bytes // _SHARE_OF_MEMORY
     return tuple(size for size in wanted if size <= room or not room) or wanted[:1]
 
@@ -104,7 +104,7 @@ def expect_pattern(bench: Bench, array: Any, seed: int, what: str) -> None:
 
 
 def notes(bench: Bench, path: str) -> dict[str, str]:
-    """Return a case's note that names its devices or says that processes share one."""
+    """Return a case's note that names its devices, or says that its processes share one; `path` is `same` or `peer`."""
     if path == "peer":
         return {"devices": " ← ".join(device.id for device in reversed(bench.devices))}
     if not bench.traits.is_gpu:
@@ -145,7 +145,11 @@ def mend_of(error: str) -> str:
 
 
 class RankMemory:
-    """Memory of one size that each rank allocates, fills (with zeros by default) and shares with every other rank."""
+    """Memory of `nbytes` that each rank allocates, fills (with zeros by default) and shares with every other rank.
+
+    Every rank of the case must create it, because the ranks exchange handles. Raises Unavailable if the driver forbids
+    sharing. `buffers` are in rank order, as this process maps them.
+    """
 
     def __init__(self, bench: Bench, nbytes: int, fill: Callable[[Any], object] = lambda array: array.fill(0)) -> None:
         own = bench.device.share(nbytes)
@@ -184,7 +188,7 @@ class RankMemory:
 
 
 def shared_host_memory(bench: Bench, nbytes: int) -> SharedBuffer:
-    """Return host memory that all ranks map: rank 0 allocates it, and hands its handle to the others."""
+    """Return host memory of `nbytes` that all ranks map: rank 0 allocates it and hands its handle to the others."""
     memory = bench.device.shared_memory("memfd")
     own = memory.allocate(nbytes) if bench.rank == 0 else None
     handle = hand_over(bench, memory.export(own) if own else None)
@@ -194,13 +198,14 @@ def shared_host_memory(bench: Bench, nbytes: int) -> SharedBuffer:
 
 
 def hand_over(bench: Bench, handle: Handle | None, source: int = 0) -> Handle:
-    """Return rank `source`'s handle in every rank; descriptors go over a local socket (unix(7), SCM_RIGHTS).
+    """Return the handle of rank `source` in every rank; the other ranks pass None.
 
-    Raises WrongAnswer if descriptors are missing, and TimeoutError if a rank does not come.
+    Descriptors of the handle go over a local socket (unix(7), SCM_RIGHTS). Raises WrongAnswer if descriptors are
+    missing, and TimeoutError if a rank does not come within 10 s.
     """
     if bench.rank != source:
         data, address, count = bench.exchange(None)[source]
-        return Handle(data, _received(address, count))
+        return Handle(data, _receive_descriptors(address, count))
     assert handle is not None
     if not handle.descriptors:
         bench.exchange((handle.data, "", 0))
@@ -218,7 +223,11 @@ def hand_over(bench: Bench, handle: Handle | None, source: int = 0) -> Handle:
     return handle
 
 
-def _received(address: str, count: int) -> tuple[int, ...]:
+def _receive_descriptors(address: str, count: int) -> tuple[int, ...]:
+    """Return the file descriptors that another rank sends to a local socket at this address; none if `count` is 0.
+
+    Raises WrongAnswer if some are missing, and TimeoutError if they do not come within 10 s.
+    """
     if not count:
         return ()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:

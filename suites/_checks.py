@@ -25,7 +25,7 @@ class CheckedCall:
 
 
 def expect_equal(results: Any, expected: Any, items: str) -> None:
-    """Raise WrongAnswer where arrays on the host differ; the message counts the wrong `items`."""
+    """Raise WrongAnswer if two arrays on the host differ; the message counts wrong elements, named `items`."""
     wrong = np.count_nonzero(results != expected)
     expect(wrong == 0, f"{wrong} of {results.size} {items} are wrong")
 
@@ -33,7 +33,11 @@ def expect_equal(results: Any, expected: Any, items: str) -> None:
 def expect_no_mistakes(
     bench: Bench, count_mistakes: Callable[[], object], mistakes: Any, total: int, items: str
 ) -> None:
-    """Raise WrongAnswer where the kernel that `count_mistakes` launches adds a wrong item to the array `mistakes`."""
+    """Raise WrongAnswer if the kernel that `count_mistakes` launches finds wrong items.
+
+    It counts them in the array `mistakes`, which is zeroed before. The message names them `items`, of which there are
+    `total`.
+    """
     mistakes.fill(0)
     count_mistakes()
     wrong = int(bench.device.to_host(mistakes).sum())
@@ -41,7 +45,7 @@ def expect_no_mistakes(
 
 
 def in_turn(*calls: Callable[[], object]) -> Callable[[], None]:
-    """Return a function that calls all of these: the checks, or the clean-up, of a case with several parts."""
+    """Return a function that calls all of these in order: the checks, or the clean-up, of a case with several parts."""
 
     def call_all() -> None:
         for call in calls:

@@ -30,7 +30,7 @@ Call = Callable[[], object]
 
 
 def require(bench: Bench, way: str) -> None:
-    """Raise Skip if the device cannot copy in that way."""
+    """Raise Skip if the device cannot copy in the way `way`, one of READING or WRITING."""
     if way in (READING["bulk"], WRITING["bulk"]) and "bulk_copy" not in bench.traits.features:
         raise Skip(f"{bench.traits.arch} does not support bulk copies (TMA); they need an NVIDIA GPU of sm_90 or newer")
 
@@ -63,7 +63,7 @@ def copier(bench: Bench, target: Any, source: Any, units: int = 0) -> Call:
 
 
 def bulk_copier(bench: Bench, target: Any, source: Any, units: int = 0) -> Call:
-    """Return a copy by bulk copies (TMA) through shared memory; `units` as in `copier`."""
+    """Return a copy by bulk copies (TMA) through shared memory; `units` has the meaning that it has in `copier`."""
     nbytes = int(source.nbytes)
     kernel = bench.kernel("bulk_copy.cu", "bulk_copy")
     if units:

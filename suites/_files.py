@@ -60,7 +60,7 @@ def need_space(nbytes: int, where: Path) -> None:
 
 
 def write_all(descriptor: int, block: Any, place: int) -> None:
-    """Write the whole array at that offset of the file; raises OSError if the disk refuses."""
+    """Write the whole array at offset `place` of the file; raises OSError if the disk refuses."""
     missing = memoryview(block)
     while missing:
         count = os.pwrite(descriptor, missing, place)
@@ -68,7 +68,7 @@ def write_all(descriptor: int, block: Any, place: int) -> None:
 
 
 def read_all(descriptor: int, target: Any, place: int) -> None:
-    """Fill the array from that offset of the file; raises WrongAnswer if the file ends before."""
+    """Fill the array from offset `place` of the file; raises WrongAnswer if the file ends before the array is full."""
     missing = memoryview(target)
     while missing:
         count = os.preadv(descriptor, [missing], place)
@@ -78,7 +78,10 @@ def read_all(descriptor: int, target: Any, place: int) -> None:
 
 
 def made(data: Any, where: Path) -> int:
-    """Return the descriptor of a new file without a name that holds these bytes, durably; raises Skip without space."""
+    """Return the descriptor of a new file without a name in the folder `where` that holds these bytes, durably.
+
+    Raises Skip if the folder has too little space or cannot be written.
+    """
     try:
         need_space(data.nbytes, where)
         with tempfile.TemporaryFile(dir=where) as file:
@@ -91,6 +94,7 @@ def made(data: Any, where: Path) -> int:
 
 @functools.cache
 def _mincore() -> Callable[..., int]:
+    """Return mincore(2) of the C library."""
     call = ctypes.CDLL(None, use_errno=True).mincore
     call.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
     return call
@@ -114,9 +118,10 @@ def resident_pages(descriptor: int, nbytes: int) -> tuple[int, int]:
 
 
 def drop(descriptor: int, nbytes: int) -> None:
-    """Drop the pages of this file alone from the system's cache; raises Untrustworthy if one stays there.
+    """Drop the pages of this file, and of no other, from the system's page cache.
 
-    The journal of the file system can hold newly written pages for a moment.
+    It tries ten times, because the journal of the file system can hold newly written pages for a moment. Raises
+    Untrustworthy if a page stays.
     """
     for attempt in range(_ATTEMPTS):
         time.sleep(_PAUSE_S if attempt else 0)

@@ -8,7 +8,10 @@ from gpubench.api.suite import Bench
 
 
 def replayed(bench: Bench, call: Callable[[], None]) -> Callable[[], object]:
-    """Return the replay of a call as one graph; the call itself where the device has no graphs."""
+    """Return a function that replays the call as one graph; the call itself on a device without graphs.
+
+    The call runs once before, because memory that a first call allocates cannot be captured.
+    """
     if "graph" not in bench.traits.modes:
         return call
     call()  # what is loaded or allocated by a first call cannot be captured

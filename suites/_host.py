@@ -32,7 +32,8 @@ def parallel(function: Compiled) -> Compiled:
     return compiled
 
 
-def _drawn_of(seed: Any, i: Any, bits: Any, grid: Any) -> Any:
+def _random_real(seed: Any, i: Any, bits: Any, grid: Any) -> Any:
+    """Return element i of the seeded data, uniform in [-1, 1): by `bits` bits of word i of splitmix64."""
     x = seed + np.uint64(i) * _GOLDEN
     x = (x ^ (x >> _S30)) * _FIRST
     x = (x ^ (x >> _S27)) * _SECOND
@@ -40,14 +41,14 @@ def _drawn_of(seed: Any, i: Any, bits: Any, grid: Any) -> Any:
     return np.float64(x >> (_S64 - bits)) * grid - 1.0
 
 
-_drawn = numba.njit(inline="always")(_drawn_of)
+_compiled_random_real = numba.njit(inline="always")(_random_real)
 
 
 def _fill(a: Any, n: Any, seed: Any) -> None:
     bits = np.uint64(24 if a.itemsize == 4 else 53)
     grid = 0.5 ** (np.float64(bits) - 1.0)
     for i in prange(n):
-        a[i] = _drawn(seed, i, bits, grid)
+        a[i] = _compiled_random_real(seed, i, bits, grid)
 
 
 def _write(a: Any, n: Any, value: Any) -> None:
@@ -75,22 +76,22 @@ def _triad(a: Any, b: Any, c: Any, n: Any, s: Any) -> None:
         a[i] = b[i] + s * c[i]
 
 
-def _folded(array: Any) -> Any:
+def _xor(array: Any) -> Any:
     mine = np.uint64(0)
     for i in range(array.size):
         mine ^= array[i]
     return mine
 
 
-def _product_of(b: Any, c: Any) -> Any:
+def _dot_product(b: Any, c: Any) -> Any:
     mine = 0.0
     for i in range(b.size):
         mine += np.float64(b[i]) * np.float64(c[i])
     return mine
 
 
-xor_of = numba.njit(_folded)
-_product = numba.njit(fastmath={"reassoc", "contract"})(_product_of)  # a sum in vector lanes
+xor_of = numba.njit(_xor)
+_compiled_dot_product = numba.njit(fastmath={"reassoc", "contract"})(_dot_product)  # a sum in vector lanes
 
 
 def _read(b: Any, n: Any, parts: Any) -> None:
@@ -103,22 +104,24 @@ def _read(b: Any, n: Any, parts: Any) -> None:
 def _dot(b: Any, c: Any, n: Any, parts: Any) -> None:
     share = n // parts.size
     for part in prange(parts.size):
-        parts[part] = _product(b[part * share : (part + 1) * share], c[part * share : (part + 1) * share])
+        parts[part] = _compiled_dot_product(b[part * share : (part + 1) * share], c[part * share : (part + 1) * share])
 
 
-def _mistakes(a: Any, n: Any, seed_b: Any, seed_c: Any, k: Any, kb: Any, kc: Any, parts: Any) -> None:
+def _count_mistakes(a: Any, n: Any, seed_b: Any, seed_c: Any, k: Any, kb: Any, kc: Any, parts: Any) -> None:
+    """Leave in each part how many of its elements of `a` differ from k + kb·b + kc·c, with b and c of the two seeds."""
     bits = np.uint64(24 if a.itemsize == 4 else 53)
     grid = 0.5 ** (np.float64(bits) - 1.0)
     share = n // parts.size
     for part in prange(parts.size):
         wrong = 0
         for i in range(part * share, (part + 1) * share):
-            b, c = _drawn(seed_b, i, bits, grid), _drawn(seed_c, i, bits, grid)
+            b, c = _compiled_random_real(seed_b, i, bits, grid), _compiled_random_real(seed_c, i, bits, grid)
             wrong += a[i] != a.dtype.type(k + (kb * b + kc * c))
         parts[part] = wrong
 
 
-def _nth_of(i: Any, order: Any) -> Any:
+def _node_at(i: Any, order: Any) -> Any:
+    """Return the i-th node of a ring; `order` has the keys of a RingOrder of the suite latency."""
     nodes, mask, shift, add, f1, f2, f3, f4 = order
     while True:
         i = (i + add) & mask
@@ -131,25 +134,27 @@ def _nth_of(i: Any, order: Any) -> Any:
             return i
 
 
-_nth = numba.njit(_nth_of)
+_compiled_node_at = numba.njit(_node_at)
 
 
 def _link(ring: Any, order: Any, stride: Any) -> None:
+    """Write into each node of the ring the position of the next node; nodes are `stride` words apart."""
     for i in range(order[0]):
         here, after = np.uint64(i), np.uint64(i) + np.uint64(1)
         after = np.uint64(0) if after == order[0] else after
-        ring[_nth(here, order) * stride] = _nth(after, order) * stride
+        ring[_compiled_node_at(here, order) * stride] = _compiled_node_at(after, order) * stride
 
 
 def _sweep(ring: Any, order: Any, stride: Any) -> Any:
+    """Return the exclusive or of all nodes of the ring, read in its own order."""
     seen = np.uint64(0)
     for i in range(order[0]):
-        seen ^= ring[_nth(np.uint64(i), order) * stride]
+        seen ^= ring[_compiled_node_at(np.uint64(i), order) * stride]
     return seen
 
 
-def _loading(_: Any, array: Any, place: Any) -> Any:
-    """Return a word as another processor last wrote it: an atomic load, which is not moved out of a loop."""
+def _emit_load(_: Any, array: Any, place: Any) -> Any:
+    """Emit an atomic load of a word as another processor last wrote it, which is not moved out of a loop."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         struct = context.make_array(signature.args[0])(context, builder, args[0])
@@ -158,8 +163,8 @@ def _loading(_: Any, array: Any, place: Any) -> Any:
     return types.uint64(array, place), code
 
 
-def _storing(_: Any, array: Any, place: Any, __: Any) -> Any:
-    """Write a word for another processor to see, after all that was written before."""
+def _emit_store(_: Any, array: Any, place: Any, __: Any) -> Any:
+    """Emit an atomic store of a word, which another processor sees after all that was written before."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         struct = context.make_array(signature.args[0])(context, builder, args[0])
@@ -169,14 +174,18 @@ def _storing(_: Any, array: Any, place: Any, __: Any) -> Any:
     return types.void(array, place, types.uint64), code
 
 
-_shown, _show = intrinsic(_loading), intrinsic(_storing)
+_load_word, _store_word = intrinsic(_emit_load), intrinsic(_emit_store)
 
 
 def _ask(array: Any, asking: Any, answering: Any, first: Any, last: Any, spins: Any) -> Any:
+    """Write the words `first` to `last` to array[asking], and wait after each until array[answering] holds it too.
+
+    Returns the last word that was answered; a wait ends after `spins` reads.
+    """
     for turn in range(first, last + 1):
-        _show(array, asking, np.uint64(turn))
+        _store_word(array, asking, np.uint64(turn))
         left = spins
-        while _shown(array, answering) != turn:
+        while _load_word(array, answering) != turn:
             left -= 1
             if left == 0:
                 return turn - 1
@@ -184,17 +193,22 @@ def _ask(array: Any, asking: Any, answering: Any, first: Any, last: Any, spins: 
 
 
 def _answer(array: Any, asking: Any, answering: Any, first: Any, last: Any, spins: Any) -> Any:
+    """Wait for the words `first` to `last` in array[asking], and write each to array[answering].
+
+    Returns the last word that came; a wait ends after `spins` reads.
+    """
     for turn in range(first, last + 1):
         left = spins
-        while _shown(array, asking) != turn:
+        while _load_word(array, asking) != turn:
             left -= 1
             if left == 0:
                 return turn - 1
-        _show(array, answering, np.uint64(turn))
+        _store_word(array, answering, np.uint64(turn))
     return last
 
 
 def _chase(ring: Any, steps: Any, state: Any) -> None:
+    """Go `steps` nodes on from position state[0], and leave the position that is reached there."""
     here = state[0]
     for _ in range(steps):
         here = ring[here]
@@ -210,7 +224,7 @@ KERNELS: dict[str, Compiled] = {
     "triad": parallel(_triad),
     "read": parallel(_read),
     "dot": parallel(_dot),
-    "mistakes": parallel(_mistakes),
+    "mistakes": parallel(_count_mistakes),
     "link": numba.njit(cache=True)(_link),
     "sweep": numba.njit(cache=True)(_sweep),
     # Two threads, or a thread and a GPU: the words first … last written in one place, seen, and answered in another.
@@ -231,18 +245,19 @@ _placed = parallel(_place)
 
 
 def placed(array: Any) -> Any:
-    """Return a copy whose pages are first touched, and so placed, by the threads that work on its rows."""
+    """Return a copy whose pages are first touched by the threads that work on its rows, and so lie near to them."""
     target = np.empty_like(array)
     _placed(target, array)
     return target
 
 
 def on_threads(kernel: Compiled, count: int) -> Compiled:
-    """Return the kernel on `count` threads, or on all threads if count is 0."""
+    """Return the kernel on at most `count` threads, or on all threads if `count` is 0."""
     if not count:
         return kernel
 
     def call(*args: Any) -> None:
+        """Run the kernel with fewer threads, and restore their number."""
         every = numba.get_num_threads()
         numba.set_num_threads(min(count, every))
         try:

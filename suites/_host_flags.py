@@ -24,8 +24,8 @@ Compiled = Callable[..., Any]
 _clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.uintp))
 
 
-def _seen_of(typing: Any, address: Any) -> Any:
-    """Load the 64-bit word at an address from memory each time, with acquire order."""
+def _emit_load(typing: Any, address: Any) -> Any:
+    """Emit a load of the 64-bit word at an address, from memory each time, with acquire order."""
     del typing, address
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -36,8 +36,8 @@ def _seen_of(typing: Any, address: Any) -> Any:
     return types.uint64(types.uint64), emit
 
 
-def _post_of(typing: Any, address: Any, value: Any) -> Any:
-    """Store a 64-bit word at an address, with release order."""
+def _emit_store(typing: Any, address: Any, value: Any) -> Any:
+    """Emit a store of a 64-bit word at an address, with release order."""
     del typing, address, value
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -54,16 +54,18 @@ def _compiled(function: Compiled) -> Compiled:
     return compiled
 
 
-seen: Compiled = intrinsic(_seen_of)
-post: Compiled = intrinsic(_post_of)
+seen: Compiled = intrinsic(_emit_load)
+post: Compiled = intrinsic(_emit_store)
 
 
-def _now_of(pair: Any) -> Any:
+def _read_clock(pair: Any) -> Any:
+    """Return the nanoseconds of CLOCK_MONOTONIC; `pair` is room for the clock's two numbers, int64."""
     _clock_gettime(_CLOCK_MONOTONIC, pair.ctypes.data)
     return pair[0] * _SECOND_NS + pair[1]
 
 
-def _reaches_of(address: Any, value: Any, looks: Any) -> Any:
+def _wait_for_value(address: Any, value: Any, looks: Any) -> Any:
+    """Return whether the word at an address reaches `value` within `looks` reads of it."""
     left = looks
     while seen(address) < value:
         left -= 1
@@ -72,11 +74,12 @@ def _reaches_of(address: Any, value: Any, looks: Any) -> Any:
     return True
 
 
-now = _compiled(_now_of)
-reaches = _compiled(_reaches_of)
+now = _compiled(_read_clock)
+reaches = _compiled(_wait_for_value)
 
 
 def _ping_pong(mine: Any, theirs: Any, serves: Any, start: Any, looks: Any, took: Any) -> Any:
+    """See `ping_pong`, whose arguments these are."""
     pair = np.zeros(2, np.int64)
     last = now(pair)
     for turn in range(took.size):
@@ -94,6 +97,7 @@ def _ping_pong(mine: Any, theirs: Any, serves: Any, start: Any, looks: Any, took
 
 
 def _all_meet(flags: Any, step: Any, rank: Any, world: Any, start: Any, looks: Any, took: Any) -> Any:
+    """See `all_meet`, whose arguments these are."""
     pair = np.zeros(2, np.int64)
     last = now(pair)
     for turn in range(took.size):
@@ -108,7 +112,8 @@ def _all_meet(flags: Any, step: Any, rank: Any, world: Any, start: Any, looks: A
     return 0
 
 
-def _looking(count: Any) -> Any:
+def _time_clock_reads(count: Any) -> Any:
+    """Return the mean nanoseconds of `count` reads of the clock."""
     pair = np.zeros(2, np.int64)
     begin = end = now(pair)
     for _ in range(count):
@@ -118,23 +123,30 @@ def _looking(count: Any) -> Any:
 
 _compiled_ping_pong = _compiled(_ping_pong)
 _compiled_all_meet = _compiled(_all_meet)
-_looking_of = _compiled(_looking)
+_compiled_time_clock_reads = _compiled(_time_clock_reads)
 
 
 def ping_pong(mine: int, theirs: int, serves: bool, start: int, looks: int, took: Any) -> int:
-    """Make rounds there and back between two processes by words at two addresses, counting up from `start`.
+    """Make round trips between two processes by words at two addresses, which count up from `start`.
 
-    Writes the nanoseconds of each round into `took` (int64); returns the round that was given up, or 0.
+    This process waits for the word at `mine` and writes the one at `theirs`; the one that `serves` begins each round
+    trip. Writes the nanoseconds of each into `took` (int64). Returns 0, or the number of the round trip in which
+    `looks` reads of the word were not enough.
     """
     return int(_compiled_ping_pong(np.uint64(mine), np.uint64(theirs), serves, np.uint64(start), looks, took))
 
 
 def all_meet(flags: int, step: int, rank: int, world: int, start: int, looks: int, took: Any) -> int:
-    """Make barriers of `world` processes by a word each, each `step` bytes after the last, from the address `flags`."""
+    """Make barriers of `world` processes; each has a word, `step` bytes after the one of the rank before.
+
+    The first word is at the address `flags`, and the words count up from `start`. Writes the nanoseconds of each
+    barrier into `took` (int64). Returns 0, or the number of the barrier in which `looks` reads of a word were not
+    enough.
+    """
     place = np.uint64(flags), np.uint64(step), np.uint64(rank)
     return int(_compiled_all_meet(*place, world, np.uint64(start), looks, took))
 
 
 def look_seconds() -> float:
     """Return the seconds that reading the clock takes, which are part of every round."""
-    return float(_looking_of(_CLOCK_LOOKS)) * 1e-9
+    return float(_compiled_time_clock_reads(_CLOCK_LOOKS)) * 1e-9

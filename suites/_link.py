@@ -25,7 +25,11 @@ _ENGINES = {READING["kernel"]: KERNEL, WRITING["kernel"]: KERNEL, READING["bulk"
 def link(
     direction: str, engine: str, way: str, *, counts: str = PAYLOAD, protocol: str = "none", state: str = STEADY
 ) -> dict[str, str]:
-    """Return the notes of a case whose figure is the rate of a link."""
+    """Return the notes of a case whose figure is the rate of a link; the values are the texts of this module.
+
+    `direction` is one way or both, `engine` moves the data, `way` reads or writes the far memory, `counts` says which
+    bytes count, and `state` whether the mapping is fresh.
+    """
     tags = {
         "direction": direction,
         "engine": engine,
@@ -38,6 +42,6 @@ def link(
 
 
 def link_of(direction: str, way: str, *, protocol: str = "none", state: str = STEADY) -> dict[str, str]:
-    """Return the notes of a copy by one of the ways of _copies.py."""
+    """Return the notes of a copy whose way is one of READING or WRITING of _copies.py, or of the copy engine."""
     engine = _ENGINES.get(way, COPY_ENGINE)
     return link(direction, engine, READS if reads(way) else WRITES, protocol=protocol, state=state)

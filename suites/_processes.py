@@ -29,17 +29,18 @@ _ENDING_S = 10.0  # after SIGKILL: a driver takes a while to free a process's me
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An interpreter's answer, and the seconds from its start until it was ready; NaN if that was not awaited."""
+    """The JSON object that an interpreter wrote, and the seconds from its start until READY; NaN if not awaited."""
 
     content: Mapping[str, Any]
     seconds: float
 
 
 class FreshInterpreter:
-    """A Python program in a fresh interpreter, which leads its own session.
+    """A Python program in a fresh interpreter, which leads its own session and process group.
 
-    `program` is its text, and `arguments` follow in `sys.argv`. It inherits `descriptors`. `errors` is a file of its
-    standard error, whose last line describes how it ended.
+    `program` is its source text, and `arguments` follow in `sys.argv`. `environment` replaces the environment of this
+    process. The interpreter inherits `descriptors`. `errors` is a file of its standard error, whose last line describes
+    how it ended; standard output goes there too unless `stdout` is given.
     """
 
     def __init__(
@@ -69,16 +70,16 @@ class FreshInterpreter:
         return self._process.pid
 
     def status(self, limit_s: float) -> int | None:
-        """Return the exit status, which is negative after a signal, or None if it does not end within `limit_s`."""
+        """Return the exit status, or None if it does not end within `limit_s`; it is -N after signal N."""
         try:
             return self._process.wait(max(limit_s, 0.0))
         except subprocess.TimeoutExpired:
             return None
 
     def end(self) -> None:
-        """Kill the interpreter and all that it started, and wait for it; repeated calls do nothing more.
+        """Kill the interpreter's process group, and wait at most 10 s for its end; repeated calls do nothing more.
 
-        One that a driver holds even after SIGKILL is left behind.
+        An interpreter that a driver holds even after SIGKILL is left behind.
         """
         with contextlib.suppress(ProcessLookupError):  # nothing of the group is left
             os.killpg(self.pid, signal.SIGKILL)
@@ -103,10 +104,16 @@ def answer_of(
 ) -> Answer:
     """Run a program in a fresh interpreter, and return the JSON object that it writes to standard output.
 
-    The program reads the pickled order from standard input. Its first argument is the time of its start, followed by
-    `arguments`. If `is_ready_awaited`, its last argument is a descriptor to which it writes READY. The interpreter and
-    its process group end with this call. `what` names it in errors. Raises Skip, Unavailable and WrongAnswer if the
-    program answers so, and RuntimeError if it crashes or does not end within `limit_s`.
+    `program` is its source text; it reads the pickled `order`, its request, from standard input. Its first argument is
+    the time of its start by `time.monotonic`, in seconds, followed by `arguments`. `environment` is added to the
+    environment of this process.
+
+    If `is_ready_awaited`, the last argument is a descriptor to which the program writes READY, and the answer says
+    after how many seconds it did. The interpreter's process group is killed at the end of this call at the latest.
+
+    The program reports a failure as an object with the key `skip`, `missing` or `wrong`, which raises Skip, Unavailable
+    or WrongAnswer here. Raises RuntimeError if the program crashes or does not end within `limit_s` seconds of its
+    start; its message names the program by `what` and has its last line.
     """
     with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as answered, tempfile.TemporaryFile() as errors:
         pickle.dump(order, asked)
@@ -149,7 +156,7 @@ def _ready_after(ready: IO[bytes], started: float, limit_s: float) -> float:
 
 
 def _content(answer: dict[str, Any]) -> dict[str, Any]:
-    """Return an answer; raises Skip, Unavailable or WrongAnswer if the interpreter sent one of them."""
+    """Return an interpreter's answer; raises Skip, Unavailable or WrongAnswer if the answer reports one of them."""
     if "skip" in answer:
         raise Skip(answer["skip"])
     if "missing" in answer:

@@ -114,7 +114,7 @@ class Stream(ABC):
         return self._dtype.type(value)
 
     def poison(self, a: Any) -> Call:
-        """Return a call that fills an array with NaN, by the array module, because the kernel `write` may be timed."""
+        """Return a call that fills an array with NaN by the array module, as the kernel `write` may be timed."""
         return lambda: a.fill(math.nan)
 
     def empty(self) -> Any:
@@ -130,7 +130,7 @@ class Stream(ABC):
         return filled
 
     def partial(self, dtype: type[np.uint64] | type[np.float64]) -> Any:
-        """Return a zeroed array for partial results."""
+        """Return a zeroed array for the partial results of `read` (uint64) or of `dot` and checks (float64)."""
         return self.bench.xp.zeros(self.parts, dtype)
 
     def bound(self) -> float:
@@ -176,7 +176,7 @@ class GpuStream(Stream):
         return self._elements * self._dtype.itemsize // self._shape.width_bytes
 
     def _layout(self, name: str) -> tuple[int, int]:
-        """Return the number of blocks, and of threads in each."""
+        """Return the number of blocks for the kernel of that name, and of threads in each."""
         if self._shape.threads:
             threads = min(self._shape.threads, _OTHER_THREADS)
             return max(1, self.bench.target.device.units) * (self._shape.threads // threads), threads
@@ -197,6 +197,7 @@ class GpuStream(Stream):
         return self._folded("dot_expected", np.float64, b.seed, c.seed)
 
     def _folded(self, name: str, dtype: Any, *seeds: np.uint64) -> npt.NDArray[Any]:
+        """Return the partial results that a kernel computes from the seeds of the data."""
         parts = self.partial(dtype)
         self.call(name, *seeds, self.count, parts)()
         return np.asarray(self.bench.device.to_host(parts))

@@ -54,6 +54,8 @@ def on_stream(bench: Bench) -> Any:
     capability = divmod(int(bench.traits.arch.removeprefix("sm_").rstrip("af")), 10)
 
     class StreamDriver(nvidia.CudaDriver):  # type: ignore[misc, name-defined]  # Triton has no types
+        """Triton's CUDA driver, which answers with the device and the stream that gpubench times."""
+
         def __init__(self) -> None:  # the class above would import torch
             self.utils, self.launcher_cls = nvidia.CudaUtils(), nvidia.CudaLauncher
 

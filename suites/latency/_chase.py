@@ -61,7 +61,10 @@ def _levels(target: Target) -> list[int]:
 
 
 def _curve(target: Target, last: int, times: int) -> tuple[int, ...]:
-    """Return sizes from 1 KiB to `last`: `times` per octave, twice that where caches end, most round each level."""
+    """Return sizes from 1 KiB to `last`: `times` per octave, and twice as many where caches of usual sizes end.
+
+    Round each reported cache size there are eight times as many.
+    """
     sizes = {*_grid(_FIRST_BYTES, last, times), *_grid(_CACHES_FROM, min(last, _CACHES_TO), 2 * times), _largest(last)}
     lowest, highest = _HOST_AROUND if target.is_host else _GPU_AROUND
     for level in _levels(target):
@@ -76,7 +79,7 @@ def _largest(room: int) -> int:
 
 
 def _grid(first: int, last: int, octave: int) -> Iterable[int]:
-    """Yield `octave` sizes per octave, evenly between powers of two: 16, 18, 20, … 32 KiB."""
+    """Yield the sizes from `first` to `last`, `octave` per octave, even between powers of two: 16, 18, 20, … 32 KiB."""
     for exponent in range(first.bit_length() - 1, last.bit_length()):
         sizes = ((1 << exponent) * (octave + step) // octave for step in range(octave))
         yield from (size for size in sizes if first <= size <= last)
@@ -91,7 +94,7 @@ def _reaches(target: Target) -> Any:
 
 @topic.case(version=2, size_bytes=_working_sets, headline={"size_bytes": 2**32})
 def chase(bench: Bench, size_bytes: int) -> Task:
-    """Dependent loads from a ring of `size_bytes` in device memory: seconds and device cycles per load."""
+    """Seconds, and device cycles, of a dependent load from a ring of `size_bytes` in device memory."""
     if not bench.traits.is_gpu:
         bench.need(size_bytes)
         walk = host_walk(bench, np.empty(size_bytes // 8, np.uint64))
@@ -112,9 +115,9 @@ def chase(bench: Bench, size_bytes: int) -> Task:
 
 @topic.case(when=on_gpu, reach_bytes=_reaches)
 def reach(bench: Bench, reach_bytes: int) -> Task:
-    """Dependent loads of one line in each 2 MiB, past the first cache: the cost of address translation per load.
+    """Seconds of a dependent load of one line in each 2 MiB, past the first cache: the cost of address translation.
 
-    The lines stay in the last-level cache, the translations do not.
+    The lines stay in the last-level cache; from some footprint `reach_bytes` on, their translations miss the TLB.
     """
     ring = GpuRing.linked(bench, reach_bytes, stride=PAGE_BYTES)
     for _ in range(2):

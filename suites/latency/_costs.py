@@ -61,7 +61,7 @@ def _empty(bench: Bench) -> Callable[[], None]:
 
 @topic.case(when=on_gpu)
 def launch(bench: Bench) -> Task:
-    """An empty kernel: seconds a launch, queued back to back (hot) and as a replayed graph.
+    """Seconds of a launch of an empty kernel: queued back to back (hot), and replayed as a graph.
 
     It has no output; its check is that the device reports no error.
     """
@@ -71,7 +71,10 @@ def launch(bench: Bench) -> Task:
 
 @topic.case(when=on_gpu, nodes=points((1, 100), (1,)))
 def graph_launch(bench: Bench, nodes: int) -> Task:
-    """One launch of a graph of `nodes` empty kernels, each after the last: seconds a graph. Checked as `launch`."""
+    """Seconds of a launch of one graph of `nodes` empty kernels, each of which waits for the one before.
+
+    The check is that of `launch`.
+    """
     stream, empty = bench.xp.cuda.get_current_stream(), _empty(bench)
     empty()
     stream.begin_capture()
@@ -84,7 +87,10 @@ def graph_launch(bench: Bench, nodes: int) -> Task:
 
 @topic.case(when=on_gpu)
 def event_record(bench: Bench) -> Task:
-    """Records of an event without a time stamp, one after the other: the host's seconds. Checked as `launch`."""
+    """Seconds that the host takes to record an event without a time stamp, one record after another.
+
+    The check is that of `launch`.
+    """
     stream, event = bench.xp.cuda.get_current_stream(), bench.xp.cuda.Event(disable_timing=True)
     stage = Stage(lambda: event.record(stream), Work(items=1), "item", clock="host", effort=POINT)
     return Task.of(stage, check=bench.device.synchronize)
@@ -92,12 +98,16 @@ def event_record(bench: Bench) -> Task:
 
 @topic.case(when=on_gpu)
 def event_wait(bench: Bench) -> Task:
-    """Empty kernels on two streams in turn, each after the other's event: seconds a kernel. Checked as `launch`."""
+    """Seconds of an empty kernel on two streams in turn, where each kernel waits for the other stream's event.
+
+    The check is that of `launch`.
+    """
     cuda, empty = bench.xp.cuda, _empty(bench)
     here, there = cuda.get_current_stream(), cuda.Stream(non_blocking=True)
     asked, answered = cuda.Event(disable_timing=True), cuda.Event(disable_timing=True)
 
     def there_and_back() -> None:
+        """Queue a kernel on each stream, each of which waits for the kernel before it."""
         empty()
         asked.record(here)
         there.wait_event(asked)
@@ -113,7 +123,7 @@ def event_wait(bench: Bench) -> Task:
 
 @topic.case(when=on_gpu, after=("nothing", "kernel"))
 def synchronize(bench: Bench, after: str) -> Task:
-    """The host waits for an idle stream, or launches an empty kernel and waits for it: the host's seconds."""
+    """Seconds in which the host waits for an idle stream, or launches an empty kernel and waits for it."""
     before: Callable[[], object] = {"nothing": lambda: None, "kernel": _empty(bench)}[after]
 
     def call() -> None:
@@ -131,7 +141,10 @@ def _grids(target: Target) -> Any:
 
 
 class GridBarrier:
-    """Barriers over a whole grid, whose blocks all run at once."""
+    """Barriers over a whole grid of `blocks` blocks, which all run at once.
+
+    Raises Skip if the device has fewer compute units than blocks.
+    """
 
     def __init__(self, bench: Bench, blocks: int) -> None:
         if blocks > bench.target.device.units:
@@ -163,7 +176,7 @@ class GridBarrier:
 
 @topic.case(when=on_gpu, blocks=_grids)
 def barrier(bench: Bench, blocks: int) -> Task:
-    """A barrier over a grid of `blocks` blocks, one on each SM or CU: an atomic each, and a bounded wait for all."""
+    """Seconds of a barrier over a grid of `blocks` blocks, one on each SM or CU: an atomic each, and a bounded wait."""
     barriers = GridBarrier(bench, blocks)
     stage = Stage(barriers.call, Work(items=_ROUNDS), "item", max_calls=1, effort=POINT)
     return Task.of(stage, check=barriers.check)
@@ -171,13 +184,14 @@ def barrier(bench: Bench, blocks: int) -> Task:
 
 @topic.case(when=on_gpu)
 def host_flag(bench: Bench) -> Task:
-    """A round trip: the host writes a word of page-locked memory, a waiting kernel sees it and answers."""
+    """Seconds of a round trip: the host writes a word of page-locked memory, a waiting kernel sees it and answers."""
     flags = bench.device.pinned(8 * _FLAG_WORDS).view(np.uint64)
     round_trips = RoundTrips(flags, _FLAG_APART, _ROUNDS, _FLAG_SPINS)
     kernel = bench.kernel("costs.cu", "answer")
     args = (pointer(flags), np.uint64(_ROUNDS), cycles_of(bench, LIMIT_S))
 
     def seconds() -> float:
+        """Launch the kernel, and return the host's seconds of all round trips but the first."""
         flags[:] = 0
         kernel((1,), (1,), args)
         elapsed = round_trips.seconds()
@@ -195,10 +209,11 @@ def host_flag(bench: Bench) -> Task:
     version=2,
 )
 def allocate(bench: Bench, how: str, size_bytes: int) -> Task:
-    """Memory taken and given back; the host's seconds a pair.
+    """Seconds in which the host allocates device memory and frees it, as a pair.
 
-    malloc: cudaMalloc and cudaFree; pool: the stream-ordered pool, which keeps its memory; trim: the same as the driver
-    sets it up, with a wait after each pair: the pool then gives its memory back to the driver.
+    `malloc` is cudaMalloc and cudaFree. `pool` is the stream-ordered pool, which keeps the memory. `trim` is that pool
+    with the driver's own setting and a wait after each pair: it then gives the memory back to the driver. Raises Skip
+    where CuPy does not support the pool.
     """
     bench.need(size_bytes)
     if how != "malloc" and "pool" not in bench.traits.features:
@@ -218,7 +233,7 @@ def allocate(bench: Bench, how: str, size_bytes: int) -> Task:
         take, give = partial(runtime.mallocAsync, size_bytes, stream.ptr), partial(_give_back, runtime, stream, how)
 
     def check() -> None:
-        """Every byte of the allocation holds the value written to it; a mebibyte at either end is compared."""
+        """Write a byte to all of an allocation, and compare a mebibyte at either end."""
         address, byte = take(), int(bench.rng.integers(1, 256))
         runtime.memsetAsync(address, byte, size_bytes, stream.ptr)
         compared = min(size_bytes, _COMPARED_BYTES)

@@ -65,7 +65,7 @@ def _on_core(core: int) -> Iterator[None]:
 
 @topic.case(when=on_host, other=_others)
 def core_to_core(bench: Bench, other: int) -> Task:
-    """A word from the first core to another: half of a round trip."""
+    """Seconds in which a word written by the first core reaches another core: half of a round trip."""
     del bench
     cores = sorted(os.sched_getaffinity(0))
     if other >= len(cores):
@@ -79,6 +79,7 @@ def core_to_core(bench: Bench, other: int) -> Task:
             answer(round_trips.words, 0, _APART, 1, _ROUNDS, _SPINS)
 
     def seconds() -> float:
+        """Return the seconds of all round trips but the first, while the partner answers on its core."""
         round_trips.words[:] = 0
         partner = threading.Thread(target=answer_all)
         partner.start()
@@ -99,7 +100,7 @@ def _page_sizes(target: Target) -> Any:
 
 @topic.case(when=on_host, page=("4KiB", "2MiB"), size_bytes=_page_sizes)
 def pages(bench: Bench, page: str, size_bytes: int) -> Task:
-    """Dependent loads from memory of small or of large pages (madvise(2)): the cost of address translation per load."""
+    """Seconds of a dependent load from memory in small or large pages (madvise(2)): the cost of address translation."""
     bench.need(size_bytes)
     area = mmap.mmap(-1, size_bytes + PAGE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     area.madvise(mmap.MADV_HUGEPAGE if page == "2MiB" else mmap.MADV_NOHUGEPAGE)

@@ -49,7 +49,10 @@ def _streams(target: Target) -> Any:
 
 
 class LoadedWalk:
-    """A walk through memory while `units` other SMs or CUs read it as fast as they can."""
+    """A walk through memory while `units` other SMs or CUs read it as fast as they can.
+
+    The ring exceeds the caches, and so do the data that the others read.
+    """
 
     def __init__(self, bench: Bench, units: int) -> None:
         ring_bytes, data_bytes = memory_bytes(bench.target), max(_STREAM_BYTES, memory_bytes(bench.target))
@@ -75,7 +78,7 @@ class LoadedWalk:
         bench.device.flush()
 
     def seconds(self) -> float:
-        """Return the seconds of the walk by the device's clock; the kernel also waits for the others."""
+        """Return the seconds of one walk of 4096 loads by the device's clock; the kernel also waits for others."""
         self._walk.call()
         return self._walk.read(4) * 1e-9
 
@@ -84,7 +87,7 @@ class LoadedWalk:
         return {**self._walk.cycles(), "streamed": Observed(self._rate(), "B/s", "more")}
 
     def _rate(self) -> float:
-        """Return the sum of the rates of all streaming lanes, each over its own time."""
+        """Return the bytes per second of all streaming lanes together, each over its own time."""
         if not self._units:
             return 0.0
         turns = self._bench.device.to_host(self._turns).astype(float)
@@ -108,7 +111,10 @@ class LoadedWalk:
 
 @topic.case(when=on_gpu, units=_streams)
 def loaded(bench: Bench, units: int) -> Task:
-    """Dependent loads from memory while `units` other SMs or CUs read it as fast as they can."""
+    """Seconds of a dependent load from memory while `units` other SMs or CUs read it as fast as they can.
+
+    The series `streamed` is the bandwidth of the others. Raises Skip on a device with too few compute units.
+    """
     if units >= bench.target.device.units:
         raise Skip(f"needs {units + 1} compute units; the device has {bench.target.device.units}")
     walk = LoadedWalk(bench, units)

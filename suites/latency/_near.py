@@ -64,13 +64,16 @@ def _in_shared_memory(bench: Bench, size_bytes: int, kernel: str, blocks: int, s
 
 @topic.case(when=on_gpu, size_bytes=(2**14,))
 def shared(bench: Bench, size_bytes: int) -> Task:
-    """Dependent loads from shared memory (LDS), a ring of 4-byte nodes: seconds and device cycles per load."""
+    """Seconds, and device cycles, of a dependent load from shared memory (LDS), in a ring of 4-byte nodes."""
     return _in_shared_memory(bench, size_bytes, "shared", 1, _STEPS)
 
 
 @topic.case(when=on_gpu, degree=points(powers_of_two(0, 5), (32,), (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)))
 def conflict(bench: Bench, degree: int) -> Task:
-    """Dependent loads of a whole warp from shared memory; `degree` lanes load different words of one bank."""
+    """Seconds of a dependent load of a whole warp from shared memory with bank conflicts.
+
+    Of any 32 lanes, `degree` lanes load different words of the same bank.
+    """
     lanes, word_count = bench.traits.warp, _CONFLICT_BYTES // _WORD_BYTES
     rings = conflict_rings(bench.rng, degree, lanes, word_count)
     linked = np.zeros(word_count, np.uint32)
@@ -109,7 +112,7 @@ def conflict_rings(rng: np.random.Generator, degree: int, lanes: int, word_count
 
 @topic.case(when=on_gpu, size_bytes=(2**14,))
 def cluster(bench: Bench, size_bytes: int) -> Task:
-    """Dependent loads from the shared memory of the cluster's other block."""
+    """Seconds of a dependent load from the shared memory of the cluster's other block."""
     if "clusters" not in bench.traits.features:
         raise Skip("needs blocks that reach each other's shared memory (NVIDIA, sm_90 or newer)")
     return _in_shared_memory(bench, size_bytes, "cluster", 2, _CLUSTER_STEPS)
@@ -117,7 +120,7 @@ def cluster(bench: Bench, size_bytes: int) -> Task:
 
 @topic.case(when=on_gpu, size_bytes=points((2**10, 2**11, 3 * 2**10, *powers_of_two(12, 16)), (2**10,)))
 def constant(bench: Bench, size_bytes: int) -> Task:
-    """Dependent loads from constant memory (AMD: through the scalar cache), one node each 64 bytes.
+    """Seconds of a dependent load from constant memory (AMD: through the scalar cache), in nodes of 64 bytes.
 
     The kernel walks round the ring once before it is timed.
     """
@@ -141,7 +144,7 @@ def constant(bench: Bench, size_bytes: int) -> Task:
 
 @topic.case(when=on_gpu, dtype=points(("float32", "float64", "uint32"), ("float32",)))
 def register(bench: Bench, dtype: str) -> Task:
-    """Dependent multiply-adds in registers: seconds and device cycles per operation.
+    """Seconds, and device cycles, of a dependent multiply-add in registers.
 
     Integers wrap round. Real numbers have a factor of 1 and sums below 2^23, so they stay exact.
     """
@@ -162,7 +165,7 @@ def register(bench: Bench, dtype: str) -> Task:
 
 
 def chained(x: int, a: int, b: int, steps: int, modulus: int) -> int:
-    """Return x after `steps` times x = a·x + b modulo `modulus`, by squaring."""
+    """Return x after `steps` steps x = a·x + b modulo `modulus`, by squaring."""
     while steps:
         if steps & 1:
             x = (a * x + b) % modulus
@@ -171,7 +174,10 @@ def chained(x: int, a: int, b: int, steps: int, modulus: int) -> int:
 
 
 class AtomicChain:
-    """A chain of atomic additions to cells in turn; each addition adds the value that the previous one returned."""
+    """A chain of atomic additions to cells in turn; each addition adds the value that the previous one returned.
+
+    `space` is one of the case `atomic`. `walk` times the chain.
+    """
 
     def __init__(self, bench: Bench, space: str) -> None:
         steps = {"shared": _STEPS // 16, "host": _BUS_STEPS, "peer": _BUS_STEPS}.get(space, _FAR_STEPS)
@@ -215,10 +221,10 @@ def after_additions(value: int, cells: list[int], steps: int, modulus: int) -> i
     space=points(("shared", "global", "system", "host", "peer"), ("shared", "global")),
 )
 def atomic(bench: Bench, space: str) -> Task:
-    """Dependent atomic additions to 64 words in turn, 64 bits wide.
+    """Seconds of a dependent atomic addition to 64 words in turn, 64 bits wide.
 
-    shared: of the block, 32 bits wide; global: of the device, in its memory; system, host, peer: of the whole
-    system, in the device's, in page-locked and in another GPU's memory.
+    `shared` is of the block, and 32 bits wide; `global` is of the device, in its memory. `system`, `host` and `peer`
+    are of the whole system: in the memory of the device, in page-locked memory, and in the memory of another GPU.
     """
     chain = AtomicChain(bench, space)
     return Task.of(chain.walk.stage(), check=chain.check)

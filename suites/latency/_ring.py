@@ -80,7 +80,7 @@ def random_word(seed: int, i: int) -> int:
 
 
 def drawn_words(bench: Bench, nbytes: int, seed: int) -> Any:
-    """Return an array of 64-bit words on a GPU, in which word i is random_word(seed, i)."""
+    """Return 64-bit words on a GPU, uint64 of shape (nbytes / 8,): word i is random_word(seed, i)."""
     data = bench.xp.empty(nbytes // 8, bench.xp.uint64)
     blocks = min(nbytes // 8 // _THREADS, _MOST_BLOCKS)
     bench.kernel("units.cu", "draw")((blocks,), (_THREADS,), (data, np.uint64(data.size), np.uint64(seed)))
@@ -91,9 +91,9 @@ def drawn_words(bench: Bench, nbytes: int, seed: int) -> Any:
 class RingOrder:
     """A keyed pseudo-random permutation of the numbers below `nodes`: `at(i)` is the i-th node of the ring.
 
-    The permutation mixes the numbers below the next power of two by reversible steps, again and again until the
-    result is below `nodes`. Nodes are `stride` bytes apart. With a stride above `line` bytes each node lies on a random
-    line of its stride.
+    The permutation mixes the numbers below the next power of two by reversible steps, keyed by `add` and `factors`,
+    again and again until the result is below `nodes`. Nodes are `stride` bytes apart. With a stride above `line` bytes
+    each node lies on a random line of its stride.
     """
 
     nodes: int
@@ -119,7 +119,7 @@ class RingOrder:
         return (self.mask.bit_length() + 1) // 2
 
     def at(self, i: int) -> int:
-        """Return the i-th node."""
+        """Return the i-th node, as a number below `nodes`."""
         while True:
             i = (i + self.add) & self.mask
             for factor in self.factors:
@@ -129,19 +129,19 @@ class RingOrder:
                 return i
 
     def offset(self, i: int) -> int:
-        """Return the position of the i-th node in bytes."""
+        """Return the position of the i-th node in the ring, in bytes."""
         node = self.at(i)
         return node * self.stride + (random_word(self.add, node) & (self.stride // self.line - 1)) * self.line
 
     @property
     def keys(self) -> tuple[np.uint64, ...]:
-        """The numbers from which a kernel computes the i-th node."""
+        """The numbers from which a kernel computes the i-th node: uint64, the factors last."""
         numbers = (self.nodes, self.mask, self.shift, self.add, *self.factors)
         return tuple(np.uint64(number) for number in numbers)
 
     @property
     def arguments(self) -> tuple[np.uint64, ...]:
-        """The arguments ORDER of chase.cu."""
+        """The arguments that the macro ORDER of chase.cu declares."""
         return (*self.keys, np.uint64(self.stride), np.uint64(self.stride // self.line - 1))
 
 
@@ -174,7 +174,7 @@ class Walk:
         return {}
 
     def read(self, word: int) -> int:
-        """Return a word of the state."""
+        """Return word `word` of the state, after the device has finished."""
         return int(self.bench.device.to_host(self.state)[word])
 
     def cycles(self) -> Observation:
@@ -194,7 +194,7 @@ class Walk:
 
 
 def new_state(bench: Bench, offset: int) -> Any:
-    """Return the state of a walk that stands at this offset."""
+    """Return the state of a walk, eight words on the device, that stands at this byte offset."""
     return bench.xp.asarray(np.array([offset] + [0] * (_STATE - 1), np.uint64))
 
 
@@ -231,14 +231,17 @@ class GpuRing:
         return new_state(self.bench, self.offset(0))
 
     def walk(self, steps: int, *, sweep: bool, kernel: str = "chase") -> Walk:
-        """Return a walk with `steps` timed steps a call; `sweep` goes round the ring before each call, untimed."""
+        """Return a walk with `steps` timed steps in each call, by a kernel of chase.cu.
+
+        With `sweep` the kernel goes round the ring once before the timed steps.
+        """
         run, state = self.bench.kernel("chase.cu", kernel), self.state()
         nodes = np.uint64(self.order.nodes if sweep else 0)
         args = (pointer(self.memory), *self.order.arguments, nodes, np.uint64(steps), state)
         return Walk(self.bench, lambda: run((1,), (_BLOCK,), args), self.offset, state, steps)
 
     def settle(self, kernel: str = "chase") -> None:
-        """Go round the ring once with all lanes of one block, so that the caches are as a walk leaves them."""
+        """Go round the ring once with all lanes of one block, untimed, so that the caches are as a walk leaves them."""
         nodes = np.uint64(self.order.nodes)
         args = (pointer(self.memory), *self.order.arguments, nodes, np.uint64(0), self.state())
         self.bench.kernel("chase.cu", kernel)((1,), (_BLOCK,), args)

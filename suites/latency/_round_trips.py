@@ -28,7 +28,7 @@ class RoundTrips:
         return int(self._ask(self.words, 0, self._apart, first, last, self._spins))
 
     def seconds(self) -> float:
-        """Ask all questions and time all but the first, which waits for the partner to start; by the host's clock."""
+        """Return the host's seconds for all questions but the first, which waits for the partner to start."""
         self.ask(1, 1)
         start = time.perf_counter_ns()
         self.ask(2, self._rounds)

@@ -57,7 +57,10 @@ topic = Topic(
 
 
 class SliceLatencies:
-    """Accesses to the same lines of the last-level cache from every SM or CU, one at a time."""
+    """Accesses to the same `lines` random lines of the last-level cache from every SM or CU, one unit at a time.
+
+    `access` is `load` or `atomic`. Raises Skip if some compute units cannot be reached.
+    """
 
     def __init__(self, bench: Bench, access: str, lines: int) -> None:
         bench.need(_DATA_BYTES)
@@ -107,7 +110,10 @@ class SliceLatencies:
 
 
 def census(bench: Bench) -> list[int]:
-    """Return the numbers of the SMs or CUs, each reported by its own block; raises Skip if some are missing."""
+    """Return the numbers of all SMs or CUs, as blocks that run at the same time report them.
+
+    Raises Skip if fewer than the device's number of compute units report.
+    """
     blocks = bench.target.device.units
     numbers = bench.xp.zeros(blocks, bench.xp.uint32)
     run = bench.kernel("units.cu", "census")
@@ -140,7 +146,10 @@ class CachePartitions:
 
 
 def centred(matrix: Matrix) -> Matrix:
-    """Return each compute unit's latencies less their mean, from the singular values that stand out of the noise."""
+    """Return each compute unit's latencies (row) minus their mean, without noise, in cycles.
+
+    Of the singular values only those are kept that stand out of the noise.
+    """
     u, sizes, v = np.linalg.svd(matrix - matrix.mean(axis=1, keepdims=True), full_matrices=False)
     rank = max(1, int((sizes > _ABOVE_NOISE * np.median(sizes)).sum()))
     signal: Matrix = (u[:, :rank] * sizes[:rank]) @ v[:rank]
@@ -148,7 +157,10 @@ def centred(matrix: Matrix) -> Matrix:
 
 
 def partitions(matrix: Matrix) -> CachePartitions:
-    """Return the partitions by the signs of the largest singular pair of the matrix, with rows and columns centred."""
+    """Return the two partitions of compute units (rows) and lines (columns) that a matrix of latencies shows.
+
+    They are the signs of the largest singular pair of the matrix, with rows and columns centred.
+    """
     rest = matrix - matrix.mean(axis=1, keepdims=True)
     u, _, v = np.linalg.svd(rest - rest.mean(axis=0), full_matrices=False)
     of_units, of_lines = u[:, 0] > 0, v[0] > 0
@@ -162,7 +174,10 @@ def partitions(matrix: Matrix) -> CachePartitions:
 
 
 def alike(profiles: Matrix, cycles: float) -> Labels:
-    """Return a group for each profile (row): the nearest one whose mean lies within `cycles`, or a new one."""
+    """Return the number of a group for each profile (row): the nearest group whose mean is near enough, or a new one.
+
+    Near enough is a root mean square difference of at most `cycles`.
+    """
     means, sizes, labels = np.zeros_like(profiles), np.zeros(len(profiles)), np.zeros(len(profiles), np.intp)
     groups = 0
     for index, row in enumerate(profiles):
@@ -201,10 +216,11 @@ def places(matrix: Matrix, units: list[int]) -> Observation:
 
 @topic.case(when=on_gpu, access=("load", "atomic"), lines=points((256,), (64,), (1024,)))
 def slices(bench: Bench, access: str, lines: int) -> Task:
-    """The same lines of the last-level cache from each SM or CU alone: latency by compute unit and by cache slice.
+    """Latency of the same lines of the last-level cache from each SM or CU alone, by compute unit and cache slice.
 
-    load: past the first cache; a partitioned cache may keep copies in each partition for its own compute units.
-    atomic: an addition of zero, which goes to the one place that holds the line.
+    The figure is the median in seconds. `load` bypasses the first cache; a partitioned cache may keep copies in each
+    partition for its own compute units. `atomic` is an addition of zero, which goes to the one place that holds the
+    line.
     """
     latencies = SliceLatencies(bench, access, lines)
     stage = Stage(latencies.median, Work(items=1), "item", clock="self", effort=POINT)

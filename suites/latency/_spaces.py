@@ -47,10 +47,10 @@ def _ring(bench: Bench, space: str) -> GpuRing:
 
 @topic.case(when=on_gpu, devices=device_count, space=points(("l1", "l2", "dram", "host", "peer"), ("l1",)))
 def load(bench: Bench, space: str) -> Task:
-    """Dependent loads from one space by itself.
+    """Seconds, and device cycles, of a dependent load from one memory space by itself.
 
-    l1: through the first cache; l2: past it; dram: a flushed ring of four last-level caches; host: page-locked
-    memory over the bus; peer: another GPU's memory, from its cache.
+    `l1`: through the first cache; `l2`: past it; `dram`: a flushed ring of four last-level caches; `host`: page-locked
+    memory over the bus; `peer`: another GPU's memory, from its cache.
     """
     steps = {"l1": _L1_STEPS, "l2": _L2_STEPS, "dram": _DRAM_STEPS}.get(space, _BUS_STEPS)
     kernel = "chase_l2" if space == "l2" else "chase"
@@ -65,7 +65,7 @@ def load(bench: Bench, space: str) -> Task:
 class SingleLoads:
     """Loads from a ring that are timed one by one, each between two readings of the device's clock.
 
-    `warm` loads come before them in the same kernel, untimed.
+    The kernel makes `warm` loads before them, untimed.
     """
 
     def __init__(self, bench: Bench, ring: GpuRing, kernel: str, warm: int) -> None:
@@ -104,9 +104,10 @@ class SingleLoads:
 
 
 def single_figures(took: Any, chained: Any, cycles: float) -> dict[str, float]:
-    """Return percentiles of the cycle counts `took`, less the cost of reading the clock.
+    """Return the percentiles, the maximum and the overhead of the cycle counts `took` by name, without that overhead.
 
-    The cost is the median of `chained` loads, timed in the same way, less the `cycles` of such a load in a chain.
+    The overhead is the cost of reading the clock: the median of the counts `chained`, whose loads are timed in the same
+    way, minus the `cycles` of such a load in an untimed chain.
     """
     overhead = float(np.median(chained)) - cycles
     percentiles = {f"p{share:g}": float(np.percentile(took, share)) - overhead for share in _PERCENTILES}
@@ -115,7 +116,10 @@ def single_figures(took: Any, chained: Any, cycles: float) -> dict[str, float]:
 
 @topic.case(when=on_gpu, devices=device_count, space=points(("l1", "l2", "dram"), ("l1",)))
 def single(bench: Bench, space: str) -> Task:
-    """Loads timed one by one: the median in seconds, percentiles in cycles, without the cost of reading the clock."""
+    """Seconds of the median load of many that are timed one by one, without the cost of reading the clock.
+
+    The percentiles are in device cycles.
+    """
     ring = _ring(bench, space)
     warm = ring.order.nodes if space == "l1" else 0  # the first cache is empty when a kernel starts
     loads = SingleLoads(bench, ring, "single_l2" if space == "l2" else "single", warm)
