@@ -10,7 +10,10 @@ _CALLS = 4  # in a row, of each product, behind one more that hides the time of 
 
 
 def share_of_dense(bench: Bench, call: Callable[[], object], dense: Callable[[], object]) -> Callable[[], Observation]:
-    """Return a probe that times both calls after each sample: their ratio stands although clocks change."""
+    """Return a probe that times `call` and `dense` after each sample and observes the ratio of their rates.
+
+    Both do the same number of operations. The series `of dense` stays valid although clocks change.
+    """
 
     def seconds(timed: Callable[[], object]) -> float:
         return bench.device.time(timed, _CALLS, "hot", gated=False, lead=timed).device[0]

@@ -45,13 +45,16 @@ class Maker:
         self._kernels[name]((blocks,), (_THREADS,), args)
 
     def fill(self, out: Any, kind: Format, seed: int, data: str = "normal", spread: float = 1.0, first: int = 0) -> Any:
-        """Fill an array with elements `first` … of the data of a seed, times `spread`, and return it."""
+        """Fill an array with elements from `first` on of the data of a seed, times `spread`, and return the array.
+
+        `data` is `normal`, `uniform`, `constant` or `zeros`.
+        """
         numbers = np.uint64(out.size), np.uint64(first), np.uint64(seed), np.uint32(_NUMBERS[data]), np.float32(spread)
         self.run(f"fill_{kind.name}", out.size, out, *numbers)
         return out
 
     def drawn(self, kind: Format, count: int, seed: int, data: str = "normal", spread: float = 1.0) -> Any:
-        """Return a flat array of `count` elements."""
+        """Return a flat array of `count` elements of the data of a seed, times `spread`."""
         return self.fill(self.xp.empty(count, kind.storage), kind, seed, data, spread)
 
     def widened(
@@ -64,7 +67,11 @@ class Maker:
         lines: Any = None,
         absolute: bool = False,
     ) -> Any:
-        """Return (rows, cols) elements, or their sizes, as doubles; row i is line lines[i] where `lines` is given."""
+        """Return (rows, cols) elements of an array as doubles on the device, or their absolute values if `absolute`.
+
+        `strides` are the elements from one row to the next and from one column to the next. If `lines` is given, row i
+        is row lines[i] of the array.
+        """
         out = self.xp.empty((rows, cols), "float64")
         at = np.uint64(0) if lines is None else lines
         sizes = (np.uint64(value) for value in (rows, cols, *strides))
@@ -78,7 +85,7 @@ class Maker:
         return int(self.to_host(count)[0])
 
     def written(self, rows: Any) -> Any:
-        """Return on the host the numbers of the rows of (n, …) that hold 16-bit words that are not poisoned."""
+        """Return the numbers of the rows of (n, …) with a 16-bit word that is not poisoned, as an array on the host."""
         halfwords, marks = rows.reshape(-1).view("uint16"), self.xp.zeros(len(rows), "uint32")
         sizes = (np.uint64(size) for size in (halfwords.size, halfwords.size // len(rows)))
         self.run("mark_written", halfwords.size, halfwords, *sizes, marks)
@@ -100,7 +107,11 @@ class Maker:
 
 
 class Operands:
-    """A, B and C of one case as flat arrays on a GPU; `epilogue` is the library's operation on a row of A·B."""
+    """A, B and C of one case as flat arrays on a GPU, A and B filled with the seeded `data`.
+
+    `epilogue` is the library's operation on whole rows of A·B, or None. Raises Skip if they need more memory than is
+    free.
+    """
 
     def __init__(self, bench: Bench, precision: Precision, shape: Shape, data: str = "normal") -> None:
         bench.need(1.1 * shape.moved(precision) + 4 * 8 * _CHUNK)
@@ -147,6 +158,10 @@ class Operands:
         return errors
 
     def _compared_rows(self) -> Observation:
+        """Return the errors of compared elements; raises WrongAnswer if one is above its bound.
+
+        They are random rows of up to four products of a batch, or of double-precision products a random block.
+        """
         if self.precision.is_double:
             return judged(self.precision, self.shape.k, *self._block())
         batches = self.rng.permutation(self.shape.batch)[:_BATCHES]
@@ -181,13 +196,14 @@ class Operands:
             expect_product(self.precision, k, to_host(result @ all_signs), a_b_x, np.sqrt(make.squares(result)), terms)
 
     def _block_squares(self, columns: Any) -> Any:
-        """Return the sum of squares of each block of columns of B (k × columns); of a transposed B the rows lie so."""
+        """Return the sum of squares of each block of columns of B (k × columns), for B as it is or transposed."""
         if columns.flags.c_contiguous:
             return self._make.squares(columns).sum(axis=0)
         of_columns = self._make.squares(columns.T).sum(axis=1)
         return np.add.reduceat(of_columns, np.arange(0, len(of_columns), SIGN_BLOCK))
 
     def _in_batch(self, batch: int) -> tuple[Any, Any, Any]:
+        """Return A, B and C of one product of the batch, flat."""
         m, n, k = self.shape.m, self.shape.n, self.shape.k
         sizes = zip((self.a, self.b, self.c), (m * k, k * n, m * n), strict=True)
         a, b, c = (array[batch * size : (batch + 1) * size] for array, size in sizes)
@@ -210,7 +226,7 @@ class Operands:
         return self._make.widened(b[first:], kind, k, count, (n, 1), None, absolute)
 
     def _rows(self, batch: int, count: int) -> tuple[Any, Any, Any]:
-        """Return rows of C, of the product in double precision, and of |A|·|B|."""
+        """Return `count` random rows of C of one product of a batch, of A·B in double precision, and of |A|·|B|."""
         n = self.shape.n
         a, b, c = self._in_batch(batch)
         lines = self._lines(count, self.shape.m)
@@ -240,19 +256,21 @@ class Operands:
 
 
 def _partial_sums(precision: Precision, size: float, off: Any) -> float:
-    """Return what partial sums add that a library rounds to the output's format: it may split K (split-K).
+    """Return the error that a library adds if it splits K and rounds partial sums to the output's format.
 
-    They are about as large as the other elements of C (the root of their mean square), also where C itself is near 0.
-    On an H200 a product of bfloat16 with K split in two was off so in 6 % of its elements.
+    `size` is the norm of the reference, and `off` has one error for each compared element. Partial sums are about as
+    large as the other elements of C (the root of their mean square), also where C itself is near 0. On an H200 a
+    product of bfloat16 with K split in two was off so in 6 % of its elements.
     """
     return 4 * precision.narrow * size / math.sqrt(off.size)
 
 
 def judged(precision: Precision, k: int, result: Any, reference: Any, scale: Any) -> Observation:
-    """Return ‖C − R‖/‖R‖ and the largest |C − R|/(|A|·|B|); raises WrongAnswer where one is above its bound.
+    """Return ‖C − R‖/‖R‖ and the largest |C − R|/(|A|·|B|); raises WrongAnswer if one is above its bound.
 
-    Near zero the relative error of a single element means nothing, so the second is relative to the size of the terms
-    (Higham 2002, §3.1), and each element has a bound of its own. Integers are compared exactly.
+    `result` is C, `reference` R and `scale` |A|·|B|, each for the same elements. Near zero the relative error of a
+    single element means nothing, so the second is relative to the size of the terms (Higham 2002, §3.1), and each
+    element has a bound of its own. Integers are compared exactly.
     """
     off = np.asarray(np.abs(result - reference), dtype=float)
     if precision.is_exact:

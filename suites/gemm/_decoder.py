@@ -52,16 +52,22 @@ topic = Topic(
     when=on_gpu,
 )
 def decoder(bench: Bench, model: str, phase: str, weights: str) -> Task:
-    """All products of a model with seeded weights, token by token or a prompt of 2048 tokens: tokens per second."""
+    """Tokens per second of all products of a model with seeded weights: token by token, or a prompt of 2048 tokens.
+
+    Attention, norms and activations are left out. Raises Skip if the library does not support the products of a prompt.
+    """
     chosen = MODELS[model]
     if bench.traits.vendor != "nvidia" and phase == "prefill":
         raise Skip("prefill needs the vendor's product of transposed weights through cuBLASLt")
     bench.need(1.1 * chosen.size * (KINDS[weights].bits / 8 + 2 / 128) + 2**31)
-    return _decode(bench, chosen, weights) if phase == "decode" else _prefill(bench, chosen, weights)
+    return _decode_task(bench, chosen, weights) if phase == "decode" else _prefill_task(bench, chosen, weights)
 
 
 class ModelChain:
-    """A model in memory: its matrices, an output for each kind of matrix, and the input of the first matrix."""
+    """A model in memory: its matrices, an output for each kind of matrix, and the input of the first matrix.
+
+    `kind` names how weights are stored; if `tiled` they lie as skinny.cu takes them. `tokens` go through together.
+    """
 
     def __init__(self, bench: Bench, model: Model, kind: str, tokens: int, tiled: bool = False) -> None:
         self._make, rng = Maker(bench), bench.rng
@@ -82,7 +88,11 @@ class ModelChain:
             poison(output)
 
     def check(self, lines: Any) -> Observation:
-        """Compare these tokens after the last layer, and the last token after the head, with double precision."""
+        """Compare the tokens `lines` after the last layer, and the last token after the head, with double precision.
+
+        Raises WrongAnswer if an output is not written or not finite, or the roundings of all matrices do not explain
+        its error.
+        """
         make, last, head = self._make, self.matrices[-2], self.matrices[-1]
         index = make.xp.asarray(lines.astype(np.int64))
         missing = make.missing(self.outputs[-1], _HALF)
@@ -98,7 +108,8 @@ class ModelChain:
         return {"error": Observed(error)}
 
 
-def _decode(bench: Bench, model: Model, kind: str) -> Task:
+def _decode_task(bench: Bench, model: Model, kind: str) -> Task:
+    """Return all products for one token as a task, by skinny.cu for int4 and by gemv.cu for other weights."""
     by_tensor = kind == "int4" and "matrix" in bench.traits.features
     chain = ModelChain(bench, model, kind, 1, by_tensor)
     calls: list[Call] = []
@@ -112,8 +123,11 @@ def _decode(bench: Bench, model: Model, kind: str) -> Task:
     return Task.of(stage, check=partial(chain.check, np.zeros(1, np.int64)), poison=chain.poison, notes=notes)
 
 
-def _prefill(bench: Bench, model: Model, kind: str) -> Task:
-    """Return all layers for every token of the prompt and the head for the last one; quantised weights are restored."""
+def _prefill_task(bench: Bench, model: Model, kind: str) -> Task:
+    """Return all layers for every token of the prompt, and the head for the last one, as a task.
+
+    Quantised weights are restored to halves before each product.
+    """
     chain = ModelChain(bench, model, kind, PROMPT)
     quantised = KINDS[kind].is_quantised
     room = bench.xp.empty(max(layer.size for layer in model.layers) if quantised else 0, _HALF.storage)

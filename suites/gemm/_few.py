@@ -53,7 +53,7 @@ topic = Topic(
 
 @topic.case(size_bytes=points((2**32,), (2**28,)), when=on_gpu)
 def read(bench: Bench, size_bytes: int) -> Task:
-    """Memory that is only read, moved once: the upper bound of the cases below."""
+    """Bandwidth of memory that is only read, each byte once: the upper bound of the cases `gemv` and `skinny`."""
     stream = open_stream(bench, size_bytes, "float32", 1)
     drawn, partials = stream.drawn(), stream.partial(np.uint64)
     call = stream.call("read", drawn.array, stream.count, partials)
@@ -66,6 +66,7 @@ def read(bench: Bench, size_bytes: int) -> Task:
 
 
 def _weight_sizes(target: Target) -> Any:
+    """Return the sizes of the weights in bytes; the largest of quick is that of a matrix of a 70B model."""
     if target.is_host:
         return points((2**27,), (2**21,), (*powers_of_two(18, 28, 2), _LARGE_BYTES))
     return points(
@@ -102,9 +103,10 @@ def sides(size_bytes: int, kind: str) -> tuple[int, int]:
 
 @topic.case(path=_paths, weights=_weights, size_bytes=_weight_sizes, where=_has_path)
 def gemv(bench: Bench, path: str, weights: str, size_bytes: int) -> Task:
-    """Y = W·x with weights of that size: itemsize·(M·N + N + M) bytes moved and the scales, buffers in turn.
+    """Bandwidth of Y = W·x with weights of `size_bytes`: itemsize·(M·N + N + M) bytes moved, and the scales.
 
-    `warp` is a kernel of fused multiply-adds, `tensor` one of matrix instructions, `vendor` the library.
+    Copies of the weights are used in turn, so that they come from memory. `warp` is our kernel of fused multiply-adds,
+    `tensor` our kernel of matrix instructions, `vendor` the vendor's library.
     """
     rows, cols = sides(size_bytes, weights)
     return few_tokens(bench, path, weights, rows, cols, 1) if bench.traits.is_gpu else host_gemv(bench, rows, cols)
@@ -118,14 +120,18 @@ def gemv(bench: Bench, path: str, weights: str, size_bytes: int) -> Task:
     where=_has_path,
 )
 def skinny(bench: Bench, path: str, weights: str, tokens: int) -> Task:
-    """Y = X·Wᵀ of few tokens and 28672 × 8192 weights (a 70B model's): bytes moved, buffers in turn."""
+    """Bandwidth of Y = X·Wᵀ of few tokens and 28672 × 8192 weights (a 70B model's).
+
+    Copies of the weights are used in turn, so that they come from memory.
+    """
     return few_tokens(bench, path, weights, _ROWS, _COLS, tokens)
 
 
 def few_tokens(bench: Bench, path: str, kind: str, rows: int, cols: int, tokens: int) -> Task:
-    """Return Y = X·Wᵀ by one path as a task."""
+    """Return Y = X·Wᵀ by a path (`warp`, `tensor` or `vendor`) as a task; raises Skip if it is unsupported."""
 
     def product_of(weights: Weights, vectors: Vectors) -> ProductCall:
+        """Return the call of the path for one copy of the weights."""
         if path == "warp":
             return ProductCall(warp_call(bench, weights, vectors), {"library": "gemv.cu"})
         if path == "tensor":
@@ -148,7 +154,8 @@ def few_tokens_task(
 ) -> Task:
     """Return Y = X·Wᵀ as a task, with copies of the weights in turn; every copy must give the same Y.
 
-    Quantised weights lie as skinny.cu takes them if they are `tiled`, else row by row.
+    `product_of` returns the call for one copy. Quantised weights lie as skinny.cu takes them if they are `tiled`, else
+    row by row.
     """
     bench.need(1.2 * (max(rows * cols * KINDS[kind].bits / 8, 4 * bench.target.device.cache_bytes) * 2) + 2**31)
     make, rng = Maker(bench), bench.rng
@@ -160,6 +167,7 @@ def few_tokens_task(
     products = [product_of(copy, Vectors(x, y)) for copy, y in zip(copies, ys, strict=True)]
 
     def check() -> Observation:
+        """Compare one Y with double precision, and the Ys of the other copies with it, bit by bit."""
         written = make.written(ys)
         first = int(written[0]) if written.size else 0
         differing = make.differing(ys, first)

@@ -87,7 +87,7 @@ class Precision:
 
     @property
     def needs_transposed(self) -> bool:
-        """Whether cuBLASLt takes only A as it is and B transposed, the order of a layer's weights."""
+        """Whether cuBLASLt supports only A as it is and B transposed: the order of the weights of a layer."""
         return self.c != self.a
 
     @property
@@ -96,7 +96,7 @@ class Precision:
         return "nt" if self.needs_transposed else "nn"
 
     def bound(self, k: int) -> float:
-        """Return the largest relative error that sums of k products may have."""
+        """Return the largest relative error ‖C − R‖/‖R‖ that sums of k products may have."""
         return 4 * self.narrow + math.sqrt(k) * self.sums
 
 

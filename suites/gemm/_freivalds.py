@@ -44,7 +44,7 @@ def expect_product(precision: Precision, k: int, c_x: Any, a_b_x: Any, c_norms: 
 
 
 def element_bound(precision: Precision, k: int, sizes: Any, terms: Any) -> Any:
-    """Return how far elements of C may be off, given their sizes |R| and the sizes of their terms |A|·|B|.
+    """Return the largest error of elements of C, given their sizes |R| and the sizes of their terms |A|·|B|.
 
     The stored result is rounded, and for TF32 the inputs are too. The errors of the sums grow as a random walk: by √k
     for terms of one sign, by a constant for terms of both (Higham & Mary, SIAM J. on Scientific Computing 41, 2019).
@@ -55,7 +55,7 @@ def element_bound(precision: Precision, k: int, sizes: Any, terms: Any) -> Any:
 
 
 def expect_host_product(precision: Precision, a: Any, b: Any, c: Any, rng: np.random.Generator) -> None:
-    """Check every element of C (m × n) = A (m × k) · B (k × n), arrays of the host."""
+    """Raise WrongAnswer if an element of C (m × n) = A (m × k) · B (k × n) is wrong; arrays of the host."""
     signs = sign_blocks(rng, c.shape[1])
     b_x, b_norms = np.empty((b.shape[0], signs.shape[1])), np.empty(signs.shape[1])
     for block, columns in enumerate(_slices(c.shape[1], SIGN_BLOCK)):
@@ -71,5 +71,6 @@ def expect_host_product(precision: Precision, a: Any, b: Any, c: Any, rng: np.ra
 
 
 def _slices(count: int, most: int) -> Iterator[slice]:
+    """Yield slices of at most `most` elements that cover `count` elements."""
     for first in range(0, count, most):
         yield slice(first, min(first + most, count))

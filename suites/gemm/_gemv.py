@@ -55,7 +55,10 @@ KINDS = {
 
 
 class Weights:
-    """A matrix of `rows` × `cols` seeded normal weights of one kind; quantised weights have a scale for each group."""
+    """A matrix of `rows` × `cols` seeded normal weights of a `kind`, times `spread`; quantised, each group has a scale.
+
+    If `tiled`, quantised weights lie as skinny.cu takes them. Raises Skip if `cols` is no multiple of 128.
+    """
 
     def __init__(
         self, make: Maker, kind: str, rows: int, cols: int, seed: int, spread: float = 1.0, tiled: bool = False
@@ -96,6 +99,10 @@ class Weights:
         return parts[0] if len(parts) == 1 else self._make.xp.concatenate(parts, axis=1)
 
     def _rows(self, first: int, count: int, original: bool) -> Any:
+        """Return `count` rows from row `first` on as doubles on the device, (count, cols).
+
+        They are the stored weights, or the `original` ones before quantisation.
+        """
         make, start, size = self._make, first * self.cols, count * self.cols
         if original or not self.kind.is_quantised:
             plain = FORMATS["float32" if original else self._name]
@@ -130,8 +137,8 @@ class Vectors:
 class Launch:
     """How a product is launched.
 
-    An early one fetches weights while the launch before it writes x. A gated one takes the first half of the rows of W
-    as the gate of the second half (SiLU): Y has half as many rows, a multiple of 16.
+    An early launch (`is_early`) fetches weights while the launch before it writes x. A gated one (`is_gated`) takes the
+    first half of the rows of W as the gate of the second half (SiLU): Y has half as many rows, a multiple of 16.
     """
 
     is_early: bool = False
@@ -152,9 +159,9 @@ def poison(y: Any) -> None:
 
 
 def compared(make: Maker, weights: Weights, vectors: Vectors, tokens: int) -> Observation:
-    """Return the error of Y, and for quantised weights also the error that quantisation adds.
+    """Return the relative error of Y, and for quantised weights also the error that quantisation adds.
 
-    Raises WrongAnswer if Y is not written or not finite, or its relative error is too large.
+    Raises WrongAnswer if Y is not written or not finite, or if its relative error is above the bound of its precision.
     """
     kind = FORMATS[weights.kind.vectors]
     missing = make.missing(vectors.y, kind)
@@ -261,7 +268,7 @@ def tensor_plan(
 
 
 def warp_call(bench: Bench, weights: Weights, vectors: Vectors, how: Launch = PLAIN) -> Call:
-    """Return the call of Y = W·x by gemv.cu."""
+    """Return the call of Y = W·x by gemv.cu, for one token."""
     plan = warp_plan(weights.kind, weights.cols, bench.traits.warp, how)
     kernel = bench.kernel("gemv.cu", "gemv", **plan.defines(weights.kind, how))
     blocks, most = -(-weights.rows // plan.rows), plan.resident * bench.device.device.units
@@ -272,7 +279,7 @@ def warp_call(bench: Bench, weights: Weights, vectors: Vectors, how: Launch = PL
 
 
 def tensor_call(bench: Bench, weights: Weights, vectors: Vectors, tokens: int, how: Launch = PLAIN) -> Call:
-    """Return the call of Y = X·Wᵀ by skinny.cu, for at most 64 tokens."""
+    """Return the call of Y = X·Wᵀ by skinny.cu, for at most 64 tokens; raises Skip without matrix instructions."""
     xp, plan = bench.xp, _tensor_plan(bench, weights, tokens, how)
     kernel = bench.kernel("skinny.cu", "skinny", **plan.defines(weights.kind, how))
     grid = (-(-weights.rows // plan.rows), plan.splits)
@@ -292,6 +299,7 @@ def compile_tensor_calls(bench: Bench, matrices: Iterable[tuple[Weights, Launch]
 
 
 def _tensor_plan(bench: Bench, weights: Weights, tokens: int, how: Launch) -> TensorPlan:
+    """Return the plan of skinny.cu for these weights; raises Skip on a GPU without the matrix instructions."""
     if "matrix" not in bench.traits.features:
         raise Skip(f"the kernel with matrix instructions needs sm_80, gfx90a or newer, not {bench.traits.arch}")
     expect(tokens <= _MOST_TOKENS, f"{tokens} tokens are more than the maximum of {_MOST_TOKENS}")

@@ -77,10 +77,11 @@ def _has_products(target: Target) -> bool:
 
 @topic.case(experts=_experts, tokens=_tokens, skew=points((1,), full=(0, 0.5, 1, 1.5)), when=_has_products)
 def grouped(bench: Bench, experts: int, tokens: int, skew: float) -> Task:
-    """Y = X·Wᵀ of each expert with its own tokens: 2·tokens·N·K operations, the weights of active experts read once.
+    """Throughput of Y = X·Wᵀ of each expert with its own tokens: 2·tokens·N·K operations in all.
 
-    `of dense` is the rate as a share of one product of all tokens with the weights of a single expert. Stage `grouped`
-    is one call of the library, `loop` a call for each expert, `parallel` these calls on eight streams, as one graph.
+    The weights of experts that have tokens are counted as read once. `of dense` is the rate as a share of one product
+    of all tokens with the weights of a single expert. Stage `grouped` is one call of the library, `loop` a call for
+    each expert, `parallel` these calls on eight streams, as one graph.
     """
     layout = ExpertLoads.drawn(bench, tokens, experts, skew)
     if not bench.traits.is_gpu:
@@ -164,7 +165,10 @@ class ExpertOperands(Operands):
 
 
 class GroupedProducts:
-    """Tokens, the weights of all experts and the results on a GPU, flat and row-major."""
+    """Tokens, the weights of all experts (n × k each) and the results on a GPU, flat and row-major.
+
+    Raises Skip if they need more memory than is free.
+    """
 
     def __init__(self, bench: Bench, precision: Precision, layout: ExpertLoads, n: int, k: int) -> None:
         tokens, experts = int(layout.loads.sum()), len(layout.loads)
@@ -255,7 +259,8 @@ class GroupedCall:
     """One call of cublasGemmGroupedBatchedEx for products of any number of rows, each a group of one.
 
     The library is column-major: Yᵀ = W·Xᵀ, where W is stored as its own transpose. It reads the sizes from host memory
-    and the addresses of the matrices from device memory.
+    and the addresses of the matrices from device memory. Raises Skip if cuBLAS is unavailable or does not support the
+    precision.
     """
 
     def __init__(self, bench: Bench, precision: Precision, products: Sequence[Operands]) -> None:
@@ -292,7 +297,7 @@ class GroupedCall:
 
 
 def _host_task(bench: Bench, layout: ExpertLoads) -> Task:
-    """Return the products by a loop over NumPy's BLAS, in float32 and with smaller weights."""
+    """Return the products by a loop over NumPy's BLAS as a task, in float32 and with smaller weights."""
     precision, side, rng = PRECISIONS["float32"], _HOST_SIDE, bench.rng
     tokens, experts = int(layout.loads.sum()), len(layout.loads)
     bench.need(4.0 * side * (3 * tokens + experts * side))

@@ -30,7 +30,7 @@ _MAPS = Path("/proc/self/maps")
 
 @functools.cache
 def library() -> str:
-    """Return the version of NumPy and of its BLAS: `NumPy 2.4.6 with scipy-openblas 0.3.31`."""
+    """Return the versions of NumPy and of its BLAS as text: `NumPy 2.4.6 with scipy-openblas 0.3.31`."""
     build = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
     return f"NumPy {np.__version__} with {build['name']} {build['version']}"
 
@@ -66,6 +66,7 @@ def host_product(bench: Bench, precision: Precision, shape: Shape) -> Task:
     c = np.empty((shape.m, shape.n), storage)
 
     def check() -> Observation:
+        """Compare random rows or a block of C with a more precise product, and all elements in random sums."""
         expect(bool(np.isfinite(c).all()), "C holds NaN or infinity: elements were not written")
         expect_host_product(precision, a, b, c, rng)
         wide: Any = np.longdouble if precision.is_double else np.float64

@@ -35,7 +35,7 @@ def product(
     effort: Effort = TIER,
     notes: Mapping[str, str] | None = None,
 ) -> Task:
-    """Return one product by the vendor's library as a task that is judged by its operations."""
+    """Return one product by the vendor's library as a task, judged by its operations; raises Skip if unsupported."""
     operands = Operands(bench, precision, shape, data)
     by_vendor = vendor(bench, operands.product)
     stage = operands.stage(by_vendor.call, effort)

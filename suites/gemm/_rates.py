@@ -72,6 +72,7 @@ _QUICK = {  # the precisions of a size in quick; 2048 has all of them
 
 
 def _in_tier(target: Target, params: Mapping[str, Any]) -> bool:
+    """Return whether the tier has the point: quick has only some precisions at each size."""
     return target.is_host or target.tier != "quick" or params["dtype"] in _QUICK.get(params["n"], (params["dtype"],))
 
 
@@ -79,7 +80,7 @@ def _in_tier(target: Target, params: Mapping[str, Any]) -> bool:
 # clock that the cap leaves, which differs by 2 % between processes.
 @topic.case(version=2, dtype=_precisions, n=_sizes, where=_in_tier, headline={"dtype": "bfloat16", "n": 2048})
 def square(bench: Bench, dtype: str, n: int) -> Task:
-    """C = A·B of N×N matrices: 2·N³ operations, at least 3·N² elements moved; 8-bit formats with B transposed."""
+    """Throughput of C = A·B of N×N matrices: 2·N³ operations; 8-bit formats have B transposed."""
     precision = precision_of(bench, dtype)
     shape = Shape(n, n, n, precision.order)
     if not bench.traits.is_gpu:
@@ -94,7 +95,7 @@ def square(bench: Bench, dtype: str, n: int) -> Task:
     when=on_nvidia,
 )
 def accumulate(bench: Bench, sums: str, n: int) -> Task:
-    """C = A·B of float16 matrices with sums in float16 or in float32: 2·N³ operations; compare the errors."""
+    """Throughput of C = A·B in float16 with sums in float16 or float32, 2·N³ operations; compare the errors."""
     precision = HALF_SUMS if sums == "float16" else precision_of(bench, "float16")
     return product(bench, precision, Shape(n, n, n), effort=POINT)
 
@@ -104,7 +105,7 @@ _DATA = points((), ("normal",), ("normal", "uniform", "constant", "zeros"))
 
 @topic.case(data=_DATA, dtype=points(("bfloat16",), full=HALVES), n=points((8192,), (1024,)), when=on_nvidia)
 def data(bench: Bench, data: str, dtype: str, n: int) -> Task:
-    """One product of N×N matrices of different data, long enough to show in power and clock: 2·N³ operations."""
+    """Throughput of a product of N×N matrices by their data, long enough to change power and clock: 2·N³ operations."""
     return product(bench, precision_of(bench, dtype), Shape(n, n, n), data=data, effort=_STEADY[bench.target.tier])
 
 
@@ -122,7 +123,7 @@ def _burst_points(target: Target, params: Mapping[str, Any]) -> bool:
 
 @topic.case(dtype=points(FAST, HALVES[:1]), shape=_burst_shapes, when=on_nvidia, where=_burst_points)
 def burst(bench: Bench, dtype: str, shape: str) -> Task:
-    """Products for a few milliseconds after a rest, before the power cap acts: 2·M·N·K operations each."""
+    """Throughput of products for milliseconds after a rest, before the power cap acts: 2·M·N·K operations each."""
     precision = precision_of(bench, dtype)
     operands = Operands(bench, precision, Shape.parsed(shape, precision.order))
     by_vendor = vendor(bench, operands.product)
@@ -139,7 +140,7 @@ def burst(bench: Bench, dtype: str, shape: str) -> Task:
 
 @topic.case(dtype=FAST, n=points((), full=(8192,)), when=on_nvidia)
 def sustained(bench: Bench, dtype: str, n: int) -> Task:
-    """Products back to back for 30 s: the rate that power and heat leave, 2·N³ operations each."""
+    """Throughput of products back to back for 30 s, at the clock that power and heat allow: 2·N³ operations each."""
     precision = precision_of(bench, dtype)
     return product(bench, precision, Shape(n, n, n, precision.order), effort=Effort.sustained(30))
 
@@ -152,9 +153,10 @@ def sustained(bench: Bench, dtype: str, n: int) -> Task:
     when=on_nvidia,
 )
 def layer(bench: Bench, model: str, layer: str, tokens: int, dtype: str) -> Task:
-    """One matrix of a published model and some tokens, by the vendor's library: Y = X·Wᵀ, 2·tokens·W operations.
+    """One matrix of a published model with some tokens, by the vendor's library: Y = X·Wᵀ, W of rows × columns.
 
-    Up to 64 tokens the weights decide, and the figure is bytes moved, with buffers in turn.
+    With more than 64 tokens the figure is the throughput, 2·tokens·rows·columns operations. Up to 64 tokens reading the
+    weights takes longest, and the figure is the bandwidth, with copies of the weights in turn.
     """
     matrix = MODELS[model].layer(layer)
     precision = precision_of(bench, dtype)

@@ -40,7 +40,7 @@ class ScaleFormat:
         return -(-rows // self.rows), -(-k // (self.along or k))
 
     def stored(self, scales: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Return scales of that shape in the library's order: row after row for blocks, else column after column."""
+        """Return scales (of `shape`) in the library's order: blocks row after row, others column after column."""
         if self.rows == 1:
             return np.ascontiguousarray(scales.T).ravel()
         padded = np.zeros((len(scales), -(-scales.shape[1] // _STRIDE) * _STRIDE), np.float32)
@@ -55,7 +55,10 @@ FORMATS_OF = {"block128": (VECTORS, BLOCKS), "vector128": (VECTORS, VECTORS), "r
 
 
 class ScaledOperands(Operands):
-    """A and B (transposed) in FP8 with random scales; the references are of the scaled values."""
+    """A and B (transposed) in FP8 with random scales from 0.5 to 2; the references are of the scaled values.
+
+    `name` is the key of the scale formats in FORMATS_OF.
+    """
 
     def __init__(self, bench: Bench, precision: Precision, shape: Shape, name: str) -> None:
         super().__init__(bench, precision, shape)
@@ -99,9 +102,10 @@ def _scaled(values: Any, factors: Any) -> Any:
     when=on_nvidia,
 )
 def scaled(bench: Bench, format: str, n: int) -> Task:  # noqa: A002 - the name of the axis
-    """C = A·B of N×N matrices in FP8 with scales, B transposed: 2·N³ operations, without those of the scales.
+    """Throughput of C = A·B of N×N matrices in FP8 with scales, B transposed: 2·N³ operations, scaling not counted.
 
-    `of dense` is the rate as a share of the same product without scales.
+    `of dense` is the rate as a share of the same product without scales. Raises Skip if cuBLASLt does not support the
+    scales.
     """
     precision = precision_of(bench, "float8_e4m3")
     operands = ScaledOperands(bench, precision, Shape(n, n, n, precision.order), format)

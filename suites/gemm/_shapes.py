@@ -34,7 +34,7 @@ topic = Topic(
     when=on_nvidia,
 )
 def tall(bench: Bench, shape: str, dtype: str) -> Task:
-    """Tall and skinny products, named M×N×K: 2·M·N·K operations."""
+    """Throughput of tall and skinny products, named M×N×K: 2·M·N·K operations."""
     return product(bench, precision_of(bench, dtype), Shape.parsed(shape), effort=POINT)
 
 
@@ -45,7 +45,7 @@ def tall(bench: Bench, shape: str, dtype: str) -> Task:
     when=on_nvidia,
 )
 def batched(bench: Bench, batch: int, n: int, dtype: str) -> Task:
-    """`batch` products of N×N matrices in one call, at equal strides: 2·N³ operations each."""
+    """Throughput of `batch` products of N×N matrices in one call, at equal strides: 2·N³ operations each."""
     return product(bench, precision_of(bench, dtype), Shape(n, n, n, "nn", batch), effort=POINT)
 
 
@@ -56,7 +56,7 @@ def batched(bench: Bench, batch: int, n: int, dtype: str) -> Task:
     when=on_nvidia,
 )
 def transposed(bench: Bench, order: str, n: int, dtype: str) -> Task:
-    """Which of A and B is transposed (t): 2·N³ operations. 8-bit formats exist only as `nt`; the rest is refused."""
+    """Throughput by which of A and B is transposed (t): 2·N³ operations; 8-bit formats support `nt` alone."""
     return product(bench, precision_of(bench, dtype), Shape(n, n, n, order), effort=POINT)
 
 
@@ -66,7 +66,7 @@ def transposed(bench: Bench, order: str, n: int, dtype: str) -> Task:
     when=on_nvidia,
 )
 def aligned(bench: Bench, n: int, dtype: str) -> Task:
-    """Rows that begin off every alignment, 4096 off by one: 2·N³ operations; refused sizes are skipped."""
+    """Throughput of products with unaligned rows (N of 4096 ± 1): 2·N³ operations; unsupported sizes are skipped."""
     precision = precision_of(bench, dtype)
     return product(bench, precision, Shape(n, n, n, precision.order), effort=POINT)
 
@@ -86,7 +86,7 @@ ACTIVATIONS = {"bias": lambda x: x, "relu": lambda x: np.maximum(x, 0), "gelu": 
     when=on_nvidia,
 )
 def epilogue(bench: Bench, activation: Activation, n: int, dtype: str) -> Task:
-    """The product with a bias and an activation fused by cuBLASLt: 2·N³ operations, without those of the epilogue."""
+    """Throughput of a product with bias and activation fused by cuBLASLt: 2·N³ operations, the epilogue not counted."""
     operands = Operands(bench, precision_of(bench, dtype), Shape(n, n, n, "nt"))
     make, kind = Maker(bench), operands.precision.formats[2]
     bias = make.drawn(kind, n, int(operands.rng.integers(2**63)))
@@ -101,19 +101,19 @@ def epilogue(bench: Bench, activation: Activation, n: int, dtype: str) -> Task:
 
 @topic.case(m=_SIDES, n=_SIDES, k=(1024, 8192), when=on_nvidia)
 def shape(bench: Bench, m: int, n: int, k: int) -> Task:
-    """One point of the shape map, bfloat16, B transposed: 2·M·N·K operations."""
+    """Throughput at one point of the map over M, N and K, in bfloat16 with B transposed: 2·M·N·K operations."""
     return product(bench, precision_of(bench, "bfloat16"), Shape(m, n, k, "nt"), effort=POINT)
 
 
 @topic.case(m=points((), full=tuple(range(128, 6272, 128))), when=on_nvidia)
 def wave(bench: Bench, m: int) -> Task:
-    """M rows of bfloat16 and 4096 × 4096 weights: the rate falls where one more wave of tiles begins."""
+    """Throughput of M rows of bfloat16 times 4096 × 4096 weights: it falls where one more wave of tiles begins."""
     return product(bench, precision_of(bench, "bfloat16"), Shape(m, 4096, 4096, "nt"), effort=POINT)
 
 
 @topic.case(dtype=("bfloat16", "float8_e4m3"), n=points((), full=(4096,)), when=on_nvidia)
 def ranked(bench: Bench, dtype: str, n: int) -> Task:
-    """The algorithms that cuBLASLt's heuristics propose, first choice first, each timed: 2·N³ operations."""
+    """Throughput of each algorithm that cuBLASLt's heuristics propose, their first choice first: 2·N³ operations."""
     precision = precision_of(bench, dtype)
     operands = Operands(bench, precision, Shape(n, n, n, precision.order))
     proposals = {

@@ -38,7 +38,7 @@ class ProductCall:
 def vendor(bench: Bench, product: MatrixProduct, workspace: Any = None) -> ProductCall:
     """Return the product by the best library here; raises Skip, with the library's reason, if none supports it.
 
-    Products that run one after another may share a `workspace` of WORKSPACE_BYTES.
+    Products that run one after another may share a `workspace` of WORKSPACE_BYTES; without it each has its own.
     """
     precision, shape = product.precision, product.shape
     if bench.traits.vendor != "nvidia":
@@ -54,6 +54,7 @@ def vendor(bench: Bench, product: MatrixProduct, workspace: Any = None) -> Produ
 
 @functools.cache
 def _binding() -> Any:
+    """Return nvmath-python's binding of cuBLASLt, or None if it is not installed."""
     try:
         from nvmath.bindings import cublasLt
     except ImportError:
@@ -84,7 +85,10 @@ def heuristics(bench: Bench, product: MatrixProduct, most: int, workspace: Any =
 
 
 class _Problem:
-    """A product as cuBLASLt describes it; holds the memory that its calls point to."""
+    """A product as cuBLASLt describes it; holds the memory that its calls point to.
+
+    `lt` is the binding of cuBLASLt. Without a `workspace` it allocates one of WORKSPACE_BYTES.
+    """
 
     def __init__(self, bench: Bench, lt: Any, product: MatrixProduct, workspace: Any = None) -> None:
         self._lt, self._product = lt, product
@@ -109,7 +113,7 @@ class _Problem:
             attributes |= self._scale_attributes(product.scales)
         for name, value in attributes.items():
             self._set("matmul_desc", self._desc, name, value)
-        self._layouts = self._described_layouts()
+        self._layouts = self._create_layouts()
 
     def _set(self, kind: str, handle: int, attribute: Any, value: int) -> None:
         """Set an attribute of a `kind` of handle: matmul_desc, matrix_layout or matmul_preference."""
@@ -127,20 +131,24 @@ class _Problem:
             attribute.B_SCALE_POINTER: scales.a.data.ptr,
         }
 
-    def _described_layouts(self) -> tuple[int, int, int]:
-        """Return the layouts of B, A and C, whose rows are the library's columns."""
+    def _create_layouts(self) -> tuple[int, int, int]:
+        """Return the library's layouts of B, A and C, whose rows are the library's columns."""
         shape = self._product.shape
         m, n, k = shape.m, shape.n, shape.k
         kind_a, kind_b, kind_c = self._product.precision.formats
         b = (n, k) if shape.order[1] == "n" else (k, n)
         a = (k, m) if shape.order[0] == "n" else (m, k)
         return (
-            self._layout(kind_b.code, *b, b[0], k * n),
-            self._layout(kind_a.code, *a, shape.pitch or a[0], m * k),
-            self._layout(kind_c.code, n, m, n, m * n),
+            self._create_layout(kind_b.code, *b, b[0], k * n),
+            self._create_layout(kind_a.code, *a, shape.pitch or a[0], m * k),
+            self._create_layout(kind_c.code, n, m, n, m * n),
         )
 
-    def _layout(self, code: int, high: int, wide: int, pitch: int, size: int) -> int:
+    def _create_layout(self, code: int, high: int, wide: int, pitch: int, size: int) -> int:
+        """Return a new matrix layout of the library, for `high` × `wide` elements of the format `code`, column-major.
+
+        `pitch` is the elements from one column to the next, `size` those from one matrix of a batch to the next.
+        """
         layout = int(self._lt.matrix_layout_create(code, high, wide, pitch))
         attribute = self._lt.MatrixLayoutAttribute
         self._set("matrix_layout", layout, attribute.BATCH_COUNT, self._product.shape.batch)
@@ -164,6 +172,7 @@ class _Problem:
         return [ProductCall(self._call(algorithm), self._notes(algorithm)) for algorithm in algorithms]
 
     def _call(self, algorithm: Any) -> Call:
+        """Return the call of the product by one of the proposed algorithms, a record of the heuristics."""
         matmul, handle, desc, stream = self._lt.matmul, _handle(), self._desc, self._stream
         b, a, c = self._layouts
         at_a, at_b, at_c = (array.data.ptr for array in (self._product.a, self._product.b, self._product.c))
@@ -179,12 +188,17 @@ class _Problem:
         return call
 
     def _notes(self, algorithm: Any) -> Mapping[str, str]:
+        """Return notes for the result: the library with its version, the algorithm, and its workspace in bytes.
+
+        The algorithm, a record of the heuristics, is described by its id, tile, stages, cluster, split-K and number of
+        waves.
+        """
         lt = self._lt
         attribute = lt.MatmulAlgoConfigAttribute
-        read = functools.partial(self._configured, algorithm)
-        tile = _named(lt.MatmulTile, read(attribute.TILE_ID))
-        stages = _named(lt.MatmulStages, read(attribute.STAGES_ID))
-        cluster = _named(lt.ClusterShape, read(attribute.CLUSTER_SHAPE_ID))
+        read = functools.partial(self._attribute, algorithm)
+        tile = _enumerator_name(lt.MatmulTile, read(attribute.TILE_ID))
+        stages = _enumerator_name(lt.MatmulStages, read(attribute.STAGES_ID))
+        cluster = _enumerator_name(lt.ClusterShape, read(attribute.CLUSTER_SHAPE_ID))
         waves = float(algorithm["waves_count"][0])
         algorithm_id = f"{read(attribute.ID)}: tile {tile}, stages {stages}, cluster {cluster}"
         return {
@@ -193,7 +207,8 @@ class _Problem:
             "workspace": f"{int(algorithm['workspace_size'][0])} of {WORKSPACE_BYTES} bytes",
         }
 
-    def _configured(self, algorithm: Any, attribute: Any) -> int:
+    def _attribute(self, algorithm: Any, attribute: Any) -> int:
+        """Return an attribute of an algorithm, a record of the heuristics, as the library stores it."""
         cell = np.zeros(1, self._lt.get_matmul_algo_config_attribute_dtype(attribute))
         written = np.zeros(1, "uint64")
         self._lt.matmul_algo_config_get_attribute(
@@ -202,7 +217,7 @@ class _Problem:
         return int(cell[0])
 
 
-def _named(kind: Any, value: int) -> str:
+def _enumerator_name(kind: Any, value: int) -> str:
     """Return the binding's name of a value without its prefix, or the number if the binding has no name for it."""
     return next((entry.name.partition("_")[2] for entry in kind if entry.value == value), str(value))
 
@@ -222,6 +237,7 @@ def _gemm_ex(bench: Bench, product: MatrixProduct) -> ProductCall:
     a, b, c = (array.data.ptr for array in (product.a, product.b, product.c))
 
     def call(keep: Any = (scalars, product)) -> None:
+        """Queue the product; `keep` holds the memory that its arguments point to."""
         del keep
         cublas.gemmEx(
             handle, first, second, n, m, k, alpha, b, kind, wide_b, a, kind, wide_a, beta, c, kind, n, compute,

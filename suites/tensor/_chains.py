@@ -54,7 +54,7 @@ class Chains:
         return self.bench.device.to_host(self.cycles)[::2]
 
     def observed(self) -> Observation:
-        """Return the cycles of an instruction of one warp, and the operations of an SM or CU in a clock."""
+        """Return the median cycles of an instruction of one warp, and the operations of an SM or CU per clock."""
         cycles = float(np.median(self.elapsed())) / self.steps
         operations = self.operation.flops or self.operation.items
         return {
@@ -68,14 +68,14 @@ class Chains:
         A chain that the compiler removed or shortened takes the same time at any length. Raises WrongAnswer if blocks
         shared an SM or CU, or the time does not follow the steps.
         """
-        twice = self._least(2 * self.rounds)
-        ratio = twice / self._least(self.rounds)  # the last launch leaves the results of a call
+        twice = self._fewest_cycles(2 * self.rounds)
+        ratio = twice / self._fewest_cycles(self.rounds)  # the last launch leaves the results of a call
         expect(abs(ratio - 2) <= 2 * _SLACK, f"twice as many steps take {ratio:.3f} times as long, not twice")
         places = self.bench.device.to_host(self.cycles)[1::2]
         used = len(np.unique(places))
         expect(used == len(places), f"{len(places)} blocks ran on {used} SMs or CUs instead of one on each")
 
-    def _least(self, rounds: int) -> float:
+    def _fewest_cycles(self, rounds: int) -> float:
         """Return the fewest cycles of a block in a few launches."""
         counts = []
         for _ in range(_LAUNCHES):
@@ -92,9 +92,10 @@ class Chains:
         notes: Mapping[str, str],
         rest_s: float = 0.0,
     ) -> Task:
-        """Return the chains as a task; `check` compares the results of the last launch.
+        """Return the chains as a task; `check` compares the results of the last launch, and `limit` names the peak.
 
-        With a rest each sample is one launch, so that the power cap does not act on it.
+        If `rest_s` is given, the device idles for it before each sample, which is then one launch, so that the power
+        cap does not act on it.
         """
         total = self.steps * self.issuers * len(self.cycles) // 2
         flops, items = self.operation.flops * total, self.operation.items * total
@@ -118,7 +119,10 @@ class Chains:
 
 
 def shared_out(chains: int, most: int) -> tuple[int, int]:
-    """Return the chains of each warp, at most `most` if there are several, and the warps that a scheduler has."""
+    """Return the chains of each warp and the number of warps, for `chains` chains of a scheduler.
+
+    One warp has 1, 2, 4 or 8 chains alone; of other numbers each warp has `most`.
+    """
     return (chains, 1) if chains in ONE_WARP else (most, chains // most)
 
 

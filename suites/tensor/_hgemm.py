@@ -87,7 +87,10 @@ def paired(bench: Bench, call: Callable[[], None], by_vendor: Callable[[], None]
     headline={"rung": "vendor", "n": 4096},
 )
 def hgemm(bench: Bench, rung: str, n: int) -> Task:
-    """C = A·Bᵀ of N×N matrices of float16 with sums in float32: 2·N³ operations, at least 3·N² elements moved."""
+    """Throughput of one kernel of the HGEMM ladder, `rung`: C = A·Bᵀ of N×N float16 matrices, sums in float32.
+
+    It counts 2·N³ operations. `of_vendor` is the rate as a share of the vendor's, timed in turn.
+    """
     operands = _data.Operands(replace(bench, package=_data.__package__), PRECISIONS["float16"], Shape(n, n, n, "nt"))
     by_vendor = vendor(bench, operands.product)
     effort = TIER if bench.target.tier == "full" else POINT

@@ -36,12 +36,12 @@ RUNGS = ("naive", "warp", "vectorised", "rows", "split")
 
 
 def rows_of_block(rung: str, warp: int) -> int:
-    """Return how many rows a block of the rung's kernel computes, with warps of so many lanes."""
+    """Return how many rows a block of the rung's kernel computes, with warps of `warp` lanes."""
     return {"naive": _THREADS, "rows": _THREADS // warp * _TOGETHER, "split": _TOGETHER}.get(rung, _THREADS // warp)
 
 
-class _Ladder:
-    """The calls of one rung, one for each copy of the weights, each with its own y."""
+class _RungCalls:
+    """The calls of one rung of the ladder, one for each copy of the weights, each with its own y."""
 
     def __init__(self, bench: Bench, rung: str, weights: Weights, x: Any) -> None:
         self._bench, self._rung, self._x = bench, rung, x
@@ -70,7 +70,11 @@ class _Ladder:
     where=lambda target, params: target.tier != "quick" or params["rung"] in ("naive", "split"),
 )
 def hgemv(bench: Bench, rung: str, shape: str) -> Task:
-    """Y = W·x of float16 with sums in float32, W named rows × columns: 2·(M·N + N + M) bytes moved, buffers in turn."""
+    """Bandwidth of one kernel of the HGEMV ladder, `rung`: y = W·x of float16 with sums in float32.
+
+    It counts 2·(M·N + N + M) bytes moved. `shape` is rows × columns of W; copies of W are used in turn, so that they
+    come from memory.
+    """
     rows, cols = (int(side) for side in shape.split("x"))
     bench.need(1.2 * 2 * max(_HALF.itemsize * rows * cols, 4 * bench.target.device.cache_bytes) + 2**31)
     make, rng = Maker(replace(bench, package=_gemv.__package__)), bench.rng
@@ -78,7 +82,7 @@ def hgemv(bench: Bench, rung: str, shape: str) -> Task:
     weights = Weights(make, "float16", rows, cols, seeds[0])
     copies: list[Weights] = copies_of(bench, weights)
     x, ys = make.drawn(_HALF, cols, seeds[1]), bench.xp.empty((len(copies), rows), _HALF.storage)
-    ladder = _Ladder(bench, rung, weights, x)
+    ladder = _RungCalls(bench, rung, weights, x)
     calls = [ladder.call(copy, y) for copy, y in zip(copies, ys, strict=True)]
 
     def check() -> Observation:

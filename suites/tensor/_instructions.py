@@ -139,14 +139,14 @@ def results_of(operation: str, storage: str, begin: Any, k: Any, steps: int) -> 
 
 
 def _drawn(instruction: ScalarInstruction, rng: np.random.Generator, shape: tuple[int, int]) -> tuple[Any, Any]:
-    """Return the values that chains begin with and the three operands, as plain numbers."""
+    """Return the values that chains begin with (of `shape`), and the three operands of every step, as plain numbers."""
     if instruction.operation in INTEGER:
         return rng.integers(_WORD, size=shape, dtype=np.uint32), rng.integers(1, _WORD, size=3, dtype=np.uint32)
     return rng.integers(1, 8, size=shape), np.full(3, -1)
 
 
-def _chains(bench: Bench, instruction: ScalarInstruction, chains_a_scheduler: int) -> Task:
-    """Return chains of the instruction for each scheduler, on all SMs or CUs."""
+def _chains_task(bench: Bench, instruction: ScalarInstruction, chains_a_scheduler: int) -> Task:
+    """Return chains of an instruction on all SMs or CUs as a task, `chains_a_scheduler` on each scheduler."""
     xp, lanes = bench.xp, bench.traits.warp
     independent, warps = shared_out(chains_a_scheduler, _CHAINS_A_WARP)
     threads = min(_MOST_THREADS, SCHEDULERS * warps * lanes)
@@ -163,6 +163,7 @@ def _chains(bench: Bench, instruction: ScalarInstruction, chains_a_scheduler: in
         kernel((blocks,), (threads,), (operands, first, np.uint32(rounds), results, cycles))
 
     def check() -> None:
+        """Compare each thread's word with the host's; special functions must be at their fixed point."""
         values = bench.device.to_host(results).reshape(-1, lanes)
         if is_special:
             off = float(np.abs(values / independent - FIXED_POINTS[instruction.operation]).max())
@@ -196,8 +197,8 @@ def _in_tier(target: Target, params: Mapping[str, Any]) -> bool:
     where=_in_tier,
 )
 def fma(bench: Bench, dtype: str, independent: int) -> Task:
-    """Multiply-adds x = a·x + b in registers, a number or two halves a lane: two operations for each number."""
-    return _chains(bench, FMA[dtype], independent)
+    """Throughput of multiply-adds x = a·x + b in registers, in `independent` chains: two operations for each number."""
+    return _chains_task(bench, FMA[dtype], independent)
 
 
 def _dtypes(target: Target) -> tuple[str, ...]:
@@ -210,8 +211,8 @@ def _dtypes(target: Target) -> tuple[str, ...]:
     when=on_nvidia_gpu,
 )
 def integer(bench: Bench, operation: str, independent: int) -> Task:
-    """32-bit integers: a multiply-add (two operations), a bitwise function of three operands, a rotation (one each)."""
-    return _chains(bench, INTEGER[operation], independent)
+    """Throughput of 32-bit integers: multiply-add (two operations), three-operand logic, rotation (one each)."""
+    return _chains_task(bench, INTEGER[operation], independent)
 
 
 @topic.case(
@@ -220,5 +221,5 @@ def integer(bench: Bench, operation: str, independent: int) -> Task:
     when=on_nvidia_gpu,
 )
 def special(bench: Bench, function: str, independent: int) -> Task:
-    """Functions of the special function unit in float32, one operation each; rcp and cosine with one addition more."""
-    return _chains(bench, SPECIAL[function], independent)
+    """Throughput of special functions in float32, one operation each; rcp and cosine take one addition more."""
+    return _chains_task(bench, SPECIAL[function], independent)

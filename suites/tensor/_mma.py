@@ -74,7 +74,7 @@ class MatrixInstruction:
 
 
 def _forms(dtype: str, inputs: str, shapes: str, **more: Any) -> dict[tuple[str, str, str], MatrixInstruction]:
-    """Return instructions of one format by shape, format and format of the sums."""
+    """Return instructions of one format by shape, format and format of the sums; `shapes` has names: m16n8k16."""
     forms = {}
     for shape in shapes.split():
         m, n, k = (int(side) for side in shape[1:].replace("n", " ").replace("k", " ").split())
@@ -176,7 +176,10 @@ def _instructions(target: Target) -> Mapping[tuple[str, str, str], MatrixInstruc
 
 
 def _axis(place: int) -> Any:
-    """Return the function that gives the values of one of the axes shape, dtype and sums; in quick the best known."""
+    """Return the function that gives the values of an axis: shape (0), dtype (1) or sums (2).
+
+    Quick has the best known value alone.
+    """
 
     def values(target: Target) -> Any:
         forms = list(_instructions(target))
@@ -188,6 +191,7 @@ def _axis(place: int) -> Any:
 
 
 def _is_instruction(target: Target, params: Mapping[str, Any]) -> bool:
+    """Return whether the vendor has the instruction, and on AMD whether its sums fit the registers of a lane."""
     form = _instructions(target).get((params["shape"], params["dtype"], params["sums"]))
     if form is None or on_nvidia(target):
         return form is not None
@@ -205,7 +209,7 @@ def _is_instruction(target: Target, params: Mapping[str, Any]) -> bool:
     where=_is_instruction,
 )
 def mma(bench: Bench, shape: str, dtype: str, sums: str, independent: int) -> Task:
-    """D = A·B + C of one warp in registers (mma.sync; on AMD MFMA): 2·M·N·K operations an instruction."""
+    """Throughput of D = A·B + C of one warp in registers (mma.sync; AMD: MFMA): 2·M·N·K operations an instruction."""
     is_nvidia, lanes = bench.traits.vendor == "nvidia", bench.traits.warp
     chains_a_warp, warps = shared_out(independent, _CHAINS_A_WARP)
     form = _instructions(bench.target)[shape, dtype, sums]

@@ -44,21 +44,23 @@ class Rung:
     shared_bytes: int = 0
 
     def build(self, bench: Bench, product: MatrixProduct) -> Built:
-        """Return the call of the kernel on these operands, and notes on it; raises Skip where the device lacks it."""
+        """Return the call of the kernel on these operands, and notes on it; raises Skip if it is unsupported."""
         shape = product.shape
-        kernel = self._compiled(bench)
+        kernel = self._compile(bench)
         grid = (shape.m // self.tile[0] * (shape.n // self.tile[1]),)
         args: tuple[Any, ...] = (product.a, product.b, product.c, *map(np.uint32, (shape.m, shape.n, shape.k)))
         return lambda: kernel(grid, (self.threads,), args, self.shared_bytes), self._notes(bench, kernel)
 
-    def _compiled(self, bench: Bench) -> Kernel:
+    def _compile(self, bench: Bench) -> Kernel:
+        """Return the compiled kernel; raises Skip if the device or a header is unsuitable."""
         if reason := missing(bench, self.needs):
             raise Skip(f"{self.kernel} {reason}")
         if self.needs == "wmma":
-            return self._with_header(bench)
+            return self._compile_with_header(bench)
         return bench.kernel(self.file, self.kernel, **self.defines)
 
-    def _with_header(self, bench: Bench) -> Kernel:
+    def _compile_with_header(self, bench: Bench) -> Kernel:
+        """Return the kernel compiled with the header of wmma; raises Skip if a header of CUDA is missing."""
         header = found_header(_WMMA_HEADER)
         if header is None:
             raise Skip(f"{self.kernel} needs the header {_WMMA_HEADER}, which is not found: {_HOW_TO_WMMA}")
@@ -70,6 +72,7 @@ class Rung:
             raise Skip(f"{header} includes a header that is not found: {_HOW_TO_WMMA}") from error
 
     def _notes(self, bench: Bench, kernel: Kernel) -> Mapping[str, str]:
+        """Return notes on the kernel, its tiles and macros, and its registers, shared memory and occupancy."""
         macros = " ".join(f"{name}={value}" for name, value in self.defines.items())
         return {
             "kernel": f"{self.kernel} of {self.file}, tiles of {self.tile[0]} × {self.tile[1]} {macros}".strip(),
@@ -81,9 +84,9 @@ class BulkRung(Rung):
     """A rung whose parts come by bulk tensor copies (TMA): its grid stays on the device and takes tensor maps."""
 
     def build(self, bench: Bench, product: MatrixProduct) -> Built:
-        """Return the call of the kernel on these operands, and notes on it; raises Skip where the device lacks it."""
+        """Return the call of the kernel on these operands, and notes on it; raises Skip if it is unsupported."""
         shape, (tile_m, tile_n), cluster = product.shape, self.tile, self.defines.get("CLUSTER", 1)
-        kernel = self._compiled(bench)
+        kernel = self._compile(bench)
         tiles = shape.m // tile_m * (shape.n // tile_n)
         blocks = min(tiles, bench.device.device.units) // cluster * cluster
         args = (
@@ -96,7 +99,7 @@ class BulkRung(Rung):
 
 
 def found_header(name: str) -> Path | None:
-    """Return a header of the CUDA toolkit, or of NVIDIA's wheels of its parts; CuPy's own lacks some."""
+    """Return the path of a header of the CUDA toolkit or of NVIDIA's wheels, or None; CuPy's are incomplete."""
     toolkits = [Path(os.environ[variable]) for variable in ("CUDA_PATH", "CUDA_HOME") if os.environ.get(variable)]
     if compiler := shutil.which("nvcc"):
         toolkits.append(Path(compiler).resolve().parents[1])
@@ -109,7 +112,10 @@ def found_header(name: str) -> Path | None:
 
 
 def missing(bench: Bench, needs: str) -> str:
-    """Return why the device does not meet `needs` (`matrix`, `wmma`, `hopper` or `mfma`); empty if it does."""
+    """Return why the device does not meet `needs`; empty if it does.
+
+    `needs` is `matrix`, `wmma`, `hopper`, `mfma` or empty.
+    """
     traits = bench.traits
     has_matrix = "matrix" in traits.features
     if needs in ("matrix", "wmma") and not (traits.vendor == "nvidia" and has_matrix):

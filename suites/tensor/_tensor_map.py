@@ -18,6 +18,7 @@ _FLOAT16, _NO_INTERLEAVE, _SWIZZLE_128_BYTES, _L2_PROMOTION_128_BYTES, _NO_FILL 
 
 @functools.cache
 def _encode() -> Any:
+    """Return the driver's cuTensorMapEncodeTiled; raises Skip if the driver does not have it."""
     try:
         return ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled
     except (OSError, AttributeError) as error:

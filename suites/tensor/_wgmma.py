@@ -45,7 +45,11 @@ topic = Topic(
 
 @dataclass(frozen=True, slots=True)
 class WarpgroupFormat:
-    """Formats of wgmma: in PTX, the products in a sum of one instruction, and how a number of B changes its sign."""
+    """A format of wgmma.
+
+    `inputs` and `sums` are its names in PTX, and `inner` the products in a sum of one instruction. If it is signed, an
+    instruction can negate B; if it `has_orders`, PTX lets it transpose its operands.
+    """
 
     dtype: str
     inputs: str
@@ -147,9 +151,10 @@ def _has_point(target: Target, params: Mapping[str, Any]) -> bool:
     where=_has_point,
 )
 def wgmma(bench: Bench, dtype: str, sums: str, columns: int, a: str, wait: str) -> Task:
-    """D = A·B + C of 64 rows by a warpgroup, B in shared memory: 2·M·N·K operations an instruction.
+    """Throughput of D = A·B + C of 64 rows by a warpgroup, B in shared memory: 2·M·N·K operations per instruction.
 
-    `wait` tells whether the warpgroup waits for each instruction before the next, or late, with 16 more in flight.
+    `a` is where A lies. With `wait` of `each` the warpgroup waits for each instruction before the next; with `late` 16
+    more are in flight.
     """
     if bench.traits.arch != "sm_90":
         raise Skip(f"wgmma is an instruction of sm_90 alone, not of {bench.traits.arch}")
