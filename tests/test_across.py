@@ -144,7 +144,7 @@ def test_the_filter_of_pairs_selects_one_gpu_of_each_of_two_nodes():
 
 @pytest.mark.parametrize("world", [2, 3, 16, 100])
 def test_sums_of_tiles_are_exact_and_one_wrong_word_or_a_tile_at_a_wrong_place_is_found(world):
-    tiles = part("_tcp").Tiles(7, world)
+    tiles = part("_tcp").SummableWords(7, world)
     words = [np.empty(3 * 2**16 + 5, np.float32) for _ in range(min(world, 16))]
     for rank, array in enumerate(words):
         tiles.write(array, rank)
@@ -160,7 +160,7 @@ def test_sums_of_tiles_are_exact_and_one_wrong_word_or_a_tile_at_a_wrong_place_i
 
 
 def test_numbers_are_so_small_that_the_sum_over_a_thousand_ranks_is_exact():
-    tiles = part("_tcp").Tiles(7, 1000)
+    tiles = part("_tcp").SummableWords(7, 1000)
     word = np.empty(2**18, np.float32)
     tiles.write(word, 999)
     assert word.max() * 1000 < 2**24
@@ -172,7 +172,7 @@ def test_words_on_gpus_are_as_small_as_the_number_of_ranks_asks(world, shift):
     assert world * 2 ** (64 - shift) <= 2**24
 
 
-class Alone:
+class SingleRankBench:
     """The bench of one rank of one, whose ring ends where it begins."""
 
     rank, world, node_host = 0, 1, "127.0.0.1"
@@ -187,7 +187,7 @@ class Alone:
 
 def test_a_received_word_that_is_wrong_fails_the_check():
     """A ring of one rank that connects to itself, in which the listener accepts what the same thread has begun."""
-    rank = part("_tcp").TcpRank(Alone(), part("_operations").COLLECTIVES["send_recv"], 2**20)
+    rank = part("_tcp").TcpRank(SingleRankBench(), part("_operations").COLLECTIVES["send_recv"], 2**20)
     rank.poison()
     with pytest.raises(WrongAnswer, match="262144 of 262144"):
         rank.check()

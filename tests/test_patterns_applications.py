@@ -251,7 +251,7 @@ def test_ranks_that_follow_the_advice_are_right_and_a_block_or_product_that_is_w
     def body(bench):
         rank = part("_adapted").AdaptedRank(bench)
         rank._ranks = bench.world  # whatever this machine's times advise
-        rank._exchange = rank._planned(rank._schedule(bench.world), rank._block_bytes)
+        rank._exchange = rank._plan_exchange(rank._schedule(bench.world), rank._block_bytes)
         rank._poison()
         seconds = rank._seconds()
         observed = rank._check()

@@ -110,7 +110,7 @@ def test_the_memory_of_a_start_is_its_own_and_not_that_of_the_process_that_start
 def test_wrong_weights_and_a_wrong_product_are_found(tmp_path):
     path = tmp_path / "weights"
     path.write_bytes(b"1234")
-    start = CHILD.HostStart(CHILD.Order(("product", "weights"), "", "", 1, str(path), 4, 0))
+    start = CHILD.HostStart(CHILD.StartOrder(("product", "weights"), "", "", 1, str(path), 4, 0))
     start.product()
     start.check()
     start.weights()

@@ -67,24 +67,24 @@ def test_pieces_mapped_behind_each_other_are_one_memory_and_go_back_as_they_came
 
 
 def test_a_range_that_fails_half_way_gives_everything_back():
-    class Full(SPACE.HostSpace):
+    class FullSpace(SPACE.HostSpace):
         created, released = 0, 0
 
         def create(self, nbytes):
-            if Full.created == 2:
+            if FullSpace.created == 2:
                 raise OSError("no space left")
-            Full.created += 1
+            FullSpace.created += 1
             return super().create(nbytes)
 
         def release(self, physical):
-            Full.released += 1
+            FullSpace.released += 1
             super().release(physical)
 
-    mapped = SPACE.MappedRange(Full(), 4 * PAGE)
+    mapped = SPACE.MappedRange(FullSpace(), 4 * PAGE)
     with pytest.raises(OSError, match="no space left"):
         mapped.grow(4 * PAGE, PAGE)
     mapped.close()
-    assert (Full.created, Full.released) == (2, 2)
+    assert (FullSpace.created, FullSpace.released) == (2, 2)
 
 
 @pytest.mark.parametrize("step", ["reserve", "create", "map", "access", "unmap"])
@@ -97,7 +97,7 @@ def test_each_step_is_timed_by_itself_and_its_memory_is_written_and_compared(ste
 
 
 def test_a_space_that_maps_one_memory_at_two_places_is_found(monkeypatch):
-    class Twice(SPACE.HostSpace):
+    class SameMemorySpace(SPACE.HostSpace):
         def create(self, nbytes):
             self.first = getattr(self, "first", None) or super().create(nbytes)
             return self.first
@@ -105,7 +105,7 @@ def test_a_space_that_maps_one_memory_at_two_places_is_found(monkeypatch):
         def release(self, physical):
             pass
 
-    monkeypatch.setattr(STEPS, "open_space", lambda _: Twice())
+    monkeypatch.setattr(STEPS, "open_space", lambda _: SameMemorySpace())
     task = task_of("map", size_bytes=2 * PAGE, piece="2MiB")
     with pytest.raises(WrongAnswer, match="words differ from what was written"):
         task.check()
@@ -121,12 +121,12 @@ def test_an_array_grows_and_keeps_its_contents(way):
 
 
 def test_an_array_that_loses_contents_when_it_grows_is_found(monkeypatch):
-    class Forgetful(GROW.HostCopyGrowth):
+    class ForgetfulHostGrowth(GROW.HostCopyGrowth):
         def grow(self, at_peak):
             super().grow(at_peak)
             self.array(PAGE, PAGE + 8)[:] = 0
 
-    monkeypatch.setattr(GROW, "HostCopyGrowth", Forgetful)
+    monkeypatch.setattr(GROW, "HostCopyGrowth", ForgetfulHostGrowth)
     task = task_of("grow", way="copy", from_bytes=2 * PAGE, by_bytes=PAGE)
     with pytest.raises(WrongAnswer, match="1 of 524288 old words are wrong"):
         task.check()
@@ -190,18 +190,18 @@ def test_pieces_are_left_out_where_they_are_the_whole_or_too_many():
 
 
 def test_memory_that_is_not_given_back_to_the_device_is_found(monkeypatch):
-    class Leaking(SPACE.HostSpace):
+    class LeakingSpace(SPACE.HostSpace):
         leaked = 0
 
         def release(self, physical):
             super().release(physical)
-            Leaking.leaked += 2**25
+            LeakingSpace.leaked += 2**25
 
     bench = host_bench()
     bench.open_device = PaperGpu(Traits("nvidia", "sm_90", "", ("hot",), "perf_counter", is_gpu=True))
-    monkeypatch.setattr(PaperGpu, "free_bytes", lambda self: 2**40 - Leaking.leaked)
-    monkeypatch.setattr(STEPS, "open_space", lambda _: Leaking())
-    monkeypatch.setattr(STEPS, "Pattern", lambda _: SPACE.Pattern(host_bench()))
+    monkeypatch.setattr(PaperGpu, "free_bytes", lambda self: 2**40 - LeakingSpace.leaked)
+    monkeypatch.setattr(STEPS, "open_space", lambda _: LeakingSpace())
+    monkeypatch.setattr(STEPS, "WordPattern", lambda _: SPACE.WordPattern(host_bench()))
     costs = STEPS.StepCosts(bench, 2**25)
     monkeypatch.setattr(costs, "_expect_memory", lambda mapped: None)
     with pytest.raises(WrongAnswer, match="33554432 bytes are missing after the memory was given back"):

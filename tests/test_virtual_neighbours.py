@@ -244,7 +244,7 @@ def test_a_queue_is_never_longer_than_a_gpu_holds(device: QueueingDevice) -> Non
     running.close()
 
 
-class Turns:
+class SerialDevice:
     """A device that serves calls one by one, in the order in which they came."""
 
     def __init__(self) -> None:
@@ -264,11 +264,11 @@ class Turns:
 
 
 def test_a_victim_that_takes_turns_with_its_neighbour_keeps_less_of_its_rate(bench: Bench) -> None:
-    turns = Turns()
+    turns = SerialDevice()
     board = AGGRESSOR.NeighbourBoard.within(bench)
     other = aggressor(bench, turns.call(0.002), board)
     idle = LOADS.Lane(LOADS.nothing, LOADS.nothing)
-    pair = NEIGHBOUR.NeighbourPair(bench, turns.call(0.001), idle, board, NEIGHBOUR.Span(3, 0.03))
+    pair = NEIGHBOUR.NeighbourPair(bench, turns.call(0.001), idle, board, NEIGHBOUR.SampleSpan(3, 0.03))
     beside = pair.seconds()
     kept = {name: each.value for name, each in pair.observed().items()}
     other.close()
@@ -283,7 +283,7 @@ def test_a_wrong_result_of_a_victim_is_found(bench: Bench) -> None:
     board = AGGRESSOR.NeighbourBoard.within(bench)
     other = aggressor(bench, sleeping(0.001), board)
     idle = LOADS.Lane(LOADS.nothing, LOADS.nothing)
-    pair = NEIGHBOUR.NeighbourPair(bench, wrong, idle, board, NEIGHBOUR.Span(1, 0.002))
+    pair = NEIGHBOUR.NeighbourPair(bench, wrong, idle, board, NEIGHBOUR.SampleSpan(1, 0.002))
     with pytest.raises(WrongAnswer, match="relative error"):
         pair.seconds()
     other.close()

@@ -213,9 +213,9 @@ def test_a_call_that_the_driver_or_the_bindings_do_not_have_is_a_skip_that_names
 
 
 def test_a_driver_that_suspends_nothing_is_a_skip_and_any_other_refusal_an_error() -> None:
-    with pytest.raises(Skip, match="does not suspend programs here"), SUSPEND._supported():
+    with pytest.raises(Skip, match="does not suspend programs here"), SUSPEND._skip_if_unsupported():
         raise DriverCallError("CUDA_ERROR_NOT_SUPPORTED from cuCheckpointProcessLock")
-    with pytest.raises(DriverCallError), SUSPEND._supported():
+    with pytest.raises(DriverCallError), SUSPEND._skip_if_unsupported():
         raise DriverCallError("CUDA_ERROR_ILLEGAL_STATE from cuCheckpointProcessRestore")
 
 

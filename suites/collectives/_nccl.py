@@ -52,12 +52,12 @@ class Communicators:
             if communicator is not None:
                 communicator.abort()  # another rank does not have it any more
             token = bench.exchange(nccl.get_unique_id() if bench.rank == 0 else b"")[0]
-            communicator, is_new = _made(bench, nccl, token), True
+            communicator, is_new = _new_communicator(bench, nccl, token), True
         self._kept[key] = (token, communicator)
         return communicator, is_new
 
 
-def _made(bench: Bench, nccl: Any, token: bytes) -> Any:
+def _new_communicator(bench: Bench, nccl: Any, token: bytes) -> Any:
     """Return a new communicator; raises Unavailable if NCCL fails where /dev/shm is nearly full."""
     try:
         return nccl.NcclCommunicator(bench.world, token, bench.rank)

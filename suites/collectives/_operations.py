@@ -39,11 +39,13 @@ class Collective:
 
 
 def _whole(elements: int, world: int) -> int:
+    """Return the words of the whole array."""
     del world
     return elements
 
 
 def _part(elements: int, world: int) -> int:
+    """Return the words of one rank's part of the array."""
     return elements // world
 
 
@@ -53,10 +55,12 @@ def _parts(elements: int, world: int) -> list[tuple[int, int]]:
 
 
 def _partly(world: int) -> float:
+    """Return (n − 1)/n, the share of an array that a rank does not have itself."""
     return (world - 1) / world
 
 
-def _once(world: int) -> float:
+def _factor_one(world: int) -> float:
+    """Return 1: the bus bandwidth is the algorithm bandwidth."""
     del world
     return 1.0
 
@@ -90,7 +94,7 @@ COLLECTIVES = {
         ),
         Collective(
             "broadcast",
-            _once,
+            _factor_one,
             "busbw = S/t",
             _whole,
             _whole,
@@ -108,7 +112,7 @@ COLLECTIVES = {
         ),
         Collective(
             "send_recv",
-            _once,
+            _factor_one,
             "busbw = S/t, each rank sends to the next",
             _whole,
             _whole,
@@ -120,7 +124,7 @@ COLLECTIVES = {
 # Not a collective: rank 0 sends its array to rank 1, which sends it back.
 MESSAGE = Collective(
     "message",
-    _once,
+    _factor_one,
     "one direction: half of the round trip",
     _whole,
     _whole,

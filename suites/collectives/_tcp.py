@@ -48,7 +48,7 @@ class Ring:
             try:
                 self.onward = socket.create_connection((host, port), _PATIENCE_S)
                 self.onward.sendall(peer_token)
-                self.back = _accepted(listener, token)
+                self.back = _accept(listener, token)
             except OSError as error:
                 raise PeerDied(self._next) from error
         for connection in (self.onward, self.back):
@@ -59,13 +59,13 @@ class Ring:
 
     def send(self, content: memoryview) -> None:
         """Send a message to the next rank; raises PeerDied."""
-        with self._alive(self._next):
+        with self._raise_if_dead(self._next):
             self.onward.sendall(content)
 
     def receive(self, into: memoryview) -> None:
         """Wait for a message from the previous rank; raises PeerDied."""
-        with self._alive(self._before):
-            _fill(self.back, into)
+        with self._raise_if_dead(self._before):
+            _receive_all(self.back, into)
 
     def turn(self, content: memoryview, into: memoryview) -> None:
         """Send to the next rank while a message arrives from the previous one."""
@@ -79,13 +79,13 @@ class Ring:
 
     def answer(self, content: memoryview) -> None:
         """Send a message back to the previous rank."""
-        with self._alive(self._before):
+        with self._raise_if_dead(self._before):
             self.back.sendall(content)
 
     def await_answer(self, into: memoryview) -> None:
         """Wait for a message that the next rank sends back."""
-        with self._alive(self._next):
-            _fill(self.onward, into)
+        with self._raise_if_dead(self._next):
+            _receive_all(self.onward, into)
 
     def meet(self) -> None:
         """Wait until every rank is here: a byte passes once round the ring."""
@@ -100,7 +100,8 @@ class Ring:
         self._sender.shutdown()
 
     @contextlib.contextmanager
-    def _alive(self, rank: int) -> Iterator[None]:
+    def _raise_if_dead(self, rank: int) -> Iterator[None]:
+        """Turn an OSError of a connection into PeerDied of the rank at its other end."""
         try:
             yield
         except OSError as error:
@@ -111,7 +112,7 @@ def _family(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
-def _accepted(listener: socket.socket, token: bytes) -> socket.socket:
+def _accept(listener: socket.socket, token: bytes) -> socket.socket:
     """Return the connection that sends the token; raises OSError if none comes in time."""
     deadline = time.monotonic() + _CONNECTING_S
     while (left_s := deadline - time.monotonic()) > 0:
@@ -120,14 +121,14 @@ def _accepted(listener: socket.socket, token: bytes) -> socket.socket:
         connection.settimeout(_STRANGER_S)
         received = memoryview(bytearray(_TOKEN_BYTES))
         with contextlib.suppress(OSError):
-            _fill(connection, received)
+            _receive_all(connection, received)
             if hmac.compare_digest(received, token):
                 return connection
         connection.close()
     raise TimeoutError("no rank connected")
 
 
-def _fill(connection: socket.socket, into: memoryview) -> None:
+def _receive_all(connection: socket.socket, into: memoryview) -> None:
     """Receive until the buffer is full; raises ConnectionResetError if the peer closes the connection before."""
     while into:
         count = connection.recv_into(into)
@@ -136,7 +137,7 @@ def _fill(connection: socket.socket, into: memoryview) -> None:
         into = into[count:]
 
 
-class Tiles:
+class SummableWords:
     """The words that ranks send: whole numbers whose sum over all ranks is exact in float32.
 
     A block of words is drawn for each rank; each repetition of the block adds its number, so that a repetition at the
@@ -181,9 +182,9 @@ class TcpRank:
         bench.need(4 * size_bytes)
         self._operation, self._world, self._rank = operation, bench.world, bench.rank
         elements = size_bytes // WORD_BYTES
-        self._tiles = Tiles(int(bench.rng.integers(2**62)), bench.world)
+        self._summable = SummableWords(int(bench.rng.integers(2**62)), bench.world)
         self._sent = np.empty(elements, np.float32)
-        self._tiles.write(self._sent, bench.rank)
+        self._summable.write(self._sent, bench.rank)
         self._received = np.empty(elements, np.float32)
         bounds = [elements * part // bench.world for part in range(bench.world + 1)]
         self._parts = [slice(*pair) for pair in itertools.pairwise(bounds)]
@@ -228,7 +229,7 @@ class TcpRank:
         """Raise WrongAnswer if a received word differs from the sum of the words that the ranks sent."""
         for segment in self._operation.segments(self._received.size, self._world, self._rank):
             part = self._received[segment.offset : segment.offset + segment.count]
-            wrong = self._tiles.mistakes(part, segment.first, segment.low, segment.high)
+            wrong = self._summable.mistakes(part, segment.first, segment.low, segment.high)
             expect(wrong == 0, f"{wrong} of {segment.count} received words are wrong on rank {self._rank}")
 
 

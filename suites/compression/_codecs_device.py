@@ -99,14 +99,14 @@ def current_stream(xp: Any) -> int:
 class Variant:
     """A codec as a case names it: an algorithm of nvCOMP with options for compressing and restoring (`back`).
 
-    `words` describes the options in notes. `typed` passes LZ4 the width of the elements, and `plain` passes bytes to a
-    codec that would otherwise use the element type.
+    `description` states the options in notes. `typed` passes LZ4 the width of the elements, and `plain` passes bytes to
+    a codec that would otherwise use the element type.
     """
 
     algorithm: str
     options: Mapping[str, int] = field(default_factory=dict)
     back: Mapping[str, int] = field(default_factory=dict)
-    words: str = "default options"
+    description: str = "default options"
     typed: bool = False
     plain: bool = False
 
@@ -119,28 +119,29 @@ class Variant:
 def _levels(algorithm: str) -> dict[str, Variant]:
     """Return the variants of levels 0 (entropy coding only), 2, 4 and 5; level 1 is the default, 3 equals 2."""
     return {
-        f"{algorithm}-{level}": Variant(algorithm, {"level": level}, words=f"level {level}") for level in (0, 2, 4, 5)
+        f"{algorithm}-{level}": Variant(algorithm, {"level": level}, description=f"level {level}")
+        for level in (0, 2, 4, 5)
     }
 
 
 _ENGINE = {
-    f"{name}-engine": Variant(name, back={"backend": _HARDWARE}, words="decompressed by the hardware engine")
+    f"{name}-engine": Variant(name, back={"backend": _HARDWARE}, description="decompressed by the hardware engine")
     for name, row in nvcomp.ALGORITHMS.items()
     if row.engine and name != "gzip"  # gzip is Deflate with a header
 }
 _OPTIONS = {
-    "lz4-typed": Variant("lz4", words="matches of whole elements", typed=True),
+    "lz4-typed": Variant("lz4", description="matches of whole elements", typed=True),
     "lz4-shuffle": Variant("lz4", {"bitshuffle": 1}, {"bitshuffle": 1}, "bits shuffled by elements", typed=True),
     **_levels("deflate"),
     **_levels("gdeflate"),
     **_levels("gzip"),
-    "ans-bytes": Variant("ans", words="on bytes, whatever the element type", plain=True),
-    "ans-fast": Variant("ans", {"histogram_reduction": 4}, words="a histogram of every 16th symbol"),
-    "cascaded-1": Variant("cascaded", {"level": 1}, words="level 1"),
-    "cascaded-7": Variant("cascaded", {"level": 7}, words="level 7"),
-    "cascaded-bytes": Variant("cascaded", words="on bytes, whatever the element type", plain=True),
-    "bitcomp-sparse": Variant("bitcomp", {"algorithm": 1}, words="sparse algorithm"),
-    "bitcomp-bytes": Variant("bitcomp", words="on bytes, whatever the element type", plain=True),
+    "ans-bytes": Variant("ans", description="on bytes, whatever the element type", plain=True),
+    "ans-fast": Variant("ans", {"histogram_reduction": 4}, description="a histogram of every 16th symbol"),
+    "cascaded-1": Variant("cascaded", {"level": 1}, description="level 1"),
+    "cascaded-7": Variant("cascaded", {"level": 7}, description="level 7"),
+    "cascaded-bytes": Variant("cascaded", description="on bytes, whatever the element type", plain=True),
+    "bitcomp-sparse": Variant("bitcomp", {"algorithm": 1}, description="sparse algorithm"),
+    "bitcomp-bytes": Variant("bitcomp", description="on bytes, whatever the element type", plain=True),
 }
 VARIANTS: Mapping[str, Variant] = {**{name: Variant(name) for name in nvcomp.ALGORITHMS}, **_OPTIONS, **_ENGINE}
 CODECS = tuple(nvcomp.ALGORITHMS)
@@ -170,7 +171,7 @@ class DeviceCodec:
         )
         kind = _of_width(dtype) if variant.typed else self.row.data_type
         product = "nvCOMP" if library.is_nvcomp else "hipCOMP"
-        self.description = f"{product} {library.version}, batched, {variant.words}, elements {kind}"
+        self.description = f"{product} {library.version}, batched, {variant.description}, elements {kind}"
         self.waits = self.row.decompress_waits  # restoring waits for its stream before it queues its work
 
     def max_compressed_bytes(self, chunk_bytes: int) -> int:

@@ -38,7 +38,7 @@ topic = Topic(
 HOST_BYTES = 4 * 2**20  # what the host works on; the GPU has it several times over
 
 
-class Exchange:
+class FormatExchange:
     """The chunks that GPU and host have compressed, and what each restores from the other's chunks.
 
     `source` (uint8, on the host) holds the data that `trip` has on the GPU. Creating the object compresses them on
@@ -56,14 +56,14 @@ class Exchange:
         self._sizes = lengths(source.size, chunk)
         self._chunks = [memoryview(source)[start : start + chunk] for start in range(0, source.size, chunk)]
         trip.compress()
-        self._gpus = self._fetched()
+        self._gpus = self._fetch_gpu_chunks()
         self.hosts = codec.compress(self._chunks, self._threads)
         self._sent = DeviceChunks.uploaded(bench.xp, self.hosts, trip.layout.total // source.size)
         arguments = (self._sent, trip.restored, trip.written, trip.scratch, trip.restore_statuses)
         self._read = trip.codec.decompressing(*arguments, current_stream(bench.xp))
         self.restored: list[bytes] = []
 
-    def _fetched(self) -> list[bytes]:
+    def _fetch_gpu_chunks(self) -> list[bytes]:
         """Return the first chunks that the GPU wrote, in host memory."""
         sizes = self._bench.device.to_host(self._trip.compressed.sizes)
         stride, count = self._trip.compressed.stride, len(self._sizes)
@@ -120,7 +120,7 @@ def formats(bench: Bench, corpus: str, format: str, size_bytes: int, chunk_bytes
     most = min(HOST_BYTES, source.data.size)
     part = Corpus(source.name, "uint8", source.description, source.data[: most // chunk_bytes * chunk_bytes or most])
     trip = open_trip(bench, part, total - total % part.data.size or part.data.size, format, chunk_bytes)
-    exchange = Exchange(bench, trip, codec, np.ascontiguousarray(part.data))
+    exchange = FormatExchange(bench, trip, codec, np.ascontiguousarray(part.data))
     on_gpu_bytes, on_host_bytes = trip.layout.total, part.data.size
     stages = {
         "gpu.compress": stage(trip.compress, on_gpu_bytes),

@@ -116,14 +116,14 @@ def choice(bench: Bench, corpus: str, size_bytes: int, chunk_bytes: int) -> Task
         return {**regrets, "exhaustive": Observed(exhaustive, "s")}
 
     call()
-    names = {f"choice.{goal}": _told(picks[goal], choose(goal, all_figures.values(), link)) for goal in GOALS}
+    names = {f"choice.{goal}": _choice_note(picks[goal], choose(goal, all_figures.values(), link)) for goal in GOALS}
     sample_description = f"{sample.data.size} of {source.data[:total].size} bytes, repeated to {batch}"
     notes = {"corpus": source.description, "sample": sample_description, "link": f"{link / 1e9} GB/s", **names}
     stage = Stage(call, Work(items=1), clock="self", effort=POINT)
     return Task({"choose": stage}, check=check, poison=picks.clear, notes=notes)
 
 
-def _told(chosen: str, best: str) -> str:
+def _choice_note(chosen: str, best: str) -> str:
     """Return the note of a choice: the codec's name, and the best codec's if it is another one."""
     return chosen if chosen == best else f"{chosen}; on the whole data {best} is the best"
 
@@ -133,25 +133,28 @@ def _contest(bench: Bench, few: Corpus, batch: int, corpus: Corpus, total: int, 
     bind = functools.partial
     opened: Callable[..., Trip] = _codecs_host.open_trip
     if bench.target.is_host:
-        names, batch = _usable(_HOST_CODECS, _codecs_host.open_codec), few.data.size
+        names, batch = _available_codecs(_HOST_CODECS, _codecs_host.open_codec), few.data.size
     else:
         opened = bind(_codecs_nvcomp.open_trip, bench)
-        names = _usable(GPU_CODECS, lambda name: open_codec(bench, name, corpus.dtype))
+        names = _available_codecs(GPU_CODECS, lambda name: open_codec(bench, name, corpus.dtype))
     return Contest(
         {name: bind(opened, few, batch, name, chunk) for name in names},
         {name: bind(opened, corpus, total, name, chunk) for name in names},
-        bind(_wall if bench.target.is_host else _by_events, bench),
+        bind(_host_seconds if bench.target.is_host else _event_seconds, bench),
     )
 
 
-def _by_events(bench: Bench, call: Callable[[], object]) -> float:
-    """Return the seconds of a call by device events, after one that loads its code; they repeat within 0.5 %."""
+def _event_seconds(bench: Bench, call: Callable[[], object]) -> float:
+    """Return the seconds of one call by device events, after a first call that loads its code.
+
+    Repeated times agree within 0.5 %.
+    """
     call()
     return bench.device.time(call, 1, "hot", gated=False).device[0]
 
 
-def _wall(bench: Bench, call: Callable[[], object]) -> float:
-    """Return the shorter of two times of a call by the host's clock, because other programs may disturb one."""
+def _host_seconds(bench: Bench, call: Callable[[], object]) -> float:
+    """Return the shorter of two times of a call by the host's clock, because other programs may disturb one of them."""
     times = []
     for _ in range(2):
         start = bench.device.now()
@@ -160,7 +163,7 @@ def _wall(bench: Bench, call: Callable[[], object]) -> float:
     return min(times)
 
 
-def _usable(names: Sequence[str], attempt: Callable[[str], object]) -> list[str]:
+def _available_codecs(names: Sequence[str], attempt: Callable[[str], object]) -> list[str]:
     """Return the codecs that are available; raises Skip with the reason of the first if there are none."""
     usable, reasons = [], []
     for name in names:

@@ -11,7 +11,7 @@ from . import _codecs_host, _codecs_nvcomp
 from ._axes import CHUNK_BYTES, MIB, corpora
 from ._codecs_common import stage
 from ._corpora import DATA_PREFIX, Corpus
-from ._corpora_user import Taken, pieces
+from ._corpora_user import FileData, pieces
 
 topic = Topic()
 
@@ -31,15 +31,15 @@ def whole(bench: Bench, corpus: str, codec: str, piece_bytes: int, chunk_bytes: 
     """
     file = {DATA_PREFIX + file.label: file for file in bench.target.data}[corpus]
 
-    def opened(piece: Taken) -> Any:
-        piece_corpus = Corpus(corpus, piece.dtype, piece.words, piece.data)
+    def open_piece(piece: FileData) -> Any:
+        piece_corpus = Corpus(corpus, piece.dtype, piece.description, piece.data)
         if bench.target.is_host:
             return _codecs_host.open_trip(piece_corpus, piece.data.size, codec, chunk_bytes)
         return _codecs_nvcomp.open_trip(bench, piece_corpus, piece.data.size, codec, chunk_bytes)
 
-    count, total, compressed = _passed(file, piece_bytes, opened)
+    count, total, compressed = _compress_pieces(file, piece_bytes, open_piece)
     first = next(pieces(file, piece_bytes))
-    trip = opened(first)
+    trip = open_piece(first)
 
     def check() -> Observation:
         """Compare the timed piece; the ratio and the compressed bytes that are returned are those of the whole file."""
@@ -58,11 +58,11 @@ def whole(bench: Bench, corpus: str, codec: str, piece_bytes: int, chunk_bytes: 
     return Task(stages, check=check, poison=trip.poison, notes=notes)
 
 
-def _passed(file: DataFile, piece_bytes: int, opened: Callable[[Taken], Any]) -> tuple[int, int, int]:
+def _compress_pieces(file: DataFile, piece_bytes: int, open_piece: Callable[[FileData], Any]) -> tuple[int, int, int]:
     """Return the number of pieces, and all bytes before and after; raises WrongAnswer if a piece's check fails."""
     count = total = compressed = 0
     for piece in pieces(file, piece_bytes):
-        trip = opened(piece)
+        trip = open_piece(piece)
         trip.poison()
         trip.compress()
         trip.restore()

@@ -15,7 +15,7 @@ from ._codecs_host import HostCodec
 from ._pipeline import InFlight
 
 
-class Encoder:
+class BlockEncoder:
     """Turns each block into a packed block. Raw encoders return the block itself."""
 
     def queue(self, block: InFlight) -> None:
@@ -29,7 +29,7 @@ class Encoder:
         """Raise WrongAnswer if a block could not be encoded; `encode` may only have queued the work."""
 
 
-class Decoder:
+class BlockDecoder:
     """Restores each block that arrived to its place in the target."""
 
     def room(self, block: InFlight) -> Any:
@@ -47,7 +47,7 @@ class Decoder:
         """Raise WrongAnswer if a block could not be restored; `decode` may only have queued the work."""
 
 
-class RawEncoder(Encoder):
+class RawEncoder(BlockEncoder):
     """Sends raw bytes from their place in the source, without a copy."""
 
     def __init__(self, cut: Cut, source: Any) -> None:
@@ -57,7 +57,7 @@ class RawEncoder(Encoder):
         return self._blocks[block.index]
 
 
-class RawDecoder(Decoder):
+class RawDecoder(BlockDecoder):
     """Receives raw bytes in their place in the target, without a copy."""
 
     def __init__(self, cut: Cut, target: Any) -> None:
@@ -70,7 +70,7 @@ class RawDecoder(Decoder):
         """Do nothing: the block is in its place."""
 
 
-class HostEncoder(Encoder):
+class HostEncoder(BlockEncoder):
     """A codec of the host: the slot's thread compresses chunk after chunk.
 
     `rooms` are the arrays, one per slot, that packed blocks are written to; without them it makes its own.
@@ -88,7 +88,7 @@ class HostEncoder(Encoder):
         return pack(self._rooms[block.slot], [compress(data[start : start + self._cut.chunk]) for start in starts])
 
 
-class HostDecoder(Decoder):
+class HostDecoder(BlockDecoder):
     """The decompressor of a codec of the host."""
 
     def __init__(self, codec: HostCodec, cut: Cut, depth: int, target: Any) -> None:

@@ -16,7 +16,7 @@ from ._blocks import Cut
 from ._codecs_bytes import DeviceBytes
 from ._codecs_common import lengths
 from ._codecs_device import DeviceChunks, DeviceCodec, current_stream
-from ._coders import Decoder, Encoder
+from ._coders import BlockDecoder, BlockEncoder
 from ._pipeline import InFlight, Slots
 
 _THREADS = 256  # as PLACES in compress.cu
@@ -26,7 +26,7 @@ _NO_STATUS = 0xFF  # in each byte: -1, no status of any library's
 _Launch = tuple[Kernel, int, tuple[Any, ...]]  # a kernel, its grid and its arguments
 
 
-class GpuEncoder(Encoder):
+class GpuEncoder(BlockEncoder):
     """A codec of a GPU. `rooms` are the arrays, one per slot, that packed blocks are written to; else it makes them."""
 
     def __init__(
@@ -79,7 +79,7 @@ class GpuEncoder(Encoder):
         self._codec.expect_success("compressed", self._to_host(self._statuses.array))
 
 
-class GpuDecoder(Decoder):
+class GpuDecoder(BlockDecoder):
     """The decompressor of a codec of a GPU; the table that arrived tells it on the device where the chunks are."""
 
     def __init__(self, bench: Bench, codec: DeviceCodec, cut: Cut, slots: Slots, target: Any) -> None:

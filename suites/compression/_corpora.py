@@ -61,4 +61,4 @@ def source_of(bench: Bench, name: str, size_bytes: int) -> tuple[Corpus, int]:
         return made(name, bench.seed), size_bytes
     files = {DATA_PREFIX + file.label: file for file in bench.target.data}
     taken = read_bounded(files[name], size_bytes)
-    return Corpus(name, taken.dtype, taken.words, taken.data), taken.data.size
+    return Corpus(name, taken.dtype, taken.description, taken.data), taken.data.size

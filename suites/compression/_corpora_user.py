@@ -25,15 +25,15 @@ _HOW = "pip install 'gpubench-suite[parquet]'"
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class FileData:
     """Data read from a file: the bytes as uint8, the type of their elements, and a description."""
 
     data: Any
     dtype: str
-    words: str
+    description: str
 
 
-def read_bounded(file: DataFile, most: int) -> Taken:
+def read_bounded(file: DataFile, most: int) -> FileData:
     """Return at most `most` bytes of a file: all of it, or blocks of 1 MiB evenly spaced over it.
 
     Raises FileError if the file has changed since the run was planned, or is not of the type that its name says, and
@@ -49,7 +49,7 @@ def read_bounded(file: DataFile, most: int) -> Taken:
         raise FileError(f"{path}: {error.strerror or error}; give --data files that can be read") from error
 
 
-def pieces(file: DataFile, most: int) -> Iterator[Taken]:
+def pieces(file: DataFile, most: int) -> Iterator[FileData]:
     """Yield all of a file in order, at most `most` bytes at a time; raises as `read_bounded` does."""
     path = Path(file.path)
     try:
@@ -61,7 +61,7 @@ def pieces(file: DataFile, most: int) -> Iterator[Taken]:
         with path.open("rb") as stream:
             for start in range(0, place.size, most):
                 data = _block(stream, file, place.offset + start, min(most, place.size - start))
-                yield Taken(data, place.dtype, place.words)
+                yield FileData(data, place.dtype, place.description)
     except OSError as error:
         raise FileError(f"{path}: {error.strerror or error}; give --data files that can be read") from error
 
@@ -73,24 +73,26 @@ class _Place:
     offset: int
     size: int
     dtype: str
-    words: str
+    description: str
 
 
-def _bytes(file: DataFile, path: Path, most: int) -> Taken:
+def _bytes(file: DataFile, path: Path, most: int) -> FileData:
+    """Return at most `most` bytes of a file of any format."""
     data = _spread(file, path, 0, file.bytes, most)
-    return Taken(data, "uint8", _words(data.size, file.bytes, "user data"))
+    return FileData(data, "uint8", _describe(data.size, file.bytes, "user data"))
 
 
-def _words(taken: int, whole: int, what: str) -> str:
+def _describe(taken: int, whole: int, content: str) -> str:
+    """Return the note of how much of `content` is used: `taken` of `whole` bytes."""
     spread = "" if taken == whole else f", in blocks of {units.round_size(BLOCK_BYTES)} evenly spaced over it"
-    return f"{taken} of {whole} bytes of {what}{spread}"
+    return f"{taken} of {whole} bytes of {content}{spread}"
 
 
-def _npy(file: DataFile, path: Path, most: int) -> Taken:
-    """Return the place of the elements, without the header."""
+def _npy(file: DataFile, path: Path, most: int) -> FileData:
+    """Return at most `most` bytes of the elements of a .npy file, without its header."""
     place = _elements(file, path)
     data = _spread(file, path, place.offset, place.size, most)
-    return Taken(data, place.dtype, _words(data.size, place.size, f"the user's {place.words} array"))
+    return FileData(data, place.dtype, _describe(data.size, place.size, f"the user's {place.description} array"))
 
 
 def _elements(file: DataFile, path: Path) -> _Place:
@@ -106,6 +108,7 @@ def _elements(file: DataFile, path: Path) -> _Place:
 
 
 def _spread(file: DataFile, path: Path, offset: int, size: int, most: int) -> Any:
+    """Return at most `most` of `size` bytes from `offset`, in blocks evenly spaced over them."""
     with path.open("rb") as stream:
         return np.concatenate([_block(stream, file, offset + start, length) for start, length in blocks(size, most)])
 
@@ -129,7 +132,7 @@ def _block(stream: io.BufferedReader, file: DataFile, offset: int, length: int) 
     return block
 
 
-def _parquet(file: DataFile, path: Path, most: int) -> Taken:
+def _parquet(file: DataFile, path: Path, most: int) -> FileData:
     """Return the values of every column as Arrow holds them, of row groups evenly spaced over the file."""
     del file
     with _table(path) as opened:
@@ -138,16 +141,16 @@ def _parquet(file: DataFile, path: Path, most: int) -> Taken:
     if not data.size:
         raise Skip(f"{path.name}: no column has a value, there is nothing to compress")
     description = f"{data.size} bytes of columns in Arrow's memory layout, {groups} of {count} row groups"
-    return Taken(data, _common(kinds), description)
+    return FileData(data, _common(kinds), description)
 
 
-def _parquet_pieces(path: Path, most: int) -> Iterator[Taken]:
+def _parquet_pieces(path: Path, most: int) -> Iterator[FileData]:
     """Yield row group by row group, each in pieces."""
     with _table(path) as opened:
         for group in range(opened.num_row_groups):
             data, kinds, _ = _row_groups(opened, [group], _UNBOUNDED)
             for start in range(0, data.size, most):
-                yield Taken(data[start : start + most], _common(kinds), "columns in Arrow's memory layout")
+                yield FileData(data[start : start + most], _common(kinds), "columns in Arrow's memory layout")
 
 
 def _common(kinds: set[str]) -> str:

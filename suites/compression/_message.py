@@ -15,7 +15,7 @@ from . import _codecs_device, _codecs_host
 from ._blocks import Cut
 from ._codecs_bytes import DeviceBytes, HostBytes, bytes_of
 from ._codecs_nvcomp import uploaded
-from ._coders import Decoder, Encoder, HostDecoder, HostEncoder
+from ._coders import BlockDecoder, BlockEncoder, HostDecoder, HostEncoder
 from ._coders_gpu import GpuDecoder, GpuEncoder
 from ._corpora import source_of
 from ._pipeline import Slots
@@ -74,8 +74,8 @@ class MessageCodec:
     description: str
     decoding_waits: bool
     max_packed_bytes: int
-    encoder: Callable[..., Encoder]
-    decoder: Callable[[Slots], Decoder]
+    encoder: Callable[..., BlockEncoder]
+    decoder: Callable[[Slots], BlockDecoder]
 
 
 def codec_of(bench: Bench, name: str, message: Message) -> MessageCodec:

@@ -94,12 +94,13 @@ class MpiPair:
         try:
             reply = json.loads(answer)
         except ValueError as error:
-            raise RuntimeError(f"the processes of mpirun have ended: {self._last_words()}") from error
+            raise RuntimeError(f"the processes of mpirun have ended: {self._error_output()}") from error
         if isinstance(reply, str):
             raise WrongAnswer(reply)
         return float(reply)
 
-    def _last_words(self) -> str:
+    def _error_output(self) -> str:
+        """Return the end of what both processes have written to standard error."""
         self._errors.seek(0)
         return self._errors.read()[-500:].strip()
 

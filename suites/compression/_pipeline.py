@@ -117,18 +117,19 @@ class StepChain:
     def jobs(self, count: int, depth: int) -> list[Action]:
         """Return what each thread does to take `count` blocks through the steps, `depth` of them in flight."""
         if not self.slots.are_streams or self.schedule == "a thread per slot":
-            return [partial(self._one_slot, slot, count, depth) for slot in range(depth)]
+            return [partial(self._run_slot, slot, count, depth) for slot in range(depth)]
         if self.schedule == "one thread":
-            return [partial(self._all_slots, count, depth)]
-        return self._stations(count, depth)
+            return [partial(self._run_all_slots, count, depth)]
+        return self._step_jobs(count, depth)
 
-    def _one_slot(self, slot: int, count: int, depth: int) -> None:
+    def _run_slot(self, slot: int, count: int, depth: int) -> None:
+        """Take every depth-th block through all steps, in one slot."""
         self.slots.use(slot)
         for index in range(slot, count, depth):
             for step in self.steps:
                 step(InFlight(index, slot))
 
-    def _all_slots(self, count: int, depth: int) -> None:
+    def _run_all_slots(self, count: int, depth: int) -> None:
         """Take all blocks through all steps in one thread: begin one while a slot is free, else finish the oldest."""
         for index in range(count + depth - 1):
             if index < count:
@@ -138,7 +139,7 @@ class StepChain:
                 for step in self.steps[1:]:
                     self._do(step, oldest, depth)
 
-    def _stations(self, count: int, depth: int) -> list[Action]:
+    def _step_jobs(self, count: int, depth: int) -> list[Action]:
         """Return one job per step, each for a thread; queues between them pass on the indices of blocks."""
         free_slots = threading.Semaphore(depth)
 
@@ -154,11 +155,11 @@ class StepChain:
         blocks = enter()
         for step in self.steps[:-1]:
             handed_on: SimpleQueue[int | None] = SimpleQueue()
-            jobs.append(partial(self._station, step, depth, blocks, handed_on.put))
+            jobs.append(partial(self._run_step, step, depth, blocks, handed_on.put))
             blocks = iter(handed_on.get, None)
-        return [*jobs, partial(self._station, self.steps[-1], depth, blocks, leave)]
+        return [*jobs, partial(self._run_step, self.steps[-1], depth, blocks, leave)]
 
-    def _station(self, step: Step, depth: int, blocks: Iterator[int], hand_on: Callable[[int | None], object]) -> None:
+    def _run_step(self, step: Step, depth: int, blocks: Iterator[int], hand_on: Callable[[int | None], object]) -> None:
         """Take all blocks through one step, in order; hand on None behind the last one."""
         try:
             for index in blocks:

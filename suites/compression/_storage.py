@@ -99,25 +99,26 @@ class FileLink(Link):
         with self._lock:
             place, self._end = self._end, self._end + packed.size
         self._places[block.index] = (place, packed.size)
-        self._tried(lambda: write_all(self._file, packed, place))
+        self._run_or_skip(lambda: write_all(self._file, packed, place))
         # Linux begins to write it to the disk, which it would else do in fsync
-        self._tried(lambda: os.posix_fadvise(self._file, place, packed.size, os.POSIX_FADV_DONTNEED))
+        self._run_or_skip(lambda: os.posix_fadvise(self._file, place, packed.size, os.POSIX_FADV_DONTNEED))
 
     def receive(self, block: InFlight, room: Any) -> None:
         place, size = self._places[block.index]
-        self._tried(lambda: read_all(self._file, room[:size], place))
+        self._run_or_skip(lambda: read_all(self._file, room[:size], place))
 
     def copy_in(self, block: InFlight, room: Any) -> Any:
         return room[: self._places[block.index][1]]
 
-    def _tried(self, call: Callable[[], T]) -> T:
+    def _run_or_skip(self, call: Callable[[], T]) -> T:
+        """Return the result of a file operation; raises Skip, with a remedy, if it fails."""
         try:
             return call()
         except OSError as error:
             raise unusable(self._where, error) from error
 
     def finish(self) -> None:
-        self._tried(lambda: os.fsync(self._file))
+        self._run_or_skip(lambda: os.fsync(self._file))
 
     def close(self) -> None:
         os.close(self._file)
@@ -128,7 +129,7 @@ class ReadBack(FileLink):
 
     def begin(self) -> None:
         """Drop the file from the page cache; only pages that are written back can be dropped (posix_fadvise(2))."""
-        self._tried(lambda: os.fsync(self._file))
+        self._run_or_skip(lambda: os.fsync(self._file))
         os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def finish(self) -> None:
@@ -163,7 +164,7 @@ def saving(coders: Coders) -> Task:
     where, count = folder(), coders.message.cut.count
     coded, raw = (FileLink(open_file(_ROOM * coders.message.cut.total, where), count, where) for _ in range(2))
     transfer = coders.over(coders.over_host({"coded": coded, "raw": raw}), "sender")
-    return task_of(coders, transfer, f"a file {_words(where)}, fsync included")
+    return task_of(coders, transfer, f"a file {_file_system_note(where)}, fsync included")
 
 
 @topic.case(
@@ -188,7 +189,7 @@ def loading(bench: Bench, coders: Coders) -> Task:
     where, total = folder(), coders.message.cut.total
     coded, raw = (ReadBack(open_file(_ROOM * total, where), coders.message.cut.count, where) for _ in range(2))
     transfer = coders.over(coders.over_host({"coded": coded, "raw": raw}), "receiver")
-    task = task_of(coders, transfer, f"a file {_words(where)}, read without the page cache")
+    task = task_of(coders, transfer, f"a file {_file_system_note(where)}, read without the page cache")
     task = replace(task, labels=("page-cached",) if coded.is_cached else ())
     if not bench.traits.is_gpu or coders.codec.name not in _codecs_host.FORMATS:
         return task
@@ -204,7 +205,7 @@ def loading(bench: Bench, coders: Coders) -> Task:
     return replace(task, stages=stages, close=close, notes=notes)
 
 
-def _words(where: Path) -> str:
+def _file_system_note(where: Path) -> str:
     """Return the part of a note that names the file system of a folder."""
     kind = file_system(where)
     return f"on {kind}" if kind else "on an unknown file system"

@@ -16,7 +16,7 @@ from gpubench.api.suite import POINT, Bench, Observation, Observed, Stage, Task,
 
 from ._blocks import Cut
 from ._codecs_host import cores
-from ._coders import Decoder, Encoder, RawDecoder, RawEncoder
+from ._coders import BlockDecoder, BlockEncoder, RawDecoder, RawEncoder
 from ._links import HostBuffers, Link, ThroughHost
 from ._message import Message, MessageCodec
 from ._pipeline import InFlight, Pipeline, Schedule, Slots, StepChain, slots_of
@@ -36,7 +36,7 @@ class Sender:
     slots: Slots
     count: int  # of blocks
     link: Link
-    encoder: Encoder
+    encoder: BlockEncoder
     packed: dict[int, Any] = field(default_factory=dict)  # the block of each slot, encoded and not yet sent
 
     def chain(self) -> StepChain:
@@ -69,7 +69,7 @@ class Receiver:
     slots: Slots
     count: int  # of blocks
     link: Link
-    decoder: Decoder
+    decoder: BlockDecoder
     message: Message
     decoding_waits: bool = False
 
@@ -106,7 +106,7 @@ class Receiver:
         return self.checked(lambda: pipeline.run(self.count, self.slots.depth, chain))
 
 
-def packed_blocks(encoder: Encoder, slots: Slots, cut: Cut) -> list[Any]:
+def packed_blocks(encoder: BlockEncoder, slots: Slots, cut: Cut) -> list[Any]:
     """Return a copy of every packed block, in order."""
     blocks: list[Any] = []
 

@@ -52,7 +52,7 @@ def both(bench: Bench, way: str, size_bytes: int) -> Task:
     )
 
 
-class Meeting:
+class DeviceMeeting:
     """Makes two ranks' devices begin a batch together: each stores a flag in the other's memory and watches its own.
 
     Only between distinct GPUs: on one GPU two processes take turns, and neither would see the other's flag in time.
@@ -96,7 +96,7 @@ class Duplex:
         self._memory = RankMemory(
             bench, size_bytes, lambda mine: fill_pattern(bench, self._local if self._writes else mine, self._seed)
         )
-        self._meeting = Meeting(bench)
+        self._meeting = DeviceMeeting(bench)
         self.lead = self._meeting.lead
         self.call = call_of(bench, way, self._local, self._memory.theirs)
 

@@ -34,14 +34,14 @@ class FlagRounds(Rounds):
 
         self._bench, self._compiled = bench, _host_flags
         self._page = shared_host_memory(bench, _PAGE_BYTES)
-        self._took = np.zeros(_FLAG_ROUNDS, np.int64)
+        self._round_ns = np.zeros(_FLAG_ROUNDS, np.int64)
         self._count = 0
-        self._volley(self._took[:0])
+        self._make_rounds(self._round_ns[:0])
         bench.barrier()  # no rank waits for another one that still compiles
         self._clock = Observed(_host_flags.look_seconds(), "s")
 
-    def _volley(self, took: Any) -> int:
-        """Fill `took` with the nanoseconds of each round; return the round that was given up, or 0."""
+    def _make_rounds(self, round_ns: Any) -> int:
+        """Fill `round_ns` with the nanoseconds of each round; return the round that was given up, or 0."""
         raise NotImplementedError
 
     def _address(self, rank: int) -> int:
@@ -50,12 +50,12 @@ class FlagRounds(Rounds):
 
     def seconds(self) -> list[float]:
         """Return the seconds of each round but the first; raises WrongAnswer if a signal is late or a flag is wrong."""
-        gave_up = self._volley(self._took)
+        gave_up = self._make_rounds(self._round_ns)
         expect(gave_up == 0, f"round {gave_up} timed out: no signal within {_LOOKS} polls")
-        self._count += self._took.size
+        self._count += self._round_ns.size
         values = self._page.array.view(np.uint64)[:: _LINE_BYTES // 8][: self._bench.world].tolist()
         expect(values == [self._count] * len(values), f"the flags are {values} after {self._count} rounds")
-        return [float(nanoseconds) * 1e-9 for nanoseconds in self._took[1:]]
+        return [float(nanoseconds) * 1e-9 for nanoseconds in self._round_ns[1:]]
 
     def check(self) -> Observation:
         return {"clock": self._clock}
@@ -67,18 +67,18 @@ class FlagRounds(Rounds):
 class FlagPingPong(FlagRounds):
     """A ping-pong of two ranks by flags."""
 
-    def _volley(self, took: Any) -> int:
+    def _make_rounds(self, round_ns: Any) -> int:
         rank = self._bench.rank
         mine, theirs = self._address(1 - rank), self._address(rank)
-        return int(self._compiled.ping_pong(mine, theirs, rank == 0, self._count, _LOOKS, took))
+        return int(self._compiled.ping_pong(mine, theirs, rank == 0, self._count, _LOOKS, round_ns))
 
 
 class FlagBarrier(FlagRounds):
     """A barrier of all ranks by a flag each."""
 
-    def _volley(self, took: Any) -> int:
+    def _make_rounds(self, round_ns: Any) -> int:
         rank, world = self._bench.rank, self._bench.world
-        return int(self._compiled.all_meet(self._address(0), _LINE_BYTES, rank, world, self._count, _LOOKS, took))
+        return int(self._compiled.all_meet(self._address(0), _LINE_BYTES, rank, world, self._count, _LOOKS, round_ns))
 
 
 class StreamPingPong(Rounds):

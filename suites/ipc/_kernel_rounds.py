@@ -47,7 +47,7 @@ class RoundClock:
         return [float(tick) for tick in ticks * (timing.device[0] / total)]
 
 
-class Volley(Rounds):
+class KernelRounds(Rounds):
     """Rounds of a kernel that increments flags in the ranks' memory by `step` in each round.
 
     The kernel receives `args`, then: the count to start from, rounds, limit in cycles, ticks (cycles of each round),
@@ -102,7 +102,7 @@ class HostFlags:
         bench.barrier()  # no rank signals before both have page-locked the memory
 
 
-class KernelPingPong(Volley):
+class KernelPingPong(KernelRounds):
     """A ping-pong of two GPUs by flags in the memory of the GPU that watches them, or in host memory (`mapped`).
 
     With `add` the signal is an atomic addition instead of a store.
@@ -121,7 +121,7 @@ class KernelPingPong(Volley):
             self._expect_flag()
 
 
-class KernelBarrier(Volley):
+class KernelBarrier(KernelRounds):
     """A barrier of the GPUs of all ranks: by a flag of each rank that all others watch, or by one counter of rank 0."""
 
     def __init__(self, bench: Bench, means: str) -> None:

@@ -63,7 +63,7 @@ def chunk_of(size_bytes: int) -> int:
     return min(size_bytes, _LARGEST_CHUNK, max(_SMALLEST_CHUNK, size_bytes // _CHUNKS))
 
 
-class StoodStillError(RuntimeError):
+class PeerTimeoutError(RuntimeError):
     """The other rank did not continue in time."""
 
 
@@ -83,12 +83,12 @@ class Channel:
         return self._array[start : start + nbytes]
 
     def wait(self, flag: int, value: int) -> None:
-        """Wait until a flag has reached the value; raises StoodStillError if that takes too long."""
+        """Wait until a flag has reached the value; raises PeerTimeoutError if that takes too long."""
         end = time.monotonic() + _PATIENCE_S
         flags = self.flags
         while int(flags[flag]) < value:
             if time.monotonic() > end:
-                raise StoodStillError(f"the other rank made no progress for {_PATIENCE_S} s")
+                raise PeerTimeoutError(f"the other rank made no progress for {_PATIENCE_S} s")
 
     def close(self) -> None:
         """Unlock and unmap the memory."""

@@ -118,10 +118,10 @@ class AdaptedRank:
         self._rank_counts: dict[int, int] = {}  # advised for each job
         self._rank_regrets = [self._adapt_ranks(items) for items in _JOBS[:last]]
         self._ranks = self._rank_counts[_JOB]
-        self._exchange = self._planned(self._schedule(self._ranks), self._block_bytes)
+        self._exchange = self._plan_exchange(self._schedule(self._ranks), self._block_bytes)
         self._interval, self._needed, self._share = self._adapt_interval()
 
-    def _planned(self, schedule: Schedule, size_bytes: int) -> Callable[[], None]:
+    def _plan_exchange(self, schedule: Schedule, size_bytes: int) -> Callable[[], None]:
         """Return a call that exchanges blocks of `size_bytes` by the schedule."""
         steps = self._blocks.steps(schedule, size_bytes)
         return lambda: self._blocks.perform(steps)
@@ -149,7 +149,7 @@ class AdaptedRank:
 
     def _measured_model(self) -> ExchangeModel:
         """Return the model of messages from rank 1 to rank 0."""
-        times = self._shortest({size: self._planned(incast(2), size) for size in self._probed})
+        times = self._shortest({size: self._plan_exchange(incast(2), size) for size in self._probed})
         lanes = self._world
         if self._bench.target.is_host:
             lanes = min(lanes, len(os.sched_getaffinity(0)))
@@ -167,16 +167,16 @@ class AdaptedRank:
         """Choose the topology for blocks of one size, measure all of them, and return the regret."""
         chosen = first_best(self._predicted(self._world, size_bytes))
         self._topologies[size_bytes] = chosen
-        calls = {name: self._planned(schedule(self._world), size_bytes) for name, schedule in TOPOLOGIES.items()}
+        calls = {name: self._plan_exchange(schedule(self._world), size_bytes) for name, schedule in TOPOLOGIES.items()}
         return regret(chosen, self._shortest(calls))
 
-    def _mine(self, items: int, ranks: int) -> int:
+    def _own_items(self, items: int, ranks: int) -> int:
         """Return this rank's number of products in a step that the first `ranks` ranks divide; other ranks are idle."""
         return len(range(self._bench.rank, items, ranks)) if self._bench.rank < ranks else 0
 
     def _step(self, items: int, ranks: int) -> Callable[[], None]:
         """Return this rank's part of a step of `items` products among the first `ranks` ranks, with its exchange."""
-        exchange, mine = self._planned(self._schedule(ranks), self._block_bytes), self._mine(items, ranks)
+        exchange, mine = self._plan_exchange(self._schedule(ranks), self._block_bytes), self._own_items(items, ranks)
 
         def step() -> None:
             self._compute(mine)
@@ -214,7 +214,7 @@ class AdaptedRank:
     def _work(self, steps: int) -> None:
         """Compute this rank's products of `steps` steps."""
         for _ in range(steps):
-            self._compute(self._mine(_JOB, self._ranks))
+            self._compute(self._own_items(_JOB, self._ranks))
 
     def _steps(self, steps: int) -> None:
         """Compute this rank's products of `steps` steps, and then exchange the blocks."""

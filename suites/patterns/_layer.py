@@ -67,10 +67,10 @@ class TransformerLayer:
             name: normals.matrix(rows * width, cols * width, _SEED + 1 + index, 1 / math.sqrt(rows * width))
             for index, (name, (rows, cols)) in enumerate(_MATRICES.items())
         }
-        self._whole = self._joined(self.weights)
-        self._column_row = self._joined(self._slices()) if shape.heads % self.world == 0 else {}
+        self._whole = self._concatenate_qkv(self.weights)
+        self._column_row = self._concatenate_qkv(self._slices()) if shape.heads % self.world == 0 else {}
 
-    def _joined(self, weights: Weights) -> Weights:
+    def _concatenate_qkv(self, weights: Weights) -> Weights:
         """Return weights with the matrices for queries, keys and values concatenated."""
         queries = self.xp.concatenate([weights[name] for name in "qkv"], axis=1)
         return {"qkv": queries, **{name: weights[name] for name in ("out", "up", "down")}}

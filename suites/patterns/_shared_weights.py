@@ -156,17 +156,17 @@ class LoadedModel:
         self._held: SharedBuffer | None = None
         before, start = self._used_bytes(), time.perf_counter()
         if self._holds:
-            self._held = self._obtained()
+            self._held = self._load()
         offer = (self._held.handle if self._held else b"", time.perf_counter() - start)
         self._handle, self._first_s = self._bench.exchange(offer)[_OWNER]
-        loaded = self._held or self._obtained()
+        loaded = self._held or self._load()
         self._bench.barrier()  # every rank has its weights
         used = sum(self._bench.exchange(self._used_bytes() - before))
         self._share = used / (self._bench.world * model.nbytes)
         if not self._holds:
             loaded.close()
 
-    def _obtained(self) -> SharedBuffer:
+    def _load(self) -> SharedBuffer:
         """Open or read the weights, compute the first product with them, and return their buffer."""
         if self._opens:
             buffer = open_shared(self._bench, self._handle, self._model.nbytes)
@@ -182,10 +182,10 @@ class LoadedModel:
             return _resident_bytes()
         return -float(self._bench.device.free_bytes()) if self._bench.rank == _OWNER else 0.0
 
-    def _seconds(self) -> float:
+    def _load_seconds(self) -> float:
         """Return the seconds to load the weights up to their first product."""
         start = time.perf_counter()
-        buffer = self._obtained()
+        buffer = self._load()
         seconds = time.perf_counter() - start
         buffer.close()
         return seconds
@@ -206,6 +206,6 @@ class LoadedModel:
         if self._holds:
             return Task.idle(self._release)
         work = Work(payload=self._model.nbytes, items=1)
-        stage = Stage(self._seconds, work, "item", clock="self", effort=POINT)
+        stage = Stage(self._load_seconds, work, "item", clock="self", effort=POINT)
         notes = {"weights": units.size(self._model.nbytes), "type": str(self._model.dtype)}
         return Task.of(stage, check=self._check, poison=self._model.poison, release=self._release, notes=notes)

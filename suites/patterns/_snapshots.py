@@ -81,7 +81,7 @@ def snapshot(bench: Bench, medium: str, amid: str, size_bytes: int) -> Task:
     store = Snapshots(bench, board, state, Path(folder[_HEIR]) if medium == "file" else None)
     if bench.rank == _WORKER:
         _work_until_death(board, state, store, amid)
-    return Heir(bench, board, state, store).task(size_bytes)
+    return ResumingRank(bench, board, state, store).task(size_bytes)
 
 
 class State:
@@ -206,7 +206,7 @@ def _work_until_death(board: RankBoard, state: State, store: Snapshots, amid: st
     board.die()
 
 
-class Heir:
+class ResumingRank:
     """The rank that resumes the work of the dead rank from its last snapshot."""
 
     def __init__(self, bench: Bench, board: RankBoard, state: State, store: Snapshots) -> None:

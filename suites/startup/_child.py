@@ -24,7 +24,7 @@ _OWN, _INPUTS = "gpubench", "inputs"  # the parts of importing gpubench, and of 
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class StartOrder:
     """The steps to take, on the GPU at `pci` or without one, and the file of weights with its size and checksum.
 
     `others` are the PCI addresses of further GPUs for the step of that name.
@@ -43,7 +43,7 @@ class Order:
 class HostStart:
     """The steps of a process that computes on the host; `check` compares their results afterwards."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: StartOrder) -> None:
         self.order = order
         rng = np.random.default_rng(order.seed)
         self.left, self.right = (rng.standard_normal((_SIDE, _SIDE), np.float32) for _ in range(2))
@@ -95,7 +95,7 @@ def parts_of(marks: Sequence[tuple[str, float]], started: float) -> dict[str, fl
     return {name: end - begin for (name, end), begin in zip(marks, ends, strict=False)}
 
 
-def _start_of(order: Order) -> Any:
+def _start_of(order: StartOrder) -> Any:
     """Return the steps on the GPU that the order names, or on the host."""
     if not order.pci:
         return HostStart(order)
@@ -112,7 +112,7 @@ def main(marks: list[tuple[str, float]]) -> None:
     """
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # libraries may print to standard output, which carries only the answer
-    order: Order = pickle.load(sys.stdin.buffer)  # noqa: S301 - of the process that started this one
+    order: StartOrder = pickle.load(sys.stdin.buffer)  # noqa: S301 - of the process that started this one
     answer: dict[str, object]
     try:
         marks.append((_OWN, time.monotonic()))

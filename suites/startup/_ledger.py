@@ -32,7 +32,7 @@ from gpubench.api.suite import (
 
 from .._files import IN_MEMORY, drop, file_system, folder, made, warm
 from .._processes import Answer, answer_of
-from ._child import Order
+from ._child import StartOrder
 
 _ON_HOST = ("product", "weights")
 _ON_GPU = ("cupy", "init", "context", "compile", "module", "kernel", "blas", "product", "graph", "weights")
@@ -144,14 +144,14 @@ def contexts(bench: Bench, of: int) -> Task:
     return task_of(answers, {"libraries": _LIBRARIES, "GPUs": ", ".join(device.id for device in seen)})
 
 
-def _order(bench: Bench, steps: Sequence[str], path: str = "", size_bytes: int = 0, crc: int = 0) -> Order:
+def _order(bench: Bench, steps: Sequence[str], path: str = "", size_bytes: int = 0, crc: int = 0) -> StartOrder:
     seed = int(bench.rng.integers(2**32))
-    return Order(tuple(steps), bench.device.device.pci, bench.traits.arch, seed, path, size_bytes, crc)
+    return StartOrder(tuple(steps), bench.device.device.pci, bench.traits.arch, seed, path, size_bytes, crc)
 
 
 def _answers(
     bench: Bench,
-    order: Order,
+    order: StartOrder,
     prepare: Callable[[], None],
     loading: str,
     further: Mapping[str, str] = MappingProxyType({}),
@@ -160,7 +160,7 @@ def _answers(
 
     `further` are variables of their environment beside that of the loading.
     """
-    child = Order.__module__
+    child = StartOrder.__module__
     program = (
         "import time; marks = [('interpreter', time.monotonic())]; "
         "import numpy; marks.append(('numpy', time.monotonic())); "

@@ -14,7 +14,7 @@ from typing import Any
 
 from gpubench.api.suite import Bench, Observation, Observed, Skip, Unavailable
 
-from ._readers import Destination, Lanes, spans
+from ._readers import Destination, ReaderThreads, spans
 from ._sources import Source
 
 _HOW = "pip install cuda-bindings nvidia-cufile"
@@ -41,7 +41,7 @@ class CufileReader:
         self._spans = spans(source.size, block_bytes)
         self._descriptor = source.reopened(os.O_DIRECT if is_direct else 0)
         self._handle = self._registered()
-        self._lanes = Lanes(depth)
+        self._threads = ReaderThreads(depth)
         self.read()
         kinds = self._kinds()
         self.labels: tuple[str, ...] = labels_of(kinds)
@@ -66,9 +66,9 @@ class CufileReader:
         self._bench.device.synchronize()
 
     def read(self) -> int:
-        return sum(lane.result() for lane in self._lanes.start(self._lane, len(self._spans)))
+        return sum(future.result() for future in self._threads.start(self._read_blocks, len(self._spans)))
 
-    def _lane(self, blocks: Sequence[int]) -> int:
+    def _read_blocks(self, blocks: Sequence[int]) -> int:
         """Read these blocks into the GPU's memory by the calling thread; return the bytes read."""
         self._gpu.use()  # the device of a thread
         total = 0
@@ -90,7 +90,7 @@ class CufileReader:
         return {label: Observed(self._kinds()[name], "reads", "more") for name, label in _KINDS.items()}
 
     def close(self) -> None:
-        self._lanes.close()
+        self._threads.close()
         self._file.buf_deregister(self._address)
         self._file.handle_deregister(self._handle)
         os.close(self._descriptor)

@@ -82,7 +82,7 @@ def spans(size: int, block_bytes: int) -> list[tuple[int, int]]:
     return [(start, min(start + block_bytes, size)) for start in range(0, size, block_bytes)]
 
 
-class Lanes:
+class ReaderThreads:
     """`depth` threads that read every `depth`-th block each, so that `depth` requests are in flight."""
 
     def __init__(self, depth: int) -> None:
@@ -94,9 +94,9 @@ class Lanes:
         for future in started:
             future.result()
 
-    def start(self, lane: Any, count: int) -> list[Future[int]]:
+    def start(self, read_blocks: Any, count: int) -> list[Future[int]]:
         """Start `lane` in each thread on its part of `count` blocks; each future's result is the bytes that it read."""
-        return [self._pool.submit(lane, range(first, count, self._depth)) for first in range(self._depth)]
+        return [self._pool.submit(read_blocks, range(first, count, self._depth)) for first in range(self._depth)]
 
     def close(self) -> None:
         """End the threads."""
@@ -118,7 +118,7 @@ class SystemReader:
         ends = [min(start + block_bytes, self._host.size) for start, _ in self._spans]
         self._rooms = [[memoryview(self._host[start:end])] for (start, _), end in zip(self._spans, ends, strict=True)]
         self._arrived: SimpleQueue[int] = SimpleQueue()
-        self._lanes = Lanes(depth)
+        self._threads = ReaderThreads(depth)
         through = "page-locked memory and a copy for each block" if self._is_gpu else "the memory that it is read into"
         self.notes: Mapping[str, str] = {"through": through}
 
@@ -130,18 +130,18 @@ class SystemReader:
 
     def read(self) -> int:
         """Read every block, on a GPU copying it up as soon as it arrives; return the bytes that could be read."""
-        lanes = self._lanes.start(self._lane, len(self._spans))
+        futures = self._threads.start(self._read_blocks, len(self._spans))
         if self._is_gpu:
             for _ in self._spans:
                 index = self._arrived.get()
-                if index < 0:  # a lane has ended early; its result says why
+                if index < 0:  # a thread has ended early; its result says why
                     break
                 start, end = self._spans[index]
                 self._bench.device.copy(self._to.array[start:end], self._host[start:end])
             self._bench.device.synchronize()
-        return sum(lane.result() for lane in lanes)
+        return sum(future.result() for future in futures)
 
-    def _lane(self, blocks: Sequence[int]) -> int:
+    def _read_blocks(self, blocks: Sequence[int]) -> int:
         """Read these blocks and return the bytes read; after a short read, tell the reader of a GPU to stop."""
         total, arrived = 0, 0
         try:
@@ -166,7 +166,7 @@ class SystemReader:
         return {}
 
     def close(self) -> None:
-        self._lanes.close()
+        self._threads.close()
         os.close(self._file)
 
 

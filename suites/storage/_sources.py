@@ -80,7 +80,7 @@ def _of_user(bench: Bench, file: DataFile, size_bytes: int) -> Source:
     return Source(descriptor, expected, file.label, Path(file.path), file.path)
 
 
-def _expect_on_disk(where: Path, how: str) -> None:
+def _expect_on_disk(where: Path, remedy: str) -> None:
     kind = file_system(where)
     if kind in IN_MEMORY:
-        raise Skip(f"{where} is on {kind}, in memory, so no disk would be read; {how}")
+        raise Skip(f"{where} is on {kind}, in memory, so no disk would be read; {remedy}")

@@ -27,7 +27,7 @@ from gpubench.api.suite import (
 )
 
 from ._arena import OffsetArena
-from ._space import PAGE_BYTES, MappedRange, Pattern, array_at, open_space
+from ._space import PAGE_BYTES, MappedRange, WordPattern, array_at, open_space
 from ._trace import MemoryOperation, peak_index, training_trace
 
 _SEED = 2  # of the trace, in every run: sizes are part of the case
@@ -231,7 +231,7 @@ class Churn:
     ) -> None:
         self._bench, self._name, self._trace, self._peak_bytes = bench, name, trace, peak_bytes
         self._may_fail = may_fail
-        self._pattern = Pattern(bench)
+        self._pattern = WordPattern(bench)
 
     def seconds(self) -> list[float]:
         """Return the seconds of each operation, up to the first one that fails."""

@@ -25,7 +25,7 @@ from gpubench.api.suite import (
     points,
 )
 
-from ._space import PAGE_BYTES, MappedRange, Pattern, array_at, let_clear, open_space
+from ._space import PAGE_BYTES, MappedRange, WordPattern, array_at, let_clear, open_space
 
 _END_BYTES = 4096  # at the new end, which a kernel writes before the time ends
 _OLD, _NEW = 7, 11  # seeds of the contents before and after
@@ -222,7 +222,7 @@ class Growth:
     """Times the growth of an array until a kernel has written its new end, and checks its contents."""
 
     def __init__(self, bench: Bench, way: str, from_bytes: int, by_bytes: int) -> None:
-        self._bench, self._pattern = bench, Pattern(bench)
+        self._bench, self._pattern = bench, WordPattern(bench)
         self._array = growing_array(bench, way, from_bytes, by_bytes)
         self._from_bytes, self._bytes = from_bytes, from_bytes + by_bytes
 
@@ -258,9 +258,9 @@ class Growth:
             return {}
         return {"peak": Observed(used[0], "B"), "peak per byte needed": Observed(used[0] / self._bytes)}
 
-    def _expect_pattern(self, array: Any, what: str, seed: int) -> None:
+    def _expect_pattern(self, array: Any, label: str, seed: int) -> None:
         wrong = self._pattern.wrong(array, seed)
-        expect(wrong == 0, f"{wrong} of {array.size // 8} {what} are wrong after the array grew")
+        expect(wrong == 0, f"{wrong} of {array.size // 8} {label} are wrong after the array grew")
 
     def close(self) -> None:
         """Give the memory back."""
@@ -313,7 +313,7 @@ class Replacement:
     """Memory that is given back and created anew under one address, and a graph that was captured before."""
 
     def __init__(self, bench: Bench, size_bytes: int) -> None:
-        self._bench, self._size_bytes, self._pattern = bench, size_bytes, Pattern(bench)
+        self._bench, self._size_bytes, self._pattern = bench, size_bytes, WordPattern(bench)
         self._mapped = MappedRange.filled(open_space(bench), size_bytes, size_bytes)
         fill = self._pattern.filler(self._array(), _OLD)
         fill()

@@ -15,7 +15,7 @@ from gpubench.api.libraries import Driver
 from gpubench.api.suite import Bench, Case, Target
 
 from ._children import BoundedChild, serve
-from ._space import PAGE_BYTES, MappedRange, Pattern, open_space
+from ._space import PAGE_BYTES, MappedRange, WordPattern, open_space
 
 KINDS = ("malloc", "pool", "vmm", "graph", "managed", "ipc")
 TICK_S = 0.5e-3  # of device time per counting kernel
@@ -54,7 +54,7 @@ class HeldMemory:
     """Regions of one kind of memory on the current device, each filled by a seed of its own."""
 
     def __init__(self, bench: Bench, kind: str, nbytes: int, count: int, seed: int) -> None:
-        self._bench, self._seed, self._pattern = bench, seed, Pattern(bench)
+        self._bench, self._seed, self._pattern = bench, seed, WordPattern(bench)
         region_bytes = max(nbytes // count // PAGE_BYTES * PAGE_BYTES, PAGE_BYTES)
         make = {"pool": self._from_pool, "vmm": self._mapped, "managed": self._managed}.get(kind, self._allocated)
         self.arrays = [make(region_bytes) for _ in range(count)]

@@ -27,7 +27,7 @@ from gpubench.api.suite import (
 )
 
 from ._churn import taken
-from ._space import PAGE_BYTES, Pattern, array_at
+from ._space import PAGE_BYTES, WordPattern, array_at
 
 _LARGEST_BYTES = 2**30
 _SEED = 3
@@ -73,7 +73,7 @@ class WholeMemory:
     """Takes all the memory that the device gives, writes it, compares it, and gives it back."""
 
     def __init__(self, bench: Bench) -> None:
-        self._bench, self._pattern = bench, Pattern(bench)
+        self._bench, self._pattern = bench, WordPattern(bench)
         self._runtime = bench.xp.cuda.runtime
         self._bytes = 0
         ready = bench.xp.zeros(PAGE_BYTES, bench.xp.uint8)  # load the kernels while there is memory for them

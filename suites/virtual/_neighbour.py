@@ -169,14 +169,14 @@ def timed_window(load: CheckedCall, where: Lane, seconds: float) -> list[float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class SampleSpan:
     """The length of a sample: the number of windows, and the seconds of each of a window's three measurements."""
 
     windows: int
     seconds: float
 
     @classmethod
-    def of(cls, bench: Bench) -> Span:
+    def of(cls, bench: Bench) -> SampleSpan:
         """Return the span of a tier."""
         return {"smoke": cls(1, 0.03), "quick": cls(2, 0.03), "full": cls(3, 0.05)}[bench.target.tier]
 
@@ -184,7 +184,7 @@ class Span:
 class NeighbourPair:
     """A victim on its lane, and the board of its aggressor."""
 
-    def __init__(self, bench: Bench, load: CheckedCall, where: Lane, board: NeighbourBoard, span: Span) -> None:
+    def __init__(self, bench: Bench, load: CheckedCall, where: Lane, board: NeighbourBoard, span: SampleSpan) -> None:
         self._load, self._lane, self._board, self._span = load, where, board, span
         self._home = lane(bench)
         self._windows: list[SharedWindow] = []
@@ -314,8 +314,10 @@ def share(bench: Bench, how: str, victim: MakeLoad, aggressor: MakeLoad, queued:
     if how in _TWO_PROCESSES:
         return _between_processes(bench, how, victim, aggressor, queued, finish)
     partners, board = Partners(bench, how), NeighbourBoard.within(bench)
-    neighbour = Aggressor(bench, aggressor(bench), partners.lanes[1], board, queued, _COVER * Span.of(bench).seconds)
-    pair = NeighbourPair(bench, victim(bench), partners.lanes[0], board, Span.of(bench))
+    neighbour = Aggressor(
+        bench, aggressor(bench), partners.lanes[1], board, queued, _COVER * SampleSpan.of(bench).seconds
+    )
+    pair = NeighbourPair(bench, victim(bench), partners.lanes[0], board, SampleSpan.of(bench))
 
     def close() -> None:
         try:
@@ -342,7 +344,7 @@ def _between_processes(
                 shared.close()
 
         return Task.idle(end)
-    pair = NeighbourPair(bench, victim(bench), lane(bench), shared.board, Span.of(bench))
+    pair = NeighbourPair(bench, victim(bench), lane(bench), shared.board, SampleSpan.of(bench))
 
     def close() -> None:
         shared.board.stop()
@@ -381,10 +383,9 @@ def neighbour(bench: Bench, victim: str, aggressor: str, how: str) -> Task:
 def _alone(bench: Bench, victim: str, how: str) -> Task:
     """Return the task of a victim without an aggressor: on its half of the SMs, if it has a green context."""
     load, partners = victims(bench.target)[victim](bench), Partners(bench, how) if how == "green" else None
-    where, home, span = (partners.lanes[0] if partners else lane(bench)), lane(bench), Span.of(bench)
+    where, home, span = (partners.lanes[0] if partners else lane(bench)), lane(bench), SampleSpan.of(bench)
 
     def seconds() -> list[float]:
-        """Return the seconds of each operation of a sample, and check the last result."""
         load.poison()
         home.wait()
         durations = timed_window(load, where, span.windows * span.seconds)

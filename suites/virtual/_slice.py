@@ -151,12 +151,12 @@ class StampedKernels:
         return CheckedCall(self.call, self.check, lambda: None)
 
 
-def expect_turns(found: TimeSlices) -> None:
+def expect_turns(slices: TimeSlices) -> None:
     """Raise WrongAnswer if both processes ran at the same time at more than a tenth of the switches."""
-    overlaps = [-seconds for seconds in found.switches if seconds < 0]
+    overlaps = [-seconds for seconds in slices.switches if seconds < 0]
     expect(
-        found.overlap <= _MOST_OVERLAP,
-        f"{found.overlap:.0%} of {len(found.switches)} switches overlap, by {np.median(overlaps or [0.0]):.3g} s: "
+        slices.overlap <= _MOST_OVERLAP,
+        f"{slices.overlap:.0%} of {len(slices.switches)} switches overlap, by {np.median(overlaps or [0.0]):.3g} s: "
         "the processes did not take turns",
     )
 

@@ -266,7 +266,7 @@ class MappedRange:
             self.address = 0
 
 
-class Pattern:
+class WordPattern:
     """A pattern of 64-bit words, written and compared, that differs at every place and for every seed."""
 
     def __init__(self, bench: Bench) -> None:

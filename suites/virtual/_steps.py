@@ -8,7 +8,7 @@ from typing import Any
 
 from gpubench.api.suite import POINT, Bench, Stage, Target, Task, Topic, View, Work, expect, points
 
-from ._space import PAGE_BYTES, MappedRange, Pattern, array_at, let_clear, open_space
+from ._space import PAGE_BYTES, MappedRange, WordPattern, array_at, let_clear, open_space
 
 PIECES = {"2MiB": 2**21, "64MiB": 2**26, "whole": 0}
 _SEED = 23
@@ -61,7 +61,7 @@ class StepCosts:
 
     def __init__(self, bench: Bench, size_bytes: int, piece: str = "whole", peers: int = 0) -> None:
         bench.need(size_bytes + PAGE_BYTES)
-        self._bench, self._space, self._pattern = bench, open_space(bench), Pattern(bench)
+        self._bench, self._space, self._pattern = bench, open_space(bench), WordPattern(bench)
         self._size_bytes, self._piece_bytes, self._peers = size_bytes, piece_bytes_of(piece, size_bytes), peers
 
     def seconds(self, step: str, use: Callable[[MappedRange], None] = lambda _: None) -> float:

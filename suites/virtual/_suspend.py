@@ -66,7 +66,7 @@ def _cycles(bench: Bench, nbytes: int) -> Effort:
 
 
 @contextlib.contextmanager
-def _supported() -> Iterator[None]:
+def _skip_if_unsupported() -> Iterator[None]:
     """Turn a DriverCallError into Skip if the driver supports no suspension at all; other errors pass through."""
     try:
         yield
@@ -90,7 +90,7 @@ def _fixed_s(program: SuspendedProgram, resident_bytes: int) -> float | None:
     """Return the downtime of the program with the least memory; None if it has no more than that."""
     if resident_bytes == _BARE_BYTES:
         return None
-    with contextlib.ExitStack() as on_error, _supported():
+    with contextlib.ExitStack() as on_error, _skip_if_unsupported():
         on_error.callback(program.close)
         fixed_s = program.bare_downtime_s(_BARE_BYTES)
         on_error.pop_all()
@@ -118,7 +118,7 @@ def suspend(bench: Bench, resident_bytes: int) -> Task:
     fixed_s = _fixed_s(program, resident_bytes)
 
     def downtime() -> float:
-        with _supported():
+        with _skip_if_unsupported():
             program.cycle()
         return program.suspension.downtime_s
 
@@ -200,14 +200,16 @@ def rotation(uuids: list[bytes]) -> list[tuple[bytes, bytes]]:
     return list(zip(uuids, uuids[1:] + uuids[:1], strict=True))
 
 
-def expect_moved(old: bytes, new: bytes, told: bytes, before: Mapping[bytes, int], after: Mapping[bytes, int]) -> None:
+def expect_moved(
+    old: bytes, new: bytes, reported_uuid: bytes, before: Mapping[bytes, int], after: Mapping[bytes, int]
+) -> None:
     """Raise WrongAnswer unless a program moved from the GPU `old` to `new`; UUIDs of 16 bytes.
 
-    `before` and `after` are the numbers of processes that the driver lists on each GPU. Where it lists none, the UUID
-    `told` decides, which the program got from the driver afterwards.
+    `before` and `after` are the numbers of processes that the driver lists on each GPU. If it lists none,
+    `reported_uuid` decides, the UUID that the moved program received from the driver.
     """
     if not before:
-        expect(told == new, f"the program runs on GPU {told.hex()}, not on {new.hex()}")
+        expect(reported_uuid == new, f"the program runs on GPU {reported_uuid.hex()}, not on {new.hex()}")
         return
     changes = [after.get(uuid, 0) - before.get(uuid, 0) for uuid in (old, new)]
     expect(changes == [-1, 1], f"processes on GPU {old.hex()} changed by {changes[0]}, on {new.hex()} by {changes[1]}")
@@ -246,20 +248,20 @@ def migrate(bench: Bench, path: str, resident_bytes: int) -> Task:
         _need_one_model(bench, len(uuids))
         on_error.pop_all()
     following = dict(rotation(uuids))
-    place, told = program.compared(0), b""
+    place, reported_uuid = program.compared(0), b""
 
     def downtime() -> float:
         """Move the program to the next GPU and check where it is; return the downtime in seconds."""
-        nonlocal place, told
+        nonlocal place, reported_uuid
         before = program.use.by_gpu()
-        with _supported():
-            told = program.move(rotation(uuids))
+        with _skip_if_unsupported():
+            reported_uuid = program.move(rotation(uuids))
         old, place = place, following[place]
-        expect_moved(old, place, told, before, program.use.by_gpu())
+        expect_moved(old, place, reported_uuid, before, program.use.by_gpu())
         return program.suspension.downtime_s
 
     def observed() -> Observation:
-        return {**program.suspension.observed(), "uuid": Observed(float(told == place))}
+        return {**program.suspension.observed(), "uuid": Observed(float(reported_uuid == place))}
 
     stage = Stage(
         downtime,
@@ -305,7 +307,7 @@ class UrgentJob:
         time.sleep(_HEAD_START_S)
         arrived = time.perf_counter()
         if is_evicting:
-            with _supported():
+            with _skip_if_unsupported():
                 suspension.suspend()
         self._work()
         ended = time.perf_counter()
