@@ -15,7 +15,7 @@ Counter = namedtuple("Counter", "name unit kind period_s source measures bits", 
 EventBit = namedtuple("EventBit", "mask name kind")
 
 
-class Names:
+class EnumOfNames:
     """Stands for an enumeration: each member is its own name."""
 
     def __getattr__(self, name: str) -> str:
@@ -25,7 +25,7 @@ class Names:
 def reader(folder: Path) -> types.ModuleType:
     """The module `_amd_libraries` of the collectors' folder."""
     door = types.ModuleType("gpubench.api.collector")
-    door.Counter, door.EventBit, door.Measure, door.EventClass = Counter, EventBit, Names(), Names()
+    door.Counter, door.EventBit, door.Measure, door.EventClass = Counter, EventBit, EnumOfNames(), EnumOfNames()
     room = types.ModuleType("gpubench.collectors")
     room.__path__ = [str(folder)]
     packages = {name: types.ModuleType(name) for name in ("gpubench", "gpubench.api")}

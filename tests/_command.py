@@ -24,7 +24,7 @@ _FACTS = functools.cache(inventory.facts)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Done(NamedTuple):
+class CommandResult(NamedTuple):
     """The exit status and the output of a call, with the names of subprocess.CompletedProcess."""
 
     returncode: int
@@ -32,7 +32,7 @@ class Done(NamedTuple):
     stderr: str
 
 
-def gpubench(*words: object, cwd: Path | str = ".", **environment: str) -> Done:
+def gpubench(*words: object, cwd: Path | str = ".", **environment: str) -> CommandResult:
     """Call the command in a folder, with these variables in its environment, and return what a process would."""
     out, err = io.StringIO(), io.StringIO()
     with (
@@ -45,7 +45,7 @@ def gpubench(*words: object, cwd: Path | str = ".", **environment: str) -> Done:
         contextlib.redirect_stderr(err),
     ):
         status = main()
-    return Done(status, out.getvalue(), err.getvalue())
+    return CommandResult(status, out.getvalue(), err.getvalue())
 
 
 @contextlib.contextmanager

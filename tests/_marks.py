@@ -11,7 +11,7 @@ SERIAL = "1652922013123"
 OTHER_HOST = "bravo9"  # of another run's manifest, where there is one
 
 
-class Mark(NamedTuple):
+class NamedText(NamedTuple):
     """A kind of name, a text with such a name, and what must be gone of it."""
 
     kind: str
@@ -19,8 +19,8 @@ class Mark(NamedTuple):
     secrets: tuple[str, ...]
 
 
-def _mark(kind: str, text: str, *secrets: str) -> Mark:
-    return Mark(kind, text, secrets)
+def _mark(kind: str, text: str, *secrets: str) -> NamedText:
+    return NamedText(kind, text, secrets)
 
 
 _KEY = "b3BlbnNzaC1rZXktdjEAAAAABG5vbmU"

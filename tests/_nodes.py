@@ -20,7 +20,7 @@ from gpubench.model import Facts, Settings
 SECRET = b"a secret of the launcher"
 
 
-class Lines:
+class ResultLines:
     """A sink that writes a line for each result."""
 
     def __init__(self, path: Path) -> None:
@@ -45,7 +45,7 @@ def measure(rank: int, size: int, port: int, out: Path, suite: str, filters: tup
     channels = join(Membership(rank, size, "127.0.0.1", port, SECRET), b"the same", 20.0)
     with (
         NodeGroup(rank, size, channels, 2.0) as group,
-        Runner(plan, SamplingProcess((), 0.0), Lines(out), 60.0, group=group) as runner,
+        Runner(plan, SamplingProcess((), 0.0), ResultLines(out), 60.0, group=group) as runner,
     ):
         runner.run(plan.jobs, 0.0, lambda event: None)
 

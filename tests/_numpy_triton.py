@@ -5,17 +5,17 @@ import itertools
 import numpy as np
 
 
-class Pointer:
+class ElementPointer:
     """The address of an element of an array, or an array of addresses."""
 
     def __init__(self, array, offset=0):
         self.array, self.offset = array, offset
 
     def __add__(self, offset):
-        return Pointer(self.array, self.offset + np.asarray(offset))
+        return ElementPointer(self.array, self.offset + np.asarray(offset))
 
 
-class Block(np.ndarray):
+class TritonBlock(np.ndarray):
     """An array that converts itself as Triton's blocks do."""
 
     def to(self, dtype):
@@ -23,7 +23,7 @@ class Block(np.ndarray):
 
 
 def block_of(values):
-    return np.asarray(values).view(Block)
+    return np.asarray(values).view(TritonBlock)
 
 
 class NumpyTriton:

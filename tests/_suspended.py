@@ -88,7 +88,7 @@ class RunningCheckpoints(SignalCheckpoints):
         pass
 
 
-class Holder:
+class MemoryHolder:
     """A child's memory on the host, and a thread that counts while the process runs."""
 
     def __init__(self) -> None:
@@ -127,6 +127,6 @@ class Holder:
 
 
 def main() -> None:
-    holder = Holder()
+    holder = MemoryHolder()
     verbs = {"run": holder.run, "look": holder.look, "glance": holder.glance, "damage": holder.damage}
     CHILDREN.serve({**verbs, "crash": holder.crash})

@@ -13,7 +13,7 @@ from gpubench.model import Case, Facts
 _PATIENCE_S = 20.0
 
 
-class Meeting:
+class ThreadExchange:
     """The exchange of so many threads."""
 
     def __init__(self, world):
@@ -37,7 +37,7 @@ def benches(world, **params):
     """The bench of each rank, on the host."""
     backend = plugins.load("backends", "host")
     device = backend.devices()[0]
-    target, meeting = Target(Facts((device,)), device, "smoke"), Meeting(world)
+    target, meeting = Target(Facts((device,)), device, "smoke"), ThreadExchange(world)
     case = Case("patterns", "threads", tuple(params.items()))
     package = planning.load_suite("patterns").package
     return [

@@ -23,7 +23,7 @@ def softmax(x, out, cols, block: tl.constexpr):
     tl.store(out + row + col, power / tl.sum(power, 0), mask=inside)
 
 
-class Pointer:
+class TorchlessPointer:
     """An array as Triton takes one without torch."""
 
     def __init__(self, array):
@@ -40,7 +40,7 @@ def main():
     begun = time.monotonic()
     import triton.backends.nvidia.driver as nvidia
 
-    class Driver(nvidia.CudaDriver):
+    class TorchlessDriver(nvidia.CudaDriver):
         """The driver of Triton without torch, on our stream."""
 
         def __init__(self):
@@ -56,10 +56,10 @@ def main():
             text = cupy.cuda.Device(0).compute_capability
             return int(text[:-1]), int(text[-1])
 
-    triton.runtime.driver.set_active(Driver())
+    triton.runtime.driver.set_active(TorchlessDriver())
     ends = []
     for _ in range(2):
-        softmax[(SIDE,)](Pointer(x), Pointer(out), SIDE, block=SIDE, num_warps=8)
+        softmax[(SIDE,)](TorchlessPointer(x), TorchlessPointer(out), SIDE, block=SIDE, num_warps=8)
         stream.synchronize()
         ends.append(time.monotonic())
     assert abs(float(out.sum(dtype="float64")) / SIDE - 1) < 1e-3

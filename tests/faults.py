@@ -72,7 +72,7 @@ print(json.dumps([marks, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 10
 """
 
 
-class Row(NamedTuple):
+class FaultRow(NamedTuple):
     """A row of a table, and whether the fault cost no more than it may."""
 
     cells: Sequence[str]
@@ -114,7 +114,7 @@ def left_behind(token: str, seconds: float = 5.0) -> int:
     return len(left)
 
 
-def case_fault(what: str, folder: Path) -> Row:
+def case_fault(what: str, folder: Path) -> FaultRow:
     """Run a case with this fault between two others."""
     token, mark, path = f"{os.getpid()}-{what}", folder / "executed", folder / f"{secrets.token_hex(8)}.jsonl"
     command = [sys.executable, "-P", "-c", RUNNER, str(path), what]
@@ -122,17 +122,17 @@ def case_fault(what: str, folder: Path) -> Row:
     left = left_behind(token)
     if done.returncode:
         words = (done.stderr.strip().splitlines() or ["no word"])[-1]
-        return Row([what, "the run ended", "-", str(left), "-", "-", words[:110]], False)
+        return FaultRow([what, "the run ended", "-", str(left), "-", "-", words[:110]], False)
     (before, fault, after), peak_mib = json.loads(done.stdout.strip().splitlines()[-1])
     status, cause, reason, seconds = fault
     kept = len(read_run(path).results)
     is_line = "\n" not in reason and len(reason) <= MOST_REASON and bool(reason) == (status != "ok")
     is_sound = before[0] == after[0] == "ok" and kept == 3 and not left and is_line
     cells = [what, f"{status} {cause}".strip(), f"{kept} of 3", str(left), f"{seconds:.1f}", f"{peak_mib:.0f}"]
-    return Row([*cells, reason[:110]], is_sound and not mark.exists() and peak_mib < MOST_MIB)
+    return FaultRow([*cells, reason[:110]], is_sound and not mark.exists() and peak_mib < MOST_MIB)
 
 
-def machine_fault(what: str, fault: MachineFault, folder: Path) -> Row:
+def machine_fault(what: str, fault: MachineFault, folder: Path) -> FaultRow:
     """Run three cases without a fault on a machine with this one."""
     token, place = f"{os.getpid()}-{what}", folder / secrets.token_hex(8)
     place.mkdir()
@@ -152,7 +152,7 @@ def machine_fault(what: str, fault: MachineFault, folder: Path) -> Row:
     is_told = status == 0 or bool(words) or status < 0 or fault.is_mute
     is_sound = status in fault.statuses and "Traceback (most recent call last):" not in words and not left
     cells = [what, str(status), f"{kept} of 3", str(left), f"{seconds:.1f}", (words or [""])[-1][:110]]
-    return Row(cells, is_sound and is_told and (fault.is_mute or (is_readable and (kept == 3 or status != 0))))
+    return FaultRow(cells, is_sound and is_told and (fault.is_mute or (is_readable and (kept == 3 or status != 0))))
 
 
 def results(place: Path) -> tuple[int, bool]:

@@ -48,7 +48,7 @@ Draw = tuple[
 ]  # baseline, candidate, whether sittings are told apart
 
 
-class Recording:
+class RecordedSessions:
     """The sittings, and what any processes of them say."""
 
     def __init__(self, readings: Sequence[Reading]) -> None:
@@ -77,32 +77,32 @@ class Recording:
         return replace(whole, gathered=Gathering(results, whole.gathered.clocks))
 
 
-def at_random(recording: Recording, rng: random.Random) -> Draw:
+def at_random(recording: RecordedSessions, rng: random.Random) -> Draw:
     """5 against 5 out of all."""
     drawn = rng.sample(recording.processes, 2 * PROCESSES)
     return drawn[:PROCESSES], drawn[PROCESSES:], False
 
 
-def by_sitting(recording: Recording, rng: random.Random) -> Draw:
+def by_sitting(recording: RecordedSessions, rng: random.Random) -> Draw:
     """5 of one sitting against 5 of another."""
     old, new = rng.sample(range(len(recording.readings)), 2)
     return rng.sample(recording.of(old), PROCESSES), rng.sample(recording.of(new), PROCESSES), False
 
 
-def by_history(recording: Recording, rng: random.Random) -> Draw:
+def by_history(recording: RecordedSessions, rng: random.Random) -> Draw:
     """5 of one sitting against all others."""
     new = rng.randrange(len(recording.readings))
     others = [process for process in recording.processes if process.sitting != new]
     return others, rng.sample(recording.of(new), PROCESSES), True
 
 
-def within(recording: Recording, rng: random.Random) -> Draw:
+def within(recording: RecordedSessions, rng: random.Random) -> Draw:
     """5 against 5 of one sitting."""
     drawn = rng.sample(recording.of(rng.randrange(len(recording.readings))), 2 * PROCESSES)
     return drawn[:PROCESSES], drawn[PROCESSES:], False
 
 
-DESIGNS: dict[str, Callable[[Recording, random.Random], Draw]] = {
+DESIGNS: dict[str, Callable[[RecordedSessions, random.Random], Draw]] = {
     "within": within,
     "random": at_random,
     "sittings": by_sitting,
@@ -111,7 +111,7 @@ DESIGNS: dict[str, Callable[[Recording, random.Random], Draw]] = {
 
 
 @dataclass(slots=True)
-class Tally:
+class GateTally:
     """What became of the draws of one design."""
 
     draws: int = 0
@@ -120,9 +120,9 @@ class Tally:
     causes: Counter[tuple[str, str]] = field(default_factory=Counter)
 
 
-def tally(recording: Recording, design: str, draws: int, threshold: float) -> Tally:
+def tally(recording: RecordedSessions, design: str, draws: int, threshold: float) -> GateTally:
     """Judge so many draws."""
-    found, rng = Tally(), random.Random(SEED)
+    found, rng = GateTally(), random.Random(SEED)
     for _ in range(draws):
         before, after, apart = DESIGNS[design](recording, rng)
         findings = judge(
@@ -135,7 +135,7 @@ def tally(recording: Recording, design: str, draws: int, threshold: float) -> Ta
     return found
 
 
-def smallest(recording: Recording, threshold: float, draws: int = 1000) -> Iterator[tuple[str, list[float]]]:
+def smallest(recording: RecordedSessions, threshold: float, draws: int = 1000) -> Iterator[tuple[str, list[float]]]:
     """Of each case the least slow-downs that 80 % and 95 % of draws within a sitting call slower."""
     sides = [recording.evidence(recording.of(index), apart=False).sides for index in range(len(recording.readings))]
     for key in dict.fromkeys(key for found in sides for key in found):
@@ -155,7 +155,7 @@ def _least(draws: Sequence[Sequence[float]], threshold: float) -> list[float]:
     return sorted(map(math.expm1, beyond))
 
 
-def report(recording: Recording, draws: int, threshold: float) -> Iterator[str]:
+def report(recording: RecordedSessions, draws: int, threshold: float) -> Iterator[str]:
     """The findings as lines."""
     sittings = len(recording.readings)
     yield f"{len(recording.processes)} processes in {sittings} sittings, threshold {threshold:.1%}, {draws} draws each"
@@ -180,7 +180,7 @@ def main() -> None:
     parser.add_argument("--threshold", type=float, default=2.0, help="per cent")
     parser.add_argument("runs", type=Path, nargs="+")
     asked = parser.parse_args()
-    for line in report(Recording(read_all(asked.runs)), asked.draws, asked.threshold / 100):
+    for line in report(RecordedSessions(read_all(asked.runs)), asked.draws, asked.threshold / 100):
         print(line, flush=True)  # noqa: T201
 
 

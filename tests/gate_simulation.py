@@ -117,7 +117,7 @@ def _plain(cases: int) -> list[Finding]:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class GateOutcome:
     """Of a number of suites: how many had an unchanged case called slower; the share of the changed cases that were
     found, of all cases that were called the same, and of those that were measured again.
     """
@@ -134,7 +134,7 @@ class Outcome:
         return self.alarmed / self.suites
 
 
-def simulate(world: World, suites: int, seed: int = 0) -> Outcome:
+def simulate(world: World, suites: int, seed: int = 0) -> GateOutcome:
     """Judge so many suites of a world."""
     alarmed = found = same = again = 0
     changed = {finding.case for finding in _plain(world.cases)[: world.changed]} if world.slower else set()
@@ -147,7 +147,7 @@ def simulate(world: World, suites: int, seed: int = 0) -> Outcome:
         same += sum(finding.verdict is Verdict.SAME for finding in findings)
         again += suite.asked_again
     cases = suites * world.cases
-    return Outcome(suites, alarmed, found / max(suites * len(changed), 1), same / cases, again / cases)
+    return GateOutcome(suites, alarmed, found / max(suites * len(changed), 1), same / cases, again / cases)
 
 
 def measured(world: World, suites: int, seed: int = 0) -> list[SimulatedSuite]:

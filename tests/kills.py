@@ -37,7 +37,7 @@ _CASE_S = 60.0
 _SHM = Path("/dev/shm")
 
 
-class Deaths:
+class DeathTimes:
     """A sink that keeps the times of each phase of death, and what went wrong."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ def main(count: int, device: str, name: str) -> int:
     """Kill `count` ranks, in each phase of a case equally often; return the exit status."""
     facts = inventory.facts()
     plan = planning.make(facts, Settings(("patterns",), (device,), "full", filters=(f"patterns/{name}",)))
-    rounds, sink, before, start = -(-count // len(plan.jobs)), Deaths(), left_over(), time.monotonic()
+    rounds, sink, before, start = -(-count // len(plan.jobs)), DeathTimes(), left_over(), time.monotonic()
     with Runner(plan, SamplingProcess((), 0.0), sink, _CASE_S) as runner:
         for number in range(1, rounds + 1):
             runner.run(plan.jobs, 0.0, lambda event: None)

@@ -24,7 +24,7 @@ def gpu(kind):
     return Device("rocm:0", "cupy", model.product, fake.ARCH[kind], pci=fake.pci(0), units=model.units, details=clock)
 
 
-class Machine:
+class SimulatedAmdMachine:
     """A simulated machine with one GPU: a table of its firmware and files, written again for each reading."""
 
     def __init__(self, root, kind):
@@ -61,12 +61,12 @@ class Machine:
 
 @pytest.fixture
 def mi300x(tmp_path):
-    return Machine(tmp_path, "mi300x")
+    return SimulatedAmdMachine(tmp_path, "mi300x")
 
 
 @pytest.fixture
 def mi250x(tmp_path):
-    return Machine(tmp_path, "mi250x")
+    return SimulatedAmdMachine(tmp_path, "mi250x")
 
 
 def by(found):
@@ -104,7 +104,7 @@ def test_products_at_the_package_limit_of_an_mi250x_are_bound_by_power(mi250x):
 
 @pytest.mark.parametrize("kind", fake.MODELS)
 def test_a_gpu_that_waits_is_bound_by_the_host_and_a_chain_by_latency(tmp_path, kind):
-    machine = Machine(tmp_path, kind)
+    machine = SimulatedAmdMachine(tmp_path, kind)
     assert machine.bound({"gpu_busy_percent": 12}, [{"dram": 3}] * 5).bound.label == "host"
     assert machine.bound(BUSY, [{"dram": 3}] * 5, quantity="item", items=1.0).bound.label == "latency"
 

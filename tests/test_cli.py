@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from _command import Done, gpubench
+from _command import CommandResult, gpubench
 
 from gpubench.model import store
 
@@ -18,7 +18,7 @@ PLUGIN = str(Path(__file__).parent / "plugin")
 QUICKEST = ("gemm", "--tier", "smoke", "--filter", "float64", "--device", "host")
 
 
-def refused(done: Done) -> str:
+def refused(done: CommandResult) -> str:
     """The one line of a call that was refused as a matter of usage."""
     assert done.returncode == 2, done.stderr
     assert done.stdout == ""
@@ -39,12 +39,12 @@ def process(*arguments: str, **environment: str) -> subprocess.Popen[str]:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory) -> tuple[Done, Path]:
+def run(tmp_path_factory) -> tuple[CommandResult, Path]:
     """A small run by the command in a process of its own: how it ended, and its file."""
     out = tmp_path_factory.mktemp("run") / "run.jsonl"
     child = process("run", *QUICKEST, "--out", out)
     printed, said = child.communicate(timeout=100)
-    return Done(child.returncode, printed, said), out
+    return CommandResult(child.returncode, printed, said), out
 
 
 @pytest.fixture(scope="module")

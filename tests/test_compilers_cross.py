@@ -23,7 +23,7 @@ def elf(machine):
     return b"\x7fELF" + bytes(14) + machine.to_bytes(2, "little") + bytes(40)
 
 
-class Recorder:
+class RecordingCrossCompiler:
     """A compiler that keeps what it is asked for."""
 
     def __init__(self):
@@ -50,7 +50,7 @@ def test_code_is_for_the_kind_of_gpu_that_was_asked_for():
 
 @pytest.mark.parametrize(("arch", "warp"), [("sm_90", 32), ("gfx942", 64)])
 def test_our_kernel_is_compiled_from_the_source_and_the_macros_that_a_gpu_gets(arch, warp):
-    recorder = Recorder()
+    recorder = RecordingCrossCompiler()
     device = OFFLINE.OfflineDevice(BENCH, arch, recorder)
     offline = dataclasses.replace(BENCH, open_device=device)
     assert (offline.traits.warp, offline.traits.is_gpu) == (warp, True)

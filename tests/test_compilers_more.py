@@ -383,16 +383,16 @@ def test_the_instructions_of_a_kernel_and_the_time_to_issue_them_are_told():
 
 
 def test_without_a_disassembler_the_resources_alone_are_told():
-    class Missing:
+    class WithoutCuobjdump:
         def __getitem__(self, name):
             raise RuntimeError("Cannot find cuobjdump")
 
     device = Device("cuda:0", "cupy", "GPU", "sm_90", units=2)
-    assert set(STATIC.of_triton(compiled(Missing()), 100, device)) == {"registers", "shared", "spilled"}
+    assert set(STATIC.of_triton(compiled(WithoutCuobjdump()), 100, device)) == {"registers", "shared", "spilled"}
 
 
 def test_the_resources_of_a_launch_are_those_of_its_block():
-    class Kernel:
+    class UnlaunchedKernel:
         def __call__(self, grid, block, args, shared_bytes=0):
             raise AssertionError("launched")
 
@@ -400,6 +400,6 @@ def test_the_resources_of_a_launch_are_those_of_its_block():
             assert (threads, shared_bytes) == (256, 4096)
             return KernelResources(32, 128, 8, 3)
 
-    found = STATIC.of_launch(partial(Kernel(), (7,), (256,), (), 4096))
+    found = STATIC.of_launch(partial(UnlaunchedKernel(), (7,), (256,), (), 4096))
     told = {name: each.value for name, each in found.items()}
     assert told == {"registers": 32, "shared": 4224, "spilled": 8, "resident": 768}

@@ -14,7 +14,7 @@ import _grid
 import numpy as np
 import pytest
 from _grid_device import bench
-from _numpy_triton import PaperTriton, Pointer
+from _numpy_triton import ElementPointer, PaperTriton
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -49,7 +49,7 @@ def triton(monkeypatch):
     """Triton by NumPy, in place of the module that launches on a stream."""
     paper, module = PaperTriton(), provider("triton")
     monkeypatch.setattr(module, "on_stream", lambda bench: paper)
-    monkeypatch.setattr(module, "TritonArray", lambda array, dtype: Pointer(array.reshape(-1)))
+    monkeypatch.setattr(module, "TritonArray", lambda array, dtype: ElementPointer(array.reshape(-1)))
     return paper
 
 
@@ -172,7 +172,7 @@ def test_a_library_of_its_own_does_not_share_a_worker():
     assert len({"", *own}) == 6
 
 
-class Kept:
+class CachedOutputs:
     """Outputs that are computed by the first call alone, and handed out again."""
 
     def __init__(self, made, folded=False):
@@ -217,7 +217,7 @@ def test_a_call_that_computes_nothing_is_wrong(monkeypatch):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_call_that_does_not_compute_from_its_inputs_is_wrong(monkeypatch, name, folded):
     made = problem(name, dtype="float32")
-    kept = Kept(made, folded)
+    kept = CachedOutputs(made, folded)
     task = task_by(monkeypatch, bench(SUITE), made, call=kept.call, rows=kept.rows, poison=kept.poison)
     with pytest.raises(WrongAnswer, match="relative error"):
         checked(task)
@@ -242,7 +242,7 @@ def test_our_kernel_follows_its_inputs():
 
 def test_a_call_that_works_beside_the_stream_that_is_timed_is_found_out(monkeypatch):
     made, paper = problem("softmax", dtype="float32"), bench(SUITE)
-    kept = Kept(made)
+    kept = CachedOutputs(made)
     times = iter(range(1000))
     monkeypatch.setattr(type(paper.open_device), "now", lambda gpu: float(next(times)), raising=False)
     for beside_s, is_right in ((0.0, True), (0.6, False)):  # of a second that the calls take
@@ -256,7 +256,7 @@ def test_a_call_that_works_beside_the_stream_that_is_timed_is_found_out(monkeypa
 
 def test_a_library_with_a_stream_of_its_own_is_timed_in_batches_that_it_has_worked_off(monkeypatch):
     made = problem("softmax", dtype="float32")
-    kept, waits, calls = Kept(made), [], []
+    kept, waits, calls = CachedOutputs(made), [], []
 
     def call():
         calls.append(len(waits))

@@ -67,7 +67,7 @@ def test_without_nvdisasm_there_are_no_instructions(monkeypatch):
     assert STATIC.of_code(b"code", "rows", 400, GPU) == {}
 
 
-class Compiler:
+class RecordingCompiler:
     """A compiler that keeps what it is asked for."""
 
     def __init__(self):
@@ -78,7 +78,7 @@ class Compiler:
         return b"code"
 
 
-class Kernel:
+class KernelOfKnownResources:
     """A kernel whose resources are known."""
 
     def __call__(self, grid, block, args):
@@ -95,11 +95,11 @@ def told(tier, vendor="nvidia"):
     traits = dataclasses.replace(bench.traits, vendor=vendor, arch="sm_90", warp=32)
     opened = type("Opened", (), {"traits": traits})()
     bench = dataclasses.replace(bench, open_device=opened, target=Target(Facts((GPU,)), GPU, tier))
-    return NVRTC.static_of(bench, "rows", {"COLS": 4096}, partial(Kernel(), (4,), (128,), ()))
+    return NVRTC.static_of(bench, "rows", {"COLS": 4096}, partial(KernelOfKnownResources(), (4,), (128,), ()))
 
 
 def test_full_tells_the_instructions_of_our_kernel_as_the_gpu_runs_it(nvdisasm, monkeypatch):
-    compiler = Compiler()
+    compiler = RecordingCompiler()
     monkeypatch.setattr(NVRTC, "nvrtc", lambda: compiler)
     found = told("full")
     assert compiler.asked == [("sm_90a", {"COLS": 4096})]

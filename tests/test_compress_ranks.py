@@ -69,7 +69,7 @@ def message(bench, flight):
 '''
 
 
-class Shelf(list):
+class CompressionResults(list):
     """A sink that keeps the results."""
 
     result = list.append
@@ -80,7 +80,7 @@ class Shelf(list):
 
 def measured(suites, filters=(), tier="smoke"):
     plan = planning.make(FACTS, Settings(suites, ("host",), tier, filters))
-    shelf = Shelf()
+    shelf = CompressionResults()
     with Runner(plan, SamplingProcess((), 0.0), shelf) as runner:
         runner.run(plan.jobs, 0.0, lambda event: None)
     return shelf

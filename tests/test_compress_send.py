@@ -42,7 +42,7 @@ PARTS = ("blocks", "pipeline", "links", "message", "transfer", "send", "storage"
 blocks, pipeline, links, message, transfer, send, storage = (part(f"_{name}") for name in PARTS)
 
 
-class Stream:
+class PaperStream:
     ptr = 7
 
     def use(self):
@@ -58,15 +58,15 @@ def memcpy(target, source, size, kind, stream):
 
 
 CUDA = types.SimpleNamespace(
-    get_current_stream=Stream,
-    Stream=lambda non_blocking: Stream(),
-    Device=lambda ordinal: Stream(),
+    get_current_stream=PaperStream,
+    Stream=lambda non_blocking: PaperStream(),
+    Device=lambda ordinal: PaperStream(),
     runtime=types.SimpleNamespace(getDevice=lambda: 0, memcpyAsync=memcpy),
 )
 ARRAYS = types.SimpleNamespace(**{**vars(device_of.ARRAYS), "cuda": CUDA})
 
 
-class PaperGpu(device_of.GpuInHostMemory):
+class CopyingPaperGpu(device_of.GpuInHostMemory):
     xp = ARRAYS
 
     def copy(self, target, source):
@@ -76,7 +76,7 @@ class PaperGpu(device_of.GpuInHostMemory):
 _TURN = threading.Lock()  # the grid on paper is one: kernels of several lanes take turns
 
 
-class PaperBench(_grid_device.PaperBench):
+class SerialPaperBench(_grid_device.PaperBench):
     def kernel(self, file, name, **defines):
         run = super().kernel(file, name, **defines)
 
@@ -98,7 +98,7 @@ def gpu(host, monkeypatch):
     if _grid.COMPILER is None:
         pytest.skip("no g++ here: apt-get install g++")
     monkeypatch.setattr(nvcomp, "load", lambda: nvcomp.NvcompLibrary(device_of.Functions()))
-    return PaperGpu(host, GPU)
+    return CopyingPaperGpu(host, GPU)
 
 
 def noise(size):
@@ -111,7 +111,7 @@ def bench_of(opened, tmp_path, content):
     path.write_bytes(content)
     target = Target(Facts((opened.device,)), opened.device, "full", (DataFile("mine.bin", str(path), len(content)),))
     case = next(iter(SUITE.cases(target)))
-    return (PaperBench if opened.device is GPU else Bench)(opened, case, target, SUITE.package)
+    return (SerialPaperBench if opened.device is GPU else Bench)(opened, case, target, SUITE.package)
 
 
 def coders_of(opened, tmp_path, content, codec="lz4", depth=2):
@@ -202,7 +202,7 @@ def test_only_what_is_paid_is_timed_and_who_pays_is_noted(host, tmp_path):
 # What goes wrong.
 
 
-class Corrupting:
+class CorruptingLink:
     """A link that flips one bit of a block in transit."""
 
     def __init__(self, link, index, place):
@@ -223,7 +223,7 @@ class Corrupting:
 @pytest.mark.parametrize("name", ["coded", "raw"])
 def test_a_bit_that_flips_in_transit_is_never_accepted(host, tmp_path, codec, place, name):
     _, coders = coders_of(host, tmp_path, noise(4 * BLOCK), codec)
-    corrupting = {content: Corrupting(links.HostCopy(2), 3, place) for content in ("coded", "raw")}
+    corrupting = {content: CorruptingLink(links.HostCopy(2), 3, place) for content in ("coded", "raw")}
     # noise does not shrink: codecs store it, so that nearly every bit of a block is of use
     if name == "coded" and _is_unused(coders.blocks[3], place):
         return
@@ -244,7 +244,8 @@ def _is_unused(packed, place):
 def test_a_bit_that_flips_on_its_way_to_a_gpu_is_never_accepted(gpu, tmp_path, place):
     bench, coders = coders_of(gpu, tmp_path, noise(4 * BLOCK))
     corrupting = {
-        content: Corrupting(links.PinnedMemory(bench, places), 3, place) for content, places in coders.places.items()
+        content: CorruptingLink(links.PinnedMemory(bench, places), 3, place)
+        for content, places in coders.places.items()
     }
     sent = coders.over(corrupting, "receiver")
     with pytest.raises(WrongAnswer):
@@ -376,7 +377,7 @@ def test_an_empty_message_has_no_blocks():
     assert blocks.Cut(0, BLOCK, CHUNK).count == 0
 
 
-class Streams(pipeline.Slots):
+class ConcurrentSlots(pipeline.Slots):
     """Slots whose work would go on by itself, so that each schedule counts."""
 
     are_streams = True
@@ -432,7 +433,7 @@ def test_in_each_schedule_every_block_goes_through_every_step_in_order_and_no_sl
 
     words = ("queue", "encode", "send")
     threads = pipeline.Pipeline(1, depth)
-    threads.run(20, depth, pipeline.StepChain(Streams(depth), tuple(map(say, words)), schedule))
+    threads.run(20, depth, pipeline.StepChain(ConcurrentSlots(depth), tuple(map(say, words)), schedule))
     threads.close()
     assert sorted(said) == sorted((word, index, index % depth) for word in words for index in range(20))
     place = {(word, index): at for at, (word, index, _) in enumerate(said)}
@@ -460,7 +461,9 @@ def test_with_a_thread_per_step_blocks_go_in_order_and_the_next_is_encoded_while
             ahead.set()
 
     threads = pipeline.Pipeline(1, depth)
-    threads.run(20, depth, pipeline.StepChain(Streams(depth), (say("queue"), encode, send_block), "a thread per step"))
+    threads.run(
+        20, depth, pipeline.StepChain(ConcurrentSlots(depth), (say("queue"), encode, send_block), "a thread per step")
+    )
     threads.close()
     for word in ("queue", "encode", "send"):
         assert [index for each, index in said if each == word] == list(range(20))
@@ -475,7 +478,7 @@ def test_with_a_thread_per_step_each_ends_the_others(bad):
     steps = tuple(fail if place == bad else lambda block: None for place in range(3))
     threads = pipeline.Pipeline(1, 3)
     with pytest.raises(WrongAnswer, match="the fifth"):
-        threads.run(50, 3, pipeline.StepChain(Streams(3), steps, "a thread per step"))
+        threads.run(50, 3, pipeline.StepChain(ConcurrentSlots(3), steps, "a thread per step"))
     threads.close()
 
 

@@ -56,7 +56,7 @@ def rendered(form, judgement):
     return publishing.rendered(Path(f"fleet.{form}"), judgement)
 
 
-class Tiles(HTMLParser):
+class MapTiles(HTMLParser):
     """The rows of the map: the text of the head of each row with the class and the text of its tiles, and links."""
 
     def __init__(self, page):
@@ -103,7 +103,7 @@ def test_the_answer_stands_first_and_names_the_slow_gpu_its_family_and_its_cause
 
 def test_the_tile_of_a_suspect_is_marked_and_leads_to_its_cases():
     page = rendered("html", judged())
-    tiles = Tiles(page)
+    tiles = MapTiles(page)
     assert tiles.rows["gpu03"][3] == ("h3 suspect", "93.3")
     assert tiles.links == ["#suspect-1"]
     evidence = page.partition('id="suspect-1"')[2].partition("</details>")[0]
@@ -127,7 +127,7 @@ def test_a_suspect_shows_all_its_cases_beside_the_median_the_lowest_share_first(
 
 def test_a_node_that_died_is_a_tile_with_its_status_and_its_reason_is_told():
     page = rendered("html", judged())
-    assert Tiles(page).rows["gpu05"] == [("gone", "died")]
+    assert MapTiles(page).rows["gpu05"] == [("gone", "died")]
     assert "no message from gpu05 for 30 s" in page
 
 
@@ -136,7 +136,7 @@ def test_the_map_shows_every_gpu_with_its_share_and_the_script_gets_the_same_val
     found = layers(page)
     assert found["devices"] == [f"cuda:{index}" for index in range(8)]
     memory = found["layers"][0]
-    tiles = [text for node, row in Tiles(page).rows.items() if node.startswith("gpu") for _, text in row]
+    tiles = [text for node, row in MapTiles(page).rows.items() if node.startswith("gpu") for _, text in row]
     assert [f"{value / 10:.1f}" for value in memory["values"]] == [text for text in tiles if text != "died"]
     names = [layer["name"] for layer in found["layers"]]
     assert names == ["memory", "compression", "latency", "compute", "ipc", "temperature", "power", "clock"]
@@ -146,7 +146,7 @@ def test_a_slow_link_marks_the_tiles_of_both_its_gpus():
     pair = ("cuda:0", "cuda:1")
     judgement = judge_fleet(*fleet(8, 2, {("gpu02", pair): {"ipc": 0.15}}))
     assert [suspect.place for suspect in judgement.suspects] == [Place("gpu02", pair)]
-    row = Tiles(rendered("html", judgement)).rows["gpu02"]
+    row = MapTiles(rendered("html", judgement)).rows["gpu02"]
     assert [style for style, _ in row] == ["h5 suspect", "h5 suspect"]
     states = {standing.place: standing.state for standing in judgement.standings}
     assert (states[Place("gpu02", ("cuda:0",))], states[Place("gpu02", pair)]) == ("ok", "suspect")
@@ -172,7 +172,7 @@ def test_a_fleet_of_which_no_node_answered_is_told_in_every_form_and_its_nodes_a
     judgement = judge_fleet(*fleet(3, 8, silent=silent))
     for form in FORMS:
         assert rendered(form, judgement).count("it never reported") >= 3
-    assert Tiles(rendered("html", judgement)).rows["gpu02"] == [("gone", "missing")]
+    assert MapTiles(rendered("html", judgement)).rows["gpu02"] == [("gone", "missing")]
 
 
 def test_the_host_processors_of_a_fleet_without_gpus_are_tiles():
@@ -183,7 +183,7 @@ def test_the_host_processors_of_a_fleet_without_gpus_are_tiles():
         if each.place.devices == ("cuda:0",)
     )
     page = rendered("html", replace(whole, standings=hosts, suspects=()))
-    assert [len(row) for row in Tiles(page).rows.values()] == [1] * 9
+    assert [len(row) for row in MapTiles(page).rows.values()] == [1] * 9
     assert "<th scope=col>host" in page
 
 
@@ -191,14 +191,14 @@ def test_a_sick_device_is_told_in_every_form_and_marked_in_the_map():
     judgement = with_sick(judged())
     for form in FORMS:
         assert "33 remapped rows" in rendered(form, judgement)
-    assert Tiles(rendered("html", judgement)).rows["gpu00"][0][0] == "sick"
+    assert MapTiles(rendered("html", judgement)).rows["gpu00"][0][0] == "sick"
 
 
 def test_a_component_with_failed_cases_is_told_in_every_form_marked_in_the_map_and_fails_in_junit():
     judgement = replace(judged(), failures=FAILED)
     for form in FORMS:
         assert "a wrong answer" in rendered(form, judgement)
-    assert Tiles(rendered("html", judgement)).rows["gpu01"][2][0] == "failed"
+    assert MapTiles(rendered("html", judgement)).rows["gpu01"][2][0] == "failed"
     root = ElementTree.fromstring(rendered("xml", judgement))
     assert [test.get("name") for test in root.iter("testcase") if test.find("failure") is not None] == ["gpu01 cuda:2"]
 
@@ -340,7 +340,7 @@ def thousand():
 def test_the_page_of_a_thousand_nodes_stays_below_two_megabytes_and_junit_below_four():
     page = rendered("html", thousand())
     assert len(page.encode()) <= MOST_PAGE_BYTES / 4
-    assert len(Tiles(page).rows) == 1001
+    assert len(MapTiles(page).rows) == 1001
     assert len(rendered("xml", thousand()).encode()) <= 4_000_000
 
 
@@ -432,6 +432,6 @@ def test_the_tile_of_a_suspect_opens_its_cases(browser, tmp_path):
 def test_without_a_script_the_map_and_the_cases_of_the_suspects_are_there(browser, tmp_path):
     shown(browser, tmp_path, judged(), script=False)
     page = (tmp_path / "fleet.html").read_text()
-    assert Tiles(page).rows["gpu03"][3] == ("h3 suspect", "93.3")
+    assert MapTiles(page).rows["gpu03"][3] == ("h3 suspect", "93.3")
     assert '<details class="fold" id="suspect-1" open>' in page
     assert "hidden" in re.search(r'<output id="tile"[^>]*>', page)[0]

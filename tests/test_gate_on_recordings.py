@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from gate_on_recordings import DESIGNS, Recording, smallest, tally
+from gate_on_recordings import DESIGNS, RecordedSessions, smallest, tally
 
 from gpubench.judging.evidence import Evidence
 from gpubench.judging.judge import judge, settled
@@ -18,7 +18,7 @@ LONGER = Path(__file__).parent / "recordings" / "longer"
 
 @pytest.fixture(scope="module")
 def recording():
-    return Recording(read_all(FILES))
+    return RecordedSessions(read_all(FILES))
 
 
 @pytest.mark.parametrize("design", DESIGNS)

@@ -163,7 +163,7 @@ def test_batches_of_a_loop_fit_the_launch_queue(monkeypatch):
     assert products.stage(print, 64, is_compared=False).probe is None
 
 
-class At:
+class AddressedArray:
     """An array that says where it is as CuPy's do."""
 
     def __init__(self, array):
@@ -238,10 +238,12 @@ def grouped_call(monkeypatch, library, loads, n=24, k=16):
     for load in loads:
         x, w, y = (rng.standard_normal(shape).astype("float16") for shape in ((load, k), (n, k), (load, n)))
         shape = FORMATS.Shape(load, n, k, "nt")
-        products.append(types.SimpleNamespace(shape=shape, a=At(x), b=At(w), c=At(y)))
+        products.append(
+            types.SimpleNamespace(shape=shape, a=AddressedArray(x), b=AddressedArray(w), c=AddressedArray(y))
+        )
         pairs.append((x, w, y))
     paper = types.SimpleNamespace(
-        xp=types.SimpleNamespace(asarray=At),
+        xp=types.SimpleNamespace(asarray=AddressedArray),
         device=types.SimpleNamespace(stream=99),
         target=types.SimpleNamespace(device=H200),
     )
@@ -330,7 +332,7 @@ def test_the_librarys_a_is_our_b():
     attributes = types.SimpleNamespace(**{name: name for name in names})
     problem = object.__new__(VENDOR._Problem)
     problem._lt = types.SimpleNamespace(MatmulDescAttribute=attributes, MatmulMatrixScale=modes)
-    a, b = At(np.zeros(1)), At(np.zeros(1))
+    a, b = AddressedArray(np.zeros(1)), AddressedArray(np.zeros(1))
     assert problem._scale_attributes(FORMATS.Scales(a, b, ("VEC128_32F", "BLK128x128_32F"))) == {
         "A_SCALE_MODE": 5,
         "A_SCALE_POINTER": b.data.ptr,

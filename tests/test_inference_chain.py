@@ -156,7 +156,7 @@ def test_the_check_of_a_prefill_sees_a_wrong_cache_and_logits_that_are_not_writt
         found.check()
 
 
-class TwoSizes(MACHINE.GpuMachine):
+class MachineOfTwoSizes(MACHINE.GpuMachine):
     sizes = (1, 2)
 
 
@@ -166,7 +166,7 @@ class TwoSizes(MACHINE.GpuMachine):
 @pytest.mark.parametrize("kind", ["float16", "int4"])
 def test_a_machine_answers_queries_in_slots_and_each_as_if_it_were_alone(kind):
     """Three queries in two slots: the third one takes the slot of the one that ends first."""
-    machine = TwoSizes(bench(SUITE, "nvidia"), SMALL, kind, 12, 4)
+    machine = MachineOfTwoSizes(bench(SUITE, "nvidia"), SMALL, kind, 12, 4)
     scenario = SCENARIOS.Scenario(machine, np.random.default_rng(4), 12, 4, 3)
     session = scenario.run(scenario.prompts, [0.0] * 3)
     assert sorted(answer.slot for answer in session.answers[:2]) == [0, 1]

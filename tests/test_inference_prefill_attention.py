@@ -7,10 +7,10 @@ import _grid
 import numpy as np
 import pytest
 from _grid_device import bench, products_by_numpy
-from _numpy_triton import NumpyTriton, Pointer
+from _numpy_triton import ElementPointer, NumpyTriton
 
 from gpubench import plugins
-from gpubench.base.errors import Missing, Skip, WrongAnswer
+from gpubench.base.errors import Skip, Unavailable, WrongAnswer
 
 SUITE = plugins.load("suites", "inference")
 ATTENTION, FLASH = (sys.modules[f"{SUITE.package}.{name}"] for name in ("_prefill_attention", "_flash"))
@@ -24,10 +24,10 @@ def by_kernel(monkeypatch, prompt, shape, rows, cols):
     triton = NumpyTriton(grid)
     monkeypatch.setattr(FLASH, "tl", triton)
     out = np.full(shape.size, np.nan, np.float16)
-    pointers = [Pointer(array.view(np.float16)) for array in (prompt.queries, prompt.keys, prompt.values)]
+    pointers = [ElementPointer(array.view(np.float16)) for array in (prompt.queries, prompt.keys, prompt.values)]
     numbers = shape.tokens, shape.heads, shape.heads // shape.kv_heads
     for triton.place in np.ndindex(grid):
-        FLASH.flash(*pointers, Pointer(out), *numbers, shape.dim, rows, cols)
+        FLASH.flash(*pointers, ElementPointer(out), *numbers, shape.dim, rows, cols)
     return out.view("uint16")
 
 
@@ -80,7 +80,7 @@ def test_without_triton_or_torch_their_cases_say_how_to_install_them(monkeypatch
     extras = {"triton": ("triton", "compilers"), "torch": ("torch", "torch"), "cudnn": ("torch", "torch")}
     for by, (name, extra) in extras.items():
         monkeypatch.setitem(sys.modules, name, None)
-        with pytest.raises(Missing, match="is not installed") as found:
+        with pytest.raises(Unavailable, match="is not installed") as found:
             ATTENTION.PrefillAttention(bench(SUITE, "nvidia"), SMALL, by)
         assert f"pip install 'gpubench-suite[{extra}]'" in str(found.value)
     with pytest.raises(Skip, match="NVIDIA"):

@@ -111,7 +111,7 @@ def compared(text):
     return poisoned(comparison.compare(sides, lambda case: 0.02), text)
 
 
-class Structure(HTMLParser):
+class TagStructure(HTMLParser):
     """The tags of a page with the names of their attributes; and what attributes say."""
 
     def __init__(self, page):
@@ -126,7 +126,7 @@ class Structure(HTMLParser):
 
 def is_inert_page(page, plain):
     """Whether a page has no tag and no attribute that one with a harmless text has not, and refers to nothing."""
-    found, expected = Structure(page), Structure(plain)
+    found, expected = TagStructure(page), TagStructure(plain)
     assert found.tags - {"wbr"} <= expected.tags
     assert not [name for name, _ in found.attributes if name.startswith("on")]
     links = [value for name, value in found.attributes if name in ("href", "src", "action", "xlink:href")]
@@ -332,8 +332,8 @@ def test_no_text_is_more_than_text_in_what_a_page_unfolds_zooms_and_carries():
     plain = html.enclose(many(["plain"] * 41), enclosure)
     page = html.enclose(many([*INJECTIONS, "plain"]), enclosure)
     is_inert_page(page, plain)
-    allowed = Structure("".join(json.loads(packed(plain, "details")))).tags
+    allowed = TagStructure("".join(json.loads(packed(plain, "details")))).tags
     unfolded = "".join(json.loads(packed(page, "details")))
-    assert Structure(unfolded).tags - {"wbr"} <= allowed
+    assert TagStructure(unfolded).tags - {"wbr"} <= allowed
     assert not UNSEEN.search(unfolded)
     assert not UNSEEN.search(packed(page, "zoom"))

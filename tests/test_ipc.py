@@ -145,7 +145,7 @@ def test_doctor_says_where_shared_memory_is_too_little_for_nccl():
     assert "--shm-size" in inventory.shared_memory_text(2**26)
 
 
-class Pages:
+class FlagPages:
     """Two flags in this process, as two ranks see them."""
 
     def __init__(self):
@@ -165,7 +165,7 @@ def flags():
 
 
 def test_a_flag_that_nobody_answers_is_given_up_after_so_many_looks(flags):
-    assert Pages().volley(flags, 0, 4, 1000)[0] == 1
+    assert FlagPages().volley(flags, 0, 4, 1000)[0] == 1
 
 
 def test_a_barrier_of_one_is_no_wait(flags):

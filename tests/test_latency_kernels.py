@@ -57,7 +57,7 @@ def parameters(text: str) -> dict[str, list[str]]:
     }
 
 
-class Kernel:
+class CheckedKernel:
     """Holds a launch against the kernel's parameters; runs nothing."""
 
     launched: ClassVar[list[str]] = []
@@ -66,7 +66,7 @@ class Kernel:
         self.name, self.wanted = name, wanted
 
     def __call__(self, grid: Any, block: Any, args: Any, shared_bytes: int = 0) -> None:
-        Kernel.launched.append(self.name)
+        CheckedKernel.launched.append(self.name)
         assert len(args) == len(self.wanted), (self.name, self.wanted)
         assert shared_bytes <= H200_TRAITS.max_shared_bytes
         assert np.prod(block) <= 1024
@@ -95,25 +95,25 @@ H200_TRAITS = Traits(
 )
 
 
-class Stream(SimpleNamespace):
+class InertStream(SimpleNamespace):
     ptr = 0
 
     def __getattr__(self, name: str) -> Any:
-        return lambda *args: Stream()
+        return lambda *args: InertStream()
 
 
-class Dry:
+class DryDevice:
     """An H200 on which nothing runs: what a case builds and launches can be looked at."""
 
     device, traits = H200, H200_TRAITS
 
     def __init__(self) -> None:
         cuda = SimpleNamespace(
-            get_current_stream=Stream,
-            Stream=lambda **_: Stream(),
-            Event=lambda **_: Stream(),
+            get_current_stream=InertStream,
+            Stream=lambda **_: InertStream(),
+            Event=lambda **_: InertStream(),
             Device=lambda: SimpleNamespace(id=0),
-            runtime=Stream(),
+            runtime=InertStream(),
         )
         self.xp = SimpleNamespace(
             cuda=cuda,
@@ -132,13 +132,13 @@ class Dry:
         self.copy = lambda target, data: np.copyto(target, data)
         self.free_bytes = lambda: H200.memory_bytes
 
-    def kernel(self, text: str, name: str, defines: Any) -> Kernel:
+    def kernel(self, text: str, name: str, defines: Any) -> CheckedKernel:
         assert not defines
-        return Kernel(name, parameters(text)[name])
+        return CheckedKernel(name, parameters(text)[name])
 
 
 def bench_of(case: Case) -> Bench:
-    return Bench(Dry(), case, Target(Facts((H200,)), H200), SUITE.package, 0, devices=(H200, H200))  # type: ignore[arg-type]
+    return Bench(DryDevice(), case, Target(Facts((H200,)), H200), SUITE.package, 0, devices=(H200, H200))  # type: ignore[arg-type]
 
 
 def test_every_case_of_a_gpu_hands_its_kernels_what_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,18 +146,18 @@ def test_every_case_of_a_gpu_hands_its_kernels_what_they_take(monkeypatch: pytes
     monkeypatch.setattr(module("_slices").SliceLatencies, "median", lambda self: self._run())
     monkeypatch.setattr(module("_spaces").SingleLoads, "median", lambda self: self._walk.call())
     monkeypatch.setattr(module("_round_trips").RoundTrips, "ask", lambda self, first, last: last)
-    monkeypatch.setattr(Kernel, "launched", [])
+    monkeypatch.setattr(CheckedKernel, "launched", [])
     for case in SUITE.cases(Target(Facts((H200,)), H200, "full")):
         task = SUITE.build(bench_of(case))
         task.poison()
         for stage in task.stages.values():
             stage.call()
     known = {name for file in FILES for name in parameters(_grid.source(file))}
-    assert known - {"name"} - set(Kernel.launched) == {"census", "expected"}  # `name` is the macros' own
+    assert known - {"name"} - set(CheckedKernel.launched) == {"census", "expected"}  # `name` is the macros' own
 
 
 def test_a_gpu_without_clusters_is_skipped_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Dry, "traits", Traits("amd", "gfx942", "hip", ("hot",), "hip events", 64, True, 2**16))
+    monkeypatch.setattr(DryDevice, "traits", Traits("amd", "gfx942", "hip", ("hot",), "hip events", 64, True, 2**16))
     with pytest.raises(Skip, match="sm_90"):
         SUITE.build(bench_of(Case("latency", "cluster", (("size_bytes", 2**14),))))
 

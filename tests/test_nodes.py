@@ -131,7 +131,7 @@ def place(rank, size, port, secret=SECRET):
     return Membership(rank, size, "127.0.0.1", port, secret)
 
 
-class Joining(threading.Thread):
+class JoiningNode(threading.Thread):
     """A node that joins in a thread; `channels` or `error` is what became of it."""
 
     def __init__(self, membership, plan=b"the same", patience_s=10.0):
@@ -166,11 +166,11 @@ def connected(port):
 
 def test_connections_that_send_nothing_or_invalid_bytes_do_not_delay_a_group():
     port = free_port()
-    hub = Joining(place(0, 2, port))
+    hub = JoiningNode(place(0, 2, port))
     silent, loud = connected(port), connected(port)
     loud.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 10)
     begun = time.monotonic()
-    node = Joining(place(1, 2, port)).ended()
+    node = JoiningNode(place(1, 2, port)).ended()
     assert (set(hub.ended().channels), set(node.channels), node.error) == ({1}, {0}, None)
     assert time.monotonic() - begun < 2
     with contextlib.suppress(ConnectionResetError):
@@ -183,8 +183,8 @@ def test_connections_that_send_nothing_or_invalid_bytes_do_not_delay_a_group():
 
 def test_a_node_with_another_secret_is_refused_and_node_0_names_the_missing_node():
     port = free_port()
-    hub = Joining(place(0, 2, port), patience_s=0.3)
-    node = Joining(place(1, 2, port, b"another secret!!")).ended()
+    hub = JoiningNode(place(0, 2, port), patience_s=0.3)
+    node = JoiningNode(place(1, 2, port, b"another secret!!")).ended()
     assert node.error == (
         f"node 0 at 127.0.0.1:{port} refused this node: it has another secret, or a node of this number already"
     )
@@ -195,8 +195,8 @@ def test_a_node_with_another_secret_is_refused_and_node_0_names_the_missing_node
 
 def test_nodes_with_different_plans_end_with_one_line_each():
     port = free_port()
-    hub = Joining(place(0, 2, port), b"3 cases")
-    node = Joining(place(1, 2, port), b"4 cases").ended()
+    hub = JoiningNode(place(0, 2, port), b"3 cases")
+    node = JoiningNode(place(1, 2, port), b"4 cases").ended()
     words = "node 1 plans 4 cases, node 0 plans 3 cases; start every node with the same version, arguments and kinds"
     assert node.error == hub.ended().error
     assert node.error.startswith(words)

@@ -80,7 +80,7 @@ def test_every_reader_calls_what_the_binding_has(counter):
 # ---- Xid errors
 
 
-class Events:
+class XidEvents:
     """NVML's set of events with some Xids in it; waiting for one would be a fault."""
 
     NVMLError, NVML_ERROR_TIMEOUT = pynvml.NVMLError, pynvml.NVML_ERROR_TIMEOUT
@@ -103,7 +103,7 @@ class Events:
 
 
 def test_xid_errors_are_counted_without_waiting_and_their_numbers_told_once():
-    nvml = Events(13, 31)
+    nvml = XidEvents(13, 31)
     xids = sys.modules[type(NVML).__module__].Xids(nvml, "gpu")
     assert xids.read() == 2
     nvml.xids.append(79)
@@ -203,7 +203,7 @@ def test_a_slow_call_that_never_comes_back_holds_up_the_others_for_a_while_only(
 # ---- GPM
 
 
-class Card:
+class GpmCard:
     """NVML's GPM on a card whose metric of that number is its own number, and which lacks some."""
 
     def __init__(self, lacks=()):
@@ -240,7 +240,7 @@ def test_gpms_metrics_are_those_of_the_binding():
 
 
 def test_gpm_reads_two_samples_in_si_units_and_none_of_what_a_card_lacks(clock):
-    samples = sys.modules[type(GPM).__module__].GpmSamples(Card(lacks=(pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL,)), "gpu")
+    samples = sys.modules[type(GPM).__module__].GpmSamples(GpmCard(lacks=(pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL,)), "gpu")
     clock[0] += 0.12
     found = samples.read()
     assert found["gpm.sm"] == (0, 2.0)
@@ -249,7 +249,7 @@ def test_gpm_reads_two_samples_in_si_units_and_none_of_what_a_card_lacks(clock):
 
 
 def test_gpms_samples_are_never_nearer_than_a_tenth_of_a_second(clock):
-    samples = sys.modules[type(GPM).__module__].GpmSamples(Card(), "gpu")
+    samples = sys.modules[type(GPM).__module__].GpmSamples(GpmCard(), "gpu")
     clock[0] += 0.09
     assert samples.read() == {}
     clock[0] += 0.011

@@ -21,7 +21,7 @@ KEY = KeyFigure("Memory read", "read", (("size_bytes", 2**30),))
 GIB = 2**30
 
 
-class Page(HTMLParser):
+class PageElements(HTMLParser):
     """The elements of a page with the details that they lie in, and its words outside style and script."""
 
     def __init__(self, run):
@@ -65,7 +65,7 @@ def sizes(**fields):
 
 def test_the_page_begins_with_what_every_other_summary_says_of_the_run():
     run = run_of(*sizes(), read(suite="ipc", status="failed", reason="wrong answer"))
-    found, page = overview(Summary(run)), Page(run)
+    found, page = overview(Summary(run)), PageElements(run)
     head = " ".join(page.words[page.words.index(found.devices[0]) :])
     value = found.values[0]
     for words in (*found.devices, " · ".join(found.conditions), f"T{found.trust[1:]}", value.title, value.figure.text):
@@ -85,7 +85,7 @@ def test_the_markdown_begins_with_the_same_answer():
 
 
 def test_the_contents_and_the_line_of_each_suite_lead_to_its_section():
-    page = Page(run_of(*sizes(), read(suite="my suite")))
+    page = PageElements(run_of(*sizes(), read(suite="my suite")))
     sections = [id_ for id_ in page.attributes("section", "id") if id_.startswith("suite-")]
     links = page.attributes("a", "href")
     assert sections == ["suite-bandwidth", "suite-my_suite"]
@@ -93,7 +93,7 @@ def test_the_contents_and_the_line_of_each_suite_lead_to_its_section():
 
 
 def test_cases_stand_in_a_folded_group_each_with_a_link_to_its_own_place():
-    page = Page(run_of(*sizes()))
+    page = PageElements(run_of(*sizes()))
     rows = [(attrs["id"], inside) for tag, attrs, inside in page.found if tag == "tr" and "id" in attrs]
     assert rows[-1] == ("bandwidth/read[size=1GiB]", ("fold of-cases",))
     assert "#bandwidth/read%5Bsize=1GiB%5D" in page.attributes("a", "href")
@@ -103,13 +103,13 @@ def test_cases_stand_in_a_folded_group_each_with_a_link_to_its_own_place():
 
 def test_cases_of_one_name_on_several_devices_have_places_of_their_own():
     devices = [make.device("cuda:0"), make.device("cuda:1")]
-    page = Page(run_of(*(read(devices=(device.id,)) for device in devices), facts=make.facts(*devices)))
+    page = PageElements(run_of(*(read(devices=(device.id,)) for device in devices), facts=make.facts(*devices)))
     assert {"bandwidth/read[size=1GiB]@cuda:0", "bandwidth/read[size=1GiB]@cuda:1"} <= set(page.attributes("tr", "id"))
 
 
 def test_two_charts_of_a_suite_stand_open_and_the_others_are_folded_and_named():
     views = [View("bars", f"Chart {letter}", ("read",)) for letter in "ABCD"]
-    page = Page(run_of(*sizes(), views=views))
+    page = PageElements(run_of(*sizes(), views=views))
     assert [inside for tag, _, inside in page.found if tag == "figure"] == [(), (), ("fold",), ("fold",)]
     assert "Chart C, Chart D" in page.words
 
@@ -117,7 +117,7 @@ def test_two_charts_of_a_suite_stand_open_and_the_others_are_folded_and_named():
 def test_warnings_stand_open_only_where_something_failed():
     failed = read(suite="ipc", status="failed", reason="no answer")
     for results, is_open in ((sizes(), False), ([*sizes(), failed], True)):
-        groups = [attrs for tag, attrs, _ in Page(run_of(*results)).found if attrs.get("id") == "notices"]
+        groups = [attrs for tag, attrs, _ in PageElements(run_of(*results)).found if attrs.get("id") == "notices"]
         assert [group for group in groups if "open" in group] == groups
         assert bool(groups) == is_open
 
@@ -126,30 +126,30 @@ def test_charts_of_a_gpu_stand_before_those_of_the_host():
     facts = make.facts(make.device(), make.device("host", "CPU", arch="x86-64"))
     host = [replace(result, case=replace(result.case, name="cores")) for result in sizes(devices=("host",))]
     views = [View("bars", "Of the host", ("cores",)), View("bars", "Of the GPU", ("read",))]
-    words = Page(run_of(*host, *sizes(), views=views, facts=facts)).words
+    words = PageElements(run_of(*host, *sizes(), views=views, facts=facts)).words
     assert words.index("Of the GPU") < words.index("Of the host")
 
 
 @pytest.mark.parametrize("kind", ["curve", "bars", "staircase", "transfer", "matrix"])
 def test_fewer_than_three_points_are_no_chart(kind):
     view = View(kind, "Chart", ("read",), x="size_bytes", y="size_bytes")
-    few = Page(run_of(*sizes()[:2], views=[view]))
+    few = PageElements(run_of(*sizes()[:2], views=[view]))
     assert "figure" not in {tag for tag, _, _ in few.found}
     assert "Fewer than 3 points, so no chart: Chart." in few.words
-    assert "figure" in {tag for tag, _, _ in Page(run_of(*sizes(), views=[view])).found}
+    assert "figure" in {tag for tag, _, _ in PageElements(run_of(*sizes(), views=[view])).found}
 
 
 def test_a_limit_line_is_drawn_only_where_it_holds_for_every_point():
     view = View("curve", "Chart", ("read",), x="size_bytes")
     same = run_of(*sizes(), views=[view])
     unlike = [replace(result, series=(replace(result.series[0], limit="l2"),)) for result in sizes()[:1]]
-    assert 'class="peak"' in Page(same).text
-    assert 'class="peak"' not in Page(run_of(*unlike, *sizes()[1:], views=[view])).text
+    assert 'class="peak"' in PageElements(same).text
+    assert 'class="peak"' not in PageElements(run_of(*unlike, *sizes()[1:], views=[view])).text
 
 
 def test_each_bar_is_marked_with_its_own_peak_and_a_bar_without_one_has_no_mark():
     unlimited = [replace(result, series=(replace(result.series[0], limit=""),)) for result in sizes()[:1]]
-    page = Page(run_of(*unlimited, *sizes()[1:], views=[View("bars", "Chart", ("read",))]))
+    page = PageElements(run_of(*unlimited, *sizes()[1:], views=[View("bars", "Chart", ("read",))]))
     assert page.text.count('class="target"') == 3
 
 
@@ -181,12 +181,12 @@ def test_values_that_are_all_zero_are_drawn_on_an_axis_from_zero():
     "runs", [(), (read(status="failed", reason="crashed"),), (read(),)], ids=["none", "bad", "one"]
 )
 def test_a_run_with_no_case_or_one_is_a_page_too(runs):
-    page = Page(run_of(*runs))
+    page = PageElements(run_of(*runs))
     assert "gpubench 0.1.0" in " ".join(page.words)
     assert re.search(r"Trustworthy: (yes|no)", page.text)
 
 
 def test_a_name_of_two_hundred_characters_and_one_from_right_to_left_stand_in_the_page():
     long, arabic = "n" * 200, "قراءة"
-    page = Page(run_of(read(name=long), read(name=arabic)))
+    page = PageElements(run_of(read(name=long), read(name=arabic)))
     assert {f"bandwidth/{long}[size=1GiB]", f"bandwidth/{arabic}[size=1GiB]"} <= set(page.attributes("tr", "id"))

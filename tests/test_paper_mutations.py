@@ -21,7 +21,7 @@ ROOMS = ("suites", "collectors", "reports", "ci")
 
 
 @dataclass(frozen=True, slots=True)
-class Mistake:
+class SourceMutation:
     """A text of a file of the package, what stands there instead, a case that meets it, and what the dry run says."""
 
     file: str
@@ -32,27 +32,27 @@ class Mistake:
 
 
 MISTAKES = {
-    "a wrong order of arguments": Mistake(
+    "a wrong order of arguments": SourceMutation(
         f"{BACKENDS}/cupy.py",
         "memcpyAsync(_address(target), _address(source), ",
         "memcpyAsync(_address(source), _address(target), ",
         "bandwidth/h2d[",
         "words are wrong",
     ),
-    "a missing synchronisation": Mistake(
+    "a missing synchronisation": SourceMutation(
         f"{BACKENDS}/_events.py", "        after.synchronize()\n", "", "bandwidth/copy[", "hipErrorNotReady"
     ),
-    "a warp of 32 threads": Mistake(
+    "a warp of 32 threads": SourceMutation(
         f"{BACKENDS}/_gpu_facts.py", 'warp=int(props["warpSize"])', "warp=32", "tensor/fma[", "values are wrong"
     ),
-    "a wrong unit of events": Mistake(
+    "a wrong unit of events": SourceMutation(
         f"{BACKENDS}/_events.py",
         "_SECONDS_OF_MS = 1e-3",
         "_SECONDS_OF_MS = 1.0",
         "bandwidth/copy[",
         "the device's events count",
     ),
-    "a status that is not asked for": Mistake(
+    "a status that is not asked for": SourceMutation(
         f"{BACKENDS}/_streams.py",
         "        if self._runtime.is_hip:\n            raise Skip(",
         "        if False:\n            raise Skip(",

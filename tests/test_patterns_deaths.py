@@ -46,7 +46,7 @@ def test_one_gpu_has_the_patterns_that_processes_on_it_can_follow():
     assert {name for name, _, _ in planned(ONE, "full")} == {"death", "snapshot", "stages", "weights"}
 
 
-class Shelf(list):
+class DeathResults(list):
     """A sink that keeps the results."""
 
     result = list.append
@@ -61,7 +61,7 @@ class Shelf(list):
 def run(facts, device, tier, *filters):
     """The results of the able jobs of the suite that the filters name."""
     plan = planning.make(facts, Settings(("patterns",), (device,), tier, filters=filters))
-    shelf = Shelf()
+    shelf = DeathResults()
     with Runner(plan, SamplingProcess((), 0.0), shelf, 120.0) as runner:
         runner.run([job for job in plan.jobs if not planning.missing_devices(job)], 0.0, lambda event: None)
     assert shelf

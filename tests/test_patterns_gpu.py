@@ -68,7 +68,7 @@ def ways_of(facts):
     return [("h2d", "engine"), ("h2d", "kernel"), *([("peer", "engine"), ("peer", "kernel")] if has_peer else [])]
 
 
-class NoWaits:
+class UnwaitingStream:
     """A stream that waits for no event."""
 
     def __init__(self, stream):
@@ -90,7 +90,7 @@ def test_a_pipeline_whose_slots_are_overwritten_too_early_fails_its_check(facts,
         line.poison()
         line.together(2)
         message.check()
-        line._copying = NoWaits(line._copying)
+        line._copying = UnwaitingStream(line._copying)
         line.poison()
         gpu.synchronize()
         line.together(2)

@@ -121,7 +121,7 @@ def test_hips_version_is_shown_with_dots():
 
 
 def test_more_shared_memory_than_a_block_has_is_skipped_and_the_call_that_fails_is_not_made():
-    class Function:
+    class UnlaunchedFunction:
         def __call__(self, *args, **options):
             raise AssertionError("launched")
 
@@ -129,7 +129,7 @@ def test_more_shared_memory_than_a_block_has_is_skipped_and_the_call_that_fails_
         def max_dynamic_shared_size_bytes(self):
             raise AssertionError("asked")
 
-    module = SimpleNamespace(get_function=lambda name: Function())
+    module = SimpleNamespace(get_function=lambda name: UnlaunchedFunction())
     kernel = BACKEND.CupyKernel(SimpleNamespace(cuda=SimpleNamespace(runtime=Runtime(MI300X))), module, "name")
     with pytest.raises(Skip, match="limits a block to 65536 bytes of shared memory"):
         kernel((1,), (64,), (), shared_bytes=65537)

@@ -208,7 +208,7 @@ def test_a_disk_that_fills_while_the_file_is_made_skips_the_case(tmp_path, monke
     os.close(full)
 
 
-class Addressed(np.ndarray):
+class AddressedCufileArray(np.ndarray):
     """An array that tells its address as one of CuPy does."""
 
     @property
@@ -269,7 +269,7 @@ def paper(monkeypatch):
     made = grid_bench(SUITE, "nvidia")
     device = types.SimpleNamespace(use=lambda: None)
     addressed = types.SimpleNamespace(**{name: getattr(np, name) for name in ("asarray", "invert", "uint8")})
-    addressed.empty = lambda *words: np.empty(*words).view(Addressed)
+    addressed.empty = lambda *words: np.empty(*words).view(AddressedCufileArray)
     addressed.cuda = types.SimpleNamespace(Device=lambda: device)
     made.open_device.xp = addressed
     made.library = library

@@ -204,7 +204,7 @@ def test_one_thread_per_element_is_left_out_where_it_takes_too_long():
     assert max(params["n"] for params in cases if params["rung"] == "tile") == 16384
 
 
-class Encoder:
+class RecordingEncoder:
     """Stands for the driver's function: keeps what it was given, and answers with a status."""
 
     def __init__(self, status):
@@ -216,7 +216,7 @@ class Encoder:
 
 
 def test_a_tensor_map_describes_rows_of_halves_and_lies_where_the_driver_wants_it(monkeypatch):
-    encoder = Encoder(0)
+    encoder = RecordingEncoder(0)
     monkeypatch.setattr(MAPS, "_encode", lambda: encoder)
     matrix = SimpleNamespace(data=SimpleNamespace(ptr=4096))
     found = MAPS.tensor_map(matrix, rows=256, columns=512, box_rows=128, box_columns=64)
@@ -225,7 +225,7 @@ def test_a_tensor_map_describes_rows_of_halves_and_lies_where_the_driver_wants_i
 
 
 def test_a_map_that_the_driver_refuses_names_its_error(monkeypatch):
-    monkeypatch.setattr(MAPS, "_encode", lambda: Encoder(1))
+    monkeypatch.setattr(MAPS, "_encode", lambda: RecordingEncoder(1))
     with pytest.raises(DeviceError, match="256 × 512 failed with CUDA error 1"):
         MAPS.tensor_map(SimpleNamespace(data=SimpleNamespace(ptr=8)), 256, 512, 128, 64)
 

@@ -119,7 +119,7 @@ def test_a_warpgroup_s_registers_hold_sixty_four_rows(form):
 
 
 @dataclasses.dataclass
-class Places:
+class ThreeSmDevice:
     """A device of three SMs, whose kernel takes `cycles` a round and tells where its blocks ran."""
 
     cycles: float
@@ -134,20 +134,20 @@ class Places:
         def launch(rounds):
             words[::2], words[1::2] = int(self.cycles * rounds**self.power), self.places
 
-        return CHAINS.Chains(Bare(self), launch, words, 100, 6400, 4, CHAINS.Work(flops=64))
+        return CHAINS.Chains(DeviceOnlyBench(self), launch, words, 100, 6400, 4, CHAINS.Work(flops=64))
 
     power: float = 1.0
 
 
 @dataclasses.dataclass
-class Bare:
+class DeviceOnlyBench:
     """A bench that has a device and nothing else."""
 
     device: object
 
 
 def test_cycles_are_of_one_instruction_of_a_warp_and_operations_of_a_whole_unit():
-    chains = Places(128).chains()
+    chains = ThreeSmDevice(128).chains()
     chains.call()
     found = chains.observed()
     assert found["cycles"].value == 2.0
@@ -157,12 +157,12 @@ def test_cycles_are_of_one_instruction_of_a_warp_and_operations_of_a_whole_unit(
 
 def test_a_chain_whose_time_does_not_grow_with_its_steps_is_a_wrong_answer():
     with pytest.raises(Exception, match=r"twice as many steps take 1\.000 times as long"):
-        Places(128, power=0.0).chains().check()
+        ThreeSmDevice(128, power=0.0).chains().check()
 
 
 def test_two_blocks_on_one_unit_are_a_wrong_answer():
     with pytest.raises(Exception, match="3 blocks ran on 2 SMs"):
-        Places(128, places=(0, 1, 1)).chains().check()
+        ThreeSmDevice(128, places=(0, 1, 1)).chains().check()
 
 
 def test_every_format_is_compared_with_a_peak_that_there_is():
@@ -247,7 +247,7 @@ def test_every_instruction_compiles_for_hopper_to_as_many_as_there_are_steps(def
 
 
 @dataclasses.dataclass
-class Idle:
+class IdleKernel:
     """A kernel that counts cycles and computes nothing."""
 
     def __call__(self, grid, block, args, shared_bytes=0):
@@ -262,7 +262,7 @@ class IdleBench(_grid_device.PaperBench):
     """A bench whose kernels compute nothing."""
 
     def kernel(self, file, name, **defines):
-        return Idle()
+        return IdleKernel()
 
 
 FULL = [

@@ -73,7 +73,7 @@ def test_an_allocator_serves_a_trace_and_its_blocks_keep_what_was_written(alloca
     assert run.check()["first failure"].value == len(trace)
 
 
-class Wrong:
+class OverlappingArena:
     """An arena whose third block lies where the second one does."""
 
     def __init__(self, bench):
@@ -94,12 +94,12 @@ class Wrong:
 
 
 def test_an_allocator_that_gives_the_same_memory_twice_is_found(monkeypatch, trace):
-    monkeypatch.setattr(CHURN, "open_allocator", lambda bench, *_: Wrong(bench))
+    monkeypatch.setattr(CHURN, "open_allocator", lambda bench, *_: OverlappingArena(bench))
     with pytest.raises(WrongAnswer, match=r"block 2 of .* overlaps a block that is still in use"):
         CHURN.Churn(host_bench(), "malloc", trace, PEAK).check()
 
 
-class Small(CHURN.HostMalloc):
+class SmallAllocator(CHURN.HostMalloc):
     """An allocator with room for a quarter of the trace's peak."""
 
     room = PEAK // 4
@@ -122,7 +122,7 @@ class Small(CHURN.HostMalloc):
 
 def test_the_operation_that_fails_first_is_observed_where_memory_is_tight(monkeypatch, trace):
     made = []
-    monkeypatch.setattr(CHURN, "open_allocator", lambda bench, *_: made.append(Small(bench)) or made[-1])
+    monkeypatch.setattr(CHURN, "open_allocator", lambda bench, *_: made.append(SmallAllocator(bench)) or made[-1])
     tight = CHURN.Churn(host_bench(), "malloc", trace, PEAK, may_fail=True)
     failed = int(tight.check()["first failure"].value)
     assert 0 < failed < len(trace)

@@ -14,7 +14,7 @@ FORWARD, ENDS, DRIVERS, WIRE = (
 )
 
 
-class Meeting:
+class TwoRankExchange:
     """Two ranks in two threads of this process, which exchange values."""
 
     def __init__(self):
@@ -35,7 +35,7 @@ class Meeting:
 
 def connected(transport, change=lambda table: None):
     """Return a client, and a server whose table of calls is changed."""
-    meeting, served = Meeting(), []
+    meeting, served = TwoRankExchange(), []
 
     def serve():
         bench = meeting.of(1)

@@ -70,12 +70,12 @@ def test_only_copies_need_memory_for_both_arrays(facts: Any) -> None:
 
 
 def test_an_array_that_loses_a_word_when_it_grows_is_found(facts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Forgetful(GROW.MappedGrowth):  # type: ignore[name-defined, misc]
+    class ForgetfulMappedGrowth(GROW.MappedGrowth):  # type: ignore[name-defined, misc]
         def grow(self, at_peak: Any) -> None:
             super().grow(at_peak)
             self.array(4096, 4104).fill(0)
 
-    monkeypatch.setattr(GROW, "MappedGrowth", Forgetful)
+    monkeypatch.setattr(GROW, "MappedGrowth", ForgetfulMappedGrowth)
     device = facts.devices[0]
     bench = Bench(
         plugins.load("backends", device.backend).open(device),

@@ -24,7 +24,7 @@ def facts() -> Any:
     return inventory.facts()
 
 
-class Shelf:
+class SharingResults:
     """A sink that keeps the results."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ def measured(facts: Any, tier: str, *patterns: str) -> list[Any]:
     plan = planning.make(facts, Settings(("virtual",), (facts.devices[0].id,), tier))
     jobs = [job for job in plan.jobs if any(fnmatch.fnmatch(job.case.id, f"virtual/{each}") for each in patterns)]
     assert jobs, patterns
-    shelf = Shelf()
+    shelf = SharingResults()
     with Runner(plan, SamplingProcess((), 0.0), shelf, 60.0) as runner:
         runner.run(jobs, 0.0, lambda event: None)
     return shelf.results

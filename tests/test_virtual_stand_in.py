@@ -37,7 +37,7 @@ def test_every_call_of_the_driver_has_the_arguments_that_it_takes(tmp_path):
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
 
 
-class Event:
+class RecordedEvent:
     """An event that has been recorded."""
 
     ptr = EVENT
@@ -49,7 +49,7 @@ class Event:
         pass
 
 
-class Word:
+class OneWordArray:
     """One word of memory, as an array of the device."""
 
     def __init__(self):
@@ -65,7 +65,7 @@ def paper_cupy():
     stream = types.SimpleNamespace(ptr=STREAM, begin_capture=lambda: None, end_capture=lambda: graph)
     cupy.cuda = types.SimpleNamespace(
         Device=lambda: types.SimpleNamespace(id=0),
-        Event=Event,
+        Event=RecordedEvent,
         get_current_stream=lambda: stream,
         runtime=types.SimpleNamespace(memGetInfo=lambda: (2**20, 2**21)),
     )
@@ -126,7 +126,7 @@ def calls(modules, device):
         forwarded.check()
         forwarded.close()
     native = modules["_forward"].NativeCalls(device)
-    word = native._array = Word()
+    word = native._array = OneWordArray()
     for what in ("attribute", "memory_info", "event_query", "pointer_query", "synchronize", "launch"):
         native.poison()
         native.seconds(what)
