@@ -50,12 +50,12 @@ def _by(target: Target) -> Any:
     return points(_GPU_QUICK, full=providers.GPU)
 
 
-def _says_more(_target: Target, params: Mapping[str, Any]) -> bool:
+def _is_informative(_target: Target, params: Mapping[str, Any]) -> bool:
     """Leave out the second operator in a running process, because it takes long and shows nothing new."""
     return bool(params["op"] == _OPERATORS[0] or params["cache"] != "process")
 
 
-@topic.case(op=points(_OPERATORS[:1], full=_OPERATORS), by=_by, cache=_CACHES, where=_says_more)
+@topic.case(op=points(_OPERATORS[:1], full=_OPERATORS), by=_by, cache=_CACHES, where=_is_informative)
 def build(bench: Bench, op: str, by: str, cache: str) -> Task:
     """Seconds from the start of a fresh interpreter to the first checked result, with private caches.
 
@@ -69,7 +69,7 @@ def build(bench: Bench, op: str, by: str, cache: str) -> Task:
     reports = _reports(order, cache, samples_of(bench.target, op, cache))
     names = [name for name in _STAGES if name in reports[0].seconds]
     stages = {name: _stage([report.seconds[name] for report in reports]) for name in names}
-    return Task(stages, partial(_observed, reports, load), notes=_notes(by, rows, cols, dtype))
+    return Task(stages, partial(_observations, reports, load), notes=_notes(by, rows, cols, dtype))
 
 
 def samples_of(target: Target, op: str, cache: str) -> int:
@@ -94,6 +94,7 @@ def _reports(order: Order, cache: str, samples: int) -> list[Report]:
 
 
 def _report(order: Order, cache: str, caches: Caches) -> Report:
+    """Return the report of one fresh interpreter; raises Untrustworthy if its caches were not as `cache` says."""
     report = report_of(order, caches, _LIMITS_S[order.target.tier])
     expect_state(cache, order.by, report)
     return report
@@ -117,7 +118,8 @@ def _stage(seconds: Sequence[float]) -> Stage:
     return Stage(lambda: seconds, clock="self", effort=Effort.exactly(len(seconds)), checked=True)
 
 
-def _observed(reports: Sequence[Report], load: float) -> Observation:
+def _observations(reports: Sequence[Report], load: float) -> Observation:
+    """Return the largest error, cache entries, bytes and memory of the reports, and the load of the machine."""
     return {
         "error": max(report.error for report in reports),
         "entries": Observed(max(report.entries_written for report in reports)),
@@ -128,6 +130,7 @@ def _observed(reports: Sequence[Report], load: float) -> Observation:
 
 
 def _notes(by: str, rows: int, cols: int, dtype: str) -> dict[str, str]:
+    """Return notes on the shape, on the caches, and on the work that the times exclude."""
     caches = "this provider keeps nothing on disk" if by in _UNCACHED else "private, removed afterwards"
     return {
         "shape": f"{rows} × {cols} elements of {dtype}",

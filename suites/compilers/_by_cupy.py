@@ -21,10 +21,15 @@ def build(bench: Bench, problem: Problem) -> Built:
 
 
 def temporary_bytes(cupy: Any, call: Callable[[], object]) -> float:
-    """Return the peak bytes of CuPy's memory pool that a call holds, its own outputs included."""
+    """Return the most bytes of CuPy's memory pool that are in use during a call, minus those in use before it.
+
+    Arrays that the call returns are counted too.
+    """
     current_and_peak = [0, 0]  # bytes
 
     class Held(cupy.cuda.MemoryHook):  # type: ignore[misc]  # CuPy has no types
+        """A hook of CuPy's memory that counts the bytes in use, and their peak."""
+
         name = "gpubench"
 
         def malloc_postprocess(self, **of: int) -> None:

@@ -45,6 +45,7 @@ class _Kernels:
 
 
 def _softmax(kernels: _Kernels, x: Any, out: Any) -> Callable[[], None]:
+    """Return the softmax of every row as two reductions and an elementwise kernel."""
     most = kernels.reduction("T x", "(float)x", "max(a, b)", "z = a", "-1e30f")
     total = kernels.reduction("T x, float32 top", "expf((float)x - top)", "a + b", "z = a", "0")
     last = kernels.pointwise("T x, float32 top, float32 sum", "T z", "z = expf((float)x - top) / sum")
@@ -57,6 +58,7 @@ def _softmax(kernels: _Kernels, x: Any, out: Any) -> Callable[[], None]:
 
 
 def _rmsnorm(kernels: _Kernels, x: Any, weight: Any, out: Any) -> Callable[[], None]:
+    """Return the RMSNorm of every row as a reduction and an elementwise kernel."""
     squares = kernels.reduction("T x", "(float)x * (float)x", "a + b", "z = a", "0")
     last = kernels.pointwise(
         "T x, float32 sum, T weight, int32 cols",
@@ -67,6 +69,7 @@ def _rmsnorm(kernels: _Kernels, x: Any, weight: Any, out: Any) -> Callable[[], N
 
 
 def _layernorm(kernels: _Kernels, x: Any, weight: Any, bias: Any, out: Any) -> Callable[[], None]:
+    """Return the layer norm of every row as two reductions and an elementwise kernel."""
     sums = kernels.reduction("T x", "(float)x", "a + b", "z = a", "0")
     squares = kernels.reduction(
         "T x, float32 sum, int32 cols", "((float)x - sum / cols) * ((float)x - sum / cols)", "a + b", "z = a", "0"
@@ -86,6 +89,7 @@ def _layernorm(kernels: _Kernels, x: Any, weight: Any, bias: Any, out: Any) -> C
 
 
 def _residual_norm(kernels: _Kernels, x: Any, residual: Any, weight: Any, summed: Any, out: Any) -> Callable[[], None]:
+    """Return a sum by an elementwise kernel, and its RMSNorm."""
     add = kernels.pointwise("T x, T residual", "T z", "z = (float)x + (float)residual")
     norm = _rmsnorm(kernels, summed, weight, out)
 

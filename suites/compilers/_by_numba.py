@@ -48,6 +48,7 @@ def _residual_dropout(x: Any, residual: Any, kept: Any, out: Any) -> None:
 
 
 def _twelve(x: Any, y: Any, out: Any) -> None:
+    """Compute twelve pointwise operations on x and y."""
     for row in prange(x.shape[0]):
         for i in range(x.shape[1]):
             s = x[row, i] + y[row, i]
@@ -57,6 +58,7 @@ def _twelve(x: Any, y: Any, out: Any) -> None:
 
 
 def _softmax(x: Any, out: Any) -> None:
+    """Compute the softmax of every row."""
     for row in prange(x.shape[0]):
         top = x[row, 0]
         for i in range(x.shape[1]):
@@ -71,6 +73,7 @@ def _softmax(x: Any, out: Any) -> None:
 
 
 def _rmsnorm(x: Any, weight: Any, out: Any) -> None:
+    """Divide every row by its root mean square, and multiply it by the weight of each column."""
     for row in prange(x.shape[0]):
         squares = np.float32(0)
         for i in range(x.shape[1]):
@@ -81,6 +84,7 @@ def _rmsnorm(x: Any, weight: Any, out: Any) -> None:
 
 
 def _layernorm(x: Any, weight: Any, bias: Any, out: Any) -> None:
+    """Give every row mean 0 and variance 1, then multiply by the weight and add the bias of each column."""
     for row in prange(x.shape[0]):
         total = np.float32(0)
         for i in range(x.shape[1]):
@@ -94,6 +98,7 @@ def _layernorm(x: Any, weight: Any, bias: Any, out: Any) -> None:
 
 
 def _residual_norm(x: Any, residual: Any, weight: Any, summed: Any, out: Any) -> None:
+    """Write x + residual to `summed`, and its RMSNorm to `out`."""
     for row in prange(x.shape[0]):
         squares = np.float32(0)
         for i in range(x.shape[1]):

@@ -41,7 +41,7 @@ def build(bench: Bench, problem: Problem) -> Built:
     if problem.cols * ITEM_BYTES[problem.dtype] % _VECTOR_BYTES:
         raise Skip(f"a row of {problem.cols} elements is no multiple of {_VECTOR_BYTES} bytes")
     outputs = Outputs(bench, problem)
-    launch, static = (_elements if name in POINTWISE else _rows)(bench, problem, outputs)
+    launch, static = (_elements_launch if name in POINTWISE else _rows_launch)(bench, problem, outputs)
     notes = {"library": "rows.cu", "precision": "computed in float32", "kernels": "1"}
     return Built(launch, outputs.rows, outputs.poison, notes, static=static)
 
@@ -76,7 +76,8 @@ def _defines(problem: Problem, threads: int) -> dict[str, int]:
     return {"OPERATOR": number, "HALVES": int(problem.dtype == "float16"), "COLS": problem.cols, "THREADS": threads}
 
 
-def _elements(bench: Bench, problem: Problem, outputs: Outputs) -> _Launch:
+def _elements_launch(bench: Bench, problem: Problem, outputs: Outputs) -> _Launch:
+    """Return the launch of a pointwise operator."""
     inputs = list(problem.inputs.values())
     vectors = problem.elements * ITEM_BYTES[problem.dtype] // _VECTOR_BYTES
     a, b, c = (*inputs, *[inputs[0]] * (3 - len(inputs)))
@@ -85,7 +86,8 @@ def _elements(bench: Bench, problem: Problem, outputs: Outputs) -> _Launch:
     return _launched(bench, "elements", _defines(problem, _POINTWISE_THREADS), blocks, args)
 
 
-def _rows(bench: Bench, problem: Problem, outputs: Outputs) -> _Launch:
+def _rows_launch(bench: Bench, problem: Problem, outputs: Outputs) -> _Launch:
+    """Return the launch of an operator on rows, with one block for each row; raises Skip if a row is too long."""
     vectors = problem.cols * ITEM_BYTES[problem.dtype] // _VECTOR_BYTES
     threads = threads_of(vectors, bench.traits.warp)
     if problem.cols > threads * _MOST_ELEMENTS:
@@ -98,6 +100,6 @@ def _rows(bench: Bench, problem: Problem, outputs: Outputs) -> _Launch:
 
 
 def threads_of(vectors: int, warp: int) -> int:
-    """Return the threads of a block, a power of two, for a row of `vectors` vectors."""
+    """Return the threads of a block, a power of two, for a row of `vectors` vectors of 16 bytes."""
     threads: int = 1 << (-(-vectors // _VECTORS) - 1).bit_length()
     return min(_MOST_THREADS, max(_LEAST_THREADS, warp, threads))

@@ -55,9 +55,9 @@ def function_of(torch: Any, problem: Problem) -> Callable[..., Any]:
 
 
 def on_stream(bench: Bench) -> Any:
-    """Return the module torch, set to the stream that is timed, and release its unused memory.
+    """Return the module torch, set to the stream that is timed, and free the memory that torch keeps unused.
 
-    Raises Unavailable if torch is unavailable or finds no GPU on one.
+    Raises Unavailable without torch, or on a GPU that torch does not find.
     """
     torch = imported(bench.traits.is_gpu)
     if bench.traits.is_gpu:
@@ -69,12 +69,15 @@ def on_stream(bench: Bench) -> Any:
 def built_of(bench: Bench, problem: Problem, torch: Any, function: Callable[..., Any], notes: dict[str, str]) -> Built:
     """Return a function of torch's tensors as an operator: the inputs are ours by DLPack, the outputs torch's."""
     expression = Expression(problem, function, torch.from_dlpack, bench.xp.from_dlpack)
-    temporary = partial(_temporary_bytes, torch, expression) if bench.traits.is_gpu else None
+    temporary = partial(_peak_bytes_of_call, torch, expression) if bench.traits.is_gpu else None
     return Built(expression, expression.rows, expression.poison, notes, temporary=temporary)
 
 
-def _temporary_bytes(torch: Any, expression: Expression) -> float:
-    """Return the peak bytes of torch's memory that a call holds, its own outputs included."""
+def _peak_bytes_of_call(torch: Any, expression: Expression) -> float:
+    """Return the most bytes of torch's allocator that are in use during a call, minus those in use before it.
+
+    The outputs, which each call allocates, are counted too.
+    """
     expression.poison()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()

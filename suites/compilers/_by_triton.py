@@ -30,7 +30,7 @@ def build(bench: Bench, problem: Problem) -> Built:
     triton = _loaded(bench)
     outputs = Outputs(bench, problem)
     arrays = _arrays(problem, outputs)
-    call = _elements(triton, problem, arrays) if name in POINTWISE else _rows(triton, problem, arrays)
+    call = _elements_call(triton, problem, arrays) if name in POINTWISE else _row_operator_call(triton, problem, arrays)
     with without_torch():
         call()
     built = _built(triton, call, outputs)
@@ -95,7 +95,8 @@ def _jitted(triton: Any, function: Callable[..., None]) -> Any:
     return triton.jit(function)
 
 
-def _elements(triton: Any, problem: Problem, arrays: list[TritonArray]) -> TritonCall:
+def _elements_call(triton: Any, problem: Problem, arrays: list[TritonArray]) -> TritonCall:
+    """Return the launch of a pointwise operator, with a program for each 2048 elements."""
     *inputs, out = arrays
     a, b, c = (*inputs, *[inputs[0]] * (3 - len(inputs)))
     kernel, programs = _jitted(triton, kernels.elements), -(-problem.elements // _ELEMENTS)
@@ -103,7 +104,7 @@ def _elements(triton: Any, problem: Problem, arrays: list[TritonArray]) -> Trito
     return TritonCall(kernel, programs, arguments, _WARPS, chain=problem.operator.name, block=_ELEMENTS)
 
 
-def _rows(triton: Any, problem: Problem, arrays: list[TritonArray]) -> TritonCall:
+def _row_operator_call(triton: Any, problem: Problem, arrays: list[TritonArray]) -> TritonCall:
     return rows_call(_jitted(triton, kernels.ROWS[problem.operator.name]), problem, arrays)
 
 

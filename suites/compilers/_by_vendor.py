@@ -26,6 +26,7 @@ def build(bench: Bench, problem: Problem) -> Built:
 
 
 def _product(bench: Bench, problem: ProductProblem) -> Built:
+    """Return a product with bias and GELU as one call of the library."""
     outputs, (a, weights, bias) = Outputs(bench, problem), problem.inputs.values()
     shape, out = Shape(problem.rows, problem.cols, problem.k), outputs.arrays[0].ravel()
     operands = MatrixProduct(PRECISIONS[problem.dtype], shape, a.ravel(), weights.ravel(), out, bias, "gelu")

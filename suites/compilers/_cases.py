@@ -78,7 +78,7 @@ def _dtypes(target: Target) -> Any:
     return ("float32",) if target.is_host else points(("float16",), full=("float16", "float32"))
 
 
-def _same_size(target: Target, params: Mapping[str, Any]) -> bool:
+def _has_size(target: Target, params: Mapping[str, Any]) -> bool:
     """Leave out other lengths of rows, at which a pointwise chain takes the same time."""
     return target.is_host or target.tier != "full" or params["cols"] == 4096
 
@@ -98,7 +98,7 @@ def _task(bench: Bench, name: str, rows: int, cols: int, dtype: str, by: str) ->
 
 
 def task_of(bench: Bench, problem: Problem, by: str) -> Task:
-    """Return one operator by one provider as a task, whose rate is that of the work that cannot be avoided.
+    """Return one operator by the provider `by` as a task; the rate counts the work that no implementation can avoid.
 
     Raises Unavailable if the provider's library is unavailable, Skip if it has no such operator, and WrongAnswer if its
     calls execute on another stream than the one that is timed.
@@ -111,7 +111,7 @@ def task_of(bench: Bench, problem: Problem, by: str) -> Task:
     if bench.traits.is_gpu or not built.is_ours:
         stages["host"] = _host_stage(built, problem)
     notes = {**problem.notes(), **built.notes, "eager": ", ".join(_eager(bench, by))}
-    return Task(stages, _checked(bench, problem, built), built.poison, notes=notes)
+    return Task(stages, _check_of(bench, problem, built), built.poison, notes=notes)
 
 
 def _eager(bench: Bench, by: str) -> tuple[str, ...]:
@@ -121,6 +121,7 @@ def _eager(bench: Bench, by: str) -> tuple[str, ...]:
 
 
 def _stage(bench: Bench, problem: Problem, built: providers.Built) -> Stage:
+    """Return the calls timed on our stream, judged by operations or bytes; small arrays are timed after a flush too."""
     if problem.quantity == "flops":
         return Stage(built.call, problem.work, "flops", problem.limit, effort=POINT, max_calls=16)
     is_small = problem.moved * _L2_SHARE < bench.target.device.cache_bytes
@@ -145,10 +146,12 @@ def _seconds(call: Callable[[], object], wait: Callable[[], None]) -> float:
     return (time.perf_counter() - start) / _BATCH
 
 
-def _checked(bench: Bench, problem: Problem, built: providers.Built) -> Callable[[], Observation]:
+def _check_of(bench: Bench, problem: Problem, built: providers.Built) -> Callable[[], Observation]:
+    """Return the check of an operator, which also observes its launches, temporary bytes and static values."""
     static = cache(built.static) if built.static else dict
 
     def check() -> Observation:
+        """Compare the last results, then change an input, call again and compare again; return the observed values."""
         observed = {**problem.compare(built.rows()), **static()}
         launches = bench.device.launches_of(built.call) if built.is_ours else None
         if launches is not None:
@@ -169,9 +172,9 @@ def _on_host_or_in_full(target: Target) -> bool:
     return target.is_host or in_full(target)
 
 
-@topic.case(chain=_chains, rows=_rows, cols=_cols, dtype=_dtypes, by=_by, where=_same_size, runtime=runtime_of)
+@topic.case(chain=_chains, rows=_rows, cols=_cols, dtype=_dtypes, by=_by, where=_has_size, runtime=runtime_of)
 def pointwise(bench: Bench, chain: str, rows: int, cols: int, dtype: str, by: str) -> Task:
-    """A chain of pointwise operations: each input read once, the output written once."""
+    """Bandwidth of a chain of pointwise operations: each input is read once, the output is written once."""
     return _task(bench, chain, rows, cols, dtype, by)
 
 
@@ -185,7 +188,7 @@ def pointwise(bench: Bench, chain: str, rows: int, cols: int, dtype: str, by: st
     headline={"by": "nvrtc", "cols": 4096},
 )
 def softmax(bench: Bench, rows: int, cols: int, dtype: str, by: str) -> Task:
-    """The softmax of every row: read once, written once."""
+    """Bandwidth of the softmax of every row: the matrix is read once and written once."""
     return _task(bench, "softmax", rows, cols, dtype, by)
 
 
@@ -193,7 +196,7 @@ def softmax(bench: Bench, rows: int, cols: int, dtype: str, by: str) -> Task:
     rows=_rows, cols=_cols, dtype=_dtypes, by=_by, where=_of_interest, runtime=runtime_of, when=_on_host_or_in_full
 )
 def rmsnorm(bench: Bench, rows: int, cols: int, dtype: str, by: str) -> Task:
-    """Every row over its root mean square, times a weight for each column: read once, written once."""
+    """Bandwidth of RMSNorm, every row over its root mean square, times a weight per column: read and written once."""
     return _task(bench, "rmsnorm", rows, cols, dtype, by)
 
 
@@ -204,19 +207,19 @@ def in_full(target: Target) -> bool:
 
 @topic.case(rows=_rows, cols=_cols, dtype=_dtypes, by=_by, where=_of_interest, runtime=runtime_of, when=in_full)
 def layernorm(bench: Bench, rows: int, cols: int, dtype: str, by: str) -> Task:
-    """Every row with mean 0 and variance 1, times a weight and plus a bias for each column: read once, written once."""
+    """Bandwidth of layer norm with a weight and a bias per column: the matrix is read once and written once."""
     return _task(bench, "layernorm", rows, cols, dtype, by)
 
 
 @topic.case(rows=_rows, cols=_cols, dtype=_dtypes, by=_by, where=_of_interest, runtime=runtime_of, when=in_full)
 def residual_norm(bench: Bench, rows: int, cols: int, dtype: str, by: str) -> Task:
-    """The sum of two matrices, and its RMSnorm: two matrices read, two written."""
+    """Bandwidth of the sum of two matrices and its RMSNorm: two matrices are read, two are written."""
     return _task(bench, "residual_norm", rows, cols, dtype, by)
 
 
 @topic.case(by=_by_few, runtime=runtime_of, when=on_gpu)
 def dispatch(bench: Bench, by: str) -> Task:
-    """One call on a matrix of 8 × 1024 elements by the host's clock: what the provider's own code costs."""
+    """Seconds of a call on a matrix of 8 × 1024 elements by the host's clock: the overhead of the provider's code."""
     rows, cols = _SMALL
     problem = Problem(bench, "rmsnorm", rows, cols, "float16")
     built = providers.build(bench, problem, by)

@@ -59,6 +59,7 @@ def _expression(layout: str, shape: ConvolutionShape) -> Callable[..., Any]:
     pad, last = (shape.padding,) * 2, 1 + shape.stride * (shape.out_side - 1)
 
     def nchw(xp: Any, x: Any, filters: Any) -> Any:
+        """Compute the convolution and ReLU of images in NCHW."""
         padded = xp.pad(x, ((0, 0), (0, 0), pad, pad))
         total: Any = 0
         for row in range(shape.filter):
@@ -68,6 +69,7 @@ def _expression(layout: str, shape: ConvolutionShape) -> Callable[..., Any]:
         return xp.maximum(total, 0).reshape(x.shape[0], shape.outputs, shape.out_side, shape.out_side)
 
     def nhwc(xp: Any, x: Any, filters: Any) -> Any:
+        """Compute the convolution and ReLU of images in NHWC."""
         padded = xp.pad(x, ((0, 0), pad, pad, (0, 0)))
         total: Any = 0
         for row in range(shape.filter):
@@ -166,10 +168,10 @@ def _dtypes(target: Target) -> Any:
 
 @topic.case(layout=LAYOUTS, shape=tuple(SHAPES), dtype=_dtypes, by=_by, runtime=runtime_of, when=in_full)
 def conv(bench: Bench, layout: str, shape: str, dtype: str, by: str) -> Task:
-    """A convolution and ReLU on 128 images (host: 4): 2 operations for each product, those with padding included.
+    """Throughput of a convolution and ReLU on 128 images (host: 4); operations with zeros of the padding count.
 
-    `1x1` takes 256 channels to 64 and `3x3` 64 to 64, both of 56 × 56 places; `strided` takes 128 to 128 by filters of
-    3 × 3 at every second place. torch and JAX call cuDNN on a GPU; CuPy and NumPy have a product for each place of the
+    `1x1` takes 256 channels to 64 and `3x3` 64 to 64, both on images of 56 × 56; `strided` takes 128 to 128 by filters
+    of 3 × 3 with stride 2. On a GPU torch and JAX call cuDNN; CuPy and NumPy multiply once for each position of the
     filter.
     """
     images = _GPU_IMAGES if bench.traits.is_gpu else _HOST_IMAGES

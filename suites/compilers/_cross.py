@@ -44,7 +44,7 @@ def _has_target(_target: Target, params: Mapping[str, Any]) -> bool:
     runtime=lambda params: str(params["by"]),
 )
 def cross(bench: Bench, op: str, by: str, arch: str) -> Task:
-    """Seconds to compile an operator for an architecture on the host, in a process that compiled it before."""
+    """Seconds to compile an operator for an architecture on the host, in a process that has compiled it before."""
     compiled, notes = (_by_triton if by == "triton" else _by_runtime)(bench, op, by, arch)
     code: list[bytes] = []
 
@@ -104,6 +104,7 @@ def _by_triton(_bench: Bench, op: str, _by: str, arch: str) -> tuple[_Compile, d
     source = triton.compiler.ASTSource(triton.jit(kernels.ROWS[op]), types, {"block": _COLS}, aligned)
 
     def compiled() -> tuple[float, bytes]:
+        """Compile with an empty cache, and return the seconds and the machine code."""
         with Caches() as caches, triton.knobs.cache.scope():
             triton.knobs.cache.dir = caches.environment["TRITON_CACHE_DIR"]
             begun = time.perf_counter()

@@ -36,11 +36,12 @@ topic = Topic(
 ProductOf = Callable[[Weights, Vectors], ProductCall]
 
 
-def _restored(bench: Bench, tokens: int) -> ProductOf:
+def _restoring_products(bench: Bench, tokens: int) -> ProductOf:
     """Return products whose weights our kernel writes as halves, for the vendor's library."""
     halves = bench.xp.empty(_ROWS * _COLS, "float16")
 
     def product_of(weights: Weights, vectors: Vectors) -> ProductCall:
+        """Return a call that restores the weights and multiplies."""
         shape = Shape(tokens, weights.rows, weights.cols, "nt")
         product = vendor(bench, MatrixProduct(PRECISIONS["float16"], shape, vectors.x, halves, vectors.y))
 
@@ -73,8 +74,9 @@ class EagerProduct:
 
 
 def _product_of(bench: Bench, by: str, tokens: int) -> ProductOf:
+    """Return the function that gives the call of the provider `by` for a copy of the weights."""
     if by == "vendor":
-        return _restored(bench, tokens)
+        return _restoring_products(bench, tokens)
     if by == "nvrtc":
         return lambda weights, vectors: ProductCall(
             tensor_call(bench, weights, vectors, tokens), {"library": "skinny.cu"}
@@ -95,10 +97,11 @@ def _has_kernel(_target: Target, params: Mapping[str, Any]) -> bool:
     where=_has_kernel,
 )
 def dequant_gemm(bench: Bench, weights: str, tokens: int, by: str) -> Task:
-    """Y = X·Wᵀ with weights in groups of 128 that share a scale (28672 × 4096): bytes moved once, buffers in turn.
+    """Y = X·Wᵀ with quantised weights (28672 × 4096) in groups of 128 that share a scale.
 
-    `nvrtc` is our kernel, which restores weights in registers. `vendor` restores them to halves in memory, for one
-    product of the vendor's library, and `cupy` does so operation by operation.
+    Up to 64 tokens the figure is the bandwidth, beyond them the throughput; copies of the weights are used in turn, so
+    that they come from memory. `nvrtc` is our kernel, which restores weights in registers. `vendor` restores them to
+    halves in memory, for one product of the vendor's library, and `cupy` does so operation by operation.
     """
     gemm_bench = product_bench(bench)
     task = few_tokens_task(

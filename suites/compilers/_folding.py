@@ -45,7 +45,7 @@ def _by(target: Target) -> Any:
 
 @topic.case(form=FORMS, by=_by, runtime=runtime_of, when=in_full)
 def folding(bench: Bench, form: str, by: str) -> Task:
-    """A batch norm in inference: one matrix read and one written.
+    """Bandwidth of a batch norm in inference: one matrix is read and one is written.
 
     `written` computes (x − mean) / √(variance + ε) · weight + bias, as a model is written; mean, variance, weight and
     bias are constant. `folded` computes x · scale + shift. A compiler that folds constants takes as long for both.

@@ -66,10 +66,10 @@ def _attention_runtime(params: Mapping[str, Any]) -> str:
     when=on_gpu_in_full,
 )
 def attention(bench: Bench, tokens: int, heads: int, kv_heads: int, dim: int, by: str) -> Task:
-    """Causal attention of a prompt (float16): operations over the pairs of tokens that count, 4·D each.
+    """Throughput of causal attention of a prompt (float16): 4·`dim` operations for each head and pair of tokens.
 
-    `unfused` is two batched products of the vendor's library and a softmax between them. The others are one kernel:
-    ours in Triton, torch's, and cuDNN's.
+    Pairs that the causal mask removes do not count. `unfused` is two batched products of the vendor's library and a
+    softmax between them. The others are one kernel: ours in Triton, torch's, and cuDNN's.
     """
     prefill_attention = PrefillAttention(inference_bench(bench), PromptShape(tokens, heads, kv_heads, dim), by)
     return with_launches(bench, prefill_attention.task(), "unfused")
@@ -128,6 +128,7 @@ class LayerProblem(Problem):
         self._exact: Rows = ()
 
     def _drawn(self, bench: Bench, name: str) -> Any:
+        """Return an input by name: tokens, a matrix, the factors of a norm, the mask, or the cosines or sines."""
         if name == "x":
             return self.weights.embedding.view("float16").reshape(self.rows, self.cols)
         if name in _MATRICES:
@@ -183,8 +184,8 @@ class LayerProblem(Problem):
     when=on_gpu_in_full,
 )
 def layer(bench: Bench, model: str, tokens: int, by: str) -> Task:
-    """One decoder layer over the tokens of a prompt (float16): operations of its products and of attention.
+    """Throughput of one decoder layer over the tokens of a prompt (float16): its products' and attention's operations.
 
-    `vendor` is the layer of the suite inference: the vendor's products, and our kernels for what lies between them.
+    `vendor` is the layer of the suite inference: the vendor's products, and our kernels between them.
     """
     return task_of(bench, LayerProblem(bench, MODELS[model], tokens), by)

@@ -31,6 +31,8 @@ def _transpose(layout: str) -> Any:
 
 
 def _pool(layout: str) -> Any:
+    """Return the maximum of each 2 × 2 elements as an expression."""
+
     def pool(xp: Any, x: Any) -> Any:
         images, *sizes = x.shape
         first, second, third = sizes
@@ -47,6 +49,7 @@ def _by_channel(layout: str, expression: Any) -> Any:
 
 
 def _operators() -> dict[str, Operator]:
+    """Return all operators on images by name: the operator, a hyphen and the layout."""
     operators = {}
     for layout in LAYOUTS:
         definitions = (
@@ -95,10 +98,10 @@ def _by(target: Target) -> Any:
 
 @topic.case(what=WHATS, layout=LAYOUTS, by=_by, runtime=runtime_of, when=in_full)
 def layout(bench: Bench, what: str, layout: str, by: str) -> Task:
-    """An operator on images that lie in `layout`: 128 of 256 channels and 56 × 56 places (host: 8 of 64 channels).
+    """Bandwidth of an operator on images that lie in `layout`: 128 of 256 channels, 56 × 56 (host: 8 of 64 channels).
 
-    `transpose` writes them in the other layout, `pool` the largest of each 2 × 2 places, `batch-norm` normalises with
-    given statistics, `bias` adds a number to each channel. Everything is read once and written once.
+    `transpose` writes them in the other layout, `pool` writes the maximum of each 2 × 2 elements, `batch-norm`
+    normalises with given statistics, `bias` adds a number to each channel. Everything is read once and written once.
     """
     shape = _GPU_SHAPE if bench.traits.is_gpu else _HOST_SHAPE
     return task_of(bench, ImageProblem(bench, what, layout, shape, "float16" if bench.traits.is_gpu else "float32"), by)

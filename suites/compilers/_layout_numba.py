@@ -34,6 +34,7 @@ def _transpose(x: Any, out: Any) -> None:
 
 
 def _pool_planes(x: Any, out: Any) -> None:
+    """Write the maximum of each 2 × 2 elements of (planes, rows, columns)."""
     for plane in prange(x.shape[0]):
         for i in range(out.shape[1]):
             for j in range(out.shape[2]):
@@ -43,6 +44,7 @@ def _pool_planes(x: Any, out: Any) -> None:
 
 
 def _pool_lines(x: Any, out: Any) -> None:
+    """Write the maximum of each 2 × 2 elements of (images, rows, columns, channels)."""
     for image in prange(x.shape[0]):
         for i in range(out.shape[1]):
             for j in range(out.shape[2]):
@@ -69,12 +71,13 @@ def _lines(x: Any, scale: Any, shift: Any, out: Any) -> None:
 
 
 class _ByChannel:
-    """A bias or a batch norm, whose factors are computed in each call."""
+    """A bias (one vector) or a batch norm (four vectors), whose factors are computed in each call."""
 
     def __init__(self, loop: Compiled, x: Any, vectors: tuple[Any, ...], out: Any) -> None:
         self._loop, self._x, self._vectors, self._out = loop, x, vectors, out
 
     def __call__(self) -> None:
+        """Compute the factor and the shift of each channel, and apply them to all elements."""
         if len(self._vectors) == 1:
             scale, shift = np.ones_like(self._vectors[0]), self._vectors[0]
         else:

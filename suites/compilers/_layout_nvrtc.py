@@ -25,13 +25,14 @@ def build(bench: Bench, problem: ImageProblem) -> Built:
     if problem.dtype != "float16" or problem.channels % _WIDE or problem.side % _WIDE:
         raise Skip(f"layout.cu takes halves and multiples of {_WIDE} channels and places, not {problem.output_shape}")
     outputs = Outputs(bench, problem)
-    make = {"transpose": _transpose, "pool": _pool}.get(problem.what, _by_channel)
+    make = {"transpose": _transpose_launch, "pool": _pool_launch}.get(problem.what, _by_channel_launch)
     notes = {"library": "layout.cu", "precision": "computed in float32", "kernels": "1"}
     launch = make(bench, problem, outputs)
     return Built(launch, outputs.rows, outputs.poison, notes, static=partial(of_launch, launch))
 
 
-def _transpose(bench: Bench, problem: ImageProblem, outputs: Outputs) -> partial[None]:
+def _transpose_launch(bench: Bench, problem: ImageProblem, outputs: Outputs) -> partial[None]:
+    """Return the launch that transposes each image between NCHW and NHWC."""
     places = problem.side**2
     rows, cols = (problem.channels, places) if problem.layout == "nchw" else (places, problem.channels)
     grid = (-(-rows // _TILE) * -(-cols // _TILE), problem.rows)
@@ -39,7 +40,8 @@ def _transpose(bench: Bench, problem: ImageProblem, outputs: Outputs) -> partial
     return partial(_kernel(bench, "transpose"), grid, (_THREADS,), args)
 
 
-def _pool(bench: Bench, problem: ImageProblem, outputs: Outputs) -> partial[None]:
+def _pool_launch(bench: Bench, problem: ImageProblem, outputs: Outputs) -> partial[None]:
+    """Return the launch that writes the maximum of each 2 × 2 elements."""
     out, side, groups = outputs.arrays[0], problem.side, problem.channels // _WIDE
     is_planar = problem.layout == "nchw"
     vectors = out.size // (_WIDE // 2 if is_planar else _WIDE)
@@ -48,7 +50,8 @@ def _pool(bench: Bench, problem: ImageProblem, outputs: Outputs) -> partial[None
     return partial(kernel, (-(-vectors // _THREADS),), (_THREADS,), (problem.inputs["x"], out, *sizes))
 
 
-def _by_channel(bench: Bench, problem: ImageProblem, outputs: Outputs) -> partial[None]:
+def _by_channel_launch(bench: Bench, problem: ImageProblem, outputs: Outputs) -> partial[None]:
+    """Return the launch of a bias or a batch norm."""
     x, *vectors = problem.inputs.values()
     args = (x, *vectors, *vectors[:1] * (4 - len(vectors)), outputs.arrays[0])
     if problem.layout == "nchw":

@@ -29,6 +29,7 @@ def load(numba_cuda: Any) -> None:
 
 
 def _sum(mine: Any) -> Any:
+    """Return the sum of a value of each thread of the block."""
     parts = cuda.shared.array(THREADS, np.float32)
     me = cuda.threadIdx.x
     parts[me] = mine
@@ -45,6 +46,7 @@ def _sum(mine: Any) -> Any:
 
 
 def _most(mine: Any) -> Any:
+    """Return the maximum of a value of each thread of the block."""
     parts = cuda.shared.array(THREADS, np.float32)
     me = cuda.threadIdx.x
     parts[me] = mine
@@ -81,6 +83,7 @@ def _residual_dropout(x: Any, residual: Any, kept: Any, out: Any, _cols: Any) ->
 
 
 def _twelve(x: Any, y: Any, out: Any, _cols: Any) -> None:
+    """Compute twelve pointwise operations on x and y, an element in each thread."""
     i = cuda.grid(1)
     if i < out.size:
         a = np.float32(x[i])
@@ -92,6 +95,7 @@ def _twelve(x: Any, y: Any, out: Any, _cols: Any) -> None:
 
 
 def _softmax(x: Any, out: Any, cols: Any) -> None:
+    """Compute the softmax of the block's row."""
     first = cuda.blockIdx.x * cols
     most = _LOWEST
     for col in range(cuda.threadIdx.x, cols, THREADS):
@@ -106,6 +110,7 @@ def _softmax(x: Any, out: Any, cols: Any) -> None:
 
 
 def _rmsnorm(x: Any, weight: Any, out: Any, cols: Any) -> None:
+    """Compute the RMSNorm of the block's row."""
     first = cuda.blockIdx.x * cols
     squares = _ZERO
     for col in range(cuda.threadIdx.x, cols, THREADS):
@@ -117,6 +122,7 @@ def _rmsnorm(x: Any, weight: Any, out: Any, cols: Any) -> None:
 
 
 def _layernorm(x: Any, weight: Any, bias: Any, out: Any, cols: Any) -> None:
+    """Compute the layer norm of the block's row."""
     first = cuda.blockIdx.x * cols
     total = _ZERO
     for col in range(cuda.threadIdx.x, cols, THREADS):
@@ -133,6 +139,7 @@ def _layernorm(x: Any, weight: Any, bias: Any, out: Any, cols: Any) -> None:
 
 
 def _residual_norm(x: Any, residual: Any, weight: Any, summed: Any, out: Any, cols: Any) -> None:
+    """Write the block's row of x + residual to `summed`, and its RMSNorm to `out`."""
     first = cuda.blockIdx.x * cols
     squares = _ZERO
     for col in range(cuda.threadIdx.x, cols, THREADS):

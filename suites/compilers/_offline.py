@@ -30,6 +30,7 @@ class OfflineCompiler:
         return int(getattr(self._handle, self._prefix + name)(*arguments))
 
     def _text(self, program: c_void_p, kind: str) -> bytes:
+        """Return a result of a compiled program: its log or its code."""
         size = c_size_t()
         self._call(f"Get{kind}Size", program, byref(size))
         room = ctypes.create_string_buffer(max(size.value, 1))
@@ -100,7 +101,10 @@ def _no_launch(*_: Any) -> None:
 
 
 class OfflineDevice:
-    """The host's memory with the traits of a GPU of an architecture; kernels are compiled for it, and timed."""
+    """The host's memory with the traits of a GPU of an architecture; its kernels are compiled and never run.
+
+    `code` has the machine code of all kernels so far, `seconds` the time of compiling them.
+    """
 
     def __init__(self, bench: Bench, arch: str, compiler: OfflineCompiler) -> None:
         self._host, self._arch, self._compiler = bench.device, arch, compiler

@@ -46,6 +46,7 @@ def _residual_dropout(_xp: Any, x: Array, residual: Array, kept: Array) -> Array
 
 
 def _twelve(_xp: Any, x: Array, y: Array) -> Array:
+    """Return twelve pointwise operations on x and y."""
     s = x + y
     t = x - y
     u = s * t + 0.25
@@ -110,9 +111,9 @@ POINTWISE = ("bias-gelu", "swiglu", "residual-dropout", "twelve")
 class Problem:
     """An operator at one shape, with its inputs in the memory of the device.
 
-    `inputs` are arrays of the device's array module: matrices (rows, cols), vectors (cols,). They are seeded and
-    N(0, 1); the elements of `kept` are 1 with probability 0.8, otherwise 0. Other kinds of problem have `operators`
-    with inputs and outputs of other shapes.
+    `inputs` are arrays of the device's array module: matrices (rows, cols), vectors (cols,). They are seeded and N(0,
+    1); the elements of `kept` are 1 with probability 0.8, otherwise 0. Other kinds of problem have `operators` with
+    inputs and outputs of other shapes. Raises Skip if the arrays need more memory than is free.
     """
 
     operators: ClassVar[Mapping[str, Operator]] = OPERATORS

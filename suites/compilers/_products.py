@@ -84,7 +84,7 @@ def _dtypes(target: Target) -> Any:
 
 @topic.case(m=_m, n=_n, k=_k, dtype=_dtypes, by=_by, runtime=runtime_of, when=in_full)
 def gemm_gelu(bench: Bench, m: int, n: int, k: int, dtype: str, by: str) -> Task:
-    """A matrix product, a bias for each column and GELU (approximation with tanh): 2·M·N·K operations.
+    """Throughput of a matrix product, a bias for each column and GELU (approximation with tanh): 2·M·N·K operations.
 
     `vendor` is one call of cuBLASLt with the bias and GELU in its epilogue. The others call a library for the product.
     """

@@ -56,7 +56,7 @@ class Built:
 class Varied:
     """One operator at several lengths, by one function that has not been called at any of them when it is created.
 
-    `compiled` returns the number of compilations since then.
+    `compiled` returns the number of compilations since its creation.
     """
 
     built: Sequence[Built]

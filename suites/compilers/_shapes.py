@@ -61,10 +61,10 @@ def _in_full(target: Target) -> bool:
 
 @topic.case(op=("softmax",), by=_by, when=_in_full, runtime=runtime_of)
 def shapes(bench: Bench, op: str, by: str) -> Task:
-    """Calls at 16 lengths of a row, each twice: `first` at a length that is new, `again` at one that was met before.
+    """Seconds of calls at 16 lengths of a row, each twice: `first` at a new length, `again` at a length met before.
 
-    `all` is the time of the first calls together. The caches on disk are empty before. `recompiles` counts the
-    compilations after that for the first length.
+    `all` is the sum of the first calls. The caches on disk are empty before. `recompiles` counts the compilations after
+    the one for the first length.
     """
     lengths = lengths_of(bench.seed, op)
     dtype = "float16" if bench.traits.is_gpu else "float32"
@@ -80,6 +80,7 @@ def shapes(bench: Bench, op: str, by: str) -> Task:
     }
 
     def check() -> Observation:
+        """Compare the results at every length; return the largest error, the recompilations and the lengths."""
         errors = [
             problem.compare(built.rows())["error"] for problem, built in zip(problems, operators.built, strict=True)
         ]
@@ -124,6 +125,7 @@ def _seconds(bench: Bench, operators: Varied) -> Sequence[float]:
 
 
 def _seconds_of(bench: Bench, call: Callable[[], object]) -> float:
+    """Return the seconds of a call and of the wait for it."""
     bench.device.synchronize()
     start = time.perf_counter()
     call()

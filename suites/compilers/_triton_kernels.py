@@ -19,30 +19,33 @@ def load(language: Any) -> None:
 
 
 def elements(a, b, c, out, count, cols, chain: constexpr, block: constexpr) -> None:  # type: ignore[no-untyped-def]
-    """Write a pointwise chain of `block` elements; `b` is a vector of `cols` for bias-gelu, `c` a third matrix."""
+    """Write `block` elements of the pointwise operator `chain`.
+
+    The inputs a, b, c are matrices of `count` elements; for bias-gelu b is a vector of `cols` elements.
+    """
     place = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     inside = place < count
     x = tl.load(a + place, mask=inside).to(tl.float32)
     if chain == "bias-gelu":
         s = x + tl.load(b + place % cols, mask=inside).to(tl.float32)
         # (1 + tanh(z)) / 2 is the logistic function of 2·z
-        found = s * tl.sigmoid(1.5957691216057308 * (s + 0.044715 * s * s * s))
+        result = s * tl.sigmoid(1.5957691216057308 * (s + 0.044715 * s * s * s))
     else:
         y = tl.load(b + place, mask=inside).to(tl.float32)
         if chain == "swiglu":
-            found = x * tl.sigmoid(x) * y
+            result = x * tl.sigmoid(x) * y
         elif chain == "residual-dropout":
-            found = x * tl.load(c + place, mask=inside).to(tl.float32) * 1.25 + y
+            result = x * tl.load(c + place, mask=inside).to(tl.float32) * 1.25 + y
         else:
             s = x + y
             t = x - y
             u = s * t + 0.25
-            found = (u * 0.125 - s * 0.5 + t) * 0.5 - y * 0.125 + x
-    tl.store(out + place, found, mask=inside)
+            result = (u * 0.125 - s * 0.5 + t) * 0.5 - y * 0.125 + x
+    tl.store(out + place, result, mask=inside)
 
 
 def softmax(x, out, cols, block: constexpr) -> None:  # type: ignore[no-untyped-def]
-    """Write the softmax of a row, which `block` elements hold."""
+    """Write the softmax of the program's row, in float32; `block` is a power of two that is at least `cols`."""
     row = tl.program_id(0).to(tl.int64) * cols
     col = tl.arange(0, block)
     inside = col < cols
@@ -52,7 +55,10 @@ def softmax(x, out, cols, block: constexpr) -> None:  # type: ignore[no-untyped-
 
 
 def rmsnorm(x, weight, out, cols, epsilon: constexpr, block: constexpr) -> None:  # type: ignore[no-untyped-def]
-    """Write a row over its root mean square, times the weights."""
+    """Write the RMSNorm of the program's row: the row over √(mean of squares + epsilon), times the weights.
+
+    It is computed in float32; `block` is a power of two that is at least `cols`.
+    """
     row = tl.program_id(0).to(tl.int64) * cols
     col = tl.arange(0, block)
     inside = col < cols
@@ -63,7 +69,10 @@ def rmsnorm(x, weight, out, cols, epsilon: constexpr, block: constexpr) -> None:
 
 
 def layernorm(x, weight, bias, out, cols, epsilon: constexpr, block: constexpr) -> None:  # type: ignore[no-untyped-def]
-    """Write a row with mean 0 and variance 1, times the weights and plus the biases."""
+    """Write the layer norm of the program's row: mean 0, variance 1, times the weights and plus the biases.
+
+    `epsilon` is added to the variance. It is computed in float32; `block` is a power of two that is at least `cols`.
+    """
     row = tl.program_id(0).to(tl.int64) * cols
     col = tl.arange(0, block)
     inside = col < cols
@@ -76,7 +85,10 @@ def layernorm(x, weight, bias, out, cols, epsilon: constexpr, block: constexpr) 
 
 
 def residual_norm(x, residual, weight, summed, out, cols, epsilon: constexpr, block: constexpr) -> None:  # type: ignore[no-untyped-def]
-    """Write the sum of two rows, and that sum over its root mean square, times the weights."""
+    """Write the program's row of x + residual to `summed`, and the RMSNorm of that sum in float32 to `out`.
+
+    `epsilon` is added to the mean of squares; `block` is a power of two that is at least `cols`.
+    """
     row = tl.program_id(0).to(tl.int64) * cols
     col = tl.arange(0, block)
     inside = col < cols

@@ -97,7 +97,7 @@ class AttentionShape:
         return {"DIM": self.dim, "GROUP": self.heads // self.kv_heads, "PAGE": self.page}
 
     def plan(self, units: int) -> AttentionPlan:
-        """Return the plan whose waves of blocks over `units` compute units are shortest."""
+        """Return the plan whose blocks take the shortest time on `units` compute units, by a model of their waves."""
         group = self.heads // self.kv_heads
         resident = _RESIDENT_THREADS // (2 if group == 8 else 1)
         plans = []
@@ -170,7 +170,10 @@ class KeyValueCache:
 
 
 class DecodeAttention:
-    """Seeded queries, keys and values in memory, in copies that together exceed the last-level cache."""
+    """Seeded queries, keys and values in memory, in copies that together exceed the last-level cache.
+
+    `order` of the pages is `ordered` or `shuffled`. Raises Skip for shapes that the kernel does not support.
+    """
 
     def __init__(self, bench: Bench, shape: AttentionShape, order: str = "ordered") -> None:
         group = shape.heads // shape.kv_heads
@@ -208,6 +211,7 @@ class DecodeAttention:
         return sorted(ends | {(int(sequence), int(head)) for sequence, head in drawn})
 
     def _drawn(self, count: int, seed: Any, scale: float = 1.0) -> Any:
+        """Return `count` seeded halves with variance 1, times `scale`."""
         out = self._bench.xp.empty(count, "uint16")
         draw = self._bench.kernel(_FILE, "draw", **self._shape.defines)
         blocks = min(_FILL_BLOCKS, -(-count // (_FILL_THREADS * _FILL_ELEMENTS)))
@@ -306,9 +310,10 @@ def _is_a_model(target: Target, params: Mapping[str, Any]) -> bool:
     headline={"batch": 32, "context": 4096, "heads": 32, "kv_heads": 8},
 )
 def decode_attention(bench: Bench, batch: int, context: int, heads: int, kv_heads: int, dim: int) -> Task:
-    """One new token per sequence over its cached keys and values (float16): their bytes, read once, copies in turn.
+    """Bandwidth of attention of one new token per sequence over its cached keys and values (float16).
 
-    The sequences have up to 63 tokens fewer than `context`. Queries and results count too.
+    The bytes of keys and values count once, and those of queries and results too; copies of the cache are used in turn,
+    so that they come from memory. The sequences have up to 63 tokens fewer than `context`.
     """
     return DecodeAttention(bench, AttentionShape(batch, context, heads, kv_heads, dim)).task()
 
@@ -321,5 +326,8 @@ def decode_attention(bench: Bench, batch: int, context: int, heads: int, kv_head
     when=on_gpu,
 )
 def kv_pages(bench: Bench, page: int, order: str, batch: int, context: int) -> Task:
-    """The same over a cache in pages of `page` tokens, in order or shuffled: 32 heads over 8 KV heads of 128."""
+    """The same as decode_attention over a cache in pages of `page` tokens, which lie in order or shuffled.
+
+    It has 32 heads over 8 KV heads of 128 elements.
+    """
     return DecodeAttention(bench, AttentionShape(batch, context, 32, 8, 128, page), order).task()

@@ -54,8 +54,8 @@ class CacheMemory:
 class Chain:
     """What a step and a prefill share: `rows` tokens go through all layers together.
 
-    `room` holds the outputs of one layer, which the next one overwrites. Where launches are early, a kernel may begin
-    before the launch before it has ended.
+    `room` holds the outputs of one layer by name, which the next one overwrites. If launches are early (`is_early`), a
+    kernel may begin before the launch before it has ended.
     """
 
     def __init__(
@@ -88,12 +88,12 @@ class Chain:
         return partial(kernel.early if self._is_early else kernel, blocks, (threads,), args)
 
     def embed(self) -> Call:
-        """Write the embedding of every token to the stream; this first kernel of a chain is never launched early."""
+        """Return the launch that writes the embedding of every token to the stream; it is never early."""
         cells = (self.weights.embedding, self.device_input, self.stream, np.uint32(self.model.head.cols))
         return partial(self._kernel("embed"), (self.rows,), (_THREADS,), cells)
 
     def norm(self, number: int, adds: str) -> Call:
-        """Add the output of a product to the stream, if one is named, and write the norm of that number."""
+        """Return the launch that adds the output `adds` to the stream (if not empty) and writes the norm `number`."""
         factors, shifts = self.weights.norms[number], self.weights.shifts[number]
         sizes = np.uint32(self.model.head.cols), np.uint32(bool(adds))
         cells = (self.stream, self.room[adds or "out"], factors, shifts, self.room["normed"], *sizes)
@@ -101,7 +101,7 @@ class Chain:
         return self.launch("add_norm", self.rows, *cells, threads=min(_NORM_THREADS, -(-groups // warp) * warp))
 
     def gate(self) -> Call:
-        """Apply the gate of the feed-forward network, or GELU where it has none."""
+        """Return the launch of the gate of the feed-forward network, or of GELU where it has none."""
         if not self.model.is_gated:
             count = self.room["up"].size // 8  # in vectors
             return self.launch("gelu", -(-count // _THREADS), self.room["up"], self.room["gated"], np.uint32(count))
@@ -111,7 +111,7 @@ class Chain:
         return self.launch("gate", -(-count // _THREADS), *cells)
 
     def most_likely(self, logits: Any, tokens: Any) -> Call:
-        """Write the place of the largest logit of each row."""
+        """Return the launch that writes the index of the largest logit of each row to `tokens`."""
         rows, vocabulary, xp = tokens.size, self.model.head.rows, self.bench.xp
         blocks = -(-vocabulary // _LIKELY_LOGITS)
         cells = (logits, tokens, np.uint32(vocabulary), xp.empty(rows * blocks, "uint64"), xp.zeros(rows, "uint32"))
@@ -319,6 +319,10 @@ class PrefillChain:
         return chain.launch("rotary", self._tokens, *cells, np.float32(log2_scale(model.dim)))
 
     def _product(self, weights: Weights, x: str, y: str) -> list[Call]:
+        """Return the calls of one product of all tokens, from array `x` of the room to array `y`.
+
+        Quantised weights are restored to halves before it.
+        """
         room, quantised = self.chain.room, weights.kind.is_quantised
         shape = Shape(self._tokens, weights.rows, weights.cols, "nt")
         halves = self._halves if quantised else weights.words

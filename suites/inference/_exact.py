@@ -48,7 +48,7 @@ class SampledToken:
 
 
 class ExactChain:
-    """The chain of some tokens, which go through the layers together.
+    """The chain of some tokens in double precision, which go through the layers together.
 
     `routes` are the experts (layer, sequence, rank) that a mixture of experts has chosen: near a tie, rounding decides.
     """
@@ -63,7 +63,7 @@ class ExactChain:
         self._xp, self._to_host = weights.make.xp, weights.make.to_host
 
     def logits(self, sampled: Sequence[SampledToken]) -> Doubles:
-        """Return the logits (tokens, vocabulary), and expect that the cache holds the tokens' own keys and values."""
+        """Return the logits (tokens, vocabulary); raises WrongAnswer if the cache has other keys and values."""
         weights, model, hidden = self._weights, self._model, self._model.head.cols
         rows = [weights.embedding[token.token * hidden : (token.token + 1) * hidden] for token in sampled]
         x = np.stack([self._to_host(row).view(np.float16).astype(float) for row in rows])
@@ -80,7 +80,7 @@ class ExactChain:
         return self._logits
 
     def again(self) -> Doubles:
-        """Return the logits of `logits` again, and check that the cache still has the same keys and values."""
+        """Return the last logits again; raises WrongAnswer if the cache has no longer the same keys and values."""
         for own in self._own:
             self._compare(*own)
         return self._logits

@@ -20,7 +20,10 @@ Call = Callable[[], None]
 
 
 class Experts:
-    """The networks of all layers for `rows` tokens; `chosen` are the experts of every layer, token and rank."""
+    """The networks of all layers for `rows` tokens; `chosen` has the experts of every layer, token and rank.
+
+    Raises Skip for other weights than float16, and for more tokens or experts than the kernels take.
+    """
 
     def __init__(self, bench: Bench, model: Model, kind: str, rows: int) -> None:
         if kind != "float16":

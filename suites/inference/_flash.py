@@ -32,7 +32,7 @@ def flash(queries, keys, values, out, tokens, heads, group, DIM, ROWS, COLS) -> 
     values += head // group * tokens * DIM
     most = tl.full([ROWS], -1.0e30, tl.float32)
     sums = tl.zeros([ROWS], tl.float32)
-    found = tl.zeros([ROWS, DIM], tl.float32)
+    weighted = tl.zeros([ROWS, DIM], tl.float32)
     for is_diagonal in tl.static_range(2):
         # columns that every token of the block attends to, then those around the diagonal
         begin = block * ROWS if is_diagonal else 0
@@ -54,9 +54,9 @@ def flash(queries, keys, values, out, tokens, heads, group, DIM, ROWS, COLS) -> 
             share = tl.exp2(score - top[:, None])
             fade = tl.exp2(most - top)
             sums = sums * fade + tl.sum(share, 1)
-            found = tl.dot(share.to(tl.float16), value, found * fade[:, None])
+            weighted = tl.dot(share.to(tl.float16), value, weighted * fade[:, None])
             most = top
-    result = (found / sums[:, None]).to(tl.float16)
+    result = (weighted / sums[:, None]).to(tl.float16)
     tl.store(out + (row[:, None] * heads + head) * DIM + lane[None, :], result, mask=lines)
 
 

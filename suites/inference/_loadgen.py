@@ -173,6 +173,7 @@ class LoadGen:
             self.library.DestroySUT(system)
 
     def _settings(self) -> Any:
+        """Return LoadGen's settings for the scenario."""
         settings, pattern = self.library.TestSettings(), self.pattern
         settings.scenario = getattr(self.library.TestScenario, pattern.name)
         settings.mode = self.library.TestMode.PerformanceOnly
@@ -224,6 +225,7 @@ class CrossCheck:
         return self._loadgen.figure_s(self._serve)
 
     def _serve(self, issued: Issued) -> None:
+        """Answer every query as it comes, one after another."""
         while (query := issued.take()) is not None:
             prompts = [self._scenario.prompts[sample] for _, sample in query]
             self._answers += self._scenario.run(prompts, [0.0] * len(prompts)).answers
@@ -254,7 +256,7 @@ class CrossCheck:
         self._scenario.poison()
 
     def check(self) -> Observation:
-        """Check that every sample is answered, random ones in double precision; observe what LoadGen takes alone."""
+        """Check that every sample is answered, and random ones in double precision; observe `floor`."""
         expected = self._pattern.queries * self._pattern.samples
         expect(len(self._answers) == expected, f"{len(self._answers)} of {expected} samples are answered")
         self._scenario.take(self._prompts, Session(self._answers, 0.0))
@@ -279,6 +281,7 @@ class ServerCrossCheck(CrossCheck):
         return _p90(self._scenario.run(self._scenario.prompts, self._schedule).whole_s)
 
     def _serve(self, issued: Issued) -> None:
+        """Answer the queries in continuous batches, which they join as they come."""
         batch, queries = self._scenario.batch(), dict[int, Query]()
         while True:
             if batch.has_room and (batch.is_empty or issued.is_waiting):
@@ -304,7 +307,7 @@ def _complete_all(issued: Issued) -> list[float]:
 
 
 def _p90(seconds: Sequence[float]) -> float:
-    """Return the element that LoadGen takes (results.cc)."""
+    """Return the 90th percentile as LoadGen takes it (results.cc)."""
     return sorted(seconds)[int(0.9 * len(seconds))]
 
 
@@ -326,7 +329,10 @@ def _patterns(target: Target) -> Any:
     output=(8,),
 )
 def loadgen(bench: Bench, scenario: str, model: str, weights: str, prompt: int, output: int) -> Task:
-    """LoadGen's own figure of a scenario; `ours` is that of our generator, `floor` that of queries without work."""
+    """Seconds that LoadGen itself reports in a scenario; `ours` is our generator's figure for the same queries.
+
+    `floor` is LoadGen's figure for queries that are completed at once. Raises Unavailable without LoadGen.
+    """
     pattern, binding = PATTERNS[scenario], library()
     measured = cross_check(binding, pattern, open_scenario(bench, model, weights, prompt, output, pattern.queries))
     notes = {

@@ -92,7 +92,7 @@ class GpuMachine:
 
 
 class DeviceTimer:
-    """The seconds between two events round each call, or on a device without events of the call itself."""
+    """The sum of the times of calls: between two events round each call, or by the host on a device without events."""
 
     def __init__(self, bench: Bench) -> None:
         self.seconds = 0.0

@@ -97,7 +97,10 @@ class Prompt:
 
 
 class Unfused:
-    """Two batched products of the vendor's library and a softmax between them, over all pairs of tokens."""
+    """Two batched products of the vendor's library and a softmax between them, over all pairs of tokens.
+
+    The products may share a `workspace`; without it each has its own.
+    """
 
     def __init__(self, bench: Bench, shape: PromptShape, workspace: Any = None) -> None:
         self._bench, self._shape, self._workspace = bench, shape, workspace
@@ -197,7 +200,10 @@ def _triton(bench: Bench, shape: PromptShape, prompt: Prompt) -> Provider:
 
 
 class TorchAttention:
-    """scaled_dot_product_attention of torch over our memory, on the stream of the suite; with `backend` by that one."""
+    """scaled_dot_product_attention of torch over our memory, on the stream of the suite.
+
+    `backend` names one of torch's SDPBackend; if it is empty torch chooses. Raises Unavailable without torch.
+    """
 
     def __init__(self, bench: Bench, shape: PromptShape, prompt: Prompt, backend: str = "") -> None:
         torch = imported()
@@ -232,6 +238,7 @@ class TorchAttention:
 
 
 def _cudnn(bench: Bench, shape: PromptShape, prompt: Prompt) -> Provider:
+    """Return torch's attention by cuDNN; raises Skip on other vendors' GPUs and for unsupported shapes."""
     if bench.traits.vendor != "nvidia":
         raise Skip("cuDNN is a library for NVIDIA GPUs")
     provider = TorchAttention(bench, shape, prompt, "CUDNN_ATTENTION")
@@ -317,9 +324,10 @@ class PrefillAttention:
     headline={"tokens": 2048, "by": "unfused"},
 )
 def prefill_attention(bench: Bench, tokens: int, heads: int, kv_heads: int, dim: int, by: str) -> Task:
-    """Causal attention of a prompt of `tokens` tokens (float16), by one library: operations over the pairs that count.
+    """Throughput of causal attention of a prompt of `tokens` tokens (float16) by one library.
 
-    `unfused` computes all pairs of tokens by two batched products of the vendor's library, with a softmax between them.
-    `triton` is our own kernel, `torch` its scaled_dot_product_attention, `cudnn` the same by cuDNN.
+    Operations count the pairs of tokens that the causal mask leaves. `unfused` computes all pairs by two batched
+    products of the vendor's library, with a softmax between them. `triton` is our own kernel, `torch` its
+    scaled_dot_product_attention, `cudnn` the same by cuDNN.
     """
     return PrefillAttention(bench, PromptShape(tokens, heads, kv_heads, dim), by).task()

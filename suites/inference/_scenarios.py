@@ -124,7 +124,10 @@ class ToyMachine:
 
 
 class Scenario:
-    """Seeded prompts, answered session by session; the last session is what the check looks at."""
+    """Seeded prompts of `prompt` tokens, answered with `output` tokens, session by session.
+
+    The check looks at the last session.
+    """
 
     def __init__(self, machine: Machine, rng: np.random.Generator, prompt: int, output: int, queries: int) -> None:
         self.rng, self._output, self._machine = rng, output, machine
@@ -135,7 +138,7 @@ class Scenario:
         self._calls: list[Mapping[int, CallTimes]] = []  # of each session
 
     def run(self, prompts: Sequence[Tokens], scheduled: Sequence[float]) -> Session:
-        """Serve these prompts, from now on."""
+        """Serve these prompts, which arrive `scheduled` seconds from now, and return the session."""
         before_s = self._machine.device_s
         session = serve(self._machine, prompts, scheduled, self._output, HostClock())
         self._device_s += self._machine.device_s - before_s
@@ -230,7 +233,7 @@ def open_scenario(bench: Bench, model: str, weights: str, prompt: int, output: i
 
 @topic.case(**_AXES)
 def single_stream(bench: Bench, model: str, weights: str, prompt: int, output: int) -> Task:
-    """SingleStream: each query is sent when the one before has its last token; the time of each query."""
+    """SingleStream: seconds of each query, which is sent when the one before it has its last token."""
     scenario = open_scenario(bench, model, weights, prompt, output, _FOR_P90)
     count, effort = _FOR_P90, POINT
     if bench.traits.is_gpu:  # a query takes long: groups of queries go on until there are enough for the percentile
@@ -249,14 +252,14 @@ def single_stream(bench: Bench, model: str, weights: str, prompt: int, output: i
 
 @topic.case(**_AXES)
 def multi_stream(bench: Bench, model: str, weights: str, prompt: int, output: int) -> Task:
-    """MultiStream: eight samples at once; the time of each query, until the last of its samples has its last token."""
+    """MultiStream: seconds of each query of eight samples, until the last of them has its last token."""
     scenario = open_scenario(bench, model, weights, prompt, output, _STREAMS)
     return scenario.latencies(lambda: scenario.run(scenario.prompts, [0.0] * _STREAMS).seconds)
 
 
 @topic.case(**_AXES)
 def offline(bench: Bench, model: str, weights: str, prompt: int, output: int) -> Task:
-    """Offline: all queries are there from the start, in continuous batches; tokens of answers per second."""
+    """Offline: tokens of answers per second; all queries are there from the start, in continuous batches."""
     scenario = open_scenario(bench, model, weights, prompt, output, _OFFLINE)
 
     def call() -> float:
@@ -301,9 +304,10 @@ def _server_points(target: Target, params: Mapping[str, Any]) -> bool:
 
 @topic.case(**_AXES, load=_loads, where=_server_points)
 def server(bench: Bench, model: str, weights: str, prompt: int, output: int, load: float) -> Task:
-    """Server: queries arrive at random (Poisson) at a share of the offline rate; each one's time from its schedule.
+    """Server: seconds of each query from its scheduled arrival to its last token; queries arrive at random (Poisson).
 
-    In full the first session has enough queries for a 99th percentile; the report compares it with a simulation.
+    `load` is their rate as a share of the offline rate. In full the first session has enough queries for a 99th
+    percentile; the report compares it with a simulation.
     """
     queries = _FOR_P99 if bench.target.tier == "full" else _SERVER
     scenario = open_scenario(bench, model, weights, prompt, output, queries)

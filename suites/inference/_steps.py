@@ -76,7 +76,10 @@ Logits = npt.NDArray[Any]
 
 
 def logits_error(weights: ToyWeights, sequence: Tokens, logits: Logits) -> float:
-    """Return the relative error of logits: against one prefill of the whole sequence in double precision."""
+    """Return the relative error of logits, compared with one prefill of the whole sequence in double precision.
+
+    Raises WrongAnswer if it is above 1e-4.
+    """
     exact = ToyModel(weights, 1, len(sequence), np.float64).prefill(0, sequence)
     error = float(np.linalg.norm(logits - exact) / np.linalg.norm(exact))
     expect(error <= _BOUND, f"the relative error {error:.3g} of the logits is above {_BOUND:.3g}")
@@ -173,7 +176,7 @@ def _prompt_points(target: Target, params: Mapping[str, Any]) -> bool:
 
 
 def _effort(bench: Bench, is_representative: bool, seconds: float) -> Effort:
-    """Return an effort that is long enough for a figure of energy (docs/method.md) at some points of the full tier."""
+    """Return the effort: `seconds` of sampling for representative points in full, enough for a figure of energy."""
     return Effort.sustained(seconds) if bench.target.tier == "full" and is_representative else POINT
 
 
@@ -186,7 +189,10 @@ def _effort(bench: Bench, is_representative: bool, seconds: float) -> Effort:
     headline={"weights": "float16", "batch": 1, "context": 2048},
 )
 def step(bench: Bench, model: str, weights: str, batch: int, context: int) -> Task:
-    """One token for each of `batch` sequences of `context` tokens: weights and KV cache read once; tokens a second."""
+    """Tokens per second of one step, which appends a token to each of `batch` sequences of `context` tokens.
+
+    The weights and the KV cache count as read once.
+    """
     if model in MODELS:
         chosen = MODELS[model]
         effort = _effort(bench, batch in (1, 16) and context == _CONTEXT, _STEP_S + _CHECK_S * chosen.size)
@@ -213,7 +219,7 @@ def _prompts(target: Target) -> Any:
     headline={"weights": "float16", "tokens": 2048},
 )
 def prefill(bench: Bench, model: str, weights: str, tokens: int) -> Task:
-    """A prompt of `tokens` tokens up to the first token of the answer: tokens of the prompt a second.
+    """Tokens of a prompt per second, from the prompt of `tokens` tokens to the first token of the answer.
 
     On a GPU attention is two batched products and a softmax between them, over all pairs of tokens; operations count
     the pairs that a token attends to.
@@ -255,6 +261,7 @@ def step_task(bench: Bench, model: Model, kind: str, batch: int, context: int, e
     first_observed: dict[str, Observed] = {}  # values of the first check, which later checks need not measure again
 
     def check() -> Observation:
+        """Compare the step; the first check also observes peak memory and tokens that differ in a batch of one."""
         first = not first_observed
         first_observed.setdefault("peak_memory", _peak_memory(bench, free_bytes))
         observed = step.check()
@@ -290,7 +297,7 @@ def prefill_task(bench: Bench, model: Model, kind: str, tokens: int, effort: Eff
 
 
 def toy_notes() -> dict[str, str]:
-    """Return the notes on the model."""
+    """Return the notes on the toy model."""
     return {
         "model": f"{TOY.depth} layers, {TOY.size} seeded weights: it shows the method, not a rate",
         "data": "seeded",

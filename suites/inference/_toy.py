@@ -114,6 +114,7 @@ class ToyModel:
         return self._logits(x)
 
     def _layer(self, layer: int, x: Array, turns: tuple[Array, Array], attend: Any) -> Array:
+        """Return the tokens x after one layer; `attend` returns the attention of queries, keys and values."""
         shape, weights, rows = self.shape, self._layers[layer], len(x)
         qkv = _product(_normed(x, weights.before_attention), weights.qkv)
         sizes = np.cumsum([shape.heads, shape.kv_heads]) * shape.dim
@@ -155,7 +156,7 @@ class ToyModel:
 
 
 def _product(x: Array, weights: Array) -> Array:
-    """Return X·Wᵀ, of so few rows at once that the library uses one thread."""
+    """Return X·Wᵀ, of few rows at once, so that the library uses one thread."""
     rows = max(1, _MOST_MULTIPLICATIONS // weights.size)
     return np.concatenate([x[first : first + rows] @ weights.T for first in range(0, len(x), rows)])
 

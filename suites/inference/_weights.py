@@ -29,8 +29,8 @@ class ModelWeights:
     """The weights of a model, drawn at random so that numbers keep their size from layer to layer.
 
     Quantised weights lie as skinny.cu takes them, where there are matrix instructions. `bench` finds the kernels of
-    products. Raises Skip where the weights, the embedding and `further_bytes` need more memory than is free. Norms have
-    `norms`, their factors, and where they are layer norms `shifts`.
+    products. `norms` are the factors of the norms, and `shifts` are added by layer norms. Raises Skip where the
+    weights, the embedding and `further_bytes` need more memory than is free.
     """
 
     def __init__(self, bench: Bench, model: Model, kind: str, further_bytes: float) -> None:
