@@ -12,7 +12,7 @@ from test_inference_gpu import SMALL_MODEL
 from gpubench import plugins
 from gpubench.authoring.axes import Target
 from gpubench.authoring.bench import Bench
-from gpubench.base.errors import Missing, WrongAnswer
+from gpubench.base.errors import Unavailable, WrongAnswer
 from gpubench.measuring import inventory
 from gpubench.model import Case
 
@@ -31,7 +31,7 @@ def test_loadgen_is_a_case_of_the_full_tier_on_the_host():
 def test_without_loadgen_the_case_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "mlperf_loadgen", None)
     build = SUITE.definitions["loadgen"].build
-    with pytest.raises(Missing, match=r"LoadGen is not installed; pip install 'gpubench-suite\[loadgen\]'"):
+    with pytest.raises(Unavailable, match=r"LoadGen is not installed; pip install 'gpubench-suite\[loadgen\]'"):
         build(host_bench(), scenario="single_stream", **CASE)
 
 
