@@ -28,7 +28,7 @@ def drawn(seed: int, first: int, count: int) -> npt.NDArray[np.float32]:
 
 
 class HostRank:
-    """One rank's memory, the memory of the others as this rank maps it, and the call."""
+    """One rank's memory, the other ranks' memory as this rank maps it, and the call of a collective of `size_bytes`."""
 
     notes: ClassVar[dict[str, str]] = {
         "algorithm": "every rank reads what it needs from the others; a barrier before and after"

@@ -22,7 +22,7 @@ _THREADS = 256
 _BLOCKS = 1056
 _SPARE_BYTES = 2**28
 _ROOT = 0
-_EXACT_RANKS = 16  # of whose words the sum is exact (collectives.cu)
+_EXACT_RANKS = 16  # up to this number the sum is exact with the shift of collectives.cu
 _SHM, _SHM_LEAST = "/dev/shm", 2**25
 
 

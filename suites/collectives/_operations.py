@@ -24,10 +24,11 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """One operation over `world` ranks; sizes follow nccl-tests: S is the whole array (doc/PERFORMANCE.md there).
+    """A collective over `world` ranks; sizes are those of nccl-tests: S is the whole array (doc/PERFORMANCE.md there).
 
-    `sends` and `receives` return the words of one rank, `segments` what rank `rank` receives; they take the words of
-    the whole array and `world`. `factor` is the bus bandwidth divided by the algorithm bandwidth.
+    `sends` and `receives` return the number of words of one rank, and `segments` the words that rank `rank` receives;
+    their arguments are the words of the whole array and `world`. `factor` is the bus bandwidth over the algorithm
+    bandwidth.
     """
 
     name: str

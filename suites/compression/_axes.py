@@ -11,11 +11,11 @@ from . import _codecs_device, _corpora
 from ._corpora_made import RECIPES
 
 MIB = 2**20
-CHUNK_BYTES = 2**16  # what nvCOMP's own pages recommend, and the unit of many file formats
+CHUNK_BYTES = 2**16  # the size that nvCOMP's documentation recommends, and the unit of many file formats
 FEW = ("ids", "text", "field")  # the corpora of the quick tier: integers, text, floating point
 DEPTHS = (1, 2, 4, 8)  # of a pipeline
 _SENT = ("ids", "logs", "turbulence", "bf16-weights", "fp8-cache", "random")  # one of every kind
-_COMPARED = {True: ("lz4", "zstd-1"), False: ("lz4", "cascaded")}  # codecs, by whether it is the host
+_COMPARED = {True: ("lz4", "zstd-1"), False: ("lz4", "cascaded")}  # codecs; True: on the host
 
 Params = Mapping[str, str | int | float]
 

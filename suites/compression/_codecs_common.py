@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from gpubench.api.suite import POINT, Observation, Observed, Stage, Work, expect
 
-LENGTH_BYTES = 8  # what a reader must be told of each chunk: its compressed length, 64 bits
+LENGTH_BYTES = 8  # the compressed length that a reader needs of each chunk, 64 bits
 
 
 def stage(

@@ -1,8 +1,8 @@
 """Codecs of the host: independent chunks, each by its Python binding, in one thread or many.
 
-    codec = open_codec("zstd-3")                       # Skip, with how to get it, where it is missing
+    codec = open_codec("zstd-3")                       # raises Skip, with the way to install it
     packed = codec.compress(chunks, threads=4)         # bytes-like objects to bytes objects, in order
-    back = codec.decompress(packed, sizes, threads=4)  # raises CodecError for what is no such stream
+    back = codec.decompress(packed, sizes, threads=4)  # raises CodecError for an invalid chunk
 
 Every binding lets other threads run while it works. A codec never restores more bytes than the given size, whatever
 its input contains.
@@ -28,7 +28,7 @@ from ._codecs_common import expect_same, lengths, observed
 from ._corpora import Corpus
 
 _HOW = "pip install 'gpubench-suite[host]'"
-_SHARES = 4  # slices a thread: the last ones even out what the first took
+_SHARES = 4  # slices per thread: small ones balance threads of different speed
 _RAW, _GZIP = -15, 31  # zlib's window bits: a bare Deflate stream; one with gzip's header and checksum
 
 Chunk = bytes | bytearray | memoryview
@@ -235,7 +235,7 @@ def open_format(name: str) -> HostCodec:
 
 
 class HostRoundTrip:
-    """A buffer, its chunks compressed and its chunks restored.
+    """A buffer (`source`, uint8), its chunks compressed and its chunks restored, by `threads` threads.
 
     A call returns the objects of the binding: one bytes object per chunk, not copied into one buffer.
     """

@@ -51,9 +51,9 @@ class Layout:
 
 
 class GpuRoundTrip:
-    """A buffer on the device, its chunks compressed and restored, and everything a call needs.
+    """A buffer on the device (`source`, uint8), its chunks compressed and restored, and all memory that a call needs.
 
-    After construction nothing is allocated and nothing waits for the device, save in `check`.
+    After construction nothing is allocated, and only `check` waits for the device.
     """
 
     def __init__(self, bench: Bench, codec: DeviceCodec, source: Any, layout: Layout) -> None:

@@ -31,7 +31,10 @@ _TYPES = {  # NumPy's type strings; |f1 is E4M3 here
 
 
 class PythonRoundTrip:
-    """A buffer on the device, one encoded array and one decoded array, both made anew by each call."""
+    """A buffer on the device, an encoded array and a decoded array, both made anew by each call.
+
+    `handle` is the library's codec, and `wrap` turns an array of the device into the library's array.
+    """
 
     def __init__(self, bench: Bench, handle: Any, wrap: Any, source: Any, chunk_bytes: int) -> None:
         self._bytes = DeviceBytes(bench)

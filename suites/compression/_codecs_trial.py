@@ -42,7 +42,7 @@ topic = Topic(
 
 SAMPLE_CHUNKS = 16  # evenly spaced over the data
 _BATCH_BYTES = 64 * MIB  # that a sample is repeated to, so that it fills a GPU
-_LINKS = {True: 1.25e8, False: 1.25e10}  # bytes a second by whether it is the host: 1 and 100 Gb/s
+_LINKS = {True: 1.25e8, False: 1.25e10}  # bytes per second; True: of the host; 1 and 100 Gb/s
 _HOST_CODECS = ("lz4", "zstd-1", "zstd-3", "isal-1", "zlib-1")
 
 Trip = Any  # a RoundTrip of the host's or of a GPU's codecs

@@ -59,7 +59,10 @@ def whole(bench: Bench, corpus: str, codec: str, piece_bytes: int, chunk_bytes: 
 
 
 def _compress_pieces(file: DataFile, piece_bytes: int, open_piece: Callable[[FileData], Any]) -> tuple[int, int, int]:
-    """Return the number of pieces, and all bytes before and after; raises WrongAnswer if a piece's check fails."""
+    """Compress, restore and check every piece; return the number of pieces, and all bytes before and after.
+
+    Raises WrongAnswer if a check fails.
+    """
     count = total = compressed = 0
     for piece in pieces(file, piece_bytes):
         trip = open_piece(piece)

@@ -41,7 +41,7 @@ class BlockDecoder:
         raise NotImplementedError
 
     def reset(self) -> None:
-        """Forget the state of the last message."""
+        """Invalidate the output of the last message."""
 
     def check(self) -> None:
         """Raise WrongAnswer if a block could not be restored; `decode` may only have queued the work."""

@@ -27,7 +27,7 @@ _Launch = tuple[Kernel, int, tuple[Any, ...]]  # a kernel, its grid and its argu
 
 
 class GpuEncoder(BlockEncoder):
-    """A codec of a GPU. `rooms` are the arrays, one per slot, that packed blocks are written to; else it makes them."""
+    """A codec of a GPU that writes packed blocks to `rooms`, one array per slot, or to arrays that it makes."""
 
     def __init__(
         self, bench: Bench, codec: DeviceCodec, cut: Cut, slots: Slots, source: Any, rooms: Sequence[Any] = ()
@@ -80,7 +80,7 @@ class GpuEncoder(BlockEncoder):
 
 
 class GpuDecoder(BlockDecoder):
-    """The decompressor of a codec of a GPU; the table that arrived tells it on the device where the chunks are."""
+    """The decompressor of a codec of a GPU; it reads on the device where the chunks of a packed block lie."""
 
     def __init__(self, bench: Bench, codec: DeviceCodec, cut: Cut, slots: Slots, target: Any) -> None:
         xp, count, stream = bench.xp, cut.max_chunks, current_stream(bench.xp)
@@ -129,7 +129,7 @@ class GpuDecoder(BlockDecoder):
 
 
 class _PerChunk:
-    """A value for each chunk of a message, on the device; those of one block lie side by side."""
+    """An array on the device with one value for each chunk of a message, in the order of the chunks."""
 
     def __init__(self, xp: Any, dtype: str, cut: Cut) -> None:
         counts = [len(cut.chunks(index)) for index in range(cut.count)]

@@ -40,7 +40,7 @@ def _ids(rng: Rng, nbytes: int) -> Any:
 
 def _runs(rng: Rng, nbytes: int) -> Any:
     count = nbytes // 4
-    lengths = rng.geometric(1 / 20, count // 10)  # twice what is needed, on average
+    lengths = rng.geometric(1 / 20, count // 10)  # on average twice as many as needed
     return np.repeat(rng.integers(0, 2**16, lengths.size, np.int32), lengths)[:count]
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from gpubench.api.suite import DataFile, FileError, Skip, units
 
-BLOCK_BYTES = 2**20  # of a file that is longer than what may be read of it
+BLOCK_BYTES = 2**20  # of a file that is longer than the bytes that may be read
 _PAGE = 4096
 _UNBOUNDED = 2**62  # bytes: a row group is read whole
 _HOW = "pip install 'gpubench-suite[parquet]'"
@@ -154,6 +154,7 @@ def _parquet_pieces(path: Path, most: int) -> Iterator[FileData]:
 
 
 def _common(kinds: set[str]) -> str:
+    """Return the type that all columns share, or uint8."""
     return next(iter(kinds)) if len(kinds) == 1 else "uint8"
 
 
@@ -173,7 +174,7 @@ def _table(path: Path) -> Iterator[Any]:
 
 
 def _row_groups(opened: Any, order: Iterable[int], most: int) -> tuple[Any, set[str], int]:
-    """Return at most `most` bytes of values of row groups in this order, their kinds, and the number of row groups."""
+    """Return at most `most` bytes of row groups in this order, their types, and the number of row groups read."""
     parts: list[Any] = []
     kinds: set[str] = set()
     room, groups = most, 0
@@ -192,7 +193,7 @@ def _row_groups(opened: Any, order: Iterable[int], most: int) -> tuple[Any, set[
 
 
 def _far_apart(count: int) -> Iterator[int]:
-    """Yield 0 … count-1, the ends and the middles first."""
+    """Yield 0 … count - 1 in an order in which early numbers lie far apart."""
     step, visited = max(1, 2 ** (count - 1).bit_length()), set()
     while step:
         for index in range(0, count, step):
@@ -203,7 +204,10 @@ def _far_apart(count: int) -> Iterator[int]:
 
 
 def _buffers(chunk: Any) -> Iterator[tuple[Any, str]]:
-    """Return the buffers of an array without its validity bits; numbers by their type, other values as bytes."""
+    """Yield the buffers of an Arrow array, without its validity bits, and the types of their elements.
+
+    Values that are not numbers are bytes.
+    """
     name = str(chunk.type)
     kind = {"float": "float32", "double": "float64", "halffloat": "float16"}.get(name, name)
     numeric = kind in _NUMBERS

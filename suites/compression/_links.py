@@ -69,6 +69,7 @@ class HostCopy(Link):
         self._sent[block.slot] = packed
 
     def copy_in(self, block: InFlight, room: Any) -> Any:
+        """Copy the block into `room` by the calling thread."""
         packed = self._sent[block.slot]
         np.copyto(room[: packed.size], packed)
         return room[: packed.size]
@@ -88,6 +89,7 @@ class PinnedMemory(Link):
         self._sizes = [0] * len(places)
 
     def copy_out(self, block: InFlight, packed: Any) -> None:
+        """Queue the copy of the block to its place in page-locked memory."""
         room = self._places[block.index].size
         expect(packed.size <= room, f"block {block.index} grew to {packed.size} bytes; its buffer holds {room}")
         self._sizes[block.index] = packed.size
@@ -129,7 +131,7 @@ class HostBuffers:
 
 
 class ThroughHost(Link):
-    """A link of the host for blocks of a GPU: down into a page-locked buffer, over the link, and up out of another."""
+    """A link of the host for blocks of a GPU, which are copied to and from page-locked buffers of the host."""
 
     def __init__(self, link: Link, buffers: HostBuffers) -> None:
         self._link, self._buffers = link, buffers
@@ -164,7 +166,7 @@ class ThroughHost(Link):
 
 
 class Loopback(Link):
-    """A TCP connection of this machine with itself (127.0.0.1): blocks in order, each behind its length."""
+    """A TCP connection of this machine with itself (127.0.0.1): blocks in order, each preceded by its length."""
 
     schedule: Schedule = "a thread per step"
 

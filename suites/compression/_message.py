@@ -21,13 +21,13 @@ from ._corpora import source_of
 from ._pipeline import Slots
 
 _CHUNK_BYTES = 2**16
-_MEMORIES = 6  # times the message: source, target, what a comparison takes, what is stored, buffers
+_MEMORIES = 6  # times the message: source, target, comparison, stored blocks, buffers
 _RESERVE_BYTES = 2**28
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What is sent: its source and its target on the device (uint8), how it is cut, and what its data are."""
+    """A message: its source and target on the device (uint8), how it is cut, and the description of its data."""
 
     source: Any
     target: Any
@@ -37,12 +37,12 @@ class Message:
     description: str = ""
 
     def poison(self) -> None:
-        """Make every byte of the target wrong, and wait until that is done."""
+        """Overwrite the target with wrong bytes, and wait until that is done."""
         self.bytes.invert(self.source, self.target)
         self.bytes.wait()
 
     def expect_arrived(self) -> None:
-        """Raise WrongAnswer unless the target is the source, bit for bit."""
+        """Raise WrongAnswer unless the target equals the source, bit for bit."""
         self.bytes.expect_same(self.target, self.source)
 
 
@@ -66,8 +66,8 @@ def message_of(
 class MessageCodec:
     """A codec of the device for one message.
 
-    `encoder(slots, source, rooms)` and `decoder(slots)` make its coders; `decoding_waits` where decoding a block waits
-    for its stream by itself; a packed block has at most `max_packed_bytes`.
+    `encoder(slots, source, rooms)` and `decoder(slots)` make its encoders and decoders. With `decoding_waits`, decoding
+    a block waits for the slot's stream. A packed block has at most `max_packed_bytes`.
     """
 
     name: str

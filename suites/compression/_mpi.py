@@ -117,7 +117,7 @@ class MpiPair:
         return self._ask(["decompress"])
 
     def close(self) -> None:
-        """Let the processes end; kill them if they do not."""
+        """Ask the processes to end, and kill them if they do not."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
@@ -174,7 +174,7 @@ class MpiLink(Link):
 
 
 def open_transfer(mpi: Any, plan: dict[str, Any]) -> tuple[Transfer, int]:
-    """Return this rank's half of the message and the bytes that travel for it."""
+    """Return this rank's half of the transfer, and the bytes that a compressed message travels with."""
     depth, cut = int(plan["depth"]), Cut(*plan["cut"])
     world, slots, link = mpi.COMM_WORLD, Slots(depth), MpiLink(mpi, depth)
     source, target = np.fromfile(plan["source"], np.uint8), np.empty(cut.total, np.uint8)

@@ -130,7 +130,7 @@ class StepChain:
                 step(InFlight(index, slot))
 
     def _run_all_slots(self, count: int, depth: int) -> None:
-        """Take all blocks through all steps in one thread: begin one while a slot is free, else finish the oldest."""
+        """Take all blocks through all steps in one thread: start a block if a slot is free, else finish the oldest."""
         for index in range(count + depth - 1):
             if index < count:
                 self._do(self.steps[0], index, depth)
@@ -149,7 +149,7 @@ class StepChain:
                 yield index
 
         def leave(index: int | None) -> None:
-            free_slots.release(count if index is None else 1)  # after a failure nobody waits for a slot
+            free_slots.release(count if index is None else 1)  # after a failure no thread must wait for a slot
 
         jobs: list[Action] = []
         blocks = enter()
@@ -160,7 +160,7 @@ class StepChain:
         return [*jobs, partial(self._run_step, self.steps[-1], depth, blocks, leave)]
 
     def _run_step(self, step: Step, depth: int, blocks: Iterator[int], hand_on: Callable[[int | None], object]) -> None:
-        """Take all blocks through one step, in order; hand on None behind the last one."""
+        """Take all blocks through one step, in order; hand on None after the last block."""
         try:
             for index in blocks:
                 self._do(step, index, depth)

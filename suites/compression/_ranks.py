@@ -41,7 +41,7 @@ from ._transfer import (
     stages_of,
 )
 
-_NOTICE = struct.Struct("<QQQ")  # of a block: its index, where it lies in the shared memory, its bytes
+_NOTICE = struct.Struct("<QQQ")  # of a block: its index, its offset in the shared memory, its bytes
 _INDEX = struct.Struct("<Q")
 _SECONDS = struct.Struct("<d")
 _ALIGNMENT_BYTES = 256
@@ -95,8 +95,9 @@ def rank_sockets(bench: Bench, count: int) -> list[RankSocket]:
 class SharedSender(Link):
     """Rank 0's half of a link through shared memory: it announces where each block lies, in order.
 
-    With `is_reused`, blocks lie in buffers that a later block of the same slot overwrites, so that rank 1 has to
-    confirm each block. Raw blocks stay in their places and need no confirmation.
+    `base` is the address of the shared memory, and `wire` the connection to rank 1. With `is_reused`, blocks lie in
+    buffers that a later block of the same slot overwrites, so that rank 1 has to confirm each block. Raw blocks stay in
+    their places and need no confirmation.
     """
 
     schedule: Schedule = "a thread per step"
@@ -106,7 +107,7 @@ class SharedSender(Link):
         self._sent = InOrder()
         self._answers = threading.Lock()
         self._unread: dict[int, int] = {}  # by slot, the block that lies in its buffer
-        self._taken: set[int] = set()  # blocks that rank 1 has taken, and nobody has asked for yet
+        self._taken: set[int] = set()  # blocks whose confirmation has arrived, but has not been needed yet
 
     def begin(self) -> None:
         for slot in list(self._unread):
@@ -258,7 +259,7 @@ class SharedMemoryRank:
             connection.hang_up()
             connection.close()
         if self._rank:
-            with contextlib.suppress(BufferError):  # what failed may still look at it: the process's end unmaps it
+            with contextlib.suppress(BufferError):  # a failed thread may still use it: the end of the process unmaps it
                 self._shared.close()
 
 

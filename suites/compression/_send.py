@@ -33,7 +33,7 @@ _ON_GPU = {
     "d2h": _Sent(512, 32, 8, ("cascaded",)),
     "h2d": _Sent(1024, 64, 8, ("cascaded",)),
     "peer": _Sent(1024, 64, 4, ("ans",)),  # faster than NVLink
-    "process": _Sent(1024, 256, 4, ()),  # a GPU takes a moment to change between processes: not what quick is for
+    "process": _Sent(1024, 256, 4, ()),  # too slow for `quick`: a GPU takes a moment to switch processes
     "socket": _Sent(512, 32, 4, ("cascaded",)),
 }
 _ON_HOST = {

@@ -125,7 +125,7 @@ class FileLink(Link):
 
 
 class ReadBack(FileLink):
-    """A file that is written once; each message is read from the disk, not from the page cache."""
+    """A file that is written once; each message is then read from the disk, not from the page cache."""
 
     def begin(self) -> None:
         """Drop the file from the page cache; only pages that are written back can be dropped (posix_fadvise(2))."""
@@ -141,7 +141,7 @@ class ReadBack(FileLink):
         self.begin()
         try:
             return os.preadv(self._file, [bytearray(1)], 0, os.RWF_NOWAIT) == 1
-        except OSError:  # EAGAIN: it would have to be read; EOPNOTSUPP: nobody knows
+        except OSError:  # EAGAIN: it would have to be read; EOPNOTSUPP: unknown
             return False
 
 

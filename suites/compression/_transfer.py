@@ -23,8 +23,8 @@ from ._pipeline import InFlight, Pipeline, Schedule, Slots, StepChain, slots_of
 
 _SPARE_BYTES = 2**16  # of a block: codecs are not bound to give the same bytes twice
 
-Content = Literal["coded", "raw"]  # what travels
-Timed = Literal["sender", "receiver", "both"]  # whose time a message takes; the other half then works before or after
+Content = Literal["coded", "raw"]  # of a message: compressed or uncompressed blocks
+Timed = Literal["sender", "receiver", "both"]  # the halves that the time contains; another half works before or after
 _UNPAID: Mapping[Timed, str] = {"sender": "decompress", "receiver": "compress", "both": ""}
 _PAYERS: Mapping[Timed, str] = {"sender": "write", "receiver": "read", "both": "shared"}
 
@@ -55,7 +55,7 @@ class Sender:
         self.link.send(block, self.packed.pop(block.slot))
 
     def encode_all(self, pipeline: Pipeline) -> float:
-        """Return the seconds to encode every block, all slots in flight; nothing is sent."""
+        """Return the seconds to encode every block, with all slots in flight; nothing is sent."""
         chain = StepChain(self.slots, (self.encoder.queue, self.encoder.encode), "one thread")
         seconds = pipeline.run(self.count, self.slots.depth, chain)
         self.encoder.check()
@@ -88,7 +88,7 @@ class Receiver:
         self.decoder.decode(block, packed)
 
     def checked(self, receive: Callable[[], float]) -> float:
-        """Return the seconds of `receive`, which must restore the whole message: its target is poisoned before."""
+        """Return the seconds of `receive`, which must restore the whole message; the target is poisoned before."""
         self.decoder.reset()
         self.message.poison()
         seconds = receive()
@@ -97,7 +97,7 @@ class Receiver:
         return seconds
 
     def decode_all(self, pipeline: Pipeline, blocks: Sequence[Any]) -> float:
-        """Return the seconds to restore every block from where it lies ready, all slots in flight."""
+        """Return the seconds to restore every block, all of which lie ready, with all slots in flight."""
 
         def decode(block: InFlight) -> None:
             self.decoder.decode(block, blocks[block.index])

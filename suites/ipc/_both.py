@@ -53,9 +53,10 @@ def both(bench: Bench, way: str, size_bytes: int) -> Task:
 
 
 class DeviceMeeting:
-    """Makes two ranks' devices begin a batch together: each stores a flag in the other's memory and watches its own.
+    """Makes the devices of two ranks begin a batch at the same time, by flags in each other's memory.
 
-    Only between distinct GPUs: on one GPU two processes take turns, and neither would see the other's flag in time.
+    Each device stores a flag in the other one's memory and polls its own. Only between distinct GPUs: on one GPU two
+    processes take turns, and neither would see the other's flag in time.
     """
 
     def __init__(self, bench: Bench) -> None:

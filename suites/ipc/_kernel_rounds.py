@@ -122,7 +122,10 @@ class KernelPingPong(KernelRounds):
 
 
 class KernelBarrier(KernelRounds):
-    """A barrier of the GPUs of all ranks: by a flag of each rank that all others watch, or by one counter of rank 0."""
+    """A barrier of the GPUs of all ranks by kernels.
+
+    `flags` has a flag of each rank that all others poll; `counter` has one counter in the memory of rank 0.
+    """
 
     def __init__(self, bench: Bench, means: str) -> None:
         exclusive(bench)

@@ -182,7 +182,7 @@ class Partner:
         self._way = way
         self._nbytes = nbytes
         self._writes = not reads(way)
-        self._seed = bench.seed + (1 if self._writes else 0)  # what is written differs from what the owner wrote
+        self._seed = bench.seed + (1 if self._writes else 0)  # the written pattern differs from the owner's pattern
         self._local = bench.xp.empty(nbytes, bench.xp.uint8)
         if self._writes:
             fill_pattern(bench, self._local, self._seed)

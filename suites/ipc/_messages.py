@@ -135,6 +135,7 @@ def direct(bench: Bench, size_bytes: int) -> Task:
     libc.process_vm_readv.restype = ctypes.c_ssize_t
 
     def copy() -> None:
+        """Copy the whole message by process_vm_readv(2); raises OSError if the kernel refuses."""
         done = 0
         while done < size_bytes:  # a call copies 2 GiB at most
             local = _IoVector(received.ctypes.data + done, size_bytes - done)

@@ -68,7 +68,10 @@ class PeerTimeoutError(RuntimeError):
 
 
 class Channel:
-    """Memory that the two ranks share, page-locked in both: flags, then slots for chunks."""
+    """Memory that the two ranks share, page-locked in both: flags, then slots for chunks.
+
+    `size_bytes` is the size of the message, from which that of a chunk follows.
+    """
 
     def __init__(self, bench: Bench, size_bytes: int) -> None:
         self.chunk = chunk_of(size_bytes)

@@ -38,6 +38,7 @@ def both(bench: Bench, device: str, peer: str, by: str, size_bytes: int) -> Task
         bench.device.copy(far_copy, poisoned)
 
     def check() -> Observation:
+        """Raise WrongAnswer if a byte did not arrive in either direction."""
         expect_pattern(bench, near_copy, bench.seed + 1, "read from the peer")
         arrived = xp.empty_like(near)
         bench.device.copy(arrived, far_copy)

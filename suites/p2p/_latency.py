@@ -55,9 +55,9 @@ class PeerWord:
 
 
 class PeerRing:
-    """A random single cycle over lines of the peer's memory: each walk starts where the last one ended.
+    """A random single cycle over lines of the peer's memory; each walk starts where the previous one ended.
 
-    `state[0]` is the address at which the walk stands. A kernel that times its loads leaves two more words there.
+    `state[0]` is the address at which the walk stands. A kernel that times its loads writes two more words there.
     """
 
     note = f"{_RING_BYTES >> 20} MiB of the peer's memory, in its cache"

@@ -69,6 +69,7 @@ def _one_way(bench: Bench, way: str, size_bytes: int) -> Task:
         bench.device.copy(near if reads(way) else far, poisoned)
 
     def check() -> Observation:
+        """Raise WrongAnswer if a byte differs; memory of the peer is copied back first."""
         copied = near
         if not reads(way):
             copied = xp.empty_like(near)

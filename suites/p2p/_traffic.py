@@ -13,7 +13,7 @@ from .._between import POISON, expect_pattern, fill_pattern
 from .._copies import ARRAYS, READING, WRITING, Call, call_of, require
 
 BULK_BYTES = 2**26  # of a copy: 0.17 ms on NVLink, against which the gap between two copies is small
-_MOST_COPIES = 512  # in a queue: half of what the launch queue holds
+_MOST_COPIES = 512  # in a queue: half of the launch queue's capacity
 _TRIALS = 4  # copies that tell how long one takes
 _MILLI = 1e-3
 _WAYS = {"read": READING, "write": WRITING}
@@ -41,7 +41,7 @@ class Stopwatch:
 
 @dataclass(slots=True)
 class BulkFlow:
-    """Bulk copies in one direction: the call, its arrays, and the events round the copies that were queued last."""
+    """Bulk copies in one direction: the call, its arrays, and the events around the copies that were queued last."""
 
     direction: str
     call: Call

@@ -126,7 +126,7 @@ def _continued(bench: Bench, group: NcclGroup) -> Task:
 
 
 class NcclGroup:
-    """One rank's arrays, and the communicators that it joins one after the other."""
+    """One rank's arrays of `size_bytes`, and the communicators that it joins one after the other."""
 
     def __init__(self, bench: Bench, size_bytes: int) -> None:
         self.bench = bench

@@ -93,7 +93,10 @@ def counts_up_to(ranks: int) -> tuple[int, ...]:
 
 
 class AdaptedRank:
-    """One rank's products and blocks, the model of all ranks, and the choices that follow from it."""
+    """One rank's products and blocks, the model of all ranks, and the choices that follow from the model.
+
+    Creating the object measures the model and every choice, so all ranks must do it at the same time.
+    """
 
     def __init__(self, bench: Bench) -> None:
         self._bench, self._world = bench, bench.world
@@ -225,6 +228,7 @@ class AdaptedRank:
         return max(self._blocks.completions(functools.partial(self._steps, self._interval))) / self._interval
 
     def _poison(self) -> None:
+        """Overwrite the received blocks and the product."""
         self._output.fill(np.nan)
         self._blocks.poison(self._received)
 

@@ -88,7 +88,7 @@ def adaptive(bench: Bench, link: str) -> Task:
 
 
 class AdaptiveSender:
-    """The models of all ways to send, and the regret of choosing by them; both ranks hold the same models."""
+    """The models of all ways to send, and the regret of the choices by them; both ranks have the same models."""
 
     def __init__(self, bench: Bench, routes: HostRoutes | HostToDeviceRoutes | PeerRoutes) -> None:
         self._bench, self._routes = bench, routes

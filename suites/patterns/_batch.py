@@ -97,7 +97,7 @@ def _drawn(bench: Bench, messages: int) -> Any:
 
 
 class SocketBatch:
-    """One of two processes: rank 0 sends a batch by one system call, rank 1 receives all of it and acknowledges."""
+    """One of two processes: rank 0 sends `messages` messages by one system call, and rank 1 acknowledges the batch."""
 
     def __init__(self, bench: Bench, path: str, messages: int) -> None:
         self._is_sender = bench.rank == SENDER
@@ -140,7 +140,7 @@ class SocketBatch:
 
 
 class DeviceBatch:
-    """Messages that are packed into page-locked memory and copied to a GPU, or copied from one GPU to another."""
+    """Messages packed in page-locked memory and copied to a GPU, or (`peer`) copied from one GPU to another."""
 
     def __init__(self, bench: Bench, path: str, messages: int) -> None:
         self._device, self._xp = bench.device, bench.xp

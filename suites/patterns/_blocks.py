@@ -18,7 +18,10 @@ RankSteps = Sequence[tuple[tuple[Callable[[], None], ...], frozenset[int]]]
 
 
 class BlockExchange:
-    """The memory of one rank, with room for a block of each rank, and the mapped memory of the others."""
+    """The memory of one rank, with room for a block of each rank, and the mapped memory of the other ranks.
+
+    A block has at most `most_bytes`. Every rank of the case must create its object at the same time.
+    """
 
     def __init__(self, bench: Bench, most_bytes: int) -> None:
         exclusive(bench)

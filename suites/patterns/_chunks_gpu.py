@@ -111,6 +111,7 @@ class StreamPipeline:
         own.wait_event(self._transfers.ended[-1])
 
     def _compute(self, chunk: int, slot: int) -> None:
+        """Queue the digest of a chunk in its slot."""
         numbers = [np.uint32(number) for number in (self._count, FACTOR, TERM, self.rounds)]
         digests = np.uint64(int(self._digests.data.ptr) + chunk * self._blocks * _THREADS * _WORD_BYTES)
         self._digest((self._blocks,), (_THREADS,), (np.uint64(self._slot_at(slot)), *numbers, digests))

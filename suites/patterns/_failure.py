@@ -105,7 +105,7 @@ def death(bench: Bench, path: str, phase: str, size_bytes: int) -> Task:
 
 
 class MessageRing:
-    """One rank's message, the memory in which messages arrive, and the mapped memory of the next rank."""
+    """One rank's message, the memory in which messages of `size_bytes` arrive, and the next rank's mapped memory."""
 
     def __init__(self, bench: Bench, size_bytes: int) -> None:
         self.bench, self.size_bytes = bench, size_bytes
@@ -119,6 +119,7 @@ class MessageRing:
         self.handles: list[bytes] = bench.exchange(self._inbox.handle)
 
     def _neighbour(self, step: int) -> int:
+        """Return the member that is `step` places further in the ring."""
         members = self.board.members
         return members[(members.index(self.bench.rank) + step) % len(members)]
 

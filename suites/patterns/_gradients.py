@@ -142,24 +142,29 @@ class BackwardPass:
         self.seconds()
 
     def _gradient(self, layer: int) -> Any:
+        """Return the place of a layer's gradient in the numbers that the group sends."""
         size = self._width * self._width
         return self._group.sent[layer * size : (layer + 1) * size].reshape(self._width, self._width)
 
     def _layer(self, layer: int) -> None:
+        """Compute the gradients of one layer: of its weights and of its input."""
         xp = self._bench.xp
         xp.matmul(self._inputs[layer].T, self._flowing[layer + 1], out=self._gradient(layer))
         xp.matmul(self._flowing[layer + 1], self._weights[layer].T, out=self._flowing[layer])
 
     def _reduce(self, low: int, high: int) -> None:
+        """Add up the gradients of layers low … high - 1 over all ranks."""
         size = self._width * self._width
         self._group.all_reduce(low * size, (high - low) * size)
 
     def _compute_all(self) -> None:
+        """Compute the gradients of all layers, without any all-reduce."""
         for low, high in self._buckets:
             for layer in reversed(range(low, high)):
                 self._layer(layer)
 
     def _reduce_all(self) -> None:
+        """Reduce all buckets, without any product."""
         for low, high in self._buckets:
             self._reduce(low, high)
 

@@ -40,6 +40,7 @@ class HostGroup:
         self.meet = self.board.meet
 
     def _part(self, index: int) -> Any:
+        """Return part `index` of the shared memory, which has room for the numbers of one rank."""
         nbytes = self._words * self.dtype.itemsize
         return self.board.room[index * nbytes : (index + 1) * nbytes].view(self.dtype)
 

@@ -107,6 +107,7 @@ class TransformerLayer:
         self.xp.matmul(mixed.reshape(len(tokens), -1), weights["out"], out=out)
 
     def _qkv(self, tokens: Any, batch: int, weights: Weights) -> Any:
+        """Return the queries, keys and values of the tokens."""
         projected = self.xp.matmul(tokens, weights["qkv"])
         return self.xp.split(projected.reshape(batch, len(tokens) // batch, -1), 3, axis=2)
 
@@ -139,6 +140,7 @@ class TransformerLayer:
         return group.received[: self.shape.numbers].reshape(self.shape.tokens, self.shape.width)
 
     def _unsplit(self, group: Collectives) -> Any:
+        """Compute the whole layer on every rank."""
         out = self._arrived(group)
         self.whole(self.input, self.shape.batch, out)
         return out

@@ -20,7 +20,10 @@ _PEER_WAYS = {"engine": "push", "kernel": "store", "bulk": "bulk-store"}
 
 
 class HostToDeviceRoutes:
-    """A message in ordinary host memory: the driver's copy, or chunks through page-locked slots."""
+    """Ways to send a message of at most `most_bytes` from ordinary host memory to a GPU.
+
+    The driver copies it whole, or chunks pass through page-locked slots.
+    """
 
     def __init__(self, bench: Bench, most_bytes: int) -> None:
         bench.need(2 * most_bytes)
@@ -74,7 +77,7 @@ class HostToDeviceRoutes:
 
 
 class PeerRoutes:
-    """A message in this GPU's memory, written into the memory of a peer by each of the engines."""
+    """Ways to write a message of at most `most_bytes` from this GPU's memory into a peer's, one per engine."""
 
     def __init__(self, bench: Bench, most_bytes: int) -> None:
         bench.need(3 * most_bytes)
@@ -100,6 +103,7 @@ class PeerRoutes:
         return time.perf_counter() - start
 
     def _bound(self, way: WayToSend, nbytes: int) -> Call:
+        """Return the call that copies `nbytes` in this way, made once for each size."""
         near, far = self._near[:nbytes], self._far[:nbytes]
         call = self._calls[way, nbytes] = call_of(self._bench, _PEER_WAYS[way.path], near, far)
         return call

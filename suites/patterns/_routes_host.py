@@ -31,7 +31,10 @@ class _MemorySpan(ctypes.Structure):
 
 
 class HostRoutes:
-    """One of two ranks: the message, and the resources of each way to send. Both call `send` in the same order."""
+    """One of two ranks: a message of at most `most_bytes`, and the resources of each way to send it.
+
+    Both ranks must call `send` in the same order.
+    """
 
     def __init__(self, bench: Bench, most_bytes: int) -> None:
         bench.need(4 * most_bytes)

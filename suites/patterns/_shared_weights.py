@@ -145,7 +145,7 @@ def _resident_bytes() -> int:
 
 
 class LoadedModel:
-    """One rank's weights: its own copy, or the mapped copy of rank 0."""
+    """One rank's weights: `private` has its own copy of the file, `shared` maps the copy of rank 0."""
 
     def __init__(self, model: ModelFile, way: str) -> None:
         self._bench, self._model = model.bench, model
@@ -202,7 +202,7 @@ class LoadedModel:
         self._model.remove()
 
     def task(self) -> Task:
-        """Return the task of a rank that loads weights; one that only holds them for others is idle."""
+        """Return the task of a rank that loads weights; a rank that only holds them for the others is idle."""
         if self._holds:
             return Task.idle(self._release)
         work = Work(payload=self._model.nbytes, items=1)

@@ -196,7 +196,7 @@ def _write(path: Path, array: Any) -> None:
 
 
 def _work_until_death(board: RankBoard, state: State, store: Snapshots, amid: str) -> NoReturn:
-    """Make steps and save snapshots, then kill this process without clean-up."""
+    """Make steps and save snapshots, then kill this process without clean-up, in the phase that `amid` names."""
     while state.steps < _DEATHS[amid]:
         state.step()
         if state.steps % _EVERY == 0 and state.steps < _DEATHS[amid]:
@@ -227,12 +227,14 @@ class ResumingRank:
         self._costs = SnapshotCosts(step_s, save_s, self._resume_s)
 
     def _await_death(self) -> None:
+        """Wait until the other rank has died; raises Untrustworthy if the runner reports another end."""
         try:
             self._board.wait(lambda: False)
         except RankLostError as lost:
             expect_death(self._bench, lost.rank)
 
     def _seconds(self, call: Callable[[], None]) -> float:
+        """Return the seconds of a call, with the wait for the device."""
         start = time.perf_counter()
         call()
         self._bench.device.synchronize()

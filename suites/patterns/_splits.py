@@ -95,7 +95,10 @@ def layer(bench: Bench, by: str, of: int, batch: int, length: int) -> Task:
 
 
 class SplitLayer:
-    """One rank's layer, the measured models, and the time of each split."""
+    """One rank's layer, the measured models, and the time of each split.
+
+    Creating the object measures them, so all ranks must do it at the same time.
+    """
 
     def __init__(self, bench: Bench, shape: LayerShape) -> None:
         self._bench, self._shape = bench, shape

@@ -106,7 +106,10 @@ def stages(bench: Bench, path: str, of: int, batch: int) -> Task:
 
 
 class PipelineRank:
-    """One stage: its layers, the slots in which batches arrive, and the mapped slots of the next stage."""
+    """One stage: its layers, the slots in which batches arrive, and the mapped slots of the next stage.
+
+    A batch is an array of the shape (batch, width).
+    """
 
     def __init__(self, bench: Bench, batch: int, width: int) -> None:
         per_stage = _LAYERS // bench.world
@@ -134,6 +137,7 @@ class PipelineRank:
         self._call()
 
     def _slot(self, buffer: SharedBuffer, number: int) -> Any:
+        """Return the slot of a buffer in which the batch of this number arrives."""
         start = number % _SLOTS * self._batch_bytes
         part = buffer.array[start : start + self._batch_bytes]
         return part.view(self._requests[0].dtype).reshape(self._batch, self._width)

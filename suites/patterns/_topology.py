@@ -101,7 +101,7 @@ def incast_(bench: Bench, by: str, senders: int, size_bytes: int) -> Task:
 
 
 class ScheduledRank:
-    """One rank's part of a schedule, and the blocks that it exchanges."""
+    """One rank's steps of a schedule, and the blocks of `size_bytes` that it exchanges."""
 
     def __init__(self, bench: Bench, schedule: Schedule, size_bytes: int) -> None:
         self._bench, self._size_bytes = bench, size_bytes

@@ -46,7 +46,7 @@ def unequal(bench: Bench, by: str, of: int, shares: str) -> Task:
 
 
 class UnequalRank:
-    """One rank's share of the products."""
+    """One rank's share of the products; `shares` is `equal` or `balanced`. The last rank repeats each product."""
 
     def __init__(self, bench: Bench, shares: str) -> None:
         self._bench = bench

@@ -39,7 +39,7 @@ def expect_identical(bench: Bench, kernel: str, array: Any, expected: Any) -> No
 
 
 def difference(bench: Bench, kernel: str, array: Any, index: int, expected: int, seen: int, count: int) -> WrongAnswer:
-    """Return the error that element `index` differs, the first of `count` wrong elements of `array`."""
+    """Return the WrongAnswer that names element `index`, the first of `count` wrong elements of `array`."""
     device, width = bench.device.device, 2 * array.itemsize
     start = int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
     where = f"the first at address {start + index * array.itemsize:#x} (element {index})"

@@ -86,6 +86,7 @@ class MemoryPattern:
             self._wrong[index] = self._xp.count_nonzero(differs)
 
     def _expect_right(self, flip: int) -> None:
+        """Raise WrongAnswer if a chunk has a wrong word."""
         wrong = self._bench.device.to_host(self._wrong)
         if wrong.any():
             raise self._finding(int(np.flatnonzero(wrong)[0]), flip, int(wrong.sum()))
@@ -103,7 +104,7 @@ class MemoryPattern:
         return np.uint64(flip ^ (self._starts[index] * _WORD_BYTES if self._is_address else 0))
 
     def _finding(self, index: int, flip: int, count: int) -> WrongAnswer:
-        """Return the error in the first chunk with a wrong word; the chunk is read again to locate it."""
+        """Read the first chunk with a wrong word again to locate the word; return the error that names it."""
         key = self._key(index, flip)
         differs = self._difference(index) != key
         if not bool(differs.any()):

@@ -25,7 +25,7 @@ _OWN, _INPUTS = "gpubench", "inputs"  # the parts of importing gpubench, and of 
 
 @dataclass(frozen=True, slots=True)
 class StartOrder:
-    """The steps to take, on the GPU at `pci` or without one, and the file of weights with its size and checksum.
+    """The steps to take on the GPU at the PCI address `pci`, or on the host without one, and the file of weights.
 
     `others` are the PCI addresses of further GPUs for the step of that name.
     """

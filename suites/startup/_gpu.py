@@ -43,7 +43,7 @@ class GpuStart(HostStart):
         self.runtime.free(0)
 
     def others(self) -> None:
-        """Make the contexts of the other GPUs, one after another."""
+        """Make the contexts of the further GPUs, one after another."""
         for pci in self.order.others:
             self._make_context(pci)
 
@@ -114,7 +114,7 @@ class GpuStart(HostStart):
         self.alone = self.library.NcclCommunicator(1, self.library.get_unique_id(), 0)
 
     def collective(self) -> None:
-        """Add the numbers of one GPU, which leaves them as they are."""
+        """Make an all-reduce of one GPU, whose result equals its input."""
         self.sent = self.xp.asarray(np.arange(_THREADS, dtype=np.float32))
         self.received = self.xp.empty_like(self.sent)
         places = self.sent.data.ptr, self.received.data.ptr

@@ -39,7 +39,7 @@ _ON_GPU = ("cupy", "init", "context", "compile", "module", "kernel", "blas", "pr
 _COLLECTIVE = ("cupy", "init", "context", "nccl", "communicator", "collective")
 _CONTEXTS = ("cupy", "init", "context", "others")
 _WHOLE = "whole"
-_MOST_UNEXPLAINED = 0.05  # of the whole: what no part accounts for
+_MOST_UNEXPLAINED = 0.05  # of the whole, which no part accounts for
 _LIMIT_S = 60.0  # of one interpreter
 _SAMPLES = 3  # in full
 _ATTEMPTS = 3  # at a sample
@@ -145,6 +145,7 @@ def contexts(bench: Bench, of: int) -> Task:
 
 
 def _order(bench: Bench, steps: Sequence[str], path: str = "", size_bytes: int = 0, crc: int = 0) -> StartOrder:
+    """Return the steps that the started process takes, with its device and its file of weights."""
     seed = int(bench.rng.integers(2**32))
     return StartOrder(tuple(steps), bench.device.device.pci, bench.traits.arch, seed, path, size_bytes, crc)
 
@@ -156,9 +157,9 @@ def _answers(
     loading: str,
     further: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Answer]:
-    """Return the answers of interpreters that are started one after the other, each after a call of `prepare`.
+    """Return the answers of interpreters that are started one after another, each after a call of `prepare`.
 
-    `further` are variables of their environment beside that of the loading.
+    `further` are additional variables of their environment.
     """
     child = StartOrder.__module__
     program = (
@@ -175,7 +176,7 @@ def _answers(
 
 
 def _explained(started: Callable[[], Answer], prepare: Callable[[], None]) -> Answer:
-    """Return the first answer whose parts add up to the whole, or the last of _ATTEMPTS answers.
+    """Return the first answer whose parts add up to the whole, or else the last of _ATTEMPTS answers.
 
     On a busy machine the waiting process may learn late that the interpreter is ready.
     """

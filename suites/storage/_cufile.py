@@ -26,9 +26,10 @@ _KINDS = {"n_nvfs_reads": "reads by nvidia-fs", "n_p2p_reads": "reads by PCIe P2
 
 
 class CufileReader:
-    """Reads by cuFileRead; every block goes to its place in the memory of the GPU.
+    """Reads `depth` blocks of a file at a time by cuFileRead, each into its place in the memory of the GPU.
 
-    Raises Skip on other devices and unsupported file systems, and Unavailable without the cuFile binding.
+    `is_direct` opens the file with O_DIRECT. Raises Skip on other devices and unsupported file systems, and Unavailable
+    without the cuFile binding.
     """
 
     def __init__(self, bench: Bench, source: Source, block_bytes: int, depth: int, *, is_direct: bool) -> None:

@@ -131,6 +131,7 @@ class _Reading:
         return seconds
 
     def _expect_past_cache(self) -> None:
+        """Raise Untrustworthy if the page cache holds a page after a read past it."""
         resident, pages = resident_pages(self._source.descriptor, self._source.size)
         if resident:
             evidence = f"after a read past the page cache {resident} of {pages} pages of the file are in it"

@@ -95,7 +95,7 @@ class ReaderThreads:
             future.result()
 
     def start(self, read_blocks: Any, count: int) -> list[Future[int]]:
-        """Start `lane` in each thread on its part of `count` blocks; each future's result is the bytes that it read."""
+        """Call `read_blocks` in each thread with its part of `count` blocks; each future returns the bytes read."""
         return [self._pool.submit(read_blocks, range(first, count, self._depth)) for first in range(self._depth)]
 
     def close(self) -> None:
@@ -104,7 +104,10 @@ class ReaderThreads:
 
 
 class SystemReader:
-    """Reads by preadv(2), through the page cache or past it; on a GPU a block is copied up as soon as it is there."""
+    """Reads `depth` blocks of a file at a time by preadv(2), through the page cache or (`is_direct`) past it.
+
+    On a GPU a block is copied up from page-locked memory as soon as it has arrived.
+    """
 
     labels: tuple[str, ...] = ()
 
@@ -123,6 +126,7 @@ class SystemReader:
         self.notes: Mapping[str, str] = {"through": through}
 
     def poison(self) -> None:
+        """Overwrite the destination, and on a GPU also the page-locked memory."""
         self._to.poison()
         if self._is_gpu:
             np.invert(self._source.expected, out=self._host[: self._source.size])

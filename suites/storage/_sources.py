@@ -18,9 +18,9 @@ MADE = "made"
 
 
 class Source:
-    """An open file, the bytes that a read of it must give, and its state when it was opened.
+    """An open file, the bytes that a read of it must return (`expected`), and its state when it was opened.
 
-    Its first `size` bytes are read. `path` is empty if the file has no name.
+    Its first `size` bytes are read. `where` is its folder or the file; `path` is empty if the file has no name.
     """
 
     def __init__(self, descriptor: int, expected: Any, name: str, where: Path, path: str = "") -> None:
@@ -81,6 +81,7 @@ def _of_user(bench: Bench, file: DataFile, size_bytes: int) -> Source:
 
 
 def _expect_on_disk(where: Path, remedy: str) -> None:
+    """Raise Skip, with the remedy, if the folder or file lies in memory instead of on a disk."""
     kind = file_system(where)
     if kind in IN_MEMORY:
         raise Skip(f"{where} is on {kind}, in memory, so no disk would be read; {remedy}")

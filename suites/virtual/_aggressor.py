@@ -96,6 +96,7 @@ class Aggressor:
         self._serving = self._thread.submit(self._serve)
 
     def _counting(self, bench: Bench) -> Callable[[], None]:
+        """Return the call that queues counting one ended call in the memory of the board."""
         kernel, address = bench.kernel("sharing.cu", "done"), self._board.words[_DONE:].ctypes.data
         return lambda: kernel((1,), (1,), (np.uint64(address), np.uint32(self._issued)))
 
@@ -103,6 +104,7 @@ class Aggressor:
         self._board.words[_DONE] = self._issued
 
     def _call(self) -> None:
+        """Make one call on the lane and count it when it has ended."""
         self._load.call()
         self._issued += 1
         self._count()

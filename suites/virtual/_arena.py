@@ -55,11 +55,13 @@ class OffsetArena:
         self._add(offset, size)
 
     def _add(self, offset: int, size: int) -> None:
+        """Add a free place."""
         bisect.insort(self._by_size, (size, offset))
         self._by_offset[offset] = size
         self._ends[offset + size] = offset
 
     def _remove(self, offset: int) -> int:
+        """Remove the free place at this offset; return its size."""
         size = self._by_offset.pop(offset)
         del self._ends[offset + size]
         del self._by_size[bisect.bisect_left(self._by_size, (size, offset))]

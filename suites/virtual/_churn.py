@@ -48,10 +48,10 @@ topic = Topic(
 
 
 class Allocator(Protocol):
-    """Takes and gives back blocks of memory by their addresses."""
+    """Allocates and frees blocks of memory by their addresses."""
 
     def take(self, nbytes: int) -> int:
-        """Return the address of a new block; raises an exception for which `is_full` is true if there is no room."""
+        """Return the address of a new block; raises an exception for which `is_full` is true if memory is full."""
 
     def give(self, address: int) -> None:
         """Give a block back."""
@@ -61,7 +61,7 @@ class Allocator(Protocol):
 
 
 def is_full(error: Exception) -> bool:
-    """Return whether an allocator's exception means that there is no room."""
+    """Return whether an allocator's exception means that memory is full."""
     if isinstance(error, DriverCallError):
         return str(error).startswith("CUDA_ERROR_OUT_OF_MEMORY")
     if isinstance(error, OSError):
@@ -70,7 +70,7 @@ def is_full(error: Exception) -> bool:
 
 
 def taken(take: Callable[[int], int], nbytes: int) -> int | None:
-    """Return the address of a new block, or None if there is no room; raises other errors of `take`."""
+    """Return the address of a new block, or None if memory is full; raises the other errors of `take`."""
     try:
         return take(nbytes)
     except (MemoryError, OSError, RuntimeError) as error:

@@ -99,6 +99,7 @@ class DriverCheckpoints:
         return args
 
     def _uuid(self, content: bytes) -> Any:
+        """Return the driver's UUID object of 16 bytes."""
         uuid = self._driver.bindings.CUuuid()
         ctypes.memmove(uuid.getPtr(), content, _UUID_BYTES)  # the binding's own attribute cannot be written
         return uuid

@@ -185,7 +185,7 @@ class NativeClient:
 
     def repeat(self, count: int, is_posted: bool, op: int, *arguments: int) -> None:
         """Make a call `count` times; allocations are freed."""
-        del is_posted  # nothing travels
+        del is_posted  # every call is made here, at once
         self._message[:] = 0
         self._message[0] = op
         self._message[2 : 2 + len(arguments)] = arguments

@@ -95,7 +95,7 @@ class NativeCalls:
         return elapsed
 
     def _call(self, what: str) -> tuple[str, tuple[int, ...]]:
-        """Return the name of a driver function and its arguments."""
+        """Return the name of the driver function that the case `what` times, and its arguments."""
         place, device = int(self._cells.ctypes.data), int(self._bench.xp.cuda.Device().id)
         kernel, stream = (int(cell) for cell in self._driver.cells[:2])
         if what == "launch":

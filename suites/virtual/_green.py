@@ -53,7 +53,7 @@ def _units(target: Target) -> Any:
 
 
 class GreenPair:
-    """Two green contexts of `units` SMs each, from one split; the first one runs the timed work."""
+    """Two green contexts of `units` SMs each, from one split; the first context runs the timed work."""
 
     def __init__(self, bench: Bench, units: int) -> None:
         self._bench, self._units, self._pool = bench, units, SmPool(bench)

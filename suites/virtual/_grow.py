@@ -189,7 +189,7 @@ class PoolGrowth(CopyGrowth):
 
 
 class ManagedGrowth(GpuGrowth):
-    """Managed memory, which is reserved as a whole: it grows when a kernel first touches its pages."""
+    """Managed memory, which is reserved as a whole and grows when a kernel first touches its pages."""
 
     keeps_address = True
 
@@ -219,7 +219,7 @@ def growing_array(bench: Bench, way: str, from_bytes: int, by_bytes: int) -> Gro
 
 
 class Growth:
-    """Times the growth of an array until a kernel has written its new end, and checks its contents."""
+    """Times the growth of an array until a kernel has written its new end, and checks the array's contents."""
 
     def __init__(self, bench: Bench, way: str, from_bytes: int, by_bytes: int) -> None:
         self._bench, self._pattern = bench, WordPattern(bench)
@@ -310,7 +310,7 @@ def grow(bench: Bench, way: str, from_bytes: int, by_bytes: int) -> Task:
 
 
 class Replacement:
-    """Memory that is given back and created anew under one address, and a graph that was captured before."""
+    """Memory that is freed and created again under one address, and a graph that was captured before."""
 
     def __init__(self, bench: Bench, size_bytes: int) -> None:
         self._bench, self._size_bytes, self._pattern = bench, size_bytes, WordPattern(bench)

@@ -51,7 +51,10 @@ class HeldState:
 
 
 class HeldMemory:
-    """Regions of one kind of memory on the current device, each filled by a seed of its own."""
+    """`count` regions of one kind of memory on the current device, `nbytes` in all.
+
+    Region i is filled by the seed `seed` + i.
+    """
 
     def __init__(self, bench: Bench, kind: str, nbytes: int, count: int, seed: int) -> None:
         self._bench, self._seed, self._pattern = bench, seed, WordPattern(bench)
@@ -76,10 +79,12 @@ class HeldMemory:
         return bytes(self._bench.xp.cuda.runtime.ipcGetMemHandle(self.arrays[0].data.ptr))
 
     def _allocated(self, nbytes: int) -> Any:
+        """Return memory of cudaMalloc as uint8."""
         memory = self._bench.xp.cuda.Memory(nbytes)  # plain cudaMalloc, outside CuPy's pools
         return self._bench.xp.ndarray((nbytes,), np.uint8, self._bench.xp.cuda.MemoryPointer(memory, 0))
 
     def _from_pool(self, nbytes: int) -> Any:
+        """Return memory of the stream-ordered pool as uint8."""
         runtime, stream = self._bench.xp.cuda.runtime, self._bench.device.stream
         return self._at(runtime.mallocAsync(nbytes, stream), nbytes, self)
 
@@ -87,11 +92,13 @@ class HeldMemory:
         return self._at(self._bench.xp.cuda.runtime.mallocManaged(nbytes, _MANAGED_GLOBAL), nbytes, self)
 
     def _mapped(self, nbytes: int) -> Any:
+        """Return mapped memory of the virtual memory functions as uint8."""
         mapped = MappedRange(open_space(self._bench), nbytes)
         mapped.grow(nbytes, nbytes)
         return self._at(mapped.address, nbytes, mapped)
 
     def _at(self, address: int, nbytes: int, owner: object) -> Any:
+        """Return an array over memory at this address, which `owner` keeps alive."""
         cuda = self._bench.xp.cuda
         memory = cuda.UnownedMemory(address, nbytes, owner, int(cuda.Device().id))
         return self._bench.xp.ndarray((nbytes,), np.uint8, cuda.MemoryPointer(memory, 0))

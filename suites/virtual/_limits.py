@@ -116,6 +116,7 @@ class WholeMemory:
 
 
 def _memory(bench: Bench) -> Task:
+    """Return the task that takes all memory of the device."""
     memory = WholeMemory(bench)
     stage = Stage(memory.seconds, Work(items=1), "item", clock="self", effort=Effort.exactly(1))
     return Task.of(stage, check=memory.check)

@@ -60,13 +60,13 @@ def steps_of(bench: Bench, seconds: float) -> int:
 
 
 def launch(bench: Bench) -> CheckedCall:
-    """An empty kernel."""
+    """Return the operation of launching an empty kernel."""
     kernel = bench.kernel("sharing.cu", "nothing")
     return CheckedCall(lambda: kernel((1,), (1,), ()), nothing, nothing)
 
 
 def triad(bench: Bench, size_bytes: int) -> CheckedCall:
-    """STREAM triad in float32 over three arrays of this size."""
+    """Return the operation of STREAM triad in float32 over three arrays of this size."""
     stream = open_stream(bench, size_bytes, "float32", 3)
     a, b, c, factor = stream.empty(), stream.drawn(), stream.drawn(), 0.5
     call = stream.call("triad", a, b.array, c.array, stream.count, stream.real(factor))
@@ -76,14 +76,17 @@ def triad(bench: Bench, size_bytes: int) -> CheckedCall:
 def tiled(xp: Any, drawn: Any, shift: int, n: int) -> Any:
     """Return drawn values, repeated, from the index `shift` on, as an n × n matrix of the array module `xp`.
 
-    The matrix is a view of a larger array: copy it where it has to lie in memory of its own.
+    The matrix is a view of a larger array: copy it if it needs memory of its own.
     """
     repeated = xp.tile(xp.asarray(drawn), -(-(shift + n * n) // drawn.size))
     return repeated[shift : shift + n * n].reshape(n, n)
 
 
 def gemm(bench: Bench, n: int) -> CheckedCall:
-    """A product of n × n matrices by the vendor's library: float16 on a GPU, float32 on the host."""
+    """Return the operation of an n × n matrix product by the vendor's library.
+
+    The numbers are float16 on a GPU and float32 on the host.
+    """
     dtype, bits = (np.float16, 11) if bench.traits.is_gpu else (np.float32, 24)
     drawn = bench.rng.standard_normal(_DRAWN, dtype=np.float32).astype(dtype)
     a, b = (tiled(bench.xp, drawn, shift, n).copy() for shift in (0, _DRAWN // 2))
@@ -103,7 +106,7 @@ def gemm(bench: Bench, n: int) -> CheckedCall:
 
 
 def decode(bench: Bench, layers: int, n: int) -> CheckedCall:
-    """Products of `layers` matrices with one vector, the work that bounds a decoding step."""
+    """Return the operation of multiplying `layers` matrices with one vector, the work that bounds a decoding step."""
     drawn = bench.rng.standard_normal(_DRAWN, dtype=np.float32) / np.float32(math.sqrt(n))
     first = np.resize(drawn, n) * np.float32(math.sqrt(n))
     expected, exact = first.astype(np.float64), drawn.astype(np.float64)
@@ -151,13 +154,13 @@ class RingWalk:
 
 
 def chase(bench: Bench, size_bytes: int) -> CheckedCall:
-    """1024 dependent loads from device memory, by one thread."""
+    """Return the operation of 1024 dependent loads from device memory by one thread."""
     walk = RingWalk(bench, size_bytes)
     return CheckedCall(walk.call, walk.check, nothing)
 
 
 def to_device(bench: Bench, size_bytes: int) -> CheckedCall:
-    """A copy from page-locked host memory to the device."""
+    """Return the operation of a copy from page-locked host memory to the device."""
     source, target = bench.device.pinned(size_bytes), bench.xp.empty(size_bytes, np.uint8)
     source[:] = pattern(size_bytes, bench.seed)
     cuda = bench.xp.cuda
@@ -171,7 +174,7 @@ def to_device(bench: Bench, size_bytes: int) -> CheckedCall:
 
 
 def host_copy(bench: Bench, size_bytes: int) -> CheckedCall:
-    """A copy of host memory by one thread."""
+    """Return the operation of a copy of host memory by one thread."""
     source, target = pattern(size_bytes, bench.seed), np.zeros(size_bytes, np.uint8)
 
     def check() -> None:
@@ -181,9 +184,10 @@ def host_copy(bench: Bench, size_bytes: int) -> CheckedCall:
 
 
 def spin(bench: Bench, blocks: int, seconds: float = _MILLI) -> CheckedCall:
-    """Blocks of 1024 threads that compute, two at a time on an SM, and write only their results to memory.
+    """Return the operation of blocks of 1024 threads that compute and write only their results to memory.
 
-    Two blocks last about `seconds`. One alone on its SM lasts half as long, because both share the multiply-add units.
+    An SM holds two such blocks, which then last about `seconds`. One alone on its SM lasts half as long, because both
+    share the multiply-add units.
     """
     steps = max(round(steps_of(bench, seconds) * CYCLES_PER_STEP / _FULL_SM_CYCLES), 1)
     kernel = bench.kernel("sharing.cu", "spin")
@@ -202,7 +206,7 @@ def spin(bench: Bench, blocks: int, seconds: float = _MILLI) -> CheckedCall:
 
 
 def host_spin(bench: Bench) -> CheckedCall:
-    """A loop of the interpreter."""
+    """Return the operation of a loop of the interpreter."""
     del bench
     sums: list[int] = []
 
@@ -216,7 +220,10 @@ def host_spin(bench: Bench) -> CheckedCall:
 
 
 def allocate(bench: Bench, size_bytes: int) -> CheckedCall:
-    """Memory taken from the driver and released; on the host it is the kernel's, and its pages are touched."""
+    """Return the operation of allocating and freeing memory of the driver.
+
+    On the host the memory is the kernel's, and its pages are touched.
+    """
     if not bench.traits.is_gpu:
         return CheckedCall(lambda: np.ones(size_bytes, np.uint8), nothing, nothing)
     runtime = bench.xp.cuda.runtime

@@ -113,7 +113,7 @@ def _ranks(params: Params) -> int:
 
 
 def jain(shares: tuple[float, ...]) -> float:
-    """Return Jain's index of fairness: 1 where all shares are equal, 1/n where one has everything.
+    """Return Jain's index of fairness: 1 if all shares are equal, 1/n if one program has everything.
 
     Jain, Chiu & Hawe, DEC-TR-301, 1984.
     """
@@ -182,7 +182,7 @@ class SampleSpan:
 
 
 class NeighbourPair:
-    """A victim on its lane, and the board of its aggressor."""
+    """A victim that runs `load` on the lane `where`, and the board of its aggressor."""
 
     def __init__(self, bench: Bench, load: CheckedCall, where: Lane, board: NeighbourBoard, span: SampleSpan) -> None:
         self._load, self._lane, self._board, self._span = load, where, board, span
@@ -276,7 +276,7 @@ class Partners:
 
 
 def mps_daemon() -> bool:
-    """Return whether an MPS control daemon runs; then all programs of this user are its clients."""
+    """Return whether an MPS control daemon runs; if so, all programs of this user are its clients."""
     folder = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", _MPS_FOLDER))
     try:
         pid = int((folder / "nvidia-cuda-mps-control.pid").read_text(encoding="utf-8"))

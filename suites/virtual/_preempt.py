@@ -33,6 +33,8 @@ def preempt(bench: Bench, how: str, blocks: int) -> Task:
     """
 
     def finish(pair: NeighbourPair, close: Callable[[], None], notes: Mapping[str, str]) -> Task:
+        """Return the task of the urgent kernel beside the aggressor's kernels."""
+
         def delayed() -> Observation:
             alone = pair.alone_s()
             return {"alone": Observed(alone, "s"), "delay": Observed(pair.beside_s - alone, "s")}

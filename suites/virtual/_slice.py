@@ -108,7 +108,7 @@ def stamped(stamps: Stamps) -> Stamps:
 
 
 class StampedKernels:
-    """Kernels that stamp the begin and the end of each span in which they ran, into a ring buffer."""
+    """Kernels that write the begin and end time of each span in which they ran into a ring buffer."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench, self._kernel = bench, bench.kernel("sharing.cu", "stamp")
@@ -162,7 +162,7 @@ def expect_turns(slices: TimeSlices) -> None:
 
 
 class StampingAggressor(Aggressor):
-    """Runs stamped kernels while the board says so, and copies the stamps into `room` when it rests."""
+    """Runs stamped kernels while the board commands it, and copies the stamps into `room` when it rests."""
 
     def __init__(self, bench: Bench, kernels: StampedKernels, room: Any, **others: Any) -> None:
         self._kernels, self._room = kernels, room[HEADER_BYTES:].view(np.uint64)

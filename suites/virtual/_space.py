@@ -150,7 +150,7 @@ class HostSpace:
         self._placed(address, nbytes, mmap.MAP_SHARED | _FIXED, physical)
 
     def access(self, address: int, nbytes: int, peers: int) -> None:
-        del peers  # the host has none
+        del peers  # the host has no peers
         _expect_done(self._mprotect(address, nbytes, _READ_WRITE))
 
     def unmap(self, address: int, nbytes: int) -> None:
@@ -164,6 +164,7 @@ class HostSpace:
 
 
 def _expect_done(status: int) -> None:
+    """Raise OSError with the reason unless the call of the kernel returned 0."""
     if status:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
@@ -178,7 +179,7 @@ def array_at(bench: Bench, address: int, nbytes: int) -> Any:
 
 
 def open_space(bench: Bench) -> VirtualSpace:
-    """Return the virtual memory of this bench's device; raises Skip with the reason where there is none."""
+    """Return the virtual memory functions of this bench's device; raises Skip if it has none."""
     return GpuSpace(bench) if bench.traits.is_gpu else HostSpace()
 
 
@@ -193,7 +194,7 @@ def let_clear(bench: Bench, nbytes: int) -> None:
 
 
 class MappedRange:
-    """A reserved range of addresses whose first `nbytes` have physical memory, in pieces."""
+    """A reserved range of `capacity_bytes` addresses, of which the first `nbytes` have physical memory, in pieces."""
 
     def __init__(self, space: VirtualSpace, capacity_bytes: int) -> None:
         self.space = space

@@ -92,7 +92,7 @@ class StepCosts:
         self.seconds("use", self._expect_memory)
         if not self._bench.traits.is_gpu:  # other programs change the host's free memory
             return
-        free_bytes = self._bench.device.free_bytes()  # now that the driver has what it needs for itself
+        free_bytes = self._bench.device.free_bytes()  # the driver has already taken the memory that it needs
         self.seconds("unmap")
         missing = free_bytes - self._bench.device.free_bytes()
         most = max(self._size_bytes // 2, _SLACK_BYTES)

@@ -60,6 +60,7 @@ topic = Topic(
 
 
 def _cycles(bench: Bench, nbytes: int) -> Effort:
+    """Return the number of suspensions as an effort: one, and in the full tier several, depending on the size."""
     if bench.target.tier != "full":
         return Effort.exactly(1)
     return Effort.exactly(_OFTEN if nbytes == _OFTEN_BYTES else _SELDOM)

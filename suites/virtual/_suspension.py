@@ -17,7 +17,7 @@ from ._children import BoundedChild
 from ._controller import STEPS, Controller, UuidPairs
 from ._held import HeldChild, HeldState, limit_s
 
-_SPARE_BYTES = 2**30  # of host memory that stays free beside what a suspension needs
+_SPARE_BYTES = 2**30  # of host memory that stays free besides the memory of a suspension
 _PAGE_BYTES = 4096
 _FREED_SHARE = 0.95  # of the bytes held: the driver rounds, and others may allocate meanwhile
 _POISON = 0xA5
@@ -79,6 +79,7 @@ class Suspension:
 
     @contextlib.contextmanager
     def _ending(self) -> Iterator[None]:
+        """Kill the child if the enclosed step fails, because its state is then unknown."""
         with contextlib.ExitStack() as on_error:
             on_error.callback(self._child.end)
             yield
@@ -86,7 +87,7 @@ class Suspension:
 
 
 def expect_whole(state: HeldState, counted: int) -> None:
-    """Raise WrongAnswer if a resumed program has lost a word or has not counted every kernel."""
+    """Raise WrongAnswer unless a resumed program has all its words and has counted `counted` kernels."""
     expect(not state.wrong_words, f"{state.wrong_words} words differ after the process was resumed")
     expect(state.counted == counted, f"{state.counted} kernels have run, {counted} were launched")
 
@@ -173,7 +174,10 @@ def uuid_bytes(uuid: str) -> bytes:
 
 
 class SuspendedProgram:
-    """A child with memory of one kind, and the controller that suspends it; raises Skip if they are unsupported."""
+    """A child that holds `nbytes` of memory of one kind in `count` regions, and the controller that suspends it.
+
+    Raises Skip if the device or the driver does not support either.
+    """
 
     def __init__(self, bench: Bench, kind: str, nbytes: int, count: int = 1) -> None:
         if bench.traits.vendor != "nvidia":

@@ -17,7 +17,7 @@ _LEAST_BYTES = 512
 
 @dataclass(frozen=True, slots=True)
 class MemoryOperation:
-    """One operation of a trace: take block `block` of `nbytes`, or give it back if `nbytes` is 0."""
+    """One operation of a trace: allocate block `block` of `nbytes`, or free it if `nbytes` is 0."""
 
     block: int
     nbytes: int
@@ -67,8 +67,8 @@ class TraceWriter:
 def training_trace(seed: int, allocations: int, peak_bytes: int) -> tuple[MemoryOperation, ...]:
     """Return the operations of training steps up to `allocations` allocations.
 
-    The trace is scaled so that the most memory that is live at one time is `peak_bytes`, up to the rounding of sizes to
-    512 bytes. Blocks that are live at the end are given back.
+    The trace is scaled so that at most `peak_bytes` are live at one time, up to the rounding of sizes to 512 bytes.
+    Blocks that are live at the end are freed.
     """
     writer = TraceWriter(np.random.default_rng(seed), width_bytes=4096)
     while writer.taken < allocations:
@@ -89,7 +89,7 @@ def _rounded(nbytes: float) -> int:
 
 
 def _first(operations: Sequence[MemoryOperation], allocations: int) -> Iterator[MemoryOperation]:
-    """Yield the operations before the one that would take more than `allocations` blocks."""
+    """Yield the operations before the one that would exceed `allocations` allocated blocks."""
     taken = 0
     for operation in operations:
         taken += operation.nbytes > 0

@@ -249,7 +249,7 @@ request = _compiled(_request)
 
 
 def _repeat(link: Any, message: Any, answer: Any, count: Any, is_posted: Any) -> Any:
-    """Make a call again and again: each answered, or all but the last posted; return the first error, or LOST."""
+    """Make a call `count` times, each answered, or all but the last one posted; return the first error, or LOST."""
     for index in range(count):
         if is_posted and index + 1 < count:
             message[_ANSWERED] = 0
@@ -263,7 +263,7 @@ def _repeat(link: Any, message: Any, answer: Any, count: Any, is_posted: Any) ->
 
 
 def _repeat_pairs(link: Any, message: Any, answer: Any, count: Any, nbytes: Any) -> Any:
-    """Allocate and free again and again; return the first error, or LOST."""
+    """Allocate `nbytes` and free them `count` times; return the first error, or LOST."""
     for _ in range(count):
         message[_OP], message[_A] = ALLOCATE, nbytes
         status = request(link, message, answer)
@@ -276,7 +276,7 @@ def _repeat_pairs(link: Any, message: Any, answer: Any, count: Any, nbytes: Any)
 
 
 def _repeat_here(table: Any, cells: Any, message: Any, count: Any) -> Any:
-    """Make a call of this process's own driver again and again; return the first error."""
+    """Make a call of this process's own driver `count` times; return the first error."""
     op = message[_OP]
     for _ in range(count):
         status = _call(table, op, message[_A], message[_B], message[_C], message[_D], cells)
@@ -299,7 +299,7 @@ def _move(link: Any, message: Any, answer: Any, host: Any) -> Any:
 
 
 def _call_again(address: Any, arguments: Any, count: Any) -> Any:
-    """Call one function again and again; return how many calls failed."""
+    """Call one function `count` times; return the number of failed calls."""
     failed = 0
     for _ in range(count):
         failed += _invoke(address, arguments) != 0
@@ -307,7 +307,7 @@ def _call_again(address: Any, arguments: Any, count: Any) -> Any:
 
 
 def _call_pairs(first: Any, first_arguments: Any, second: Any, cell: Any, count: Any) -> Any:
-    """Call two functions in turn, the second with the word that the first left in `cell`; return the failures."""
+    """Call two functions alternately, the second with the word that the first wrote to `cell`; return the failures."""
     failed = 0
     for _ in range(count):
         failed += _invoke(first, first_arguments) != 0
