@@ -23,7 +23,7 @@ class EnumOfNames:
 
 
 def reader(folder: Path) -> types.ModuleType:
-    """The module `_amd_libraries` of the collectors' folder."""
+    """Return the module `_amd_libraries` from the folder of the collectors, with stand-ins for what it imports."""
     door = types.ModuleType("gpubench.api.collector")
     door.Counter, door.EventBit, door.Measure, door.EventClass = Counter, EventBit, EnumOfNames(), EnumOfNames()
     room = types.ModuleType("gpubench.collectors")
@@ -34,7 +34,7 @@ def reader(folder: Path) -> types.ModuleType:
 
 
 def main() -> None:
-    """One JSON object: the library's version and the values; without a PCI address what the child process answers."""
+    """Print a JSON object: the library's version and its values, or without a PCI address the child's answers."""
     module = reader(Path(sys.argv[2]))
     if len(sys.argv) == 3:
         module.main()

@@ -23,14 +23,15 @@ _QUIET = ("--disable-background-networking", "--disable-component-update", "--hi
 
 
 class Browser:
-    """A running browser with one page; `told` are the errors of its console and the requests that it made."""
+    """A running browser with one page; `messages` are the errors of its console and the requests that it made."""
 
     def __init__(self, write: int, read: int) -> None:
         self._write, self._read = write, read
         self._buffer, self._last, self._session = b"", 0, ""
-        self.told: list[str] = []
+        self.messages: list[str] = []
 
     def begin(self) -> None:
+        """Open a tab and turn on the events of the protocol that the tests read."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
@@ -50,10 +51,12 @@ class Browser:
                 return found["result"]
 
     def wait_for(self, event: str) -> None:
+        """Read messages until this event of the protocol has arrived."""
         while self._next().get("method") != event:
             pass
 
     def _next(self) -> dict[str, Any]:
+        """Return the next message of the browser; errors of the page and its requests are also kept."""
         while b"\0" not in self._buffer:
             found = os.read(self._read, 1 << 16)
             assert found, "the browser ended"
@@ -62,13 +65,13 @@ class Browser:
         message = json.loads(line)
         match message.get("method"):
             case "Runtime.exceptionThrown":
-                self.told.append(json.dumps(message["params"]["exceptionDetails"])[:500])
+                self.messages.append(json.dumps(message["params"]["exceptionDetails"])[:500])
             case "Log.entryAdded":
-                self.told.append(message["params"]["entry"]["text"])
+                self.messages.append(message["params"]["entry"]["text"])
             case "Network.requestWillBeSent":
                 url = message["params"]["request"]["url"]
                 if not url.startswith(("file:", "data:")):
-                    self.told.append(f"requested {url}")
+                    self.messages.append(f"requested {url}")
         return message
 
     def show(

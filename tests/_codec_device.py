@@ -24,15 +24,16 @@ class Addressed(np.ndarray):
         return types.SimpleNamespace(ptr=self.ctypes.data)
 
 
-def _addressed(make):
+def _with_addresses(make):
+    """Return a function that makes arrays as `make` does, but with addresses."""
     return lambda *args, **options: np.array(make(*args, **options)).view(Addressed)
 
 
 ARRAYS = types.SimpleNamespace(
-    empty=_addressed(np.empty),
-    zeros=_addressed(np.zeros),
-    asarray=_addressed(np.asarray),
-    arange=_addressed(np.arange),
+    empty=_with_addresses(np.empty),
+    zeros=_with_addresses(np.zeros),
+    asarray=_with_addresses(np.asarray),
+    arange=_with_addresses(np.arange),
     uint8=np.uint8,
     uint64=np.uint64,
     int32=np.int32,
@@ -64,25 +65,29 @@ class GpuInHostMemory:
         return _grid.kernel("compression/codecs.cu", name, **defines)
 
 
-def _words(address, count):
+def _sizes_at(address, count):
+    """Return `count` sizes at an address, as 64-bit words."""
     return (ctypes.c_size_t * count).from_address(address)
 
 
-def _codes(address, count):
+def _statuses_at(address, count):
+    """Return `count` status codes at an address, as 32-bit integers."""
     return (ctypes.c_int * count).from_address(address)
 
 
-def _batch(froms, sizes, tos, count):
-    return zip(_words(froms, count), _words(sizes, count), _words(tos, count), strict=True)
+def _chunks_of(froms, sizes, tos, count):
+    """Yield the source address, the size and the target address of each chunk of a batch."""
+    return zip(_sizes_at(froms, count), _sizes_at(sizes, count), _sizes_at(tos, count), strict=True)
 
 
-def _put(found, target, index, written, codes):
+def _write_chunk(found, target, index, written, codes):
+    """Write a chunk's output to its target, its size to `written`, and success to its status code."""
     ctypes.memmove(target, found, len(found))
-    _words(written, index + 1)[index], _codes(codes, index + 1)[index] = len(found), 0
+    _sizes_at(written, index + 1)[index], _statuses_at(codes, index + 1)[index] = len(found), 0
 
 
 class _Answers:
-    """What each function does."""
+    """The functions of nvCOMP by the ends of their names; 0 is success."""
 
     def nvcompGetStatusString(self, status):  # noqa: N802
         return f"words of {status}".encode()
@@ -108,23 +113,25 @@ class _Answers:
     DecompressGetRequiredAlignments = CompressGetRequiredAlignments
 
     def CompressAsync(self, froms, sizes, most, count, scratch, room, tos, written, _, codes, stream):  # noqa: N802
+        """Compress each chunk of the batch with zlib at once, on the stream that every call must name."""
         assert (16 * count, _STREAM) == (room, stream)
-        for index, (source, size, target) in enumerate(_batch(froms, sizes, tos, count)):
+        for index, (source, size, target) in enumerate(_chunks_of(froms, sizes, tos, count)):
             assert size <= most
-            _put(zlib.compress(ctypes.string_at(source, size), 1), target, index, written, codes)
+            _write_chunk(zlib.compress(ctypes.string_at(source, size), 1), target, index, written, codes)
         return 0
 
     def DecompressAsync(self, froms, sizes, rooms, written, count, scratch, room, tos, _, codes, stream):  # noqa: N802
+        """Decompress each chunk of the batch; one that is damaged or too large gets the status 12."""
         assert (16 * count, _STREAM) == (room, stream)
-        for index, (source, size, target) in enumerate(_batch(froms, sizes, tos, count)):
+        for index, (source, size, target) in enumerate(_chunks_of(froms, sizes, tos, count)):
             try:
                 found = zlib.decompress(ctypes.string_at(source, size))
             except zlib.error:
                 found = None
-            if found is None or len(found) > _words(rooms, count)[index]:
-                _codes(codes, index + 1)[index] = 12
+            if found is None or len(found) > _sizes_at(rooms, count)[index]:
+                _statuses_at(codes, index + 1)[index] = 12
                 continue
-            _put(found, target, index, written, codes)
+            _write_chunk(found, target, index, written, codes)
         return 0
 
     def GetDecompressSizeAsync(self, *_):  # noqa: N802

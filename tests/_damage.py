@@ -56,11 +56,11 @@ def parts(count: int) -> list[list[Document]]:
     """Return parts of the recordings and a traced program, each as the documents of its lines without the end."""
     chooser = random.Random(0)
     files = sorted(RECORDINGS.rglob("*.jsonl.gz"))
-    return [_traced(), *(_part(files[number % len(files)], chooser) for number in range(1, count))]
+    return [_traced_program(), *(_part_of_recording(files[number % len(files)], chooser) for number in range(1, count))]
 
 
-def _traced() -> list[Document]:
-    """Return what `profile --trace` writes, which no recording holds."""
+def _traced_program() -> list[Document]:
+    """Return the records that `profile --trace` writes; no recording has such records."""
     counts = tuple((name, "2") for name in ("kernels", "copies", "dropped"))
     kernel = [make.timing(*seconds, name=name) for name, seconds in (("total", (2.0,)), ("each", (0.5, 1.5)))]
     results = [
@@ -80,11 +80,13 @@ def _traced() -> list[Document]:
 
 @functools.cache
 def _documents(path: Path) -> list[Document]:
+    """Return the records of a file; they must not be changed."""
     with disk.open_bytes(path) as file:
         return [json.loads(line) for line in file]
 
 
-def _part(path: Path, chooser: random.Random) -> list[Document]:
+def _part_of_recording(path: Path, chooser: random.Random) -> list[Document]:
+    """Return the manifest of a recording with a few results of one suite and a few records of samples."""
     documents = _documents(path)
     results = [each for each in documents if each["kind"] == "result"]
     suite = chooser.choice(results)["case"]["suite"]
@@ -92,10 +94,11 @@ def _part(path: Path, chooser: random.Random) -> list[Document]:
     start = chooser.randrange(len(own))
     samples = [each for each in documents if each["kind"] in ("samples", "remark")]
     kept = own[start : start + MOST_RESULTS] + chooser.sample(samples, min(4, len(samples)))
-    return [_shortened(each) for each in (documents[0], *kept)]
+    return [_shorten(each) for each in (documents[0], *kept)]
 
 
-def _shortened(document: Document) -> Document:
+def _shorten(document: Document) -> Document:
+    """Return a copy of a record with at most 16 values of a series and 30 samples of a counter."""
     short = copy.deepcopy(document)
     for series in short.get("series", ()):
         for name in ("values", "at"):
@@ -113,7 +116,7 @@ class Damage:
         self.chooser = random.Random(seed)
 
     def place(self, documents: list[Document], wanted: Callable[[Any], bool]) -> tuple[Any, Any] | None:
-        """Return a random container and the key in it of a value that is wanted; None where none was met."""
+        """Return a random container and the key in it of a value that is wanted; None if 200 tries met none."""
         for _ in range(200):
             holder: Any = self.chooser.choice(documents)
             while holder:
@@ -140,7 +143,7 @@ class Damage:
         self.put(documents, _is_number, values)
 
     def edge(self, documents: list[Document]) -> None:
-        """Replace a number by the end of a range, one of its own type."""
+        """Replace a number by an end of the range of its type."""
         kind = self.chooser.choice((float, float, int))
         self.put(documents, lambda value: type(value) is kind, EDGES[kind])
 
@@ -176,7 +179,7 @@ class Damage:
             self.chooser.choice(changes)()
 
     def key(self, documents: list[Document]) -> None:
-        """Drop a key of an object, or add one that nobody knows."""
+        """Drop a key of an object, or add an unknown one."""
         holder = self.chooser.choice(list(_objects(self.chooser.choice(documents))))
         if holder and self.chooser.random() < 0.7:
             holder.pop(self.chooser.choice(list(holder)))
@@ -254,6 +257,7 @@ def content(documents: list[Document]) -> bytes:
 
 
 def _line(document: Document) -> bytes:
+    """Return a record as a line of a file; Python's limit on the digits of an integer is lifted for it."""
     limit = sys.get_int_max_str_digits()
     sys.set_int_max_str_digits(0)
     try:

@@ -52,6 +52,7 @@ def pci(index: int) -> str:
 
 
 def _write(path: Path, content: object) -> None:
+    """Write a file and its folders; text ends with a line break."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(content, bytes):
         path.write_bytes(content)
@@ -60,6 +61,7 @@ def _write(path: Path, content: object) -> None:
 
 
 def _link(path: Path, target: str) -> None:
+    """Make a symbolic link and its folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.symlink_to(target)
 
@@ -100,9 +102,9 @@ def gpu_metrics(
 
 
 def build(root: Path, kind: str, count: int = 2, revision: int = 0, split: int = 1) -> Path:
-    """The tree of `count` GPUs below `root`, which is returned.
+    """Write the files of `count` GPUs below `root`, and return `root`.
 
-    `revision` is that of gpu_metrics where it is another than the model's, `split` the devices of each card.
+    `revision` is that of gpu_metrics, by default the model's; `split` is the number of devices per card.
     """
     model = APU if kind == "mi300a" else MODELS[kind]
     model = replace(model, revision=revision or model.revision)
@@ -134,7 +136,7 @@ def folder(root: Path, index: int = 0) -> Path:
 
 
 def gpu_id(device: int) -> int:
-    """The driver's number of a device, which its processes' files name."""
+    """Return the driver's number of a device, which names the files of its processes."""
     return 41000 + device
 
 
@@ -150,7 +152,7 @@ def process(root: Path, pid: int, memory: dict[int, int], queue: int | None = No
 
 
 def _drm(root: Path, above: str, card: int, render: int) -> None:
-    """The two device files of a device, and their folders below it."""
+    """Write both device files of a device (card and render node), and their folders."""
     for name, minor in ((f"card{card}", card), (f"renderD{render}", render)):
         _link(root / "sys/class/drm" / name, f"../../{above}/drm/{name}")
         _write(root / "sys" / above / "drm" / name / "dev", f"226:{minor}")
@@ -159,13 +161,14 @@ def _drm(root: Path, above: str, card: int, render: int) -> None:
 
 
 def _part(root: Path, card: int, render: int) -> None:
-    """A further device of a split card, which has no files of its own but these."""
+    """Write a further device of a split card, which has only these files."""
     above = f"devices/platform/amdgpu_xcp_{render}"
     _drm(root, above, card, render)
     _write(root / "sys" / above / "uevent", "MODALIAS=platform:amdgpu_xcp")
 
 
 def _gpu(root: Path, model: AmdModel, index: int, split: int) -> None:
+    """Write the files of one card: those of the driver, of its monitor and of its devices."""
     above = f"devices/pci0000:00/0000:00:{index + 1:02x}.1/{pci(index)}"
     files = root / "sys" / above
     _drm(root, above, index, 128 + index * split)
@@ -181,6 +184,7 @@ def _gpu(root: Path, model: AmdModel, index: int, split: int) -> None:
 
 
 def _files(model: AmdModel, index: int) -> dict[str, object]:
+    """Return the content of the files in a card's folder, by name."""
     number = f"0x{model.device:04x}"
     found: dict[str, object] = {
         "vendor": "0x1002", "device": number, "subsystem_vendor": "0x1002", "subsystem_device": number,
@@ -210,7 +214,7 @@ def _files(model: AmdModel, index: int) -> dict[str, object]:
 
 
 def _monitor(model: AmdModel) -> dict[str, object]:
-    """Of the two families each has one of the two powers, and but one the edge's temperature."""
+    """Return the files of the hardware monitor: the families differ in the power, and only MI200 has an edge sensor."""
     power = "power1_average" if model.has_edge else "power1_input"
     found: dict[str, object] = {
         "name": "amdgpu", power: model.power_w * 10**6, "power1_label": "PPT", "power1_cap": model.cap_w * 10**6,
@@ -225,6 +229,7 @@ def _monitor(model: AmdModel) -> dict[str, object]:
 
 
 def _node(folder: Path, gpu_id: int, properties: dict[str, int], memory_bytes: int, width: int = 64) -> None:
+    """Write a node of KFD's topology, with one bank of memory."""
     _write(folder / "gpu_id", gpu_id)
     _write(folder / "name", "")
     words = {"simd_count": 0, "mem_banks_count": 1, "caches_count": 0, "p2p_links_count": 0, **properties}
@@ -234,6 +239,7 @@ def _node(folder: Path, gpu_id: int, properties: dict[str, int], memory_bytes: i
 
 
 def _kfd_gpu(nodes: Path, model: AmdModel, index: int, count: int, split: int) -> None:
+    """Write the node of a device in KFD's topology, linked to the host and to every other device."""
     node = index + 1
     domain, bus, _ = pci(index // split).split(":")
     properties = {
@@ -252,7 +258,7 @@ def _kfd_gpu(nodes: Path, model: AmdModel, index: int, count: int, split: int) -
 
 
 def _link_between(nodes: Path, here: int, there: int, place: int, kind: int = 2) -> None:
-    """An io_link: PCI Express is 2, xGMI 11 (kfd_crat.h)."""
+    """Write the link from one node to another: type 2 is PCI Express, 11 is xGMI (kfd_crat.h)."""
     words = {"type": kind, "node_from": here, "node_to": there, "weight": 15 if kind == 11 else 20, "flags": 1}
     words |= {"min_bandwidth": 64000 if kind == 11 else 0, "max_bandwidth": 64000}
     text = "\n".join(f"{name} {value}" for name, value in words.items())

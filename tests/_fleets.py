@@ -47,6 +47,7 @@ def fleet(nodes, gpus, slow=None, states=None, silent=None, rack_size=0, seed=0)
 
 
 def _digest(name, gpus, slow, states, draw):
+    """Return the digest of one node with `gpus` GPUs, a link between each neighbouring two, and the host."""
     kinds = {component.kind: component for component in template().components}
     devices = [f"cuda:{index}" for index in range(gpus)]
     made = [_component(kinds["GPU"], name, (device,), slow, states, draw) for device in devices]
@@ -59,6 +60,7 @@ def _digest(name, gpus, slow, states, draw):
 
 
 def _component(like, name, devices, slow, states, draw) -> Component:
+    """Return a component like a recorded one, with random differences of its rates and the wanted slowdown."""
     slower = slow.get((name, devices[0]), {}) if len(devices) == 1 else slow.get((name, devices), {})
     more = states.get((name, devices[0]), frozenset()) if len(devices) == 1 else frozenset()
     rates = {}

@@ -25,7 +25,7 @@ def device_module():
 
 
 def compressed(bench, codec, chunks):
-    """Every chunk as one batch made it, in host memory, and the statuses."""
+    """Return every chunk compressed as one batch, in host memory, and the status of each."""
     chunk_type = device_module().DeviceChunks
     xp, source = bench.xp, chunk_type.uploaded(bench.xp, chunks)
     target = chunk_type.room(xp, len(chunks), codec.max_compressed_bytes(MOST))
@@ -38,7 +38,7 @@ def compressed(bench, codec, chunks):
 
 
 def restored(bench, codec, streams, sizes):
-    """What each stream becomes in room of `sizes` bytes: statuses, lengths, bytes, and how many rows were overrun."""
+    """Decompress each stream into room of `sizes` bytes; return statuses, lengths, bytes and overruns."""
     chunk_type, xp = device_module().DeviceChunks, bench.xp
     count, stride = len(streams), MOST + 512
     source = chunk_type.uploaded(xp, streams)
@@ -55,7 +55,7 @@ def restored(bench, codec, streams, sizes):
 
 
 def round_trips(bench, codec, chunks):
-    """How many chunks came back; of the others what was told of them."""
+    """Return how many chunks came back unchanged, and the statuses of the others."""
     streams, made = compressed(bench, codec, chunks)
     told, lengths, rows, _ = restored(bench, codec, streams, list(map(len, chunks)))
     right = [row[: len(chunk)].tobytes() == chunk for row, chunk in zip(rows, chunks, strict=True)]
@@ -65,7 +65,7 @@ def round_trips(bench, codec, chunks):
 
 
 def attack(bench, codec, chunks, rng, way=None):
-    """How many mutated streams are refused, of a wrong length, of other bytes (a comparison sees it), unharmed."""
+    """Return how many damaged streams were refused, had a wrong length, had wrong bytes, or were unharmed."""
     streams, _ = compressed(bench, codec, chunks)
     hostile = [mutated(rng, stream, streams, way) for stream in streams]
     told, lengths, rows, overrun = restored(bench, codec, hostile, list(map(len, chunks)))
@@ -80,18 +80,18 @@ def attack(bench, codec, chunks, rng, way=None):
 
 
 def say(line):
-    """A line of what was found, shown with `pytest -rA`."""
+    """Print a line, which `pytest -rA` shows."""
     sys.stdout.write(line + "\n")
 
 
 def batches(count, names):
-    """The work: codec, way of mutating, and the number of the batch, which is its seed."""
+    """Return the work: codec, kind of damage, and the number of the batch, which is its seed."""
     ways = tuple(KINDS)
     return [(name, ways[index % len(ways)], index) for name in names for index in range(-(-count // BATCH))]
 
 
 def work(jobs, pipe):
-    """One batch after another, in a process of its own, until all are done or one of them ends it."""
+    """Run one batch after another in a process of its own, until all are done or one ends the process."""
     from gpubench.authoring.axes import Target
     from gpubench.authoring.bench import Bench
     from gpubench.model import Case, Facts
@@ -107,7 +107,7 @@ def work(jobs, pipe):
 
 
 def followed(jobs):
-    """The outcomes of these batches: one whose worker died or hung is told so, and another worker goes on."""
+    """Return the outcomes of these batches; if a worker dies or hangs, its batch says so and a new worker continues."""
     context, outcomes = multiprocessing.get_context("fork"), []
     while len(outcomes) < len(jobs):
         here, there = context.Pipe(duplex=False)
@@ -128,7 +128,7 @@ def followed(jobs):
 
 
 def survey(count, names):
-    """What became of `count` mutations a codec, by codec and way, in workers side by side."""
+    """Return the outcomes of `count` mutations per codec, by codec and kind of damage."""
     jobs = batches(count, names)
     shares = [jobs[first::WORKERS] for first in range(WORKERS)]
     with ThreadPoolExecutor(WORKERS) as pool:

@@ -33,7 +33,10 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Compiled:
-    """What hipRTC said: `status` 0 is compiled, below 0 the signal that killed it; the kernels' instructions."""
+    """The result of a compilation: `status` is 0 if it succeeded, or minus the signal that killed hipRTC.
+
+    `kernels` has the instructions of each kernel.
+    """
 
     status: int
     log: str
@@ -41,13 +44,13 @@ class Compiled:
 
 
 def root() -> Path | None:
-    """The folder of unpacked packages, where there is one."""
+    """Return the folder of unpacked packages; None if there is none."""
     named = os.environ.get("GPUBENCH_ROCM_ROOT", "")
     return Path(named) if named and Path(named, "usr/bin/python3").exists() else None
 
 
 def command() -> list[str]:
-    """The Python that loads hipRTC: of the unpacked packages by their own loader, else this one."""
+    """Return the command of the Python that loads hipRTC: that of the unpacked packages, else this one."""
     here = root()
     if here is None:
         return [sys.executable]
@@ -55,7 +58,8 @@ def command() -> list[str]:
     return [str(loader), "--library-path", str(libraries), str(here / "usr/bin/python3")]
 
 
-def _first(names: tuple[str, ...]) -> ctypes.CDLL | None:
+def _load_first(names: tuple[str, ...]) -> ctypes.CDLL | None:
+    """Return the first of these libraries that loads; None if none does."""
     for name in names:
         try:
             return ctypes.CDLL(name)
@@ -65,8 +69,8 @@ def _first(names: tuple[str, ...]) -> ctypes.CDLL | None:
 
 
 def library() -> ctypes.CDLL | None:
-    """The library that holds hipRTC in this process's environment, or None."""
-    return _first(_NAMES)
+    """Return the library that has hipRTC, as this process's environment finds it; None if there is none."""
+    return _load_first(_NAMES)
 
 
 @functools.cache
@@ -79,16 +83,17 @@ def version() -> str:
 
 
 def archs() -> tuple[str, ...]:
-    """The architectures that this hipRTC is asked for: 5.2 aborts on those after gfx90a."""
+    """Return the architectures to compile for; hipRTC 5.2 aborts on those after gfx90a."""
     return ARCHS if version() and int(version().partition(".")[0]) >= 6 else ARCHS[:1] if version() else ()
 
 
 def _environment() -> dict[str, str]:
+    """Return this process's environment without the variables of Python and of the loader."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "LD_"))}
 
 
 def built(source: str, arch: str) -> Compiled:
-    """The source compiled for one architecture and taken apart, in a child process."""
+    """Compile the source for one architecture and disassemble it, in a child process."""
     words = [*command(), str(Path(__file__)), arch]
     child = subprocess.run(
         words, input=source, capture_output=True, text=True, timeout=100, check=False, env=_environment()
@@ -110,7 +115,10 @@ _TARGET = re.compile(r"^\s*(\d+)\b")
 
 
 def kernels_of(text: str) -> dict[str, list[Instruction]]:
-    """The functions of a disassembly; a branch's operand, words from the next instruction, made an address."""
+    """Return the instructions of each function of a disassembly.
+
+    The operand of a branch, a number of words from the next instruction, becomes an address.
+    """
     kernels: dict[str, list[Instruction]] = {}
     for line in text.splitlines():
         label = re.match(r"^(?:[0-9a-f]+ )?<?(\w+)>?:", line)
@@ -129,7 +137,7 @@ def kernels_of(text: str) -> dict[str, list[Instruction]]:
 
 
 def loops(instructions: list[Instruction]) -> list[list[Instruction]]:
-    """What stands between a branch that goes back and where it goes: innermost and outer ones alike."""
+    """Return the instructions of each loop, from the target of a backward branch to the branch; loops may be nested."""
     found = []
     for branch in instructions:
         if branch.name.startswith(("s_cbranch", "s_branch")) and branch.operands.isdecimal():
@@ -143,9 +151,9 @@ class _Handle(ctypes.Structure):
     _fields_ = (("handle", ctypes.c_uint64),)
 
 
-def _text_of(code: bytes, arch: str) -> str:
+def _disassemble(code: bytes, arch: str) -> str:
     """The disassembly of a code object by AMD's comgr (amd_comgr.h of 2.x and 3.0, whose numbers of actions differ)."""
-    comgr = _first(_COMGR)
+    comgr = _load_first(_COMGR)
     assert comgr is not None
     major, minor = ctypes.c_size_t(), ctypes.c_size_t()
     comgr.amd_comgr_get_version(ctypes.byref(major), ctypes.byref(minor))
@@ -173,6 +181,7 @@ def _text_of(code: bytes, arch: str) -> str:
 
 
 def _compile(rtc: ctypes.CDLL, source: str, arch: str) -> dict[str, object]:
+    """Return the status, the log and the disassembly of a source compiled for one architecture."""
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
     assert rtc.hiprtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None) == 0
     words = (f"--gpu-architecture={arch}".encode(), b"-DHIP_ENABLE_WARP_SYNC_BUILTINS")
@@ -185,12 +194,12 @@ def _compile(rtc: ctypes.CDLL, source: str, arch: str) -> dict[str, object]:
         rtc.hiprtcGetCodeSize(program, ctypes.byref(size))
         code = ctypes.create_string_buffer(size.value)
         rtc.hiprtcGetCode(program, code)
-        text = _text_of(code.raw, arch)
+        text = _disassemble(code.raw, arch)
     return {"status": status, "log": log.value.decode(errors="replace"), "text": text}
 
 
 def main() -> int:
-    """The child: the version, or with an architecture the answer to `built`."""
+    """Print hipRTC's version, or with an architecture the result of a compilation as JSON."""
     rtc = library()
     if rtc is None:
         return 1

@@ -99,7 +99,7 @@ FIXED = frozenset(
 
 
 def poisoned(value: Any, text: str) -> Any:
-    """The same value with every free text in it replaced; the words that the model fixes stay."""
+    """Return the same value with every free text in it replaced; the texts that the model fixes stay."""
     if isinstance(value, str):
         return value if value in FIXED or isinstance(value, Enum) else text
     if isinstance(value, tuple):

@@ -77,19 +77,19 @@ def closed(*descriptors: int) -> Callable[[], None]:
 
 
 def to_full(descriptor: int) -> Callable[[], None]:
-    """Return a preparation that leads a stream to a disk without room."""
+    """Return a preparation that connects a stream to a full disk."""
     return lambda: os.dup2(os.open("/dev/full", os.O_WRONLY), descriptor)
 
 
 def to_nobody() -> None:
-    """Lead the standard output into a pipe that nobody reads."""
+    """Connect the standard output to a pipe without a reader."""
     reading, writing = os.pipe()
     os.dup2(writing, 1)
     os.close(reading)
 
 
 def lost_folder() -> None:
-    """Go to a folder that is removed."""
+    """Change to a folder and remove it."""
     folder = Path("lost")
     folder.mkdir()
     os.chdir(folder)
@@ -97,13 +97,13 @@ def lost_folder() -> None:
 
 
 def mounted(commands: str) -> Callable[[Path], Sequence[str]]:
-    """Return the words before a command that mount what `$1` (the folder of the run) has, for this run alone."""
+    """Return the beginning of a command that mounts file systems for this run alone; `$1` is the folder of the run."""
     script = f'{commands}; shift; exec "$@"'
     return lambda place: ("unshare", "-rm", "sh", "-ec", script, "sh", str(place))
 
 
 def shifted(place: Path) -> Sequence[str]:
-    """Return the words before a command whose real-time clock is another one."""
+    """Return the beginning of a command whose real-time clock is shifted."""
     (place / "clock.c").write_text(_CLOCK)
     built = place / "clock.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", built, place / "clock.c", "-ldl"], check=True)
@@ -111,7 +111,7 @@ def shifted(place: Path) -> Sequence[str]:
 
 
 def make(maker: Callable[[Path], object]) -> Callable[[Path], Path]:
-    """Return a place for the run file at which something lies already."""
+    """Return a place for the run file at which `maker` has made something."""
 
     def out(place: Path) -> Path:
         path = place / "made.jsonl"
@@ -122,7 +122,7 @@ def make(maker: Callable[[Path], object]) -> Callable[[Path], Path]:
 
 
 def has_begun(run: subprocess.Popen[bytes], path: Path) -> bool:
-    """Wait for the first record of a run, and return whether it is there and the run goes on."""
+    """Wait for the first record of a run; return whether it is there and the run still goes on."""
     while run.poll() is None:
         if os.path.exists(path) and path.stat().st_size:  # noqa: PTH110 - false for a name that is too long
             return True
@@ -131,7 +131,7 @@ def has_begun(run: subprocess.Popen[bytes], path: Path) -> bool:
 
 
 def signalled(number: int, after_s: float = 0.2) -> Meanwhile:
-    """Return what sends a signal to gpubench while it measures."""
+    """Return a function that sends a signal to gpubench while it measures."""
 
     def meanwhile(run: subprocess.Popen[bytes], path: Path) -> None:
         if has_begun(run, path):
@@ -142,12 +142,12 @@ def signalled(number: int, after_s: float = 0.2) -> Meanwhile:
 
 
 def on_child(module: str, numbers: Sequence[int], keeper: bool = False) -> Meanwhile:
-    """Return what sends signals, a second apart, to the process of a module, or to the keeper above it."""
+    """Return a function that sends signals to the process of a module, or to the keeper above it, one per second."""
 
     def meanwhile(run: subprocess.Popen[bytes], path: Path) -> None:
         if not has_begun(run, path):
             return
-        for pid in _pids(run, module, keeper):
+        for pid in _find_process(run, module, keeper):
             for number in numbers:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
@@ -156,7 +156,8 @@ def on_child(module: str, numbers: Sequence[int], keeper: bool = False) -> Meanw
     return meanwhile
 
 
-def _pids(run: subprocess.Popen[bytes], module: str, keeper: bool) -> list[int]:
+def _find_process(run: subprocess.Popen[bytes], module: str, keeper: bool) -> list[int]:
+    """Return the process of a module, or the keeper above it, as a list of one; empty if the run has ended."""
     found: list[int] = []
     while not found and run.poll() is None:
         with contextlib.suppress(psutil.Error):
@@ -174,7 +175,7 @@ def stopped(run: subprocess.Popen[bytes], path: Path) -> None:
 
 
 def changed(change: Callable[[Path], object]) -> Meanwhile:
-    """Return what changes the run file while it is written."""
+    """Return a function that changes the run file while it is written."""
 
     def meanwhile(run: subprocess.Popen[bytes], path: Path) -> None:
         if has_begun(run, path):

@@ -78,7 +78,7 @@ def case(name: str = "triad", suite: str = "bandwidth", version: int = 1, **para
 
 
 def timing(*seconds: float, name: str = "hot", moved: float = 0.0, items: float = 0.0, **fields: Any) -> Series:
-    """A series of times; with `moved` bytes it is judged as a rate, with `items` as time an item."""
+    """Return a series of times; with `moved` bytes it is judged as a rate, with `items` as time per item."""
     quantity = "moved" if moved else "item" if items else "value"
     fields = {"work": Work(moved=moved, items=items), "quantity": quantity, **fields}
     told = labelled(name)
@@ -88,7 +88,7 @@ def timing(*seconds: float, name: str = "hot", moved: float = 0.0, items: float 
 
 
 def labelled(label: str) -> dict[str, Any]:
-    """The fields of a series that tables call so: `hot`, `compress.cold`, `early`, `ratio`."""
+    """Return the fields of the series that tables show under a label: `hot`, `compress.cold`, `early`, `ratio`."""
     stage, _, word = label.rpartition(".")
     if word in typing.get_args(SeriesMode):
         return {"name": "", "stage": stage, "mode": word, "role": "primary"}

@@ -20,10 +20,10 @@ _CHUNKS = 64
 _OVERWRITTEN = -1
 
 
-def _from(
+def _faulty_from(
     first: int, faulty: Callable[[Function, tuple[Any, ...]], Any], last: int = 10**9
 ) -> Callable[[Function], Function]:
-    """Return a mutant: calls `first` to `last` are faulty, the others are the original's."""
+    """Return a mutant whose calls `first` to before `last` are faulty; each thread counts its calls from 0."""
 
     def mutant(original: Function) -> Function:
         numbers: dict[int, Iterator[int]] = defaultdict(itertools.count)
@@ -44,18 +44,22 @@ def _idle(_original: Function, _args: tuple[Any, ...]) -> None:
 
 
 def always(faulty: Callable[[Function, tuple[Any, ...]], Any]) -> Callable[[Function], Function]:
-    return _from(0, faulty)
+    """Return a mutant whose every call is faulty."""
+    return _faulty_from(0, faulty)
 
 
 def on_repeats(faulty: Callable[[Function, tuple[Any, ...]], Any]) -> Callable[[Function], Function]:
-    return _from(3, faulty)
+    """Return a mutant that is faulty from the fourth call on."""
+    return _faulty_from(3, faulty)
 
 
 def in_mid_run(faulty: Callable[[Function, tuple[Any, ...]], Any]) -> Callable[[Function], Function]:
-    return _from(12, faulty, 10**6)
+    """Return a mutant that is faulty from the thirteenth call on."""
+    return _faulty_from(12, faulty, 10**6)
 
 
 def every_second(original: Function) -> Function:
+    """Return a mutant whose every second call does nothing."""
     numbers = itertools.count()
     return lambda *args, **kwargs: None if next(numbers) % 2 else original(*args, **kwargs)
 
@@ -77,7 +81,7 @@ def half_rows(original: Function, args: tuple[Any, ...]) -> Any:
 
 
 def then(spoil: Callable[[tuple[Any, ...]], object]) -> Callable[[Function, tuple[Any, ...]], Any]:
-    """Return a fault: right work, and then something is spoilt."""
+    """Return a fault: the work is done right, and then `spoil` damages its arguments."""
 
     def faulty(original: Function, args: tuple[Any, ...]) -> Any:
         result = original(*args)
@@ -87,7 +91,9 @@ def then(spoil: Callable[[tuple[Any, ...]], object]) -> Callable[[Function, tupl
     return faulty
 
 
-def _nudge(place: int, index: int) -> Callable[[tuple[Any, ...]], None]:
+def _change_element(place: int, index: int) -> Callable[[tuple[Any, ...]], None]:
+    """Return a fault that changes one element, at `index`, of the array in argument `place`."""
+
     def spoil(args: tuple[Any, ...]) -> None:
         array = args[place].reshape(-1)
         array[index] = array[index] * 2 + 1
@@ -117,10 +123,13 @@ class HostMutation:
 
 
 def _stream(case: str, kernel: str, name: str, mutant: Callable[[Function], Function]) -> HostMutation:
+    """Return a mutation of a kernel of the suite bandwidth."""
     return HostMutation("bandwidth", case, name, "_host", "KERNELS", kernel, mutant)
 
 
 def _blas(case: str, name: str, mutant: Callable[[Function], Function]) -> HostMutation:
+    """Return a mutation of the matrix product of the suite gemm."""
+
     def of_out(original: Function) -> Function:
         mutated = mutant(lambda a, b, out: original(a, b, out=out))
         return lambda a, b, out: mutated(a, b, out)
@@ -129,15 +138,17 @@ def _blas(case: str, name: str, mutant: Callable[[Function], Function]) -> HostM
 
 
 def _trip(name: str, method: str, mutant: Callable[[Function], Function]) -> HostMutation:
+    """Return a mutation of a round trip of the suite compression."""
     return HostMutation("compression", "roundtrip", name, "compression._codecs_host", "HostRoundTrip", method, mutant)
 
 
 def _collective(case: str, name: str, method: str, mutant: Callable[[Function], Function]) -> HostMutation:
+    """Return a mutation of a collective of two ranks."""
     return HostMutation("collectives", case, name, "collectives._host", "HostRank", method, mutant, 2)
 
 
 def _one_copy_only(original: Function) -> Function:
-    """Multiply by the first matrix alone; by its copies nothing happens."""
+    """Multiply by the first matrix only; a call with one of its copies does nothing."""
     known: list[int] = []
 
     def call(a: Any, b: Any, out: Any) -> Any:
@@ -172,13 +183,13 @@ def _half_chunks(original: Function, args: tuple[Any, ...]) -> Any:
 
 
 def _without_barrier(original: Function, args: tuple[Any, ...]) -> None:
-    """Count a step, and wait for nobody."""
+    """Count a step without waiting for the other ranks."""
     del original
     args[0]._steps += 1
 
 
 def _only_own(original: Function, args: tuple[Any, ...]) -> None:
-    """Meet, but receive only half of the words."""
+    """Meet the other ranks, but receive only half of the words."""
     (rank,) = args
     before = rank._received.copy()
     original(rank)
@@ -192,12 +203,12 @@ HOST_MUTATIONS = (
     _stream("copy", "copy", "nothing on repeats", on_repeats(_idle)),
     _stream("copy", "copy", "nothing in mid-run", in_mid_run(_idle)),
     _stream("copy", "copy", "every second call does nothing", every_second),
-    _stream("copy", "copy", "one wrong element", always(then(_nudge(0, 12345)))),
-    _stream("copy", "copy", "one wrong element in mid-run", in_mid_run(then(_nudge(0, 12345)))),
+    _stream("copy", "copy", "one wrong element", always(then(_change_element(0, 12345)))),
+    _stream("copy", "copy", "one wrong element in mid-run", in_mid_run(then(_change_element(0, 12345)))),
     _stream("scale", "scale", "half of the elements on repeats", on_repeats(half_count(2))),
     _stream("add", "add", "nothing on repeats", on_repeats(_idle)),
     _stream("triad", "triad", "half of the elements on repeats", on_repeats(half_count(3))),
-    _stream("triad", "triad", "one wrong element in mid-run", in_mid_run(then(_nudge(0, 4321)))),
+    _stream("triad", "triad", "one wrong element in mid-run", in_mid_run(then(_change_element(0, 4321)))),
     _stream("write", "write", "nothing on repeats", on_repeats(_idle)),
     _stream("read", "read", "half of the words on repeats", on_repeats(half_count(1))),
     _stream("read", "read", "nothing on repeats", on_repeats(_idle)),
@@ -239,9 +250,9 @@ HOST_MUTATIONS = (
         "random",
         on_repeats(_idle),
     ),
-    _blas("square[dtype=float32", "one wrong element of C", always(then(_nudge(2, 30000)))),
-    _blas("square[dtype=float32", "one wrong element of C on repeats", on_repeats(then(_nudge(2, 30000)))),
-    _blas("square[dtype=float64", "one wrong element of C", always(then(_nudge(2, 777)))),
+    _blas("square[dtype=float32", "one wrong element of C", always(then(_change_element(2, 30000)))),
+    _blas("square[dtype=float32", "one wrong element of C on repeats", on_repeats(then(_change_element(2, 30000)))),
+    _blas("square[dtype=float64", "one wrong element of C", always(then(_change_element(2, 777)))),
     _blas("square[dtype=float32", "half of the rows on repeats", on_repeats(_half_product)),
     _blas("square[dtype=float64", "half of each sum", always(_half_sum)),
     _blas("square[dtype=float32", "nothing on repeats", on_repeats(_idle)),
@@ -292,28 +303,32 @@ _LONG_AGO = 5  # calls: from here on a call is a repeat
 _MIDDLE = range(40, 100)
 
 
-def _if(condition: bool, chunks: range = _NONE, share: float = 0.01) -> tuple[list[int], float]:
+def _written_if(condition: bool, chunks: range = _NONE, share: float = 0.01) -> tuple[list[int], float]:
     """Return the chunks that are written and the seconds: all, or where the condition holds only some."""
     return (list(chunks), share * _SECONDS) if condition else (list(_ALL), _SECONDS)
 
 
 CLOCKWORK_FAULTS: dict[str, Callable[[int, int, Any], tuple[list[int], float]]] = {
-    "nothing is written": lambda _n, _copy, _out: _if(True),
-    "one chunk is wrong": lambda _n, _copy, _out: _if(True, range(_CHUNKS - 1), 1.0),
-    "half of the chunks": lambda _n, _copy, _out: _if(True, range(_CHUNKS // 2), 0.5),
-    "nothing on repeats": lambda n, _copy, _out: _if(n > _LONG_AGO),
-    "half of the chunks on repeats": lambda n, _copy, _out: _if(n > _LONG_AGO, range(_CHUNKS // 2), 0.5),
-    "all but one chunk on repeats, wrong": lambda n, _copy, _out: _if(n > _LONG_AGO, range(_CHUNKS - 1), 1.0),
-    "nothing from the middle of the run on": lambda n, _copy, _out: _if(n > _MIDDLE.start),
-    "half of the chunks from the middle on": lambda n, _copy, _out: _if(n > _MIDDLE.start, range(_CHUNKS // 2), 0.5),
-    "nothing for sixty calls in mid-run": lambda n, _copy, _out: _if(n in _MIDDLE),
-    "a wrong chunk for sixty calls in mid-run": lambda n, _copy, _out: _if(n in _MIDDLE, range(_CHUNKS - 1), 1.0),
-    "nothing unless overwritten": lambda _n, _copy, out: _if(out[0] != _OVERWRITTEN),
-    "half the time unless overwritten": lambda _n, _copy, out: _if(out[0] != _OVERWRITTEN, _ALL, 0.5),
-    "every second call does nothing": lambda n, _copy, _out: _if(n % 2 == 1),
-    "rotation: nothing on all copies but one": lambda _n, copy, _out: _if(copy > 0),
-    "rotation: nothing on one copy": lambda _n, copy, _out: _if(copy == 2),
-    "the last pass of many alone": lambda _n, _copy, _out: _if(True, _ALL, 0.1),
+    "nothing is written": lambda _n, _copy, _out: _written_if(True),
+    "one chunk is wrong": lambda _n, _copy, _out: _written_if(True, range(_CHUNKS - 1), 1.0),
+    "half of the chunks": lambda _n, _copy, _out: _written_if(True, range(_CHUNKS // 2), 0.5),
+    "nothing on repeats": lambda n, _copy, _out: _written_if(n > _LONG_AGO),
+    "half of the chunks on repeats": lambda n, _copy, _out: _written_if(n > _LONG_AGO, range(_CHUNKS // 2), 0.5),
+    "all but one chunk on repeats, wrong": lambda n, _copy, _out: _written_if(n > _LONG_AGO, range(_CHUNKS - 1), 1.0),
+    "nothing from the middle of the run on": lambda n, _copy, _out: _written_if(n > _MIDDLE.start),
+    "half of the chunks from the middle on": lambda n, _copy, _out: _written_if(
+        n > _MIDDLE.start, range(_CHUNKS // 2), 0.5
+    ),
+    "nothing for sixty calls in mid-run": lambda n, _copy, _out: _written_if(n in _MIDDLE),
+    "a wrong chunk for sixty calls in mid-run": lambda n, _copy, _out: _written_if(
+        n in _MIDDLE, range(_CHUNKS - 1), 1.0
+    ),
+    "nothing unless overwritten": lambda _n, _copy, out: _written_if(out[0] != _OVERWRITTEN),
+    "half the time unless overwritten": lambda _n, _copy, out: _written_if(out[0] != _OVERWRITTEN, _ALL, 0.5),
+    "every second call does nothing": lambda n, _copy, _out: _written_if(n % 2 == 1),
+    "rotation: nothing on all copies but one": lambda _n, copy, _out: _written_if(copy > 0),
+    "rotation: nothing on one copy": lambda _n, copy, _out: _written_if(copy == 2),
+    "the last pass of many alone": lambda _n, _copy, _out: _written_if(True, _ALL, 0.1),
 }
 
 

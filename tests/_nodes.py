@@ -39,7 +39,7 @@ class ResultLines:
 
 
 def measure(rank: int, size: int, port: int, out: Path, suite: str, filters: tuple[str, ...]) -> None:
-    """Join the group and run the cases of a suite that match, in their order."""
+    """Join the group as one of `size` nodes, and run the matching cases of a suite in their order."""
     facts = Facts(tuple(plugins.load("backends", "host").devices()))
     plan = planning.make(facts, Settings((suite,), ("host",), "smoke", filters=filters, nodes=size))
     channels = join(Membership(rank, size, "127.0.0.1", port, SECRET), b"the same", 20.0)

@@ -23,6 +23,7 @@ class TritonBlock(np.ndarray):
 
 
 def block_of(values):
+    """Return values as an array that Triton's language can use."""
     return np.asarray(values).view(TritonBlock)
 
 
@@ -92,6 +93,8 @@ class PaperKernel:
         self.triton, self.kernel = triton, kernel
 
     def __getitem__(self, grid):
+        """Return the launch over a grid: each program runs once, one after another."""
+
         def launch(*arguments, num_warps, enable_fp_fusion, **constants):
             assert num_warps & (num_warps - 1) == 0
             assert enable_fp_fusion, "the same in every version of Triton"

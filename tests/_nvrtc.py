@@ -26,7 +26,7 @@ def library() -> ctypes.CDLL | None:
 
 
 def compiled(source: str, options: Sequence[str]) -> tuple[int, str]:
-    """NVRTC's status (0: compiled) and its log."""
+    """Return NVRTC's status (0: compiled) and its log."""
     status, log, _ = built(source, options)
     return status, log
 

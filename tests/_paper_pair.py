@@ -44,6 +44,7 @@ class PaperArray(np.ndarray):
 
 
 def on_paper(array: Any) -> Any:
+    """Return an array whose address is real."""
     return np.ascontiguousarray(array).view(PaperArray)
 
 
@@ -63,6 +64,7 @@ class PaperPair:
     device = FIRST
 
     def __init__(self, features: frozenset[str] = frozenset({"bulk_copy"})) -> None:
+        """Open the pair with these optional features of the first GPU."""
         self.traits = Traits(
             "nvidia", "sm_90", "cuda", ("hot",), "paper", is_gpu=True, max_shared_bytes=2**15, features=features
         )
@@ -94,6 +96,7 @@ class PaperPair:
         return on_paper(np.zeros(nbytes, np.uint8))
 
     def copy(self, target: Any, source: Any) -> None:
+        """Copy by the copy engine: a bulk copy takes its bytes over LINK, a small one waits until it is done."""
         target[:] = source
         if source.nbytes > _SMALL_BYTES:
             self.clock += source.nbytes / LINK
@@ -104,6 +107,7 @@ class PaperPair:
             self.clock += SLOW_S if self.clock < self.busy_until else QUICK_S
 
     def time(self, call: Any, calls: int, mode: str = "hot") -> Timing:
+        """Return the time of each call in mode `each`, else the mean of all calls, in seconds."""
         seconds = []
         for _ in range(calls):
             before = self.clock
@@ -112,6 +116,7 @@ class PaperPair:
         return Timing(tuple(seconds) if mode == "each" else (sum(seconds) / calls,), 0.0)
 
     def together(self, first: Any, *others: Any, peer: Device | None = None) -> None:
+        """Run `first` beside the other calls, all from the same moment on; the clock ends with the last one."""
         assert peer in (None, SECOND)
         begin, ends = self.clock, [self.clock]
         for call in others:
@@ -132,6 +137,7 @@ class PairBench(Bench):
     launches: list[tuple[str, tuple[int, ...], tuple[int, ...], int]] = dataclasses.field(default_factory=list)
 
     def kernel(self, file: str, name: str, **defines: int) -> Any:
+        """Return a launch that is kept, runs on the host, and takes its bytes over LINK if it copies in bulk."""
         path = str(self._beside(file).relative_to(SUITES))
         own = {"fill_pattern": _fill, "count_wrong": _count_wrong}.get(name)
         run = own or kernel(path, name, **({"__CUDA_ARCH__": 900} if path == "bulk_copy.cu" else defines))

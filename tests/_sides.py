@@ -21,7 +21,7 @@ def reading(values, of=TRIAD, moved=0.0, status="ok", manifest=None, **fields):
 
 
 def evidence(*values, **fields):
-    """One sitting of one file."""
+    """One session of one file."""
     return Evidence([[reading(values, **fields)]])
 
 

@@ -34,6 +34,7 @@ class SignalCheckpoints:
     """The steps by signals; a step out of turn is refused as the driver refuses it."""
 
     def lock(self, pid: int, limit_ms: int) -> None:
+        """Stop the process; raises DriverCallError if it is not stopped within the limit."""
         deadline = time.monotonic() + limit_ms / 1000
         os.kill(pid, signal.SIGSTOP)
         while state_of(pid) != "T":
@@ -63,16 +64,22 @@ class SignalCheckpoints:
 
 
 class RefusedCheckpoints(SignalCheckpoints):
+    """A driver that supports no checkpoint."""
+
     def checkpoint(self, pid: int) -> None:
         raise DriverCallError("CUDA_ERROR_NOT_SUPPORTED from checkpoint")
 
 
 class HangingCheckpoints(SignalCheckpoints):
+    """A driver whose restoring does not end within the limits of the suite."""
+
     def restore(self, pid: int, pairs: list[tuple[bytes, bytes]]) -> None:
         time.sleep(60)
 
 
 class DyingCheckpoints(SignalCheckpoints):
+    """A driver whose checkpoint kills the process that asked for it."""
+
     def checkpoint(self, pid: int) -> None:
         os.write(1, b"the controller was killed\n")
         os.kill(os.getpid(), signal.SIGKILL)
@@ -95,9 +102,10 @@ class MemoryHolder:
         self._words = np.arange(WORDS, dtype=np.uint64) * FACTOR
         self._counted, self._wanted = 0, 0
         self._more = threading.Condition()
-        threading.Thread(target=self._count, daemon=True).start()
+        threading.Thread(target=self._count_on, daemon=True).start()
 
-    def _count(self) -> None:
+    def _count_on(self) -> None:
+        """Count up to the wanted number, one step per millisecond while the process runs."""
         while True:
             with self._more:
                 self._more.wait_for(lambda: self._counted < self._wanted)

@@ -14,13 +14,14 @@ _PATIENCE_S = 20.0
 
 
 class ThreadExchange:
-    """The exchange of so many threads."""
+    """The exchange of values between the threads that stand for ranks."""
 
     def __init__(self, world):
         self._values = [None] * world
         self._barrier = threading.Barrier(world, timeout=_PATIENCE_S)
 
     def exchange(self, rank, value):
+        """Return the values of all ranks as soon as each has given its own."""
         self._values[rank] = value
         self._barrier.wait()
         values = list(self._values)

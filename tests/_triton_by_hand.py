@@ -15,6 +15,7 @@ SIDE = 4096
 
 @triton.jit
 def softmax(x, out, cols, block: tl.constexpr):
+    """Write the softmax of one row of `cols` elements; `block` is a power of two, at least `cols`."""
     row = tl.program_id(0).to(tl.int64) * cols
     col = tl.arange(0, block)
     inside = col < cols
@@ -31,6 +32,7 @@ class TorchlessPointer:
 
 
 def main():
+    """Print by how many seconds the first call, which compiles, takes longer than the second."""
     sys.modules["torch"] = None  # Triton 3.6 would import it at its first launch, and needs nothing of it
     stream = cupy.cuda.Stream(non_blocking=True)
     stream.use()

@@ -36,6 +36,7 @@ def judged(rng: np.random.Generator, change: float, noise: float, count: int) ->
 
 
 def line(change: float, noise: float, count: int) -> str:
+    """Return a row of the table: how often the advised number of processes then decides."""
     rng = np.random.default_rng([int(change * 1e4), int(noise * 1e4), count])
     undecided = [each for _ in range(DRAWS) if (each := judged(rng, change, noise, count)).verdict in UNDECIDED]
     counts = [needed for each in undecided if (needed := processes_needed(each))]
@@ -55,6 +56,7 @@ def line(change: float, noise: float, count: int) -> str:
 
 
 def main() -> None:
+    """Print the table for several changes, noises and numbers of processes."""
     print(f"threshold {THRESHOLD:.0%}, power {POWER:.0%}, {DRAWS} draws a line")  # noqa: T201
     print("| change | noise between processes | processes | undecided | within 100 | named | then decided |")  # noqa: T201
     print("|---|---|---|---|---|---|---|")  # noqa: T201

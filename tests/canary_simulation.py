@@ -52,6 +52,7 @@ class SteppedSuite:
     """One suite of a world: its first measurement, and what measuring again gives."""
 
     def __init__(self, world: SteppedWorld, rng: np.random.Generator) -> None:
+        """Prepare a suite whose first `world.changed` cases are slower, if the world is slower at all."""
         self.world = world
         self.measured_again = 0
         self._rng = rng
@@ -78,6 +79,7 @@ class SteppedSuite:
         return settle(self.sides(), judged, self.again)
 
     def _reading(self, cases: list[Case], processes: int, candidate: bool, step: float = 0.0) -> Reading:
+        """Return a reading of these cases by so many processes; a candidate also has the machine's `step`."""
         shifts = [self._shift(case, step) if candidate else 0.0 for case in cases]
         logs = np.array(shifts)[:, None] + NOISE * self._rng.standard_normal((len(cases), processes))
         results = {

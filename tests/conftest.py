@@ -18,6 +18,7 @@ def _has_gpu() -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Keep tests from the developer's history and from other runs, and leave slow tests out by default."""
     os.environ.pop("GPUBENCH_HISTORY", None)  # tests write into no history of the developer's
     sys.dont_write_bytecode = False  # hundreds of processes would each compile all that they import
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

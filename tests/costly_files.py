@@ -43,6 +43,7 @@ def _line(inside: bytes) -> bytes:
 
 
 def _many_devices(count: int) -> bytes:
+    """Return a run file with `count` devices and one result of each."""
     devices = tuple(make.device(f"cuda:{number}") for number in range(count))
     return _content(
         *(make.result(of=make.case(n=n), devices=(each.id,)) for n, each in enumerate(devices)),
@@ -51,6 +52,7 @@ def _many_devices(count: int) -> bytes:
 
 
 def _many_suites(count: int) -> bytes:
+    """Return a run file with `count` suites and one result of each."""
     names = [f"suite{number}" for number in range(count)]
     suites = tuple(
         model.SuiteInfo(name, "one of many", (model.View("curve", "all", ("triad",), x="n"),)) for name in names

@@ -93,6 +93,7 @@ class Readers:
         yield from self._history(path, self.folder / "history.sqlite")
 
     def _site(self, *files: Path) -> None:
+        """Make a site of these files."""
         runs, pages = self.folder / "runs", self.folder / "site"
         for folder in (runs, pages):
             shutil.rmtree(folder, ignore_errors=True)
@@ -102,6 +103,7 @@ class Readers:
         site.site(runs, pages)
 
     def _history(self, path: Path, place: Path) -> Iterator[Reader]:
+        """Yield the commands of the history, on a new history with this file."""
         for file in self.folder.glob("history.sqlite*"):
             file.unlink()
         yield "history import", lambda: history.import_([path], store=place)

@@ -41,6 +41,7 @@ def node_run(template, name, slow, draw):
 
 
 def main():
+    """Write a fleet with one slow node, judge it, and print the time and the memory of each step."""
     nodes = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
     draw, template = random.Random(1), store.read_run(RECORDING)
     with tempfile.TemporaryDirectory() as place:

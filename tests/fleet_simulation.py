@@ -105,6 +105,7 @@ def outcome(rule, spread, size, slow, fleets, rng):
 
 
 def main():
+    """Print how often each rule accuses a healthy fleet, and how often it finds a slow component."""
     fleets = int(sys.argv[1]) if len(sys.argv) > 1 else 4000
     for spread in SPREADS:
         for size in SIZES:

@@ -2,16 +2,16 @@
 
     .venv/bin/python tests/gate_on_recordings.py [--draws N] [--threshold PERCENT] RUN…
 
-Each run file (`--replicates`) is a sitting. Many times over, some processes are drawn from them as a baseline and
+Each run file (`--replicates`) is a session. Many times over, some processes are drawn from them as a baseline and
 others as a candidate, and judged by the product's own gate, files alone: nothing is measured again.
 
-    within      5 against 5 of one sitting: what a gate that measures both sides at once sees
+    within      5 against 5 of one session: what a gate that measures both sides at once sees
     random      5 against 5 out of all processes
-    sittings    5 of one sitting against 5 of another: what a night, or another card of the model, changes
-    history     5 of one sitting against all others, each a sitting: what `--baseline last:N` does
+    sessions    5 of one session against 5 of another: what a night, or another card of the model, changes
+    history     5 of one session against all others, each a session: what `--baseline last:N` does
 
 A suite is alarmed where any case is called slower. Last comes the least slow-down of all processes of the candidate
-that 80 and 95 of 100 draws within a sitting call slower: arithmetic on real noise. Slow-downs that were measured are
+that 80 and 95 of 100 draws within a session call slower: arithmetic on real noise. Slow-downs that were measured are
 in tests/recordings (`longer`).
 """
 
@@ -37,39 +37,40 @@ SEED = 7
 
 @dataclass(frozen=True, slots=True)
 class RecordedProcess:
-    """One fresh process: the sitting it is of, and its place among the sitting's replicates."""
+    """One fresh process: the session it is of, and its place among the session's replicates."""
 
-    sitting: int
+    session: int
     place: int
 
 
 Draw = tuple[
     Sequence[RecordedProcess], Sequence[RecordedProcess], bool
-]  # baseline, candidate, whether sittings are told apart
+]  # baseline, candidate, whether sessions are told apart
 
 
 class RecordedSessions:
-    """The sittings, and what any processes of them say."""
+    """The recorded sessions, each with the results of its processes."""
 
     def __init__(self, readings: Sequence[Reading]) -> None:
         self.readings = readings
         counts = [max(map(len, reading.gathered.results.values())) for reading in readings]
         self.processes = [RecordedProcess(index, place) for index, count in enumerate(counts) for place in range(count)]
 
-    def of(self, sitting: int) -> list[RecordedProcess]:
-        """The processes of one sitting."""
-        return [process for process in self.processes if process.sitting == sitting]
+    def of(self, session: int) -> list[RecordedProcess]:
+        """The processes of one session."""
+        return [process for process in self.processes if process.session == session]
 
     def evidence(self, processes: Sequence[RecordedProcess], apart: bool) -> Evidence:
-        """These processes as one sitting, or as those that they are of."""
-        parts = {process.sitting: [] for process in processes}
+        """These processes as one session, or as those that they are of."""
+        parts = {process.session: [] for process in processes}
         for process in processes:
-            parts[process.sitting].append(process.place)
-        readings = [self._part(sitting, places) for sitting, places in parts.items()]
+            parts[process.session].append(process.place)
+        readings = [self._part(session, places) for session, places in parts.items()]
         return Evidence([[reading] for reading in readings] if apart else [readings])
 
-    def _part(self, sitting: int, places: Sequence[int]) -> Reading:
-        whole = self.readings[sitting]
+    def _part(self, session: int, places: Sequence[int]) -> Reading:
+        """Return the reading of some processes of one session, by their places."""
+        whole = self.readings[session]
         results = {
             key: [found[place] for place in places if place < len(found)]
             for key, found in whole.gathered.results.items()
@@ -83,21 +84,21 @@ def at_random(recording: RecordedSessions, rng: random.Random) -> Draw:
     return drawn[:PROCESSES], drawn[PROCESSES:], False
 
 
-def by_sitting(recording: RecordedSessions, rng: random.Random) -> Draw:
-    """5 of one sitting against 5 of another."""
+def by_session(recording: RecordedSessions, rng: random.Random) -> Draw:
+    """5 of one session against 5 of another."""
     old, new = rng.sample(range(len(recording.readings)), 2)
     return rng.sample(recording.of(old), PROCESSES), rng.sample(recording.of(new), PROCESSES), False
 
 
 def by_history(recording: RecordedSessions, rng: random.Random) -> Draw:
-    """5 of one sitting against all others."""
+    """5 of one session against all others."""
     new = rng.randrange(len(recording.readings))
-    others = [process for process in recording.processes if process.sitting != new]
+    others = [process for process in recording.processes if process.session != new]
     return others, rng.sample(recording.of(new), PROCESSES), True
 
 
 def within(recording: RecordedSessions, rng: random.Random) -> Draw:
-    """5 against 5 of one sitting."""
+    """5 against 5 of one session."""
     drawn = rng.sample(recording.of(rng.randrange(len(recording.readings))), 2 * PROCESSES)
     return drawn[:PROCESSES], drawn[PROCESSES:], False
 
@@ -105,7 +106,7 @@ def within(recording: RecordedSessions, rng: random.Random) -> Draw:
 DESIGNS: dict[str, Callable[[RecordedSessions, random.Random], Draw]] = {
     "within": within,
     "random": at_random,
-    "sittings": by_sitting,
+    "sessions": by_session,
     "history": by_history,
 }
 
@@ -136,7 +137,7 @@ def tally(recording: RecordedSessions, design: str, draws: int, threshold: float
 
 
 def smallest(recording: RecordedSessions, threshold: float, draws: int = 1000) -> Iterator[tuple[str, list[float]]]:
-    """Of each case the least slow-downs that 80 % and 95 % of draws within a sitting call slower."""
+    """Of each case the least slow-downs that 80 % and 95 % of draws within a session call slower."""
     sides = [recording.evidence(recording.of(index), apart=False).sides for index in range(len(recording.readings))]
     for key in dict.fromkeys(key for found in sides for key in found):
         logs = [found[key].logs for found in sides if key in found and len(found[key].logs) >= 2 * PROCESSES]
@@ -157,10 +158,10 @@ def _least(draws: Sequence[Sequence[float]], threshold: float) -> list[float]:
 
 def report(recording: RecordedSessions, draws: int, threshold: float) -> Iterator[str]:
     """The findings as lines."""
-    sittings = len(recording.readings)
-    yield f"{len(recording.processes)} processes in {sittings} sittings, threshold {threshold:.1%}, {draws} draws each"
+    sessions = len(recording.readings)
+    yield f"{len(recording.processes)} processes in {sessions} sessions, threshold {threshold:.1%}, {draws} draws each"
     for design in DESIGNS:
-        if design not in ("within", "random") and sittings < 2:
+        if design not in ("within", "random") and sessions < 2:
             continue
         found = tally(recording, design, draws, threshold)
         yield f"{design}: {found.alarmed} of {found.draws} suites alarmed"
@@ -168,7 +169,7 @@ def report(recording: RecordedSessions, draws: int, threshold: float) -> Iterato
             counts = {str(verdict): count for (name, verdict), count in sorted(found.verdicts.items()) if name == case}
             causes = {cause: count for (name, cause), count in sorted(found.causes.items()) if name == case}
             yield f"    {case}: {counts}" + (f", because of {causes}" if causes else "")
-    yield "smallest slow-down that 80 % and 95 % of 5-against-5 draws within a sitting call slower:"
+    yield "smallest slow-down that 80 % and 95 % of 5-against-5 draws within a session call slower:"
     for case, least in smallest(recording, threshold):
         yield f"    {case}: " + ", ".join(f"{value:.1%}" for value in least)
 

@@ -57,6 +57,7 @@ class SimulatedSuite:
     """One suite of a world: all that its processes will say, and what the gate has seen of it."""
 
     def __init__(self, world: World, rng: np.random.Generator) -> None:
+        """Draw the times of all processes of both sides; the first `world.changed` cases are slower."""
         self.world = world
         self.asked_again = 0
         looks = 1 if world.design == "files" else world.rounds + 1

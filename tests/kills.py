@@ -46,6 +46,7 @@ class DeathTimes:
         self.oldest_s = 0.0  # heartbeat of a living rank
 
     def result(self, result: Result) -> None:
+        """Keep the times of a result by phase and stage, its oldest heartbeat, and a status that is not ok."""
         if result.status != "ok":
             self.wrong.append(f"{result.case.id}: {result.status}, {result.reason}")
         for series in result.series:

@@ -64,7 +64,8 @@ def day(seconds: int) -> Iterator[Samples]:
         yield Samples("nvml", "cuda:0", Packed(at.tolist()), columns)
 
 
-def _timed(*words: str | Path) -> str:
+def _run_timed(*words: str | Path) -> str:
+    """Run a command; return its time, its CPU time and its largest memory as text. Exits if the command fails."""
     start = time.perf_counter()
     child = subprocess.Popen(words)
     _, status, used = os.wait4(child.pid, 0)
@@ -78,10 +79,10 @@ def main(seconds: int) -> None:
     """Write it, report it, print what each took."""
     with tempfile.TemporaryDirectory() as folder:
         path, page = Path(folder, "day.jsonl"), Path(folder, "day.html")
-        wrote = _timed(sys.executable, __file__, "--write", path, str(seconds))
+        wrote = _run_timed(sys.executable, __file__, "--write", path, str(seconds))
         numbers = seconds * _HZ * _COUNTERS / 1e6
         print(f"written:  {wrote}; {numbers:.1f} M numbers, {path.stat().st_size / 1e6:.0f} MB")  # noqa: T201
-        reported = _timed(_GPUBENCH, "report", path, "-o", page)
+        reported = _run_timed(_GPUBENCH, "report", path, "-o", page)
         print(f"reported: {reported}; {page.stat().st_size / 1e3:.0f} kB")  # noqa: T201
 
 

@@ -75,7 +75,7 @@ def clockwork_outcome(fault: str, seed: int = 0) -> str:
 def host_outcome(mutation: HostMutation, seed: int = 0) -> str:
     """Build a case of a suite on the host with a mutation planted, and measure it."""
     with planted(mutation):
-        return _measured(mutation, seed)
+        return _find_by(mutation, seed)
 
 
 @contextlib.contextmanager
@@ -97,7 +97,8 @@ def planted(mutation: HostMutation) -> Iterator[None]:
             setattr(owner, name, original)
 
 
-def _measured(mutation: HostMutation, seed: int) -> str:
+def _find_by(mutation: HostMutation, seed: int) -> str:
+    """Return which check found a mutation of a host suite, or SURVIVES."""
     backend = plugins.load("backends", "host")
     host = backend.devices()[0]
     target = Target(Facts((host,)), host, "smoke")
@@ -143,6 +144,7 @@ def _measured(mutation: HostMutation, seed: int) -> str:
 
 
 def _print_table(names: Sequence[tuple[str, str, Callable[[int], str]]], seeds: int) -> None:
+    """Print for each mutation how many seeds found it and what the check said."""
     seen = 0
     for case, name, measure in names:
         found = Counter(measure(seed) for seed in range(seeds))

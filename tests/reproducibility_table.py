@@ -47,6 +47,7 @@ def table() -> list[RecordedDeviation]:
 
 
 def _row(model: str, case: str, recorded: list[tuple[str, Run, Spread]]) -> RecordedDeviation:
+    """Return the deviation between processes of one case, pooled over its recordings by their degrees of freedom."""
     freedom = [len(spread.medians) - 1 for _, _, spread in recorded]
     squares = sum(count * spread.between**2 for count, (_, _, spread) in zip(freedom, recorded, strict=True))
     return RecordedDeviation(
@@ -61,10 +62,11 @@ def _row(model: str, case: str, recorded: list[tuple[str, Run, Spread]]) -> Reco
 
 def text(rows: list[RecordedDeviation]) -> str:
     """Return the table as TOML."""
-    return HEAD + "".join(f"\n[[reproducibility]]\n{_written(row)}" for row in rows)
+    return HEAD + "".join(f"\n[[reproducibility]]\n{_as_toml(row)}" for row in rows)
 
 
-def _written(row: RecordedDeviation) -> str:
+def _as_toml(row: RecordedDeviation) -> str:
+    """Return a row as a table of TOML."""
     fields = {
         "model": row.model,
         "case": row.case,

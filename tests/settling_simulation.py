@@ -102,6 +102,7 @@ def steady(tier: str, noise: float, rho: float, cases: int, seconds: float = 1e-
 
 
 def _print_transients() -> None:
+    """Print how many transients ended settled or labelled, and the largest bias without a label."""
     print("transients: cases handled, largest bias without a label, by time constant")  # noqa: T201
     for tier, noise in itertools.product(TIERS, NOISES):
         outcomes = transients(tier, noise)
@@ -115,6 +116,7 @@ def _print_transients() -> None:
 
 
 def _print_steady(cases: int) -> None:
+    """Print the share of steady cases that got a label, and how long a case took."""
     print("steady noise: share of cases labelled, mean seconds of a case")  # noqa: T201
     for tier, noise, rho in itertools.product(TIERS, (0.0, 0.003, 0.01, 0.03), (0.0, 0.5, 0.9)):
         if noise or not rho:

@@ -37,6 +37,7 @@ def part(name):
 
 
 def start(environment: Mapping[str, str], *words: str) -> subprocess.Popen[str]:
+    """Start gpubench without a GPU; `environment` is added to this process's."""
     return subprocess.Popen(
         [*GPUBENCH, *words],
         env={**os.environ, "CUDA_VISIBLE_DEVICES": "", **environment},

@@ -28,6 +28,7 @@ class SimulatedAmdMachine:
     """A simulated machine with one GPU: a table of its firmware and files, written again for each reading."""
 
     def __init__(self, root, kind):
+        """Write the files of a machine of this kind, and open its counters."""
         self.device = gpu(kind)
         self._revision = 6 if kind == "mi300x" else 3
         self._root = fake.build(root, kind, count=1, revision=self._revision)
@@ -36,6 +37,7 @@ class SimulatedAmdMachine:
         self.counters = tuple(counter for counter in AMD.counters if counter.name not in missing)
 
     def read(self, files, **table):
+        """Write these files and this table of the firmware; return all counters."""
         folder = fake.folder(self._root)
         (folder / "gpu_metrics").write_bytes(fake.gpu_metrics(self._revision, **table))
         for name, value in files.items():

@@ -76,6 +76,7 @@ MEMORY = ("global_", "flat_", "buffer_load", "buffer_store", "scratch_", "ds_", 
 
 @cache
 def build(file: str, macros: tuple[tuple[str, object], ...], arch: str) -> Compiled:
+    """Return a kernel's file compiled with these macros; skips if hipRTC is missing or too old."""
     if arch not in _hiprtc.archs():
         pytest.skip(_hiprtc.HOW if not _hiprtc.version() else f"hipRTC {_hiprtc.version()} is older than {arch}")
     lines = "".join(f"#define {name} {value}\n" for name, value in macros)

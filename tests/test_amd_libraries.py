@@ -66,6 +66,7 @@ def values(tree: Path, library: str, *names: str, **environment: str) -> dict[st
 
 
 def expected(kind: str, index: int) -> dict[str, float]:
+    """Return the values that a library must report for the simulated files."""
     model = fake.MODELS[kind]
     return {
         "amd.power": model.power_w,

@@ -44,7 +44,8 @@ def every_look(monkeypatch):
     monkeypatch.setattr(WATCH, "_MOST", float("inf"))
 
 
-def begun(root, kind="mi300x", index=0):
+def started_watch(root, kind="mi300x", index=0):
+    """Return the watch of a GPU below `root` at the start of a case."""
     collector = files(root)
     assert isinstance(collector, Watching)
     watch = collector.watch(gpu(kind, index))
@@ -69,7 +70,7 @@ def begun(root, kind="mi300x", index=0):
 )
 def test_each_throttle_reason_of_an_mi250x_has_its_verdict(tmp_path, every_look, mask, discard, labels):
     root = fake.build(tmp_path, "mi250x")
-    watch = begun(root, "mi250x")
+    watch = started_watch(root, "mi250x")
     write(root, throttle=mask, gfx_mhz=1700)
     assert watch.look() == Condition(discard, labels, 1700e6)
     write(root)
@@ -94,7 +95,7 @@ def test_a_reason_that_lasted_between_two_samples_of_an_mi300x_disturbs_the_last
     root = fake.build(tmp_path, "mi300x", revision=6)
     counts = [2**32 - 2] * 5
     write(root, residencies=counts)
-    watch = begun(root)
+    watch = started_watch(root)
     assert watch.look() == Condition((), (), 2100e6)
     for value in (2**32 - 1, 3):  # all bits set is a missing count
         counts[place] = value
@@ -105,7 +106,7 @@ def test_a_reason_that_lasted_between_two_samples_of_an_mi300x_disturbs_the_last
 
 def test_a_firmware_that_tells_no_reasons_is_labelled_and_its_clock_and_processes_are_watched(tmp_path, every_look):
     root = fake.build(tmp_path, "mi300x")  # the throttle status of revision 5 is always 0
-    watch = begun(root)
+    watch = started_watch(root)
     assert watch.look() == Condition((), ("unwatched",), 2100e6)
     fake.process(root, FIRST_PID, {0: 2**20})
     assert watch.look().discard == ("foreign-process",)
@@ -113,14 +114,14 @@ def test_a_firmware_that_tells_no_reasons_is_labelled_and_its_clock_and_processe
 
 def test_a_table_that_cannot_be_read_disturbs_nothing_and_is_labelled(tmp_path, every_look):
     root = fake.build(tmp_path, "mi300x", revision=6)
-    watch = begun(root)
+    watch = started_watch(root)
     (fake.folder(root) / "gpu_metrics").unlink()
     assert watch.look() == Condition((), ("unwatched",), None)
 
 
 def test_a_gpu_that_is_gone_is_a_device_error_that_names_it(tmp_path, every_look):
     root = fake.build(tmp_path, "mi300x", revision=6)
-    watch = begun(root)
+    watch = started_watch(root)
     fake.folder(root).unlink()
     with pytest.raises(DeviceError, match="rocm:0 is gone"):
         watch.look()
@@ -143,7 +144,7 @@ def test_a_slow_table_is_read_for_two_per_cent_of_the_time_and_holds_meanwhile(t
         return read(table)
 
     monkeypatch.setattr(sys.modules[f"{ROOM}._amd_sysfs"], "parsed", slow)
-    watch = begun(root, "mi250x")
+    watch = started_watch(root, "mi250x")
     write(root, throttle=HOTSPOT)
     verdicts = []
     for _ in range(6):
@@ -181,7 +182,7 @@ def test_counts_that_the_firmware_does_not_fill_are_no_reasons():
 def test_a_process_that_comes_is_foreign_until_it_goes(tmp_path, every_look):
     root = fake.build(tmp_path, "mi300x", revision=6)
     fake.process(root, FIRST_PID, {0: 2**20})
-    watch = begun(root)
+    watch = started_watch(root)
     verdicts = [watch.look().discard]
     here = fake.process(root, FIRST_PID + 1, {0: 2**30})
     verdicts.append(watch.look().discard)
@@ -193,7 +194,7 @@ def test_a_process_that_comes_is_foreign_until_it_goes(tmp_path, every_look):
 def test_a_process_on_another_gpu_or_on_none_is_not_foreign(tmp_path, every_look):
     """Each process that opens ROCm has a file for every GPU: only bytes or a queue say which ones it uses."""
     root = fake.build(tmp_path, "mi300x", revision=6)
-    watch = begun(root)
+    watch = started_watch(root)
     fake.process(root, FIRST_PID, {0: 0, 1: 2**30})
     fake.process(root, FIRST_PID + 1, {0: 0, 1: 0})
     assert watch.look().discard == ()
@@ -211,7 +212,7 @@ def test_a_gpu_of_another_pci_domain_is_another_gpu(tmp_path, monkeypatch):
 def test_a_rank_of_ours_is_not_foreign(tmp_path, every_look, monkeypatch):
     monkeypatch.setattr(os, "getppid", lambda: os.getpid())  # this process is the runner too
     root = fake.build(tmp_path, "mi300x", revision=6)
-    watch = begun(root)
+    watch = started_watch(root)
     fake.process(root, os.getpid(), {0: 2**30})
     assert watch.look().discard == ()
 
@@ -219,7 +220,7 @@ def test_a_rank_of_ours_is_not_foreign(tmp_path, every_look, monkeypatch):
 def test_a_driver_that_lists_no_processes_disturbs_nothing(tmp_path, every_look):
     root = fake.build(tmp_path, "mi300x", revision=6)
     (root / "sys/class/kfd/kfd").unlink()
-    assert begun(root).look() == Condition((), (), 2100e6)
+    assert started_watch(root).look() == Condition((), (), 2100e6)
 
 
 def test_the_monitor_lists_the_processes_by_the_files_where_no_library_answers(tmp_path, monkeypatch):
@@ -251,7 +252,7 @@ def test_the_processes_of_all_partitions_of_a_card_count_and_none_of_another_car
             path.read_text().replace(f"location_id {bus | device % 8}", f"location_id {bus | device % 8 << shift}")
         )
     assert PROCESSES.KfdProcesses(root, fake.pci(1)).gpu_ids == {fake.gpu_id(device) for device in range(8, 16)}
-    watch = begun(root)
+    watch = started_watch(root)
     fake.process(root, FIRST_PID, {9: 2**30})
     assert watch.look().discard == ()
     fake.process(root, FIRST_PID + 1, {5: 2**30})
@@ -291,5 +292,5 @@ def test_an_apu_is_watched_and_lacks_only_what_the_host_bus_would_tell(tmp_path,
     root = fake.build(tmp_path, "mi300a", count=4, revision=6)
     device = gpu("mi300a", 3)
     assert files(root).open([device]).unsupported(device) == {"amd.pcie.replays": "the driver's files do not report it"}
-    assert begun(root, "mi300a", 3).look() == Condition((), (), 2100e6)
+    assert started_watch(root, "mi300a", 3).look() == Condition((), (), 2100e6)
     assert files(root).describe(device)["power.limit_w"] == "550.0"

@@ -54,4 +54,4 @@ def test_no_text_is_clipped_or_overprinted_and_nothing_leaves_its_box(browser, t
     browser.ask("document.querySelectorAll('details').forEach((fold) => (fold.open = true))")
     assert json.loads(browser.ask(FLAWS)) == []
     assert overflow(browser) <= 0
-    assert browser.told == []
+    assert browser.messages == []

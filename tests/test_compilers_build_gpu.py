@@ -21,7 +21,8 @@ facts = functools.cache(inventory.facts)  # each search for devices opens the GP
 BY_HAND = Path(__file__).with_name("_triton_by_hand.py")
 
 
-def built(by, caches, is_up=False):
+def build_report(by, caches, is_up=False):
+    """Return the report of a fresh process that builds the softmax."""
     case = Case("compilers", "build", (("op", "softmax"), ("by", by)))
     where = Target(facts(), facts().devices[0])
     usual = os.environ.get("CUPY_CACHE_DIR")
@@ -34,9 +35,9 @@ def test_a_build_misses_an_empty_cache_and_hits_a_full_one(by):
     if by == "triton":
         pytest.importorskip("triton")
     with FRESH.Caches() as caches:
-        cold, warm = built(by, caches), built(by, caches)
+        cold, warm = build_report(by, caches), build_report(by, caches)
     with FRESH.Caches() as caches:
-        up = built(by, caches, is_up=True)
+        up = build_report(by, caches, is_up=True)
     for state, report in (("cold", cold), ("warm", warm), ("process", up)):
         BUILD.expect_state(state, by, report)
     assert warm.seconds["compile"] < cold.seconds["compile"]
@@ -54,5 +55,5 @@ def test_the_seconds_in_which_triton_compiles_are_those_of_the_same_compile_by_h
             done = subprocess.run([sys.executable, str(BY_HAND)], env=environment, capture_output=True, check=True)
             by_hand.append(float(done.stdout))
         with FRESH.Caches() as caches:
-            ours.append(built("triton", caches).seconds["compile"])
+            ours.append(build_report("triton", caches).seconds["compile"])
     assert np.median(ours) == pytest.approx(np.median(by_hand), rel=0.1)

@@ -78,7 +78,8 @@ class CompressionResults(list):
         pass
 
 
-def measured(suites, filters=(), tier="smoke"):
+def measure_on_host(suites, filters=(), tier="smoke"):
+    """Measure these suites on the host, and return the results."""
     plan = planning.make(FACTS, Settings(suites, ("host",), tier, filters))
     shelf = CompressionResults()
     with Runner(plan, SamplingProcess((), 0.0), shelf) as runner:
@@ -87,7 +88,7 @@ def measured(suites, filters=(), tier="smoke"):
 
 
 def test_a_message_between_processes_has_one_clock_and_arrives():
-    (result,) = measured(("compression",), ("send[link=process",))
+    (result,) = measure_on_host(("compression",), ("send[link=process",))
     assert (result.status, result.reason) == ("ok", "")
     series = {(series.label, series.rank): series.values for series in result.series}
     for stage in ("overlapped", "staged", "raw", "compress", "decompress"):
@@ -100,7 +101,7 @@ def test_a_rank_that_ends_in_the_middle_of_a_message_ends_its_case_at_once_and_n
     path = tmp_path / "dying.py"
     path.write_text(DYING)
     start = time.monotonic()
-    first, second = measured((str(path),))
+    first, second = measure_on_host((str(path),))
     assert time.monotonic() - start < 30
     assert first.status == "failed"
     assert first.cause in ("crash", "peer", "error"), first.reason
@@ -110,7 +111,7 @@ def test_a_rank_that_ends_in_the_middle_of_a_message_ends_its_case_at_once_and_n
 def test_one_thread_at_each_end_never_waits_for_what_the_other_one_holds_back(tmp_path):
     path = tmp_path / "driven.py"
     path.write_text(DRIVEN)
-    found = measured((str(path),))
+    found = measure_on_host((str(path),))
     assert [(result.status, result.reason) for result in found] == [("ok", "")] * 5
 
 
@@ -121,7 +122,7 @@ def test_one_thread_at_each_end_never_waits_for_what_the_other_one_holds_back(tm
 @pytest.mark.parametrize("codec", ["lz4", "zlib-1"])
 def test_a_message_arrives_through_mpi(codec):
     case = f"send[link=mpi,corpus=ids,codec={codec},size=16MiB,block=1MiB,flight=2"
-    (result,) = measured(("compression",), (case,), "full")
+    (result,) = measure_on_host(("compression",), (case,), "full")
     assert (result.status, result.reason) == ("ok", "")
     assert {"overlapped.self", "staged.self", "raw.self", "compress.self", "decompress.self", "ratio"} == {
         series.label for series in result.series
@@ -130,7 +131,7 @@ def test_a_message_arrives_through_mpi(codec):
 
 def test_without_mpi_its_link_is_skipped_with_how_to_get_it(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
-    (result,) = measured(
+    (result,) = measure_on_host(
         ("compression",), ("send[link=mpi,corpus=ids,codec=lz4,size=16MiB,block=1MiB,flight=2",), "full"
     )
     assert result.status == "skipped"

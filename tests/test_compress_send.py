@@ -77,7 +77,10 @@ _TURN = threading.Lock()  # the grid on paper is one: kernels of several lanes t
 
 
 class SerialPaperBench(_grid_device.PaperBench):
+    """A bench on paper whose kernels run one at a time, as several threads launch them."""
+
     def kernel(self, file, name, **defines):
+        """Return a launch that waits until no other kernel runs."""
         run = super().kernel(file, name, **defines)
 
         def call(*args):
@@ -129,6 +132,7 @@ def task_of(opened, tmp_path, link, content, codec="lz4", depth=2):
 
 
 def run(task):
+    """Call each stage once; return their seconds and what the check observed."""
     try:
         seconds = {name: stage.call() for name, stage in task.stages.items()}
         return seconds, task.check()

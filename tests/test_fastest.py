@@ -64,6 +64,7 @@ def test_a_program_reads_the_thresholds_from_the_json_of_a_run():
 
 
 def blocks_of(way, fixed_s, rate):
+    """Yield the results of one way over five block sizes: a fixed time, and a rate."""
     for power in range(10, 19, 2):
         params = {"way": way, "direction": "h2d", "block_bytes": 2**power, "count": 256, "order": "shuffled"}
         payload = 256.0 * 2**power

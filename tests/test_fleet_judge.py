@@ -333,7 +333,8 @@ def test_a_folder_with_nothing_in_it_is_no_fleet(tmp_path):
         read_fleet(tmp_path)
 
 
-def failing(status, node="gpu02"):
+def judge_with_failure(status, node="gpu02"):
+    """Return the judgement of a fleet in which a case has this status on one node."""
     record, digests = fleet(8, 1)
     case = next(iter(digests[0].components[0].rates)).case
     made = []
@@ -346,7 +347,7 @@ def failing(status, node="gpu02"):
 
 
 def test_a_wrong_answer_of_one_gpu_ends_with_3_and_is_reported():
-    found = failing("failed")
+    found = judge_with_failure("failed")
     assert fleet_status(found) == 3
     answer = fleet_text.fleet_answer(found)
     assert answer.startswith("1 component with failed cases: gpu02 cuda:0: 1 case failed, unlike others: ")
@@ -354,7 +355,7 @@ def test_a_wrong_answer_of_one_gpu_ends_with_3_and_is_reported():
 
 
 def test_a_case_that_is_invalid_on_one_gpu_leaves_a_strict_judgement_open():
-    found = failing("invalid")
+    found = judge_with_failure("invalid")
     assert (fleet_status(found), fleet_status(found, strict=True)) == (0, 4)
 
 

@@ -390,7 +390,7 @@ def test_no_text_of_the_page_is_clipped_or_overprinted(browser, tmp_path, state,
     browser.ask("document.querySelectorAll('details').forEach((fold) => (fold.open = true))")
     assert json.loads(browser.ask(FLAWS)) == []
     assert overflow(browser) <= 0
-    assert browser.told == []
+    assert browser.messages == []
 
 
 @in_browser

@@ -350,6 +350,7 @@ class Launched:
     """`gpubench fleet run` in a process of its own, and the lines that it prints, each with its time."""
 
     def __init__(self, folder, *words, suites=("latency",), **variables):
+        """Start `gpubench fleet run` and a thread that reads what it prints."""
         command = [sys.executable, "-P", "-m", "gpubench", "fleet", "run", *suites, "-o", folder, *words]
         self.folder = folder
         self.lines = []

@@ -160,12 +160,12 @@ def test_a_partial_run_is_judged_and_noted(call):
 
 
 def test_several_sessions_are_given_as_a_folder_or_as_several_options(call):
-    Path("sittings").mkdir()
+    Path("sessions").mkdir()
     for index, centre in enumerate((1.0, 1.03, 1.06)):
-        run_file(f"sittings/{index}.jsonl", centre)
+        run_file(f"sessions/{index}.jsonl", centre)
     run_file("new.jsonl", 1.08)
-    each = [word for index in range(3) for word in ("-b", f"sittings/{index}.jsonl")]
-    for words in (("-b", "sittings"), tuple(each)):
+    each = [word for index in range(3) for word in ("-b", f"sessions/{index}.jsonl")]
+    for words in (("-b", "sessions"), tuple(each)):
         status, out, _ = call("gate", "new.jsonl", *words)
         assert status == 0
         assert "(15 and 5 processes)" in out

@@ -289,7 +289,8 @@ def test_a_model_has_as_many_weights_as_its_card_says_without_the_embedding(name
     assert MODELS.MODELS[name].size / 1e9 == pytest.approx(billions, abs=0.02)
 
 
-def small():
+def small_model():
+    """Return a language model with small layers."""
     layers = (
         MODELS.Layer("qkv", 192, 128),
         MODELS.Layer("out", 128, 128),
@@ -302,13 +303,13 @@ def small():
 @needs_compiler
 @pytest.mark.parametrize(("kind", "vendor"), [("float16", "amd"), ("int8", "nvidia"), ("int4", "nvidia")])
 def test_decoding_runs_every_matrix_of_the_model_in_order(monkeypatch, kind, vendor):
-    monkeypatch.setitem(MODELS.MODELS, "small", small())
+    monkeypatch.setitem(MODELS.MODELS, "small", small_model())
     task = DECODER.decoder(bench(SUITE, vendor), "small", "decode", kind)
     stage = task.stages[""]
     assert (stage.quantity, stage.item, stage.work.items) == ("items", "token", 1)
-    assert stage.work.flops == 2 * small().size
+    assert stage.work.flops == 2 * small_model().size
     bits = {"float16": 16, "int8": 8 + 16 / 128, "int4": 4 + 16 / 128}[kind]
-    assert stage.work.moved == small().size * bits / 8 + 2 * sum(m.rows + m.cols for m in small().matrices)
+    assert stage.work.moved == small_model().size * bits / 8 + 2 * sum(m.rows + m.cols for m in small_model().matrices)
     assert 0 < once(task)["error"] < 5e-3
     task.poison()
     with pytest.raises(WrongAnswer, match="not written"):
@@ -329,16 +330,18 @@ def test_a_prefill_hands_rows_on_and_restores_quantised_weights(monkeypatch, kin
 
         return VENDOR.ProductCall(call, {"library": "NumPy"})
 
-    monkeypatch.setitem(MODELS.MODELS, "small", small())
+    monkeypatch.setitem(MODELS.MODELS, "small", small_model())
     monkeypatch.setattr(DECODER, "vendor", by_numpy)
     monkeypatch.setattr(DECODER, "PROMPT", 24)
     task = DECODER.decoder(bench(SUITE, "nvidia"), "small", "prefill", kind)
-    layers = small().size - small().head.size
-    assert task.stages[""].work.flops == 2 * 24 * layers + 2 * small().head.size
+    layers = small_model().size - small_model().head.size
+    assert task.stages[""].work.flops == 2 * 24 * layers + 2 * small_model().head.size
     assert 0 < once(task)["error"] < 5e-3
 
 
-def refusing(status, words):
+def refusing_library(status, words):
+    """Return a cuBLASLt whose first call raises its error with this status and text."""
+
     class RefusalError(Exception):
         def __init__(self):
             super().__init__(words)
@@ -355,7 +358,8 @@ def refusing(status, words):
     )
 
 
-def asked(monkeypatch, library):
+def ask_for_product(monkeypatch, library):
+    """Ask this library for an FP8 product, which returns its call or raises."""
     stream = types.SimpleNamespace(ptr=0)
     gpu = bench(SUITE, "nvidia")
     monkeypatch.setattr(VENDOR, "_binding", lambda: library)
@@ -367,15 +371,15 @@ def asked(monkeypatch, library):
 
 def test_what_the_library_refuses_is_skipped_in_its_words_and_what_it_fails_at_is_not(monkeypatch):
     with pytest.raises(Skip, match=r"M×N×K 17×17×17, B transposed: CUBLAS_STATUS_NOT_SUPPORTED, no such product"):
-        asked(monkeypatch, refusing(15, "no such product"))
+        ask_for_product(monkeypatch, refusing_library(15, "no such product"))
     with pytest.raises(Exception, match="no memory") as caught:
-        asked(monkeypatch, refusing(3, "no memory"))
+        ask_for_product(monkeypatch, refusing_library(3, "no memory"))
     assert not isinstance(caught.value, Skip)
 
 
 def test_without_the_binding_the_skip_says_how_to_get_it(monkeypatch):
     with pytest.raises(Skip, match="pip install 'gpubench-suite"):
-        asked(monkeypatch, None)
+        ask_for_product(monkeypatch, None)
 
 
 def test_the_fused_activations_are_what_the_library_computes():

@@ -70,6 +70,7 @@ def test_no_tokens_and_no_experts_are_refused_in_words(tokens, experts):
 
 
 def host_task(skew=1):
+    """Return the task of the grouped product on the host with this skew."""
     host = plugins.load("backends", "host").devices()[0]
     cases = SUITE.cases(Target(Facts((host,)), host, "full"))
     case = next(case for case in cases if case.name == "grouped" and case.param("skew") == skew)
@@ -210,6 +211,7 @@ class FakeCublas:
         size,
         compute,
     ):
+        """Multiply each group as cuBLAS does: column-major operands at the addresses that it gets."""
         if self.refuses:
             raise self.cuBLASError
         assert (handle, atype, btype, ctype, compute) == (7, 2, 2, 2, 68)
@@ -232,6 +234,7 @@ def column_major(address, rows, columns, pitch):
 
 
 def grouped_call(monkeypatch, library, loads, n=24, k=16):
+    """Return a grouped call of one product per load through a fake library, and its operands."""
     monkeypatch.setattr(GROUPED, "_cublas", lambda _: (library, 7))
     rng = np.random.default_rng(1)
     products, pairs = [], []

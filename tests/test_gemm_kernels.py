@@ -31,7 +31,8 @@ def filled(dtype, count, seed=7, data=0, spread=1.0, first=0):
     return out
 
 
-def widened(dtype, array, rows=1, cols=None, strides=None, lines=None):
+def widen(dtype, array, rows=1, cols=None, strides=None, lines=None):
+    """Return an array as doubles, widened by the kernel for its type."""
     cols = cols or array.size
     out = np.zeros((rows, cols))
     sizes = (np.uint64(value) for value in (rows, cols, *(strides or (cols, 1))))
@@ -52,7 +53,7 @@ def quantised(bits, rows, cols, tiled=False):
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_operands_are_normal_and_rounded_to_the_nearest_of_their_format(dtype):
     storage, digits = FORMATS[dtype]
-    found = widened(dtype, filled(dtype, 4096))[0]
+    found = widen(dtype, filled(dtype, 4096))[0]
     exact = filled("float32", 4096).astype(float)
     assert abs(found.mean()) < 0.05
     assert abs(found.std() - 1) < 0.03
@@ -71,12 +72,12 @@ def test_halves_are_rounded_as_numpy_rounds_them():
 @pytest.mark.parametrize("dtype", GREATEST)
 def test_eight_bit_numbers_go_there_and_back_and_saturate(dtype):
     codes = np.arange(256, dtype=np.uint8)
-    values = widened(dtype, codes)[0]
+    values = widen(dtype, codes)[0]
     finite = np.isfinite(values)
     assert np.abs(values[finite]).max() == GREATEST[dtype]
     assert np.count_nonzero(~finite) == {"float8_e4m3": 2, "float8_e5m2": 8}[dtype]
     assert (np.diff(values[:128][finite[:128]]) > 0).all()
-    assert np.abs(widened(dtype, filled(dtype, 256, data=2, spread=1e6))).max() == GREATEST[dtype]
+    assert np.abs(widen(dtype, filled(dtype, 256, data=2, spread=1e6))).max() == GREATEST[dtype]
     for code in (1, 5, 9, 60, 100):  # subnormal and normal ones
         assert (filled(dtype, 3, data=2, spread=float(values[code])) == code).all()
 
@@ -96,8 +97,8 @@ def test_rows_and_columns_are_widened_where_they_lie():
     array = filled("float32", 6 * 10)
     matrix = array.reshape(6, 10).astype(float)
     lines = np.array([4, 0], np.int64)
-    np.testing.assert_array_equal(widened("float32", array, 2, 10, (10, 1), lines), matrix[[4, 0]])
-    np.testing.assert_array_equal(widened("float32", array, 10, 6, (1, 10)), matrix.T)
+    np.testing.assert_array_equal(widen("float32", array, 2, 10, (10, 1), lines), matrix[[4, 0]])
+    np.testing.assert_array_equal(widen("float32", array, 10, 6, (1, 10)), matrix.T)
 
 
 @needs_compiler
@@ -129,17 +130,17 @@ def operands(kind, tokens, tiled=False, rows=ROWS):
     """Weights, scales and activations as the kernels take them, and both as doubles."""
     vectors = {"int8": "float16", "int4": "float16"}.get(kind, kind)
     x = filled(vectors, tokens * COLS, seed=3)
-    wide_x = widened(vectors, x, tokens, COLS)
+    wide_x = widen(vectors, x, tokens, COLS)
     if kind in ("int8", "int4"):
         words, scales, exact = quantised(int(kind[3:]), rows, COLS, tiled)
         return words, scales, x, exact.reshape(rows, COLS), wide_x
     w = filled(kind, rows * COLS, seed=4)
-    return w, np.zeros(1, "uint16"), x, widened(kind, w, rows, COLS), wide_x
+    return w, np.zeros(1, "uint16"), x, widen(kind, w, rows, COLS), wide_x
 
 
 def relative(kind, found, tokens, exact):
     vectors = {"int8": "float16", "int4": "float16"}.get(kind, kind)
-    wide = widened(vectors, found, tokens, ROWS)
+    wide = widen(vectors, found, tokens, ROWS)
     return np.linalg.norm(wide - exact) / np.linalg.norm(exact)
 
 

@@ -45,6 +45,7 @@ def ended(nodes):
 
 
 def start(uuid, words, host_id="", **environment):
+    """Start gpubench with one visible GPU; ranks with another `host_id` count as another node's."""
     own = {"NCCL_HOSTID": host_id} if host_id else {}
     return subprocess.Popen(
         [*GPUBENCH, *words],

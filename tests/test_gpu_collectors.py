@@ -81,6 +81,7 @@ class Load:
 
 @pytest.fixture
 def load(gpu):
+    """Yield a load that has warmed up the GPU, and free its memory afterwards."""
     loaded = Load(gpu)
     loaded.run(100)
     yield loaded

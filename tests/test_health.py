@@ -370,6 +370,8 @@ def test_warnings_and_runs_of_healthy_devices_pass_the_gate(tmp_path):
 
 @pytest.fixture
 def called(nvml, tmp_path):
+    """Return a call of gpubench in a folder of its own, beside the fake NVML."""
+
     def run(*words):
         command = [sys.executable, "-P", "-m", "gpubench", *words]
         return subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)

@@ -64,6 +64,7 @@ class Standin:
             self._multiply(*arguments)
 
     def _multiply(self, context, desc, one, at_a, a, at_b, b, zero, at_c, c, at_d, d, algo, workspace, size, stream):
+        """Multiply each matrix of the batch by NumPy; only D = A·B without a C is supported."""
         assert (at_c, c, size) == (at_d, d, lt.WORKSPACE_BYTES)
         assert list((ctypes.c_float * 2).from_address(one)) == [1.0, 0.0]
         first, second = (self._matrix(*each) for each in ((at_a, a), (at_b, b)))
@@ -74,6 +75,7 @@ class Standin:
             self._matrix(at_d, d)[batch][:] = x @ y
 
     def _matrix(self, address, pointer):
+        """Return the matrices at an address as an array: batch, rows, columns, in column-major order."""
         kind, rows, cols, pitch, batch, apart = self._of(pointer)
         assert kind == "float32"
         steps = (4 * apart, 4, 4 * pitch)

@@ -191,6 +191,7 @@ class ArithmeticMachine:
         return 0
 
     def step(self, slots, tokens):
+        """Return the next tokens of the sequences in these slots, and move the clock by the modelled time."""
         context = sum(self.lengths[slot] for slot in slots)
         self.moment += self.times.lines()[len(slots)].seconds(len(slots), context, 1)
         for slot in slots:

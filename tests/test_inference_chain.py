@@ -114,6 +114,7 @@ def library(monkeypatch):
 
 @pytest.fixture
 def prefill(library):
+    """Return a function that builds the chain of a prefill on paper."""
 
     def build(kind="float16", tokens=20, model=SMALL):
         paper = bench(SUITE, "nvidia")

@@ -135,6 +135,7 @@ def is_inert_page(page, plain):
 
 
 def is_inert_markdown(written):
+    """Assert that the document has only known elements, no link or reference, and whole tables."""
     shown = MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(written)
     assert set(re.findall(r"<([a-z0-9]+)", shown)) <= TAGS_OF_MARKDOWN
     outside = html.unescape(re.sub("<[^>]*>", " ", re.sub("<code>.*?</code>", " ", shown)))
@@ -146,6 +147,7 @@ def is_inert_markdown(written):
 
 
 def is_inert_csv(written):
+    """Assert that no cell is a formula of a spreadsheet, and that all rows are equally long."""
     rows = list(csv.reader(io.StringIO(written)))
     assert len({len(row) for row in rows}) == 1
     cells = [cell for row in rows for cell in row]

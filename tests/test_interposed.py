@@ -42,7 +42,8 @@ print(json.dumps([(each.name, each.words, each.is_interposed) for each in found]
 pytestmark = pytest.mark.skipif(CC is None, reason="needs a C compiler to build libraries of our own")
 
 
-def built(folder: Path, name: str, source: str, *options: str) -> Path:
+def compile_library(folder: Path, name: str, source: str, *options: str) -> Path:
+    """Compile a shared library that claims to be libcuda; return its path."""
     code = folder / f"{name}.c"
     code.write_text(source)
     subprocess.run(
@@ -63,38 +64,38 @@ def judged(
 
 
 def test_a_library_of_another_maker_under_the_drivers_name_is_found(tmp_path):
-    library = built(tmp_path, "libcuda.so.1", FUNCTIONS + LAUNCH)
+    library = compile_library(tmp_path, "libcuda.so.1", FUNCTIONS + LAUNCH)
     assert judged(library) == ("libcuda.so.1", f"interposed: {library} is not of driver {VERSION}", True)
 
 
 def test_the_drivers_own_library_is_known_by_the_version_in_its_name_or_in_itself(tmp_path):
-    named = built(tmp_path, f"libcuda.so.{VERSION}", FUNCTIONS)
+    named = compile_library(tmp_path, f"libcuda.so.{VERSION}", FUNCTIONS)
     assert judged(named)[1:] == (f"the driver's own ({VERSION}): {named}", False)
-    plain = built(tmp_path, "libcuda.so.1", f'const char *version = "{VERSION}";{FUNCTIONS}')
+    plain = compile_library(tmp_path, "libcuda.so.1", f'const char *version = "{VERSION}";{FUNCTIONS}')
     assert judged(plain)[1:] == (f"the driver's own ({VERSION}): {plain}", False)
 
 
 def test_another_version_of_the_library_is_told_and_is_no_interposer(tmp_path):
-    library = built(tmp_path, "libcuda.so.575.51.03", FUNCTIONS)
+    library = compile_library(tmp_path, "libcuda.so.575.51.03", FUNCTIONS)
     _, words, is_interposed = judged(library)
     assert words.startswith(f"version 575.51.03, but the kernel's driver is {VERSION} (forward compatibility?)")
     assert not is_interposed
 
 
 def test_without_the_drivers_version_nothing_is_claimed(tmp_path):
-    library = built(tmp_path, "libcuda.so.1", FUNCTIONS)
+    library = compile_library(tmp_path, "libcuda.so.1", FUNCTIONS)
     assert judged(library, version="")[1:] == (f"unverified: {library}", False)
 
 
 def test_a_library_that_works_where_the_kernel_has_no_driver_forwards_its_calls(tmp_path):
-    library = built(tmp_path, "libcuda.so.1", FUNCTIONS)
+    library = compile_library(tmp_path, "libcuda.so.1", FUNCTIONS)
     _, words, is_interposed = judged(library, version="", served="no")
     assert words == f"interposed: {library} is loaded, but the kernel has no driver"
     assert is_interposed
 
 
 def test_a_preloaded_library_that_defines_functions_of_the_driver_is_named_with_them(tmp_path):
-    own = built(tmp_path, f"libcuda.so.{VERSION}", FUNCTIONS + LAUNCH)
+    own = compile_library(tmp_path, f"libcuda.so.{VERSION}", FUNCTIONS + LAUNCH)
     vgpu = tmp_path / "libvgpu.so"
     (tmp_path / "vgpu.c").write_text(LAUNCH)
     subprocess.run([CC, "-shared", "-fPIC", "-o", vgpu, tmp_path / "vgpu.c"], check=True)
@@ -102,8 +103,8 @@ def test_a_preloaded_library_that_defines_functions_of_the_driver_is_named_with_
 
 
 def test_a_preloaded_library_that_does_something_else_is_no_interposer(tmp_path):
-    own = built(tmp_path, f"libcuda.so.{VERSION}", FUNCTIONS)
-    other = built(tmp_path, "liballoc.so", "int my_alloc(void) { return 0; }", "-Wl,-soname,liballoc.so")
+    own = compile_library(tmp_path, f"libcuda.so.{VERSION}", FUNCTIONS)
+    other = compile_library(tmp_path, "liballoc.so", "int my_alloc(void) { return 0; }", "-Wl,-soname,liballoc.so")
     assert judged(own, preload=other)[1:] == (f"the driver's own ({VERSION}): {own}", False)
 
 
@@ -111,7 +112,7 @@ def test_a_look_up_that_gives_functions_of_another_library_is_found(tmp_path):
     (tmp_path / "hook.c").write_text("int hidden_launch(void *f) { return 0; }")
     hook = tmp_path / "libhook.so"
     subprocess.run([CC, "-shared", "-fPIC", "-o", hook, tmp_path / "hook.c"], check=True)
-    own = built(tmp_path, f"libcuda.so.{VERSION}", FUNCTIONS + LOOK_UP, str(hook), f"-Wl,-rpath,{tmp_path}")
+    own = compile_library(tmp_path, f"libcuda.so.{VERSION}", FUNCTIONS + LOOK_UP, str(hook), f"-Wl,-rpath,{tmp_path}")
     _, words, is_interposed = judged(own)
     assert is_interposed
     assert words == f"interposed: cuMemAlloc by cuGetProcAddress, cuLaunchKernel by cuGetProcAddress in {hook}"

@@ -124,13 +124,13 @@ def test_the_users_threshold_is_a_change_of_the_time_and_of_its_inverse():
 
 
 def test_a_difference_between_sessions_does_not_average_out_within_one_session():
-    """Three sittings 4 % apart, each of quiet processes: a fourth one 5 % off is no regression."""
-    sittings = Evidence([[reading(noisy(centre, 1e-4))] for centre in (1.0, 1.04, 1.08)])
-    one_sitting = Evidence([[reading([value for centre in (1.0, 1.04, 1.08) for value in noisy(centre, 1e-4)])]])
+    """Three sessions 4 % apart, each of quiet processes: a fourth one 5 % off is no regression."""
+    sessions = Evidence([[reading(noisy(centre, 1e-4))] for centre in (1.0, 1.04, 1.08)])
+    one_session = Evidence([[reading([value for centre in (1.0, 1.04, 1.08) for value in noisy(centre, 1e-4)])]])
     after = evidence(*noisy(1.12, 1e-4))
-    found = one(sittings, after)
+    found = one(sessions, after)
     assert found.verdict is not Verdict.SLOWER
-    assert found.threshold > 2 * one(one_sitting, after).threshold
+    assert found.threshold > 2 * one(one_session, after).threshold
     assert "(3 sessions of the baseline)" in explanation(found)
 
 
@@ -285,7 +285,7 @@ def test_two_cards_are_judged_each_against_itself():
 
 
 def carded(value, *uuids, spread=1e-3):
-    """Evidence of a sitting on each card."""
+    """Evidence of a session on each card."""
     return Evidence(
         [
             [reading(noisy(value if i == 0 else 1.0, spread), manifest={"facts": make.facts(make.device(uuid=uuid))})]

@@ -50,6 +50,7 @@ def sizes(device: Device, tier: Tier) -> list[int]:
 
 
 def build(name: str, backend: str = "host", seed: int = 0, **params: Any) -> tuple[Any, Task]:
+    """Return an open device and the task of a case of the suite."""
     room = plugins.load("backends", backend)
     device = room.devices()[0]
     opened = room.open(device)

@@ -66,6 +66,7 @@ class CheckedKernel:
         self.name, self.wanted = name, wanted
 
     def __call__(self, grid: Any, block: Any, args: Any, shared_bytes: int = 0) -> None:
+        """Assert that the arguments have the types of the kernel's parameters."""
         CheckedKernel.launched.append(self.name)
         assert len(args) == len(self.wanted), (self.name, self.wanted)
         assert shared_bytes <= H200_TRAITS.max_shared_bytes
@@ -108,6 +109,7 @@ class DryDevice:
     device, traits = H200, H200_TRAITS
 
     def __init__(self) -> None:
+        """Prepare the parts of CuPy that a case uses; large arrays are shortened."""
         cuda = SimpleNamespace(
             get_current_stream=InertStream,
             Stream=lambda **_: InertStream(),

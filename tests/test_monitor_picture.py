@@ -262,16 +262,17 @@ def test_a_driver_that_crashes_while_it_lists_processes_leaves_the_list_empty(tm
     for name, value in fake.environment(fake.build(tmp_path), state).items():
         monkeypatch.setenv(name, value)
     listed = ProcessList([card])
-    assert until(lambda: listed.newest, listed)
+    assert update_until(lambda: listed.newest, listed)
     (own,) = listed.newest
     assert (own.device, own.pid, own.memory_bytes) == ("card:0", os.getpid(), 2.0**20)
     assert "python" in own.command
     fake.write(state, processes="crash")
-    assert until(lambda: not listed.newest, listed)
+    assert update_until(lambda: not listed.newest, listed)
     listed.close()
 
 
-def until(is_so, listed):
+def update_until(is_so, listed):
+    """Update the listing until a condition holds, for at most 30 s; return whether it holds."""
     deadline = time.monotonic() + 30
     while not is_so() and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -100,6 +100,8 @@ class RecordedCalls:
         self.calls = {}
 
     def __getattr__(self, name):
+        """Return a function of the driver that keeps its arguments and succeeds."""
+
         def function(*arguments):
             self.calls[name] = arguments
             return 0

@@ -214,7 +214,8 @@ def channels():
     node.close()
 
 
-def arrived(channel):
+def first_messages(channel):
+    """Return the messages that arrive first on a channel. Raises TimeoutError after 5 s."""
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline:
         if found := list(channel.arrived()):
@@ -228,7 +229,7 @@ def test_a_frame_arrives_as_it_was_sent(channels):
     node.send(b"x" * 100_000)
     found = []
     while len(found) < 2:
-        found += arrived(hub)
+        found += first_messages(hub)
     assert found == [b"", b"x" * 100_000]
 
 
@@ -252,10 +253,10 @@ def test_a_frame_that_is_replayed_is_refused(channels):
     hub, _, bare = channels
     frame = recorded(lambda channel: channel.send(b"once"))
     bare.sendall(frame)
-    assert arrived(hub) == [b"once"]
+    assert first_messages(hub) == [b"once"]
     bare.sendall(frame)
     with pytest.raises(BadFrame, match="not the other node's next one"):
-        arrived(hub)
+        first_messages(hub)
 
 
 @pytest.mark.parametrize("damage", [0, 4, -1], ids=["length", "content", "proof"])
@@ -265,7 +266,7 @@ def test_a_frame_of_which_a_bit_changed_is_refused(channels, damage):
     frame[damage] ^= 1
     bare.sendall(frame)
     with pytest.raises(BadFrame):
-        arrived(hub)
+        first_messages(hub)
 
 
 def test_a_frame_sent_back_to_its_sender_is_refused(channels):
@@ -273,14 +274,14 @@ def test_a_frame_sent_back_to_its_sender_is_refused(channels):
     hub_socket = hub._socket
     hub_socket.sendall(recorded(lambda channel: channel.send(b"mine")))
     with pytest.raises(BadFrame, match="not the other node's next one"):
-        arrived(node)
+        first_messages(node)
 
 
 def test_a_frame_that_is_too_long_is_refused_before_it_arrives(channels):
     hub, _, bare = channels
     bare.sendall((LIMIT_BYTES + 1).to_bytes(4, "big"))
     with pytest.raises(BadFrame, match=f"a frame of {LIMIT_BYTES + 1} bytes"):
-        arrived(hub)
+        first_messages(hub)
 
 
 @pytest.mark.parametrize(

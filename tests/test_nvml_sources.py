@@ -204,7 +204,7 @@ def test_a_slow_call_that_never_comes_back_holds_up_the_others_for_a_while_only(
 
 
 class GpmCard:
-    """NVML's GPM on a card whose metric of that number is its own number, and which lacks some."""
+    """NVML's GPM on a card: the value of each metric is the metric's number, and `lacks` are unsupported."""
 
     def __init__(self, lacks=()):
         self.lacks = lacks
@@ -218,6 +218,7 @@ class GpmCard:
         return sample
 
     def nvmlGpmMetricsGet(self, ask):  # noqa: N802
+        """Fill in the value and the status of each metric."""
         for place in range(ask.numMetrics):
             metric = ask.metrics[place]
             metric.value = metric.metricId

@@ -65,7 +65,7 @@ def test_no_text_is_clipped_or_overprinted_and_nothing_leaves_its_box(browser, p
     browser.ask(OPEN_ALL)
     assert json.loads(browser.ask(FLAWS)) == []
     assert overflow(browser) <= 0
-    assert browser.told == []
+    assert browser.messages == []
 
 
 @pytest.mark.parametrize("width", [1280, 390])
@@ -78,7 +78,7 @@ def test_runs_as_columns_lie_in_their_boxes(browser, tmp_path, width):
     assert overflow(browser) <= 0
     browser.ask(SEARCH.format("h2d pinned"))
     assert 0 < shown(browser) < 20
-    assert browser.told == []
+    assert browser.messages == []
 
 
 @pytest.mark.parametrize("path", RUNS, ids=name_of)
@@ -154,7 +154,7 @@ def test_a_case_unfolds_and_its_counters_zoom(browser, pages, width):
     words = browser.ask("document.querySelector('.zoom-tools output').textContent")
     assert re.fullmatch(r"\d+\.\d\d s to \d+\.\d\d s", words)
     assert overflow(browser) <= 0
-    assert browser.told == []
+    assert browser.messages == []
 
 
 def shown(browser):

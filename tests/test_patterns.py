@@ -323,7 +323,8 @@ def test_a_rank_that_answers_wrongly_fails_the_check_of_those_that_received_it(t
     on_all(lambda rank: tasks[rank].close())
 
 
-def page_of(nbytes=4096):
+def shared_page(nbytes=4096):
+    """Return a page of shared memory."""
     return (
         plugins.load("backends", "host")
         .open(plugins.load("backends", "host").devices()[0])
@@ -333,14 +334,14 @@ def page_of(nbytes=4096):
 
 
 def test_a_rank_that_never_comes_is_given_up_in_time_and_named():
-    roll_call = part("_roll_call").RollCall(page_of(), 0, 2, patience_s=0.05)
+    roll_call = part("_roll_call").RollCall(shared_page(), 0, 2, patience_s=0.05)
     with pytest.raises(WrongAnswer, match=r"rank 1 made no progress for 0\.05 s"):
         roll_call.meet(1)
     roll_call.close()
 
 
 def test_of_two_processes_that_claim_a_rank_at_once_the_first_one_notices():
-    page = page_of()
+    page = shared_page()
     roll_call = part("_roll_call").RollCall(page, 1, 2)
     page.array.view(np.uint64)[16] = os.getppid()
     with pytest.raises(part("_roll_call").RankTwiceError, match=f"process {os.getppid()} claims rank 1"):

@@ -89,6 +89,7 @@ def test_no_text_of_a_judgement_becomes_markup_in_any_publication(form):
 
 
 def is_inert_xml(written):
+    """Assert that the document has only the elements and attributes of JUnit, and no hidden letter."""
     root = ET.fromstring(written)
     assert {node.tag for node in root.iter()} <= {
         *("testsuites", "testsuite", "testcase", "failure", "error", "skipped", "system-out")
@@ -100,6 +101,7 @@ def is_inert_xml(written):
 
 
 def is_inert_annotation(written):
+    """Assert that each line is one annotation of limited length, and no other command."""
     assert not UNSEEN.search(written)
     for line in written.splitlines():
         text = re.fullmatch(r"::(?:error|warning) title=gpubench gate::(.+)", line)[1]

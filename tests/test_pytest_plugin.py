@@ -409,6 +409,7 @@ class Reporter:
 
 
 def progress(isatty, verbose=0):
+    """Return the progress of the plugin on a terminal or not, and the lines that it prints."""
     reporter = Reporter(isatty)
     plugins_by_name = {"terminalreporter": reporter}
     config = SimpleNamespace(

@@ -26,7 +26,7 @@ def changed(of, *replacements):
 
 
 def refusal(line):
-    """The words, on one line, by which a line is refused."""
+    """Return the error on one line with which a record is refused."""
     with pytest.raises(record.Malformed) as refused:
         record.decode(line)
     assert "\n" not in str(refused.value)

@@ -25,7 +25,7 @@ SMALL, LARGE = 1000, 3000
 
 
 def calls(work):
-    """How many calls some work takes: the same on any machine, however busy."""
+    """Return the number of Python calls of some work, which is the same on any machine."""
     profile = cProfile.Profile()
     profile.runcall(work)
     return pstats.Stats(profile).total_calls

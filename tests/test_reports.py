@@ -72,6 +72,7 @@ def result(suite, name, params=(), series=(), status="ok", devices=("cuda:0",), 
 
 
 def run_of(*results, views=(), devices=(GPU,), **more):
+    """Return a run with these results on one GPU; `more` are fields of the run."""
     names = tuple(dict.fromkeys(found.case.suite for found in results))
     return Run(
         model.Manifest(
@@ -96,6 +97,7 @@ def run_of(*results, views=(), devices=(GPU,), **more):
 
 
 def small_run():
+    """Return a run with an ok, a skipped and a failed case, with counters and with a label."""
     return run_of(
         result(
             "bandwidth",
@@ -151,6 +153,7 @@ class Tags(HTMLParser):
             self.words.append(data)
 
     def count(self, tag, class_=None):
+        """Return the number of elements with this tag and, if given, this class."""
         return sum(
             1
             for name, attrs in self.found
@@ -752,6 +755,7 @@ def test_the_settings_of_a_headline_run_say_so():
 
 
 def events_run(*values):
+    """Return a run whose throttle reasons had these values, a tenth of a second apart."""
     return run_of(
         result("s", "c", (), [timed(1e-3)], window=(100.0, 101.0)),
         counters=(make.counter("nvml.event_reasons", "bit mask", "event", 0.1, ""),),

@@ -46,6 +46,7 @@ def built(tmp_path_factory):
 
 
 def three_runs(runs):
+    """Write three runs, one of them in a deeper folder and one on two devices."""
     write(runs / "a.jsonl", day=1)
     write(runs / "deeper/b.jsonl.gz", day=2, seconds=1.2e-3)
     both = (make.device(), make.device("cuda:1"))
@@ -297,4 +298,4 @@ def test_the_command_builds_the_site_of_the_recordings_and_ends_well_beside_a_da
                 for page in pages(out):
                     browser.show(page, width=width)
                     wider = browser.ask("document.documentElement.scrollWidth > document.documentElement.clientWidth")
-                    assert (wider, browser.told) == (False, []), page
+                    assert (wider, browser.messages) == (False, []), page

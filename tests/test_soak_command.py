@@ -44,7 +44,8 @@ class SoakSink(list):
         pass
 
 
-def passed(replicate, seconds=1e-3, digest="aa", device="cuda:0", window=(0.0, 0.0), **fields):
+def passed_result(replicate, seconds=1e-3, digest="aa", device="cuda:0", window=(0.0, 0.0), **fields):
+    """Return the result of one pass of a soak."""
     return make.result(
         make.timing(seconds, moved=1e9, name="self"),
         of=CASE,
@@ -83,7 +84,7 @@ def test_after_its_time_a_run_begins_no_further_replicate_and_the_first_is_whole
 
 
 def test_reports_show_the_ledger_of_a_soak_and_no_other_run_has_one():
-    run = make.run(passed(0), failed(1))
+    run = make.run(passed_result(0), failed(1))
     page = plugins.load("reports", "html").render(run)
     for text in (plugins.load("reports", "md").render(run), page if isinstance(page, str) else page.decode()):
         assert "Soak: 2 passes" in text
@@ -107,7 +108,7 @@ def test_a_text_without_a_number_and_unit_is_refused_as_a_time(text):
 
 def test_the_ledger_has_the_rates_over_the_passes():
     rates = [1e-3, 2e-3, 1.25e-3]
-    ledger = ledger_of(make.run(*(passed(number, seconds) for number, seconds in enumerate(rates))))
+    ledger = ledger_of(make.run(*(passed_result(number, seconds) for number, seconds in enumerate(rates))))
     (case,) = ledger.cases
     assert (ledger.passes, ledger.compared, ledger.exit_status, ledger.wrong) == (3, 3, 0, ())
     assert case.medians == pytest.approx((1e12, 5e11, 8e11))
@@ -119,7 +120,7 @@ def test_the_ledger_has_the_rates_over_the_passes():
 def test_a_case_without_a_valid_result_is_named_and_a_soak_without_any_is_no_proof():
     other = make.case("memory", "soak", pattern="random")
     skipped = make.result(of=other, status="skipped", cause="unsupported", reason="needs 104 GiB of memory")
-    ledger = ledger_of(make.run(passed(0), skipped))
+    ledger = ledger_of(make.run(passed_result(0), skipped))
     assert ledger.unproven == ((f"{other.id} on cuda:0", "needs 104 GiB of memory"),)
     assert ledger.exit_status == 0
     assert ledger_of(make.run(skipped)).exit_status == 3
@@ -127,14 +128,19 @@ def test_a_case_without_a_valid_result_is_named_and_a_soak_without_any_is_no_pro
 
 
 def test_a_wrong_answer_names_its_pass_and_ends_with_3():
-    ledger = ledger_of(make.run(passed(0), failed(1), passed(2)))
+    ledger = ledger_of(make.run(passed_result(0), failed(1), passed_result(2)))
     assert ledger.wrong == (f"pass 2, {CASE.id}: 1 of 9 are wrong",)
     assert ledger.exit_status == 3
     assert ledger.cases[0].row[2] == "2 ok, 1 failed"
 
 
 def test_a_pass_whose_first_result_has_other_bits_is_found_also_on_another_gpu_of_the_model():
-    results = [passed(0), passed(1), passed(0, device="cuda:1"), passed(1, digest="bb", device="cuda:1")]
+    results = [
+        passed_result(0),
+        passed_result(1),
+        passed_result(0, device="cuda:1"),
+        passed_result(1, digest="bb", device="cuda:1"),
+    ]
     ledger = ledger_of(make.run(*results, facts=GPUS))
     (words,) = ledger.wrong
     assert words.startswith(f"pass 2, {CASE.id} on cuda:1: its first result has other bits (bb)")
@@ -143,7 +149,7 @@ def test_a_pass_whose_first_result_has_other_bits_is_found_also_on_another_gpu_o
 
 
 def test_an_unhealthy_device_ends_with_6_whatever_the_results_are():
-    for results in ([passed(0)], [failed(0)]):
+    for results in ([passed_result(0)], [failed(0)]):
         run = make.run(*results)
         sick = Remark(1.0, "event", HEALTH_SOURCE, "cuda:0", "uncorrected ECC errors: 3, before the run 1")
         unknown = Remark(1.0, "absent", HEALTH_SOURCE, "cuda:0", "unavailable: no NVML")
@@ -163,7 +169,7 @@ def test_the_ledger_has_temperatures_throttle_reasons_and_errors_of_the_whole_so
     )
     columns = (("a", (40.0, 60.0, 80.0)), ("b", (0.0, 4.0, 4.0)), ("c", (7.0, 7.0, 9.0)))
     sampled = [Samples("nvml", "cuda:0", (1.0, 2.0, 3.0), columns)]
-    passes = (passed(0, window=(0.5, 2.5)), passed(1, window=(2.6, 3.5)))
+    passes = (passed_result(0, window=(0.5, 2.5)), passed_result(1, window=(2.6, 3.5)))
     ledger = ledger_of(make.run(*passes, sampled=sampled, counters=counters))
     (device,) = ledger.devices
     assert device.gauges == ("temperature 40.00 °C to 80.00 °C, mean 60.00 °C",)

@@ -23,7 +23,8 @@ COPIES, MEMORY, PRODUCT = (sys.modules[f"{SUITE.package}.{name}"] for name in ("
 
 
 @pytest.fixture(scope="module")
-def opened():
+def bench_of_case():
+    """Yield a function that makes the bench of a case on the first device."""
     facts = inventory.facts()
     target = Target(facts, facts.devices[0], "smoke")
     device = plugins.load("backends", target.device.backend).open(target.device)
@@ -32,8 +33,8 @@ def opened():
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_products_on_a_gpu_are_the_same_bit_for_bit_and_a_wrong_bit_is_named(opened, dtype, monkeypatch):
-    bench = opened("product", dtype=dtype, size=1024)
+def test_products_on_a_gpu_are_the_same_bit_for_bit_and_a_wrong_bit_is_named(bench_of_case, dtype, monkeypatch):
+    bench = bench_of_case("product", dtype=dtype, size=1024)
     product = PRODUCT._Product(bench, dtype, 1024)
     assert product._call() > 0
     assert product._digest == PRODUCT._Product(bench, dtype, 1024)._digest
@@ -56,9 +57,9 @@ def test_products_on_a_gpu_are_the_same_bit_for_bit_and_a_wrong_bit_is_named(ope
 
 @pytest.mark.parametrize("pattern", ["random", "address", "checkerboard"])
 @pytest.mark.parametrize("flip", [0, MEMORY._ALL])
-def test_a_wrong_bit_in_the_memory_of_a_gpu_is_named(opened, pattern, flip, monkeypatch):
+def test_a_wrong_bit_in_the_memory_of_a_gpu_is_named(bench_of_case, pattern, flip, monkeypatch):
     monkeypatch.setattr(MEMORY, "_CHUNK_WORDS", {True: 2**12})
-    memory = MEMORY.MemoryPattern(opened("memory"), pattern, 2**17 + 8 * 1000)  # some chunks and part of one
+    memory = MEMORY.MemoryPattern(bench_of_case("memory"), pattern, 2**17 + 8 * 1000)  # some chunks and part of one
     assert memory._call() > 0
     write, at = memory.write, memory.memory.size - 3
 
@@ -75,8 +76,8 @@ def test_a_wrong_bit_in_the_memory_of_a_gpu_is_named(opened, pattern, flip, monk
 
 
 @pytest.mark.parametrize("direction", ["h2d", "d2h", "d2d"])
-def test_a_wrong_bit_in_a_copy_is_named(opened, direction, monkeypatch):
-    bench = opened("copy", direction=direction, size_bytes=2**22)
+def test_a_wrong_bit_in_a_copy_is_named(bench_of_case, direction, monkeypatch):
+    bench = bench_of_case("copy", direction=direction, size_bytes=2**22)
     copies = COPIES._Copy(bench, direction, 2**22)
     assert copies._call() > 0
     copy = bench.device.copy

@@ -65,6 +65,7 @@ def commands(command: Any, path: str = "gpubench") -> Iterator[tuple[str, Any]]:
 
 @pytest.fixture(scope="module")
 def command_line() -> list[tuple[str, Any]]:
+    """Return every command of gpubench with its path."""
     import typer
 
     from gpubench.cli import app

@@ -41,6 +41,7 @@ def call(task):
 
 @pytest.fixture
 def task():
+    """Yield a function that builds tasks, which are closed at the end of the test."""
     built = []
 
     def build(**options):
@@ -254,6 +255,7 @@ class SimulatedCufile:
         self.registered.remove(address)
 
     def read(self, handle, address, size, offset, place):
+        """Read part of a file through an aligned buffer; return the number of bytes."""
         with mmap.mmap(-1, -(-size // 4096) * 4096) as bounce:
             count = min(os.preadv(handle, [bounce], offset), size)
             ctypes.memmove(address + place, bounce[:count], count)

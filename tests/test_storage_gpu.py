@@ -24,7 +24,8 @@ SIZE = 2**24 + 4096 + 100
 
 
 @pytest.fixture(scope="module")
-def opened():
+def bench_of_case():
+    """Yield a function that makes the bench of a case on the first device."""
     facts = inventory.facts()
     device = plugins.load("backends", facts.devices[0].backend).open(facts.devices[0])
 
@@ -36,18 +37,18 @@ def opened():
     device.release()
 
 
-def read(opened, path, file="made", data=()):
+def read(bench_of_case, path, file="made", data=()):
     params = {"path": path, "file": file, "cache": "cold", "size_bytes": SIZE, "block_bytes": 2**20, "depth": 4}
-    return STORAGE.build(opened(STORAGE, "read", data=data, **params))
+    return STORAGE.build(bench_of_case(STORAGE, "read", data=data, **params))
 
 
 @pytest.mark.parametrize("path", ["buffered", "direct"])
-def test_a_file_gets_into_the_memory_of_a_gpu_and_a_wrong_byte_is_found(opened, path, tmp_path):
+def test_a_file_gets_into_the_memory_of_a_gpu_and_a_wrong_byte_is_found(bench_of_case, path, tmp_path):
     file = tmp_path / "weights"
     file.write_bytes(np.random.default_rng(1).bytes(SIZE))
     with file.open("rb") as written:
         os.fsync(written.fileno())
-    task = read(opened, path, "weights", data_files([file]))
+    task = read(bench_of_case, path, "weights", data_files([file]))
     assert task.stages[""].call() > 0
     times, content = file.stat(), file.read_bytes()
     with file.open("r+b") as other:
@@ -60,10 +61,10 @@ def test_a_file_gets_into_the_memory_of_a_gpu_and_a_wrong_byte_is_found(opened, 
     task.close()
 
 
-def test_cufile_reads_every_byte_and_its_statistics_say_how(opened):
+def test_cufile_reads_every_byte_and_its_statistics_say_how(bench_of_case):
     task, reason = None, ""
     try:
-        task = read(opened, "cufile")
+        task = read(bench_of_case, "cufile")
     except Unavailable as error:
         pytest.skip(f"{error}")
     except Skip as refused:
@@ -81,15 +82,18 @@ def test_cufile_reads_every_byte_and_its_statistics_say_how(opened):
 
 
 @pytest.mark.parametrize("loading", ["lazy", "eager"])
-def test_the_parts_of_a_start_on_a_gpu_sum_to_the_whole(opened, loading):
+def test_the_parts_of_a_start_on_a_gpu_sum_to_the_whole(bench_of_case, loading):
     params = {"loading": loading, "files": "cold", "size_bytes": 2**24}
-    found = {name: stage.call()[0] for name, stage in STARTUP.build(opened(STARTUP, "ledger", **params)).stages.items()}
+    found = {
+        name: stage.call()[0]
+        for name, stage in STARTUP.build(bench_of_case(STARTUP, "ledger", **params)).stages.items()
+    }
     whole = found.pop("whole")
     steps = ["cupy", "init", "context", "compile", "module", "kernel", "blas", "product", "graph", "weights"]
     assert list(found) == ["interpreter", "numpy", "gpubench", "inputs", *steps]
     assert math.fsum(found.values()) == pytest.approx(whole, rel=0.05)
 
 
-def test_the_first_collective_of_a_process_has_its_parts(opened):
-    task = STARTUP.build(opened(STARTUP, "collective", loading="lazy"))
+def test_the_first_collective_of_a_process_has_its_parts(bench_of_case):
+    task = STARTUP.build(bench_of_case(STARTUP, "collective", loading="lazy"))
     assert list(task.stages)[-3:] == ["nccl", "communicator", "collective"]

@@ -104,6 +104,7 @@ def imports(path: Path) -> tuple[Import, ...]:
 
 
 def _imports(path: Path) -> Iterator[Import]:
+    """Yield each import of a file: from where, of which module, and whether it is relative."""
     for node in ast.walk(tree_of(path)):
         where = f"{name_of(path)}:{getattr(node, 'lineno', 0)}"
         if isinstance(node, ast.Import):
@@ -315,7 +316,7 @@ def test_the_version_is_pyprojects():
 
 
 def is_broad(handler: ast.ExceptHandler) -> bool:
-    """Whether it catches everything; a clean-up that ends in a bare `raise` catches nothing."""
+    """Return whether an `except` catches everything; one that ends in a bare `raise` catches nothing."""
     last = handler.body[-1]
     if isinstance(last, ast.Raise) and last.exc is None:
         return False
@@ -358,7 +359,7 @@ def test_no_function_is_longer_than_60_lines():
 
 
 def statements(function: ast.FunctionDef) -> list[ast.stmt]:
-    """What a function does: its statements without the docstring and without `del` of arguments that it ignores."""
+    """Return the statements of a function without its docstring and without `del` of unused arguments."""
     is_text = isinstance(function.body[0], ast.Expr) and isinstance(function.body[0].value, ast.Constant)
     return [node for node in function.body[is_text:] if not isinstance(node, ast.Delete)]
 

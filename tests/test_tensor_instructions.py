@@ -120,7 +120,7 @@ def test_a_warpgroup_s_registers_hold_sixty_four_rows(form):
 
 @dataclasses.dataclass
 class ThreeSmDevice:
-    """A device of three SMs, whose kernel takes `cycles` a round and tells where its blocks ran."""
+    """A device of three SMs, whose kernel takes `cycles` per round and reports the SM of each block."""
 
     cycles: float
     places: tuple = (0, 1, 2)
@@ -129,6 +129,7 @@ class ThreeSmDevice:
         return array
 
     def chains(self):
+        """Return chains whose launch takes `cycles` · rounds to the power `power`."""
         words = np.zeros(6, np.uint64)
 
         def launch(rounds):

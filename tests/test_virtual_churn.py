@@ -80,6 +80,7 @@ class OverlappingArena:
         self._inner, self._given = CHURN.HostMalloc(bench), []
 
     def take(self, nbytes):
+        """Return an address; the third block gets that of the second."""
         if len(self._given) == 2:
             self._given.append(0)
             return self._given[1]
@@ -109,6 +110,7 @@ class SmallAllocator(CHURN.HostMalloc):
         self._sizes = {}
 
     def take(self, nbytes):
+        """Return an address; raises MemoryError if the room is used up."""
         if sum(self._sizes.values()) + nbytes > self.room:
             raise MemoryError("full")
         address = super().take(nbytes)

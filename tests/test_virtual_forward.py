@@ -21,6 +21,8 @@ class TwoRankExchange:
         self._barrier, self._values = threading.Barrier(2), [None, None]
 
     def of(self, rank):
+        """Return the bench of one of the two ranks."""
+
         def exchange(value):
             self._values[rank] = value
             self._barrier.wait(10)
@@ -52,6 +54,7 @@ def connected(transport, change=lambda table: None):
 
 @pytest.fixture(params=ENDS.TRANSPORTS)
 def pair(request):
+    """Yield a client that is connected to a server, and end both."""
     client, server = connected(request.param)
     yield client
     client.close()

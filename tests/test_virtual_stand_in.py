@@ -100,6 +100,7 @@ def main():
 
 
 def virtual_memory(modules, device):
+    """Run the parts of the suite that map memory, each with its check."""
     space, page = modules["_space"], modules["_space"].PAGE_BYTES
     for piece in ("whole", "2MiB"):
         modules["_steps"].StepCosts(device, 8 * page, piece).check()
@@ -118,6 +119,7 @@ def virtual_memory(modules, device):
 
 
 def calls(modules, device):
+    """Run every forwarded and native call of the suite, each with its check."""
     driver = modules["_drivers"].LocalDriver(device)
     driver.enter()
     for what in ("launch", "memory_info", "synchronize", "allocate"):

@@ -174,6 +174,7 @@ def cuDeviceGetCount(): return (Error(0), 0)
 
 
 def with_bindings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Put a module `cuda.bindings.driver` with this text before the installed one."""
     package = tmp_path / "cuda" / "bindings"
     package.mkdir(parents=True)
     for folder in (package.parent, package):
@@ -223,6 +224,7 @@ class CountedDevice:
     """A device whose free bytes and processes are set; what is allocated on it is thrown away."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Prepare the device with 1 GiB free and one process on it."""
         self.free, self.processes = 2**30, 1
         runtime = SimpleNamespace(memset=lambda *_: None, deviceSynchronize=lambda: None)
         cuda = SimpleNamespace(Memory=lambda nbytes: SimpleNamespace(ptr=0, size=nbytes), runtime=runtime)

@@ -63,6 +63,8 @@ def triad(bench: Bench) -> Task:
 
 
 def _on_host(a: Any, b: Any, c: Any) -> Callable[[], object]:
+    """Return the call of a triad by NumPy."""
+
     def call() -> None:
         np.multiply(c, np.float32(3), out=a)
         np.add(a, b, out=a)
@@ -91,6 +93,7 @@ def chase(bench: Bench) -> Task:
 
 
 def _walk(ring: Any, start: Any, steps: Any, end: Any) -> Callable[[], object]:
+    """Return the call of a walk round a ring, compiled by numba."""
     import numba
 
     @numba.njit

@@ -29,6 +29,7 @@ class SickSource:
         self._readings = 0
 
     def read(self, device, names):
+        """Return the number of the reading, until the fault that GPUBENCH_SICK names happens."""
         if names == ("sick.slow",):
             time.sleep({"slow": 0.25, "stuck": 3600.0}.get(HOW, 0.0))
             return {"sick.slow": 1.0}
@@ -80,6 +81,7 @@ class Sick:
         return {}
 
     def open(self, devices):
+        """Open the source, or refuse as GPUBENCH_SICK says."""
         if HOW == "denied":
             raise Unavailable("no permission to read the counters", "ask for it")
         if HOW == "optional":
