@@ -1,1 +1,1 @@
-"""One suite a file, or a folder once it outgrows one; what several share is beside them, its name begun by `_`."""
+"""Suites: each is a file or a folder of topics. Modules that several suites share lie beside them and begin with _."""

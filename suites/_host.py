@@ -45,6 +45,7 @@ _compiled_random_real = numba.njit(inline="always")(_random_real)
 
 
 def _fill(a: Any, n: Any, seed: Any) -> None:
+    """Fill an array with the seeded data: uniform in [-1, 1), on a grid that the dtype holds exactly."""
     bits = np.uint64(24 if a.itemsize == 4 else 53)
     grid = 0.5 ** (np.float64(bits) - 1.0)
     for i in prange(n):
@@ -77,6 +78,7 @@ def _triad(a: Any, b: Any, c: Any, n: Any, s: Any) -> None:
 
 
 def _xor(array: Any) -> Any:
+    """Return the exclusive or of an array of 64-bit words."""
     mine = np.uint64(0)
     for i in range(array.size):
         mine ^= array[i]
@@ -84,6 +86,7 @@ def _xor(array: Any) -> Any:
 
 
 def _dot_product(b: Any, c: Any) -> Any:
+    """Return the sum of products of two arrays in double precision."""
     mine = 0.0
     for i in range(b.size):
         mine += np.float64(b[i]) * np.float64(c[i])
@@ -95,6 +98,7 @@ _compiled_dot_product = numba.njit(fastmath={"reassoc", "contract"})(_dot_produc
 
 
 def _read(b: Any, n: Any, parts: Any) -> None:
+    """Leave in each part the exclusive or of its share of the first n elements, as 64-bit words."""
     elements = b[:n].view(np.uint64)
     share = elements.size // parts.size
     for part in prange(parts.size):
@@ -102,6 +106,7 @@ def _read(b: Any, n: Any, parts: Any) -> None:
 
 
 def _dot(b: Any, c: Any, n: Any, parts: Any) -> None:
+    """Leave in each part the sum of products of its share of the first n elements."""
     share = n // parts.size
     for part in prange(parts.size):
         parts[part] = _compiled_dot_product(b[part * share : (part + 1) * share], c[part * share : (part + 1) * share])
@@ -227,9 +232,8 @@ KERNELS: dict[str, Compiled] = {
     "mistakes": parallel(_count_mistakes),
     "link": numba.njit(cache=True)(_link),
     "sweep": numba.njit(cache=True)(_sweep),
-    # Two threads, or a thread and a GPU: the words first … last written in one place, seen, and answered in another.
-    # Both give up a wait after so many `spins` and return the last word that they are done with. They run outside
-    # Python's lock.
+    # Two threads, or a thread and a GPU: one writes the words first … last in one place, and the other answers each in
+    # another place. Both give up a wait after `spins` reads. They run without Python's lock.
     "ask": numba.njit(cache=True, nogil=True)(_ask),
     "answer": numba.njit(cache=True, nogil=True)(_answer),
     "chase": numba.njit(cache=True)(_chase),

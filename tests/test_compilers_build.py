@@ -35,7 +35,7 @@ def order(by="numpy", op="softmax", is_up=False, device=HOST):
 
 
 def report(before=0, written=0):
-    return CHILD.Report({"first": 1.0}, before, written, 10 * written, 1, 0.0)
+    return CHILD.BuildReport({"first": 1.0}, before, written, 10 * written, 1, 0.0)
 
 
 @pytest.fixture

@@ -92,6 +92,7 @@ def random(bench: Bench, access: str, chunk_bytes: int, size_bytes: int) -> Task
 
 
 def _sector_bytes(bench: Bench) -> int:
+    """Return the bytes of the smallest unit that memory reads or writes."""
     return _SECTOR_BYTES.get(bench.traits.vendor, _HOST_SECTOR_BYTES)
 
 
@@ -122,7 +123,7 @@ def _prepare_reads(bench: Bench, pattern: AccessPattern) -> CheckedCall:
     grid, count = grid_of(pattern.count, _THREADS * _READS_PER_THREAD), np.uint64(pattern.count)
     parts, expected = (bench.xp.zeros(grid, np.uint64) for _ in range(2))
     name, to_host = f"{pattern.order}_{pattern.width_bytes}", bench.device.to_host
-    read, compute = (bench.kernel(_SOURCE, f"{name}_{what}", WRITES=0) for what in ("read", "expected"))
+    read, compute = (bench.kernel(_SOURCE, f"{name}_{operation}", WRITES=0) for operation in ("read", "expected"))
     args = (random_words.array, count, parts, *pattern.args)
 
     def check() -> None:
@@ -138,7 +139,7 @@ def _prepare_writes(bench: Bench, pattern: AccessPattern) -> CheckedCall:
     grid, count = grid_of(pattern.count, _THREADS), np.uint64(pattern.count)
     key = np.uint32(bench.rng.integers(2**32, size=2)[1])
     name = f"{pattern.order}_{pattern.width_bytes}"
-    write, compare = (bench.kernel(_SOURCE, f"{name}_{what}", WRITES=1) for what in ("write", "mistakes"))
+    write, compare = (bench.kernel(_SOURCE, f"{name}_{operation}", WRITES=1) for operation in ("write", "mistakes"))
     args = (array, count, key, *pattern.args)
 
     def check() -> None:

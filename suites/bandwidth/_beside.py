@@ -36,7 +36,7 @@ from ._words import CopiedWords
 _N = 4096  # of the product, in float16
 _COPIED_BYTES = 2**28
 _PRODUCTS, _COPIES = 4, 6  # in one sample: about a millisecond each on an H200
-_COVER = 3.0  # the other workload lasts so many times as long as the timed one, at first
+_COVER = 3.0  # the other workload lasts this many times as long as the timed one, at first
 _MOST_COVER = 64.0
 _DRAWN = 262139  # normal values, a prime number, so that no two rows are alike
 _ROWS, _COLUMNS = 16, 256  # of the product that are checked
@@ -216,4 +216,5 @@ class WorkloadPair:
         ended.record()
 
     def _elapsed(self, begun: Any, ended: Any) -> float:
+        """Return the seconds between two events."""
         return float(self._cuda.get_elapsed_time(begun, ended)) * _MILLI

@@ -84,6 +84,7 @@ topic = Topic(
 
 
 def _ways(target: Target) -> Any:
+    """Return the ways of the device; quick has the loop through the binding, as compiling a loop takes a second."""
     if target.is_host:
         return points((_LOOP, _KERNEL), (_LOOP,), (_LOOP, _KERNEL, _MERGED))
     others = (_BATCH, _KERNEL, _MERGED)

@@ -130,6 +130,7 @@ class _GpuPasses:
         self._words = RandomWords(bench, size_bytes)
 
     def _launch(self, name: str, *args: Any) -> Call:
+        """Return the launch of a kernel of cache.cu on the grid of the passes."""
         kernel = self._bench.kernel(_SOURCE, name)
         return lambda: kernel((self._grid,), (_THREADS,), args)
 

@@ -116,5 +116,6 @@ def _registered(bench: Bench, memory: NodeMemory) -> HostMemory:
 
 
 def _place_notes(bench: Bench) -> Mapping[str, str]:
+    """Return the note that names the NUMA node of the GPU."""
     own = node_of(bench.target.device.pci)
     return {"NUMA node of the GPU": "not stated by the firmware" if own is None else str(own)}

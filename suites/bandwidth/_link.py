@@ -141,6 +141,7 @@ def _nothing() -> None:
 
 
 def _allocated(bench: Bench, flags: int, size_bytes: int) -> HostMemory:
+    """Return memory that the runtime allocates page-locked, with flags of cudaHostAlloc."""
     runtime = bench.xp.cuda.runtime
     address = runtime.hostAlloc(size_bytes, flags)
     array = np.ctypeslib.as_array((ctypes.c_uint8 * size_bytes).from_address(address))

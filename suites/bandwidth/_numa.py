@@ -100,6 +100,7 @@ class NodeMemory:
 
 
 def _describe_placement(pages: Mapping[int, int]) -> str:
+    """Return pages by NUMA node as text; a negative node is an error number, whose text is shown."""
     places = {node: f"node {node}" if node >= 0 else f"none ({os.strerror(-node)})" for node in pages}
     return ", ".join(f"{places[node]}: {count}" for node, count in sorted(pages.items()))
 

@@ -23,7 +23,7 @@ from gpubench.api.suite import (
 )
 
 from . import _providers as providers
-from ._build_child import Order, Report
+from ._build_child import BuildReport, Order
 from ._fresh import Caches, report_of
 
 _OPERATORS = ("softmax", "swiglu")
@@ -77,9 +77,9 @@ def samples_of(target: Target, op: str, cache: str) -> int:
     return _SAMPLES if target.tier == "full" and op == _OPERATORS[0] and cache != "process" else 1
 
 
-def _reports(order: Order, cache: str, samples: int) -> list[Report]:
+def _reports(order: Order, cache: str, samples: int) -> list[BuildReport]:
     """Return the reports of interpreters, started one after the other: one, and more while time allows."""
-    reports: list[Report] = []
+    reports: list[BuildReport] = []
     with Caches() as filled:
         if cache == "warm" and order.by not in _UNCACHED:
             _report(order, "cold", filled)
@@ -93,14 +93,14 @@ def _reports(order: Order, cache: str, samples: int) -> list[Report]:
     return reports
 
 
-def _report(order: Order, cache: str, caches: Caches) -> Report:
+def _report(order: Order, cache: str, caches: Caches) -> BuildReport:
     """Return the report of one fresh interpreter; raises Untrustworthy if its caches were not as `cache` says."""
     report = report_of(order, caches, _LIMITS_S[order.target.tier])
     expect_state(cache, order.by, report)
     return report
 
 
-def expect_state(cache: str, by: str, report: Report) -> None:
+def expect_state(cache: str, by: str, report: BuildReport) -> None:
     """Raise Untrustworthy if the entries before and after the compile show that the caches had another state."""
     before, written = report.entries_before, report.entries_written
     if by in _UNCACHED:
@@ -118,7 +118,7 @@ def _stage(seconds: Sequence[float]) -> Stage:
     return Stage(lambda: seconds, clock="self", effort=Effort.exactly(len(seconds)), checked=True)
 
 
-def _observations(reports: Sequence[Report], load: float) -> Observation:
+def _observations(reports: Sequence[BuildReport], load: float) -> Observation:
     """Return the largest error, cache entries, bytes and memory of the reports, and the load of the machine."""
     return {
         "error": max(report.error for report in reports),

@@ -43,7 +43,10 @@ _KIB = 1024  # the unit of ru_maxrss on Linux, getrusage(2)
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The operator to build and its case; with `is_up` another operator is built before it, outside the times."""
+    """The operator to build and its case, which the parent process sends to this program.
+
+    With `is_up` another operator is built before it, outside the times. `by` names the provider.
+    """
 
     case: Case
     target: Target
@@ -59,8 +62,11 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """Seconds of each step of a build, the entries of its caches, its peak memory, and its result's relative error."""
+class BuildReport:
+    """The result of one build: the seconds of each step, its caches, its memory, and the relative error of its result.
+
+    `entries_before` and `entries_written` are files in the caches, `resident_bytes` is the peak of resident memory.
+    """
 
     seconds: Mapping[str, float]
     entries_before: int
@@ -98,11 +104,11 @@ def entries(folder: Path) -> dict[str, int]:
     return sizes
 
 
-def measured(order: Order, caches: Path, ledger: Ledger) -> Report:
-    """Build the operator, call it, check the result, call it again, and return the seconds of each step.
+def measured(order: Order, caches: Path, ledger: Ledger) -> BuildReport:
+    """Build the operator, call it, check the result, call it again, and return the report of the build.
 
-    `caches` is the folder of all caches. Raises Skip or Unavailable if the provider or its operator is unavailable, and
-    WrongAnswer if the result is wrong.
+    `caches` is the folder of all caches, and `ledger` keeps the time. Raises Skip or Unavailable if the provider or its
+    operator is unavailable, and WrongAnswer if the result is wrong.
     """
     for library in _LEFT_OUT.get(order.by, ()):
         sys.modules.setdefault(library, None)  # type: ignore[arg-type]  # so that it cannot be imported
@@ -130,7 +136,7 @@ def measured(order: Order, caches: Path, ledger: Ledger) -> Report:
     if order.is_up:
         seconds = {name: seconds[name] for name in ("first", "compile", "again")}
     new = {path: size for path, size in entries(caches).items() if path not in before}
-    return Report(seconds, len(before), len(new), sum(new.values()), _peak_bytes(), error)
+    return BuildReport(seconds, len(before), len(new), sum(new.values()), _peak_bytes(), error)
 
 
 @contextlib.contextmanager

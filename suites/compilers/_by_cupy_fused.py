@@ -101,16 +101,19 @@ def _residual_norm(kernels: _Kernels, x: Any, residual: Any, weight: Any, summed
 
 
 def _gemm_gelu(kernels: _Kernels, a: Any, weights: Any, bias: Any, out: Any) -> Callable[[], None]:
+    """Return a product, and bias and GELU as one elementwise kernel."""
     gelu = kernels.pointwise("T x, T bias", "T z", _GELU)
     return lambda: gelu(a @ weights, bias, out)
 
 
 def _written(kernels: _Kernels, *arrays: Any) -> Callable[[], None]:
+    """Return a batch norm, as a model is written, as one elementwise kernel."""
     body = f"z = ((float)x - (float)mean) / sqrtf((float)variance + {EPSILON}f) * (float)weight + (float)bias"
     return partial(kernels.pointwise("T x, T mean, T variance, T weight, T bias", "T z", body), *arrays)
 
 
 def _folded(kernels: _Kernels, *arrays: Any) -> Callable[[], None]:
+    """Return a factor and a shift for each column as one elementwise kernel."""
     body = "z = (float)x * (float)scale + (float)shift"
     return partial(kernels.pointwise("T x, T scale, T shift", "T z", body), *arrays)
 

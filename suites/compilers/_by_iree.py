@@ -90,6 +90,7 @@ class _Program:
         return f"tensor<{'x'.join(str(self._lengths[axis]) for axis in axes)}xf32>"
 
     def _let(self, axes: str, text: str) -> _Traced:
+        """Write a line that gives a new name to the value of an operation, and return that value."""
         self._count += 1
         self.lines.append(f"  %{self._count} = {text}")
         return _Traced(self, f"%{self._count}", axes)
@@ -122,6 +123,7 @@ class _Program:
         return self._let(axes, f"{operation} {left.name}, {right.name} : {self.type_of(axes)}")
 
     def _reduced(self, operation: str, start: float, value: _Traced) -> _Traced:
+        """Write a reduction of each row of a matrix, which begins with `start`, and return its result."""
         ins, outs = f"{value.name} : {self.type_of('rc')}", f"{self._constant(start, 'r').name} : {self.type_of('r')}"
         return self._let("r", f"linalg.reduce {{ {operation} }} ins({ins}) outs({outs}) dimensions = [1]")
 

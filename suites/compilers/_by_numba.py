@@ -123,6 +123,7 @@ _LOOPS: dict[str, Compiled] = {
 
 
 def _product(loop: Compiled, a: Any, weights: Any, bias: Any, out: Any) -> None:
+    """Multiply, then run the loop on the product and the bias."""
     loop(np.matmul(a, weights), bias, out)
 
 
@@ -148,6 +149,7 @@ def _static(loop: Any) -> Mapping[str, Observed]:
 
 
 def _built(bench: Bench, problem: Problem, loop: Compiled) -> Built:
+    """Return a compiled loop, with preallocated outputs, as a built operator."""
     outputs = Outputs(bench, problem)
     notes = {"library": f"numba {numba.__version__}", "precision": "computed in float32, not reassociated"}
     return Built(partial(loop, *problem.inputs.values(), *outputs.arrays), outputs.rows, outputs.poison, notes)

@@ -70,6 +70,7 @@ def load_compiler() -> None:
 
 
 def _version() -> str:
+    """Return the versions of numba and, if it is installed, of numba-cuda."""
     numba = importlib.import_module("numba")
     package_version = getattr(importlib.import_module("numba.cuda"), "__version__", "")
     return f"{numba.__version__}, numba-cuda {package_version}" if package_version else str(numba.__version__)

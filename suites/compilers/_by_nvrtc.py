@@ -50,6 +50,7 @@ _Launch = tuple[partial[None], Callable[[], Mapping[str, Observed]]]  # a launch
 
 
 def _launched(bench: Bench, name: str, defines: Mapping[str, int], blocks: int, args: tuple[Any, ...]) -> _Launch:
+    """Return the launch of a kernel of rows.cu with these macros, and the function of its static values."""
     launch = partial(bench.kernel("rows.cu", name, **defines), (blocks,), (defines["THREADS"],), args)
     return launch, partial(static_of, bench, name, defines, launch)
 
@@ -72,6 +73,7 @@ def static_of(bench: Bench, name: str, defines: Mapping[str, int], launch: parti
 
 
 def _defines(problem: Problem, threads: int) -> dict[str, int]:
+    """Return the macros of rows.cu for a problem and a number of threads."""
     number = _NUMBERS[problem.operator.name]
     return {"OPERATOR": number, "HALVES": int(problem.dtype == "float16"), "COLS": problem.cols, "THREADS": threads}
 

@@ -61,6 +61,7 @@ def varied(bench: Bench, problems: Sequence[Problem]) -> Varied:
 
 
 def _loaded(bench: Bench) -> Any:
+    """Return the module triton on the stream that is timed, with our kernels ready for it."""
     triton = on_stream(bench)
     kernels.load(triton.language)
     return triton
@@ -71,6 +72,7 @@ def _arrays(problem: Problem, outputs: Outputs) -> list[TritonArray]:
 
 
 def _built(triton: Any, call: TritonCall, outputs: Outputs) -> Built:
+    """Return a launch as a built operator, with notes on its configuration."""
     notes = {"library": f"Triton {triton.__version__}", "precision": "computed in float32, multiply-adds fused"}
     notes["configuration"] = call.words
     return Built(call, outputs.rows, outputs.poison, notes)
@@ -92,6 +94,7 @@ class TritonCall:
 
 @functools.cache
 def _jitted(triton: Any, function: Callable[..., None]) -> Any:
+    """Return the function as a kernel of Triton, the same one for later calls."""
     return triton.jit(function)
 
 

@@ -52,6 +52,7 @@ topic = Topic(
 
 
 def _by(target: Target) -> Any:
+    """Return the providers of the device; quick has the fastest to build."""
     if target.is_host:
         return points(providers.HOST_QUICK, providers.HOST_QUICK[1:2], providers.HOST)
     return points(providers.GPU_QUICK, ("nvrtc",), providers.GPU)

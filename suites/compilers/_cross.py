@@ -32,6 +32,7 @@ def _in_full(target: Target) -> bool:
 
 
 def _has_target(_target: Target, params: Mapping[str, Any]) -> bool:
+    """Return whether the compiler `by` can compile for the architecture."""
     return params["arch"] in ARCHS.get(params["by"], (*ARCHS["nvrtc"], *ARCHS["hiprtc"]))
 
 

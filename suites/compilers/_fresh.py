@@ -10,7 +10,7 @@ from types import TracebackType
 from gpubench.api.suite import FileError
 
 from .._processes import answer_of
-from ._build_child import Order, Report
+from ._build_child import BuildReport, Order
 
 # Each names the folder of a compiler's cache: Triton, torch's Inductor, CuPy, numba, JAX, cuTile, the CUDA driver, and
 # programs that follow the XDG Base Directory Specification.
@@ -57,14 +57,14 @@ class Caches:
         return {**{name: str(self.folder / name.lower()) for name in _FOLDERS}, **_SETTINGS}
 
 
-def report_of(order: Order, caches: Caches, limit_s: float) -> Report:
+def report_of(order: Order, caches: Caches, limit_s: float) -> BuildReport:
     """Run an order in a fresh interpreter with these caches, and return its report.
 
     The interpreter and its process group end with this call. Raises Skip, Unavailable and WrongAnswer as the
     interpreter did, and RuntimeError if it crashed or did not end within `limit_s` seconds.
     """
-    program = f"import time, numpy; begun = time.monotonic(); from {Report.__module__} import main; main(begun)"
+    program = f"import time, numpy; begun = time.monotonic(); from {BuildReport.__module__} import main; main(begun)"
     description = f"the build by {order.by}"
-    return Report(
+    return BuildReport(
         **answer_of(program, order, description, limit_s, [str(caches.folder)], caches.environment).content["report"]
     )

@@ -104,6 +104,7 @@ def _normed(xp: Any, x: Any, factors: Any) -> Any:
 
 
 def _rotated(xp: Any, x: Any, cosine: Any, sine: Any) -> Any:
+    """Return x with its elements i and i + dim/2 rotated by the angles of each token."""
     half = x.shape[-1] // 2
     low, high = x[..., :half], x[..., half:]
     return xp.concatenate([low * cosine - high * sine, high * cosine + low * sine], axis=-1)

@@ -26,6 +26,7 @@ def normalised(xp: Any, x: Any, mean: Any, variance: Any, weight: Any, bias: Any
 
 
 def _transpose(layout: str) -> Any:
+    """Return the expression that writes images in the other layout."""
     axes = (0, 2, 3, 1) if layout == "nchw" else (0, 3, 1, 2)
     return lambda xp, x: xp.ascontiguousarray(x.transpose(axes))
 
@@ -44,6 +45,7 @@ def _pool(layout: str) -> Any:
 
 
 def _by_channel(layout: str, expression: Any) -> Any:
+    """Return an expression whose vectors have an element for each channel of the layout."""
     shape = (-1, 1, 1) if layout == "nchw" else (-1,)
     return lambda xp, x, *vectors: expression(xp, x, *(vector.reshape(shape) for vector in vectors))
 

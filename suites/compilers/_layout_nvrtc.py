@@ -70,6 +70,7 @@ def lines(bench: Bench, operation: int, args: tuple[object, ...], vectors: int, 
 
 
 def _kernel(bench: Bench, name: str, operation: int = 0) -> Kernel:
+    """Return a kernel of layout.cu; `operation` is its number for what is done to each channel."""
     return bench.kernel("layout.cu", name, WHAT=operation, LOOP=_LOOPS[operation])
 
 

@@ -27,6 +27,7 @@ class OfflineCompiler:
         self._handle, self._prefix, self._code, self._options = handle, prefix, code, options
 
     def _call(self, name: str, *arguments: Any) -> int:
+        """Call a function of the library by its name without the prefix, and return its status."""
         return int(getattr(self._handle, self._prefix + name)(*arguments))
 
     def _text(self, program: c_void_p, kind: str) -> bytes:
@@ -86,17 +87,20 @@ def hiprtc() -> OfflineCompiler:
 
 
 def _rocm_roots() -> list[str]:
+    """Return the folders in which ROCm may be installed; ROCM_PATH alone if it is set."""
     named = os.environ.get("ROCM_PATH")
     return [named] if named else [str(path) for path in Path("/opt").glob("rocm*")]
 
 
 def _wheels(pattern: str) -> Iterator[Path]:
+    """Yield the libraries of NVIDIA's wheels whose names match a pattern."""
     spec = importlib.util.find_spec("nvidia")
     for folder in spec.submodule_search_locations or () if spec else ():
         yield from sorted(Path(folder).glob(f"*/lib/{pattern}"))
 
 
 def _no_launch(*_: Any) -> None:
+    """Raise Skip in place of a launch."""
     raise Skip("the kernel was compiled for a GPU that this machine does not have")
 
 

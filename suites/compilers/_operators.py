@@ -227,6 +227,7 @@ def _normal(bench: Bench, shape: tuple[int, ...], seed: int) -> Any:
 
 
 def _error(rows: npt.NDArray[np.float64], exact: npt.NDArray[np.float64]) -> float:
+    """Return the relative error of an output; raises WrongAnswer if its shape is wrong or an element is not finite."""
     expect(rows.shape == exact.shape, f"an output has the shape {rows.shape}, not {exact.shape}")
     expect(bool(np.isfinite(rows).all()), "an output is not written, NaN or infinite")
     return float(np.linalg.norm(rows - exact) / np.linalg.norm(exact))

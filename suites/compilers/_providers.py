@@ -76,6 +76,7 @@ def varied(bench: Bench, problems: Sequence[Problem], by: str) -> Varied:
 
 
 def _provider(by: str) -> ModuleType:
+    """Return the module of a provider, such as `_by_numba_cuda` for numba-cuda."""
     return importlib.import_module(f"._by_{by.replace('-', '_')}", __package__)
 
 

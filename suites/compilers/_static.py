@@ -101,7 +101,7 @@ def of_code(code: bytes, kernel: str, warps: int, device: Device) -> Mapping[str
 
 
 def _disassembler() -> str:
-    """Return the path of nvdisasm, of CUDA's toolkit, of Triton's wheel or of a wheel of its own; empty without it."""
+    """Return the path of nvdisasm of CUDA's toolkit, of Triton's wheel or of NVIDIA's wheels; empty without it."""
     wheels = (
         path
         for pattern in ("triton/backends/nvidia/bin/nvdisasm", "nvidia/*/bin/nvdisasm")
@@ -169,4 +169,5 @@ def _stored_bytes(loop: str) -> int:
 
 
 def _width(line: str, register: str) -> int:
+    """Return the bytes that a store from this kind of register writes."""
     return _ITEM_BYTES if "ss\t" in line else _VECTOR_BYTES[register]

@@ -210,9 +210,11 @@ class Operands:
         return a, b, c
 
     def _lines(self, count: int, most: int) -> Any:
+        """Return `count` random row or column numbers below `most`, as int64 on the device."""
         return self._make.xp.asarray(self.rng.integers(0, most, count).astype(np.int64))
 
     def _a_rows(self, a: Any, lines: Any, absolute: bool = False) -> Any:
+        """Return the rows `lines` of A, or their absolute values, as (rows, k) doubles on the device."""
         m, k = self.shape.m, self.shape.k
         strides = (k, 1) if self.shape.order[0] == "n" else (1, m)
         return self._make.widened(a, self.precision.formats[0], len(lines), k, strides, lines, absolute)

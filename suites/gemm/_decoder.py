@@ -150,5 +150,6 @@ def _prefill_task(bench: Bench, model: Model, kind: str) -> Task:
 
 
 def _notes(model: Model, kind: str, kernels: str) -> Mapping[str, str]:
+    """Return the notes on model, kernels and data."""
     weights = f"{len(model.matrices)} matrices, {model.size / 1e9:.2f}e9 weights in {kind}"
     return {"model": f"{weights}, shapes of {model.source}", "kernels": kernels, "data": "seeded, N(0, 1/columns)"}

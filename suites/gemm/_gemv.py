@@ -200,13 +200,13 @@ class WarpPlan:
         """Rows of a block."""
         return _THREADS // self.team * self.share
 
-    def defines(self, kind: WeightKind, how: Launch) -> dict[str, int]:
+    def defines(self, kind: WeightKind, launch: Launch) -> dict[str, int]:
         """Return the macros that gemv.cu is built with."""
         numbers = {"TEAM": self.team, "SHARE": self.share, "AHEAD": self.ahead}
-        return {"WEIGHTS": kind.number, **numbers, "GATED": int(how.is_gated)}
+        return {"WEIGHTS": kind.number, **numbers, "GATED": int(launch.is_gated)}
 
 
-def warp_plan(kind: WeightKind, cols: int, warp: int, how: Launch = PLAIN) -> WarpPlan:
+def warp_plan(kind: WeightKind, cols: int, warp: int, launch: Launch = PLAIN) -> WarpPlan:
     """Return the fastest plan on an H200.
 
     A thread has about four vectors of a row. Quantised weights have a warp for two rows. Blocks of an early launch fill
@@ -216,7 +216,7 @@ def warp_plan(kind: WeightKind, cols: int, warp: int, how: Launch = PLAIN) -> Wa
         return WarpPlan(warp, 2, 2)
     quarter = max(cols * kind.bits // 128 // 4, 1)
     team = max(warp, min(_THREADS, 1 << (quarter.bit_length() - 1)))  # a power of two: a team folds its sums in halves
-    return WarpPlan(team, 2, 4, 4) if how.is_early else WarpPlan(team, how.halves, 2)
+    return WarpPlan(team, 2, 4, 4) if launch.is_early else WarpPlan(team, launch.halves, 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,10 +241,10 @@ class TensorPlan:
         """Threads of a block."""
         return self.warp * self.across * self.down
 
-    def defines(self, kind: WeightKind, how: Launch) -> dict[str, int]:
+    def defines(self, kind: WeightKind, launch: Launch) -> dict[str, int]:
         """Return the macros that skinny.cu is built with."""
         sizes = {"TILES": self.tiles, "PANELS": self.panels, "DOWN": self.down, "ACROSS": self.across}
-        return {"WEIGHTS": kind.number, **sizes, "AHEAD": self.ahead, "GATED": int(how.is_gated)}
+        return {"WEIGHTS": kind.number, **sizes, "AHEAD": self.ahead, "GATED": int(launch.is_gated)}
 
 
 def tensor_plan(
@@ -267,41 +267,43 @@ def tensor_plan(
     return TensorPlan(tiles, panels, down, 1, 2, max(1, min(8, units // blocks)), warp)
 
 
-def warp_call(bench: Bench, weights: Weights, vectors: Vectors, how: Launch = PLAIN) -> Call:
+def warp_call(bench: Bench, weights: Weights, vectors: Vectors, launch: Launch = PLAIN) -> Call:
     """Return the call of Y = W·x by gemv.cu, for one token."""
-    plan = warp_plan(weights.kind, weights.cols, bench.traits.warp, how)
-    kernel = bench.kernel("gemv.cu", "gemv", **plan.defines(weights.kind, how))
+    plan = warp_plan(weights.kind, weights.cols, bench.traits.warp, launch)
+    kernel = bench.kernel("gemv.cu", "gemv", **plan.defines(weights.kind, launch))
     blocks, most = -(-weights.rows // plan.rows), plan.resident * bench.device.device.units
     grid = (min(blocks, most) if most else blocks,)
-    rows = weights.rows // how.halves
+    rows = weights.rows // launch.halves
     args = (weights.words, weights.scales, vectors.x, vectors.y, np.uint32(rows), np.uint32(weights.cols))
-    return partial(kernel.early if how.is_early else kernel, grid, (_THREADS,), args)
+    return partial(kernel.early if launch.is_early else kernel, grid, (_THREADS,), args)
 
 
-def tensor_call(bench: Bench, weights: Weights, vectors: Vectors, tokens: int, how: Launch = PLAIN) -> Call:
+def tensor_call(bench: Bench, weights: Weights, vectors: Vectors, tokens: int, launch: Launch = PLAIN) -> Call:
     """Return the call of Y = X·Wᵀ by skinny.cu, for at most 64 tokens; raises Skip without matrix instructions."""
-    xp, plan = bench.xp, _tensor_plan(bench, weights, tokens, how)
-    kernel = bench.kernel("skinny.cu", "skinny", **plan.defines(weights.kind, how))
+    xp, plan = bench.xp, _tensor_plan(bench, weights, tokens, launch)
+    kernel = bench.kernel("skinny.cu", "skinny", **plan.defines(weights.kind, launch))
     grid = (-(-weights.rows // plan.rows), plan.splits)
     parts = xp.empty(plan.splits * tokens * weights.rows if plan.splits > 1 else 0, "float32")
     arrived = xp.zeros(grid[0], "uint32")
-    numbers = (np.uint32(value) for value in (weights.rows // how.halves, weights.cols, tokens))
+    numbers = (np.uint32(value) for value in (weights.rows // launch.halves, weights.cols, tokens))
     args = (weights.words, weights.scales, vectors.x, vectors.y, *numbers, parts, arrived)
-    return partial(kernel.early if how.is_early else kernel, grid, (plan.threads,), args)
+    return partial(kernel.early if launch.is_early else kernel, grid, (plan.threads,), args)
 
 
 def compile_tensor_calls(bench: Bench, matrices: Iterable[tuple[Weights, Launch]], tokens: int) -> None:
     """Compile skinny.cu for the products of these matrices at the same time: one variant takes up to a second."""
-    variants = [_tensor_plan(bench, weights, tokens, how).defines(weights.kind, how) for weights, how in matrices]
+    variants = [
+        _tensor_plan(bench, weights, tokens, launch).defines(weights.kind, launch) for weights, launch in matrices
+    ]
     bench.compile(
         "skinny.cu", "skinny", [dict(defines) for defines in {tuple(defines.items()) for defines in variants}]
     )
 
 
-def _tensor_plan(bench: Bench, weights: Weights, tokens: int, how: Launch) -> TensorPlan:
+def _tensor_plan(bench: Bench, weights: Weights, tokens: int, launch: Launch) -> TensorPlan:
     """Return the plan of skinny.cu for these weights; raises Skip on a GPU without the matrix instructions."""
     if "matrix" not in bench.traits.features:
         raise Skip(f"the kernel with matrix instructions needs sm_80, gfx90a or newer, not {bench.traits.arch}")
     expect(tokens <= _MOST_TOKENS, f"{tokens} tokens are more than the maximum of {_MOST_TOKENS}")
     units, warp = bench.device.device.units, bench.traits.warp
-    return tensor_plan(weights.kind, weights.rows, tokens, units, warp, how.is_gated)
+    return tensor_plan(weights.kind, weights.rows, tokens, units, warp, launch.is_gated)

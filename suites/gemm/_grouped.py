@@ -196,6 +196,7 @@ class GroupedProducts:
         return Stage(call, work, "flops", self.precision.limit, max_calls=most, effort=POINT, probe=probe)
 
     def _experts(self) -> list[ExpertOperands]:
+        """Return the operands of each expert that has tokens."""
         return [ExpertOperands(self, *part) for part in self._layout.parts]
 
     def by_loop(self) -> Call:

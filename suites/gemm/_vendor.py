@@ -64,6 +64,7 @@ def _binding() -> Any:
 
 @functools.cache
 def _handle() -> int:
+    """Return the handle of cuBLASLt, which is created at the first call."""
     return int(_binding().create())
 
 

@@ -192,6 +192,7 @@ class DecodeChain:
         return [chain.weights.product(weights, chain.room["normed"], chain.room["gated"], self._batch, is_gated=True)]
 
     def _product(self, weights: Weights, x: str, y: str) -> Call:
+        """Return the call of one product of all sequences, from array `x` of the room to array `y`."""
         return self.chain.weights.product(weights, self.chain.room[x], self.chain.room[y], self._batch)
 
     def poison(self) -> None:
@@ -243,6 +244,7 @@ class DecodeChain:
         return self._expected(row)[1][0]
 
     def _expected(self, row: int) -> tuple[ExactChain, Any]:
+        """Return the exact chain of a sequence, and its logits in double precision."""
         sampled = SampledToken(row, self._context - 1, int(self.chain.input[row]))
         exact = self.chain.exact(self._experts.routes() if self._experts else None)
         return exact, exact.logits([sampled])

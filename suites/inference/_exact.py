@@ -122,6 +122,7 @@ class ExactChain:
         return [partial(layer_normed, factors=row, shifts=shift) for row, shift in zip(factors, shifts, strict=True)]
 
     def _product(self, weights: Weights, x: Doubles) -> Doubles:
+        """Return X·Wᵀ in double precision, computed on the device."""
         return np.asarray(self._to_host(weights.product(self._xp.asarray(x))))
 
     def _attended(self, layer: int, sampled: SampledToken, heads: Doubles) -> Doubles:

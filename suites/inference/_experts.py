@@ -64,6 +64,7 @@ class Experts:
     def _launch(
         self, name: str, grid: tuple[int, ...], arrays: tuple[Any, ...], *numbers: int, threads: int = _THREADS
     ) -> Call:
+        """Return the launch of a kernel of experts.cu on these arrays and 32-bit numbers."""
         return partial(self._kernels[name], grid, (threads,), (*arrays, *map(np.uint32, numbers)))
 
     def poison(self) -> None:

@@ -38,7 +38,7 @@ from gpubench.api.suite import (
 )
 
 from ._scenarios import Scenario, open_scenario
-from ._scheduler import Answer, Session, Tokens
+from ._scheduler import QueryAnswer, Session, Tokens
 
 _TURN_S = 1e-3  # with Python's 5 ms, a tenth of Server's queries are sent 3 ms late; shorter turns slow the toy down
 _LOAD = 0.6  # of the offline rate: the rate of Server
@@ -216,7 +216,7 @@ class CrossCheck:
     def __init__(self, loadgen: Any, pattern: Pattern, scenario: Scenario) -> None:
         self._pattern, self._scenario = pattern, scenario
         self._prompts: list[Tokens] = []
-        self._answers: list[Answer] = []
+        self._answers: list[QueryAnswer] = []
         self._loadgen = LoadGen(loadgen, pattern, self._expected_s())
 
     def __call__(self) -> float:
@@ -233,9 +233,11 @@ class CrossCheck:
             issued.complete(query)
 
     def _expected_s(self) -> float:
+        """Return the seconds that LoadGen should expect of a query."""
         return self.ours_s()
 
     def _offline_s(self) -> float:
+        """Return the seconds in which our generator answers all queries at once."""
         return self._scenario.run(self._scenario.prompts, [0.0] * self._pattern.queries).seconds
 
     def ours_s(self) -> float:
@@ -274,6 +276,7 @@ class ServerCrossCheck(CrossCheck):
         self._schedule = [moment - moments[0] for moment in moments]
 
     def _expected_s(self) -> float:
+        """Return the mean seconds between two arrivals: the rate is 60 % of the offline rate."""
         return self._offline_s() / self._pattern.queries / _LOAD
 
     def ours_s(self) -> float:
@@ -287,7 +290,7 @@ class ServerCrossCheck(CrossCheck):
             if batch.has_room and (batch.is_empty or issued.is_waiting):
                 if (query := issued.take()) is None:
                     return
-                self._answers.append(Answer(0.0))
+                self._answers.append(QueryAnswer(0.0))
                 self._prompts.append(self._scenario.prompts[query[0][1]])
                 batch.join(self._answers[-1], self._prompts[-1])
                 queries[self._answers[-1].slot] = query

@@ -20,9 +20,9 @@ from ._weights import ModelWeights
 
 
 class GpuMachine:
-    """A model whose queries have `prompt` tokens and ask for `output` tokens.
+    """A model whose queries have `prompt` tokens and ask for `output` tokens; `kind` names how its weights are stored.
 
-    Rows that only fill a batch share a slot of their own.
+    Rows that only fill a batch share one further slot.
     """
 
     sizes: Sequence[int] = (1, 4, 16)

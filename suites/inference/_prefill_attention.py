@@ -62,7 +62,10 @@ Call = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class PromptShape:
-    """A prompt of `tokens` tokens; as many of its `heads` heads as `kv_heads` divides share keys and values."""
+    """A prompt of `tokens` tokens with `heads` heads of queries over `kv_heads` heads of keys and values.
+
+    `heads` is a multiple of `kv_heads`; `dim` is the elements of a head.
+    """
 
     tokens: int
     heads: int
@@ -127,6 +130,7 @@ class Unfused:
         ]
 
     def _product(self, shape: Shape, a: Any, b: Any, c: Any) -> Call:
+        """Return the call of a batched product by the vendor's library."""
         described = MatrixProduct(PRECISIONS["float16"], shape, a, b, c)
         return vendor(product_bench(self._bench), described, self._workspace).call
 
@@ -171,6 +175,7 @@ class OurKernels:
 
 
 def _unfused(bench: Bench, shape: PromptShape, prompt: Prompt) -> Provider:
+    """Return two batched products of the vendor's library with a softmax between them."""
     unfused, out = Unfused(bench, shape), bench.xp.empty(shape.size, "uint16")
     notes = {"library": "two batched products of the vendor's library, softmax of chain.cu"}
     return OurKernels(unfused.calls(prompt, out), out, unfused.poison, notes)
@@ -302,6 +307,7 @@ class PrefillAttention:
         return np.asarray(powers @ values / powers.sum())
 
     def _lines(self, array: Any, first: int, count: int) -> npt.NDArray[np.float64]:
+        """Return `count` rows of `dim` elements from row `first` on, as doubles on the host."""
         part = array[first * self._shape.dim : (first + count) * self._shape.dim]
         elements = self._to_host(part).view(np.float16).astype(float)
         return np.asarray(elements.reshape(count, self._shape.dim))

@@ -84,7 +84,10 @@ _AXES: dict[str, Any] = {"model": _models, "weights": _weights, "prompt": _promp
 
 
 class ToyMachine:
-    """The toy model as the scheduler uses it; rows that only fill a batch append to a slot of their own."""
+    """The toy model as the scheduler uses it, for sequences of at most `capacity` tokens.
+
+    Rows that only fill a batch append to one further slot.
+    """
 
     sizes: Sequence[int] = _SIZES
     tolerance = 1e-4  # of a logit

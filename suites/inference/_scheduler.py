@@ -22,7 +22,11 @@ _SPIN_S = 2e-4  # a wait ends by spinning: a sleep may take this much longer
 
 
 class Machine(Protocol):
-    """What computes: it has slots for sequences, and takes a batch in the smallest of its sizes that holds it."""
+    """A model on a device: it has slots for sequences, and runs a batch in the smallest of its `sizes` that holds it.
+
+    `vocabulary` is the number of tokens, `tolerance` the largest shortfall of a logit that rounding explains, and
+    `description` a text for the notes.
+    """
 
     sizes: Sequence[int]
     vocabulary: int
@@ -76,10 +80,11 @@ class HostClock:
 
 
 @dataclass(slots=True)
-class Answer:
-    """The tokens that a query was answered with, and when: scheduled, noticed, first token, last token, in seconds.
+class QueryAnswer:
+    """The tokens that a query was answered with, and the times of its events in seconds.
 
-    `slot` is where its keys and values were.
+    `scheduled` is its arrival by the schedule, `noticed` the moment at which the scheduler saw it, `first` and `last`
+    those of its first and last token. `slot` is the place of its keys and values.
     """
 
     scheduled: float
@@ -102,7 +107,7 @@ class CallTimes:
     context: int = 0
 
     def add(self, seconds: float, context: int) -> None:
-        """Count a call."""
+        """Count a call that took `seconds` with `context` tokens of context."""
         self.calls, self.seconds, self.context = self.calls + 1, self.seconds + seconds, self.context + context
 
 
@@ -113,7 +118,7 @@ class Session:
     `calls` has the times of the steps of each batch size, and under 0 those of the prefills.
     """
 
-    answers: Sequence[Answer]
+    answers: Sequence[QueryAnswer]
     padded: float
     calls: Mapping[int, CallTimes] = field(default_factory=dict)
 
@@ -149,12 +154,12 @@ class Session:
 
 
 class Batch:
-    """The queries that a machine answers together: they join and leave between two steps."""
+    """The queries that a machine answers together, each with `output` tokens: they join and leave between two steps."""
 
     def __init__(self, machine: Machine, output: int, clock: Clock) -> None:
         self._machine, self._output, self._clock = machine, output, clock
         self._free = list(range(max(machine.sizes)))[::-1]
-        self._running: dict[int, Answer] = {}
+        self._running: dict[int, QueryAnswer] = {}
         self._prompts: dict[int, int] = {}  # the tokens of the prompt in each slot
         self._rows = self._filled = self._context = 0
 
@@ -183,7 +188,7 @@ class Batch:
         """The share of the rows of all steps that only filled a batch."""
         return self._filled / self._rows if self._rows else 0.0
 
-    def join(self, answer: Answer, prompt: Tokens) -> None:
+    def join(self, answer: QueryAnswer, prompt: Tokens) -> None:
         """Prefill a query, which gets its first token."""
         slot = answer.slot = self._free.pop()
         answer.tokens.append(self._machine.prefill(slot, prompt))
@@ -200,7 +205,7 @@ class Batch:
         self._context += len(slots)
         self._rows, self._filled = self._rows + self.size, self._filled + self.size - len(slots)
 
-    def leave(self) -> list[Answer]:
+    def leave(self) -> list[QueryAnswer]:
         """Take the queries that have all their tokens out of the batch, and return their answers."""
         slots = [slot for slot, answer in self._running.items() if len(answer.tokens) == self._output]
         moment = self._clock.now() if slots else 0.0
@@ -215,12 +220,12 @@ class Batch:
 def serve(
     machine: Machine, prompts: Sequence[Tokens], scheduled: Sequence[float], output: int, clock: Clock
 ) -> Session:
-    """Answer every prompt with `output` tokens, and return when.
+    """Answer every prompt with `output` tokens, and return the session; prompt i arrives at `scheduled[i]` seconds.
 
     Between two steps, waiting queries are prefilled one by one in the order of their arrival while the batch has a free
     slot. `gpubench.analysis.serving` simulates the same rule.
     """
-    answers = [Answer(moment) for moment in scheduled]
+    answers = [QueryAnswer(moment) for moment in scheduled]
     batch, upcoming, noticed = Batch(machine, output, clock), 0, 0
     calls: defaultdict[int, CallTimes] = defaultdict(CallTimes)
     while upcoming < len(answers) or not batch.is_empty:
@@ -244,6 +249,6 @@ def serve(
 
 
 def poisson(rng: np.random.Generator, rate: float, count: int) -> list[float]:
-    """Return the seeded times of `count` arrivals at `rate` a second."""
+    """Return the seeded times of `count` arrivals in seconds, at a mean `rate` per second."""
     gaps: Any = rng.exponential(size=count)
     return [float(moment) for moment in np.cumsum(gaps) / rate]

@@ -51,29 +51,30 @@ class ModelWeights:
         return int(self._rng.integers(2**63))
 
     def _drawn(self, layer: Layer) -> Weights:
+        """Return the seeded weights of a matrix of a layer."""
         return Weights(self.make, self.kind, layer.rows, layer.cols, self._seed(), layer.cols**-0.5, self._tiled)
 
     def compile(self, tokens: int) -> None:
         """Compile the kernels of all products with this number of tokens, those of skinny.cu at the same time."""
         if not self._tiled and tokens == 1:
             return
-        networks = ("up", "down") if self.model.experts > 1 else ()  # of a mixture they have kernels of their own
+        networks = ("up", "down") if self.model.experts > 1 else ()  # a mixture of experts has other kernels for them
         layer = {name: weights for name, weights in self.layers[0].items() if name not in networks}
         matrices = [
-            (weights, self._how(weights, tokens, name == "up" and self.model.is_gated))
+            (weights, self._launch(weights, tokens, name == "up" and self.model.is_gated))
             for name, weights in layer.items()
         ]
-        compile_tensor_calls(self.bench, [*matrices, (self.head, self._how(self.head, tokens, False))], tokens)
+        compile_tensor_calls(self.bench, [*matrices, (self.head, self._launch(self.head, tokens, False))], tokens)
 
     def product(self, weights: Weights, x: Any, y: Any, tokens: int, is_gated: bool = False) -> Callable[[], None]:
         """Return the call of Y = X·Wᵀ by the kernel that serves these weights and this number of tokens."""
-        how = self._how(weights, tokens, is_gated)
+        launch = self._launch(weights, tokens, is_gated)
         if self._tiled or tokens > 1:
-            return tensor_call(self.bench, weights, Vectors(x, y), tokens, how)
-        return warp_call(self.bench, weights, Vectors(x, y), how)
+            return tensor_call(self.bench, weights, Vectors(x, y), tokens, launch)
+        return warp_call(self.bench, weights, Vectors(x, y), launch)
 
-    def _how(self, weights: Weights, tokens: int, is_gated: bool) -> Launch:
-        """Return an early launch, except with several tokens against quantised weights.
+    def _launch(self, weights: Weights, tokens: int, is_gated: bool) -> Launch:
+        """Return how the product of these weights is launched: early, except with several tokens and quantised weights.
 
         There the launch after it would take compute units from this one, which computes more than it reads.
         """

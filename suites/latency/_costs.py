@@ -55,6 +55,7 @@ topic = Topic(
 
 
 def _empty(bench: Bench) -> Callable[[], None]:
+    """Return the launch of a kernel of one thread that does nothing."""
     kernel = bench.kernel("costs.cu", "empty")
     return lambda: kernel((1,), (1,), ())
 
@@ -161,7 +162,7 @@ class GridBarrier:
         self._run = run
 
     def call(self) -> None:
-        """Pass the barrier in one launch, as many times as a sample counts."""
+        """Pass the barrier 1000 times in one launch, as a sample counts."""
         self._run(0)
 
     def check(self) -> None:

@@ -172,6 +172,7 @@ def amd_data(form: MatrixInstruction, rng: np.random.Generator) -> MatrixData:
 
 
 def _instructions(target: Target) -> Mapping[tuple[str, str, str], MatrixInstruction]:
+    """Return the instructions of the vendor by shape, format and format of the sums."""
     return MMA if on_nvidia(target) else MFMA
 
 
