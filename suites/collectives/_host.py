@@ -56,7 +56,7 @@ class HostRank:
         return self._shared[rank].array[_HEAD_BYTES:].view(np.float32)[first : first + count]
 
     def meet(self) -> None:
-        """Wait until every rank is here; raises WrongAnswer if a rank does not come in time."""
+        """Wait until every rank has arrived; raises WrongAnswer if a rank does not arrive in time."""
         self._steps += 1
         heads = [shared.array[:8].view(np.uint64) for shared in self._shared]
         heads[self._rank][0] = self._steps
@@ -76,7 +76,7 @@ class HostRank:
         self.meet()
 
     def poison(self) -> None:
-        """Overwrite what was received."""
+        """Overwrite the received words."""
         self._received.fill(np.nan)
 
     def check(self) -> None:

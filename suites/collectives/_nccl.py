@@ -130,7 +130,7 @@ class NcclRank:
         self._ranks.allReduce(place, place, 1, self._nccl.NCCL_FLOAT32, self._nccl.NCCL_SUM, self._stream)
 
     def poison(self) -> None:
-        """Overwrite what was received."""
+        """Overwrite the received words."""
         self._received.fill(np.nan)
 
     def check(self) -> None:

@@ -88,7 +88,7 @@ class Ring:
             _receive_all(self.onward, into)
 
     def meet(self) -> None:
-        """Wait until every rank is here: a byte passes once round the ring."""
+        """Wait until every rank has arrived: a byte passes once round the ring."""
         byte, into = memoryview(b"x"), memoryview(bytearray(1))
         for _ in range(self._world - 1):
             self.turn(byte, into)
@@ -222,7 +222,7 @@ class TcpRank:
             self._ring.turn(_raw(received[mine]), _raw(received[theirs]))
 
     def poison(self) -> None:
-        """Overwrite what was received."""
+        """Overwrite the received words."""
         self._received.fill(np.nan)
 
     def check(self) -> None:

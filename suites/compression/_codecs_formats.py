@@ -71,7 +71,7 @@ class FormatExchange:
         return [row[:size].tobytes() for row, size in zip(rows, sizes[:count].tolist(), strict=True)]
 
     def poison(self) -> None:
-        """Invalidate what was restored on the GPU, and drop what was restored on the host."""
+        """Invalidate the GPU's output, and drop the host's output."""
         self._trip.poison()
         self.restored = []
 

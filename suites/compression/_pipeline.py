@@ -115,7 +115,7 @@ class StepChain:
     schedule: Schedule = "a thread per slot"
 
     def jobs(self, count: int, depth: int) -> list[Action]:
-        """Return what each thread does to take `count` blocks through the steps, `depth` of them in flight."""
+        """Return one call per thread; together they take `count` blocks through the steps, `depth` in flight."""
         if not self.slots.are_streams or self.schedule == "a thread per slot":
             return [partial(self._run_slot, slot, count, depth) for slot in range(depth)]
         if self.schedule == "one thread":

@@ -107,7 +107,7 @@ class Duplex:
         return self._memory.mine if self._writes else self._local
 
     def poison(self) -> None:
-        """Overwrite what arrived, in both ranks before either copies again."""
+        """Overwrite the received bytes, in both ranks before either copies again."""
         self._arriving.fill(POISON)
         self._bench.device.synchronize()
         self._bench.barrier()

@@ -202,7 +202,7 @@ class ManyHandles:
         return [self._memory.open(handle, EACH_BYTES) for handle in self._handles]
 
     def check(self) -> None:
-        """Raise WrongAnswer if a mapping does not show what was written for it."""
+        """Raise WrongAnswer if a mapping does not hold the bytes that the other process wrote for it."""
         opened = self.opened()
         for index, buffer in enumerate(opened):
             _expect_shown(self._bench, buffer, self._bench.seed + index)

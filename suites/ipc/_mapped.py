@@ -233,7 +233,10 @@ class Partner:
             self._through_a_mapping(lambda array: array.fill(POISON))
 
     def check(self) -> None:
-        """Raise WrongAnswer if a byte is wrong; on a GPU a kernel reads back what was written, not the copy itself."""
+        """Raise WrongAnswer if a byte is wrong.
+
+        On a GPU a kernel reads written memory back, so that the copy under test does not check itself.
+        """
         if not self._writes:
             expect_pattern(self._bench, self._local, self._seed, "read through the handle")
         elif self._kept is not None:
@@ -242,7 +245,7 @@ class Partner:
             self._through_a_mapping(self._expect_written)
 
     def check_mapping(self) -> None:
-        """Raise WrongAnswer if a fresh mapping does not show what the other process wrote."""
+        """Raise WrongAnswer if a fresh mapping does not hold the other process's bytes."""
         self.poison()
         self.first_copy()
         self.check()

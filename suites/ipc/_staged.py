@@ -138,7 +138,7 @@ class ChunkCopies:
         return time.perf_counter() - start
 
     def poison(self) -> None:
-        """Overwrite what rank 1 received."""
+        """Overwrite the message that rank 1 received."""
         if not self._sends:
             self._message.fill(POISON)
 

@@ -55,7 +55,7 @@ def write(bench: Bench, device: str, peer: str, by: str, size_bytes: int) -> Tas
 
 
 def _one_way(bench: Bench, way: str, size_bytes: int) -> Task:
-    """Return the task of a copy that this device makes on its own stream; a copy engine reads back what it wrote."""
+    """Return the task of a copy on this device's own stream; a copy engine reads written memory back for the check."""
     require(bench, way)
     bench.need(ARRAYS * size_bytes)
     xp = bench.xp

@@ -18,7 +18,7 @@ def device_axis(target: Target) -> tuple[str, ...]:
 
 
 def peer_axis(target: Target) -> tuple[str, ...]:
-    """Return every device whose memory this one reaches; the text `none` lets the plan say that there is no peer."""
+    """Return every device whose memory this device can access; `none` lets the plan report that there is no peer."""
     return target.device.peers or ("none",)
 
 

@@ -135,7 +135,7 @@ class BulkTraffic:
             self._bench.device.copy(flow.target, self._poison)
 
     def check(self) -> None:
-        """Raise WrongAnswer where a byte did not arrive; what was written into the peer's memory is read back."""
+        """Raise WrongAnswer if a byte did not arrive; bytes in the peer's memory are copied back first."""
         for flow in self._flows:
             arrived = flow.target
             if flow.direction == "write":

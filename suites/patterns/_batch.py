@@ -125,7 +125,7 @@ class SocketBatch:
         return time.perf_counter() - start
 
     def poison(self) -> None:
-        """Overwrite what was received."""
+        """Overwrite the received messages."""
         self._received.fill(POISON)
 
     def check(self) -> Observation:
@@ -171,7 +171,7 @@ class DeviceBatch:
         return time.perf_counter() - start
 
     def poison(self) -> None:
-        """Overwrite what was received."""
+        """Overwrite the received messages."""
         self._device.copy(self._near if self._far is None else self._far, self._poison)
         self._device.synchronize()
 

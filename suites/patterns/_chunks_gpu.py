@@ -91,7 +91,7 @@ class StreamPipeline:
         return self._slots_base + slot * self._chunk_bytes
 
     def _queue(self, depth: int, *, copies: bool, computes: bool) -> None:
-        """Queue the whole message: a chunk is copied when its slot is free and computed on when it is there."""
+        """Queue the whole message: a chunk is copied once its slot is free, and computed on once it has arrived."""
         own, copying = self._own, self._copying
         self._begin.record(own)
         copying.wait_event(self._begin)

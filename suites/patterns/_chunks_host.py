@@ -61,7 +61,7 @@ class ThreadPipeline:
         return float(np.diff(self._moments)[0]) * _NANO, compute_busy_s, transfer_busy_s
 
     def _copy_all(self, chunks: int, depth: int) -> float:
-        """Copy every chunk into its slot, as soon as that is free; return the seconds of the copies."""
+        """Copy every chunk into its slot once the slot is free; return the busy seconds."""
         flags = np.uint64(self._counters.ctypes.data)
         with on_core(self._copy_core):
             busy = self._compiled.copy_all(self._words[:chunks], self._slots, depth, flags, _LOOKS, self._moments)
@@ -69,7 +69,7 @@ class ThreadPipeline:
         return float(busy) * _NANO
 
     def _compute_all(self, chunks: int, depth: int) -> float:
-        """Compute on every chunk as soon as it is there; return the seconds of the computation."""
+        """Compute on every chunk once it has arrived; return the busy seconds."""
         flags = np.uint64(self._counters.ctypes.data)
         numbers = np.uint32(FACTOR), np.uint32(TERM), self.rounds
         with on_core(self._compute_core):

@@ -21,7 +21,7 @@ _ABOVE_PRODUCTS = -1  # a stream's priority: collectives get free SMs before the
 
 
 class HostGroup:
-    """Ranks on the host: what they send lies in shared memory, and each reads what it needs from the others."""
+    """Ranks on the host: the sent numbers lie in shared memory, from which each rank reads the others' numbers."""
 
     notes: ClassVar[dict[str, str]] = {
         "collectives": "through shared memory; every rank reads what it needs from the others"

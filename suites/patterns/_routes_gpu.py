@@ -67,7 +67,7 @@ class HostToDeviceRoutes:
         self._bench.device.synchronize()
 
     def wrong_bytes(self) -> int:
-        """Return how many bytes of the last message differ from what was sent."""
+        """Return how many bytes of the last message are wrong."""
         arrived = self._bench.device.to_host(self._target[: self._last_bytes])
         return int(np.count_nonzero(arrived != self._source[: self._last_bytes]))
 
@@ -113,7 +113,7 @@ class PeerRoutes:
         self._bench.device.copy(self._far, self._poison)
 
     def wrong_bytes(self) -> int:
-        """Return how many bytes of the last message differ from what was sent; the copy engine copies them back."""
+        """Return how many bytes of the last message are wrong; the copy engine copies the message back first."""
         arrived = self._bench.xp.empty(self._last_bytes, self._bench.xp.uint8)
         self._bench.device.copy(arrived, self._far[: self._last_bytes])
         return int(np.count_nonzero(self._bench.device.to_host(arrived) != self._source[: self._last_bytes]))

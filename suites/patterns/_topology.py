@@ -67,7 +67,7 @@ def _sizes(target: Target) -> Any:
 
 
 def _senders(target: Target) -> Any:
-    """Return numbers of senders: one, for comparison, and as many as there are."""
+    """Return the numbers of senders: one, for comparison, and all other ranks; `full` has every number between too."""
     most = _MOST_HOST_RANKS if target.is_host else max(1 + len(target.device.peers), 2)
     return points(tuple(dict.fromkeys((1, most - 1))), smoke=(1,), full=tuple(range(1, most)))
 
@@ -122,7 +122,7 @@ class ScheduledRank:
         return {"unfairness": Observed(self._unfairness)}
 
     def poison(self) -> None:
-        """Overwrite what this rank received, before any rank sends again."""
+        """Overwrite the received blocks, before any rank sends again."""
         self._blocks.poison(self._received)
 
     def check(self) -> None:

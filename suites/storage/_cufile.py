@@ -98,7 +98,7 @@ class CufileReader:
 
 
 def _udev_hint() -> str:
-    """Return what to do if udev's database is missing; without it cuFile registers no file, in no mode."""
+    """Return the remedy if udev's database is missing; without it cuFile registers no file, in no mode."""
     if os.access(_UDEV, os.R_OK):
         return ""
     return f"; cuFile finds the disk of a file in {_UDEV}, which cannot be read here: a container has to mount it"

@@ -51,7 +51,7 @@ class Destination:
         bench.device.synchronize()
 
     def poison(self) -> None:
-        """Write the inverse of the bytes that belong there."""
+        """Write the inverse of the expected bytes."""
         self._xp.invert(self._expected, out=self.array[: self._source.size])
 
     def compare(self) -> None:

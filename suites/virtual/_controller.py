@@ -129,7 +129,7 @@ class _Steps:
         return time.perf_counter() - begin
 
     def asked(self, question: str, *args: object) -> object:
-        """Return what the method `question` (`state` or `uuids`) of the Checkpoints object returns."""
+        """Return the result of the method `question` (`state` or `uuids`) of the Checkpoints object."""
         return getattr(self._checkpoints, question)(*args)
 
 

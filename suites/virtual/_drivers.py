@@ -46,7 +46,7 @@ class LocalDriver:
         self.cells[:2] = int(self._kernel.kernel.ptr), bench.device.stream
 
     def address(self, symbol: str) -> int:
-        """Return the address of a driver function, as the CUDA runtime receives it; raises Skip if there is none."""
+        """Return the address of a driver function, as the CUDA runtime receives it; raises Skip if it is missing."""
         address, _ = self._driver("cuGetProcAddress", symbol.encode(), VERSION, 0)
         if not int(address):
             raise Skip(f"the driver does not have {symbol}")

@@ -71,7 +71,7 @@ class HeldMemory:
         return sum(int(array.nbytes) for array in self.arrays)
 
     def wrong_words(self) -> int:
-        """Return how many words of all regions differ from what was written."""
+        """Return how many words of all regions differ from their patterns."""
         return sum(self._pattern.wrong(array, self._seed + index) for index, array in enumerate(self.arrays))
 
     def handle(self) -> bytes:
@@ -205,7 +205,7 @@ class HeldChild(BoundedChild):
         self.wait()
 
     def wait(self) -> None:
-        """Wait until the memory is filled; if that fails, end the child and raise Skip, or what `answer` raises."""
+        """Wait until the memory is filled; on a failure end the child, and raise Skip or the errors of `answer`."""
         with contextlib.ExitStack() as on_error:
             on_error.callback(self.end)
             self.nbytes, self.handle = self.answer(_STARTING_S + limit_s(self.nbytes), "hold")

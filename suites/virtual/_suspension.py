@@ -28,7 +28,7 @@ _LOOK_S = 0.05
 
 
 def need_host_memory(nbytes: int) -> None:
-    """Raise Skip unless the host has 2 × `nbytes` and 1 GiB free: the driver holds the memory there and copies it."""
+    """Raise Skip unless the host has 2 × `nbytes` + 1 GiB free; the driver keeps and copies the memory there."""
     needed, free = 2 * nbytes + _SPARE_BYTES, int(psutil.virtual_memory().available)
     if free < needed:
         raise Skip(f"needs {needed} bytes of free host memory for {units.size(nbytes)} on the device; {free} are free")
