@@ -25,6 +25,7 @@ class AmdHealth:
     """Reads the health of AMD GPUs from the driver's files; a file that is missing gives a reading without a value."""
 
     def __init__(self, files: Sysfs) -> None:
+        """Prepare to read the driver's files of a machine."""
         self._files = files
 
     def read(self, device: Device) -> Sequence[HealthReading]:

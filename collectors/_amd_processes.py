@@ -19,6 +19,7 @@ class KfdProcesses:
     """
 
     def __init__(self, root: Path, pci: str) -> None:
+        """Find the driver's ids of the GPU at that PCI address, below `root`."""
         self._folder = root / "sys/class/kfd/kfd/proc"
         self.gpu_ids = _gpu_ids(root / "sys/class/kfd/kfd/topology/nodes", pci)
 
@@ -39,6 +40,7 @@ class KfdProcesses:
         return None if processes is None else tuple(pid for pid, _ in processes)
 
     def _has_queue(self, process: Path) -> bool:
+        """Return whether a process, given by its folder, has a queue to this GPU; False if it has ended."""
         with contextlib.suppress(OSError):  # the process has ended
             return any(_read_number(path) in self.gpu_ids for path in process.glob("queues/*/gpuid"))
         return False

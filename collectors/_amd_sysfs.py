@@ -37,6 +37,7 @@ class Sysfs:
     """The files of AMD's GPUs below a root."""
 
     def __init__(self, root: Path = Path("/")) -> None:
+        """Read the files below `root`, which is put before /sys."""
         self.root = root
 
     def folder(self, pci: str) -> Path:

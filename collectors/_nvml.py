@@ -24,10 +24,12 @@ class Turns:
         self._is_stuck = False
 
     def __enter__(self) -> None:
+        """Wait for the lock, at most one second, and not at all after a wait in vain."""
         self._mine.taken = self._lock.acquire(timeout=0 if self._is_stuck else _PATIENCE_S)
         self._is_stuck = not self._mine.taken
 
     def __exit__(self, *error: object) -> None:
+        """Release the lock, if it was obtained."""
         if self._mine.taken:
             self._lock.release()
 

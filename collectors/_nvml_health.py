@@ -132,6 +132,7 @@ class CardHealth:
     """Reads the health of one GPU from NVML alone; `card` names the GPU in commands, by UUID or PCI address."""
 
     def __init__(self, nvml: Any, gpu: Any, card: str) -> None:
+        """Prepare to read the GPU with the handle `gpu`."""
         self._nvml = nvml
         self._gpu = gpu
         self._card = card

@@ -24,6 +24,7 @@ class Strangers:
     """
 
     def __init__(self, runner: int) -> None:
+        """Count the process `runner` and all that it started as ours."""
         self._runner = runner
         self._ours: dict[int, bool] = {}
 

@@ -170,6 +170,7 @@ class Amd:
         }
 
     def describe(self, device: Device) -> Mapping[str, str]:
+        """Return the settings that a gate compares. Raises Unavailable if the driver has no files for the device."""
         self._check_files(device)
         return self._files.settings(device.pci)
 
@@ -181,19 +182,23 @@ class Amd:
             )
 
     def open(self, devices: Sequence[Device]) -> CounterSource:
+        """Return the counters of these devices. Raises Unavailable if the driver has no files for one of them."""
         for device in devices:
             self._check_files(device)
         return AmdSource(self._files, self._libraries)
 
     def watch(self, device: Device) -> Watch:
+        """Return the watch of one device during a case. Raises Unavailable if the driver has no files for it."""
         self._check_files(device)
         return AmdWatch(self._files, KfdProcesses(self._files.root, device.pci.lower()), device)
 
     def health(self, devices: Sequence[Device]) -> HealthSource:
+        """Return the health of AMD GPUs, from the driver's files."""
         del devices
         return AmdHealth(self._files)
 
     def processes(self, devices: Sequence[Device]) -> ProcessSource:
+        """Return the lister of the processes on AMD GPUs."""
         del devices
         return AmdProcesses(self._files.root)
 

@@ -48,6 +48,7 @@ _SETS = tuple(tuple(_METRICS)[:count] for count in (5, 3, 2))
 
 
 def _counter(name: str) -> Counter:
+    """Return the counter with that name, with the command of Nsight Compute that shows the same number."""
     metric, _, measures = _METRICS[name]
     return Counter(name, "B/s", "window", _PERIOD_S, f"ncu --metrics {metric} COMMAND", measures)
 
@@ -103,6 +104,7 @@ class Sampling:
     """
 
     def __init__(self, pm: Any, device: Device) -> None:
+        """Begin to sample the device; `pm` is the module cupti.pm_sampling."""
         self.names, self._collector = _configure_sampler(pm, device)
         self._collector.start()
 
@@ -164,11 +166,13 @@ class CuptiSource:
     """PM sampling of each device. Raises Unavailable if a library is missing or the driver does not permit it."""
 
     def __init__(self, devices: Sequence[Device]) -> None:
+        """Begin to sample each device."""
         pm = _load_pm_sampling()
         self._samplings = {device.id: Sampling(pm, device) for device in devices}
         self._one_at_a_time = Turns()  # decoding for two GPUs at once crashed with CUPTI 13.4
 
     def read(self, device: Device, names: Sequence[str]) -> Mapping[str, float | None]:
+        """Return the mean rates since the last reading in B/s; None for a counter that is not sampled."""
         with self._one_at_a_time:
             rates = self._samplings[device.id].read()
         return {name: rates.get(name) for name in names}

@@ -122,6 +122,7 @@ class GpmSource(NvmlAccess):
             return False
 
     def read(self, device: Device, names: Sequence[str]) -> Mapping[str, float | None]:
+        """Return the counters over the time since the last reading; None if that is under 0.1 s, or if unsupported."""
         values = {name: value for name, (status, value) in self._read(device).items() if status == 0}
         return {name: values.get(name) for name in names}
 

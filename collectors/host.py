@@ -43,6 +43,7 @@ class Rapl:
     """The energy of all processor packages (RAPL, through Linux's powercap), continued when their counters wrap."""
 
     def __init__(self, zones: Path = _ZONES) -> None:
+        """Find the processor packages below `zones`."""
         packages = sorted(zones.glob("intel-rapl:[0-9]*"))  # AMD's processors have this name too
         self._packages = [zone for zone in packages if zone.name.count(":") == 1]  # a package includes its own zones
         self._last: dict[Path, float] = {}
@@ -77,6 +78,7 @@ class HostSource:
         }
 
     def read(self, device: Device, names: Sequence[str]) -> Mapping[str, float | None]:
+        """Return these counters, each in its unit; None for one that this machine does not support."""
         del device
         return {name: self._value(name) for name in names}
 
@@ -106,10 +108,12 @@ class Host:
         return device.backend == "host"
 
     def open(self, devices: Sequence[Device]) -> CounterSource:
+        """Return the counters of the host."""
         del devices
         return HostSource()
 
     def watch(self, device: Device) -> Watch:
+        """Return the watch of the host during a case."""
         del device
         return HostWatch()
 

@@ -59,10 +59,12 @@ class NvmlSource(NvmlAccess):
     """
 
     def __init__(self, devices: Sequence[Device]) -> None:
+        """Open NVML and find the handle of each device."""
         super().__init__(devices)
         self._xids: dict[str, Xids] = {}
 
     def read(self, device: Device, names: Sequence[str]) -> Mapping[str, float | None]:
+        """Return these counters, each in its unit; None for one that NVML refuses."""
         return {name: self._answer(device, name) for name in names}
 
     def _answer(self, device: Device, name: str) -> float | None:
@@ -114,10 +116,12 @@ class Nvml(NvidiaCollector):
     counters = COUNTERS
 
     def versions(self) -> Mapping[str, str]:
+        """Return the version of NVIDIA's driver."""
         with opened() as nvml:
             return {"nvidia.driver": str(nvml.nvmlSystemGetDriverVersion())}
 
     def describe(self, device: Device) -> Mapping[str, str]:
+        """Return the settings of the device that a gate compares; one that the card does not support is left out."""
         with opened() as nvml:
             gpu = handle_of(nvml, device)
             return {name: text for name, read in _SETTINGS if (text := self._setting(nvml, gpu, read))}
@@ -130,17 +134,21 @@ class Nvml(NvidiaCollector):
             return ""
 
     def open(self, devices: Sequence[Device]) -> CounterSource:
+        """Return the NVML counters of these devices."""
         return NvmlSource(devices)
 
     def watch(self, device: Device) -> Watch:
+        """Return the watch of one device during a case."""
         nvml = initialised()
         return NvmlWatch(nvml, handle_of(nvml, device), device)
 
     def health(self, devices: Sequence[Device]) -> HealthSource:
+        """Return the health of NVIDIA GPUs, from NVML and the kernel log."""
         del devices
         return NvmlHealth(initialised(), Xids)
 
     def processes(self, devices: Sequence[Device]) -> ProcessSource:
+        """Return the lister of the processes on these devices."""
         return NvmlProcesses(devices)
 
 

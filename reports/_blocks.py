@@ -83,6 +83,7 @@ class Blocks:
 
     @cached_property
     def _anchors(self) -> Anchors:
+        """The anchors of the run's cases, made once."""
         return Anchors.of(self.summary)
 
     def tables(self) -> dict[str, CaseTable]:

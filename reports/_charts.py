@@ -171,7 +171,7 @@ def _extremes(points: Sequence[Point]) -> Sequence[Point]:
 
 
 def bar_chart(points: Sequence[Point], view: View) -> Chart:
-    """Draw points of one unit as bars."""
+    """Draw points of one unit as bars; of more than 40 points, the 20 lowest and the 20 highest."""
     drawn = _extremes(points)
     rows = _ABOVE if len(drawn) <= _FEW else _BESIDE
     label, group = varying(drawn), group_of(view)
@@ -245,7 +245,10 @@ def legend_of(labels: Sequence[str]) -> tuple[tuple[str, str], ...]:
 
 
 def pareto(summary: Summary, suite: str, view: View) -> list[Chart]:
-    """Draw one series over another, a point for each case, with the Pareto frontier."""
+    """Draw one series over another, a point for each case, with the Pareto frontier.
+
+    The x axis shows the series `view.x`, the y axis the series `view.y`.
+    """
     across_points, up_points = view_points(summary, suite, view, view.x), view_points(summary, suite, view, view.y)
     both = pairs(across_points, up_points, view)
     if len(both) < FEWEST_POINTS:

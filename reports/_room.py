@@ -47,7 +47,7 @@ class Room:
 
 
 def room_for(spreads: Sequence[Spread], lines: int = LINES, detailed: int = DETAILED) -> Room:
-    """Return the room of a page with at most `lines` listed cases, of which at most `detailed` can be opened."""
+    """Return the room of a page: at most `lines` cases have a line, and at most `detailed` of them can be opened."""
     listed = _choose(spreads, lines)
     return Room(len(spreads), frozenset(map(_key, listed)), frozenset(map(_key, _choose(listed, detailed))))
 

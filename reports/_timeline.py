@@ -225,6 +225,9 @@ def _value_axis(across: Axis, up: Axis) -> list[Markup]:
 
 
 def decimate(at: Numbers, values: Numbers, most: int = MOST_POINTS) -> tuple[Numbers, Numbers]:
-    """Return at most `most` points, in time order: the minimum and the maximum of each of equal spans."""
+    """Return at most `most` points in time order: the minimum and the maximum of each of equal spans.
+
+    `at` are times in seconds and `values` the readings, both of shape (samples,).
+    """
     indices = extremes(values, most)
     return at[indices], values[indices]
