@@ -79,7 +79,7 @@ class SteppedSuite:
         return settle(self.sides(), judged, self.again)
 
     def _reading(self, cases: list[Case], processes: int, candidate: bool, step: float = 0.0) -> Reading:
-        """Return a reading of these cases by so many processes; a candidate also has the machine's `step`."""
+        """Return a reading of these cases by `processes` processes; a candidate also has the machine's `step`."""
         shifts = [self._shift(case, step) if candidate else 0.0 for case in cases]
         logs = np.array(shifts)[:, None] + NOISE * self._rng.standard_normal((len(cases), processes))
         results = {

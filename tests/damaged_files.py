@@ -157,7 +157,7 @@ def outcome(path: Path, readers: Iterator[Reader]) -> tuple[str, list[str], tupl
 def run(
     count: int, seed: int, kinds: Sequence[str] = _damage.KINDS, keep: Path | None = None, most_parts: int = 48
 ) -> Outcomes:
-    """Damage so many files, the kinds of damage in turn, and give each to every reader."""
+    """Damage files by each kind of damage in turn, and give each file to every reader."""
     found, parts = Outcomes(), _damage.parts(most_parts)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)

@@ -113,7 +113,7 @@ DESIGNS: dict[str, Callable[[RecordedSessions, random.Random], Draw]] = {
 
 @dataclass(slots=True)
 class GateTally:
-    """What became of the draws of one design."""
+    """The verdicts on the draws of one design."""
 
     draws: int = 0
     alarmed: int = 0
@@ -122,7 +122,7 @@ class GateTally:
 
 
 def tally(recording: RecordedSessions, design: str, draws: int, threshold: float) -> GateTally:
-    """Judge so many draws."""
+    """Judge a number of draws of one design, and count the verdicts."""
     found, rng = GateTally(), random.Random(SEED)
     for _ in range(draws):
         before, after, apart = DESIGNS[design](recording, rng)

@@ -102,7 +102,7 @@ class SimulatedSuite:
         return Judgement(tuple(decide(_plain(self.world.cases), self.effects, lambda _: THRESHOLD)))
 
     def again(self, sides: object, suspects: tuple[Finding, ...]) -> object:
-        """Measure as many processes more of each suspect."""
+        """Measure each suspect in as many further processes as before."""
         numbers = [int(finding.case.name.removeprefix("case")) for finding in suspects]
         self.asked_again += len(numbers)
         for number in numbers:
@@ -136,7 +136,7 @@ class GateOutcome:
 
 
 def simulate(world: World, suites: int, seed: int = 0) -> GateOutcome:
-    """Judge so many suites of a world."""
+    """Judge a number of suites of a world."""
     alarmed = found = same = again = 0
     changed = {finding.case for finding in _plain(world.cases)[: world.changed]} if world.slower else set()
     for suite in measured(world, suites, seed):

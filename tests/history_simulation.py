@@ -124,7 +124,7 @@ def false_share(noise: Noise, count: int, is_told: Callable[[Floats], bool], run
 
 
 def delays(noise: Noise, step: float, count: int, is_told: Callable[[Floats], bool]) -> Floats:
-    """Return how many runs after a step of so many standard deviations it is told; inf where not within 60 runs."""
+    """Return after how many runs a step of that many standard deviations is reported; inf if not within 60 runs."""
     rng = np.random.default_rng(SEED)
     lengths = range(QUIET + 1, QUIET + FOLLOWED + 1)
     runs = []
@@ -147,7 +147,7 @@ def shaped(shape: str, rng: np.random.Generator) -> Floats:
 
 
 def confusion(shape: str, noise: Noise, percent: float, count: int, say: Callable[[Floats], str]) -> Counter[str]:
-    """Return how often each word is said of series of that shape, with noise of so many per cent."""
+    """Return how often each state is reported for series of that shape, with noise of that many per cent."""
     rng = np.random.default_rng(SEED)
     return Counter(say(1 + 0.01 * (shaped(shape, rng) + percent * noise(rng, WINDOW))) for _ in range(count))
 

@@ -39,7 +39,7 @@ def cases() -> Iterator[Case]:
 
 
 def large(count: int, factor: float = 1.0) -> Run:
-    """A run of so many cases, its headline times this factor."""
+    """Return a run with `count` cases whose headline figures are multiplied by a factor."""
     found = store.read_run(_RECORDING)
     measured = [result for result in found.results if result.status == "ok" and result.series]
     results = [
@@ -91,7 +91,7 @@ def _timed(*words: str | Path) -> str:
 
 
 def main(counts: list[int]) -> None:
-    """Make runs of so many cases, and print what each command takes."""
+    """Make runs with these numbers of cases, and print the time and memory of each command."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         for count in counts:

@@ -215,7 +215,7 @@ def test_a_copy_within_the_cache_of_a_recorded_h200_is_not_bound_by_its_launch()
 
 
 def test_a_third_partys_collector_matters_to_what_bounds_a_case_with_no_change_of_the_core():
-    """Its counters are of names that nobody knows; what they measure is declared."""
+    """The names of its counters are unknown; their measures are declared."""
     theirs = (
         Counter("acme.lanes", "%", "window", 0.1, "acme --lanes", Measure.TENSOR_ACTIVITY),
         Counter("acme.state", "bit mask", "event", 0.1, "acme --state", Measure.THROTTLE_REASONS, ACME_BITS),

@@ -20,7 +20,7 @@ COUNTERS = [DeviceCounter(make.POWER, "cuda:0"), DeviceCounter(make.ENERGY, "cud
 
 
 def lines(parts, width=80):
-    """What a terminal of so many characters shows."""
+    """Return the output on a terminal of that width in characters."""
     console = Console(width=width, highlight=False)
     with console.capture() as capture:
         console.print(*parts, sep="\n")

@@ -72,7 +72,7 @@ class Load:
         self.target = gpu.xp.empty_like(self.source)
 
     def run(self, calls):
-        """Bytes read, which are as many as written."""
+        """Return the bytes that were read; the same number was written."""
         for _ in range(calls):
             self.gpu.copy(self.target, self.source)
         self.gpu.synchronize()

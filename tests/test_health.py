@@ -369,7 +369,7 @@ def test_warnings_and_runs_of_healthy_devices_pass_the_gate(tmp_path):
 
 
 @pytest.fixture
-def called(nvml, tmp_path):
+def run_command(nvml, tmp_path):
     """Return a call of gpubench in a folder of its own, beside the fake NVML."""
 
     def run(*words):
@@ -380,38 +380,38 @@ def called(nvml, tmp_path):
 
 
 @pytest.mark.slow
-def test_doctor_explains_a_sick_device_and_prints_the_command_that_repairs_it(nvml, called):
+def test_doctor_explains_a_sick_device_and_prints_the_command_that_repairs_it(nvml, run_command):
     nvml(pending=1)
-    text = called("doctor").stdout
+    text = run_command("doctor").stdout
     assert "card:0: sick (20 of 20 readings are available)" in text
     assert (
         "    sick: a memory row waits to be remapped: yes\n        Stop the programs on the device and reset it" in text
     )
     assert f"        $ sudo nvidia-smi --gpu-reset --id={CARD.uuid}\n" in text
-    (device,) = json.loads(called("doctor", "--json").stdout)["health"]
+    (device,) = json.loads(run_command("doctor", "--json").stdout)["health"]
     assert [each["severity"] for each in device["findings"] if each["sign"] == "remap.pending"] == ["sick"]
 
 
 @pytest.mark.slow
-def test_run_warns_of_a_sick_device_and_measures_it_and_the_host_beside_it_is_not_concerned(nvml, called):
+def test_run_warns_of_a_sick_device_and_measures_it_and_the_host_beside_it_is_not_concerned(nvml, run_command):
     nvml(pending=1)
     words = ("faults", "--filter", "faults/good", "--tier", "smoke")
-    done = called("run", *words, "--device", "card:0")
+    done = run_command("run", *words, "--device", "card:0")
     assert done.returncode == 0
     assert "card:0 is sick: a memory row waits to be remapped: yes; `gpubench doctor` says what to do" in done.stderr
-    done = called("run", *words, "--device", "host")
+    done = run_command("run", *words, "--device", "host")
     assert done.returncode == 0
     assert "sick" not in done.stdout + done.stderr
 
 
 @pytest.mark.slow
-def test_gate_refuses_a_sick_device_with_status_6_and_not_for_the_host_beside_it(nvml, called):
+def test_gate_refuses_a_sick_device_with_status_6_and_not_for_the_host_beside_it(nvml, run_command):
     nvml(pending=1)
     words = ("gate", "--run", "faults", "--filter", "faults/good", "--tier", "smoke", "--save-baseline", "main")
-    done = called(*words, "--replicates", "1", "--device", "card:0")
+    done = run_command(*words, "--replicates", "1", "--device", "card:0")
     assert done.returncode == 6, done.stderr
     assert "a gate does not judge a sick device" in done.stderr
-    assert called(*words, "--replicates", "1", "--device", "host").returncode == 0
+    assert run_command(*words, "--replicates", "1", "--device", "host").returncode == 0
 
 
 def shown(*healths):

@@ -28,7 +28,7 @@ H200 = fingerprint(make.facts(), ("cuda:0",))
 
 
 def day(number):
-    """The start of a run, so many days after the first."""
+    """Return the start of a run, that many days after the first."""
     return (FIRST + timedelta(days=number)).isoformat(timespec="seconds")
 
 
@@ -43,7 +43,7 @@ def run_file(folder, number, *seconds, of=CASE, **fields):
 
 
 def recorded(store, *paths):
-    """Record run files; what became of each."""
+    """Record run files; return the outcome of each."""
     with history.HistoryRecorder(store) as recorder:
         return [recorder.record(path) for path in paths]
 
@@ -336,13 +336,13 @@ def dump(store):
 
 
 def refill(store, *places):
-    """What `gpubench history rebuild` does: where a damaged one went, what became of the files, how many went."""
+    """Rebuild the history; return the place of a damaged one, each file's outcome, and the number of deleted runs."""
     recorder, aside = history.open_for_rebuild(store)
     with recorder:
         return aside, *history.refill(recorder, places)
 
 
-def spoil(store, how):
+def damage_file(store, how):
     data = store.read_bytes()
     middle = bytes(reversed(data[4096:-4096]))
     store.write_bytes({"cut": data[:5000], "text": b"no database\n" * 99, "middle": data[:4096] + middle}[how])
@@ -353,7 +353,7 @@ def test_a_damaged_history_is_reported_set_aside_and_restored_from_the_run_files
     paths = [run_file(tmp_path, number) for number in range(20)]
     recorded(store, *paths)
     before = dump(store)
-    spoil(store, how)
+    damage_file(store, how)
     with pytest.raises(history.Damaged, match=r"history\.sqlite: damaged"):
         dump(store)
     assert "not in the history" in history.record_measured_run(paths[0], read_run(paths[0]))[0]

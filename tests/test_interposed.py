@@ -141,7 +141,7 @@ def one(bench):
 
 
 class UnreadChannel:
-    """The runner's end of a worker's pipe, which nobody reads."""
+    """The runner's end of a worker's pipe, without a reader."""
 
     def send(self, value):
         pass

@@ -94,13 +94,13 @@ def test_the_library_is_of_the_tables_major_version(library):
 
 
 class RecordedCalls:
-    """A library whose functions note how they were called: what stands in for a hipCOMP that nobody has here."""
+    """A stand-in for hipCOMP, whose functions keep their arguments."""
 
     def __init__(self):
         self.calls = {}
 
     def __getattr__(self, name):
-        """Return a function of the driver that keeps its arguments and succeeds."""
+        """Return a function that keeps its arguments and succeeds."""
 
         def function(*arguments):
             self.calls[name] = arguments

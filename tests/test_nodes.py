@@ -44,7 +44,7 @@ def outcomes(path):
 
 
 def run(folder, size, *filters):
-    """Run cases on so many nodes; the last one may end as it likes. Return the seconds."""
+    """Run cases on a number of nodes and return the seconds; the exit status of the last node is not checked."""
     port, begun = free_port(), time.monotonic()
     nodes = [start(rank, size, port, folder / f"{rank}.jsonl", *filters) for rank in range(size)]
     try:
@@ -132,7 +132,7 @@ def place(rank, size, port, secret=SECRET):
 
 
 class JoiningNode(threading.Thread):
-    """A node that joins in a thread; `channels` or `error` is what became of it."""
+    """A node that joins in a thread: then it has `channels`, or the `error` that it met."""
 
     def __init__(self, membership, plan=b"the same", patience_s=10.0):
         super().__init__(daemon=True)

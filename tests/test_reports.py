@@ -754,7 +754,7 @@ def test_the_settings_of_a_headline_run_say_so():
     assert "one representative case" not in Tags(render("html", run)).text
 
 
-def events_run(*values):
+def run_with_events(*values):
     """Return a run whose throttle reasons had these values, a tenth of a second apart."""
     return run_of(
         result("s", "c", (), [timed(1e-3)], window=(100.0, 101.0)),
@@ -771,14 +771,14 @@ def events_run(*values):
 
 
 def test_event_reasons_are_named_lanes():
-    page = Tags(render("html", events_run(0, 4, 4, 0, 0x44, 1 << 20, 0, 0)))
+    page = Tags(render("html", run_with_events(0, 4, 4, 0, 0x44, 1 << 20, 0, 0)))
     assert "power cap in 38 % of the samples; thermal, by hardware in 12 % of the samples; bit 20 in 12 %" in page.text
     assert "nvml.event_reasons cuda:0 power cap, thermal, by hardware, bit 20 – 8" in page.text
     assert (page.count("path", "capped"), page.count("path", "slowed"), page.count("path", "c7")) == (1, 2, 0)
 
 
 def test_a_run_without_an_event_says_so():
-    assert "none in the whole run" in Tags(render("html", events_run(0, 0, 0))).text
+    assert "none in the whole run" in Tags(render("html", run_with_events(0, 0, 0))).text
 
 
 def test_a_case_that_failed_is_a_cross_on_the_timeline_also_where_it_was_never_timed():

@@ -55,7 +55,7 @@ def three_runs(runs):
 
 
 def write(path, day, seconds=1e-3, devices=(), results=3, tier="quick", **fields):
-    """Write a run of so many results on a day of January."""
+    """Write a run with a number of results on a day of January."""
     devices = devices or (make.device(),)
     ids = tuple(device.id for device in devices)
     facts = make.facts(*devices, host=(("hostname", HOST), ("cpu", "EPYC")), versions=(("nvidia.driver", "580.1"),))

@@ -58,14 +58,14 @@ def test_a_change_is_marked_in_the_drawing_and_described_in_text():
     assert "2026-01-12 03:00 5.0 % less (worse) 4000 GB/s 3800 GB/s cublas 13.1 → 13.2" in page.text
 
 
-def slow(count, total, seed=2):
-    """A figure of 1000 that changes by this fraction over so many runs, with 0.3 % noise."""
+def drifting_values(count, total, seed=2):
+    """Return `count` values from 1e12 on that change by the fraction `total` in all, with 0.3 % noise."""
     noise = np.random.default_rng(seed).normal(0, 0.003, count)
     return [float(value) for value in 1e12 * (np.linspace(1, 1 + total, count) + noise)]
 
 
 def test_a_drift_is_drawn_as_a_sloped_line_and_described_with_its_rate():
-    drifting = trend_of(slow(60, -0.02))
+    drifting = trend_of(drifting_values(60, -0.02))
     assert (drifting.state, drifting.changes, len(drifting.drifts)) == ("changed", (), 1)
     page = Tags(page_of(drifting))
     assert page.count("line", "level") == 1
@@ -75,14 +75,16 @@ def test_a_drift_is_drawn_as_a_sloped_line_and_described_with_its_rate():
 
 
 def test_a_rate_covers_the_true_slope():
-    (drift,) = trend_of(slow(60, 0.06)).drifts
+    (drift,) = trend_of(drifting_values(60, 0.06)).drifts
     assert drift.rate.low < 0.06 / 59 * 10 < drift.rate.high
     assert not drift.is_worse
     assert drift.text.startswith("drift, ")
 
 
 def test_the_place_where_a_drift_begins_is_no_step():
-    values = slow(40, 0.0) + [value * (1 + 0.1 * index / 40) for index, value in enumerate(slow(40, 0.0, seed=3))]
+    values = drifting_values(40, 0.0) + [
+        value * (1 + 0.1 * index / 40) for index, value in enumerate(drifting_values(40, 0.0, seed=3))
+    ]
     late = trend_of(values)
     assert (len(late.drifts), late.changes) == (1, ())
     assert late.newest_event == late.drifts[0]

@@ -53,7 +53,7 @@ def connected(transport, change=lambda table: None):
 
 
 @pytest.fixture(params=ENDS.TRANSPORTS)
-def pair(request):
+def connected_client(request):
     """Yield a client that is connected to a server, and end both."""
     client, server = connected(request.param)
     yield client
@@ -63,28 +63,28 @@ def pair(request):
 
 
 @pytest.mark.parametrize("is_posted", [False, True])
-def test_every_launch_reaches_the_device_once(pair, is_posted):
-    calls = FORWARD.ForwardedCalls(pair, "launch", is_posted)
+def test_every_launch_reaches_the_device_once(connected_client, is_posted):
+    calls = FORWARD.ForwardedCalls(connected_client, "launch", is_posted)
     for _ in range(2):
         assert 0 < calls.seconds() < 10
         calls.check()
     assert calls._launched == 512
 
 
-def test_data_larger_than_the_buffers_arrives_whole_in_both_directions(pair):
+def test_data_larger_than_the_buffers_arrives_whole_in_both_directions(connected_client):
     sent = np.random.default_rng(1).integers(256, size=5 * 2**20 + 3, dtype=np.uint8)
-    place = pair.request(WIRE.ALLOCATE, sent.size)
-    pair.move(WIRE.TO_DEVICE, place, sent)
+    place = connected_client.request(WIRE.ALLOCATE, sent.size)
+    connected_client.move(WIRE.TO_DEVICE, place, sent)
     back = np.zeros_like(sent)
-    pair.move(WIRE.TO_HOST, place, back)
+    connected_client.move(WIRE.TO_HOST, place, back)
     assert np.array_equal(sent, back)
-    pair.request(WIRE.FREE, place)
+    connected_client.request(WIRE.FREE, place)
 
 
-def test_an_error_of_a_call_comes_back_with_its_answer(pair):
+def test_an_error_of_a_call_comes_back_with_its_answer(connected_client):
     with pytest.raises(WrongAnswer, match="a forwarded call returned the error 2"):
-        pair.request(WIRE.ALLOCATE, 2**62)
-    assert pair.request(WIRE.MEMORY_INFO) > 0  # the next call is not to blame
+        connected_client.request(WIRE.ALLOCATE, 2**62)
+    assert connected_client.request(WIRE.MEMORY_INFO) > 0  # the next call is not to blame
 
 
 def test_a_launch_that_is_dropped_is_found():
