@@ -33,7 +33,7 @@ LEGEND = (
 )
 REPLICATED = (
     " Each replicate ran in fresh processes: the median of a case is the median of its replicates, 95 % of processes "
-    "is half the width of its confidence interval, and the noise within a process is the median of theirs."
+    "is half the width of its confidence interval, and the noise within a process is the median over the replicates."
 )
 Level = Literal["bad", "odd", "note"]
 _LEVEL_NAMES: dict[Level, str] = {"bad": "error", "odd": "warning", "note": "note"}  # the worst first

@@ -104,7 +104,10 @@ def expect_pattern(bench: Bench, array: Any, seed: int, what: str) -> None:
 
 
 def notes(bench: Bench, path: str) -> dict[str, str]:
-    """Return a case's note that names its devices, or says that its processes share one; `path` is `same` or `peer`."""
+    """Return the note `devices` of a case.
+
+    It names both devices, receiver first, if `path` is `peer`, and says that the processes share one if it is `same`.
+    """
     if path == "peer":
         return {"devices": " ← ".join(device.id for device in reversed(bench.devices))}
     if not bench.traits.is_gpu:

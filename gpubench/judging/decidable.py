@@ -44,10 +44,11 @@ def _places(freedom: int) -> stats.Vector:
 
 
 def processes_needed(finding: Finding) -> int:
-    """Return about how many processes per side decide a case with a probability of 80 %; 0 if more than 100 do.
+    """Return the estimated number of processes per side that decide a case with a probability of 80 %.
 
-    The true change may lie anywhere that the measured change and the noise between processes allow. With n processes
-    per side, the effect has the standard error s·√(2/n); compared with a floor it is s·√(1/n). A case is decided if its
+    It is 0 if more than 100 were needed. The probability is the mean over the true changes that the measured change
+    and the noise between processes allow. With n processes per side and the standard deviation s between processes, the
+    effect has the standard error s·√(2/n), or s·√(1/n) if the baseline is a floor. A case is decided if its
     95 % interval lies beyond the threshold, which noise widens, or within the threshold that the user asked for.
     """
     effect = finding.effect

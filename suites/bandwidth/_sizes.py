@@ -30,7 +30,7 @@ def memory_limit(target: Target, size_bytes: int) -> str:
 
 
 def smallest_in_memory(target: Target) -> int:
-    """Return the smallest power of two that comes from memory on this device."""
+    """Return the smallest power of two, in bytes, of at least CACHES times the last-level cache of the device."""
     return 1 << (CACHES * cache_bytes(target) - 1).bit_length()
 
 
@@ -41,7 +41,10 @@ def fitting(target: Target, sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def array_sizes(target: Target) -> Any:
-    """Return array sizes that are too large for the caches."""
+    """Return an axis of array sizes in bytes that do not fit the last-level cache, by tier.
+
+    The smallest is a power of two of at least CACHES times that cache; three arrays of each size fit the memory.
+    """
     smallest = smallest_in_memory(target)
     if target.is_host:
         full = fitting(target, (smallest, CACHES * smallest))

@@ -124,9 +124,10 @@ def _decode_task(bench: Bench, model: Model, kind: str) -> Task:
 
 
 def _prefill_task(bench: Bench, model: Model, kind: str) -> Task:
-    """Return all layers for every token of the prompt, and the head for the last one, as a task.
+    """Return a task that multiplies PROMPT tokens by the matrices of all layers, and the last one by the output matrix.
 
-    Quantised weights are restored to halves before each product.
+    `kind` is the type of the weights: float16, int8 or int4. Within the timed call, quantised weights are restored to
+    float16 before each product. Attention, norms and activations are left out.
     """
     chain = ModelChain(bench, model, kind, PROMPT)
     quantised = KINDS[kind].is_quantised

@@ -196,9 +196,10 @@ class PipelinedMessage:
             line.rounds = next_rounds(tried, share * transfer_s)
 
     def sample(self, depths: Sequence[int]) -> int:
-        """Time both parts alone, and right after that the pipeline at each depth.
+        """Time the transfer alone and the computation alone, and right after that the pipeline at each depth.
 
-        Returns the best depth; `times` has the times at that depth.
+        A depth is the number of chunks in flight. Returns the depth with the shortest time. `times` then has the
+        seconds of the three at that depth.
         """
         line, alone_s = self._pipeline, self._pipeline.alone()
         taken = {depth: OverlapTimes(*alone_s, *line.together(depth)) for depth in depths}

@@ -227,7 +227,11 @@ def _sessions(results: Sequence[Result], times: ServingTimes) -> Iterator[Sessio
 
 
 def _compared(case: str, measured: Served, simulated: Served) -> Iterator[SessionCheck]:
-    """Yield the check of each time of a measured session: to the first token, per token, and to the last token."""
+    """Yield the percentiles of a measured session beside those of its simulation with the same arrivals.
+
+    There is one check for the time to the first token, per token and to the last token, where the session has it.
+    The 99th percentile is None if the session has too few queries. `case` is the id of the session's case.
+    """
     times = {
         "first token": (measured.first_token_s, simulated.first_token_s),
         "per token": (measured.token_s, simulated.token_s),

@@ -121,9 +121,10 @@ class _ProfileFile:
 def _run_and_record(
     command: Sequence[str], environment: dict[str, str], file: _ProfileFile, manifest: Manifest
 ) -> ProgramProfile:
-    """Run the program, write its results, and its trace if there is one, into the file, and return its profile.
+    """Run the program while the devices are sampled, write its phases into the file, and return its profile.
 
-    The program's marks, its NVTX ranges and the trace pass through a temporary folder.
+    `manifest` describes this run in the file. If the program was started with a trace, its kernels and copies are
+    written too. The program's marks, its NVTX ranges and the trace pass through a temporary folder.
     """
     with tempfile.TemporaryDirectory(prefix="gpubench-") as folder:
         marked = Path(folder, "marks")
