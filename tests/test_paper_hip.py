@@ -16,12 +16,12 @@ from _paper import HERE, TOO_LARGE, built, expect_dry_run, gpubench, needs_wheel
 from gpubench import plugins
 
 PROGRAMS = HERE / "paper_hip/programs"
-# The cases that take seven seconds and more on two cores: test_paper_all.py runs them.
+# test_paper_all.py runs the cases that take seven seconds and more on two cores, and the suites that take half a minute.
 LONG = {
     *("bandwidth/beside_gemm", "bandwidth/beside_gemm_on", "compilers/softmax", "gemm/skinny"),
-    *("inference/prefill_attention", "p2p/control", "patterns/layer", "soak/memory", "soak/product"),
-    *("tensor/hgemv", "tensor/mma"),
+    *("inference/prefill_attention", "p2p/control", "soak/memory", "soak/product"),
 }
+LONG_SUITES = {"patterns", "tensor"}
 RATE = re.compile(r"\d\s*[kMGT]?B/s")
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(780), *needs_wheel]
@@ -60,7 +60,7 @@ def test_a_step_and_a_prefill_of_a_small_model_give_the_logits_of_double_precisi
     assert all(0 < error < 5e-3 for error in errors)
 
 
-@pytest.mark.parametrize("name", plugins.names("suites"))
+@pytest.mark.parametrize("name", sorted(set(plugins.names("suites")) - LONG_SUITES))
 def test_every_case_of_a_suite_goes_through_or_says_what_is_missing(name, environment, tmp_path):
     definitions = plugins.load("suites", name).definitions
     short = {case: definitions[case] for case in definitions if f"{name}/{case}" not in LONG | TOO_LARGE}
