@@ -16,7 +16,7 @@ from _paper import HERE, TOO_LARGE, built, expect_dry_run, gpubench, needs_wheel
 from gpubench import plugins
 
 PROGRAMS = HERE / "paper_hip/programs"
-# test_paper_all.py runs the cases that take seven seconds and more on two cores, and the suites that take half a minute.
+# test_paper_all.py runs the cases that take seven seconds and more, and the suites that take half a minute.
 LONG = {
     *("bandwidth/beside_gemm", "bandwidth/beside_gemm_on", "compilers/softmax", "gemm/skinny"),
     *("inference/prefill_attention", "p2p/control", "soak/memory", "soak/product"),
