@@ -141,14 +141,14 @@ class _ErrorOutput(io.FileIO):
 
 
 def _replace_with_ascii(error: UnicodeError) -> tuple[str, int]:
-    """Handle a character that the encoding lacks: return similar ASCII characters, or else an escape."""
+    """Handle a character that the encoding does not have: return similar ASCII characters, or else an escape."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return _escape(error.object[error.start : error.end].translate(_ASCII)), error.end
 
 
 def _replace_with_escape(error: UnicodeError) -> tuple[str, int]:
-    r"""Handle a character that the encoding lacks: return it as JSON escapes it, `\uXXXX`, twice above 16 bits."""
+    r"""Return a character that the encoding does not have as JSON escapes it, `\uXXXX`, twice above 16 bits."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return _escape(error.object[error.start : error.end]), error.end

@@ -50,35 +50,17 @@ _WAYS = ("processes", "green", "streams", "priority", "mps")
 _IN_FULL = ("processes", "green")
 _TWO_PROCESSES = ("processes", "mps")
 
+
+def _matrix(title: str, series: str) -> View:
+    """Return a matrix of a series of the cases, with a row for each victim and a column for each aggressor."""
+    return View("matrix", title, ("neighbour",), "aggressor", "victim", by=("how",), series=series)
+
+
 topic = Topic(
     views=[
-        View(
-            "matrix",
-            "Rate ratio of a victim, beside over alone",
-            ("neighbour",),
-            "aggressor",
-            "victim",
-            by=("how",),
-            series="relative",
-        ),
-        View(
-            "matrix",
-            "Rate ratio summed over both (above 1 sharing pays)",
-            ("neighbour",),
-            "aggressor",
-            "victim",
-            by=("how",),
-            series="sum",
-        ),
-        View(
-            "matrix",
-            "Operation time of a victim beside an aggressor",
-            ("neighbour",),
-            "aggressor",
-            "victim",
-            by=("how",),
-            series="self",
-        ),
+        _matrix("Rate ratio of a victim, beside over alone", "relative"),
+        _matrix("Rate ratio summed over both (above 1 sharing pays)", "sum"),
+        _matrix("Operation time of a victim beside an aggressor", "self"),
     ],
     key_figures=[
         KeyFigure("Decoding beside matrix products", "neighbour", (("victim", "decode"), ("aggressor", "gemm")))
