@@ -13,12 +13,13 @@ from gpubench.api.suite import Bench, Handle, SharedBuffer, Target, Unavailable,
 
 _WORD_BYTES = 8  # patterns are made of 64-bit words
 _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: multiples of it look random (Knuth, TAOCP 3, §6.4)
-_THREADS, _BLOCKS = 256, 1056  # of the kernels that write and compare patterns
-_PATIENCE_S = 10.0  # ranks that build the same case are milliseconds apart
-_LARGEST, _HOST_LARGEST = 30, 28  # powers of two
+_THREADS, _BLOCKS = 256, 1056  # threads per block, and blocks, of the kernels that write and compare patterns
+# a wait for another rank gives up after this time; ranks that build the same case are milliseconds apart
+_PATIENCE_S = 10.0
+_LARGEST, _HOST_LARGEST = 30, 28  # the largest sizes as powers of two, on a GPU and on the host
 _SHARE_OF_MEMORY = 8  # a size is left out where eight buffers of that size do not fit the device
 POISON = 0xA5  # the byte that overwrites outputs before a check
-# parts of a driver's message, and the setting that removes the error
+# Parts of a driver's error message, and the setting that removes the error.
 _MENDS = (
     (("NotSupported", "PeerAccessUnsupported"), "MIG instances and some virtual GPUs share no memory: use whole GPUs"),
     (

@@ -10,18 +10,19 @@ import numpy as np
 from gpubench.api.suite import Bench, Skip
 
 WAYS = ("pull", "push", "load", "store")
-# The way by which each of these engines reads the far memory, and the way by which it writes it.
+# For each engine, the copy method that reads the peer's memory and the one that writes it.
 READING = {"engine": "pull", "kernel": "load", "bulk": "bulk-load"}
 WRITING = {"engine": "push", "kernel": "store", "bulk": "bulk-store"}
-ARRAYS = 3  # of a case: the shared one, its own, and on the host the pattern that it is compared with
+ARRAYS = 3  # arrays of a case: the shared one, a private one, and on the host the pattern that it is compared with
 _THREADS = 256
-_FLIGHT = 4  # loads under way in a thread, as in copies.cu
-_MOST_BLOCKS = 2**16  # a thread for every four vectors of 1 GiB: on an H200 better than fewer that go round
+_FLIGHT = 4  # loads in flight per thread, as in copies.cu
+_MOST_BLOCKS = 2**16  # with one thread per four vectors of 1 GiB; on an H200 this is faster than fewer blocks that loop
 _VECTOR_BYTES = 16
 _WORD_BYTES = 8
-_RESIDENT_THREADS = 1024  # of a block that has its compute unit to itself
-# A ring of bulk copies: chunks and their bytes, in three blocks on each SM, or in one that has the SM to itself.
-# The first is 96 KiB in flight on an SM, 12.7 MB on an H200: 450 GB/s over 1 µs of NVLink need 0.45 MB.
+_RESIDENT_THREADS = 1024  # threads of a block that has its compute unit to itself
+# A ring of bulk copies: the number of chunks and their size, for three blocks on each SM, or for one block that has the
+# SM to itself. Three blocks have 96 KiB in flight on an SM, 12.7 MB on an H200: 450 GB/s over 1 µs of NVLink need 0.45
+# MB.
 _BULK_THREADS, _BULK_BLOCKS = 32, 3
 _CHUNK_BYTES, _LEAST_CHUNK_BYTES, _CHUNKS = 2**12, 2**9, 8
 _RESIDENT_CHUNK_BYTES, _RESIDENT_CHUNKS = 2**13, 16
@@ -71,7 +72,8 @@ def bulk_copier(bench: Bench, target: Any, source: Any, units: int = 0) -> Call:
         ring_bytes = max(chunk * chunks, _more_than_half(bench))
     else:
         blocks, chunks = max(1, bench.target.device.units) * _BULK_BLOCKS, _CHUNKS
-        share = -(-nbytes // blocks // _VECTOR_BYTES) * _VECTOR_BYTES  # small copies are spread too
+        # spread over all blocks, even if the copy is small
+        share = -(-nbytes // blocks // _VECTOR_BYTES) * _VECTOR_BYTES
         chunk = min(max(share, _LEAST_CHUNK_BYTES), _CHUNK_BYTES)
         ring_bytes = chunk * chunks
     args = (target, source, np.uint64(nbytes), np.uint32(chunk), np.uint32(chunks))

@@ -14,7 +14,7 @@ def replayed(bench: Bench, call: Callable[[], None]) -> Callable[[], object]:
     """
     if "graph" not in bench.traits.modes:
         return call
-    call()  # what is loaded or allocated by a first call cannot be captured
+    call()  # the first call loads kernels and allocates memory, which a graph cannot capture
     bench.device.synchronize()
     stream = bench.xp.cuda.get_current_stream()
     stream.begin_capture()
@@ -22,7 +22,7 @@ def replayed(bench: Bench, call: Callable[[], None]) -> Callable[[], object]:
     graph = stream.end_capture()
 
     def replay(keep: Callable[[], None] = call) -> None:
-        del keep  # its arguments are the memory of the graph
+        del keep  # held as a default argument, because the call's arguments are the memory that the graph uses
         graph.launch(stream)
 
     return replay

@@ -17,8 +17,8 @@ from numba.extending import intrinsic
 
 Compiled = Callable[..., Any]
 
-# numba's own pool sleeps where OpenMP's spins: on a machine that is not quite idle a spinning
-# thread keeps the one it waits for off its core, for a scheduler's slice. The user's choice stands.
+# numba's own thread pool sleeps while OpenMP's spins. On a machine that is not quite idle, a spinning thread keeps the
+# thread that it waits for off its core for a time slice of the scheduler. The user's choice takes precedence.
 if numba.config.THREADING_LAYER == "default":
     numba.config.THREADING_LAYER = "workqueue"
 
@@ -94,7 +94,8 @@ def _dot_product(b: Any, c: Any) -> Any:
 
 
 xor_of = numba.njit(_xor)
-_compiled_dot_product = numba.njit(fastmath={"reassoc", "contract"})(_dot_product)  # a sum in vector lanes
+# lets the compiler add in vector lanes
+_compiled_dot_product = numba.njit(fastmath={"reassoc", "contract"})(_dot_product)
 
 
 def _read(b: Any, n: Any, parts: Any) -> None:
@@ -232,8 +233,8 @@ KERNELS: dict[str, Compiled] = {
     "mistakes": parallel(_count_mistakes),
     "link": numba.njit(cache=True)(_link),
     "sweep": numba.njit(cache=True)(_sweep),
-    # Two threads, or a thread and a GPU: one writes the words first … last in one place, and the other answers each in
-    # another place. Both give up a wait after `spins` reads. They run without Python's lock.
+    # Two threads, or a thread and a GPU, exchange the words first … last: one writes each word to one address, and the
+    # other answers it at another address. Both give up a wait after `spins` reads. They run without Python's lock.
     "ask": numba.njit(cache=True, nogil=True)(_ask),
     "answer": numba.njit(cache=True, nogil=True)(_answer),
     "chase": numba.njit(cache=True)(_chase),

@@ -20,7 +20,7 @@ _CLOCK_LOOKS = 1000
 
 Compiled = Callable[..., Any]
 
-# libc's function, found by name when the code is loaded, so that the machine code can be cached on disk
+# libc's function is found by name when the code is loaded, so that the machine code can be cached on disk.
 _clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.uintp))
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ._copies import READING, WRITING, reads
 
-LIMIT = "link.peer"  # the peak of a link between two devices, with which its figures are compared
+LIMIT = "link.peer"  # the id of the peak of a link between two devices; figures of the link are compared with it
 COPY_ENGINE = "copy engine"
 KERNEL = "kernel on all compute units, loads and stores"
 BULK = "bulk copies (TMA) on all SMs"

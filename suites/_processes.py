@@ -24,7 +24,8 @@ from gpubench.api.suite import Skip, Unavailable, WrongAnswer
 
 READY = b"1"
 _KIB = 1024  # the unit of VmHWM, proc_pid_status(5)
-_ENDING_S = 10.0  # after SIGKILL: a driver takes a while to free a process's memory, and may never let it go
+# time limit after SIGKILL: a driver takes a while to free a process's memory, and may never let the process end
+_ENDING_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ class FreshInterpreter:
 
         An interpreter that a driver holds even after SIGKILL is left behind.
         """
-        with contextlib.suppress(ProcessLookupError):  # nothing of the group is left
+        with contextlib.suppress(ProcessLookupError):  # no process of the group is left
             os.killpg(self.pid, signal.SIGKILL)
         self.status(_ENDING_S)
 

@@ -21,10 +21,12 @@ from ._checks import expect_no_mistakes
 
 NEEDS_NUMBA = "needs numba: pip install 'gpubench-suite[host]'"
 _SPARE_BYTES = 2**26
-# Threads per block, at most THREADS in stream.cu: the best on an H200, where copy differs by 5 % between 128 and 1024.
+# Threads per block, at most THREADS in stream.cu. These are the best values on an H200, where the rate of copy differs
+# by 5 % between 128 and 1024.
 _THREADS = {"write": 256, "copy": 128, "scale": 128, "add": 1024, "triad": 1024}
 _OTHER_THREADS = 512
-_VECTORS = 8  # per thread in kernels that end in a fold over the block; kernels in _THREADS have one per thread
+# vectors per thread in kernels that end in a reduction over the block; kernels in _THREADS have one per thread
+_VECTORS = 8
 _REALS = {"float32": "float", "float64": "double"}
 _HOST_PARTS = 1024
 

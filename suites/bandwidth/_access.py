@@ -22,12 +22,13 @@ _SOURCE = "access.cu"
 _THREADS = 512  # per block, as THREADS in access.cu
 _READS_PER_THREAD = 8
 _SPARE_BYTES = 2**26
-_MOST_CHUNKS = 2**25  # in one call; the host has fewer, whose lines still are four caches of 32 MiB
+# chunks per call at most; the host uses fewer, whose lines still occupy four times a cache of 32 MiB
+_MOST_CHUNKS = 2**25
 _MOST_HOST_CHUNKS = 2**21
 _WORD_BYTES = 4
-_LANE_BYTES = 16  # the widest read of a lane
-# NVIDIA: CUDA C++ Best Practices Guide, "Coalesced Access to Global Memory". AMD: the smallest request of the L2 to
-# memory, "MI200 Performance Counters" (TCC_EA_RDREQ). The host: its line.
+_LANE_BYTES = 16  # the widest load of a lane
+# The smallest transfer from memory. NVIDIA: CUDA C++ Best Practices Guide, "Coalesced Access to Global Memory". AMD:
+# the smallest request of the L2 to memory, "MI200 Performance Counters" (TCC_EA_RDREQ). Host: a cache line.
 _SECTOR_BYTES = {"nvidia": 32, "amd": 64}
 _HOST_SECTOR_BYTES = 64
 

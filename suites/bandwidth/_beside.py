@@ -33,13 +33,13 @@ from .._copies import Call
 from ._engines import copy_call, engines, newest_engine, require
 from ._words import CopiedWords
 
-_N = 4096  # of the product, in float16
+_N = 4096  # rows and columns of the float16 product
 _COPIED_BYTES = 2**28
-_PRODUCTS, _COPIES = 4, 6  # in one sample: about a millisecond each on an H200
-_COVER = 3.0  # the other workload lasts this many times as long as the timed one, at first
+_PRODUCTS, _COPIES = 4, 6  # calls in one sample: about a millisecond each on an H200
+_COVER = 3.0  # the other workload is at first this many times as long as the timed one
 _MOST_COVER = 64.0
-_DRAWN = 262139  # normal values, a prime number, so that no two rows are alike
-_ROWS, _COLUMNS = 16, 256  # of the product that are checked
+_DRAWN = 262139  # normal values that are drawn and repeated; the number is prime, so that no two rows are alike
+_ROWS, _COLUMNS = 16, 256  # the part of the product that is checked
 _TOLERANCE = 4 * 2.0**-11 + math.sqrt(_N) * 2.0**-24  # Higham 2002, §3.1: inputs of 11 bits, sums of 24
 _SPARE_BYTES = 2**28  # workspace of the BLAS
 _MILLI = 1e-3

@@ -40,17 +40,17 @@ from ._submit import BlockCopies, as_a_batch, driver_function
 from ._words import RandomWords, grid_of
 
 _VECTOR_BYTES, _WORD_BYTES = 16, 8
-_THREADS = 256  # of a block of blocks.cu
+_THREADS = 256  # threads per block, as in blocks.cu
 _MOST_GRID = 2**16
 _SPARE_BYTES = 2**26
-# The most commands that are queued behind the gate: the launch queue holds about 1000, and a submission that does not
-# fit waits for the gate.
+# At most this many commands are queued behind the gate: the launch queue holds about 1000, and a submission that does
+# not fit waits for the gate.
 _MOST_QUEUED = 512
 
 _LOOP, _BATCH, _KERNEL, _MERGED, _BINDING = "loop", "batch", "kernel", "merged", "binding"
 _TO_DEVICE, _TO_HOST, _SCATTER, _GATHER = "h2d", "d2h", "scatter", "gather"
 _SHUFFLED, _ORDERED = "shuffled", "ordered"
-_COUNT = 256  # of blocks, where only one number is measured
+_COUNT = 256  # number of blocks in a case that measures one number only
 _LIMITS = {_TO_DEVICE: "link.h2d", _TO_HOST: "link.d2h"}
 
 Call = Callable[[], object]
@@ -88,7 +88,8 @@ def _ways(target: Target) -> Any:
     if target.is_host:
         return points((_LOOP, _KERNEL), (_LOOP,), (_LOOP, _KERNEL, _MERGED))
     others = (_BATCH, _KERNEL, _MERGED)
-    return points((_BINDING, *others), full=(_LOOP, *others, _BINDING))  # a compiled loop costs `quick` a second
+    # in the quick tier, compiling the loop takes a second
+    return points((_BINDING, *others), full=(_LOOP, *others, _BINDING))
 
 
 def _directions(target: Target) -> Any:
@@ -199,7 +200,7 @@ class GpuBlocks:
         self._words = RandomWords(bench, layout.nbytes)
         self._places = xp.asarray(layout.places)
         self._pool = xp.zeros(layout.nbytes, np.uint8)
-        self._compared = xp.zeros(layout.nbytes, np.uint8)  # the blocks in packed order, for the check
+        self._compared = xp.zeros(layout.nbytes, np.uint8)  # the blocks in packed order, as the check compares them
         self._verify = self._words.verifier(self._compared)
         if to_device:
             device.copy(self._host, self._words.array)

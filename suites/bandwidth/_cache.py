@@ -32,15 +32,16 @@ from ._words import RandomWords
 _SOURCE = "cache.cu"
 _THREADS = 256  # per block, as THREADS in cache.cu
 _VECTOR_BYTES = 16
-_LEAST_TILE, _MOST_TILE = 1024, 4096  # vectors: one batch of loads of a block, and 64 KiB
-_LEAST_TILES = 64  # with fewer, blocks of one compute unit read the same tile at once, and their loads are merged
-_RESIDENT_BLOCKS, _LAUNCHED_BLOCKS = 8, 128  # per compute unit: all resident at once, or each followed by a fresh one
-_PASSED_BYTES = 2**32  # by one call, so that the time of its launch is negligible
+_LEAST_TILE, _MOST_TILE = 1024, 4096  # in vectors: one batch of loads per block, and 64 KiB
+_LEAST_TILES = 64  # with fewer tiles, blocks of one compute unit read the same tile at once and their loads are merged
+_RESIDENT_BLOCKS, _LAUNCHED_BLOCKS = 8, 128  # per compute unit: all resident at once, or each followed by a new one
+_PASSED_BYTES = 2**32  # bytes that one call moves, so that its launch time is negligible
 _SPARE_BYTES = 2**26
-_SET_OVER_ARRAY = 4  # a set that is read repeatedly must be that many times larger than an array that is read once
+# a working set that is read repeatedly must be this many times larger than an array that is read once
+_SET_OVER_ARRAY = 4
 
 _TURNS, _SHARED_THREADS = 4, 1024  # as in cache.cu
-_SHARED_BYTES = 2**26  # by one block in one call
+_SHARED_BYTES = 2**26  # bytes that one block moves in one call
 
 topic = Topic(
     views=[

@@ -23,8 +23,8 @@ from ._words import CopiedWords, grid_of
 _SPARE_BYTES = 2**26
 _THREADS = 128  # per block, as THREADS in engines.cu
 _LANE_BYTES = 16
-_RING_BYTES = 8 * _LANE_BYTES  # of a thread's asynchronous copies, as STAGES there
-_RESIDENT_THREADS = 1024  # of a block that has its compute unit to itself
+_RING_BYTES = 8 * _LANE_BYTES  # shared memory of a thread's asynchronous copies, as STAGES in engines.cu
+_RESIDENT_THREADS = 1024  # threads of a block that has its compute unit to itself
 _ASYNC_THREADS, _ASYNC_BLOCKS = (
     128,
     4,

@@ -19,7 +19,7 @@ from .._checks import CheckedCall, expect_equal
 from .._host import Compiled, parallel, placed, xor_of
 from ._access import AccessPattern
 
-_PASSED_BYTES = 2**27  # by one call, so that the time to wake the threads is negligible
+_PASSED_BYTES = 2**27  # bytes that one call moves, so that the time to wake the threads is negligible
 _PARTS = 1024
 _ODD = (0x9E3779B1, 0x85EBCA6B, 0xC2B2AE35)  # the factors of access.cu
 _ODD_0, _ODD_1, _ODD_2 = (np.uint64(factor) for factor in _ODD)
@@ -39,7 +39,8 @@ def _cached_copy(there: Any, back: Any, passes: Any) -> None:
     """Copy each row there and back, `passes` / 2 times; each round trip adds one to every word of `back`."""
     for row in prange(there.shape[0]):
         for turn in range(passes // 2):
-            key = np.uint64(turn)  # without it the compiler drops the passes: a copy of a copy is the same
+            # differs in each pass; otherwise the compiler would drop passes, because a copy of a copy is the same
+            key = np.uint64(turn)
             for i in range(there.shape[1]):
                 there[row, i] = back[row, i] + key
             for i in range(there.shape[1]):
@@ -135,7 +136,7 @@ def working_set(bench: Bench, kernel: str, size_bytes: int) -> Task:
 def _read_passes(rows: _Rows, passes: int) -> CheckedCall:
     """Prepare `passes` reads of each row, whose result the check computes by the closed form of the sum."""
     parts = np.zeros(len(rows), np.uint64)
-    factor = np.uint64((5**passes - 1) // 4 % 2**64)  # of x = 5·x + one pass, repeated from 0
+    factor = np.uint64((5**passes - 1) // 4 % 2**64)  # closed form of `passes` times x = 5·x + xor of the row, from 0
     expected = np.bitwise_xor.reduce(rows, axis=1) * factor
     check = partial(expect_equal, parts, expected, "threads' results")
     return CheckedCall(lambda: _read(rows, passes, parts), check, lambda: parts.fill(0))

@@ -15,10 +15,10 @@ from ._link import HostMemory, LinkCopy
 from ._numa import NodeMemory, node_numbers, node_of, upstream
 
 _SPARE_BYTES = 2**26
-_MOST_CALLS = 32  # of both directions at once: each queues six commands
+_MOST_CALLS = 32  # calls per batch for both directions at once, because each call queues six commands
 _H2D, _D2H, _BOTH = "h2d", "d2h", "both"
 _LIMITS = {_H2D: "link.h2d", _D2H: "link.d2h"}
-_UNNAMED = "0"  # the nodes of a machine whose inventory names none
+_UNNAMED = "0"  # the node of a machine whose inventory names no NUMA nodes
 _SIZES = points((2**26,), (2**24,), (2**12, 2**16, 2**20, 2**26, 2**30))
 _ALL_BYTES = points((2**28,), (2**24,), (2**20, 2**28))
 

@@ -39,7 +39,7 @@ from ._words import CopiedWords
 
 _SPARE_BYTES = 2**26
 _PAGE_BYTES = 4096
-_MOST_CALLS = 32  # of both directions at once: each queues six commands
+_MOST_CALLS = 32  # calls per batch for both directions at once, because each call queues six commands
 _MILLI = 1e-3
 _MAPPED, _WRITE_COMBINED = 2, 4  # cudaHostAllocMapped, cudaHostAllocWriteCombined; HIP's have the same values
 
@@ -186,7 +186,8 @@ class LinkCopy:
             bench.device.copy(host.array, self._words.array)
             bench.device.synchronize()
         on_device = self._words.copied if to_device else self._words.array
-        on_host: Any = np.uint64(host.array.ctypes.data) if host.is_mapped else host.array  # unified addressing
+        # with unified addressing, the device uses the same address
+        on_host: Any = np.uint64(host.array.ctypes.data) if host.is_mapped else host.array
         target, source = (on_device, on_host) if to_device else (on_host, on_device)
         if host.is_mapped:
             self.call = load_store(bench, target, source, host.array.nbytes)

@@ -21,7 +21,7 @@ _PCI = Path("/sys/bus/pci/devices")
 _MAPS = Path("/proc/self/numa_maps")
 _PAGE_BYTES = mmap.PAGESIZE
 _BIND, _STRICT_AND_MOVE = 2, 1 | 2  # MPOL_BIND; MPOL_MF_STRICT | MPOL_MF_MOVE (linux/mempolicy.h)
-_MOST_NODES = 1024  # of a mask, as in the kernel's largest configuration
+_MOST_NODES = 1024  # bits of a node mask, as in the kernel's largest configuration
 _MASK_BITS = 64
 _SYSCALLS = {  # mbind and move_pages (asm/unistd_64.h, asm-generic/unistd.h)
     "x86_64": (237, 279),

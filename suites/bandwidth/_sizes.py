@@ -7,10 +7,10 @@ from typing import Any
 
 from gpubench.api.suite import Target, View, points, powers_of_two
 
-CACHES = 4  # an array this many times the last-level cache comes from memory
+CACHES = 4  # an array this many times larger than the last-level cache is read from memory
 _UNKNOWN_CACHE_BYTES = 2**25
 
-WIDTHS = points((4, 16), full=(4, 8, 16))  # bytes of an access
+WIDTHS = points((4, 16), full=(4, 8, 16))  # bytes per access
 log_curve = partial(View, "curve", series="hot", log_x=True)
 
 

@@ -38,7 +38,7 @@ from . import _sizes
 from ._sizes import array_sizes, log_curve, one_array_size
 
 _FACTOR = 0.5  # a power of two: products are exact, so every result has one right value
-_CACHED_BYTES = 2**23  # both arrays of a copy fit the last-level cache of data-centre GPUs since the A100
+_CACHED_BYTES = 2**23  # both arrays of a copy fit into the last-level cache of data-centre GPUs since the A100
 _FLOOR_BYTES = 2**32  # floors of read and copy are defined for arrays of this size
 _NAMES = ("read", "write", "copy", "scale", "add", "triad", "dot")
 _DTYPES = points(("float32",), full=("float32", "float64"))
@@ -216,7 +216,8 @@ def _runtime_copy(stream: Stream) -> CheckedCall:
     """Prepare the runtime's copy; arrays that a cache holds are copied by further pairs of arrays in turn too."""
     a, b, bench = stream.empty(), stream.drawn(), stream.bench
     pairs = [(a, b.array)]
-    if bench.traits.is_gpu and _sizes.is_cached(bench.target, a.nbytes):  # further pairs, until they outgrow the cache
+    # use more pairs of arrays, until together they exceed the cache
+    if bench.traits.is_gpu and _sizes.is_cached(bench.target, a.nbytes):
         pairs += [(bench.xp.empty_like(a), b.array.copy()) for _ in range(bench.copies(2 * a.nbytes) - 1)]
     calls = tuple(partial(bench.device.copy, target, source) for target, source in pairs)
     targets = [target for target, _ in pairs]

@@ -29,9 +29,10 @@ from ._operations import COLLECTIVES, MESSAGE, Collective
 from ._tcp import TcpRank
 
 _TCP, _NCCL, _RCCL = "tcp", "nccl", "rccl"
-_SMALLEST, _LARGEST, _HOST_LARGEST = 3, 30, 28  # powers of two
+_SMALLEST, _LARGEST, _HOST_LARGEST = 3, 30, 28  # message sizes as powers of two
 _QUICK = (2**_SMALLEST, 2**20, 2**28)
-_BATCH, _BATCH_BYTES = 20, 2**16  # round trips of a sample on a GPU, up to this size: an event resolves 0.5 µs
+# round trips per sample on a GPU, for messages of up to this size: an event resolves 0.5 µs
+_BATCH, _BATCH_BYTES = 20, 2**16
 
 topic = Topic(
     views=[

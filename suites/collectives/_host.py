@@ -14,7 +14,7 @@ from .._between import RankMemory
 from ._operations import WORD_BYTES, Collective
 
 _PATIENCE_S = 5.0
-_HEAD_BYTES = 4096  # before the data: the numbers of this rank's last step and of the last check it was late for
+_HEAD_BYTES = 4096  # before the data stand this rank's last step and the last check for which it was late
 _LATE_S = 1e-3
 _GOLDEN, _FIRST, _SECOND = (np.uint64(word) for word in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 

@@ -22,7 +22,7 @@ _THREADS = 256
 _BLOCKS = 1056
 _SPARE_BYTES = 2**28
 _ROOT = 0
-_EXACT_RANKS = 16  # up to this number the sum is exact with the shift of collectives.cu
+_EXACT_RANKS = 16  # up to this number of ranks the sum is exact with the shift of collectives.cu
 _SHM, _SHM_LEAST = "/dev/shm", 2**25
 
 
@@ -50,7 +50,7 @@ class Communicators:
         is_new = False
         if bench.exchange(token) != [token] * bench.world or communicator is None:
             if communicator is not None:
-                communicator.abort()  # another rank does not have it any more
+                communicator.abort()  # another rank no longer has this communicator
             token = bench.exchange(nccl.get_unique_id() if bench.rank == 0 else b"")[0]
             communicator, is_new = _new_communicator(bench, nccl, token), True
         self._kept[key] = (token, communicator)
@@ -74,7 +74,8 @@ def _shift(world: int) -> int:
     return 44 + max(0, math.ceil(math.log2(world / _EXACT_RANKS)))
 
 
-COMMUNICATORS = Communicators()  # of this worker: suites that follow one another share them
+# one object per worker, so that suites that run one after another share the communicators
+COMMUNICATORS = Communicators()
 
 
 class NcclRank:
@@ -106,7 +107,7 @@ class NcclRank:
             (_BLOCKS,), (_THREADS,), (self._sent, np.uint64(self._sent.size), seed)
         )
         bench.device.synchronize()
-        bench.barrier()  # all ranks have their memory, so that none waits for a rank that was skipped
+        bench.barrier()  # all ranks have their memory here, so that no rank waits for one that was skipped
         start = time.perf_counter()
         self._ranks, is_new = COMMUNICATORS.of(bench, self._nccl)
         self._stream = int(xp.cuda.get_current_stream().ptr)

@@ -122,7 +122,7 @@ COLLECTIVES = {
     )
 }
 
-# Not a collective: rank 0 sends its array to rank 1, which sends it back.
+# This is not a collective: rank 0 sends its array to rank 1, which sends it back.
 MESSAGE = Collective(
     "message",
     _factor_one,

@@ -25,13 +25,15 @@ from gpubench.api.suite import Bench, PeerDied, expect
 from ._operations import WORD_BYTES, Collective
 
 _TOKEN_BYTES = 32
-_PATIENCE_S = 8.0  # without any progress; the runner of a rank that hangs says so after ten
-_STRANGER_S = 1.0  # for a visitor to show the token
+# limit without any progress; it is below the ten seconds after which the runner reports a rank that hangs
+_PATIENCE_S = 8.0
+_STRANGER_S = 1.0  # limit for an unknown connection to show the token
 _CONNECTING_S = 20.0
-_TOGETHER_BYTES = 2**16  # up to this size a message fits the buffers of both ends: no thread is needed to send it
-_MOST_DRAWN = 22  # words of all ranks together, as a power of two
-_LEAST_BLOCK, _MOST_BLOCK = 8, 16  # powers of two: words of a block
-_EXACT_BITS = 24  # of a float32
+# up to this size a message fits the buffers of both sockets, so that sending it needs no thread
+_TOGETHER_BYTES = 2**16
+_MOST_DRAWN = 22  # words drawn for all ranks together, as a power of two
+_LEAST_BLOCK, _MOST_BLOCK = 8, 16  # words of a block, as powers of two
+_EXACT_BITS = 24  # significand bits of a float32
 
 
 class Ring:
@@ -146,7 +148,7 @@ class SummableWords:
 
     def __init__(self, seed: int, world: int) -> None:
         doublings = math.ceil(math.log2(world))
-        bits = _EXACT_BITS - 1 - doublings  # one half for the block, one for the repetition's number
+        bits = _EXACT_BITS - 1 - doublings  # half of the range is for the block, half for the number of the repetition
         self._modulus: int = 2 ** max(bits, 1)
         self._block: int = 2 ** max(_LEAST_BLOCK, min(_MOST_BLOCK, _MOST_DRAWN - doublings))
         drawn = (np.random.default_rng([seed, rank]).integers(self._modulus, size=self._block) for rank in range(world))

@@ -13,9 +13,9 @@ from ._corpora_made import RECIPES
 MIB = 2**20
 CHUNK_BYTES = 2**16  # the size that nvCOMP's documentation recommends, and the unit of many file formats
 FEW = ("ids", "text", "field")  # the corpora of the quick tier: integers, text, floating point
-DEPTHS = (1, 2, 4, 8)  # of a pipeline
-_SENT = ("ids", "logs", "turbulence", "bf16-weights", "fp8-cache", "random")  # one of every kind
-_COMPARED = {True: ("lz4", "zstd-1"), False: ("lz4", "cascaded")}  # codecs; True: on the host
+DEPTHS = (1, 2, 4, 8)  # pipeline depths
+_SENT = ("ids", "logs", "turbulence", "bf16-weights", "fp8-cache", "random")  # one corpus of every kind
+_COMPARED = {True: ("lz4", "zstd-1"), False: ("lz4", "cascaded")}  # True: codecs on the host
 
 Params = Mapping[str, str | int | float]
 
@@ -39,7 +39,7 @@ def mebibytes(smoke: int, quick: int, full: int) -> Any:
     return points(smoke=(smoke * MIB,), quick=(quick * MIB,), full=(full * MIB,))
 
 
-# Of messages, over links and in files.
+# Axes of messages over links and in files.
 
 
 def message_corpora(target: Target) -> Any:

@@ -19,7 +19,7 @@ from ._codecs_common import lengths
 
 _LINE_BYTES = 16  # as LINE in compress.cu
 _WORD_BYTES = 8
-_ENTRY_BYTES = 2 * _WORD_BYTES  # of the table: the offset and the size of a chunk
+_ENTRY_BYTES = 2 * _WORD_BYTES  # an entry of the table: the offset and the size of a chunk
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from gpubench.api.suite import Bench, expect
 from ._codecs_common import expect_same
 
 _THREADS = 256
-_BLOCKS = 2048  # enough for any GPU; each thread works on several words
+_BLOCKS = 2048  # fills any GPU; each thread works on several words
 
 
 class DeviceBytes:

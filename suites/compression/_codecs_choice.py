@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 GOALS = ("speed", "ratio", "end-to-end")
-RAW = "raw"  # not compressing at all
-LEAST_SAVING = 0.05  # of the bytes: a codec that saves less is not worth a decoder
+RAW = "raw"  # the choice to send uncompressed data
+LEAST_SAVING = 0.05  # share of the bytes; a codec that saves less does not justify a decoder
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from gpubench.api.suite import POINT, Observation, Observed, Stage, Work, expect
 
-LENGTH_BYTES = 8  # the compressed length that a reader needs of each chunk, 64 bits
+LENGTH_BYTES = 8  # of the 64-bit compressed length that a reader needs for each chunk
 
 
 def stage(

@@ -26,7 +26,7 @@ from gpubench.api.suite import Bench, Skip, Unavailable, expect
 
 from ._codecs_common import lengths
 
-OUTPUT_GRAIN = 256  # bytes: outputs start on lines of their own; every algorithm asks for 16 at most
+OUTPUT_GRAIN = 256  # bytes: each output starts on a cache line, while the algorithms ask for an alignment of 16 at most
 _HARDWARE = 1  # NVCOMP_DECOMPRESS_BACKEND_HARDWARE
 
 
@@ -146,7 +146,7 @@ _OPTIONS = {
 VARIANTS: Mapping[str, Variant] = {**{name: Variant(name) for name in nvcomp.ALGORITHMS}, **_OPTIONS, **_ENGINE}
 CODECS = tuple(nvcomp.ALGORITHMS)
 OPTIONS = (*_OPTIONS, *_ENGINE)
-_SHUFFLED = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}  # LZ4 takes integers of these bytes
+_SHUFFLED = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}  # LZ4 accepts integers of these sizes in bytes
 _WIDTHS = {"bfloat16": 2, "float8_e4m3": 1}
 
 
@@ -172,7 +172,7 @@ class DeviceCodec:
         kind = _of_width(dtype) if variant.typed else self.row.data_type
         product = "nvCOMP" if library.is_nvcomp else "hipCOMP"
         self.description = f"{product} {library.version}, batched, {variant.description}, elements {kind}"
-        self.waits = self.row.decompress_waits  # restoring waits for its stream before it queues its work
+        self.waits = self.row.decompress_waits  # decompression waits for its stream before it queues its work
 
     def max_compressed_bytes(self, chunk_bytes: int) -> int:
         """Return the bytes that the output of a chunk of at most `chunk_bytes` may need."""

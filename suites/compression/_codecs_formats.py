@@ -35,7 +35,7 @@ topic = Topic(
     ]
 )
 
-HOST_BYTES = 4 * 2**20  # of data for the host; the GPU has them several times over
+HOST_BYTES = 4 * 2**20  # bytes of data on the host; the GPU works on several copies of them
 
 
 class FormatExchange:
@@ -89,7 +89,7 @@ class FormatExchange:
 
     def check(self) -> Observation:
         """Compare the restored data of both devices, bit for bit; raises WrongAnswer if they differ."""
-        self._trip.check()  # after `gpu_reads`, so that the restored data came from the host's chunks
+        self._trip.check()  # checked after `gpu_reads`, so that the restored data came from the host's chunks
         expect(
             b"".join(self.restored) == self._source.tobytes(),
             "the host decompressed other bytes than the GPU compressed",

@@ -14,9 +14,9 @@ from ._codecs_common import lengths, observed
 from ._codecs_device import OUTPUT_GRAIN, DeviceChunks, DeviceCodec, current_stream, open_codec
 from ._corpora import Corpus
 
-_NO_STATUS = 0xFF  # in each byte: -1, no status of nvCOMP's
+_NO_STATUS = 0xFF  # this byte, repeated, is -1, which is not a status of nvCOMP
 _POISON = 0xA5
-_RESERVE = 2**28  # bytes left free for the driver
+_RESERVE = 2**28  # bytes that stay free for the driver
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ topic = Topic()
 _CODECS = ("lz4", "snappy", "zstd", "deflate", "gdeflate", "gzip", "ans", "cascaded", "bitcomp")
 _NAMES = {"lz4": "LZ4", "gdeflate": "GDeflate", "ans": "ANS"}
 _HOW = "pip install 'gpubench-suite[cuda13]' (or [cuda12])"
-_RESERVE = 2**28  # bytes left free for the driver
-_TYPES = {  # NumPy's type strings; |f1 is E4M3 here
+_RESERVE = 2**28  # bytes that stay free for the driver
+_TYPES = {  # NumPy's type strings; here |f1 is E4M3
     "uint8": "|u1",
     "int32": "<i4",
     "uint16": "<u2",
@@ -79,7 +79,7 @@ def python(bench: Bench, corpus: str, codec: str, size_bytes: int, chunk_bytes: 
     Unlike in `roundtrip`, each call allocates its output and waits for the device, and its time includes both.
     """
     source, total = source_of(bench, corpus, size_bytes)
-    elements = open_codec(bench, codec, source.dtype).row.data_type  # the same type as for the C interface
+    elements = open_codec(bench, codec, source.dtype).row.data_type  # the same type as in the C interface
     try:
         from nvidia import nvcomp as binding
     except ImportError as error:

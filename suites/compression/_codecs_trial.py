@@ -40,9 +40,10 @@ topic = Topic(
     ]
 )
 
-SAMPLE_CHUNKS = 16  # evenly spaced over the data
-_BATCH_BYTES = 64 * MIB  # that a sample is repeated to, so that it fills a GPU
-_LINKS = {True: 1.25e8, False: 1.25e10}  # bytes per second; True: of the host; 1 and 100 Gb/s
+SAMPLE_CHUNKS = 16  # chunks of a sample, evenly spaced over the data
+_BATCH_BYTES = 64 * MIB  # a sample is repeated to this size, so that it fills a GPU
+# bytes per second; True: 1 Gb/s for the host's codecs, False: 100 Gb/s for a GPU's
+_LINKS = {True: 1.25e8, False: 1.25e10}
 _HOST_CODECS = ("lz4", "zstd-1", "zstd-3", "isal-1", "zlib-1")
 
 Trip = Any  # a RoundTrip of the host's or of a GPU's codecs

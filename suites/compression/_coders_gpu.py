@@ -21,7 +21,7 @@ from ._pipeline import InFlight, Slots
 
 _THREADS = 256  # as PLACES in compress.cu
 _WORD_BYTES = 8
-_NO_STATUS = 0xFF  # in each byte: -1, no status of any library's
+_NO_STATUS = 0xFF  # this byte, repeated, is -1, which is not a status of any library
 
 _Launch = tuple[Kernel, int, tuple[Any, ...]]  # a kernel, its grid and its arguments
 

@@ -29,7 +29,7 @@ class Recipe:
     make: Callable[[Rng, int], Any]
 
 
-# Integers, as columns hold them.
+# Integers, as database columns contain them.
 
 
 def _ids(rng: Rng, nbytes: int) -> Any:
@@ -51,15 +51,15 @@ def _categories(rng: Rng, nbytes: int) -> Any:
 def _lineitem(rng: Rng, nbytes: int) -> Any:
     """Return columns of TPC-H's LINEITEM (specification 3.0.1, 4.2.3) in row groups of 16 Ki rows, column by column."""
     rows = nbytes // 4 // 8
-    lines = np.repeat(np.arange(rows), rng.integers(1, 8, rows))[:rows]  # 1 to 7 lines an order
+    lines = np.repeat(np.arange(rows), rng.integers(1, 8, rows))[:rows]  # 1 to 7 lines per order
     part = rng.integers(1, 200_001, rows)
     quantity = rng.integers(1, 51, rows)
-    price = quantity * (90_000 + part // 10 % 20_001 + 100 * (part % 1000))  # cents
-    ordered = rng.integers(0, 2406 - 151, rows)[lines]  # days
+    price = quantity * (90_000 + part // 10 % 20_001 + 100 * (part % 1000))  # in cents
+    ordered = rng.integers(0, 2406 - 151, rows)[lines]  # in days
     columns = (
-        lines // 8 * 32 + lines % 8,  # order keys: of each 32 the first 8 are used
+        lines // 8 * 32 + lines % 8,  # order keys: 8 of every 32 are used
         part,
-        rng.integers(1, 10_001, rows),  # supplier
+        rng.integers(1, 10_001, rows),  # supplier keys
         quantity,
         price,
         rng.integers(0, 11, rows),  # discount in per cent
@@ -77,7 +77,7 @@ def _zipf(rng: Rng, choices: int, count: int) -> Any:
 
 # Text.
 
-_SHORTEST = 3  # bytes of a word with the space behind it
+_SHORTEST = 3  # bytes of the shortest word with its space
 
 
 def _text(rng: Rng, nbytes: int) -> Any:
@@ -89,7 +89,7 @@ def _text(rng: Rng, nbytes: int) -> Any:
     vocabulary = [spelled[end - length : end] for end, length in zip(ends, lengths.tolist(), strict=True)]
     text = b""
     while len(text) < nbytes:
-        most = (nbytes - len(text)) // _SHORTEST + 1  # words that are missing at the most
+        most = (nbytes - len(text)) // _SHORTEST + 1  # upper bound of the number of words that are missing
         drawn = _zipf(rng, len(vocabulary), min(nbytes // 8, most))
         text += b" ".join(map(vocabulary.__getitem__, drawn.tolist())) + b"\n"
     return np.frombuffer(text[:nbytes], np.uint8)
@@ -102,7 +102,7 @@ _ROUTES = ("users", "orders", "items", "search", "session", "export")
 
 def _logs(rng: Rng, nbytes: int) -> Any:
     """Return lines of a server's log of nine days, in the order of their times."""
-    count = nbytes // 100  # a line has a few more bytes
+    count = nbytes // 100  # a line has slightly more than 100 bytes
     second = np.sort(rng.random(count)) * 86_400 * 9
     day, rest = np.divmod(second.astype(np.int64), 86_400)
     fields = (
@@ -121,7 +121,7 @@ def _logs(rng: Rng, nbytes: int) -> Any:
     return np.frombuffer("".join(map(_LINE.__mod__, zip(*plain, strict=True))).encode()[:nbytes], np.uint8)
 
 
-# Floating point, of simulations and of models.
+# Floating-point data of simulations and models.
 
 
 def _field(rng: Rng, nbytes: int) -> Any:
@@ -142,7 +142,7 @@ def _turbulence(rng: Rng, nbytes: int) -> Any:
     along, across = np.fft.fftfreq(rows, 1 / rows)[:, None], np.fft.rfftfreq(side, 1 / side)[None]
     wave = np.hypot(along, across)
     wave[0, 0] = np.inf
-    # in two dimensions a shell of k holds 2πk waves: an amplitude of k^(-(5/3 + 1)/2) each
+    # in two dimensions a shell of radius k contains 2πk waves, so each has an amplitude of k^(-(5/3 + 1)/2)
     amplitude = wave ** (-(5 / 3 + 1) / 2)
     parts = rng.standard_normal((2, *amplitude.shape))
     field = np.fft.irfft2((parts[0] + 1j * parts[1]) * amplitude, (rows, side))
@@ -166,7 +166,7 @@ def _gradients(rng: Rng, nbytes: int) -> Any:
     scale = 1e-3 * rng.lognormal(0, 1, (rows, 1)).astype(np.float32)
     values = scale * rng.standard_normal((rows, width), np.float32)
     values[rng.random(rows) < 0.5] = 0  # rows of an embedding that no token of the batch used
-    values *= rng.random((rows, width), np.float32) > 0.1  # cut off
+    values *= rng.random((rows, width), np.float32) > 0.1  # small values that were cut off
     return values.astype(np.float16)
 
 
@@ -190,7 +190,7 @@ def float8_e4m3(values: Any) -> Any:
     return code | (np.signbit(values).astype(np.uint8) << 7)
 
 
-# What needs no model.
+# Data that need no model.
 
 
 def _random(rng: Rng, nbytes: int) -> Any:

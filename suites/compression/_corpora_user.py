@@ -18,9 +18,9 @@ import numpy as np
 
 from gpubench.api.suite import DataFile, FileError, Skip, units
 
-BLOCK_BYTES = 2**20  # of a file that is longer than the bytes that may be read
+BLOCK_BYTES = 2**20  # bytes per block of a file that is longer than the bytes that may be read
 _PAGE = 4096
-_UNBOUNDED = 2**62  # bytes: a row group is read whole
+_UNBOUNDED = 2**62  # bytes; a row group is read completely
 _HOW = "pip install 'gpubench-suite[parquet]'"
 
 

@@ -19,14 +19,14 @@ from ._pipeline import InFlight, InOrder, Schedule, Slots, StoppedError
 
 _TO_HOST, _TO_DEVICE = 2, 1  # cudaMemcpyKind; HIP's have the same values
 _PAGE_BYTES = 4096
-_LENGTH = struct.Struct("<Q")  # stands before each block in a stream
+_LENGTH = struct.Struct("<Q")  # the length that precedes each block in a stream
 
 
 class Link:
     """The transport of packed blocks from the encoder to the decoder; a link overrides the steps that it needs."""
 
-    schedule: Schedule = "a thread per slot"  # of both chains of steps, on a GPU
-    is_joined = False  # whether the thread that sends a block receives it too: one chain of steps, not two
+    schedule: Schedule = "a thread per slot"  # how the sending and receiving steps are scheduled on a GPU
+    is_joined = False  # whether one thread both sends and receives a block, in one chain of steps instead of two
 
     def begin(self) -> None:
         """Prepare a message, outside its time."""
@@ -148,7 +148,7 @@ class ThroughHost(Link):
         self._link.send(block, self._buffers.sent[block.slot][: packed.size])
 
     def receive(self, block: InFlight, room: Any) -> None:
-        self._buffers.incoming.wait(block.slot)  # the last block may still be on its way up
+        self._buffers.incoming.wait(block.slot)  # the copy of the last block to the device may still be running
         self._link.receive(block, self._buffers.received[block.slot][: room.size])
 
     def copy_in(self, block: InFlight, room: Any) -> Any:
@@ -171,7 +171,7 @@ class Loopback(Link):
     schedule: Schedule = "a thread per step"
 
     def __init__(self, depth: int) -> None:
-        self._arrived = [0] * depth  # bytes of each slot's block
+        self._arrived = [0] * depth  # bytes of the block in each slot
         with socket.create_server(("127.0.0.1", 0)) as listener:
             self._sending = socket.create_connection(listener.getsockname())
             self._receiving, _ = listener.accept()

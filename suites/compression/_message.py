@@ -21,7 +21,7 @@ from ._corpora import source_of
 from ._pipeline import Slots
 
 _CHUNK_BYTES = 2**16
-_MEMORIES = 6  # times the message: source, target, comparison, stored blocks, buffers
+_MEMORIES = 6  # memory as a multiple of the message: source, target, comparison, stored blocks, buffers
 _RESERVE_BYTES = 2**28
 
 

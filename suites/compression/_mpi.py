@@ -46,10 +46,11 @@ from ._transfer import (
 )
 
 _HOW = "pip install mpi4py, and an MPI whose mpirun is on the PATH"
-_TAGS = 2**15 - 1  # of a message; MPI promises no more (MPI 4.1, §3.2.3)
+_TAGS = 2**15 - 1  # the largest message tag; MPI guarantees no more (MPI 4.1, §3.2.3)
 _LOOK_S = 1e-3
-_END_S = 10.0  # until the processes have ended by themselves
-_AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # as in a container
+_END_S = 10.0  # time limit for the processes to end by themselves
+# permits mpirun to run as root, as in a container
+_AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
 class MpiPair:
@@ -66,7 +67,7 @@ class MpiPair:
             message.source.tofile(file)
         self._path = Path(file.name)
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by `close`
-        program = [sys.executable, "-P", "-m", "mpi4py", "-m", __name__]  # mpi4py ends both where one fails
+        program = [sys.executable, "-P", "-m", "mpi4py", "-m", __name__]  # mpi4py ends both processes if one fails
         command = [launcher, "-n", "2", *program]
         self._process = subprocess.Popen(
             command,
@@ -87,7 +88,7 @@ class MpiPair:
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):  # they have ended: the answer below says why
+        with contextlib.suppress(BrokenPipeError):  # the processes have ended; the answer that is read below says why
             self._process.stdin.write(json.dumps(question) + "\n")
             self._process.stdin.flush()
         answer = self._process.stdout.readline()
@@ -145,7 +146,7 @@ def task(message: Message, codec: MessageCodec, depth: int) -> Task:
     return Task(stages_of(pair, message.cut.total), check, close=pair.close, notes=notes)
 
 
-# What the two processes run.
+# Code of the two processes.
 
 
 class MpiLink(Link):
@@ -154,7 +155,7 @@ class MpiLink(Link):
     def __init__(self, mpi: Any, depth: int) -> None:
         self._mpi = mpi
         self._passed = InOrder()
-        self._arrived = [0] * depth  # bytes of each slot's block
+        self._arrived = [0] * depth  # bytes of the block in each slot
 
     def begin(self) -> None:
         self._passed.reset()

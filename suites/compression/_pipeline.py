@@ -31,7 +31,7 @@ from gpubench.api.suite import Bench
 
 Action = Callable[[], object]
 Schedule = Literal["a thread per slot", "one thread", "a thread per step"]
-_MAX_STEPS = 3  # of one chain
+_MAX_STEPS = 3  # most steps in one chain
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class StoppedError(RuntimeError):
 class Slots:
     """The slots of one chain; on the host a slot is only the number of a thread."""
 
-    are_streams = False  # whether the work of a slot goes on while its thread does something else
+    are_streams = False  # whether the work of a slot continues asynchronously while its thread does something else
 
     def __init__(self, depth: int) -> None:
         self.depth = depth
@@ -149,7 +149,8 @@ class StepChain:
                 yield index
 
         def leave(index: int | None) -> None:
-            free_slots.release(count if index is None else 1)  # after a failure no thread must wait for a slot
+            # after a failure, free all slots so that no thread waits for one
+            free_slots.release(count if index is None else 1)
 
         jobs: list[Action] = []
         blocks = enter()

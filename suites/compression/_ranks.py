@@ -41,12 +41,13 @@ from ._transfer import (
     stages_of,
 )
 
-_NOTICE = struct.Struct("<QQQ")  # of a block: its index, its offset in the shared memory, its bytes
+_NOTICE = struct.Struct("<QQQ")  # of a block: its index, its offset in the shared memory, its size in bytes
 _INDEX = struct.Struct("<Q")
 _SECONDS = struct.Struct("<d")
 _ALIGNMENT_BYTES = 256
-_DEFAULT_KIND = 4  # cudaMemcpyDefault: the addresses tell; HIP's has the same value
-_PATIENCE_S = 20.0  # for the other rank's part of a message: it may be compressing all of it
+_DEFAULT_KIND = 4  # cudaMemcpyDefault: the addresses determine the direction; HIP's has the same value
+# limit of a wait for the other rank's part of a message, which it may first have to compress completely
+_PATIENCE_S = 20.0
 
 
 class RankSocket:
@@ -75,7 +76,7 @@ class RankSocket:
 
     def hang_up(self) -> None:
         """End the connection for both ranks."""
-        with contextlib.suppress(OSError):  # the other rank was faster
+        with contextlib.suppress(OSError):  # the other rank has removed it already
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
@@ -106,8 +107,8 @@ class SharedSender(Link):
         self._base, self._wire, self._is_reused = base, wire, is_reused
         self._sent = InOrder()
         self._answers = threading.Lock()
-        self._unread: dict[int, int] = {}  # by slot, the block that lies in its buffer
-        self._taken: set[int] = set()  # blocks whose confirmation has arrived, but has not been needed yet
+        self._unread: dict[int, int] = {}  # by slot, the index of the block in its buffer
+        self._taken: set[int] = set()  # blocks whose confirmation has arrived before this rank waited for it
 
     def begin(self) -> None:
         for slot in list(self._unread):
@@ -147,7 +148,7 @@ class SharedReceiver(Link):
         self._shared, self._wire, self._is_reused = shared, wire, is_reused
         self._cuda = bench.xp.cuda if bench.traits.is_gpu else None
         self._copied = [self._cuda.Event() for _ in range(depth)] if self._cuda else []
-        self._arrived = [0] * depth  # bytes of each slot's block
+        self._arrived = [0] * depth  # bytes of the block in each slot
         self._received = InOrder()
         self._answers = threading.Lock()
 
@@ -195,7 +196,7 @@ class SharedMemoryRank:
         self._wire, self._clock = rank_sockets(bench, 2)
         slots = slots_of(bench, depth)
         cut = message.cut
-        # raw bytes travel fastest in one copy on a GPU, by the threads of all slots at once on the host
+        # raw bytes travel fastest in one copy on a GPU, and through the threads of all slots at once on the host
         raw = Cut(cut.total, cut.total, cut.chunk) if slots.are_streams else cut
         if bench.rank == 0:
             self._blocks: list[Any] = []
@@ -259,7 +260,8 @@ class SharedMemoryRank:
             connection.hang_up()
             connection.close()
         if self._rank:
-            with contextlib.suppress(BufferError):  # a failed thread may still use it: the end of the process unmaps it
+            # a failed thread may still use the memory; it is unmapped when the process ends
+            with contextlib.suppress(BufferError):
                 self._shared.close()
 
 

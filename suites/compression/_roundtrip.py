@@ -23,7 +23,8 @@ from ._axes import CHUNK_BYTES, FEW, MIB, corpora, mebibytes, one_corpus
 from ._codecs_common import stage
 
 _CASES = ("roundtrip",)
-_QUICK_FEW = {  # codecs of the quick tier, of GPUs and of the host; for integers and the user's own data it has all
+# codecs of the quick tier, of GPUs and of the host; integers and the user's own data are measured with all codecs
+_QUICK_FEW = {
     "text": ("lz4", "zstd", "ans", "zstd-1", "isal-1"),
     "field": ("lz4", "ans", "bitcomp", "zstd-1", "isal-1"),
 }
@@ -74,7 +75,7 @@ def _codecs(target: Target) -> Any:
     """Return the codecs of each tier; those with options are in the full tier only."""
     if not target.is_host:
         every = _codecs_device.CODECS
-        quick = tuple(name for name in every if name != "gzip")  # Deflate with a header
+        quick = tuple(name for name in every if name != "gzip")  # gzip is Deflate with a header
         return points(smoke=every, quick=quick, full=(*every, *_codecs_device.OPTIONS))
     quick = ("lz4", "zstd-1", "zstd-3", "zlib-1", "isal-1")
     return points(smoke=quick, quick=quick, full=tuple(_codecs_host.CODECS))

@@ -27,13 +27,13 @@ class _Sent(NamedTuple):
     codecs: tuple[str, ...]
 
 
-# Messages and blocks are so long that handing over takes little of the time, and more are in flight where the GPU both
-# copies and computes.
+# Messages and blocks are long enough that handing over takes little of the time. More blocks are in flight if the GPU
+# both copies and computes.
 _ON_GPU = {
     "d2h": _Sent(512, 32, 8, ("cascaded",)),
     "h2d": _Sent(1024, 64, 8, ("cascaded",)),
-    "peer": _Sent(1024, 64, 4, ("ans",)),  # faster than NVLink
-    "process": _Sent(1024, 256, 4, ()),  # too slow for `quick`: a GPU takes a moment to switch processes
+    "peer": _Sent(1024, 64, 4, ("ans",)),  # a codec that is faster than NVLink
+    "process": _Sent(1024, 256, 4, ()),  # too slow for the quick tier, because a GPU takes a moment to switch processes
     "socket": _Sent(512, 32, 4, ("cascaded",)),
 }
 _ON_HOST = {
@@ -42,7 +42,7 @@ _ON_HOST = {
     "mpi": _Sent(16, 1, 2, ("lz4",)),
     "process": _Sent(16, 1, 2, ("lz4",)),
 }
-_PEER_FULL_MIB = 4096  # codecs that are faster than NVLink take a shorter message in a few milliseconds
+_PEER_FULL_MIB = 4096  # codecs that are faster than NVLink take a shorter message within a few milliseconds
 
 
 def _sent(target: Target) -> dict[str, _Sent]:

@@ -30,7 +30,7 @@ from ._transfer import Coders, Halves, Receiver, Sender, Transfer, stage_of, tas
 
 topic = Topic()
 
-_ROOM = 3  # times the message: raw, compressed at its worst, and some that stays free
+_ROOM = 3  # disk space as a multiple of the message: raw, compressed in the worst case, and a reserve
 T = TypeVar("T")
 
 
@@ -88,7 +88,7 @@ class FileLink(Link):
         self._file, self._where = descriptor, where
         self._lock = threading.Lock()
         self._end = 0
-        self._places: list[tuple[int, int]] = [(0, 0)] * count  # offset and bytes of each block
+        self._places: list[tuple[int, int]] = [(0, 0)] * count  # offset and size in bytes of each block
 
     def begin(self) -> None:
         os.ftruncate(self._file, 0)
@@ -100,7 +100,7 @@ class FileLink(Link):
             place, self._end = self._end, self._end + packed.size
         self._places[block.index] = (place, packed.size)
         self._run_or_skip(lambda: write_all(self._file, packed, place))
-        # Linux begins to write it to the disk, which it would else do in fsync
+        # starts writing to the disk now; otherwise Linux would start in fsync
         self._run_or_skip(lambda: os.posix_fadvise(self._file, place, packed.size, os.POSIX_FADV_DONTNEED))
 
     def receive(self, block: InFlight, room: Any) -> None:
@@ -141,7 +141,7 @@ class ReadBack(FileLink):
         self.begin()
         try:
             return os.preadv(self._file, [bytearray(1)], 0, os.RWF_NOWAIT) == 1
-        except OSError:  # EAGAIN: it would have to be read; EOPNOTSUPP: unknown
+        except OSError:  # EAGAIN: the data are not in the cache; EOPNOTSUPP: the kernel does not know the flag
             return False
 
 
@@ -149,7 +149,7 @@ class ReadBack(FileLink):
     where=_suits_file,
     corpus=message_corpora,
     codec=_codecs,
-    size_bytes=_sizes(on_gpu=256),  # so much that waiting for the first block takes little of the time
+    size_bytes=_sizes(on_gpu=256),  # large enough that waiting for the first block takes little of the time
     block_bytes=_blocks(on_gpu=2**24),
     flight=_depths,
 )

@@ -21,10 +21,11 @@ from ._links import HostBuffers, Link, ThroughHost
 from ._message import Message, MessageCodec
 from ._pipeline import InFlight, Pipeline, Schedule, Slots, StepChain, slots_of
 
-_SPARE_BYTES = 2**16  # of a block: codecs are not bound to give the same bytes twice
+_SPARE_BYTES = 2**16  # reserve per block, because codecs need not produce the same number of bytes twice
 
-Content = Literal["coded", "raw"]  # of a message: compressed or uncompressed blocks
-Timed = Literal["sender", "receiver", "both"]  # the halves that the time contains; another half works before or after
+Content = Literal["coded", "raw"]  # compressed or uncompressed blocks
+# the halves that the timed section contains; another half works before or after it
+Timed = Literal["sender", "receiver", "both"]
 _UNPAID: Mapping[Timed, str] = {"sender": "decompress", "receiver": "compress", "both": ""}
 _PAYERS: Mapping[Timed, str] = {"sender": "write", "receiver": "read", "both": "shared"}
 
@@ -34,10 +35,10 @@ class Sender:
     """The sending half of a pipeline: an encoder and the link that it feeds."""
 
     slots: Slots
-    count: int  # of blocks
+    count: int  # number of blocks
     link: Link
     encoder: BlockEncoder
-    packed: dict[int, Any] = field(default_factory=dict)  # the block of each slot, encoded and not yet sent
+    packed: dict[int, Any] = field(default_factory=dict)  # by slot, the block that is encoded and not yet sent
 
     def chain(self) -> StepChain:
         """Return the steps that send a block."""
@@ -67,7 +68,7 @@ class Receiver:
     """The receiving half of a pipeline: a link and the decoder that it feeds."""
 
     slots: Slots
-    count: int  # of blocks
+    count: int  # number of blocks
     link: Link
     decoder: BlockDecoder
     message: Message
