@@ -25,10 +25,8 @@ _THREADS = 128  # per block, as THREADS in engines.cu
 _LANE_BYTES = 16
 _RING_BYTES = 8 * _LANE_BYTES  # shared memory of a thread's asynchronous copies, as STAGES in engines.cu
 _RESIDENT_THREADS = 1024  # threads of a block that has its compute unit to itself
-_ASYNC_THREADS, _ASYNC_BLOCKS = (
-    128,
-    4,
-)  # threads per block, and blocks per compute unit: the best values on an H200 at 256 MiB
+# Threads per block, and blocks per compute unit: the best values on an H200 at 256 MiB.
+_ASYNC_THREADS, _ASYNC_BLOCKS = 128, 4
 _FEATURES = {"async-copy": "async_copy", "bulk-copy": "bulk_copy"}
 
 topic = Topic(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from gpubench.api.suite import Bench, Observation, Observed
 
-_CALLS = 4  # in a row, of each product, behind one more that hides the time of launching
+_CALLS = 4  # calls of each product in a row, behind one more call that hides the launch time
 
 
 def share_of_dense(bench: Bench, call: Callable[[], object], dense: Callable[[], object]) -> Callable[[], Observation]:

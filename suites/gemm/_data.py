@@ -17,13 +17,13 @@ from gpubench.api.suite import TIER, Bench, Effort, Kernel, Observation, Observe
 from ._formats import Format, MatrixProduct, Precision, Shape
 from ._freivalds import SIGN_BLOCK, element_bound, expect_product, sign_blocks
 
-CHECKED = 64  # compared random rows (of double-precision products: a block of 64 × 64)
+CHECKED = 64  # random rows that are compared (of double-precision products: a block of 64 × 64)
 _CONTENTS = {"normal": "N(0,1)", "uniform": "uniform in [-1, 1)", "constant": "all 1", "zeros": "all 0"}
-_NUMBERS = {data: number for number, data in enumerate(_CONTENTS)}  # as data.cu counts them
-_BATCHES = 4  # of a batch, at most this many products are checked
+_NUMBERS = {data: number for number, data in enumerate(_CONTENTS)}  # the numbers that data.cu uses for them
+_BATCHES = 4  # at most this many products of a batch are checked
 _THREADS = 256
 _BLOCKS = 132 * 16
-_CHUNK = 2**26  # elements that are widened at once
+_CHUNK = 2**26  # elements that are widened to double precision at once
 
 Epilogue = Callable[[Any], Any]  # the library's operation on whole rows of A·B
 
@@ -178,7 +178,7 @@ class Operands:
         make, to_host, (a, b, c) = self._make, self._to_host, self._in_batch(batch)
         signs = sign_blocks(self.rng, n)
         all_signs = make.xp.asarray(signs)
-        parts, squares = [], []  # of B·X, and of the squares of B's columns in each block
+        parts, squares = [], []  # B·X, and the squares of B's columns summed over each block
         most = SIGN_BLOCK * max(1, _CHUNK // 2 // k // SIGN_BLOCK)
         for first in range(0, n, most):
             columns = self._b_columns(b, first, min(most, n - first))

@@ -37,7 +37,7 @@ from ._gemv import KINDS, Call, Vectors, Weights, distance, poison, tensor_call,
 from ._vendor import vendor
 
 PROMPT = 2048  # tokens of a prefill
-_COMPARED = 16  # tokens of a prefill whose chain is repeated in double precision
+_COMPARED = 16  # tokens of a prefill for which the chain of products is repeated in double precision
 _HALF = FORMATS["float16"]
 
 topic = Topic(
@@ -79,8 +79,8 @@ class ModelChain:
         room = {name: bench.xp.empty(size, _HALF.storage) for name, size in sizes.items()}
         first = self._make.drawn(_HALF, tokens * model.head.cols, int(rng.integers(2**63)))
         self.outputs = tuple(room[layer.name] for layer in model.matrices)
-        self.inputs = (first, *self.outputs[:-1])  # a matrix reads the first columns of each row
-        self.nbytes = sum(weights.nbytes for weights in self.matrices)  # of all weights and scales
+        self.inputs = (first, *self.outputs[:-1])  # a matrix reads only the first columns of each row
+        self.nbytes = sum(weights.nbytes for weights in self.matrices)  # bytes of all weights and scales
 
     def poison(self) -> None:
         """Fill every output with NaN."""

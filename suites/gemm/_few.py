@@ -33,14 +33,15 @@ from ._host import host_gemv
 from ._rotation import copies_of, rotated, rotation_notes
 from ._vendor import ProductCall, vendor
 
-_SUPPORTED = {  # kinds of weights by path
+_SUPPORTED = {  # kinds of weights that each path supports
     "warp": tuple(KINDS),
     "tensor": ("float16", "bfloat16", "int8", "int4"),
     "vendor": ("float32", "float16", "bfloat16"),
 }
-_MATRIX = ("sm_", "gfx90a", "gfx942", "gfx950")  # with matrix instructions; the oldest of NVIDIA's skip
+# Architectures with matrix instructions; the oldest NVIDIA GPUs are skipped.
+_MATRIX = ("sm_", "gfx90a", "gfx942", "gfx950")
 _LARGE_BYTES = 448 * 2**20  # 28672 × 8192 weights in float16, a matrix of a 70B model
-_ROWS, _COLS = 28672, 8192  # of the weights that meet several tokens: a 70B model's
+_ROWS, _COLS = 28672, 8192  # rows and columns of the weights that are multiplied by several tokens, as in a 70B model
 _KERNEL = ("path", "weights")
 
 topic = Topic(

@@ -101,7 +101,8 @@ class Precision:
 
 
 _HALF, _BRAIN, _SINGLE, _DOUBLE = 2.0**-11, 2.0**-8, 2.0**-24, 2.0**-53
-# Hopper's tensor cores add FP8 products with about 14 bits (DeepSeek-V3 technical report, 2024, §3.3.2); two of slack.
+# Hopper's tensor cores add FP8 products with about 14 bits (DeepSeek-V3 technical report, 2024, §3.3.2); two bits are
+# added as tolerance.
 _EIGHT_SUMS = 2.0**-12
 
 PRECISIONS = {
@@ -120,7 +121,7 @@ PRECISIONS = {
     "int8": Precision("int8", "int8", "int32", "tensor.int8", 72, "int32", 0.0, 0.0),
 }
 
-# float16 with sums in float16 too
+# float16 with sums in float16 as well
 HALF_SUMS = replace(PRECISIONS["float16"], compute=64, scalars="float16", sums=_HALF)
 
 

@@ -17,9 +17,10 @@ from gpubench.api.suite import expect
 
 from ._formats import Precision
 
-SIGN_BLOCK = 256  # columns of C that one x covers
-_CHUNK = 2**24  # elements that are widened at once
-_SLACK = 2.0  # times the bound of an element; random signs make errors add up like their squares (Khintchine)
+SIGN_BLOCK = 256  # columns of C that one vector x covers
+_CHUNK = 2**24  # elements that are widened to double precision at once
+# Tolerance as a multiple of an element's bound; with random signs, errors add up like their squares (Khintchine).
+_SLACK = 2.0
 
 
 def sign_blocks(rng: np.random.Generator, n: int) -> Any:
@@ -36,7 +37,7 @@ def expect_product(precision: Precision, k: int, c_x: Any, a_b_x: Any, c_norms: 
     the rows of A times those of the columns of B, which are at least those of |A|·|B| (Cauchy and Schwarz).
     """
     off = np.abs(c_x - a_b_x)
-    # a library that splits K rounds partial sums, which are as large as in other rows also where C is near 0
+    # A library that splits K rounds partial sums. Even where C is near 0 these are as large as in other rows.
     typical_norms = np.sqrt(np.mean(np.square(c_norms), axis=0))
     allowed = _SLACK * element_bound(precision, k, np.maximum(c_norms, typical_norms), terms)
     wrong = int(np.count_nonzero(~(off <= allowed)))

@@ -15,12 +15,12 @@ from ._data import Maker
 from ._formats import FORMATS, PRECISIONS, Precision
 
 GROUP = 128  # weights that share a scale; the number of columns is a multiple of it
-_THREADS = 256  # in a block, as in gemv.cu
-_CHUNK = 2**26  # weights that are widened at once
-_MANY_ROWS = 2**14  # from this number on blocks of two panels still fill the device
-_FEW_ROWS_THREADS = 512  # of a block that shares out the columns of few rows of int4 weights
+_THREADS = 256  # threads per block, as in gemv.cu
+_CHUNK = 2**26  # weights that are widened to double precision at once
+_MANY_ROWS = 2**14  # with at least this many rows, blocks of two panels still fill the device
+_FEW_ROWS_THREADS = 512  # threads of a block that shares the columns of a few rows of int4 weights
 _TILE = 16  # rows of a tile of quantised weights in skinny.cu
-_LANES_A_TOKEN = 4  # of a warp of skinny.cu: 8 tokens at once on NVIDIA, 16 on AMD
+_LANES_A_TOKEN = 4  # lanes of a warp per token in skinny.cu: 8 tokens at once on NVIDIA, 16 on AMD
 _MOST_TOKENS = 64
 
 Call = Callable[[], None]
@@ -70,7 +70,7 @@ class Weights:
         self._order = np.uint64(cols // GROUP), np.uint32(tiled)
         xp = make.xp
         if self.kind.is_quantised:
-            room = -(-rows // _TILE) * _TILE * cols  # whole tiles; the rows beyond the matrix have the scale 0
+            room = -(-rows // _TILE) * _TILE * cols  # whole tiles; rows beyond the matrix have the scale 0
             self.words = xp.zeros(room * self.kind.bits // 32, "uint32")
             self.scales = xp.zeros(room // GROUP, "uint16")
             groups = rows * cols // GROUP
@@ -215,7 +215,8 @@ def warp_plan(kind: WeightKind, cols: int, warp: int, launch: Launch = PLAIN) ->
     if kind.is_quantised:
         return WarpPlan(warp, 2, 2)
     quarter = max(cols * kind.bits // 128 // 4, 1)
-    team = max(warp, min(_THREADS, 1 << (quarter.bit_length() - 1)))  # a power of two: a team folds its sums in halves
+    # A power of two, because a team reduces its sums by halves.
+    team = max(warp, min(_THREADS, 1 << (quarter.bit_length() - 1)))
     return WarpPlan(team, 2, 4, 4) if launch.is_early else WarpPlan(team, launch.halves, 2)
 
 
@@ -257,7 +258,8 @@ def tensor_plan(
     if tiles == 1 and kind.bits == 4:
         if rows >= _MANY_ROWS:
             return TensorPlan(1, 2, 1, 4, 1, 1, warp)
-        panels = 2 if is_gated or rows > 2 * 16 * units else 1  # two blocks of one panel stay on each compute unit
+        # Two blocks of one panel are resident on each compute unit.
+        panels = 2 if is_gated or rows > 2 * 16 * units else 1
         return TensorPlan(1, panels, 1, _FEW_ROWS_THREADS // warp, 1, 1, warp)
     panels = 2 if is_gated or kind.bits == 4 or (tiles > 1 and rows >= _MANY_ROWS) or widest else 1
     if tiles == 1:

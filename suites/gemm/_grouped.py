@@ -46,10 +46,10 @@ from ._product import on_nvidia, precision_of
 from ._vendor import NEEDS_NVMATH, WORKSPACE_BYTES, vendor
 
 _MODEL = "olmoe-1b-7b"
-_HOST_SIDE = 256  # of the square weights of an expert on the host
-_QUEUED = 512  # launches of a batch, which has to fit the launch queue
-_ROWS = 2  # of each expert that are compared
-_WHOLE = 3  # experts all of whose elements are compared
+_HOST_SIDE = 256  # rows and columns of an expert's weights on the host
+_QUEUED = 512  # launches per batch, which has to fit into the launch queue
+_ROWS = 2  # rows of each expert that are compared
+_WHOLE = 3  # number of experts of which all elements are compared
 _TRANSPOSED, _AS_IT_IS = 1, 0  # cublasOperation_t
 _NOT_SUPPORTED = 15  # CUBLAS_STATUS_NOT_SUPPORTED
 _LIBRARY, _LOOP, _PARALLEL = "grouped", "loop", "parallel"
@@ -91,7 +91,8 @@ def grouped(bench: Bench, experts: int, tokens: int, skew: float) -> Task:
     products = GroupedProducts(bench, precision_of(bench, "bfloat16"), layout, rows, matrix.cols)
     stages = {
         _LIBRARY: products.stage(products.by_library(), 1),
-        _LOOP: products.stage(products.by_loop(), layout.active, is_compared=False),  # the host's pace, not the GPU's
+        # Measures the host's pace, not the GPU's.
+        _LOOP: products.stage(products.by_loop(), layout.active, is_compared=False),
         _PARALLEL: products.stage(replayed(bench, products.by_streams()), layout.active),
     }
     notes = {"model": MODELS[_MODEL].source, **products.notes}
@@ -220,7 +221,8 @@ class GroupedProducts:
             queue += [vendor(self._bench, operands.product, workspace).call for operands in products]
 
         together = self._bench.device.together
-        together(*map(partial, [make] * len(dealt), queues, dealt, workspaces))  # a call belongs to its maker's stream
+        # Each call belongs to the stream for which it was made.
+        together(*map(partial, [make] * len(dealt), queues, dealt, workspaces))
         calls = [in_turn(*queue) for queue in queues]
         return lambda: together(*calls)
 
@@ -248,7 +250,7 @@ class GroupedProducts:
 @functools.cache
 def _cublas(device: str) -> tuple[Any, int]:
     """Return the binding of cuBLAS and a handle for the open device of that id; raises Skip without the binding."""
-    del device  # a handle belongs to the device that is open when it is created
+    del device  # a cuBLAS handle belongs to the device that is current when it is created
     try:
         from nvmath.bindings import cublas
     except ImportError as error:

@@ -17,7 +17,7 @@ from ._formats import PRECISIONS, Precision, Shape
 from ._freivalds import expect_host_product
 from ._rotation import copies_of, rotated, rotation_notes
 
-# OpenBLAS under the names of NumPy's wheels, of distributions, and of its 64-bit build; BLIS; MKL
+# OpenBLAS under the names of NumPy's wheels, of Linux distributions and of its 64-bit build; then BLIS and MKL.
 _QUESTIONS = (
     "scipy_openblas_get_num_threads64_",
     "openblas_get_num_threads64_",

@@ -34,9 +34,10 @@ _CUBE = "8192x8192x8192"
 _STEADY = {"smoke": Effort.sustained(0.6), "full": Effort.sustained(2.6)}
 _BURST = 8  # products in a row: about 5 ms of 8192³, a fraction of the time in which a power cap acts
 _REST_S = 0.03
-_BURSTS_S = 0.4  # ten bursts and their rests
-_DENSE = tuple(name for name, model in MODELS.items() if model.experts == 1)  # each token meets all weights of a layer
-_FEW_TOKENS = 64  # up to this number the weights decide how long a product takes
+_BURSTS_S = 0.4  # ten bursts and the rests between them
+# In these models each token uses all weights of a layer.
+_DENSE = tuple(name for name, model in MODELS.items() if model.experts == 1)
+_FEW_TOKENS = 64  # with at most this many tokens, the weights determine how long a product takes
 
 topic = Topic(
     views=[
@@ -64,7 +65,7 @@ def _sizes(target: Target) -> Any:
     return points(smoke=(1024,), quick=(1024, 2048, 4096, 8192), full=powers_of_two(8, 14))
 
 
-_QUICK = {  # the precisions of a size in quick; 2048 has all of them
+_QUICK = {  # the precisions for each size in the quick tier; 2048 has all of them
     1024: (),
     4096: (),
     8192: ("tf32", "bfloat16", "float8_e4m3"),
@@ -77,7 +78,7 @@ def _in_tier(target: Target, params: Mapping[str, Any]) -> bool:
 
 
 # The headline is the largest size at which an H200 stays below its power cap. At larger sizes the rate depends on the
-# clock that the cap leaves, which differs by 2 % between processes.
+# clock that the cap allows, which differs by 2 % between processes.
 @topic.case(version=2, dtype=_precisions, n=_sizes, where=_in_tier, headline={"dtype": "bfloat16", "n": 2048})
 def square(bench: Bench, dtype: str, n: int) -> Task:
     """Throughput of C = A·B of N×N matrices: 2·N³ operations; 8-bit formats have B transposed."""

@@ -20,8 +20,8 @@ from ._formats import MatrixProduct, Precision, Scales, Shape
 from ._product import on_nvidia, precision_of
 from ._vendor import heuristics
 
-_PART = 128  # elements along K, and rows of a block, with one scale
-_STRIDE = 4  # the scales of a row of blocks begin at a multiple of this number
+_PART = 128  # one scale covers this many elements along K, and this many rows in a format by blocks
+_STRIDE = 4  # scales of a row of blocks begin at a multiple of this number
 _LOW, _HIGH = 0.5, 2.0
 
 topic = Topic(views=[View("bars", "Scaled FP8 GEMM throughput by format", ("scaled",))])
@@ -71,7 +71,7 @@ class ScaledOperands(Operands):
         pairs = zip(formats, scales, strict=True)
         a, b = (bench.xp.asarray(scale_format.stored(factors)) for scale_format, factors in pairs)
         self.scales = Scales(a, b, (formats[0].mode, formats[1].mode))
-        # a row of scales for each row of A, and for each row of B as it is stored
+        # A row of scales for each row of A, and for each row of B as B is stored.
         self._factors = [
             bench.xp.asarray(np.repeat(factors.astype(float), scale_format.rows, axis=0)[:count])
             for scale_format, factors, count in zip(formats, scales, rows, strict=True)

@@ -31,23 +31,23 @@ from gpubench.api.suite import (
 )
 
 _FILE = "attention.cu"
-_THREADS = (128, 256, 512)  # of a block of attention.cu
-_RESIDENT_THREADS = 512  # on a compute unit, with up to 128 registers each; half as many where 8 heads share a KV head
-_JOIN_TURNS = (
-    1 / 64
-)  # a part is joined in about this share of the time that a block needs for the tokens it takes at once
-_WIDE_BLOCKS = 0.03  # what a shape has to gain from blocks of twice as many threads
-_MOST_PARTS = 256  # of a sequence, as in attention.cu
-_RAGGED = 64  # sequences are shorter than the context by fewer tokens than this
+_THREADS = (128, 256, 512)  # threads per block of attention.cu
+# Threads on a compute unit, with up to 128 registers each; half as many if 8 heads share a KV head.
+_RESIDENT_THREADS = 512
+# Joining a part takes about this share of the time that a block needs for the tokens that it processes at once.
+_JOIN_TURNS = 1 / 64
+_WIDE_BLOCKS = 0.03  # blocks with twice as many threads must be faster by at least this share
+_MOST_PARTS = 256  # parts per sequence, as in attention.cu
+_RAGGED = 64  # sequences are up to this many tokens shorter than the context
 _CHECKED = 6  # heads that are compared with double precision
-_BOUND = 4 * 2.0**-11  # of the relative error: results are stored as halves
-_FILL_BLOCKS, _FILL_THREADS, _FILL_ELEMENTS = 2112, 256, 64  # the last are of a thread, where blocks suffice
+_BOUND = 4 * 2.0**-11  # bound of the relative error, because results are stored as halves
+_FILL_BLOCKS, _FILL_THREADS, _FILL_ELEMENTS = 2112, 256, 64  # elements per thread, if enough blocks exist
 
 _HEADS = {
     "llama-3-8b": (32, 8),
     "llama-3-70b": (64, 8),
     "chatglm-6b": (32, 32),
-}  # heads, KV heads; all have 128 elements
+}  # number of heads and of KV heads; all heads have 128 elements
 
 topic = Topic(
     views=[
@@ -188,7 +188,8 @@ class DecodeAttention:
         self._table = (rng.permutation(table) if order == "shuffled" else table).astype(np.uint32)
         self._device_table, self._device_lengths = xp.asarray(self._table), xp.asarray(self._lengths)
         self._sampled = self._sample(rng)
-        self._known: dict[tuple[int, int], npt.NDArray[np.float64]] = {}  # the sampled heads, once they are computed
+        # The sampled heads in double precision, after their first use.
+        self._known: dict[tuple[int, int], npt.NDArray[np.float64]] = {}
         seeds = rng.integers(2**63, size=3)
         self._queries = self._drawn(shape.batch * shape.heads * shape.dim, seeds[0], log2_scale(shape.dim))
         size = shape.batch * shape.kv_heads * shape.capacity * shape.dim
@@ -196,7 +197,7 @@ class DecodeAttention:
         poison = bench.kernel(_FILE, "poison_beyond", **shape.defines)
         numbers = np.uint32(shape.kv_heads), np.uint32(shape.capacity)
         cells = (keys, values, self._device_table, self._device_lengths, *numbers)
-        poison((shape.batch * shape.kv_heads,), (_FILL_THREADS,), cells)  # a block for each sequence and KV head
+        poison((shape.batch * shape.kv_heads,), (_FILL_THREADS,), cells)  # one block for each sequence and KV head
         results = [xp.empty(shape.batch * shape.heads * shape.dim, "uint16") for _ in range(copies)]
         self.caches = [
             KeyValueCache(keys if place == 0 else keys.copy(), values if place == 0 else values.copy(), out)
@@ -319,7 +320,8 @@ def decode_attention(bench: Bench, batch: int, context: int, heads: int, kv_head
 
 
 @topic.case(
-    page=points((), (16,), (16, 64, 256)),  # in quick, building the kernels of pages takes longer than all attention
+    # In the quick tier, compiling the kernels for pages takes longer than all attention cases.
+    page=points((), (16,), (16, 64, 256)),
     order=("ordered", "shuffled"),
     batch=points((32,), (2,)),
     context=points((4096,), (1024,)),

@@ -26,11 +26,11 @@ from ._prefill_attention import Prompt, PromptShape, Unfused
 from ._weights import ModelWeights
 
 _HALF = FORMATS["float16"]
-_THREADS = 256  # of most blocks, as in chain.cu
-_NORM_THREADS = 1024  # of a block of a norm, at most
-_LIKELY_LOGITS = 2048  # of a block
-_SAMPLED = 2  # tokens of a prompt that are compared, and the last one
-_ALONE = 16  # sequences of a batch that are computed alone too
+_THREADS = 256  # threads of most blocks, as in chain.cu
+_NORM_THREADS = 1024  # most threads of a block that computes a norm
+_LIKELY_LOGITS = 2048  # logits that a block compares
+_SAMPLED = 2  # tokens of a prompt that are compared, besides the last one
+_ALONE = 16  # sequences of a batch that are also computed one by one
 
 Call = Callable[[], None]
 
@@ -152,7 +152,7 @@ class DecodeChain:
         self.slots = bench.xp.asarray(np.arange(batch, dtype=np.uint32))
         self.logits = bench.xp.empty(batch * model.head.rows, "uint16")
         self.tokens = bench.xp.empty(batch, "uint32")
-        self._row = int(self.chain.rng.integers(batch))  # the sequence that a check compares
+        self._row = int(self.chain.rng.integers(batch))  # the sequence that the check compares
         self._exact: ExactChain | None = None
         self._experts = Experts(bench, model, weights.kind, batch) if model.experts > 1 else None
         weights.compile(batch)
@@ -285,7 +285,8 @@ class PrefillChain:
         self._model, self._tokens = model, tokens
         widest = max(layer.size for layer in model.layers) if KINDS[weights.kind].is_quantised else 0
         self.chain = Chain(bench, weights, tokens, CacheMemory.drawn(weights, 1, tokens))
-        self._workspace = bench.xp.empty(WORKSPACE_BYTES, "uint8")  # of all products, one after another
+        # One workspace for all products, which run one after another.
+        self._workspace = bench.xp.empty(WORKSPACE_BYTES, "uint8")
         shape = PromptShape(tokens, model.heads, model.kv_heads, model.dim)
         self._unfused = Unfused(bench, shape, self._workspace)
         self._halves = bench.xp.empty(widest, "uint16")

@@ -23,8 +23,8 @@ from ._weights import ModelWeights
 
 _HALF = FORMATS["float16"]
 _ROTARY_BASE = 500_000.0  # rope_theta of meta-llama/Meta-Llama-3-8B, config.json
-_EPSILON = 1e-5  # of the norms, as in chain.cu
-_ROUNDINGS = 8  # to a half in a layer: norm, qkv, queries and keys, attention, out, norm, gate, down
+_EPSILON = 1e-5  # epsilon of the norms, as in chain.cu
+_ROUNDINGS = 8  # roundings to a half per layer: norm, qkv, queries and keys, attention, out, norm, gate, down
 
 Doubles = npt.NDArray[np.float64]
 
@@ -58,7 +58,8 @@ class ExactChain:
     ) -> None:
         self._weights, self._model, self._caches, self._layout = weights, weights.model, caches, layout
         self._routes = routes
-        self._own: list[tuple[int, SampledToken, Doubles, Doubles]] = []  # layer, token, its key and its value
+        # For sampled tokens: layer, token, its key and its value.
+        self._own: list[tuple[int, SampledToken, Doubles, Doubles]] = []
         self._turns = turns(layout.capacity, layout.dim)
         self._xp, self._to_host = weights.make.xp, weights.make.to_host
 

@@ -49,7 +49,7 @@ class Experts:
         model, warps = self._model, _THREADS // self._bench.traits.warp
         hidden, inner = model.head.cols, model.layer("down").cols
         gathered = self._active, self._masks, self._ranks
-        slots = min(model.experts, self._pairs)  # experts that can have tokens
+        slots = min(model.experts, self._pairs)  # the largest number of experts that can have tokens
         lanes = _MOST_THREADS // model.experts * model.experts
         chosen = (room["router"], self.chosen[layer], self._shares, self._ranks, self._active, self._masks)
         up = (weights["up"].words, room["normed"], *gathered, self._gated)

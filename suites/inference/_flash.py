@@ -23,7 +23,7 @@ def flash(queries, keys, values, out, tokens, heads, group, DIM, ROWS, COLS) -> 
     factor log2(e)/√DIM, so that scores are exponents of two. Keys and values are (KV head, token, DIM), of which
     `group` heads share one; `out` is (token, head, DIM).
     """
-    block = tl.num_programs(0) - 1 - tl.program_id(0)  # the last tokens attend to most others, so they start first
+    block = tl.num_programs(0) - 1 - tl.program_id(0)  # the last tokens attend to the most tokens, so they start first
     head = tl.program_id(1)
     row, col, lane = block * ROWS + tl.arange(0, ROWS), tl.arange(0, COLS), tl.arange(0, DIM)
     lines = (row < tokens)[:, None]
@@ -34,7 +34,7 @@ def flash(queries, keys, values, out, tokens, heads, group, DIM, ROWS, COLS) -> 
     sums = tl.zeros([ROWS], tl.float32)
     weighted = tl.zeros([ROWS, DIM], tl.float32)
     for is_diagonal in tl.static_range(2):
-        # columns that every token of the block attends to, then those around the diagonal
+        # First the columns to which every token of the block attends, then the columns near the diagonal.
         begin = block * ROWS if is_diagonal else 0
         end = tl.minimum((block + 1) * ROWS, tokens) if is_diagonal else block * ROWS
         for first in range(begin, end, COLS):

@@ -40,10 +40,12 @@ from gpubench.api.suite import (
 from ._scenarios import Scenario, open_scenario
 from ._scheduler import QueryAnswer, Session, Tokens
 
-_TURN_S = 1e-3  # with Python's 5 ms, a tenth of Server's queries are sent 3 ms late; shorter turns slow the toy down
-_LOAD = 0.6  # of the offline rate: the rate of Server
-_ANY_LATENCY_NS = 60_000_000_000  # no objective: the latency is the figure
-_FOR_P90 = 64  # queries: the fewest from which LoadGen estimates a 90th percentile
+# Python's switch interval: with the default of 5 ms, a tenth of Server's queries are sent 3 ms late; shorter intervals
+# slow down the toy model
+_TURN_S = 1e-3
+_LOAD = 0.6  # rate of Server as a share of the offline rate
+_ANY_LATENCY_NS = 60_000_000_000  # so long that it is no objective: the latency is the figure
+_FOR_P90 = 64  # the fewest queries from which LoadGen estimates a 90th percentile
 
 topic = Topic(
     views=[
@@ -59,7 +61,7 @@ class Pattern:
     name: str
     queries: int
     samples: int
-    record: str  # of mlperf_log_detail.txt, in nanoseconds
+    record: str  # in nanoseconds; the name of the record in mlperf_log_detail.txt
     figure: str
 
 
@@ -166,7 +168,7 @@ class LoadGen:
         count = self.pattern.queries
         store = self.library.ConstructQSL(count, count, lambda _: None, lambda _: None)
         try:
-            # LoadGen would obey an audit.config of the current directory
+            # LoadGen would follow an audit.config in the current directory
             self.library.StartTestWithLogSettings(system, store, self._settings(), log, f"{folder}/audit.config")
         finally:
             self.library.DestroyQSL(store)

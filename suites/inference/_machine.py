@@ -26,7 +26,7 @@ class GpuMachine:
     """
 
     sizes: Sequence[int] = (1, 4, 16)
-    tolerance = 0.05  # of a logit of about 4: the roundings of all layers to halves
+    tolerance = 0.05  # tolerance for a logit of about 4: all layers round to halves
 
     def __init__(self, bench: Bench, model: Model, kind: str, prompt: int, output: int) -> None:
         self._spare, capacity = max(self.sizes), prompt + output

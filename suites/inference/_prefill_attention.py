@@ -37,10 +37,11 @@ from ._flash import FlashPlan, binary
 from ._weights import product_bench
 
 _HALF = FORMATS["float16"]
-_THREADS = 256  # of a block, as in chain.cu
-_MOST_VECTORS = 8  # of eight scores that fit into the registers of a thread
-_SAMPLED = 6  # tokens of random heads that are compared, beside the first and the last token
-_BOUND = 4 * 2.0**-11  # of the relative error: results, and for some scores and shares too, are stored as halves
+_THREADS = 256  # threads per block, as in chain.cu
+_MOST_VECTORS = 8  # vectors of eight scores that fit into the registers of a thread
+_SAMPLED = 6  # tokens of random heads that are compared, besides the first and the last token
+# Bound of the relative error: results, and in some implementations scores and shares too, are stored as halves.
+_BOUND = 4 * 2.0**-11
 _SPARE_BYTES = 2**28
 _SHARED_BYTES = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
@@ -108,8 +109,8 @@ class Unfused:
     def __init__(self, bench: Bench, shape: PromptShape, workspace: Any = None) -> None:
         self._bench, self._shape, self._workspace = bench, shape, workspace
         self._scores = bench.xp.empty(shape.scores, "uint16")
-        self._joined = bench.xp.empty(shape.size, "uint16")  # of each head the tokens in turn
-        vectors = -(-shape.tokens // (8 * _THREADS))  # that a thread holds of a row of scores
+        self._joined = bench.xp.empty(shape.size, "uint16")  # head after head, the tokens of each head in order
+        vectors = -(-shape.tokens // (8 * _THREADS))  # vectors of a row of scores that a thread holds
         is_whole = shape.tokens % 8 == 0 and vectors <= _MOST_VECTORS
         self._softmax = bench.kernel("chain.cu", "causal_softmax", VECTORS=vectors if is_whole else 0)
         self._join = bench.kernel("chain.cu", "join_heads")
@@ -117,7 +118,7 @@ class Unfused:
     def calls(self, prompt: Prompt, out: Any) -> list[Call]:
         """Return the calls that write (token, head, dim) to `out`."""
         shape = self._shape
-        rows = shape.heads // shape.kv_heads * shape.tokens  # of the heads that share a KV head
+        rows = shape.heads // shape.kv_heads * shape.tokens  # rows of all heads that share a KV head
         scored = Shape(rows, shape.tokens, shape.dim, "nt", shape.kv_heads)
         weighed = Shape(rows, shape.dim, shape.tokens, "nn", shape.kv_heads)
         lines, joined = (self._scores, np.uint32(shape.tokens)), (self._joined, out)
@@ -195,7 +196,8 @@ def _triton(bench: Bench, shape: PromptShape, prompt: Prompt) -> Provider:
     xp.cuda.driver.funcSetAttribute(kernel.ptr, _SHARED_BYTES, compiled.shared_bytes)
     out = xp.empty(shape.size, "uint16")
     numbers = (np.int32(number) for number in (shape.tokens, shape.heads, shape.heads // shape.kv_heads))
-    scratch = np.uint64(0), np.uint64(0)  # of kernels that ask for some, and of Triton's profiler
+    # Scratch memory that some kernels ask for, and the memory of Triton's profiler.
+    scratch = np.uint64(0), np.uint64(0)
     args = (prompt.queries, prompt.keys, prompt.values, out, *numbers, *scratch)
     grid, block = (-(-shape.tokens // plan.rows), shape.heads), (32 * plan.warps,)
     launch = partial(kernel, grid, block, args, shared_mem=compiled.shared_bytes)
@@ -220,7 +222,7 @@ class TorchAttention:
         tensors = [torch.from_dlpack(array.view("float16").reshape(1, heads, *sizes)) for array, heads in arrays]
         self._stream = torch.cuda.ExternalStream(bench.device.stream, device=tensors[0].device)
         is_grouped = shape.heads != shape.kv_heads
-        # the queries carry log2(e): 2^x is e^(x·ln 2)
+        # The queries already carry the factor log2(e), and 2^x = e^(x·ln 2).
         attend = partial(functional.scaled_dot_product_attention, is_causal=True, scale=math.log(2))
         self._attend = partial(attend, *tensors, enable_gqa=is_grouped)
         chosen = getattr(choice.SDPBackend, backend) if backend else None
@@ -228,7 +230,7 @@ class TorchAttention:
         self.notes = {"library": f"torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}"}
 
     def __call__(self) -> None:
-        self._out = None  # so that the result takes the same memory again
+        self._out = None  # frees the last result first, so that the new one uses the same memory
         with self._torch.cuda.stream(self._stream), self._choice():
             self._out = self._attend()
 
@@ -324,7 +326,8 @@ class PrefillAttention:
     heads=(32,),
     kv_heads=(8,),
     dim=(128,),
-    by=points(("unfused",), full=tuple(PROVIDERS)),  # in quick the libraries take longer to load than all else
+    # In the quick tier, loading the libraries takes longer than everything else.
+    by=points(("unfused",), full=tuple(PROVIDERS)),
     when=on_gpu,
     runtime=lambda params: "torch" if params["by"] in ("torch", "cudnn") else "",
     headline={"tokens": 2048, "by": "unfused"},

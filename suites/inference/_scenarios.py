@@ -36,13 +36,14 @@ from ._scheduler import Batch, CallTimes, HostClock, Machine, Session, poisson, 
 from ._steps import toy_notes
 from ._toy import TOY, Tokens, ToyModel, ToyWeights
 
-_SIZES = (1, 2, 4, 8)  # of batches
-_STREAMS = 8  # queries of MultiStream at once
-_FOR_P90, _FOR_P99 = 64, 662  # queries that show a percentile (gpubench.stats.queries)
+_SIZES = (1, 2, 4, 8)  # batch sizes
+_STREAMS = 8  # concurrent queries of MultiStream
+_FOR_P90, _FOR_P99 = 64, 662  # queries that are needed for each percentile (gpubench.stats.queries)
 _OFFLINE, _SERVER = 24, 32  # queries of a timed session
-_LONGEST_S = 120.0  # of a session: on a slower device it has fewer queries, and no such percentile
-_GROUP = 8  # queries of SingleStream between two looks at the time, on a GPU
-_SPARE = 1.25  # times as long as the queries for a 90th percentile took at first: the engine may drop a group
+_LONGEST_S = 120.0  # longest session; a slower device answers fewer queries in it and has no such percentile
+_GROUP = 8  # queries of SingleStream between two readings of the clock, on a GPU
+# Sampling takes this many times longer than the queries for a 90th percentile need, because the engine may drop a group
+_SPARE = 1.25
 _CHECKED = 2  # answers of a session that are compared with double precision
 
 topic = Topic(
@@ -90,7 +91,7 @@ class ToyMachine:
     """
 
     sizes: Sequence[int] = _SIZES
-    tolerance = 1e-4  # of a logit
+    tolerance = 1e-4  # tolerance of a logit
     vocabulary = TOY.head.rows
     description = toy_notes()["model"]
 
@@ -137,8 +138,8 @@ class Scenario:
         self.prompts = list(self.rng.integers(0, machine.vocabulary, (queries, prompt)))
         self._answered: Sequence[Tokens] = ()
         self.session: Session | None = None
-        self._busy_s = self._device_s = 0.0  # since the last probe
-        self._calls: list[Mapping[int, CallTimes]] = []  # of each session
+        self._busy_s = self._device_s = 0.0  # seconds since the last probe
+        self._calls: list[Mapping[int, CallTimes]] = []  # call times of each session
 
     def run(self, prompts: Sequence[Tokens], scheduled: Sequence[float]) -> Session:
         """Serve these prompts, which arrive `scheduled` seconds from now, and return the session."""
@@ -239,7 +240,8 @@ def single_stream(bench: Bench, model: str, weights: str, prompt: int, output: i
     """SingleStream: seconds of each query, which is sent when the one before it has its last token."""
     scenario = open_scenario(bench, model, weights, prompt, output, _FOR_P90)
     count, effort = _FOR_P90, POINT
-    if bench.traits.is_gpu:  # a query takes long: groups of queries go on until there are enough for the percentile
+    # A query takes long, so groups of queries are timed until there are enough for the percentile.
+    if bench.traits.is_gpu:
         query_s = min(scenario.run(scenario.prompts[:1], [0.0]).seconds for _ in range(2))
         count, effort = _GROUP, Effort.sustained(min(_LONGEST_S, _SPARE * _FOR_P90 * query_s))
     groups = itertools.cycle(range(0, _FOR_P90, count))

@@ -160,7 +160,7 @@ class Batch:
         self._machine, self._output, self._clock = machine, output, clock
         self._free = list(range(max(machine.sizes)))[::-1]
         self._running: dict[int, QueryAnswer] = {}
-        self._prompts: dict[int, int] = {}  # the tokens of the prompt in each slot
+        self._prompts: dict[int, int] = {}  # the number of prompt tokens in each slot
         self._rows = self._filled = self._context = 0
 
     @property

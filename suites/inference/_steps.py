@@ -32,13 +32,15 @@ from ._chain import CacheMemory, DecodeChain, PrefillChain, prefill_bytes
 from ._toy import TOY, Tokens, ToyModel, ToyWeights
 from ._weights import ModelWeights
 
-_BOUND = 1e-4  # of the relative error of float32 logits; 4 layers leave about 3e-7
-_TOY = ("toy",)  # the model of the host
-_CONTEXT, _PROMPT, _MOST_BATCH = 2048, 2048, 64  # of the points that every model has
+_BOUND = 1e-4  # bound of the relative error of float32 logits; 4 layers cause about 3e-7
+_TOY = ("toy",)  # the model that the host runs
+# Every model is measured at this context, prompt length and largest batch.
+_CONTEXT, _PROMPT, _MOST_BATCH = 2048, 2048, 64
 _QUICK = ((1, _CONTEXT), (16, 512))  # batch and context of the steps of the quick tier
-_STEP_S, _PREFILL_S = 3.0, 4.0  # of samples that fill three quarters of a case, beside its check
-_CHECK_S = 5e-11  # for each weight, three times as long as the check of a step takes on an H200
-_KINDS = {  # of weights of further models: those of the 70B model that fit into one GPU, those with kernels
+_STEP_S, _PREFILL_S = 3.0, 4.0  # sampling times that fill three quarters of a case, besides its check
+_CHECK_S = 5e-11  # additional sampling seconds per weight: three times as long as the check of a step takes on an H200
+# Kinds of weights of further models: for the 70B model those that fit into one GPU, for the others those with kernels.
+_KINDS = {
     "llama-3-70b": ("int4",),
     "chatglm-6b": ("float16", "int4"),
     "olmoe-1b-7b": ("float16",),
@@ -225,7 +227,8 @@ def prefill(bench: Bench, model: str, weights: str, tokens: int) -> Task:
     the pairs that a token attends to.
     """
     if model in MODELS:
-        is_representative = tokens == _PROMPT and model != "llama-3-70b"  # whose check takes longer than its samples
+        # The check of the 70B model takes longer than its samples.
+        is_representative = tokens == _PROMPT and model != "llama-3-70b"
         return prefill_task(bench, MODELS[model], weights, tokens, _effort(bench, is_representative, _PREFILL_S))
     rng = bench.rng
     drawn = ToyWeights.drawn(TOY, rng)

@@ -18,8 +18,9 @@ from .._models import Model, model
 TOY = model(64, 128, 4, 2, 2, 4, 512, "this file")
 _EPSILON = 1e-5  # of the norms, as in Llama's configurations
 _ROTARY_BASE = 10_000.0
-# Products beyond this number of multiplications are split: OpenBLAS starts threads for them (interface/gemm.c,
-# SMP_THRESHOLD_MIN · GEMM_MULTITHREAD_THRESHOLD), which wait for each other for milliseconds on a busy machine.
+# Products with more multiplications than this are split: OpenBLAS starts threads for them (interface/gemm.c,
+# SMP_THRESHOLD_MIN · GEMM_MULTITHREAD_THRESHOLD), and on a busy machine these threads wait for each other for
+# milliseconds.
 _MOST_MULTIPLICATIONS = 2**18
 
 Array = npt.NDArray[Any]

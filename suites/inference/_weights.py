@@ -58,7 +58,8 @@ class ModelWeights:
         """Compile the kernels of all products with this number of tokens, those of skinny.cu at the same time."""
         if not self._tiled and tokens == 1:
             return
-        networks = ("up", "down") if self.model.experts > 1 else ()  # a mixture of experts has other kernels for them
+        # A mixture of experts computes these matrices with kernels of its own.
+        networks = ("up", "down") if self.model.experts > 1 else ()
         layer = {name: weights for name, weights in self.layers[0].items() if name not in networks}
         matrices = [
             (weights, self._launch(weights, tokens, name == "up" and self.model.is_gated))

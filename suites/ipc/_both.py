@@ -12,9 +12,9 @@ from .._between import POISON, RankMemory, exclusive, expect_pattern, fill_patte
 from .._copies import ARRAYS, WAYS, call_of, reads
 from .._link import BOTH_WAYS, LIMIT, link_of
 
-FLAG_BYTES = 2**21  # a page of a GPU's memory
-_PATIENCE_S = 0.4  # how long a device waits for a flag: less than a gate holds
-_USUAL_HZ = 2e9  # of GPUs whose clock is not known
+FLAG_BYTES = 2**21  # a memory page of a GPU
+_PATIENCE_S = 0.4  # a device waits this long for a flag, which is less than a gate holds
+_USUAL_HZ = 2e9  # assumed for GPUs whose clock is unknown
 
 _TITLE = "Bidirectional copy bandwidth per direction"
 topic = Topic(views=[View("curve", _TITLE, ("both",), "size_bytes", by=("way",), log_x=True, log_y=True)])

@@ -42,8 +42,8 @@ from .._between import (
 
 _GPU_KINDS = ("raw", "block", "pool", "virtual")
 _HOST_KINDS = ("memfd", "file")
-_ROOM = 6  # times the size: the whole allocation around a block, and the buffers of the check
-EACH_BYTES = 2**21  # the smallest memory that an allocation takes
+_ROOM = 6  # memory as a multiple of the size: the whole allocation around a block, and the buffers of the check
+EACH_BYTES = 2**21  # the smallest memory that one allocation occupies
 
 topic = Topic(
     views=[
@@ -278,7 +278,7 @@ def event(bench: Bench, path: str) -> Task:
 
     def check() -> None:
         opened = bench.device.shared_event(handle)
-        opened.synchronize()  # returns at once, because the event was recorded and is over
+        opened.synchronize()  # returns at once, because the recorded event is complete
         opened.close()
 
     stages = {"": OpenCloseCycle(lambda: [bench.device.shared_event(handle)]).stage(), "export": self_timed(exporting)}

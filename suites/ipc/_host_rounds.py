@@ -16,9 +16,9 @@ from .._stream import need_numba
 from ._both import FLAG_BYTES
 from ._rounds import Rounds
 
-_LINE_BYTES = 128  # two cache lines, because a prefetcher fetches pairs
+_LINE_BYTES = 128  # two cache lines, because the prefetcher fetches pairs of lines
 _PAGE_BYTES = 4096
-_LOOKS = 2**28  # at a flag: some tenths of a second, then the wait ends
+_LOOKS = 2**28  # polls of a flag before a wait gives up, after some tenths of a second
 _FLAG_ROUNDS = 1024
 _STREAM_ROUNDS = 512
 _EVENT_ROUNDS = 256
@@ -37,7 +37,7 @@ class FlagRounds(Rounds):
         self._round_ns = np.zeros(_FLAG_ROUNDS, np.int64)
         self._count = 0
         self._make_rounds(self._round_ns[:0])
-        bench.barrier()  # no rank waits for another one that still compiles
+        bench.barrier()  # no rank waits for another one that is still compiling
         self._clock = Observed(_host_flags.look_seconds(), "s")
 
     def _make_rounds(self, round_ns: Any) -> int:

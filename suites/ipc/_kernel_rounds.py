@@ -17,10 +17,10 @@ from .._between import RankMemory, exclusive, shared_host_memory
 from ._both import FLAG_BYTES, cycles
 from ._rounds import Rounds
 
-_ROUNDS = 4096  # of a call: some milliseconds
+_ROUNDS = 4096  # rounds per call, some milliseconds
 _PATIENCE_S = 0.5
 _LINE_BYTES = 128  # flags of two ranks share no cache line
-_WARP = 32  # threads of a block of the barrier across a GPU
+_WARP = 32  # threads per block of the barrier across a GPU
 _BLOCK = 1024  # threads of the barrier within a block
 _SIGNALS = {
     "store": "a store into the other GPU's memory",

@@ -37,7 +37,8 @@ from .._between import (
 from .._copies import ARRAYS, Call, call_of, reads
 from .._link import FIRST, LIMIT, ONE_WAY, STEADY, link_of
 
-_SUSTAINED_BYTES = 2**28  # from here on a pull is a sustained rate with counters beside it, not a point of a curve
+# From this size on, a pull is a sustained rate with counters sampled beside it, not a point of a curve.
+_SUSTAINED_BYTES = 2**28
 
 topic = Topic(
     views=[
@@ -261,7 +262,7 @@ class Partner:
 
     def close(self) -> None:
         """Unmap the allocation if it is still mapped."""
-        self._kept_copy = _no_copy  # the copy held the mapped array
+        self._kept_copy = _no_copy  # drops the copy, which holds the mapped array
         if self._kept is not None:
             self._kept.close()
 

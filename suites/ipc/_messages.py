@@ -16,7 +16,7 @@ from gpubench.api.suite import POINT, Bench, Handle, Stage, Task, Topic, Unavail
 from .._between import POISON, hand_over, pattern, sizes
 
 _YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
-_PR_SET_PTRACER = 0x59616D61  # linux/prctl.h: names the process that Yama lets reach this one
+_PR_SET_PTRACER = 0x59616D61  # linux/prctl.h: names the process that Yama allows to access this one
 _ANY = ctypes.c_ulong(-1)
 
 topic = Topic()
@@ -137,7 +137,7 @@ def direct(bench: Bench, size_bytes: int) -> Task:
     def copy() -> None:
         """Copy the whole message by process_vm_readv(2); raises OSError if the kernel refuses."""
         done = 0
-        while done < size_bytes:  # a call copies 2 GiB at most
+        while done < size_bytes:  # one call copies 2 GiB at most
             local = _IoVector(received.ctypes.data + done, size_bytes - done)
             remote = _IoVector(address + done, size_bytes - done)
             count = libc.process_vm_readv(pid, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0)

@@ -48,7 +48,7 @@ def _refusal(bench: Bench, attempt: Callable[[], object], release: Callable[[], 
         start = time.perf_counter()
         try:
             attempt()
-        except RuntimeError as error:  # the runtime's errors are derived from it
+        except RuntimeError as error:  # the runtime's errors are subclasses of RuntimeError
             errors[:] = [str(error).partition(":")[0]]
         else:
             errors.clear()
@@ -57,7 +57,7 @@ def _refusal(bench: Bench, attempt: Callable[[], object], release: Callable[[], 
     def check() -> None:
         expect(len(errors) == 1, "an operation that must be refused was accepted")
         expect(errors[0].startswith(("cuda", "hip")), f"the refusal is no error of the runtime: {errors[0]}")
-        bench.device.synchronize()  # raises if the refusal has broken the device
+        bench.device.synchronize()  # raises an error if the refused operation has broken the device
 
     refused_after()
     return Task.of(

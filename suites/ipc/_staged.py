@@ -30,7 +30,7 @@ from .._link import ONE_WAY, STAGED, WRITES, link
 
 _SLOTS = 4  # chunks in flight
 _LARGEST_CHUNK = 2**24  # takes 0.3 ms on PCIe 5.0, so that the cost of a flag is small beside it
-_CHUNKS = 8  # at least, if the message is large enough to be cut
+_CHUNKS = 8  # the least number of chunks, if the message is large enough to be divided
 _SMALLEST_CHUNK = 2**18
 _FLAGS_BYTES = 4096
 _PATIENCE_S = 5.0
@@ -112,7 +112,7 @@ class ChunkCopies:
         self._channel = channel
         self._size_bytes = size_bytes
         self._calls = 0
-        self._copied = 0  # chunks, over all calls
+        self._copied = 0  # number of chunks over all calls
         self._message = bench.xp.empty(size_bytes, bench.xp.uint8)
         if self._sends:
             fill_pattern(bench, self._message, bench.seed)

@@ -20,14 +20,15 @@ from gpubench.api.suite import (
 
 from ._ring import CACHES, HOST_MOST_BYTES, PAGE_BYTES, GpuRing, cache_bytes, host_walk, memory_bytes
 
-_PAGES = 32  # fewer lines than this show the few slices of the cache that they lie in
+_PAGES = 32  # fewer lines than this lie in only a few slices of the cache, and would show the latency of those
 _LEAST_REACH = 2**23
 _FIRST_BYTES = 2**10
-_CACHES_FROM, _CACHES_TO = 2**13, 2**30  # where caches of GPUs and of hosts end
-_DENSE = 8  # points per octave round a cache level: at most 12 % apart
-_GPU_AROUND, _HOST_AROUND = (0.4, 1.8), (0.6, 1.5)  # of a reported size: a GPU's cache may have two partitions
+_CACHES_FROM, _CACHES_TO = 2**13, 2**30  # smallest and largest capacity of the caches of GPUs and hosts
+_DENSE = 8  # points per octave near the size of a cache: at most 12 % apart
+# As a multiple of a reported size; a GPU's cache may have two partitions.
+_GPU_AROUND, _HOST_AROUND = (0.4, 1.8), (0.6, 1.5)
 _NEAR_STEPS, _STEPS, _FAR_STEPS = 2**16, 2**13, 2**12  # about a millisecond each
-_FITS = 0.6  # of twice the memory of an SM or CU: such a ring mostly hits the first cache
+_FITS = 0.6  # as a share of twice the memory of an SM or CU: a ring of this size mostly hits the first cache
 
 topic = Topic(
     views=[
@@ -102,7 +103,7 @@ def chase(bench: Bench, size_bytes: int) -> Task:
     ring = GpuRing.linked(bench, size_bytes)
     near = 2 * int(dict(bench.target.device.details).get("shared.unit_bytes", 2**17))  # twice the memory of an SM or CU
     cache = cache_bytes(bench.target)
-    if size_bytes <= near:  # swept before every sample, because the first cache is empty when a kernel starts
+    if size_bytes <= near:  # sweep before every sample, because the first cache is empty when a kernel starts
         steps = _NEAR_STEPS if size_bytes <= _FITS * near else _STEPS
         return ring.walk(steps, sweep=True).task({"warm": "swept before each sample"})
     if size_bytes < CACHES * cache:

@@ -30,13 +30,13 @@ from ._ring import LIMIT_S, cycles_of, new_state, pointer
 from ._round_trips import RoundTrips
 
 _ROUNDS = 1000
-_FLAG_WORDS, _FLAG_APART = 64, 16  # 64-bit words: question and answer on lines of their own
+_FLAG_WORDS, _FLAG_APART = 64, 16  # in 64-bit words: question and answer lie on separate cache lines
 _FLAG_SPINS = 2**24  # reads of the answer before the host gives up; about a tenth of a second
-_QUEUED = 32  # calls in a batch, where each takes several entries of the launch queue
+_QUEUED = 32  # calls in a batch, if each call takes several entries of the launch queue
 _ARRIVED_WORDS = 8
 _COMPARED_BYTES = 2**20
-_TO_HOST = 2  # cudaMemcpyDeviceToHost, and HIP's
-_RELEASE_THRESHOLD = 4  # cudaMemPoolAttrReleaseThreshold: bytes that the pool keeps when a program waits for it
+_TO_HOST = 2  # cudaMemcpyDeviceToHost; HIP's value is the same
+_RELEASE_THRESHOLD = 4  # cudaMemPoolAttrReleaseThreshold: bytes that the pool keeps at a synchronisation
 _KEEP_ALL = 2**62
 
 topic = Topic(
@@ -220,7 +220,7 @@ def allocate(bench: Bench, how: str, size_bytes: int) -> Task:
     if how != "malloc" and "pool" not in bench.traits.features:
         raise Skip(f"CuPy does not support the driver's memory pool on {bench.traits.vendor} GPUs")
     stream, runtime = bench.xp.cuda.get_current_stream(), bench.xp.cuda.runtime
-    close: Callable[[], None] = lambda: None  # noqa: E731 - cudaMalloc leaves nothing to undo
+    close: Callable[[], None] = lambda: None  # noqa: E731 - memory from cudaMalloc needs no other clean-up
     if how == "malloc":
         take, give = partial(runtime.malloc, size_bytes), runtime.free
     else:

@@ -31,9 +31,11 @@ from gpubench.api.suite import (
 from ._ring import HOST_MOST_BYTES, PAGE_BYTES, host_kernel, host_walk, memory_bytes
 from ._round_trips import RoundTrips
 
-_ROUNDS = 2**12  # about a millisecond
-_SPINS = 2**29  # reads before a core gives up, about four seconds: a core that others keep busy is late, not wrong
-_WORDS, _APART = 64, 32  # question and answer on lines of their own; adjacent-line prefetch does not join them
+_ROUNDS = 2**12  # rounds per sample, about a millisecond
+# Reads before a core gives up, after about four seconds: a core that other programs keep busy is late, not wrong.
+_SPINS = 2**29
+# Question and answer lie on separate cache lines, so far apart that adjacent-line prefetch does not join them.
+_WORDS, _APART = 64, 32
 
 topic = Topic(
     views=[
@@ -72,7 +74,7 @@ def core_to_core(bench: Bench, other: int) -> Task:
         raise Skip(f"needs {other + 1} cores; this process has {len(cores)}")
     round_trips = RoundTrips(np.zeros(_WORDS, np.uint64), _APART, _ROUNDS, _SPINS)
     answer = host_kernel("answer")
-    answer(round_trips.words, 0, _APART, 1, 0, 1)  # answers no question, but compiles the kernel
+    answer(round_trips.words, 0, _APART, 1, 0, 1)  # no question is asked yet; this call only compiles the kernel
 
     def answer_all() -> None:
         with _on_core(cores[other]):

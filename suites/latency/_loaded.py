@@ -28,8 +28,8 @@ from ._ring import LIMIT_S, GpuRing, Walk, cycles_of, drawn_words, memory_bytes
 from ._slices import alone_bytes
 
 _STREAM_BYTES = 2**31
-_STREAM_THREADS = 1024  # WIDTH of units.cu
-_VECTOR_BYTES, _BYTES_A_TURN = 16, 4 * 8 * 16  # ROUNDS · VECTORS vectors of a lane
+_STREAM_THREADS = 1024  # WIDTH in units.cu
+_VECTOR_BYTES, _BYTES_A_TURN = 16, 4 * 8 * 16  # ROUNDS · VECTORS vectors of a lane, as in units.cu
 _LOADED_STEPS = 2**12
 
 topic = Topic(

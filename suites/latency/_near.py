@@ -22,12 +22,12 @@ from .._checks import expect_equal
 from ._ring import Walk, device_count, new_state, pointer, remote_memory
 
 _WORD_BYTES = 4
-_STEPS = 2**18  # of a chain in shared memory or in registers: a few milliseconds
+_STEPS = 2**18  # steps of a chain in shared memory or in registers: a few milliseconds
 _THREADS = 256
-_BANKS, _LANES = 32, 32  # of shared memory, and the lanes that it serves at once, on NVIDIA and on AMD
+_BANKS, _LANES = 32, 32  # banks of shared memory, and the lanes that it serves at once, on NVIDIA and on AMD
 _CONFLICT_BYTES, _CONFLICT_STEPS = 2**15, 2**16
 _REGISTER_STEPS = 2**19
-_CELLS, _CELL_BYTES = 64, 128  # of atomics: the number of steps is a multiple of the number of cells
+_CELLS, _CELL_BYTES = 64, 128  # cells of atomics; the number of steps is a multiple of the number of cells
 _CLUSTER_STEPS = 2**15
 _CONSTANT_LINE_BYTES, _CONSTANT_BYTES = 64, 2**16
 _CONSTANT_STEPS = 2**15
@@ -102,7 +102,7 @@ def conflict_rings(rng: np.random.Generator, degree: int, lanes: int, word_count
     """Return the places of words in each lane's ring; of any 32 lanes, `degree` use different rows of the same bank."""
     classes = degree * (lanes // _LANES)  # rings that share a bank take turns on its rows
     length = word_count // _BANKS // classes
-    length -= 1 - length % 2  # odd: no power of two of steps leads back to the start
+    length -= 1 - length % 2  # an odd length: after a power of two of steps the walk is not at its start
     rings = []
     for lane in range(lanes):
         bank, place = lane % _LANES // degree, lane % degree + degree * (lane // _LANES)
@@ -197,7 +197,8 @@ class AtomicChain:
 
     def check(self) -> Observation:
         """Compare the cells and the last value with the result of the same additions on the host."""
-        value = self.walk.read(0)  # waits for the device, whose cells may be the host's memory
+        # Synchronises with the device before the cells are read, which may lie in the host's memory.
+        value = self.walk.read(0)
         modulus = int(np.iinfo(self._word).max) + 1
         self._value = after_additions(self._value, self._expected, self.walk.walked - self._checked, modulus)
         self._checked = self.walk.walked

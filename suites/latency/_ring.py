@@ -16,7 +16,7 @@ from gpubench.api.suite import POINT, Bench, Observation, Observed, Skip, Stage,
 
 from .._stream import NEEDS_NUMBA
 
-GPU_LINE_BYTES = 128  # of NVIDIA's L2 tags and of AMD's L2; LINE_BYTES in chase.cu
+GPU_LINE_BYTES = 128  # the line of NVIDIA's L2 tags and of AMD's L2; LINE_BYTES in chase.cu
 HOST_LINE_BYTES = 64
 PAGE_BYTES = 2**21  # the large page of NVIDIA's GPUs and of most hosts
 HOST_MOST_BYTES = 2**30  # writing a larger ring on the host takes seconds
@@ -25,13 +25,15 @@ LIMIT_S = 0.25  # a waiting kernel gives up after this time
 _UNKNOWN_CACHE_BYTES = 2**25
 _HOST_STEPS = ((2**20, 2**18), (2**25, 2**16))  # (largest ring in bytes, steps of a sample)
 _HOST_FAR_STEPS = 2**14
-_GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # splitmix64, as gb_random
+# Constants of splitmix64, as in gb_random.
+_GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _WORD = 2**64 - 1
 _THREADS = 256
 _MOST_BLOCKS = 2**16
-_FACTORS = 4  # of an order; with fewer factors neighbouring bits of successive nodes visibly depend on each other
-_BLOCK = 1024  # threads that bring a ring into the caches; one of them walks it
-_STATE = 8  # words
+# Factors that define an order; with fewer, neighbouring bits of successive nodes visibly depend on each other.
+_FACTORS = 4
+_BLOCK = 1024  # threads that load a ring into the caches; one of them walks the ring
+_STATE = 8  # words of the state that a walk keeps
 
 
 def cache_bytes(target: Target) -> int:
@@ -159,7 +161,7 @@ class Walk:
     expected: Callable[[int], int]
     state: Any
     steps: int
-    steps_per_call: int = 0  # where a call walks more steps than it times
+    steps_per_call: int = 0  # non-zero if a call walks more steps than it times
     walked: int = 0
 
     def call(self) -> None:

@@ -21,7 +21,7 @@ class RoundTrips:
         self.words = flags
         self._apart, self._rounds, self._spins = apart, rounds, spins
         self._ask = host_kernel("ask")
-        self.ask(1, 0)  # asks no question, but compiles the kernel
+        self.ask(1, 0)  # asks no question yet; this call only compiles the kernel
 
     def ask(self, first: int, last: int) -> int:
         """Ask the questions `first` to `last` and return the last one that was answered."""

@@ -32,12 +32,12 @@ from gpubench.api.suite import (
 
 from ._ring import GPU_LINE_BYTES, cycles_of, drawn_words, random_word
 
-_DATA_BYTES = 2**24  # the lines are drawn from this memory, which fits every last-level cache that has slices
+_DATA_BYTES = 2**24  # the lines are drawn from this memory, which fits into every last-level cache that has slices
 _REPEATS = 4
-_LINGER_S = 10e-6  # a block with nothing to do stays this long, so that each compute unit gets a block
+_LINGER_S = 10e-6  # a block without work stays this long, so that each compute unit gets a block
 _WARP = 32
-_ALIKE_LINES, _ALIKE_UNITS = 1.3, 2.5  # cycles, root mean square: profiles that differ by less are of one place
-_ABOVE_NOISE = 2.0  # a singular value above this many times their median is signal (noise reaches 1.8 times)
+_ALIKE_LINES, _ALIKE_UNITS = 1.3, 2.5  # cycles, root mean square: profiles that differ by less belong to the same place
+_ABOVE_NOISE = 2.0  # a singular value above this multiple of the median is signal (noise reaches 1.8 times the median)
 
 Matrix = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.intp]

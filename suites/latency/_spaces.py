@@ -22,11 +22,11 @@ from gpubench.api.suite import (
 
 from ._ring import GpuRing, Walk, device_count, memory_bytes, pointer, remote_memory
 
-_L1_BYTES, _L2_BYTES = 2**13, 2**22  # well inside each: AMD's vector L1 has 16 KiB, the smallest L2 4 MiB
+_L1_BYTES, _L2_BYTES = 2**13, 2**22  # well within each cache: AMD's vector L1 has 16 KiB, the smallest L2 has 4 MiB
 _L1_STEPS, _L2_STEPS, _DRAM_STEPS, _BUS_STEPS = 2**18, 2**14, 2**13, 2**11  # a few milliseconds each
-_BUS_BYTES = 2**24  # a case does not go round this ring once
+_BUS_BYTES = 2**24  # one case does not complete this ring
 _SINGLE_STEPS = 2**13
-_PAIRS = 64  # single loads whose latency in a chain is known
+_PAIRS = 64  # single loads of a known latency, which give the cost of reading the clock
 _LINKS = 1024  # LINKS in chase.cu
 _SINGLE_THREADS = 256
 _PERCENTILES = (50.0, 90.0, 99.0, 99.9)
@@ -82,7 +82,7 @@ class SingleLoads:
         self._walk.call()
         took = self._bench.device.to_host(self._took)
         self._cycles = single_figures(took[:_SINGLE_STEPS], took[_SINGLE_STEPS:], self._walk.read(6) / _LINKS)
-        cycles, nanoseconds = self._walk.read(1), self._walk.read(4)  # by two clocks, over the same loads
+        cycles, nanoseconds = self._walk.read(1), self._walk.read(4)  # two clocks measure the same loads
         expect(
             cycles > 0 and nanoseconds > 0,
             f"a clock did not advance: {cycles} cycles, {nanoseconds} ns",
@@ -121,7 +121,8 @@ def single(bench: Bench, space: str) -> Task:
     The percentiles are in device cycles.
     """
     ring = _ring(bench, space)
-    warm = ring.order.nodes if space == "l1" else 0  # the first cache is empty when a kernel starts
+    # Loads the whole ring first, because the first cache is empty when a kernel starts.
+    warm = ring.order.nodes if space == "l1" else 0
     loads = SingleLoads(bench, ring, "single_l2" if space == "l2" else "single", warm)
     stage = Stage(loads.median, Work(items=1), "item", clock="self", probe=loads.percentiles, effort=POINT)
     note = f"of {_SINGLE_STEPS} loads per sample, minus the time of reading the clock (overhead)"

@@ -11,7 +11,7 @@ from ._peers import device_axis, device_names, peer_axis, two_devices
 
 WORD_BYTES = 8
 _LINE_BYTES = 128
-_RING_BYTES = 2**23  # of remote loads: more than the first cache, less than the peer's last
+_RING_BYTES = 2**23  # a ring of remote loads: larger than the first cache, smaller than the peer's last-level cache
 _STEPS = 4096
 
 topic = Topic(
@@ -82,7 +82,7 @@ class PeerRing:
         place = (int(device.to_host(self.state)[0]) - self._base) // _LINE_BYTES
         expected = int(self._order[self.walked % self._nodes])
         expect(place == expected, f"after {self.walked} loads the walk is at line {place}, not {expected}")
-        device.copy(self._image, self._far)  # which also keeps the peer's memory for as long as the kernel reads it
+        device.copy(self._image, self._far)  # this also keeps the peer's memory allocated while the kernel reads it
         expect(bool((device.to_host(self._image).view(np.uint64) == self._ring).all()), "the ring has changed")
         return {}
 

@@ -11,12 +11,12 @@ from gpubench.api.suite import Bench, Observation, expect
 
 from ._latency import PeerRing, PeerWord
 
-_LOADS = 1024  # of a sample: a millisecond on an H200
-_ROUNDS = 1025  # of a sample; the first round waits for the other device and is not timed
-_PATIENCE_S = 0.25  # how long a kernel waits for the other one's signal: less than a gate holds
-_USUAL_HZ = 2e9  # of GPUs whose clock is not known
+_LOADS = 1024  # loads per sample: a millisecond on an H200
+_ROUNDS = 1025  # rounds per sample; the first one waits for the other device and is not timed
+_PATIENCE_S = 0.25  # a kernel waits this long for a signal of the other kernel, which is less than a gate holds
+_USUAL_HZ = 2e9  # assumed for GPUs whose clock is unknown
 _LINE_BYTES = 128
-_STATE_BYTES, _TICKS_BYTES = 24, 4 * (_ROUNDS - 1)  # as timed_signals in remote.cu leaves them
+_STATE_BYTES, _TICKS_BYTES = 24, 4 * (_ROUNDS - 1)  # the layout that timed_signals in remote.cu writes
 _NANO, _MILLI = 1e-9, 1e-3
 _BY_CLOCK = "by the clock of the compute unit, whose rate comes from the device's timer over the whole kernel"
 
@@ -110,7 +110,7 @@ class PeerCopies:
 class PeerSignals:
     """A ping-pong of two kernels: each writes a word into the other device's memory and watches its own."""
 
-    items = 2  # of a round: a word there and a word back
+    items = 2  # two items per round: a word there and a word back
     notes: Mapping[str, str] = {
         "message": "a word that a kernel writes into the peer's memory, where another kernel watches for it",
         "counted": "half of a round trip",
@@ -128,7 +128,8 @@ class PeerSignals:
         clock_hz = float(dict(bench.target.device.details).get("clock.sm_hz", _USUAL_HZ))
         self._limit = np.uint64(_PATIENCE_S * clock_hz)
         self._count = 0
-        self._exchange(0)  # loads the kernel on both devices: none may be loaded while the other one waits
+        # Loads the kernel on both devices, because a kernel cannot be loaded while the other device waits.
+        self._exchange(0)
         bench.device.synchronize()
 
     def send(self) -> None:

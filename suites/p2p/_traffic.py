@@ -12,9 +12,9 @@ from gpubench.api.suite import Bench, Observed
 from .._between import POISON, expect_pattern, fill_pattern
 from .._copies import ARRAYS, READING, WRITING, Call, call_of, require
 
-BULK_BYTES = 2**26  # of a copy: 0.17 ms on NVLink, against which the gap between two copies is small
-_MOST_COPIES = 512  # in a queue: half of the launch queue's capacity
-_TRIALS = 4  # copies that tell how long one takes
+BULK_BYTES = 2**26  # bytes per copy: 0.17 ms on NVLink, beside which the gap between two copies is small
+_MOST_COPIES = 512  # copies in a queue: half of the launch queue's capacity
+_TRIALS = 4  # trial copies by which the duration of one copy is measured
 _MILLI = 1e-3
 _WAYS = {"read": READING, "write": WRITING}
 
@@ -48,7 +48,7 @@ class BulkFlow:
     source: Any
     target: Any
     seed: int
-    seconds: float  # of one copy alone
+    seconds: float  # duration of one copy without other traffic
     began: Any
     ended: Any
     copies: int = 0
