@@ -33,7 +33,7 @@ suite = Suite(
         _splits.topic,
         _unequal.topic,
         _adapted.topic,
-        _snapshots.topic,  # from here on ranks die, and the next case needs new processes
+        _snapshots.topic,  # from this topic on ranks die, and the next case needs new processes
         _failure.topic,
         _abort.topic,
     ],

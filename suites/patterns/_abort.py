@@ -36,8 +36,8 @@ _ONCE = Effort.exactly(1)  # a death cannot be repeated in the same process
 _CALLS = 10
 _SPARE_BYTES = 2**28
 _WORD_BYTES = 4
-_BELOW = 1000  # places and terms: sums of their products over 16 ranks are exact in float32
-_WAIT_S = 0.01  # by then the others' kernels have begun
+_BELOW = 1000  # bounds places and terms, so that sums of their products over 16 ranks are exact in float32
+_WAIT_S = 0.01  # after this time the other ranks' kernels have begun
 
 topic = Topic(
     views=[
@@ -92,7 +92,7 @@ def abort(bench: Bench, of: int, size_bytes: int) -> Task:
             group.board.die()
         _survive(group, before)
     else:
-        group.joined(())  # takes part in the exchanges by which the others meet
+        group.joined(())  # joins the exchanges in which the other ranks meet
         group.board.meet()
     return _continued(bench, group)
 
@@ -119,7 +119,7 @@ def _continued(bench: Bench, group: NcclGroup) -> Task:
         group.seconds["rebuild"] = time.perf_counter() - group.noticed_s
         group.seconds["detect"] = group.noticed_s - group.board.died_s(_VICTIM)
     measured = [seconds for seconds in bench.exchange(group.seconds) if seconds]
-    if not group.noticed_s:  # the spare reports the times of the survivor that took longest
+    if not group.noticed_s:  # the spare rank reports the times of the survivor that took longest
         group.seconds = max(measured, key=lambda seconds: seconds["rebuild"])
     group.rates["after"] = group.timed(communicator)
     return group.task(communicator)
@@ -133,7 +133,7 @@ class NcclGroup:
         self._nccl = library()
         self._words = size_bytes // _WORD_BYTES
         rng = np.random.default_rng(bench.seed)
-        self._terms = rng.integers(1, _BELOW, bench.world)  # of every rank: a word is its place times a term
+        self._terms = rng.integers(1, _BELOW, bench.world)  # the terms of all ranks: a word is its place times a term
         places = bench.xp.arange(self._words, dtype=bench.xp.float32) % _BELOW
         self._places = places
         self._sent = places * np.float32(self._terms[bench.rank])

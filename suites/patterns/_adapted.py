@@ -41,16 +41,17 @@ from ._parallel import TimeCurve
 from ._schedules import TOPOLOGIES, Schedule, incast
 from ._topology import devices, links
 
-_PROBED = (2**12, 2**16, 2**20, 2**24)  # bytes of the messages of the model
-_SENT = (2**14, 2**18, 2**22)  # bytes of the exchanged blocks, between those of the model
-_BLOCK_BYTES = 2**20  # of a step of work
-_JOBS = (2, 8, 32)  # products of a step
-_JOB = 8  # of these, for which the steps between exchanges are chosen
+_PROBED = (2**12, 2**16, 2**20, 2**24)  # message sizes in bytes from which the model is fitted
+_SENT = (2**14, 2**18, 2**22)  # sizes in bytes of the exchanged blocks, between those of the model
+_BLOCK_BYTES = 2**20  # block of one step of work
+_JOBS = (2, 8, 32)  # products per step
+_JOB = 8  # the number of products for which the steps between exchanges are chosen
 _INTERVALS = (1, 2, 4, 8, 16)  # steps between two exchanges
-_SMOKE, _SMOKE_BLOCK_BYTES = 2, 2**14  # choices of each kind, and the block, in the tier that shows only that all works
-_MOST_SHARE = 0.05  # of the time, for exchanges
+# Choices of each kind, and the block, in the smoke tier, which only shows that everything works.
+_SMOKE, _SMOKE_BLOCK_BYTES = 2, 2**14
+_MOST_SHARE = 0.05  # share of the time that exchanges may take
 _ROUNDS = {"smoke": 1, "quick": 11, "full": 25}
-_ROWS = {True: 1024, False: 64}  # of a product, on a GPU and on the host
+_ROWS = {True: 1024, False: 64}  # rows of a product; True: on a GPU, False: on the host
 _CHECKED = 4
 _PERCENT = 100
 
@@ -116,9 +117,9 @@ class AdaptedRank:
         self._compute(1)
         self._model = self._measured_model()
         self._item_s = self._shortest({1: functools.partial(self._compute, _JOBS[0])})[1] / _JOBS[0]
-        self._topologies: dict[int, str] = {}  # advised for each size of a block
+        self._topologies: dict[int, str] = {}  # by block size, the advised topology
         self._topology_regrets = [self._adapt_topology(size) for size in _SENT[:last] if size <= max(self._probed)]
-        self._rank_counts: dict[int, int] = {}  # advised for each job
+        self._rank_counts: dict[int, int] = {}  # by job, the advised number of ranks
         self._rank_regrets = [self._adapt_ranks(items) for items in _JOBS[:last]]
         self._ranks = self._rank_counts[_JOB]
         self._exchange = self._plan_exchange(self._schedule(self._ranks), self._block_bytes)
@@ -251,7 +252,7 @@ class AdaptedRank:
 
     def _close(self) -> None:
         restore_threads(self._threads)
-        self._exchange = _nothing  # the copies hold arrays of the other ranks' memory
+        self._exchange = _nothing  # drops the copies, which hold arrays of the other ranks' memory
         self._blocks.close()
 
     def task(self) -> Task:

@@ -33,11 +33,12 @@ from ._routes_gpu import GPU_ROUTES, HostToDeviceRoutes, PeerRoutes
 from ._routes_host import RECEIVER, HostRoutes
 
 _PROCESSES = "processes"
-_PROBED = (2**10, 2**13, 2**16, 2**18, 2**20, 2**22, 2**24)  # among them every size of a chunk, where a way changes
-_SENT = (3 * 2**11, 2**15, 3 * 2**16, 3 * 2**18, 3 * 2**20, 3 * 2**22)  # between the sizes of the model
+# These include every chunk size, at which a way changes its behaviour.
+_PROBED = (2**10, 2**13, 2**16, 2**18, 2**20, 2**22, 2**24)
+_SENT = (3 * 2**11, 2**15, 3 * 2**16, 3 * 2**18, 3 * 2**20, 3 * 2**22)  # sizes between those of the model
 _CHECKED_BYTES = 5 * 2**18 + 2**12
-_SMOKE = 2  # sizes of the smoke tier, which shows only that every way works
-_ROUNDS = {"smoke": 1, "quick": 9, "full": 25}  # times that each way sends each size
+_SMOKE = 2  # sizes in the smoke tier, which only shows that every way works
+_ROUNDS = {"smoke": 1, "quick": 9, "full": 25}  # how many times each way sends each size
 _SMALL_BYTES, _MORE = 2**18, 5  # up to this size a message takes microseconds, and is sent more often
 
 topic = Topic(

@@ -17,7 +17,7 @@ from typing import TypeVar
 from ._parallel import TimeCurve
 from ._schedules import Delivery, Schedule
 
-_EQUAL = 0.02  # predictions that differ by less are equally good: the first one listed is the simplest
+_EQUAL = 0.02  # predictions that differ by less count as equally good, and the first one listed is the simplest
 
 Choice = TypeVar("Choice", str, int)
 

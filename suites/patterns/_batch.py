@@ -36,7 +36,7 @@ from ._cores import on_own_core
 from ._routes_host import SENDER, connected
 
 _MESSAGE_BYTES = 64
-_ROUNDS = 16  # batches of a sample
+_ROUNDS = 16  # batches per sample
 _SOCKET = "socket"
 
 topic = Topic(
@@ -112,7 +112,7 @@ class SocketBatch:
         start = time.perf_counter()
         if self._is_sender:
             sent = self._socket.sendmsg(self._messages)
-            if sent < self._received.size:  # a full buffer takes a part
+            if sent < self._received.size:  # the socket accepts only a part if its buffer is full
                 self._socket.sendall(self._expected.reshape(-1)[sent:].data)
             expect(self._socket.recv(1) == b"x", "the receiver did not acknowledge the batch")
         else:

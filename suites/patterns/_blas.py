@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 _MAPS = Path("/proc/self/maps")
-# OpenBLAS under the names of NumPy's wheels, of distributions, and of its 64-bit build; BLIS
+# OpenBLAS under the names of NumPy's wheels, of Linux distributions and of its 64-bit build; then BLIS.
 _NAMES = (
     ("scipy_openblas_get_num_threads64_", "scipy_openblas_set_num_threads64_"),
     ("openblas_get_num_threads64_", "openblas_set_num_threads64_"),

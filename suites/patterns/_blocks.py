@@ -78,7 +78,7 @@ class BlockExchange:
             self._roll_call.write_times(began, time.monotonic())
             self._meet()
             completions = self._roll_call.completions()
-            self._meet()  # no rank leaves new times before all have read these
+            self._meet()  # no rank writes new times before all ranks have read these
         return completions
 
     def _meet(self) -> None:

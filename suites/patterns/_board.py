@@ -20,13 +20,13 @@ from gpubench.api.suite import Bench, PeerDied, SharedBuffer, Untrustworthy
 from .._between import shared_host_memory
 
 BEAT_S = 0.02
-SILENT_S = 0.4  # 20 heartbeats; the case `death` observes how late those of living ranks are
-_PATIENCE_S = 20.0  # for a rank that lives but does not come; a phase of a case ends after 60 s
-_LINE_WORDS = 8  # 64-bit words of a cache line: no two numbers of a row share one
+SILENT_S = 0.4  # 20 heartbeats; the case `death` observes how late the heartbeats of living ranks are
+_PATIENCE_S = 20.0  # limit of a wait for a living rank; a phase of a case ends after 60 s
+_LINE_WORDS = 8  # 64-bit words of a cache line, so that no two numbers of a row share a line
 BEAT, STEP, DIED, NUMBER = range(4)  # the fields of a row
 _FIELDS = 4
 _PAGE_BYTES = 4096
-_SPINS, _NAP_S = 200, 2e-5  # ranks may outnumber the processors, so a wait lets others run
+_SPINS, _NAP_S = 200, 2e-5  # a wait yields to other processes, because there may be more ranks than processors
 
 
 class RankLostError(RuntimeError):
@@ -64,7 +64,7 @@ class RankBoard:
         self._beat()
         self._heart = threading.Thread(target=self._beat_on, daemon=True)
         self._heart.start()
-        bench.barrier()  # no rank looks for a heartbeat before there is one
+        bench.barrier()  # no rank looks for a heartbeat before the first one is written
 
     def _beat(self) -> None:
         self._fields[self.rank, BEAT] = time.perf_counter_ns()

@@ -17,8 +17,8 @@ from .._copies import Call
 from ._digest import FACTOR, TERM
 
 _THREADS = 256
-_FLIGHT = 4  # loads under way in a thread of the copy kernel, as in copies.cu
-_COMPUTE_BLOCKS = 4  # on each compute unit: 1024 threads, which leave room for the blocks of a copy kernel
+_FLIGHT = 4  # loads in flight per thread of the copy kernel, as in copies.cu
+_COMPUTE_BLOCKS = 4  # blocks on each compute unit: 1024 threads, which leave room for the blocks of a copy kernel
 _VECTOR_BYTES, _WORD_BYTES = 16, 4
 _TO_DEVICE, _BETWEEN_DEVICES = 1, 3  # cudaMemcpyKind; HIP's have the same values
 _MILLI = 1e-3
@@ -63,7 +63,8 @@ class StreamPipeline:
         self._begin = self._cuda.Event()
         self.rounds = 1
         self.notes = {"transfer": f"{path}, by a {'kernel' if by == 'kernel' else 'copy engine'}", "compute": "kernel"}
-        self._queue(most_depth, copies=True, computes=True)  # loads the kernels: none may be loaded behind a gate
+        # Loads the kernels, because a kernel cannot be loaded behind a gate.
+        self._queue(most_depth, copies=True, computes=True)
         bench.device.synchronize()
 
     def _engine_copies(self, path: str) -> Callable[[int, int], None]:

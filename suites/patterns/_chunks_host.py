@@ -14,8 +14,8 @@ from .._stream import need_numba
 from ._cores import core_of, on_core
 from ._digest import FACTOR, TERM
 
-_LOOKS = 2**31  # at a counter of the other thread: some seconds, then the wait ends
-_COUNTER_WORDS = 32  # two counters, on cache lines of their own
+_LOOKS = 2**31  # polls of the other thread's counter before a wait gives up, after some seconds
+_COUNTER_WORDS = 32  # room for two counters on separate cache lines
 _NANO = 1e-9
 
 
@@ -33,14 +33,15 @@ class ThreadPipeline:
         self._words = chunk_words
         self._slots = np.zeros((most_depth, chunk_words.shape[1]), np.uint32)
         self._counters = np.zeros(_COUNTER_WORDS, np.uint64)
-        self._moments = np.zeros(2, np.int64)  # nanoseconds: when the first copy began, and the last computation ended
+        # In nanoseconds: when the first copy began, and when the last computation ended.
+        self._moments = np.zeros(2, np.int64)
         cores = sorted(os.sched_getaffinity(0))
         self._compute_core, self._copy_core = core_of(0, cores), core_of(1, cores)
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="pipeline")
         self.digests = np.zeros(len(chunk_words), np.uint32)
         self.rounds = 1
         self.notes = {"transfer": "memcpy by one thread", "compute": "integer arithmetic by another thread"}
-        self._copy_all(0, most_depth)  # compiles both kernels, with no chunks
+        self._copy_all(0, most_depth)  # compiles both kernels, without any chunk
         self._compute_all(0, most_depth)
 
     def alone(self) -> tuple[float, float]:

@@ -281,7 +281,7 @@ class Survivor:
                 ring.add_all()
             board.meet()
         except RankLostError as lost:
-            return lost.with_traceback(None)  # its frames hold arrays of memory that is going to be unmapped
+            return lost.with_traceback(None)  # its frames hold arrays of memory that will be unmapped
         raise AssertionError("no rank has died")
 
     def _expect_void(self, rank: int) -> str:
@@ -301,7 +301,7 @@ class Survivor:
         steps = bench.exchange(board.read(bench.rank, STEP))
         alive = [member for member, step in enumerate(steps) if step is not None]
         board.regroup(alive, [steps[member] for member in alive])
-        bench.barrier()  # no rank uses the new numbers before all have them
+        bench.barrier()  # no rank uses the new rank numbers before all ranks have them
 
     def _observe(self, name: str, bytes_per_s: float) -> None:
         self._observed[name] = Observed(bytes_per_s, "B/s", "more")

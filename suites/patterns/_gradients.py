@@ -37,8 +37,8 @@ from ._overlap import OverlapTimes, bound
 
 LAYERS = 8
 _MEMORY = "memory"
-_SEEDS = 100  # seeds of a rank's own matrices
-_CHECKED = 4  # rows of each gradient
+_SEEDS = 100  # distance between the seeds of two ranks' own matrices
+_CHECKED = 4  # rows of each gradient that are compared
 _PERCENT = 100
 _BUFFERS = 8
 
@@ -131,7 +131,7 @@ class BackwardPass:
         self._inputs = [normals.matrix(tokens, width, own + layer) for layer in range(LAYERS)]
         self._weights = [normals.matrix(width, width, layer, 1 / math.sqrt(width)) for layer in range(LAYERS)]
         self._flowing = [bench.xp.empty_like(self._inputs[0]) for _ in range(LAYERS)]  # dY of each layer
-        self._flowing.append(normals.matrix(tokens, width, own + LAYERS))  # of the loss
+        self._flowing.append(normals.matrix(tokens, width, own + LAYERS))  # the gradient of the loss
         self.work = Work(flops=4.0 * LAYERS * tokens * width * width, items=1)
         self.notes = {"layers": str(LAYERS), "width": str(width), "type": type_of(bench), **self._group.notes}
         self.notes["most overlap"] = (

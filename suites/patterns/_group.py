@@ -17,7 +17,7 @@ from gpubench.api.suite import Bench
 from ..collectives._nccl import COMMUNICATORS, library
 from ._board import NUMBER, RankBoard
 
-_ABOVE_PRODUCTS = -1  # a stream's priority: collectives get free SMs before the waiting blocks of a product do
+_ABOVE_PRODUCTS = -1  # priority of a stream: collectives get free SMs before the waiting blocks of a product
 
 
 class HostGroup:
@@ -36,7 +36,7 @@ class HostGroup:
         self._thread = ThreadPoolExecutor(1)
         self._begun: list[Future[None]] = []
         self._sends = 0
-        self._messages: dict[int, int] = {}  # messages by source
+        self._messages: dict[int, int] = {}  # by source, the number of messages
         self.meet = self.board.meet
 
     def _part(self, index: int) -> Any:
@@ -115,7 +115,7 @@ class GpuGroup:
         self._current, self._sync = self._own, cuda.Event(disable_timing=True)
         self._meeting = bench.xp.zeros(1, bench.xp.float16)
         bench.device.synchronize()
-        bench.barrier()  # all ranks have their memory, so that none waits for a rank that was skipped
+        bench.barrier()  # all ranks have their memory here, so that no rank waits for one that was skipped
         self._ranks, _ = COMMUNICATORS.of(bench, self._nccl)
         self._world = bench.world
         self.notes = {"collectives": "NCCL"}

@@ -13,8 +13,9 @@ import numpy as np
 
 from .._host_flags import now, post, reaches
 
-HELD_WORDS = 512  # stay in the first cache for all rounds; the loops over them use vectors
-_LINE_BYTES = 128  # between the two counters: two cache lines, because a prefetcher fetches pairs
+# These words stay in the first-level cache for all rounds, and the loops over them use vector instructions.
+HELD_WORDS = 512
+_LINE_BYTES = 128  # distance of the two counters: two cache lines, because the prefetcher fetches pairs of lines
 
 
 def _digest_of(chunk: Any, factor: Any, term: Any, rounds: Any) -> Any:
@@ -40,7 +41,7 @@ def _digest_of(chunk: Any, factor: Any, term: Any, rounds: Any) -> Any:
     return digest
 
 
-digest: Any = numba.njit(cache=True, nogil=True)(_digest_of)  # of whole groups of HELD_WORDS words, uint32
+digest: Any = numba.njit(cache=True, nogil=True)(_digest_of)  # takes whole groups of HELD_WORDS words, uint32
 
 
 def _copy_all(chunks: Any, slots: Any, depth: Any, counters: Any, looks: Any, moments: Any) -> Any:
@@ -74,7 +75,7 @@ def _digest_all(slots: Any, digests: Any, depth: Any, counters: Any, looks: Any,
     return busy
 
 
-# Both return the nanoseconds in which they were busy, or -1 if the other thread made no progress within `looks` looks.
-# The moments are the first one's begin and the second one's end: a thread that wakes up is no part of the pipeline.
+# Both return the nanoseconds in which they were busy, or -1 if the other thread made no progress within `looks` polls.
+# The moments are when copy_all begins and when digest_all ends, so that waking up a thread does not count.
 copy_all: Any = numba.njit(cache=True, nogil=True)(_copy_all)
 digest_all: Any = numba.njit(cache=True, nogil=True)(_digest_all)

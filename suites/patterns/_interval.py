@@ -34,7 +34,7 @@ class SnapshotCosts:
         return min((steps, steps + 1), key=lambda count: self.slowdown(count, mtbf_s))
 
 
-_MOST_EXPONENT = 700.0  # exp of it is near the largest float
+_MOST_EXPONENT = 700.0  # the exponential of a larger exponent would exceed the largest float
 
 
 def young_s(save_s: float, mtbf_s: float) -> float:

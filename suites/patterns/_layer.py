@@ -17,7 +17,8 @@ from ._numbers import Normals
 from ._parallel import DATA, PIPELINE, SEQUENCE, TENSOR, UNSPLIT, LayerShape
 
 HEAD = 64
-_MATRICES = {"q": (1, 1), "k": (1, 1), "v": (1, 1), "out": (1, 1), "up": (1, 4), "down": (4, 1)}  # sides over width
+# Rows and columns, as multiples of the width.
+_MATRICES = {"q": (1, 1), "k": (1, 1), "v": (1, 1), "out": (1, 1), "up": (1, 4), "down": (4, 1)}
 _SEED = 10
 
 Weights = dict[str, Any]

@@ -12,7 +12,7 @@ from gpubench.api.suite import Bench, expect
 from ..gemm import _data, _formats
 
 HOST_TYPE, GPU_TYPE = "float32", "float16"
-_TOLERANCE = {HOST_TYPE: 1e-4, GPU_TYPE: 1e-2}  # of the largest number: rounding, and a sum over some ranks
+_TOLERANCE = {HOST_TYPE: 1e-4, GPU_TYPE: 1e-2}  # relative to the largest number: rounding, and a sum over some ranks
 
 
 def type_of(bench: Bench) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-_GROWTH = 16  # of the rounds of a computation in one step of its calibration
-_EQUAL = 0.02  # pipeline depths whose times differ by less are equally good: the shallowest of them takes least memory
+_GROWTH = 16  # the rounds of a computation grow by at most this factor in one step of the calibration
+_EQUAL = 0.02  # pipeline depths whose times differ by less count as equally good, and the shallowest needs least memory
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 UNSPLIT, DATA, TENSOR, SEQUENCE, PIPELINE = "unsplit", "data", "tensor", "sequence", "pipeline"
 SPLITS = (UNSPLIT, DATA, TENSOR, SEQUENCE, PIPELINE)
 TOPOLOGIES = ("ring", "tree", "mesh")
-_LEAST_S = 1e-9  # between the times of two messages: noise can make a longer one seem as fast
-_EQUAL = 0.02  # predictions that differ by less are equally good
+_LEAST_S = 1e-9  # least time between two message sizes, because noise can make the longer one seem as fast
+_EQUAL = 0.02  # predictions that differ by less count as equally good
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from gpubench.api.suite import units
 
-_EQUAL = 0.02  # ways whose predicted times differ by less are equally good: the first one listed is the simplest
+# Ways whose predicted times differ by less count as equally good, and the first one listed is the simplest.
+_EQUAL = 0.02
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,16 +37,17 @@ from ._chunks_host import ThreadPipeline
 from ._digest import expected_digests
 from ._overlap import CalibrationPoint, OverlapTimes, best_depth, bound, next_rounds
 
-CHUNKS = 32  # of a message: the overlap can then be 97 %
-_DISTINCT = 9  # chunks in the source of a GPU's message: no depth divides it, so that a stale chunk is another one
+CHUNKS = 32  # chunks of a message: the overlap can then reach 97 %
+# Distinct chunks in the source of a GPU's message: more than the largest depth, so a stale chunk differs from the right.
+_DISTINCT = 9
 _DEPTHS = (1, 2, 3, 4, 5, 6, 7, 8)
 _HOST_CHUNK = 2**18
-_CHUNK_OF = {"h2d": 2**22, "peer": 2**24}  # on a GPU: a copy takes some 40 µs or more, far longer than a launch
-_COMPUTE = {"half": 0.5, "equal": 1.0, "double": 2.0}  # the time of the computation over that of the transfer
-_TRIALS, _REPEATS = 8, 3  # most choices of the rounds of the computation, and measurements for each of them
-_EXACT = 0.03  # the calibration ends where the computation is that close to the wanted time
+_CHUNK_OF = {"h2d": 2**22, "peer": 2**24}  # chunk sizes on a GPU: a copy takes 40 µs or more, far longer than a launch
+_COMPUTE = {"half": 0.5, "equal": 1.0, "double": 2.0}  # the time of the computation relative to that of the transfer
+_TRIALS, _REPEATS = 8, 3  # most steps of the calibration, and measurements in each step
+_EXACT = 0.03  # the calibration ends if the computation is within this share of the wanted time
 _PERCENT = 100
-_SWEPT = (1, 2, 3, 4, 6, 8)  # depths of a sample of `best_depth`
+_SWEPT = (1, 2, 3, 4, 6, 8)  # pipeline depths that a sample of `best_depth` measures
 
 topic = Topic(
     views=[

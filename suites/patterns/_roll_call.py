@@ -14,9 +14,9 @@ from gpubench.api.suite import Bench, PeerDied, SharedBuffer, WrongAnswer
 
 from .._between import shared_host_memory
 
-_LINE_WORDS = 16  # 128 bytes: two cache lines, because a prefetcher fetches pairs
-_OWNER, _PROGRESS, _BEGAN, _ENDED = range(4)  # words of a rank's line
-_LOOKS = 200  # at a flag before the core is yielded to another rank, perhaps the awaited one
+_LINE_WORDS = 16  # 128 bytes, two cache lines, because the prefetcher fetches pairs of lines
+_OWNER, _PROGRESS, _BEGAN, _ENDED = range(4)  # indices of the words in a rank's line
+_LOOKS = 200  # polls of a flag before the core is yielded to another rank, perhaps the awaited one
 PATIENCE_S = 5.0
 
 

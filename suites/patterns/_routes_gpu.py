@@ -59,7 +59,7 @@ class HostToDeviceRoutes:
                 taken.synchronize()
             np.copyto(slot, part)
             self._bench.device.copy(self._target[first : first + part.size], slot)
-            taken.record()  # on the current stream, which is the device's own
+            taken.record()  # recorded on the current stream, which is the device's own
 
     def poison(self) -> None:
         """Overwrite the target."""

@@ -22,7 +22,7 @@ SENDER, RECEIVER = 0, 1
 _SOCKET, _DIRECT, _MEMORY = "socket", "direct", "memory"
 _CHUNKS = (2**16, 2**20)
 _DEPTHS = (1, 4)
-_PR_SET_PTRACER = 0x59616D61  # linux/prctl.h: names the process that Yama lets reach this one
+_PR_SET_PTRACER = 0x59616D61  # linux/prctl.h: names the process that Yama allows to access this one
 _ANY = ctypes.c_ulong(-1)
 
 

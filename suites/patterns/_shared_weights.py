@@ -90,9 +90,10 @@ class ModelFile:
         bench.device.copy(content, np.fromfile(self.path, dtype).reshape(width, width))
         self.expected = self.requests.astype(np.float64) @ content.astype(np.float64)
         self.output = bench.xp.empty_like(self.requests)
-        bench.xp.matmul(self.requests, content, out=self.output)  # its library takes memory before any is counted
+        # Makes the library allocate its memory before any memory is counted.
+        bench.xp.matmul(self.requests, content, out=self.output)
         bench.device.synchronize()
-        self._staging: Any = None  # page-locked memory between the file and a GPU, made by the first reading
+        self._staging: Any = None  # page-locked memory between the file and a GPU, allocated by the first read
         bench.barrier()
 
     def read(self, into: Any) -> None:

@@ -39,9 +39,9 @@ from ._board import NUMBER, RankBoard, RankLostError, expect_death
 from ._interval import SnapshotCosts
 
 _WORKER, _HEIR = 1, 0
-_EVERY, _STEPS = 8, 28  # steps between snapshots, and of the whole work
+_EVERY, _STEPS = 8, 28  # steps between two snapshots, and steps of the whole work
 _DEATHS = {"step": 21, "save": 24}  # the step after which the worker dies
-_SLOTS = 2  # of snapshots: one is whole while the other is written
+_SLOTS = 2  # snapshots that are kept: one is complete while the other is written
 _TRIES = 5
 _BUFFERS = 7
 _PERCENT = 100
@@ -159,7 +159,7 @@ class Snapshots:
         """Raise WrongAnswer if the last snapshot differs from the state."""
         number = self._state.steps // _EVERY
         state = self._state.array
-        saved = state.copy()  # on the device, because an error's frames would keep the shared memory mapped
+        saved = state.copy()  # a copy on the device, because an error's frames would keep the shared memory mapped
         file = np.fromfile(self._folder / f"{number % _SLOTS}", np.float32) if self._folder else None
         self._device.copy(saved, self.slot(number) if file is None else file)
         self._device.synchronize()

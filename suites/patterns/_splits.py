@@ -47,8 +47,8 @@ from ._parallel import (
     sync_interval,
 )
 
-_TRIES, _GPU_TRIES = 12, 5  # calls of each split; below `full` a GPU, on which nothing else runs, needs fewer
-_FRACTIONS = (8, 2, 1)  # sizes of the measured parts: the whole over these numbers
+_TRIES, _GPU_TRIES = 12, 5  # calls of each split; below the full tier a GPU, which runs nothing else, needs fewer
+_FRACTIONS = (8, 2, 1)  # the measured parts are the whole divided by these numbers
 _MOST_SYNC = 0.05  # share of the time that synchronisation may take
 _BUFFERS = 16
 _CHECKED = 8
@@ -112,7 +112,7 @@ class SplitLayer:
         for split in self._splits:  # loads the kernels and sets up channels
             self._run(split)
         bench.device.synchronize()
-        self._rows = bench.rng.integers(0, shape.length, _CHECKED)  # tokens of the first sequence
+        self._rows = bench.rng.integers(0, shape.length, _CHECKED)  # tokens of the first sequence that are compared
         self._reference = in_double(self._layer.weights, self._layer.input[: shape.length], self._rows)
         self._models = self._measured_models()
         self._predicted = {split: self._models.predicted(split, shape, bench.world) for split in self._splits}

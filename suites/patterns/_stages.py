@@ -33,9 +33,9 @@ from ._blas import restore_threads, use_threads
 from ._board import NUMBER, RankBoard
 from ._numbers import Normals, expect_close, type_of, width_of
 
-_LAYERS = 4  # of the whole model
-_SLOTS = 2  # for batches in the memory of a stage: one is computed on while the next one arrives
-_BATCHES = 25  # of a sample
+_LAYERS = 4  # layers of the whole model
+_SLOTS = 2  # batches in the memory of a stage: one is computed while the next one arrives
+_BATCHES = 25  # batches per sample
 _TAIL = 1000  # latencies: ten lie beyond the 99th percentile
 _CHECKED = 4
 _BUFFERS = 3

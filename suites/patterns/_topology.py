@@ -131,7 +131,7 @@ class ScheduledRank:
 
     def close(self) -> None:
         """Unmap the memory of the other ranks."""
-        self._steps = []  # the copies hold arrays of that memory
+        self._steps = []  # drops the copies, which hold arrays of the peers' memory
         self._blocks.close()
 
     def task(self, by: str) -> Task:

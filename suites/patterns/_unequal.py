@@ -17,7 +17,7 @@ from ._parallel import balanced
 
 _ITEMS = 24
 _SHARES = ("equal", "balanced")
-_SLOW = 2  # the last rank makes each product so often
+_SLOW = 2  # the last rank makes each product this many times
 _TRIES = 7
 _CHECKED = 4
 _PERCENT = 100

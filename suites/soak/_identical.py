@@ -9,7 +9,7 @@ import numpy as np
 from gpubench.api.suite import POINT, Bench, Effort, WrongAnswer
 
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
-_PASS_S = 10.0  # of a case in a pass of the full tier
+_PASS_S = 10.0  # seconds of a case in one pass of the full tier
 
 
 def effort(bench: Bench) -> Effort:

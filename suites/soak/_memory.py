@@ -15,7 +15,7 @@ _PATTERNS = ("random", "address", "checkerboard")
 _CHECKERBOARD = 0x5555555555555555
 _ALL = 0xFFFFFFFFFFFFFFFF
 _WORD_BYTES = 8
-_CHUNK_WORDS = {True: 2**24, False: 2**18}  # on a GPU, and on the host, where a chunk fits into a cache
+_CHUNK_WORDS = {True: 2**24, False: 2**18}  # True: on a GPU, False: on the host, where a chunk fits into a cache
 _GIB = 2**30
 
 topic = Topic(

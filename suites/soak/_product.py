@@ -17,10 +17,10 @@ from gpubench.api.suite import Bench, KeyFigure, Skip, Stage, Target, Task, Topi
 from ._identical import bits, effort, expect_identical, invert
 
 _OUTPUTS = 4  # products that are timed together, each into memory of its own, so that all are compared
-_ROWS = 8  # of the first product, which are compared with a product in float64
-# of a row, relative to it: rounding to the type, and sums of thousands of products in float32 or float64
+_ROWS = 8  # rows of the first product that are compared with a product in float64
+# Error of a row relative to its norm: rounding to the type, and sums of thousands of products in float32 or float64.
 _TOLERANCES = {"float16": 2e-3, "float32": 1e-5, "float64": 1e-13}
-_DRAWN = 2**22  # elements that are drawn; a larger matrix repeats them
+_DRAWN = 2**22  # elements that are drawn at random; a larger matrix repeats them
 
 topic = Topic(
     views=[View("bars", "Throughput of soaking products", ("product",), by=("dtype", "size"), series="self")],
@@ -51,7 +51,7 @@ class _Product:
     def __init__(self, bench: Bench, dtype: str, size: int) -> None:
         self._bench, self._size = bench, size
         nbytes = size * size * np.dtype(dtype).itemsize
-        bench.need((3 + _OUTPUTS) * nbytes + size * size * 9)  # the columns in float64 and the mask of a comparison
+        bench.need((3 + _OUTPUTS) * nbytes + size * size * 9)  # the columns in float64, and the mask of a comparison
         rng = bench.rng
         self._left, self._right = (bench.xp.asarray(_drawn(rng, size, dtype)) for _ in range(2))
         self._first = bench.xp.empty((size, size), dtype)

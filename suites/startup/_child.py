@@ -19,8 +19,8 @@ from gpubench.api.suite import Unavailable, WrongAnswer, expect
 from .._processes import READY, resident_bytes
 
 _SIDE = 1024  # rows and columns of the first product
-_TOLERANCE = 1e-4  # of a sum of 1024 products in float32, relative to the root of their number
-_OWN, _INPUTS = "gpubench", "inputs"  # the parts of importing gpubench, and of making the matrices
+_TOLERANCE = 1e-4  # error of a sum of 1024 products in float32, relative to the root of their number
+_OWN, _INPUTS = "gpubench", "inputs"  # the parts in which gpubench is imported and the matrices are made
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class HostStart:
 
 def read_into(path: str, room: Any) -> None:
     """Fill an array with the content of a file through the page cache; raises WrongAnswer if the file is shorter."""
-    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - what is timed does no more than it has to
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - the timed code does no more than necessary
         missing = memoryview(room)
         while missing:
             count = file.readinto(missing)
@@ -112,7 +112,7 @@ def main(marks: list[tuple[str, float]]) -> None:
     """
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # libraries may print to standard output, which carries only the answer
-    order: StartOrder = pickle.load(sys.stdin.buffer)  # noqa: S301 - of the process that started this one
+    order: StartOrder = pickle.load(sys.stdin.buffer)  # noqa: S301 - the sender is the process that started this one
     answer: dict[str, object]
     try:
         marks.append((_OWN, time.monotonic()))

@@ -39,10 +39,10 @@ _ON_GPU = ("cupy", "init", "context", "compile", "module", "kernel", "blas", "pr
 _COLLECTIVE = ("cupy", "init", "context", "nccl", "communicator", "collective")
 _CONTEXTS = ("cupy", "init", "context", "others")
 _WHOLE = "whole"
-_MOST_UNEXPLAINED = 0.05  # of the whole, which no part accounts for
-_LIMIT_S = 60.0  # of one interpreter
-_SAMPLES = 3  # in full
-_ATTEMPTS = 3  # at a sample
+_MOST_UNEXPLAINED = 0.05  # share of the whole that no part accounts for
+_LIMIT_S = 60.0  # time limit of one interpreter
+_SAMPLES = 3  # samples in the full tier
+_ATTEMPTS = 3  # attempts per sample
 _LAZY, _EAGER, _DEFAULT = "lazy", "eager", "default"
 _COLD, _WARM = "cold", "warm"
 _LIBRARIES = "their files are in the system's page cache, or are not, as they were found"
@@ -192,7 +192,7 @@ def task_of(answers: Sequence[Answer], notes: Mapping[str, str]) -> Task:
     """Return the task with the whole and its parts as stages; raises Untrustworthy if the parts do not add up."""
     shares = [unexplained(answer) for answer in answers]
     worst = max(shares, key=abs)
-    if not all(abs(share) <= _MOST_UNEXPLAINED for share in shares):  # NaN is no explanation
+    if not all(abs(share) <= _MOST_UNEXPLAINED for share in shares):  # also rejects NaN
         difference = f"the parts account for all but {worst:.1%} of the whole, which the starting process measured"
         raise Untrustworthy("ledger", f"{difference}: a part is missing, or the machine is busy")
     parts = [answer.content["seconds"] for answer in answers]

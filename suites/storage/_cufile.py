@@ -71,7 +71,7 @@ class CufileReader:
 
     def _read_blocks(self, blocks: Sequence[int]) -> int:
         """Read these blocks into the GPU's memory by the calling thread; return the bytes read."""
-        self._gpu.use()  # the device of a thread
+        self._gpu.use()  # selects the device for this thread
         total = 0
         for index in blocks:
             start, end = self._spans[index]
@@ -129,7 +129,8 @@ def path_taken(kinds: Mapping[str, int]) -> str:
 @functools.cache
 def _library() -> Any:
     """Return the binding with its driver open and its statistics on, once per process; or raise Unavailable."""
-    os.environ.setdefault("CUFILE_LOGFILE_PATH", os.devnull)  # it would write into the current folder
+    # cuFile would otherwise write its log into the current folder.
+    os.environ.setdefault("CUFILE_LOGFILE_PATH", os.devnull)
     try:
         library = importlib.import_module("cuda.bindings.cufile")
         library.set_stats_level(_VERBOSE)

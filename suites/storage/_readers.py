@@ -90,7 +90,7 @@ class ReaderThreads:
         self._pool = ThreadPoolExecutor(depth, "read")
         started = [
             self._pool.submit(time.sleep, 0.001) for _ in range(depth)
-        ]  # start all threads before a read is timed
+        ]  # all threads start before a read is timed
         for future in started:
             future.result()
 

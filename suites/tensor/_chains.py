@@ -15,12 +15,12 @@ from gpubench.api.suite import POINT, Bench, Observation, Observed, Stage, Targe
 
 from ..gemm._product import on_nvidia
 
-TARGET_CYCLES = 2**20  # of a launch: half a millisecond, beside which its beginning and end do not count
-ONE_WARP = (1, 2, 4, 8)  # independent chains that one warp of each scheduler has
-REST_S = 0.01  # before each sample of matrix instructions
-SCHEDULERS = 4  # of an SM, and SIMD units of a CU
-_SLACK = 0.1  # by which twice as many steps may take more or less than twice the time
-_LAUNCHES = 3  # of which the fastest counts in a check: other programs may share the device
+TARGET_CYCLES = 2**20  # cycles of a launch: half a millisecond, beside which its start and end are negligible
+ONE_WARP = (1, 2, 4, 8)  # numbers of independent chains that one warp of each scheduler has
+REST_S = 0.01  # rest before each sample of matrix instructions
+SCHEDULERS = 4  # schedulers of an SM, or SIMD units of a CU
+_SLACK = 0.1  # twice as many steps must take twice the time, within this share
+_LAUNCHES = 3  # a check uses the fastest of these launches, because other programs may share the device
 
 
 def rounds_for(body: int, cycles_a_step: float) -> int:
@@ -69,7 +69,7 @@ class Chains:
         shared an SM or CU, or the time does not follow the steps.
         """
         twice = self._fewest_cycles(2 * self.rounds)
-        ratio = twice / self._fewest_cycles(self.rounds)  # the last launch leaves the results of a call
+        ratio = twice / self._fewest_cycles(self.rounds)  # the last launch leaves the results of a call in place
         expect(abs(ratio - 2) <= 2 * _SLACK, f"twice as many steps take {ratio:.3f} times as long, not twice")
         places = self.bench.device.to_host(self.cycles)[1::2]
         used = len(np.unique(places))

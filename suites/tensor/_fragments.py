@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-ROW_BYTES = 128  # of a matrix in shared memory: the width of its swizzle
+ROW_BYTES = 128  # bytes per row of a matrix in shared memory: the width of its swizzle
 _EIGHT = 8  # rows of a core matrix
-_CHUNK_BYTES = 16  # what the swizzle moves
-_FLOAT8 = {-2: 0xC0, -1: 0xB8, 1: 0x38, 2: 0x40}  # e4m3: 4 bits of exponent, of bias 7, and 3 of fraction
+_CHUNK_BYTES = 16  # bytes that the swizzle moves as a unit
+_FLOAT8 = {-2: 0xC0, -1: 0xB8, 1: 0x38, 2: 0x40}  # e4m3: 4 exponent bits with a bias of 7, and 3 bits of fraction
 _STORAGE = {"float16": "float16", "float32": "float32", "tf32": "float32", "float64": "float64", "int8": "int8"}
 
 

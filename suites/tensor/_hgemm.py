@@ -103,7 +103,7 @@ def hgemm(bench: Bench, rung: str, n: int) -> Task:
             notes={**by_vendor.notes, **operands.notes},
         )
     call, notes = RUNGS[rung].build(bench, operands.product)
-    # the vendor's product has a C of its own, so that the check sees the rung's results alone
+    # The vendor's product writes to a separate C, so that the check sees the results of this kernel only.
     vendor_product = vendor(bench, replace(operands.product, c=bench.xp.empty_like(operands.c)))
     stage = replace(operands.stage(call, effort), probe=paired(bench, call, vendor_product.call))
     return Task.of(stage, check=operands.check, poison=operands.poison, notes={**notes, **operands.notes})

@@ -18,8 +18,8 @@ from ..gemm._rotation import copies_of, rotated, rotation_notes
 from ..gemm._vendor import vendor
 from ._kernels import resource_notes
 
-_THREADS = 256  # of a block, as in hgemv.cu
-_TOGETHER = 2  # rows that a warp works on at once, as in hgemv.cu
+_THREADS = 256  # threads per block, as in hgemv.cu
+_TOGETHER = 2  # rows that a warp processes at once, as in hgemv.cu
 _QUICK = "16384x4096"
 _SHAPES = ("4096x4096", _QUICK, "8192x28672")
 _HALF = FORMATS["float16"]

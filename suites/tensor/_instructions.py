@@ -16,12 +16,12 @@ from ..latency._near import chained
 from ._chains import ONE_WARP, SCHEDULERS, Chains, cycle_words, on_nvidia_gpu, rounds_for, shared_out
 from ._kernels import resource_notes
 
-BODY = 512  # steps of a round, as in instructions.cu
-_FULL = 32  # chains of a scheduler: four warps with eight each
+BODY = 512  # steps per round, as in instructions.cu
+_FULL = 32  # chains per scheduler: four warps with eight each
 _CHAINS_A_WARP = 8
-_MOST_THREADS = 1024  # of a block
+_MOST_THREADS = 1024  # threads per block at most
 _WORD = 2**32
-_NEAR = 1e-5  # of a fixed point; the functions are exact to about 2^-20 (PTX ISA, ex2, rcp, rsqrt, cos)
+_NEAR = 1e-5  # distance from the fixed point; the functions are exact to about 2^-20 (PTX ISA, ex2, rcp, rsqrt, cos)
 
 
 topic = Topic(

@@ -16,12 +16,12 @@ from ._chains import ONE_WARP, REST_S, SCHEDULERS, Chains, cycle_words, matrix_l
 from ._fragments import drawn, encoded, operand_words, sum_words
 from ._kernels import resource_notes
 
-BODY = 64  # steps of a round, as in instructions_mma.cu
-_FULL = 16  # chains of a scheduler: four warps with four each
+BODY = 64  # steps per round, as in instructions_mma.cu
+_FULL = 16  # chains per scheduler: four warps with four each
 _CHAINS_A_WARP = 4
-_CYCLES = 32  # about those of a dependent chain, where an instruction is not longer
-_MOST_SUMS = 64  # registers of a lane on AMD: with four waves of each SIMD unit it has 128
-_A, _B = 3, 5  # every element of A and of B on AMD, whose layouts differ by instruction
+_CYCLES = 32  # assumed cycles per step of a dependent chain, unless the instruction takes longer
+_MOST_SUMS = 64  # registers of a lane for sums on AMD, which has 128 with four waves on each SIMD unit
+_A, _B = 3, 5  # on AMD, whose layouts differ by instruction, all elements of A and of B have these values
 
 topic = Topic(
     views=[
@@ -93,13 +93,13 @@ MMA = {
     **_forms("float64", "f64", "m8n8k4", sums="f64", rate=64),
     **_forms("float64", "f64", "m16n8k4 m16n8k8 m16n8k16", sums="f64", rate=64, since="sm_90"),
 }
-# The shapes of CDNA 2 and 3 that are alike on both; the last word of the function's name is the shape and the format.
+# The shapes that CDNA 2 and CDNA 3 share; the last word of the function's name is the shape and the format.
 MFMA = {
     **_forms("float16", "f16", "m32n32k8 m16n16k16", rate=512),
     **_forms("bfloat16", "bf16_1k", "m32n32k8 m16n16k16", rate=512),
     **_forms("float64", "f64", "m16n16k4", sums="f64", rate=64),
 }
-_AMD_INPUTS = {  # the element, its vector and the number of elements of a lane
+_AMD_INPUTS = {  # the element type, its vector type, and the number of elements per lane
     "float16": ("_Float16", "gb_half4", 4),
     "bfloat16": ("short", "gb_short4", 4),
     "float64": ("double", "double", 1),

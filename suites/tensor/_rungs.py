@@ -24,8 +24,8 @@ Built = tuple[Call, Mapping[str, str]]
 _WMMA_HEADER = "mma.h"
 _HOW_TO_WMMA = "pip install nvidia-cuda-crt nvidia-cuda-runtime (or the CUDA toolkit)"
 _BAND = 8  # rows of tiles that are computed column by column
-_BULK_K = 64  # inner elements of a part that comes by bulk tensor copies: rows of 128 bytes, as they are permuted
-_ALIGNMENT = 1024  # of such a part; dynamic shared memory begins anywhere
+_BULK_K = 64  # inner elements of a part that bulk tensor copies bring: rows of 128 bytes, the width of the swizzle
+_ALIGNMENT = 1024  # bytes to which such a part is aligned; dynamic shared memory has no alignment by itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ def bulk_rung(tile: tuple[int, int], warps: tuple[int, int], stages: int, band: 
 def wgmma_rung(columns: int, stages: int, cluster: int, band: int = _BAND) -> BulkRung:
     """Return a rung of hgemm_wgmma.cu: tiles of 128 rows and that many columns."""
     defines = {"TILE_N": columns, "STAGES": stages, "CLUSTER": cluster, "BAND": band}
-    boxes = 8 * 2 * 16 * 64 * 2  # two of each warp
+    boxes = 8 * 2 * 16 * 64 * 2  # two boxes per warp
     shared_bytes = stages * (128 + columns) * _BULK_K * 2 + boxes + _ALIGNMENT
     return BulkRung("hgemm_wgmma.cu", "wgmma", (128, columns), 384, "hopper", defines, shared_bytes)
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from gpubench.api.suite import DeviceError, Skip
 
-# CUDA Driver API, "Tensor Map Object Management": CUtensorMap has 128 bytes, and is written at a multiple of 64
+# CUDA Driver API, "Tensor Map Object Management": a CUtensorMap has 128 bytes and is aligned to 64.
 _MAP_BYTES, _ALIGNMENT = 128, 64
 _FLOAT16, _NO_INTERLEAVE, _SWIZZLE_128_BYTES, _L2_PROMOTION_128_BYTES, _NO_FILL = 6, 0, 3, 2, 0
 

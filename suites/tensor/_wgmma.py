@@ -15,14 +15,15 @@ from ._chains import REST_S, Chains, cycle_words, matrix_limit, on_nvidia_gpu, r
 from ._fragments import ROW_BYTES, drawn, encoded, operand_words, sum_words, swizzled
 from ._kernels import resource_notes
 
-_WIDE = 128  # columns from which on fewer steps make a round: many operands take the compiler long
-_ROWS, _STEP_BYTES = 64, 32  # of A; bytes of a row that one instruction takes
+_WIDE = 128  # from this number of columns on, a round has fewer steps, because many operands take the compiler long
+_ROWS, _STEP_BYTES = 64, 32  # rows of A; bytes of a row that one instruction reads
 _STEPS_A_ROW = ROW_BYTES // _STEP_BYTES
-_GROUP_THREADS = 128  # of a warpgroup
-_ALIGNED = 1024  # bytes: where a swizzled matrix begins
-_IN_FLIGHT = 16  # steps between two waits, where more than one is in flight
-_LATENCY = 64  # cycles, about, that an instruction takes beside its products
-_PRODUCTS = {"float16": 4096, "bfloat16": 4096, "tf32": 2048, "float8_e4m3": 8192, "int8": 8192}  # per clock and SM
+_GROUP_THREADS = 128  # threads of a warpgroup
+_ALIGNED = 1024  # bytes to which a swizzled matrix is aligned
+_IN_FLIGHT = 16  # steps between two waits, if more than one instruction is in flight
+_LATENCY = 64  # cycles, approximately, that an instruction takes besides its products
+# Products per clock and SM.
+_PRODUCTS = {"float16": 4096, "bfloat16": 4096, "tf32": 2048, "float8_e4m3": 8192, "int8": 8192}
 
 _LINES = ("dtype", "sums", "a", "wait")
 

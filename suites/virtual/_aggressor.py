@@ -20,8 +20,8 @@ from .._between import shared_host_memory
 from .._checks import CheckedCall
 from ._loads import Lane
 
-ROOM_BYTES = 2**20  # of the board: its words, and behind them the data that an aggressor hands over
-_COMMAND, _STATE, _DONE = 0, 16, 32  # indices of 32-bit words, each on a separate cache line
+ROOM_BYTES = 2**20  # bytes of the board: its words, followed by the data that an aggressor hands over
+_COMMAND, _STATE, _DONE = 0, 16, 32  # indices of 32-bit words on separate cache lines
 HEADER_BYTES = 4096
 _REST, _RUN, _STOP = 0, 1, 2
 _STARTING, _READY, _RUNNING, _FAILED = 0, 1, 2, 3
@@ -183,7 +183,7 @@ class SharedBoard:
 
     def close(self) -> None:
         """Unmap the memory; the aggressor must have ended."""
-        self.board.room = self.board.words = None  # the memory is unmapped with its last array
+        self.board.room = self.board.words = None  # the memory is unmapped with the last array that refers to it
         if self._unregister is not None:
             self._unregister()
         self._memory.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 
-_ALIGNMENT = 512  # of cudaMalloc's addresses at the least, and of PyTorch's blocks
+_ALIGNMENT = 512  # the least alignment of cudaMalloc's addresses and of PyTorch's blocks
 
 
 class OffsetArena:

@@ -86,7 +86,8 @@ class BoundedChild:
 
     def _ending_message(self) -> str:
         """End the child and return a message that says how it ended."""
-        self._interpreter.status(_CLOSING_S)  # it has closed the connection, so it is about to end by itself
+        # The interpreter has closed the connection, so it is about to end by itself.
+        self._interpreter.status(_CLOSING_S)
         self.end()
         status = self._interpreter.status(0.0)
         if status is None:

@@ -30,14 +30,14 @@ from ._arena import OffsetArena
 from ._space import PAGE_BYTES, MappedRange, WordPattern, array_at, open_space
 from ._trace import MemoryOperation, peak_index, training_trace
 
-_SEED = 2  # of the trace, in every run: sizes are part of the case
+_SEED = 2  # seed of the trace in every run, because the sizes are part of the case
 _PEAK_BYTES, _HOST_PEAK_BYTES = 2**32, 2**27
-_TIGHT_SHARE = 0.85  # of the free memory, in use at the peak
-_ROOM = 4  # times the peak is reserved: addresses cost nothing
-_RELEASE_THRESHOLD, _KEEP_ALL = 4, 2**62  # cudaMemPoolAttrReleaseThreshold: a framework's pool keeps its memory
+_TIGHT_SHARE = 0.85  # share of the free memory that is in use at the peak
+_ROOM = 4  # the reserved range as a multiple of the peak; addresses cost nothing
+_RELEASE_THRESHOLD, _KEEP_ALL = 4, 2**62  # cudaMemPoolAttrReleaseThreshold: the pool of a framework keeps its memory
 _ALLOCATION_FAILED = 2  # cudaErrorMemoryAllocation
 _TAIL = 10_000  # samples, enough for the 99.9th percentile
-_FEW, _MANY = 500, 10_000  # allocations
+_FEW, _MANY = 500, 10_000  # numbers of allocations
 
 topic = Topic(
     views=[
@@ -66,7 +66,8 @@ def is_full(error: Exception) -> bool:
         return str(error).startswith("CUDA_ERROR_OUT_OF_MEMORY")
     if isinstance(error, OSError):
         return error.errno in (errno.ENOMEM, errno.ENOSPC)
-    return isinstance(error, MemoryError) or getattr(error, "status", 0) == _ALLOCATION_FAILED  # CuPy's of the runtime
+    # CuPy's errors of the runtime have a status.
+    return isinstance(error, MemoryError) or getattr(error, "status", 0) == _ALLOCATION_FAILED
 
 
 def taken(take: Callable[[int], int], nbytes: int) -> int | None:
@@ -196,7 +197,7 @@ class LiveBlocks:
     """The blocks in use, by number and in the order of their addresses; finds blocks that overlap."""
 
     def __init__(self) -> None:
-        self.blocks: dict[int, tuple[int, int]] = {}  # number → address, size
+        self.blocks: dict[int, tuple[int, int]] = {}  # by block number: address and size
         self._starts: list[int] = []
         self._ends: dict[int, int] = {}
 

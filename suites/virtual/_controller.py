@@ -20,7 +20,7 @@ from ._children import BoundedChild, serve
 
 _PAIRS = "CUcheckpointGpuPair"  # of cuda-bindings 13
 _FIRST_DRIVER = 12080  # cuDriverGetVersion of the first driver with these calls, 570
-_FIRST_MIGRATION = 13000  # 580
+_FIRST_MIGRATION = 13000  # cuDriverGetVersion of driver 580
 _UUID_BYTES = 16
 _STARTING_S = 30.0
 _STATE_S = 10.0
@@ -101,7 +101,7 @@ class DriverCheckpoints:
     def _uuid(self, content: bytes) -> Any:
         """Return the driver's UUID object of 16 bytes."""
         uuid = self._driver.bindings.CUuuid()
-        ctypes.memmove(uuid.getPtr(), content, _UUID_BYTES)  # the binding's own attribute cannot be written
+        ctypes.memmove(uuid.getPtr(), content, _UUID_BYTES)  # the attribute of the binding cannot be assigned
         return uuid
 
 

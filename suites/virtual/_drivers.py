@@ -12,12 +12,12 @@ from gpubench.api.suite import Bench, Skip
 
 from .._stream import need_numba
 
-VERSION = 12_000  # CUDA 12.0, whose variants of the functions are taken: cuMemAlloc_v2 and so on
+VERSION = 12_000  # CUDA 12.0: functions are looked up in the variant of that version, such as cuMemAlloc_v2
 _SYMBOLS = (
     *("cuMemGetInfo", "cuMemAlloc", "cuMemFree", "cuMemcpyHtoD", "cuMemcpyDtoH"),
     *("cuLaunchKernel", "cuStreamSynchronize"),
 )
-_CELLS = 10  # the kernel, the stream, two values, three parameters of the kernel and their addresses
+_CELLS = 10  # the kernel, the stream, two values, the kernel's three parameters and their addresses
 NEEDS_NVIDIA = "needs CUDA's driver; HIP has the same calls, and its functions are not tried yet"
 
 

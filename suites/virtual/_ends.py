@@ -17,9 +17,10 @@ from ._drivers import LocalDriver
 
 TRANSPORTS = ("shm", "unix", "tcp")
 _RING_BYTES = 2**20
-_BUFFER_BYTES = 2**22  # of page-locked memory in the server: the smallest forwarder copies through one buffer
-_CLIENT_S, _SERVER_S = 20, 120  # without a byte, until an end gives up
-_CLIENT_LOOKS, _SERVER_LOOKS = 2**18, 2**20  # at a ring, most of them 50 µs or more apart
+_BUFFER_BYTES = 2**22  # page-locked memory in the server: the smallest forwarder copies through one buffer
+_CLIENT_S, _SERVER_S = 20, 120  # time without a byte after which the client or the server gives up
+# Polls of a ring before a wait gives up; most polls are 50 µs or more apart.
+_CLIENT_LOOKS, _SERVER_LOOKS = 2**18, 2**20
 _STOP_S = 10.0
 _LOOPBACK = "127.0.0.1"
 
@@ -109,7 +110,7 @@ class ForwardServer:
     def close(self) -> None:
         """End the thread and close the link; raises WrongAnswer if a call does not return."""
         self._thread.join(_STOP_S)
-        if self._thread.is_alive():  # the client ended without STOP
+        if self._thread.is_alive():  # the client ended without sending STOP
             self._link.end()
             self._thread.join(_STOP_S)
         if self._thread.is_alive():

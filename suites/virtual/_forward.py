@@ -32,12 +32,12 @@ from .._between import exclusive
 from .._stream import NEEDS_NUMBA
 from ._drivers import LocalDriver
 
-_BATCH = 256  # calls of a sample: they fit the launch queue of a GPU
+_BATCH = 256  # calls per sample, which fit into the launch queue of a GPU
 _ALLOCATED_BYTES = 2**20
 _UNITS_ATTRIBUTE = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
 _MEMORY_TYPE, _IS_DEVICE = 2, 2  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_MEMORYTYPE_DEVICE
 _POISON = 0xA5
-_PAIRS = 3  # of native and forwarded calls, made in turn by a check
+_PAIRS = 3  # pairs of native and forwarded calls that a check makes in turn
 _NATIVE = "native"
 _TRANSPORTS = (_NATIVE, "shm", "unix", "tcp")
 
@@ -215,7 +215,7 @@ class ForwardedCalls:
         self._client.repeat(_BATCH, self._is_posted, *self._calls[self._what])
         elapsed = time.perf_counter() - start
         self._launched += _BATCH if self._what == "launch" else 0
-        self._client.request(self._wire.SYNCHRONIZE)  # the next batch meets an empty queue
+        self._client.request(self._wire.SYNCHRONIZE)  # so that the next batch starts with an empty queue
         return elapsed
 
     def check(self) -> None:

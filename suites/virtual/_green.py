@@ -32,7 +32,7 @@ from ._loads import gemm, lane, steps_of, triad
 _TRIAD_BYTES, _N = 2**28, 4096
 _ROUNDS = 100
 _CREATED = 20
-_MOST_UNITS = 1024  # numbers of SMs that a kernel can report
+_MOST_UNITS = 1024  # the highest number of an SM that a kernel can report, plus one
 _BLOCKS_PER_UNIT, _THREADS = 8, 64
 _LINGER_S = 20e-6
 _NANO = 1e-9
@@ -79,7 +79,7 @@ class GreenPair:
             """Return the seconds of one call between two readings of the device's clock."""
             self._home.wait()
             stream.use()
-            call()  # hides the time of launching the next
+            call()  # hides the launch time of the next calls
             self._now((1,), (1,), (self._times[:1],))
             call()
             self._now((1,), (1,), (self._times[1:],))

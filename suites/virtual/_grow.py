@@ -27,8 +27,8 @@ from gpubench.api.suite import (
 
 from ._space import PAGE_BYTES, MappedRange, WordPattern, array_at, let_clear, open_space
 
-_END_BYTES = 4096  # at the new end, which a kernel writes before the time ends
-_OLD, _NEW = 7, 11  # seeds of the contents before and after
+_END_BYTES = 4096  # bytes at the new end, which a kernel writes within the timed section
+_OLD, _NEW = 7, 11  # seeds of the contents before and after the growth
 _MANAGED_MOST_BYTES = 2**30
 _MANAGED_FROM_BYTES = 2**29
 _COPY_WITHIN_DEVICE = 3  # cudaMemcpyDeviceToDevice
@@ -59,7 +59,7 @@ class GrowingArray(ABC):
     """A live array of `from_bytes` that can grow by `by_bytes`."""
 
     keeps_address = False
-    returned_bytes = 0  # of device memory that `start` and the growth before it gave back
+    returned_bytes = 0  # device memory that `start` and earlier growth have given back
 
     def __init__(self, bench: Bench, from_bytes: int, by_bytes: int) -> None:
         self.bench, self.from_bytes, self.by_bytes = bench, from_bytes, by_bytes
@@ -198,7 +198,7 @@ class ManagedGrowth(GpuGrowth):
         self.address = int(self._runtime.mallocManaged(self.from_bytes + self.by_bytes, _ATTACH_GLOBAL))
 
     def grow(self, at_peak: Callable[[], None]) -> None:
-        # the cost of these pages is a page fault each; cupy's memsetAsync runs on the device
+        # Each managed page costs a page fault when it is first written. CuPy's memsetAsync writes them on the device.
         self._runtime.memsetAsync(self.address + self.from_bytes, 0, self.by_bytes, self.bench.device.stream)
         at_peak()
 

@@ -18,12 +18,13 @@ from ._children import BoundedChild, serve
 from ._space import PAGE_BYTES, MappedRange, WordPattern, open_space
 
 KINDS = ("malloc", "pool", "vmm", "graph", "managed", "ipc")
-TICK_S = 0.5e-3  # of device time per counting kernel
-CYCLES_PER_STEP = 4  # of the chain of multiply-adds, on every GPU since Volta
+TICK_S = 0.5e-3  # device time of one counting kernel
+CYCLES_PER_STEP = 4  # cycles per step of the chain of multiply-adds, on every GPU since Volta
 _MANAGED_GLOBAL = 1  # cudaMemAttachGlobal
-# prctl(2): under Yama only a parent may trace a process, and the controller is a sibling
+# prctl(2): under Yama only a parent may trace a process, but the controller is a sibling.
 _PR_SET_PTRACER, _ANY_TRACER = 0x59616D61, ctypes.c_ulong(-1)
-_STARTING_S = 60.0  # an interpreter, its libraries, a context, and kernels that may have to be compiled
+# Time limit to start an interpreter, its libraries, a context, and kernels that may have to be compiled.
+_STARTING_S = 60.0
 _STEP_S = 15.0
 _SLOWEST_B_PER_S = 1e8
 
@@ -124,7 +125,7 @@ class HeldProgram:
         self._driver = Driver()
         self._counter = bench.xp.zeros(2, bench.xp.uint64)
         self._launch = self._tick()
-        self._launch()  # compiled and loaded before anything is suspended
+        self._launch()  # compiled and loaded before the process is suspended
         if order.kind == "graph":
             self._launch = self._captured(self._launch)
         bench.device.synchronize()

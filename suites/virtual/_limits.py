@@ -31,11 +31,11 @@ from ._space import PAGE_BYTES, WordPattern, array_at
 
 _LARGEST_BYTES = 2**30
 _SEED = 3
-_MARKS = 4096  # more marks than any GPU has compute units
-_BLOCKS_EACH = 8  # per compute unit, so that every unit runs some of them in any order
+_MARKS = 4096  # more than any GPU has compute units
+_BLOCKS_EACH = 8  # blocks per compute unit, so that every unit runs some of them in any order
 _THREADS = 256
-_STEPS = 2**14  # of a chain: a block lasts tens of microseconds, long enough for every unit to receive one
-# HAMi's environment variables, by which a virtualiser is asked for a part of the first GPU
+_STEPS = 2**14  # steps of a chain: a block lasts tens of microseconds, long enough that every unit receives one
+# HAMi's environment variables, which ask a virtualiser for a part of the first GPU.
 _MEMORY_ASKED = ("CUDA_DEVICE_MEMORY_LIMIT_0", "CUDA_DEVICE_MEMORY_LIMIT")
 _UNITS_ASKED = ("CUDA_DEVICE_SM_LIMIT_0", "CUDA_DEVICE_SM_LIMIT")
 _SUFFIXES = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30}
@@ -76,7 +76,7 @@ class WholeMemory:
         self._bench, self._pattern = bench, WordPattern(bench)
         self._runtime = bench.xp.cuda.runtime
         self._bytes = 0
-        ready = bench.xp.zeros(PAGE_BYTES, bench.xp.uint8)  # load the kernels while there is memory for them
+        ready = bench.xp.zeros(PAGE_BYTES, bench.xp.uint8)  # loads the kernels while there is memory for them
         self._pattern.filler(ready, _SEED)()
         expect(self._pattern.wrong(ready, _SEED) == 0, "a kernel read other words than the previous kernel wrote")
 

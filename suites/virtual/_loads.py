@@ -19,15 +19,16 @@ from .._between import POISON, expect_pattern, pattern
 from .._checks import CheckedCall, in_turn
 from .._stream import open_stream
 
-CYCLES_PER_STEP = 4  # of the chain of multiply-adds in sharing.cu, where the SM has few threads
+CYCLES_PER_STEP = 4  # cycles per step of the chain of multiply-adds in sharing.cu, with few threads on the SM
 SPIN_THREADS = 1024
-_FULL_SM_CYCLES = 32  # of a step with 2048 threads on the SM: 16 warps per scheduler, which issues one in two cycles
-_FACTOR, _TERM = 1664525, 1013904223  # of that chain: Numerical Recipes, 2nd edition, §7.1
+# Cycles of a step with 2048 threads on the SM: 16 warps per scheduler, which issues one in two cycles.
+_FULL_SM_CYCLES = 32
+_FACTOR, _TERM = 1664525, 1013904223  # constants of the chain: Numerical Recipes, 2nd edition, §7.1
 _RING_FACTOR, _RING_TERM = 6364136223846793005, 1442695040888963407  # Knuth, TAOCP 2, §3.3.4, line 26
 _RING_LINE = 128
 _WALK_STEPS = 1024
-_DRAWN = 262139  # normal values, a prime number, so that no two rows are alike
-_ROWS, _COLUMNS = 16, 256  # of a product that are compared
+_DRAWN = 262139  # normal values that are drawn and repeated; the number is prime, so that no two rows are alike
+_ROWS, _COLUMNS = 16, 256  # rows and columns of a product that are compared
 _HOST_TO_DEVICE = 1  # cudaMemcpyHostToDevice
 _MILLI = 1e-3
 _PYTHON_LOOP = 20_000
@@ -257,7 +258,7 @@ _HOST_AGGRESSORS: Mapping[str, Callable[[Bench], CheckedCall]] = {
     "copy": lambda bench: host_copy(bench, 2**24),
     "allocate": lambda bench: allocate(bench, 2**22),
 }
-_SYNCHRONOUS = ("allocate",)  # on a GPU too: each call has ended when it returns
+_SYNCHRONOUS = ("allocate",)  # synchronous on a GPU too: each call has ended when it returns
 
 
 def victims(target: Target) -> Mapping[str, Callable[[Bench], CheckedCall]]:

@@ -39,8 +39,8 @@ from ._loads import Lane, aggressors, is_queued, lane, nothing, victims
 
 NONE = "none"
 _LONGEST_CALL_S, _LOOK_S = 5.0, 1e-3
-_AHEAD_S = 0.03  # of work queued by another process
-_COVER = 2.5  # windows of work queued ahead in one process, where queueing during the window would disturb the victim
+_AHEAD_S = 0.03  # duration of the work that the other process has queued
+_COVER = 2.5  # work queued ahead in one process, in windows; queueing during the window would disturb the victim
 _MPS_FOLDER = "/tmp/nvidia-mps"  # unless CUDA_MPS_PIPE_DIRECTORY names another: "Multi-Process Service", NVIDIA
 _SHARE_OF_MEMORY, _SPARE_BYTES = 8, 2**30  # memory that both programs need
 _SMOKE = (("launch", "spin", "processes"), ("triad", "triad", "processes"))
@@ -110,7 +110,7 @@ class SharedWindow:
     aggressor_alone: float
     victim: float
     aggressor: float
-    victim_alone_s: float  # the median operation
+    victim_alone_s: float  # the median duration of an operation
 
     def observed(self) -> dict[str, Observed]:
         """Return the share of its rate that each program keeps, the sum of both shares, and Jain's index.
@@ -170,7 +170,7 @@ class NeighbourPair:
         self._load, self._lane, self._board, self._span = load, where, board, span
         self._home = lane(bench)
         self._windows: list[SharedWindow] = []
-        self.beside_s = 0.0  # the median operation of the last sample
+        self.beside_s = 0.0  # the median duration of an operation in the last sample
         board.started()
 
     def seconds(self) -> list[float]:

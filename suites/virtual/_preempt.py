@@ -10,7 +10,7 @@ from gpubench.api.suite import Bench, Observation, Observed, Task, Topic, View, 
 from ._loads import launch, nothing, spin
 from ._neighbour import NeighbourPair, operations, share, way_labels
 
-_LONG_S = 2e-3  # of two blocks of the long kernel, which fill an SM
+_LONG_S = 2e-3  # duration of two blocks of the long kernel, which fill an SM
 
 topic = Topic(
     views=[View("bars", "Start time of an urgent kernel behind long ones", ("preempt",), by=("how", "blocks"))],

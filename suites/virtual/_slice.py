@@ -39,14 +39,15 @@ from ._neighbour import need_way
 
 _KERNEL_S, _PIECE_S = 100e-6, 0.5e-6
 _KERNELS_PER_CALL = 4
-_SPANS_EACH = 4  # of a kernel: it ends long before it can be interrupted more often
-_AWAY_NS = 10_000  # a piece and two ticks of the clock, which may be as coarse as 1 µs, last a third of this
+_SPANS_EACH = 4  # spans recorded per kernel, which is too short to be interrupted more often
+_AWAY_NS = 10_000  # three times the length of a piece and two ticks of the clock, which may be as coarse as 1 µs
 _AHEAD_S = 0.005
 _QUICK_S, _FULL_S = 0.05, 0.2
 _NANO = 1e-9
 _BINS_NS = 2.0 ** np.arange(8, 24)  # edges of the histogram, from 256 ns to 8 ms
-_MOST_KERNELS = (ROOM_BYTES - HEADER_BYTES) // (16 * _SPANS_EACH)  # a begin and an end in 64-bit words per span
-_MOST_OVERLAP = 0.1  # of the switches
+# Each span is two 64-bit words, its begin and its end.
+_MOST_KERNELS = (ROOM_BYTES - HEADER_BYTES) // (16 * _SPANS_EACH)
+_MOST_OVERLAP = 0.1  # share of the switches that may overlap
 
 Stamps = npt.NDArray[np.uint64]
 

@@ -27,7 +27,7 @@ _FAILED = ctypes.c_void_p(-1).value
 _WORD_BYTES = 8
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FILL_BLOCKS, _FILL_THREADS = 1056, 256
-_CLEARED_B_PER_S, _CLEARING_S = 2e11, 2e-3  # a third of the rate at which an H200 was seen to clear memory
+_CLEARED_B_PER_S, _CLEARING_S = 2e11, 2e-3  # a third of the rate at which an H200 cleared memory, and a fixed time
 NEEDS_DRIVER = (
     "CuPy on ROCm does not bind HIP's calls for virtual memory (hipMemAddressReserve, hipMemCreate, hipMemMap); "
     "HIP itself has them"
@@ -70,7 +70,7 @@ class GpuSpace:
             raise Skip(NEEDS_DRIVER)
         self._driver = Driver()
         device = int(bench.xp.cuda.Device().id)
-        # ids of peers are `cuda:N`, N being the ordinal that this process sees too
+        # Ids of peers are `cuda:N`, where N is the ordinal that this process sees too.
         peers = [int(peer.rpartition(":")[2]) for peer in bench.target.device.peers]
         self._descriptions = [self._driver.access(ordinal) for ordinal in (device, *peers)]
         self._properties = self._driver.bindings.CUmemAllocationProp()
@@ -201,7 +201,8 @@ class MappedRange:
         self.capacity_bytes = capacity_bytes
         self.address = space.reserve(capacity_bytes)
         self.nbytes = 0
-        self._created: list[tuple[Any, int]] = []  # physical memory and its size, in the order of its addresses
+        # Handles of physical memory and their sizes, in the order of their addresses.
+        self._created: list[tuple[Any, int]] = []
         self._mapped: list[tuple[int, int]] = []  # addresses and sizes
         self._accessed_bytes = 0
 
@@ -277,7 +278,7 @@ class WordPattern:
             self._count_wrong = bench.kernel("copies.cu", "count_wrong")
             self._counter = bench.xp.zeros(
                 1, bench.xp.uint32
-            )  # allocated now, because later there may be no memory left
+            )  # allocated now, because later there may be no free memory
 
     def filler(self, array: Any, seed: int) -> Callable[[], None]:
         """Return a call that writes the pattern of a seed; on a GPU it launches one kernel."""

@@ -13,7 +13,7 @@ from ._space import PAGE_BYTES, MappedRange, WordPattern, array_at, let_clear, o
 PIECES = {"2MiB": 2**21, "64MiB": 2**26, "whole": 0}
 _SEED = 23
 _MOST_PIECES = 2048
-_SLACK_BYTES = 2**24  # of free memory, which the driver and CuPy may take for themselves meanwhile
+_SLACK_BYTES = 2**24  # free memory that the driver and CuPy may take meanwhile
 _HOST_MOST_BYTES = 2**28
 _SHARE_OF_MEMORY = 4  # the largest size is a quarter of the memory
 
@@ -92,7 +92,7 @@ class StepCosts:
         self.seconds("use", self._expect_memory)
         if not self._bench.traits.is_gpu:  # other programs change the host's free memory
             return
-        free_bytes = self._bench.device.free_bytes()  # the driver has already taken the memory that it needs
+        free_bytes = self._bench.device.free_bytes()  # measured after the driver has taken its own memory
         self.seconds("unmap")
         missing = free_bytes - self._bench.device.free_bytes()
         most = max(self._size_bytes // 2, _SLACK_BYTES)

@@ -34,12 +34,12 @@ from gpubench.api.suite import (
 from ._held import CYCLES_PER_STEP, KINDS, TICK_S, HeldChild, limit_s
 from ._suspension import SuspendedProgram
 
-_BARE_BYTES = 2**21  # a bare context, with the smallest piece of memory
+_BARE_BYTES = 2**21  # the memory of a program with a bare context: the smallest piece
 _KIND_BYTES = 2**28
 _MANY = 1000
 _OFTEN, _SELDOM = 20, 3
-_OFTEN_BYTES = 2**30  # a program of this size is suspended often by the full tier
-_JOB_LAUNCHES = 1500  # of half a millisecond, waiting after each
+_OFTEN_BYTES = 2**30  # the full tier suspends programs of up to this size often
+_JOB_LAUNCHES = 1500  # launches of half a millisecond, with a wait after each
 _HEAD_START_S = 0.2
 _JOB_LIMIT_S = 60.0
 _MASK = "CUDA_VISIBLE_DEVICES"
@@ -241,7 +241,7 @@ def migrate(bench: Bench, path: str, resident_bytes: int) -> Task:
 
     The driver's lists of processes must show that it moved. `uuid` is 1 if the program itself sees the new UUID.
     """
-    del path  # every GPU's programs move to the next GPU
+    del path  # unused: every GPU's programs move to the next GPU
     program = SuspendedProgram(bench, "malloc", resident_bytes)
     with contextlib.ExitStack() as on_error:
         on_error.callback(program.close)

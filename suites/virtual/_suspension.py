@@ -17,13 +17,14 @@ from ._children import BoundedChild
 from ._controller import STEPS, Controller, UuidPairs
 from ._held import HeldChild, HeldState, limit_s
 
-_SPARE_BYTES = 2**30  # of host memory that stays free besides the memory of a suspension
+_SPARE_BYTES = 2**30  # host memory that stays free besides the memory of a suspension
 _PAGE_BYTES = 4096
-_FREED_SHARE = 0.95  # of the bytes held: the driver rounds, and others may allocate meanwhile
+# Share of the held bytes that must be freed: the driver rounds, and other programs may allocate meanwhile.
+_FREED_SHARE = 0.95
 _POISON = 0xA5
 _LAUNCHES = 8  # counting kernels that still run when the process is locked: 4 ms
 _CLEAN_S = 10.0
-_CLEAN_BYTES = 2**26  # free memory may differ by so much after a process has ended
+_CLEAN_BYTES = 2**26  # bytes by which free memory may differ after a process has ended
 _LOOK_S = 0.05
 
 
@@ -182,7 +183,7 @@ class SuspendedProgram:
     def __init__(self, bench: Bench, kind: str, nbytes: int, count: int = 1) -> None:
         if bench.traits.vendor != "nvidia":
             raise Skip("cuCheckpointProcess is a call of NVIDIA's driver; on AMD GPUs, CRIU suspends whole processes")
-        bench.need(2 * nbytes)  # the freed memory is overwritten
+        bench.need(2 * nbytes)  # the check overwrites the freed memory
         need_host_memory(nbytes)
         self._bench = bench
         self.touched_s = touch_host_memory(nbytes)
@@ -190,7 +191,7 @@ class SuspendedProgram:
         self.child = HeldChild(bench, kind, nbytes, count)
         with contextlib.ExitStack() as on_error:
             on_error.callback(self.child.end)
-            self.controller = Controller()  # while the child starts
+            self.controller = Controller()  # starts while the child starts
             on_error.callback(self.controller.end)
             self.child.wait()
             on_error.pop_all()

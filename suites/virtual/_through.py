@@ -30,10 +30,10 @@ from ._space import PAGE_BYTES, GpuSpace, MappedRange, array_at, open_space
 from ._steps import PIECES, piece_bytes_of
 
 _ARRAYS = 3
-_FACTOR = 0.5  # a power of two, so that a triad rounds once
-_CACHES = 4  # arrays of this many last-level caches are read from memory
+_FACTOR = 0.5  # a power of two, so that a triad rounds only once
+_CACHES = 4  # an array of this many times the last-level cache is read from memory
 _STEPS = 2**12
-_REPEATS = 64  # words of data that repeat
+_REPEATS = 64  # words after which the data repeat
 _COPIED = 2  # arrays of a copy
 
 topic = Topic(
@@ -98,7 +98,7 @@ def _chase(bench: Bench, piece: str, size_bytes: int) -> Task:
     """Return the task of dependent loads around a ring of this size."""
     bench.need(size_bytes + PAGE_BYTES)
     memory, close = _memory(bench, piece, size_bytes)
-    if bench.traits.is_gpu:  # the kernel is the suite latency's
+    if bench.traits.is_gpu:  # the kernel belongs to the suite latency
         ring = GpuRing.linked(replace(bench, package=latency.__name__), size_bytes, memory)
         bench.device.flush()
         walk = ring.walk(_STEPS, sweep=False)
@@ -140,6 +140,6 @@ def compressible(bench: Bench, memory: str, data: str, size_bytes: int) -> Task:
         pages.close()
 
     call = stream.call("copy", target.view(np.float32), source.view(np.float32), stream.count)
-    limit = "dram" if memory == "plain" else ""  # fewer bytes than the copy's reach compressed memory
+    limit = "dram" if memory == "plain" else ""  # a copy in compressed memory may move fewer bytes than it counts
     stage = Stage(call, Work(moved=_COPIED * size_bytes), "moved", limit, effort=POINT)
     return Task.of(stage, check=check, poison=lambda: target.fill(0xA5), close=close)

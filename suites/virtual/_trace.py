@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 LAYERS = 24
-_PASSING = 3  # temporary arrays of a layer, each free before the next layer
-_GRADIENTS = (0.5, 0.5, 2.0, 2.0)  # of a layer, in width²: projections, MLP
-_WIDTHS = (1.0, 1.0, 1.0, 4.0, 4.0, 0.125)  # activations that a layer keeps, in tokens × width: inputs, MLP, statistics
-_TOKENS = (256, 2048)  # in a step: sequences differ in length, so sizes do not repeat
+_PASSING = 3  # temporary arrays of a layer, all freed before the next layer
+_GRADIENTS = (0.5, 0.5, 2.0, 2.0)  # sizes of a layer's gradients in units of width²: projections, MLP
+# Sizes of the activations that a layer keeps, in units of tokens × width: inputs, MLP, statistics.
+_WIDTHS = (1.0, 1.0, 1.0, 4.0, 4.0, 0.125)
+_TOKENS = (256, 2048)  # tokens per step: sequences differ in length, so sizes do not repeat
 _LEAST_BYTES = 512
 
 

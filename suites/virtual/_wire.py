@@ -23,26 +23,28 @@ from .._host_flags import post, seen
 
 MEMORY_INFO, ALLOCATE, FREE, TO_DEVICE, TO_HOST, LAUNCH, SYNCHRONIZE, STOP = range(8)
 CALLS = 7
-WORDS = 8  # of a message
-ARGUMENTS = 11  # of cuLaunchKernel, which has the most; a function ignores those that it does not take
-# words of a message: the call, whether it is answered, its arguments
+WORDS = 8  # words per message
+# Arguments of cuLaunchKernel, the function with the most; other functions ignore those that they do not take.
+ARGUMENTS = 11
+# Words of a message: the call, whether it is answered, its arguments.
 _OP, _ANSWERED, _A, _B, _C, _D = range(6)
-# words of an answer: the first error since the last answer, the call's values, how many calls were made
+# Words of an answer: the first error since the last answer, the call's values, how many calls were made.
 _STATUS, _FIRST, _SECOND, _MADE = range(4)
-# words of a link: a socket's descriptor or -1, the rings to write to and to read from, the bytes of a ring, looks
+# Words of a link: a socket's descriptor or -1, the rings to write to and to read from, the bytes of a ring, the polls
+# before a wait gives up.
 _SOCKET, _OUT, _IN, _ROOM, _PATIENCE = range(5)
 LINK_WORDS = 5
-RING_HEAD_BYTES = 256  # how much was written, and on another line how much was read
+RING_HEAD_BYTES = 256  # the number of written bytes, and on a separate cache line the number of read bytes
 _READ = 128
 _NO_SIGNAL = 0x4000  # MSG_NOSIGNAL, Linux
-_SPINS, _YIELDS = 4096, 1024  # looks before a wait gives the core away, and before it sleeps
+_SPINS, _YIELDS = 4096, 1024  # polls before a wait yields the core, and polls before it sleeps
 _NAP_US = 50
 _MESSAGE_BYTES = 8 * WORDS
-LOST = -1  # returned by a loop if the peer is gone
+LOST = -1  # returned by a loop if the other process has gone
 
 Compiled = Callable[..., Any]
 
-# libc's functions, found by name when the code is loaded, so that the machine code can be cached on disk
+# libc's functions are found by name when the code is loaded, so that the machine code can be cached on disk.
 _send = types.ExternalFunction("send", types.intp(types.int32, types.uintp, types.uintp, types.int32))
 _recv = types.ExternalFunction("recv", types.intp(types.int32, types.uintp, types.uintp, types.int32))
 _memcpy = types.ExternalFunction("memcpy", types.uintp(types.uintp, types.uintp, types.uintp))
@@ -180,7 +182,7 @@ def _call_of(table: Any, op: Any, a: Any, b: Any, c: Any, d: Any, cells: Any) ->
         return _invoke(table[op], (values, a, 0, 0, 0, 0, 0, 0, 0, 0, 0))
     if op == SYNCHRONIZE:
         return _invoke(table[op], (cells[1], 0, 0, 0, 0, 0, 0, 0, 0, 0, 0))
-    return _invoke(table[op], (a, b, c, 0, 0, 0, 0, 0, 0, 0, 0))  # free, and the copies
+    return _invoke(table[op], (a, b, c, 0, 0, 0, 0, 0, 0, 0, 0))  # the remaining calls: a free and the copies
 
 
 _call = _compiled(_call_of)
