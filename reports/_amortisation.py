@@ -37,7 +37,7 @@ def amortisation(summary: Summary, suite: str, view: View) -> list[Chart]:
     if not tables:
         return []
     if not paying:
-        description = f"{view.title}: no provider is faster than the library that it is compared with"
+        description = f"{view.title}: no provider is faster than the library with which it is compared"
         return [Chart(view.title, "none pays", svg.picture(description, 1.0), tables=tables, full=True)]
     drawn = paying[:_MOST_ROWS]
     bottom = _TOP + _ROW * len(drawn)
@@ -62,7 +62,7 @@ def amortisation(summary: Summary, suite: str, view: View) -> list[Chart]:
 
 def _left_out(not_drawable: int, over_limit: int) -> str:
     """Return how many rows are in the table alone: those without a dot, and those beyond the limit of the drawing."""
-    reason = "that pay never, at once or without a measured build"
+    reason = "that never pay, pay at once, or have no measured build"
     text = f"; {not_drawable} {reason} are in the table" if not_drawable else ""
     return text + (f"; {over_limit} more are in the table" if over_limit else "")
 

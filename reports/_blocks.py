@@ -16,17 +16,17 @@ from ._cases import (
     ShareLine,
     counter_lines,
     figure_cells,
-    method_words,
-    reason_words,
+    method_facts,
+    reason_text,
     replicate_lines,
     series_lines,
     share_lines,
 )
 from ._distribution import Distribution, distribution
 from ._room import Room
+from ._texts import secondary_text
 from ._verdict import Anchors, link
 from ._web import fragment
-from ._words import beside_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +94,8 @@ class Blocks:
 
     def _table(self, suite: ListedSuite, spreads: Sequence[Spread]) -> CaseTable:
         """Return the table of a suite: `suite` has the cases with a line, `spreads` all cases that were measured."""
-        title = _count_words(len(suite.cases), len(spreads))
-        return CaseTable(title, _ended_words(spreads), suite.constants, tuple(map(self._block, suite.cases)))
+        title = _count_text(len(suite.cases), len(spreads))
+        return CaseTable(title, _ended_text(spreads), suite.constants, tuple(map(self._block, suite.cases)))
 
     def _block(self, case: ListedCase) -> CaseBlock:
         """Return the line of a case, with its details in the page or packed for the script."""
@@ -115,8 +115,8 @@ class Blocks:
             spread.status,
             case.ended or spread.status,
             figure_cells(case),
-            beside_words(self.summary.secondary_figures(spread)) if spread.figure else "",
-            reason_words(spread),
+            secondary_text(self.summary.secondary_figures(spread)) if spread.figure else "",
+            reason_text(spread),
             details,
             packed,
         )
@@ -130,21 +130,21 @@ def _details(summary: Summary, spread: Spread) -> CaseDetails:
         tuple(replicate_lines(spread)) if summary.replicated else (),
         tuple(series_lines(summary, spread)),
         tuple(share_lines(spread)),
-        tuple(method_words(summary, result)),
+        tuple(method_facts(summary, result)),
         tuple(counter_lines(summary.counters, result)),
         f" (replicate {result.replicate})" if summary.replicated else "",
         distribution(series, summary.figure(result, series)) if series else None,
     )
 
 
-def _count_words(listed_count: int, total: int) -> str:
+def _count_text(listed_count: int, total: int) -> str:
     """Return `40 cases`, or `40 of 200 cases` where the page has no room for all of them."""
     if listed_count < total:
         return f"{listed_count} of {total} cases"
     return "1 case" if total == 1 else f"{total} cases"
 
 
-def _ended_words(spreads: Sequence[Spread]) -> str:
+def _ended_text(spreads: Sequence[Spread]) -> str:
     """Return how the cases ended and their noise: `58 ok, 2 skipped; median noise within process 0.2 %`."""
     counts = Tally(spread.status for spread in spreads)
     noises = sorted(spread.figure.noise for spread in spreads if spread.figure and spread.figure.samples > 1)

@@ -51,8 +51,8 @@ def break_even_chart(summary: Summary, payoffs_of_view: Payoffs) -> Chart:
 
 def _note(never: int, over_limit: int) -> str:
     """Return the note of the chart; `never` and `over_limit` count the codecs that it leaves out."""
-    parts = ["compressing pays over links slower than the end of the bar; dashed: links of this machine"]
-    parts += [f"{never} that never pay are not shown"] if never else []
+    parts = ["compression pays over links slower than the end of the bar; dashed: links of this machine"]
+    parts += [f"not shown, because they never pay: {never}"] if never else []
     parts += [f"{over_limit} more are in the table"] if over_limit else []
     return "; ".join(parts)
 

@@ -24,7 +24,7 @@ from gpubench.api.report import (
     units,
 )
 
-from ._words import basis_words, interval_words, share_brief
+from ._texts import basis_text, interval_text, share_brief
 
 _NONE = "–"
 
@@ -39,7 +39,7 @@ class SeriesLine:
     share: str
     noise: str
     samples: int
-    how: str
+    timing: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def figure_cells(case: ListedCase) -> tuple[str, ...]:
     return tuple(text or _NONE for text in cells)
 
 
-def reason_words(spread: Spread) -> str:
+def reason_text(spread: Spread) -> str:
     """Return the reasons why replicates of a case are not ok, each reason once."""
     reasons = dict.fromkeys(row.result.reason for row in spread.rows)
     return "; ".join(reason for reason in reasons if reason)
@@ -102,7 +102,7 @@ def _cells(figure: Figure) -> tuple[str, str, str, str, str]:
     """Return the median, its interval, the share of the peak, the noise and the number of samples as texts."""
     return (
         figure.text,
-        interval_words(figure),
+        interval_text(figure),
         share_brief(figure) or _NONE,
         units.percent(figure.noise) if figure.samples > 1 else _NONE,
         str(figure.samples),
@@ -132,9 +132,9 @@ def series_lines(summary: Summary, spread: Spread) -> Iterator[SeriesLine]:
         figure = Figure.over_replicates([summary.figure(result, series) for result, series in measured])
         median, _, share, noise, _ = _cells(figure)
         share += f" {ABOVE_PEAK}" if name in impossible else ""
-        interval = interval_words(figure, len(measured) if len(measured) > 1 else figure.samples)
+        interval = interval_text(figure, len(measured) if len(measured) > 1 else figure.samples)
         title = f"{name} (rank {rank})" if ranks else name
-        yield SeriesLine(title, median, interval, share, noise, figure.samples, _how(measured[0][1]))
+        yield SeriesLine(title, median, interval, share, noise, figure.samples, _timing_text(measured[0][1]))
 
 
 def share_lines(spread: Spread) -> Iterator[ShareLine]:
@@ -142,10 +142,10 @@ def share_lines(spread: Spread) -> Iterator[ShareLine]:
     figure = _quoted(spread.row)
     for share in figure.shares if figure else ():
         peak = units.quantity(share.peak, figure.unit) if figure else ""
-        yield ShareLine(f"{basis_words(share)}, {share.limit}", units.percent(share.fraction), peak, share.source)
+        yield ShareLine(f"{basis_text(share)}, {share.limit}", units.percent(share.fraction), peak, share.source)
 
 
-def _how(series: Series) -> str:
+def _timing_text(series: Series) -> str:
     """Return how a series was timed: `612.4 µs per call, 20 calls per sample, warm-up 110 ms, stopped: narrow`."""
     call = units.quantity(stats.median(series.values), series.unit) if series.quantity != "value" else ""
     parts = [f"{call} per call"] if call else []
@@ -155,7 +155,7 @@ def _how(series: Series) -> str:
     return ", ".join(parts)
 
 
-def method_words(summary: Summary, result: Result) -> list[tuple[str, str]]:
+def method_facts(summary: Summary, result: Result) -> list[tuple[str, str]]:
     """Return the facts about the measurement of a case as pairs of a name and a text."""
     facts = [
         ("case", result.case.id),
@@ -170,11 +170,11 @@ def method_words(summary: Summary, result: Result) -> list[tuple[str, str]]:
     energy = summary.energy(result)
     if result.status == "ok":
         facts += [("energy", energy.text if isinstance(energy, Energy) else f"unknown: {energy.reason}")]
-        facts += joined_words(case_counters(summary, result))
+        facts += joined_facts(case_counters(summary, result))
     return [*facts, *result.notes]
 
 
-def joined_words(counters: CaseCounters) -> list[tuple[str, str]]:
+def joined_facts(counters: CaseCounters) -> list[tuple[str, str]]:
     """Return the bound, the memory traffic and the throttle reasons of a case as pairs of a name and a text."""
     facts = [("bound by", counters.bound.text)] if counters.bound else []
     facts += [("device memory", counters.traffic.text)] if counters.traffic else []

@@ -10,10 +10,11 @@ from markupsafe import Markup
 from gpubench.api.report import Curve, Point, Summary, Table, View, by_unit, units, view_lines, view_points
 
 from . import _svg as svg
+from ._texts import interval_text, share_of_basis
 from ._ticks import Axis, at_values, axis
 from ._views import (
     Pair,
-    common_words,
+    common_text,
     data_sheet_peak,
     frontier,
     group_of,
@@ -22,7 +23,6 @@ from ._views import (
     quantity_name,
     varying,
 )
-from ._words import interval_words, share_words
 
 _RIGHT, TOP = svg.WIDTH - 26, 24.0
 HEIGHT = 290.0
@@ -76,9 +76,9 @@ def _curve(points: Sequence[Point], view: View) -> list[Chart]:
         line_of(line, svg.colour(index), across, up, has_tooltips=has_tooltips) for index, line in enumerate(drawn)
     ]
     labels = [line.label for line in drawn]
-    description = f"{view.title}: {_range_words(visible)} over {units.axis_label(view.x)}; {', '.join(labels)}"
+    description = f"{view.title}: {_range_text(visible)} over {units.axis_label(view.x)}; {', '.join(labels)}"
     drawing = svg.picture(description, HEIGHT, *parts)
-    return [Chart(view.title, common_words(visible, view), drawing, legend_of(labels))]
+    return [Chart(view.title, common_text(visible, view), drawing, legend_of(labels))]
 
 
 def x_axis(values: Sequence[float], view: View, left: float, *, log: bool = False) -> Axis:
@@ -119,20 +119,20 @@ def line_of(line: Curve, colour: str, across: Axis, up: Axis, *, has_tooltips: b
     for (x, y), (_, point) in zip(places, line.points, strict=True):
         low, high = up.place(point.figure.interval.low), up.place(point.figure.interval.high)
         parts += [svg.line(x, low, x, high, f"line {colour}")] if low - high > 7 else []
-        parts += [svg.dot(x, y, 2.6, colour, point_words(point) if has_tooltips else "")]
+        parts += [svg.dot(x, y, 2.6, colour, point_text(point) if has_tooltips else "")]
     return svg.join(parts)
 
 
-def point_words(point: Point) -> str:
+def point_text(point: Point) -> str:
     """Return the description of a point: its case, its median, its interval, and its share of the peak."""
     figure = point.figure
     count = figure.processes if figure.processes > 1 else figure.samples
-    interval = f" ({figure.interval_name} {interval_words(figure, count)})" if figure.samples > 1 else ""
+    interval = f" ({figure.interval_name} {interval_text(figure, count)})" if figure.samples > 1 else ""
     share = figure.share_of("spec")
-    return f"{point.case.id}: {figure.text}{interval}" + (f", {share_words(share)}" if share else "")
+    return f"{point.case.id}: {figure.text}{interval}" + (f", {share_of_basis(share)}" if share else "")
 
 
-def _range_words(points: Sequence[Point]) -> str:
+def _range_text(points: Sequence[Point]) -> str:
     """Return the lowest and the highest value as text: `3901 GB/s to 4213 GB/s`."""
     low = min(points, key=lambda point: point.value).figure.text
     high = max(points, key=lambda point: point.value).figure.text
@@ -191,7 +191,7 @@ def bar_chart(points: Sequence[Point], view: View) -> Chart:
         parts += [_target(across.place(peak), top + rows.height - 12)] if peak else []
     legend = legend_of(groups) if len(groups) < len(drawn) else ()
     description = f"{view.title}: " + "; ".join(f"{label(point)} {point.figure.text}" for point in drawn)
-    note = ", ".join(part for part in (*_left_out(len(drawn), len(points)), common_words(drawn, view)) if part)
+    note = ", ".join(part for part in (*_left_out(len(drawn), len(points)), common_text(drawn, view)) if part)
     note += f"{'; ' if note else ''}mark: peak (data sheet)" if any(peaks) else ""
     return Chart(view.title, note, svg.picture(description, bottom + 24, *parts), legend)
 
@@ -232,10 +232,10 @@ def _length(point: Point, across: Axis, y: float, colour: str) -> Markup:
     """Draw a bar from the start of the axis to the point, or a dot where the axis has no zero."""
     end = across.place(point.value)
     if across.log:
-        return svg.dot(end, y, 4.0, colour, point_words(point))
+        return svg.dot(end, y, 4.0, colour, point_text(point))
     width = max(end - across.start, 1.0)
     return svg.element(
-        "rect", *svg.title(point_words(point)), x=across.start, y=y - 5, width=width, height=10.0, class_=colour
+        "rect", *svg.title(point_text(point)), x=across.start, y=y - 5, width=width, height=10.0, class_=colour
     )
 
 
@@ -265,7 +265,7 @@ def pareto(summary: Summary, suite: str, view: View) -> list[Chart]:
     parts += [_pair(pair, colours[pair.group], across, up, has_tooltip=len(both) <= MOST_TOOLTIPS) for pair in both]
     parts += _names([(pair, label(pair.across)) for pair in best], across, up, f"{names[1]}, {up.unit}")
     description = f"{view.title}: {len(both)} cases; Pareto frontier: {', '.join(label(pair.across) for pair in best)}"
-    shared = common_words([pair.across for pair in both], view)
+    shared = common_text([pair.across for pair in both], view)
     note = ", ".join(part for part in (shared, "dashed: Pareto frontier") if part)
     return [Chart(view.title, note, svg.picture(description, HEIGHT, *parts), legend_of(groups))]
 

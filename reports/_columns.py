@@ -20,7 +20,7 @@ from gpubench.api.report import (
 )
 
 from ._room import LINES
-from ._verdict import Anchors, link, share_text, suite_anchor, trust_words
+from ._verdict import Anchors, link, share_text, suite_anchor, trust_text
 
 _NO_CHANGE = ""
 _SEEN = 0.0005  # a smaller change has no digit to show
@@ -124,7 +124,7 @@ def _head(index: int, run_overview: Overview) -> RunColumn:
         comparison.letter(index),
         run_overview.devices or ("No device",),
         run_overview.conditions,
-        trust_words(run_overview),
+        trust_text(run_overview),
         not run_overview.doubts,
         run_overview.matters,
     )
@@ -186,12 +186,12 @@ def _cells(figures: Sequence[_RunFigure | None]) -> Iterator[ColumnCell]:
             yield ColumnCell()
             continue
         parts = [figure.note, figure.case_id if len(ids) > 1 else ""]
-        change = _change_words(first, figure) if index else _NO_CHANGE
+        change = _change_text(first, figure) if index else _NO_CHANGE
         text = figure.figure.text if figure.figure else ""
         yield ColumnCell(text, "; ".join(part for part in parts if part), change)
 
 
-def _change_words(first: _RunFigure | None, later: _RunFigure) -> str:
+def _change_text(first: _RunFigure | None, later: _RunFigure) -> str:
     """Return the change of a median against the first run: `+1.2 %`; empty if the cases or units differ."""
     if first is None or first.figure is None or later.figure is None or first.case_id != later.case_id:
         return _NO_CHANGE

@@ -35,7 +35,7 @@ def _lines(page: Columns) -> Iterator[str]:
         differing = (
             (difference.name, *(value or "unknown" for value in difference.values)) for difference in page.differences
         )
-        yield from table(("what", *letters), (tuple(map(escape, row)) for row in differing))
+        yield from table(("property", *letters), (tuple(map(escape, row)) for row in differing))
     for suite in page.suites:
         yield f"\n## {escape(suite.name)}\n"
         yield from table(("case", *letters), map(_row, suite.rows))

@@ -22,8 +22,8 @@ _LEFT, _RIGHT = 12.0, svg.WIDTH - 12
 _LEAST_REACH = 0.02  # of the axis on either side, so that noise does not fill the picture
 STYLES = {
     Verdict.SLOWER: "bad",
-    Verdict.INVALID: "odd",
-    Verdict.NOT_COMPARABLE: "odd",
+    Verdict.INVALID: "warning",
+    Verdict.NOT_COMPARABLE: "warning",
     Verdict.INCONCLUSIVE: "unsure",
     Verdict.SUSPECT: "unsure",
     Verdict.FASTER: "good",
@@ -52,7 +52,7 @@ class SuiteMean:
     """The geometric mean of a suite's changes as text, and how many cases have each verdict."""
 
     name: str
-    words: str
+    text: str
     cases: str
     style: str
 
@@ -63,7 +63,7 @@ def title(comparison: Comparison) -> str:
     return f"{', '.join(candidates)} against {baseline}"
 
 
-def column_words(column: Column) -> str:
+def column_text(column: Column) -> str:
     """Return a run in a line: `NVIDIA H200 · 2026-11-20 · 93 results`."""
     count = f"{column.results} result{'' if column.results == 1 else 's'}"
     return " · ".join(part for part in (", ".join(column.devices), column.started, count) if part)
@@ -118,7 +118,7 @@ def changes(against: RunComparison) -> list[Chart]:
     else:
         last = drawable[-min(_DRAWN, len(drawable) - _DRAWN) :][::-1]
         first = drawable[:_DRAWN]
-        parts = [("Changes, in the order of the table", first), ("Changes, from the end of the table", last)]
+        parts = [("Changes, in the order of the table", first), ("Changes, at the end of the table", last)]
     ends = [end for _, findings in parts for finding in findings for end in _ends(finding)]
     reach = max(*map(_compressed, map(abs, ends)), _LEAST_REACH, 0.0) * 1.08
     return [_chart(title, findings, reach) for title, findings in parts]
@@ -131,7 +131,7 @@ def _chart(title: str, findings: Sequence[Finding], reach: float) -> Chart:
     description = "; ".join(
         f"{finding.case.id} {finding.verdict} {finding_cells(finding).change}" for finding in findings
     )
-    note = "change of the figure, worse to the left; a line is the 95 % interval, a ring has no interval"
+    note = "change of the figure, worse to the left; line: 95 % confidence interval; ring: no interval"
     return Chart(title, note, svg.picture(f"{title}: {description}", height, *parts))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from gpubench.api.report import Comparison, GateAnswer, RunComparison, Verdict, code, escape
 from gpubench.api.report import comparison as comparing
 
-from ._compare import ComparisonRow, column_words, rows, suites, title
+from ._compare import ComparisonRow, column_text, rows, suites, title
 from ._markdown import MOST_BYTES, clipped, cut, table
 
 _MOST_DIFFERENCES = 30
@@ -72,7 +72,7 @@ def _answer(answer: GateAnswer, one_sided: Sequence[str]) -> Iterator[str]:
 def _runs(comparison: Comparison) -> Iterator[tuple[str, ...]]:
     """Yield the letter, the name and the description of each run."""
     for index, column in enumerate(comparison.columns):
-        yield comparing.letter(index), escape(column.name), escape(column_words(column))
+        yield comparing.letter(index), escape(column.name), escape(column_text(column))
 
 
 def _environment(comparison: Comparison) -> Iterator[str]:
@@ -97,19 +97,19 @@ def _against(against: RunComparison, name: str, listed: Sequence[ComparisonRow],
     yield f"\n## {name} against A: {escape(against.tally)}\n"
     means = suites(against)
     if means:
-        lines = ((escape(mean.name), escape(mean.words), mean.cases) for mean in means)
+        lines = ((escape(mean.name), escape(mean.text), mean.cases) for mean in means)
         yield from table(("suite", "geometric mean", "cases"), lines)
         yield ""
     if listed:
         yield from table(("verdict", "case", "A", name, "change", "95 % interval", "threshold", "why"), ())
         yield from map(_row_line, listed)
     if left := count - len(listed):
-        yield f"\n{left} {'more' if listed else 'cases'}, none worse: the `.html` and the `.json` have them all."
+        yield f"\n{left} {'more' if listed else 'cases'}, none worse; a `.html` or `.json` report lists them all."
 
 
 def _row_line(row: ComparisonRow) -> str:
     """Return a row as a line of a Markdown table."""
     case = " ".join([code(row.case), *([escape(row.device)] if row.device else [])])
-    verdict = f"**{row.verdict}**" if row.style in ("bad", "odd") else row.verdict
+    verdict = f"**{row.verdict}**" if row.style in ("bad", "warning") else row.verdict
     cells = (row.before, row.after, row.change, row.interval, row.threshold, clipped(row.why))
     return f"| {' | '.join((verdict, case, *map(escape, cells)))} |"

@@ -8,7 +8,7 @@ from gpubench.api.report import Comparison, Difference, NextStep, RunComparison,
 from gpubench.api.report import comparison as comparing
 
 from ._charts import Chart
-from ._compare import STYLES, ComparisonRow, SuiteMean, changes, column_words, rows, suites, title
+from ._compare import STYLES, ComparisonRow, SuiteMean, changes, column_text, rows, suites, title
 
 _MOST_ROWS = 8_000  # of a page, which keeps it below 5 MB; the rest are counted
 
@@ -46,7 +46,7 @@ def compare_page(comparison: Comparison) -> ComparePage:
     The texts of the comparison must be free of control characters: the template only escapes them.
     """
     runs = [
-        (comparing.letter(index), column.name, column_words(column)) for index, column in enumerate(comparison.columns)
+        (comparing.letter(index), column.name, column_text(column)) for index, column in enumerate(comparison.columns)
     ]
     room = _MOST_ROWS // len(comparison.against)
     blocks = [
@@ -63,9 +63,7 @@ def _block(comparison: Comparison, against: RunComparison, name: str, room: int)
     listed = all_rows[:room]
     counts = [(f"{count} {verdict}", STYLES[verdict]) for verdict, count in against.judgement.counts().items()]
     left_out = len(all_rows) - len(listed)
-    notes = (
-        [f"{left_out} cases that are not worse are left out here; a .json report has every case"] if left_out else []
-    )
+    notes = [f"{left_out} cases that are not worse are left out; a .json report lists every case"] if left_out else []
     return ComparisonBlock(
         name,
         against.name,

@@ -21,7 +21,7 @@ _BOTTOM, _CLIPPED = 44.0, 0.005  # the fraction of many samples that the last bi
 class Distribution:
     """A histogram of the samples of one series, and a sentence that describes them."""
 
-    words: str
+    description: str
     drawing: Markup
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gpubench.api.report import Device, Run, units
 
-from ._words import device_words
+from ._texts import device_text
 
 Pairs = tuple[tuple[str, str], ...]
 
@@ -24,14 +24,14 @@ def environment(run: Run) -> Iterator[Group]:
     """Yield the devices, the host, the versions, the unavailable libraries and the settings of a run."""
     facts = run.manifest.facts
     for device in facts.devices:
-        yield Group(device_words(device), tuple(_device(device)))
+        yield Group(device_text(device), tuple(_device(device)))
     yield Group("Host", tuple(units.fact(*pair) for pair in facts.host))
     yield Group("Versions", (("gpubench", run.manifest.gpubench), *facts.versions))
     yield Group("Unavailable", tuple((absent.what, f"{absent.reason}; {absent.how}") for absent in facts.absent))
     yield Group("Settings", tuple(_settings(run)))
 
 
-def environment_words(run: Run) -> str:
+def environment_text(run: Run) -> str:
     """Return the environment in a line: `Linux 6.18, Python 3.12.3, 15 versions`."""
     facts = run.manifest.facts
     versions = dict(facts.versions)

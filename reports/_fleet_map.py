@@ -60,7 +60,7 @@ class MapLayer:
     """One measure of all tiles: `values`, shape (tiles,), in multiples of the last digit shown; NaN if missing."""
 
     name: str
-    words: str
+    description: str
     unit: _Unit
     values: Numbers
     limits: tuple[int, ...]  # where the shades begin; of shares downwards, of readings upwards
@@ -224,7 +224,7 @@ def layer_data(layers: Sequence[MapLayer]) -> list[dict[str, object]]:
     return [
         {
             "name": layer.name,
-            "words": layer.words,
+            "description": layer.description,
             "unit": layer.unit.name,
             "digits": layer.unit.digits,
             "legend": layer.legend,
@@ -310,13 +310,13 @@ def overview(tile_map: FleetMap, layer: MapLayer) -> Markup:
     return svg.picture(description, cells.shape[0] * high, drawn, *marks, width=200.0)
 
 
-def range_words(layer: MapLayer) -> str:
+def range_text(layer: MapLayer) -> str:
     """Return the extremes of a layer: `93.3 to 100.6 %`."""
     low, high = float(np.nanmin(layer.values)), float(np.nanmax(layer.values))
     return f"{layer.text(low)} to {layer.text(high)} {layer.unit.name}"
 
 
-def reading_words(standing: Standing) -> str:
+def readings_text(standing: Standing) -> str:
     """Return the shares of the median of a component by family, then its readings, as text."""
     parts = [f"{family} {units.percent(share)}" for family, share in standing.shares]
     for name, unit, reading in _READINGS:

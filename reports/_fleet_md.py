@@ -9,7 +9,7 @@ from gpubench.api.report import FleetJudgement, Suspect, code, escape, fleet_tex
 from ._markdown import clipped, table
 
 _MOST_SUSPECTS, _MOST_LINES, _MOST_KEY_LINES = 15, 6, 3
-_WHOLE = "a page (`-o fleet.html`) or `-o fleet.json` has them all"
+_WHOLE = "a report with `-o fleet.html` or `-o fleet.json` lists them all"
 
 
 def fleet_markdown(judgement: FleetJudgement) -> str:
@@ -32,7 +32,7 @@ def _key_lines(judgement: FleetJudgement) -> Iterator[str]:
     if judgement.is_judged:
         yield f"- Compared with {fleet_text.compared_with(judgement)}."
     if seen := fleet_text.detectable_text(judgement):
-        yield f"- Smallest slowdown that would be found: {escape(clipped(seen))}."
+        yield f"- Smallest detectable slowdown: {escape(clipped(seen))}."
     answered = len(judgement.fleet.nodes) - len(judgement.missing_nodes)
     yield f"- {answered} of {len(judgement.fleet.nodes)} nodes answered."
     sick = [f"{standing.place.text}: {standing.sick[0]}" for standing in judgement.sick]
@@ -50,7 +50,7 @@ def _suspects(suspects: Sequence[Suspect]) -> Iterator[str]:
     if not suspects:
         return
     yield from ("", "## Suspects", "")
-    heads = ("unit", "place", "family", "slowest case", "slowdown", "smallest seen", "state", "cause")
+    heads = ("kind", "place", "family", "slowest case", "slowdown", "detectable", "state", "cause")
     yield from table(heads, map(_cells, suspects[:_MOST_SUSPECTS]))
     if (rest := len(suspects) - _MOST_SUSPECTS) > 0:
         yield from ("", f"{rest} more suspects: {_WHOLE}.")

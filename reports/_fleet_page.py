@@ -20,7 +20,7 @@ from gpubench.api.report import (
     units,
 )
 
-from ._fleet_map import FleetMap, fleet_map, layer_data, overview, range_words, reading_words, tables
+from ._fleet_map import FleetMap, fleet_map, layer_data, overview, range_text, readings_text, tables
 from ._markdown import clipped
 from ._web import packed
 
@@ -94,7 +94,7 @@ class GroupSection:
     """Comparable components with their cases."""
 
     title: str
-    words: str
+    text: str
     cases: tuple[CaseLine, ...]
 
 
@@ -104,7 +104,7 @@ class SmallMap:
 
     index: int
     name: str
-    words: str
+    value_range: str
     drawing: Markup
 
 
@@ -142,7 +142,7 @@ def fleet_page(judgement: FleetJudgement) -> FleetPage:
     suspects = _suspects(judgement)
     missing = [node for node in judgement.fleet.nodes if node.status != "answered"]
     small = [
-        SmallMap(index, layer.name, range_words(layer), overview(tile_map, layer))
+        SmallMap(index, layer.name, range_text(layer), overview(tile_map, layer))
         for index, layer in enumerate(tile_map.layers)
         if not all(map(math.isnan, layer.values))
     ]
@@ -169,10 +169,10 @@ def fleet_page(judgement: FleetJudgement) -> FleetPage:
 
 
 def _style(judgement: FleetJudgement) -> str:
-    """Return the style class of the verdict: bad, odd or good."""
+    """Return the style class of the verdict: bad, warning or good."""
     if judgement.sick or judgement.of("confirmed") or any(failure.status == "failed" for failure in judgement.failures):
         return "bad"
-    return "odd" if judgement.of("suspect") or not judgement.is_judged else "good"
+    return "warning" if judgement.of("suspect") or not judgement.is_judged else "good"
 
 
 def _why(judgement: FleetJudgement) -> list[str]:
@@ -182,7 +182,7 @@ def _why(judgement: FleetJudgement) -> list[str]:
     if judgement.is_judged:
         sentences.append(f"Components were compared with {fleet_text.compared_with(judgement)}.")
     if seen := fleet_text.detectable_text(judgement):
-        sentences.append(f"The smallest slowdown that would have been found: {seen}.")
+        sentences.append(f"The smallest detectable slowdown: {seen}.")
     sentences += [
         f"Sick: {standing.place.text}: {clipped('; '.join(standing.sick))}" for standing in judgement.sick[:_MOST_LINES]
     ]
@@ -237,7 +237,7 @@ def _suspect(
         style=suspect.state,
         cause=clipped(fleet_text.causes_text(suspect)),
         uuids=", ".join(filter(None, suspect.uuids)),
-        readings=tuple(f"{standing.place.text}: {reading_words(standing)}" for standing in parts),
+        readings=tuple(f"{standing.place.text}: {readings_text(standing)}" for standing in parts),
         findings=tuple(map(_finding, findings)),
         cases=tuple(map(_evidence, cases)),
         more=len(suspect.findings) - len(findings) + len(suspect.cases) - len(cases),

@@ -10,10 +10,10 @@ from markupsafe import Markup
 from gpubench.api.report import Point, Summary, Value, View, by_unit, drawable, units, view_points
 
 from . import _svg as svg
-from ._charts import FEWEST_POINTS, MOST_TOOLTIPS, Chart, bar_chart, point_words
+from ._charts import FEWEST_POINTS, MOST_TOOLTIPS, Chart, bar_chart, point_text
 from ._heat import Heat, bounds, heat_map, shade
-from ._views import Grid, common_words, grids
-from ._words import case_namer
+from ._texts import case_namer
+from ._views import Grid, common_text, grids
 
 _CELL_WIDTH, _CELL_HEIGHT, _LEFT, _TOP = 44.0, 28.0, 76.0, 42.0
 _MOST_CELLS, _MOST_COLUMNS = 400, 20  # of a matrix that has a number in each cell
@@ -66,7 +66,7 @@ def _grid_chart(title: str, grid: Grid, view: View, cell_points: Sequence[Point]
     columns = tuple(units.axis_text(view.x, column) for column in grid.columns)
     scale = bounds(np.array([point.value for point in cell_points]))
     heat = Heat(rows, columns, values, cell_points[0].figure.unit)
-    return _shade_map(title, heat, view, scale, common_words(list(grid.cells.values()), view))
+    return _shade_map(title, heat, view, scale, common_text(list(grid.cells.values()), view))
 
 
 def _shade_map(title: str, heat: Heat, view: View, scale: tuple[float, float], shared: str) -> Chart:
@@ -89,13 +89,13 @@ def _number_map(title: str, grid: Grid, view: View, cell_points: Sequence[Point]
     parts += [svg.text(2.0, _TOP - 10, f"{units.axis_label(view.y)} ↓", "start", "name")]
     for (row, column), point in grid.cells.items():
         left, top = _LEFT + wide * grid.columns.index(column), _TOP + _CELL_HEIGHT * grid.rows.index(row)
-        tooltip = point_words(point) if len(cell_points) <= MOST_TOOLTIPS else ""
+        tooltip = point_text(point) if len(cell_points) <= MOST_TOOLTIPS else ""
         parts.append(_cell(point, tooltip, left, top, wide, factor, shade(point.value, low, high)))
     width = max(svg.WIDTH, _LEFT + wide * len(grid.columns) + 4)
     height = _TOP + _CELL_HEIGHT * len(grid.rows) + 6
-    note_parts = unit, common_words(list(grid.cells.values()), view), _best(grid, view)
+    note_parts = unit, common_text(list(grid.cells.values()), view), _best(grid, view)
     return Chart(
-        title, ", ".join(filter(None, note_parts)), svg.picture(_words(title, grid), height, *parts, width=width)
+        title, ", ".join(filter(None, note_parts)), svg.picture(_description(title, grid), height, *parts, width=width)
     )
 
 
@@ -108,7 +108,7 @@ def _best(grid: Grid, view: View) -> str:
     return f"best {point.figure.text} at {where}"
 
 
-def _words(title: str, grid: Grid) -> str:
+def _description(title: str, grid: Grid) -> str:
     """Return the cells of a grid as text, for screen readers."""
     cells = "; ".join(f"{row} to {column} {point.figure.text}" for (row, column), point in grid.cells.items())
     return f"{title}: {cells}"

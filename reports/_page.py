@@ -21,7 +21,7 @@ from ._amortisation import amortisation
 from ._blocks import Blocks, CaseTable
 from ._cases import heads
 from ._charts import FEWEST_POINTS, Chart, bars, curve, pareto
-from ._environment import Group, environment, environment_words
+from ._environment import Group, environment, environment_text
 from ._matrix import matrix
 from ._payoffs import breakeven
 from ._results import Results, results
@@ -29,11 +29,11 @@ from ._roofline import rooflines
 from ._room import room_for
 from ._serving import served
 from ._staircase import staircase
+from ._texts import Notice, counts_by_level, legend_text, measured, notices
 from ._timeline import Timeline, timelines
 from ._transfers import transfer
 from ._verdict import Head, head, suite_anchor
 from ._web import packed
-from ._words import Notice, legend_words, measured, notice_words, notices
 
 _DRAW: dict[str, Callable[[Summary, str, View], list[Chart]]] = {
     "curve": curve,
@@ -92,7 +92,7 @@ class RunPage:
     index: str  # the address of a page that lists more runs
     head: Head
     notices: tuple[Notice, ...]
-    notice_words: str
+    counts_by_level: str
     has_errors: bool  # then the notices stand open
     suites: tuple[SuiteBlock, ...]
     phases: tuple[Table, ...]  # of a profiled program
@@ -105,7 +105,7 @@ class RunPage:
     details: str
     results: Results | None
     environment: tuple[Group, ...]
-    environment_words: str
+    environment_text: str
     heads: tuple[str, ...]
     legend: str
 
@@ -130,8 +130,8 @@ def page(run: Run, enclosure: Enclosure | None = None) -> RunPage:
         index=enclosure.index if enclosure else "",
         head=head(summary),
         notices=tuple(all_notices),
-        notice_words=notice_words(all_notices),
-        has_errors=any(notice.level == "bad" for notice in all_notices),
+        counts_by_level=counts_by_level(all_notices),
+        has_errors=any(notice.level == "error" for notice in all_notices),
         suites=tuple(_suite(summary, name, table) for name, table in tables.items()),
         phases=tuple(phase_tables(summary)),
         rooflines=tuple(rooflines(summary)),
@@ -143,9 +143,9 @@ def page(run: Run, enclosure: Enclosure | None = None) -> RunPage:
         details=packed(blocks.packed) if blocks.packed else "",
         results=results(summary, enclosure) if enclosure else None,
         environment=tuple(environment(run)),
-        environment_words=environment_words(run),
+        environment_text=environment_text(run),
         heads=heads(summary),
-        legend=legend_words(summary),
+        legend=legend_text(summary),
     )
 
 

@@ -18,7 +18,7 @@ class Results:
     """A file inside the page, in base64: its name, a sentence about it, and the hash of the run file."""
 
     name: str
-    words: str
+    text: str
     content: str
     size: str
     sha256: str
@@ -28,7 +28,7 @@ def results(summary: Summary, enclosure: Enclosure) -> Results:
     """Return the file that a page offers for download: the run file of the enclosure, else the figures as CSV."""
     if enclosure.content:
         name, content = "run.jsonl.gz", enclosure.content
-        sentence = "The run file of this page, anonymised: gpubench shows, reports, compares and gates it."
+        sentence = "The anonymised run file of this page, for `gpubench show`, `report`, `compare` and `gate`."
     else:
         name, content = "figures.csv.gz", gzip.compress(_figures(summary).encode(), mtime=0)
         sentence = "The headline figure of every case, in SI units."

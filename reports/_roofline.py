@@ -34,7 +34,7 @@ class _RooflinePoint:
     limit: str
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """The case with its rate, its arithmetic intensity and its limit, as text."""
         return (
             f"{self.case.id}: {units.quantity(self.rate, _RATE)} at {units.significant(self.intensity)} "
@@ -99,7 +99,7 @@ def _chart(places: Sequence[_RooflinePoint], figures: Sequence[Figure], device: 
             up.place(place.rate),
             4.0,
             colours[place.limit],
-            place.words if has_tooltips else "",
+            place.text if has_tooltips else "",
         )
         for place in places
     ]

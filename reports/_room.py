@@ -39,10 +39,10 @@ class Room:
         """A sentence on what the page leaves out; empty if it has everything."""
         order = "failed and invalid cases first, then an even selection of the others. The CSV report has every case."
         if len(self.lines) < self.total:
-            opened = f"of which {len(self.detailed)} can be opened"
+            opened = f"of which {len(self.detailed)} have their details on this page"
             return f"The tables list {len(self.lines)} of {self.total} cases, {opened}: {order}"
         if len(self.detailed) < self.total:
-            return f"{len(self.detailed)} of {self.total} cases can be opened: {order}"
+            return f"{len(self.detailed)} of {self.total} cases have their details on this page: {order}"
         return ""
 
 

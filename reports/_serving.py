@@ -46,7 +46,7 @@ def served(summary: Summary, suite: str, view: View) -> list[Chart]:
     across = axis([rate for line in drawn for rate, _ in line], "query/s", svg.left_of(up), _RIGHT)
     parts = [svg.frame(across, up, "rate of queries", "p99 of the first token"), *_limit_lines(across, up)]
     parts += [_line(line, svg.colour(index), across, up) for index, line in enumerate(drawn)]
-    highest_rates = "; ".join(map(_highest_rate_words, models))
+    highest_rates = "; ".join(map(_highest_rate_text, models))
     drawing = svg.picture(f"{view.title}: {highest_rates}", HEIGHT, *parts)
     legend = legend_of([", ".join((model.label, *model.devices)) for model in models])
     tables = (*serving_tables(models), *energy_tables(energies_of(summary, suite, view)))
@@ -98,7 +98,7 @@ def _limit_lines(across: Axis, up: Axis) -> list[Markup]:
     return parts
 
 
-def _highest_rate_words(model: Serving) -> str:
+def _highest_rate_text(model: Serving) -> str:
     """Return the highest rates within the objectives as text: `llama-3-8b, int4: server up to 12.3 query/s`."""
     knees = [
         f"{objectives.name} up to {units.quantity(point.rate, 'query/s')}" if point else f"{objectives.name} never"

@@ -11,7 +11,7 @@ from gpubench.api.report import Staircase, Step, Summary, View, level_table, sta
 from . import _svg as svg
 from ._charts import FEWEST_POINTS, Chart, legend_of, line_of, x_axis
 from ._ticks import Axis, axis
-from ._views import common_words, quantity_name
+from ._views import common_text, quantity_name
 
 _TOP, _HEIGHT = 50.0, 330.0
 _BOTTOM = _HEIGHT - 60
@@ -37,12 +37,14 @@ def _chart(curves: Sequence[Staircase], view: View) -> Chart:
     up = axis(ends, curves[0].steps[0].unit, _BOTTOM, _TOP, log=view.log_y, room=1.2)
     across = x_axis([x for staircase in curves for x, _ in staircase.line.points], view, svg.left_of(up))
     parts = [svg.frame(across, up, units.axis_label(view.x), quantity_name(points))]
-    parts += [_known(curves[0].steps, across)] if _is_one_device(curves) else []
+    parts += [_known_sizes(curves[0].steps, across)] if _is_one_device(curves) else []
     for index, staircase in enumerate(curves):
         parts += [_level(step, index, across, up) for step in staircase.steps]
         parts.append(line_of(staircase.line, svg.colour(index), across, up))
         parts += [_names(staircase.steps, across, up)] if len(curves) == 1 else []
-    description = "; ".join(f"{view.title}, {staircase.line.label}: {_words(staircase.steps)}" for staircase in curves)
+    description = "; ".join(
+        f"{view.title}, {staircase.line.label}: {_description(staircase.steps)}" for staircase in curves
+    )
     reported_sizes = (
         "triangles: sizes that the device reports"
         if _is_one_device(curves) and any(step.known for step in curves[0].steps)
@@ -51,8 +53,8 @@ def _chart(curves: Sequence[Staircase], view: View) -> Chart:
     note = ", ".join(
         part
         for part in (
-            common_words(points, view),
-            "bands: levels, and the 95 % interval of where each ends",
+            common_text(points, view),
+            "bands: the levels, and the 95 % confidence interval of the end of each",
             reported_sizes,
         )
         if part
@@ -68,7 +70,7 @@ def _is_one_device(curves: Sequence[Staircase]) -> bool:
     return len({point.devices for staircase in curves for _, point in staircase.line.points}) == 1
 
 
-def _words(steps: Sequence[Step]) -> str:
+def _description(steps: Sequence[Step]) -> str:
     """Return the levels as text: `120 ns up to 32 KiB, then 300 ns`."""
     return ", then ".join(
         f"{units.quantity(step.height.centre, step.unit)}"
@@ -114,7 +116,7 @@ def _names(steps: Sequence[Step], across: Axis, up: Axis) -> Markup:
     return names.drawn(across.start, svg.WIDTH)
 
 
-def _known(steps: Sequence[Step], across: Axis) -> Markup:
+def _known_sizes(steps: Sequence[Step], across: Axis) -> Markup:
     """Mark each size that the device reports on the axis, with its name below the ticks."""
     parts, names = [], svg.Labels()
     for size in [size for step in steps for size in step.known]:

@@ -12,7 +12,7 @@ from gpubench.api.report import Crossover, Summary, TransferFit, Transfers, View
 from . import _svg as svg
 from ._charts import BOTTOM, HEIGHT, TOP, Chart, legend_of, line_of, peak_line, x_axis
 from ._ticks import Axis, axis
-from ._views import common_words, peak_of_all, quantity_name
+from ._views import common_text, peak_of_all, quantity_name
 
 
 def transfer(summary: Summary, suite: str, view: View) -> list[Chart]:
@@ -37,28 +37,28 @@ def _chart(view_transfers: Transfers, view: View) -> Chart:
     paths = {path.line.label: path for path in view_transfers.paths}
     parts += [_draw_crossover(crossover, paths[crossover.below], across, up) for crossover in view_transfers.crossovers]
     note = ", ".join(
-        part for part in (common_words(points, view), "dashed: fitted models", _rings_words(view_transfers)) if part
+        part for part in (common_text(points, view), "dashed: fitted models", _rings_text(view_transfers)) if part
     )
     legend = legend_of([path.line.label for path in view_transfers.paths])
-    drawing = svg.picture(_words(view_transfers), HEIGHT, *parts)
+    drawing = svg.picture(_description(view_transfers), HEIGHT, *parts)
     return Chart(
         view_transfers.title, note, drawing, legend, tuple(transfer_tables(view_transfers)), full=True, beside=True
     )
 
 
-def _rings_words(view_transfers: Transfers) -> str:
+def _rings_text(view_transfers: Transfers) -> str:
     """Return what rings stand for; empty if the view has no crossover."""
     return "rings: measured crossovers" if view_transfers.crossovers else ""
 
 
-def _words(view_transfers: Transfers) -> str:
+def _description(view_transfers: Transfers) -> str:
     """Return the models and the crossovers of a view as text."""
-    paths = "; ".join(f"{path.line.label} {_path_words(path)}" for path in view_transfers.paths)
-    crossed = "; ".join(_cross_words(crossover) for crossover in view_transfers.crossovers)
+    paths = "; ".join(f"{path.line.label} {_fit_text(path)}" for path in view_transfers.paths)
+    crossed = "; ".join(_crossover_text(crossover) for crossover in view_transfers.crossovers)
     return f"{view_transfers.title}: {paths}" + (f"; {crossed}" if crossed else "")
 
 
-def _path_words(path: TransferFit) -> str:
+def _fit_text(path: TransferFit) -> str:
     """Return the latency and the asymptotic rate of a path: `4.1 µs, 52.3 GB/s`."""
     first, last = path.model.pieces[0], path.model.pieces[-1]
     rate = path.rate(last)
@@ -66,7 +66,7 @@ def _path_words(path: TransferFit) -> str:
     return f"{units.quantity(first.alpha_s, 's')}{beta}"
 
 
-def _cross_words(crossover: Crossover) -> str:
+def _crossover_text(crossover: Crossover) -> str:
     """Return a crossover as text, with the measured sizes between which it lies."""
     low, at, high = (
         units.brief_size(size) for size in (crossover.size.low, crossover.size.centre, crossover.size.high)
@@ -94,4 +94,4 @@ def _draw_crossover(crossover: Crossover, below: TransferFit, across: Axis, up: 
     low, high = seconds[crossover.size.low].centre, seconds[crossover.size.high].centre
     share = math.log(crossover.size.centre / crossover.size.low) / math.log(crossover.size.high / crossover.size.low)
     height = _height(below, crossover.size.centre, low * (high / low) ** share)
-    return svg.dot(across.place(crossover.size.centre), up.place(height), 6.0, "ring", _cross_words(crossover))
+    return svg.dot(across.place(crossover.size.centre), up.place(height), 6.0, "ring", _crossover_text(crossover))

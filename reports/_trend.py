@@ -51,7 +51,7 @@ class DriftLine:
 class NewestEvent:
     """The newest step or drift of a series, or why none is reported; `judged` is a class of the style sheet."""
 
-    words: str
+    text: str
     judged: str
 
 
@@ -120,7 +120,7 @@ def _change(change: Change, trend: Trend) -> ChangeLine:
     """Return a step as texts; `at` is the time of the first run after it."""
     unit = trend.line.unit
     return ChangeLine(
-        _moment_words(trend.moments[change.index]),
+        _moment_text(trend.moments[change.index]),
         change.effect_text,
         "bad" if change.is_worse else "good",
         units.quantity(change.before, unit),
@@ -134,8 +134,8 @@ def _drift_lines(trend: Trend) -> tuple[DriftLine, ...]:
     unit = trend.line.unit
     return tuple(
         DriftLine(
-            _moment_words(trend.moments[drift.start]),
-            _moment_words(trend.moments[drift.end - 1]),
+            _moment_text(trend.moments[drift.start]),
+            _moment_text(trend.moments[drift.end - 1]),
             drift.effect_text,
             "bad" if drift.is_worse else "good",
             units.quantity(drift.before, unit),
@@ -151,7 +151,7 @@ def _newest_event(trend: Trend) -> NewestEvent:
     event = trend.newest_event
     if event is None:
         return NewestEvent(trend.state, "quiet")
-    since = _moment_words(trend.moments[event.start])
+    since = _moment_text(trend.moments[event.start])
     return NewestEvent(f"{event.effect_text} from {since}", "bad" if event.is_worse else "good")
 
 
@@ -159,7 +159,7 @@ def _run(moment: Moment, line: Line) -> TrendRunLine:
     """Return a run as texts."""
     interval = moment.interval
     return TrendRunLine(
-        _moment_words(moment),
+        _moment_text(moment),
         units.quantity(interval.centre, line.unit),
         units.interval(interval.low, interval.high, line.unit, interval.centre),
         moment.replicates,
@@ -168,7 +168,7 @@ def _run(moment: Moment, line: Line) -> TrendRunLine:
     )
 
 
-def _moment_words(moment: Moment) -> str:
+def _moment_text(moment: Moment) -> str:
     """Return the time of a run, in UTC, to a minute."""
     return _date(moment.source.at, _MINUTE)
 
@@ -191,9 +191,9 @@ def _chart(trend: Trend) -> Chart:
     ends_of_levels = [(level.start, level.end, level.first, level.last) for level in trend.levels]
     parts += [_level(*ends, across, up) for ends in ends_of_levels if trend.state == "changed"]
     parts += _dots(trend, across, up)
-    span = f"{len(moments)} runs from {_moment_words(moments[0])} to {_moment_words(moments[-1])}"
+    span = f"{len(moments)} runs from {_moment_text(moments[0])} to {_moment_text(moments[-1])}"
     newest = units.quantity(trend.values[-1], line.unit)
-    note = "one point per run, in order of time (UTC): the median, with its interval where it is large enough to see"
+    note = "one point per run, in order of time (UTC): the median and, where large enough to see, its 95 % interval"
     description = f"{line.case}: {span}, newest {newest}; {_counts(trend)}"
     return Chart(f"newest {newest}", note, svg.picture(description, _HEIGHT, *parts, width=_WIDTH))
 
@@ -250,6 +250,6 @@ def _dots(trend: Trend, across: Axis, up: Axis) -> Iterator[Markup]:
     marked = {change.index: "bad" if change.is_worse else "good" for change in trend.changes}
     for x, moment in enumerate(trend.moments):
         if x in marked or len(trend.moments) <= _MOST_DOTS:
-            tooltip = f"{_moment_words(moment)}: {units.quantity(moment.value, trend.line.unit)}"
+            tooltip = f"{_moment_text(moment)}: {units.quantity(moment.value, trend.line.unit)}"
             radius, judged = (4.2, f"mark {marked[x]}") if x in marked else (2.6, "c0")
             yield svg.dot(across.place(x), up.place(moment.value), radius, judged, tooltip)

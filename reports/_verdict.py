@@ -77,19 +77,19 @@ def head(summary: Summary) -> Head:
     return Head(
         run_overview.devices or ("No device",),
         run_overview.conditions,
-        trust_words(run_overview),
+        trust_text(run_overview),
         not run_overview.doubts,
         tiles,
         key_note(run_overview),
         run_overview.matters,
         tuple(
-            SuiteLink(line.name, f"#{suite_anchor(line.name)}", line.summary, line.ended, seconds_words(line.seconds))
+            SuiteLink(line.name, f"#{suite_anchor(line.name)}", line.summary, line.ended, seconds_text(line.seconds))
             for line in run_overview.suites
         ),
     )
 
 
-def trust_words(run_overview: Overview) -> str:
+def trust_text(run_overview: Overview) -> str:
     """Return `Trustworthy: yes`, or `Trustworthy: no, because …`."""
     return run_overview.trust[:1].upper() + run_overview.trust[1:]
 
@@ -111,7 +111,7 @@ def share_text(share: float | None) -> str:
     return units.percent(share) if share is not None else ""
 
 
-def seconds_words(seconds: float) -> str:
+def seconds_text(seconds: float) -> str:
     """Return the duration of a suite's cases as text; empty if none was timed."""
     return units.duration(seconds) if seconds > 0 else ""
 

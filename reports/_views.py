@@ -113,7 +113,7 @@ def varying(points: Sequence[Point]) -> Callable[[Point], str]:
     return label
 
 
-def common_words(points: Sequence[Point], view: View) -> str:
+def common_text(points: Sequence[Point], view: View) -> str:
     """Return the parameters that all points share, for the subtitle of a chart: `open, size 1GiB, dtype float32`."""
     if not points:
         return ""

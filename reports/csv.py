@@ -25,7 +25,7 @@ _FORMULA = re.compile(r"(^|;)(?=\s*[=+\-@＝＋－＠])")
 class CsvReport:
     """Writes one line for each series, in SI units; a result without a series has one line of its own."""
 
-    summary: str = "one line a series in SI units, for spreadsheets and data frames"
+    summary: str = "one line per series in SI units, for spreadsheets and data frames"
 
     def render(self, run: Run) -> str:
         """Return the table with its header line; missing and non-finite numbers are empty cells."""

@@ -40,7 +40,7 @@
       const holder = tile.firstElementChild ?? tile;
       holder.textContent = text || (tile.firstElementChild ? "–" : "");
     });
-    document.getElementById("layer").textContent = `${layer.name}: ${layer.words}`;
+    document.getElementById("layer").textContent = `${layer.name}: ${layer.description}`;
     document.querySelectorAll(".scale li").forEach((item, at) => {
       item.hidden = at >= layer.legend.length;
       item.lastElementChild.textContent = layer.legend[at] ?? "";

@@ -26,17 +26,17 @@ from gpubench.api.report import (
     soak_tables,
 )
 
-from ._cases import figure_cells, heads, reason_words
+from ._cases import figure_cells, heads, reason_text
 from ._columns import columns
 from ._columns_md import columns_markdown
 from ._compare_md import compare_markdown
 from ._environment import environment
 from ._fleet_md import fleet_markdown
 from ._markdown import MOST_BYTES, clipped, cut, table
-from ._verdict import has_several_devices, key_note, seconds_words, share_text, trust_words
-from ._words import Notice, beside_words, legend_words, notices
+from ._texts import Notice, legend_text, notices, secondary_text
+from ._verdict import has_several_devices, key_note, seconds_text, share_text, trust_text
 
-_FULL = "A comment holds no more; to see every case, write a .html or .csv file with `gpubench report`"
+_FULL = "The length of a comment is limited; to see every case, write a .html or .csv file with `gpubench report`"
 _NOTICES = 12  # the most that stay if room is short: the worst come first
 _RANKS = ("failed", "invalid", "ok", "skipped")
 
@@ -80,7 +80,8 @@ class _Suite:
         self.name, self.constants, self.summary = suite.name, suite.constants, summary
         self.lines = sorted(suite.cases, key=_rank)
         beside = {
-            id(line): beside_words(summary.secondary_figures(line.spread)) if line.median else "" for line in self.lines
+            id(line): secondary_text(summary.secondary_figures(line.spread)) if line.median else ""
+            for line in self.lines
         }
         has_more = any(beside.values())
         self.heads = ("case", *heads(summary), *(("also",) if has_more else ()), "state")
@@ -118,7 +119,7 @@ def _document(summary: Summary, suites: Sequence[_Suite], kept: frozenset[str] |
         parts += _suite(suite, kept)
     for derived in (*phase_tables(summary), *link_tables(summary), *soak_tables(summary)) if kept is None else ():
         parts += _derived_lines("##", derived)
-    parts += [*_environment(summary.run), f"\n{legend_words(summary)}"]
+    parts += [*_environment(summary.run), f"\n{legend_text(summary)}"]
     return "\n".join(parts) + "\n"
 
 
@@ -129,13 +130,13 @@ def _head(run_overview: Overview) -> Iterator[str]:
     if run_overview.values:
         yield ""
         yield from _key_figures(run_overview)
-    yield f"\n**{escape(trust_words(run_overview))}**"
+    yield f"\n**{escape(trust_text(run_overview))}**"
     if run_overview.matters:
         yield ""
     yield from (f"- {escape(sentence)}" for sentence in run_overview.matters)
     if run_overview.suites:
         yield ""
-        lines = ((line.name, line.summary, line.ended, seconds_words(line.seconds)) for line in run_overview.suites)
+        lines = ((line.name, line.summary, line.ended, seconds_text(line.seconds)) for line in run_overview.suites)
         yield from table(("suite", "what it measures", "cases", "time"), (tuple(map(escape, line)) for line in lines))
 
 
@@ -164,8 +165,8 @@ def _notices(shown_notices: Sequence[Notice]) -> Iterator[str]:
     for notice in shown_notices:
         cases = ", ".join(map(code, notice.cases)) + (f" and {notice.more} more" if notice.more else "")
         yield (
-            f"- {'**' if notice.level == 'bad' else ''}{escape(clipped(notice.text))}"
-            + ("**" if notice.level == "bad" else "")
+            f"- {'**' if notice.level == 'error' else ''}{escape(clipped(notice.text))}"
+            + ("**" if notice.level == "error" else "")
             + (f": {cases}" if cases else "")
         )
 
@@ -177,7 +178,7 @@ def _heading(suite: _Suite) -> Iterator[str]:
     if sentence:
         yield f"{escape(sentence)}\n"
     if suite.constants:
-        yield f"Left out of the names: {escape(suite.constants)}.\n"
+        yield f"Common to all cases: {escape(suite.constants)}.\n"
     yield from table(suite.heads, ())
 
 
@@ -201,7 +202,7 @@ def _derived_lines(level: str, derived_table: Table) -> Iterator[str]:
 
 def _cells(line: ListedCase, also: tuple[str, ...]) -> tuple[str, ...]:
     """Return the cells of a case; `also` has the cell of further figures, or is empty."""
-    reason = reason_words(line.spread)
+    reason = reason_text(line.spread)
     state = (line.ended or line.spread.status) + (f": {clipped(reason)}" if reason else "")
     device = [escape(line.device)] if line.device else []
     return (" ".join([code(line.name), *device]), *map(escape, figure_cells(line)), *also, escape(state))
@@ -211,7 +212,7 @@ def _environment(run: Run) -> Iterator[str]:
     """Yield the section on the devices, the host, the versions and the settings."""
     yield "\n## Environment\n"
     facts = [(group.title, name, text) for group in environment(run) for name, text in group.facts if text]
-    yield from table(("of", "what", "is"), (tuple(map(escape, line)) for line in facts))
+    yield from table(("group", "property", "value"), (tuple(map(escape, line)) for line in facts))
 
 
 report: ComparisonReport = MarkdownReport()

@@ -64,19 +64,23 @@ def _figures(summary: Summary, spreads: list[Spread]) -> Iterator[str]:
 def _cases(spreads: list[Spread]) -> Iterator[str]:
     """Yield how each case ended, as a label of a gauge of 1."""
     samples = [f"{_labels_text({**_labels(spread), 'status': spread.status})} 1" for spread in spreads]
-    yield from _family("gpubench_case_status", "how a case ended: ok, skipped, failed or invalid", samples)
+    yield from _family("gpubench_case_status", "status of each case: ok, skipped, failed or invalid", samples)
 
 
 def _run(summary: Summary) -> Iterator[str]:
     """Yield the number of results by status, whether the run is complete, and when it began (Unix time)."""
     counts = [f"{_labels_text({'status': status})} {count}" for status, count in summary.counts().items()]
     yield from _family("gpubench_run_results", "results of the run by status", counts)
-    yield from _family("gpubench_run_complete", "1 where the run came to its end", [f" {int(summary.run.complete)}"])
+    yield from _family(
+        "gpubench_run_complete",
+        "1 if the run was completed, 0 if it was interrupted",
+        [f" {int(summary.run.complete)}"],
+    )
     try:
         started = datetime.fromisoformat(summary.run.manifest.started).timestamp()
     except ValueError:
         return  # results that another tool measured have no start
-    yield from _family("gpubench_run_started_seconds", "when the run began, Unix time", [f" {started!r}"])
+    yield from _family("gpubench_run_started_seconds", "start of the run, Unix time in seconds", [f" {started!r}"])
 
 
 def _labels(spread: Spread) -> dict[str, str]:

@@ -210,7 +210,7 @@ def test_the_chart_has_a_bar_up_to_each_break_even_link_and_a_line_for_each_link
     drawing = next(each for each in page.split("<svg ") if "Break-even link bandwidth by codec: " in each)
     assert "ids · lz4 up to 38.0 GB/s" in drawing
     assert drawing.count("<rect ") == 22
-    assert "2 that never pay are not shown" in page
+    assert "not shown, because they never pay: 2" in page
     for link in ("save", "load", "socket", "d2h", "h2d", "peer", "process"):
         assert f"> {link} </text>" in drawing
 

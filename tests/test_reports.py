@@ -671,7 +671,7 @@ def test_replicates_are_one_row_of_the_page_with_what_lies_within_and_between():
 
 def test_each_replicate_of_a_case_is_in_its_details():
     steady, wide = (Tags(part).text for part in render("html", replicated_run()).split('<tr id="')[1:])
-    assert "Replicates, each in fresh processes" in steady
+    assert "Replicates, each in new processes" in steady
     assert "1 – – – – failed" in steady
     assert "2 1.100 ms" in wide
     assert "ratio 3.000" in wide, "another series is joined as the headline is: 2, 3 and 4"

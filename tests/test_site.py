@@ -114,7 +114,7 @@ def test_the_index_lists_each_run_by_device_and_date_and_every_link_leads_to_a_f
     assert text.index("2 × NVIDIA H200</h2>") < text.index(">NVIDIA H200</h2>")
     assert text.index("2026-01-02 03:04 UTC</a></th>") < text.index("2026-01-01 03:04 UTC</a></th>"), "the newest first"
     assert re.search(r"Memory triad</th>.*999\.0 GB/s", text, re.DOTALL)
-    assert '<td class="words trusted">yes</td>' in text
+    assert '<td class="text trusted">yes</td>' in text
 
 
 def test_the_page_of_a_run_leads_back_to_the_index(built):

@@ -115,7 +115,7 @@ def _parts(judged: FleetJudgement) -> Iterator[Part]:
     yield _print.plain(words.fleet_answer(judged), f"bold {_ENDS[end]}")
     yield _print.plain(words.devices_text(judged))
     if seen := words.detectable_text(judged):
-        yield _print.plain(f"smallest slowdown that would be found: {seen}")
+        yield _print.plain(f"smallest detectable slowdown: {seen}")
     notes = judged.notes if judged.is_judged or judged.sick else ()  # without a verdict the answer holds them
     for line in (*map(words.failure_text, judged.failures), *words.population_sentences(judged), *notes):
         yield _print.plain(f"- {line}")
@@ -151,7 +151,7 @@ def _suspects(judged: FleetJudgement) -> Iterator[Part]:
         rows.append(
             NamedRow(suspect.unit, f"{place}, {worst.case or worst.family}: {words.causes_text(suspect)}", figures)
         )
-    heads = ("unit", "component, slowest case, cause", "slowdown", "smallest seen", "cases", "state")
+    heads = ("kind", "component, slowest case, cause", "slowdown", "detectable", "cases", "state")
     yield from named_rows(heads, rows, shutil.get_terminal_size().columns)
     if rest := len(judged.suspects) - len(rows):
         yield _print.plain(f"not listed: {rest} more suspects; a report (-o fleet.html) has them all", "dim")

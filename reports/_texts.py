@@ -28,15 +28,15 @@ LEGEND = (
     "GB = 10⁹ B, GiB = 2³⁰ B. 95 % within process: half the width of the 95 % confidence interval of the median of the "
     "samples; of fewer than six samples, half their range. Noise within process: 1.4826 · MAD / median. Neither "
     "predicts what another process would measure. Between processes: the standard deviation (n - 1) of the medians of "
-    "at least three fresh processes over their mean. % of peak: compared with the data sheet; where that is unknown, "
+    "at least three new processes over their mean. % of peak: compared with the data sheet; where that is unknown, "
     "with the peak at the clock measured during the case."
 )
 REPLICATED = (
-    " Each replicate ran in fresh processes: the median of a case is the median of its replicates, 95 % of processes "
+    " Each replicate ran in new processes: the median of a case is the median of its replicates, 95 % of processes "
     "is half the width of its confidence interval, and the noise within a process is the median over the replicates."
 )
-Level = Literal["bad", "odd", "note"]
-_LEVEL_NAMES: dict[Level, str] = {"bad": "error", "odd": "warning", "note": "note"}  # the worst first
+Level = Literal["error", "warning", "note"]
+_LEVELS: tuple[Level, ...] = ("error", "warning", "note")  # the worst first
 Namer = Callable[[Result], str]
 _BASES: dict[Basis, str] = {
     "spec": "peak (data sheet)",
@@ -65,7 +65,7 @@ def measured(summary: Summary) -> list[Device]:
     return [device for device in devices if device.id in used] or list(devices)
 
 
-def device_words(device: Device) -> str:
+def device_text(device: Device) -> str:
     """Return the description of a device: `host · ExampleCPU · x86-64 · 64 cores · 128 GiB`."""
     memory = units.round_size(device.memory_bytes) if device.memory_bytes else ""
     kind = {"cuda": "SMs", "rocm": "CUs"}.get(device.id.partition(":")[0], "cores")
@@ -73,7 +73,7 @@ def device_words(device: Device) -> str:
     return " · ".join(part for part in (device.id, device.name, device.arch, count, memory) if part)
 
 
-def legend_words(summary: Summary) -> str:
+def legend_text(summary: Summary) -> str:
     """Return the meaning of the columns and the source of recorded deviations, for the foot of a page."""
     recorded = recorded_sources_text(map(summary.reproducibility, summary.spreads()))
     sentence = f" {recorded[0].upper()}{recorded[1:]}." if recorded else ""
@@ -95,14 +95,14 @@ def case_namer(run: Run, replicated: bool = False) -> Namer:
     return name
 
 
-def basis_words(share: Share) -> str:
+def basis_text(share: Share) -> str:
     """Return which peak a share is of."""
     return _BASES[share.basis]
 
 
-def share_words(share: Share) -> str:
+def share_of_basis(share: Share) -> str:
     """Return a share in full: `95.9 % of peak (data sheet), dram`."""
-    return f"{units.percent(share.fraction)} of {basis_words(share)}, {share.limit}"
+    return f"{units.percent(share.fraction)} of {basis_text(share)}, {share.limit}"
 
 
 def share_brief(figure: Figure) -> str:
@@ -113,7 +113,7 @@ def share_brief(figure: Figure) -> str:
     return f"{units.percent(share.fraction)} {share.limit}" + (" (best of run)" if share.basis == "best" else "")
 
 
-def interval_words(figure: Figure, values: int | None = None) -> str:
+def interval_text(figure: Figure, values: int | None = None) -> str:
     """Return the 95 % interval in the prefix of the median: `4180 – 4221 GB/s`; a dash for a single sample.
 
     `values` is the number of values behind it, by default that of the samples. For fewer than six it is their range,
@@ -134,7 +134,7 @@ def named_text(figure: Figure) -> str:
     return figure.text if name == figure.unit else f"{name} {figure.text}"
 
 
-def beside_words(figures: Sequence[Figure]) -> str:
+def secondary_text(figures: Sequence[Figure]) -> str:
     """Return the figures beside a headline: `decompress 163.2 GB/s, ratio 4.681`; for more than eight, their number."""
     if len(figures) > _BESIDE:
         return f"{len(figures)} more series"
@@ -145,27 +145,27 @@ def notices(summary: Summary, rows: Sequence[ResultRow]) -> list[Notice]:
     """Return every warning and note about a run, the worst first; `rows` holds one result for each case."""
     run, name = summary.run, case_namer(summary.run)
     replicate_name = case_namer(run, summary.replicated)
-    all_notices = [] if run.complete else [Notice("bad", _PARTIAL)]
-    all_notices += [Notice("odd", warning) for warning in run.messages]
-    for status, level in _LEVELS:
+    all_notices = [] if run.complete else [Notice("error", _PARTIAL)]
+    all_notices += [Notice("warning", warning) for warning in run.messages]
+    for status, level in _STATUS_LEVELS:
         all_notices += _by_reason(run, replicate_name, status, level)
     all_notices += [*_above_peak(name, rows), *_noisy(name, rows), *_wide(name, rows), *_discarded(run, replicate_name)]
-    return sorted(all_notices, key=lambda notice: list(_LEVEL_NAMES).index(notice.level))
+    return sorted(all_notices, key=lambda notice: _LEVELS.index(notice.level))
 
 
-_LEVELS: tuple[tuple[str, Level], ...] = (
-    ("failed", "bad"),
-    ("invalid", "odd"),
+_STATUS_LEVELS: tuple[tuple[str, Level], ...] = (
+    ("failed", "error"),
+    ("invalid", "warning"),
     ("skipped", "note"),
 )
 
 
-def notice_words(all_notices: Sequence[Notice]) -> str:
+def counts_by_level(all_notices: Sequence[Notice]) -> str:
     """Return the number of notices of each level: `1 error, 2 warnings, 3 notes`."""
     counts = Tally(notice.level for notice in all_notices)
     return ", ".join(
-        f"{counts[level]} {name}" if counts[level] == 1 else f"{counts[level]} {name}s"
-        for level, name in _LEVEL_NAMES.items()
+        f"{counts[level]} {level}" if counts[level] == 1 else f"{counts[level]} {level}s"
+        for level in _LEVELS
         if counts[level]
     )
 
@@ -182,16 +182,16 @@ def _by_reason(run: Run, name: Namer, status: str, level: Level) -> Iterator[Not
 
 def _above_peak(name: Namer, rows: Sequence[ResultRow]) -> Iterator[Notice]:
     """Yield a warning about the cases with a rate above a peak of the device, which points to a mistake."""
-    cases = [f"{name(row.result)} ({_impossible_words(row)})" for row in rows if row.impossible]
+    cases = [f"{name(row.result)} ({_impossible_shares_text(row)})" for row in rows if row.impossible]
     if cases:
         verb = "is" if len(cases) == 1 else "are"
-        yield _notice("odd", f"{_cases(len(cases))} {verb} above-peak, {ABOVE_PEAK_REASON}", cases)
+        yield _notice("warning", f"{_cases(len(cases))} {verb} above-peak, {ABOVE_PEAK_REASON}", cases)
 
 
-def _impossible_words(row: ResultRow) -> str:
+def _impossible_shares_text(row: ResultRow) -> str:
     """Return the first share above a peak, with its series, as text."""
     first = row.impossible[0]
-    return f"{first.series}: {share_words(first.share)}"
+    return f"{first.series}: {share_of_basis(first.share)}"
 
 
 def _noisy(name: Namer, rows: Sequence[ResultRow]) -> Iterator[Notice]:
@@ -201,7 +201,7 @@ def _noisy(name: Namer, rows: Sequence[ResultRow]) -> Iterator[Notice]:
     cases = [f"{name(row.result)} ({units.percent(row.figure.noise)})" for row in noisy if row.figure is not None]
     if cases:
         yield _notice(
-            "odd", f"{_cases(len(cases))} with more than {units.percent(NOISY, 0)} of noise within a process", cases
+            "warning", f"{_cases(len(cases))} with more than {units.percent(NOISY, 0)} of noise within a process", cases
         )
 
 
@@ -222,7 +222,7 @@ def _wide(name: Namer, rows: Sequence[ResultRow]) -> Iterator[Notice]:
         sentence = (
             f"{_cases(len(cases))} with a 95 % confidence interval {several} wider than ± {units.percent(NOISY, 0)}"
         )
-        yield _notice("odd", sentence, cases)
+        yield _notice("warning", sentence, cases)
 
 
 def _discarded(run: Run, name: Namer) -> Iterator[Notice]:
