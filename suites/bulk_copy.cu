@@ -1,12 +1,13 @@
-// A copy by bulk copies (TMA), within a device or between two: bytes is a multiple of 8, addresses are of 16.
-#define MOST_STAGES 16  // of a block's ring
+// A copy by bulk copies (TMA), within a device or between two. `bytes` is a multiple of 8, addresses are multiples of
+// 16.
+#define MOST_STAGES 16  // slots of a block's ring
 
-// Bulk copies into a ring of `stages` chunks in shared memory and out of it: one thread a block starts them all, and no
-// byte passes a register. A chunk, a multiple of 16 bytes, is loaded LAG chunks after the one before it in its slot
-// began to be stored. A load that does not come in time ends the copy, and its check fails.
+// Copies through a ring of `stages` chunks in shared memory. One thread per block starts all bulk copies, and no byte
+// passes through a register. A chunk has a multiple of 16 bytes. A slot is loaded again LAG chunks after the store of
+// its last chunk began. If a load does not arrive in time the copy ends, and its check fails.
 #if !GB_HIP && __CUDA_ARCH__ >= 900
 #define LAG 2
-#define PATIENCE 2000000000ULL  // cycles, a second
+#define PATIENCE 2000000000ULL  // cycles, about a second
 
 static __device__ __forceinline__ bool arrived(u64* barrier, u32 parity) {
     if (gb_barrier_passed(barrier, parity)) return true;
@@ -34,7 +35,7 @@ extern "C" __global__ void __launch_bounds__(32)
     for (u64 at = (u64)blockIdx.x * chunk; at < whole; at += stride) {
         if (!arrived(loaded + stage, parity)) return;
         gb_bulk_store(target + at, (u8*)ring + stage * chunk, (u32)(whole - at < chunk ? whole - at : chunk));
-        if (++begun > LAG && load < whole) {  // the store of LAG chunks ago has left its slot
+        if (++begun > LAG && load < whole) {  // the store that began LAG chunks ago has read its slot
             gb_bulk_wait_read<LAG>();
             u32 size = (u32)(whole - load < chunk ? whole - load : chunk);
             gb_bulk_load((u8*)ring + filling * chunk, source + load, size, loaded + filling);

@@ -1,6 +1,6 @@
 // Copies between two memories, and the patterns that show whether every word arrived.
 
-// Copies `vectors` of 16 bytes, then `words` of 8. FLIGHT loads are under way in each thread before a store.
+// Copies `vectors` of 16 bytes, then `words` of 8. Each thread has FLIGHT loads in flight before it stores.
 #ifndef FLIGHT
 #define FLIGHT 4
 #endif
@@ -18,7 +18,7 @@ extern "C" __global__ void copy(const uint4* source, uint4* target, u64 vectors,
     if (gb_thread() < words) ((u64*)(target + vectors))[gb_thread()] = ((const u64*)(source + vectors))[gb_thread()];
 }
 
-// Words that differ everywhere and with the seed: multiples of 2^64 / golden ratio (Knuth, TAOCP 3, §6.4).
+// Words that differ at each index and for each seed: multiples of 2^64 / golden ratio (Knuth, TAOCP 3, §6.4).
 static __device__ __forceinline__ u64 word_of(u64 seed, u64 i) { return i * 0x9e3779b97f4a7c15ULL + seed; }
 
 extern "C" __global__ void fill_pattern(u64* out, u64 words, u64 seed) {

@@ -1,14 +1,15 @@
-// Reads and writes of part of a line: words at a stride, or chunks in random order. An order says at which word
-// of the array access t is; the data are the 64-bit words of a seed (gb_random), whatever the width of an access.
+// Reads and writes of parts of a cache line: words at a stride, or chunks in random order. An order maps access t to
+// the index of a word of the array. The data are the 64-bit random words of a seed (gb_random), whatever the width of
+// an access.
 #define THREADS 512
-#define BATCH 4  // reads in flight a thread
+#define BATCH 4  // reads in flight per thread
 
 struct Strided {
-    u64 stride;  // in words of the access
+    u64 stride;  // in units of the accessed word
     __device__ __forceinline__ u64 operator()(u64 t) const { return t * stride; }
 };
 
-// Chunks of 2^shift words each, all different: a bijection of [0, 2^bits), by odd factors and shifted copies.
+// Random chunks of 2^shift words, none of them twice: a bijection of [0, 2^bits) by odd factors and shifted copies.
 struct Random {
     u32 bits, shift, key;
     __device__ __forceinline__ u64 operator()(u64 t) const {
@@ -43,7 +44,7 @@ static __device__ __forceinline__ void read_all(const WORD* words, O order, u64 
     if (threadIdx.x == 0) parts[blockIdx.x] = mine;
 }
 
-// Word i as it should be, folded as `bits_of` folds it.
+// The expected word i, folded as `bits_of` folds it.
 template <class WORD>
 static __device__ __forceinline__ u64 drawn(u64 seed, u64 i) {
     if (sizeof(WORD) == 4) return (u32)(gb_random(seed, i / 2) >> (32 * (i % 2)));
@@ -51,7 +52,7 @@ static __device__ __forceinline__ u64 drawn(u64 seed, u64 i) {
     return gb_random(seed, 2 * i) ^ gb_random(seed, 2 * i + 1);
 }
 
-// What `read_all` should leave. Not unrolled: it is compiled more often than its speed matters.
+// Writes the expected result of `read_all`. Not unrolled, because compile time matters more here than speed.
 template <class WORD, class O>
 static __device__ __forceinline__ void expect_all(u64 seed, O order, u64 count, u64* parts) {
     u64 mine = 0;
@@ -77,7 +78,7 @@ static __device__ __forceinline__ void write_all(WORD* words, O order, u64 count
     }
 }
 
-// Adds to `wrong` how many words `write_all` should have left otherwise.
+// Adds to `wrong` the number of words that differ from what `write_all` writes.
 template <class WORD, class O>
 static __device__ __forceinline__ void count_wrong(const WORD* words, O order, u64 count, u32 key, u64* wrong) {
     u64 mine = 0;
@@ -92,8 +93,8 @@ static __device__ __forceinline__ void count_wrong(const WORD* words, O order, u
 
 #define KERNEL extern "C" __global__ void __launch_bounds__(THREADS)
 
-// The kernels of one width and one order, those that read or those that write (WRITES, 0 or 1): what is not wanted
-// need not be compiled. __VA_ARGS__ are the order's parameters, ORDER makes it of them.
+// The kernels of one width and one order that read, or those that write (WRITES is 0 or 1), so that the others need not
+// be compiled. __VA_ARGS__ are the parameters of the order, and ORDER constructs it from them.
 #if WRITES
 #define KERNELS(NAME, WORD, ORDER, ...)                                                      \
     KERNEL NAME##_write(WORD* words, u64 count, u32 key, __VA_ARGS__) {                      \

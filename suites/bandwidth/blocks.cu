@@ -1,5 +1,5 @@
-// Copies of many blocks between packed memory, where block i is the i-th, and a pool, where it is at places[i].
-// A block is 2^shift vectors of 16 bytes. Either memory may be page-locked memory of the host.
+// Copies of many blocks between packed memory, in which block i is the i-th, and a pool, in which block i is at
+// places[i]. A block is 2^shift vectors of 16 bytes. Either memory may be page-locked memory of the host.
 
 extern "C" __global__ void __launch_bounds__(256)
     scatter_blocks(uint4* __restrict__ pool, const uint4* __restrict__ packed, const u32* __restrict__ places, u64 vectors,

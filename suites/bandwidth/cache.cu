@@ -1,10 +1,10 @@
-// Many passes over a working set in one launch. A block goes over tiles of the set, each a contiguous stretch, one after
-// another; `hop` is how many tiles on its next one is: odd and no larger than the grid, so that none is left out. What
-// a multiprocessor meets in one tile it meets again when all others have had their turn: the first cache, which
-// NVIDIA's loads go past anyway, has nothing to give. `vectors`, of 16 bytes, is a power of two, and so is `tile`, a
+// Many passes over a working set in one launch. The set consists of contiguous tiles. A block processes one tile after
+// another, each `hop` tiles after the previous one; `hop` is odd and no larger than the grid, so that no tile is left
+// out. A multiprocessor returns to a tile only after all others have processed a tile. So the first-level cache, which
+// NVIDIA's loads bypass anyway, gives no hits. `vectors`, of 16 bytes each, is a power of two. So is `tile`, which is a
 // multiple of a block's batch.
 #define THREADS 256
-#define BATCH 4  // loads in flight a thread
+#define BATCH 4  // loads in flight per thread
 
 static __device__ __forceinline__ u64 bits_of(uint4 v) {
     return (u64)(v.x ^ v.z) | (u64)(v.y ^ v.w) << 32;
@@ -17,7 +17,7 @@ static __device__ __forceinline__ u64 turned(u64 bits) { return bits << 1 | bits
          ++turn, first = (first + hop * tile) & (vectors - 1))                                  \
         for (u32 i = first + threadIdx.x; i < first + tile; i += BATCH * THREADS)
 
-// Turned by a bit a batch, so that what is met twice does not cancel out.
+// Rotates the result by one bit per batch, so that data read twice do not cancel out.
 extern "C" __global__ void __launch_bounds__(THREADS)
     cached_read(const uint4* set, u32 vectors, u32 tile, u32 turns, u32 hop, u64* parts) {
     u64 mine = 0;
@@ -33,7 +33,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     if (threadIdx.x == 0) parts[blockIdx.x] = mine;
 }
 
-// The same from the seed alone. Not unrolled: it is compiled more often than its speed matters.
+// Computes the same result from the seed alone. Not unrolled, because compile time matters more here than speed.
 extern "C" __global__ void __launch_bounds__(THREADS)
     cached_read_expected(u64 seed, u32 vectors, u32 tile, u32 turns, u32 hop, u64* parts) {
     u64 mine = 0;
@@ -48,7 +48,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     if (threadIdx.x == 0) parts[blockIdx.x] = mine;
 }
 
-// What is written to vector i: no two neighbours alike, and the same in every pass, so that their order is free.
+// Returns the value of vector i. Neighbours differ; all passes write the same value, so that their order does not
+// matter.
 static __device__ __forceinline__ uint4 written(u32 i, u32 key) {
     u32 x = (i * 0x9e3779b1u) ^ key;
     return make_uint4(x, ~x, x + i, x ^ i);
@@ -62,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
 }
 
-// Adds to `wrong` the number of vectors that `cached_write` should have left otherwise.
+// Adds to `wrong` the number of vectors that differ from what `cached_write` writes.
 extern "C" __global__ void __launch_bounds__(THREADS)
     cached_mistakes(const uint4* set, u32 vectors, u32 key, u64* wrong) {
     for (u64 i = gb_thread(); i < vectors; i += gb_threads()) {
@@ -83,10 +84,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
 }
 
-// Shared memory, in words of 4, 8 or 16 bytes. In each pass a thread reads, or writes, TURNS words of its block's
-// array, each next to its neighbours', so that no two lanes of a warp want one bank at a time. `away` is how many
-// words the next pass is from the last: 0, which the compiler does not know, so that it leaves no pass out. parts
-// takes a word a thread, cycles the passes' time by the device clock, one a block.
+// Shared memory, in words of 4, 8 or 16 bytes. In each pass a thread reads or writes TURNS words of its block's array.
+// The lanes of a warp access neighbouring words, so that no two need the same bank at a time. Pass k starts k · `away`
+// words further on. `away` is 0, but the compiler does not know it and so omits no pass. `parts` receives a word per
+// thread, `cycles` the duration of the passes in cycles of the device clock, per block.
 #define TURNS 4
 #define SHARED_THREADS 1024
 

@@ -1,14 +1,15 @@
-// Copies within a device, or between it and page-locked host memory: bytes is a multiple of 8, addresses are of 16.
+// Copies within a device, or between it and page-locked host memory. `bytes` is a multiple of 8, addresses are
+// multiples of 16.
 #define THREADS 128
-#define BATCH 8         // loads in flight a thread of a grid that stays
-#define STAGES 8        // of a thread's ring in shared memory
+#define BATCH 8         // loads in flight per thread of a resident grid
+#define STAGES 8        // slots of a thread's ring in shared memory
 
-// The last 8 bytes where bytes is no multiple of 16.
+// Copies the last 8 bytes if `bytes` is not a multiple of 16.
 static __device__ __forceinline__ void copy_rest(u8* target, const u8* source, u64 bytes) {
     if (bytes % 16 != 0 && gb_thread() == 0) *(u64*)(target + bytes - 8) = *(const u64*)(source + bytes - 8);
 }
 
-// Load and store, one vector of 16 bytes a thread: the grid covers the copy.
+// Loads and stores one vector of 16 bytes per thread: the grid covers the whole copy.
 extern "C" __global__ void __launch_bounds__(THREADS)
     load_store(u8* __restrict__ target, const u8* __restrict__ source, u64 bytes) {
     u64 i = gb_thread();
@@ -16,7 +17,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     copy_rest(target, source, bytes);
 }
 
-// The same by a grid of any size, each thread with BATCH vectors in flight.
+// Makes the same copy by a grid of any size, with BATCH vectors in flight per thread.
 extern "C" __global__ void __launch_bounds__(1024, 1)
     load_store_resident(u8* __restrict__ target, const u8* __restrict__ source, u64 bytes) {
     const uint4* from = (const uint4*)source;
@@ -34,8 +35,8 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
     copy_rest(target, source, bytes);
 }
 
-// Asynchronous loads of 16 bytes a thread into a ring of its own in shared memory (16 · STAGES bytes a thread),
-// from where it stores them.
+// Each thread loads 16 bytes at a time asynchronously into its own ring in shared memory (16 · STAGES bytes per thread)
+// and stores them from there.
 #if !GB_HIP && __CUDA_ARCH__ >= 800
 extern "C" __global__ void async_copy(u8* target, const u8* source, u64 bytes) {
     extern __shared__ uint4 ring[];

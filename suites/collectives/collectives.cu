@@ -1,16 +1,17 @@
-// Data of collectives: whole numbers below 2^20 as floats, so that a sum over 16 ranks is exact in any order. More ranks
-// need smaller numbers.
+// Data of collectives: whole numbers below 2^20 as floats, so that a sum over 16 ranks is exact in any order. Data for
+// more ranks use smaller numbers.
 #ifndef SHIFT
 #define SHIFT 44
 #endif
 static __device__ __forceinline__ float drawn(u64 seed, u64 i) { return (float)(gb_random(seed, i) >> SHIFT); }
 
-// What a rank sends: word i is drawn from the rank's seed.
+// Writes the data that a rank sends: word i is drawn from the rank's seed.
 extern "C" __global__ void fill(float* sent, u64 count, u64 seed) {
     for (u64 i = gb_thread(); i < count; i += gb_threads()) sent[i] = drawn(seed, i);
 }
 
-// Counts what is not the sum of words `first` + i that ranks [low, high) sent; a rank's seed is `seed` + rank.
+// Counts the elements that differ from the sum of the words `first` + i of ranks [low, high); a rank's seed is `seed` +
+// rank.
 extern "C" __global__ void mistakes(const float* found, u64 count, u64 seed, u64 low, u64 high, u64 first, u32* wrong) {
     for (u64 i = gb_thread(); i < count; i += gb_threads()) {
         float expected = 0;

@@ -1,6 +1,7 @@
-// What checks do to bytes. Own kernels: the first reduction of an array library takes seconds to compile.
+// Kernels with which checks compare and overwrite bytes. An array library would take seconds to compile its first
+// reduction.
 
-// Adds to `found` how many of n bytes differ.
+// Adds to `found` the number of the n bytes that differ.
 extern "C" __global__ void count_differences(const u8* a, const u8* b, u64 n, u64* found) {
     u64 count = 0;
     const u64 words = n / 8;
@@ -13,14 +14,14 @@ extern "C" __global__ void count_differences(const u8* a, const u8* b, u64 n, u6
     if (count) atomicAdd(found, count);
 }
 
-// The complement of every byte.
+// Writes the complement of every byte.
 extern "C" __global__ void invert_bytes(const u8* a, u64 n, u8* out) {
     const u64 words = n / 8;
     for (u64 i = gb_thread(); i < words; i += gb_threads()) ((u64*)out)[i] = ~((const u64*)a)[i];
     for (u64 i = 8 * words + gb_thread(); i < n; i += gb_threads()) out[i] = (u8)~a[i];
 }
 
-// The same eight bytes again and again; of the last ones as many as fit.
+// Repeats the same eight bytes; the last copy is cut to the remaining bytes.
 extern "C" __global__ void fill_bytes(u64 word, u64 n, u8* out) {
     const u64 words = n / 8;
     for (u64 i = gb_thread(); i < words; i += gb_threads()) ((u64*)out)[i] = word;

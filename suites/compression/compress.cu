@@ -1,12 +1,13 @@
-// A block of compressed chunks as it travels: offsets and sizes of its chunks, 64 bits each, then the chunks, each
-// on a 16-byte line. Offsets count from the start of the block.
+// The format of a block of compressed chunks in transit: the offsets and the sizes of its chunks, 64 bits each, then
+// the chunks, each aligned to 16 bytes. Offsets count from the start of the block.
 
 #define PLACES 256  // threads of `place`: a power of two
-#define LINE 16     // bytes
+#define LINE 16     // bytes to which chunks are aligned
 
 static __device__ __forceinline__ u64 lines_of(u64 bytes) { return (bytes + LINE - 1) / LINE; }
 
-// One block of threads: the table of a block with `count` chunks of these sizes; the bytes of the whole to `total`.
+// Writes the table of a packed block with `count` chunks of these sizes, and its total number of bytes to `total`. One
+// block of threads.
 extern "C" __global__ void place(const u64* sizes, u32 count, u64* table, u64* total) {
     __shared__ u64 sums[PLACES];
     u64 base = lines_of(16ULL * count) * LINE;
@@ -31,7 +32,8 @@ extern "C" __global__ void place(const u64* sizes, u32 count, u64* table, u64* t
     if (threadIdx.x == 0) *total = base;
 }
 
-// A block of threads a chunk: from where it was compressed, `stride` bytes apart, to its place.
+// Copies each chunk from its compressed location, `stride` bytes apart, to its place in the packed block. One block of
+// threads per chunk.
 extern "C" __global__ void pack(const uint4* chunks, u64 stride, u32 count, uint4* packed) {
     const u64* table = (const u64*)packed;
     const uint4* from = chunks + blockIdx.x * (stride / LINE);
@@ -40,8 +42,8 @@ extern "C" __global__ void pack(const uint4* chunks, u64 stride, u32 count, uint
     for (u64 line = threadIdx.x; line < lines; line += blockDim.x) to[line] = from[line];
 }
 
-// Where the chunks of a block that arrived lie. An entry that points outside of its `bytes` becomes an empty chunk:
-// what is wrong in transit must not make a codec read elsewhere.
+// Finds the chunks of a received block. An entry of the table that points beyond `bytes` becomes an empty chunk, so
+// that damaged data cannot make a codec read other memory.
 extern "C" __global__ void unpack(const u64* packed, u64 bytes, u32 count, u64* sizes, u64* pointers) {
     for (u64 chunk = gb_thread(); chunk < count; chunk += gb_threads()) {
         u64 offset = packed[chunk], size = packed[count + chunk];

@@ -1,18 +1,18 @@
-// Random operands of matrix products in every format, their exact values in double precision, and the
-// quantised weights of gemv.cu. Element i is a function of (seed, i).
+// Random operands of matrix products in every format, their exact values in double precision, and the quantised weights
+// of gemv.cu. Element i is a function of (seed, i).
 
-// Eight bits: EXPONENT and FRACTION of them below a sign, exponents counted from BIAS, MOST the code of the
-// greatest finite number. To the nearest, ties to even, saturating.
+// An eight-bit format: a sign, EXPONENT bits of exponent with the bias BIAS, and FRACTION bits of fraction. MOST is the
+// code of the largest finite number. Rounds to the nearest number, ties to even, and saturates.
 template <int EXPONENT, int FRACTION, int BIAS, u32 MOST>
 struct Eight {
     typedef u8 Word;
-    typedef float Real;  // that random numbers are made in
+    typedef float Real;  // the type in which random numbers are computed
     static __device__ __forceinline__ float power(int exponent) { return __uint_as_float((u32)(127 + exponent) << 23); }
     static __device__ __forceinline__ Word of(float value) {
         const int own = (int)(__float_as_uint(value) >> 23 & 255u) - 127;
         const int exponent = own > 1 - BIAS ? own : 1 - BIAS;
         const u32 steps = (u32)rintf(fabsf(value) * power(FRACTION - exponent));
-        const u32 code = ((u32)(exponent + BIAS - 1) << FRACTION) + steps;  // a carry goes into the exponent by itself
+        const u32 code = ((u32)(exponent + BIAS - 1) << FRACTION) + steps;  // a carry increments the exponent correctly
         return (Word)((code < MOST ? code : MOST) | (value < 0 ? 128u : 0u));
     }
     static __device__ __forceinline__ double value(Word word) {
@@ -67,7 +67,7 @@ struct Int8 {  // a random number is one of 32 steps
     static __device__ __forceinline__ bool finite(Word) { return true; }
 };
 
-struct Int32 {  // sums of products of int8: far from the pattern that outputs are spoiled with
+struct Int32 {  // sums of products of int8, all far from the pattern that overwrites outputs before a check
     typedef int Word;
     typedef float Real;
     static __device__ __forceinline__ Word of(float value) { return (Word)rintf(value); }
@@ -75,7 +75,7 @@ struct Int32 {  // sums of products of int8: far from the pattern that outputs a
     static __device__ __forceinline__ bool finite(Word word) { return word != (int)0x80808080; }
 };
 
-// A pair of uniform numbers in (0, 1) to a normal one (Box and Muller, Ann. Math. Stat. 29, 1958).
+// Converts two uniform numbers in (0, 1) to a normal one (Box and Muller, Ann. Math. Stat. 29, 1958).
 static __device__ __forceinline__ float normal(float u, float v) { return sqrtf(-2 * logf(u)) * cospif(2 * v); }
 static __device__ __forceinline__ double normal(double u, double v) { return sqrt(-2 * log(u)) * cospi(2 * v); }
 
@@ -95,8 +95,8 @@ static __device__ __forceinline__ void fill(typename F::Word* out, u64 n, u64 fi
         out[i] = F::of(scale * drawn<typename F::Real>(seed, first + i, kind));
 }
 
-// out[i, j] = the element of row lines[i] (or i, where there are none) and column j, as a double; its size alone
-// where `absolute` is set.
+// Writes to out[i, j] the element of row lines[i] (row i if `lines` is null) and column j as a double, or its absolute
+// value if `absolute` is set.
 template <class F>
 static __device__ __forceinline__ void widen(const typename F::Word* in, const long long* lines, u64 rows, u64 cols,
                                              u64 row_stride, u64 col_stride, u32 absolute, double* out) {
@@ -136,14 +136,16 @@ KERNELS(float8_e5m2, Eight<5, 2, 15, 0x7b>)
 KERNELS(int8, Int8)
 KERNELS(int32, Int32)
 
-// Quantised weights: q = w/scale to the nearest, of the normal numbers w = spread·drawn(seed, i), in
-// groups of 128 with the scale that makes the greatest of a group MOST steps. One thread a group.
+// Quantised weights: q = w/scale, rounded to the nearest integer, of the normal numbers w = spread·drawn(seed, i).
+// Groups of 128 weights have a scale with which the largest weight of the group becomes MOST steps. One thread per
+// group.
 //
-// They lie row by row as gemv.cu takes them or, `tiled`, as skinny.cu does: in tiles of 16 rows and 128 columns, of
-// which the lanes of a warp take 16 bytes each, side by side, of rows g and then of rows g + 8 of lane 4·g + t.
+// The weights lie row by row, as gemv.cu reads them, or `tiled`, as skinny.cu reads them: in tiles of 16 rows and 128
+// columns. Lane 4·g + t of a warp reads 16 bytes at a time, first of row g and then of row g + 8, and the lanes' pieces
+// lie side by side.
 #define GROUP 128
 
-// The place of a group's scale, and of word `word` of its elements.
+// The indices of a group's scale, and of word number `word` of its elements.
 static __device__ __forceinline__ u64 scale_at(u64 row, u64 block, u64 blocks, u32 tiled) {
     return tiled ? (row / 16 * blocks + block) * 16 + row % 16 : row * blocks + block;
 }
@@ -174,7 +176,7 @@ static __device__ __forceinline__ void quantise(u32* words, unsigned short* scal
             for (int k = 0; k < each; ++k) {
                 const float w = spread * drawn<float>(seed, group * GROUP + word * each + k, 0);
                 const int q = (int)fminf(fmaxf(rintf(w / scale), (float)-most), (float)most) + bias;
-                const int place = BITS == 8 ? k : k / 2 + 4 * (k % 2);  // gemv.cu says why
+                const int place = BITS == 8 ? k : k / 2 + 4 * (k % 2);  // gemv.cu explains this order
                 bits |= (u32)q << (BITS * place);
             }
             words[word_at<BITS>(row, block, blocks, word, tiled)] = bits;
@@ -182,8 +184,8 @@ static __device__ __forceinline__ void quantise(u32* words, unsigned short* scal
     }
 }
 
-// out[i] = weight first + i, counted row by row; `first` and `n` are whole groups. A thread takes a word of weights, and
-// stores eight bytes at once.
+// Writes weight `first` + i, counted row by row, to out[i]; `first` and `n` are multiples of the group size. A thread
+// reads one word of weights and stores eight bytes at once.
 template <int BITS, class F>
 static __device__ __forceinline__ void restore(const u32* words, const unsigned short* scales, u64 first, u64 n,
                                                u64 blocks, u32 tiled, typename F::Word* out) {
@@ -201,7 +203,7 @@ static __device__ __forceinline__ void restore(const u32* words, const unsigned 
 #pragma unroll
         for (int k = 0; k < each; ++k) {
             const int place = BITS == 8 ? k : k / 2 + 4 * (k % 2);
-            // a scale has 11 bits, a weight 8: exact in float
+            // exact in float, because a scale has 11 significant bits and a weight has 8
             found.values[k] = F::of(scale * ((int)(word >> (BITS * place) & ((1u << BITS) - 1)) - bias));
         }
         uint2* to = (uint2*)(out + i * each);
@@ -227,7 +229,8 @@ static __device__ __forceinline__ void restore(const u32* words, const unsigned 
 QUANTISED(8)
 QUANTISED(4)
 
-// out[i, j] = the sum of the squares of `width` elements of row i, from column j * width on; the last sum may have fewer.
+// Writes to out[i, j] the sum of the squares of `width` elements of row i from column j · width on; the last sum may
+// have fewer.
 extern "C" __global__ void squares(const double* in, u64 rows, u64 cols, u64 width, double* out) {
     const u64 across = (cols + width - 1) / width;
     for (u64 i = gb_thread(); i < rows * across; i += gb_threads()) {
@@ -239,13 +242,14 @@ extern "C" __global__ void squares(const double* in, u64 rows, u64 cols, u64 wid
     }
 }
 
-// marks[i] = 1 where any of the `width` words of row i is not spoiled any more.
+// Sets marks[i] to 1 if any of the `width` words of row i no longer has the value that overwrote it before the check.
 extern "C" __global__ void mark_written(const unsigned short* words, u64 n, u64 width, u32* marks) {
     for (u64 i = gb_thread(); i < n; i += gb_threads())
         if (words[i] != 0xffffu) marks[i / width] = 1;
 }
 
-// How many of `n` words are neither those of row `first` of their rows of `width` words nor still spoiled.
+// Counts the words that equal neither the word of row `first` in the same column nor the value written before the
+// check.
 extern "C" __global__ void differing(const unsigned short* words, u64 n, u64 width, u64 first, u32* count) {
     const unsigned short* row = words + first * width;
     u32 mine = 0;

@@ -1,25 +1,25 @@
-// y = W·x, W of `rows` × `cols` elements row by row, in one of five formats (WEIGHTS):
+// y = W·x. W has `rows` × `cols` elements, stored row by row in one of five formats (WEIGHTS):
 //   0 float32   1 float16   2 bfloat16   x and y have the format of the weights
 //   3 int8      4 int4                   x and y are float16
-// An int8 weight is stored as the byte q + 128. Of int4 eight are in a word, as q + 8: the nibbles
-// 0 to 3 from the lowest bit up are elements 0, 2, 4, 6, the nibbles 4 to 7 elements 1, 3, 5, 7.
-// Either is multiplied by a float16 scale, one for 128 elements of a row. `cols` is a multiple of 128.
+// An int8 weight is stored as the byte q + 128. A word contains eight int4 weights, stored as q + 8: counted from the
+// lowest bit, nibbles 0 to 3 are elements 0, 2, 4 and 6, and nibbles 4 to 7 are elements 1, 3, 5 and 7. Each weight is
+// multiplied by a float16 scale; 128 elements of a row share one. `cols` is a multiple of 128.
 //
-// TEAM threads work on SHARE rows at once, each with AHEAD vectors of 16 bytes of every row in flight, and go on to the
-// rows of a grid further: the first vectors of those are on their way before the sums of these are complete.
-// With GATED, W has 2·`rows` rows, and y[r] is row r as the gate (gb_gated) of row `rows` + r.
+// TEAM threads compute SHARE rows at once, each with AHEAD vectors of 16 bytes of every row in flight, and then
+// continue with rows that lie one grid further on. They load the first vectors of those before the current sums are
+// complete. With GATED, W has 2·`rows` rows, and y[r] is gb_gated of rows r (the gate) and `rows` + r.
 #define THREADS 256
 #ifndef GATED
 #define GATED 0
 #endif
 #define OUTPUTS (SHARE / (1 + GATED))  // elements of y that a team computes
 #define GROUP 128
-#define LANES (GB_HIP ? 64 : 32)  // of a warp
+#define LANES (GB_HIP ? 64 : 32)  // lanes of a warp
 
-#define ZERO 0u  // a word of weights that are zero
+#define ZERO 0u  // a word of which all weights are zero
 #if WEIGHTS == 0
 #define PER_VECTOR 4  // weights in 16 bytes
-#define X_VECTORS 1   // vectors of x that meet them
+#define X_VECTORS 1   // vectors of x that are multiplied with one vector of weights
 typedef float Out;
 #elif WEIGHTS == 1 || WEIGHTS == 2
 #define PER_VECTOR 8
@@ -52,7 +52,7 @@ static __device__ __forceinline__ void pair_of(u32 word, float& low, float& high
 #endif
 }
 
-// An unsigned integer below 2^23 in the fraction of 2^23 is that float plus 2^23.
+// An unsigned integer below 2^23 in the fraction bits of the float 2^23 gives the float 2^23 plus the integer.
 static __device__ __forceinline__ float weight_of(u32 bits, int offset) {
     return __uint_as_float(0x4b000000u | bits) - (8388608.0f + offset);
 }
@@ -108,7 +108,7 @@ static __device__ __forceinline__ Out narrow(float value) {
 #endif
 }
 
-// The sums over a team, right in its first thread; `turn` alternates from call to call.
+// Returns the sums over a team, valid in its first thread only; `turn` alternates from call to call.
 static __device__ __forceinline__ void fold(float (&sum)[SHARE], u32 turn) {
 #pragma unroll
     for (int r = 0; r < SHARE; ++r)
@@ -119,7 +119,7 @@ static __device__ __forceinline__ void fold(float (&sum)[SHARE], u32 turn) {
     if (threadIdx.x % LANES == 0)
 #pragma unroll
         for (int r = 0; r < SHARE; ++r) warps[turn][r][threadIdx.x / LANES] = sum[r];
-    __syncthreads();  // what the call before left is overwritten behind the barrier of the next one
+    __syncthreads();  // the barrier of the next call separates its writes from these reads
     if (threadIdx.x % TEAM == 0)
 #pragma unroll
         for (int r = 0; r < SHARE; ++r)
@@ -128,13 +128,14 @@ static __device__ __forceinline__ void fold(float (&sum)[SHARE], u32 turn) {
 #endif
 }
 
-// The rows of W from which a team computes y from `first` on; the last one stands in for those beyond.
+// The rows of W for the elements of y from `first` on; rows beyond the last one are replaced by it.
 static __device__ __forceinline__ u32 row_of(u32 first, int r, u32 rows) {
     const u32 row = first + r % OUTPUTS;
     return (row < rows ? row : rows - 1) + r / OUTPUTS * rows;
 }
 
-// The vectors of all rows, which begin `at` that vector of W, at one place; weights of zero beyond the end of the rows.
+// Loads one vector of each row, all at the same offset from vector `at` of W; beyond the end of a row the weights are
+// zero.
 static __device__ __forceinline__ void take(uint4 (&raw)[SHARE], const uint4* w, const u64 (&at)[SHARE], u32 v,
                                             u32 vectors) {
 #pragma unroll
@@ -144,7 +145,7 @@ static __device__ __forceinline__ void take(uint4 (&raw)[SHARE], const uint4* w,
     }
 }
 
-// x may be what the launch before writes: the first weights are on their way before this kernel waits for it.
+// The previous launch may write x, so this kernel loads its first weights before it waits for that launch.
 extern "C" __global__ void __launch_bounds__(THREADS)
     gemv(const uint4* __restrict__ w, const unsigned short* __restrict__ scales, const uint4* x, Out* y, u32 rows,
          u32 cols) {
@@ -160,7 +161,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     gb_wait_for_previous();
     u32 turn = 0;
     for (u32 start = blockIdx.x * block_rows; start < rows; start += apart, turn ^= 1) {
-        const u32 first = start + offset, further = start + apart < rows ? vectors : 0;  // vectors of the next rows
+        // Number of vectors in the next rows.
+        const u32 first = start + offset, further = start + apart < rows ? vectors : 0;
         float sum[SHARE];
 #pragma unroll
         for (int r = 0; r < SHARE; ++r) {

@@ -1,26 +1,26 @@
-// Y = X·Wᵀ for up to GB_COLUMNS·TILES tokens: W of `rows` × `cols` elements in a format of gemv.cu (WEIGHTS 1
-// to 4), X of `tokens` × `cols` halves and Y of `tokens` × `rows`, all row by row. The weights go from
-// memory to registers and there into matrix instructions of 16 rows × GB_COLUMNS tokens × 16 columns: which
-// column stands in which place of an instruction is free as long as W and X agree, so each lane takes
-// 16 bytes of a row as they lie. Quantised weights lie in the order in which a warp takes them (data.cu, tiled).
+// Y = X·Wᵀ for up to GB_COLUMNS·TILES tokens. W has `rows` × `cols` elements in a format of gemv.cu (WEIGHTS 1 to 4), X
+// has `tokens` × `cols` halves, Y has `tokens` × `rows`, all row by row. The weights go from memory to registers and
+// from there into matrix instructions of 16 rows × GB_COLUMNS tokens × 16 columns. The order of the columns within an
+// instruction is free as long as W and X use the same one, so each lane loads 16 bytes of a row as they lie in memory.
+// Quantised weights lie in the order in which a warp reads them (data.cu, tiled).
 //
-// A warp has PANELS × 16 rows, of which the weights of AHEAD × 128 columns are on their way. A block has ACROSS × DOWN warps: DOWN beside each other in rows, ACROSS
-// that share out the columns, which gridDim.y blocks share out once more; the last of them to arrive
-// adds up what the others left in `partial`. With one tile of tokens a warp fetches its part of X itself, from
-// the first cache; with more, a block stages it in shared memory for all its rows, and ACROSS is 1.
-// With GATED, W has 2·`rows` rows, the second half of a warp's panels is `rows` rows after the first half, and
-// y[r] is row r as the gate (gb_gated) of row `rows` + r.
+// A warp has PANELS × 16 rows, and keeps AHEAD × 128 columns of their weights in flight. A block has ACROSS × DOWN
+// warps: DOWN groups of rows, and ACROSS warps that share the columns. gridDim.y blocks share the columns once more;
+// the last block to arrive adds up the sums that the others left in `partial`. With one tile of tokens a warp loads its
+// part of X itself, through the first-level cache. With more tiles, a block stages X in shared memory for all its rows,
+// and ACROSS is 1. With GATED, W has 2·`rows` rows, the second half of a warp's panels is `rows` rows after the first
+// half, and y[r] is gb_gated of rows r (the gate) and `rows` + r.
 #ifndef GATED
 #define GATED 0
 #endif
 #define GROUP 128
-#define HEIGHT (16 * PANELS * DOWN)  // rows of W that a block has
+#define HEIGHT (16 * PANELS * DOWN)  // rows of W that a block computes
 #define OUTPUTS (PANELS / (1 + GATED))  // panels of y that a warp computes
 #define WIDTH (GB_COLUMNS * TILES)
 #define LANES (4 * GB_COLUMNS)
 #define THREADS (LANES * ACROSS * DOWN)
 #if WEIGHTS == 4
-#define VECTORS 1  // of 16 bytes that a lane takes of a row's 128 columns
+#define VECTORS 1  // vectors of 16 bytes that a lane reads of a row's 128 columns
 #elif WEIGHTS == 3
 #define VECTORS 2
 #else
@@ -28,13 +28,15 @@
 #endif
 
 #define STAGED (TILES > 1)
-#define BIASED (WEIGHTS == 4 && TILES == 1)  // int4 weights are multiplied with their bias, which is taken off the sums
+// Int4 weights are multiplied with their bias, which is subtracted from the sums.
+#define BIASED (WEIGHTS == 4 && TILES == 1)
 #if STAGED && ACROSS > 1
 #error "warps that share out the columns would need a part of X each"
 #endif
-#define STAGES (STAGED ? AHEAD * WIDTH * PITCH : 0)  // vectors of shared memory
+#define STAGES (STAGED ? AHEAD * WIDTH * PITCH : 0)  // vectors in shared memory
 #define SUMS (ACROSS * WIDTH * HEIGHT / 4)
-#define PITCH 20  // vectors from one token's 128 columns in shared memory to the next's: 16, and 4 that part the banks
+// Vectors from one token's 128 columns to the next token's in shared memory: 16, and 4 that avoid bank conflicts.
+#define PITCH 20
 
 struct Taken {  // 128 columns as they lie in memory: a lane's quarter of its rows, and the scales of its sums
     uint4 w[PANELS][GB_ROWS][VECTORS];
@@ -57,9 +59,10 @@ static __device__ __forceinline__ u32 word_of(const uint4& v, int i) {
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
-// The columns that a lane gives to step s of the eight steps of a panel, exact in half precision: an integer in the low
-// bits of the half 1024 is that half plus 1024. Of int4 weights the high piece has 16 times the weights, and where they
-// are BIASED x/16 meets it. The masks of int4 come from registers, since an instruction holds one constant only.
+// Returns the columns that a lane contributes to step s of the eight steps of a panel, exact in half precision: an
+// integer in the low bits of the half 1024 gives 1024 plus the integer. Of int4 weights, the high piece contains 16
+// times the weights; if they are BIASED, it is multiplied by x/16. The masks of int4 come from registers, because an
+// instruction holds only one constant.
 static __device__ __forceinline__ Piece piece_of(const uint4 (&v)[VECTORS], int s, const Piece& mask) {
 #if WEIGHTS == 4
     const u32 word = word_of(v[0], s / 2) >> (8 * (s & 1));
@@ -78,7 +81,7 @@ static __device__ __forceinline__ Piece piece_of(const uint4 (&v)[VECTORS], int 
 #endif
 }
 
-// Where the i-th of the four vectors of x is that lane t of a token needs for 128 columns.
+// The offset of the i-th of the four vectors of x that lane t of a token needs for 128 columns.
 static __device__ __forceinline__ u32 place_of(u32 i, u32 t) {
 #if WEIGHTS == 4
     return 4 * t + i;
@@ -90,14 +93,14 @@ static __device__ __forceinline__ u32 place_of(u32 i, u32 t) {
 }
 
 #if WEIGHTS >= 3
-#define STEP (64 * VECTORS)  // vectors from 128 columns of a lane to the next
-#define APART 32             // vectors between those of 128 columns
+#define STEP (64 * VECTORS)  // vectors from a lane's 128 columns to its next 128
+#define APART 32             // vectors between those of the same 128 columns
 #else
 #define STEP (4 * VECTORS)
 #define APART 4
 #endif
 
-struct Place {  // what a lane works on, from the first column on
+struct Place {  // where a lane reads, from the first column on
     const uint4* w[PANELS][GB_ROWS];
     const unsigned short* scales[PANELS];
     const uint4* x;
@@ -105,14 +108,16 @@ struct Place {  // what a lane works on, from the first column on
     Piece mask;
 };
 
-// The place of a lane of a warp that computes y from `first` on; the last rows stand in for those beyond.
+// Returns the addresses of a lane of a warp that computes y from `first` on; rows beyond the last one are replaced by
+// it.
 static __device__ __forceinline__ Place place_at(const uint4* w, const unsigned short* scales, const uint4* x, u32 first,
                                                  u32 rows, u32 cols, u32 tokens) {
     const u32 g = gb_row(), t = gb_part(), blocks = cols / GROUP, none = cols % GROUP;
 #if !STAGED
-    x += (u64)g * blocks * 16 + place_of(0, t);  // its token
+    x += (u64)g * blocks * 16 + place_of(0, t);  // the token of this lane
 #endif
-    Place at = {{}, {}, x, blocks, tokens, {0x000f000fu + none, 0x00f000f0u + none}};  // else the masks are constants
+    // A sum at run time, or the compiler would make the masks constants.
+    Place at = {{}, {}, x, blocks, tokens, {0x000f000fu + none, 0x00f000f0u + none}};
 #pragma unroll
     for (int p = 0; p < PANELS; ++p) {
 #if WEIGHTS >= 3
@@ -148,7 +153,7 @@ static __device__ __forceinline__ void take(Taken& taken, const Place& at, u32 b
 }
 
 #if STAGED
-// Starts the copy of all tokens' 128 columns into shared memory: vector 4·i + t of a token is lane t's i-th.
+// Starts the copy of 128 columns of all tokens into shared memory: lane t's i-th vector is vector 4·i + t of a token.
 static __device__ __forceinline__ void stage(uint4* staged, const Place& at, u32 block) {
     for (u32 k = threadIdx.x; k < 16 * at.tokens; k += THREADS) {
         const u32 token = k / 16, slot = k % 16;
@@ -169,13 +174,13 @@ struct Sums {
     float c[PANELS][TILES][4];
 };
 
-// 128 columns: eight steps of 16, then the scales of the group.
+// Multiplies 128 columns: eight steps of 16, then the scales of the group.
 static __device__ __forceinline__ void multiply(Sums& sums, const Taken& taken, const uint4* staged, const Place& at,
                                                 u32 block) {
     const u32 g = gb_row(), t = gb_part();
     Sums fresh = {};
     Sums& into = WEIGHTS >= 3 ? fresh : sums;
-    float bias[TILES][4] = {};  // of BIASED weights: what is 1024 + 8, and 1024 + 16·8, too much
+    float bias[TILES][4] = {};  // the bias of BIASED weights, which is subtracted: 1024 + 8, and 1024 + 16·8
 #pragma unroll
     for (int pair = 0; pair < 4; ++pair) {
         uint4 x[TILES];
@@ -232,7 +237,7 @@ static __device__ __forceinline__ void multiply(Sums& sums, const Taken& taken, 
 #endif
 }
 
-// Leaves the sums of a warp, beside those of the warps that share its rows.
+// Writes the sums of a warp, beside those of the warps that compute the same rows.
 static __device__ __forceinline__ void leave(float (&tile)[WIDTH][HEIGHT], const Sums& sums, u32 down) {
 #pragma unroll
     for (int p = 0; p < PANELS; ++p)
@@ -256,11 +261,11 @@ static __device__ __forceinline__ unsigned short result_of(const float (&total)[
     return narrow(GATED ? gb_gated(total[0], total[GATED]) : total[0]);
 }
 
-// x may be what the launch before writes: the first weights are on their way before this kernel waits for it.
+// The previous launch may write x, so this kernel loads its first weights before it waits for that launch.
 extern "C" __global__ void __launch_bounds__(THREADS)
     skinny(const uint4* __restrict__ w, const unsigned short* __restrict__ scales, const uint4* x, unsigned short* y,
            u32 rows, u32 cols, u32 tokens, float* partial, u32* arrived) {
-    __shared__ uint4 room[STAGES > SUMS ? STAGES : SUMS];  // for X while it is multiplied, for the sums after that
+    __shared__ uint4 room[STAGES > SUMS ? STAGES : SUMS];  // for X during the multiplication, then for the sums
     float(&tiles)[ACROSS][WIDTH][HEIGHT] = *(float(*)[ACROSS][WIDTH][HEIGHT])room;
     const u32 warp = threadIdx.x / LANES, down = warp % DOWN, across = warp / DOWN, blocks = cols / GROUP;
     const u32 first_row = blockIdx.x * (16 * OUTPUTS * DOWN);
@@ -274,7 +279,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         if (first + k < end) take(taken[k], at, first + k);
     gb_allow_next();
 #if STAGED
-    for (u32 i = threadIdx.x; i < STAGES; i += THREADS) room[i] = make_uint4(0, 0, 0, 0);  // tokens that are not there
+    // Fill the places of missing tokens.
+    for (u32 i = threadIdx.x; i < STAGES; i += THREADS) room[i] = make_uint4(0, 0, 0, 0);
     __syncthreads();
 #endif
     gb_wait_for_previous();
@@ -296,7 +302,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                 multiply(sums, taken[k], STAGED_AT(k), at, block + k);
                 if (block + AHEAD + k < end) take(taken[k], at, block + AHEAD + k);
 #if STAGED
-                __syncthreads();  // before the next copies, or the sums, overwrite it
+                __syncthreads();  // the next copies, or the sums, overwrite this memory
                 if (block + AHEAD + k < end) stage(staged[k], at, block + AHEAD + k);
 #endif
             }
@@ -309,7 +315,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const u32 row = output / (16 * OUTPUTS) * (16 * PANELS) + output % (16 * OUTPUTS);
         const u64 place = (u64)token * rows + first_row + output;
         if (first_row + output >= rows) continue;
-        float total[1 + GATED] = {};  // always added up in the same order
+        float total[1 + GATED] = {};  // always added in the same order
 #pragma unroll
         for (int half = 0; half <= GATED; ++half)
 #pragma unroll

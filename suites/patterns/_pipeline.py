@@ -38,7 +38,7 @@ from ._digest import expected_digests
 from ._overlap import CalibrationPoint, OverlapTimes, best_depth, bound, next_rounds
 
 CHUNKS = 32  # chunks of a message: the overlap can then reach 97 %
-# Distinct chunks in the source of a GPU's message: more than the largest depth, so a stale chunk differs from the right.
+# Distinct chunks in the source of a GPU's message: more than any depth, so a stale chunk differs from the right one.
 _DISTINCT = 9
 _DEPTHS = (1, 2, 3, 4, 5, 6, 7, 8)
 _HOST_CHUNK = 2**18
