@@ -20,17 +20,17 @@ class Turns:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._mine = threading.local()
+        self._own = threading.local()
         self._is_stuck = False
 
     def __enter__(self) -> None:
         """Wait for the lock, at most one second, and not at all after a wait in vain."""
-        self._mine.taken = self._lock.acquire(timeout=0 if self._is_stuck else _PATIENCE_S)
-        self._is_stuck = not self._mine.taken
+        self._own.taken = self._lock.acquire(timeout=0 if self._is_stuck else _PATIENCE_S)
+        self._is_stuck = not self._own.taken
 
     def __exit__(self, *error: object) -> None:
         """Release the lock, if it was obtained."""
-        if self._mine.taken:
+        if self._own.taken:
             self._lock.release()
 
 

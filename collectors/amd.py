@@ -70,7 +70,7 @@ class AmdSource:
             try:
                 self._library = LibraryChild(self._untried.pop(0))
             except Unavailable as error:
-                self.unused.append(error.what)
+                self.unused.append(error.problem)
 
     def read(self, device: Device, names: Sequence[str]) -> Mapping[str, float | None]:
         """Return the counters of the device by name, from the library or the driver's files; None if missing."""
@@ -91,7 +91,7 @@ class AmdSource:
                     return self._library.read(pci, names)
                 except Unavailable as error:
                     self._start_next_library()
-                    self._messages.append(f"{error.what}; continuing with {self.version}")
+                    self._messages.append(f"{error.problem}; continuing with {self.version}")
         return {}
 
     def unsupported(self, device: Device) -> Mapping[str, str]:

@@ -16,11 +16,11 @@ _INTERNAL = 70
 
 
 def main() -> int:
-    """Run the command; the process's exit status (README, "Exit status")."""
+    """Run the command and return its exit status (docs/commands.md, "Exit status")."""
     arrived: list[int] = []
     try:
         streams.make_safe(is_json="--json" in sys.argv)
-        _end_by_exit_status(arrived)
+        _raise_on_signals(arrived)
         try:
             return _run()
         finally:
@@ -28,28 +28,29 @@ def main() -> int:
     except ReaderLeft as error:
         return error.exit_status
     except GpubenchError as error:
-        return _told(error)
+        return _report(error)
     except (Terminated, KeyboardInterrupt):
         return _ended(arrived)
     except Exception as error:  # noqa: BLE001 - a bug: its traceback is kept, its exit status is its own
-        if arrived:  # Python 3.11 turns what a signal raises inside a class body into a RuntimeError
+        if arrived:  # inside a class body, Python 3.11 replaces the exception of a signal by a RuntimeError
             return _ended(arrived)
         if cause := _outside_cause(error):
-            return _told(cause)
+            return _report(cause)
         sys.stderr.writelines(f"{one_line(line)}\n" for line in traceback.format_exc().splitlines())
         sys.stderr.write(f"gpubench: this is a bug in {DISTRIBUTION} {__version__}; please report the lines above\n")
         return _INTERNAL
 
 
-def _told(error: GpubenchError) -> int:
+def _report(error: GpubenchError) -> int:
+    """Print the error in one line; return its exit status."""
     sys.stderr.write(one_line(f"gpubench: {error}") + "\n")
     return error.exit_status
 
 
 def _ended(arrived: list[int]) -> int:
-    """Return the exit status for the first signal that arrived."""
+    """Report that a signal has ended the command; return the exit status for the first signal that arrived."""
     number = arrived[0] if arrived else signal.SIGINT
-    return _told(Interrupted(f"ended by {signal.Signals(number).name}", 128 + number))
+    return _report(Interrupted(f"ended by {signal.Signals(number).name}", 128 + number))
 
 
 def _run() -> int:
@@ -68,7 +69,7 @@ def _run() -> int:
 
 
 def _outside_cause(error: Exception) -> GpubenchError | None:
-    """Return the error for an exception that is no bug: a limit of the system, or a package that is not installed."""
+    """Return the error for a limit of the system or a package that is not installed; None for a bug of gpubench."""
     if limit := limits.reason(error):
         return UsageError(limit)
     if isinstance(error, ImportError):
@@ -78,8 +79,8 @@ def _outside_cause(error: Exception) -> GpubenchError | None:
     return None
 
 
-def _end_by_exit_status(arrived: list[int]) -> None:
-    """Let a signal end the process by an exit status, so that what was begun is ended in order; `arrived` notes it."""
+def _raise_on_signals(arrived: list[int]) -> None:
+    """Make signals raise an exception, so that open files and children are closed; append each signal to `arrived`."""
 
     def end(number: int, frame: FrameType | None) -> None:
         del frame
@@ -87,7 +88,7 @@ def _end_by_exit_status(arrived: list[int]) -> None:
         raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` starts us with SIGHUP ignored, and so it stays
+        if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` starts a program with SIGHUP ignored; keep that
             signal.signal(number, end)
 
 

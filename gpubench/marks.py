@@ -1,13 +1,13 @@
-"""Phases that a program marks: `with phase("load"):` where gpubench profiles it, and nothing at all elsewhere.
+"""Phases that a program marks with `with phase("load"):` for `gpubench profile`; without it, a mark does nothing.
 
     from gpubench.marks import phase
 
     with phase("load"):
         ...
 
-Any program may do the same without gpubench: GPUBENCH_MARKS names a file, to which each edge of a phase is appended
-as one line, `B SECONDS KEY NAME` where it begins and `E SECONDS KEY` where it ends. SECONDS are of CLOCK_MONOTONIC;
-what ends is what began last with that key, a word that tells apart what runs side by side.
+Any program can mark phases without gpubench: GPUBENCH_MARKS names a file, and the program appends one line to it when
+a phase begins, `B SECONDS KEY NAME`, and one when it ends, `E SECONDS KEY`. SECONDS are those of CLOCK_MONOTONIC. KEY
+is a word that differs between threads and processes. An end belongs to the newest open phase with the same key.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ VARIABLE = "GPUBENCH_MARKS"
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One time that a phase came, in seconds of CLOCK_MONOTONIC; not `ended` where the program ended within it."""
+    """One occurrence of a phase, in seconds of CLOCK_MONOTONIC; `ended` is false if the program ended within it."""
 
     name: str
     begin: float
@@ -34,14 +34,14 @@ class Span:
 
 @contextlib.contextmanager
 def phase(name: str) -> Iterator[None]:
-    """Mark a phase of this program; phases may lie within each other, and come again. About 2 µs an edge."""
+    """Mark a phase of this program; phases can be nested and repeated. Each begin and each end takes about 2 µs."""
     path = os.environ.get(VARIABLE)
     if not path:
         yield
         return
-    words = " ".join(name.split())
+    one_line_name = " ".join(name.split())
     key = f"{os.getpid()}.{threading.get_native_id()}"
-    _append(path, f"B {time.monotonic():.9f} {key} {words}\n")
+    _append(path, f"B {time.monotonic():.9f} {key} {one_line_name}\n")
     try:
         yield
     finally:
@@ -49,7 +49,7 @@ def phase(name: str) -> Iterator[None]:
 
 
 def _append(path: str, line: str) -> None:
-    """One write at the end of the file, whole whoever else writes; a file that is gone is nobody's concern here."""
+    """Append a line by a single write, which other writers cannot split; ignore a file that cannot be opened."""
     with contextlib.suppress(OSError):
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:
@@ -59,22 +59,26 @@ def _append(path: str, line: str) -> None:
 
 
 def spans(lines: Iterable[str], end: float) -> list[Span]:
-    """The spans of a file's lines by their beginning; what has no end lasts to `end`. Other lines are left out."""
-    found: list[Span] = []
+    """Return the phases in the lines of a file, in the order of their begin.
+
+    A phase without an end lasts until `end`. Lines of another form are ignored.
+    """
+    all_spans: list[Span] = []
     open_: dict[str, list[tuple[str, float]]] = {}
     for line in lines:
         kind, at, key, name = _edge(line)
         if kind == "B":
             open_.setdefault(key, []).append((name, at))
         elif kind == "E" and open_.get(key):
-            begun, begin = open_[key].pop()
-            found.append(Span(begun, begin, max(at, begin)))
-    left = (each for stack in open_.values() for each in stack)
-    found += [Span(name, begin, max(end, begin), ended=False) for name, begin in left]
-    return sorted(found, key=lambda span: span.begin)
+            name_at_begin, begin = open_[key].pop()
+            all_spans.append(Span(name_at_begin, begin, max(at, begin)))
+    unfinished = (phase_begin for stack in open_.values() for phase_begin in stack)
+    all_spans += [Span(name, begin, max(end, begin), ended=False) for name, begin in unfinished]
+    return sorted(all_spans, key=lambda span: span.begin)
 
 
 def _edge(line: str) -> tuple[str, float, str, str]:
+    """Return the kind, the time, the key and the name of a line; the kind is empty if the line has another form."""
     kind, _, rest = line.rstrip("\n").partition(" ")
     at, _, rest = rest.partition(" ")
     key, _, name = rest.partition(" ")

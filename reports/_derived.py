@@ -42,7 +42,7 @@ def _step(step: Step) -> dict[str, Any]:
         "smallest": step.smallest,
         "largest": step.largest,
         "end": _interval(step.end) if step.end else None,
-        "known": [{"name": size.name, "bytes": size.bytes, "source": size.source} for size in step.known],
+        "known": [{"name": size.name, "bytes": size.bytes, "source": size.source} for size in step.known_sizes],
     }
 
 

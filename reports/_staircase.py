@@ -47,7 +47,7 @@ def _chart(curves: Sequence[Staircase], view: View) -> Chart:
     )
     reported_sizes = (
         "triangles: sizes that the device reports"
-        if _is_one_device(curves) and any(step.known for step in curves[0].steps)
+        if _is_one_device(curves) and any(step.known_sizes for step in curves[0].steps)
         else ""
     )
     note = ", ".join(
@@ -119,7 +119,7 @@ def _names(steps: Sequence[Step], across: Axis, up: Axis) -> Markup:
 def _known_sizes(steps: Sequence[Step], across: Axis) -> Markup:
     """Mark each size that the device reports on the axis, with its name below the ticks."""
     parts, names = [], svg.Labels()
-    for size in [size for step in steps for size in step.known]:
+    for size in [size for step in steps for size in step.known_sizes]:
         x = across.place(size.bytes)
         parts.append(svg.element("path", d=svg.triangle(x, _BOTTOM), class_="known"))
         lanes = [(x, _BOTTOM + 34 + _KNOWN_LANE * lane) for lane in range(_KNOWN_LANES)]

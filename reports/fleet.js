@@ -1,4 +1,4 @@
-/* The map of a fleet: another layer in place of the one that is shown, and the values of a tile. */
+/* The map of a fleet: show another layer, and the values of a tile. */
 (() => {
   const map = document.getElementById("map"), packed = document.getElementById("layers");
 

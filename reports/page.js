@@ -1,4 +1,4 @@
-/* What the page does beside being read: search, sorting, permalinks, and details of cases that are packed. */
+/* Search, sorting, permalinks, and the packed details of cases. */
 const gpubench = (() => {
   "use strict";
 
@@ -8,15 +8,15 @@ const gpubench = (() => {
     return JSON.parse(await new Response(stream).text());
   };
   const once = (make) => { let made; return () => (made ??= make()); };
-  const api = { unpack, once, showCounters: null }; // which zoom.js sets where there are counters
+  const api = { unpack, once, showCounters: null }; // zoom.js sets it on a page with counters
 
-  /* A case opens: its details are unpacked, and its counters are offered. */
+  /* When a case is opened, unpack its details and offer its counters. */
   const details = once(() => unpack("details"));
   const unfold = async (element) => {
     if (element.childElementCount > 1) return;
     const holder = document.createElement("div");
     element.append(holder);
-    holder.innerHTML = (await details())[Number(element.dataset.more)]; // escaped where the page was made
+    holder.innerHTML = (await details())[Number(element.dataset.more)]; // the report has escaped it
   };
   const offer = (element) => {
     const more = element.querySelector(".more"), id = more?.querySelector("dl dd")?.textContent;
@@ -33,41 +33,41 @@ const gpubench = (() => {
     offer(target);
   }, true);
 
-  /* Search: the rows that hold every word, in groups that open; everything else steps aside. */
+  /* Search: show the rows that contain every word, open their groups, and hide the rest. */
   const folds = [...document.querySelectorAll(".of-cases")];
   const rows = folds.flatMap((fold) => [...fold.querySelectorAll("tr[id]")].map((row) => ({
     row, fold, text: once(() => `${row.id} ${row.textContent}`.toLowerCase()),
   })));
-  let before = null; // which groups were open before the search
-  const search = (words) => {
-    const wanted = words.toLowerCase().split(/\s+/).filter(Boolean), found = new Map(folds.map((fold) => [fold, 0]));
-    for (const { row, fold, text } of rows) {
-      row.hidden = !wanted.every((word) => text().includes(word));
-      if (!row.hidden) found.set(fold, found.get(fold) + 1);
+  let before = null; // whether each group was open before the search
+  const search = (text) => {
+    const wanted = text.toLowerCase().split(/\s+/).filter(Boolean), counts = new Map(folds.map((fold) => [fold, 0]));
+    for (const { row, fold, text: rowText } of rows) {
+      row.hidden = !wanted.every((word) => rowText().includes(word));
+      if (!row.hidden) counts.set(fold, counts.get(fold) + 1);
     }
     if (wanted.length && !before) before = new Map(folds.map((fold) => [fold, fold.open]));
-    for (const [fold, count] of found) {
+    for (const [fold, count] of counts) {
       fold.open = wanted.length ? count > 0 : before?.get(fold) ?? fold.open;
       fold.closest("section").classList.toggle("without", wanted.length > 0 && !count);
     }
     if (!wanted.length) before = null;
     if (wanted.length && !document.body.classList.contains("searching")) scrollTo(0, 0);
     document.body.classList.toggle("searching", wanted.length > 0);
-    output.textContent = wanted.length ? `${[...found.values()].reduce((a, b) => a + b, 0)} of ${rows.length} cases` : "";
+    output.textContent = wanted.length ? `${[...counts.values()].reduce((a, b) => a + b, 0)} of ${rows.length} cases` : "";
   };
   const form = document.createElement("form"), input = document.createElement("input");
   const output = document.createElement("output");
   if (rows.length) {
     input.type = "search";
     input.placeholder = "Filter cases";
-    input.setAttribute("aria-label", "Filter cases by words: a name, an axis, a state, what bounds them");
+    input.setAttribute("aria-label", "Filter the cases by name, axis, state or bound");
     input.addEventListener("input", () => search(input.value));
     form.addEventListener("submit", (event) => event.preventDefault());
     form.append(input, output);
     document.querySelector("nav").prepend(form);
   }
 
-  /* Sorting by a click on a head: numbers by value, whatever their prefix; a third click restores the order measured. */
+  /* A click on a column head sorts the rows: numbers by their value in the base unit. A third click restores the order of measurement. */
   const PREFIX = { T: 1e12, P: 1e15, G: 1e9, M: 1e6, k: 1e3, m: 1e-3, "µ": 1e-6, n: 1e-9, K: 1024 };
   const valueOf = (text) => {
     const [, number, prefix, unit] = text.match(/(-?[\d.]+)\s*(?:([TPGMkmµnK])(?=[a-zA-Z]))?(i?)/) ?? [];
@@ -82,7 +82,7 @@ const gpubench = (() => {
     const column = head.cellIndex, body = table.tBodies[0];
     table.measured ??= [...body.rows];
     const order = { none: "descending", descending: "ascending", ascending: "none" }[head.ariaSort ?? "none"];
-    for (const each of table.tHead.rows[0].cells) each.ariaSort = "none";
+    for (const cell of table.tHead.rows[0].cells) cell.ariaSort = "none";
     head.ariaSort = order;
     const keyed = table.measured.map((row) => [row, column ? valueOf(row.cells[column].textContent) : row.id]);
     const sign = order === "descending" ? -1 : 1, missing = (value) => value === "–" || value === "";
@@ -100,9 +100,9 @@ const gpubench = (() => {
     head.append(button);
   }
 
-  /* A permalink opens the groups that its case lies in, and the case. */
+  /* A permalink opens its case and the groups around it. */
   const wanted = () => {
-    try { return decodeURIComponent(location.hash.slice(1)); } catch { return ""; } // of a hash that nobody encoded
+    try { return decodeURIComponent(location.hash.slice(1)); } catch { return ""; } // the hash is not URL-encoded
   };
   const reveal = () => {
     const target = document.getElementById(wanted());
@@ -121,7 +121,7 @@ const gpubench = (() => {
   });
   if (location.hash) reveal();
 
-  /* On paper every group is open. */
+  /* Print with every group open. */
   let closed = [];
   addEventListener("beforeprint", () => {
     closed = [...document.querySelectorAll("details.fold:not([open])")];
@@ -129,7 +129,7 @@ const gpubench = (() => {
   });
   addEventListener("afterprint", () => { for (const fold of closed) fold.open = false; });
 
-  /* The contents mark the section that is read. */
+  /* Mark the section in view in the list of contents. */
   const links = new Map([...document.querySelectorAll("nav a")].map((link) => [decodeURIComponent(link.hash.slice(1)), link]));
   const seen = new Set();
   const watch = new IntersectionObserver((entries) => {

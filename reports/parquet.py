@@ -28,8 +28,8 @@ class ParquetReport:
             import pyarrow as pa
             from pyarrow import parquet
         except ImportError as error:
-            how = f"pip install '{DISTRIBUTION}[parquet]'"
-            raise Unavailable(f"pyarrow is not installed ({error})", how) from error
+            remedy = f"pip install '{DISTRIBUTION}[parquet]'"
+            raise Unavailable(f"pyarrow is not installed ({error})", remedy) from error
         kinds = {"text": pa.string(), "number": pa.float64(), "whole": pa.int64()}
         fields = [(column.name, kinds[column.kind]) for column in frame.COLUMNS]
         target = io.BytesIO()

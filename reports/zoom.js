@@ -1,4 +1,4 @@
-/* Counters over time that zoom: drawn by uPlot when they come into view, all on one time axis. */
+/* Zoomable charts of the counters over time: uPlot draws them when they come into view, all with the same time axis. */
 (() => {
   "use strict";
   const { unpack, once } = gpubench;
@@ -50,13 +50,13 @@
     }
     ctx.restore();
   };
-  const write = ({ ctx }, words, x, y) => {
+  const write = ({ ctx }, text, x, y) => {
     ctx.save();
     ctx.textAlign = "left";
     ctx.textBaseline = "alphabetic";
     ctx.font = `${11.5 * devicePixelRatio}px system-ui, sans-serif`;
     ctx.fillStyle = colour("--soft");
-    ctx.fillText(words, x, y);
+    ctx.fillText(text, x, y);
     ctx.restore();
   };
   const named = (plot, unit) => write(plot, unit, 2, 11 * devicePixelRatio);
@@ -77,7 +77,7 @@
     stroke: () => colour("--soft"), font: "11.5px system-ui, sans-serif", grid: { stroke: () => colour("--rule"), width: 1 },
     ticks: { show: false }, ...more,
   });
-  const whole = (values) => { // of the run, whatever part of it is shown: a zoom into noise is none
+  const whole = (values) => { // the range of the whole run: a range of the visible part would magnify noise
     const [low, high] = values.reduce(([least, most], value) => [Math.min(least, value), Math.max(most, value)], [Infinity, -Infinity]);
     return uPlot.rangeNum(low < 0.5 * high ? Math.min(low, 0) : low, high, 0.1, true);
   };
@@ -106,7 +106,7 @@
       }],
       setCursor: [(plot) => {
         const { idx, left } = plot.cursor;
-        if (left === null || left < 0) { note.textContent = note.dataset.words; return; }
+        if (left === null || left < 0) { note.textContent = note.dataset.text; return; }
         const at = plot.posToVal(left, "x"), cases = running(at);
         const value = chart.kind === "line" && idx !== null ? `: ${chart.values[idx]} ${chart.unit}` : "";
         note.textContent = `${at.toFixed(2)} s${value}${cases ? `, ${cases}` : ""}`;
@@ -125,7 +125,7 @@
       if (KEYS[event.key]) { KEYS[event.key](); event.preventDefault(); }
     });
     figure.classList.add("zooms");
-    note.dataset.words = note.textContent;
+    note.dataset.text = note.textContent;
     figure.querySelector(".drawing").before(holder);
     const values = chart.kind === "line" ? [chart.at, chart.values] : [[0, data.end], [null, null]];
     const plot = new uPlot(options(chart, holder, note), values, holder);
@@ -133,7 +133,7 @@
     plots.push({ plot, holder });
   };
 
-  const drawOpen = () => { // what is folded away has no width to be drawn in
+  const drawOpen = () => { // a chart in a closed group has no width
     for (const figure of section.querySelectorAll("figure[data-zoom]:not(.zooms)")) {
       if (!figure.closest("details:not([open])")) draw(figure);
     }
@@ -149,17 +149,17 @@
       const [, from, to] = data.cases[Number(cases.value)];
       spread(from - 0.1 * (to - from), to + 0.1 * (to - from));
     });
-    const button = (words, act) => {
-      const made = document.createElement("button");
-      made.type = "button";
-      made.textContent = words;
-      made.addEventListener("click", act);
-      return made;
+    const button = (text, act) => {
+      const element = document.createElement("button");
+      element.type = "button";
+      element.textContent = text;
+      element.addEventListener("click", act);
+      return element;
     };
     bar.className = "zoom-tools";
     bar.append(cases, button("−", () => scale(2)), button("+", () => scale(0.5)),
       button("Whole run", () => { cases.value = ""; spread(0, data.end); }), status);
-    for (const [index, words] of ["zoom out", "zoom in"].entries()) bar.children[index + 1].setAttribute("aria-label", words);
+    for (const [index, label] of ["zoom out", "zoom in"].entries()) bar.children[index + 1].setAttribute("aria-label", label);
     section.querySelector(".lead").after(bar);
   };
 

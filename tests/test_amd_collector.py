@@ -176,7 +176,7 @@ def test_the_settings_are_those_that_a_gate_compares(tmp_path):
 def test_a_gpu_whose_files_are_not_there_is_missing_with_the_mend(tmp_path):
     with pytest.raises(Unavailable) as caught:
         files(tmp_path).open([gpu("mi300x")])
-    assert "mount the host's /sys" in caught.value.how
+    assert "mount the host's /sys" in caught.value.remedy
 
 
 # ---- libraries, each in a process of its own

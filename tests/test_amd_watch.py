@@ -9,7 +9,7 @@ import pytest
 from gpubench import plugins
 from gpubench.base.errors import DeviceError, Unavailable
 from gpubench.model import Device, EventClass
-from gpubench.plugins.collector import Condition, Watching
+from gpubench.plugins.collector import Condition, OpensWatch
 
 AMD = plugins.load("collectors", "amd")
 ROOM = type(AMD).__module__.rpartition(".")[0]
@@ -47,7 +47,7 @@ def every_look(monkeypatch):
 def started_watch(root, kind="mi300x", index=0):
     """Return the watch of a GPU below `root` at the start of a case."""
     collector = files(root)
-    assert isinstance(collector, Watching)
+    assert isinstance(collector, OpensWatch)
     watch = collector.watch(gpu(kind, index))
     watch.begin()
     return watch

@@ -35,9 +35,9 @@ def test_the_levels_of_a_recorded_h200_stand_beside_its_caches():
     assert [step.unit for step in on_gpu.steps] == ["s"] * 3
     assert 31 < first.cycles < 33
     assert 270 < second.cycles < 290
-    assert [known.name for known in first.known] == ["L1"]
-    assert [known.bytes for known in second.known] == [60 * MIB]
-    assert (memory.end, memory.known) == (None, ())
+    assert [known.name for known in first.known_sizes] == ["L1"]
+    assert [known.bytes for known in second.known_sizes] == [60 * MIB]
+    assert (memory.end, memory.known_sizes) == (None, ())
     assert (first.smallest, memory.largest) == (16 * KIB, 4 * GIB)
 
 

@@ -37,7 +37,7 @@ for library in sys.argv[1].split(":"):
     ctypes.CDLL(library)
 from gpubench.devices import interposed
 found = interposed.libraries(sys.argv[2], sys.argv[3] == "served")
-print(json.dumps([(each.name, each.words, each.is_interposed) for each in found]))
+print(json.dumps([(each.name, each.origin, each.is_interposed) for each in found]))
 """
 pytestmark = pytest.mark.skipif(CC is None, reason="needs a C compiler to build libraries of our own")
 

@@ -111,8 +111,8 @@ def test_what_goes_through_the_host_is_cut_so_that_chunks_overlap(size_bytes, ch
 def test_a_refused_look_into_another_process_names_the_setting_that_mends_it(number, scope, mend):
     denied = part("_messages").denied(number, scope)
     assert isinstance(denied, Unavailable)
-    assert errno.errorcode[number] in denied.what
-    assert mend in denied.how
+    assert errno.errorcode[number] in denied.problem
+    assert mend in denied.remedy
 
 
 @pytest.mark.parametrize(

@@ -34,14 +34,17 @@ class DeviceError(GpubenchError):
 
 
 class Unavailable(GpubenchError):  # noqa: N818 - the thing is missing
-    """A library, driver or device is not available here: `what` it is, with the reason, and `how` to get it."""
+    """A library, driver or device is unavailable.
+
+    `problem` names it and gives the reason, and `remedy` says what to do; an empty remedy means that nothing helps.
+    """
 
     exit_status = 2
 
-    def __init__(self, thing: str, how: str) -> None:
-        super().__init__(f"{thing}; {how}" if how else thing)
-        self.what = thing
-        self.how = how
+    def __init__(self, problem: str, remedy: str) -> None:
+        super().__init__(f"{problem}; {remedy}" if remedy else problem)
+        self.problem = problem
+        self.remedy = remedy
 
 
 class OptionalUnavailable(Unavailable):

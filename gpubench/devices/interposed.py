@@ -34,10 +34,10 @@ _PRELOAD_FILE = Path("/etc/ld.so.preload")
 
 @dataclass(frozen=True, slots=True)
 class DriverLibrary:
-    """One of the driver's libraries in this process; `words` is a text about its origin."""
+    """One of the driver's libraries in this process; `origin` says where its functions come from."""
 
     name: str
-    words: str
+    origin: str
     is_interposed: bool
 
 
@@ -96,7 +96,7 @@ def labels() -> tuple[str, ...]:
 
 def facts() -> dict[str, str]:
     """Return the entries of the inventory: each library's origin, and the libraries preloaded into every program."""
-    origins = {library.name.partition(".")[0]: library.words for library in libraries()}
+    origins = {library.name.partition(".")[0]: library.origin for library in libraries()}
     preloaded = [*os.environ.get("LD_PRELOAD", "").replace(":", " ").split(), *_preloaded_by_file()]
     return {**origins, **({"preloaded": ", ".join(preloaded)} if preloaded else {})}
 

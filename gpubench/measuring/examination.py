@@ -22,7 +22,7 @@ from gpubench.measuring.channel import BadMessage, ToParent
 from gpubench.measuring.health import Health
 from gpubench.measuring.process import Child, to_parent
 from gpubench.model import Device
-from gpubench.plugins.collector import Collector, Examining, HealthReading, HealthSource
+from gpubench.plugins.collector import ChecksHealth, Collector, HealthReading, HealthSource
 
 PATIENCE_S = 20.0  # for all devices: a driver without persistence mode takes 1 to 2 s to start each of eight GPUs
 _TICK_S = 0.2
@@ -134,7 +134,7 @@ class _Sources:
             accepted: list[Device] = []
             try:
                 collector: Collector = plugins.load("collectors", name)
-                if isinstance(collector, Examining):
+                if isinstance(collector, ChecksHealth):
                     accepts = collector.accepts
                     accepted = [device for device in devices if plugins.call_library(name, partial(accepts, device))]
                     if accepted:

@@ -26,7 +26,7 @@ from gpubench.devices import interposed, rocm
 from gpubench.measuring import boundary
 from gpubench.model import Device, Facts, UnavailablePart
 from gpubench.plugins.backend import Backend
-from gpubench.plugins.collector import Collector, Describing, Versioned
+from gpubench.plugins.collector import Collector, ReportsSettings, ReportsVersions
 
 T = TypeVar("T")
 _TIMEOUT_S = 120
@@ -147,13 +147,13 @@ def _add_details(
     accepted = [device for device in devices if _ask(name, unavailable, partial(collector.accepts, device), False)]
     if not accepted:
         return list(devices)
-    if isinstance(collector, Versioned):
+    if isinstance(collector, ReportsVersions):
         new_versions = _ask(name, unavailable, lambda: boundary.pairs(collector.versions()), _NOTHING)
         versions.update({name: number for name, number in new_versions.items() if name not in versions})
     described = []
     for device in devices:
         details = _NOTHING
-        if device in accepted and isinstance(collector, Describing):
+        if device in accepted and isinstance(collector, ReportsSettings):
             details = _ask(name, unavailable, partial(_settings, collector, device), _NOTHING)
         earlier_details = dict(device.details)  # the first collector to report a detail wins
         new = tuple((name, value) for name, value in details.items() if name not in earlier_details)
@@ -161,7 +161,7 @@ def _add_details(
     return described
 
 
-def _settings(collector: Describing, device: Device) -> Mapping[str, str]:
+def _settings(collector: ReportsSettings, device: Device) -> Mapping[str, str]:
     return boundary.pairs(collector.describe(device))
 
 
@@ -170,7 +170,7 @@ def _ask(name: str, unavailable: list[UnavailablePart], ask: Callable[[], T], de
     try:
         return plugins.call_library(name, ask)
     except Unavailable as error:
-        unavailable.append(UnavailablePart(name, error.what, error.how))
+        unavailable.append(UnavailablePart(name, error.problem, error.remedy))
         return default
 
 

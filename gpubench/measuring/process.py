@@ -30,22 +30,22 @@ class Child(Generic[M]):
     """
 
     def __init__(self, module: str, classes: tuple[type[M], ...], environment: Mapping[str, str] | None = None) -> None:
-        ours, theirs = socket.socketpair()
+        own_end, child_end = socket.socketpair()
         reading, writing = os.pipe()
         os.set_blocking(reading, False)
         self.output = reading
-        self.channel = ToChild(ours.detach(), classes)
+        self.channel = ToChild(own_end.detach(), classes)
         self._tail = b""
         self._mark = secrets.token_hex(8)
-        program = f"from gpubench.measuring.keeper import keep; keep({theirs.fileno()})\n"
+        program = f"from gpubench.measuring.keeper import keep; keep({child_end.fileno()})\n"
         program += f"from {module} import main; main()"
-        with theirs:
+        with child_end:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-c", program, str(theirs.fileno())],
+                [sys.executable, "-P", "-c", program, str(child_end.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=writing,
                 stderr=writing,
-                pass_fds=(theirs.fileno(),),
+                pass_fds=(child_end.fileno(),),
                 start_new_session=True,
                 env={**os.environ, **(environment or {}), keeper.RUNNER: str(os.getpid()), keeper.CHILD: self._mark},
             )

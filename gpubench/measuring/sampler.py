@@ -347,8 +347,8 @@ def _declared_counters(name: str, collector: Collector, others: Sequence[Counter
 
 
 def _unavailable_part(name: str, error: Unavailable | plugins.BrokenPlugin) -> UnavailablePart:
-    problem, how = (error.what, error.how) if isinstance(error, Unavailable) else (str(error), "")
-    return UnavailablePart(name, boundary.text(problem), boundary.text(how))
+    problem, remedy = (error.problem, error.remedy) if isinstance(error, Unavailable) else (str(error), "")
+    return UnavailablePart(name, boundary.text(problem), boundary.text(remedy))
 
 
 def _unsupported_counters(name: str, source: CounterSource, device: Device) -> list[UnsupportedCounter]:

@@ -34,7 +34,7 @@ from gpubench.measuring.stopping import POLICIES
 from gpubench.measuring.time_limits import TimeLimits
 from gpubench.model import STRICT, Case, Device, Series, Status
 from gpubench.plugins.backend import Backend, OpenDevice
-from gpubench.plugins.collector import Collector, Watch, Watching
+from gpubench.plugins.collector import Collector, OpensWatch, Watch
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +293,7 @@ def open_watches(device: Device) -> list[Watch]:
     for name in plugins.names("collectors"):
         with contextlib.suppress(Unavailable, plugins.BrokenPlugin):
             collector: Collector = plugins.load("collectors", name)
-            if isinstance(collector, Watching) and plugins.call_library(name, partial(collector.accepts, device)):
+            if isinstance(collector, OpensWatch) and plugins.call_library(name, partial(collector.accepts, device)):
                 opened.append(plugins.call_library(name, partial(collector.watch, device)))
     return opened
 

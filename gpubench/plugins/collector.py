@@ -87,7 +87,7 @@ class Collector(Protocol):
 
 
 @runtime_checkable
-class Describing(Protocol):
+class ReportsSettings(Protocol):
     """A collector that also reads the settings of a device."""
 
     def describe(self, device: Device) -> Mapping[str, str]:
@@ -95,7 +95,7 @@ class Describing(Protocol):
 
 
 @runtime_checkable
-class Versioned(Protocol):
+class ReportsVersions(Protocol):
     """A collector that also names the versions of the software that it reads through."""
 
     def versions(self) -> Mapping[str, str]:
@@ -103,7 +103,7 @@ class Versioned(Protocol):
 
 
 @runtime_checkable
-class Watching(Protocol):
+class OpensWatch(Protocol):
     """A collector that can also watch a device between two samples of a case."""
 
     def watch(self, device: Device) -> Watch:
@@ -169,7 +169,7 @@ class HealthSource(Protocol):
 
 
 @runtime_checkable
-class Examining(Protocol):
+class ChecksHealth(Protocol):
     """A collector that can also read whether a device is healthy."""
 
     def health(self, devices: Sequence[Device]) -> HealthSource:
@@ -200,7 +200,7 @@ class ProcessSource(Protocol):
 
 
 @runtime_checkable
-class Listing(Protocol):
+class ListsProcesses(Protocol):
     """A collector that can also list the processes on a device."""
 
     def processes(self, devices: Sequence[Device]) -> ProcessSource:

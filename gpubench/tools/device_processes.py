@@ -8,7 +8,7 @@ from functools import partial
 from gpubench import plugins
 from gpubench.base.errors import GpubenchError
 from gpubench.model import Device
-from gpubench.plugins.collector import Collector, Listing
+from gpubench.plugins.collector import Collector, ListsProcesses
 
 
 def processes_on(device: Device) -> int | None:
@@ -16,7 +16,7 @@ def processes_on(device: Device) -> int | None:
     for name in plugins.names("collectors"):
         with contextlib.suppress(GpubenchError):  # a collector or its library is unavailable
             collector: Collector = plugins.load("collectors", name)
-            if isinstance(collector, Listing) and plugins.call_library(name, partial(collector.accepts, device)):
+            if isinstance(collector, ListsProcesses) and plugins.call_library(name, partial(collector.accepts, device)):
                 source = plugins.call_library(name, partial(collector.processes, [device]))
                 with contextlib.closing(source):
                     return len(plugins.call_library(name, partial(source.read, device)))

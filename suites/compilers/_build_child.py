@@ -212,7 +212,7 @@ def main(begun: float) -> None:
     except Skip as reason:
         answer = {"skip": str(reason)}
     except Unavailable as library:
-        answer = {"missing": (library.what, library.how)}
+        answer = {"missing": (library.problem, library.remedy)}
     except WrongAnswer as finding:
         answer = {"wrong": str(finding)}
     with answers:

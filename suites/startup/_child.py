@@ -125,7 +125,7 @@ def main(marks: list[tuple[str, float]]) -> None:
         start.check()
         answer = {"seconds": parts_of(marks, float(sys.argv[1])), "resident_bytes": resident_bytes()}
     except Unavailable as library:
-        answer = {"missing": (library.what, library.how)}
+        answer = {"missing": (library.problem, library.remedy)}
     except WrongAnswer as finding:
         answer = {"wrong": str(finding)}
     with answers:

@@ -17,7 +17,7 @@ from gpubench.model import Device, Run, View
 from gpubench.stats import Interval
 
 _CYCLES = "cycles"  # the label of the series in cycles of the device's clock, measured together with the seconds
-_FAR = 4.0  # a known size farther than this factor from every boundary belongs to no boundary
+_FAR = 4.0  # a known size farther from every boundary than this factor belongs to none of them
 _DETAILS = {  # sizes of caches and shared memory that backends report, bytes
     "cache.l1": "L1",
     "cache.l2": "L2",
@@ -40,7 +40,7 @@ class Step:
     """A level of a staircase in SI units; `smallest` and `largest` are the first and last working set on it.
 
     `cycles` is its height in cycles of the device's clock, if they were measured. `end` is the working set at which the
-    level ends; `known` are the known sizes of the device that are nearest to this end.
+    level ends; `known_sizes` are the known sizes of the device that are nearest to this end.
     """
 
     height: Interval
@@ -50,7 +50,7 @@ class Step:
     smallest: float
     largest: float
     end: Interval | None
-    known: tuple[KnownSize, ...]
+    known_sizes: tuple[KnownSize, ...]
 
     @property
     def text(self) -> str:

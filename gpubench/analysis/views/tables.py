@@ -41,7 +41,7 @@ def level_table(staircase: Staircase) -> Table:
     """Return the table of the levels of one curve, from the first cache to memory, with the sizes of caches."""
     label = "" if staircase.line.label in staircase.title else f", {staircase.line.label}"
     rows = tuple(_level_row(step) for step in staircase.steps)
-    sources = [f"{size.name}: {size.source}" for step in staircase.steps for size in step.known]
+    sources = [f"{size.name}: {size.source}" for step in staircase.steps for size in step.known_sizes]
     note = "; ".join(["A level ends at the largest working set that it holds", *sources])
     return Table(f"Levels: {staircase.title}{label}", _LEVEL_HEADS, rows, _LEVEL_HEADS[-1:], note)
 
@@ -63,7 +63,7 @@ def _level_row(step: Step) -> tuple[str, ...]:
 
 def _known_sizes(step: Step, end: Interval | None) -> Iterator[str]:
     """Yield each size that the device reports near the end of a level, and the end over that size."""
-    for size in step.known:
+    for size in step.known_sizes:
         ratio = f", × {end.centre / size.bytes:.2f}" if end else ""
         yield f"{size.name} {units.brief_size(size.bytes)}{ratio}"
 

@@ -19,7 +19,7 @@ from gpubench.base.clean import one_line
 from gpubench.base.errors import Unavailable
 from gpubench.measuring.process import Child, to_parent
 from gpubench.model import Device
-from gpubench.plugins.collector import Collector, DeviceProcess, Listing, ProcessSource
+from gpubench.plugins.collector import Collector, DeviceProcess, ListsProcesses, ProcessSource
 
 PERIOD_S = 2.0  # between two lists: to read one takes a driver some 20 µs, and /proc a millisecond for each process
 
@@ -94,7 +94,7 @@ def _open_sources(devices: Sequence[Device]) -> Iterator[tuple[str, ProcessSourc
     for name in plugins.names("collectors"):
         with contextlib.suppress(Unavailable, plugins.BrokenPlugin):
             collector: Collector = plugins.load("collectors", name)
-            if isinstance(collector, Listing):
+            if isinstance(collector, ListsProcesses):
                 accepted = [
                     device for device in devices if plugins.call_library(name, partial(collector.accepts, device))
                 ]
