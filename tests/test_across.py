@@ -122,7 +122,7 @@ def test_nodes_of_several_gpus_measure_with_one_of_each_and_with_all():
     assert {case.name for case in cases} == {"across"}, "messages are between two nodes"
 
 
-def test_a_job_between_nodes_is_described_alike_whatever_its_devices_are_called():
+def test_a_job_between_nodes_is_described_without_the_ids_of_its_devices():
     plans = []
     for name in ("cuda:0", "cuda:1"):
         facts = Facts((make.device(name, memory_bytes=2**37),))
@@ -168,7 +168,7 @@ def test_numbers_are_so_small_that_the_sum_over_a_thousand_ranks_is_exact():
 
 
 @pytest.mark.parametrize(("world", "shift"), [(2, 44), (16, 44), (17, 45), (32, 45), (1000, 50)])
-def test_words_on_gpus_are_as_small_as_the_number_of_ranks_asks(world, shift):
+def test_words_on_gpus_are_small_enough_for_an_exact_sum_over_all_ranks(world, shift):
     assert part("_nccl")._shift(world) == shift
     assert world * 2 ** (64 - shift) <= 2**24
 

@@ -75,13 +75,13 @@ def by(found):
     return [use.by for use in found.bound.evidence]
 
 
-def test_a_stream_on_an_mi300x_is_bound_by_its_memory_as_the_firmware_counts_it(mi300x):
+def test_a_stream_on_an_mi300x_is_bound_by_memory_by_the_firmwares_counter(mi300x):
     found = mi300x.bound(BUSY, [{"dram": 88}] * 5, moved=4.4e9, limit="dram")
     assert found.bound.label == "DRAM"
     assert found.bound.text == "DRAM (amd.dram 88.0 %, of dram peak (data sheet) 83.0 %)"
 
 
-def test_the_busy_memory_clock_of_an_mi250x_is_no_share_of_its_bandwidth(mi250x):
+def test_the_busy_time_of_an_mi250xs_memory_is_not_taken_for_a_share_of_bandwidth(mi250x):
     """Its firmware tells how busy the memory's clock domain is, which is not what moved."""
     assert "amd.dram" not in [counter.name for counter in mi250x.counters]
     found = mi250x.bound({**BUSY, "mem_busy_percent": 97}, [{}] * 5)
@@ -111,7 +111,7 @@ def test_a_gpu_that_waits_is_bound_by_the_host_and_a_chain_by_latency(tmp_path, 
     assert machine.bound(BUSY, [{"dram": 3}] * 5, quantity="item", items=1.0).bound.label == "latency"
 
 
-def test_throttling_by_heat_is_told_with_its_time(mi300x):
+def test_throttling_by_heat_is_reported_with_its_duration(mi300x):
     counts = [(0, 0, 5, 0, 0), (0, 0, 5, 0, 0), (0, 0, 9, 0, 0), (0, 0, 9, 0, 7), (0, 0, 9, 0, 7)]
     found = mi300x.bound(BUSY, [{"residencies": count} for count in counts])
     assert {each.name: each.seconds for each in found.throttled} == pytest.approx(

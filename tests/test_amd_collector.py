@@ -51,7 +51,7 @@ def monitor(root, index=0):
 
 
 @pytest.mark.parametrize("kind", fake.MODELS)
-def test_every_counter_has_the_value_that_the_files_say_in_its_unit(tmp_path, kind):
+def test_every_counter_has_the_value_in_the_files_converted_to_its_unit(tmp_path, kind):
     model = fake.MODELS[kind]
     assert read(fake.build(tmp_path, kind), kind, 1) == {
         "amd.power": model.power_w,
@@ -85,21 +85,21 @@ def test_no_sentinel_becomes_a_number(name, value):
     assert VALUES.valid(name, value) is None
 
 
-def test_a_sentinel_that_was_scaled_on_its_way_is_no_reading_either():
+def test_a_sentinel_that_was_scaled_to_another_unit_is_missing_too():
     assert VALUES.valid("amd.power", 4294.967295) is None
     assert VALUES.valid("amd.clock.gfx", 65535e6) is None
     assert VALUES.valid("amd.utilization.gfx", 101) is None
     assert VALUES.valid("amd.power", 750) == 750.0
 
 
-def test_no_memory_in_use_is_what_amds_library_says_where_the_file_is_gone():
+def test_zero_bytes_of_memory_in_use_count_as_missing():
     assert VALUES.valid("amd.memory.used", 0) is None
 
 
 @pytest.mark.parametrize(
     ("content", "field"), [("N/A", "gpu_busy_percent"), ("", "mem_busy_percent"), ("-1", "pcie_replay_count")]
 )
-def test_a_file_that_says_something_else_is_missing_and_takes_no_other_along(tmp_path, content, field):
+def test_an_invalid_file_costs_its_own_counter_alone(tmp_path, content, field):
     root = fake.build(tmp_path, "mi300x")
     before = read(root)
     (folder(root) / field).write_text(content)
@@ -108,7 +108,7 @@ def test_a_file_that_says_something_else_is_missing_and_takes_no_other_along(tmp
     assert [after[name] for name in changed] == [None]
 
 
-def test_files_that_change_in_mid_run_are_read_as_they_are_now(tmp_path):
+def test_files_that_change_during_a_run_are_read_anew(tmp_path):
     root, device = fake.build(tmp_path, "mi300x"), gpu("mi300x")
     source = files(root).open([device])
     assert source.read(device, ["amd.power"]) == {"amd.power": 638.0}
@@ -141,7 +141,7 @@ def test_a_gpu_that_vanishes_reads_as_missing_and_raises_nothing(tmp_path):
         b"\x78\x00\x02\x03" + bytes(116),
     ],
 )
-def test_metrics_that_are_cut_or_of_a_revision_that_nobody_knows_are_missing(tmp_path, table):
+def test_truncated_metrics_and_metrics_of_an_unknown_revision_are_missing(tmp_path, table):
     root = fake.build(tmp_path, "mi300x")
     (folder(root) / "gpu_metrics").write_bytes(table)
     assert read(root)["amd.energy"] is None
@@ -154,13 +154,13 @@ def test_an_energy_of_all_ones_is_missing(tmp_path, kind, revision):
     assert read(root, kind)["amd.energy"] is None
 
 
-def test_what_throttles_is_a_bit_mask_where_the_firmware_tells(tmp_path):
+def test_throttle_reasons_are_a_bit_mask_where_the_firmware_reports_them(tmp_path):
     root = fake.build(tmp_path, "mi250x")
     (folder(root) / "gpu_metrics").write_bytes(fake.gpu_metrics(3, throttle=1 << 32))
     assert read(root, "mi250x")["amd.throttle"] == 2.0**32
 
 
-def test_the_settings_are_those_that_a_gate_compares(tmp_path):
+def test_the_settings_of_a_gpu_are_read_from_its_files(tmp_path):
     found = files(fake.build(tmp_path, "mi300x")).describe(gpu("mi300x"))
     assert found == {
         "power.limit_w": "750.0",
@@ -173,7 +173,7 @@ def test_the_settings_are_those_that_a_gate_compares(tmp_path):
     }
 
 
-def test_a_gpu_whose_files_are_not_there_is_missing_with_the_mend(tmp_path):
+def test_a_gpu_without_files_is_unavailable_and_the_error_says_what_to_do(tmp_path):
     with pytest.raises(Unavailable) as caught:
         files(tmp_path).open([gpu("mi300x")])
     assert "mount the host's /sys" in caught.value.remedy
@@ -213,7 +213,7 @@ def library(tmp_path, monkeypatch, text, name="amdsmi"):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "libraries"))
 
 
-def test_a_library_comes_first_and_the_files_give_what_it_lacks(tmp_path, monkeypatch):
+def test_counters_come_from_the_library_first_and_from_the_files_where_it_has_no_value(tmp_path, monkeypatch):
     library(tmp_path, monkeypatch, AMDSMI)
     root, device = fake.build(tmp_path / "root", "mi300x"), gpu("mi300x")
     source = type(AMD)(root).open([device])
@@ -250,7 +250,7 @@ def test_a_library_that_does_not_load_leaves_the_files(tmp_path, monkeypatch, en
     assert source.read(device, ["amd.power"]) == {"amd.power": 638.0}
 
 
-def test_how_a_library_ended_is_told_with_its_last_words(tmp_path, monkeypatch):
+def test_the_error_of_a_library_that_ended_quotes_its_last_message(tmp_path, monkeypatch):
     library(
         tmp_path,
         monkeypatch,
@@ -279,7 +279,7 @@ def smi_get_device_memory_used(i): return 5
 """
 
 
-def test_a_library_that_aborts_in_mid_run_is_followed_by_the_next_and_that_by_the_files(tmp_path, monkeypatch):
+def test_a_library_that_aborts_during_a_run_is_replaced_by_the_next_one_and_then_by_the_files(tmp_path, monkeypatch):
     dying = AMDSMI.replace("def amdsmi_get_power_info(gpu): ", "def amdsmi_get_power_info(gpu): os.abort();")
     library(tmp_path, monkeypatch, dying)
     library(tmp_path, monkeypatch, PYRSMI, "pyrsmi.rocml")
@@ -299,7 +299,7 @@ def test_a_library_that_aborts_in_mid_run_is_followed_by_the_next_and_that_by_th
     source.close()
 
 
-def test_two_groups_that_read_at_once_each_get_their_own_answer(tmp_path, monkeypatch):
+def test_two_groups_that_read_at_the_same_time_each_get_their_own_values(tmp_path, monkeypatch):
     """The sampler has a thread a group; there is one process to ask."""
     library(tmp_path, monkeypatch, AMDSMI)
     root, device = fake.build(tmp_path / "root", "mi300x"), gpu("mi300x")
@@ -311,13 +311,13 @@ def test_two_groups_that_read_at_once_each_get_their_own_answer(tmp_path, monkey
     source.close()
 
 
-def test_a_counter_that_nothing_tells_is_named_with_the_reason_and_not_read(tmp_path):
+def test_an_unsupported_counter_is_named_with_the_reason(tmp_path):
     device = gpu("mi300x")
     source = files(fake.build(tmp_path, "mi300x")).open([device])
     assert source.unsupported(device) == {"amd.throttle": "the driver's files do not report it"}
 
 
-def test_a_library_that_hangs_is_ended(tmp_path, monkeypatch):
+def test_a_library_that_does_not_answer_in_time_is_unavailable(tmp_path, monkeypatch):
     library(
         tmp_path,
         monkeypatch,
@@ -329,7 +329,7 @@ def test_a_library_that_hangs_is_ended(tmp_path, monkeypatch):
         child.read(fake.pci(0), ["amd.power"])
 
 
-def test_the_child_ends_with_its_questions():
+def test_the_child_ends_when_its_input_ends():
     """Nothing is left behind where the sampling process dies."""
     program = f"import sys; sys.modules['amdsmi'] = None; from {ROOM} import _amd_libraries as a\n"
     program += "a.serve(type('L', (), {'version': 'x', 'read': lambda *_: None})(), sys.stdin, sys.stdout)"

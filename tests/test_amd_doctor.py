@@ -47,13 +47,13 @@ def doctor(tree: Path, *first: str, wheels: str = str(WHEEL), path: str = "/opt/
 LOADED = "cupy: CuPy cannot be loaded (libamdhip64.so.7: cannot open shared object file: No such file or directory)"
 
 
-def test_the_wheel_without_the_libraries(tmp_path):
+def test_doctor_says_that_a_wheel_without_rocm_needs_rocm(tmp_path):
     found = doctor(fake.build(tmp_path, "mi300x"))
     assert list(found) == [LOADED, "rocm: no ROCm is under /opt or /usr"]
     assert found["rocm: no ROCm is under /opt or /usr"].startswith("install AMD's package rocm")
 
 
-def test_a_release_that_does_not_match(tmp_path):
+def test_doctor_names_a_rocm_of_another_release_than_the_wheel(tmp_path):
     tree = fake.build(tmp_path, "mi250x")
     rocm_in(tree, version="6.4.0")
     for path in (tree / "opt/rocm/lib").iterdir():
@@ -63,7 +63,7 @@ def test_a_release_that_does_not_match(tmp_path):
     assert "install ROCm 7 beside it" in found["rocm: cupy-rocm-7-0 is for ROCm 7, /opt/rocm is 6.4.0"]
 
 
-def test_both_vendors_wheels_over_each_other(tmp_path):
+def test_doctor_names_wheels_that_overwrite_each_other(tmp_path):
     """The one was installed over the other: their files are the same ones, but both are listed as installed."""
     tree, other = fake.build(tmp_path / "tree", "mi300x"), tmp_path / "other"
     rocm_in(tree)
@@ -75,7 +75,7 @@ def test_both_vendors_wheels_over_each_other(tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a render node of another user")
-def test_a_render_node_without_permission(tmp_path):
+def test_doctor_names_a_render_node_without_permission(tmp_path):
     """The node belongs to another user, and the command has no right to read what belongs to others."""
     tree = fake.build(tmp_path, "mi300x")
     rocm_in(tree)
@@ -87,7 +87,7 @@ def test_a_render_node_without_permission(tmp_path):
 
 
 @pytest.mark.parametrize(("hipcc", "how"), [(True, "export PATH=/opt/rocm/bin:$PATH"), (False, "install hipcc")])
-def test_the_compiler_that_cupy_asks_for_headers(tmp_path, hipcc, how):
+def test_doctor_says_how_to_get_the_missing_compiler(tmp_path, hipcc, how):
     tree = fake.build(tmp_path, "mi300x")
     rocm_in(tree, hipcc=hipcc)
     found = doctor(tree, path="/nowhere")
@@ -95,7 +95,7 @@ def test_the_compiler_that_cupy_asks_for_headers(tmp_path, hipcc, how):
     assert said.startswith(how)
 
 
-def test_the_headers_that_cupys_kernels_include(tmp_path):
+def test_doctor_names_missing_headers_that_cupys_kernels_include(tmp_path):
     tree = fake.build(tmp_path, "mi300x")
     rocm_in(tree, thrust=False)
     found = doctor(tree)

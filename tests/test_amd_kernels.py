@@ -137,7 +137,7 @@ def code_of(file: str) -> str:
 
 @arch_of_amd
 @pytest.mark.parametrize(("file", "macros"), ALL)
-def test_nothing_lies_in_scratch_memory(file: str, macros: dict[str, object], arch: str) -> None:
+def test_no_kernel_keeps_values_in_scratch_memory(file: str, macros: dict[str, object], arch: str) -> None:
     for name, instructions in kernels(file, arch, **macros).items():
         names = counted(instructions)  # buffer_wbl2 and buffer_inv are fences
         spilled = [each for each in names if each.startswith(("scratch_", "buffer_load", "buffer_store"))]
@@ -214,7 +214,7 @@ WIDE = [
 
 @arch_of_amd
 @pytest.mark.parametrize(("file", "macros", "kernel"), WIDE)
-def test_what_streams_sixteen_bytes_a_lane_loads_them_at_once(
+def test_a_kernel_that_streams_sixteen_bytes_per_lane_loads_them_with_one_instruction(
     file: str, macros: tuple[tuple[str, object], ...], kernel: str, arch: str
 ) -> None:
     for loop in map(counted, loops(kernels(file, arch, **dict(macros))[kernel])):

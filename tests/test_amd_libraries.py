@@ -87,14 +87,14 @@ each_model = pytest.mark.parametrize("kind", fake.MODELS)
 
 
 @each_model
-def test_amdsmi_and_our_reader_find_every_counter_of_both_gpus(tmp_path: Path, kind: str) -> None:
+def test_our_reader_finds_every_counter_of_both_gpus_by_amdsmi(tmp_path: Path, kind: str) -> None:
     found = values(fake.build(tmp_path, kind), "amdsmi", *NAMES)
     for index in range(2):
         assert found[fake.pci(index)] == expected(kind, index)
 
 
 @each_model
-def test_pyrsmi_and_our_reader_find_what_it_has_and_no_sentinel(tmp_path: Path, kind: str) -> None:
+def test_our_reader_takes_pyrsmis_counters_and_none_of_its_sentinels(tmp_path: Path, kind: str) -> None:
     root = _hiprtc.root()
     if root is not None and not (root / "opt/pyrsmi").exists():
         pytest.skip("pyrsmi is not here: bash ci/rocm.sh fetches it")
@@ -135,7 +135,7 @@ def ran(tree: Path, program: str, **environment: str) -> str:
 
 
 @each_model
-def test_a_handle_of_64_bits_is_cut_by_pyrsmi_and_not_by_the_reader(tmp_path: Path, kind: str) -> None:
+def test_pyrsmi_truncates_a_handle_of_64_bits_and_our_reader_does_not(tmp_path: Path, kind: str) -> None:
     tree = fake.build(tmp_path, kind)
     assert ran(tree, HIDE_AMDSMI + INITIALISE + COUNT) == "0 GPUs"
     handles = ran(tree, HIDE_AMDSMI + INITIALISE + TYPED + "sys.stdout.write(f'{rocml._processor_handles}')")
@@ -165,7 +165,7 @@ def test_a_domain_above_zero_is_in_the_address_of_its_gpu(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize("library", ["amdsmi", "pyrsmi"])
-def test_what_a_library_prints_and_logs_never_reaches_the_answers(tmp_path: Path, library: str) -> None:
+def test_the_output_and_log_of_a_library_never_mix_with_its_answers(tmp_path: Path, library: str) -> None:
     """Where sys.stderr is no file of the system, as in a notebook, pyrsmi does not start; the reader has its own."""
     tree = fake.build(tmp_path, "mi300x")
     words = ran(tree, HIDE_AMDSMI + INITIALISE.replace("rocml._load", "sys.stderr = io.StringIO()\nrocml._load"))

@@ -71,11 +71,11 @@ def test_a_compiler_that_is_not_on_the_path_is_named_with_the_command_that_adds_
     assert only(found, "hipcc is in /opt/rocm/bin, which is not on the path") == "export PATH=/opt/rocm/bin:$PATH"
 
 
-def test_a_rocm_without_the_compiler_that_cupy_asks_for_headers(tmp_path):
+def test_a_rocm_without_hipcc_says_to_install_it(tmp_path):
     assert "install hipcc" in only(said(machine(tmp_path, hipcc=False)), "/opt/rocm is missing hipcc")
 
 
-def test_a_compiler_elsewhere_on_the_path_is_enough(tmp_path):
+def test_a_compiler_in_another_folder_of_the_path_is_enough(tmp_path):
     root = machine(tmp_path, hipcc=False)
     fake._write(root / "usr/bin/hipcc", b"")
     assert said(root) == {}
@@ -86,7 +86,7 @@ def test_an_incomplete_rocm_names_the_missing_libraries(tmp_path):
     assert "complete package" in only(found, "incomplete ROCm", "/opt/rocm is missing libhiprtc, librccl")
 
 
-def test_a_rocm_without_the_headers_that_cupy_includes(tmp_path):
+def test_a_rocm_without_rocthrust_says_to_install_it(tmp_path):
     assert "rocthrust" in only(said(machine(tmp_path, thrust=False)), "rocThrust")
 
 
@@ -126,30 +126,30 @@ def test_wheels_of_cupy_that_overwrite_each_other_are_named(tmp_path):
 
 
 @pytest.mark.parametrize(("wheel", "extra"), [("cupy-rocm-7-0", "cuda13"), ("cupy-cuda13x", "rocm7")])
-def test_gpus_of_both_kinds_in_one_machine(tmp_path, wheel, extra):
+def test_a_machine_with_nvidia_and_amd_gpus_is_told_which_extra_serves_the_other(tmp_path, wheel, extra):
     root = machine(tmp_path)
     fake._write(root / "proc/driver/nvidia/version", "NVRM version: …")
     assert f"[{extra}]" in only(said(root, wheels={wheel: "14.2.0"}), "NVIDIA and AMD GPUs", wheel)
 
 
-def test_no_permission_on_the_render_node_names_it_and_the_group(tmp_path):
+def test_a_missing_permission_names_the_render_node_and_the_group(tmp_path):
     found = said(machine(tmp_path), may_open=lambda path: path.name != "renderD129")
     assert "usermod -aG render,video" in only(found, "no permission for /dev/dri/renderD129")
 
 
-def test_a_container_without_the_compute_device(tmp_path):
+def test_a_container_without_the_compute_device_is_told_the_option_that_passes_it_in(tmp_path):
     root = machine(tmp_path)
     (root / "dev/kfd").unlink()
     assert "--device /dev/kfd" in only(said(root), "no /dev/kfd")
 
 
-def test_a_gpu_that_no_driver_runs(tmp_path):
+def test_a_gpu_without_a_driver_is_named_with_its_driver(tmp_path):
     root = machine(tmp_path)
     (root / "sys/bus/pci/devices" / fake.pci(1) / "driver").unlink()
     assert "amdgpu" in only(said(root), f"no driver runs {fake.pci(1)}")
 
 
-def test_an_override_that_makes_one_gpu_another(tmp_path):
+def test_an_override_of_the_architecture_is_named_with_the_advice_to_unset_it(tmp_path):
     found = said(machine(tmp_path), {"HSA_OVERRIDE_GFX_VERSION": "9.0.0"})
     assert "unset" in only(found, "HSA_OVERRIDE_GFX_VERSION=9.0.0")
 

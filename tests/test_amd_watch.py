@@ -104,7 +104,7 @@ def test_a_reason_that_lasted_between_two_samples_of_an_mi300x_disturbs_the_last
     assert watch.look().discard == ()
 
 
-def test_a_firmware_that_tells_no_reasons_is_labelled_and_its_clock_and_processes_are_watched(tmp_path, every_look):
+def test_without_throttle_reasons_a_sample_is_labelled_and_clock_and_processes_are_watched(tmp_path, every_look):
     root = fake.build(tmp_path, "mi300x")  # the throttle status of revision 5 is always 0
     watch = started_watch(root)
     assert watch.look() == Condition((), ("unwatched",), 2100e6)
@@ -112,7 +112,7 @@ def test_a_firmware_that_tells_no_reasons_is_labelled_and_its_clock_and_processe
     assert watch.look().discard == ("foreign-process",)
 
 
-def test_a_table_that_cannot_be_read_disturbs_nothing_and_is_labelled(tmp_path, every_look):
+def test_an_unreadable_table_discards_no_sample_and_sets_a_label(tmp_path, every_look):
     root = fake.build(tmp_path, "mi300x", revision=6)
     watch = started_watch(root)
     (fake.folder(root) / "gpu_metrics").unlink()
@@ -132,7 +132,7 @@ def test_a_gpu_without_files_has_no_watch(tmp_path):
         files(tmp_path).watch(gpu("mi300x"))
 
 
-def test_a_slow_table_is_read_for_two_per_cent_of_the_time_and_holds_meanwhile(tmp_path, monkeypatch):
+def test_a_slow_table_is_read_for_two_per_cent_of_the_time_and_its_last_value_holds_between(tmp_path, monkeypatch):
     """A reading that takes 1 ms: the next one comes 50 ms later."""
     root = fake.build(tmp_path, "mi250x")
     now = [0.0]
@@ -153,7 +153,7 @@ def test_a_slow_table_is_read_for_two_per_cent_of_the_time_and_holds_meanwhile(t
     assert verdicts == [(), (), (), (), ("thermal",), ("thermal",)]
 
 
-def test_the_counter_of_reasons_shows_what_the_watch_sees(tmp_path):
+def test_the_counter_of_throttle_reasons_shows_the_bits_that_the_watch_sees(tmp_path):
     root = fake.build(tmp_path, "mi300x", revision=6)
     source = files(root).open([gpu("mi300x")])
     assert source.unsupported(gpu("mi300x")) == {}
@@ -171,7 +171,7 @@ def test_every_bit_that_stands_for_a_residency_is_a_declared_reason():
     assert kinds == [EventClass.HARDWARE_SLOWDOWN, EventClass.POWER_CAP, *[EventClass.THERMAL] * 3]
 
 
-def test_counts_that_the_firmware_does_not_fill_are_no_reasons():
+def test_residency_counts_that_the_firmware_leaves_empty_give_no_throttle_reasons():
     table = fake.gpu_metrics(6, residencies=(2**32 - 1,) * 5)
     assert METRICS.ThrottleReasons().since(METRICS.parsed(table)) is None
 
@@ -217,7 +217,7 @@ def test_a_rank_of_ours_is_not_foreign(tmp_path, every_look, monkeypatch):
     assert watch.look().discard == ()
 
 
-def test_a_driver_that_lists_no_processes_disturbs_nothing(tmp_path, every_look):
+def test_a_driver_that_lists_no_processes_discards_no_sample(tmp_path, every_look):
     root = fake.build(tmp_path, "mi300x", revision=6)
     (root / "sys/class/kfd/kfd").unlink()
     assert started_watch(root).look() == Condition((), (), 2100e6)
@@ -242,7 +242,9 @@ def test_the_monitor_lists_the_processes_by_the_files_where_no_library_answers(t
 
 
 @pytest.mark.parametrize("shift", [0, 28], ids=["in the function", "in the highest bits"])
-def test_the_processes_of_all_partitions_of_a_card_count_and_none_of_another_card(tmp_path, every_look, shift):
+def test_processes_on_any_partition_of_a_card_are_foreign_and_those_of_another_card_are_not(
+    tmp_path, every_look, shift
+):
     """Kernels write the partition's number into one place of the location or another."""
     root = fake.build(tmp_path, "mi300x", revision=6, split=8)
     for device in range(16):
@@ -260,7 +262,7 @@ def test_the_processes_of_all_partitions_of_a_card_count_and_none_of_another_car
 
 
 @pytest.mark.parametrize("function", range(8))
-def test_a_device_of_a_split_card_has_its_clock_and_none_of_the_cards_sums(tmp_path, function):
+def test_a_device_of_a_split_card_reports_its_clock_and_no_sum_over_the_card(tmp_path, function):
     root = fake.build(tmp_path, "mi300x", revision=6, split=8)
     device = gpu("mi300x", function, f"{fake.pci(0)[:-1]}{function}")
     source = files(root).open([device])
@@ -273,7 +275,7 @@ def test_a_device_of_a_split_card_has_its_clock_and_none_of_the_cards_sums(tmp_p
     assert files(root).describe(device)["partition.compute"] == "CPX"
 
 
-def test_each_device_of_a_split_card_sees_a_reason_that_another_has_read(tmp_path):
+def test_every_device_of_a_split_card_sees_the_same_throttle_reason(tmp_path):
     root = fake.build(tmp_path, "mi300x", revision=6, split=8)
     devices = [gpu("mi300x", index, fake.pci(0)) for index in range(8)]
     source = files(root).open(devices)
@@ -288,7 +290,7 @@ def test_a_card_that_is_one_device_has_all_counters(tmp_path):
     assert files(root).open([gpu("mi300x")]).unsupported(gpu("mi300x")) == {}
 
 
-def test_an_apu_is_watched_and_lacks_only_what_the_host_bus_would_tell(tmp_path, every_look):
+def test_an_apu_supports_every_counter_but_those_of_the_host_bus(tmp_path, every_look):
     root = fake.build(tmp_path, "mi300a", count=4, revision=6)
     device = gpu("mi300a", 3)
     assert files(root).open([device]).unsupported(device) == {"amd.pcie.replays": "the driver's files do not report it"}

@@ -43,7 +43,7 @@ def gpubench(paper, tmp_path):
     return run
 
 
-def test_doctor_says_what_answers_and_why_nothing_before_it_did(gpubench):
+def test_doctor_names_the_source_in_use_and_why_each_earlier_source_failed(gpubench):
     """No amdsmi is here, and pyrsmi finds no library of AMD."""
     versions = dict(json.loads(gpubench("doctor", "--json").stdout)["versions"])
     files, amdsmi, pyrsmi = versions["amd.counters"].split("; ")

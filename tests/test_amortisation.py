@@ -81,7 +81,7 @@ def test_the_table_says_after_how_many_calls_it_pays_and_how_much_work_that_is()
     )
 
 
-def test_an_interval_whose_ends_read_alike_is_left_out():
+def test_an_interval_whose_bounds_round_to_the_same_text_is_left_out():
     close = build("triton", "process", compile=[1.4998, 1.4999, 1.5])
     (table,) = amortisation_tables(TITLE, found_of(*MEASURED[:3], close))
     assert table.rows[0][-3] == "after 500 calls (1.5 s of work)"
@@ -143,7 +143,7 @@ def test_operators_of_other_shapes_and_cases_that_failed_are_not_compared():
 
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0, 1e300])
-def test_times_that_no_call_and_no_build_can_take_are_left_out(wrong):
+def test_impossible_times_of_calls_and_builds_are_left_out(wrong):
     (found,) = found_of(*MEASURED[:7], build("triton", "cold", first=[wrong, 5.0]))
     assert [paid.cache for paid in found.paid] == ["process", "warm"]
     assert found_of(operator("cupy", [wrong]), *MEASURED[1:]) == []

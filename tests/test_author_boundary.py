@@ -95,7 +95,7 @@ def test_the_run_goes_on_and_so_does_a_resumed_one(mistakes):
     assert "this is a bug" not in done.stderr + resumed.stderr
 
 
-def test_a_mode_that_a_device_has_not_is_a_skip_and_never_an_ok_without_a_figure(mistakes):
+def test_a_case_whose_timing_mode_is_unsupported_is_skipped_and_never_ok_without_a_figure(mistakes):
     (result,) = (each for each in mistakes[2].results if each.case.name == "graph_alone")
     assert (result.status, result.reason) == (
         "skipped",
@@ -103,7 +103,7 @@ def test_a_mode_that_a_device_has_not_is_a_skip_and_never_an_ok_without_a_figure
     )
 
 
-def test_numpys_numbers_and_a_number_for_a_note_are_no_mistakes(mistakes):
+def test_numbers_of_numpy_and_notes_that_are_numbers_are_accepted(mistakes):
     (result,) = (each for each in mistakes[2].results if each.case.name == "coerced")
     assert result.status == "ok"
     assert result.series[0].work == Work(moved=8.0, items=2.0)
@@ -123,7 +123,7 @@ def test_every_ok_result_has_a_timed_headline(mistakes):
 
 @QUICKLY
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(Stage.__slots__, ANYTHING)))
-def test_a_stage_is_right_or_refused_whatever_it_is_made_of(fields):
+def test_a_stage_of_any_values_is_valid_or_refused(fields):
     try:
         made = Stage(**{"call": nothing, **fields})
     except SuiteError:
@@ -135,7 +135,7 @@ def test_a_stage_is_right_or_refused_whatever_it_is_made_of(fields):
 
 @QUICKLY
 @given(ANYTHING)
-def test_an_observation_is_right_or_refused_whatever_it_is(value):
+def test_an_observation_of_any_value_is_valid_or_refused(value):
     for make in (
         lambda: observed("the check", {"x": value}),
         lambda: observed("the check", value),
@@ -151,7 +151,7 @@ def test_an_observation_is_right_or_refused_whatever_it_is(value):
 
 @QUICKLY
 @given(st.fixed_dictionaries({"stages": ANYTHING}, optional=dict.fromkeys(("notes", "labels", "check"), ANYTHING)))
-def test_a_task_is_right_or_refused_whatever_it_is_made_of(fields):
+def test_a_task_of_any_values_is_valid_or_refused(fields):
     try:
         made = Task(**fields)
     except SuiteError:
@@ -173,7 +173,7 @@ def test_efforts_are_checked_too():
             wrong()
 
 
-def test_the_points_of_an_axis_are_texts_and_pythons_numbers():
+def test_the_values_of_an_axis_are_texts_or_numbers_of_python():
     found = axis_values(np.array([1, 2]), None)
     assert found == (1, 2)
     assert {type(value) for value in found} == {int}

@@ -45,7 +45,7 @@ def test_a_kernel_passes_its_check_and_a_poisoned_output_does_not(name: str, dty
 
 
 @pytest.mark.parametrize("name", ["read", "triad", "dot"])
-def test_one_thread_gives_the_answer_of_all_and_leaves_the_others_there(name: str) -> None:
+def test_one_thread_gives_the_same_result_as_all_and_the_thread_count_is_restored(name: str) -> None:
     assert_checked(build("occupancy", kernel=name, threads=1, size_bytes=MIB))
     numba = pytest.importorskip("numba")
     assert numba.get_num_threads() == numba.config.NUMBA_NUM_THREADS
@@ -91,7 +91,7 @@ def test_the_data_are_splitmix64_of_seed_and_index(dtype: str, bits: int) -> Non
         assert drawn.array[i] == reference(int(drawn.seed), i, bits)
 
 
-def test_the_data_are_random_seeded_and_never_all_alike() -> None:
+def test_the_data_are_random_and_seeded_and_not_all_equal() -> None:
     first, again = stream_of("float64"), stream_of("float64")
     b, c = first.drawn(), first.drawn()
     assert b.seed != c.seed
@@ -100,7 +100,7 @@ def test_the_data_are_random_seeded_and_never_all_alike() -> None:
     np.testing.assert_array_equal(again.drawn().array, b.array)
 
 
-def test_only_arrays_of_four_caches_are_held_against_memory() -> None:
+def test_only_arrays_of_at_least_four_caches_are_compared_with_the_memory_bandwidth() -> None:
     cache_bytes = plugins.load("backends", "host").devices()[0].cache_bytes
     small, large = (build("write", size_bytes=size, dtype="float32") for size in (MIB, 4 * cache_bytes))
     assert small.stages[""].limit == ""

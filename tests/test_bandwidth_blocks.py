@@ -76,7 +76,7 @@ def test_the_addresses_of_shuffled_blocks_are_a_permutation_and_pair_with_the_pa
 
 
 @pytest.mark.parametrize(("block_bytes", "count"), [(1024, 0), (1024, -1), (8, 4), (1536, 4), (0, 4)])
-def test_no_blocks_and_odd_sizes_are_refused_in_words(block_bytes: int, count: int) -> None:
+def test_zero_blocks_and_odd_block_sizes_are_refused_with_a_message(block_bytes: int, count: int) -> None:
     with pytest.raises(SuiteError, match=f"{count} blocks of {block_bytes} bytes: needs one or more, and blocks of 16"):
         build("blocks", **(POINT | {"way": "loop", "direction": "gather", "block_bytes": block_bytes, "count": count}))
 
@@ -137,7 +137,7 @@ def test_the_attributes_of_a_copy_are_as_long_as_cuda_h_declares_them() -> None:
     assert ctypes.sizeof(SUBMIT._CopyAttributes) == 24
 
 
-def test_a_machine_without_the_driver_is_skipped_in_words() -> None:
+def test_without_the_drivers_library_the_case_is_skipped_with_a_message() -> None:
     if ctypes.util.find_library("cuda"):
         pytest.skip("this machine has the driver's library")
     with pytest.raises(Skip, match=r"needs the driver's library libcuda\.so\.1"):

@@ -81,6 +81,6 @@ def test_copies_with_memory_on_a_node_are_checked_and_placed(gpu: Any, direction
         assert_checked(task)
 
 
-def test_a_node_that_is_missing_is_a_skip(gpu: Any) -> None:
+def test_a_missing_numa_node_skips_the_case(gpu: Any) -> None:
     with pytest.raises(Skip, match="has no NUMA node 99"):
         build_on(gpu, "host_link", device=gpu.device.id, node=99, direction="h2d", size_bytes=2**20)

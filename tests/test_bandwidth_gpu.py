@@ -39,7 +39,7 @@ def test_a_kernel_of_any_width_is_checked(gpu: Any, name: str, width: int) -> No
 
 @pytest.mark.parametrize("threads", [64, 128, 512, 1536])
 @pytest.mark.parametrize("name", MOVED)
-def test_a_kernel_of_threads_that_stay_is_checked(gpu: Any, name: str, threads: int) -> None:
+def test_a_kernel_with_a_fixed_number_of_threads_is_checked(gpu: Any, name: str, threads: int) -> None:
     assert_checked(build_on(gpu, "occupancy", kernel=name, threads=threads, size_bytes=64 * MIB))
 
 
@@ -78,7 +78,7 @@ def test_a_copy_by_any_engine_is_checked(gpu: Any, engine: str, size: int) -> No
 
 @pytest.mark.parametrize("units", [1, 7, 64])
 @pytest.mark.parametrize("engine", ["load-store", "async-copy", "bulk-copy"])
-def test_a_copy_by_some_multiprocessors_is_checked(gpu: Any, engine: str, units: int) -> None:
+def test_a_copy_by_a_few_multiprocessors_is_checked(gpu: Any, engine: str, units: int) -> None:
     try:
         assert_checked(build_on(gpu, "device_copy_on", engine=engine, units=units, size_bytes=16 * MIB + 8))
     except Skip as reason:
@@ -115,7 +115,7 @@ def test_a_gpu_draws_the_same_data_as_the_host() -> None:
         np.testing.assert_array_equal(near.drawn().array, far.drawn().array.get())
 
 
-def test_bytes_a_clock_of_shared_memory_are_at_most_what_its_banks_give(gpu: Any) -> None:
+def test_bytes_per_clock_of_shared_memory_stay_below_the_width_of_its_banks(gpu: Any) -> None:
     task = build_on(gpu, "shared", access="read", width_bytes=16)
     task.stages[""].call()
     found = task.stages[""].probe()["per_clock"]  # type: ignore[misc]

@@ -19,7 +19,7 @@ SOURCES = [
 ]
 
 
-def test_no_kernel_of_the_suite_is_left_out() -> None:
+def test_every_kernel_file_of_the_suite_is_compiled_here() -> None:
     files = {f"bandwidth/{path.name}" for path in (_grid.SUITES / "bandwidth").glob("*.cu")}
     assert {"stream.cu", *files} == {file for file, _ in SOURCES}
 
@@ -27,7 +27,7 @@ def test_no_kernel_of_the_suite_is_left_out() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 @pytest.mark.parametrize(("file", "defines"), SOURCES)
-def test_it_compiles_for_nvidia(file: str, defines: dict[str, str | int], arch: str) -> None:
+def test_every_kernel_of_the_suite_compiles_for_nvidia(file: str, defines: dict[str, str | int], arch: str) -> None:
     if _nvrtc.library() is None:
         pytest.skip("no NVRTC here: pip install nvidia-cuda-nvrtc")
     options = [f"--gpu-architecture={arch}", *(f"-D{name}={value}" for name, value in defines.items())]
@@ -37,7 +37,7 @@ def test_it_compiles_for_nvidia(file: str, defines: dict[str, str | int], arch: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("file", "defines"), SOURCES)
-def test_it_compiles_for_amd(file: str, defines: dict[str, str | int]) -> None:
+def test_every_kernel_of_the_suite_compiles_for_amd(file: str, defines: dict[str, str | int]) -> None:
     if _hiprtc.library() is None:
         pytest.skip("no hipRTC here (Debian: libamdhip64-5, libhiprtc-builtins5)")
     macros = "".join(f"#define {name} {value}\n" for name, value in defines.items())

@@ -57,7 +57,7 @@ def test_a_chunk_in_random_order_moves_whole_sectors(chunk: int, used: float) ->
 
 
 @pytest.mark.parametrize("bits", [1, 2, 9, 16])
-def test_the_random_order_has_every_chunk_once_and_is_the_kernels_own(bits: int) -> None:
+def test_the_random_order_visits_every_chunk_once_and_equals_that_of_the_kernel(bits: int) -> None:
     pytest.importorskip("numba")
     build("random", access="read", chunk_bytes=32, size_bytes=MIB)
     host = sibling("_host")
@@ -67,7 +67,7 @@ def test_the_random_order_has_every_chunk_once_and_is_the_kernels_own(bits: int)
     assert kernel == order.tolist()
 
 
-def test_the_random_order_is_no_stride() -> None:
+def test_the_random_order_has_no_fixed_stride() -> None:
     build("random", access="read", chunk_bytes=32, size_bytes=MIB)
     order = sibling("_host")._permuted_places(2**16, 16, 7).astype(np.int64)
     assert len(np.unique(np.diff(order))) > 2**13
@@ -99,7 +99,7 @@ def simulated(access: str, words: np.ndarray, width: int, passes: int) -> list[i
 
 @pytest.mark.parametrize("width", [4, 8, 16])
 @pytest.mark.parametrize("access", ["read", "write"])
-def test_what_shared_memory_should_leave_is_what_its_kernel_computes(access: str, width: int) -> None:
+def test_the_expected_sums_of_shared_memory_are_those_that_its_kernel_computes(access: str, width: int) -> None:
     words = np.random.default_rng(1).integers(2**32, size=1024 * 4 * width // 4, dtype=np.uint32)
     expected = sibling("_cache")._expected(access, words, width, 7)
     assert expected.tolist() == simulated(access, words, width, 7)
@@ -107,7 +107,7 @@ def test_what_shared_memory_should_leave_is_what_its_kernel_computes(access: str
 
 @pytest.mark.parametrize(("units", "size"), [(132, 2**21), (132, 2**24), (108, 2**25), (1, 2**20), (132, 2**28)])
 @pytest.mark.parametrize("cached", [True, False])
-def test_a_sweep_leaves_no_vector_of_its_set_out(units: int, size: int, cached: bool) -> None:
+def test_a_sweep_reads_every_vector_of_its_working_set(units: int, size: int, cached: bool) -> None:
     vectors, tile, turns, hop, blocks = sibling("_cache").layout(units, size, cached)
     tiles = vectors // tile
     assert tiles >= 64
@@ -117,7 +117,7 @@ def test_a_sweep_leaves_no_vector_of_its_set_out(units: int, size: int, cached: 
     assert turns * blocks * tile >= max(vectors, 2**28)
 
 
-def test_beyond_the_cache_hardly_a_tile_is_met_twice_before_all_others_were() -> None:
+def test_beyond_the_cache_almost_every_tile_is_read_again_only_after_all_others() -> None:
     vectors, tile, turns, hop, blocks = sibling("_cache").layout(132, 2**28, False)
     order = ((hop * np.arange(turns)[:, None] + np.arange(blocks)) % (vectors // tile)).ravel()
     places = np.argsort(order, kind="stable")

@@ -39,14 +39,14 @@ def test_a_list_of_nodes_is_read_as_the_kernel_writes_it(text: str, numbers: tup
     assert NUMA.node_numbers(text) == numbers
 
 
-def test_the_node_of_a_gpu_is_what_sys_says_and_unknown_where_it_says_nothing(tmp_path: Path) -> None:
+def test_the_numa_node_of_a_gpu_is_that_of_sysfs_or_unknown(tmp_path: Path) -> None:
     bus = pci_tree(tmp_path / "a", "pci0000:00/0000:00:01.0/0000:1B:00.0".lower(), node="1")
     assert NUMA.node_of("0000:1B:00.0", bus) == 1
     assert NUMA.node_of("0000:99:00.0", bus) is None
     assert NUMA.node_of("0000:1b:00.0", pci_tree(tmp_path / "b", "pci0000:00/0000:1b:00.0", node="-1")) is None
 
 
-def test_gpus_behind_one_root_port_share_it_and_others_do_not(tmp_path: Path) -> None:
+def test_gpus_are_reported_as_sharing_a_root_port_only_if_they_do(tmp_path: Path) -> None:
     switch = "pci0000:40/0000:40:01.0/0000:41:00.0"
     bus = pci_tree(
         tmp_path,
@@ -74,7 +74,7 @@ def inventory_nodes() -> str:
     return dict(inventory._host()).get("numa", "0")
 
 
-def test_pages_that_are_elsewhere_or_nowhere_fail_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_on_another_node_or_not_mapped_fail_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = NUMA.NodeMemory(8 * PAGE, 0, (0,))
     memory._map.madvise(mmap.MADV_DONTNEED, 2 * PAGE, 3 * PAGE)
     with pytest.raises(WrongAnswer, match=r"none \(No such file or directory\): 3, node 0: 5; all should be on node 0"):
@@ -106,7 +106,7 @@ def test_a_second_node_that_is_missing_is_a_skip_that_names_it() -> None:
         build_on(PlainGpu(), "host_link", device="cuda:0", node=1, direction="h2d", size_bytes=2**20)
 
 
-def test_a_kernel_that_refuses_to_bind_is_a_skip_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_refuses_to_bind_memory_is_a_skip_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(NUMA, "_call_system", lambda *_: 1)
     with pytest.raises(Skip, match=r"bind memory to NUMA node 1 \(Operation not permitted\); in a container"):
         NUMA.NodeMemory(PAGE, 1, (0, 1))
@@ -162,7 +162,7 @@ def points(tier: Any, nodes: str) -> set[str]:
     return {str(case.param("node")) for case in cases}
 
 
-def test_the_nodes_are_those_of_the_inventory_and_full_asks_for_a_second_one() -> None:
+def test_cases_have_the_nodes_of_the_inventory_and_the_full_tier_adds_a_second_one() -> None:
     assert points("quick", "0") == {"0"}
     assert points("full", "0") == {"0", "1"}
     assert points("quick", "0-1") == points("full", "0-1") == {"0", "1"}

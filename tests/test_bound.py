@@ -54,22 +54,22 @@ def label(**known):
         ({"dram": (use(0.3),)}, None),
     ],
 )
-def test_the_most_used_resource_bounds_and_else_the_remaining_rules_decide(known, expected):
+def test_the_most_used_resource_is_the_bound_and_without_one_the_remaining_rules_decide(known, expected):
     assert label(**known) == expected
 
 
 @pytest.mark.parametrize(
     ("capped", "clock", "expected"), [(1.0, 0.7, "power"), (1.0, 0.99, "compute"), (0.2, 0.7, "compute")]
 )
-def test_arithmetic_under_a_power_cap_that_took_clock_is_bound_by_power(capped, clock, expected):
+def test_arithmetic_is_bound_by_power_where_the_power_cap_lowered_its_clock(capped, clock, expected):
     assert label(compute=(use(0.9),), capped=use(capped), clock=use(clock)) == expected
 
 
-def test_memory_at_its_limit_is_not_bound_by_a_cap_on_the_other_clock():
+def test_memory_at_its_bandwidth_limit_is_not_bound_by_the_power_cap():
     assert label(dram=(use(0.9),), capped=use(1.0), clock=use(0.7)) == "DRAM"
 
 
-def test_the_evidence_of_a_bound_is_its_high_shares_the_highest_first():
+def test_the_evidence_of_a_bound_lists_high_shares_in_descending_order():
     found = bound_by(Activity(dram=(use(0.91, "of dram peak (data sheet)"), use(0.95, "gpm.dram"), use(0.1, "other"))))
     assert found == Bound("DRAM", (use(0.95, "gpm.dram"), use(0.91, "of dram peak (data sheet)")))
     assert found.text == "DRAM (gpm.dram 95.0 %, of dram peak (data sheet) 91.0 %)"
@@ -110,7 +110,7 @@ def join(result, columns, at=(10.05, 10.2, 10.4, 10.6, 10.8), kinds=None):
     return case_counters(Summary(run), run.results[0])
 
 
-def test_the_memory_traffic_that_a_counter_saw_stands_beside_what_was_counted():
+def test_the_memory_traffic_of_a_counter_stands_beside_the_declared_bytes():
     columns = {"gpm.dram": [50.0, 83.0, 83.0, 83.0, 83.0], "nvml.clock.memory": [MEMORY_HZ] * 5}
     found = join(a_case(), columns, kinds={"nvml.clock.memory": "gauge"})
     assert found.traffic.seen == pytest.approx(0.83 * PEAK), "a reading whose window began before the case is left out"
@@ -120,27 +120,27 @@ def test_the_memory_traffic_that_a_counter_saw_stands_beside_what_was_counted():
     assert "gpm.dram" in [each.by for each in found.bound.evidence]
 
 
-def test_hardware_counters_go_before_shares_of_a_peak():
+def test_hardware_counters_are_preferred_to_shares_of_a_peak():
     columns = {"cupti.dram.read": [3e12] * 5, "cupti.dram.write": [1e12] * 5, "gpm.dram": [80.0] * 5}
     assert join(a_case(), columns).traffic == Traffic(
         pytest.approx(4e12), pytest.approx(4e12), "cupti.dram.read + cupti.dram.write"
     )
 
 
-def test_bytes_that_the_memory_did_not_see_came_from_a_cache():
+def test_bytes_that_did_not_reach_memory_came_from_a_cache():
     columns = {"gpm.dram": [2.0] * 5, "nvml.clock.memory": [MEMORY_HZ] * 5, "gpm.gpu": [99.0] * 5}
     result = make.result(make.timing(*[1e-3] * 900, moved=9e9, warmup_s=0.1), window=(10.0, 11.0))
     assert join(result, columns, kinds={"nvml.clock.memory": "gauge"}).bound.label == "L2"
 
 
-def test_the_time_under_the_power_cap_is_the_share_of_the_readings_of_the_window():
+def test_the_time_under_the_power_cap_is_the_share_of_readings_in_the_window():
     columns = {"nvml.event_reasons": [0, 4, 4, 0x21, 4]}
     found = join(a_case(), columns, kinds={"nvml.event_reasons": "event"})
     seconds = {reason.name: reason.seconds for reason in found.throttled}
     assert seconds == pytest.approx({"power cap": 0.6, "thermal, by software": 0.2})
 
 
-def test_counters_of_a_window_with_two_loads_say_nothing_of_one():
+def test_counters_of_a_window_with_two_loads_are_not_attributed_to_one():
     timings = (make.timing(*[1e-3] * 450, moved=4e9), make.timing(*[1e-3] * 450, name="cold", moved=4e9))
     found = join(make.result(*timings, window=(10.0, 11.0)), {"cupti.dram.read": [3e12] * 5, "gpm.gpu": [10.0] * 5})
     assert (found.bound, found.traffic) == (None, None)
@@ -176,9 +176,7 @@ def test_the_labels_of_a_recorded_h200_are_those_of_its_cases():
         ("host", 1.7e-6, None),
     ],
 )
-def test_a_call_is_bound_by_its_launch_where_an_empty_kernel_timed_in_the_same_way_takes_half_of_it(
-    mode, call_s, share
-):
+def test_a_call_is_bound_by_its_launch_where_an_empty_kernel_takes_half_of_its_time(mode, call_s, share):
     run = run_of(make.result(make.timing(*[call_s] * 9, name=mode)), {}, (), ())
     bound = case_counters(Summary(run), run.results[0]).bound
     assert (bound and bound.label) == ("launch" if share else None)
@@ -186,7 +184,7 @@ def test_a_call_is_bound_by_its_launch_where_an_empty_kernel_timed_in_the_same_w
         assert [use.fraction for use in bound.evidence] == [pytest.approx(share)]
 
 
-def test_the_empty_kernel_of_the_run_itself_goes_before_the_recorded_one():
+def test_the_empty_kernel_of_the_run_is_preferred_to_the_recorded_one():
     launch = make.timing(*[3e-6] * 9, items=1.0), make.timing(*[1e-6] * 9, name="graph", items=1.0)
     results = (
         make.result(*launch, of=make.case("launch", "latency")),
@@ -214,7 +212,7 @@ def test_a_copy_within_the_cache_of_a_recorded_h200_is_not_bound_by_its_launch()
     }
 
 
-def test_a_third_partys_collector_matters_to_what_bounds_a_case_with_no_change_of_the_core():
+def test_a_third_partys_collector_decides_what_bounds_a_case_without_a_change_of_the_core():
     """The names of its counters are unknown; their measures are declared."""
     theirs = (
         Counter("acme.lanes", "%", "window", 0.1, "acme --lanes", Measure.TENSOR_ACTIVITY),

@@ -68,7 +68,7 @@ def records(taken):
 
 @QUICKLY
 @given(reading=ANYTHING | st.dictionaries(st.sampled_from(["any.a", "any.b"]), ANYTHING), messages=ANYTHING)
-def test_whatever_a_source_returns_can_be_written_to_a_run_file(reading, messages):
+def test_any_value_that_a_source_returns_can_be_written_to_a_run_file(reading, messages):
     one = group(GivenSource(reading, messages))
     one.read(0.0, 0.0)
     one.finish(0.0)
@@ -80,7 +80,7 @@ def test_whatever_a_source_returns_can_be_written_to_a_run_file(reading, message
 @pytest.mark.parametrize(
     "raised", [KeyError("x"), SystemExit(0), RecursionError(), MemoryError(), Unavailable("gone", "")]
 )
-def test_whatever_a_source_raises_is_a_row_of_missing_values_and_a_remark(raised):
+def test_any_exception_of_a_source_becomes_a_row_of_missing_values_and_a_remark(raised):
     one = group(GivenSource(raised))
     one.read(0.0, 0.0)
     samples, remark = one.take()
@@ -120,7 +120,7 @@ def test_only_the_first_hundred_different_failures_are_reported():
     assert words[-1] == "further warnings are omitted"
 
 
-def test_an_endless_sequence_of_messages_is_cut():
+def test_an_endless_sequence_of_messages_is_truncated():
     one = group(GivenSource({}, ["x"] * 100))
     for _ in range(50):
         one.read(0.0, 0.0)
@@ -133,7 +133,7 @@ def test_an_endless_sequence_of_messages_is_cut():
     ("value", "expected"),
     [(1, 1.0), (True, 1.0), (np.int64(3), 3.0), (np.float32(0.5), 0.5), (Fraction(1, 4), 0.25)],
 )
-def test_every_kind_of_real_number_is_a_reading(value, expected):
+def test_every_real_number_type_is_accepted_as_a_reading(value, expected):
     assert boundary.number(value) == expected
     assert type(boundary.number(value)) is float
 
@@ -206,7 +206,7 @@ def test_a_watch_that_returns_no_condition_fails_its_case(looked):
         boundary.condition(looked)
 
 
-def test_a_collector_that_does_everything_wrong_ends_no_run(tmp_path):
+def test_a_run_survives_a_collector_that_does_everything_wrong(tmp_path):
     out = tmp_path / "run.jsonl"
     environment = {**os.environ, "PYTHONPATH": PLUGIN, "GPUBENCH_SICK": "rubbish", "GPUBENCH_HISTORY": "off"}
     command = [sys.executable, "-P", "-m", "gpubench", "run", "gemm", "--device", "host", "--tier", "smoke"]
@@ -221,7 +221,7 @@ def test_a_collector_that_does_everything_wrong_ends_no_run(tmp_path):
     assert len(dict(device.details)) == len(device.details)
 
 
-def test_a_group_stops_when_asked_to_whatever_its_source_does():
+def test_a_group_stops_on_request_even_if_its_source_raises_systemexit():
     stop, one = threading.Event(), group(GivenSource(SystemExit(1), SystemExit(2)))
     thread = threading.Thread(target=one.run, args=(stop, 0.0))
     thread.start()

@@ -71,7 +71,7 @@ def test_data_that_do_not_shrink_have_no_break_even_link(ratio):
         (100.0, 140.2, 150.0, "faster 140×"),
     ],
 )
-def test_a_verdict_says_pays_or_costs_only_where_its_interval_does(low, centre, high, words):
+def test_a_verdict_says_faster_or_slower_only_where_its_whole_interval_does(low, centre, high, words):
     assert words == breakeven.verdict(Interval(low, centre, high))
 
 
@@ -138,12 +138,12 @@ def test_a_run_gives_the_overlap_efficiency_of_its_transfers_and_whether_compres
 
 
 @pytest.mark.parametrize(("ends", "bound"), [("apart", 100), ("shared", 1 / (1 / 100 + 1 / 200)), ("read", 100)])
-def test_the_bound_is_of_those_who_pay(ends, bound):
+def test_the_bound_of_an_overlapped_transfer_counts_only_the_sides_that_pay(ends, bound):
     (found,) = payoffs(Summary(run_of(crossing(ends))))
     assert found.transfers[0].bound == pytest.approx(bound * GB)
 
 
-def test_a_crossing_that_does_not_say_who_pays_has_no_bound_and_keeps_its_verdict():
+def test_a_transfer_that_does_not_state_who_pays_has_a_verdict_and_no_bound():
     (found,) = payoffs(Summary(run_of(crossing(""))))
     assert (found.transfers[0].bound, found.transfers[0].share) == (None, None)
     (table,) = derived_tables(Summary(run_of(crossing(""))), "compression")
@@ -172,7 +172,7 @@ def test_other_cases_and_cases_without_a_ratio_are_left_out():
     assert (found.codecs, found.transfers) == ((), ())
 
 
-def test_reports_for_programs_hold_payoffs():
+def test_reports_for_programs_contain_the_payoffs():
     run = run_of(codec(), crossing())
     (record,) = json.loads(rendering.report("json").render(run))["payoffs"]
     assert record["codecs"][0]["break_even"]["message"] == pytest.approx(50e9)

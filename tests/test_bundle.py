@@ -64,7 +64,7 @@ def test_the_same_files_make_the_same_archive(tmp_path):
 
 
 @pytest.mark.parametrize("packed", [b"", b"text", bundle.archive({"a": b"b" * 5000})[:60]])
-def test_a_damaged_bundle_says_so(tmp_path, packed):
+def test_a_damaged_bundle_is_refused_with_a_message(tmp_path, packed):
     with pytest.raises(FileError, match="not a bundle"):
         bundle.unpack(packed, tmp_path)
 

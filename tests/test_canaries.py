@@ -84,7 +84,7 @@ def test_a_case_that_is_slower_than_its_canaries_has_the_remaining_effect():
     assert len(asked[0]) == 1 + MOST_CANARIES
 
 
-def test_where_nothing_moved_together_the_verdict_and_its_effect_stay():
+def test_without_a_common_step_the_verdict_and_its_effect_stay():
     judgement, _ = gated(all_at(1.0), all_at(1.0, case0=1.1))
     worst = judgement.findings[0]
     assert worst.verdict is Verdict.SLOWER
@@ -144,7 +144,7 @@ def test_a_step_that_only_the_repeated_measurements_meet_is_seen_by_the_canaries
     assert Verdict.SLOWER not in verdicts(settle_beside_canaries(sides, judged, again)).values()
 
 
-def test_the_least_noisy_cases_are_canaries_and_stay_the_canaries():
+def test_the_least_noisy_cases_are_the_canaries_in_every_round():
     spreads = {name: 1e-3 * (1 + index) for index, name in enumerate(NAMES)}
 
     def candidate(centres, names):
@@ -179,7 +179,7 @@ def test_a_finding_with_another_cause_keeps_that_cause():
 @pytest.mark.parametrize(
     ("limit", "name"), [("tensor.float16", "tensor"), ("link.h2d", "link.h2d"), ("dram", "dram"), ("", "")]
 )
-def test_limits_belong_to_resources(limit, name):
+def test_each_limit_belongs_to_a_resource(limit, name):
     assert resource(limit) == name
 
 
@@ -192,7 +192,7 @@ def test_a_common_shift_is_a_step_beyond_its_error_and_a_tenth_of_the_threshold(
 
 
 @pytest.mark.parametrize("step", [0.015, 0.03])
-def test_a_step_of_the_machine_alarms_no_simulated_suite(step):
+def test_a_step_of_the_machine_raises_no_alarm_in_simulated_suites(step):
     world = SteppedWorld(step, baseline=20, cases=40)
     assert simulate_steps(world, suites=3, canaries=False).alarmed > 0 or step < 0.03
     assert simulate_steps(world, suites=3).alarmed == 0

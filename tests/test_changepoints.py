@@ -45,11 +45,11 @@ def test_every_step_of_a_quiet_series_is_found_where_it_is(lengths, levels):
     assert all(point.p <= 0.01 for point in found)
 
 
-def test_a_step_of_constants_is_exact_and_no_permutation_looks_like_it():
+def test_a_step_between_constants_is_found_with_the_smallest_possible_p_value():
     assert change_points([1.0] * 20 + [2.0] * 20) == (ChangePoint(20, 1 / 200),)
 
 
-def test_a_series_that_changes_only_its_spread_is_cut_too():
+def test_a_change_of_the_spread_alone_is_a_change_point_too():
     rng = np.random.default_rng(5)
     values = np.concatenate([rng.normal(1, 0.001, 40), rng.normal(1, 0.05, 40)])
     (point,) = change_points(values)
@@ -61,7 +61,7 @@ def test_too_few_equal_or_alternating_values_have_no_change(values):
     assert change_points(values) == ()
 
 
-def test_two_bad_days_are_no_change_and_a_third_in_a_row_is_one():
+def test_two_bad_days_in_a_row_are_no_change_and_three_are():
     quiet = np.random.default_rng(6).lognormal(0, 1e-3, 30)
     outlier = quiet.copy()
     outlier[[10, 20]] *= 1.5
@@ -149,7 +149,7 @@ def test_too_few_equal_or_alternating_values_are_one_level(values):
     assert stretches(values) == (Stretch(0, len(values)),)
 
 
-def test_a_level_that_the_runs_before_it_had_too_is_a_coincidence():
+def test_a_short_step_to_a_value_that_occurred_before_is_no_change():
     values = noisy(np.tile([1.0, 1.0, 1.1], 10), np.full(3, 1.1), sigma=0.001)
     assert stretches(values) == (Stretch(0, 33),)
 

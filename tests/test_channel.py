@@ -62,7 +62,7 @@ def test_a_result_of_a_rank_arrives_as_it_was_sent(ends):
     assert isinstance(error, EOFError)
 
 
-def test_an_offered_value_is_passed_on_unread_even_if_it_is_large(ends):
+def test_a_value_for_other_ranks_is_passed_on_without_decoding_even_if_it_is_large(ends):
     parent, child = ends
     offer = OfferedValue(os.urandom(8 * MIB))
     messages, _ = received(parent, child, frame(encoded(offer)))
@@ -109,7 +109,7 @@ def test_messages_before_invalid_bytes_are_kept(ends):
     assert isinstance(error, BadMessage)
 
 
-def test_an_unfinished_frame_does_not_block_the_parent(ends):
+def test_an_incomplete_frame_does_not_block_the_parent(ends):
     parent, child = ends
     child.sendall(struct.pack(">Q", 100) + b"RankResult")
     assert not parent.poll(0.01)

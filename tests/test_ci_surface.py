@@ -60,18 +60,18 @@ def runs(tmp_path):
 ARGUMENTS = "gate 'a candidate.jsonl' --baseline base.jsonl"
 
 
-def test_there_are_templates():
+def test_the_ci_templates_are_found():
     assert [path.name for path in TEMPLATES] == ["action.yml", "gitlab.yml"]
 
 
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
-def test_what_a_template_calls_is_pinned_by_commit(path):
+def test_every_action_that_a_template_uses_is_pinned_by_commit(path):
     used = re.findall(r"uses: (\S+)", "\n".join(line for line in path.read_text().splitlines() if line[:1] != "#"))
     assert [name for name in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", name)] == []
 
 
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
-def test_nothing_is_pasted_into_a_script(path):
+def test_no_template_inserts_an_expression_into_a_script(path):
     """An input that is pasted is code; one in a variable is a text."""
     assert [script for script in scripts(path) if "${{" in script] == []
 
@@ -113,7 +113,7 @@ def left_names(folder):
     return [name for name in NAMES if name in "".join(texts)], len([*folder.rglob("*.jsonl")])
 
 
-def test_the_action_keeps_and_shows_no_names(named):
+def test_the_action_stores_and_shows_no_names(named):
     gate, redact = (s for s in scripts(CI / "action.yml") if "mapfile" in s or "redact" in s)
     words = {"GITHUB_OUTPUT": str(named / "output"), "GITHUB_STEP_SUMMARY": str(named / "summary.md")}
     done = bash(gate, named, ARGUMENTS=ARGUMENTS, GITHUB_ACTIONS="true", CI="true", **words)
@@ -140,7 +140,7 @@ def test_gitlabs_artifacts_hold_no_names(named):
     ]
 
 
-def test_a_hostile_argument_of_the_action_is_a_word(runs):
+def test_a_hostile_argument_of_the_action_stays_one_argument(runs):
     gate = next(script for script in scripts(CI / "action.yml") if "mapfile" in script)
     arguments = "gate base.jsonl -b base.jsonl '$(touch owned)' `touch owned` ; touch owned"
     bash(gate, runs, ARGUMENTS=arguments, GITHUB_OUTPUT=str(runs / "output"))
@@ -191,7 +191,7 @@ def test_slurms_script_judges_nothing_where_nothing_was_measured(tmp_path):
     assert (done.returncode, len(done.stdout.splitlines())) == (2, 1)
 
 
-def test_slurms_words_go_to_the_judge(tmp_path):
+def test_arguments_of_slurms_script_reach_the_judge(tmp_path):
     done = bash(f"bash {CI / 'slurm.sh'} --baseline 'a b'", tmp_path, SLURM_JOB_ID="7", GPUBENCH="/bin/echo")
     assert done.stdout.splitlines()[1].endswith("--baseline a b")
     assert "--floor" not in done.stdout

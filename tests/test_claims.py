@@ -53,7 +53,7 @@ def held():
         holder.communicate()
 
 
-def test_two_runs_see_each_other_only_on_devices_that_both_use():
+def test_two_runs_notice_each_other_only_on_devices_that_both_use():
     with Claims([CARD]) as first, Claims([CARD, OTHER]) as second:
         assert [(other.device, other.is_exclusive) for other in first.others(["cuda:0"])] == [("cuda:0", False)]
         assert [other.device for other in second.others(["cuda:0", "cuda:1"])] == ["cuda:0"]

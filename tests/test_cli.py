@@ -111,7 +111,7 @@ def test_a_report_never_replaces_the_run_it_is_of(measured, tmp_path):
     assert run.read_bytes() == measured.read_bytes()
 
 
-def test_list_and_plan_touch_no_device_and_agree(tmp_path):
+def test_list_and_plan_agree_and_open_no_device(tmp_path):
     suites = gpubench("list", cwd=tmp_path).stdout
     assert {"bandwidth", "compression", "gemm", "ipc", "latency"} <= set(suites.split())
     cases = gpubench("list", "gemm", "--cases", "--device", "host", "--json", cwd=tmp_path)
@@ -133,7 +133,7 @@ def test_plan_works_for_a_machine_that_a_file_describes(tmp_path):
     assert "cuda:0" in done.stdout
 
 
-def test_doctor_says_what_is_here_and_what_is_missing(tmp_path):
+def test_doctor_lists_available_and_missing_parts(tmp_path):
     counters = gpubench("doctor", "--counters", cwd=tmp_path).stdout
     assert re.search(r"host\.cpu\.busy +core·s +cumulative +0\.1 s +yes +head -1 /proc/stat", counters)
     text = gpubench("doctor", cwd=tmp_path).stdout
@@ -188,7 +188,7 @@ def noise(tmp_path_factory) -> Path:
 
 
 @pytest.mark.slow
-def test_doctor_says_how_small_an_effect_a_gate_can_see_here(noise):
+def test_doctor_names_the_smallest_change_that_a_gate_can_detect_here(noise):
     _, *lines = (noise / "said").read_text().splitlines()
     suites = [line.partition("/")[0] for line in sorted(lines)]
     assert suites == ["bandwidth", "collectives", "compression", "gemm", "ipc", "latency"]
@@ -199,7 +199,7 @@ def test_doctor_says_how_small_an_effect_a_gate_can_see_here(noise):
 
 
 @pytest.mark.slow
-def test_the_noise_is_measured_into_a_run_file_that_says_the_same_again(noise):
+def test_doctor_prints_the_same_noise_from_the_run_file_that_it_wrote(noise):
     (file,) = (noise / "gpubench-runs").glob("*-noise.jsonl")
     assert {result.replicate for result in store.read_run(file).results} == {0, 1, 2}
     again = gpubench("doctor", "--noise", "--from", file, cwd=noise)
@@ -225,11 +225,11 @@ def test_options_of_the_noise_need_it_and_do_not_contradict_each_other(tmp_path,
 
 
 @pytest.mark.parametrize("command", ["run", "doctor"])
-def test_help_shows_the_defaults_that_are_words(tmp_path, command):
+def test_help_shows_a_default_that_is_a_text(tmp_path, command):
     assert "[default: the first GPU, or the host" in gpubench(command, "--help", cwd=tmp_path, COLUMNS="240").stdout
 
 
-def test_unknown_words_are_refused_with_what_there_is_instead(tmp_path):
+def test_unknown_names_are_refused_with_the_available_ones(tmp_path):
     assert "did you mean latency?" in refused(gpubench("run", "latencyy", cwd=tmp_path))
     assert "there is all, bandwidth, " in refused(gpubench("run", "xyzzy", cwd=tmp_path))
     assert "there is host" in refused(gpubench("run", "gemm", "--device", "tpu:0", cwd=tmp_path))
@@ -238,7 +238,7 @@ def test_unknown_words_are_refused_with_what_there_is_instead(tmp_path):
 
 
 @pytest.mark.skipif(Path("/proc/driver/nvidia").exists(), reason="there is a GPU here")
-def test_a_gpu_that_is_not_there_is_refused_with_what_was_looked_for(tmp_path):
+def test_a_missing_gpu_is_refused_with_the_available_devices_and_the_remedy(tmp_path):
     line = refused(gpubench("run", "gemm", "--device", "cuda:0", cwd=tmp_path))
     assert "no device 'cuda:0' (there is host)" in line
     assert "CuPy" in line
@@ -246,14 +246,14 @@ def test_a_gpu_that_is_not_there_is_refused_with_what_was_looked_for(tmp_path):
 
 
 @pytest.mark.parametrize("wrong", [("--tier", "slow"), ("--no-such-option",), ("--replicates", "0")])
-def test_wrong_options_are_a_matter_of_usage(tmp_path, wrong):
+def test_wrong_options_end_with_the_status_of_a_usage_error(tmp_path, wrong):
     done = gpubench("run", "gemm", *wrong, cwd=tmp_path)
     assert done.returncode == 2
     assert wrong[0] in done.stderr
     assert not (tmp_path / "gpubench-runs").exists()
 
 
-def test_an_unwritable_out_is_said_before_anything_is_measured(tmp_path):
+def test_an_unwritable_output_is_refused_before_anything_is_measured(tmp_path):
     start = time.monotonic()
     line = refused(gpubench("run", *QUICKEST, "--out", "nowhere/run.jsonl", cwd=tmp_path))
     assert "the folder does not exist" in line
@@ -263,7 +263,7 @@ def test_an_unwritable_out_is_said_before_anything_is_measured(tmp_path):
     assert time.monotonic() - start < 60
 
 
-def test_data_that_is_empty_or_missing_is_refused_by_name(tmp_path):
+def test_empty_or_missing_data_is_refused_with_its_name(tmp_path):
     (tmp_path / "empty").write_bytes(b"")
     (tmp_path / "folder").mkdir()
     run = ("run", "compression", "--tier", "smoke", "--data")
@@ -275,7 +275,7 @@ def test_data_that_is_empty_or_missing_is_refused_by_name(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_users_data_is_compressed_instead_of_the_built_in(tmp_path):
+def test_the_users_data_replaces_the_built_in_corpora(tmp_path):
     (tmp_path / "my data.bin").write_bytes(os.urandom(100_000))
     run = ("run", "compression", "--tier", "smoke", "--filter", "lz4", "--device", "host", "--out", "a.jsonl")
     done = gpubench(*run, "--data", "my data.bin", cwd=tmp_path)
@@ -286,7 +286,7 @@ def test_the_users_data_is_compressed_instead_of_the_built_in(tmp_path):
 
 
 @pytest.mark.parametrize(("suite", "ignored"), [("gemm", True), ("compression", False)])
-def test_data_that_no_case_reads_are_said_to_be_ignored(tmp_path, suite, ignored):
+def test_a_warning_names_data_that_no_case_reads(tmp_path, suite, ignored):
     (tmp_path / "mine.bin").write_bytes(b"mine")
     done = gpubench("plan", suite, "--device", "host", "--tier", "smoke", "--data", "mine.bin", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -294,7 +294,7 @@ def test_data_that_no_case_reads_are_said_to_be_ignored(tmp_path, suite, ignored
 
 
 @pytest.mark.parametrize("content", [b"", b"not a run\n", b'{"kind":"result"}\n', b"\x1f\x8b garbage"])
-def test_a_file_that_is_no_run_is_one_line_and_status_5(tmp_path, content):
+def test_a_file_that_is_no_run_is_refused_in_one_line_with_status_5(tmp_path, content):
     (tmp_path / "x.jsonl").write_bytes(content)
     done = gpubench("show", "x.jsonl", cwd=tmp_path)
     assert done.returncode == 5
@@ -332,7 +332,7 @@ def test_an_interrupted_run_keeps_what_was_measured_and_resumes(tmp_path, sent, 
     assert "the run was interrupted" in gpubench("show", "a.jsonl", cwd=tmp_path).stdout
 
 
-def test_a_finished_selection_resumes_to_nothing_more(tmp_path):
+def test_resuming_a_finished_run_measures_nothing(tmp_path):
     run = ("run", *QUICKEST, "--out", "a.jsonl.gz")
     assert gpubench(*run, cwd=tmp_path).returncode == 0
     before = store.read_run(tmp_path / "a.jsonl.gz").results
@@ -358,7 +358,7 @@ def test_resume_needs_the_name_of_a_run_file(tmp_path):
 
 
 @pytest.mark.slow
-def test_names_are_printed_as_they_are(tmp_path):
+def test_names_are_printed_without_control_characters(tmp_path):
     (tmp_path / "[red]\x1b[31mx").write_bytes(os.urandom(1000))
     run = ("run", "compression", "--tier", "smoke", "--filter", "lz4", "--device", "host", "--data", "[red]\x1b[31mx")
     done = gpubench(*run, cwd=tmp_path)

@@ -52,7 +52,7 @@ def test_a_run_is_recorded_beside_its_file_in_gpubench_runs_and_nowhere_else(cal
 
 
 @pytest.mark.slow
-def test_the_variable_names_another_history_or_none(call, tmp_path, monkeypatch):
+def test_the_environment_variable_names_another_history_or_turns_it_off(call, tmp_path, monkeypatch):
     monkeypatch.setenv(history.VARIABLE, "off")
     assert call("run", *QUICKEST)[0] == 0
     assert not list(tmp_path.glob("*/*.sqlite"))

@@ -60,7 +60,7 @@ def meant(name, sent):
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("world", WORLDS)
-def test_the_description_is_what_the_operation_means(name, world):
+def test_each_operation_gives_the_result_of_its_definition(name, world):
     rng = np.random.default_rng(world)
     sent = [rng.integers(0, 1000, 4 * world).astype(float) for _ in range(world)]
     for found, expected in zip(after(name, sent), meant(name, sent), strict=True):
@@ -130,7 +130,7 @@ def test_ranks_that_get_less_than_a_word_each_are_skipped():
         part("_nccl").NcclRank(bench, collective("all_reduce"), 8)
 
 
-def test_every_gpu_that_is_reached_takes_part_and_in_full_two_do_as_well():
+def test_all_reachable_gpus_take_part_and_the_full_tier_adds_cases_of_fewer_gpus():
     eight = tuple(f"cuda:{n}" for n in range(8))
     facts = make.facts(*(make.device(name, peers=tuple(set(eight) - {name})) for name in eight))
     quick, full = (
@@ -141,7 +141,7 @@ def test_every_gpu_that_is_reached_takes_part_and_in_full_two_do_as_well():
     assert {job.case.param("of") for job in full} == {2, 4, 8}
 
 
-def test_multicast_is_off_unless_the_user_chose(monkeypatch):
+def test_multicast_is_off_unless_the_user_turned_it_on(monkeypatch):
     module = part("_nccl")
     binding = SimpleNamespace(available=True)
     monkeypatch.setattr(module, "importlib", SimpleNamespace(import_module=lambda name: binding))

@@ -65,7 +65,9 @@ def test_the_guide_has_every_file_of_its_package():
     ]
 
 
-def test_its_first_counter_arrives_with_its_measure_and_its_second_collector_gives_no_warning(package, monkeypatch):
+def test_the_guides_first_counter_is_sampled_with_its_measure_and_its_second_collector_gives_no_warning(
+    package, monkeypatch
+):
     monkeypatch.setenv("PYTHONPATH", str(package))
     process = SamplingProcess(HOST, time.monotonic())
     time.sleep(0.3)
@@ -82,7 +84,7 @@ def test_its_first_counter_arrives_with_its_measure_and_its_second_collector_giv
         assert measures["quota.reasons"] is Measure.THROTTLE_REASONS
 
 
-def test_its_own_tests_pass(package, tmp_path):
+def test_the_tests_of_the_collector_guide_pass(package, tmp_path):
     command = tmp_path / "gpubench"  # as it is called in the environment that holds gpubench
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m gpubench "$@"\n')
     command.chmod(0o755)
@@ -95,7 +97,7 @@ def test_its_own_tests_pass(package, tmp_path):
     assert "6 passed" in done.stdout
 
 
-def test_its_table_of_measures_is_what_the_boundary_takes():
+def test_the_guides_table_of_measures_equals_the_accepted_measures():
     listed = {name.strip("`"): (unit, kinds) for name, unit, kinds, _ in rows(GUIDE, "measure | unit")}
     assert listed.pop("OTHER") == ("any", "any")
     assert [*listed] == [measure.name for measure in Measure if measure is not Measure.OTHER]
@@ -107,7 +109,7 @@ def test_its_table_of_measures_is_what_the_boundary_takes():
         assert forms == {*boundary._FORMS[Measure[name]]}, name
 
 
-def test_its_table_of_classes_says_which_ones_count_as_throttling():
+def test_the_guides_table_of_classes_says_which_ones_count_as_throttling():
     listed = {name.strip("`"): counts.startswith("yes") for name, counts, _ in rows(GUIDE, "`EventClass`")}
     assert listed == {kind.name: EventBit(1, "a bit", kind).slows for kind in EventClass}
 

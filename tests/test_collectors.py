@@ -39,7 +39,7 @@ WATCH = sibling("host", "_host_watch")
 
 
 @pytest.mark.parametrize("name", COLLECTORS)
-def test_every_counter_says_its_unit_kind_period_and_source(name):
+def test_every_counter_declares_its_unit_kind_period_and_source(name):
     for counter in collector(name).counters:
         assert counter.unit
         assert counter.kind in ("gauge", "cumulative", "window", "event")
@@ -48,7 +48,7 @@ def test_every_counter_says_its_unit_kind_period_and_source(name):
 
 
 @pytest.mark.parametrize("name", COLLECTORS)
-def test_counters_are_named_after_their_collector_and_once(name):
+def test_counter_names_are_unique_and_begin_with_their_collector(name):
     names = [counter.name for counter in collector(name).counters]
     assert all(each.startswith(f"{name}.") for each in names)
     assert len(set(names)) == len(names)
@@ -144,7 +144,7 @@ def test_a_slow_down_is_discarded_by_its_most_specific_name(reasons, discard):
 
 
 @pytest.mark.parametrize("reasons", [0, IDLE, USER, BOOST, DISPLAY, IDLE | USER | BOOST | DISPLAY])
-def test_states_that_slow_nothing_down_are_no_condition(reasons):
+def test_states_that_slow_nothing_down_neither_discard_nor_label(reasons):
     assert verdict(reasons) == Condition()
 
 
@@ -169,7 +169,7 @@ def test_a_sample_is_counted_once_where_a_slow_down_lowers_the_clock(reasons, ca
 
 
 @pytest.mark.parametrize(("clock_hz", "power_w"), [(1470e6, 684.885), (1635e6, 848.863)])
-def test_a_power_cap_that_acts_before_the_driver_reports_it_is_a_label(clock_hz, power_w):
+def test_a_power_cap_that_takes_effect_before_the_driver_reports_it_is_a_label(clock_hz, power_w):
     """An H200 of 700 W, 0.15 s into a large product: its clock was down, and its reasons said nothing yet."""
     assert verdict(0, clock_hz, drawn=power_w / 700) == Condition((), ("power-capped",))
 
@@ -184,12 +184,12 @@ def test_a_power_cap_that_acts_before_the_driver_reports_it_is_a_label(clock_hz,
         (USER, 1470e6, 1.0, Condition()),
     ],
 )
-def test_power_explains_only_a_low_clock_that_nothing_else_does(reasons, clock_hz, drawn, found):
+def test_power_explains_a_low_clock_only_without_another_reason(reasons, clock_hz, drawn, found):
     assert verdict(reasons, clock_hz, drawn=drawn) == found
 
 
 @pytest.mark.parametrize("reasons", [BOOST, DISPLAY])
-def test_reasons_that_are_ignored_excuse_no_low_clock(reasons):
+def test_ignored_reasons_do_not_excuse_a_low_clock(reasons):
     assert verdict(reasons, clock_hz=345e6).discard == ("low-clock",)
 
 
@@ -213,7 +213,7 @@ def test_a_process_more_than_at_the_start_is_foreign(processes, baseline, discar
     assert verdict(0, processes=processes, baseline=baseline).discard == discard
 
 
-def test_values_that_cannot_be_read_disturb_nothing():
+def test_unreadable_values_discard_no_sample():
     assert NVML.condition_of(None, None, None, None, None) == Condition()
 
 
@@ -221,7 +221,7 @@ def test_a_throttled_and_shared_gpu_has_both_conditions():
     assert verdict(HW_HOT | CAP, processes=2) == Condition(("thermal", "foreign-process"), ("power-capped",))
 
 
-def test_the_bits_are_those_of_the_binding():
+def test_the_bits_of_throttle_reasons_are_those_of_nvmls_binding():
     (reasons,) = (each for each in collector("nvml").counters if each.measures is Measure.THROTTLE_REASONS)
     assert {bit.mask: (bit.name, bit.kind.value) for bit in reasons.bits} == {
         pynvml.nvmlClocksEventReasonGpuIdle: ("idle", "idle"),
@@ -237,7 +237,7 @@ def test_the_bits_are_those_of_the_binding():
 
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name)
-def test_no_state_recorded_while_an_h200_was_measured_would_be_discarded(path):
+def test_no_recorded_state_of_a_measured_h200_would_be_discarded(path):
     """Between the cases its clocks may be low without a reason: they are on their way up or down."""
     run = read_run(path)
     windows = [result.window for result in run.results if "cuda:0" in result.devices]
@@ -255,7 +255,7 @@ def test_no_state_recorded_while_an_h200_was_measured_would_be_discarded(path):
     assert found
 
 
-def test_the_default_clock_is_the_inventorys_or_not_known():
+def test_the_default_clock_is_that_of_the_inventory_or_unknown():
     assert NVML.default_clock_hz(H200) == DEFAULT_HZ
     assert NVML.default_clock_hz(HOST) is None
 
@@ -273,13 +273,13 @@ def child():
         process.stdin.close()
 
 
-def test_the_runner_and_all_that_it_started_are_ours(child):
+def test_the_runner_and_its_descendants_are_not_foreign(child):
     ours = OTHERS.Strangers(runner=os.getpid())
     assert ours.among((os.getpid(), child)) == ()
     assert OTHERS.Strangers(runner=os.getppid()).among((os.getppid(), os.getpid(), child)) == ()
 
 
-def test_a_process_of_another_tree_is_seen_to_be_another(child):
+def test_a_process_that_the_runner_did_not_start_is_foreign(child):
     runner = OTHERS.Strangers(runner=child)
     assert runner.among((os.getpid(), os.getppid())) == (os.getppid(),)
     assert runner.are_seen((os.getpid(), os.getppid()))
@@ -349,7 +349,7 @@ READS = ("clock", "reasons", "processes")
 
 
 @pytest.mark.parametrize("broken", [*[(name,) for name in READS], READS], ids="+".join)
-def test_a_read_that_fails_disturbs_nothing(broken, every_look):
+def test_a_failed_read_discards_no_sample(broken, every_look):
     clock_mhz = 345 if "reasons" in broken else 1980  # low for a reason that is not told
     driver = StubbedNvml(0, clock_mhz, (1,), dict.fromkeys(broken, pynvml.NVML_ERROR_NOT_SUPPORTED))
     condition = begun(driver).look()
@@ -358,7 +358,7 @@ def test_a_read_that_fails_disturbs_nothing(broken, every_look):
 
 
 @pytest.mark.parametrize(("clock_mhz", "reasons", "asked"), [(1980, 0, 0), (1470, CAP, 0), (1470, 0, 1)])
-def test_the_power_is_asked_for_only_where_it_is_what_could_explain_the_clock(clock_mhz, reasons, asked):
+def test_power_is_read_only_where_it_could_explain_a_low_clock(clock_mhz, reasons, asked):
     driver = StubbedNvml(reasons, clock_mhz, power_mw=690_000)
     assert begun(driver).look().discard == ()
     assert driver.calls.count("power") == asked
@@ -370,7 +370,7 @@ def test_a_low_clock_of_a_gpu_without_a_power_reading_is_discarded():
 
 
 @pytest.mark.parametrize("name", READS)
-def test_a_lost_gpu_is_a_device_error_that_names_it(name, every_look):
+def test_an_unreachable_gpu_is_a_device_error_that_names_it(name, every_look):
     driver = StubbedNvml()
     watch = begun(driver)
     driver.broken = {name: pynvml.NVML_ERROR_GPU_IS_LOST}
@@ -378,7 +378,7 @@ def test_a_lost_gpu_is_a_device_error_that_names_it(name, every_look):
         watch.look()
 
 
-def test_a_driver_before_535_tells_its_reasons_by_their_old_name():
+def test_throttle_reasons_of_a_driver_before_535_are_read_by_their_old_name():
     driver = StubbedNvml(HW_HOT, broken={"reasons": pynvml.NVML_ERROR_FUNCTION_NOT_FOUND})
     assert begun(driver).look().discard == ("thermal",)
 
@@ -407,7 +407,7 @@ def test_a_gpu_that_others_use_from_the_start_is_labelled_shared(child, monkeypa
     assert begun(StubbedNvml(pids=(os.getpid(),))).look().labels == ()
 
 
-def test_the_list_of_processes_is_read_every_50_ms_and_the_rest_at_every_look(monkeypatch):
+def test_the_list_of_processes_is_read_every_50_ms_and_the_rest_at_every_sample(monkeypatch):
     driver = StubbedNvml()
     clock = iter([0.0, 0.01, 0.049, 0.05, 0.06, 0.1])
     monkeypatch.setattr(OTHERS.time, "monotonic", lambda: next(clock))
@@ -437,7 +437,7 @@ TICK = WATCH.TICK_S
         (5 * TICK, 600 * TICK, False),
     ],
 )
-def test_steal_is_a_tick_or_more_and_a_hundredth_of_the_time(rise_s, elapsed_s, stolen):
+def test_steal_counts_from_one_tick_and_one_hundredth_of_the_time(rise_s, elapsed_s, stolen):
     before = WATCH.CpuTimes(1000.0, 10.0)
     after = WATCH.CpuTimes(1000.0 + elapsed_s, 10.0 + rise_s)
     assert WATCH.is_stolen(before, after) == stolen
@@ -508,7 +508,7 @@ def test_a_move_to_another_cpu_of_the_same_node_is_not_reported(watch):
     assert {*conditions} <= {Condition(), Condition(("steal",))}
 
 
-def test_reading_the_machine_takes_its_own_threads_off():
+def test_the_load_of_the_machine_excludes_our_own_threads():
     assert WATCH._count_own_threads() >= 1, "the thread that reads is runnable"
     assert WATCH._count_foreign_threads() >= 0
 

@@ -63,7 +63,7 @@ def test_each_key_figure_and_case_is_a_row_with_its_change_against_the_first_run
     assert found["read [size=1GiB]"] == ["4000 GB/s", "3636 GB/s -9.1 %", "4000 GB/s 0.0 %"]
 
 
-def test_key_figures_of_unlike_cases_say_of_which_and_have_no_change():
+def test_key_figures_of_different_cases_name_their_case_and_have_no_change():
     found = rows_of(run(1e-3), run(1e-3, size_bytes=2**28))
     assert found["Memory read"] == [
         "4000 GB/s 83.3 % of data sheet; bandwidth/read[size=1GiB]",

@@ -66,7 +66,7 @@ def test_every_case_of_both_has_its_effect_interval_and_verdict_the_worst_first(
     assert low < change(worst) < high < 0
 
 
-def test_the_geometric_mean_of_a_suite_is_of_how_many_times_as_good_its_cases_are(two):
+def test_the_change_of_a_suite_is_the_geometric_mean_of_its_cases_ratios(two):
     (mean,) = two.against[0].geomeans
     assert (mean.suite, mean.cases) == ("bandwidth", 3)
     assert mean.ratio == pytest.approx((1 / 1.1 / 0.8) ** (1 / 3), rel=1e-3)
@@ -94,7 +94,7 @@ def test_of_single_processes_the_change_is_shown_and_nothing_is_decided():
     assert other.case.name == "copy"
 
 
-def test_only_differences_of_the_environments_are_listed():
+def test_of_the_environments_only_differences_are_listed():
     old = make.facts(make.device(units=132), versions=(("nvidia.driver", "580.1"), ("cupy", "14.2")))
     new = make.facts(
         make.device(name="NVIDIA H100", units=132), versions=(("nvidia.driver", "590.2"), ("cupy", "14.2"))
@@ -240,7 +240,7 @@ def test_the_terminal_names_the_runs_the_differences_and_the_changes(call, files
 
 
 @pytest.mark.parametrize("form", ["html", "md", "json"])
-def test_the_suffix_says_the_form_and_nothing_names_the_machine(call, files, form):
+def test_the_suffix_chooses_the_form_and_no_form_names_the_machine(call, files, form):
     assert call("compare", *files, "-o", f"c.{form}") == (0, "", "")
     written = Path(f"c.{form}").read_text()
     assert "bandwidth/triad" in written

@@ -97,7 +97,7 @@ def test_a_message_between_processes_has_one_clock_and_arrives():
     assert dict(result.notes)["ends"] in ("apart", "shared")
 
 
-def test_a_rank_that_ends_in_the_middle_of_a_message_ends_its_case_at_once_and_no_other(tmp_path):
+def test_a_rank_that_dies_during_a_message_fails_its_case_at_once_and_no_other(tmp_path):
     path = tmp_path / "dying.py"
     path.write_text(DYING)
     start = time.monotonic()
@@ -108,7 +108,7 @@ def test_a_rank_that_ends_in_the_middle_of_a_message_ends_its_case_at_once_and_n
     assert (second.status, second.reason) == ("ok", "")
 
 
-def test_one_thread_at_each_end_never_waits_for_what_the_other_one_holds_back(tmp_path):
+def test_sender_and_receiver_with_one_thread_each_do_not_deadlock(tmp_path):
     path = tmp_path / "driven.py"
     path.write_text(DRIVEN)
     found = measure_on_host((str(path),))

@@ -192,7 +192,7 @@ def test_loading_on_a_gpu_stands_beside_a_codec_of_the_host_and_a_copy(gpu, tmp_
     run(task)
 
 
-def test_only_what_is_paid_is_timed_and_who_pays_is_noted(host, tmp_path):
+def test_only_the_sides_that_pay_are_timed_and_noted(host, tmp_path):
     for link, ends_words, absent in (
         ("save", "write", "decompress"),
         ("load", "read", "compress"),
@@ -258,7 +258,7 @@ def test_a_bit_that_flips_on_its_way_to_a_gpu_is_never_accepted(gpu, tmp_path, p
 
 
 @given(st.lists(st.integers(0, 3 * CHUNK), min_size=1, max_size=40), st.data())
-def test_a_table_that_points_outside_of_its_block_is_refused_on_both_sides(sizes, data):
+def test_a_table_that_points_outside_its_block_is_refused_on_host_and_device(sizes, data):
     if _grid.COMPILER is None:
         pytest.skip("no g++ here: apt-get install g++")
     packed = blocks.pack(np.zeros(sum(sizes) + 64 * len(sizes), np.uint8), [bytes(size) for size in sizes]).copy()
@@ -276,7 +276,7 @@ def test_a_table_that_points_outside_of_its_block_is_refused_on_both_sides(sizes
 
 
 @given(st.lists(st.integers(0, 600), min_size=1, max_size=600))
-def test_the_kernels_pack_as_the_host_does(sizes):
+def test_the_kernels_pack_blocks_as_the_host_does(sizes):
     if _grid.COMPILER is None:
         pytest.skip("no g++ here: apt-get install g++")
     stride, count = 768, len(sizes)
@@ -297,7 +297,7 @@ def test_the_kernels_pack_as_the_host_does(sizes):
         assert found[place : place + length].tobytes() == chunk
 
 
-def test_a_block_that_says_it_is_longer_than_any_is_refused():
+def test_a_block_that_declares_more_bytes_than_allowed_is_refused():
     near, far = socket.socketpair()
     with near, far:
         near.sendall((2**40).to_bytes(8, "little"))
@@ -306,7 +306,7 @@ def test_a_block_that_says_it_is_longer_than_any_is_refused():
 
 
 @pytest.mark.parametrize("are_streams", [False, True])
-def test_a_connection_that_ends_in_the_middle_of_a_block_frees_both_ends(host, tmp_path, monkeypatch, are_streams):
+def test_a_connection_that_ends_during_a_block_leaves_no_side_waiting(host, tmp_path, monkeypatch, are_streams):
     monkeypatch.setattr(pipeline.Slots, "are_streams", are_streams)
     _, coders = coders_of(host, tmp_path, SAMPLE)
     encode = coders.encoder.encode
@@ -333,7 +333,7 @@ def test_a_disk_that_is_full_is_a_skip_that_names_it(host, tmp_path):
     sent.close()
 
 
-def test_too_little_room_on_the_disk_is_a_skip_that_says_how_much_is_there(tmp_path):
+def test_too_little_disk_space_is_a_skip_that_states_the_free_bytes(tmp_path):
     with pytest.raises(Skip, match=r"needs 1024 TiB in .*, .* are free; set TMPDIR to another folder"):
         storage.open_file(2**50, tmp_path)
 
@@ -474,7 +474,7 @@ def test_with_a_thread_per_step_blocks_go_in_order_and_the_next_is_encoded_while
 
 
 @pytest.mark.parametrize("bad", [0, 1, 2])
-def test_with_a_thread_per_step_each_ends_the_others(bad):
+def test_with_a_thread_per_step_an_error_in_one_step_ends_the_others(bad):
     def fail(block):
         if block.index == 5:
             raise WrongAnswer("the fifth")

@@ -78,7 +78,7 @@ def test_the_ratio_counts_headers_and_eight_bytes_a_chunk(suite, host, tmp_path)
 
 
 @pytest.mark.parametrize("codec", HOST_CODECS)
-def test_a_corrupted_chunk_is_never_passed(suite, host, codec):
+def test_a_corrupted_chunk_fails_the_check(suite, host, codec):
     task = build(suite, host, codec, "full", corpus="text", chunk_bytes=CHUNK)
     trip = trip_of(task)
     task.stages["compress"].call()
@@ -90,7 +90,7 @@ def test_a_corrupted_chunk_is_never_passed(suite, host, codec):
 
 
 @pytest.mark.parametrize("run", [lambda task: task.check(), run_back])
-def test_outputs_that_were_only_poisoned_are_not_passed(suite, host, run):
+def test_outputs_that_were_only_poisoned_fail_the_check(suite, host, run):
     task = build(suite, host, "lz4")
     verify(host, task)
     task.poison()
@@ -158,7 +158,7 @@ def test_the_choice_and_its_regret_are_measured_on_the_host(suite, host):
 
 
 @pytest.mark.parametrize("name", ["deflate", "zstd"])
-def test_one_format_is_read_by_both_sides(suite, gpu, monkeypatch, name):
+def test_host_and_device_read_the_same_format(suite, gpu, monkeypatch, name):
     """The GPU in host memory writes zlib's format whatever it is asked, so that is what the host has to read."""
     host_codecs = sys.modules[suite.module]._codecs_host
     monkeypatch.setattr(host_codecs, "FORMATS", {name: lambda: host_codecs.open_codec("zlib-1")})
@@ -173,7 +173,7 @@ def test_one_format_is_read_by_both_sides(suite, gpu, monkeypatch, name):
 
 
 @pytest.mark.slow
-def test_the_choice_is_measured_on_a_gpu_of_codecs_in_host_memory(suite, gpu):
+def test_the_choice_is_measured_with_codecs_in_host_memory_for_a_gpu(suite, gpu):
     target = Target(Facts((GPU,)), GPU, "smoke")
     case = next(case for case in suite.cases(target) if case.name == "choice")
     task = suite.build(Bench(gpu, sized(case, 2**21), target, suite.package))
@@ -226,7 +226,7 @@ def test_batches_compress_a_made_corpus(suite, gpu):
     assert verify(gpu, build(suite, gpu, "cascaded", size_bytes=MEGABYTE))["ratio"].value > 5
 
 
-def test_a_failed_chunk_is_told_in_the_librarys_words(suite, gpu):
+def test_a_failed_chunk_is_reported_in_the_librarys_words(suite, gpu):
     task = build(suite, gpu, "lz4", size_bytes=MEGABYTE)
     task.stages["compress"].call()
     trip_of(task).compressed.memory[:8] = 0
@@ -243,7 +243,7 @@ def test_a_wrong_byte_is_named(suite, gpu):
 
 
 @pytest.mark.parametrize("ran", [(), ("compress",), ("decompress",)])
-def test_spoilt_device_buffers_are_not_passed(suite, gpu, ran):
+def test_device_buffers_that_were_only_poisoned_fail_the_check(suite, gpu, ran):
     task = build(suite, gpu, "lz4", size_bytes=MEGABYTE)
     verify(gpu, task)
     task.poison()
@@ -253,7 +253,7 @@ def test_spoilt_device_buffers_are_not_passed(suite, gpu, ran):
         task.check()
 
 
-def test_bitcomps_restoring_waits_and_is_never_gated(suite, gpu):
+def test_bitcomps_decompression_waits_for_the_device_and_is_never_gated(suite, gpu):
     waits = {name: stage.waits for name, stage in build(suite, gpu, "bitcomp").stages.items()}
     assert waits == {"compress": False, "decompress": True}
 
@@ -309,7 +309,7 @@ def test_every_codec_restores_every_corpus_on_a_gpu(suite, real_gpu, codec, corp
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("codec", nvcomp.ALGORITHMS)
-def test_compressed_chunks_tell_their_restored_sizes_on_a_gpu(suite, real_gpu, codec):
+def test_compressed_chunks_state_their_decompressed_sizes_on_a_gpu(suite, real_gpu, codec):
     task = build(suite, real_gpu, codec)
     task.stages["compress"].call()
     trip = trip_of(task)

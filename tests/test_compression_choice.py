@@ -30,11 +30,11 @@ def three(choice):
     ]
 
 
-def test_speed_first_is_the_fastest_of_those_that_save(choice, three):
+def test_the_policy_speed_first_chooses_the_fastest_codec_that_saves_bytes(choice, three):
     assert choice.choose("speed", three, LINK) == "fast"
 
 
-def test_ratio_first_is_the_smallest(choice, three):
+def test_the_policy_ratio_first_chooses_the_smallest_result(choice, three):
     assert choice.choose("ratio", three, LINK) == "strong"
 
 
@@ -42,17 +42,19 @@ def test_ratio_first_is_the_smallest(choice, three):
     ("link", "chosen"),
     [(1e8, "strong"), (1e10, "fast"), (1e12, "raw")],
 )
-def test_end_to_end_goes_from_the_strong_over_the_fast_to_none_as_the_link_gets_faster(choice, three, link, chosen):
+def test_the_policy_end_to_end_goes_from_strong_to_fast_to_no_compression_as_the_link_gets_faster(
+    choice, three, link, chosen
+):
     assert choice.choose("end-to-end", three, link) == chosen
 
 
-def test_nothing_is_chosen_for_data_that_nothing_makes_smaller(choice):
+def test_no_codec_is_chosen_for_data_that_none_makes_smaller(choice):
     grows = [figures(choice, "grows", 0.99, 100, 100)]
     assert {"raw"} == {choice.choose(goal, grows, LINK) for goal in choice.GOALS}
     assert {0.0} == {choice.regret(goal, "raw", {"grows": grows[0]}, LINK) for goal in choice.GOALS}
 
 
-def test_nothing_to_choose_from_is_left_raw(choice):
+def test_without_codecs_the_data_stay_raw(choice):
     assert choice.choose("speed", [], LINK) == "raw"
 
 
@@ -72,7 +74,7 @@ def test_a_choice_that_turns_out_not_to_save_is_a_regret_of_one(choice, three):
     st.lists(st.tuples(st.floats(0.5, 100), st.floats(0.01, 1000), st.floats(0.01, 1000)), min_size=1, max_size=9),
     st.floats(1e6, 1e13),
 )
-def test_the_best_of_all_has_no_regret_and_no_other_has_a_negative_one(choice, rows, link):
+def test_the_best_codec_has_no_regret_and_no_regret_is_negative(choice, rows, link):
     whole = {str(index): figures(choice, str(index), *row) for index, row in enumerate(rows)}
     for goal in choice.GOALS:
         assert choice.regret(goal, choice.choose(goal, whole.values(), link), whole, link) == 0

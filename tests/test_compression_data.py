@@ -96,7 +96,7 @@ def test_a_huge_array_is_read_within_bounds(suite, host, tmp_path):
     assert (task.stages["compress"].work.payload, trip_of(task).source.view(np.float32)[-1]) == (4 * 2**20, 7)
 
 
-def test_what_is_called_an_array_and_is_none_is_a_file_error(suite, host, tmp_path):
+def test_a_file_with_the_name_of_an_array_and_other_content_is_a_file_error(suite, host, tmp_path):
     with pytest.raises(FileError, match=r"mine\.npy: not an array in NumPy's format"):
         build(suite, host, "lz4", data=[file_of(tmp_path, b"no array", "mine.npy")])
 
@@ -119,7 +119,7 @@ def test_a_table_is_its_columns_as_they_lie_in_memory(suite, host, tmp_path):
     assert "8000 bytes of columns in Arrow's memory layout, 1 of 1 row groups" in task.notes["corpus"]
 
 
-def test_of_a_long_table_row_groups_far_apart_are_read_within_bounds(suite, tmp_path):
+def test_row_groups_from_all_over_a_long_table_are_read_within_bounds(suite, tmp_path):
     read = sys.modules[suite.module]._corpora.read_bounded
     file = table_file(tmp_path, {"key": np.arange(10_000, dtype=np.int64)}, 100)
     taken = read(file, 4000)
@@ -134,19 +134,19 @@ def test_a_table_of_texts_is_bytes(suite, tmp_path):
     assert taken.dtype == "uint8"
 
 
-def test_a_table_without_a_value_is_skipped_and_what_is_none_is_a_file_error(suite, host, tmp_path):
+def test_an_empty_table_is_skipped_and_a_file_that_is_no_table_is_a_file_error(suite, host, tmp_path):
     with pytest.raises(Skip, match="no column has a value"):
         build(suite, host, "lz4", data=[table_file(tmp_path, {"key": np.zeros(0, np.int32)}, 2)])
     with pytest.raises(FileError, match="not a Parquet file"):
         build(suite, host, "lz4", data=[file_of(tmp_path, b"no table", "other.parquet")])
 
 
-def test_what_is_no_regular_file_is_not_read(suite, host):
+def test_only_regular_files_are_read(suite, host):
     with pytest.raises(FileError, match="not a regular file"):
         build(suite, host, "lz4", data=[DataFile("zero", "/dev/zero", 10)])
 
 
-def test_all_of_a_file_is_streamed_in_pieces_and_its_ratio_is_of_the_whole(suite, host, tmp_path):
+def test_a_whole_file_is_streamed_in_pieces_and_its_ratio_covers_all_of_them(suite, host, tmp_path):
     """Pieces of 1 MiB of 2.5 MiB, of which the last one alone is incompressible."""
     file = file_of(tmp_path, bytes(2**21) + noise(2**19))
     case, target = case_named(suite, host, "whole", [file])

@@ -42,7 +42,7 @@ def test_small_buffers_of_every_kind_come_back(codecs, name, count):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_many_threads_give_what_one_gives_in_the_same_order(codecs, name):
+def test_many_threads_give_the_results_of_one_thread_in_the_same_order(codecs, name):
     codec, chunks = opened(codecs, name), buffers(np.random.default_rng(8), FEW)
     sizes, packed, alone = list(map(len, chunks)), codec.compress(chunks, threads=3), codec.compress(chunks)
     if not name.startswith("isal"):  # whose streams also depend on what its memory held before
@@ -53,7 +53,7 @@ def test_many_threads_give_what_one_gives_in_the_same_order(codecs, name):
 
 @pytest.mark.parametrize("count", counts(FEW, MANY))
 @pytest.mark.parametrize("name", ALL)
-def test_a_mutated_stream_is_refused_or_has_its_length_and_its_difference_is_seen(codecs, name, count):
+def test_a_mutated_stream_is_refused_or_its_difference_is_found_at_the_right_length(codecs, name, count):
     """Checksums tell what they can; LZ4 and bare Deflate have none, so that only a comparison with the source does."""
     codec, rng = opened(codecs, name), np.random.default_rng(9)
     chunks = [chunk for chunk in buffers(rng, count) if chunk]
@@ -74,7 +74,7 @@ def test_a_mutated_stream_is_refused_or_has_its_length_and_its_difference_is_see
 
 
 @pytest.mark.parametrize("name", ["zlib-6", "of deflate", "of gzip", "zstd-3", "isal-1"])
-def test_what_expands_beyond_its_length_is_stopped_there(codecs, name, monkeypatch):
+def test_a_stream_that_expands_beyond_its_length_is_stopped(codecs, name, monkeypatch):
     """A bomb of 64 MiB in a chunk of 100 bytes: never more than a byte too many is made."""
     codec = opened(codecs, name)
     bomb = codec.compress([bytes(2**26)])[0]

@@ -110,7 +110,7 @@ def test_nvlink_counters_rise_on_both_ends_alike():
     )
 
 
-def test_what_this_machine_lacks_is_named_and_is_no_warning(cases):
+def test_unsupported_counters_of_the_recorded_machine_are_remarks_and_no_warnings(cases):
     absent = {remark.words for remark in cases.run.remarks}
     assert "no nvml.nvlink.tx: Not Supported" in absent
     assert cases.run.messages == ()

@@ -20,27 +20,27 @@ def figures(found):
     return {(one.counter.name, one.device): (one.mean, one.low, one.high, one.samples) for one in found}
 
 
-def test_a_gauge_is_its_mean_least_and_greatest_inside_the_window():
+def test_a_gauge_is_given_as_mean_minimum_and_maximum_within_the_window():
     table = CounterTable.of_run(make.run(sampled=[make.samples([1, 2, 3, 4, 5], power=[100, 200, 400, 300, 900])]))
     assert figures(table.during(make.result(window=(2.0, 4.0)))) == {("nvml.power", "cuda:0"): (300, 200, 400, 3)}
 
 
-def test_a_rising_counter_is_its_rise_a_second_over_the_readings_round_the_window():
+def test_a_cumulative_counter_is_given_as_its_rise_per_second_between_the_readings_around_the_window():
     table = CounterTable.of_run(make.run(sampled=[make.samples([1, 2, 3, 4, 5], energy=[0, 100, 300, 600, 600])]))
     assert figures(table.during(make.result(window=(2.5, 3.5)))) == {("nvml.energy", "cuda:0"): (250, 250, 250, 3)}
 
 
-def test_a_rising_counter_answers_for_a_window_between_two_readings():
+def test_a_cumulative_counter_has_a_figure_for_a_window_between_two_readings():
     table = CounterTable.of_run(make.run(sampled=[make.samples([1, 2, 3], energy=[0, 100, 300])]))
     assert figures(table.during(make.result(window=(2.25, 2.5)))) == {("nvml.energy", "cuda:0"): (200, 200, 200, 2)}
 
 
-def test_a_gauge_without_a_reading_in_the_window_says_nothing():
+def test_a_gauge_without_a_reading_in_the_window_has_no_figure():
     table = CounterTable.of_run(make.run(sampled=[make.samples([1, 2, 3], power=[100, 200, 300])]))
     assert table.during(make.result(window=(2.25, 2.5))) == []
 
 
-def test_a_rising_counter_needs_two_readings_at_two_times():
+def test_a_cumulative_counter_needs_two_readings_at_different_times():
     assert figure_of(track([1.0], [5.0], make.ENERGY)) is None
     assert figure_of(track([1.0, 1.0], [5.0, 6.0], make.ENERGY)) is None
     assert figure_of(track([], [])) is None
@@ -51,7 +51,7 @@ def test_a_result_that_was_never_timed_has_no_counters():
     assert CounterTable.of_run(make.run(sampled=sampled)).during(make.result(status="skipped")) == []
 
 
-def test_a_reading_that_failed_is_left_out_and_never_zero():
+def test_a_failed_reading_is_left_out_and_does_not_count_as_zero():
     table = CounterTable.of_run(make.run(sampled=[make.samples([1, 2, 3], power=[100, None, 300])]))
     assert table.tracks[0].at.tolist() == [1, 3]
     assert figures(table.during(make.result(window=(0.0, 9.0)))) == {("nvml.power", "cuda:0"): (200, 100, 300, 2)}
@@ -64,7 +64,7 @@ def test_chunks_of_one_counter_are_one_track():
     assert energy.at.tolist() == [4]
 
 
-def test_a_result_has_the_counters_of_its_devices_and_the_hosts_and_no_others():
+def test_a_result_has_the_counters_of_its_devices_and_of_the_host_alone():
     sampled = [
         make.samples([1.0], device, power=[value]) for device, value in [("cuda:0", 1), ("cuda:1", 2), ("host", 3)]
     ]
@@ -75,7 +75,7 @@ def test_a_result_has_the_counters_of_its_devices_and_the_hosts_and_no_others():
     }
 
 
-def test_tracks_stand_in_the_manifests_order_and_only_those_it_explains():
+def test_tracks_stand_in_the_order_of_the_manifest_and_undeclared_ones_are_left_out():
     sampled = [make.samples([1.0], energy=[1], power=[2], unheard=[3])]
     names = [track.counter.name for track in CounterTable.of_run(make.run(sampled=sampled)).tracks]
     assert names == ["nvml.power", "nvml.energy"]
@@ -91,13 +91,13 @@ def test_a_counter_is_found_by_what_it_measures_whatever_its_name():
     assert table.of("cuda:0", Measure.CORE_CLOCK) == ()
 
 
-def test_the_ends_of_a_window_belong_to_it():
+def test_a_window_includes_both_its_bounds():
     assert track([1, 2, 3], [1, 2, 3]).during(1.0, 3.0).values.tolist() == [1, 2, 3]
     assert track([1, 2, 3], [1, 2, 3]).during(1.5, 2.5).values.tolist() == [2]
 
 
 @given(st.lists(st.floats(-1e9, 1e9), max_size=300), st.integers(2, 60))
-def test_of_too_many_samples_a_drawing_keeps_the_extremes_in_order(values, most):
+def test_a_drawing_of_too_many_samples_keeps_their_extremes_in_order(values, most):
     found = np.asarray(values)
     kept = extremes(found, most)
     assert len(kept) <= max(most, 2)
@@ -107,7 +107,7 @@ def test_of_too_many_samples_a_drawing_keeps_the_extremes_in_order(values, most)
         assert found[kept].min() == found.min()
 
 
-def test_no_run_of_samples_is_left_out_of_a_drawing():
+def test_no_long_stretch_of_samples_is_left_out_of_a_drawing():
     values = np.sin(np.arange(100_000) / 7.0)
     kept = extremes(values, 600)
     assert len(kept) <= 600

@@ -44,7 +44,7 @@ REFUSED = (
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_file_that_was_made_to_cost_memory_takes_little_more_than_its_size(tmp_path, name):
+def test_reading_a_hostile_file_takes_little_more_memory_than_its_size(tmp_path, name):
     """A parser makes objects that are a hundred times as large as their text."""
     path = tmp_path / "costly.jsonl"
     path.write_bytes(costly_files.FILES[name]())
@@ -58,7 +58,7 @@ def test_a_file_that_was_made_to_cost_memory_takes_little_more_than_its_size(tmp
     assert most_bytes < 3 * path.stat().st_size + 2**20
 
 
-def test_the_series_of_a_result_are_grouped_in_one_pass(monkeypatch):
+def test_grouping_the_series_of_a_result_takes_linear_time(monkeypatch):
     result = make.result(*(make.timing(1e-3, name=f"observed{number}") for number in range(200)))
     looked: list[None] = []
     label = type(result.series[0]).label

@@ -28,7 +28,7 @@ def recorded():
     return with_view(store.read_run(RECORDING), "latency", LADDER)
 
 
-def test_the_levels_of_a_recorded_h200_stand_beside_its_caches():
+def test_the_levels_of_a_recorded_h200_are_listed_with_its_cache_sizes():
     on_gpu, *_ = derived.staircases(Summary(recorded()))
     first, second, memory = on_gpu.steps
     assert [round(step.height.centre * 1e9, 1) for step in on_gpu.steps] == [16.2, 141.8, 336.8]
@@ -41,7 +41,7 @@ def test_the_levels_of_a_recorded_h200_stand_beside_its_caches():
     assert (first.smallest, memory.largest) == (16 * KIB, 4 * GIB)
 
 
-def test_a_staircase_has_the_levels_of_each_device_apart():
+def test_a_staircase_view_has_separate_levels_for_each_device():
     run = recorded()
     found = derived.staircases(Summary(run))
     assert len(found) == len({result.devices for result in run.results if result.case.name == "chase"})
@@ -91,7 +91,7 @@ def test_only_paths_that_differ_in_one_axis_are_compared():
     assert found.crossovers == ()
 
 
-def test_a_rate_of_more_bytes_than_the_size_keeps_its_own_count():
+def test_a_rate_that_counts_more_bytes_than_the_size_keeps_its_own_count():
     series = [
         Series("hot", "s", (1e-6 + n / 1e12,) * 3, work=Work(moved=2 * n), quantity="moved") for n in (1e5, 1e6, 1e7)
     ]
@@ -105,7 +105,7 @@ def test_a_rate_of_more_bytes_than_the_size_keeps_its_own_count():
     assert only.rate(only.model.pieces[0]) == pytest.approx(2e12)
 
 
-def test_times_without_a_rate_are_a_path_too():
+def test_a_series_of_times_without_a_rate_is_a_path_too():
     results = [
         make.result(make.timing(1e-6 + n / 1e9, items=1.0), of=make.case("copy", engine="e", size_bytes=n))
         for n in (1024, 4096, 16384)
@@ -115,12 +115,12 @@ def test_times_without_a_rate_are_a_path_too():
     assert found.paths[0].model.pieces[0].beta == pytest.approx(1e9)
 
 
-def test_a_view_that_too_little_was_measured_for_has_no_model():
+def test_a_view_with_too_few_points_has_no_model():
     assert derived.transfers(copies(copy("kernel", 1024, 1e-6))) == []
     assert derived.staircases(copies(view=LADDER)) == []
 
 
-def test_replicates_are_one_line():
+def test_replicates_are_joined_into_one_line():
     runs = [path("kernel", 2e-6 * (1 + share), 3e10, replicate=index) for index, share in enumerate((0.0, 0.1, -0.1))]
     (found,) = derived.transfers(copies(*(result for results in runs for result in results)))
     assert found.paths[0].model.pieces[0].alpha_s == pytest.approx(2e-6)

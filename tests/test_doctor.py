@@ -28,7 +28,7 @@ def lines(parts, width=80):
 
 
 @pytest.mark.parametrize("width", [40, 80, 100, 140])
-def test_a_machine_is_told_in_lines_that_fit_and_keep_every_figure_whole(width):
+def test_a_machine_is_described_in_lines_that_fit_and_no_figure_is_broken(width):
     shown = lines(_machine.machine(FACTS, [Health("cuda:0", (), "no answer")], COUNTERS, []), width)
     assert max(map(len, shown)) <= width
     text = " ".join(" ".join(shown).split())
@@ -42,7 +42,7 @@ def test_a_machine_is_told_in_lines_that_fit_and_keep_every_figure_whole(width):
         assert whole in text
 
 
-def test_the_first_line_says_what_would_be_measured():
+def test_the_first_line_names_the_device_that_would_be_measured():
     assert lines(_machine.machine(FACTS, [], [], []))[0] == "ready to measure 1 GPU: NVIDIA H200"
     host = make.facts(
         make.device("host", "Processor", arch="x86_64"), absent=(UnavailablePart("cupy", "is not here", "pip"),)
@@ -56,7 +56,7 @@ def test_the_first_line_says_what_would_be_measured():
     ]
 
 
-def test_counters_are_counted_and_the_unavailable_ones_named():
+def test_available_counters_are_counted_and_unavailable_ones_named():
     absent = [
         UnavailablePart("amd", "no supported device", ""),
         UnavailablePart("gpm", "no supported device", ""),

@@ -30,14 +30,14 @@ def _runs(call):
         ("dry.jsonl", "dry.jsonl", "candidate"),
     ],
 )
-def test_a_gate_cannot_judge_a_dry_run_on_either_side(call, candidate, baseline, side):
+def test_a_gate_refuses_to_judge_a_dry_run_on_either_side(call, candidate, baseline, side):
     status, out, _ = call("gate", candidate, "--baseline", baseline)
     assert status == 4
     assert out.startswith("CANNOT JUDGE: 0 of 1 case is decided: 1 invalid (exit status 4: the gate cannot judge)\n")
     assert f"{side}: invalid: a dry run measures nothing" in out
 
 
-def test_a_program_reads_that_nothing_of_a_dry_run_was_judged(call):
+def test_the_json_of_a_gate_says_that_a_dry_run_was_not_judged(call):
     status, out, _ = call("gate", "dry.jsonl", "--baseline", "dry.jsonl", "--json")
     found = json.loads(out)
     assert (status, found["status"], found["counts"]) == (4, 4, {"invalid": 1})

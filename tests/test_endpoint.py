@@ -33,7 +33,7 @@ def status(place, *hosts, path="/metrics"):
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "LocalHost.", socket.gethostname(), "gpu.example"])
-def test_it_answers_to_its_own_names(place, host):
+def test_the_endpoint_answers_to_its_own_names(place, host):
     assert status(place, f"{host}:{place[1]}") == 200
     assert status(place, host, path="/other") == 404
 

@@ -26,11 +26,11 @@ class SuiteSink(list):
         pass
 
 
-def test_there_are_suites():
+def test_built_in_suites_are_found():
     assert set(SUITES) >= {"bandwidth", "compression", "gemm", "ipc", "latency"}
 
 
-def test_a_suite_of_gpus_alone_says_so_before_anything_starts():
+def test_a_suite_for_gpus_alone_is_refused_on_a_host_before_anything_starts():
     facts = Facts(tuple(plugins.load("backends", "host").devices()))
     for name in GPUS_ALONE:
         with pytest.raises(UsageError, match=f"{name}: no case runs on host"):
@@ -74,6 +74,6 @@ def test_key_figures_are_of_cases_with_these_axes(name):
 
 
 @pytest.mark.parametrize("name", SUITES)
-def test_every_case_says_what_it_measures_and_counts(name):
+def test_the_function_that_builds_a_case_describes_it(name):
     for definition in planning.load_suite(name).definitions.values():
         assert definition.build.__doc__, definition.name

@@ -46,7 +46,7 @@ def test_a_path_that_is_hardly_faster_does_not_change_the_choice():
     assert [choice.value for choice in found.choices] == ["kernel"]
 
 
-def test_one_path_alone_leaves_nothing_to_choose():
+def test_with_one_path_there_is_no_choice():
     assert choices(*path("kernel", 2e-6, 3e10)) == {}
 
 

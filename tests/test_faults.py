@@ -102,7 +102,7 @@ class FaultClock:
         monkeypatch.setattr(running.time, "monotonic", lambda: self.now)
 
 
-def test_the_time_in_which_a_rank_waits_for_others_does_not_count(monkeypatch):
+def test_the_time_that_a_rank_waits_for_others_does_not_count_towards_its_limit(monkeypatch):
     clock, ranks = FaultClock(monkeypatch), job_ranks.JobRanks([])
     ranks.begin(0, Phase("building", 10.0, ""))
     for _ in range(4):  # one second of its own, a hundred of the others'

@@ -29,7 +29,7 @@ def with_detail(name, value):
     return dataclasses.replace(H200, details=tuple({**dict(DETAILS), name: value}.items()))
 
 
-def test_it_says_model_driver_clocks_power_limit_ecc_and_mig():
+def test_a_fingerprint_names_model_driver_clocks_power_limit_ecc_and_mig():
     words = (
         "NVIDIA H200, units 132, driver nvidia 580, clocks 1.500 GHz/1.980 GHz, power limit 700.0 W, ECC on, MIG off"
     )
@@ -51,23 +51,23 @@ def test_it_says_model_driver_clocks_power_limit_ecc_and_mig():
         (dataclasses.replace(H200, details=DETAILS[:4]), "MIG off, there unknown"),
     ],
 )
-def test_what_changes_a_figure_with_no_change_of_code_keeps_results_apart(other, difference):
+def test_results_under_different_conditions_have_different_fingerprints(other, difference):
     assert of().differences(of(other)) == (difference,)
     assert of().id != of(other).id
 
 
-def test_another_major_driver_keeps_results_apart_and_a_patch_of_it_does_not():
+def test_another_major_version_of_the_driver_is_another_fingerprint_and_another_patch_is_not():
     assert of().differences(of(versions=(("nvidia.driver", "575.1"),))) == ("driver nvidia 580, there nvidia 575",)
     assert of() == of(versions=(("nvidia.driver", "580.2"),))
 
 
-def test_which_board_of_a_model_it_was_does_not_matter():
+def test_two_boards_of_one_model_have_the_same_fingerprint():
     other = dataclasses.replace(H200, id="cuda:3", uuid="GPU-1", pci="0000:01:00.0", memory_bytes=1)
     assert of().id == of(other).id
     assert of().differences(of(other)) == ()
 
 
-def test_without_the_vendors_own_driver_version_the_runtimes_stands_for_it():
+def test_without_a_driver_version_the_version_of_the_runtime_is_used():
     assert dict(of(versions=(("cuda.driver", "13.0"),)).pairs)["driver"] == "cuda 13"
     assert "driver" not in dict(of(versions=()).pairs)
 
@@ -77,7 +77,7 @@ def test_the_host_has_no_driver_even_beside_a_gpu():
     assert of(host) == Fingerprint((("model", "a processor"), ("units", "8")))
 
 
-def test_equal_devices_are_one_with_a_count_and_different_ones_are_both_named():
+def test_equal_devices_are_named_once_with_a_count_and_different_ones_are_all_named():
     second = dataclasses.replace(H200, id="cuda:1")
     facts = make.facts(H200, second, make.device("cuda:2", "NVIDIA H100", units=132))
     pair = dict(fingerprint(facts, ("cuda:0", "cuda:1")).pairs)
@@ -86,7 +86,7 @@ def test_equal_devices_are_one_with_a_count_and_different_ones_are_both_named():
     assert (mixed["model"], mixed["ECC"]) == ("NVIDIA H200 + NVIDIA H100", "on + unknown")
 
 
-def test_a_device_that_the_facts_lack_is_a_bug():
+def test_a_device_that_is_missing_in_the_facts_is_a_bug():
     with pytest.raises(KeyError):
         fingerprint(make.facts(), ("cuda:7",))
 

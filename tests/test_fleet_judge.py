@@ -85,7 +85,7 @@ def test_a_power_cap_that_all_gpus_share_explains_nothing():
     assert suspect.causes == ()
 
 
-def test_a_node_whose_gpus_are_all_slow_is_blamed_itself():
+def test_a_node_whose_gpus_are_all_slow_is_the_suspect():
     slow = {("gpu02", f"cuda:{gpu}"): {"memory": 0.05} for gpu in range(2)}
     (suspect,) = judged(16, 2, slow=slow).suspects
     assert (suspect.unit, suspect.place) == ("node", Place("gpu02", ("cuda:0", "cuda:1")))
@@ -143,7 +143,7 @@ def test_gpus_of_another_model_or_driver_are_compared_separately():
     assert found.standings[0].state == "not compared"
 
 
-def test_fewer_than_five_gpus_cannot_be_judged_which_says_what_to_do():
+def test_fewer_than_five_gpus_cannot_be_judged_and_the_message_says_what_to_do():
     found = judged(2, 1)
     assert fleet_status(found) == 4
     assert fleet_text.fleet_answer(found).startswith("cannot be judged: 2 comparable GPUs (")
@@ -258,7 +258,7 @@ def saved(folder, **files):
     return folder
 
 
-def test_kernels_that_were_made_three_per_cent_longer_are_found_against_a_baseline_of_the_same_gpu(tmp_path):
+def test_kernels_that_are_three_per_cent_longer_are_found_against_a_baseline_of_the_same_gpu(tmp_path):
     earlier = read(saved(tmp_path / "before", gpu07="longer/base"))
     same = judging.judge(read(saved(tmp_path / "same", gpu07="longer/0")), built_in(), earlier)
     slower = judging.judge(read(saved(tmp_path / "slower", gpu07="longer/3")), built_in(), earlier)
@@ -269,7 +269,7 @@ def test_kernels_that_were_made_three_per_cent_longer_are_found_against_a_baseli
     assert (suspect.state, fleet_status(slower)) == ("confirmed", 1)
 
 
-def test_other_gpus_than_those_of_the_baseline_are_not_compared_with_it(tmp_path):
+def test_gpus_that_the_baseline_does_not_have_are_not_compared_with_it(tmp_path):
     earlier = read(saved(tmp_path / "before", a="headline/1"))
     found = judging.judge(read(saved(tmp_path / "now", a="headline/2")), built_in(), earlier)
     assert fleet_status(found) == 4
@@ -303,7 +303,7 @@ def test_a_record_names_the_files_and_second_measurements(tmp_path):
     assert [(again.digest.node, again.is_control) for again in found.again] == [("a", True)]
 
 
-def test_a_node_that_is_named_twice_counts_once(tmp_path):
+def test_a_node_that_is_listed_twice_counts_once(tmp_path):
     folder = saved(tmp_path / "fleet", a="headline/1")
     nodes = (FleetNode("a", "died"), FleetNode("a", "answered", 2.0, "a.jsonl.gz"))
     (folder / "fleet.json").write_bytes(encode_fleet(Fleet(nodes)))
@@ -328,7 +328,7 @@ def test_an_invalid_record_is_refused_in_one_line(tmp_path, text, words):
     assert "\n" not in str(refused.value)
 
 
-def test_a_folder_with_nothing_in_it_is_no_fleet(tmp_path):
+def test_an_empty_folder_is_no_fleet(tmp_path):
     with pytest.raises(FileError, match=r"neither fleet\.json nor a run file"):
         read_fleet(tmp_path)
 

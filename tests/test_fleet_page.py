@@ -125,7 +125,7 @@ def test_a_suspect_shows_all_its_cases_beside_the_median_the_lowest_share_first(
     assert "latency/chase" in evidence
 
 
-def test_a_node_that_died_is_a_tile_with_its_status_and_its_reason_is_told():
+def test_a_node_that_died_is_a_tile_with_its_status_and_its_reason_is_given():
     page = rendered("html", judged())
     assert MapTiles(page).rows["gpu05"] == [("gone", "died")]
     assert "no message from gpu05 for 30 s" in page
@@ -157,7 +157,7 @@ def test_a_map_without_racks_has_the_nodes_in_tables_of_sixteen():
     assert page.partition('<div id="map"')[2].partition("</section>")[0].count("<table>") == 3
 
 
-def test_two_populations_and_a_fleet_that_cannot_be_judged_are_told_in_every_form():
+def test_two_populations_and_a_fleet_that_cannot_be_judged_are_reported_in_every_form():
     two = TwoPopulations(("bandwidth/triad",), (Place("gpu00", ("cuda:0",)),), 3, 0.08, ("pcie width 8, there 16",))
     whole = judged()
     split = replace(whole, groups=(replace(whole.groups[0], populations=(two,)), *whole.groups[1:]))
@@ -167,7 +167,7 @@ def test_two_populations_and_a_fleet_that_cannot_be_judged_are_told_in_every_for
         assert "cannot be judged: 2 comparable GPUs" in rendered(form, small)
 
 
-def test_a_fleet_of_which_no_node_answered_is_told_in_every_form_and_its_nodes_are_tiles():
+def test_a_fleet_without_any_answer_is_reported_in_every_form_and_its_nodes_are_tiles():
     silent = {f"gpu0{index}": ("missing", "it never reported") for index in range(3)}
     judgement = judge_fleet(*fleet(3, 8, silent=silent))
     for form in FORMS:
@@ -187,14 +187,14 @@ def test_the_host_processors_of_a_fleet_without_gpus_are_tiles():
     assert "<th scope=col>host" in page
 
 
-def test_a_sick_device_is_told_in_every_form_and_marked_in_the_map():
+def test_a_sick_device_is_reported_in_every_form_and_marked_in_the_map():
     judgement = with_sick(judged())
     for form in FORMS:
         assert "33 remapped rows" in rendered(form, judgement)
     assert MapTiles(rendered("html", judgement)).rows["gpu00"][0][0] == "sick"
 
 
-def test_a_component_with_failed_cases_is_told_in_every_form_marked_in_the_map_and_fails_in_junit():
+def test_a_component_with_failed_cases_is_reported_in_every_form_marked_in_the_map_and_fails_in_junit():
     judgement = replace(judged(), failures=FAILED)
     for form in FORMS:
         assert "a wrong answer" in rendered(form, judgement)
@@ -203,7 +203,7 @@ def test_a_component_with_failed_cases_is_told_in_every_form_marked_in_the_map_a
     assert [test.get("name") for test in root.iter("testcase") if test.find("failure") is not None] == ["gpu01 cuda:2"]
 
 
-def test_the_ending_of_a_file_chooses_the_form():
+def test_the_suffix_of_a_file_chooses_the_form():
     with pytest.raises(UsageError, match=r"fleet\.csv: the ending of the file chooses the form .* \.html, \.md"):
         rendered("csv", judged())
 
@@ -223,7 +223,7 @@ def test_shared_forms_name_no_node_no_rack_no_uuid_and_no_file():
     assert [node.name for node in shared.fleet.nodes] == [f"node-{number}" for number in range(1, 9)]
 
 
-def test_what_was_measured_stays_when_a_judgement_is_anonymised():
+def test_anonymising_a_judgement_changes_no_figure():
     shared = anonymised(judged(), b"salt")
     assert [group.text for group in shared.groups] == [group.text for group in judged().groups]
     assert [case for group in shared.groups for case in group.cases] == [
@@ -310,7 +310,7 @@ def spoiled(text):
 
 @TEXTS
 @pytest.mark.parametrize("form", FORMS)
-def test_no_text_of_a_fleet_is_more_than_text_in_any_form(form, texts):
+def test_text_of_a_fleet_stays_inert_text_in_every_form(form, texts):
     plain = rendered(form, spoiled("plain"))
     for text in texts:
         written = rendered(form, spoiled(text))
@@ -394,7 +394,7 @@ def test_no_text_of_the_page_is_clipped_or_overprinted(browser, tmp_path, state,
 
 
 @in_browser
-def test_a_click_on_a_small_map_shows_its_layer_and_a_tile_tells_its_values(browser, tmp_path):
+def test_a_click_on_a_small_map_shows_its_layer_and_a_tile_shows_its_values(browser, tmp_path):
     shown(browser, tmp_path, judged())
     browser.ask("document.querySelectorAll('.overview figure')[3].click()")
     text = browser.ask(

@@ -106,7 +106,7 @@ SAMPLE = re.compile(r'(gpubench_\w+)(\{(?:[a-z]+="(?:[^"\\\n]|\\["\\n])*",?)*\})
 
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.stem)
-def test_every_line_for_prometheus_is_of_its_grammar_and_every_metric_is_declared_once(path):
+def test_every_line_for_prometheus_follows_its_grammar_and_every_metric_is_declared_once(path):
     written = render("prom", store.read_run(path))
     declared = re.findall(r"^# TYPE (\S+) gauge$", written, re.MULTILINE)
     assert len(declared) == len(set(declared))
@@ -124,7 +124,7 @@ def test_labels_for_prometheus_are_escaped():
     assert all(SAMPLE.fullmatch(line) for line in written.splitlines() if not line.startswith("#"))
 
 
-def test_an_imported_run_has_no_start_for_prometheus():
+def test_prometheus_gets_no_start_for_an_imported_run_without_one():
     assert "started" not in render("prom", make.run(make.result(), started=""))
 
 
@@ -148,7 +148,7 @@ def many(count, status="ok", reason="", **more):
     return [make.result(*([make.timing(1e-3, moved=1e9)] if status == "ok" else []), of=case, **made) for case in cases]
 
 
-def test_a_comment_fits_and_keeps_what_went_wrong():
+def test_a_comment_fits_its_limit_and_keeps_the_failures():
     wrong = make.result(of=make.case(name="last"), status="failed", cause="crash", reason="it ended")
     written = render("md", make.run(*many(5000), wrong))
     assert 60_000 < len(written.encode()) <= 65_536
@@ -167,20 +167,20 @@ def test_a_comment_fits_and_keeps_what_went_wrong():
     ],
     ids=["failures", "reasons", "skipped", "one"],
 )
-def test_a_comment_fits_whatever_is_in_the_run(results):
+def test_a_comment_on_any_run_fits_its_limit(results):
     written = render("md", make.run(*results))
     assert len(written.encode()) <= 65_536
     assert written.startswith("# gpubench: NVIDIA H200")
 
 
-def test_a_comment_with_room_has_every_case_the_worst_of_its_suite_first():
+def test_a_short_comment_lists_every_case_with_the_worst_of_each_suite_first():
     run = make.run(*many(3), make.result(of=make.case(name="bad"), status="failed", reason="wrong"))
     rows = re.findall(r"^\| `(\w+)", render("md", run), re.MULTILINE)
     cases = [row for row in rows if row in ("bad", "triad")]
     assert cases[-4:] == ["bad", "triad", "triad", "triad"]
 
 
-def test_markdown_notifies_nobody_and_links_nowhere_by_itself():
+def test_names_in_markdown_mention_no_user_and_become_no_links():
     text = "@maintainer see https://evil.example and www.evil.example"
     written = render("md", make.run(make.result(status="failed", reason=text)))
     shown = MarkdownIt("commonmark").enable("table").render(written)
@@ -188,7 +188,7 @@ def test_markdown_notifies_nobody_and_links_nowhere_by_itself():
     assert not re.search(r"@maintainer|https://|www\.evil", re.sub("<code>.*?</code>", "", shown))
 
 
-def test_one_value_is_shown_without_interval_and_noise():
+def test_a_single_value_is_shown_without_interval_and_noise():
     run = make.run(make.result(make.timing(1e-3, moved=1e9)))
     row = next(line for line in render("md", run).splitlines() if line.startswith("| `triad`"))
     cells = [cell.strip() for cell in row.split("|")]

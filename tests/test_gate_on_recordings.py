@@ -47,7 +47,7 @@ def test_a_kernel_that_is_longer_on_a_real_gpu_is_found(percent, threshold):
     assert (verdicts["triad"], verdicts["chase"]) == (Verdict.SLOWER, Verdict.SLOWER)
 
 
-def test_a_power_capped_product_is_slower_where_the_slow_down_stands_out_of_its_noise():
+def test_a_power_capped_product_is_slower_only_where_the_slow_down_exceeds_its_noise():
     """±2 % between processes: 5 against 5 can tell neither that nothing changed by 2 %, nor that 5 % is no chance."""
     found = {percent: longer(percent, 0.02)["product"] for percent in (0, 2, 3, 5, 10)}
     assert found == {

@@ -60,7 +60,7 @@ def once(task):
     return {name: getattr(value, "value", value) for name, value in task.check().items()}
 
 
-def test_every_precision_of_a_gpu_is_listed_and_one_that_it_lacks_is_skipped_in_words():
+def test_every_precision_of_a_gpu_is_listed_and_an_unsupported_one_is_skipped_with_a_message():
     assert {line.partition(",")[0] for line in ids() if line.startswith("square")} == {
         f"square[dtype={dtype}" for dtype in PRECISIONS
     }
@@ -73,7 +73,7 @@ def case_of(name, **params):
     return next(case for case in cases if params.items() <= dict(case.params).items())
 
 
-def test_the_host_has_what_numpy_has_and_amd_what_needs_no_library_of_nvidias():
+def test_the_host_has_the_precisions_of_numpy_and_amd_those_that_need_no_library_of_nvidia():
     host = plugins.load("backends", "host").devices()[0]
     assert {line.partition("[")[0] for line in ids(host)} == {"square", "gemv", "grouped"}
     amd = dataclasses.replace(H200, id="rocm:0", arch="gfx942", dtypes=("float64", "float32", "float16"))
@@ -91,12 +91,12 @@ def test_the_burst_fills_every_multiprocessor_and_the_shapes_of_full_are_not_in_
     assert full - {line.partition("[")[0] for line in ids()} == only_in_full
 
 
-def test_a_layer_is_of_a_model_whose_tokens_meet_all_of_its_weights():
+def test_layers_are_those_of_dense_models():
     models = {line.partition("model=")[2].partition(",")[0] for line in ids(tier="full") if line.startswith("layer")}
     assert models == {"chatglm-6b", "llama-3-8b", "llama-3-70b"}
 
 
-def test_what_floors_and_key_figures_name_is_in_quick():
+def test_the_quick_tier_has_every_case_that_floors_and_key_figures_name():
     """The floors are those of one and of several models of GPU; what they expect has to be measured by every run."""
     wanted = {floor.case.removeprefix("gemm/") for floor in built_in_floors() if floor.case.startswith("gemm/")}
     wanted |= {
@@ -127,7 +127,7 @@ def test_a_product_counts_its_operations_and_states_its_errors(dtype, shape, lea
 
 
 @needs_compiler
-def test_what_is_not_written_and_what_is_wrong_fails_however_fast():
+def test_unwritten_and_wrong_elements_fail_the_check():
     operands = DATA.Operands(bench(SUITE), PRECISIONS["float32"], Shape(80, 60, 64))
     operands.poison()
     with pytest.raises(WrongAnswer, match="4800 elements of C are not written"):
@@ -144,7 +144,7 @@ def test_what_is_not_written_and_what_is_wrong_fails_however_fast():
 @pytest.mark.parametrize(
     ("dtype", "order"), [("float32", "nn"), ("float32", "nt"), ("float16", "nn"), ("float64", "nn")]
 )
-def test_one_wrong_element_of_a_product_is_found_in_whatever_row_it_is(monkeypatch, dtype, order, chunk):
+def test_one_wrong_element_of_a_product_is_found_in_any_row(monkeypatch, dtype, order, chunk):
     """Also where a matrix is widened in several parts, and whichever way B lies."""
     monkeypatch.setattr(DATA, "_CHUNK", chunk)
     operands = DATA.Operands(bench(SUITE), PRECISIONS[dtype], Shape(600, 300, 64, order))
@@ -159,7 +159,7 @@ def test_one_wrong_element_of_a_product_is_found_in_whatever_row_it_is(monkeypat
             operands.check()
 
 
-def test_integers_are_compared_exactly_and_floats_by_the_size_of_their_terms():
+def test_integers_are_compared_exactly_and_floats_relative_to_their_terms():
     exact, plain = PRECISIONS["int8"], PRECISIONS["float32"]
     reference = np.array([[3.0, -7.0]])
     assert {name: each.value for name, each in DATA.judged(exact, 9, reference, reference, reference).items()} == {
@@ -179,7 +179,7 @@ def test_other_data_are_checked_too(data):
     assert found["error"] < 1e-6
 
 
-def test_more_memory_than_is_free_is_skipped_in_words():
+def test_a_product_larger_than_free_memory_is_skipped_with_a_message():
     with pytest.raises(Skip, match=r"needs .* of memory, 1 MiB are free|needs .* of memory, 1.000 MiB are free"):
         PRODUCT.product(bench(SUITE, free=MIB), PRECISIONS["float32"], Shape(4096, 4096, 4096))
 
@@ -244,7 +244,7 @@ def test_the_sides_of_weights_are_a_power_of_two_of_columns_and_the_rest_rows():
             assert (rows * cols * stored.bits // 8, cols % GEMV.GROUP) == (size, 0)
 
 
-def test_columns_that_no_group_divides_are_skipped_in_words():
+def test_columns_that_groups_of_weights_do_not_divide_are_skipped_with_a_message():
     with pytest.raises(Skip, match="the kernels need a multiple of 128 columns, not 100"):
         GEMV.Weights(DATA.Maker(bench(SUITE)), "float16", 8, 100, 1)
 
@@ -369,7 +369,7 @@ def ask_for_product(monkeypatch, library):
     return VENDOR.vendor(gpu, FORMATS.MatrixProduct(PRECISIONS["float8_e4m3"], shape, None, None, None))
 
 
-def test_what_the_library_refuses_is_skipped_in_its_words_and_what_it_fails_at_is_not(monkeypatch):
+def test_a_refusal_of_the_library_is_a_skip_with_its_message_and_a_failure_is_an_error(monkeypatch):
     with pytest.raises(Skip, match=r"M×N×K 17×17×17, B transposed: CUBLAS_STATUS_NOT_SUPPORTED, no such product"):
         ask_for_product(monkeypatch, refusing_library(15, "no such product"))
     with pytest.raises(Exception, match="no memory") as caught:

@@ -64,7 +64,7 @@ def test_experts_without_tokens_have_no_product_and_their_weights_are_not_counte
 
 
 @pytest.mark.parametrize(("tokens", "experts"), [(0, 8), (8, 0)])
-def test_no_tokens_and_no_experts_are_refused_in_words(tokens, experts):
+def test_zero_tokens_and_zero_experts_are_refused_with_a_message(tokens, experts):
     with pytest.raises(SuiteError, match=f"{tokens} tokens for {experts} experts: needs one or more of each"):
         GROUPED.ExpertLoads.drawn(bench(SUITE), tokens, experts, 1)
 
@@ -321,7 +321,7 @@ def test_the_stored_scales_are_those_of_the_reference_and_another_scale_is_found
         operands.check()
 
 
-def test_scales_are_as_many_as_parts_and_aligned_as_the_library_wants_them():
+def test_there_is_one_scale_for_each_part_in_the_layout_of_the_library():
     vectors, blocks, rows = SCALED.VECTORS, SCALED.BLOCKS, SCALED.ROWS
     assert [each.shape(256, 384) for each in (vectors, blocks, rows)] == [(256, 3), (2, 3), (256, 1)]
     scales = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -329,7 +329,7 @@ def test_scales_are_as_many_as_parts_and_aligned_as_the_library_wants_them():
     assert blocks.stored(scales).tolist() == [0, 1, 2, 0, 3, 4, 5, 0]
 
 
-def test_the_librarys_a_is_our_b():
+def test_the_scales_of_our_b_are_passed_as_those_of_the_librarys_a():
     modes = types.SimpleNamespace(VEC128_32F=4, BLK128x128_32F=5)
     names = ("A_SCALE_MODE", "A_SCALE_POINTER", "B_SCALE_MODE", "B_SCALE_POINTER")
     attributes = types.SimpleNamespace(**{name: name for name in names})

@@ -70,7 +70,7 @@ def test_halves_are_rounded_as_numpy_rounds_them():
 
 @needs_compiler
 @pytest.mark.parametrize("dtype", GREATEST)
-def test_eight_bit_numbers_go_there_and_back_and_saturate(dtype):
+def test_eight_bit_numbers_round_trip_and_saturate(dtype):
     codes = np.arange(256, dtype=np.uint8)
     values = widen(dtype, codes)[0]
     finite = np.isfinite(values)
@@ -83,7 +83,7 @@ def test_eight_bit_numbers_go_there_and_back_and_saturate(dtype):
 
 
 @needs_compiler
-def test_data_of_other_kinds_are_what_they_are_called():
+def test_data_of_the_kinds_ones_zeros_uniform_and_integers_have_those_values():
     assert (filled("float32", 500, data=2) == 1).all()
     assert (filled("bfloat16", 500, data=3) == 0).all()
     uniform = filled("float64", 4096, data=1)
@@ -93,7 +93,7 @@ def test_data_of_other_kinds_are_what_they_are_called():
 
 
 @needs_compiler
-def test_rows_and_columns_are_widened_where_they_lie():
+def test_rows_and_columns_are_widened_to_double_precision_in_place():
     array = filled("float32", 6 * 10)
     matrix = array.reshape(6, 10).astype(float)
     lines = np.array([4, 0], np.int64)
@@ -113,7 +113,7 @@ def test_elements_that_are_not_written_are_counted(dtype, spoiled):
 
 @needs_compiler
 @pytest.mark.parametrize(("bits", "most", "low", "high"), [(8, 127, 0.005, 0.008), (4, 7, 0.10, 0.13)])
-def test_a_group_of_weights_has_the_scale_of_its_greatest(bits, most, low, high):
+def test_the_scale_of_a_group_of_weights_is_that_of_its_largest_weight(bits, most, low, high):
     words, scales, exact = quantised(bits, 16, 1280)
     plain = filled("float32", 16 * 1280, seed=5, spread=0.5).astype(float)
     greatest = np.abs(plain).reshape(-1, 128).max(axis=1)
@@ -156,7 +156,7 @@ BOUND = {"float32": 2e-6, "float16": 4e-4, "bfloat16": 3e-3, "int8": 4e-4, "int4
         ("float16", 256, 4, 1),
     ],
 )
-def test_a_matrix_times_a_vector_whatever_team_works_on_a_row(kind, team, share, ahead):
+def test_a_matrix_vector_product_is_right_for_every_team_size(kind, team, share, ahead):
     w, scales, x, wide_w, wide_x = operands(kind, 1)
     y = np.full(ROWS, -1, x.dtype) if x.dtype.kind == "f" else np.full(ROWS, 0xFFFF, x.dtype)
     kernel = _grid.kernel("gemm/gemv.cu", "gemv", WEIGHTS=WEIGHTS[kind], TEAM=team, SHARE=share, AHEAD=ahead)
@@ -172,7 +172,7 @@ SKINNY = [("float16", *ONE), ("float16", *MANY), ("bfloat16", *FEW), ("int8", *F
 @needs_compiler
 @pytest.mark.parametrize("warp", [32, 64])  # NVIDIA's instructions, 8 tokens wide, and AMD's, 16 wide
 @pytest.mark.parametrize(("kind", "tiles", "panels", "down", "across", "ahead", "splits", "tokens"), SKINNY)
-def test_few_tokens_by_matrix_instructions_whatever_the_split(
+def test_products_of_few_tokens_by_matrix_instructions_are_right_for_every_split(
     kind, tiles, panels, down, across, ahead, splits, tokens, warp
 ):
     tiles = -(-8 * tiles // (warp // 4))
@@ -258,7 +258,7 @@ def test_the_kernels_compile_for_nvidia_from_turing_on(file, defines, arch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("file", "defines"), BUILDS)
-def test_what_is_portable_compiles_for_amd(file, defines):
+def test_the_portable_kernels_compile_for_amd(file, defines):
     if _hiprtc.library() is None:
         pytest.skip("no hipRTC here: apt-get install libamdhip64-5 libhiprtc-builtins5")
     lines = "".join(f"#define {name} {value}\n" for name, value in defines.items())

@@ -40,7 +40,7 @@ def seconds(gpu, call, calls=100, mode="hot", gated=True) -> float:
     return stats.median([value for _ in range(20) for value in gpu.time(call, calls, mode, gated).device])
 
 
-def test_the_gate_takes_launch_gaps_out_and_a_graph_takes_more(gpu):
+def test_the_gate_hides_launch_gaps_and_a_graph_removes_more_of_them(gpu):
     kernel = gpu.kernel(EMPTY, "kernel", {})
 
     def call():
@@ -50,7 +50,7 @@ def test_the_gate_takes_launch_gaps_out_and_a_graph_takes_more(gpu):
     assert graph < hot < gaps
 
 
-def test_a_suites_own_call_of_cupy_cannot_take_launches_out_of_sight(gpu):
+def test_a_suites_own_call_of_cupy_cannot_move_launches_off_the_timed_stream(gpu):
     """A strided copy to the host, and any stream's context, leave the null stream current."""
     own = gpu.xp.cuda.get_current_stream()
     gpu.to_host(gpu.xp.zeros((64, 64))[:, ::7])
@@ -62,7 +62,7 @@ def test_a_suites_own_call_of_cupy_cannot_take_launches_out_of_sight(gpu):
     assert seconds(gpu, lambda: large.fill(1), calls=10) == pytest.approx(before, rel=0.2)
 
 
-def test_a_batch_that_waits_for_the_device_opens_the_gate_by_its_time_out(gpu):
+def test_a_batch_that_waits_for_the_device_ends_with_the_time_out_of_the_gate(gpu):
     kernel = gpu.kernel(EMPTY, "kernel", {})
 
     def call():

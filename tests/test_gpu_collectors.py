@@ -52,7 +52,7 @@ def opened(name, device):
 
 
 @pytest.mark.parametrize("name", ["cupti", "gpm", "nvml"])
-def test_every_counter_answers_that_the_card_does_not_lack(name, device):
+def test_every_supported_counter_of_the_card_has_a_value(name, device):
     source = opened(name, device)
     names = [counter.name for counter in plugins.load("collectors", name).counters]
     unsupported = source.unsupported(device)
@@ -138,7 +138,7 @@ def test_a_slow_group_does_not_delay_the_fast_one_of_the_real_sampler(device):
     assert sum(chunk.busy_s for chunk in slow) / sum(len(chunk.at) for chunk in slow) > 0.02
 
 
-def test_power_now_lies_between_idle_and_the_limit(source, device):
+def test_the_present_power_lies_between_idle_and_the_limit(source, device):
     limit_w = float(dict(device.details)["power.limit_w"])
     assert 10 < source.read(device, ["nvml.power"])["nvml.power"] < 1.2 * limit_w
 
@@ -152,7 +152,7 @@ def test_energy_rises_by_the_power_over_time(source, device):
     assert watts == pytest.approx(after["nvml.power"], rel=0.5)
 
 
-def test_a_look_takes_less_than_200_microseconds(watch):
+def test_one_sample_of_the_watch_takes_less_than_200_microseconds(watch):
     costs = []
     for _ in range(500):
         start = time.perf_counter()

@@ -99,7 +99,7 @@ def test_each_kind_of_memory_is_freed_when_it_is_closed(facts, kind):
     assert device.free_bytes() >= before - 2**22
 
 
-def test_what_begins_together_is_faster_than_one_after_another(facts):
+def test_copies_that_start_together_are_faster_than_one_after_another(facts):
     if len(gpus(facts)) < 2:
         pytest.skip("needs two GPUs")
     here, there = gpus(facts)[:2]

@@ -118,7 +118,7 @@ def rows(session):
     return {row.result.case.name: row for row in Summary(session[1]).rows()}
 
 
-def test_a_call_and_a_kernel_of_ones_own_reach_what_the_memory_gives(session):
+def test_a_users_call_and_kernel_reach_the_memory_bandwidth(session):
     for name in ("test_cupy", "test_kernel"):
         row = rows(session)[name]
         assert row.result.devices[0].startswith("cuda:")
@@ -130,7 +130,7 @@ def test_a_call_and_a_kernel_of_ones_own_reach_what_the_memory_gives(session):
 
 
 @pytest.mark.parametrize("name", ["test_cupy", "test_kernel", "test_a_wait_in_the_call"])
-def test_what_launches_on_the_timed_stream_passes(session, name):
+def test_work_on_the_timed_stream_passes(session, name):
     assert f"PASSED test_gpu.py::{name}" in session[0], session[0]
 
 

@@ -100,7 +100,7 @@ ABSURD = [math.nan, math.inf, -1, -1.0, 2.0**32 - 1, 2**64 - 1, 10**400, "3", b"
 
 
 @pytest.mark.parametrize("value", ABSURD, ids=lambda value: f"{type(value).__name__} {value!s:.9}")
-def test_a_number_that_cannot_be_true_is_unavailable(value):
+def test_an_impossible_reading_is_unavailable(value):
     (finding,) = judged(ECC_UNCORRECTED=value).findings
     assert finding.severity == "unavailable"
     assert finding.value is None
@@ -132,7 +132,7 @@ def test_an_error_that_appears_during_a_run_is_reported_with_both_numbers():
     assert texts(found, "warning") == ["PCIe replays: 6, before the run 4"]
 
 
-def test_lanes_that_are_lost_during_a_run_are_a_sickness():
+def test_fewer_link_lanes_after_a_run_than_before_are_a_sickness():
     found = health.risen(judged(PCIE_WIDTH=16.0, PCIE_WIDTH_MOST=16.0), judged(PCIE_WIDTH=8.0, PCIE_WIDTH_MOST=16.0))
     assert texts(found, "sick") == ["PCIe link: 8 of 16 lanes, before the run 16 of 16 lanes"]
 
@@ -156,7 +156,7 @@ def test_a_device_that_is_lost_during_a_run_is_sick():
         ({"POWER_BRAKE": 0.0}, {"POWER_BRAKE": 1.0}),
     ],
 )
-def test_readings_that_did_not_grow_or_cannot_be_compared_are_no_errors_of_the_run(before, after):
+def test_readings_that_did_not_rise_or_cannot_be_compared_are_no_errors_of_the_run(before, after):
     assert health.risen(judged(**before), judged(**after)).findings == ()
 
 

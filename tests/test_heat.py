@@ -33,7 +33,7 @@ def painted(picture, shape):
 
 
 @given(arrays(float, (5, 9), elements=st.one_of(st.floats(-1e3, 1e3), st.just(float("nan")))))
-def test_each_cell_shows_the_shade_of_its_value_and_what_was_not_measured_shows_none(values):
+def test_each_cell_shows_the_shade_of_its_value_and_a_missing_value_has_none(values):
     scale = (-500.0, 700.0)
     heat = HEAT.Heat(tuple("abcde"), tuple("abcdefghi"), values, "s")
     picture = str(HEAT.heat_map(heat, "across", "down", "words", scale))
@@ -42,6 +42,6 @@ def test_each_cell_shows_the_shade_of_its_value_and_what_was_not_measured_shows_
 
 
 @pytest.mark.parametrize(("value", "shade"), [(-9.0, 0), (0.0, 0), (0.999, 6), (1.0, 6), (5.0, 6), (0.5, 3)])
-def test_a_shade_is_a_seventh_of_the_scale_and_its_ends_take_what_lies_beyond(value, shade):
+def test_a_shade_is_a_seventh_of_the_scale_and_values_beyond_it_have_the_outer_shades(value, shade):
     assert HEAT.shade(value, 0.0, 1.0) == shade
     assert HEAT.shade(value, 1.0, 1.0) == HEAT.SHADES // 2, "all values are equal"

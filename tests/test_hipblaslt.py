@@ -21,14 +21,14 @@ ROOT = Path(__file__).parent.parent
 MI300X, MI350X = {"gcnArchName": b"gfx942:sramecc+"}, {"gcnArchName": b"gfx950"}
 
 
-def test_it_is_off_until_it_is_turned_on(monkeypatch):
+def test_hipblaslt_is_off_until_the_variable_turns_it_on(monkeypatch):
     monkeypatch.delenv(lt.SWITCH, raising=False)
     assert not lt.is_on()
     monkeypatch.setenv(lt.SWITCH, "1")
     assert lt.is_on()
 
 
-def test_what_it_is_turned_on_for_is_bfloat16_and_of_fp8_what_is_ocps():
+def test_hipblaslt_adds_bfloat16_and_the_fp8_formats_of_the_ocp():
     plain = ("float64", "float32", "float16")
     assert _rocm.dtypes(MI300X, with_hipblaslt=False) == plain
     assert _rocm.dtypes(MI300X, with_hipblaslt=True) == (*plain, "bfloat16")
@@ -87,7 +87,7 @@ class Standin:
 
 @pytest.mark.parametrize("order", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("batch", [1, 3])
-def test_a_product_by_the_librarys_rules_is_a_times_b(monkeypatch, order, batch):
+def test_the_arguments_for_the_library_give_the_product_a_times_b(monkeypatch, order, batch):
     monkeypatch.setattr(lt, "load", Standin)
     monkeypatch.setattr(lt, "_context", ctypes.c_void_p)
     rng = np.random.default_rng(3)
@@ -157,7 +157,7 @@ def fetched() -> Path:
 
 
 @pytest.mark.slow
-def test_the_table_has_the_sizes_and_numbers_of_amds_headers(tmp_path):
+def test_the_table_has_the_sizes_and_constants_of_amds_headers(tmp_path):
     include, compiler = fetched() / "usr/include", shutil.which("g++")
     if compiler is None:
         pytest.skip("needs g++")
@@ -188,7 +188,7 @@ sys.stdout.write(json.dumps(found))
 
 
 @pytest.mark.slow
-def test_amds_library_holds_what_the_table_hands_it():
+def test_amds_library_returns_the_attributes_that_the_table_has_set():
     """Of the real library the functions that need no GPU; its first other call would end the process."""
     fetched()
     environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}

@@ -98,7 +98,7 @@ def test_a_run_file_whose_name_is_no_text_is_refused_in_one_line(tmp_path, store
         recorded(store, path)
 
 
-def test_a_run_is_recorded_once_however_often_it_comes(tmp_path, store):
+def test_recording_a_run_again_changes_nothing(tmp_path, store):
     path = run_file(tmp_path, 1)
     copy = files.write(tmp_path / "copy.jsonl.gz", *read_run(path).results, manifest=read_run(path).manifest)
     assert [each.state for each in recorded(store, path, path, copy)] == ["new", "known", "known"]
@@ -130,7 +130,7 @@ def test_only_results_that_are_ok_have_figures(tmp_path, store):
         assert found.lines() == []
 
 
-def test_each_series_is_a_line_and_the_headline_represents_the_case(tmp_path, store):
+def test_each_series_has_its_own_trend_and_the_headline_represents_the_case(tmp_path, store):
     result = make.result(make.timing(1e-3, moved=1e9), make.timing(2e-3, moved=1e9, name="cold"), of=CASE)
     recorded(store, files.write(tmp_path / "a.jsonl", result))
     assert trend(store).line.series == "hot"
@@ -154,7 +154,7 @@ def test_the_slowest_of_several_ranks_represents_the_case(tmp_path, store):
         {"facts": make.facts(make.device(name="NVIDIA H100"))},
     ],
 )
-def test_a_new_version_another_tier_and_another_device_are_lines_of_their_own(tmp_path, store, fields):
+def test_another_version_tier_or_device_has_its_own_trend(tmp_path, store, fields):
     recorded(store, run_file(tmp_path, 1), run_file(tmp_path, 2, 2e-3, **fields))
     with history.History(store) as found:
         assert sorted(found.trend(line, 9).values for line in found.lines()) == [(5e11,), (1e12,)]
@@ -227,7 +227,7 @@ def test_the_last_results_are_of_all_devices_of_the_fingerprint_and_of_no_other(
 # ---- clocks that are off
 
 
-def test_a_run_that_starts_after_its_file_was_written_counts_from_the_files_time(tmp_path, store):
+def test_a_run_with_a_start_after_its_files_time_takes_the_files_time(tmp_path, store):
     path = run_file(tmp_path, 1, started=(datetime.now(UTC) + timedelta(hours=2)).isoformat())
     (found,) = recorded(store, path)
     assert "its clock was 2 h 00 min ahead" in found.warnings[0]
@@ -236,7 +236,7 @@ def test_a_run_that_starts_after_its_file_was_written_counts_from_the_files_time
         assert "1 runs start after their file was written" in read.warnings()[0]
 
 
-def test_a_run_of_the_future_is_no_baseline_until_its_time_has_come(tmp_path, store):
+def test_a_run_that_starts_in_the_future_is_no_baseline_before_that_time(tmp_path, store):
     future = datetime.now(UTC) + timedelta(days=1)
     early, late = run_file(tmp_path, 1), run_file(tmp_path, 2, 2e-3, started=future.isoformat())
     os.utime(late, (future.timestamp() + 9, future.timestamp() + 9))  # this machine's clock was off too
@@ -257,7 +257,7 @@ def test_a_start_without_a_zone_is_utc(tmp_path, store, started, hour):
     assert datetime.fromtimestamp(trend(store).moments[0].source.at, UTC).hour == hour
 
 
-def test_a_run_that_does_not_say_when_it_started_counts_from_its_files_time(tmp_path, store):
+def test_a_run_without_a_start_takes_its_files_time(tmp_path, store):
     imported = make.manifest(started="", started_at=0.0)
     results = [make.result(make.timing(seconds, moved=1e9), of=CASE) for seconds in (1e-3, 2e-3)]
     first, second = (
@@ -544,7 +544,7 @@ def test_a_folder_that_moves_keeps_its_history(tmp_path):
     assert Path(trend(new / "history.sqlite").moments[0].source.path) == new / "0001.jsonl"
 
 
-def test_a_run_whose_file_went_elsewhere_is_found_there_when_it_comes_again(tmp_path, store):
+def test_recording_a_moved_file_again_updates_its_place(tmp_path, store):
     path = run_file(tmp_path, 1)
     recorded(store, path)
     moved = path.rename(tmp_path / "moved.jsonl")
@@ -565,7 +565,7 @@ def test_the_newest_of_every_case_are_kept(tmp_path, store):
     assert [len(trend(store, case.id).moments) for case in (CASE, rare)] == [2, 2]
 
 
-def test_a_line_without_points_is_deleted(tmp_path, store):
+def test_a_trend_without_points_is_deleted(tmp_path, store):
     recorded(store, run_file(tmp_path, 1))
     with history.HistoryRecorder(store) as recorder:
         recorder.forget(recorder.sources())

@@ -352,7 +352,7 @@ def test_files_of_several_tools_are_one_run_with_a_suite_each():
     assert view.cases == ("gpu-cache",)
 
 
-def test_files_of_two_machines_are_not_taken_for_one(tmp_path):
+def test_files_of_two_machines_are_not_joined(tmp_path):
     (tmp_path / "other.txt").write_text((IMPORTS / "nvbandwidth-v0.8.txt").read_text().replace("RTX 3050", "RTX 4090"))
     with pytest.raises(FileError, match="cuda:0 is another device"):
         foreign.run([read("nvbandwidth-v0.8.txt"), foreign.read(tmp_path / "other.txt")], [])
@@ -433,7 +433,7 @@ def test_the_wrong_tool_is_refused():
         foreign.read(IMPORTS / "gpu-cache.txt", "mixbench")
 
 
-def test_bytes_that_are_no_text_and_colours_of_a_terminal_do_no_harm(tmp_path):
+def test_undecodable_bytes_and_terminal_colours_are_tolerated(tmp_path):
     data = (IMPORTS / "babelstream-5.0.txt").read_bytes().replace(b"Triad ", b"\x1b[1mTriad\x1b[0m ")
     (tmp_path / "x").write_bytes(b"\xff\xfe noise\r\n" + data.replace(b"\n", b"\r\n"))
     assert len(foreign.read(tmp_path / "x").content.results) == 5
@@ -454,7 +454,7 @@ def parsed(text):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_an_output_that_was_cut_off_anywhere_is_refused_or_read_so_far(name):
+def test_an_output_that_is_truncated_anywhere_is_refused_or_read_up_to_there(name):
     text = (IMPORTS / name).read_text()
     whole = {(r.case.id, r.devices): r for r in read(name).content.results}
     for end in range(0, len(text), max(len(text) // 60, 1)):

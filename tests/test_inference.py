@@ -73,7 +73,7 @@ def test_the_four_runs_of_the_documentation_have_every_case_of_the_full_tier_onc
 
 
 @pytest.mark.parametrize(("name", "bytes_a_token"), [("llama-3-8b", 131_072), ("chatglm-6b", 458_752)])
-def test_a_token_leaves_its_keys_and_values_in_every_layer(name, bytes_a_token):
+def test_each_token_stores_keys_and_values_in_every_layer(name, bytes_a_token):
     assert MODELS[name].cache_bytes() == bytes_a_token
 
 
@@ -134,13 +134,13 @@ def weights():
     return TOY.ToyWeights.drawn(TOY.TOY, np.random.default_rng(1))
 
 
-def test_a_prefill_is_the_chain_written_plainly(weights):
+def test_a_prefill_equals_a_plain_implementation_of_the_chain(weights):
     sequence = np.random.default_rng(2).integers(0, 512, 9)
     found = TOY.ToyModel(weights, 1, 9, np.float64).prefill(0, sequence)
     np.testing.assert_allclose(found, plainly(weights, sequence), rtol=0, atol=1e-9)
 
 
-def test_steps_over_a_cache_give_the_logits_of_a_prefill_of_the_whole(weights):
+def test_steps_over_a_cache_give_the_logits_of_one_prefill_of_the_whole_sequence(weights):
     rng = np.random.default_rng(3)
     model, sequences = TOY.ToyModel(weights, 3, 20), rng.integers(0, 512, (3, 20))
     starts = (5, 1, 12)
@@ -154,7 +154,7 @@ def test_steps_over_a_cache_give_the_logits_of_a_prefill_of_the_whole(weights):
         assert np.linalg.norm(logits[slot] - exact) < 1e-5 * np.linalg.norm(exact)
 
 
-def test_the_check_of_a_step_sees_a_wrong_cache_and_logits_that_are_not_written():
+def test_the_check_of_a_step_finds_a_wrong_cache_and_unwritten_logits():
     step = STEPS.ToyStep(host_bench(), 2, 6)
     step()
     assert step.check()["error"].value < 1e-5
@@ -228,7 +228,7 @@ def test_every_query_has_its_tokens_in_order():
     assert [answer.tokens for answer in session.answers] == [[0, 1, 2, 3, 4]] * 9
 
 
-def test_a_latency_counts_from_the_schedule_and_not_from_when_the_scheduler_notices():
+def test_a_latency_begins_at_the_scheduled_arrival_of_the_query():
     """The second query arrives while the first is prefilled, for 10 ms."""
     machine = ArithmeticMachine(TIMES)
     session = SCHEDULER.serve(machine, [np.zeros(10, np.int64)] * 2, [0.0, 0.004], 1, machine)
@@ -237,7 +237,7 @@ def test_a_latency_counts_from_the_schedule_and_not_from_when_the_scheduler_noti
     assert session.late == 1
 
 
-def test_rows_that_only_fill_a_batch_are_counted():
+def test_padding_rows_of_a_batch_are_counted():
     """Three queries at once run in a batch of four."""
     machine = ArithmeticMachine(TIMES)
     assert SCHEDULER.serve(machine, [np.zeros(10, np.int64)] * 3, [0.0] * 3, 3, machine).padded == 0.25
@@ -258,7 +258,7 @@ def test_the_check_of_a_scenario_sees_missing_tokens_and_tokens_that_do_not_foll
         scenario.check()
 
 
-def test_rows_that_fill_a_batch_change_no_answer():
+def test_padding_rows_of_a_batch_change_no_answer():
     """Five queries run in batches of eight; each one alone runs in batches of one."""
     together, alone = (scenario_of(5) for _ in range(2))
     answers = together.run(together.prompts, [0.0] * 5).answers
@@ -267,7 +267,7 @@ def test_rows_that_fill_a_batch_change_no_answer():
     ]
 
 
-def test_the_hosts_clock_waits_until_a_moment():
+def test_the_hosts_clock_waits_until_the_given_time():
     clock = SCHEDULER.HostClock()
     clock.wait_until(0.002)
     assert 0.002 <= clock.now() < 0.5

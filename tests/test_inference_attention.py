@@ -144,7 +144,7 @@ def test_parts_fill_whole_waves_of_blocks():
         assert (plan.parts - 1) * plan.chunk < context <= plan.parts * plan.chunk
 
 
-def test_one_short_sequence_is_taken_at_once_by_wide_blocks():
+def test_a_single_short_sequence_is_divided_among_few_wide_blocks():
     plan = Shape(batch=1, context=2048, heads=32, kv_heads=8, dim=128).plan(132)
     assert (plan.threads, plan.chunk, plan.parts) == (512, 128, 16)
 

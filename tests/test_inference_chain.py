@@ -87,7 +87,7 @@ def test_layer_norm_and_gelu_are_those_of_double_precision(prefill, kind, batch)
 
 @needs_compiler
 @pytest.mark.slow
-def test_the_check_of_a_step_sees_a_wrong_cache_a_wrong_token_and_logits_that_are_not_written():
+def test_the_check_of_a_step_finds_a_wrong_cache_a_wrong_token_and_unwritten_logits():
     """A second check knows the logits in double precision: calls over another cache give other logits."""
     found = chain()
     assert once(found) == once(found)
@@ -144,7 +144,7 @@ def test_a_step_after_a_prefill_gives_the_logits_of_a_longer_prefill(prefill):
 
 @needs_compiler
 @pytest.mark.slow
-def test_the_check_of_a_prefill_sees_a_wrong_cache_and_logits_that_are_not_written(prefill):
+def test_the_check_of_a_prefill_finds_a_wrong_cache_and_unwritten_logits(prefill):
     found = prefill()
     assert once(found) == once(found)
     keys = found.chain.caches[1][0].copy()
@@ -165,7 +165,7 @@ class MachineOfTwoSizes(MACHINE.GpuMachine):
 @pytest.mark.slow
 @pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("kind", ["float16", "int4"])
-def test_a_machine_answers_queries_in_slots_and_each_as_if_it_were_alone(kind):
+def test_queries_in_several_slots_have_the_answers_of_each_alone(kind):
     """Three queries in two slots: the third one takes the slot of the one that ends first."""
     machine = MachineOfTwoSizes(bench(SUITE, "nvidia"), SMALL, kind, 12, 4)
     scenario = SCENARIOS.Scenario(machine, np.random.default_rng(4), 12, 4, 3)

@@ -82,7 +82,7 @@ def test_a_wrong_key_is_seen(gpu: Any) -> None:
         found.check()
 
 
-def test_buffers_in_turn_are_timed_within_the_peak_of_the_memory(gpu: Any) -> None:
+def test_attention_over_rotated_buffers_stays_below_the_peak_of_the_memory(gpu: Any) -> None:
     found = attention(gpu, Shape(batch=8, context=4096, heads=32, kv_heads=8, dim=128))
     series = Engine(gpu, POLICIES["quick"]).measure(found.task()).series[0]
     assert series.mode == "rotated"
@@ -100,7 +100,7 @@ extern "C" __global__ void add_one(const u32* from, u32* to, u32 count) {
 
 
 @pytest.mark.parametrize("mode", ["hot", "graph"])
-def test_an_early_launch_sees_what_the_launch_before_it_wrote(gpu: Any, mode: Any) -> None:
+def test_a_kernel_that_is_launched_early_reads_the_results_of_the_kernel_before_it(gpu: Any, mode: Any) -> None:
     """Each launch reads what other blocks of the launch before have written, and writes what that one reads."""
     kernel = gpu.kernel((SUITES / "prelude.cuh").read_text() + ADDS_ONE, "add_one", {})
     one, other = gpu.xp.zeros(2**20, "uint32"), gpu.xp.zeros(2**20, "uint32")

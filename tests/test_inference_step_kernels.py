@@ -23,7 +23,7 @@ def halves(rng, *shape):
 
 
 @pytest.mark.parametrize("blocks", [1, 3, 7])
-def test_the_most_likely_token_is_the_first_of_the_largest_logits_whichever_block_has_it(blocks):
+def test_the_most_likely_token_is_the_first_of_the_largest_logits_in_any_block(blocks):
     logits = halves(np.random.default_rng(1), 4, 1500)
     logits[0, [1400, 300, 1499]] = 9
     logits[1] = -np.abs(logits[1]) - 1  # none is positive
@@ -40,7 +40,7 @@ def test_the_most_likely_token_is_the_first_of_the_largest_logits_whichever_bloc
 @pytest.mark.parametrize(
     ("hidden", "threads", "held"), [(128, 32, 1), (132, 64, 1), pytest.param(400, 64, 2, marks=pytest.mark.slow)]
 )
-def test_a_norm_adds_what_is_new_to_the_stream_and_divides_by_the_root_mean_square(hidden, threads, held):
+def test_a_norm_adds_the_update_to_the_residual_stream_and_divides_by_the_root_mean_square(hidden, threads, held):
     rng = np.random.default_rng(2)
     x, y = rng.normal(size=(2, hidden)).astype("float32"), halves(rng, 2, hidden)
     factors, out = rng.uniform(0.9, 1.1, hidden).astype("float32"), np.zeros((2, hidden), np.float16)
@@ -54,7 +54,7 @@ def test_a_norm_adds_what_is_new_to_the_stream_and_divides_by_the_root_mean_squa
         np.testing.assert_allclose(out.astype(float), exact, rtol=2**-10, atol=1e-6)
 
 
-def test_a_gate_is_a_sigmoid_times_itself_times_what_it_is_applied_to():
+def test_a_gated_activation_is_silu_of_the_gate_times_the_value():
     both = halves(np.random.default_rng(3), 3, 2, 264)
     out = np.zeros((3, 264), np.float16)
     kernel("gate")((1,), (256,), (both, out, np.uint32(3 * 33), np.uint32(33)))
@@ -65,7 +65,7 @@ def test_a_gate_is_a_sigmoid_times_itself_times_what_it_is_applied_to():
 @pytest.mark.slow
 @pytest.mark.parametrize(("tokens", "threads"), [(1, 128), (33, 128), (250, 128), (9, 256), (33, 512)])
 @pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(4, 1, 128), (8, 1, 128), (2, 2, 64)])
-def test_the_parts_of_a_sequence_join_to_the_same_however_many_there_are(
+def test_the_parts_of_a_sequence_join_to_the_same_result_for_any_number_of_parts(
     monkeypatch, tokens, threads, heads, kv_heads, dim
 ):
     """A part is what a block takes at once: there is one, or there are many more than a warp has lanes."""

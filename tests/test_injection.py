@@ -188,13 +188,13 @@ def check(form, written, plain):
     CHECKS[form](written) if form in CHECKS else is_inert_page(written, plain)
 
 
-def test_there_are_sixty_texts():
+def test_the_injection_tests_use_sixty_hostile_texts():
     assert len(set(INJECTIONS)) == 60
 
 
 @TEXTS
 @pytest.mark.parametrize("form", FORMS)
-def test_no_text_of_a_run_is_more_than_text_in_any_form(form, texts):
+def test_text_of_a_run_stays_inert_text_in_every_form(form, texts):
     report = rendering.report(form)
     plain = report.render(spoiled("plain"))
     for text in texts:
@@ -203,7 +203,7 @@ def test_no_text_of_a_run_is_more_than_text_in_any_form(form, texts):
 
 @TEXTS
 @pytest.mark.parametrize("form", COMPARED)
-def test_no_text_of_two_runs_is_more_than_text_in_any_form(form, texts):
+def test_text_of_two_runs_stays_inert_text_in_every_form(form, texts):
     report = rendering.report(form)
     plain = report.compare(compared("plain"))
     for text in texts:
@@ -211,7 +211,7 @@ def test_no_text_of_two_runs_is_more_than_text_in_any_form(form, texts):
 
 
 @TEXTS
-def test_no_text_of_a_run_is_more_than_text_in_a_notebook(texts):
+def test_text_of_a_run_stays_inert_text_in_a_notebook(texts):
     plain = NotebookRun(spoiled("plain"))._repr_html_()
     for text in texts:
         is_inert_page(NotebookRun(spoiled(text))._repr_html_(), plain)
@@ -279,7 +279,7 @@ PRINTED = {
 
 @TEXTS
 @pytest.mark.parametrize("what", PRINTED)
-def test_no_text_does_anything_to_a_terminal_or_to_a_ci_that_reads_it(what, texts, monkeypatch):
+def test_text_of_a_run_gives_no_command_to_a_terminal_or_a_ci(what, texts, monkeypatch):
     for text in texts:
         shown = printed(*PRINTED[what](text, monkeypatch))
         assert not UNSEEN.search(shown)
@@ -287,12 +287,12 @@ def test_no_text_does_anything_to_a_terminal_or_to_a_ci_that_reads_it(what, text
         assert commands(shown) == []
 
 
-def test_what_a_ci_obeys_is_known_to_these_tests():
+def test_these_tests_recognise_the_commands_of_a_ci():
     assert len(commands("::error::x\n  ::add-mask::x\na ##[group]x\n##vso[a]\nb ##teamcity[c]\nd :: e\n## [f]")) == 5
 
 
 @pytest.mark.parametrize("text", INJECTIONS)
-def test_a_json_document_on_standard_output_says_every_text_as_it_is_and_starts_no_command(text, capsys):
+def test_json_on_standard_output_keeps_every_text_and_starts_no_command(text, capsys):
     _print.document([{text: text}])
     written = streams.without_commands(capsys.readouterr().out, is_json=True)
     assert json.loads(written) == [{text: text}]
@@ -300,7 +300,7 @@ def test_a_json_document_on_standard_output_says_every_text_as_it_is_and_starts_
     assert commands(written) == []
 
 
-def test_the_comparison_that_is_held_against_injections_has_a_verdict_of_each_kind():
+def test_the_comparison_in_these_tests_has_slower_and_invalid_cases():
     counts = compared("plain").against[0].judgement.counts()
     assert {"slower", "invalid"} <= set(counts)
 
@@ -328,7 +328,7 @@ def many(texts):
     return make.run(*results, sampled=sampled, counters=counters)
 
 
-def test_no_text_is_more_than_text_in_what_a_page_unfolds_zooms_and_carries():
+def test_text_stays_inert_in_the_packed_parts_of_a_page():
     html = rendering.report("html")
     enclosure = Enclosure("0" * 64, b"", "<script>alert(1)</script>")
     plain = html.enclose(many(["plain"] * 41), enclosure)

@@ -68,21 +68,21 @@ def test_a_library_of_another_maker_under_the_drivers_name_is_found(tmp_path):
     assert judged(library) == ("libcuda.so.1", f"interposed: {library} is not of driver {VERSION}", True)
 
 
-def test_the_drivers_own_library_is_known_by_the_version_in_its_name_or_in_itself(tmp_path):
+def test_the_drivers_own_library_is_recognised_by_the_version_in_its_name_or_content(tmp_path):
     named = compile_library(tmp_path, f"libcuda.so.{VERSION}", FUNCTIONS)
     assert judged(named)[1:] == (f"the driver's own ({VERSION}): {named}", False)
     plain = compile_library(tmp_path, "libcuda.so.1", f'const char *version = "{VERSION}";{FUNCTIONS}')
     assert judged(plain)[1:] == (f"the driver's own ({VERSION}): {plain}", False)
 
 
-def test_another_version_of_the_library_is_told_and_is_no_interposer(tmp_path):
+def test_another_version_of_the_drivers_library_is_reported_and_is_no_interposer(tmp_path):
     library = compile_library(tmp_path, "libcuda.so.575.51.03", FUNCTIONS)
     _, words, is_interposed = judged(library)
     assert words.startswith(f"version 575.51.03, but the kernel's driver is {VERSION} (forward compatibility?)")
     assert not is_interposed
 
 
-def test_without_the_drivers_version_nothing_is_claimed(tmp_path):
+def test_without_the_drivers_version_a_library_is_reported_as_unverified(tmp_path):
     library = compile_library(tmp_path, "libcuda.so.1", FUNCTIONS)
     assert judged(library, version="")[1:] == (f"unverified: {library}", False)
 
@@ -108,7 +108,7 @@ def test_a_preloaded_library_that_does_something_else_is_no_interposer(tmp_path)
     assert judged(own, preload=other)[1:] == (f"the driver's own ({VERSION}): {own}", False)
 
 
-def test_a_look_up_that_gives_functions_of_another_library_is_found(tmp_path):
+def test_a_symbol_that_resolves_to_another_library_is_found(tmp_path):
     (tmp_path / "hook.c").write_text("int hidden_launch(void *f) { return 0; }")
     hook = tmp_path / "libhook.so"
     subprocess.run([CC, "-shared", "-fPIC", "-o", hook, tmp_path / "hook.c"], check=True)
@@ -118,7 +118,7 @@ def test_a_look_up_that_gives_functions_of_another_library_is_found(tmp_path):
     assert words == f"interposed: cuMemAlloc by cuGetProcAddress, cuLaunchKernel by cuGetProcAddress in {hook}"
 
 
-def test_without_the_drivers_libraries_nothing_is_said_and_preloads_are_listed(monkeypatch):
+def test_without_the_drivers_libraries_only_preloaded_ones_are_listed(monkeypatch):
     monkeypatch.setenv("LD_PRELOAD", "/opt/one.so:/opt/two.so")
     assert interposed.libraries(VERSION, True) == ()
     assert interposed.labels() == ()

@@ -54,7 +54,7 @@ def test_kernels_compile_for_amd(file):
     assert status == 0, log
 
 
-def test_with_one_gpu_what_needs_a_peer_is_said_before_anything_starts():
+def test_with_one_gpu_cases_that_need_a_peer_are_skipped_in_the_plan():
     plan = planning.make(ONE, Settings(("ipc", "p2p", "collectives"), ("cuda:0",), "quick"))
     (words,) = planning.skip_messages(plan)
     assert words.endswith("cases will be skipped: needs 2 devices with access to each other's memory; 1 available")
@@ -69,12 +69,12 @@ def test_with_two_gpus_no_case_is_skipped():
     )
 
 
-def test_processes_that_share_a_gpu_never_watch_flags_for_each_other():
+def test_cases_that_spin_on_flags_need_a_device_for_each_rank():
     spins = ("signal", "barrier", "both")
     assert all(job.case.devices == job.case.ranks for job in jobs(TWO, "ipc", "full") if job.case.name in spins)
 
 
-def test_the_headline_of_ipc_is_the_largest_pull_of_its_old_name():
+def test_the_headline_of_ipc_keeps_its_id_and_version():
     plan = planning.make(TWO, Settings(("ipc",), ("cuda:0",), "quick"))
     (case,) = planning.headline(planning.load_suite("ipc"), plan.target(plan.jobs[0]))
     assert (case.id, case.version) == ("ipc/pull[path=peer,size=1GiB]", 1)
@@ -86,7 +86,7 @@ def test_sizes_that_do_not_fit_the_device_are_not_planned():
     assert max(sizes) == 2**24
 
 
-def test_a_device_of_a_matrix_has_a_row_of_its_peers():
+def test_each_device_has_a_row_with_its_peers_in_the_matrix():
     row = [job for job in jobs(TWO, "p2p", device="cuda:1") if job.case.name == "read"]
     assert {(job.case.param("device"), job.case.param("peer")) for job in row} == {("cuda:1", "cuda:0")}
     assert {job.key[1] for job in row} == {("cuda:1", "cuda:0")}
@@ -95,7 +95,7 @@ def test_a_device_of_a_matrix_has_a_row_of_its_peers():
 @pytest.mark.parametrize(
     ("size_bytes", "chunk"), [(8, 8), (2**18, 2**18), (2**20, 2**18), (2**24, 2**21), (2**30, 2**24)]
 )
-def test_what_goes_through_the_host_is_cut_so_that_chunks_overlap(size_bytes, chunk):
+def test_copies_through_the_host_are_divided_into_chunks_that_can_overlap(size_bytes, chunk):
     assert part("_staged").chunk_of(size_bytes) == chunk
 
 
@@ -108,7 +108,7 @@ def test_what_goes_through_the_host_is_cut_so_that_chunks_overlap(size_bytes, ch
         (errno.ENOSYS, "0", "CONFIG_CROSS_MEMORY_ATTACH"),
     ],
 )
-def test_a_refused_look_into_another_process_names_the_setting_that_mends_it(number, scope, mend):
+def test_a_refused_read_of_another_process_names_the_setting_that_permits_it(number, scope, mend):
     denied = part("_messages").denied(number, scope)
     assert isinstance(denied, Unavailable)
     assert errno.errorcode[number] in denied.problem
@@ -124,19 +124,19 @@ def test_a_refused_look_into_another_process_names_the_setting_that_mends_it(num
         ("cudaErrorInvalidValue: invalid argument", ""),
     ],
 )
-def test_a_refused_handle_names_a_setting_only_where_one_is_behind_it(error, mend):
+def test_a_refused_handle_names_a_setting_only_where_one_is_the_cause(error, mend):
     assert mend in part("._between").mend_of(error)
     assert bool(part("._between").mend_of(error)) is bool(mend)
 
 
-def test_an_exclusive_gpu_is_told_of_before_a_second_process_tries():
+def test_an_exclusive_gpu_is_refused_before_a_second_process_opens_it():
     bench = type("B", (), {"target": type("T", (), {"device": make.device(details=(("compute_mode", "3"),))})})
     with pytest.raises(Unavailable, match="nvidia-smi -c 0"):
         part("._between").exclusive(bench)
 
 
 @pytest.mark.parametrize(("scope", "words"), [("0", "0"), ("1", "1"), ("3", "3: no process may read")])
-def test_doctor_says_what_yama_forbids(scope, words):
+def test_doctor_names_the_restriction_by_yama(scope, words):
     assert inventory.ptrace_text(scope).startswith(words)
 
 
@@ -164,18 +164,18 @@ def flags():
     return importlib.import_module(f"{planning.load_suite('ipc').package.rpartition('.')[0]}._host_flags")
 
 
-def test_a_flag_that_nobody_answers_is_given_up_after_so_many_looks(flags):
+def test_waiting_for_an_unanswered_flag_ends_after_the_given_number_of_polls(flags):
     assert FlagPages().volley(flags, 0, 4, 1000)[0] == 1
 
 
-def test_a_barrier_of_one_is_no_wait(flags):
+def test_a_barrier_of_one_rank_does_not_wait(flags):
     words, took = np.zeros(16, np.uint64), np.zeros(50, np.int64)
     assert flags.all_meet(words.ctypes.data, 128, 0, 1, 0, 10, took) == 0
     assert words[0] == 50
     assert (took >= 0).all()
 
 
-def test_a_look_at_the_clock_takes_nanoseconds(flags):
+def test_reading_the_clock_takes_nanoseconds(flags):
     assert 0 < flags.look_seconds() < 1e-5
 
 
@@ -194,13 +194,13 @@ def run(names, tier="smoke"):
     return {result.case.name: result for result in results}
 
 
-def test_the_signals_of_two_ranks_are_in_the_result_with_what_a_look_at_the_clock_costs():
+def test_the_result_has_the_signal_times_of_two_ranks_and_the_cost_of_reading_the_clock():
     found = run({"signal"})["signal"]
     assert found.status == "ok", found.reason
     assert {series.rank for series in found.series if series.label == "self"} == {0, 1}
 
 
-def test_opening_gives_closing_beside_it():
+def test_the_case_that_times_opening_times_closing_too():
     found = run({"mapping"})["mapping"]
     assert found.status == "ok", found.reason
     names = [series.label for series in found.series]
@@ -219,7 +219,7 @@ def test_a_pattern_differs_at_every_word_and_with_the_seed():
         common.expect_pattern(host, spoiled, 0, "read")
 
 
-def test_what_does_not_fit_is_skipped_with_what_is_needed():
+def test_a_case_that_does_not_fit_is_skipped_with_the_needed_bytes():
     device = type("D", (), {"free_bytes": staticmethod(lambda: 2**20)})
     bench = Bench(device, Case("ipc", "pull"), target=None, package="")
     with pytest.raises(Skip, match=r"needs 4.000 MiB of memory, 1.000 MiB are free"):

@@ -40,7 +40,7 @@ def weighed(shift, low, high):
         (weighed(0.019, 0.021, 0.05), "suspect"),  # the estimate and the interval do not agree: outliers
     ],
 )
-def test_a_verdict_asks_the_whole_interval(found, verdict):
+def test_a_verdict_depends_on_the_whole_interval(found, verdict):
     assert verdict_of(found, 0.02) == verdict
 
 
@@ -82,7 +82,7 @@ def test_the_deviation_is_pooled_so_that_a_side_that_is_quiet_by_chance_does_not
     assert finding.threshold > least(0.05 / math.sqrt(2), 8, 5, 5) * 0.99
 
 
-def test_the_smaller_side_counts_by_its_own_noise_where_it_is_the_noisier_one():
+def test_the_smaller_side_counts_with_its_own_noise_if_it_is_the_noisier_one():
     """Forty quiet processes say nothing of what five noisy ones are worth."""
     finding = one(evidence(*noisy(spread=0.05)), evidence(*noisy(1.01, spread=0.01, count=40)))
     assert finding.threshold > least(0.05, 4.3, 5)
@@ -96,14 +96,14 @@ def test_noise_beyond_the_users_threshold_is_inconclusive_and_says_how_much_iden
     )
 
 
-def test_same_is_said_inside_the_users_threshold_only():
+def test_a_case_is_the_same_only_within_the_users_threshold():
     before, after = evidence(*noisy(spread=0.2)), evidence(*noisy(1.01, spread=0.1))
     assert one(before, after).verdict is Verdict.INCONCLUSIVE
     asked = one(before, after, threshold=50)
     assert (asked.verdict, asked.threshold) == (Verdict.SAME, pytest.approx(math.log(1.5)))
 
 
-def test_a_widened_threshold_of_a_slower_case_says_why_too():
+def test_the_sentence_of_a_slower_case_explains_a_widened_threshold_too():
     finding = one(evidence(*noisy(spread=0.01)), evidence(*noisy(1.1, spread=0.01)))
     assert finding.verdict is Verdict.SLOWER
     assert "threshold 2.7 %, because identical code varies by 1.0 % (5 and 5 processes)" in sentence(finding)
@@ -249,7 +249,7 @@ def test_invalid_processes_leave_the_others_to_be_judged_where_enough_are_left()
     )
 
 
-def test_a_case_that_only_one_side_has_is_no_finding():
+def test_a_case_of_only_one_side_is_listed_as_missing_or_new_and_has_no_verdict():
     other = make.case("copy", size_bytes=2**30)
     both = judge(evidence(*noisy()), evidence(*noisy(), of=other), percent(2))
     assert (both.findings, both.missing, both.new) == ((), (TRIAD,), (other,))
@@ -268,7 +268,7 @@ def test_two_single_cards_are_compared_even_if_their_device_ids_differ():
     assert (finding.verdict, finding.devices) == (Verdict.SAME, ("cuda:1",))
 
 
-def test_two_cards_are_judged_each_against_itself():
+def test_each_of_two_cards_is_compared_with_itself():
     both = make.facts(make.device("cuda:0"), make.device("cuda:1"))
 
     def of(first, second):
@@ -304,7 +304,7 @@ def test_another_card_of_the_model_may_differ_by_the_usual_difference_between_ca
     assert (finding.cause == "card") == (verdict == "inconclusive")
 
 
-def test_a_baseline_of_several_cards_is_asked_for_the_candidates_own():
+def test_of_a_baseline_of_several_cards_the_candidates_own_is_used():
     before = carded(1.04, "GPU-2", "GPU-1", "GPU-3")
     assert one(before, carded(1.04, "GPU-2")).verdict is Verdict.SAME
     assert one(before, carded(1.08, "GPU-2")).before.processes == 5
@@ -345,7 +345,7 @@ def test_a_slow_down_at_the_same_clock_is_slower():
 
 
 @pytest.mark.parametrize("label", ["shared-device", "loaded"])
-def test_a_slow_down_beside_neighbours_that_the_baseline_had_not_is_inconclusive(label):
+def test_a_slow_down_beside_neighbours_that_the_baseline_did_not_have_is_inconclusive(label):
     slow = noisy(1.1, 0.001)
     assert one(evidence(*noisy()), evidence(*slow, labels=(label,))).cause == "contended"
 

@@ -30,7 +30,7 @@ def test_a_model_is_found_by_the_number_of_parameters_that_its_publisher_states(
     assert language_models.model_of_size(parameters) == name
 
 
-def test_another_number_of_parameters_is_no_models():
+def test_an_unlisted_number_of_parameters_matches_no_model():
     assert language_models.model_of_size(1_100_048_384) == ""
 
 
@@ -55,7 +55,7 @@ def test_another_number_of_parameters_is_no_models():
         ("qwen3-80b", ""),
     ],
 )
-def test_a_model_is_found_by_its_published_name_and_no_other_is(name, expected):
+def test_a_model_is_found_by_its_published_name_and_not_by_a_similar_one(name, expected):
     assert language_models.model_named(name) == expected
 
 

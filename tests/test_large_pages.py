@@ -52,7 +52,7 @@ def test_the_page_of_ten_thousand_cases_has_five_megabytes_at_the_most_and_says_
     assert found.count("2000 of 10000 cases") == 2
 
 
-def test_what_failed_is_never_among_what_a_page_leaves_out():
+def test_a_page_never_leaves_out_a_failed_case():
     failed = make.result(of=make.case("copy"), status="failed", cause="crash", reason="died")
     both = make.facts(make.device("cuda:0"), make.device("cuda:1"))
     found = page(*points(2500), failed, *points(2500, replicate=1), *points(3000, devices=("cuda:1",)), facts=both)
@@ -62,7 +62,7 @@ def test_what_failed_is_never_among_what_a_page_leaves_out():
     assert "bandwidth/copy" in unfolded(found)[int(place[1])], "and it can be opened"
 
 
-def test_a_page_that_leaves_nothing_out_says_nothing_of_it():
+def test_a_page_with_every_case_has_no_note_on_omitted_ones():
     assert "The tables list" not in page(*points(100))
 
 
@@ -73,14 +73,14 @@ def test_of_many_bars_the_lowest_and_the_highest_are_drawn():
 
 
 @pytest.mark.parametrize(("count", "said"), [(100, True), (400, False)])
-def test_the_points_of_a_chart_say_what_they_are_where_their_words_do_not_fill_the_page(count, said):
+def test_the_points_of_a_chart_have_tool_tips_unless_there_are_too_many(count, said):
     found = page(*points(count), views=[View("curve", "Over size", ("triad",), x="size_bytes")])
     drawing = next(each for each in re.findall(r"<svg.*?</svg>", found) if "polyline" in each and "circle" in each)
     assert drawing.count("<circle") == count
     assert ("<title>" in drawing) == said
 
 
-def test_cases_too_narrow_to_be_told_apart_are_one_shape_of_the_timeline():
+def test_cases_too_narrow_to_be_distinguished_are_one_shape_of_the_timeline():
     power = make.samples([0.0, 5000.0], power=[300.0, 301.0])
     found = page(*points(5000), sampled=[power])
     lanes, counter = re.findall(r"<svg.*?</svg>", found)[-2:]
@@ -118,7 +118,7 @@ def beaten(pair, others):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_line_of_a_pareto_view_joins_exactly_what_no_other_beats_both_ways(seed):
+def test_the_line_of_a_pareto_view_joins_exactly_the_cases_that_no_other_dominates(seed):
     rng = random.Random(seed)
     pairs = [(rng.randint(1, 12), rng.randint(1, 12)) for _ in range(40)]
     results = [

@@ -82,7 +82,7 @@ def test_an_order_visits_every_node_once(nodes: int) -> None:
     assert sorted(order.at(i) for i in range(nodes)) == list(range(nodes))
 
 
-def test_an_order_looks_random_to_whoever_walks_it() -> None:
+def test_the_steps_of_an_order_look_random() -> None:
     nodes = 2**15 - 1
     order = ORDER.drawn(np.random.default_rng(5), nodes, 128, 128)
     visited = np.array([order.at(i) for i in range(nodes)])
@@ -94,7 +94,7 @@ def test_an_order_looks_random_to_whoever_walks_it() -> None:
         assert abs((bits[1:] == bits[:-1]).mean() - 0.5) < 0.03, bit
 
 
-def test_nodes_further_apart_than_a_line_lie_on_random_lines_of_their_stride() -> None:
+def test_nodes_of_a_wide_stride_lie_on_random_lines_within_it() -> None:
     order = ORDER.drawn(np.random.default_rng(1), 1023, 2**21, 128)
     offsets = np.array([order.offset(i) for i in range(1023)])
     assert sorted(offsets // 2**21) == list(range(1023))
@@ -152,7 +152,7 @@ def test_a_kernel_that_does_not_walk_fails_the_check(size_bytes: int) -> None:
         walk.check()
 
 
-def test_no_sample_ends_where_it_began() -> None:
+def test_no_sample_ends_at_the_node_where_it_began() -> None:
     for tier in ("smoke", "quick", "full"):
         for line, device in ((128, H200), (64, host_target("quick").device)):
             assert all((size // line - 1) % 2 for size in sizes(device, tier)), "an even number of nodes"
@@ -167,7 +167,7 @@ def test_memory_is_slower_than_the_first_cache() -> None:
     assert figures[-1] > 3 * figures[0]
 
 
-def test_the_curve_of_an_h200_goes_from_a_kibibyte_to_beyond_what_page_tables_reach() -> None:
+def test_the_curve_of_an_h200_goes_from_a_kibibyte_to_beyond_tlb_reach() -> None:
     quick, full = sizes(H200, "quick"), sizes(H200, "full")
     assert (quick[0], quick[-1]) == (2**10, 96 * 2**30)
     assert full[-1] == quick[-1] <= H200.memory_bytes * 3 // 4
@@ -176,12 +176,12 @@ def test_the_curve_of_an_h200_goes_from_a_kibibyte_to_beyond_what_page_tables_re
 
 
 @pytest.mark.parametrize("level", [256 * 2**10, 60 * 2**20])
-def test_points_are_dense_where_the_facts_suggest_a_level(level: int) -> None:
+def test_points_are_dense_around_the_cache_sizes_of_the_device(level: int) -> None:
     near = [size for size in sizes(H200, "quick") if 0.6 * level <= size <= 1.4 * level]
     assert max(later / earlier for earlier, later in itertools.pairwise(near)) <= 1.125
 
 
-def test_every_tier_ends_at_four_caches_or_more() -> None:
+def test_the_largest_ring_of_every_tier_has_at_least_four_times_the_cache() -> None:
     for tier in ("smoke", "quick", "full"):
         assert max(sizes(H200, tier)) >= 4 * H200.cache_bytes
 
@@ -192,7 +192,7 @@ def test_a_small_gpu_is_not_asked_for_more_than_three_quarters_of_its_memory() -
     assert max(int(case.param("reach_bytes")) for case in cases(small, "full", "reach")) == 3 * 2**30
 
 
-def test_ids_that_were_released_are_still_there() -> None:
+def test_released_case_ids_still_exist() -> None:
     ids = {case.id for case in SUITE.cases(Target(Facts((H200,)), H200, "quick"))}
     assert ids >= {
         *(f"latency/chase[size={size}]" for size in ("16KiB", "64KiB", "256KiB", "1MiB", "4MiB", "16MiB")),
@@ -202,7 +202,7 @@ def test_ids_that_were_released_are_still_there() -> None:
     }
 
 
-def test_the_headline_is_memory_within_reach_of_the_page_tables() -> None:
+def test_the_headline_is_a_memory_latency_within_tlb_reach() -> None:
     target = Target(Facts((H200,)), H200, "quick")
     assert [case.id for case in planning.headline(SUITE, target)] == ["latency/chase[size=4GiB]"]
     assert [case.name for case in planning.headline(SUITE, host_target("quick"))] == ["chase"]
@@ -237,11 +237,11 @@ def test_too_little_memory_is_a_skip(name: str, monkeypatch: pytest.MonkeyPatch)
         SUITE.build(Bench(opened, case, host_target("quick"), SUITE.package))
 
 
-def test_small_pages_are_small() -> None:
+def test_a_ring_on_small_pages_has_no_large_page() -> None:
     assert build("pages", page="4KiB", size_bytes=2**24)[1].notes["pages"].startswith("0 of")
 
 
-def test_a_kernel_that_gives_no_large_pages_is_a_skip(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_large_pages_from_the_kernel_the_case_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module("_host"), "_huge_bytes", lambda address: 2**21)
     with pytest.raises(Skip, match="transparent_hugepage"):
         build("pages", page="2MiB", size_bytes=2**24)

@@ -61,13 +61,13 @@ def test_a_broken_ring_fails_the_check(space: str) -> None:
         task.check()
 
 
-def test_a_load_by_itself_takes_what_one_in_a_chain_takes() -> None:
+def test_a_single_timed_load_takes_as_long_as_one_in_a_chain() -> None:
     alone, chained = measured("single", space="l1"), measured("load", space="l1")
     assert stats.median(alone["p50"].values) == pytest.approx(stats.median(chained["cycles"].values), rel=0.1)
     assert stats.median(alone["max"].values) >= stats.median(alone["p99"].values)
 
 
-def test_the_clock_in_the_kernel_and_the_events_round_it_agree() -> None:
+def test_the_clock_in_the_kernel_agrees_with_the_events_around_it() -> None:
     within, round_it = measured("loaded", units=0), measured("load", space="dram")
     assert median(within["self"]) == pytest.approx(median(round_it["hot"]), rel=0.03)
 
@@ -80,7 +80,7 @@ def test_memory_is_slower_while_others_stream() -> None:
 
 
 @pytest.mark.parametrize("access", ["load", "atomic"])
-def test_every_unit_has_a_row_and_near_is_nearer_than_far(access: str) -> None:
+def test_every_sm_has_a_row_and_the_near_partition_has_the_lower_latency(access: str) -> None:
     opened, task = build("slices", backend="cupy", access=access, lines=64)
     task.poison()
     task.stages[""].call()
@@ -91,7 +91,7 @@ def test_every_unit_has_a_row_and_near_is_nearer_than_far(access: str) -> None:
     assert 50 < found["near"].value < found["far"].value < 3000
 
 
-def test_a_unit_that_did_not_answer_fails_the_check() -> None:
+def test_an_sm_without_a_result_fails_the_check() -> None:
     _, task = build("slices", backend="cupy", access="load", lines=64)
     task.stages[""].call()
     walk_of(task)._state[3].fill(0)
@@ -99,7 +99,7 @@ def test_a_unit_that_did_not_answer_fails_the_check() -> None:
         task.check()
 
 
-def test_a_barrier_that_nobody_completes_is_given_up_and_said_so() -> None:
+def test_a_barrier_that_is_never_completed_ends_in_bounded_time_as_a_wrong_answer() -> None:
     _, task = build("barrier", backend="cupy", blocks=2)
     task.check()
     walk_of(task)._arrived[1] = 10**6
@@ -109,7 +109,7 @@ def test_a_barrier_that_nobody_completes_is_given_up_and_said_so() -> None:
     assert time.perf_counter() - start < 5
 
 
-def test_a_flag_that_nobody_asks_is_given_up_and_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_by_a_flag_that_are_never_sent_are_a_wrong_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     _, task = build("host_flag", backend="cupy")
     task.stages[""].call()
     task.check()
@@ -120,7 +120,7 @@ def test_a_flag_that_nobody_asks_is_given_up_and_said_so(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("space", ["shared", "global", "system", "host"])
-def test_an_addition_that_was_lost_fails_the_check(space: str) -> None:
+def test_a_missing_addition_fails_the_check(space: str) -> None:
     opened, task = build("atomic", backend="cupy", space=space)
     task.stages[""].call()
     task.check()

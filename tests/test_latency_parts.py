@@ -22,7 +22,7 @@ WORDS = NEAR._CONFLICT_BYTES // 4
 
 
 @pytest.mark.parametrize("modulus", [2**32, 2**62])
-def test_a_chain_of_multiply_adds_is_known_without_walking_it(modulus: int) -> None:
+def test_the_result_of_a_chain_of_multiply_adds_is_computed_without_walking_it(modulus: int) -> None:
     x = 3
     for _ in range(1000):
         x = (5 * x + 7) % modulus
@@ -33,7 +33,7 @@ def test_real_chains_stay_exact_in_single_precision() -> None:
     assert NEAR.chained(15, 1, 15, NEAR._REGISTER_STEPS, 2**62) < 2**24
 
 
-def test_atomic_additions_to_cells_in_turns_are_known_in_advance() -> None:
+def test_the_sums_of_atomic_additions_to_alternating_cells_are_computed_in_advance() -> None:
     words = np.random.default_rng(2).integers(2**63, size=5, dtype=np.uint64)
     value, cells = words[0], words[1:].copy()
     for step in range(1000):
@@ -45,14 +45,14 @@ def test_atomic_additions_to_cells_in_turns_are_known_in_advance() -> None:
     assert known == cells.tolist()
 
 
-def test_a_chain_of_atomics_begins_each_launch_with_the_first_cell() -> None:
+def test_each_launch_of_a_chain_of_atomics_begins_at_the_first_cell() -> None:
     for steps in (NEAR._STEPS // 16, NEAR._BUS_STEPS, NEAR._FAR_STEPS):
         assert steps % NEAR._CELLS == 0
 
 
 @pytest.mark.parametrize("lanes", [32, 64])
 @pytest.mark.parametrize("degree", [1, 2, 3, 4, 8, 16, 24, 32])
-def test_as_many_lanes_meet_in_a_bank_as_the_degree_says(degree: int, lanes: int) -> None:
+def test_the_degree_is_the_number_of_lanes_that_conflict_in_a_bank(degree: int, lanes: int) -> None:
     rings = NEAR.conflict_rings(np.random.default_rng(0), degree, lanes, WORDS)
     used = np.concatenate(rings)
     assert len(set(used.tolist())) == len(used), "two lanes share a word"
@@ -66,7 +66,7 @@ def test_as_many_lanes_meet_in_a_bank_as_the_degree_says(degree: int, lanes: int
         assert max(banks.count(bank) for bank in banks) == degree
 
 
-def test_single_loads_are_less_what_reading_the_clock_adds() -> None:
+def test_the_cost_of_reading_the_clock_is_subtracted_from_single_loads() -> None:
     took = np.array([40] * 989 + [300] * 10 + [2000], np.uint32)
     found = module("_spaces").single_figures(took, np.full(64, 37, np.uint32), 32.0)
     assert found == {"p50": 35.0, "p90": 35.0, "p99": 295.0, "p99.9": pytest.approx(296.7, abs=1), "max": 1995.0} | {
@@ -94,12 +94,12 @@ def test_two_partitions_are_found_by_latency_alone() -> None:
     assert found.separation > 4
 
 
-def test_a_cache_of_one_piece_has_no_two_modes() -> None:
+def test_the_latencies_of_an_undivided_cache_have_one_mode() -> None:
     matrix, _, _ = partitioned(0.0)
     assert SLICES.partitions(matrix).separation < 2
 
 
-def test_units_and_lines_of_one_place_are_found_to_be_of_one_place() -> None:
+def test_sms_and_lines_are_grouped_by_their_place() -> None:
     matrix, unit_place, _ = partitioned(200.0)
     found = SLICES.places(matrix, list(range(100, 124)))
     assert (found["unit_groups"].value, found["line_groups"].value) == (6, 12)
@@ -110,7 +110,7 @@ def test_units_and_lines_of_one_place_are_found_to_be_of_one_place() -> None:
     assert [place % 2 for place in places] == sorted((place % 2 for place in places), reverse=places[0] % 2 == 1)
 
 
-def test_a_row_of_the_matrix_is_the_mean_of_each_place() -> None:
+def test_a_row_of_the_matrix_has_the_mean_latency_to_each_place() -> None:
     matrix, _, line_slice = partitioned(200.0, noise=0.0)
     found = SLICES.places(matrix, list(range(24)))
     row = found["unit 3"]
@@ -122,6 +122,6 @@ def test_a_row_of_the_matrix_is_the_mean_of_each_place() -> None:
     assert isinstance(found["near"], Observed)
 
 
-def test_a_matrix_that_is_all_alike_is_one_place() -> None:
+def test_a_matrix_of_equal_values_is_one_place() -> None:
     found = SLICES.places(np.full((4, 8), 300.0), [0, 1, 2, 3])
     assert (found["unit_groups"].value, found["line_groups"].value, found["separation"].value) == (1, 1, 0)

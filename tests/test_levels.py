@@ -57,7 +57,7 @@ def test_a_clean_knee_lies_between_its_two_neighbours_on_the_grid():
     assert (grid[first.last], grid[second.first]) == (2**18, 2**19)
 
 
-def test_a_ramp_is_followed_back_to_where_it_leaves_the_level():
+def test_a_boundary_lies_where_the_ramp_leaves_the_level():
     grid = sizes(4)
     heights = [10.0 * max(1.0, size / (300 * KIB)) for size in grid]
     heights = [min(height, 200.0) for height in heights]
@@ -79,13 +79,13 @@ def test_a_cache_in_two_partitions_has_no_knee_but_a_long_ramp():
     assert rest[-1].height.centre == pytest.approx(337.0, rel=0.02)
 
 
-def test_a_level_may_lean_and_is_still_one():
+def test_a_slightly_sloped_level_is_one_level():
     grid = sizes(4, 27, 36)
     (level,) = levels(grid, [333.0 * 1.012 ** np.log2(size / grid[0]) for size in grid])
     assert (level.first, level.last, level.end) == (0, len(grid) - 1, None)
 
 
-def test_an_odd_point_does_not_cut_a_level_in_two():
+def test_an_outlier_does_not_divide_a_level():
     grid = sizes(4, 10, 20)
     heights = [30.0] * len(grid)
     heights[17] = 33.0
@@ -93,7 +93,7 @@ def test_an_odd_point_does_not_cut_a_level_in_two():
     assert (level.first, level.last) == (0, len(grid) - 1)
 
 
-def test_a_curve_that_rises_to_its_end_leaves_its_last_level():
+def test_a_curve_that_rises_to_its_end_has_an_end_of_its_last_level():
     grid = sizes(4, 10, 22)
     (level,) = levels(grid, [10.0 * max(1.0, size / (300 * KIB)) for size in grid])
     assert level.end.centre == pytest.approx(300 * KIB, rel=1e-6)
@@ -104,7 +104,7 @@ def test_a_curve_without_a_level_has_none():
     assert levels(grid, [float(size) for size in grid]) == ()
 
 
-def test_however_wide_its_intervals_a_level_spans_at_most_a_factor_of_one_and_a_half():
+def test_a_level_spans_at_most_a_factor_of_one_and_a_half_even_with_wide_intervals():
     """A loaded host measured rings of 1 KiB to 1 GiB with intervals so wide that one level went from 1.4 to 201 ns."""
     grid = [2.0**power for power in range(10, 31)]
     heights = [1.4, 1.4, 1.4, 1.4, 1.4, 1.4, 4, 4, 4.5, 5, 7, 20, 20, 21, 40, 60, 100, 150, 190, 201, 201]

@@ -41,12 +41,12 @@ def test_the_best_figure_of_a_link_comes_first_and_the_others_name_their_differe
     assert dict(found[2].differences) == {"direction": "both ways", "engine": "library"}
 
 
-def test_of_a_case_at_many_sizes_the_largest_speaks():
+def test_a_case_at_many_sizes_is_represented_by_the_largest():
     found = figures(copy("pull", 5, size=2**12, **ENGINE), copy("pull", 396, **ENGINE), copy("push", 395, **ENGINE))
     assert [each.case.param("size_bytes") for each in found] == [2**30, 2**30]
 
 
-def test_a_link_is_the_same_from_either_end_and_another_link_is_another_table():
+def test_both_directions_of_a_link_share_a_table_and_another_link_has_its_own():
     across = ("cuda:0", "cuda:2")
     results = [
         copy("pull", 396, **ENGINE),
@@ -62,7 +62,7 @@ def test_a_link_is_the_same_from_either_end_and_another_link_is_another_table():
     assert [row[3] for row in tables[0].rows] == ["100.0 %", "99.7 %"]
 
 
-def test_both_directions_show_as_their_sum_beside_one():
+def test_a_copy_in_both_directions_shows_one_direction_and_the_sum():
     both = copy("both", 390, extra=(("sum", 2**31),), direction="both ways", engine="copy engine")
     (table,) = link_tables(Summary(make.run(copy("pull", 396, **ENGINE), both)))
     assert [row[1:3] for row in table.rows] == [("396.0 GB/s", "–"), ("390.0 GB/s", "780.0 GB/s")]
@@ -78,7 +78,7 @@ def test_both_directions_show_as_their_sum_beside_one():
     ],
     ids=["nothing", "one figure", "no tags", "one failed"],
 )
-def test_where_there_is_nothing_to_reconcile_there_is_no_table(results):
+def test_with_fewer_than_two_comparable_figures_there_is_no_table(results):
     assert link_tables(Summary(make.run(*results))) == []
 
 

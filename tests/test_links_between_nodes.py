@@ -85,7 +85,7 @@ def test_too_few_pairs_are_shown_and_not_judged(nodes, rounds, words):
     assert found.typical == pytest.approx(4e10, rel=0.01)
 
 
-def test_no_pair_at_all_is_too_few():
+def test_a_fleet_without_pairs_has_too_few():
     assert links.judge({}).too_few.startswith("0 nodes")
 
 

@@ -67,7 +67,7 @@ def test_hot_cold_and_graph_are_series_of_their_own():
     assert set(series) == {"hot", "host", "cold", "graph"}
 
 
-def test_calls_that_return_nan_as_their_time_do_not_count_for_the_warm_up():
+def test_calls_that_return_nan_as_their_time_do_not_count_towards_the_warm_up():
     device = clockwork()
     called = [0]
 
@@ -135,7 +135,7 @@ def test_calls_that_take_no_time_at_all_are_untrustworthy():
         Engine(device, RULE).measure(Task.of(stage(device, seconds=0.0), check=passing))
 
 
-def test_the_answer_is_checked_before_and_after_the_timing_on_spoilt_outputs():
+def test_the_answer_is_checked_before_and_after_the_timing_on_poisoned_outputs():
     device = clockwork()
     events = []
     kernel = device.kernel('{"seconds": 0.1}', "launch", {})
@@ -165,7 +165,7 @@ def test_a_wrong_answer_is_never_timed():
     assert device.now() == pytest.approx(0.01)
 
 
-def test_stages_are_series_with_their_names_the_first_one_the_headline():
+def test_each_stage_is_a_series_of_its_name_and_the_first_is_the_headline():
     device = clockwork()
     stages = {"compress": stage(device, seconds=0.02), "decompress": stage(device, seconds=0.01)}
     done = Engine(device, RULE).measure(Task(stages, check=lambda: {"ratio": Observed(2.5, "", "more")}))
@@ -222,7 +222,7 @@ def test_the_values_that_a_probe_reads_after_each_sample_become_a_series():
     assert series["cycles"].unit == "cycles"
 
 
-def test_a_gate_that_opens_by_itself_makes_the_stage_ungated():
+def test_a_stage_whose_gate_times_out_is_timed_without_the_gate():
     device = clockwork()
     gates = []
     timed = device.time
@@ -253,7 +253,7 @@ def test_a_gate_that_opens_by_itself_makes_the_stage_ungated():
         ([1.0, 2.0] * 1000, 0.01, "count"),
     ],
 )
-def test_the_stopping_rule_says_why(values, elapsed, verdict):
+def test_the_stopping_rule_states_its_reason(values, elapsed, verdict):
     assert RULE.stop_reason(values, elapsed) == verdict
 
 
@@ -289,7 +289,7 @@ def test_a_profile_that_a_check_returns_is_a_series_of_its_values():
     assert (series.values, series.unit) == ((3.0, 1.0, 2.0), "cycles")
 
 
-def test_a_sustained_stage_is_sampled_as_long_as_it_asks_for_whatever_its_budget():
+def test_a_sustained_stage_is_sampled_for_its_own_duration_and_not_for_the_budget():
     spent, series = lasting(0.0001, Effort.sustained(5))
     assert 5 <= spent < 6
     assert series.stop == "interval"
@@ -320,7 +320,7 @@ def test_an_exact_number_of_samples_is_taken_without_a_warm_up(tier):
     assert (series.stop, series.warmup_s) == ("count", 0.0)
 
 
-def test_the_first_of_an_exact_number_of_samples_is_kept_however_it_differs():
+def test_the_first_of_an_exact_number_of_samples_is_kept_even_if_it_differs():
     times = [1.0, *[1e-3 + 1e-6 * (i % 3) for i in range(40)]]
     assert POLICIES["full"].transient(times) == 1
     stage = Stage(lambda: times, clock="self", effort=Effort.exactly(len(times)), checked=True)
@@ -371,7 +371,7 @@ def test_the_lead_is_called_once_per_batch_and_is_not_timed():
     assert 2 < len(leads) < 50, "one a batch of 10 calls"
 
 
-def test_the_same_samples_are_counted_in_every_way_that_a_stage_names():
+def test_one_stage_can_count_its_work_in_several_ways():
     device = clockwork()
     counted = {"work": Work(payload=2e6), "quantity": "payload", "also": {"sum": Work(payload=4e6)}}
     task = Task({"copy": dataclasses.replace(stage(device, seconds=0.01), **counted)}, check=passing)
@@ -406,7 +406,7 @@ def test_throttled_samples_are_discarded_by_their_reason_and_the_rest_stays():
     assert done.series[0].values == pytest.approx([0.01] * len(done.series[0].values))
 
 
-def test_a_series_with_most_samples_discarded_is_untrustworthy_however_long_the_warm_up_was():
+def test_a_series_with_most_samples_discarded_is_untrustworthy_after_any_warm_up():
     device = clockwork()
     task = Task.of(stage(device, seconds=0.01, noise=0.02, throttled=(60, 200)), check=passing)
     rule = dataclasses.replace(RULE, warmup_least_s=0.5, warmup_most_s=0.5, budget_s=2.0, target=1e-9)
@@ -439,7 +439,7 @@ def test_a_call_that_takes_longer_on_an_idle_device_is_not_taken_for_skipped_wor
     assert min(done.series[0].values) == pytest.approx(0.01)
 
 
-def test_a_call_that_works_only_on_overwritten_outputs_is_found():
+def test_a_call_that_skips_work_on_correct_outputs_is_found():
     device = clockwork()
     overwritten = []
 
@@ -504,7 +504,7 @@ def test_each_stage_keeps_the_median_clock_of_its_good_samples():
     assert clocks == {"compress.hot": 1.8e9, "decompress.hot": 1.8e9}
 
 
-def test_a_watch_that_reads_no_clock_leaves_none():
+def test_a_watch_without_a_clock_reading_leaves_the_clock_of_a_series_missing():
     device = clockwork()
     done = Engine(device, RULE, watches=[LabelWatch()]).measure(Task.of(stage(device, seconds=0.01), check=passing))
     assert done.series[0].clock_hz is None
@@ -559,7 +559,7 @@ def test_rotated_buffers_are_called_in_turn_as_a_series_of_their_own():
     assert turns[3:9] == [0, 1, 2, 0, 1, 2]
 
 
-def test_a_batch_of_a_rotation_that_is_checked_goes_round_all_buffers():
+def test_a_checked_batch_of_a_rotation_uses_every_buffer():
     device = clockwork()
     kernel = device.kernel('{"seconds": 0.01}', "launch", {})
     written = [0, 0, 0]

@@ -51,7 +51,7 @@ def test_the_log_has_one_line_per_device():
     assert live.lines(found, ["cuda:0"]) == ["cuda:0 busy 98 %, power 651.2 W, throttle reasons power cap"]
 
 
-def test_a_gpu_without_gpm_shows_no_clock_as_its_activity():
+def test_a_gpu_without_gpm_shows_its_clock_and_no_activity():
     clock = make.counter("nvml.clock.sm", "Hz", "gauge")
     found = live.Latest((clock,))
     found.add([make.samples((0.0,), **{"clock.sm": (1.98e9,)})])

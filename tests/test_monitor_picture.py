@@ -71,7 +71,7 @@ def process(pid=4242, **fields):
     return replace(RunningProcess("cuda:0", pid, 3.0 * GIB, "ada", "python train.py --epochs 3"), **fields)
 
 
-def test_a_gpu_has_its_use_memory_power_temperature_and_clock_over_their_limits():
+def test_a_gpu_shows_utilisation_memory_power_temperature_and_clock_relative_to_their_limits():
     found = {each.label: (each.text, each.fraction) for each in gauges.gauges(latest(H200), H200)}
     assert found == {
         "busy": ("98 %", 0.98),
@@ -112,14 +112,14 @@ def test_the_history_holds_a_minute_in_equal_parts():
     assert recent.fractions(129.0, "cuda:1", "busy", 3) == [None] * 3
 
 
-def test_a_part_of_the_minute_without_an_update_repeats_the_part_before_it():
+def test_a_part_of_the_minute_without_an_update_repeats_the_last_value():
     recent = gauges.Recent()
     recent.add(70.0, "cuda:0", [gauge(20.0)])
     recent.add(100.0, "cuda:0", [gauge(80.0)])
     assert recent.fractions(100.0, "cuda:0", "busy", 6) == [None, None, None, 0.2, 0.2, 0.8]
 
 
-def test_the_history_of_a_value_without_a_limit_is_over_its_highest():
+def test_the_history_of_a_value_without_a_limit_is_relative_to_its_maximum():
     recent = gauges.Recent()
     for at, value in ((50.0, 200.0), (100.0, 400.0)):
         recent.add(at, "cuda:0", [gauge(value, 0.0)])
@@ -127,7 +127,7 @@ def test_the_history_of_a_value_without_a_limit_is_over_its_highest():
 
 
 @pytest.mark.parametrize("width", [40, 80, 100, 140])
-def test_every_device_has_its_bars_and_its_values_in_a_terminal_of(width):
+def test_every_device_has_its_bars_and_values_in_a_terminal_of_any_size(width):
     lines = drawn(width, processes=[process(), process(7, memory_bytes=None, user="", command="")])
     text = "\n".join(lines)
     assert max(map(cell_len, lines)) <= width

@@ -81,7 +81,7 @@ def test_a_daemon_that_does_not_quit_is_killed_and_a_run_that_fails_stops_it_too
     assert has_ended(pids[0])
 
 
-def test_a_daemon_that_is_not_allowed_is_told_with_its_last_line(
+def test_the_error_for_a_daemon_without_permission_quotes_its_last_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     installed(tmp_path, monkeypatch, start='sys.exit("an instance of this daemon is not allowed here")')

@@ -22,12 +22,12 @@ def test_a_fault_of_a_call_of_arithmetic_time_is_found_wherever_it_is_checked(fa
     assert SURVIVES not in {clockwork_outcome(fault, seed) for seed in range(4)}
 
 
-def test_a_fault_in_mid_run_is_found_where_the_random_place_is_within_it():
+def test_a_fault_during_a_run_is_found_if_the_random_place_of_the_check_lies_in_it():
     outcomes = [clockwork_outcome("a wrong chunk for sixty calls in mid-run", seed) for seed in range(12)]
     assert 2 <= sum(outcome != SURVIVES for outcome in outcomes) < 12
 
 
-def test_work_that_leaves_the_same_outputs_is_not_seen():
+def test_skipped_work_that_leaves_the_same_outputs_is_not_found():
     """A pass that later passes overwrite shows in no answer; only a rate above the device's peak tells."""
     assert clockwork_outcome("the last pass of many alone") == SURVIVES
 

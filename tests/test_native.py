@@ -160,7 +160,7 @@ def test_a_missing_hipcomp_says_how_to_get_it():
 
 
 @pytest.mark.parametrize("name", nvcomp.ALGORITHMS)
-def test_both_libraries_have_these_functions_of_every_algorithm(library, name):
+def test_the_library_has_the_functions_of_every_algorithm(library, name):
     prefix = nvcomp.ALGORITHMS[name].prefix
     assert all(hasattr(library.handle, f"nvcompBatched{prefix}{end}") for end in SIX)
 
@@ -174,7 +174,7 @@ def test_both_libraries_have_these_functions_of_every_algorithm(library, name):
         ("bitcomp", {"algorithm": 1}),
     ],
 )
-def test_options_stand_in_their_fields_and_the_library_takes_them(library, name, options):
+def test_options_are_stored_in_their_fields_and_accepted_by_the_library(library, name, options):
     codec = nvcomp.Codec(library, name, options=options)
     assert options == {field: getattr(codec._compress, field) for field in options}
     assert codec.max_output_bytes(65536) >= 65536

@@ -314,7 +314,7 @@ def test_numbers_of_numpy_are_plain_data():
 
 
 @pytest.mark.parametrize("value", [object(), {1: 2}, {1}, np.zeros(3), "x" * 3000])
-def test_exchanging_anything_else_is_a_mistake_of_the_suite(value):
+def test_exchanging_anything_but_plain_data_is_an_error_of_the_suite(value):
     with pytest.raises(SuiteError, match=r"between nodes|different nodes"):
         plain.encode(value)
 

@@ -39,7 +39,7 @@ def test_the_threshold_is_that_of_a_gate_with_equally_many_processes_on_both_sid
     assert noise.threshold(0.0, 8) == 0.0
 
 
-def test_of_many_replicates_the_threshold_is_three_standard_errors():
+def test_for_many_replicates_the_threshold_is_three_standard_errors():
     assert noise.threshold(0.01, 1000) == pytest.approx(3 * 0.01 * math.sqrt(2 / 1000), rel=2e-3)
 
 
@@ -47,7 +47,7 @@ def test_four_times_the_replicates_see_less_than_half_the_effect():
     assert noise.threshold(0.01, 12) < noise.threshold(0.01, 3) / 2
 
 
-def test_a_floor_is_of_the_medians_of_the_processes():
+def test_the_noise_floor_is_that_of_the_processes_medians():
     (floor,) = noise.floors(run_of(0.9, 1.0, 1.1))
     assert (floor.case, floor.devices, floor.replicates) == ("latency/chase[size=32MiB]", ("cuda:0",), 3)
     assert floor.between == pytest.approx(0.1)
@@ -77,7 +77,7 @@ def test_the_floor_of_a_noisy_case_says_that_it_is_too_coarse_for_a_gate():
 @pytest.mark.parametrize(
     ("fraction", "words"), [(0.0004, "0.04 %"), (0.001, "0.1 %"), (0.0149, "1.5 %"), (0.1, "10 %"), (0.604, "60 %")]
 )
-def test_a_percentage_has_the_digits_that_it_is_worth(fraction, words):
+def test_a_percentage_has_as_many_digits_as_its_size_needs(fraction, words):
     assert noise.percent(fraction) == words
 
 
@@ -113,7 +113,7 @@ def test_each_device_has_its_own_floor():
     assert [(floor.devices, floor.between > 0) for floor in floors] == [(("cuda:0",), False), (("cuda:1",), True)]
 
 
-def test_a_case_that_not_even_a_doubling_could_be_seen_of_has_no_percentage_for_it():
+def test_a_case_in_which_not_even_a_doubling_is_detectable_has_no_percentage():
     found = noise.NoiseFloor("ipc/pull", ("cuda:0",), 3, 1.4, 1.5, noise.threshold(1.5, 3))
     assert found.threshold > 30
     assert found.detectable == "none: not even a factor of 2"

@@ -54,11 +54,11 @@ def test_a_lost_gpu_is_named_with_the_next_step_and_has_no_number(code):
 @pytest.mark.parametrize(
     "code", [pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION, pynvml.NVML_ERROR_UNKNOWN]
 )
-def test_a_call_that_is_refused_reads_none_and_never_a_number(code):
+def test_a_refused_call_gives_a_missing_value(code):
     assert COMMON.answer(pynvml, H200, refuses(code)) is None
 
 
-def test_what_a_card_refuses_is_told_in_nvmls_words():
+def test_refused_counters_are_reported_with_the_message_of_nvml():
     calls = {
         "nvml.nvlink.tx": refuses(pynvml.NVML_ERROR_NOT_SUPPORTED),
         "nvml.power": lambda: 80.0,
@@ -71,7 +71,7 @@ def test_what_a_card_refuses_is_told_in_nvmls_words():
 
 
 @pytest.mark.parametrize("counter", COUNTERS.READERS, ids=lambda counter: counter.name)
-def test_every_reader_calls_what_the_binding_has(counter):
+def test_every_reader_calls_functions_that_exist_in_the_binding(counter):
     """With no library loaded each call of the real binding ends in an error of NVML's, never in a missing name."""
     with pytest.raises(pynvml.NVMLError):
         COUNTERS.READERS[counter](pynvml, None)
@@ -102,7 +102,7 @@ class XidEvents:
         return SimpleNamespace(eventData=self.xids.popleft())
 
 
-def test_xid_errors_are_counted_without_waiting_and_their_numbers_told_once():
+def test_xid_errors_are_counted_without_waiting_and_each_number_is_reported_once():
     nvml = XidEvents(13, 31)
     xids = sys.modules[type(NVML).__module__].Xids(nvml, "gpu")
     assert xids.read() == 2
@@ -158,7 +158,7 @@ def test_calls_of_one_kind_are_made_one_at_a_time(monkeypatch, source):
         assert max(sum(name in kind for name in each) for each in together) == 1, kind
 
 
-def test_no_slow_call_holds_up_a_fast_one(monkeypatch, source):
+def test_slow_calls_do_not_delay_fast_ones(monkeypatch, source):
     begun, end = threading.Event(), threading.Event()
 
     def stays(nvml, gpu):
@@ -175,7 +175,7 @@ def test_no_slow_call_holds_up_a_fast_one(monkeypatch, source):
         assert waiting.result() == {"nvml.energy": 1.0}
 
 
-def test_a_slow_call_that_never_comes_back_holds_up_the_others_for_a_while_only(monkeypatch, source):
+def test_a_slow_call_that_never_returns_delays_the_others_for_a_bounded_time(monkeypatch, source):
     monkeypatch.setattr(COMMON, "_PATIENCE_S", 0.01)
     begun, end = threading.Event(), threading.Event()
 
@@ -240,7 +240,7 @@ def test_gpms_metrics_are_those_of_the_binding():
     assert numbers == {metric.name: metric.number for metric in module._METRICS}
 
 
-def test_gpm_reads_two_samples_in_si_units_and_none_of_what_a_card_lacks(clock):
+def test_gpm_gives_figures_in_si_units_and_none_for_unsupported_metrics(clock):
     samples = sys.modules[type(GPM).__module__].GpmSamples(GpmCard(lacks=(pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL,)), "gpu")
     clock[0] += 0.12
     found = samples.read()
@@ -249,7 +249,7 @@ def test_gpm_reads_two_samples_in_si_units_and_none_of_what_a_card_lacks(clock):
     assert found["gpm.dram"][0] == pynvml.NVML_ERROR_NOT_SUPPORTED
 
 
-def test_gpms_samples_are_never_nearer_than_a_tenth_of_a_second(clock):
+def test_two_samples_of_gpm_are_at_least_a_tenth_of_a_second_apart(clock):
     samples = sys.modules[type(GPM).__module__].GpmSamples(GpmCard(), "gpu")
     clock[0] += 0.09
     assert samples.read() == {}
@@ -260,7 +260,7 @@ def test_gpms_samples_are_never_nearer_than_a_tenth_of_a_second(clock):
 # ---- CUPTI
 
 
-def test_cupti_that_is_not_installed_is_no_fault_and_says_how_to_get_it():
+def test_without_cupti_its_counters_are_unavailable_and_the_message_says_how_to_install_it():
     with pytest.raises(
         OptionalUnavailable, match=r"cupti-python is not installed; pip install 'gpubench-suite\[counters\]'"
     ):
@@ -279,7 +279,7 @@ def package(folder, number, energy_uj, most_uj=1000):
     (zone / "max_energy_range_uj").write_text(f"{most_uj}\n")
 
 
-def test_energy_is_that_of_all_packages_since_the_start_and_what_is_in_them_is_not_counted_twice(tmp_path):
+def test_energy_is_the_sum_over_packages_since_the_start_without_their_parts(tmp_path):
     for number, energy in (("0", 100), ("0:0", 50), ("1", 200)):
         package(tmp_path, number, energy)
     rapl = HOST_MODULE.Rapl(tmp_path)
@@ -297,6 +297,6 @@ def test_an_energy_counter_that_wraps_goes_on_rising(tmp_path):
     assert rapl.read() == pytest.approx(200e-6)
 
 
-def test_a_machine_without_packages_says_so(tmp_path):
+def test_a_machine_without_energy_counters_is_reported_as_such(tmp_path):
     with pytest.raises(OSError, match="no energy counter"):
         HOST_MODULE.Rapl(tmp_path).read()

@@ -53,11 +53,11 @@ def test_a_slow_down_beside_other_work_on_both_sides_is_inconclusive(label):
 
 
 @pytest.mark.parametrize(("old", "new"), [(2, 0), (0, 2), (5, 0)])
-def test_either_side_is_enough_and_a_third_of_its_processes(old, new):
+def test_a_third_of_the_processes_of_one_side_are_enough_to_object(old, new):
     assert one(beside(noisy(1.0, QUIET), old), beside(noisy(1.1, QUIET), new)).cause == "contended"
 
 
-def test_one_process_in_five_beside_other_work_decides_nothing():
+def test_one_process_in_five_beside_other_work_changes_no_verdict():
     finding = one(beside(noisy(1.0, QUIET), 1), beside(noisy(1.1, QUIET), 1))
     assert (finding.verdict, finding.reason) == (Verdict.SLOWER, "")
 
@@ -148,7 +148,7 @@ def test_a_case_that_is_faster_in_cycles_too_is_faster(hertz):
 
 
 @pytest.mark.parametrize("seconds", [1.0, 1.0005, 1.012, 0.995])
-def test_slower_code_that_a_faster_clock_makes_up_for_is_slower(seconds):
+def test_slower_code_that_a_faster_clock_hides_is_slower(seconds):
     """The same time at a clock ten per cent higher: ten per cent more cycles."""
     before = clocked(SEVERAL, at(SLOW_HZ), "tensor.float16")
     finding = one(before, clocked(noisy(seconds, 2 * QUIET), at(FAST_HZ), "tensor.float16"))
@@ -161,20 +161,20 @@ def test_slower_code_that_a_faster_clock_makes_up_for_is_slower(seconds):
 
 
 @pytest.mark.parametrize("limit", ["", "l2", "dram", "link.h2d"])
-def test_a_figure_that_the_clock_does_not_decide_is_the_same_at_a_faster_clock(limit):
+def test_a_figure_that_does_not_depend_on_the_clock_is_the_same_at_a_faster_clock(limit):
     """A latency of memory lasts as long at any clock of the compute units, and takes more cycles of a fast one."""
     after = clocked(noisy(1.0, 2 * QUIET), at(FAST_HZ), limit)
     assert one(clocked(SEVERAL, at(SLOW_HZ), limit), after).verdict is Verdict.SAME
 
 
 @pytest.mark.parametrize("fields", [{"labels": ("power-capped",)}, {"labels": ("loaded",)}])
-def test_a_clock_that_the_power_cap_sets_and_a_loaded_machine_accuse_nothing(fields):
+def test_under_a_power_cap_or_on_a_loaded_machine_a_faster_clock_is_no_objection(fields):
     """Under the power cap, code that draws less power has a faster clock: its cycles are no fair figure."""
     after = clocked(noisy(1.0, 2 * QUIET), at(FAST_HZ), "tensor.float16", **fields)
     assert one(clocked(SEVERAL, at(SLOW_HZ), "tensor.float16"), after).verdict is Verdict.SAME
 
 
-def test_cycles_that_scatter_call_nothing_slower():
+def test_cycles_with_a_wide_scatter_make_no_case_slower():
     """Clocks that differ by ± 3 % between processes: the cycles of the same code do, too."""
     before = clocked(SEVERAL, noisy(SLOW_HZ, 0.03), "tensor.float16")
     after = clocked(noisy(1.0, 2 * QUIET), noisy(1.05 * SLOW_HZ, 0.03), "tensor.float16")
@@ -182,13 +182,13 @@ def test_cycles_that_scatter_call_nothing_slower():
 
 
 @pytest.mark.parametrize(("missing", "cause"), [(1, "clock"), (2, "clock"), (3, "")])
-def test_half_of_the_processes_have_to_have_a_clock(missing, cause):
+def test_the_objection_by_clock_needs_clocks_of_half_of_the_processes(missing, cause):
     hertz = [*[None] * missing, *at(SLOW_HZ)[missing:]]
     finding = one(clocked(SEVERAL, at(FAST_HZ)), clocked(noisy(1.1, QUIET), hertz))
     assert finding.cause == cause
 
 
-def test_counters_say_nothing_where_the_workers_read_the_clock():
+def test_clocks_read_by_the_workers_are_preferred_to_counters():
     """The sampling process also reads while the case is built and checked, when the device may be idle."""
     before = clocked(SEVERAL, [FAST_HZ] * 5, counted={"clock.sm": at(1.9e9)})
     after = clocked(noisy(1.1, QUIET), [FAST_HZ] * 5, counted={"clock.sm": at(1.72e9)})

@@ -53,11 +53,11 @@ def test_no_file_of_a_run_gets_the_number_of_a_closed_stream():
 
 
 @pytest.mark.parametrize("stream", ["2>/dev/full", "2>&-"])
-def test_a_standard_error_that_takes_nothing_changes_no_exit_status(stream):
+def test_a_standard_error_that_cannot_be_written_changes_no_exit_status(stream):
     assert shell(f"gpubench --nonsense {stream}").returncode == 2
 
 
-def test_a_reader_that_leaves_early_gives_the_status_that_other_tools_have():
+def test_a_reader_that_closes_early_gives_the_exit_status_of_other_tools():
     reading, writing = os.pipe()
     os.close(reading)
     done = gpubench("--version", capture_output=False, stdout=writing, stderr=subprocess.PIPE)
@@ -74,7 +74,7 @@ def test_a_table_whose_reader_left_does_not_end_with_the_status_of_a_regression(
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
 
 
-def test_characters_that_the_locale_lacks_are_shown_by_others_and_escaped_in_json():
+def test_characters_outside_the_locale_are_replaced_and_in_json_escaped():
     program = "import sys; from gpubench.base import streams; streams.make_safe({}); print('{}')"
     text = r"1 \u2013 2 \u00b5s, \u4e16\U0001f600"
 
@@ -116,7 +116,7 @@ def test_text_is_read_and_written_as_utf_8_whatever_the_locale():
 # --- limits
 
 
-def test_too_few_descriptors_are_said_in_one_line_with_the_command_that_raises_the_limit():
+def test_too_few_descriptors_give_one_line_with_the_command_that_raises_the_limit():
     done = shell("ulimit -n 20; gpubench list")
     assert done.returncode == 2
     assert done.stderr == (
@@ -137,7 +137,7 @@ def test_descriptors_that_run_out_later_are_no_bug():
     )
 
 
-def test_too_few_processes_are_said_before_anything_is_started(monkeypatch):
+def test_too_few_processes_are_reported_before_anything_is_started(monkeypatch):
     started = []
 
     def start(thread):
@@ -155,7 +155,7 @@ def test_too_few_processes_are_said_before_anything_is_started(monkeypatch):
 @pytest.mark.skipif(
     os.geteuid() != 0 or not shutil.which("setpriv"), reason="only root can be another user, by setpriv"
 )
-def test_another_user_with_too_few_processes_is_told_so():
+def test_another_user_with_too_few_processes_gets_the_same_message():
     rights = "+dac_read_search,+dac_override"
     user = f"setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps={rights} --ambient-caps={rights}"
     done = shell(f"ulimit -u 4; exec {user} {sys.executable} -P -m gpubench run latency --device host")
@@ -164,7 +164,7 @@ def test_another_user_with_too_few_processes_is_told_so():
     assert done.stderr.count("\n") == 1
 
 
-def test_limits_that_are_wide_are_no_matter():
+def test_sufficient_limits_are_left_unchanged():
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     limits.check()
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
@@ -196,7 +196,7 @@ def test_a_hangup_that_nohup_ignores_stays_ignored():
 
 
 @pytest.mark.parametrize("name", ["SIGHUP", "SIGINT", "SIGTERM"])
-def test_a_signal_in_a_run_ends_it_in_order_past_every_boundary_for_errors(name):
+def test_a_signal_ends_a_run_in_order_even_within_a_boundary_that_catches_errors(name):
     number = signal.Signals[name]
     before = signal.signal(number, signal.SIG_DFL)
     try:
@@ -230,7 +230,7 @@ def test_a_stream_that_the_caller_opened_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_a_run_file_that_was_removed_meanwhile_is_written_beside_and_said(tmp_path, replaced):
+def test_a_run_file_that_was_removed_during_the_run_is_written_under_another_name(tmp_path, replaced):
     path = tmp_path / "run.jsonl"
     writer = store.RunWriter.create(path, make.manifest())
     path.unlink()
@@ -244,7 +244,7 @@ def test_a_run_file_that_was_removed_meanwhile_is_written_beside_and_said(tmp_pa
     assert path.exists() == replaced
 
 
-def test_a_run_file_whose_folder_was_removed_is_said_to_be_lost(tmp_path):
+def test_a_run_file_whose_folder_was_removed_is_reported_as_lost(tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()
     writer = store.RunWriter.create(folder / "run.jsonl", make.manifest())
@@ -302,12 +302,12 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(tmp_path, 
     assert done.stderr.count("\n") == 1
 
 
-def test_a_module_of_ours_that_is_missing_is_a_bug():
+def test_a_missing_module_of_gpubench_is_a_bug():
     assert installation.reason(ModuleNotFoundError("No module named 'gpubench.x'", name="gpubench.x")) is None
     broken = installation.reason(ImportError("libfoo.so: cannot open\nmore", name="numpy"))
     assert "numpy cannot be imported (libfoo.so: cannot open); install it" in str(broken)
 
 
-def test_the_packages_that_are_looked_for_are_those_that_the_project_requires():
+def test_the_required_packages_are_those_of_pyproject():
     required = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
     assert sorted(installation.PACKAGES.values()) == sorted(line.partition(">=")[0] for line in required)

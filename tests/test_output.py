@@ -22,7 +22,7 @@ def file(tmp_path):
 @pytest.mark.parametrize(
     "words", [["show"], ["compare", "--json"], ["list"], ["--version"]], ids=lambda words: words[0]
 )
-def test_a_standard_output_that_is_full_is_said_in_a_line(words, file):
+def test_a_full_standard_output_is_reported_in_one_line(words, file):
     files = {"show": [file], "compare": [file, file]}.get(words[0], [])
     with Path("/dev/full").open("w") as full:
         done = subprocess.run([*COMMAND, *words, *files], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
@@ -32,7 +32,7 @@ def test_a_standard_output_that_is_full_is_said_in_a_line(words, file):
     )
 
 
-def test_a_standard_output_that_is_not_utf_8_shows_what_it_can(file):
+def test_on_a_standard_output_without_utf_8_characters_are_replaced(file):
     done = subprocess.run(
         [*COMMAND, "show", file],
         capture_output=True,
@@ -61,7 +61,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_of_a_file_that_cannot_be_trusted_nothing_is_written_and_one_line_says_why(bad, file, call):
+def test_a_damaged_file_gives_one_line_and_no_output(bad, file, call):
     wrong = file.with_name("wrong.jsonl")
     wrong.write_bytes(BAD[bad](file.read_bytes()))
     for words in (["report", wrong], ["compare", file, wrong]):

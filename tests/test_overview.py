@@ -59,14 +59,14 @@ def test_devices_of_one_model_share_a_line():
     assert [value.case_id for value in between] == ["ipc/pull[path=peer,size=1GiB]"]
 
 
-def test_of_numbers_the_nearest_is_taken_and_texts_must_be_equal():
+def test_a_key_figure_takes_the_nearest_number_and_an_equal_text():
     results = [read(2**20), read(2**28), read(2**30, dtype="float64")]
     (value,) = told(*results).values
     assert value.case_id == "bandwidth/read[size=256MiB,dtype=float32]"
     assert told(read(dtype="float64")).values == ()
 
 
-def test_of_cases_that_are_equally_near_the_last_one_speaks():
+def test_of_equally_near_cases_the_last_one_is_the_key_figure():
     key = KeyFigure("Memory read", "read")
     (value,) = told(read(2**20), read(2**28), key=[key]).values
     assert value.case_id == "bandwidth/read[size=256MiB,dtype=float32]"
@@ -101,7 +101,7 @@ def test_a_key_figure_below_what_its_model_should_reach_matters_most():
         ([read(discarded=(("thermal", 5),))], "in 1 of 1 cases heat slowed the device down (thermal)"),
     ],
 )
-def test_what_failed_or_was_disturbed_is_not_trusted(results, doubt):
+def test_failed_and_disturbed_cases_make_a_run_untrustworthy(results, doubt):
     assert told(*results).trust == f"trustworthy: no, because {doubt}"
 
 
@@ -135,14 +135,14 @@ def test_a_missing_library_is_named_with_the_way_to_get_it():
     )
 
 
-def test_a_run_of_the_host_says_that_it_is_one():
+def test_a_run_of_the_host_says_that_it_measured_the_host():
     host = make.facts(make.device("host", "ExampleCPU", units=8))
     found = told(read(devices=("host",)), facts=host)
     assert found.devices == ("ExampleCPU (host), 8 cores",)
     assert found.matters == ("these are figures of the host processor, not of a GPU",)
 
 
-def test_a_run_with_nothing_in_it_has_an_overview():
+def test_an_empty_run_has_an_overview():
     found = told(key=[])
     assert (found.values, found.suites, found.trust) == ((), (), "trustworthy: yes")
 
@@ -162,6 +162,6 @@ def test_a_floor_in_another_unit_is_no_expectation():
     assert key_values(Summary(make.run())) == []
 
 
-def test_a_power_capped_result_that_holds_no_series_has_no_clock_to_tell_of():
+def test_a_power_capped_result_without_series_has_no_clock():
     capped = replace(read(), series=(), labels=("power-capped",))
     assert "the power cap limited 1 of 1 cases" in told(capped).matters

@@ -32,14 +32,14 @@ def small_bulk(monkeypatch):
     monkeypatch.setattr(part("._traffic"), "BULK_BYTES", MIB)
 
 
-def test_cases_run_in_their_old_order_with_control_last():
+def test_cases_run_in_the_released_order_with_control_last():
     assert list(SUITE.definitions) == ["read", "write", "latency", "both", "control"]
     assert {definition.version for definition in SUITE.definitions.values()} == {1}
     for view in SUITE.views:
         assert set(view.cases) <= set(SUITE.definitions), view.title
 
 
-def test_the_ids_of_before_are_still_there():
+def test_released_ids_still_exist():
     pair = "device=cuda:0,peer=cuda:1"
     copies = [
         f"p2p/{name}[{pair},by={by},size=1GiB]" for name in ("read", "write", "both") for by in ("engine", "kernel")
@@ -52,14 +52,14 @@ def test_the_ids_of_before_are_still_there():
     ("tier", "copies", "messages"),
     [("smoke", 9, 9), ("quick", 9, 9), ("full", 3 * 3 * 28, 3 * (1 + 2 + 2 * 3))],
 )
-def test_a_tier_has_so_many_copies_and_messages(tier, copies, messages):
+def test_each_tier_has_its_number_of_copies_and_messages(tier, copies, messages):
     assert not [case.id for case in cases(tier) if "beside=engine,traffic=both" in case.id]
     counts = Counter("messages" if case.name == "control" else case.name for case in cases(tier))
     assert counts["messages"] == messages
     assert counts["read"] + counts["write"] + counts["both"] == copies
 
 
-def test_messages_beside_nothing_have_no_traffic_and_all_others_have():
+def test_only_messages_beside_another_copy_have_traffic():
     for case in cases("full"):
         if case.name == "control":
             assert (case.param("beside") == "nothing") == (case.param("traffic") == "none")
@@ -74,7 +74,7 @@ def test_a_device_without_bulk_copies_skips_them_and_says_why(case):
 
 
 @pytest.mark.parametrize("way", ["pull", "load", "bulk-load", "push", "store", "bulk-store"])
-def test_the_notes_of_a_copy_tell_its_engine_and_who_works(way):
+def test_the_notes_of_a_copy_name_its_engine_and_whether_it_reads_or_writes(way):
     notes = part(".._link").link_of("one way", way)
     engine = {"pu": "copy engine", "bu": "bulk copies (TMA) on all SMs"}.get(way[:2], "kernel on all compute units")
     assert notes["link.engine"].startswith(engine)
@@ -120,7 +120,7 @@ def test_kernels_beside_messages_leave_a_compute_unit_free(small_bulk):
 
 
 @needs_compiler
-def test_the_walk_of_loads_stands_where_its_order_says_and_each_load_has_a_time():
+def test_the_walk_of_loads_ends_where_its_order_says_and_each_load_has_a_time():
     task = SUITE.build(bench(message="load", beside="nothing", traffic="none"))
     seconds = task.stages[""].call()
     assert seconds == pytest.approx([500e-9] * 1024, rel=0.002)  # a reading of the grid's clock: 1000 cycles, 500 ns
@@ -128,7 +128,7 @@ def test_the_walk_of_loads_stands_where_its_order_says_and_each_load_has_a_time(
 
 
 @needs_compiler
-def test_a_walk_that_was_cut_short_is_a_wrong_answer():
+def test_a_walk_that_stopped_early_is_a_wrong_answer():
     messages = part("._messages").PeerLoads(bench())
     messages.send()
     messages._ring.walked += 1
@@ -137,7 +137,7 @@ def test_a_walk_that_was_cut_short_is_a_wrong_answer():
 
 
 @needs_compiler
-def test_a_signal_that_never_comes_is_given_up_in_time():
+def test_waiting_for_a_signal_that_never_comes_ends_in_bounded_time():
     near, far = np.zeros(1, np.uint32), np.zeros(1, np.uint32)
     ticks, state = np.zeros(4, np.uint32), np.zeros(3, np.uint64)
     near[0] = 2  # two rounds are answered
@@ -148,7 +148,7 @@ def test_a_signal_that_never_comes_is_given_up_in_time():
 
 
 @needs_compiler
-def test_the_first_round_of_signals_has_no_time():
+def test_the_first_round_of_signals_is_not_timed():
     near, far = np.full(1, 10, np.uint32), np.zeros(1, np.uint32)
     ticks, state = np.zeros(5, np.uint32), np.zeros(3, np.uint64)
     numbers = (np.uint32(0), np.uint32(4), np.uint32(6), np.uint64(10**6))
@@ -195,7 +195,7 @@ def test_bulk_copies_that_cannot_last_long_enough_stay_nan_and_stay_bounded(smal
 
 
 @pytest.mark.parametrize("traffic", ["read", "write"])
-def test_a_copy_behind_a_copy_engines_bulk_copy_waits_for_it(small_bulk, traffic):
+def test_a_copy_queued_behind_a_bulk_copy_of_the_copy_engine_waits_for_it(small_bulk, traffic):
     task, _ = beside("engine", traffic)
     assert "behind one bulk copy" in task.notes["order"]
     assert task.stages[""].call() == pytest.approx([MIB / LINK + QUICK_S])
@@ -227,13 +227,13 @@ def recorded():
     }
 
 
-def test_on_two_h200_a_copy_waits_for_the_copy_engines_bulk_copy_and_no_other_message_does(recorded):
+def test_on_two_h200_only_a_copy_waits_for_the_bulk_copy_of_the_copy_engine(recorded):
     bulk_s = 64 * MIB / recorded["copy", "engine"]["bulk_read"]
     assert recorded["copy", "engine"]["self"] == pytest.approx(bulk_s, rel=0.15)
     assert all(recorded[message, "engine"]["self"] < bulk_s / 50 for message in ("load", "signal"))
 
 
-def test_on_two_h200_messages_pay_more_beside_bulk_copies_by_sms_than_beside_copy_engines(recorded):
+def test_on_two_h200_messages_slow_down_more_beside_bulk_copies_by_sms_than_by_copy_engines(recorded):
     for message in ("load", "signal"):
         assert 1.0 < recorded[message, "engine"]["slowdown"] < recorded[message, "bulk"]["slowdown"]
 

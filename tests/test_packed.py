@@ -17,7 +17,7 @@ gapped = st.lists(st.none() | st.floats(allow_nan=False))
 
 
 @given(gapped, st.slices(20))
-def test_packed_numbers_are_the_sequence_that_they_were_made_of(values, part):
+def test_packed_numbers_equal_the_sequence_that_they_were_made_of(values, part):
     packed = Packed(values)
     assert packed == values
     assert packed == tuple(values)
@@ -36,7 +36,7 @@ def test_packed_numbers_are_joined_in_order(before, after):
     assert packed == before + after
 
 
-def test_packed_numbers_differ_where_a_value_is_missing_or_another():
+def test_packed_numbers_differ_if_a_value_differs_or_is_missing():
     assert Packed([1.0, None]) != [1.0, 2.0]
     assert Packed([1.0]) != [1.0, 2.0]
     assert Packed([1.0]) != "1"

@@ -35,14 +35,14 @@ def series(count, seed=0):
     return make.timing(*(rng.gauss(1e-3, 1e-5) for _ in range(count)), moved=1e9)
 
 
-def test_what_is_downloaded_from_a_page_is_the_run(tmp_path):
+def test_the_download_of_a_page_is_the_run(tmp_path):
     run = make.run(make.result(series(30)), sampled=[make.samples([1.0, 2.0], power=[3.0, None])])
     page, file = enclosed(tmp_path, run)
     assert store.read_run(file) == run
     assert "rounded" not in page
 
 
-def test_of_too_many_readings_a_page_carries_the_extremes_and_says_so(tmp_path):
+def test_a_page_keeps_the_extremes_of_too_many_readings_and_says_so(tmp_path):
     power = [300 + 7 * (index % 91) / (index + 1) for index in range(60_000)]
     sampled = make.samples([0.1 * index for index in range(60_000)], power=power)
     page, file = enclosed(tmp_path, make.run(make.result(series(30)), sampled=[sampled]))
@@ -61,7 +61,7 @@ def test_samples_of_too_many_cases_are_rounded_before_they_are_left_out(tmp_path
     assert "Samples are rounded to 9 digits." in page
 
 
-def test_results_without_end_are_the_headline_figures(tmp_path):
+def test_a_page_of_very_many_results_contains_their_headline_figures_alone(tmp_path):
     results = [make.result(series(100, n), of=make.case(n=n)) for n in range(2000)]
     page, file = enclosed(tmp_path, make.run(*results))
     lines = gzip.decompress(file.read_bytes()).decode().splitlines()
@@ -75,7 +75,7 @@ def zoomed(page):
     return json.loads(gzip.decompress(base64.b64decode(re.search(r'id="zoom">([^<]*)<', page)[1])))
 
 
-def test_a_chart_that_zooms_has_the_numbers_of_its_counter_and_the_bands_in_which_the_device_was_held_back():
+def test_a_chart_that_zooms_has_the_numbers_of_its_counter_and_the_spans_of_throttling():
     sampled = make.samples([100.0, 100.1, 100.2, 100.3], power=[300.0, 700.0, 699.0, 310.0], event_reasons=[0, 4, 4, 0])
     run = make.run(make.result(window=(100.1, 100.2)), sampled=[sampled], counters=(make.POWER, EVENTS))
     found = zoomed(html().render(run))
@@ -86,7 +86,7 @@ def test_a_chart_that_zooms_has_the_numbers_of_its_counter_and_the_bands_in_whic
     assert power["bands"] == events["bands"] == [["power cap", "capped", [0.0, 0.2]]]
 
 
-def test_numbers_to_zoom_are_thinned_to_the_extremes_and_the_page_says_so():
+def test_the_numbers_of_a_zoomable_chart_are_thinned_to_the_extremes_and_the_page_says_so():
     power = [float(index % 97) for index in range(200_000)]
     sampled = make.samples([0.1 * index for index in range(200_000)], power=power)
     page = html().render(make.run(make.result(window=(1.0, 2.0)), sampled=[sampled]))
@@ -122,7 +122,7 @@ def test_the_roofline_has_every_case_that_declares_operations_and_bytes_under_th
     assert found[0].count('class="peak roof"') == found[0].count('class="roof reached"') == 2
 
 
-def test_cases_of_one_intensity_are_no_roofline():
+def test_cases_of_equal_intensity_give_no_roofline():
     assert roofline(worked("a", 8e11, 1e9, "tensor.float16"), worked("b", 8e11, 1e9, "tensor.float16")) is None
 
 

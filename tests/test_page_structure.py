@@ -63,7 +63,7 @@ def sizes(**fields):
     return [read(2**power, **fields) for power in (20, 24, 28, 30)]
 
 
-def test_the_page_begins_with_what_every_other_summary_says_of_the_run():
+def test_the_page_begins_with_the_same_summary_as_every_other_form():
     run = run_of(*sizes(), read(suite="ipc", status="failed", reason="wrong answer"))
     found, page = overview(Summary(run)), PageElements(run)
     head = " ".join(page.words[page.words.index(found.devices[0]) :])

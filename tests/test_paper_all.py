@@ -37,7 +37,7 @@ def test_the_run_has_every_case_of_the_plan(environment, folder, dry_run):
     assert set(dry_run[0]) == {job["case"] for job in planned["jobs"]}
 
 
-def test_every_case_goes_through_or_says_what_is_missing(environment, tmp_path, dry_run):
+def test_every_case_passes_or_names_what_is_missing(environment, tmp_path, dry_run):
     expect_dry_run(environment, tmp_path, dry_run[0])
 
 
@@ -51,14 +51,14 @@ def test_no_other_case_is_skipped_for_the_little_memory_of_the_gpu_on_paper(dry_
     assert skipped == BEYOND_4_GIB
 
 
-def test_the_gate_cannot_judge_it(environment, folder, dry_run):
+def test_the_gate_refuses_to_judge_the_run_on_paper(environment, folder, dry_run):
     judged = gpubench(environment, folder, "gate", "a.jsonl", "--baseline", "a.jsonl")
     assert judged.returncode == 4
     assert judged.stdout.startswith("CANNOT JUDGE: 0 of ")
     assert "a dry run measures nothing" in judged.stdout
 
 
-def test_a_gate_that_measures_on_paper_cannot_judge_either(environment, folder, dry_run):
+def test_a_gate_that_measures_on_paper_refuses_to_judge(environment, folder, dry_run):
     words = ("--device", "rocm:0", "--tier", "smoke", "--filter", "bandwidth/copy[", "--replicates", "1")
     judged = gpubench(environment, folder, "gate", "--run", "bandwidth", *words, "--baseline", "a.jsonl")
     assert judged.returncode == 4, judged.stderr

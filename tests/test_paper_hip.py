@@ -61,7 +61,7 @@ def test_a_step_and_a_prefill_of_a_small_model_give_the_logits_of_double_precisi
 
 
 @pytest.mark.parametrize("name", sorted(set(plugins.names("suites")) - LONG_SUITES))
-def test_every_case_of_a_suite_goes_through_or_says_what_is_missing(name, environment, tmp_path):
+def test_every_case_of_a_suite_passes_or_names_what_is_missing(name, environment, tmp_path):
     definitions = plugins.load("suites", name).definitions
     short = {case: definitions[case] for case in definitions if f"{name}/{case}" not in LONG | TOO_LARGE}
     cases = [f"{name}/{case}{'[' if definition.axes else ''}" for case, definition in short.items()]

@@ -87,7 +87,7 @@ def outcomes(environment: dict[str, str], folder: Path, case: str) -> set[tuple[
 
 
 @pytest.mark.parametrize("name", list(MISTAKES))
-def test_the_dry_run_finds(name, environment, tmp_path):
+def test_the_dry_run_finds_each_planted_mistake(name, environment, tmp_path):
     mistake = MISTAKES[name]
     place = copied(tmp_path) / mistake.file
     assert {status for status, _ in outcomes(environment, tmp_path, mistake.case)} <= {"ok", "skipped"}

@@ -63,7 +63,7 @@ def test_slowdowns_are_busy_times_over_times_alone():
     assert (found.compute_slowdown, found.transfer_slowdown) == pytest.approx((1.1, 1.5))
 
 
-def test_the_best_depth_is_the_shallowest_of_those_that_are_equally_fast():
+def test_the_best_depth_is_the_smallest_of_those_that_are_equally_fast():
     assert part("_overlap").best_depth({1: 2.0, 2: 1.01, 4: 1.0, 8: 1.3}) == 2
     assert part("_overlap").best_depth({1: 2.0, 2: 1.03, 4: 1.0}) == 4
 
@@ -77,7 +77,7 @@ def rounds_after(seconds_of, wanted_s, trials=8):
     return rounds
 
 
-def test_rounds_that_are_proportional_to_the_time_are_found_at_once_and_never_vanish():
+def test_the_number_of_rounds_for_a_proportional_time_is_found_at_once_and_at_least_one():
     assert rounds_after(lambda rounds: rounds / 4, 2.5, trials=1) == 10
     assert rounds_after(lambda rounds: rounds / 4, 1e-9) == 1
 
@@ -94,7 +94,7 @@ def test_a_computation_whose_first_rounds_cost_nothing_is_calibrated_too(hidden_
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 2, 3, 7, 100])
-def test_rounds_at_once_are_rounds_one_after_another(rounds):
+def test_many_rounds_in_one_step_equal_single_rounds(rounds):
     digest, word = part("_digest"), 123456789
     factor, term = digest.leap(rounds)
     expected = word
@@ -120,7 +120,7 @@ def test_the_kernel_the_host_and_the_closed_form_have_the_same_digests():
 
 
 @pytest.mark.parametrize("damage", ["a word", "the order", "a stale chunk"])
-def test_a_chunk_that_was_not_the_right_one_has_another_digest(damage):
+def test_a_wrong_or_stale_chunk_has_another_digest(damage):
     words, expected_digests = chunks(), part("_digest").expected_digests
     wrong = words.copy()
     if damage == "a word":
@@ -246,11 +246,11 @@ def test_a_model_is_exact_where_it_was_measured_and_straight_between_and_beyond(
     assert found.text == "α 0 s, β 200.0 B/s"
 
 
-def test_a_time_that_falls_with_size_is_noise_and_counts_as_flat():
+def test_a_time_that_falls_with_size_is_replaced_by_the_earlier_time():
     assert model((100, 200, 400), (2.0, 1.0, 3.0)).seconds(200) == 2.0
 
 
-def test_the_way_that_is_chosen_changes_with_size_and_the_simpler_one_wins_a_tie():
+def test_the_chosen_path_depends_on_the_size_and_the_simpler_one_wins_a_tie():
     sizes = (2**10, 2**20)
     models = {
         way("socket"): model(sizes, (1e-6, 4e-4)),
@@ -263,7 +263,7 @@ def test_the_way_that_is_chosen_changes_with_size_and_the_simpler_one_wins_a_tie
     assert way("memory", 2**16, 4).text == "memory, 4 × 64 KiB"
 
 
-def test_regret_is_what_a_choice_costs_beside_the_best_way_of_each_size():
+def test_regret_is_the_cost_of_a_choice_over_the_best_path_of_each_size():
     one, other = way("one"), way("other")
     models = {one: model((1, 100), (1.0, 100.0)), other: model((1, 100), (20.0, 30.0))}
     measured = {10: {one: 10.0, other: 20.0}, 90: {one: 60.0, other: 30.0}, 23: {one: 25.0, other: 20.0}}
@@ -275,7 +275,7 @@ def test_regret_is_what_a_choice_costs_beside_the_best_way_of_each_size():
     assert (found.median, found.worst, found.fixed_worst) == pytest.approx((0.125, 0.25, 0.0))
 
 
-def test_ranks_take_turns_on_the_cores():
+def test_ranks_are_distributed_round_robin_over_the_cores():
     assert [part("_cores").core_of(rank, [2, 5]) for rank in range(4)] == [2, 5, 2, 5]
 
 
@@ -333,7 +333,7 @@ def shared_page(nbytes=4096):
     )
 
 
-def test_a_rank_that_never_comes_is_given_up_in_time_and_named():
+def test_waiting_for_a_rank_that_never_comes_ends_in_bounded_time_and_names_it():
     roll_call = part("_roll_call").RollCall(shared_page(), 0, 2, patience_s=0.05)
     with pytest.raises(WrongAnswer, match=r"rank 1 made no progress for 0\.05 s"):
         roll_call.meet(1)

@@ -24,7 +24,7 @@ def test_buckets_follow_the_backward_pass_from_the_last_layer_on(buckets, bounds
     assert part("_gradients").bucket_bounds(8, buckets) == bounds
 
 
-def test_a_gradient_without_the_other_ranks_part_is_wrong():
+def test_a_gradient_without_the_sum_over_other_ranks_is_wrong():
     def body(bench):
         step = part("_gradients").BackwardPass(bench, 16, 32, 2)
         step.poison()
@@ -64,7 +64,7 @@ def test_a_pipeline_that_leaves_out_a_layer_is_wrong():
 
 
 @pytest.mark.parametrize("way", ["shared", "private"])
-def test_other_weights_than_the_files_are_wrong(way, tmp_path, monkeypatch):
+def test_products_with_other_weights_than_those_of_the_file_are_wrong(way, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
     def body(bench):
@@ -128,7 +128,7 @@ def test_a_split_with_a_wrong_matrix_is_found(split, name):
     assert second.endswith("are wrong")
 
 
-def test_products_that_no_rank_makes_are_missed():
+def test_products_that_no_rank_computes_are_found_missing():
     def body(bench):
         rank = part("_unequal").UnequalRank(bench, "balanced")
         rank.poison()

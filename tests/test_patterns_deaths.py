@@ -25,7 +25,7 @@ def planned(facts, tier, device="cuda:0"):
     return {(job.case.name, job.case.ranks, len(job.devices)) for job in able}
 
 
-def test_two_gpus_have_a_rank_each_and_a_death_a_third_one_that_is_left_out_or_takes_over():
+def test_with_two_gpus_each_has_a_rank_and_deaths_have_a_third_rank():
     assert planned(TWO, "full") >= {
         ("abort", 3, 2),
         ("adapted", 2, 2),
@@ -41,7 +41,7 @@ def test_two_gpus_have_a_rank_each_and_a_death_a_third_one_that_is_left_out_or_t
     assert {name for name, _, _ in planned(TWO, "quick")} == set(APPLICATIONS) - {"abort"}
 
 
-def test_one_gpu_has_the_patterns_that_processes_on_it_can_follow():
+def test_one_gpu_has_the_patterns_that_run_in_several_processes_on_it():
     assert {name for name, _, _ in planned(ONE, "quick")} == {"snapshot", "weights"}
     assert {name for name, _, _ in planned(ONE, "full")} == {"death", "snapshot", "stages", "weights"}
 

@@ -30,13 +30,13 @@ def shape(*sides):
     return module().LayerShape(*(sides or SHAPE))
 
 
-def test_a_curve_goes_through_its_points_and_continues_its_last_lines():
+def test_a_curve_interpolates_its_points_and_extrapolates_its_first_and_last_segment():
     curve = module().TimeCurve.through({10.0: 1.0, 20.0: 3.0, 40.0: 4.0})
     amounts = (10, 15, 20, 30, 40, 60, 6, 5, 1)
     assert [curve.seconds(amount) for amount in amounts] == pytest.approx([1, 2, 3, 3.5, 4, 5, 0.2, 0, 0])
 
 
-def test_a_measured_time_that_falls_with_the_amount_is_noise():
+def test_a_measured_time_that_falls_with_the_amount_is_replaced_by_the_earlier_time():
     curve = module().TimeCurve.through({1.0: 2.0, 2.0: 1.0, 3.0: 4.0})
     assert curve.seconds(2) == 2.0
 
@@ -117,7 +117,7 @@ def test_the_model_of_a_message_follows_from_its_measured_times():
 
 
 @pytest.mark.parametrize(("exposed", "interval"), [(0.0, 1), (0.04, 1), (0.5, 10), (0.51, 11)])
-def test_synchronisation_waits_until_it_costs_no_more_than_its_share(exposed, interval):
+def test_the_synchronisation_interval_is_the_shortest_within_the_given_share_of_cost(exposed, interval):
     assert module().sync_interval(1.0, exposed, 0.05) == interval
 
 
@@ -204,7 +204,7 @@ def test_copies_that_share_the_cores_take_turns():
     assert exchange_model(lanes=4).work_s(9, 3.0, 4) == pytest.approx(3 * 3.0)
 
 
-def test_small_blocks_are_advised_the_fewest_steps_and_large_ones_the_least_bytes():
+def test_small_blocks_are_exchanged_in_the_fewest_steps_and_large_ones_with_the_least_bytes():
     assert advice().first_best(predicted(exchange_model(alpha=1e6), 8, 1)) == "star"
     assert advice().first_best(predicted(exchange_model(alpha=1.0), 8, 10**6)) == "ring"
 
@@ -215,11 +215,11 @@ def test_the_regret_of_an_advice_is_what_the_best_choice_would_have_saved():
 
 
 @pytest.mark.parametrize(("exchange_s", "steps"), [(0.0, 1), (0.05, 1), (0.06, 2), (0.2, 4), (0.9, 16)])
-def test_the_fewest_steps_are_advised_between_exchanges_whose_share_is_small_enough(exchange_s, steps):
+def test_the_advice_is_the_fewest_steps_between_exchanges_with_a_small_enough_share(exchange_s, steps):
     assert advice().steps_between(1.0, exchange_s, 0.05, (1, 2, 4, 8, 16)) == steps
 
 
-def test_too_costly_exchanges_are_advised_the_most_steps():
+def test_for_exchanges_that_always_cost_too_much_the_advice_is_the_most_steps():
     assert advice().steps_between(1.0, 9.0, 0.05, (1, 2, 4)) == 4
 
 

@@ -132,7 +132,7 @@ def left_over(suite):
     return [process.pid for process in running if str(suite) in (process.info["cmdline"] or ())]
 
 
-def test_a_rank_that_is_late_is_waited_for_and_its_answer_is_right(suite):
+def test_a_late_rank_is_waited_for_and_its_answer_is_right(suite):
     found, seconds = measured(suite, "*late*", "*none*")
     assert {name: result.status for name, result in found.items()} == {"late": "ok", "none": "ok"}
     assert seconds < 30
@@ -162,7 +162,7 @@ def test_a_rank_that_answers_wrongly_fails_its_case_and_is_named(suite):
     assert found["after"].status == "ok"
 
 
-def test_a_way_that_leaves_out_the_last_chunk_is_found_before_it_is_measured(suite):
+def test_an_exchange_that_omits_the_last_chunk_is_found_before_it_is_measured(suite):
     found, _ = measured(suite, "*short*", "*after*")
     assert (found["short"].status, found["short"].cause) == ("failed", "wrong-answer")
     assert "of 1314816 B differ from what was sent by memory, 1 × 64 KiB" in found["short"].reason

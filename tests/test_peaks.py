@@ -39,7 +39,7 @@ def test_both_directions_of_the_host_link_have_the_same_peak():
     assert "PCI Express" in up.source
 
 
-def test_a_product_has_three_shares_each_with_what_it_is_of():
+def test_a_product_has_three_shares_each_with_its_peak():
     result = make.result(product(), window=(0.0, 1.0))
     (row,) = summed(result).rows()
     spec, clock, best = row.figure.shares
@@ -59,7 +59,7 @@ def test_the_peak_of_memory_is_its_clock_times_its_bus_width():
     assert share.fraction == pytest.approx(0.9563, abs=1e-4)
 
 
-def test_the_best_of_a_run_is_of_the_same_limit_and_never_an_early_sample():
+def test_the_best_of_a_run_has_the_same_limit_and_is_no_early_sample():
     series = product(600), dataclasses.replace(product(900), name="early"), product(50, "tensor.float64")
     (row,) = summed(make.result(series[0], *series[1:], window=(0.0, 1.0))).rows()
     assert row.figure.share_of("best").fraction == pytest.approx(1.0)
@@ -82,7 +82,7 @@ def test_without_a_measured_clock_or_a_sourced_rate_there_is_no_corrected_share(
     assert figure.shares_text == "69.2 · – · 100.0 tensor.bfloat16"
 
 
-def test_a_limit_that_no_data_sheet_has_is_still_corrected_for_the_clock():
+def test_a_limit_without_a_data_sheet_value_has_a_share_of_its_peak_at_the_clock():
     result = make.result(make.timing(1e-3, moved=2e10, limit="shared"), window=(0.0, 1.0))
     figure = summed(result).rows()[0].figure
     assert figure.share_text == f"{2e13 / (132 * 128 * 1.5e9) * 100:.1f} % of shared peak (measured clock)"
@@ -119,7 +119,7 @@ SHEET_CLOCKS = {
 
 
 @pytest.mark.parametrize("name", SHEET_CLOCKS)
-def test_the_work_of_a_unit_per_clock_gives_the_data_sheets_peak_at_its_clock(name):
+def test_the_rate_per_compute_unit_and_clock_gives_the_data_sheets_peak_at_its_clock(name):
     arch, units, clocks, usual = SHEET_CLOCKS[name]
     device = make.device(name=name, arch=arch, units=units)
     limits = [limit for limit in hardware.per_clock_limits(arch) if hardware.peak(device, limit)]
@@ -138,7 +138,7 @@ def test_the_width_and_clock_of_a_memory_give_the_data_sheet(arch, bits, clock_h
     assert hardware.bytes_per_memory_clock(device).value * clock_hz == pytest.approx(rate, rel=0.005)
 
 
-def test_the_sum_of_both_directions_and_the_size_of_the_array_are_no_share_of_a_links_one_direction():
+def test_sums_of_both_directions_and_algorithm_bandwidths_have_no_share_of_a_link():
     """172.8 % of spec, and half of it the share of best of every other figure of the link."""
     one_way = make.timing(1e-3, work=Work(payload=389e6), quantity="payload", limit="link.peer")
     both = dataclasses.replace(one_way, name="sum", role="derived", work=Work(payload=2 * 389e6))
@@ -149,7 +149,7 @@ def test_the_sum_of_both_directions_and_the_size_of_the_array_are_no_share_of_a_
     assert shares == ["86.4 · – · 100.0 link.peer", "", ""]
 
 
-def test_what_counts_the_same_samples_by_sectors_is_still_a_share_of_the_memory():
+def test_a_derived_series_that_counts_sectors_has_a_share_of_the_memory_peak():
     chunks = make.timing(1e-3, work=Work(payload=1e9), quantity="payload", limit="dram")
     sectors = dataclasses.replace(chunks, name="sectors", role="derived", work=Work(payload=4e9))
     result = make.result(chunks, sectors)
@@ -197,7 +197,7 @@ def test_a_link_has_no_clock_to_boost():
     assert [each.text for each in row.impossible] == ["hot: 102.2 % of link.peer peak (data sheet)"]
 
 
-def test_an_impossible_figure_is_not_the_best_that_others_are_a_share_of():
+def test_an_impossible_figure_is_not_taken_as_the_best_of_the_run():
     wrong = make.result(product(1600), of=make.case("wrong"), window=(0.0, 1.0))
     right = make.result(product(600), of=make.case("right"), window=(0.0, 1.0))
     rows = summed(wrong, right).rows()
@@ -238,7 +238,7 @@ def test_early_samples_have_no_share_of_the_peak_at_the_settled_clock():
         ("AMD Instinct MI300A", 137, None),
     ],
 )
-def test_a_board_has_the_memory_of_its_own_data_sheet_and_one_without_a_sheet_has_none(name, memory_gb, dram):
+def test_a_board_has_the_memory_bandwidth_of_its_data_sheet_or_none(name, memory_gb, dram):
     found = hardware.peak(make.device(name=name, memory_bytes=int(memory_gb * 1e9)), "dram")
     assert (found and found.value) == dram
 
@@ -271,7 +271,7 @@ def test_the_memory_of_a_device_of_a_split_card_is_that_of_its_memory_partition(
     assert hardware.peak(part("CPX", ""), "dram") is None
 
 
-def test_a_partitioned_card_has_no_peak_that_no_document_states():
+def test_a_partitioned_card_has_only_documented_peaks():
     assert hardware.peak(part("CPX"), "link.peer") is None, "the devices of one card have no link between them"
     assert hardware.peak(part("CPX", units=0), "float32") is None
     assert hardware.peak(part("CPX", name="AMD Instinct MI250X"), "float32") is None
@@ -331,7 +331,7 @@ def test_where_there_is_no_energy_figure_the_reason_is_given(series, fields, rea
     assert reason in found.reason
 
 
-def test_a_window_of_two_series_has_no_energy_figure_but_the_view_of_the_host_is_none():
+def test_a_window_of_two_series_has_no_energy_figure_and_host_times_are_no_second_series():
     hot, cold, host = (
         filling(product()),
         filling(product(), mode="graph"),
@@ -344,7 +344,7 @@ def test_a_window_of_two_series_has_no_energy_figure_but_the_view_of_the_host_is
     assert table.energy(mixed).reason == "other series ran in the same window: graph"
 
 
-def test_what_was_discarded_was_the_same_load():
+def test_discarded_samples_count_as_the_same_load_for_energy():
     series = filling(product(), 4.5)
     assert isinstance(sustained(series), energy.NoEnergy)
     assert isinstance(sustained(series, discarded=(("warm-up", 90),)), energy.Energy)
@@ -359,13 +359,13 @@ def test_a_device_without_an_energy_counter_says_so():
 @pytest.mark.parametrize(
     ("clocks", "basis"), [((1.5e9, 1.5e9), ["spec", "clock", "best"]), ((0.345e9, 1.98e9), ["spec", "best"])]
 )
-def test_a_case_between_two_readings_has_the_clock_of_both_where_they_agree(clocks, basis):
+def test_a_case_between_two_readings_has_their_clock_if_they_agree(clocks, basis):
     result = make.result(product(), window=(0.45, 0.55))
     figure = summed(result, at=(0.4, 0.6), **{"clock.sm": clocks}).rows()[0].figure
     assert [share.basis for share in figure.shares] == basis
 
 
-def test_readings_that_are_far_away_say_nothing_of_a_case():
+def test_readings_far_from_a_case_give_it_no_clock():
     result = make.result(product(), window=(0.45, 0.55))
     figure = summed(result, at=(0.0, 1.0), **{"clock.sm": (1.5e9, 1.5e9)}).rows()[0].figure
     assert figure.share_of("clock") is None

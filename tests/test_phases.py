@@ -43,7 +43,7 @@ def test_every_change_is_found_between_the_two_readings_where_it_was(noise):
     assert detection.changes(tracks, 0.0, 60.0) == pytest.approx(EDGES[1:-1], abs=0.1)
 
 
-def test_a_change_in_one_of_several_counters_is_enough():
+def test_a_change_of_one_of_several_counters_begins_a_phase():
     tracks = [track(POWER, (300, 300), (0, 20, 50), 3.0), track(BUSY, (90, 10), (0, 20, 50), 3.0)]
     assert detection.changes(tracks, 0.0, 50.0) == pytest.approx([20.0], abs=0.1)
 
@@ -52,7 +52,7 @@ def test_noise_around_one_level_is_one_phase():
     assert detection.changes([track(POWER, (600,), (0, 60), 30), track(BUSY, (95,), (0, 60), 10)], 0.0, 60.0) == []
 
 
-def test_a_step_that_is_small_beside_the_range_of_the_run_is_no_phase():
+def test_a_step_that_is_small_relative_to_the_range_of_the_run_is_no_phase():
     tracks = [track(POWER, (100, 640, 650, 100), (0, 10, 20, 30, 40), 2.0)]
     assert detection.changes(tracks, 0.0, 40.0) == pytest.approx([10.0, 30.0], abs=0.1)
 

@@ -42,7 +42,7 @@ def test_the_headline_is_the_last_point_that_has_the_values_of_the_flag():
     assert chosen(suite) == ["made/main[dtype=float64,n=2]"]
 
 
-def test_an_empty_flag_takes_the_last_point():
+def test_an_empty_headline_flag_takes_the_last_point():
     assert chosen(suite_of(main={"n": (1, 2, 3), "headline": {}}, last={"n": (9,)})) == ["made/main[n=3]"]
 
 
@@ -120,7 +120,7 @@ H200 = make.facts(
         ),
     ],
 )
-def test_the_built_in_suites_have_the_headline_cases_that_people_quote(suite, gpu, host):
+def test_the_built_in_suites_have_the_agreed_headline_cases(suite, gpu, host):
     assert headline_of(suite, H200, "cuda:0", "quick") == [f"{suite}/{gpu}"]
     assert headline_of(suite, H200, "host", "quick") == [f"{suite}/{host}"]
 

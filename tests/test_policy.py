@@ -68,7 +68,7 @@ def test_a_file_of_its_own_stands_before_pyproject(tmp_path):
     assert load(tmp_path, "[gate]\nthreshold_percent = 1").threshold_percent == 1.0
 
 
-def test_a_pyproject_that_does_not_speak_of_us_changes_nothing(tmp_path):
+def test_a_pyproject_without_our_table_changes_nothing(tmp_path):
     assert load(tmp_path, "[tool.other]\nx = 1\n", "pyproject.toml") == policy.built_in()
 
 
@@ -118,7 +118,7 @@ def test_a_file_that_the_parser_rejects_is_refused_in_one_line(tmp_path, text, w
 
 
 @pytest.mark.parametrize("text", ["tool = 3", "[tool]\ngpubench = 3", "[tool]\ngpubench = [1]"])
-def test_a_pyproject_whose_table_is_none_is_refused(tmp_path, text):
+def test_a_pyproject_whose_entry_is_no_table_is_refused(tmp_path, text):
     with pytest.raises(UsageError, match="a table is expected"):
         load(tmp_path, text, "pyproject.toml")
 
@@ -134,7 +134,7 @@ def test_a_users_floor_stands_before_the_built_in_one(tmp_path):
     assert load(tmp_path, own).floor(first.model, first.case).source == "own"
 
 
-def test_floors_are_of_a_model_not_of_its_relatives(tmp_path):
+def test_a_floor_holds_for_its_model_alone(tmp_path):
     own = "[[floor]]\nmodel='NVIDIA H200'\ncase='a/b*'\nexpected=1\nunit='B/s'\nsource='own'"
     found = load(tmp_path, own)
     assert found.floor("NVIDIA H200", "a/b[c=1]") is not None

@@ -51,7 +51,7 @@ def status_of(running):
     return running.returncode
 
 
-def test_standard_streams_and_the_exit_status_are_the_programs(out):
+def test_standard_streams_and_the_exit_status_are_those_of_the_program(out):
     source = "import sys; print(sys.stdin.read().upper()); print('err', file=sys.stderr); sys.exit(7)"
     found = profile(out, *python(source), input="hello")
     assert (found.returncode, found.stdout, found.stderr) == (7, "HELLO\n", "err\n")
@@ -59,7 +59,7 @@ def test_standard_streams_and_the_exit_status_are_the_programs(out):
     assert (program.status, program.reason) == ("failed", "the program ended: exit status 7")
 
 
-def test_what_is_printed_at_the_end_goes_to_standard_error(out):
+def test_the_summary_goes_to_standard_error(out):
     found = profile(out, "echo", "words", options=())
     assert found.stdout == "words\n"
     assert "run file:" in found.stderr
@@ -164,7 +164,7 @@ def test_ctrl_c_at_a_terminal_reaches_the_program_once_and_the_file_is_kept(out)
     assert store.read_run(out).complete
 
 
-def test_a_program_that_ctrl_c_ends_is_130_and_the_file_is_kept(out):
+def test_a_program_that_ctrl_c_ends_gives_status_130_and_the_file_is_kept(out):
     running = started(
         out, "import signal, time; signal.signal(2, signal.SIG_DFL); print('ready', flush=True); time.sleep(30)"
     )
@@ -203,7 +203,7 @@ def test_children_count_as_the_programs_own(out):
 
 
 @pytest.mark.slow
-def test_sleep_and_work_are_found_as_phases(out):
+def test_sleeping_and_working_are_detected_as_phases(out):
     """A neighbour that takes the processor away makes phases of its own: what is asked is that sleep is found."""
     source = """
 import time
@@ -222,7 +222,7 @@ work(2.5); time.sleep(2.5); work(2.5)
     assert len(found) >= 3
 
 
-def test_phases_that_a_program_marks_are_taken_as_they_are(out):
+def test_phases_marked_by_a_program_are_recorded_with_their_names_and_times(out):
     source = """
 import time
 from gpubench.marks import phase
@@ -272,7 +272,7 @@ found = nvtx.RangeStart("across", 0); time.sleep(0.1); nvtx.RangeEnd(found)
     assert marked[-1].labels == ()
 
 
-def test_marks_cost_nothing_and_go_nowhere_without_gpubench(monkeypatch):
+def test_marks_without_gpubench_do_nothing(monkeypatch):
     monkeypatch.delenv("GPUBENCH_MARKS", raising=False)
     with phase("anything"):
         pass

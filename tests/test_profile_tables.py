@@ -60,7 +60,7 @@ def cells(run, head):
 
 
 @pytest.mark.parametrize("width", [40, 80, 100, 140])
-def test_every_number_of_the_recording_stands_whole_in_a_terminal_of(width, recorded):
+def test_every_number_of_the_recording_is_unbroken_in_a_terminal_of_any_width(width, recorded):
     lines = printed(recorded, width)
     text = "\n".join(lines)
     assert max(map(cell_len, lines)) <= width
@@ -69,18 +69,18 @@ def test_every_number_of_the_recording_stands_whole_in_a_terminal_of(width, reco
         assert head in table.text_heads or all(row[place] in text for row in table.rows), head
 
 
-def test_a_phase_says_when_it_began(recorded):
+def test_the_table_of_phases_has_their_start(recorded):
     assert cells(recorded, "start") == ["0 s", "0 s", "10.2 s", "13.4 s"]
 
 
-def test_a_phase_says_how_much_memory_the_program_had_on_the_host_and_by_how_much_it_grew():
+def test_the_table_of_phases_has_host_memory_and_its_growth():
     memory = [GIB] * 8 + [5 * GIB] * 4 + [3 * GIB] * 28 + [0.0]
     run = program(phase("load", (0.5, 2.8)), phase("rest", (3.0, 9.0)), memory=memory)
     assert cells(run, "host memory") == ["5.000 GiB", "5.000 GiB", "3.000 GiB"]
     assert cells(run, "change") == ["+2.000 GiB", "+3.600 GiB", "0 B"]
 
 
-def test_the_growth_of_a_phase_that_came_twice_is_the_sum_of_both_times():
+def test_the_growth_of_a_phase_with_two_spans_is_the_sum_over_both():
     run = program(phase("step", (0.0, 1.0), (2.0, 3.0)), memory=[GIB * (1 + number) for number in range(41)])
     assert cells(run, "change")[1] == "+8.000 GiB"
 
@@ -100,7 +100,7 @@ def test_a_name_folds_and_the_numbers_beside_it_stay(name, width):
     assert "\x1b" not in "".join(lines)
 
 
-def test_lanes_show_when_each_phase_ran_above_the_counters():
+def test_above_the_counters_a_row_for_each_phase_shows_when_it_ran():
     memory = [GIB] * 20 + [2 * GIB] * 21
     run = program(phase("late", (5.0, 10.0)), phase("both", (0.0, 2.5), (7.5, 10.0)), memory=memory)
     drawn = phase_lanes(Summary(run), 8)
@@ -124,7 +124,7 @@ def test_of_many_phases_the_longest_are_drawn_and_the_others_counted():
     assert "8 shorter phases are not drawn; the table has them" in printed(run, 80)
 
 
-def test_a_run_of_suites_has_no_lanes():
+def test_a_run_of_suites_has_no_rows_of_phases():
     assert phase_lanes(Summary(make.run(make.result())), 40) is None
 
 

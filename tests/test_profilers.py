@@ -47,7 +47,7 @@ def test_several_cases_are_refused_by_name(tmp_path):
     assert "choose one by --filter" in found.stderr
 
 
-def test_a_range_costs_a_case_less_than_a_hundredth_of_a_millisecond_where_no_tool_looks_on(monkeypatch):
+def test_without_a_profiler_a_range_costs_less_than_a_hundredth_of_a_millisecond(monkeypatch):
     nvtx = pytest.importorskip("cupy.cuda.nvtx", reason="its wheel brings NVTX, which needs no GPU")
     import time
 

@@ -47,7 +47,7 @@ def render(form, found, limit=0):
     return plugins.load("publications", form).render(clean, answer(clean, exit_status(clean), "gpubench gate"), limit)
 
 
-def test_every_publication_says_who_reads_it():
+def test_every_publication_names_its_readers():
     forms = plugins.names("publications")
     assert forms == ("annotations", "json", "junit", "markdown")
     assert all(plugins.load("publications", form).summary for form in forms)

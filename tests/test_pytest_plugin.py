@@ -109,7 +109,7 @@ def measured(tmp_path_factory):
     return done, store.read_run(folder / "a.jsonl"), folder
 
 
-def test_a_test_times_a_call_and_says_so(measured):
+def test_a_test_times_a_call_and_prints_its_figure(measured):
     done, _, _ = measured
     lines = [re.split("  +", line.strip()) for line in done.stdout.splitlines() if "  test_it/" in line]
     assert [line[2].removesuffix(" (loaded)") for line in lines] == [
@@ -120,7 +120,7 @@ def test_a_test_times_a_call_and_says_so(measured):
     assert re.search("^ +median +95 % interval +case$", done.stdout, re.MULTILINE)
 
 
-def test_the_run_file_is_one_like_any_other(measured):
+def test_the_run_file_of_the_tests_is_an_ordinary_run_file(measured):
     _, run, _ = measured
     assert run.complete
     assert run.manifest.settings.tier == "smoke"
@@ -165,7 +165,7 @@ def test_without_a_run_file_nothing_is_written(project):
 
 
 @pytest.mark.slow
-def test_replicates_are_the_same_tests_in_processes_of_their_own(project):
+def test_replicates_run_the_same_tests_in_separate_processes(project):
     source = """
         import os
 
@@ -200,7 +200,7 @@ def test_without_the_plugin_there_is_no_fixture(project):
 
 
 @pytest.mark.slow
-def test_a_device_that_is_not_here_fails_the_tests_with_what_there_is(project):
+def test_a_missing_device_fails_the_tests_and_names_the_available_ones(project):
     done = project("--gpubench-device", "cuda:9", test_it="def test_it(gpubench): pass")
     assert done.returncode == 1
     assert "gpubench: no device 'cuda:9'" in done.stdout
@@ -224,7 +224,7 @@ def test_a_kernel_needs_a_device_that_compiles(project):
 
 
 @pytest.mark.slow
-def test_a_replicate_that_does_not_run_says_why(project):
+def test_a_replicate_that_does_not_run_is_reported_with_the_reason(project):
     source = """
         import os, sys
         if "--gpubench-out" in " ".join(sys.argv) and "gpubench-" in sys.argv[sys.argv.index("--gpubench-out") + 1]:
@@ -302,7 +302,7 @@ def test_the_summary_says_how_many_cases_were_decided(clockwork, tmp_path):
     ]
 
 
-def test_work_on_another_stream_is_refused_and_not_timed_as_nothing(clockwork, monkeypatch):
+def test_work_on_another_stream_is_refused_and_not_timed_as_zero(clockwork, monkeypatch):
     monkeypatch.setattr(clockwork.device, "elsewhere", lambda: 1e-3, raising=False)
     with pytest.raises(UsageError, match=r"left 1\.000 ms of work on another stream than the one that is timed"):
         clockwork.measure(spending(clockwork.device, 1e-3), make.case())
@@ -316,7 +316,7 @@ def test_a_batch_that_takes_no_time_on_a_gpu_is_refused(clockwork):
     assert median(result.series[0].values) == pytest.approx(1e-6)
 
 
-def test_whatever_a_check_raises_leaves_the_device_as_it_was(clockwork):
+def test_any_exception_of_a_check_leaves_the_device_as_it_was(clockwork):
     left = []
     clockwork.device.leave = lambda: left.append("left")
 
@@ -345,7 +345,7 @@ def test_fewer_than_one_replicate_is_refused():
         ("my tests/test_it.py::test_a", "my_tests.test_it"),
     ],
 )
-def test_a_file_is_a_suite(node, suite):
+def test_each_test_file_is_a_suite(node, suite):
     assert suite_of(node) == suite
 
 
@@ -371,7 +371,7 @@ def test_a_parameter_is_an_axis_that_stays_the_same_in_every_session(clockwork, 
     assert case.id == f"test_it/TestX.test_a[axis={shown}]"
 
 
-def test_arguments_are_the_calls_and_its_value_is_kept(clockwork):
+def test_further_arguments_are_those_of_the_call_and_its_result_is_returned(clockwork):
     """`gpubench(f, *args)` as pytest-benchmark's `benchmark(f, *args)`."""
     item = SimpleNamespace(nodeid="tests/test_it.py::test_it", name="test_it", path=None)
     fixture = Gpubench(clockwork, item)
@@ -424,7 +424,7 @@ def test_without_a_terminal_the_progress_of_replicates_is_one_line():
     assert lines == ["gpubench: replicates: 4 processes"]
 
 
-def test_on_a_terminal_one_line_tells_which_replicate_runs_and_the_time_left():
+def test_on_a_terminal_one_line_shows_which_replicate_runs_and_the_time_left():
     told, lines = progress(isatty=True)
     assert list(told.count_processes("replicates", 2)) == [0, 1]
     assert lines == [
@@ -435,19 +435,19 @@ def test_on_a_terminal_one_line_tells_which_replicate_runs_and_the_time_left():
     ]
 
 
-def test_a_quiet_pytest_tells_no_progress():
+def test_a_quiet_pytest_prints_no_progress():
     told, lines = progress(isatty=True, verbose=-1)
     assert list(told.count_processes("replicates", 2)) == [0, 1]
     assert lines == []
 
 
-def test_a_baseline_that_is_not_there_is_told_of_before_anything_is_measured(clockwork, monkeypatch):
+def test_a_missing_baseline_is_reported_before_anything_is_measured(clockwork, monkeypatch):
     monkeypatch.setattr(ReplicateStarter, "measure", lambda *_: pytest.fail("measured"))
     with pytest.raises(FileError, match=r"no baseline 'nothing\.jsonl'"):
         MeasuringSession(Options("", "quick", None, 2, ("nothing.jsonl",), ()), None, ["tests/test_it.py::test_it"])
 
 
-def test_the_tests_that_a_baseline_does_not_have_are_named_before_they_are_measured(clockwork, tmp_path):
+def test_tests_that_are_missing_in_the_baseline_are_named_before_they_are_measured(clockwork, tmp_path):
     before = clockwork.measure(spending(clockwork.device, 0.25), make.case("known"))
     base = files.write(tmp_path / "base.jsonl", before, manifest=clockwork._manifest)
     told, lines = progress(isatty=False)
@@ -497,7 +497,7 @@ def test_a_slower_result_fails_after_it_was_measured_again(tmp_path):
     assert judged.is_decided
 
 
-def test_one_that_only_looked_slower_passes(tmp_path):
+def test_a_result_that_is_slower_once_and_not_again_passes(tmp_path):
     judged = baseline_of(tmp_path, run_of(*QUIET)).judge(run_of(*SLOW), lambda: [run_of(value) for value in QUIET * 4])
     assert (judged.verdict in ("same", "inconclusive"), judged.fails) == (True, False)
 
@@ -510,7 +510,7 @@ def test_equal_and_faster_results_pass(tmp_path):
     assert (faster.verdict, faster.fails) == ("faster", False)
 
 
-def test_one_process_cannot_tell_and_says_what_would(tmp_path):
+def test_one_process_is_inconclusive_and_the_message_says_what_would_decide(tmp_path):
     judged = baseline_of(tmp_path, run_of(*QUIET)).judge(run_of(1.1e-3), list)
     assert (judged.verdict, judged.fails, judged.is_decided) == ("inconclusive", False, False)
     assert (
@@ -518,7 +518,7 @@ def test_one_process_cannot_tell_and_says_what_would(tmp_path):
     )
 
 
-def test_what_another_device_measured_cannot_be_judged_and_that_is_no_pass(tmp_path):
+def test_a_baseline_of_another_device_cannot_be_judged_and_does_not_pass(tmp_path):
     other = run_of(*QUIET, facts=make.facts(make.device(name="NVIDIA H100")))
     judged = baseline_of(tmp_path, other).judge(run_of(*QUIET), list)
     assert (judged.verdict, judged.fails) == ("not comparable", True)
@@ -530,12 +530,12 @@ def test_a_new_test_has_no_baseline_and_passes(tmp_path):
     assert (judged.verdict, judged.fails, judged.is_decided) == ("new", False, None)
 
 
-def test_a_baseline_that_is_not_there_is_said():
+def test_a_missing_baseline_is_an_error_with_its_name():
     with pytest.raises(FileError, match=r"no baseline 'nothing\.jsonl'"):
         Baseline(("nothing.jsonl",), ()).judge(run_of(1e-3), list)
 
 
-def test_the_plugin_is_imported_in_no_time():
+def test_importing_the_plugin_takes_little_time():
     clock = "import pytest, time; start = time.perf_counter(); import gpubench.testing; "
     command = [sys.executable, "-c", clock + "print(time.perf_counter() - start)"]
     took = [float(subprocess.run(command, capture_output=True, text=True, check=True).stdout) for _ in range(5)]

@@ -34,7 +34,7 @@ def test_the_evidence_of_a_file_is_that_of_its_run(paths):
     assert readings.read(paths[0]) == Reading.of(store.read_run(paths[0]), str(paths[0]))
 
 
-def test_several_processes_read_the_same_as_one(paths, monkeypatch):
+def test_several_processes_read_the_same_evidence_as_one(paths, monkeypatch):
     alone = readings.read_all(paths)
     monkeypatch.setattr(readings, "_LARGE_BYTES", 0)
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
@@ -45,7 +45,7 @@ def test_several_processes_read_the_same_as_one(paths, monkeypatch):
     assert Evidence([together]).clocks(side)[0] == 1.85e9
 
 
-def test_a_damaged_file_is_refused_by_whichever_process_reads_it(paths, monkeypatch):
+def test_a_damaged_file_is_refused_in_every_process_that_reads_it(paths, monkeypatch):
     files.edit(paths[1], 2, '"replicate":0', '"replicate":5')
     monkeypatch.setattr(readings, "_LARGE_BYTES", 0)
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})

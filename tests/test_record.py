@@ -80,7 +80,7 @@ def test_every_finite_result_survives_its_line(result):
 
 
 @given(st.lists(st.tuples(moment, st.none() | finite)))
-def test_every_sample_survives_its_line_missing_ones_too(rows):
+def test_every_sample_and_missing_value_survives_its_line(rows):
     samples = make.samples([at for at, _ in rows], power=[value for _, value in rows])
     assert record.decode(record.encode(samples)) == samples
 
@@ -96,13 +96,13 @@ def test_every_sample_survives_its_line_missing_ones_too(rows):
     ).map(lambda document: json.dumps(document).encode())
 )
 @settings(suppress_health_check=[HealthCheck.too_slow])
-def test_any_other_bytes_are_refused_in_words_on_one_line(data):
+def test_any_other_bytes_are_refused_with_a_message_of_one_line(data):
     with pytest.raises(record.Malformed) as refused:
         record.decode(data)
     assert "\n" not in str(refused.value)
 
 
-def test_a_result_from_before_series_had_a_clock_is_read_as_fast_as_a_new_one(monkeypatch):
+def test_a_result_of_the_older_form_without_clocks_is_read_by_the_fast_path(monkeypatch):
     result = make.result(make.timing(1e-3), make.timing(2e-3, name="cold"))
     older = record.encode(result).replace(b',"clock_hz":null', b"")
     assert b"clock_hz" not in older
@@ -118,7 +118,7 @@ def test_the_keys_of_lines_that_differ_only_in_numbers_are_examined_once():
     assert record._is_in_written_order.cache_info().misses == 1
 
 
-def test_the_order_of_keys_in_a_record_means_nothing():
+def test_the_order_of_keys_in_a_record_does_not_matter():
     document = json.loads(record.encode(make.result()))
     turned = json.dumps(dict(reversed(document.items()))).encode()
     assert record.decode(turned) == make.result()
@@ -167,7 +167,7 @@ def test_the_order_of_keys_in_a_record_means_nothing():
         ('"params":[]', '"params":' + "[" * 9999 + "]" * 9999, "nested too deeply"),
     ],
 )
-def test_a_changed_record_is_refused_in_words_that_name_the_place(old, new, words):
+def test_a_changed_record_is_refused_with_a_message_that_names_the_place(old, new, words):
     assert refusal(changed(make.result(), old, new)).startswith(words)
 
 
@@ -180,7 +180,7 @@ def test_a_timed_call_takes_from_a_picosecond_to_a_gigasecond_so_that_every_rate
     )
 
 
-def test_a_series_that_is_judged_by_its_work_has_some():
+def test_a_series_that_is_judged_by_its_work_must_declare_work():
     line = changed(make.result(make.timing(1e-3, moved=2.0)), '"moved":2.0', '"moved":0.0')
     assert refusal(line) == "series 'hot' is judged by 'moved', and its work.moved is 0"
 
@@ -214,7 +214,7 @@ def test_the_objects_of_a_record_are_counted_before_it_is_parsed(line, words, mo
 
 @pytest.mark.parametrize("value", ["null", '""', "{}", "[]", "true"])
 @pytest.mark.parametrize("line", ["result", "samples"])
-def test_of_a_million_faults_in_a_record_only_the_first_is_looked_at(line, value):
+def test_of_a_million_faults_in_a_record_only_the_first_is_reported(line, value):
     """Each fault that the parser tells of takes 1.6 KB."""
     values = f"[{','.join([value] * 10_000)}]"
     of, old = (make.result(), "[0.001]") if line == "result" else (make.samples([1.0, 2.0]), "[1.0,2.0]")
@@ -224,7 +224,7 @@ def test_of_a_million_faults_in_a_record_only_the_first_is_looked_at(line, value
     assert refused.value.__cause__.error_count() == 1
 
 
-def test_no_list_of_the_model_is_looked_at_behind_its_first_fault():
+def test_validation_of_every_list_stops_at_the_first_fault():
     """Or else a record of 16 MiB makes gigabytes of errors."""
     for adapter in record._ADAPTERS.values():
         lists = [each for each in nodes(adapter.core_schema) if variadic(each)]
@@ -281,7 +281,7 @@ def test_a_suite_has_at_most_200_views():
     )
 
 
-def test_the_schema_tells_the_kinds_apart_and_allows_no_other_fields():
+def test_the_schema_distinguishes_the_kinds_and_allows_no_other_fields():
     schema = store.schema()
     kinds = {
         kind: schema["$defs"][where.rpartition("/")[2]] for kind, where in schema["discriminator"]["mapping"].items()
@@ -295,7 +295,7 @@ def test_the_schema_tells_the_kinds_apart_and_allows_no_other_fields():
 
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)  # of a machine with other work
 @given(all_results)
-def test_a_line_that_gpubench_wrote_is_read_the_short_way_with_the_same_result(result):
+def test_the_fast_path_reads_a_line_of_gpubench_with_the_same_result(result):
     line = record.encode(result)
     short = record._decode_as_written(line)
     assert short == (None if b"\\" in line else record._decode_any(line))

@@ -45,14 +45,14 @@ def test_the_recording_is_a_whole_run_of_every_built_in_suite(run):
     assert {result.cause for result in run.results} <= {"", "devices"}
 
 
-def test_nothing_in_a_recording_says_whose_machine_it_was(run):
+def test_no_recording_identifies_its_machine(run):
     facts = run.manifest.facts
     assert dict(facts.host)["hostname"] == "redacted"
     assert all(re.fullmatch(r"(GPU-0{8}-0{4}-0{4}-0{4}-\d{12})?", device.uuid) for device in facts.devices)
     assert "/" not in "".join(run.manifest.argv)
 
 
-def test_its_figures_are_those_the_method_expects_of_an_h200(one):
+def test_the_figures_of_the_recording_are_those_expected_of_an_h200(one):
     """A figure outside these means that the method is wrong."""
     found = figures(one)
     assert found["bandwidth/read[size=4GiB,dtype=float32]"].share > 0.90
@@ -62,7 +62,7 @@ def test_its_figures_are_those_the_method_expects_of_an_h200(one):
     assert found["bandwidth/h2d[memory=pinned,size=256MiB]"].interval.centre > 50e9
 
 
-def test_a_copy_between_two_gpus_is_held_against_their_link(two):
+def test_a_copy_between_two_gpus_is_compared_with_their_link(two):
     figure = figures(two)["ipc/pull[path=peer,size=1GiB]"]
     assert (figure.limit, figure.basis) == ("link.peer", "spec")
     assert figure.interval.centre > 390e9
@@ -72,7 +72,7 @@ def test_no_figure_is_above_its_peak(run):
     assert {name for name, figure in figures(run).items() if (figure.share or 0) > 1} == set()
 
 
-def test_every_case_met_the_counters_of_its_own_devices(run):
+def test_every_case_has_counters_of_its_own_devices(run):
     table = CounterTable.of_run(run)
     for result in run.results:
         if result.status == "skipped":
@@ -92,7 +92,7 @@ def test_fresh_processes_agree_within_half_a_percent():
 
 
 @pytest.mark.parametrize("name", plugins.names("reports"))
-def test_every_report_renders_it_with_its_figures(run, name):
+def test_every_report_renders_the_recording_with_its_figures(run, name):
     written = rendering.report(name).render(run)
     data = written.encode() if isinstance(written, str) else written
     assert b"NVIDIA H200" in data or name in ("csv", "parquet")
@@ -120,7 +120,7 @@ def test_the_gallery_shows_every_picture_that_was_drawn():
 
 
 @pytest.mark.parametrize("name", ["whole/h200", "h200x2-headline", "headline/1"])
-def test_what_plan_says_of_a_runs_length_is_within_half_and_twice_of_what_it_took(name):
+def test_the_duration_that_plan_forecasts_is_within_half_and_twice_the_recorded_one(name):
     """Runs that found their kernels compiled: with a cold cache, as `h200-quick`, one takes longer."""
     run = store.read_run(RECORDINGS / f"{name}.jsonl.gz")
     devices = {device.id: device for device in run.manifest.facts.devices}

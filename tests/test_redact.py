@@ -139,7 +139,7 @@ def test_no_name_of_host_user_device_or_place_is_left_in_any_field_or_text():
 
 
 @pytest.mark.parametrize("text", ["zebras", "ZEBRAS", "zebra\u017f", "Zebra\u017f.local"])
-def test_a_name_is_hidden_even_if_similar_letters_spell_it(text):
+def test_a_name_spelt_with_similar_letters_is_hidden_too(text):
     run = make.run(make.result(reason=f"on {text}"), facts=make.facts(make.device(), host=(("hostname", "zebras"),)))
     assert "ebra" not in redacted(run, SALT).results[0].reason
 
@@ -180,7 +180,7 @@ def test_every_folder_of_gpubench_is_kept_in_a_traceback(folder):
     assert f'/{place}", line 7' in text
 
 
-def test_every_number_stays():
+def test_redaction_changes_no_number():
     before, after = text_run(*TEXTS), redacted(text_run(*TEXTS), SALT)
     assert [result.series for result in after.results] == [result.series for result in before.results]
     assert after.samples == before.samples
@@ -216,7 +216,7 @@ def test_a_device_without_an_identity_gets_no_pseudonym():
     assert run.manifest.facts.devices[0].uuid == ""
 
 
-def test_two_paths_as_axes_stay_two_cases():
+def test_cases_that_differ_in_a_path_stay_different_when_redacted():
     cases = [make.case(data=f"/data/acme/{name}") for name in ("a", "b")]
     found = redacted(make.run(*(make.result(of=case) for case in cases)), SALT)
     assert len({result.key for result in found.results}) == 2
@@ -241,7 +241,7 @@ def config(tmp_path, monkeypatch):
     return tmp_path / "config" / "gpubench"
 
 
-def test_the_salt_is_made_once_and_is_the_users_alone(config):
+def test_the_salt_is_made_once_and_readable_by_the_user_alone(config):
     salt = identity.salt()
     assert identity.salt() == salt
     assert len(salt) == 32
@@ -249,7 +249,7 @@ def test_the_salt_is_made_once_and_is_the_users_alone(config):
     assert [path.name for path in config.iterdir()] == ["salt"]
 
 
-def test_two_salts_are_never_the_same(config):
+def test_every_new_salt_is_different(config):
     first = identity.salt()
     (config / "salt").unlink()
     assert identity.salt() != first

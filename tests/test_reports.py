@@ -170,7 +170,7 @@ def curves(name, views, points):
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_a_small_run_is_written_as_it_was_agreed(kind):
+def test_the_report_of_a_small_run_equals_the_stored_one(kind):
     written = re.sub(r"<(script|style)>.*?</\1>", r"<\1>…</\1>", render(kind, small_run()), flags=re.DOTALL)
     written = re.sub(r"'sha256-[^']*'", "'sha256-…'", written)
     path = GOLDEN / f"report.{kind}"
@@ -180,7 +180,7 @@ def test_a_small_run_is_written_as_it_was_agreed(kind):
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_a_report_says_in_a_sentence_what_it_writes(kind):
+def test_every_report_describes_its_form_in_a_sentence(kind):
     summary = rendering.report(kind).summary
     assert summary
     assert "\n" not in summary
@@ -203,7 +203,7 @@ def test_a_curve_draws_a_line_for_each_value_of_by_and_sizes_in_binary_units():
     assert {"4KiB", "256KiB", "hot", "warm"} <= set(page.words)
 
 
-def test_bars_are_labelled_by_what_differs_and_say_what_is_shared():
+def test_bars_are_labelled_by_differing_parameters_and_shared_ones_are_stated_once():
     points = [((("size_bytes", GIB), ("dtype", dtype)), 1e-3) for dtype in ("float16", "float32", "float64")]
     page = Tags(render("html", curves("copy", [View("bars", "Copies", ("copy",))], points)))
     assert page.count("rect", "c0") == 3
@@ -231,7 +231,7 @@ def test_bars_are_coloured_by_the_values_of_by():
     assert page.count("ul", "legend") == 1
 
 
-def test_many_bars_have_their_labels_beside_them_to_take_less_room():
+def test_the_labels_of_many_bars_stand_beside_them():
     drawn = [
         render("html", curves("c", [View("bars", "B", ("c",))], [((("n", n),), 1e-3) for n in range(m)]))
         for m in (14, 15)
@@ -251,7 +251,7 @@ def test_a_view_of_two_units_is_two_charts():
     assert re.findall(r"<title>ipc/(open|touch)", page) == ["open"] * 3 + ["touch"] * 3
 
 
-def test_a_curve_of_one_place_is_left_out_in_a_sentence():
+def test_a_curve_with_one_point_is_replaced_by_a_sentence():
     points = [((("n", 1), ("dtype", dtype)), 1e-3) for dtype in ("float32", "float64")]
     page = Tags(render("html", curves("c", [View("curve", "Rate", ("c",), x="n", by=("dtype",))], points)))
     assert page.count("figure") == 0
@@ -268,7 +268,7 @@ def test_a_matrix_has_a_cell_with_its_number_for_every_case():
     assert re.search(r"best \S+ GB/s at target 0, source 0", page.text)
 
 
-def test_a_pareto_view_joins_the_cases_that_no_other_beats_both_ways():
+def test_a_pareto_view_joins_the_cases_that_no_other_dominates():
     cases = [("fast", 1.5, 1e-3), ("small", 4.0, 5e-3), ("worse", 1.4, 6e-3)]
     run = run_of(
         *(
@@ -304,7 +304,7 @@ def test_only_ok_results_are_drawn():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_view_that_nothing_was_measured_for_is_left_out_in_a_sentence(kind):
+def test_a_view_without_results_is_replaced_by_a_sentence(kind):
     page = Tags(
         render(
             "html",
@@ -428,7 +428,7 @@ def test_a_page_with_nothing_to_zoom_carries_no_code_for_it():
     assert "uPlot" not in page
 
 
-def test_what_a_script_takes_along_is_what_was_published_under_that_hash_with_its_licence():
+def test_the_bundled_script_equals_its_published_version_by_hash_and_has_its_licence():
     folder = Path(__file__).parents[1] / "reports"
     held = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in ("uplot.js", "uplot.css")}
     record = (folder.parent / "docs/reports.md").read_text()
@@ -436,7 +436,7 @@ def test_what_a_script_takes_along_is_what_was_published_under_that_hash_with_it
     assert (folder / "uplot.LICENSE").read_text() in render("html", small_run())
 
 
-def test_every_drawing_says_in_words_what_it_shows_and_every_table_has_a_caption():
+def test_every_drawing_has_a_text_alternative_and_every_table_a_caption():
     page = Tags(render("html", small_run()))
     drawings = [attrs for tag, attrs in page.found if tag == "svg" and attrs.get("role") == "img"]
     assert len(drawings) == 5  # when each case ran, two counters, and the samples of two cases
@@ -450,7 +450,7 @@ def test_a_run_without_results_is_a_report_too(kind):
 
 
 @pytest.mark.parametrize("kind", ["html", "md"])
-def test_a_partial_run_says_so(kind):
+def test_the_report_of_a_partial_run_says_that_it_is_partial(kind):
     assert "the run was interrupted before all cases were measured" in render(kind, run_of(complete=False))
 
 
@@ -465,13 +465,13 @@ def test_a_run_of_failures_alone_is_not_trustworthy_and_names_each_reason_once()
 
 
 @pytest.mark.parametrize("kind", ["html", "md"])
-def test_figures_of_the_host_are_never_shown_as_a_gpus(kind):
+def test_figures_of_the_host_are_never_shown_as_those_of_a_gpu(kind):
     run = run_of(result("s", "c", (), [timed(1.0)], devices=("host",)), devices=(GPU, HOST))
     assert "these are figures of the host processor, not of a GPU" in Tags(render(kind, run)).text
     assert "figures of the host processor" not in render(kind, small_run())
 
 
-def test_a_share_above_the_specification_is_questioned():
+def test_a_share_above_the_specification_gives_a_warning():
     device = dataclasses.replace(GPU, name="NVIDIA H200")
     page = Tags(render("html", run_of(result("s", "c", (), [timed(1e-4)]), devices=(device,))))
     assert "1 case is above-peak, above the peak of the device: the counted work, the timing or" in page.text
@@ -540,7 +540,7 @@ def ladder_run(*more, **fields):
     return run_of(*found, *more, views=[view], devices=(device,), **fields)
 
 
-def test_a_staircase_draws_its_levels_where_they_end_and_what_is_known_of_the_device():
+def test_a_staircase_draws_its_levels_their_ends_and_the_cache_sizes_of_the_device():
     page = Tags(render("html", ladder_run()))
     assert (page.count("rect", "soft"), page.count("line", "end"), page.count("path", "known")) == (3, 1, 1)
     words = set(page.words)
@@ -659,7 +659,7 @@ def replicated_run():
     return run_of(*(lost if found.key == lost.key else found for found in results))
 
 
-def test_replicates_are_one_row_of_the_page_with_what_lies_within_and_between():
+def test_replicates_are_one_row_of_the_page_with_the_noise_within_and_between_processes():
     page = Tags(render("html", replicated_run()))
     heads = "case median 95 % of processes % of peak noise within process between processes bound by state"
     assert heads in page.text
@@ -698,7 +698,7 @@ def test_a_spread_stands_in_csv_on_the_headline_of_every_replicate():
 
 
 @pytest.mark.parametrize("kind", ["html", "md"])
-def test_the_interval_of_one_process_is_named_so_and_the_deviation_between_processes_stands_beside_it(kind):
+def test_the_interval_within_a_process_stands_beside_the_deviation_between_processes(kind):
     case = (("size_bytes", GIB), ("dtype", "float32"))
     device = dataclasses.replace(GPU, name="NVIDIA H200")
     written = render(kind, run_of(result("bandwidth", "triad", case, [timed(1e-3)]), devices=(device,)))
@@ -709,7 +709,7 @@ def test_the_interval_of_one_process_is_named_so_and_the_deviation_between_proce
     assert "Recorded: taken from recordings that gpubench ships, not measured by this run (NVIDIA H200" in text
 
 
-def test_files_for_programs_say_how_far_processes_lie_apart_and_who_measured_it():
+def test_files_for_programs_have_the_deviation_between_processes_and_its_source():
     case = (("size_bytes", GIB), ("dtype", "float32"))
     device = dataclasses.replace(GPU, name="NVIDIA H200")
     run = run_of(result("bandwidth", "triad", case, [timed(1e-3), timed(2e-3, name="cold")]), devices=(device,))
@@ -746,7 +746,7 @@ def test_labels_stand_beside_the_status():
     assert json.loads(render("json", run))["results"][0]["labels"] == ["power-capped", "loaded"]
 
 
-def test_the_settings_of_a_headline_run_say_so():
+def test_the_settings_name_a_headline_run():
     run = small_run()
     settings = dataclasses.replace(run.manifest.settings, headline=True)
     headline = dataclasses.replace(run, manifest=dataclasses.replace(run.manifest, settings=settings))
@@ -777,7 +777,7 @@ def test_event_reasons_are_named_lanes():
     assert (page.count("path", "capped"), page.count("path", "slowed"), page.count("path", "c7")) == (1, 2, 0)
 
 
-def test_a_run_without_an_event_says_so():
+def test_a_run_without_events_is_reported_as_such():
     assert "none in the whole run" in Tags(render("html", run_with_events(0, 0, 0))).text
 
 
@@ -790,7 +790,7 @@ def test_a_case_that_failed_is_a_cross_on_the_timeline_also_where_it_was_never_t
     assert "gemm/square[n=512] failed: error 0.3 | above 1e-3" in page.text
 
 
-def test_a_median_less_sure_than_its_noise_says_is_named():
+def test_cases_with_a_wide_interval_of_the_median_are_counted():
     few = Series("hot", "s", (1.0, 1.0, 1.0, 1.0, 1.2))
     assert (
         "1 case with a 95 % confidence interval within a process wider than ± 5 %"
@@ -798,7 +798,7 @@ def test_a_median_less_sure_than_its_noise_says_is_named():
     )
 
 
-def test_the_other_stages_of_a_case_and_what_is_no_time_stand_beside_it():
+def test_further_stages_and_observed_values_of_a_case_stand_beside_its_headline():
     found = result(
         "zip",
         "trip",

@@ -32,16 +32,16 @@ def test_the_shipped_table_equals_what_the_recordings_give():
     assert list(recorded_deviations().values()) == rows
 
 
-def test_a_recording_that_is_there_twice_counts_once():
+def test_two_copies_of_a_recording_count_once():
     assert "h200x2-headline" not in reproducibility_table.sessions(), "it is headline/4"
 
 
-def test_the_interval_of_one_process_holds_another_processs_median_in_half_of_the_pairs():
+def test_the_interval_of_one_process_contains_the_median_of_another_in_half_of_the_pairs():
     held, pairs = reproducibility_table.coverage()
     assert (held / pairs, pairs) == (pytest.approx(0.53, abs=0.005), 2700)
 
 
-def test_a_capped_product_differs_between_processes_by_far_more_than_its_interval_within_one_says():
+def test_a_power_capped_product_differs_between_processes_by_far_more_than_its_interval_within_one():
     summary = Summary(store.read_run(RECORDINGS / "headline/2.jsonl.gz"))
     (product,) = [spread for spread in summary.spreads() if spread.case.suite == "gemm"]
     assert min(figure.interval.half_width for figure in product.figures) < 0.0025
@@ -49,12 +49,12 @@ def test_a_capped_product_differs_between_processes_by_far_more_than_its_interva
     assert recorded_deviation("NVIDIA H200", product.case.id).percent == pytest.approx(2.29, abs=0.01)
 
 
-def test_from_three_replicates_on_the_run_itself_says_it():
+def test_from_three_replicates_on_the_deviation_is_that_of_the_run():
     assert known(1.0, 1.2, 0.8) == Reproducibility(pytest.approx(0.2), 3)
     assert known(1.0, 1.2, 0.8).text == "20.0 %"
 
 
-def test_fewer_replicates_have_what_was_recorded_of_the_same_case_on_the_same_model():
+def test_with_fewer_replicates_the_deviation_is_the_recorded_one_of_the_same_case_and_model():
     for medians in [(1.0,), (1.0, 1.2)]:
         found = known(*medians)
         assert (found.is_recorded, found.processes, found.text) == (True, 48, "0.03 % recorded")
@@ -69,7 +69,7 @@ def test_fewer_replicates_have_what_was_recorded_of_the_same_case_on_the_same_mo
         {"devices": ()},
     ],
 )
-def test_another_case_or_model_has_none(others):
+def test_another_case_or_model_has_no_recorded_deviation(others):
     assert known(1.0, **others) is None
 
 
@@ -80,7 +80,7 @@ def test_the_sentence_beneath_a_table_names_each_recording_once():
     assert recorded_sources_text([known(1.0, 1.2, 0.8), None]) == ""
 
 
-def test_a_figure_says_what_its_interval_covers():
+def test_the_text_of_a_figure_states_the_kind_of_its_interval():
     run = make.run(*[make.result(make.timing(1.0), replicate=index) for index in range(12)])
     summary = Summary(run)
     assert summary.rows()[0].figure.interval_name == "95 % within process"

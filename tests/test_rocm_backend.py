@@ -80,7 +80,7 @@ def test_a_gpu_is_described_by_its_compilers_name_and_its_infinity_cache():
     }
 
 
-def test_only_the_stand_in_of_the_tests_is_a_dry_run():
+def test_only_the_gpu_on_paper_is_a_dry_run():
     stand_in = {**MI250X, "name": b"GPU on paper"}
     runtime = Runtime(stand_in)
     assert BACKEND.traits_of(runtime, BACKEND.device_facts(runtime, 0, 1)).is_dry_run
@@ -88,7 +88,7 @@ def test_only_the_stand_in_of_the_tests_is_a_dry_run():
     assert not BACKEND.traits_of(runtime, BACKEND.device_facts(runtime, 0, 1)).is_dry_run
 
 
-def test_a_device_of_a_split_card_has_its_own_units_and_memory_and_the_cache_of_the_card():
+def test_a_device_of_a_split_card_has_its_own_compute_units_and_memory_and_the_cards_cache():
     device = found(PART)
     assert (device.units, device.memory_bytes) == (38, 25767706624)
     assert device.cache_bytes == 256 * 2**20  # a ring that is too large flushes too
@@ -101,7 +101,7 @@ def test_an_apu_has_no_data_sheet_and_rates_per_clock_of_its_architecture():
     assert hardware.per_clock(device, "float32").value == 256.0
 
 
-def test_the_numbers_nine_and_four_are_no_hopper():
+def test_an_architecture_gfx94_is_not_taken_for_hopper():
     traits = BACKEND.traits_of(Runtime(MI300X), found(MI300X))
     assert (traits.vendor, traits.kernels, traits.warp, traits.clock) == ("amd", "hip", 64, "hip events")
     assert traits.features == {"matrix"}
@@ -120,7 +120,7 @@ def test_hips_version_is_shown_with_dots():
     assert BACKEND.driver_versions(Runtime(MI300X)) == {"hip.runtime": "7.0.51831"}
 
 
-def test_more_shared_memory_than_a_block_has_is_skipped_and_the_call_that_fails_is_not_made():
+def test_more_shared_memory_than_a_block_has_is_skipped_before_the_failing_call():
     class UnlaunchedFunction:
         def __call__(self, *args, **options):
             raise AssertionError("launched")

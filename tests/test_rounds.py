@@ -52,11 +52,11 @@ def test_without_rounds_the_first_measurement_counts():
     assert once(noisy(1.1, 0.001), [], rounds=0) == (Verdict.SLOWER, 0)
 
 
-def test_a_suspect_that_stays_one_ends_inconclusive():
+def test_a_suspect_that_remains_one_ends_inconclusive():
     assert once(noisy(1.02, 0.001), [1.02] * 3) == (Verdict.INCONCLUSIVE, 3)
 
 
-def test_a_case_is_asked_again_only_where_it_looks_slower():
+def test_only_cases_that_look_slower_are_measured_again():
     assert simulate(World(rounds=1), suites=4, seed=1).asked_again < 0.15  # of which a third are inconclusive at first
 
 
@@ -106,7 +106,7 @@ def test_a_slow_down_of_three_per_cent_is_found_against_a_stored_baseline_of_twe
     assert simulate(five, suites=10, seed=3).found < 0.5
 
 
-def test_the_rules_of_other_tools_cry_wolf_on_the_same_suites():
+def test_the_rules_of_other_tools_raise_false_alarms_on_the_same_suites():
     alarmed = {name: share for name, share, _ in peers(World(noise=0.03), suites=10)}
     assert alarmed["Mann-Whitney"] > 0.5
     assert alarmed["bootstrap"] > 0.5

@@ -173,7 +173,7 @@ def processes() -> str:
     return subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
 
 
-def test_two_ranks_measure_in_step_and_each_gives_its_series(ranked):
+def test_two_ranks_measure_in_lockstep_and_each_has_its_series(ranked):
     pair = ranked["pair"]
     assert pair.status == "ok", pair.reason
     assert [series.rank for series in pair.series if series.label == "hot"] == [0, 1]
@@ -202,7 +202,7 @@ def test_a_task_may_expect_and_time_the_end_of_a_rank(ranked):
     assert 0 < values["self"][0] < 5
 
 
-def test_a_case_that_one_rank_declines_is_skipped_and_not_failed(ranked):
+def test_a_case_that_one_rank_skips_is_skipped_and_not_failed(ranked):
     declined = ranked["declined"]
     assert (declined.status, declined.reason) == ("skipped", "rank 1 has no room")
 

@@ -201,7 +201,7 @@ def test_the_description_of_a_crash_names_the_line_of_code(collecting):
     assert child.last_line == 'File "pynvml.py", line 7 in ask'
 
 
-def test_a_sampler_that_crashes_again_and_again_is_not_restarted(sick):
+def test_a_sampler_that_crashes_repeatedly_is_not_restarted(sick):
     process, _, remarks = sick("killed", 30.0)
     assert "SIGKILL" in process.ended
     assert {(remark.state, remark.source) for remark in remarks} == {("lost", "the sampler")}
@@ -230,7 +230,7 @@ def gpubench(*words):
     return _command.gpubench(*words, PYTHONPATH=PLUGIN, GPUBENCH_SICK="lost", GPUBENCH_HISTORY="off")
 
 
-def test_missing_counters_are_in_the_run_file_with_their_reasons(tmp_path):
+def test_unsupported_counters_are_in_the_run_file_with_their_reasons(tmp_path):
     out = str(tmp_path / "run.jsonl")
     done = gpubench("run", "gemm", "--device", "host", "--tier", "smoke", "--filter", "square", "--out", out)
     assert done.returncode == 0, done.stderr

@@ -61,7 +61,7 @@ def test_a_query_that_arrives_during_a_step_is_prefilled_after_it_and_slows_the_
     np.testing.assert_allclose(found.last, [together, together + 0.010 + 1e-5 * 12])
 
 
-def test_queries_beyond_the_slots_wait_for_one_that_ends():
+def test_queries_beyond_the_number_of_slots_wait_for_a_free_one():
     found = served([0.0] * 5)
     assert found.first[4] == pytest.approx(found.last[0] + 0.01)
     assert found.last[:4].max() < found.first[4]
@@ -90,7 +90,7 @@ def by_steps(times, arrivals, prompt, output):
 
 
 @pytest.mark.parametrize("rate", [1, 25, pytest.param(60, marks=pytest.mark.slow)])
-def test_steps_that_are_taken_at_once_end_when_single_steps_do(rate):
+def test_steps_simulated_together_end_at_the_same_times_as_single_steps(rate):
     arrivals = serving.poisson(rate, 300, seed=4)
     found = served(arrivals, prompt=20, output=12)
     first, last = by_steps(TIMES, arrivals, 20, 12)
@@ -99,7 +99,7 @@ def test_steps_that_are_taken_at_once_end_when_single_steps_do(rate):
 
 
 @pytest.mark.parametrize("load", [pytest.param(0.5, marks=pytest.mark.slow), 0.8])
-def test_queries_of_one_token_wait_as_a_queue_with_one_server_does(load):
+def test_queries_of_one_token_wait_as_in_a_queue_with_one_server(load):
     """M/D/1: the mean wait is ρ·s/(2·(1 − ρ)) (Pollaczek and Khinchine)."""
     arrivals = serving.poisson(load / 0.01, 200_000, seed=1)
     waits = served(arrivals, output=1).first_token_s - 0.01
@@ -142,12 +142,12 @@ def test_too_few_queries_meet_no_objective():
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("nan")])
-def test_there_are_no_arrivals_at_a_rate_of_zero(rate):
+def test_a_rate_of_zero_gives_no_arrivals(rate):
     with pytest.raises(ValueError, match="above 0"):
         serving.poisson(rate, 10, seed=0)
 
 
-def test_arrivals_that_go_back_in_time_are_refused():
+def test_arrival_times_that_decrease_are_refused():
     with pytest.raises(ValueError, match="order"):
         served([0.0, 2.0, 1.0])
 
@@ -278,7 +278,7 @@ def test_a_view_finds_the_times_of_steps_and_prefills_and_the_rates_that_they_al
 
 
 @pytest.mark.usefixtures("few")
-def test_the_page_draws_weights_that_were_measured_apart_and_names_their_knees():
+def test_the_page_has_a_line_for_each_format_of_weights_and_names_its_knee():
     faster = [step(1, 512, [0.001], "int4"), step(8, 512, [0.002], "int4"), prefill(512, [0.012], "int4")]
     page = plugins.load("reports", "html").render(run_of(*measured(), *faster))
     assert "p99 of the first token" in page
@@ -287,7 +287,7 @@ def test_the_page_draws_weights_that_were_measured_apart_and_names_their_knees()
     assert "not an MLPerf result" in page
 
 
-def test_steps_without_prefills_serve_nothing():
+def test_steps_without_prefills_give_no_serving_rate():
     assert served_of(Summary(run_of(step(1, 512, [0.004]))), "inference", VIEW) == []
 
 
@@ -352,7 +352,7 @@ def call_times(times, prefill_s, step_s):
 
 
 @pytest.mark.usefixtures("few")
-def test_what_a_call_takes_longer_in_other_sessions_is_part_of_the_simulation():
+def test_the_extra_time_of_calls_in_other_sessions_is_part_of_the_simulation():
     """Steps of 4 take longer by a value between those of 1 and 16; steps of 64 by that of 16."""
     sessions = [call_times(LLAMA, prefill_s, {1: 1e-4, 4: None, 16: 4e-4}) for prefill_s in (1e-3, 2e-3, 9e-3)]
     longer = LLAMA.longer(2e-3, {1: 1e-4, 4: 1.6e-4, 16: 4e-4, 64: 4e-4})
@@ -366,7 +366,7 @@ def test_what_a_call_takes_longer_in_other_sessions_is_part_of_the_simulation():
 
 
 @pytest.mark.usefixtures("few")
-def test_a_session_does_not_tell_its_own_simulation_how_long_its_calls_took():
+def test_the_simulation_of_a_session_does_not_use_the_sessions_own_times():
     arrivals = serving.poisson(10, 100, seed=2).tolist()
     compared, told = session(arrivals, LLAMA, sizes=(1, 4, 16)), call_times(LLAMA, 1e-3, {1: 1e-3, 4: None, 16: 1e-3})
     series = (*compared.series, *(each for each in told.series if each.name.startswith("call")))
@@ -402,13 +402,13 @@ def test_steps_that_run_long_enough_have_joules_per_token():
         prefill(10**12, [0.01]),
     ],
 )
-def test_a_file_whose_axes_or_times_cannot_be_serves_what_the_others_say(result):
+def test_results_with_impossible_axes_or_times_are_left_out_of_serving(result):
     (found,) = served_of(Summary(run_of(step(1, 512, [0.01]), prefill(512, [0.01]), result)), "inference", VIEW)
     assert (list(found.times.steps), found.times.prefills) == ([1], {512: 0.01})
 
 
 @pytest.mark.usefixtures("few")
-def test_a_session_whose_moments_go_back_is_left_out():
+def test_a_session_whose_times_decrease_is_left_out():
     good = session([0.0, 1.0, 2.0], LLAMA)
     series = {each.name: each for each in good.series}
     back = replace(series["scheduled"], values=(0.0, 2.0, 1.0))

@@ -63,7 +63,7 @@ def test_a_power_cap_that_overshoots_is_waited_for_and_the_fast_start_is_kept_as
     assert series["early"][0] == pytest.approx(608.3e-6)
 
 
-def test_samples_of_a_recorded_power_cap_are_not_settled_though_their_halves_agree():
+def test_samples_of_a_recorded_power_cap_are_not_settled_even_if_their_halves_agree():
     noise = 1 + 0.001 * np.random.default_rng(1).normal(size=len(LAYER_MICROSECONDS))
     seconds = (LAYER_MICROSECONDS * noise * 1e-6).tolist()
     times = np.cumsum(seconds).tolist()
@@ -72,7 +72,7 @@ def test_samples_of_a_recorded_power_cap_are_not_settled_though_their_halves_agr
 
 
 @pytest.mark.parametrize("count", [6, 10])
-def test_the_test_of_a_trend_is_kendalls_and_its_slope_is_sens(count):
+def test_the_trend_test_is_kendalls_and_the_slope_that_of_sen(count):
     values = np.random.default_rng(count).normal(size=count).cumsum()
     times = np.arange(count) * 0.5
     by_blocks = trends.trend(values.tolist(), times.tolist())
@@ -85,7 +85,7 @@ def test_a_constant_and_too_few_values_have_no_trend():
     assert trends.trend([1.0, 2.0, 3.0], [0.0, 1.0, 2.0]).p == 1
 
 
-def test_the_rest_of_an_exponential_is_its_mean_after_the_start():
+def test_the_remaining_transient_of_an_exponential_is_its_mean_after_the_start():
     times = np.linspace(0, 1, 400)
     values = 2 * (1 + 0.1 * np.exp(-times / 0.2))
     (left,) = trends.transient_left(values.tolist(), times.tolist(), [0.5], 3.0)

@@ -103,7 +103,7 @@ def left(*written):
     return {secret: kind for secret, kind in KINDS.items() if secret.lower() in whole}
 
 
-def test_the_marks_are_in_the_runs_that_are_redacted(runs):
+def test_the_runs_contain_every_mark_before_redaction(runs):
     """Otherwise their absence would say nothing."""
     assert left(runs[0].read_text()) == KINDS
 
@@ -194,7 +194,7 @@ def test_a_bundle_contains_no_names(call, monkeypatch):
     assert set(left(*(content for name, content in members.items() if "sys/" not in name))) <= {OTHER_HOST}
 
 
-def test_the_monitors_endpoint_serves_no_text_but_what_code_chose_and_the_model():
+def test_the_monitors_endpoint_serves_only_fixed_texts_and_the_model_of_the_device():
     device = replace(marked_run().manifest.facts.devices[0], name="NVIDIA H200")
     latest = live.Latest((make.POWER, make.ENERGY))
     latest.add([make.samples((0.0, 1.0), power=(100.0, 100.0), energy=(1.0, 2.0))])
@@ -208,7 +208,7 @@ def test_redacting_a_redacted_text_changes_nothing():
     assert redacted(once, b"another salt", (USER,)) == once
 
 
-def test_no_text_of_several_marks_is_changed_again():
+def test_redacting_a_text_of_several_marks_twice_changes_nothing_more():
     """A pseudonym looks like none of the marks, whatever stands around it."""
     rng = random.Random(7)
     signs = (" ", "; ", ". ", ": ", "\n", ", ", " (", ") ", "=", "'", '"', " is ")

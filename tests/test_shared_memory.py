@@ -16,7 +16,7 @@ def host():
 
 
 @pytest.mark.parametrize("kind", ["memfd", "file"])
-def test_what_one_mapping_writes_the_other_reads(host, kind):
+def test_two_mappings_share_their_memory(host, kind):
     memory = host.shared_memory(kind)
     owned = memory.allocate(8192)
     handle = memory.export(owned)
@@ -30,7 +30,7 @@ def test_what_one_mapping_writes_the_other_reads(host, kind):
     owned.close()
 
 
-def test_a_handle_of_descriptors_is_closed_once_and_leaves_the_memory_alone(host):
+def test_closing_a_handle_closes_its_descriptor_and_keeps_the_memory(host):
     memory = host.shared_memory("memfd")
     owned = memory.allocate(4096)
     handle = memory.export(owned)
@@ -41,7 +41,7 @@ def test_a_handle_of_descriptors_is_closed_once_and_leaves_the_memory_alone(host
     owned.close()
 
 
-def test_a_named_file_is_gone_with_its_owner(host):
+def test_a_named_file_is_removed_with_its_owner(host):
     memory = host.shared_memory("file")
     owned = memory.allocate(4096)
     name = memory.export(owned).data.decode()
@@ -52,7 +52,7 @@ def test_a_named_file_is_gone_with_its_owner(host):
 
 
 @pytest.mark.parametrize("kind", ["raw", "block", "pool", "virtual", "nonsense"])
-def test_a_kind_that_the_host_has_not_is_skipped_by_its_name(host, kind):
+def test_a_kind_of_memory_that_the_host_does_not_support_is_skipped_with_its_name(host, kind):
     with pytest.raises(Skip, match=kind):
         host.shared_memory(kind)
 
@@ -64,7 +64,7 @@ def test_the_host_has_no_events_between_processes_and_no_second_queue(host):
         host.together(lambda: None)
 
 
-def test_on_the_clockwork_device_what_is_queued_together_takes_the_sum():
+def test_on_the_clockwork_device_work_queued_together_takes_the_sum_of_the_times():
     backend = plugins.load("backends", "clockwork")
     device = backend.open(backend.devices()[0])
     timing = device.time(lambda: device.together(lambda: device.spend(1.0), lambda: device.spend(2.0)), 1)

@@ -73,7 +73,7 @@ def test_two_reports_of_one_device_join(call, run):
     assert store.read_run("a.jsonl") == store.read_run("b.jsonl")
 
 
-def test_without_a_place_for_the_salt_a_report_is_written_all_the_same(call, run, tmp_path, monkeypatch):
+def test_without_a_folder_for_the_salt_a_report_is_still_written(call, run, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))
     status, _, said = call("report", run, "-o", "a.md")
@@ -83,7 +83,7 @@ def test_without_a_place_for_the_salt_a_report_is_written_all_the_same(call, run
 
 
 @pytest.mark.parametrize("command", ["report", "redact"])
-def test_what_exists_is_replaced_only_when_that_is_asked_for(call, run, tmp_path, command):
+def test_existing_files_are_replaced_only_on_request(call, run, tmp_path, command):
     out = tmp_path / "out.md"
     out.write_text("mine")
     status, _, said = call(command, run, "-o", out)
@@ -95,7 +95,7 @@ def test_what_exists_is_replaced_only_when_that_is_asked_for(call, run, tmp_path
 
 @pytest.mark.parametrize("command", ["report", "redact"])
 @pytest.mark.parametrize("place", ["missing/out.md", "file/out.md"])
-def test_a_place_that_cannot_be_written_is_one_line(call, run, tmp_path, command, place):
+def test_an_unwritable_output_is_refused_in_one_line(call, run, tmp_path, command, place):
     (tmp_path / "file").touch()
     status, out, said = call(command, run, "-o", place)
     assert (status, out) == (2, "")
@@ -104,7 +104,7 @@ def test_a_place_that_cannot_be_written_is_one_line(call, run, tmp_path, command
 
 
 @pytest.mark.parametrize("command", ["report", "redact"])
-def test_a_damaged_run_is_one_line_and_nothing_is_written(call, run, tmp_path, command):
+def test_a_damaged_run_is_refused_in_one_line_and_nothing_is_written(call, run, tmp_path, command):
     run.write_bytes(run.read_bytes().replace(b"0.001", b"0.002"))
     status, out, said = call(command, run, "-o", "out.md")
     assert (status, out, said.count("\n")) == (5, "", 1)
@@ -114,7 +114,7 @@ def test_a_damaged_run_is_one_line_and_nothing_is_written(call, run, tmp_path, c
 IMPORTS = Path(__file__).parent / "imports"
 
 
-def test_what_another_tool_printed_becomes_a_run_that_is_reported(call):
+def test_the_output_of_another_tool_becomes_a_run_that_can_be_reported(call):
     status, out, said = call("import", IMPORTS / "nvbandwidth-v0.8.txt", IMPORTS / "gpu-cache.txt", "-o", "a.jsonl")
     assert (status, out) == (0, "")
     assert "nvbandwidth, 3 results" in said
@@ -123,7 +123,7 @@ def test_what_another_tool_printed_becomes_a_run_that_is_reported(call):
     assert "RTX 3050" in call("show", "a.jsonl")[1] + Path("a.md").read_text()
 
 
-def test_an_import_says_what_it_left_out(call):
+def test_an_import_names_the_values_that_it_left_out(call):
     status, _, said = call("import", IMPORTS / "superbench.jsonl", "--from", "superbench")
     assert status == 0
     assert "left out, since their unit is not stated anywhere: gpu-sm-copy-bw/dtoh" in said
@@ -142,7 +142,7 @@ def test_an_import_says_what_it_left_out(call):
         ((IMPORTS / "gpu-cache.txt", __file__), 5),
     ],
 )
-def test_an_import_that_cannot_be_is_one_line_and_nothing_is_written(call, tmp_path, words, status):
+def test_a_refused_import_gives_one_line_and_writes_nothing(call, tmp_path, words, status):
     found, out, said = call("import", *words, "-o", "a.jsonl")
     assert (found, out, said.count("\n")) == (status, "", 1)
     assert not (tmp_path / "a.jsonl").exists()
@@ -156,7 +156,7 @@ def test_an_import_never_replaces_what_it_reads(call, tmp_path):
     assert path.read_bytes() == (IMPORTS / "gpu-cache.txt").read_bytes()
 
 
-def test_the_tools_whose_output_is_known_are_listed(call):
+def test_the_supported_tools_are_listed(call):
     status, out, _ = call("import", "--tools")
     tools = (
         "babelstream",
@@ -184,6 +184,6 @@ def test_the_forms_are_listed_with_their_sentences(call):
     assert all(f".{name} " in out for name in ("csv", "html", "json", "md"))
 
 
-def test_a_report_of_nothing_is_a_matter_of_usage(call):
+def test_a_report_without_a_run_ends_with_the_status_of_a_usage_error(call):
     status, _, said = call("report")
     assert (status, said.count("\n")) == (2, 1)

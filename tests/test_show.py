@@ -40,7 +40,7 @@ def shown(*words):
     return printed
 
 
-def test_a_whole_run_of_an_h200_is_told_in_thirty_lines(whole):
+def test_a_whole_run_of_an_h200_is_shown_in_thirty_lines(whole):
     found = lines(_summary.run_parts(whole, "run.jsonl"), 80)
     assert len(found) <= 30
     assert found[0] == "NVIDIA H200 (cuda:0), 132 SMs, 139.8 GiB"
@@ -86,7 +86,7 @@ def test_axes_that_all_cases_of_a_name_share_stand_in_the_heading():
     assert suite.constants == "on cuda:0; dtype=float32 in copy"
 
 
-def test_cases_can_be_filtered_sorted_and_cut(whole):
+def test_cases_can_be_filtered_sorted_and_limited_in_number(whole):
     summary = Summary(whole)
     (suite,) = listing(summary, ["gemm/square*float16"])
     assert {case.case_id.partition("[")[0] for case in suite.cases} == {"gemm/square"}
@@ -100,7 +100,7 @@ def test_cases_can_be_filtered_sorted_and_cut(whole):
     assert longest
 
 
-def test_few_samples_have_a_range_and_one_has_none():
+def test_few_samples_have_a_range_and_a_single_one_has_no_interval():
     def interval(count):
         times = (1e-3 + 1e-6 * index for index in range(count))
         (suite,) = listing(Summary(make.run(make.result(make.timing(*times, moved=1e9)))))
@@ -111,7 +111,7 @@ def test_few_samples_have_a_range_and_one_has_none():
     assert interval(6) == "± 0.2 %"
 
 
-def test_what_failed_is_told_at_once_with_its_reason():
+def test_failed_cases_are_shown_first_with_their_reasons():
     failed = make.result(status="failed", cause="wrong-answer", reason="1 of 2 elements are wrong")
     found = lines(_summary.run_parts(make.run(failed), "run.jsonl"), 100)
     assert "trustworthy: no, because 1 case failed (wrong answer)" in found
@@ -120,7 +120,7 @@ def test_what_failed_is_told_at_once_with_its_reason():
 
 @pytest.mark.parametrize("results", [(), (make.result(status="failed", cause="crash"),)], ids=["none", "all failed"])
 @pytest.mark.parametrize("width", [40, 80])
-def test_a_run_with_no_figure_is_told_too(results, width):
+def test_a_run_without_any_figure_is_shown_too(results, width):
     found = lines(_summary.run_parts(make.run(*results), "run.jsonl"), width)
     assert any(line.startswith("trustworthy: ") for line in found)
 

@@ -160,7 +160,7 @@ def test_a_run_whose_file_is_unchanged_is_neither_read_nor_written_again(folder,
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()} == times
 
 
-def test_a_run_that_changed_gets_a_new_page_and_the_old_one_goes(folder, tmp_path):
+def test_a_changed_run_gets_a_new_page_and_the_old_one_is_removed(folder, tmp_path):
     out = tmp_path / "site"
     build(folder, out)
     before = names(out, "runs")
@@ -183,7 +183,7 @@ def test_the_pages_of_a_deleted_run_are_removed_and_no_other_file(folder, tmp_pa
     assert "2026-01-01" not in built.index.read_text()
 
 
-def test_copies_of_a_run_count_once_and_the_most_complete_one_counts(folder, tmp_path):
+def test_of_several_copies_of_a_run_the_most_complete_one_counts(folder, tmp_path):
     write(folder / "copy.jsonl.gz", day=1)
     write(folder / "partial.jsonl", day=1, results=1)
     built, _ = build(folder, tmp_path / "site")
@@ -192,7 +192,7 @@ def test_copies_of_a_run_count_once_and_the_most_complete_one_counts(folder, tmp
     assert "1 ok" not in built.index.read_text()
 
 
-def test_a_damaged_file_is_listed_with_one_line_and_costs_nothing_else(folder, tmp_path):
+def test_a_damaged_file_is_listed_in_one_line_and_affects_no_other(folder, tmp_path):
     (folder / "broken.jsonl").write_text('{"broken\n' * 3)
     (folder / "empty.jsonl").touch()
     (folder / "torn.jsonl.gz").write_bytes((folder / "deeper/b.jsonl.gz").read_bytes()[:40])
@@ -283,7 +283,7 @@ def call(*words):
 
 
 @pytest.mark.slow
-def test_the_command_builds_the_site_of_the_recordings_and_ends_well_beside_a_damaged_file(tmp_path):
+def test_the_command_builds_the_site_of_the_recordings_and_succeeds_beside_a_damaged_file(tmp_path):
     runs, out = tmp_path / "runs", tmp_path / "site"
     shutil.copytree(RECORDINGS / "headline", runs)
     (runs / "broken.jsonl").write_text("{")

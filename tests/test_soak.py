@@ -34,7 +34,7 @@ def test_values_that_rise_steadily_have_grown():
     assert grown(rows(range(10, 30), "descriptors")) == ["descriptors grew from 16.0 to 24.0"]
 
 
-def test_the_first_row_warms_up_and_two_more_are_too_few():
+def test_growth_needs_three_rows_after_the_warm_up():
     assert grown(rows([0.0, 60.0, 900.0])) == []
 
 

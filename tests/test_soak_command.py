@@ -61,7 +61,7 @@ def failed(replicate):
     return make.result(of=CASE, replicate=replicate, status="failed", cause="wrong-answer", reason="1 of 9 are wrong")
 
 
-def test_a_soak_expects_no_more_time_than_it_has():
+def test_the_forecast_of_a_soak_is_at_most_its_remaining_time():
     job = Job(CASE, (make.device(),), 0)
     seen = []
     watch = soaking.limit_remaining_time(5.0, seen.append)
@@ -117,7 +117,7 @@ def test_the_ledger_has_the_rates_over_the_passes():
     assert "no wrong bit" in ledger.verdict
 
 
-def test_a_case_without_a_valid_result_is_named_and_a_soak_without_any_is_no_proof():
+def test_a_case_without_a_valid_result_is_named_and_a_soak_of_such_cases_alone_fails():
     other = make.case("memory", "soak", pattern="random")
     skipped = make.result(of=other, status="skipped", cause="unsupported", reason="needs 104 GiB of memory")
     ledger = ledger_of(make.run(passed_result(0), skipped))
@@ -134,7 +134,7 @@ def test_a_wrong_answer_names_its_pass_and_ends_with_3():
     assert ledger.cases[0].row[2] == "2 ok, 1 failed"
 
 
-def test_a_pass_whose_first_result_has_other_bits_is_found_also_on_another_gpu_of_the_model():
+def test_a_pass_whose_first_result_has_other_bits_is_found_also_between_gpus_of_one_model():
     results = [
         passed_result(0),
         passed_result(1),
@@ -207,7 +207,7 @@ def test_an_injected_bit_is_found_within_one_pass_and_ends_with_3(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_soak_lasts_as_long_as_it_is_told_and_can_be_resumed_for_longer(tmp_path):
+def test_a_soak_lasts_for_the_given_time_and_can_be_resumed_for_longer(tmp_path):
     out = tmp_path / "soak.jsonl"
     words = ("soak", "--device", "host", "-o", out)
     assert gpubench(*words, "--for", "0.5s").returncode == 0
@@ -222,7 +222,7 @@ def test_a_soak_lasts_as_long_as_it_is_told_and_can_be_resumed_for_longer(tmp_pa
     assert "no wrong bit" in done.stdout
 
 
-def test_a_soak_is_named_by_its_file_and_refuses_bad_options(tmp_path):
+def test_a_soak_needs_a_file_to_resume_and_refuses_bad_options(tmp_path):
     assert gpubench("soak", "--for", "soon", cwd=tmp_path).returncode == 2
     done = gpubench("soak", "--resume", cwd=tmp_path)
     assert (done.returncode, "name it with --out" in done.stderr) == (2, True)

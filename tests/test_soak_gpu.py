@@ -93,7 +93,7 @@ def test_a_wrong_bit_in_a_copy_is_named(bench_of_case, direction, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_short_soak_of_a_gpu_has_no_wrong_bit_and_tells_of_its_heat(tmp_path):
+def test_a_short_soak_of_a_gpu_has_no_wrong_bit_and_reports_its_temperature(tmp_path):
     out = tmp_path / "soak.jsonl"
     done = gpubench("soak", "--for", "20s", "-o", out)
     assert done.returncode == 0, done.stdout + done.stderr

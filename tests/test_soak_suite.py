@@ -61,7 +61,7 @@ def test_a_wrong_bit_in_one_product_is_found_and_named(monkeypatch):
     assert f"expected 0x{seen ^ 1 << 50:016x}, seen 0x{seen:016x}, wrong bits: 1" in words
 
 
-def test_a_product_that_is_not_made_is_found(monkeypatch):
+def test_a_product_that_is_not_computed_is_found(monkeypatch):
     task = SUITE.build(bench("product", dtype="float32", size=64))
     monkeypatch.setattr(np, "matmul", lambda left, right, out: out)
     with pytest.raises(WrongAnswer, match="4096 of 4096 values are wrong"):
@@ -103,7 +103,7 @@ def test_a_wrong_bit_in_memory_is_found_in_both_turns_and_named(pattern, flip, m
     assert f"expected 0x{seen ^ 4:016x}, seen 0x{seen:016x}, wrong bits: 1" in str(found.value)
 
 
-def test_a_word_that_was_read_wrong_once_is_told_as_such(monkeypatch):
+def test_a_word_that_is_right_when_read_again_is_reported_as_such(monkeypatch):
     memory = MEMORY.MemoryPattern(bench("memory"), "random", 8 * 1000)
     count_wrong = memory.count_wrong
 

@@ -36,7 +36,7 @@ def values(task):
 
 
 @pytest.mark.parametrize("files", ["cold", "warm"])
-def test_the_parts_of_a_start_sum_to_the_whole_that_another_process_measured(files):
+def test_the_parts_of_a_start_sum_to_the_time_that_the_parent_process_measured(files):
     found = values(SUITE.build(bench(files)))
     (whole,) = found.pop("whole")
     assert list(found) == ["interpreter", "numpy", "gpubench", "inputs", "product", "weights"]
@@ -56,18 +56,18 @@ def test_a_part_that_is_missing_or_counted_twice_makes_the_ledger_invalid():
         assert found.value.cause == "ledger"
 
 
-def test_a_process_that_never_said_that_it_was_ready_has_no_ledger():
+def test_a_process_that_never_reported_ready_gives_no_result():
     with pytest.raises(Untrustworthy):
         LEDGER.task_of([answer(math.nan, first=1.0)], {})
 
 
-def test_a_disturbed_start_is_made_again_a_few_times():
+def test_a_disturbed_start_is_repeated_a_few_times():
     prepared, starts = [], iter([answer(1.0, first=0.5), answer(1.0, first=0.98), answer(1.0, first=1.0)])
     assert LEDGER._explained(lambda: next(starts), lambda: prepared.append(1)).content["seconds"] == {"first": 0.98}
     assert len(prepared) == 2, "the file is as cold before the second start as before the first"
 
 
-def test_kernels_loaded_eagerly_are_measured_with_a_cold_file_alone():
+def test_eager_loading_of_kernels_is_measured_with_cold_files_only():
     gpu = Device("cuda:0", "cupy", "NVIDIA H200", "sm_90")
     cases = [case.id for case in SUITE.cases(Target(Facts((gpu,)), gpu, "full"))]
     assert cases == [
@@ -96,12 +96,12 @@ def test_a_process_sees_and_opens_the_number_of_gpus_that_is_asked(monkeypatch):
     assert task.notes["GPUs"] == "cuda:1, cuda:0"
 
 
-def test_parts_are_the_times_between_marks():
+def test_the_parts_of_a_start_are_the_times_between_its_marks():
     marks = [("first", 1.5), ("second", 1.75)]
     assert CHILD.parts_of(marks, 1.0) == {"first": 0.5, "second": 0.25}
 
 
-def test_the_memory_of_a_start_is_its_own_and_not_that_of_the_process_that_started_it():
+def test_the_memory_of_a_start_excludes_that_of_the_parent_process():
     held = np.ones(2**28, np.uint8)
     found = SUITE.build(bench()).check()["resident"].value
     assert 2**24 < found < held.nbytes
@@ -124,7 +124,7 @@ def test_wrong_weights_and_a_wrong_product_are_found(tmp_path):
         CHILD.read_into(path, np.empty(5, np.uint8))
 
 
-def test_a_process_that_ends_without_a_word_is_an_error_and_one_that_hangs_is_ended():
+def test_a_process_without_an_answer_is_an_error_and_one_that_hangs_is_killed():
     with pytest.raises(RuntimeError, match="it ended with exit status 3: why"):
         PROCESSES.answer_of("raise SystemExit(print('why', file=__import__('sys').stderr) or 3)", None, "it", 20)
     for is_awaited in (True, False):
@@ -132,7 +132,7 @@ def test_a_process_that_ends_without_a_word_is_an_error_and_one_that_hangs_is_en
             PROCESSES.answer_of("import time; time.sleep(60)", None, "it", 0.3, is_ready_awaited=is_awaited)
 
 
-def test_the_time_until_ready_is_that_of_the_waiting_process():
+def test_the_time_until_ready_is_measured_by_the_waiting_process():
     program = (
         "import os, sys, time; time.sleep(0.2); os.write(int(sys.argv[-1]), b'1'); time.sleep(0.2); print('{\"a\": 1}')"
     )
@@ -142,7 +142,7 @@ def test_the_time_until_ready_is_that_of_the_waiting_process():
     assert math.isnan(PROCESSES.answer_of("print('{}')", None, "it", 20, is_ready_awaited=True).seconds)
 
 
-def test_a_folder_in_memory_has_no_cold_file_and_a_disk_without_space_none_at_all(monkeypatch, tmp_path):
+def test_without_a_disk_there_is_no_cold_file_and_without_space_no_file_at_all(monkeypatch, tmp_path):
     monkeypatch.setattr(LEDGER, "folder", lambda: FILES.Path("/dev/shm"))
     with pytest.raises(Skip, match="so no file is cold"):
         SUITE.build(bench())

@@ -44,13 +44,13 @@ def test_quantiles_are_linear_between_order_statistics():
 
 
 @given(times, st.floats(min_value=0, max_value=1))
-def test_quantiles_are_scipys(values, fraction):
+def test_quantiles_equal_those_of_scipy(values, fraction):
     expected = scipy.stats.quantile(np.array(values), fraction, method="linear")
     assert stats.quantile(values, fraction) == pytest.approx(float(expected), rel=1e-12)
 
 
 @given(times)
-def test_noise_is_scipys_scaled_deviation_over_the_median(values):
+def test_noise_equals_scipys_scaled_median_deviation_over_the_median(values):
     expected = 1.4826 * scipy.stats.median_abs_deviation(values) / np.median(values) if len(values) > 1 else 0.0
     assert stats.noise(values) == pytest.approx(expected, rel=1e-12)
 
@@ -60,11 +60,11 @@ def test_noise_estimates_the_relative_sigma_of_a_normal_sample():
     assert stats.noise(sample.tolist()) == pytest.approx(0.03, rel=0.02)
 
 
-def test_noise_does_not_move_for_a_few_outliers():
+def test_a_few_outliers_do_not_change_the_noise():
     assert stats.noise([10.0, 10.1, 9.9, 10.0, 10.1, 9.9, 500.0]) == pytest.approx(1.4826 * 0.1 / 10.0)
 
 
-def test_noise_of_one_value_or_about_zero_is_none():
+def test_one_value_or_a_median_of_zero_has_no_noise():
     assert stats.noise([5.0]) == 0.0
     assert stats.noise([-1.0, 0.0, 1.0]) == 0.0
 
@@ -161,18 +161,18 @@ FREEDOMS = np.array([1.0, 1.7, 2.0, 4.5, 8.0, 30.0, 1e4])
 
 
 @pytest.mark.parametrize("score", [0.0, 1e-3, 0.3, 1.0, 2.5, 6.0, 40.0])
-def test_students_tail_is_scipys(score):
+def test_the_tail_of_student_equals_that_of_scipy(score):
     expected = 2 * scipy.stats.t.sf(score, FREEDOMS)
     assert stats.student_tail(np.full(FREEDOMS.shape, score), FREEDOMS) == pytest.approx(expected, rel=1e-7)
 
 
-def test_students_quantile_is_scipys_and_the_normals_where_nothing_varies():
+def test_the_quantile_of_student_equals_that_of_scipy_and_without_variance_that_of_the_normal():
     assert stats.student_quantile(FREEDOMS) == pytest.approx(scipy.stats.t.ppf(0.975, FREEDOMS), rel=1e-9)
     assert stats.student_quantile(np.array([math.inf])) == pytest.approx(1.959964, rel=1e-5)
 
 
 @pytest.mark.parametrize("tail", [0.5, 0.01, 0.0027, 1e-4])
-def test_students_quantile_is_scipys_at_any_tail(tail):
+def test_the_quantile_of_student_equals_that_of_scipy_at_any_tail(tail):
     expected = scipy.stats.t.isf(tail / 2, FREEDOMS)
     assert stats.student_quantile(FREEDOMS, tail) == pytest.approx(expected, rel=1e-8)
 
@@ -185,7 +185,7 @@ def test_the_pooled_deviation_is_that_of_students_test_with_one_variance():
     assert (after.mean(-1) - before.mean(-1)) / error == pytest.approx(expected.statistic)
 
 
-def test_welch_is_scipys_along_the_last_axis():
+def test_welchs_test_equals_that_of_scipy_along_the_last_axis():
     rng = np.random.default_rng(7)
     before, after = rng.normal(1, 1, (20, 5)), rng.normal(2, 3, (20, 8))
     expected = scipy.stats.ttest_ind(after, before, axis=-1, equal_var=False)
@@ -197,7 +197,7 @@ def test_welch_is_scipys_along_the_last_axis():
     assert found.difference + found.margin == pytest.approx(interval.high)
 
 
-def test_welch_of_values_that_never_vary_is_certain():
+def test_welchs_test_of_constant_values_is_certain():
     same, other = np.full(3, 2.0), np.full(3, 2.5)
     assert (float(stats.welch(same, same).p), float(stats.welch(same, same).margin)) == (1.0, 0.0)
     assert (float(stats.welch(same, other).p), float(stats.welch(same, other).margin)) == (0.0, 0.0)
@@ -211,12 +211,12 @@ def test_hodges_lehmann_is_the_median_of_all_differences():
     assert many.shape == (4,)
 
 
-def test_one_outlier_in_five_moves_the_estimate_little():
+def test_one_outlier_in_five_changes_the_estimate_little():
     before, after = np.array([1.00, 1.01, 0.99, 1.02, 0.98]), np.array([1.00, 1.01, 0.99, 1.02, 5.0])
     assert abs(float(stats.hodges_lehmann(before, after))) < 0.03
 
 
-def test_q_values_are_scipys():
+def test_q_values_equal_those_of_scipy():
     p = np.random.default_rng(9).random(60) ** 3
     assert stats.false_discovery(p.tolist()) == pytest.approx(scipy.stats.false_discovery_control(p))
     assert stats.false_discovery([]).shape == (0,)

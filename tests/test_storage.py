@@ -68,7 +68,7 @@ def test_a_read_gives_every_byte_of_a_file_whose_end_is_no_whole_block(task, pat
     assert call(task(path=path)) > 0
 
 
-def test_after_a_read_through_the_cache_the_pages_are_in_it_and_after_one_past_it_none_is(task):
+def test_a_buffered_read_leaves_its_pages_in_the_cache_and_a_direct_read_leaves_none(task):
     cached = {}
     for path in ("buffered", "direct"):
         built = task(path=path)
@@ -87,7 +87,7 @@ def test_a_file_is_dropped_from_the_cache_and_warmed_alone(own):
         assert FILES.resident_pages(file.fileno(), SIZE) == (0, pages)
 
 
-def test_pages_that_a_program_has_mapped_stay_and_so_the_file_is_not_called_cold(own):
+def test_a_file_whose_mapped_pages_stay_in_the_cache_is_not_called_cold(own):
     path, _ = own
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapping:
         assert mapping[0] >= 0
@@ -96,7 +96,7 @@ def test_pages_that_a_program_has_mapped_stay_and_so_the_file_is_not_called_cold
     assert found.value.cause == "page-cache"
 
 
-def test_a_file_of_the_user_is_read_and_its_beginning_where_it_is_longer(task, own):
+def test_of_a_users_file_that_is_too_long_the_beginning_is_read(task, own):
     path, data = own
     assert call(task(file=path.name, data=data)) > 0
     assert call(task(file=path.name, data=data, size=2**18)) > 0
@@ -302,7 +302,7 @@ def test_a_file_that_ends_early_ends_a_read_into_a_gpu(paper):
     task.close()
 
 
-def test_cufile_puts_every_block_in_its_place_and_its_mode_is_told(paper):
+def test_cufile_puts_every_block_in_its_place_and_the_labels_name_its_mode(paper):
     task = read_on(paper, "cufile")
     assert call(task) > 0
     assert task.labels == ("cufile-compatibility",)
@@ -336,7 +336,7 @@ def test_a_file_that_cufile_does_not_take_is_a_skip_that_names_the_missing_datab
     assert len(list(Path("/proc/self/fd").iterdir())) == opened
 
 
-def test_cufile_read_directly_only_where_no_read_was_by_posix_calls():
+def test_cufile_is_called_direct_only_if_no_read_was_by_posix_calls():
     kinds = {"n_nvfs_reads": 4, "n_p2p_reads": 0, "n_posix_reads": 0}
     assert CUFILE.is_really_direct(kinds)
     assert "directly" in CUFILE.path_taken(kinds)
@@ -355,7 +355,7 @@ def test_cufile_is_for_gpus_of_nvidia():
         SUITE.build(bench(path="cufile"))
 
 
-def test_the_files_of_the_user_take_the_place_of_the_made_one(own):
+def test_the_files_of_the_user_replace_the_generated_one(own):
     path, data = own
     for files, expected in (((), {"made"}), (data, {path.name})):
         cases = SUITE.cases(Target(Facts((HOST,)), HOST, "full", tuple(files)))

@@ -86,7 +86,7 @@ def test_the_end_counts_and_hashes_all_earlier_lines(path):
     assert json.loads(end) == {"kind": "end", "records": 2, "sha256": hashlib.sha256(body + b"\n").hexdigest()}
 
 
-def test_text_of_any_script_is_written_as_it_is(path):
+def test_text_of_any_script_is_written_unchanged(path):
     result = make.result(reason='µ 计算 \U0001f680 \u2028 \x1b[31m "quoted"\n\ttwo lines \x7f')
     write(path, result)
     assert store.read_run(path).results == (result,)
@@ -189,7 +189,7 @@ def test_a_killed_process_keeps_every_record_whose_write_returned(tmp_path, name
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_full_disk_is_said_in_one_line_and_leaves_a_partial_run(tmp_path, name):
+def test_a_full_disk_is_reported_in_one_line_and_leaves_a_partial_run(tmp_path, name):
     path = tmp_path / name
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     with store.RunWriter.create(path, make.manifest()) as writer:

@@ -78,7 +78,7 @@ def test_a_second_result_of_one_key_is_refused(small):
 
 
 @pytest.mark.parametrize("more", [b'{"kind":"result"', b"\n", b"anything\n"])
-def test_whatever_stands_after_the_end_is_refused(path, more):
+def test_any_line_after_the_end_record_is_refused(path, more):
     write(path)
     assert refusal(replace(path, content(path) + more)) == "line 3: the record comes after the end record"
 
@@ -205,7 +205,7 @@ def test_an_event_counter_with_a_value_that_is_no_bit_mask_is_refused(path, mask
     )
 
 
-def test_a_small_gzip_is_never_unpacked_further_than_is_read(tmp_path):
+def test_a_gzip_is_unpacked_only_as_far_as_it_is_read(tmp_path):
     path = tmp_path / "zeros.gz"
     path.write_bytes(gzip.compress(bytes(2**26)))
     with disk.open_bytes(path) as file:

@@ -158,13 +158,13 @@ def test_a_package_imports_only_those_that_its_arrows_name():
     assert wrong == []
 
 
-def test_no_arrow_is_there_that_no_import_needs():
+def test_every_arrow_is_needed_by_an_import():
     drawn = {(package, target) for package, targets in ARROWS.items() for target in targets}
     used = {(package_of(path), package_named(found.target)) for path in CORE for found in imports(path)}
     assert drawn - used == set()
 
 
-def test_arrows_lead_upwards_alone():
+def test_arrows_lead_only_upwards():
     order = list(ARROWS)
     assert [
         (package, target)

@@ -124,7 +124,7 @@ def test_a_suite_that_is_a_folder_runs_by_its_path(whole, tmp_path, word):
     assert run.manifest.settings.suites == (str(whole),)
 
 
-def test_a_folders_kernels_are_its_own_or_those_that_its_neighbours_share(whole):
+def test_a_folder_finds_kernels_in_itself_or_beside_it(whole):
     for place, seconds in ((whole, 0.25), (whole.parent, 0.5)):
         (place / "work.cu").write_text(json.dumps({"seconds": seconds}))
     (whole.parent / "shared.cu").write_text('{"seconds": 1.0}')
@@ -177,7 +177,7 @@ def test_two_topics_that_declare_one_case_are_refused(folder):
         planning.load_suite(str(assembled(folder, "same", "same")))
 
 
-def test_a_plan_knows_which_file_a_case_is_of(folder):
+def test_a_plan_knows_the_file_that_declares_a_case(folder):
     facts = Facts(tuple(plugins.load("backends", "host").devices()))
     words = planning.suite_names(["gemm", str(folder / "mine.py")])
     plan = planning.make(facts, Settings(words, ("host",), "smoke"))
@@ -226,7 +226,7 @@ def test_a_name_that_no_case_id_can_have_is_refused(folder):
         planning.load_suite(str(folder / "my suite.py"))
 
 
-def test_two_files_of_one_name_are_refused_and_one_named_twice_is_one(folder, tmp_path, monkeypatch):
+def test_two_files_of_one_name_are_refused_and_a_file_named_twice_counts_once(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(folder)
     (tmp_path / "mine.py").write_text(SUITE)
     with pytest.raises(UsageError, match="are suites of the same name; rename one"):
@@ -240,7 +240,7 @@ def test_a_module_of_the_users_never_stands_before_an_installed_one(folder):
     assert sys.path[-1] == str(folder)
 
 
-def test_all_goes_on_without_a_suite_that_does_not_load_and_says_so(tmp_path):
+def test_a_suite_that_does_not_load_is_left_out_with_a_warning(tmp_path):
     package, metadata = tmp_path / "third_party", tmp_path / "third_party-1.0.dist-info"
     package.mkdir(), metadata.mkdir()
     (package / "__init__.py").touch()

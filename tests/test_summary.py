@@ -32,7 +32,7 @@ def test_a_series_is_judged_in_the_quantity_that_it_names(series, values, unit, 
     assert quantities.judged_better(series) == better
 
 
-def test_the_headline_is_the_first_series_however_slow_the_others():
+def test_the_headline_is_the_first_series_even_if_others_are_slower():
     first, second = make.timing(1.0, name="hot"), make.timing(9.0, name="cold")
     assert quantities.headline(make.result(first, second)) == first
 
@@ -83,7 +83,7 @@ def test_a_failed_result_sets_no_best():
     assert rows[1].figure.share == 1.0
 
 
-def test_the_best_of_one_device_is_not_anothers():
+def test_the_best_of_one_device_does_not_count_for_another():
     both = make.facts(make.device("cuda:0", "X"), make.device("host", "Y"))
     series = make.timing(1.0, moved=4e9, limit="dram"), make.timing(4.0, moved=4e9, limit="dram")
     results = make.result(series[0]), make.result(series[1], devices=("host",))
@@ -110,7 +110,7 @@ def test_a_row_stands_for_each_result_in_the_order_measured_and_by_suite():
     ]
 
 
-def test_every_status_is_counted_also_those_that_did_not_occur():
+def test_every_status_is_counted_even_if_it_did_not_occur():
     results = [make.result(replicate=index, status=status) for index, status in enumerate(["ok", "ok", "failed"])]
     assert summary.Summary(make.run(*results)).counts() == {"ok": 2, "skipped": 0, "failed": 1, "invalid": 0}
 
@@ -172,7 +172,7 @@ def test_a_spread_counts_only_what_is_ok_and_names_the_worst():
 
 
 @pytest.mark.parametrize("rows", [((1.0,),), ((1.0,), "failed"), ("failed", "failed")])
-def test_fewer_than_two_medians_have_nothing_between(rows):
+def test_fewer_than_two_medians_have_no_deviation_between_processes(rows):
     assert math.isnan(the_spread(*rows).between)
 
 
@@ -182,7 +182,7 @@ def test_a_case_that_never_was_ok_has_a_spread_without_a_figure():
     assert math.isnan(spread.within)
 
 
-def test_one_replicate_is_its_own_figure():
+def test_the_figures_of_a_run_without_replicates_are_those_of_its_results():
     run = replicates((1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6))
     table = summary.Summary(run)
     assert not table.replicated
@@ -258,6 +258,6 @@ def test_samples_from_before_the_device_settled_are_a_secondary_figure_if_they_d
     assert [figure.short for figure in table.secondary_figures(table.spreads()[0])] == beside
 
 
-def test_a_case_that_was_not_timed_says_nothing_beside():
+def test_a_case_that_was_not_timed_has_no_secondary_figures():
     table = summary.Summary(make.run(make.result(status="failed")))
     assert table.secondary_figures(table.spreads()[0]) == []

@@ -176,7 +176,7 @@ def guarded(tmp_path, *words):
     return done, log.read_text() if log.exists() else ""
 
 
-def test_the_guard_sees_a_connection(tmp_path):
+def test_the_guard_detects_a_connection(tmp_path):
     done, log = guarded(tmp_path, "-c", "import socket; socket.create_connection(('192.0.2.1', 80), 1)")
     assert done.returncode == 99
     assert "192.0.2.1" in log

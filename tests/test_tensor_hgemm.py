@@ -123,11 +123,11 @@ HOPPER = "needs instructions that only sm_90 (Hopper) has (wgmma, setmaxnreg), n
         ("", device("amd", "gfx906"), ""),
     ],
 )
-def test_a_rung_that_a_device_lacks_is_known_by_its_reason(needs, bench, reason):
+def test_the_reason_for_an_unsupported_rung_names_the_missing_feature(needs, bench, reason):
     assert RUNGS.missing(bench, needs) == reason
 
 
-def test_a_rung_that_a_device_lacks_is_skipped_before_its_kernel_is_compiled():
+def test_an_unsupported_rung_is_skipped_before_its_kernel_is_compiled():
     with pytest.raises(Skip, match="only sm_90"):
         RUNGS.RUNGS["wgmma"].build(device("nvidia", "sm_80", "matrix"), SimpleNamespace(shape=FORMATS.Shape(8, 8, 8)))
 
@@ -164,7 +164,7 @@ def test_a_header_is_found_in_the_toolkit_that_the_environment_names(monkeypatch
     assert RUNGS.found_header("no_such_header.h") is None
 
 
-def test_notes_say_what_the_compiler_gave_to_a_kernel():
+def test_the_notes_have_the_resources_and_occupancy_of_a_kernel():
     kernel = SimpleNamespace(resources=lambda threads, shared_bytes: KernelResources(168, 64, 8, 1))
     notes = KERNELS.resource_notes(device("nvidia", "sm_90"), kernel, 384, 230_400)
     assert notes["resources"] == "168 registers, 230464 bytes of shared memory, 8 bytes of local memory"
@@ -186,7 +186,7 @@ def test_a_kernels_shared_memory_fits_into_a_block_of_hopper():
         ("gfx942", "full", ("naive", "tile", "mfma", "vendor")),
     ],
 )
-def test_the_rungs_are_those_of_the_vendors_gpus(arch, tier, rungs):
+def test_the_rungs_depend_on_the_architecture_and_tier(arch, tier, rungs):
     target = Target(Facts((PAPER,)), dataclasses.replace(PAPER, arch=arch), tier)
     found = [dict(case.params)["rung"] for case in SUITE.cases(target) if case.name == "hgemm"]
     assert tuple(dict.fromkeys(found)) == rungs
@@ -230,7 +230,7 @@ def test_a_map_that_the_driver_refuses_names_its_error(monkeypatch):
         MAPS.tensor_map(SimpleNamespace(data=SimpleNamespace(ptr=8)), 256, 512, 128, 64)
 
 
-def test_a_pair_of_calls_in_turn_gives_the_share_of_the_vendors_rate():
+def test_alternating_calls_give_the_share_of_the_vendors_rate():
     calls = []
 
     def own():

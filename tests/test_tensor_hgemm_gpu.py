@@ -52,7 +52,7 @@ def test_a_rungs_product_is_that_of_double_precision_also_a_second_time(bench: B
         assert 0 < found.check()["error"].value < 2**-11
 
 
-def test_a_wrong_element_of_b_is_seen(bench: Bench) -> None:
+def test_a_wrong_element_of_b_fails_the_check(bench: Bench) -> None:
     found = operands(bench, 512, 512, 512)
     call, _ = RUNGS.RUNGS["wgmma"].build(bench, found.product)
     found.poison()

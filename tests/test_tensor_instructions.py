@@ -35,7 +35,7 @@ def step(operation, x, k, i):
 
 @pytest.mark.parametrize("operation", list(SCALAR.INTEGER))
 @pytest.mark.parametrize("steps", [2, 64, 514])
-def test_chains_of_integers_end_where_their_steps_lead(operation, steps):
+def test_the_results_of_integer_chains_are_predicted_exactly(operation, steps):
     rng = np.random.default_rng(steps)
     begin, k = rng.integers(2**32, size=(2, 4), dtype=np.uint32), rng.integers(1, 2**32, size=3, dtype=np.uint32)
     expected = begin.astype(object)
@@ -47,7 +47,7 @@ def test_chains_of_integers_end_where_their_steps_lead(operation, steps):
 
 
 @pytest.mark.parametrize(("storage", "one"), [("float16", 0x3C003C00), ("bfloat16", 0x3F803F80), ("float32", 1.0)])
-def test_pairs_of_halves_fill_a_word(storage, one):
+def test_two_halves_are_packed_into_a_word(storage, one):
     assert (SCALAR.packed(np.ones((2, 3), int), storage) == one).all()
 
 
@@ -147,7 +147,7 @@ class DeviceOnlyBench:
     device: object
 
 
-def test_cycles_are_of_one_instruction_of_a_warp_and_operations_of_a_whole_unit():
+def test_cycles_are_per_instruction_of_a_warp_and_operations_per_compute_unit():
     chains = ThreeSmDevice(128).chains()
     chains.call()
     found = chains.observed()
@@ -161,12 +161,12 @@ def test_a_chain_whose_time_does_not_grow_with_its_steps_is_a_wrong_answer():
         ThreeSmDevice(128, power=0.0).chains().check()
 
 
-def test_two_blocks_on_one_unit_are_a_wrong_answer():
+def test_two_blocks_on_one_compute_unit_are_a_wrong_answer():
     with pytest.raises(Exception, match="3 blocks ran on 2 SMs"):
         ThreeSmDevice(128, places=(0, 1, 1)).chains().check()
 
 
-def test_every_format_is_compared_with_a_peak_that_there_is():
+def test_every_format_has_a_known_peak():
     formats = {form.dtype for form in (*MMA.MMA.values(), *MMA.MFMA.values(), *WGMMA.FORMATS.values())}
     limits = {CHAINS.matrix_limit(dtype) for dtype in formats} | {scalar.limit for scalar in SCALAR.FMA.values()}
     stages = [Stage(print, Work(flops=1), "flops", limit) for limit in limits]
@@ -174,7 +174,7 @@ def test_every_format_is_compared_with_a_peak_that_there_is():
 
 
 @pytest.mark.parametrize(("chains", "shared"), [(1, (1, 1)), (8, (8, 1)), (16, (4, 4)), (32, (4, 8))])
-def test_more_than_eight_chains_are_of_several_warps(chains, shared):
+def test_more_than_eight_chains_are_shared_among_several_warps(chains, shared):
     assert CHAINS.shared_out(chains, 4) == shared
 
 
@@ -224,7 +224,7 @@ _FURTHER = 8  # instructions of the same kind beside the steps: addresses, moved
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("defines", "file"), [*SCALARS, *MATRIX, *GROUPS])
-def test_every_instruction_compiles_for_hopper_to_as_many_as_there_are_steps(defines, file):
+def test_every_instruction_compiles_for_hopper_once_for_each_step(defines, file):
     if _nvrtc.library() is None:
         pytest.skip("no NVRTC here: pip install nvidia-cuda-nvrtc")
     arch = "sm_89" if defines.get("INPUTS") == "e4m3" and "SHAPE" in defines else "sm_90a"  # sm_90 has no such one

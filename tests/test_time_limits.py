@@ -62,7 +62,7 @@ def test_the_full_tier_may_take_five_times_as_long_on_the_host(limits, clock, to
     assert [phase.limit_s for phase in told] == pytest.approx([600.0, 300.0], rel=1e-3)
 
 
-def test_an_endless_kernel_ends_in_ten_seconds_and_those_that_its_work_takes_on_the_slowest_device(limits, clock, told):
+def test_an_endless_kernel_is_ended_after_ten_seconds_plus_its_time_on_the_slowest_device(limits, clock, told):
     building(limits, clock, 1.0)
     limits.calling([stage(moved=12e9)])
     clock.now += 1e-4
@@ -102,7 +102,7 @@ def test_a_warm_up_may_take_ten_times_the_first_calls(limits, clock, told):
     assert told[-1] == Phase("warming up hot", 45.0, "10 s and 10 calls of 3.50 s")
 
 
-def test_the_calls_of_an_earlier_case_do_not_limit_this_ones_warm_up(limits, clock, told):
+def test_the_calls_of_an_earlier_case_do_not_limit_the_warm_up_of_a_later_one(limits, clock, told):
     building(limits, clock, 1.0)
     limits.calling([stage(items=1)])
     clock.now += 30.0

@@ -68,7 +68,7 @@ def test_a_buffer_with_a_record_of_an_unknown_kind_is_left_out_and_counted():
     assert records.unknown == 1
 
 
-def test_the_version_of_the_records_is_the_one_that_fits():
+def test_the_version_of_the_records_is_found_by_their_size():
     fields = LAYOUTS[10].fields
     shorter = np.dtype(
         {
@@ -181,7 +181,7 @@ def test_calls_that_wait_for_a_round_trip_slow_a_program_down():
 
 
 @pytest.mark.parametrize("name", ["trace", "kernel", "copy"])
-def test_a_result_with_only_the_name_of_a_traced_one_is_no_part_of_a_trace(name):
+def test_a_result_that_only_has_the_name_of_a_traced_one_is_no_part_of_a_trace(name):
     """A suite of somebody's own may be called `profile` too."""
     run = make.run(make.result(of=make.case(name, suite="profile")), suites=(SuiteInfo("profile", "another"),))
     assert phase_tables(Summary(run)) == []

@@ -30,7 +30,7 @@ def test_the_start_up_time_the_rate_and_the_half_rate_size_are_found_exactly():
     assert found.half.centre == pytest.approx(2e6, rel=0.02), "read off the curve, not computed from the model"
 
 
-def test_a_gibibyte_does_not_swamp_the_start_up_time():
+def test_large_sizes_do_not_distort_the_start_up_time():
     noise = np.exp(0.01 * np.random.default_rng(3).standard_normal(len(SIZES)))
     (piece,) = transfer.fit(SIZES, (np.array(times(5e-6, 4e11)) * noise).tolist()).pieces
     assert piece.alpha_s == pytest.approx(5e-6, rel=0.02), "plain least squares would be off by milliseconds"
@@ -52,12 +52,12 @@ def test_a_switch_of_protocol_is_a_piece_of_its_own(noise):
     assert found.piece_at(1.0, SIZES) is first
 
 
-def test_three_percent_of_noise_is_no_switch():
+def test_noise_of_three_percent_is_no_switch_of_protocol():
     errors = np.exp(0.03 * np.random.default_rng(5).standard_normal(len(SIZES)))
     assert len(transfer.fit(SIZES, (np.array(times(5e-6, 4e11)) * errors).tolist()).pieces) == 1
 
 
-def test_a_flat_time_has_no_rate_and_a_steep_one_no_start_up():
+def test_a_constant_time_has_no_rate_and_a_steep_one_no_start_up_time():
     (flat,) = transfer.fit(SIZES, [3e-6] * len(SIZES)).pieces
     assert (flat.alpha_s, flat.beta, flat.half) == (pytest.approx(3e-6), math.inf, math.inf)
     steep = transfer.fit(SIZES, [size**1.1 / 1e10 for size in SIZES])
@@ -91,7 +91,7 @@ def test_paths_that_are_equal_do_not_cross_however_narrow_their_intervals():
     assert transfer.crossovers(SIZES, one, other) == []
 
 
-def test_wide_intervals_leave_a_size_out_and_name_the_next_ones_that_are_sure():
+def test_a_size_with_wide_intervals_is_left_out_and_the_crossover_widens_to_its_neighbours():
     one, other = exact([1.0, 1.0, 1.0, 1.0], 0.01), exact([2.0, 1.3, 0.8, 0.5], 0.01)
     other[1] = Interval(0.9, 1.3, 1.7)
     ((_, size),) = transfer.crossovers([1.0, 2.0, 4.0, 8.0], one, other)
@@ -106,5 +106,5 @@ def test_paths_may_cross_twice():
 @pytest.mark.parametrize(
     ("one", "other"), [((1e-6, 1e9), (2e-6, 1e9)), ((1e-6, 2e9), (2e-6, 1e9)), ((0.0, 1e9), (0.0, 1e9))]
 )
-def test_models_that_never_take_the_same_time_do_not_meet(one, other):
+def test_models_that_never_take_the_same_time_have_no_crossover(one, other):
     assert transfer.meeting(transfer.Piece(0, 2, *one), transfer.Piece(0, 2, *other)) is None

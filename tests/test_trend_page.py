@@ -74,7 +74,7 @@ def test_a_drift_is_drawn_as_a_sloped_line_and_described_with_its_rate():
     assert sparkline(drifting, 30)[1] == "~" * 30
 
 
-def test_a_rate_covers_the_true_slope():
+def test_the_interval_of_a_drift_covers_the_true_slope():
     (drift,) = trend_of(drifting_values(60, 0.06)).drifts
     assert drift.rate.low < 0.06 / 59 * 10 < drift.rate.high
     assert not drift.is_worse
@@ -161,7 +161,7 @@ def test_in_a_trend_of_more_runs_than_are_judged_only_the_last_have_changes():
     assert [change.index for change in trend_of(values[100 - 50 : 100 + 50]).changes] == [50]
 
 
-def test_nameless_takes_hosts_and_folders_out_of_a_trend():
+def test_anonymising_removes_hosts_and_folders_from_a_trend():
     hosts = [dataclasses.replace(moment.source, host=f"node{index // 10}") for index, moment in enumerate(STEP.moments)]
     points = [
         trend.TrendPoint(source, 0, moment.interval, 0.0, 9) for source, moment in zip(hosts, STEP.moments, strict=True)
@@ -192,7 +192,7 @@ def test_the_page_allows_its_own_style_sheet_and_nothing_else():
     assert not re.search(r"<(script|link|img|iframe)|url\(|https?:", page)
 
 
-def test_the_drawing_says_in_words_what_it_shows():
+def test_the_drawing_has_a_text_alternative():
     (label,) = (attrs["aria-label"] for tag, attrs in Tags(page_of(STEP)).found if tag == "svg")
     assert label == (
         "bandwidth/triad[size=1GiB]: 20 runs from 2026-01-02 03:00 to 2026-01-21 03:00, "
@@ -211,5 +211,5 @@ def test_the_drawing_says_in_words_what_it_shows():
         ([1.0] * 10 + [2.0] * 10, 10, "▁" * 5 + "█" * 5, " " * 5 + "^"),
     ],
 )
-def test_a_sparkline_is_a_bar_a_run_and_marks_the_changes(values, width, bars, marks):
+def test_a_sparkline_has_a_bar_per_run_and_marks_the_changes(values, width, bars, marks):
     assert sparkline(trend_of(values), width) == (bars, marks)

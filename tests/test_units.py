@@ -140,10 +140,10 @@ def test_a_percentage_has_one_digit():
         (7500, "2 h 05 min"),
     ],
 )
-def test_a_duration_is_said_as_a_person_would(seconds, text):
+def test_a_duration_is_written_in_the_units_a_person_would_use(seconds, text):
     assert units.duration(seconds) == text
 
 
-def test_bounds_are_in_the_unit_of_their_centre():
+def test_the_bounds_of_an_interval_have_the_unit_of_its_median():
     assert units.interval(89.69e6, 100.6e6, "B/s", 95.01e6) == "89.69 – 100.6 MB/s"
     assert units.interval(4198e9, 4221e9, "B/s", 4210e9) == "4198 – 4221 GB/s"

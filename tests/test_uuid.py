@@ -45,7 +45,7 @@ def as_cupy_gives_it(whole):
     return {"uuid": whole.bytes.partition(b"\0")[0]}
 
 
-def test_a_uuid_without_a_zero_is_taken_as_it_is(monkeypatch):
+def test_a_uuid_without_a_zero_byte_is_used_unchanged(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert UUID_OF(as_cupy_gives_it(WHOLE), PCI) == f"GPU-{WHOLE}"
 
@@ -74,5 +74,5 @@ def test_the_uuid_is_empty_if_nvml_is_unavailable_or_does_not_know_the_gpu(nvml,
     assert UUID_OF(as_cupy_gives_it(HOLED), PCI) == ""
 
 
-def test_a_runtime_that_has_no_uuids_has_none():
+def test_a_runtime_without_uuids_gives_an_empty_one():
     assert UUID_OF({}, PCI) == ""

@@ -118,7 +118,7 @@ def test_gates_of_one_case_and_of_none_have_an_answer(lines):
     assert nothing == ["CANNOT JUDGE: no case has a figure on both sides (exit status 4: the gate cannot", "judge)"]
 
 
-def test_a_gate_whose_cases_all_failed_says_so_and_what_failed(lines):
+def test_a_gate_whose_cases_all_failed_names_them(lines):
     failed = reading([1.0] * 5, of=CASES["fine"], status="failed", cause="crash", reason="the worker ended")
     gate = plugins.load("gates", "regression")
     judgement = gate.judge(Evidence([[reading(noisy(), of=CASES["fine"])]]), Evidence([[failed]]), Policy())
@@ -260,7 +260,7 @@ def test_a_dumb_terminal_keeps_its_width(monkeypatch):
 # ---- the exit status, in every form
 
 
-def test_verdict_why_and_next_step_are_the_same_words_in_every_form(lines):
+def test_verdict_reasons_and_next_step_are_the_same_text_in_every_form(lines):
     judgement = judged("slow", "unsure", "fine")
     found = answer(judgement, exit_status(judgement), "gpubench gate")
     terminal = "\n".join(lines(lambda: gate_parts(judgement), 1000))

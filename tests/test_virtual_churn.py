@@ -58,7 +58,7 @@ def test_blocks_of_an_arena_never_overlap_and_join_when_they_are_given_back():
     assert arena.missing(arena.nbytes) == 0  # one free place again
 
 
-def test_an_arena_grows_only_by_what_its_last_free_place_is_short_of():
+def test_an_arena_grows_only_by_the_bytes_missing_in_its_last_free_range():
     arena = ARENA.OffsetArena()
     arena.grow(4096)
     assert arena.take(1024) == 0
@@ -154,7 +154,7 @@ class RuntimeStatusError(RuntimeError):
         (CHURN.DriverCallError("CUDA_ERROR_ILLEGAL_ADDRESS from cuMemCreate"), False),
     ],
 )
-def test_only_a_lack_of_memory_counts_as_a_first_failure(error, is_full):
+def test_only_exhausted_memory_counts_as_a_first_failure(error, is_full):
     def take(nbytes):
         raise error
 

@@ -123,7 +123,7 @@ def test_copies_overwrite_what_was_there_before(direction):
         copies.check()
 
 
-def test_a_server_whose_client_has_gone_ends_and_says_so_to_nobody():
+def test_a_server_whose_client_has_gone_ends_without_an_error():
     client, server = connected("shm")
     server._link.end()
     server._thread.join(10)

@@ -90,7 +90,7 @@ def test_an_array_that_loses_a_word_when_it_grows_is_found(facts: Any, monkeypat
     growth.close()
 
 
-def test_many_handles_cost_no_bandwidth_worth_speaking_of(facts: Any) -> None:
+def test_many_handles_cost_hardly_any_bandwidth(facts: Any) -> None:
     results = measured(facts, "full", "mapped*size=256MiB,access=triad]")
     expect_ok(results)
     rates = {params(each)["piece"]: 1 / np.median(values(each, "triad.hot")) for each in results}
@@ -98,7 +98,7 @@ def test_many_handles_cost_no_bandwidth_worth_speaking_of(facts: Any) -> None:
 
 
 @pytest.mark.slow
-def test_allocators_serve_ten_thousand_allocations_and_the_tight_trace_tells_its_first_failure(facts: Any) -> None:
+def test_allocators_serve_ten_thousand_allocations_and_the_tight_trace_reports_its_first_failure(facts: Any) -> None:
     results = measured(facts, "full", "churn*")
     expect_ok(results)
     for result in results:
@@ -120,7 +120,7 @@ def test_a_posted_launch_costs_less_than_one_that_is_answered_and_native_less_th
 
 
 @pytest.mark.slow
-def test_nearly_all_the_memory_that_is_reported_free_can_be_had(facts: Any) -> None:
+def test_nearly_all_memory_that_is_reported_free_can_be_allocated(facts: Any) -> None:
     results = measured(facts, "full", "limits*")
     expect_ok(results)
     memory, units = (next(each for each in results if params(each)["of"] == of) for of in ("memory", "units"))
@@ -128,7 +128,7 @@ def test_nearly_all_the_memory_that_is_reported_free_can_be_had(facts: Any) -> N
     assert values(units, "share of units") == [1.0]
 
 
-def test_the_drivers_own_library_is_known_as_such(facts: Any) -> None:
+def test_the_drivers_own_library_is_recognised(facts: Any) -> None:
     plugins.load("backends", facts.devices[0].backend).open(facts.devices[0])
     found = {library.name: library for library in interposed.libraries()}
     assert not found["libcuda.so.1"].is_interposed, found

@@ -35,7 +35,7 @@ def bench() -> Any:
     return found
 
 
-def test_threads_that_spin_end_with_the_number_that_their_chain_has(bench: Any) -> None:
+def test_spinning_threads_end_with_the_predicted_value_of_their_chain(bench: Any) -> None:
     load = LOADS.spin(bench, 2, seconds=2e-8)
     load.call()
     load.check()
@@ -50,20 +50,20 @@ def test_threads_that_spin_end_with_the_number_that_their_chain_has(bench: Any) 
         shorter.check()
 
 
-def test_kernels_count_one_each_after_their_work() -> None:
+def test_each_kernel_adds_one_to_the_counter_after_its_work() -> None:
     counter = np.zeros(2, np.uint64)
     for _ in range(5):
         kernel("tick")((1,), (1,), (counter, np.uint32(100)))
     assert counter.tolist() == [5, LOADS.affine_power(LOADS._FACTOR, LOADS._TERM, 100, 2**32)[1]]
 
 
-def test_blocks_mark_the_units_that_they_run_on() -> None:
+def test_blocks_mark_the_sms_that_they_run_on() -> None:
     marks, ends = np.zeros(8, np.uint32), np.zeros(6 * 2, np.uint32)
     kernel("mark_unit")((6,), (2,), (marks, np.uint32(3), ends))
     assert marks.tolist() == [1, 1, 1, 1, 0, 0, 0, 0]
 
 
-def test_the_device_posts_how_many_calls_have_ended() -> None:
+def test_the_device_publishes_the_number_of_finished_calls() -> None:
     word = np.zeros(1, np.uint32)
     kernel("done")((1,), (1,), (np.uint64(word.ctypes.data), np.uint32(7)))
     assert word[0] == 7
@@ -104,7 +104,7 @@ def test_a_kernel_stamps_each_span_in_which_it_ran_and_a_missing_stamp_is_found(
         kernels.check()
 
 
-def test_matrices_times_a_vector_and_products_are_compared(bench: Any) -> None:
+def test_unwritten_results_of_decode_and_gemm_loads_are_found(bench: Any) -> None:
     for load in (LOADS.decode(bench, 3, 128), LOADS.gemm(bench, 64)):
         load.call()
         load.check()

@@ -15,7 +15,7 @@ MIB = 2**20
 
 
 @pytest.mark.parametrize("room", [0, MIB, 2 * MIB, 1029 * MIB, 2047 * MIB])
-def test_all_memory_but_less_than_two_mebibytes_is_taken(room):
+def test_all_memory_up_to_less_than_two_mebibytes_is_allocated(room):
     used = 0
 
     def take(nbytes):
@@ -34,7 +34,7 @@ def test_all_memory_but_less_than_two_mebibytes_is_taken(room):
 @pytest.mark.parametrize(
     ("text", "amount"), [("3000m", 3000 * MIB), ("2G", 2**31), ("50", 50), ("", None), ("x", None)]
 )
-def test_what_a_virtualiser_was_asked_for_is_read_from_its_variables(monkeypatch, text, amount):
+def test_the_limit_of_a_virtualiser_is_read_from_its_variables(monkeypatch, text, amount):
     monkeypatch.setenv("CUDA_DEVICE_MEMORY_LIMIT", text)
     monkeypatch.delenv("CUDA_DEVICE_MEMORY_LIMIT_0", raising=False)
     assert LIMITS.asked_amount(LIMITS._MEMORY_ASKED) == amount
@@ -50,7 +50,7 @@ class MarkingBench(PaperBench):
         return mark
 
 
-def test_the_units_that_blocks_ran_on_are_counted_and_none_is_a_mistake():
+def test_the_sms_that_blocks_ran_on_are_counted_and_zero_is_a_wrong_answer():
     made = paper_bench(SUITE, "nvidia")
     task = LIMITS._units(MarkingBench(**{field.name: getattr(made, field.name) for field in fields(made)}))
     task.poison()

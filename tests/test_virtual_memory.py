@@ -48,7 +48,7 @@ def memory(mapped):
     return SPACE.array_at(host_bench(), mapped.address, mapped.nbytes)
 
 
-def test_pieces_mapped_behind_each_other_are_one_memory_and_go_back_as_they_came():
+def test_pieces_mapped_in_sequence_are_one_memory_and_are_all_given_back():
     mapped = mapped_range()
     mapped.grow(2 * PAGE, PAGE)
     memory(mapped)[:] = 3
@@ -181,7 +181,7 @@ def test_a_call_that_bindings_or_the_driver_do_not_have_is_named():
         driver("cuBroken")
 
 
-def test_pieces_are_left_out_where_they_are_the_whole_or_too_many():
+def test_piece_sizes_that_equal_the_whole_or_give_too_many_pieces_are_left_out():
     def has(piece, size_bytes):
         return STEPS._has_pieces(None, {"piece": piece, "size_bytes": size_bytes})
 

@@ -43,13 +43,13 @@ def bench() -> Bench:
 # figures
 
 
-def test_shares_that_are_equal_are_fair_and_one_that_has_everything_is_not() -> None:
+def test_equal_shares_are_fair_and_a_single_winner_is_not() -> None:
     assert NEIGHBOUR.jain((0.5, 0.5)) == pytest.approx(1)
     assert NEIGHBOUR.jain((1.0, 0.0)) == pytest.approx(0.5)
     assert NEIGHBOUR.jain((0.9, 0.3)) == pytest.approx(1.44 / 1.8)
 
 
-def test_what_each_keeps_is_relative_to_itself_alone_and_above_one_sharing_pays() -> None:
+def test_rates_are_relative_to_those_alone_and_a_sum_above_one_means_that_sharing_pays() -> None:
     observed = NEIGHBOUR.SharedWindow(1000.0, 50.0, 800.0, 20.0, 1e-3).observed()
     assert {name: each.value for name, each in observed.items()} == pytest.approx(
         {"relative": 0.8, "aggressor": 0.4, "sum": 1.2, "jain": 1.44 / 1.6, "alone": 1e-3}
@@ -60,7 +60,7 @@ def test_what_each_keeps_is_relative_to_itself_alone_and_above_one_sharing_pays(
     assert joined["sum"].better == "more"
 
 
-def test_a_chain_of_multiply_adds_is_known_without_walking_it() -> None:
+def test_the_result_of_a_chain_of_multiply_adds_is_computed_without_walking_it() -> None:
     x, steps = 12345, 1003
     product, total = LOADS.affine_power(LOADS._FACTOR, LOADS._TERM, steps, 2**32)
     expected = (product * x + total) % 2**32
@@ -133,7 +133,7 @@ def aggressor(bench: Any, load: Any, board: Any, is_queued: bool = False, ahead_
     return AGGRESSOR.Aggressor(bench, load, idle, board, is_queued, ahead_s)
 
 
-def test_an_aggressor_runs_while_it_is_told_to_and_rests_between(bench: Bench) -> None:
+def test_an_aggressor_runs_only_on_request(bench: Bench) -> None:
     board = AGGRESSOR.NeighbourBoard.within(bench)
     running = aggressor(bench, sleeping(0.001), board)
     board.started()
@@ -149,7 +149,7 @@ def test_an_aggressor_runs_while_it_is_told_to_and_rests_between(bench: Bench) -
     assert not running._thread._threads or not any(thread.is_alive() for thread in running._thread._threads)
 
 
-def test_an_aggressor_that_fails_is_told_at_once_and_raises_at_its_end(bench: Bench) -> None:
+def test_the_failure_of_an_aggressor_is_reported_at_once_and_raised_at_its_end(bench: Bench) -> None:
     def broken() -> None:
         raise ValueError("no memory left")
 

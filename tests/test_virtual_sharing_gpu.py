@@ -147,7 +147,7 @@ def test_two_green_contexts_never_meet_and_more_sms_deliver_more(facts: Any) -> 
 
 
 @pytest.mark.slow
-def test_an_urgent_kernel_of_high_priority_waits_less_than_one_of_the_same(facts: Any) -> None:
+def test_an_urgent_kernel_of_higher_priority_waits_less_than_one_of_equal_priority(facts: Any) -> None:
     results = {dict(each.case.params)["how"]: each for each in measured(facts, "full", "preempt*blocks=16]")}
     expect_ok(list(results.values()))
     delays = {how: np.median(values(result, "delay")) for how, result in results.items()}

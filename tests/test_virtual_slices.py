@@ -57,14 +57,14 @@ def test_slices_of_a_scheduler_with_noise_are_found() -> None:
     assert np.median(found.switches) == pytest.approx(150e-6, rel=0.05)
 
 
-def test_gaps_are_counted_in_powers_of_two_and_switches_stand_apart() -> None:
+def test_gaps_are_counted_in_powers_of_two_and_switches_have_their_own_class() -> None:
     found = SLICE.time_slices(stamps(*row(0, 10)), stamps(*row(1_000_000, 10)))
     histogram = SLICE.gap_histogram(found)
     assert sum(histogram) == 19
     assert {2.0 ** (8 + place): count for place, count in enumerate(histogram) if count} == {2048: 18, 2**20: 1}
 
 
-def test_processes_that_run_side_by_side_are_a_wrong_answer_and_one_alone_has_no_slices() -> None:
+def test_overlapping_processes_are_a_wrong_answer_and_a_single_one_has_no_slices() -> None:
     beside = SLICE.time_slices(stamps(*row(0, 100)), stamps(*row(5_000, 100)))
     with pytest.raises(
         WrongAnswer, match=r"100% of 199 switches overlap, by 5e-06 s: the processes did not take turns"
@@ -74,7 +74,7 @@ def test_processes_that_run_side_by_side_are_a_wrong_answer_and_one_alone_has_no
     assert (alone.slices, alone.switches, alone.overlap) == ((), (), 0)
 
 
-def test_a_kernel_that_is_interrupted_is_no_overlap() -> None:
+def test_an_interrupted_kernel_does_not_count_as_overlap() -> None:
     """Each process has the device for 2 ms; the kernel that loses it continues 2.1 ms later, in a span of its own."""
     own, peer = (
         [(turn * 4_200_000 + start, turn * 4_200_000 + start + 2_000_000) for turn in range(9)]

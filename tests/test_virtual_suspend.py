@@ -59,9 +59,7 @@ def has_ended(pid: int) -> bool:
     return state_of(pid) in ("", "Z", "X")
 
 
-def test_a_suspended_program_stands_still_and_goes_on_with_all_its_data_and_a_lost_word_is_found(
-    child: Any, signals: Any
-) -> None:
+def test_a_suspended_program_continues_with_all_its_data_and_a_lost_word_is_found(child: Any, signals: Any) -> None:
     suspension = SUSPENSION.Suspension(signals, child, 10.0)
     for cycle in (1, 2):  # one controller serves all
         child.ask(5, "run", 60)
@@ -92,7 +90,7 @@ def test_a_count_that_is_not_reached_is_a_wrong_answer() -> None:
         SUSPENSION.expect_whole(HELD.HeldState(0, 7, UUID), 8)
 
 
-def test_a_refused_checkpoint_has_the_drivers_word_and_ends_the_child(child: Any) -> None:
+def test_a_refused_checkpoint_quotes_the_driver_and_ends_the_child(child: Any) -> None:
     refusing = controller("RefusedCheckpoints")
     with pytest.raises(DriverCallError, match="CUDA_ERROR_NOT_SUPPORTED"):
         SUSPENSION.Suspension(refusing, child, 10.0).suspend()
@@ -123,7 +121,7 @@ def test_a_step_that_hangs_ends_the_child_and_the_controller_in_time(child: Any)
 
 
 @pytest.mark.slow
-def test_the_death_of_the_controller_is_told_with_its_last_line_and_ends_the_child(child: Any) -> None:
+def test_the_death_of_the_controller_is_reported_with_its_last_line_and_ends_the_child(child: Any) -> None:
     dying = controller("DyingCheckpoints")
     with pytest.raises(
         CHILDREN.ChildEndedError, match="the controller was ended by SIGKILL; last line: the controller"
@@ -145,12 +143,12 @@ def test_the_death_of_a_suspended_child_is_a_refused_restore_and_leaves_nothing(
 
 
 @pytest.mark.slow
-def test_a_child_that_raises_is_told_with_its_last_line(child: Any) -> None:
+def test_a_child_that_raises_is_reported_with_its_last_line(child: Any) -> None:
     with pytest.raises(CHILDREN.ChildEndedError, match="exit status 1; last line: ValueError: a broken program"):
         child.ask(5, "crash")
 
 
-def test_what_a_child_started_ends_with_it() -> None:
+def test_the_processes_of_a_child_end_with_it() -> None:
     program = (
         "import os, subprocess, sys, time; print(subprocess.Popen(['sleep', '60']).pid, flush=True); time.sleep(60)"
     )
@@ -183,9 +181,7 @@ def with_bindings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) ->
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
 
-def test_bindings_that_are_missing_are_a_skip_that_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_bindings_are_a_skip_that_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_bindings(tmp_path, monkeypatch, "raise ImportError('none here')")
     with pytest.raises(Skip, match=r"needs cuda-bindings \(none here\)"):
         CONTROLLER.Controller()
@@ -260,7 +256,7 @@ def test_host_memory_that_is_too_small_is_a_skip_with_the_bytes() -> None:
     assert 0 < SUSPENSION.touch_host_memory(2**24) < 5
 
 
-def test_every_gpu_is_in_the_pairs_of_a_migration_and_comes_home_after_a_full_turn() -> None:
+def test_in_a_migration_every_gpu_has_one_successor_and_a_full_turn_leads_back() -> None:
     uuids = [bytes([number]) * 16 for number in range(4)]
     following = dict(SUSPEND.rotation(uuids))
     assert sorted(following) == sorted(following.values()) == uuids

@@ -39,12 +39,12 @@ def shapes(text):
     ]
 
 
-def test_the_page_has_its_files(folder):
+def test_every_file_of_the_page_is_present(folder):
     names = {"blend.py", "test_blend.py", "blend.cu", "test_blend_kernel.py", "blend_suite.py"}
     assert names == {path.name for path in folder.iterdir()}
 
 
-def test_its_tests_pass_on_the_host_and_write_a_run_file(folder):
+def test_the_tests_of_the_page_pass_on_the_host_and_write_a_run_file(folder):
     done = run_tests(folder, "--gpubench-tier", "smoke", "--gpubench-device", "host", "--gpubench-out", "a.jsonl")
     assert done.returncode == 0, done.stdout
     assert "2 passed, 1 skipped" in done.stdout
@@ -56,7 +56,7 @@ def test_its_tests_pass_on_the_host_and_write_a_run_file(folder):
     ]
 
 
-def test_its_suite_runs_by_its_path(folder):
+def test_the_suite_of_the_page_runs_by_its_path(folder):
     words = ("--tier", "smoke", "--device", "host", "--out", "b.jsonl")
     done = gpubench("run", "./blend_suite.py", *words, cwd=folder)
     assert done.returncode == 0, done.stderr
