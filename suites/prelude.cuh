@@ -1,5 +1,5 @@
-// The portable prelude: stands before every kernel, compiles with NVRTC and with hipRTC.
-// What only one vendor has is hidden here behind a gb_ name; kernels use the subset both share.
+// The portable prelude, which precedes every kernel and compiles with NVRTC and with hipRTC. A feature of one vendor is
+// hidden behind a gb_ name; kernels use the subset that both vendors share.
 #if defined(__HIP__) || defined(__HIPCC_RTC__) || defined(__HIP_DEVICE_COMPILE__)
 #define GB_HIP 1
 #define GB_FULLMASK 0xffffffffffffffffULL
@@ -16,8 +16,8 @@ typedef unsigned long long u64;
 static __device__ __forceinline__ u64 gb_thread() { return (u64)blockIdx.x * blockDim.x + threadIdx.x; }
 static __device__ __forceinline__ u64 gb_threads() { return (u64)gridDim.x * blockDim.x; }
 
-// Word i of the random words of a seed: the finaliser of splitmix64 (Steele, Lea & Flood, OOPSLA
-// 2014). For one seed it is a bijection of i, so no word comes twice.
+// Returns word i of the random words of a seed by the finaliser of splitmix64 (Steele, Lea & Flood, OOPSLA 2014). For
+// one seed it is a bijection of i, so no word occurs twice.
 static __device__ __forceinline__ u64 gb_random(u64 seed, u64 i) {
     u64 x = seed + i * 0x9e3779b97f4a7c15ULL;
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
@@ -25,8 +25,8 @@ static __device__ __forceinline__ u64 gb_random(u64 seed, u64 i) {
     return x ^ (x >> 31);
 }
 
-// Keeps a value live and opaque to the compiler. On AMD it also pins it to a vector register:
-// an address that is the same for the whole wave would else be read through the scalar cache.
+// Keeps a value live and opaque to the compiler. On AMD it also pins it to a vector register; otherwise an address that
+// is the same for the whole wave would be read through the scalar cache.
 #if GB_HIP
 static __device__ __forceinline__ u32 gb_vreg(u32 x) { asm volatile("" : "+v"(x)); return x; }
 static __device__ __forceinline__ u64 gb_vreg(u64 x) { asm volatile("" : "+v"(x)); return x; }
@@ -35,8 +35,8 @@ static __device__ __forceinline__ u32 gb_vreg(u32 x) { asm volatile("" : "+r"(x)
 static __device__ __forceinline__ u64 gb_vreg(u64 x) { asm volatile("" : "+l"(x)); return x; }
 #endif
 
-// A word of 4, 8 or 16 bytes in one load. HIP's uint4 is a class: taken apart, it may be loaded twice or lie in
-// scratch memory, so that on AMD the load is of the compiler's own vector.
+// Loads a word of 4, 8 or 16 bytes in one instruction. HIP's uint4 is a class whose parts may be loaded twice or lie in
+// scratch memory, so on AMD the load is of the compiler's own vector type.
 #if GB_HIP
 template <class TO, class FROM>
 static __device__ __forceinline__ TO gb_as(const FROM& from) {
@@ -55,8 +55,8 @@ template <class WORD>
 static __device__ __forceinline__ WORD gb_word(const WORD* at) { return *at; }
 #endif
 
-// Makes the clock that is read next wait for a value: by a store to shared memory, and on AMD, whose clock is read
-// behind all that was loaded, by its being used at all.
+// Makes the next reading of the clock wait for a value: on NVIDIA by a store to shared memory, on AMD by any use of it,
+// because AMD's clock is read after all loads have completed.
 static __device__ __forceinline__ void gb_used(volatile u32* sink, u32 value) {
 #if GB_HIP
     gb_vreg(value);
@@ -65,7 +65,7 @@ static __device__ __forceinline__ void gb_used(volatile u32* sink, u32 value) {
 #endif
 }
 
-// The device clock in cycles (s_memtime of AMD counts at the shader clock), not moved by the compiler.
+// Reads the device clock in cycles. The compiler does not move it. (s_memtime of AMD counts at the shader clock.)
 #if GB_HIP
 static __device__ __forceinline__ u64 gb_clock() {
     asm volatile("s_waitcnt vmcnt(0) lgkmcnt(0)" ::: "memory");
@@ -81,7 +81,7 @@ static __device__ __forceinline__ u64 gb_clock() {
 }
 #endif
 
-// Loads the 64-bit word at a global address: one load and nothing else, through every cache.
+// Loads the 64-bit word at a global address through every cache, by exactly one load instruction.
 #if GB_HIP
 static __device__ __forceinline__ u64 gb_load(u64 address) {
     return *(const __attribute__((address_space(1))) u64*)address;
@@ -94,8 +94,8 @@ static __device__ __forceinline__ u64 gb_load(u64 address) {
 }
 #endif
 
-// The same from the second-level cache, past the first one: what other units stored is seen, so that two
-// such loads of one address are two loads. On NVIDIA the instruction is that of `ld.cg`.
+// The same load from the second-level cache, bypassing the first one. It sees stores of other compute units, and two
+// such loads of one address remain two loads. On NVIDIA the instruction is that of `ld.cg`.
 #if GB_HIP
 static __device__ __forceinline__ u64 gb_load_l2(u64 address) {
     return __hip_atomic_load((const __attribute__((address_space(1))) u64*)address, __ATOMIC_RELAXED,
@@ -109,7 +109,7 @@ static __device__ __forceinline__ u64 gb_load_l2(u64 address) {
 }
 #endif
 
-// Adds to the 64-bit word at a global address, for the whole device, and gives what was there before.
+// Adds to the 64-bit word at a global address, atomically for the whole device, and returns the value before.
 #if GB_HIP
 static __device__ __forceinline__ u64 gb_add(u64 address, u64 value) {
     return __hip_atomic_fetch_add((__attribute__((address_space(1))) u64*)address, value, __ATOMIC_RELAXED,
@@ -123,8 +123,8 @@ static __device__ __forceinline__ u64 gb_add(u64 address, u64 value) {
 }
 #endif
 
-// Nanoseconds of a clock that all multiprocessors share; its ticks may be as coarse as a microsecond.
-// AMD's counts at 100 MHz (MI200 and MI300: "HIP Programming Manual", wall_clock64).
+// Reads the nanoseconds of a clock that all compute units share; its ticks may be as coarse as a microsecond. AMD's
+// clock counts at 100 MHz (MI200 and MI300: "HIP Programming Manual", wall_clock64).
 static __device__ __forceinline__ u64 gb_nanoseconds() {
 #if GB_HIP
     return wall_clock64() * 10;
@@ -135,7 +135,7 @@ static __device__ __forceinline__ u64 gb_nanoseconds() {
 #endif
 }
 
-// The number of the multiprocessor or compute unit that this thread runs on.
+// Returns the number of the SM or CU that this thread runs on.
 static __device__ __forceinline__ u32 gb_unit() {
 #if GB_HIP
     return __smid();
@@ -146,7 +146,7 @@ static __device__ __forceinline__ u32 gb_unit() {
 #endif
 }
 
-// Lets the others go first: in the body of a loop that waits.
+// Pauses briefly in the body of a loop that waits, so that other threads run.
 static __device__ __forceinline__ void gb_pause() {
 #if GB_HIP
     __builtin_amdgcn_s_sleep(2);
@@ -155,8 +155,8 @@ static __device__ __forceinline__ void gb_pause() {
 #endif
 }
 
-// A flag that other devices and the host see: its value now, a store to it, one added to it, and the same with the
-// value before. Nothing is ordered by them: they carry no data.
+// A flag that other devices and the host see: read its value; store a value; add one; add one and return the value
+// before. These operations order no other accesses, because flags carry no data.
 #if GB_HIP
 static __device__ __forceinline__ u32 gb_seen(const u32* flag) {
     return __hip_atomic_load(flag, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
@@ -189,7 +189,7 @@ static __device__ __forceinline__ u32 gb_add_and_see(u32* flag) {
 }
 #endif
 
-// The value of the lane whose number differs by `mask`; every lane of the warp must call it.
+// Returns the value of the lane whose number differs by `mask`. Every lane of the warp must call it.
 template <class A>
 static __device__ __forceinline__ A gb_shuffle_xor(A value, int mask) {
 #if GB_HIP
@@ -199,7 +199,7 @@ static __device__ __forceinline__ A gb_shuffle_xor(A value, int mask) {
 #endif
 }
 
-// The value of that lane of the warp; every lane of the warp must call it.
+// Returns the value of the given lane of the warp. Every lane of the warp must call it.
 template <class A>
 static __device__ __forceinline__ A gb_shuffle(A value, int lane) {
 #if GB_HIP
@@ -209,7 +209,8 @@ static __device__ __forceinline__ A gb_shuffle(A value, int lane) {
 #endif
 }
 
-// The exclusive or of one word a thread over a block of whole warps: right in thread 0; every thread must call it.
+// Returns the exclusive or of one word per thread over a block of whole warps, valid in thread 0. Every thread must
+// call it.
 static __device__ __forceinline__ u64 gb_block_xor(u64 mine) {
     __shared__ u64 warps[32];
     for (int mask = warpSize / 2; mask > 0; mask /= 2) mine ^= gb_shuffle_xor(mine, mask);
@@ -220,8 +221,8 @@ static __device__ __forceinline__ u64 gb_block_xor(u64 mine) {
     return mine;
 }
 
-// A word, of up to 16 bytes, from the second-level cache. AMD has no such load of 16 bytes: what must come from there
-// has to outgrow the first cache (16 or 32 KiB), or stand behind __threadfence(), which empties that cache.
+// Loads a word of up to 16 bytes from the second-level cache. AMD has no such load of 16 bytes: there, data must be
+// larger than the first-level cache (16 or 32 KiB), or be read after __threadfence(), which empties that cache.
 template <class WORD>
 static __device__ __forceinline__ WORD gb_load_l2(const WORD* at) {
 #if GB_HIP
@@ -231,7 +232,7 @@ static __device__ __forceinline__ WORD gb_load_l2(const WORD* at) {
 #endif
 }
 
-// Copies from global to shared memory past the registers (cp.async; PTX ISA, since sm_80): 16 bytes a thread,
+// Copies from global to shared memory that bypass the registers (cp.async; PTX ISA, since sm_80): 16 bytes per thread,
 // in groups that complete in order.
 #if !GB_HIP && __CUDA_ARCH__ >= 800
 static __device__ __forceinline__ u32 gb_shared_address(const void* shared) {
@@ -245,14 +246,15 @@ template <int PENDING>
 static __device__ __forceinline__ void gb_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
-// Four matrices of 8 × 8 halves from shared memory (ldmatrix; PTX ISA, since sm_75): lane 8·i + j gives the sixteen bytes
-// of row j of matrix i, and gets columns 2·(lane % 4) and the next one of row lane / 4 of each matrix.
+// Loads four matrices of 8 × 8 halves from shared memory (ldmatrix; PTX ISA, since sm_75). Lane 8·i + j passes the
+// address of the 16 bytes of row j of matrix i. Each lane receives, of each matrix, columns 2·(lane % 4) and 2·(lane %
+// 4) + 1 of row lane / 4.
 static __device__ __forceinline__ void gb_matrices(u32 (&found)[4], const void* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(found[0]), "=r"(found[1]), "=r"(found[2]), "=r"(found[3])
                  : "r"(gb_shared_address(row)));
 }
-#elif GB_HIP  // through registers: CDNA's own loads into shared memory are of 4 bytes until gfx950
+#elif GB_HIP  // through registers, because before gfx950 CDNA's direct loads into shared memory have only 4 bytes
 static __device__ __forceinline__ void gb_async_load(void* shared, const void* global) {
     *(uint4*)shared = *(const uint4*)global;
 }
@@ -261,8 +263,8 @@ template <int PENDING>
 static __device__ __forceinline__ void gb_async_wait() {}
 #endif
 
-// Whether this block is the last of `blocks` to arrive at a counter, so that it sees what the others wrote before; read it
-// by gb_load_l2. The counter is 0 again for the next launch.
+// Returns whether this block is the last of `blocks` to arrive at a counter. It then sees everything that the others
+// wrote before, if it reads it by gb_load_l2. Resets the counter to 0 for the next launch.
 #if GB_HIP
 static __device__ __forceinline__ u32 gb_arrive(u32* arrived) {
     return __hip_atomic_fetch_add(arrived, 1u, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_AGENT);
@@ -292,10 +294,11 @@ static __device__ __forceinline__ bool gb_is_last(u32* arrived, u32 blocks) {
     return before + 1 == blocks;
 }
 
-// Launches that overlap (griddepcontrol; PTX ISA, since sm_90). A kernel that was launched `early` begins as soon as every
-// block of the launch before has allowed it, and sees what that launch writes only after it has waited for its end. Until
-// then it may read what no launch writes: weights, tables. Whatever it reads later is not `const __restrict__`: such
-// loads may be moved before the wait. Every kernel of a row of early launches waits, so that it waits for all before it.
+// Launches that overlap (griddepcontrol; PTX ISA, since sm_90). A kernel that was launched `early` begins as soon as
+// every block of the previous launch has allowed it. It sees the results of that launch only after it has waited for
+// its end. Before that it may read only data that no launch writes, such as weights and tables. Pointers to data that
+// it reads later are not `const __restrict__`, because such loads may be moved before the wait. Every kernel in a
+// sequence of early launches waits, so that it waits for all launches before it.
 #if !GB_HIP && __CUDA_ARCH__ >= 900
 static __device__ __forceinline__ void gb_allow_next() { asm volatile("griddepcontrol.launch_dependents;"); }
 static __device__ __forceinline__ void gb_wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
@@ -304,14 +307,14 @@ static __device__ __forceinline__ void gb_allow_next() {}
 static __device__ __forceinline__ void gb_wait_for_previous() {}
 #endif
 
-// Bulk copies (cp.async.bulk; PTX ISA, since sm_90): one thread starts the copy of many bytes, a multiple of 16.
-// Loads complete on a barrier in shared memory, stores in groups. Addresses are multiples of 16.
+// Bulk copies (cp.async.bulk; PTX ISA, since sm_90): one thread starts the copy of many bytes, a multiple of 16. Loads
+// complete on a barrier in shared memory, stores complete in groups. Addresses are multiples of 16.
 #if !GB_HIP && __CUDA_ARCH__ >= 900
 static __device__ __forceinline__ void gb_barrier_init(u64* barrier, u32 arrivals = 1) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(gb_shared_address(barrier)), "r"(arrivals) : "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-// One arrival, and one that also announces the bytes of copies.
+// Arrives at a barrier once; the second function also announces the bytes of copies.
 static __device__ __forceinline__ void gb_barrier_arrive(u64* barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(gb_shared_address(barrier)) : "memory");
 }
@@ -327,7 +330,7 @@ static __device__ __forceinline__ void gb_bulk_load(void* shared, const void* gl
                  "l"(global), "r"(bytes), "r"(there)
                  : "memory");
 }
-// Whether the phase of that parity is over; waits a little for it.
+// Returns whether the phase of the given parity is over, after waiting for it briefly.
 static __device__ __forceinline__ bool gb_barrier_passed(u64* barrier, u32 parity) {
     u32 passed;
     asm volatile(
@@ -337,7 +340,7 @@ static __device__ __forceinline__ bool gb_barrier_passed(u64* barrier, u32 parit
         : "memory");
     return passed != 0;
 }
-// Waits until the phase of that parity is over, and ends the kernel with an error where that takes seconds.
+// Waits until the phase of the given parity is over; ends the kernel with an error if that takes seconds.
 static __device__ __forceinline__ void gb_barrier_await(u64* barrier, u32 parity) {
     if (gb_barrier_passed(barrier, parity)) return;
     const u64 start = gb_clock();
@@ -362,7 +365,7 @@ static __device__ __forceinline__ void gb_bulk_store(void* global, const void* s
                  : "memory");
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-// Until all stores but the last PENDING have read their shared memory; until all of them are done.
+// Wait until all stores but the last PENDING have read their shared memory; wait until all stores have completed.
 template <int PENDING>
 static __device__ __forceinline__ void gb_bulk_wait_read() {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
@@ -370,8 +373,8 @@ static __device__ __forceinline__ void gb_bulk_wait_read() {
 static __device__ __forceinline__ void gb_bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 #endif
 
-// Half precision without a header (none is good for both vendors): the two halves of a word as
-// floats, and a float rounded to the nearest half, ties to even.
+// Half precision without a header, because no header works for both vendors: the two halves of a word as floats, and a
+// float rounded to the nearest half, ties to even.
 #if GB_HIP
 static __device__ __forceinline__ void gb_halves(u32 word, float& low, float& high) {
     union {
@@ -403,10 +406,10 @@ static __device__ __forceinline__ unsigned short gb_to_half(float value) {
 }
 #endif
 
-// The gate of a feed-forward network: SiLU of `gate` times what it is applied to.
+// The gate of a feed-forward network: SiLU of `gate` times `up`.
 static __device__ __forceinline__ float gb_gated(float gate, float up) { return gate / (1 + expf(-gate)) * up; }
 
-// Sixteen bytes that are read once: past the first cache, which keeps what is read again.
+// Loads 16 bytes that are read only once, bypassing the first-level cache, which then keeps data that are read again.
 #if GB_HIP
 static __device__ __forceinline__ uint4 gb_stream(const uint4* from) { return gb_word(from); }
 #else
@@ -419,8 +422,8 @@ static __device__ __forceinline__ uint4 gb_stream(const uint4* from) {
 }
 #endif
 
-// Sixteen bytes that others read too and that an early launch may have waited for, through every cache, fetched where it
-// stands in the program.
+// Loads 16 bytes through every cache, at this place in the program. For data that other threads read too and for which
+// an early launch may have waited.
 #if GB_HIP
 static __device__ __forceinline__ uint4 gb_fetch(const uint4* from) { return gb_word(from); }
 #else
@@ -433,8 +436,8 @@ static __device__ __forceinline__ uint4 gb_fetch(const uint4* from) {
 }
 #endif
 
-// Pairs of halves: the difference of two; a·b + c, whose product is exact wherever it is used here; and four bytes of
-// two words: nibble i of `choice` says which of the eight becomes byte i.
+// Pairs of halves: the difference of two; a·b + c, whose product is exact wherever it is used here. And gb_bytes, which
+// selects four bytes of two words: nibble i of `choice` is the index of the byte that becomes byte i.
 #if GB_HIP
 typedef _Float16 gb_half2 __attribute__((ext_vector_type(2)));
 typedef _Float16 gb_half4 __attribute__((ext_vector_type(4)));
@@ -468,11 +471,11 @@ static __device__ __forceinline__ u32 gb_bytes(u32 a, u32 b, u32 choice) {
 }
 #endif
 
-// c += a·b of a warp: 16 rows × GB_COLUMNS columns, 16 products each, of halves or bfloat16, sums in float. What of
-// them is a lane's:
-//   rows of a      gb_row(), and on NVIDIA that + 8: GB_ROWS of them
+// Computes c += a·b of a warp: 16 rows × GB_COLUMNS columns, 16 products each, of halves or bfloat16, with sums in
+// float. A lane holds:
+//   rows of a      gb_row(), and on NVIDIA also gb_row() + 8: GB_ROWS of them
 //   columns of b   gb_row()
-//   inner places   of four parts the one that gb_part() says; which places these are is free, alike in a and b
+//   inner places   a quarter, number gb_part(); the order of the places is free, but the same in a and b
 //   c[i]           row gb_sum_row(i), column gb_sum_column(i)
 #if GB_HIP  // CDNA's 16x16x16 (CDNA 3 ISA, "Matrix Arithmetic Instructions"; since gfx90a)
 #define GB_COLUMNS 16
@@ -490,9 +493,9 @@ static __device__ __forceinline__ void gb_multiply(float (&c)[4], const u32 (&a)
     else found = __builtin_amdgcn_mfma_f32_16x16x16f16(gb_as<gb_half4>(a), gb_as<gb_half4>(b), sum, 0, 0, 0);
     for (int i = 0; i < 4; ++i) c[i] = found[i];
 }
-// c += a·b of a wave: 32 rows × 32 columns, 8 products each, of halves, sums in float (CDNA's 32x32x8). A lane has four
-// inner places from 4·(lane / 32) on, of row lane % 32 of a and column lane % 32 of b; c[i] is in that column, in row
-// 8·(i / 4) + 4·(lane / 32) + i % 4.
+// Computes c += a·b of a wave: 32 rows × 32 columns, 8 products each, of halves, with sums in float (CDNA's 32x32x8). A
+// lane holds the four inner places from 4·(lane / 32) on, of row lane % 32 of a and of column lane % 32 of b. c[i] is
+// in that column, in row 8·(i / 4) + 4·(lane / 32) + i % 4.
 typedef float gb_float16 __attribute__((ext_vector_type(16)));
 static __device__ __forceinline__ void gb_multiply_32(float (&c)[16], u64 a, u64 b) {
     const gb_float16 sums = gb_as<gb_float16>(c);

@@ -1,16 +1,16 @@
-// STREAM kernels on arrays of n elements of REAL, in vectors of WIDTH bytes. n is a multiple of LANES.
-// The data are a function of (seed, index), so that a check needs no second copy of them.
+// STREAM kernels on arrays of n elements of REAL, in vectors of WIDTH bytes. n is a multiple of LANES. The data are a
+// function of (seed, index), so that a check needs no second copy of them.
 #define LANES ((int)(WIDTH / sizeof(REAL)))
-#define THREADS 1024  // a block has at most; in whole warps
-#define BATCH 4       // loads in flight a thread where nothing is written
+#define THREADS 1024  // most threads of a block, which has whole warps
+#define BATCH 4       // loads in flight per thread in kernels that only read
 
 struct alignas(WIDTH) Vector {
     REAL x[LANES];
 };
 
-// Element i of the random data of a seed: uniform in [-1, 1) on a grid of 2^-23 (float) or 2^-52
-// (double). With factors that are powers of two every kernel here
-// rounds once at most, with or without fused multiply-add, so results compare exactly.
+// Element i of the random data of a seed: uniform in [-1, 1) on a grid of 2^-23 (float) or 2^-52 (double). With factors
+// that are powers of two, every kernel here rounds at most once, with or without fused multiply-add, so results compare
+// exactly.
 static __device__ __forceinline__ REAL drawn(u64 seed, u64 i) {
     const int bits = sizeof(REAL) == 4 ? 24 : 53;
     return (REAL)(gb_random(seed, i) >> (64 - bits)) * ((REAL)1 / (REAL)(1ULL << (bits - 1))) - (REAL)1;
@@ -75,7 +75,7 @@ struct Sum {
     __device__ __forceinline__ double operator()(double x, double y) const { return x + y; }
 };
 
-// Folds one value a thread into one a block, right in thread 0.
+// Reduces one value per thread to one per block, valid in thread 0.
 template <class A, class F>
 static __device__ __forceinline__ A folded(A mine, F fold) {
     __shared__ A warps[THREADS / 32];
@@ -138,8 +138,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     if (threadIdx.x == 0) parts[blockIdx.x] = mine;
 }
 
-// Checks: what `read` and `dot` should leave, from the seeds alone, the sums in double precision. Their loops are not
-// unrolled: these kernels are compiled more often than their speed matters.
+// Checks: the expected results of `read` and `dot`, computed from the seeds alone, with sums in double precision. Their
+// loops are not unrolled, because compile time matters more here than speed.
 extern "C" __global__ void __launch_bounds__(THREADS) read_expected(u64 seed, u64 n, u64* parts) {
     u64 mine = 0;
 #pragma unroll 1
@@ -159,7 +159,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) dot_expected(u64 seed_b, u
     if (threadIdx.x == 0) parts[blockIdx.x] = mine;
 }
 
-// Counts, a block at a time, the elements of a that are not k + kb·b + kc·c.
+// Counts, per block, the elements of a that differ from k + kb·b + kc·c.
 extern "C" __global__ void __launch_bounds__(THREADS)
     mistakes(const Vector* a, u64 n, u64 seed_b, u64 seed_c, REAL k, REAL kb, REAL kc, double* parts) {
     double mine = 0;

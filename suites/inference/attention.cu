@@ -1,19 +1,19 @@
-// Attention of one new token per sequence over its cached keys and values. A block has a part of the tokens of one sequence
-// and of one KV head; the last block of those to arrive joins the parts of their heads.
+// Attention of one new token per sequence over its cached keys and values. A block processes a part of the tokens of
+// one sequence and one KV head. The last block to arrive joins the parts of its heads.
 //
 //   DIM    elements of a head: 64 or 128       GROUP  heads that share one KV head: a power of two up to 8
 //   PAGE   tokens of a page: 0 for one run of `capacity` tokens per sequence, else a multiple of 16
 //   THREADS of a block: 128, 256 or 512
-//   ROTARY 1 where the kernel rotates queries and the newest key, and appends the newest key and value to the cache
+//   ROTARY 1 if the kernel rotates queries and the newest key, and appends the newest key and value to the cache
 //
-// Keys and values are halves. Contiguous: [slot][KV head][capacity][DIM], and `table` has the slot of each sequence. Paged:
-// [page][KV head][PAGE][DIM], and `table` has the pages of each sequence in order. Queries and results: [sequence][head][DIM]; the heads GROUP·k to
-// GROUP·k + GROUP - 1 share the KV head k. The queries carry the factor log2(e)/√DIM, so that scores are powers of two.
-// With ROTARY, `queries` has a row for each sequence: its heads, then the newest keys and the newest values of its KV heads;
-// the queries have no factor yet.
+// Keys and values are halves. Contiguous: [slot][KV head][capacity][DIM], and `table` has the slot of each sequence.
+// Paged: [page][KV head][PAGE][DIM], and `table` has the pages of each sequence in order. Queries and results:
+// [sequence][head][DIM]; the heads GROUP·k to GROUP·k + GROUP - 1 share the KV head k. The queries carry the factor
+// log2(e)/√DIM, so that scores are exponents of two. With ROTARY, `queries` has a row for each sequence: its heads,
+// then the newest keys and the newest values of its KV heads. These queries do not carry the factor yet.
 //
-// DIM/8 lanes hold a token, 16 bytes each. Such a team has TOKENS tokens of keys and of values in flight; the sums of
-// TOKENS·GROUP products over a team leave one score in each lane (or in several lanes the same one).
+// A team of DIM/8 lanes holds a token, 16 bytes per lane. It has TOKENS tokens of keys and of values in flight. Adding
+// up TOKENS·GROUP products over a team leaves one score in each lane, or the same score in several lanes.
 #ifndef ROTARY
 #define ROTARY 0
 #endif
@@ -24,18 +24,19 @@
 #define BOUNDS THREADS
 #define WARP_LANES 64
 #else
-#define BOUNDS THREADS, ((GROUP < 8 ? 512 : 256) / THREADS)  // resident blocks, for which registers are spared
+#define BOUNDS THREADS, ((GROUP < 8 ? 512 : 256) / THREADS)  // resident blocks, which limit the registers of a thread
 #define WARP_LANES 32
 #endif
 #define WARPS (THREADS / WARP_LANES)
-#define MOST_PARTS 256  // of a sequence
+#define MOST_PARTS 256  // parts of a sequence
 #define LANES (DIM / 8)
 #define TEAMS (THREADS / LANES)
-#define FLIGHT (GB_HIP && DIM == 64 ? 2 : 4)  // so that the tokens of a warp lie in one page of 16
+// Tokens in flight per team; the tokens of a warp then lie in one page of 16.
+#define FLIGHT (GB_HIP && DIM == 64 ? 2 : 4)
 #define TOKENS (LANES / GROUP < FLIGHT ? LANES / GROUP : FLIGHT)
 #define SCORES (TOKENS * GROUP)
 #define SAME (LANES / SCORES)  // lanes that hold the same score
-#define NOTHING -1e30f         // a maximum of no scores: finite, so that differences of it are numbers
+#define NOTHING -1e30f         // the maximum of no scores: finite, so that its differences are numbers
 
 static __device__ __forceinline__ void widen(const uint4& v, float (&wide)[8]) {
     gb_halves(v.x, wide[0], wide[1]);
@@ -48,8 +49,8 @@ static __device__ __forceinline__ u32 pair_of(float low, float high) {
     return gb_to_half(low) | (u32)gb_to_half(high) << 16;
 }
 
-// Adds up each score over the team. Every stage halves what a lane holds, so that lane l is left with the sum of score
-// l / SAME, in its first element.
+// Adds up each score over the team. Every step halves the number of scores in a lane, so that lane l ends with the sum
+// of score l / SAME in its first element.
 static __device__ __forceinline__ float folded(float (&score)[SCORES], u32 lane) {
     int held = SCORES;
 #pragma unroll
@@ -71,7 +72,7 @@ static __device__ __forceinline__ float folded(float (&score)[SCORES], u32 lane)
     return score[0];
 }
 
-// Where the row of a token lies, in vectors of 16 bytes; `page` is that of the token, or the slot.
+// Returns the place of a token's row in vectors of 16 bytes; `page` is the page of the token, or the slot.
 static __device__ __forceinline__ u64 row_of(u32 page, u32 token, u32 kv_head, u32 kv_heads, u32 capacity) {
 #if PAGE
     return (((u64)page * kv_heads + kv_head) * PAGE + token % PAGE) * LANES;
@@ -80,7 +81,7 @@ static __device__ __forceinline__ u64 row_of(u32 page, u32 token, u32 kv_head, u
 #endif
 }
 
-// The page, or the slot, of a token; a sequence has capacity / PAGE pages.
+// Returns the page, or the slot, of a token; a sequence has capacity / PAGE pages.
 static __device__ __forceinline__ u32 page_of(const u32* __restrict__ table, u32 sequence, u32 token, u32 capacity) {
 #if PAGE
     return table[(u64)sequence * (capacity / PAGE) + token / PAGE];
@@ -89,11 +90,11 @@ static __device__ __forceinline__ u32 page_of(const u32* __restrict__ table, u32
 #endif
 }
 
-struct Rows {  // where the keys and values of a block lie, and which part of a row a lane takes
+struct Rows {  // where the keys and values of a block lie, and which part of a row a lane loads
     u32 kv_head, kv_heads, capacity, lane;
 };
 
-// Takes the keys and values of the tokens from `at` on that are this team's, the last token's in place of those beyond `end`.
+// Loads the keys and values of this team's tokens from `at` on; tokens beyond `end` are replaced by the last one.
 static __device__ __forceinline__ void take(uint4 (&key)[TOKENS], uint4 (&value)[TOKENS], const uint4* keys,
                                             const uint4* values, const Rows& rows, u32 page, u32 at, u32 end) {
     u64 row[TOKENS];
@@ -108,8 +109,8 @@ static __device__ __forceinline__ void take(uint4 (&key)[TOKENS], uint4 (&value)
     for (int t = 0; t < TOKENS; ++t) value[t] = gb_stream(values + row[t]);
 }
 
-// Joins the parts of the heads: their factors first, a warp for each head in turn. Then SLICES threads share out the parts of
-// four elements.
+// Joins the parts of the heads. First a warp computes the factors of each head in turn. Then SLICES threads share the
+// parts of each four elements.
 #define COLUMNS (GROUP * DIM / 4)
 #define SLICES (THREADS > COLUMNS ? THREADS / COLUMNS : 1)
 #define ROOM_OF_JOIN (GROUP * MOST_PARTS / 4 + SLICES * COLUMNS)
@@ -170,8 +171,8 @@ static __device__ __forceinline__ void join(const float* sums, const float* scal
 }
 
 #if ROTARY
-// Eight elements of a query or key, rotated by the angles whose cosines and sines are in `turn`: elements i and i + DIM/2
-// are a point.
+// Returns eight elements of a query or key, rotated by the angles whose cosines and sines are in `turn`: elements i and
+// i + DIM/2 are the coordinates of a point.
 static __device__ __forceinline__ void rotate(const uint4* row, u32 lane, const float (&turn)[16], float (&out)[8]) {
     float own[8], other[8];
     widen(gb_word(row + lane), own);
@@ -184,10 +185,10 @@ static __device__ __forceinline__ void rotate(const uint4* row, u32 lane, const 
 }
 #endif
 
-// The grid is (parts, sequences · kv_heads); a part is `chunk` tokens, a multiple of TEAMS · TOKENS. Of each part and head
-// it leaves DIM sums in `sums`, and in `scales` the maximum of the scores and the sum of their powers. The launch before
-// may write `queries`: keys and values are on their way before it has ended. `turns` has cosine and sine of the DIM/2
-// angles of every place; it and `scale`, a factor of the queries, are for ROTARY.
+// The grid is (parts, sequences · kv_heads). A part is `chunk` tokens, a multiple of TEAMS · TOKENS. For each part and
+// head the kernel writes DIM sums to `sums`, and the maximum of the scores and the sum of their powers to `scales`. The
+// previous launch may write `queries`, so keys and values are loaded before it has ended. With ROTARY, `turns` has
+// cosine and sine of the DIM/2 angles of every position, and `scale` is a factor of the queries.
 extern "C" __global__ void __launch_bounds__(BOUNDS)
     attend(uint4* keys, uint4* values, const u32* __restrict__ table, const u32* __restrict__ lengths,
            const uint4* queries, uint2* out, float* sums, float* scales, u32* arrived, const uint4* __restrict__ turns,
@@ -201,7 +202,7 @@ extern "C" __global__ void __launch_bounds__(BOUNDS)
     const u32 end = first + chunk < length ? first + chunk : length;
     const Rows rows = {kv_head, kv_heads, capacity, lane};
 
-    // A warp takes tokens that follow each other: those of its teams in turn, so that they lie in one page.
+    // A warp takes consecutive tokens, one after another for its teams, so that they lie in one page.
     const u32 warp_teams = warpSize / LANES, apart = TEAMS * TOKENS;
     const u32 mine = threadIdx.x / warpSize * warp_teams * TOKENS, offset = mine + team % warp_teams;
     uint4 key[TOKENS], value[TOKENS];
@@ -209,7 +210,7 @@ extern "C" __global__ void __launch_bounds__(BOUNDS)
     float query[GROUP][8], sum[GROUP][8];
     if (first < end) take(key, value, keys, values, rows, page, first + offset, end);
 #if ROTARY
-    __shared__ uint4 newest[2][LANES];  // a key and a value
+    __shared__ uint4 newest[2][LANES];  // the newest key and the newest value
     float turn[16];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -217,7 +218,7 @@ extern "C" __global__ void __launch_bounds__(BOUNDS)
         turn[4 * i] = __uint_as_float(four.x), turn[4 * i + 1] = __uint_as_float(four.y);
         turn[4 * i + 2] = __uint_as_float(four.z), turn[4 * i + 3] = __uint_as_float(four.w);
     }
-    const uint4* own = queries + (u64)sequence * kv_heads * (GROUP + 2) * LANES;  // of the sequence
+    const uint4* own = queries + (u64)sequence * kv_heads * (GROUP + 2) * LANES;  // the row of this sequence
 #endif
     gb_allow_next();
     gb_wait_for_previous();
@@ -234,7 +235,7 @@ extern "C" __global__ void __launch_bounds__(BOUNDS)
         for (int i = 0; i < 8; ++i) sum[g][i] = 0;
     }
 #if ROTARY
-    if (first < length && end == length) {  // appends the newest key and value
+    if (first < length && end == length) {  // append the newest key and value
         if (team == 0) {
             const uint4* row = own + (kv_heads * GROUP + kv_head) * LANES;
             float wide[8];
@@ -249,13 +250,13 @@ extern "C" __global__ void __launch_bounds__(BOUNDS)
         __syncthreads();
     }
 #endif
-    float top = NOTHING, total = 0;  // of the head that this lane has a score of
+    float top = NOTHING, total = 0;  // of the head whose score this lane holds
     for (u32 at = first; at < end; at += apart) {
         const u32 ahead = at + apart;
         page = page_of(table, sequence, ahead + mine < end ? ahead + mine : end - 1, capacity);
         float score[SCORES], wide[8];
 #if ROTARY
-        if (ahead >= length) {  // the newest token's row is being written; tokens beyond it are not counted
+        if (ahead >= length) {  // the newest token's row is being written, and tokens beyond it are not counted
 #pragma unroll
             for (int t = 0; t < TOKENS; ++t)
                 if (at + offset + t * warp_teams + 1 >= length) key[t] = newest[0][lane], value[t] = newest[1][lane];
@@ -305,7 +306,7 @@ extern "C" __global__ void __launch_bounds__(BOUNDS)
     }
 #pragma unroll
     for (int mask = LANES / 2; mask >= LANES / TOKENS; mask /= 2) total += gb_shuffle_xor(total, mask);
-    // The teams of a warp add up, then each leaves some heads.
+    // The teams of a warp add their sums, then each team writes some of the heads.
 #pragma unroll
     for (int mask = LANES; mask < WARP_LANES; mask *= 2) {
         const float other = gb_shuffle_xor(top, mask), most = other > top ? other : top, kept = exp2f(top - most);
@@ -349,13 +350,13 @@ extern "C" __global__ void __launch_bounds__(BOUNDS)
     if (gb_is_last(arrived + blockIdx.y, gridDim.x)) join(sums, scales, out, room);
 }
 
-// Element i of the seeded data, uniform with variance 1 and rounded to a half. Queries carry the factor of the scores.
+// Element i of the seeded data: uniform with variance 1, rounded to a half. Queries carry the factor of the scores.
 extern "C" __global__ void draw(u64 count, u64 seed, float scale, unsigned short* __restrict__ out) {
     for (u64 i = gb_thread(); i < count; i += gb_threads())
         out[i] = gb_to_half(scale * 1.7320508f * ((float)(gb_random(seed, i) >> 40) * 0x1p-23f - 1.0f));
 }
 
-// Overwrites the keys and values beyond the length of each sequence with NaN; a block for each sequence and KV head.
+// Overwrites the keys and values beyond the length of each sequence with NaN. One block per sequence and KV head.
 extern "C" __global__ void poison_beyond(uint4* __restrict__ keys, uint4* __restrict__ values,
                                          const u32* __restrict__ table, const u32* __restrict__ lengths, u32 kv_heads,
                                          u32 capacity) {

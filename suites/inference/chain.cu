@@ -1,16 +1,17 @@
-// What a language model computes between its products with weights: embedding, norms, the rotary embedding of a prompt,
+// Operations of a language model between its products with weights: embedding, norms, the rotary embedding of a prompt,
 // the gate of the feed-forward network, and the most likely token. Products and attention have kernels of their own;
-// attention.cu has the rotary embedding and KV append of a step.
+// attention.cu contains the rotary embedding and the KV append of a step.
 //
-// The residual stream is in floats; what products and attention read and write is in halves, row by row. The kernels of a
-// step may be launched early: each waits for the launch before it, and outputs of other kernels are not `__restrict__`.
-#define THREADS 256       // of most blocks
-#define NORM_THREADS 1024  // of a norm, at most
+// The residual stream is in floats. Inputs and outputs of products and attention are in halves, row by row. The kernels
+// of a step may be launched early: each waits for the previous launch, and outputs of other kernels are not
+// `__restrict__`.
+#define THREADS 256       // threads of most blocks
+#define NORM_THREADS 1024  // most threads of a block that computes a norm
 #ifndef CENTRED
-#define CENTRED 0  // whether norms subtract the mean first and add shifts at the end
+#define CENTRED 0  // 1 if norms first subtract the mean and finally add shifts
 #endif
 #ifndef VECTORS
-#define VECTORS 0  // of eight scores of a row that a thread of a softmax holds; 0 for rows of any length
+#define VECTORS 0  // vectors of eight scores of a row that a thread of a softmax holds; 0 for rows of any length
 #endif
 #ifndef HELD
 #define HELD 1  // groups of four elements of a row that a thread of a norm holds
@@ -26,7 +27,7 @@ static __device__ __forceinline__ u32 pair_of(float low, float high) {
     return gb_to_half(low) | (u32)gb_to_half(high) << 16;
 }
 
-// The sum over the block, in every thread; each NUMBER once in a kernel.
+// Returns the sum over the block in every thread. Each NUMBER may be used once per kernel.
 template <int NUMBER>
 static __device__ __forceinline__ float block_sum(float mine) {
     __shared__ float warps[32];
@@ -38,7 +39,7 @@ static __device__ __forceinline__ float block_sum(float mine) {
     return sum;
 }
 
-// The maximum over the block of THREADS threads, in every thread.
+// Returns the maximum over the block of THREADS threads, in every thread.
 static __device__ __forceinline__ float block_most(float mine) {
     __shared__ float warps[THREADS / 32];
     for (int mask = warpSize / 2; mask > 0; mask /= 2) {
@@ -60,8 +61,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
 static __device__ __forceinline__ float float_of(u32 bits) { return __uint_as_float(bits); }
 
-// Adds y to x unless `adds` is 0, and writes x over its root mean square, times the factors; with CENTRED without its mean,
-// and plus the shifts. A block for each row, whose threads hold HELD times four elements each; `hidden` is a multiple of four.
+// Adds y to x unless `adds` is 0. Then writes x divided by its root mean square, times the factors; with CENTRED, it
+// subtracts the mean first and adds the shifts. One block per row, whose threads hold HELD times four elements each;
+// `hidden` is a multiple of four.
 extern "C" __global__ void __launch_bounds__(NORM_THREADS)
     add_norm(uint4* x, const uint2* y, const uint4* __restrict__ factors, const uint4* __restrict__ shifts, uint2* out,
              u32 hidden, u32 adds) {
@@ -116,8 +118,8 @@ extern "C" __global__ void __launch_bounds__(NORM_THREADS)
     }
 }
 
-// Rotates the elements i and i + dim/2 of each query and key of a prompt by the angle of the token's place, whose cosine
-// and sine are in `turns`, multiplies queries by `scale`, and copies values. A block for each token; queries, keys and
+// Rotates the elements i and i + dim/2 of each query and key of a prompt by the angle of the token's position, whose
+// cosine and sine are in `turns`; multiplies queries by `scale`; copies values. One block per token. Queries, keys and
 // values are [head][token][dim].
 extern "C" __global__ void __launch_bounds__(THREADS)
     rotary(const unsigned short* __restrict__ qkv, const float* __restrict__ turns, unsigned short* __restrict__ queries,
@@ -140,9 +142,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         values[((u64)(i / dim) * gridDim.x + place) * dim + i % dim] = from[(heads + kv_heads) * dim + i];
 }
 
-// Rows of scores, exponents of two, become shares of 1: row r is of token r % tokens, which attends to the tokens up to
-// itself. A block for each row, whose threads hold VECTORS times eight scores; without VECTORS a row may have any length, and
-// is read three times.
+// Turns rows of scores, which are exponents of two, into shares of 1. Row r belongs to token r % tokens, which attends
+// to the tokens up to itself. One block per row, whose threads hold VECTORS times eight scores. Without VECTORS a row
+// may have any length, and is read three times.
 extern "C" __global__ void __launch_bounds__(THREADS)
     causal_softmax(unsigned short* __restrict__ scores, u32 tokens) {
     const u32 count = blockIdx.x % tokens + 1;
@@ -193,15 +195,15 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #endif
 }
 
-// [head][token][dim] becomes [token][head][dim]; `dim` is in vectors of eight. A block for each token.
+// Transposes [head][token][dim] to [token][head][dim]; `dim` counts vectors of eight. One block per token.
 extern "C" __global__ void __launch_bounds__(THREADS)
     join_heads(const uint4* __restrict__ from, uint4* __restrict__ out, u32 heads, u32 dim) {
     for (u32 i = threadIdx.x; i < heads * dim; i += THREADS)
         out[(u64)blockIdx.x * heads * dim + i] = gb_word(from + ((u64)(i / dim) * gridDim.x + blockIdx.x) * dim + i % dim);
 }
 
-// Copies the keys and values of a prompt, [KV head][tokens][dim], to a slot of [slot][KV head][capacity][dim]. A block for
-// each token.
+// Copies the keys and values of a prompt, [KV head][tokens][dim], to a slot of [slot][KV head][capacity][dim]. One
+// block per token.
 extern "C" __global__ void __launch_bounds__(THREADS)
     store_prompt(const unsigned short* __restrict__ from_keys, const unsigned short* __restrict__ from_values,
                  unsigned short* __restrict__ keys, unsigned short* __restrict__ values, const u32* __restrict__ slot,
@@ -221,8 +223,8 @@ static __device__ __forceinline__ u32 gated(u32 gates, u32 ups) {
     return pair_of(gb_gated(first, low), gb_gated(second, high));
 }
 
-// silu(gate)·up of eight elements a thread, where a row of `both` has the gates of `inner` elements and then what they are
-// applied to; `count` and `inner` are in vectors of eight.
+// Computes silu(gate)·up, eight elements per thread. A row of `both` has the gates of `inner` elements, then the values
+// that they are applied to; `count` and `inner` count vectors of eight.
 extern "C" __global__ void __launch_bounds__(THREADS) gate(const uint4* both, uint4* out, u32 count, u32 inner) {
     gb_allow_next();
     gb_wait_for_previous();
@@ -232,7 +234,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) gate(const uint4* both, ui
     out[i] = make_uint4(gated(gates.x, ups.x), gated(gates.y, ups.y), gated(gates.z, ups.z), gated(gates.w, ups.w));
 }
 
-// GELU by its approximation with a hyperbolic tangent: x/2·(1 + tanh z) is x·(1 − 1/(1 + exp 2z)).
+// GELU by its approximation with a hyperbolic tangent: x/2·(1 + tanh z) = x·(1 − 1/(1 + exp 2z)).
 static __device__ __forceinline__ float gelu_of(float x) {
     return x - x / (1 + expf(2 * 0.7978845608f * (x + 0.044715f * x * x * x)));
 }
@@ -243,7 +245,7 @@ static __device__ __forceinline__ u32 gelus(u32 word) {
     return pair_of(gelu_of(low), gelu_of(high));
 }
 
-// GELU of eight elements a thread, where there is no gate; `count` is in vectors of eight.
+// Computes GELU of eight elements per thread, for models without a gate; `count` counts vectors of eight.
 extern "C" __global__ void __launch_bounds__(THREADS) gelu(const uint4* in, uint4* out, u32 count) {
     gb_allow_next();
     gb_wait_for_previous();
@@ -253,29 +255,30 @@ extern "C" __global__ void __launch_bounds__(THREADS) gelu(const uint4* in, uint
     out[i] = make_uint4(gelus(word.x), gelus(word.y), gelus(word.z), gelus(word.w));
 }
 
-// A logit and its place as a number that grows with the logit, and of equal logits is largest for the first.
+// Returns a logit and its index as a number that grows with the logit; of equal logits, the first gives the largest
+// number.
 static __device__ __forceinline__ u64 ranked(unsigned short logit, u32 place) {
-    const u32 bits = logit == 0x8000u ? 0 : logit;  // the zeros are equal
+    const u32 bits = logit == 0x8000u ? 0 : logit;  // both zeros are equal
     const u32 ordered = bits & 0x8000u ? 0xffffu - bits : bits + 0x8000u;
     return (u64)ordered << 32 | (0xffffffffu - place);
 }
 
-// The largest over the block of THREADS threads, right in thread 0.
+// Returns the largest number over the block of THREADS threads, in every thread.
 static __device__ __forceinline__ u64 block_largest(u64 mine) {
     __shared__ u64 warps[THREADS / 32];
     for (int mask = warpSize / 2; mask > 0; mask /= 2) {
         const u64 other = gb_shuffle_xor(mine, mask);
         mine = other > mine ? other : mine;
     }
-    __syncthreads();  // what an earlier call left has been read
+    __syncthreads();  // separates these writes from the reads of an earlier call
     if (threadIdx.x % warpSize == 0) warps[threadIdx.x / warpSize] = mine;
     __syncthreads();
     for (u32 warp = 0; warp < THREADS / warpSize; ++warp) mine = warps[warp] > mine ? warps[warp] : mine;
     return mine;
 }
 
-// The place of the largest logit of each row, of equal ones the first. gridDim.x blocks share a row; the last of them to
-// arrive compares what they left in `parts`.
+// Writes the index of the largest logit of each row, the first one of equal logits. gridDim.x blocks share a row. The
+// last block to arrive compares their results in `parts`.
 extern "C" __global__ void __launch_bounds__(THREADS)
     most_likely(const unsigned short* logits, u32* tokens, u32 vocabulary, u64* parts, u32* arrived) {
     gb_allow_next();

@@ -1,11 +1,11 @@
-// The feed-forward network of a mixture of experts: a router chooses ACTIVE of EXPERTS networks for each token, and the
-// tokens of an expert are gathered, so that its weights are read once for all of them. Built with EXPERTS and ACTIVE, for at
-// most 64 tokens.
+// The feed-forward network of a mixture of experts: a router chooses ACTIVE of EXPERTS networks for each token. The
+// tokens of an expert are gathered, so that its weights are read once for all of them. Built with EXPERTS and ACTIVE,
+// for at most 64 tokens.
 //   weights  up: for each expert rows of gates, then as many rows of values; down: for each expert rows of the output
-//   ranks    of each token and expert: how many experts the router prefers to it
-//   active   the experts with tokens, and `masks` a bit for each of their tokens; beyond them masks are 0
-#define THREADS 256       // of a block
-#define MOST_THREADS 1024  // of the block that chooses
+//   ranks    for each token and expert: the number of experts that the router prefers to this one
+//   active   the experts with tokens; `masks` has a bit for each of their tokens, and is 0 for the remaining entries
+#define THREADS 256       // threads of most blocks
+#define MOST_THREADS 1024  // most threads of the block that chooses the experts
 #define MOST_TOKENS 64
 
 static __device__ __forceinline__ float half_of(unsigned short bits) {
@@ -30,8 +30,8 @@ static __device__ __forceinline__ float product_of(uint4 a, uint4 b, float sum) 
     return product_of(a.w, b.w, product_of(a.z, b.z, product_of(a.y, b.y, product_of(a.x, b.x, sum))));
 }
 
-// Chooses the experts of every token by their logits, of equal ones the first; a share is that of a softmax over all
-// experts. One block; a thread for each expert of some tokens at once.
+// Chooses the experts of every token by their logits; of equal logits the first wins. A share is that of a softmax over
+// all experts. One block; each thread handles one expert and several tokens at once.
 extern "C" __global__ void __launch_bounds__(MOST_THREADS)
     choose(const unsigned short* __restrict__ logits, u32* __restrict__ chosen, float* __restrict__ shares,
            u32* __restrict__ ranks, u32* __restrict__ active, u64* __restrict__ masks, u32 tokens) {
@@ -82,7 +82,7 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS)
     }
 }
 
-// Takes the places of COUNT tokens out of a mask, and gives the rows of a token and of an expert of a token.
+// Removes the positions of COUNT tokens from a mask and returns them.
 template <int COUNT>
 static __device__ __forceinline__ void take(u64& left, u32 (&tokens)[COUNT]) {
     u32 token = 0;
@@ -118,8 +118,8 @@ static __device__ __forceinline__ void up_row(const uint4* gate, const uint4* up
     }
 }
 
-// silu(gate·x)·(up·x) of every token of an expert, to [token][rank][inner]. A warp for each row of `inner`, a block of
-// the second axis for each active expert.
+// Writes silu(gate·x)·(up·x) of every token of an expert to [token][rank][inner]. One warp per row of `inner`; the
+// second axis of the grid is the active experts.
 extern "C" __global__ void __launch_bounds__(THREADS)
     expert_up(const uint4* __restrict__ weights, const uint4* __restrict__ x, const u32* __restrict__ active,
               const u64* __restrict__ masks, const u32* __restrict__ ranks, unsigned short* __restrict__ gated, u32 hidden,
@@ -159,7 +159,7 @@ static __device__ __forceinline__ void down_row(const uint4* weights, const uint
     }
 }
 
-// The output of every expert of every token times its share, to [token][rank][hidden]; blocks as in expert_up.
+// Writes the output of every expert for every token, times its share, to [token][rank][hidden]; blocks as in expert_up.
 extern "C" __global__ void __launch_bounds__(THREADS)
     expert_down(const uint4* __restrict__ weights, const uint4* __restrict__ gated, const u32* __restrict__ active,
                 const u64* __restrict__ masks, const u32* __restrict__ ranks, const float* __restrict__ shares,
@@ -176,7 +176,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
 }
 
-// The sum over the experts of each token. The second axis of the grid is the tokens.
+// Writes the sum over the experts of each token. The second axis of the grid is the tokens.
 extern "C" __global__ void __launch_bounds__(THREADS)
     join_experts(const float* __restrict__ parts, unsigned short* __restrict__ out, u32 hidden) {
     const u32 i = blockIdx.x * THREADS + threadIdx.x;

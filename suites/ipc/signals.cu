@@ -1,6 +1,6 @@
 // Flags between processes and GPUs. Every wait is bounded by `limit` cycles of the device clock.
 
-// Whether the flag reaches the value, or one after it, within `limit` cycles.
+// Returns whether the flag reaches the value, or a later one, within `limit` cycles.
 static __device__ __forceinline__ bool reaches(const u32* flag, u32 value, u64 limit) {
     const u64 begin = gb_clock();
     while ((int)(gb_seen(flag) - value) < 0)
@@ -8,7 +8,8 @@ static __device__ __forceinline__ bool reaches(const u32* flag, u32 value, u64 l
     return true;
 }
 
-// Tells the other side: a store, or with ADDS an addition, which leaves the same value since each adds one.
+// Signals the other side by a store, or with ADDS by an addition. Both leave the same value, since each addition adds
+// one.
 #ifndef ADDS
 #define ADDS 0
 #endif
@@ -17,8 +18,8 @@ static __device__ __forceinline__ void tell(u32* flag, u32 value) {
     else gb_post(flag, value);
 }
 
-// One thread: `rounds` there and back between two devices. Each side watches `mine` and writes to `theirs`.
-// `ticks` are the cycles of each round, state[0] of all; state[1] is the round in which it gave up, from 1.
+// One thread makes `rounds` round trips between two devices. Each side polls `mine` and writes to `theirs`. `ticks` has
+// the cycles of each round, state[0] the cycles of all; state[1] is the round in which it gave up, counted from 1.
 extern "C" __global__ void ping_pong(u32* mine, u32* theirs, u32 serves, u32 from, u32 rounds, u64 limit, u32* ticks,
                                      u64* state) {
     const u64 first = gb_clock();
@@ -37,8 +38,8 @@ extern "C" __global__ void ping_pong(u32* mine, u32* theirs, u32 serves, u32 fro
     state[0] = last - first;
 }
 
-// One block of `world` threads on each device: `rounds` barriers. In flags, slot p of `mine` is written by rank p;
-// theirs[p] is the address of rank p's flags.
+// `rounds` barriers by one block of `world` threads on each device. Slot p of `mine` is written by rank p; theirs[p] is
+// the address of rank p's flags.
 extern "C" __global__ void all_meet(u32* mine, const u64* theirs, u32 rank, u32 from, u32 rounds, u64 limit, u32* ticks,
                                     u64* state) {
     __shared__ u32 late;
@@ -64,7 +65,7 @@ extern "C" __global__ void all_meet(u32* mine, const u64* theirs, u32 rank, u32 
     if (other == 0) state[0] = last - first;
 }
 
-// The same by one counter in the first rank's memory: each adds one, and watches until all have.
+// The same barriers by one counter in the first rank's memory: each rank adds one, and polls until all have.
 extern "C" __global__ void all_count(u32* counter, u32 world, u32 from, u32 rounds, u64 limit, u32* ticks, u64* state) {
     const u64 first = gb_clock();
     u64 last = first;

@@ -1,11 +1,11 @@
-// Dependent loads by one lane. A ring is a single random cycle: each node holds where the next one
-// is, in a form that needs no arithmetic, so that the loop is a chain of loads and nothing else.
-// state[0] is the walk's byte offset and state[3] its position in the order, kept from launch to
-// launch; state[1] takes the device cycles of the timed steps, state[2] the unit that they ran on.
+// Dependent loads by one lane. A ring is a single random cycle: each node holds the address of the next one in a form
+// that needs no arithmetic, so that the loop is a chain of loads and nothing else. state[0] is the walk's byte offset
+// and state[3] its position in the order; both are kept from launch to launch. state[1] receives the device cycles of
+// the timed steps, state[2] the compute unit that they ran on.
 
-// The order of a ring: nodes nth(0), nth(1), …, nth(nodes - 1), and from the start again. It mixes
-// the numbers below a power of two among themselves (each step can be undone) until one is a node.
-// A node is one line; nodes are `stride` bytes apart, each on a random line of its own stride.
+// The order of a ring: nodes nth(0), nth(1), …, nth(nodes - 1), and then from the start again. It permutes the numbers
+// below a power of two (each step can be undone), repeatedly until the number is that of a node. A node is one line;
+// nodes are `stride` bytes apart, each on a random line of its own stride.
 #define ORDER u64 nodes, u64 mask, u64 shift, u64 add, u64 f1, u64 f2, u64 f3, u64 f4, u64 stride, u64 others
 #define GIVEN nodes, mask, shift, add, f1, f2, f3, f4, stride, others
 const u64 LINE_BYTES = 128;
@@ -22,8 +22,8 @@ static __device__ __forceinline__ u64 offset_of(u64 i, ORDER) {
     return i * stride + (gb_random(add, i) & others) * LINE_BYTES;
 }
 
-// Writes the ring, in its own order. Each of the 32 bytes that a load fetches is written, so that no
-// write has to fetch the rest first.
+// Writes the ring in its own order. It writes all 32 bytes that a load fetches, so that no write has to fetch the rest
+// first.
 extern "C" __global__ void link(u8* ring, ORDER) {
     for (u64 i = gb_thread(); i < 4 * nodes; i += gb_threads()) {
         u64 node = i / 4, next = node + 1 == nodes ? 0 : node + 1;
@@ -31,8 +31,8 @@ extern "C" __global__ void link(u8* ring, ORDER) {
     }
 }
 
-// Walks `steps` on, timed. Before that the whole block loads the next `sweep` nodes in the order of
-// the ring, untimed: where that is the whole ring, the caches are as the last turn round it left them.
+// Walks `steps` steps, timed. First the whole block loads the next `sweep` nodes in the order of the ring, untimed. If
+// that is the whole ring, the caches are in the state that a complete walk leaves.
 #define CHASE(name, load)                                                                          \
     extern "C" __global__ void __launch_bounds__(1024) name(const u8* ring, ORDER, u64 sweep,      \
                                                             u64 steps, u64* state) {               \
@@ -56,11 +56,11 @@ extern "C" __global__ void link(u8* ring, ORDER) {
 CHASE(chase, gb_load)
 CHASE(chase_l2, gb_load_l2)
 
-// Times each load by itself: took[i] are the cycles of load i and of the two readings of the clock round
-// it; a store of what was loaded makes the second reading wait for it. `warm` steps go before, untimed.
-// What the readings add is found on a node that points at itself, in the first cache: took[steps + i] are
-// loads of it timed in the same way, state[6] the cycles of LINKS of them in a chain. state[1] and state[4]
-// take the cycles and nanoseconds of the whole walk.
+// Times each load by itself: took[i] is the cycles of load i and of two readings of the clock. A store of the loaded
+// value makes the second reading wait for it. `warm` untimed steps come first. The cost of the readings is measured on
+// a node that points at itself, in the first-level cache: took[steps + i] are loads of it timed in the same way, and
+// state[6] the cycles of LINKS loads of it in a chain. state[1] and state[4] receive the cycles and nanoseconds of the
+// whole walk.
 const u32 LINKS = 1024;
 
 #define SINGLE(name, load)                                                                         \

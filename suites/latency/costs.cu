@@ -1,14 +1,14 @@
-// What a program pays beside its work. Every wait is bounded: past `limit` cycles a kernel gives up and says so.
+// Launch and synchronisation overhead. Every wait is bounded: after `limit` cycles a kernel gives up and reports it.
 
-// Nothing: what its launch costs.
+// An empty kernel, which costs only its launch.
 extern "C" __global__ void empty() {}
 
-// The word as another unit or the host last wrote it, past the first cache.
+// Reads the word as another compute unit or the host last wrote it, bypassing the first-level cache.
 static __device__ __forceinline__ u64 seen(const u64* word) { return *(const volatile u64*)word; }
 
-// `rounds` barriers over the whole grid, one lane a block. arrived[0] counts arrivals from launch to launch and
-// arrived[1] how many there were before this one; arrived[2] is set where a wait was given up, arrived[3] where a
-// block passed a barrier before its neighbour had come to it, which is looked for where `look` is set.
+// Makes `rounds` barriers over the whole grid, with one lane per block. arrived[0] counts arrivals over all launches,
+// and arrived[1] those before this launch. arrived[2] is set if a wait gave up. arrived[3] is set if a block passed a
+// barrier before its neighbour had reached it, which is checked only if `look` is set.
 extern "C" __global__ void barrier(u64* arrived, u64* slots, u64 rounds, u64 limit, u32 look, u64* state) {
     u64 base = seen(arrived + 1), start = gb_clock();
     u32 next = blockIdx.x + 1 == gridDim.x ? 0 : blockIdx.x + 1;
@@ -31,7 +31,7 @@ extern "C" __global__ void barrier(u64* arrived, u64* slots, u64 rounds, u64 lim
     }
 }
 
-// Answers the host's flag words[0] = 1, 2, … in words[16], which lies on another line.
+// Answers the host's flag words[0] = 1, 2, … in words[16], which lies on another cache line.
 extern "C" __global__ void answer(u64* words, u64 rounds, u64 limit) {
     u64 start = gb_clock();
     for (u64 round = 1; round <= rounds; ++round) {

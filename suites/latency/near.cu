@@ -1,10 +1,10 @@
-// What lies nearer than memory: registers, shared memory and its banks, a neighbour's shared memory,
-// constant memory; and atomics, near and far. Each kernel is one chain: an operation waits for the last
-// one's result and for nothing else. state[0] is where a chain stands and is kept, state[1] its cycles.
+// Latency of registers, shared memory and its banks, a neighbour's shared memory, constant memory, and atomics. Each
+// kernel is one chain: an operation waits for the result of the previous one and for nothing else. state[0] is the
+// position of a chain, kept from launch to launch; state[1] is its cycles.
 
 extern __shared__ u32 nearby[];
 
-// The ring of a block: word i holds the byte offset of the next node.
+// Fills the ring of the block: word i holds the byte offset of the next node.
 static __device__ __forceinline__ void fill(const u32* ring, u32 words, u32 plus) {
     for (u32 i = threadIdx.x; i < words; i += blockDim.x) nearby[i] = ring[i] + plus;
 }
@@ -23,7 +23,7 @@ extern "C" __global__ void shared(const u32* ring, u32 nodes, u64 steps, u64* st
     state[1] = end - start;
 }
 
-// A warp's loads in step: each of its lanes walks a ring of its own; how many rings share a bank is the host's choice.
+// A warp loads in lock-step: each of its lanes walks a ring of its own. The host chooses how many rings share a bank.
 extern "C" __global__ void conflict(const u32* ring, u32 words, u32 warp, u64 steps, u32* lanes, u64* state) {
     fill(ring, words, 0);
     __syncthreads();
@@ -38,7 +38,8 @@ extern "C" __global__ void conflict(const u32* ring, u32 words, u32 warp, u64 st
     if (threadIdx.x == 0) state[1] = end - start;
 }
 
-// The shared memory of the cluster's other block. Its nodes hold addresses in the window of the whole cluster.
+// Walks a ring in the shared memory of the cluster's other block. Its nodes hold addresses in the window of the
+// cluster.
 #if !GB_HIP && __CUDA_ARCH__ >= 900
 extern "C" __global__ void __cluster_dims__(2, 1, 1) cluster(const u32* ring, u32 nodes, u64 steps, u64* state) {
     u32 mine = (u32)__cvta_generic_to_shared(nearby), other;
@@ -60,7 +61,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) cluster(const u32* ring, u3
 }
 #endif
 
-// Constant memory through the caches of its own: one node each 64 bytes, walked round once untimed.
+// Walks a ring in constant memory, which has its own caches: one node per 64 bytes, walked once untimed.
 __constant__ u32 fixed[16384];
 
 extern "C" __global__ void constant(u64 nodes, u64 steps, u64* state) {
@@ -75,7 +76,7 @@ extern "C" __global__ void constant(u64 nodes, u64 steps, u64* state) {
     state[1] = end - start;
 }
 
-// x = a·x + b, a chain in registers that begins anew with each launch.
+// x = a·x + b, a chain in registers that starts anew with each launch.
 #define DEPENDENT(name, REAL, multiply_add)                                                        \
     extern "C" __global__ void name(REAL x, REAL a, REAL b, u64 steps, REAL* out, u64* state) {    \
         u64 start = gb_clock();                                                                    \
@@ -88,8 +89,8 @@ DEPENDENT(float32, float, fmaf(a, x, b))
 DEPENDENT(float64, double, fma(a, x, b))
 DEPENDENT(uint32, u32, gb_vreg(a * x + b))
 
-// Atomic additions, each of what the last one found there: to cells 128 bytes apart in turns, a power of two of them
-// up to `last`, since cells differ in how far they lie. Cells and value go the way that the host knows in advance.
+// Atomic additions, each of the value that the last one returned. They take turns on `last` + 1 cells, a power of two,
+// 128 bytes apart, because cells differ in their distance. The host computes the expected cells and value.
 #define ATOMIC(name, addition)                                                                     \
     extern "C" __global__ void name(u64* cells, u64 last, u64 steps, u64* state) {                 \
         u64 x = gb_vreg(state[0]);                                                                 \
@@ -103,7 +104,7 @@ DEPENDENT(uint32, u32, gb_vreg(a * x + b))
 ATOMIC(atomic, atomicAdd)
 ATOMIC(atomic_system, atomicAdd_system)
 
-// In shared memory 32 bits wide: NVIDIA adds 64 bits there in a loop of compare-and-swap.
+// 32 bits wide, because NVIDIA adds 64 bits in shared memory by a loop of compare-and-swap.
 extern "C" __global__ void atomic_shared(u32* kept, u64 last, u64 steps, u64* state) {
     for (u64 i = 0; i <= last; ++i) nearby[i * 32] = kept[i * 32];
     u32 x = gb_vreg((u32)state[0]);

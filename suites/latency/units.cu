@@ -1,22 +1,22 @@
-// Latency by the unit that asks: of each line of the last-level cache from each unit, and of memory
-// while other units stream. Every wait is bounded by `limit` cycles.
+// Latency by compute unit: of each line of the last-level cache from each unit, and of memory while other units stream.
+// Every wait is bounded by `limit` cycles.
 
-// Word i of the data is gb_random(seed, i), so that what was loaded can be known without it.
+// Word i of the data is gb_random(seed, i), so that loaded values can be checked without the data.
 extern "C" __global__ void draw(u64* data, u64 words, u64 seed) {
     for (u64 i = gb_thread(); i < words; i += gb_threads()) data[i] = gb_random(seed, i);
 }
 
-// Which unit each block runs on.
+// Reports the compute unit on which each block runs.
 extern "C" __global__ void census(u32* units, u64 limit) {
     u64 start = gb_clock();
     if (threadIdx.x == 0) units[blockIdx.x] = gb_unit();
-    while (gb_clock() - start < limit) gb_pause();  // or the next block would find this one's unit free
+    while (gb_clock() - start < limit) gb_pause();  // otherwise the next block would find this one's unit free
 }
 
-// One unit alone reaches for lines past the first cache; the others let their blocks wait a little and leave.
-// took[i] is the least that line i took in `repeats` accesses, with two readings of the clock; the first access of
-// a line is not counted. state[0] gathers what was found, state[1] and state[2] are the cycles and nanoseconds of it
-// all, state[3] the cycles of the two readings alone.
+// Only one compute unit loads lines, bypassing the first-level cache; the blocks of the others wait a little and leave.
+// took[i] is the shortest of `repeats` accesses to line i, including two readings of the clock; the first access to a
+// line is not counted. state[0] combines the loaded values, state[1] and state[2] are the cycles and nanoseconds of the
+// whole kernel, state[3] the cycles of the two readings alone.
 #define SLICES(name, access)                                                                                   \
     extern "C" __global__ void name(u64* data, const u32* lines, u32 count, u32 repeats, u32 unit, u64 limit,  \
                                     u32* took, u64* state) {                                                   \
@@ -57,13 +57,13 @@ extern "C" __global__ void census(u32* units, u64 limit) {
 SLICES(slices_load, gb_load_l2(address))
 SLICES(slices_atomic, gb_add(address, nothing))
 
-// Block 0 walks a ring with one lane while the others read `data`, a power of two of `vectors`, as fast as
-// they can, each alone on its unit.
-// flag[0] counts those that have begun, flag[1] ends them, flag[2] is set where a wait was given up.
-// Of each streaming warp: how often it went round, and when it began and ended in nanoseconds.
-const u32 VECTORS = 8;      // 16-byte loads in flight of a lane
-const u32 ROUNDS = 4;       // of those loads between two looks at the flag
-const u32 WIDTH = 1024;     // threads of a block
+// Block 0 walks a ring with one lane, while the other blocks read `data`, a power of two of `vectors`, as fast as they
+// can, each alone on its compute unit. flag[0] counts the blocks that have started, flag[1] ends them, and flag[2] is
+// set if a wait gave up. Each streaming thread records how often it went through its data, and when it began and ended
+// in nanoseconds.
+const u32 VECTORS = 8;      // 16-byte loads in flight per lane
+const u32 ROUNDS = 4;       // such loads between two readings of the flag
+const u32 WIDTH = 1024;     // threads per block
 
 static __device__ __forceinline__ u64 vector_of(u64 turn, u32 round, u32 vector, u64 warps, u64 vectors) {
     u64 warp = ((u64)blockIdx.x - 1) * (WIDTH / 32) + threadIdx.x / 32;
@@ -111,7 +111,8 @@ extern "C" __global__ void __launch_bounds__(1024) loaded(const u8* ring, u64 st
     turns[3 * thread + 2] = gb_nanoseconds();
 }
 
-// What `loaded` should have found: the same places, their data drawn anew. Launched with the same grid.
+// Computes the value that `loaded` should have found, from freshly drawn data at the same places. Launched with the
+// same grid.
 extern "C" __global__ void __launch_bounds__(1024) expected(u64 seed, u64 vectors, const u64* turns, u64* found) {
     if (blockIdx.x == 0) return;
     u64 warps = ((u64)gridDim.x - 1) * (WIDTH / 32), thread = ((u64)blockIdx.x - 1) * WIDTH + threadIdx.x, x = 0;

@@ -1,8 +1,8 @@
-// C = A·Bᵀ of halves with sums in float, matrices row-major: the rungs of the ladder without matrix instructions. The
-// sides are multiples of 128.
+// C = A·Bᵀ of halves with sums in float, all matrices row-major: the kernels of the ladder without matrix instructions.
+// The sides are multiples of 128.
 typedef unsigned short u16;
 
-// A thread computes one element of C and reads a row of A and a row of B for it.
+// A thread computes one element of C, for which it reads a row of A and a row of B.
 extern "C" __global__ void __launch_bounds__(256)
     naive(const u16* __restrict__ a, const u16* __restrict__ b, u16* __restrict__ c, u32 rows, u32 columns, u32 inner) {
     const u32 across = columns / 16, row = blockIdx.x / across * 16 + threadIdx.x / 16;
@@ -18,11 +18,12 @@ extern "C" __global__ void __launch_bounds__(256)
     c[(u64)row * columns + column] = gb_to_half(sum);
 }
 
-// A block computes 128 × 128 elements from parts of 16 inner elements, which lie in shared memory as floats, widened
-// once. A thread computes 8 × 8 elements in registers: four rows and four rows 64 further down, columns likewise.
+// A block computes 128 × 128 elements from parts of 16 inner elements. The parts lie in shared memory as floats, each
+// widened once. A thread computes 8 × 8 elements in registers: four rows and four more rows 64 further down, and
+// columns likewise.
 #define SIDE 128
 #define DEPTH 16
-#define PITCH (SIDE + 4)  // floats: rows begin in other banks, and are read in sixteen bytes
+#define PITCH (SIDE + 4)  // floats per row, padded so that rows begin in different banks and can be read in 16 bytes
 
 struct Eight {
     float values[8];
@@ -44,7 +45,7 @@ static __device__ __forceinline__ Eight two_fours(const float* row, u32 first) {
 
 extern "C" __global__ void __launch_bounds__(256, 2)
     tile(const u16* __restrict__ a, const u16* __restrict__ b, u16* __restrict__ c, u32 rows, u32 columns, u32 inner) {
-    __shared__ __align__(16) float parts[2][2][DEPTH][PITCH];  // the part now and the next, of A and of B
+    __shared__ __align__(16) float parts[2][2][DEPTH][PITCH];  // the current part and the next one, of A and of B
     const u32 across = columns / SIDE, row = blockIdx.x / across * SIDE, column = blockIdx.x % across * SIDE;
     const u32 line = threadIdx.x % SIDE, eighth = threadIdx.x / SIDE * 8;
     const u32 down = threadIdx.x / 16 * 4, right = threadIdx.x % 16 * 4;

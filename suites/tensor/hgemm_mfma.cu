@@ -1,13 +1,13 @@
 // C = A·Bᵀ of halves with sums in float by the matrix instructions of AMD's CDNA (v_mfma_f32_32x32x8_f16; CDNA 3 ISA,
-// "Matrix Arithmetic Instructions"; gfx90a): the rung that stands for NVIDIA's matrix instructions. A block computes
-// 128 × 128 elements from parts of 32 inner elements in shared memory; each of its four waves computes 64 × 64. The
-// sides are multiples of 128. Compiled for AMD, never run there.
+// "Matrix Arithmetic Instructions"; gfx90a). In the ladder it takes the place of NVIDIA's matrix instructions. A block
+// computes 128 × 128 elements from parts of 32 inner elements in shared memory; each of its four waves computes 64 ×
+// 64. The sides are multiples of 128. Compiled for AMD, never run there.
 #if GB_HIP
 typedef unsigned short u16;
 
 #define SIDE 128
 #define DEPTH 32
-#define PITCH (DEPTH + 4)  // halves: rows begin in other banks, and are read in eight bytes
+#define PITCH (DEPTH + 4)  // halves per row, padded so that rows begin in different banks and can be read in 8 bytes
 
 extern "C" __global__ void __launch_bounds__(256)
     mfma(const u16* __restrict__ a, const u16* __restrict__ b, u16* __restrict__ c, u32 rows, u32 columns, u32 inner) {
@@ -43,7 +43,7 @@ extern "C" __global__ void __launch_bounds__(256)
             }
         }
 #pragma unroll
-        for (u32 k = 0; k < DEPTH; k += 8) {  // a lane has four inner elements of one row of A and of B
+        for (u32 k = 0; k < DEPTH; k += 8) {  // a lane holds four inner elements of one row of A and of B
             u64 left[2], top[2];
 #pragma unroll
             for (u32 i = 0; i < 2; ++i) {

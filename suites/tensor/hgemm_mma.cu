@@ -1,18 +1,18 @@
 // C = A·Bᵀ of halves with sums in float by the matrix instructions of a warp (mma.sync.m16n8k16 and ldmatrix; PTX ISA,
-// "Warp Level Matrix Multiply-Accumulate Instructions"; sm_80). One file, so that a rung of the ladder differs from the
-// rung below by its macros alone:
+// "Warp Level Matrix Multiply-Accumulate Instructions"; sm_80). The kernels are in one file, so that each kernel of the
+// ladder differs from the one before it by its macros alone:
 //
-//   TILE_M, TILE_N, TILE_K  the tile of a block, and the part of the inner side that lies in shared memory
+//   TILE_M, TILE_N, TILE_K  the tile of a block, and the inner elements of a part in shared memory
 //   DOWN, ACROSS            the warps of a block, one above the other and side by side
-//   SWIZZLED                1: the sixteen-byte pieces of a row are permuted, so that ldmatrix meets no bank twice
+//   SWIZZLED                1: the 16-byte pieces of a row are permuted, so that ldmatrix has no bank conflicts
 //   STAGES                  1: parts come through registers; more: that many parts in shared memory, by cp.async
 //   BULK                    1: by bulk tensor copies (TMA), which a warpgroup of its own starts; sm_90a
-//   BAND                    rows of tiles that are computed column by column, so that what is read stays in the L2
+//   BAND                    rows of tiles that are computed column by column, so that their inputs stay in the L2
 #if !GB_HIP && (BULK ? defined(__CUDA_ARCH_FEAT_SM90_ALL) : __CUDA_ARCH__ >= 800)
 typedef unsigned short u16;
 
 #define THREADS (32 * DOWN * ACROSS)
-#define PIECES (TILE_K / 8)  // of sixteen bytes in a row
+#define PIECES (TILE_K / 8)  // 16-byte pieces in a row
 #define WARP_M (TILE_M / DOWN)
 #define WARP_N (TILE_N / ACROSS)
 #define HIGH (WARP_M / 16)
@@ -21,9 +21,10 @@ typedef unsigned short u16;
 #define STAGE_BYTES ((TILE_M + TILE_N) * TILE_K * 2)
 #define LINES (THREADS / PIECES)  // rows that all threads load at once: a multiple of 8
 #define LOADS_A (TILE_M / LINES)
-#define LOADS ((TILE_M + TILE_N) / LINES)  // of a thread in a part
+#define LOADS ((TILE_M + TILE_N) / LINES)  // loads per thread in a part
 
-// The place of a piece in a part: rows of PIECES, permuted so that eight rows in sequence lie in different banks.
+// Returns the place of a piece in a part: rows of PIECES, permuted so that eight consecutive rows lie in different
+// banks.
 static __device__ __forceinline__ u32 placed(u32 row, u32 piece) {
 #if SWIZZLED
     piece ^= row / (8 / PIECES) % PIECES;
@@ -31,11 +32,11 @@ static __device__ __forceinline__ u32 placed(u32 row, u32 piece) {
     return (row * PIECES + piece) * 16;
 }
 
-// The fragments of a warp for one step of sixteen inner elements.
+// Loads the fragments of a warp for one step of 16 inner elements.
 struct Fragments {
     u32 a[HIGH][4], b[WIDE / 2][4];
 
-    // `at_a` and `at_b` are this lane's places in the first step. The permutation repeats every sixteen rows.
+    // `at_a` and `at_b` are this lane's places in the first step. The permutation repeats every 16 rows.
     __device__ __forceinline__ void load(const u8* part, u32 at_a, u32 at_b, u32 step) {
 #pragma unroll
         for (u32 i = 0; i < HIGH; ++i) gb_matrices(a[i], part + (at_a ^ step * 32) + i * 16 * TILE_K * 2);
@@ -54,7 +55,7 @@ struct Fragments {
     }
 };
 
-// What a thread loads of each part: a piece every LINES rows, of A and then of B.
+// The loads of a thread for each part: a piece every LINES rows, of A and then of B.
 struct Source {
     const u16 *a, *b;
     u64 stride;
@@ -90,7 +91,7 @@ static __device__ __forceinline__ void store_sums(
             }
 }
 
-// Where tile number `tile` begins: BAND rows of tiles are computed column by column.
+// Returns where tile number `tile` begins. BAND rows of tiles are computed column by column.
 struct Place {
     u32 row, column;
 
@@ -102,7 +103,7 @@ struct Place {
     }
 };
 
-// The place of this lane's rows of A and of B in a part, for the first step.
+// Returns the place of this lane's rows of A and of B in a part, for the first step.
 static __device__ __forceinline__ u32 place_in_a() {
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     return placed(warp / ACROSS * WARP_M + lane % 16, lane / 16);
@@ -113,15 +114,16 @@ static __device__ __forceinline__ u32 place_in_b() {
 }
 
 #if BULK
-// The grid stays on the device. `full` and `empty` say of each stage whether it may be read and written, so that no
-// barrier stops all warps. The warps that multiply come first, so that their numbers are their places. They get
+// The grid stays resident. The barriers `full` and `empty` of each stage say whether it may be read and written, so
+// that no barrier stops all warps. The warps that multiply come first, so that their numbers are their places. They get
 // registers of the warpgroup that copies.
 extern "C" __global__ void __launch_bounds__(THREADS + 128, RESIDENT)
     bulk(const __grid_constant__ GbTensorMap map_a, const __grid_constant__ GbTensorMap map_b, u16* __restrict__ c,
          u32 rows, u32 columns, u32 inner) {
     extern __shared__ uint4 memory[];
     __shared__ u64 full[STAGES], empty[STAGES];
-    u8* const stages = (u8*)memory + (0u - gb_shared_address(memory)) % 1024;  // the copies permute by address
+    // Aligned to 1024, because the copies swizzle by address.
+    u8* const stages = (u8*)memory + (0u - gb_shared_address(memory)) % 1024;
     const u32 high = rows / TILE_M, wide = columns / TILE_N, parts = inner / TILE_K;
     if (threadIdx.x == 0)
         for (u32 stage = 0; stage < STAGES; ++stage) {
@@ -223,7 +225,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     for (u32 part = 0; part < parts; ++part) {
 #pragma unroll
         for (u32 step = 0; step < STEPS; ++step) {
-            if (step == STEPS - 1) {  // the next part is there, and no warp reads the part before this one
+            if (step == STEPS - 1) {  // the next part has arrived, and no warp still reads the previous one
                 gb_async_wait<STAGES - 2>();
                 __syncthreads();
                 stage = stage == (STAGES - 1) * STAGE_BYTES ? 0 : stage + STAGE_BYTES;

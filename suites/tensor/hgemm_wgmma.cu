@@ -4,13 +4,13 @@
 //   TILE_N   columns of a tile of 128 rows: 128 or 256. Two warpgroups multiply 64 rows each.
 //   STAGES   parts of 64 inner elements in shared memory. One warpgroup of copies runs ahead of the products.
 //   CLUSTER  1, or 2 blocks one above the other: each loads half of the part of B, for both
-//   BAND     rows of tiles (of the cluster) that are computed column by column, so that what is read stays in the L2
+//   BAND     rows of tiles (of the cluster) that are computed column by column, so that their inputs stay in the L2
 //
-// The grid stays on the device and takes tile by tile; the copies of the next tile begin under the stores of this one.
+// The grid stays resident and processes tile after tile. The copies of the next tile begin while this tile is stored.
 #if !GB_HIP && defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define TILE_M 128
 #define TILE_K 64
-#define ACCUMULATORS (TILE_N / 2)  // of a thread
+#define ACCUMULATORS (TILE_N / 2)  // accumulators per thread
 #define A_BYTES (TILE_M * TILE_K * 2)
 #define B_BYTES (TILE_N * TILE_K * 2)
 #define STAGE_BYTES (A_BYTES + B_BYTES)
@@ -29,8 +29,8 @@ static __device__ __forceinline__ void cluster_barrier() {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-// One arrival at the barrier of a block of the cluster. With `.release.cluster` it would be a fence of the whole device
-// in each step. None is needed: wgmma has only read.
+// Arrives once at the barrier of a block of the cluster. With `.release.cluster` each step would contain a fence of the
+// whole device. No fence is needed, because wgmma has only read.
 static __device__ __forceinline__ void arrive_at(u64* barrier, u32 block) {
     asm volatile(
         "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
@@ -39,7 +39,7 @@ static __device__ __forceinline__ void arrive_at(u64* barrier, u32 block) {
         : "memory");
 }
 
-// Copies a box into both blocks of the cluster, to the same place, with an arrival at each one's barrier.
+// Copies a box into both blocks of the cluster, to the same place, and arrives at the barrier of each.
 static __device__ __forceinline__ void load_both(
     void* shared, const GbTensorMap* map, u32 x, u32 y, u64* barrier) {
     asm volatile(
@@ -49,7 +49,8 @@ static __device__ __forceinline__ void load_both(
         : "memory");
 }
 
-// What a matrix in shared memory is to wgmma: rows of 128 bytes, swizzled, groups of 8 rows 1024 bytes apart.
+// The descriptor with which wgmma reads a matrix in shared memory: swizzled rows of 128 bytes, and groups of 8 rows
+// that are 1024 bytes apart.
 static __device__ __forceinline__ u64 described(const void* shared) {
     return (u64)((gb_shared_address(shared) & 0x3ffff) >> 4) | (u64)1 << 16 | (u64)64 << 32 | (u64)1 << 62;
 }
@@ -103,7 +104,7 @@ static __device__ __forceinline__ u32 packed(float low, float high) {
     return both;
 }
 
-// Where tile number `tile` of the cluster lies: BAND rows of tiles are computed column by column.
+// Returns where tile number `tile` of the cluster lies. BAND rows of tiles are computed column by column.
 struct Place {
     u32 row, column;
 };
@@ -113,15 +114,15 @@ static __device__ __forceinline__ Place place_of(u32 tile, u32 high, u32 wide) {
     return {first + in_band % rows, in_band / rows};
 }
 
-// Stores the 16 rows of sums of a warp as halves. They go through `boxes`, which are the warp's own: eight lanes store
-// 128 bytes of a row, and no warp waits for another one.
+// Stores the 16 rows of sums of a warp as halves. They go through `boxes`, shared memory of this warp alone, so that
+// eight lanes store 128 bytes of a row and no warp waits for another one.
 static __device__ __forceinline__ void store_sums(const float (&d)[ACCUMULATORS], u8* boxes, u16* c, u32 columns) {
     const u32 lane = threadIdx.x % 32, row = lane % 16;
     u16* const there = c + (u64)(lane / 8) * columns + lane % 8 * 8;
 #pragma unroll
     for (u32 first = 0; first < TILE_N; first += 128) {
 #pragma unroll
-        for (u32 pair = 0; pair < 8; ++pair) {  // of columns in eights
+        for (u32 pair = 0; pair < 8; ++pair) {  // pairs of groups of eight columns
             const u32 i = first / 2 + pair * 8, eight = pair * 2 + lane / 16;
             u8* const at = boxes + eight / 8 * BOX_BYTES + row * 128 + ((eight ^ row) % 8) * 16;
             asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
@@ -198,7 +199,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(384
 #pragma unroll
                 for (int k = 0; k < TILE_K / 16; ++k) multiply(d, of_a + 2 * k, of_b + 2 * k, part > 0 || k > 0);
                 end_products();
-                await_products<1>();  // those of the part before: its stage is free
+                await_products<1>();  // wait for the products of the previous part, whose stage is then free
                 if (part > 0 && mine < CLUSTER) arrive_at(empty + last, mine);
                 last = stage;
                 if (++stage == STAGES) stage = 0, parity ^= 1;
@@ -209,6 +210,6 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(384
             store_sums(d, boxes, c + (u64)row * columns + place.column * TILE_N, columns);
         }
     }
-    if (CLUSTER > 1) cluster_barrier();  // a block may arrive at the other's barriers until it has ended
+    if (CLUSTER > 1) cluster_barrier();  // until it has ended, a block may arrive at the other block's barriers
 }
 #endif

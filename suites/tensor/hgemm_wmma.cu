@@ -3,13 +3,13 @@
 // elements from parts of 32 inner elements in shared memory; each of its eight warps computes 64 × 32. The sides are
 // multiples of 128.
 #if !GB_HIP
-#include WMMA_HEADER  // <…/mma.h>, which is not always where the compiler looks
+#include WMMA_HEADER  // <…/mma.h>, which is not always in the compiler's search path
 typedef unsigned short u16;
 
 #define SIDE 128
 #define DEPTH 32
-#define PITCH (DEPTH + 8)  // halves: rows begin in other banks
-#define RESULT 20  // floats of a row of sixteen sums
+#define PITCH (DEPTH + 8)  // halves per row, padded so that rows begin in different banks
+#define RESULT 20  // floats per row of 16 sums, with padding
 
 extern "C" __global__ void __launch_bounds__(256, 2)
     wmma(const u16* __restrict__ a, const u16* __restrict__ b, u16* __restrict__ c, u32 rows, u32 columns, u32 inner) {
@@ -51,7 +51,8 @@ extern "C" __global__ void __launch_bounds__(256, 2)
         }
     }
     for (u32 i = 0; i < 4; ++i)
-        for (u32 j = 0; j < 2; ++j) {  // where a lane's sums lie is not said: they go through shared memory
+        // The interface does not specify where a lane's sums lie, so they go through shared memory.
+        for (u32 j = 0; j < 2; ++j) {
             store_matrix_sync(&results[warp][0][0], sums[i][j], RESULT, mem_row_major);
             __syncwarp();
             const float* const eight = &results[warp][lane / 2][lane % 2 * 8];

@@ -1,9 +1,9 @@
-// y = W·x of halves with sums in float, W of `rows` × `cols` row by row: a ladder of kernels, each of which changes
-// one thing. `cols` is a multiple of 128, and a block has 256 threads.
+// y = W·x of halves with sums in float; W has `rows` × `cols` elements, row by row. A ladder of kernels, each of which
+// changes one thing. `cols` is a multiple of 128, and a block has 256 threads.
 
 #define THREADS 256
-#define RESIDENT 8  // blocks of an SM of NVIDIA: as many threads as it holds
-#define TOGETHER 2  // rows that a warp works on at once
+#define RESIDENT 8  // blocks per SM of NVIDIA: as many threads as it holds
+#define TOGETHER 2  // rows that a warp processes at once
 typedef unsigned short u16;
 
 static __device__ __forceinline__ float widened(u16 half) {
@@ -12,13 +12,13 @@ static __device__ __forceinline__ float widened(u16 half) {
     return low;
 }
 
-// The sum of a value over the lanes of a warp, in each of them.
+// Returns the sum of a value over the lanes of a warp, in every lane.
 static __device__ __forceinline__ float over_warp(float mine) {
     for (int lane = warpSize / 2; lane > 0; lane /= 2) mine += gb_shuffle_xor(mine, lane);
     return mine;
 }
 
-// A thread computes one row. Neighbouring threads read words that lie a whole row apart.
+// A thread computes one row. Neighbouring threads read words that are a whole row apart.
 extern "C" __global__ void __launch_bounds__(THREADS)
     naive(const u16* __restrict__ w, const u16* __restrict__ x, u16* __restrict__ y, u32 rows, u32 cols) {
     const u32 row = blockIdx.x * THREADS + threadIdx.x;
@@ -28,7 +28,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     y[row] = gb_to_half(sum);
 }
 
-// A warp computes one row: neighbouring lanes read neighbouring halves.
+// A warp computes one row. Neighbouring lanes read neighbouring halves.
 extern "C" __global__ void __launch_bounds__(THREADS)
     warp(const u16* __restrict__ w, const u16* __restrict__ x, u16* __restrict__ y, u32 rows, u32 cols) {
     const u32 lane = threadIdx.x % warpSize, row = (blockIdx.x * THREADS + threadIdx.x) / warpSize;
@@ -68,8 +68,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     if (lane == 0) y[row] = gb_to_half(sum);
 }
 
-// The sums of TOGETHER rows from `first` on, over the whole warp: of each row the vectors from + lane, from + lane +
-// stride and so on. Rows beyond the last one are the last one.
+// Computes the sums of TOGETHER rows from `first` on, over the whole warp. Of each row it reads the vectors from +
+// lane, from + lane + stride and so on. Rows beyond the last one are replaced by it.
 static __device__ __forceinline__ void sum_rows(const uint4* w, const uint4* x, u32 rows, u32 vectors, u32 first,
                                                 u32 from, u32 stride, float (&sums)[TOGETHER]) {
     const uint4* at[TOGETHER];
@@ -78,7 +78,7 @@ static __device__ __forceinline__ void sum_rows(const uint4* w, const uint4* x, 
         at[r] = w + (u64)(first + r < rows ? first + r : rows - 1) * vectors;
         sums[r] = 0;
     }
-#pragma unroll 1  // more loads at once need more registers than eight blocks of an SM have
+#pragma unroll 1  // more loads at once would need more registers than eight blocks per SM leave
     for (u32 v = from + threadIdx.x % warpSize; v < vectors; v += stride) {
         uint4 weights[TOGETHER];
 #pragma unroll
@@ -92,7 +92,7 @@ static __device__ __forceinline__ void sum_rows(const uint4* w, const uint4* x, 
     for (int r = 0; r < TOGETHER; ++r) sums[r] = over_warp(sums[r]);
 }
 
-// A warp computes TOGETHER rows: one load of x serves them all.
+// A warp computes TOGETHER rows, for all of which one load of x suffices.
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     rows(const uint4* __restrict__ w, const uint4* __restrict__ x, u16* __restrict__ y, u32 rows, u32 cols) {
     const u32 first = (blockIdx.x * THREADS + threadIdx.x) / warpSize * TOGETHER;
@@ -104,7 +104,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
         if (first + r < rows) y[first + r] = gb_to_half(sums[r]);
 }
 
-// A block computes TOGETHER rows: its warps share the columns, and their sums meet in shared memory.
+// A block computes TOGETHER rows. Its warps share the columns, and their sums are added in shared memory.
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     split(const uint4* __restrict__ w, const uint4* __restrict__ x, u16* __restrict__ y, u32 rows, u32 cols) {
     const u32 first = blockIdx.x * TOGETHER, warp = threadIdx.x / warpSize;

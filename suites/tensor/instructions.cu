@@ -1,15 +1,16 @@
-// One scalar instruction again and again: INDEPENDENT chains of a thread, each step of which needs the chain's value
-// of the step before. OPERATION names a struct below, whose steps are such that no compiler makes one of two.
+// One scalar instruction repeated: each thread has INDEPENDENT chains, and each step of a chain needs the value of the
+// step before. OPERATION names a struct below, whose steps no compiler can combine.
 
 #ifndef OPERATION
 #define OPERATION fma_float32
 #define INDEPENDENT 1
 #endif
-#define BODY 512  // steps of a round: what counts the rounds is less than 1 % of the instructions
+#define BODY 512  // steps per round: the instructions that count the rounds are less than 1 %
 #define THREADS 1024
 
-// x = k·x + k, which with k = −1 is −1 − x: each second step leads back. It reads two registers. With a third one for
-// the addend a scheduler of an H200 began a step every 3 cycles instead of 2 in float64, and 2 instead of 1 in float32.
+// x = k·x + k, which for k = −1 is −1 − x, so that every second step restores x. It reads two registers. With a third
+// register for the addend, a scheduler of an H200 started a step every 3 cycles instead of 2 in float64, and every 2
+// instead of 1 in float32.
 static __device__ __forceinline__ void fold(u32& word, u32 value) { word = (word << 5 | word >> 27) ^ value; }
 static __device__ __forceinline__ void fold(u32& word, float value) { fold(word, __float_as_uint(value)); }
 static __device__ __forceinline__ void fold(u32& word, double value) {
@@ -25,7 +26,8 @@ static __device__ __forceinline__ void fold(float& sum, float value) { sum += va
         typedef u32 Result;                                                                              \
         static __device__ __forceinline__ void step(TYPE& x, const TYPE* k, int) { multiply_add; }       \
     };
-#if GB_HIP  // no assembly, between whose instructions the compiler would wait; it makes pairs of float32 chains
+// No assembly, because the compiler would wait between assembly instructions; it combines pairs of float32 chains.
+#if GB_HIP
 FMA(fma_float64, double, x = fma(k[0], x, k[0]))
 FMA(fma_float32, float, x = fmaf(k[0], x, k[0]))
 FMA(fma_float16x2, u32,
@@ -37,7 +39,8 @@ FMA(fma_float32, float, PTX("fma.rn.f32", "f"))
 FMA(fma_float16x2, u32, PTX("fma.rn.f16x2", "r"))
 FMA(fma_bfloat16x2, u32, PTX("fma.rn.bf16x2", "r"))
 
-// x = k[0]·x + k[1 or 2] of 32 bits, the lower half of the product; a bitwise function of three operands; a rotation.
+// 32-bit operations: x = k[0]·x + k[1 or 2], the lower half of the product; a bitwise function of three operands; a
+// rotation.
 struct multiply_add {
     typedef u32 Value;
     typedef u32 Result;
@@ -60,8 +63,9 @@ struct shift {
     }
 };
 
-// Functions of the special function unit, whose chains approach a fixed point. The argument of ex2 is negated, that of
-// cos is scaled by the compiler, and 1 is added to the reciprocal: a multiplication or addition more in these chains.
+// Functions of the special function unit, whose chains approach a fixed point. These chains contain one more
+// multiplication or addition: the argument of ex2 is negated, the compiler scales that of cos, and 1 is added to the
+// reciprocal.
 #define SPECIAL(name, instruction)                                                                       \
     struct name {                                                                                        \
         typedef float Value;                                                                             \
@@ -76,9 +80,9 @@ SPECIAL(rsqrt, "rsqrt.approx.ftz.f32 %0, %0;")
 SPECIAL(cosine, "cos.approx.ftz.f32 %0, %0;")
 #endif
 
-// All warps of a block begin together; cycles[2·block] is how long it took until the last one was done, by the clock
-// of its SM, and cycles[2·block + 1] the number of that SM. results[thread] folds the bits of the thread's values after
-// one further step, or is the sum of approximate ones. Chain c of lane l begins at begin[c·warpSize + l].
+// All warps of a block begin together. cycles[2·block] is the time until the last warp was done, by the clock of its
+// SM, and cycles[2·block + 1] the number of that SM. results[thread] folds the bits of the thread's values after one
+// further step, or is their sum if they are approximate. Chain c of lane l begins with the value begin[c·warpSize + l].
 extern "C" __global__ void __launch_bounds__(THREADS)
     chains(const OPERATION::Value* operands, const OPERATION::Value* begin, u32 rounds, OPERATION::Result* results,
            u64* cycles) {

@@ -1,8 +1,8 @@
-// One matrix instruction of a warp again and again: D = A·B + C in INDEPENDENT chains, each of which adds to its own
-// sums. Steps of even number multiply by B and those of odd number by −B, so that the sums come back.
+// One matrix instruction of a warp repeated: D = A·B + C in INDEPENDENT chains, each of which adds to its own sums.
+// Steps of even number multiply by B and those of odd number by −B, so that the sums return to their start.
 //
-// On NVIDIA the instruction is mma.sync of SHAPE (m16n8k16, …) with INPUTS (f16, …) and SUMS (f32, …), and its operands
-// are A_WORDS, B_WORDS and C_WORDS registers: of 32 bits, or of 64 for doubles. On AMD it is the built-in function
+// On NVIDIA the instruction is mma.sync of SHAPE (m16n8k16, …) with INPUTS (f16, …) and SUMS (f32, …). Its operands are
+// A_WORDS, B_WORDS and C_WORDS registers of 32 bits, or of 64 for doubles. On AMD it is the built-in function
 // INSTRUCTION (mfma_f32_32x32x8f16, …), and the words are elements of the vectors INPUT_VECTOR and SUM_VECTOR.
 
 #ifndef INDEPENDENT
@@ -26,7 +26,7 @@
 #define B_WORDS 2
 #endif
 #endif
-#define BODY 64  // steps of a round: what counts the rounds is hidden behind them
+#define BODY 64  // steps per round, which hide the instructions that count the rounds
 
 #if GB_HIP
 typedef float gb_float16 __attribute__((ext_vector_type(16)));
@@ -43,7 +43,7 @@ static __device__ __forceinline__ void step(SUM_WORD (&c)[C_WORDS], const INPUT_
 #define AS_TEXT(word) #word
 #define TEXT(word) AS_TEXT(word)
 #define MMA "mma.sync.aligned." TEXT(SHAPE) ".row.col." TEXT(SUMS) "." TEXT(INPUTS) "." TEXT(INPUTS) "." TEXT(SUMS) " "
-// The letter of a register by its type.
+// The constraint letter of a register by its type.
 #define LETTER_u32 "r"
 #define LETTER_float "f"
 #define LETTER_double "d"
@@ -77,9 +77,9 @@ static __device__ __forceinline__ void step(SUM_WORD (&c)[C_WORDS], const INPUT_
 }
 #endif
 
-// Word i of lane l of an operand lies at [i·warpSize + l]: A, then B, then −B. `begin` has the sums that every chain
-// begins with. sums[((block·warps + warp)·INDEPENDENT + chain)·C_WORDS + i] has lane after lane, after one further step
-// by B. cycles is as in instructions.cu.
+// Word i of lane l of an operand lies at [i·warpSize + l]: first A, then B, then −B. `begin` has the initial sums of
+// every chain. sums[((block·warps + warp)·INDEPENDENT + chain)·C_WORDS + i] has lane after lane, after one further step
+// by B. `cycles` is as in instructions.cu.
 extern "C" __global__ void __launch_bounds__(THREADS)
     matrix_chains(const INPUT_WORD* operands, const SUM_WORD* begin, u32 rounds, SUM_WORD* sums, u64* cycles) {
     const u32 lane = threadIdx.x % warpSize;

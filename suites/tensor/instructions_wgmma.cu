@@ -1,10 +1,11 @@
-// One wgmma instruction of a warpgroup again and again: D = A·B + C of 64 rows and COLUMNS columns, sums in registers,
-// B from shared memory, and A from there (A_IN_REGISTERS 0) or from registers (1).
+// One wgmma instruction of a warpgroup repeated: D = A·B + C of 64 rows and COLUMNS columns. The sums are in registers,
+// B is in shared memory, and A is in shared memory (A_IN_REGISTERS is 0) or in registers (1).
 //
-// A step adds to the sums of the step before; the matrix unit needs no wait between them. After each IN_FLIGHT steps the
-// warpgroup waits: for that step where it is one, else for all but the last IN_FLIGHT. INPUTS is f16, bf16, tf32, e4m3 or s8, SUMS is f32,
-// f16 or s32, and INNER, the number of products in a sum, makes 32 bytes. Sums of integers grow; with other formats
-// (SIGNED) each second step subtracts, so that the sums come back. TRANSPOSES: the instruction names the order of A, B.
+// A step adds to the sums of the step before; the matrix unit needs no wait between them. After every IN_FLIGHT steps
+// the warpgroup waits: if IN_FLIGHT is 1 for that step, otherwise for all but the last IN_FLIGHT. INPUTS is f16, bf16,
+// tf32, e4m3 or s8. SUMS is f32, f16 or s32. INNER, the number of products in a sum, makes 32 bytes. Sums of integers
+// grow; with other formats (SIGNED) every second step subtracts, so that the sums return to their start. TRANSPOSES:
+// the instruction names the order of A and B.
 
 #ifndef COLUMNS
 #define COLUMNS 64
@@ -20,7 +21,7 @@
 #endif
 #define THREADS 128
 #ifndef BODY
-#define BODY 64  // steps of a round, a multiple of 16
+#define BODY 64  // steps per round, a multiple of 16
 #endif
 #define ROW_BYTES 128
 #define ROWS 64
@@ -32,7 +33,7 @@
 #define TEXT(word) AS_TEXT(word)
 #define JOINED_AS(first, second) first##second
 #define JOINED(first, second) JOINED_AS(first, second)
-// The numbers of the sums among the operands of the assembly, behind the six of A and B.
+// The numbers of the sums among the operands of the assembly, after the six of A and B.
 #define PLACES_2 "%6, %7"
 #define PLACES_4 PLACES_2 ", %8, %9"
 #define PLACES_8 PLACES_4 ", %10, %11, %12, %13"
@@ -72,7 +73,7 @@
 #else
 #define SCALES(sign) ", 1, " sign
 #endif
-// The operands are named as outputs so that their numbers are the same for each number of sums; they stay as they are.
+// The operands are declared as outputs so that their numbers do not depend on the number of sums; they are not changed.
 #define WGMMA(sign)                                                                                               \
     asm volatile("wgmma.mma_async.sync.aligned." SHAPE "." FORMATS " {" JOINED(PLACES_, SUM_WORDS) "}, " OPERANDS     \
                  SCALES(sign) ";"                                                                                    \
@@ -90,16 +91,16 @@ static __device__ __forceinline__ void finish() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
-// The descriptor of a matrix whose rows of 128 bytes lie one after the other, in the 128-byte swizzle: addresses and
-// the distance of groups of eight rows count units of 16 bytes (PTX ISA, "Matrix Descriptor").
+// Returns the descriptor of a matrix with consecutive rows of 128 bytes in the 128-byte swizzle. Addresses and the
+// distance of groups of eight rows are in units of 16 bytes (PTX ISA, "Matrix Descriptor").
 static __device__ __forceinline__ u64 descriptor(const void* shared) {
     return (u64)(gb_shared_address(shared) >> 4 & 0x3fff) | 1ull << 16 | (u64)(8 * ROW_BYTES >> 4) << 32 | 1ull << 62;
 }
 
-// `images` are A (64 rows) and B (COLUMNS rows) as they lie in shared memory, `fragments` the words of A that each
-// thread has of the first to the fourth step of a row. Word i of thread t of the sums begins as begin[128·i + t];
-// sums[block·SUM_WORDS + i] has thread after thread, after four further steps, one for each part of a row. cycles is as
-// in instructions.cu.
+// `images` are A (64 rows) and B (COLUMNS rows) as they lie in shared memory; `fragments` are the words of A that each
+// thread holds for the first to the fourth step of a row. Word i of thread t of the sums begins as begin[128·i + t].
+// sums[block·SUM_WORDS + i] has thread after thread, after four further steps, one for each part of a row. `cycles` is
+// as in instructions.cu.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     wgmma_chains(const uint4* images, const u32* fragments, const SUM_WORD* begin, u32 rounds, SUM_WORD* sums,
                  u64* cycles) {
@@ -113,7 +114,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     for (int i = 0; i < 4 * STEPS_A_ROW; ++i) rows[i / 4][i % 4] = fragments[THREADS * i + threadIdx.x];
 #pragma unroll
     for (int i = 0; i < SUM_WORDS; ++i) c[i] = begin[THREADS * i + threadIdx.x];
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // what threads wrote, wgmma reads
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // makes the threads' writes visible to wgmma
     __syncthreads();
     const u64 start = gb_clock();
     fence();
