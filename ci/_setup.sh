@@ -1,10 +1,10 @@
 # shellcheck shell=bash
 # Sourced by the scripts beside it; `setup EXTRA` makes .venv in the repository root, installs gpubench
-# there, and is quick the second time: a stamp in .venv says what it was made from.
+# there. The second time it is quick, because a stamp in .venv records what the environment was made from.
 #
 #   PYTHON=/path/to/python3   use this interpreter instead of searching
-#   GPUBENCH_SYSTEM_SITE=1    a sealed machine: see that interpreter's packages, install nothing but gpubench
-#   GPUBENCH_UNLOCKED=1       take the newest packages, not those that locks/EXTRA.lock pins by their hashes
+#   GPUBENCH_SYSTEM_SITE=1    for a machine without network: use that interpreter's packages, install only gpubench
+#   GPUBENCH_UNLOCKED=1       install the newest packages, not those that locks/EXTRA.lock pins by their hashes
 
 set -euo pipefail
 
@@ -38,18 +38,18 @@ make_venv() {
         fail "Python $version cannot make an environment. Debian and Ubuntu: sudo apt-get install python$version-venv"
     say "making .venv with Python $version"
     "$found" -m venv --clear ${GPUBENCH_SYSTEM_SITE:+--without-pip} "$venv" >&2
-    # A .pth file, because --system-site-packages sees nothing of an outer environment.
+    # A .pth file, because --system-site-packages ignores the packages of an outer virtual environment.
     [ -z "${GPUBENCH_SYSTEM_SITE:-}" ] ||
         "$found" -c 'import sys; print(*(p for p in sys.path if p.endswith("-packages")), sep="\n")' \
             >"$venv/lib/python$version/site-packages/system.pth"
 }
 
-is_usable() { # whether .venv is there and of the kind that was asked for
+is_usable() { # whether .venv exists and is of the requested kind
     is_new_enough "$python" &&
         { [ -z "${GPUBENCH_SYSTEM_SITE:-}" ] || compgen -G "$venv/lib/python*/site-packages/system.pth" >/dev/null; }
 }
 
-stamp_of() { # all that an installed .venv depends on
+stamp_of() { # a hash of everything on which an installed .venv depends
     {
         printf '%s\n' "$1" "$root" "${GPUBENCH_SYSTEM_SITE:-}"
         "$python" --version
@@ -58,8 +58,8 @@ stamp_of() { # all that an installed .venv depends on
     } | sha256sum
 }
 
-# A lock pins what was there when it was written: a newer Python may find no wheels of these versions. What a lock does
-# hold for is never installed without it, so that nobody who keeps files from us makes us take others.
+# A lock pins the versions of its date, for which a newer Python may find no wheels. A Python that the lock supports
+# always installs from it: whoever withholds its files from us must not make us install others.
 is_locked() {
     [ -z "${GPUBENCH_UNLOCKED:-}" ] && [ -f "$root/locks/$1.lock" ] && [ "$(uname -s)" = Linux ] &&
         "$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))'
@@ -72,7 +72,7 @@ install() {
         "$python" -m pip install --quiet --disable-pip-version-check --require-hashes -r "$root/locks/$1.lock" >&2 &&
             "$python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable "$root" >&2
     else
-        say "the newest packages are taken, because no lock holds for this Python and this system, or none is wanted"
+        say "installing the newest packages: no lock supports this Python and this system, or GPUBENCH_UNLOCKED is set"
         "$python" -m pip install --quiet --disable-pip-version-check --editable "${root}[$1]" >&2
     fi
 }
@@ -80,7 +80,7 @@ install() {
 setup() {
     local extra=$1 stamp=$venv/.gpubench-$1 lock
     exec {lock}<"$root"
-    flock "$lock" # two scripts that start at once: the second waits, and finds .venv made
+    flock "$lock" # of two scripts that start at once, the second waits and finds a complete .venv
     is_usable || make_venv
     if [ "$(cat "$stamp" 2>/dev/null)" != "$(stamp_of "$extra")" ]; then
         say "installing gpubench-suite[$extra] into .venv (once)"

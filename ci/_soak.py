@@ -25,16 +25,16 @@ RUN = ("run", "all", "--tier", "smoke", "--device", "host")
 TERMINATED = 128 + signal.SIGTERM
 _PERIOD_S = 0.25
 _PARTS = 12  # parts that the long run is divided into
-_REPLICATES = 1000  # more than the time allows: the run is ended by SIGTERM
+_REPLICATES = 1000  # more than the time allows, so that SIGTERM ends the run
 _GRACE_S = 30.0
 _RUN_VARIABLE = "GPUBENCH_SOAK"  # an environment variable that every process of the runs inherits
-_SLACK, _SLACK_MIB = 1.05, 8.0  # an allocator keeps a little more now and then
+_SLACK, _SLACK_MIB = 1.05, 8.0  # growth that is allowed, because an allocator sometimes keeps a little more
 _MIB = 2**20
 _SHARED_MEMORY = Path("/dev/shm")
 _HEADS = ("", "seconds", "status", "main MiB", "sampler MiB", "children MiB", "descriptors", "processes", "left behind")
 _NUMBERS = ("main_mib", "sampler_mib", "children_mib", "descriptors", "processes")
 _LONG_LIVED = ("main_mib", "sampler_mib", "descriptors", "processes")  # workers end with their replicate
-_LEAST_ROWS = 3  # rows in each third, from which on peaks of short-lived workers are compared: a sample may miss a peak
+_LEAST_ROWS = 3  # least rows per third to compare peaks of short-lived workers, because a sample may miss a peak
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Usage:
     """Resources that the processes of a run held at a moment, or their maximum in a period."""
 
     main_mib: float
-    sampler_mib: float  # of the oldest child, which lasts as long as the run
+    sampler_mib: float  # of the oldest child process, which lasts as long as the run
     children_mib: float
     descriptors: int  # of the main process
     processes: int

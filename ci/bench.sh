@@ -32,7 +32,7 @@ if [ -z "$out" ]; then
     set -- --out "$out" "$@"
 fi
 
-# In the background, so that a TERM to this script reaches the run; an INT of the terminal reaches both anyway.
+# The run is in the background, so that this script can pass a TERM on to it; an INT of the terminal reaches both.
 "$venv/bin/gpubench" run all "$@" &
 run=$!
 trap 'kill -TERM "$run" 2>/dev/null || true' TERM

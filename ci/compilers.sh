@@ -5,10 +5,10 @@
 #   bash ci/compilers.sh [ENVIRONMENT…] [-- OPTIONS of `gpubench run`]     e.g. tvm iree -- --tier quick
 #
 #   light   NumPy and numba, on a GPU also CuPy and our own kernels; Triton
-#   torch   torch and its Inductor, beside the eager library of `light`      (3 GB)
-#   jax     JAX, beside the same                                             (3 GB)
-#   tvm     TVM on the host, beside NumPy
-#   iree    IREE on the host, beside NumPy
+#   torch   torch and its Inductor, compared with the eager library of `light`  (3 GB)
+#   jax     JAX, compared with the same library                                 (3 GB)
+#   tvm     TVM on the host, compared with NumPy
+#   iree    IREE on the host, compared with NumPy
 #
 # Without a name: light, tvm and iree; with an NVIDIA GPU all of them. The tier is `full` unless an option names another.
 #
@@ -35,15 +35,15 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
     shift
 done
 [ $# -eq 0 ] || shift
-options=(--tier full "$@") # of an option that comes twice the last one holds
+options=(--tier full "$@") # if an option occurs twice, the last one counts
 
-plan() { # of the environment $1: `extras` to install, and the `words` of its run
+plan() { # of the environment $1: the `extras` to install, and the `words` (arguments) of its run
     case $1 in
         light) extras=$base,compilers words=() ;;
         torch) extras=$base,compilers,torch words=(--filter '*by=torch*' --filter '*by=inductor*') ;;
         jax) extras=$base,jax words=(--filter '*by=jax*') ;;
         tvm | iree) extras=host,$1 words=(--device host --filter "*by=$1*") ;;
-        *) fail "there is no environment $1; there is light, torch, jax, tvm, iree" ;;
+        *) fail "unknown environment $1: name light, torch, jax, tvm or iree" ;;
     esac
     case $1,$base in # the eager library of the device
         light,*) ;;
@@ -85,7 +85,7 @@ for name in "${names[@]}"; do
     rm -f "$out/$name.jsonl"
     "$work/$name/bin/gpubench" run compilers "${words[@]}" "${options[@]}" --out "$out/$name.jsonl" || status=$?
     end_with "$status"
-    if [ -s "$out/$name.jsonl" ]; then # all runs so far, so that one which fails costs only itself
+    if [ -s "$out/$name.jsonl" ]; then # write the page of all runs so far, so that a failed run costs only itself
         runs+=("$out/$name.jsonl")
         columns+=" $name"
         "$work/$name/bin/gpubench" report "$out/$name.jsonl" -o "$out/$name.html" --force >&2 || end_with $?

@@ -3,8 +3,8 @@
 #
 #   bash ci/extras.sh [EXTRA…]      default: cuda13 cuda12 (2 to 4 GB of downloads and disk each)
 #
-# Needs no GPU: NVRTC compiles every kernel header that gpubench may use, and cuBLAS, NCCL, the CUDA
-# runtime and nvCOMP are loaded; each must come out of the environment, not from a toolkit of this machine.
+# Needs no GPU: NVRTC compiles every kernel header that gpubench may use, and cuBLAS, NCCL, the CUDA runtime
+# and nvCOMP are loaded. Each must come from the environment, not from a toolkit of this machine.
 
 # shellcheck source-path=SCRIPTDIR source=_setup.sh
 . "$(dirname "${BASH_SOURCE[0]}")/_setup.sh"
@@ -40,7 +40,7 @@ for library in ("cudart", "nvrtc", "cublas", "cublasLt", "nccl"):
     loaded(library, str(load_nvidia_dynamic_lib(library).abs_path))
 
 (nvcomp,) = site.glob("nvidia/libnvcomp/lib64/libnvcomp.so.*")
-ctypes.CDLL(str(nvcomp)).nvcompBatchedLZ4CompressAsync  # raises AttributeError where it is not there
+ctypes.CDLL(str(nvcomp)).nvcompBatchedLZ4CompressAsync  # raises AttributeError if the function is missing
 loaded("nvcomp", str(nvcomp))
 
 program = nvrtc.createProgram(SOURCE, "twice.cu", (), ())

@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
-# What can be checked of AMD's side without an AMD GPU: kernels compiled by AMD's hipRTC and their instructions,
-# counters by AMD's libraries on a simulated /sys. Nothing runs on a GPU, and nothing here is a measurement.
+# Check the support for AMD GPUs without an AMD GPU: compile the kernels with AMD's hipRTC and look at their
+# instructions; read counters with AMD's libraries from a simulated /sys. Nothing runs on a GPU, and nothing is measured.
 #
 #   bash ci/rocm.sh [all] [OPTIONS of pytest]
 #
-# With `all`, about half an hour, also the smoke tier of all suites in one command on the runtime on paper, with the cases
-# that take long, and the mistakes that are planted in how gpubench uses HIP.
+# With `all`, it takes about half an hour. It also runs the smoke tier of all suites in one command on a simulated HIP
+# runtime, including the long cases, and checks that mistakes planted in gpubench's use of HIP are found.
 #
-# Debian's newest ROCm packages are fetched (250 MB, once) and unpacked into a folder, with no root and nothing
-# installed. Where they cannot be had, what needs them is skipped, and said so: a mirror that moves is no failure.
-# AMD's libraries read /sys itself, so that part replaces it in a mount namespace: it needs root, or a kernel that
-# gives a user namespaces of his own.
+# Debian's newest ROCm packages are fetched (250 MB, once) and unpacked into a folder. This needs no root and installs
+# nothing. If they cannot be fetched, the checks that need them are skipped with a message, because an unavailable
+# mirror is no failure of gpubench. AMD's libraries read /sys itself, so one part replaces it in a mount namespace. That
+# needs root, or a kernel with user namespaces.
 #
-#   GPUBENCH_ROCM_ROOT=DIR       packages that are unpacked already: fetch nothing
+#   GPUBENCH_ROCM_ROOT=DIR       use these unpacked packages and fetch nothing
 #   GPUBENCH_ROCM_CACHE=DIR      where to unpack them [~/.cache/gpubench/rocm]
-#   GPUBENCH_DEBIAN_MIRROR=URL   fetch from there [the mirror that apt is set up with, else deb.debian.org]
-#   GPUBENCH_DEBIAN_SUITE=NAME   that suite [sid]
+#   GPUBENCH_DEBIAN_MIRROR=URL   fetch from this mirror [that of apt's configuration, else deb.debian.org]
+#   GPUBENCH_DEBIAN_SUITE=NAME   fetch from this suite [sid]
 
 # shellcheck source-path=SCRIPTDIR source=_setup.sh
 . "$(dirname "${BASH_SOURCE[0]}")/_setup.sh"
@@ -36,7 +36,7 @@ mirror_of_apt() {
         awk '$2 == "main" && $1 !~ /security/ { print $1; exit }'
 }
 
-configure_apt() { # an apt of its own, below $1, that knows nothing of this machine's packages
+configure_apt() { # a separate apt below $1, which does not know this machine's packages
     mkdir -p "$1"/state/lists/partial "$1"/cache/archives/partial "$1"/etc/preferences.d "$1"/etc/apt.conf.d
     : >"$1/status"
     local mirror=${GPUBENCH_DEBIAN_MIRROR:-$(mirror_of_apt)}
@@ -60,12 +60,12 @@ APT::Update::Error-Mode "any";
 CONF
 }
 
-newest() { # of packages whose name is $1 and a number
+newest() { # the newest of the packages whose name is $1 and a number
     apt-cache pkgnames "$1" | grep -E "^$1[0-9]+$" | sort -V | tail -n 1
 }
 
 # shellcheck disable=SC2030
-fetch() ( # into $cache/root; each step says whether to go on: no `set -e` holds in a condition
+fetch() ( # into $cache/root; each step is checked, because `set -e` has no effect within a condition
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
     configure_apt "$work"
@@ -87,7 +87,7 @@ fetch() ( # into $cache/root; each step says whether to go on: no `set -e` holds
 )
 
 # shellcheck disable=SC2030,SC2031 # each fetch has an environment of its own
-fetch_hipblaslt() ( # into $1: its library and the headers, without its kernels (600 MB)
+fetch_hipblaslt() ( # into $1: its library and headers, but not its kernels (600 MB)
     [ ! -e "$1/usr/include/hipblaslt/hipblaslt.h" ] || exit 0
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
@@ -101,7 +101,7 @@ fetch_hipblaslt() ( # into $1: its library and the headers, without its kernels 
     for archive in *-dev_*.deb; do dpkg --fsys-tarfile "$archive" | tar -x -C "$1" ./usr/include || exit 1; done
 )
 
-fetch_pyrsmi() { # pure Python, beside the packages; AMD's name of its library where it looks for it
+fetch_pyrsmi() { # pure Python, beside the packages; links AMD's library under the name that pyrsmi loads
     [ -d "$1/opt/pyrsmi" ] || {
         "$python" -m pip download --quiet --disable-pip-version-check --no-deps --dest "$1/opt/wheel" pyrsmi==1.1.0 &&
             "$python" -m zipfile -e "$1"/opt/wheel/pyrsmi-*.whl "$1/opt/pyrsmi"
@@ -130,7 +130,7 @@ if [ -z "${GPUBENCH_ROCM_ROOT:-}" ]; then
         if [ "$(uname -m)" != x86_64 ] || ! command -v dpkg >/dev/null; then
             say "skipped: Debian's packages are for x86-64 and need dpkg to unpack"
         elif ! fetch 2>"$cache/log"; then
-            say "skipped: Debian's packages cannot be had: $(tail -n 1 "$cache/log")"
+            say "skipped: Debian's packages could not be fetched: $(tail -n 1 "$cache/log")"
         fi
     fi
 fi
@@ -144,9 +144,9 @@ kernels=$!
 
 if [ -x "$GPUBENCH_ROCM_ROOT/usr/bin/python3" ]; then
     if [ "$GPUBENCH_ROCM_ROOT" = "$cache/root" ]; then
-        fetch_hipblaslt "$cache/root" 2>"$cache/log" || say "skipped: hipBLASLt cannot be had: $(tail -n 1 "$cache/log")"
-        fetch_pyrsmi "$cache/root" 2>"$cache/log" || say "skipped: pyrsmi cannot be had: $(tail -n 1 "$cache/log")"
-        fetch_cupy "$cache/root" 2>"$cache/log" || say "skipped: CuPy's wheel cannot be had: $(tail -n 1 "$cache/log")"
+        fetch_hipblaslt "$cache/root" 2>"$cache/log" || say "skipped: hipBLASLt could not be fetched: $(tail -n 1 "$cache/log")"
+        fetch_pyrsmi "$cache/root" 2>"$cache/log" || say "skipped: pyrsmi could not be fetched: $(tail -n 1 "$cache/log")"
+        fetch_cupy "$cache/root" 2>"$cache/log" || say "skipped: CuPy's wheel could not be fetched: $(tail -n 1 "$cache/log")"
     fi
     find "$GPUBENCH_ROCM_ROOT/usr/lib/x86_64-linux-gnu" -type f \
         -regex '.*/lib\(hiprtc\|amd_smi\|rocm_smi64\|hipblaslt\)\.so\.[0-9.]+' -printf '  %f\n' >&2

@@ -3,7 +3,7 @@
 #
 #   bash ci/sbom.sh [EXTRA…] >sbom.json      e.g. host, cuda13; without any, what a base installation needs
 #
-# It uses no network once .venv is there. For another environment: its own python, and ci/_sbom.py.
+# It uses no network once .venv exists. For another environment, run ci/_sbom.py with the Python of that environment.
 
 # shellcheck source-path=SCRIPTDIR source=_setup.sh
 . "$(dirname "${BASH_SOURCE[0]}")/_setup.sh"

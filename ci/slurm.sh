@@ -5,10 +5,11 @@
 #   sbatch --nodes=4 ci/slurm.sh                                  # floors: accept four nodes
 #   sbatch --nodes=4 ci/slurm.sh --baseline gpubench-runs/1234    # against the nodes of an earlier job
 #
-# Words go to `gpubench fleet judge`; without any, `--floor` does. `gpubench` has to be on the PATH of the batch node, or
-# named by GPUBENCH, and its environment on a path that all nodes have. The run files, fleet.json, JUnit XML and Markdown
-# go into gpubench-runs/JOB/, below the folder that the job was sent from, which all nodes must share. Ends with the
-# status of the judgement: 1 if something is slow; 4 if this cannot be judged, or a node has not answered.
+# Arguments are passed to `gpubench fleet judge`; without arguments, `--floor` is. `gpubench` must be on the PATH of the
+# batch node, or be named by GPUBENCH, and its environment must be on a path that all nodes have. Run files, fleet.json,
+# JUnit XML and Markdown are written to gpubench-runs/JOB/ below the folder from which the job was submitted. All nodes
+# must share that folder. The exit status is that of the judgement: 1 if a component is slow; 4 if that cannot be
+# judged, or if a node has not answered.
 #
 #SBATCH --job-name=gpubench-fleet
 #SBATCH --ntasks-per-node=1

@@ -3,7 +3,7 @@
 #
 #   bash ci/soak.sh [MINUTES]      default: 60
 #
-# Prints a line per run. Ends with 1 where something grew or was left behind, with 3 where a run failed.
+# Prints a line per run. Exit status: 1 if a resource grew or was left behind, 3 if a run failed.
 
 # shellcheck source-path=SCRIPTDIR source=_setup.sh
 . "$(dirname "${BASH_SOURCE[0]}")/_setup.sh"

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Everything a change must pass: lint, types, tests, and the wheel in an empty environment.
+# Run everything that a change must pass: lint, types, tests, and the wheel in an empty environment.
 #
 #   bash ci/test.sh [--slow] [OPTIONS of pytest]
 #
 # --slow adds the tests marked slow and the named checks of ci/extras.sh (gigabytes of downloads).
-# Tests run two at a time: those that time the host judge no time, so that a neighbour costs them samples, not their verdict.
+# Two tests run at a time. Tests that time the host judge no time, so a second test can disturb samples but not verdicts.
 
 # shellcheck source-path=SCRIPTDIR source=_setup.sh
 . "$(dirname "${BASH_SOURCE[0]}")/_setup.sh"
@@ -50,7 +50,7 @@ step "the same with the host's kernels: measure and report"
 "$empty/gpubench" run all --tier smoke --device host --out smoke.jsonl
 "$empty/gpubench" report smoke.jsonl -o smoke.html
 tail -n 1 smoke.jsonl | grep -q '"end"' || fail "the run file has no end record"
-grep -q '</html>' smoke.html || fail "the HTML report is not whole"
+grep -q '</html>' smoke.html || fail "the HTML report is incomplete"
 
 if [ -n "$slow" ]; then
     step "tests of speed, one at a time"

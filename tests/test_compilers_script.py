@@ -102,4 +102,4 @@ def test_an_environment_that_fails_costs_itself_alone(script):
 def test_an_unknown_environment_is_refused_before_anything_is_made(script):
     status, log, messages = script("light", "tensorrt")
     assert (status, log) == (2, [])
-    assert "there is no environment tensorrt; there is light, torch, jax, tvm, iree" in messages
+    assert "unknown environment tensorrt: name light, torch, jax, tvm or iree" in messages

@@ -15,7 +15,7 @@ from gpubench.api.gate import FailedCases, FleetFinding, FleetJudgement, Place, 
 
 TestOutcome = Literal["passed", "failure", "error", "skipped"]
 _OUTCOME_OF_STATE: dict[str, TestOutcome] = {"confirmed": "failure", "suspect": "skipped"}
-_MOST_FINDINGS = 40  # in the text of a component's failure; the .json has all findings
+_MOST_FINDINGS = 40  # findings in the text of a component's failure; the .json has all of them
 
 
 class _TestCase(NamedTuple):
@@ -34,7 +34,7 @@ def fleet_tests(judgement: FleetJudgement) -> str:
     for suspect in judgement.suspects:
         for finding in suspect.findings:
             findings.setdefault(finding.place, []).append(finding)
-    # Failed cases come first in `judgement.failures`, and reversing lets the first of a place win.
+    # Failed cases come first in `judgement.failures`. Reversed, because later items of a dictionary replace earlier.
     failures = {failure.place: failure for failure in reversed(judgement.failures)}
     suites: dict[str, list[_TestCase]] = {"node": list(_node_tests(judgement))}
     for standing in judgement.standings:

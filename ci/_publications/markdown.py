@@ -21,7 +21,7 @@ from gpubench.api.gate import (
 
 from ._texts import fit_lines
 
-_MARKER = "<!-- gpubench gate -->"  # with which a workflow finds its earlier comment
+_MARKER = "<!-- gpubench gate -->"  # identifies the earlier comment, which a workflow then updates
 _HEADS = f"| {' | '.join(HEADS)} | why |\n|{'---|' * (len(HEADS) + 1)}"
 _BOLD = (Verdict.SLOWER, Verdict.INVALID, Verdict.NOT_COMPARABLE)
 
