@@ -40,6 +40,7 @@ def sibling(name: str) -> ModuleType:
 
 
 def bench_of(name: str, params: dict[str, Any], backend: str = "host") -> Bench:
+    """Return the bench of the bandwidth case `name` on the first device of `backend`."""
     room = plugins.load("backends", backend)
     device = room.devices()[0]
     case = Case("bandwidth", name, tuple(params.items()))

@@ -12,6 +12,7 @@ from gpubench.model import DataFile, Facts
 
 
 def file_of(tmp_path, data, label="mine.bin"):
+    """Write `data` into the file `label` and return it as a data file of the user."""
     path = tmp_path / label
     path.write_bytes(data)
     return DataFile(label, str(path), len(data))

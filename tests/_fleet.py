@@ -92,6 +92,7 @@ class ThreadFleet:
         self.launch.board.put(messages.report_key(rank), messages.encode(dataclasses.replace(plain, **fields)))
 
     def watch(self, views):
+        """Note each change of a node's outcome with its time."""
         for view in views:
             if not self.views or (view.name, view.outcome) not in [seen[:2] for seen in self.views]:
                 self.views.append((view.name, view.outcome, time.monotonic()))

@@ -35,6 +35,7 @@ def _counter(rng, size):
 
 
 def _noisy(rng, size):
+    """Return text in which about one byte in 30 has a flipped bit."""
     found = bytearray(_words(rng, size))
     for place in rng.integers(0, max(size, 1), size // 30).tolist():
         found[place] ^= 1 << int(rng.integers(8))
@@ -52,12 +53,14 @@ def _place(rng, stream):
 
 
 def _bit(rng, stream, others):
+    """Return the stream with one bit flipped."""
     if stream:
         stream[_place(rng, stream)] ^= 1 << int(rng.integers(8))
     return bytes(stream)
 
 
 def _bytes(rng, stream, others):
+    """Return the stream with one to eight bytes overwritten at random."""
     for _ in range(int(rng.integers(1, 9)) if stream else 0):
         stream[_place(rng, stream)] = int(rng.integers(256))
     return bytes(stream)
@@ -78,6 +81,7 @@ def _extreme(rng, stream, others):
 
 
 def _zeroed(rng, stream, others):
+    """Return the stream with up to sixteen bytes in a row set to zero."""
     start = _place(rng, stream)
     end = min(len(stream), start + int(rng.integers(1, 17)))
     return bytes(stream[:start]) + bytes(end - start) + bytes(stream[end:])

@@ -30,6 +30,7 @@ from gpubench.tools.profile import tree
 
 @functools.cache
 def _declared() -> dict[str, Counter]:
+    """Return every counter of the built-in collectors by its name."""
     found = {each.name: each for each in tree.COUNTERS}
     for name in ("amd", "cupti", "gpm", "host", "nvml"):
         found |= {each.name: each for each in plugins.load("collectors", name).counters}

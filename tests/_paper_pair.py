@@ -157,6 +157,7 @@ def _fill(_: Any, __: Any, args: Any, ___: int = 0) -> None:
 
 
 def _count_wrong(_: Any, __: Any, args: Any, ___: int = 0) -> None:
+    """Add the number of words that differ from the pattern of `seed` to `counter`."""
     array, words, seed, counter = args
     expected = part(".._between").pattern(int(words) * 8, int(seed))
     counter[0] += np.count_nonzero(np.asarray(array).view(np.uint64) != expected.view(np.uint64))

@@ -114,11 +114,13 @@ class MemoryHolder:
             time.sleep(0.001)
 
     def run(self, launches: int) -> None:
+        """Ask for `launches` more additions to the counter."""
         with self._more:
             self._wanted += launches
             self._more.notify_all()
 
     def look(self) -> object:
+        """Wait for every requested launch and return the wrong words and the count."""
         with self._more:
             self._more.wait_for(lambda: self._counted == self._wanted)
         wrong = np.count_nonzero(self._words != np.arange(WORDS, dtype=np.uint64) * FACTOR)
@@ -135,6 +137,7 @@ class MemoryHolder:
 
 
 def main() -> None:
+    """Serve the requests of the parent process."""
     holder = MemoryHolder()
     verbs = {"run": holder.run, "look": holder.look, "glance": holder.glance, "damage": holder.damage}
     CHILDREN.serve({**verbs, "crash": holder.crash})

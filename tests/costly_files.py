@@ -61,6 +61,7 @@ def _many_suites(count: int) -> bytes:
 
 
 def _many_counters(count: int) -> bytes:
+    """Return a run file with `count` counters of two readings each."""
     counters = tuple(replace(make.POWER, name=f"nvml.power{number}") for number in range(count))
     samples = make.samples([1.0, 2.0], **{f"power{number}": [1.0, 2.0] for number in range(count)})
     return store.encode_run(make.run(make.result(), sampled=[samples], counters=counters))
@@ -71,6 +72,7 @@ def _many_series(count: int) -> bytes:
 
 
 def _remarks(count: int, words: str) -> bytes:
+    """Return a run file with `count` remarks, each ending in `words`."""
     return HEAD + b"".join(
         record.encode(model.Remark(0.0, "lost", "nvml", "", f"{number} {words}")) for number in range(count)
     )

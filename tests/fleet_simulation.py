@@ -75,6 +75,7 @@ def median_mad(rates):
 
 
 def _inverse_erf(value):
+    """Import scipy at the first call alone: it takes most of the time of a start."""
     from scipy.special import erfinv
 
     return erfinv(value)

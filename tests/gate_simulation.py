@@ -93,6 +93,7 @@ class SimulatedSuite:
         return [self._pair(number, self._looks[number]) for number in numbers]
 
     def _pair(self, number: int, looks: int) -> SidePair:
+        """Return the medians of case `number` after `looks` measurements of it."""
         olds = self.world.baseline * (looks if self.world.design == "ab" else 1)
         news = self.world.candidate * looks
         return SidePair(tuple(self.before[number, :olds].tolist()), tuple(self.after[number, :news].tolist()))

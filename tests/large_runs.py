@@ -58,6 +58,7 @@ def large(count: int, factor: float = 1.0) -> Run:
 
 
 def _renamed(result: Result, case: Case, factor: float, start: float) -> Result:
+    """Return a copy of the result as `case`, with times multiplied by `factor` and a window from `start` on."""
     first, *others = result.series
     scaled = dataclasses.replace(first, values=tuple(value * factor for value in first.values))
     return dataclasses.replace(result, case=case, series=(scaled, *others), window=(start, start + 0.8 * _CASE_S))

@@ -19,6 +19,7 @@ BUSY = {"gpu_busy_percent": 99}
 
 
 def gpu(kind):
+    """Return the device of the fake model `kind`."""
     model = fake.MODELS[kind]
     clock = (("clock.sm_hz", str(model.gfx_mhz * 10**6)),)
     return Device("rocm:0", "cupy", model.product, fake.ARCH[kind], pci=fake.pci(0), units=model.units, details=clock)

@@ -85,6 +85,7 @@ def build(file: str, macros: tuple[tuple[str, object], ...], arch: str) -> Compi
 
 
 def kernels(file: str, arch: str, **macros: object) -> dict[str, list[Instruction]]:
+    """Compile the file for `arch` and return the instructions of each kernel."""
     found = build(file, tuple(macros.items()), arch)
     assert found.status == 0, found.log
     return found.kernels

@@ -38,6 +38,7 @@ exec "$@"
 
 
 def namespace() -> list[str]:
+    """Return the command that gives a program its own mounts, or skip the test."""
     for words in (["unshare", "-m"], ["unshare", "-rm"]):
         if subprocess.run([*words, "true"], capture_output=True, check=False).returncode == 0:
             return words

@@ -62,6 +62,7 @@ ANYTHING = st.one_of(
 
 
 def run(*words):
+    """Run gpubench with the plugin of mistakes and without a history."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(PLUGIN)
         return gpubench(*words, PYTHONPATH=PLUGIN, GPUBENCH_HISTORY="off")

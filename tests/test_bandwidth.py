@@ -17,6 +17,7 @@ MOVED = {"read": 1, "write": 1, "copy": 2, "scale": 2, "add": 3, "triad": 3, "do
 
 
 def stream_of(dtype: str, size_bytes: int = MIB, backend: str = "host", **shape: int) -> Any:
+    """Return the three arrays of a stream case with their kernels; `shape` fixes the launch."""
     stream = sys.modules[f"{SUITE.package.rpartition('.')[0]}._stream"]
     bench = bench_of("triad", {"size_bytes": size_bytes, "dtype": dtype}, backend)
     return stream.open_stream(bench, size_bytes, dtype, 3, stream.LaunchShape(**shape))

@@ -23,6 +23,7 @@ def on_paper(way: str, direction: str, **params: Any) -> Any:
 
 
 def compiled() -> Any:
+    """Return the module with the compiled loop over blocks, or skip the test without numba."""
     pytest.importorskip("numba")
     import importlib
 

@@ -157,6 +157,7 @@ def test_a_rank_of_all_gpus_counts_its_own_copy_and_the_sum_of_all() -> None:
 
 
 def points(tier: Any, nodes: str) -> set[str]:
+    """Return the nodes in the cases of an H200 whose host has these `nodes`, as "0-1"."""
     facts = Facts((H200,), host=(("numa", nodes),))
     cases = [case for case in SUITE.cases(Target(facts, H200, tier)) if case.name == "host_link"]
     return {str(case.param("node")) for case in cases}

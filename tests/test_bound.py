@@ -105,6 +105,7 @@ def a_case(moved=4e9, seconds=1e-3, calls=1, count=900, **more):
 
 
 def join(result, columns, at=(10.05, 10.2, 10.4, 10.6, 10.8), kinds=None):
+    """Return the counters of the result from samples at the times `at`, a column for each counter."""
     counters = tuple(counter(name, kind=(kinds or {}).get(name, "window")) for name in columns)
     run = run_of(result, columns, at, counters)
     return case_counters(Summary(run), run.results[0])

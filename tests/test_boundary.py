@@ -44,11 +44,13 @@ class GivenSource:
         self.sent = messages
 
     def read(self, device, names):
+        """Return the given value, or raise it if it is an exception."""
         if isinstance(self.reading, BaseException):
             raise self.reading
         return self.reading
 
     def messages(self, device):
+        """Return the given messages, or raise them if they are an exception."""
         if isinstance(self.sent, BaseException):
             raise self.sent
         return self.sent

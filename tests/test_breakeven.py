@@ -122,6 +122,7 @@ def codec(ratio=4.0, there=100.0, back=200.0):
 
 
 def crossing(ends="apart", ratio=4.0, overlapped=90.0):
+    """Return a transfer of ids by LZ4 at fixed rates in GB/s; `ends` says which sides pay."""
     stages = {"overlapped": overlapped, "staged": 60.0, "raw": 25.0, "compress": 100.0, "decompress": 200.0}
     series = [rate(f"{name}.self", gb_s) for name, gb_s in stages.items()]
     of = make.case("send", "compression", link="peer", corpus="ids", codec="lz4")

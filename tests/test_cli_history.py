@@ -37,6 +37,7 @@ def runs(tmp_path):
 
 @pytest.fixture
 def filled(runs):
+    """Record every run file of the folder in its history and return the folder."""
     with history.HistoryRecorder(runs / history.FILE) as recorder:
         list(history.record_files(recorder, history.run_files([runs])))
     return runs

@@ -63,6 +63,7 @@ def test_each_collector_takes_its_own_devices():
 
 
 def read_host(*names):
+    """Return one reading of these counters of the host."""
     source = collector("host").open([HOST])
     values = source.read(HOST, names)
     source.close()
@@ -268,6 +269,7 @@ PARENT = os.getppid()
 
 @pytest.fixture
 def child():
+    """Yield the id of a child process of this one."""
     with psutil.Popen([sys.executable, "-c", "input()"], stdin=-1) as process:
         yield process.pid
         process.stdin.close()
@@ -311,6 +313,7 @@ class StubbedNvml:
         self.calls = []
 
     def _answer(self, name, value):
+        """Note the call and return the value, or raise the error that is planned for it."""
         self.calls.append(name)
         if name in self.broken:
             raise pynvml.NVMLError(self.broken[name])
@@ -334,6 +337,7 @@ class StubbedNvml:
 
 
 def begun(driver):
+    """Return a watch of the H200 by `driver` after its first look."""
     watch = NVML.NvmlWatch(driver, None, H200)
     watch.begin()
     return watch

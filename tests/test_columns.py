@@ -39,6 +39,7 @@ class ParsedTable(HTMLParser):
 
 
 def run(seconds, size_bytes=2**30, more=(), **fields):
+    """Return a run of one read of `size_bytes` that takes `seconds`, with the results `more`."""
     timed = make.timing(*(seconds * factor for factor in (0.999, 1.0, 1.001) * 3), moved=4e9, limit="dram")
     read = make.result(timed, of=make.case("read", size_bytes=size_bytes))
     suites = (SuiteInfo("bandwidth", "memory bandwidth", key_figures=(KEY,)),)

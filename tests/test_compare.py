@@ -51,6 +51,7 @@ def verdicts(against):
 
 @pytest.fixture
 def two():
+    """Return the comparison of two runs: one case slower, one faster, one the same."""
     before = reading("before", *replicated("triad", 1e-3), *replicated("copy", 1e-3), *replicated("dot", 1e-3))
     after = reading("after", *replicated("triad", 1.1e-3), *replicated("copy", 0.8e-3), *replicated("dot", 1e-3))
     return compared(before, after)

@@ -43,6 +43,8 @@ blocks, pipeline, links, message, transfer, send, storage = (part(f"_{name}") fo
 
 
 class PaperStream:
+    """A stream on which everything has already finished."""
+
     ptr = 7
 
     def use(self):
@@ -67,6 +69,8 @@ ARRAYS = types.SimpleNamespace(**{**vars(device_of.ARRAYS), "cuda": CUDA})
 
 
 class CopyingPaperGpu(device_of.GpuInHostMemory):
+    """A GPU in host memory whose copies take place at once."""
+
     xp = ARRAYS
 
     def copy(self, target, source):
@@ -98,6 +102,7 @@ def host():
 
 @pytest.fixture
 def gpu(host, monkeypatch):
+    """Return a GPU in host memory with codecs of zlib in place of nvCOMP's."""
     if _grid.COMPILER is None:
         pytest.skip("no g++ here: apt-get install g++")
     monkeypatch.setattr(nvcomp, "load", lambda: nvcomp.NvcompLibrary(device_of.Functions()))
@@ -125,6 +130,7 @@ def coders_of(opened, tmp_path, content, codec="lz4", depth=2):
 
 
 def task_of(opened, tmp_path, link, content, codec="lz4", depth=2):
+    """Return the task that sends `content` over `link`, with `depth` blocks in flight."""
     bench, coders = coders_of(opened, tmp_path, content, codec, depth)
     if link == "save":
         return storage.saving(coders)
@@ -213,6 +219,7 @@ class CorruptingLink:
         self._link, self._index, self._place = link, index, place
 
     def copy_in(self, block, room):
+        """Deliver the block, with one bit flipped in the block of the chosen index."""
         arrived = self._link.copy_in(block, room)
         if block.index == self._index and arrived.size:
             arrived[self._place % arrived.size] ^= 0x10

@@ -107,6 +107,7 @@ def test_an_empty_array_is_skipped_with_the_reason(suite, host, tmp_path):
 
 
 def table_file(tmp_path, columns, rows_a_group, label="mine.parquet"):
+    """Write a Parquet table with `rows_a_group` rows per group and return it as data of the user."""
     arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     parquet.write_table(arrow.table(columns), tmp_path / label, row_group_size=rows_a_group)
     return DataFile(label, str(tmp_path / label), (tmp_path / label).stat().st_size)

@@ -18,6 +18,7 @@ SLEEPER = "300.321"  # the argument of the processes that the attacks leave
 
 @pytest.fixture
 def attacks(monkeypatch, tmp_path):
+    """Make the plugin of faults available; a message that is executed leaves a mark in a file."""
     monkeypatch.setenv("PYTHONPATH", PLUGIN)
     monkeypatch.setenv("GPUBENCH_FAULTS_MARK", str(tmp_path / "executed"))
     monkeypatch.syspath_prepend(PLUGIN)

@@ -370,12 +370,14 @@ IN_BROWSER = [
 
 
 def in_browser(test):
+    """Mark a test that needs a browser."""
     for mark in IN_BROWSER:
         test = mark(test)
     return test
 
 
 def shown(browser, tmp_path, judgement, width=1280, **more):
+    """Show the page of the judgement in the browser, `width` pixels wide."""
     page = tmp_path / "fleet.html"
     page.write_text(rendered("html", judgement))
     browser.show(page, width, **more)

@@ -365,6 +365,7 @@ class Launched:
         self.reader.start()
 
     def _read(self):
+        """Note each line of standard error with its time."""
         with self.process.stderr as lines:
             for line in lines:
                 self.lines.append((line.strip(), time.monotonic()))
@@ -391,6 +392,7 @@ class Launched:
         return sorted(found, key=lambda process: process.create_time())
 
     def wait(self, seconds=90.0):
+        """Wait for the end and return the exit status and the nodes by name."""
         status = self.process.wait(seconds)
         self.reader.join()
         return status, {node.name: node for node in read_fleet(self.folder).nodes}

@@ -143,6 +143,7 @@ def test_a_trace_has_a_slice_a_case_and_every_sample_of_every_counter(recorded):
 
 
 def many(count, status="ok", reason="", **more):
+    """Return `count` results of different cases with one status and reason."""
     cases = [make.case(name="triad", n=index) for index in range(count)]
     made = {"status": status, "reason": reason}
     return [make.result(*([make.timing(1e-3, moved=1e9)] if status == "ok" else []), of=case, **made) for case in cases]

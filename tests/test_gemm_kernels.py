@@ -25,6 +25,7 @@ def run(name, *args):
 
 
 def filled(dtype, count, seed=7, data=0, spread=1.0, first=0):
+    """Return an array that the kernel filled; `data` chooses the kind of data, 0 the normal ones."""
     out = np.zeros(count, {"int8": "int8"}.get(dtype) or FORMATS[dtype][0])
     numbers = np.uint64(count), np.uint64(first), np.uint64(seed), np.uint32(data), np.float32(spread)
     run(f"fill_{dtype}", out, *numbers)
@@ -139,6 +140,7 @@ def operands(kind, tokens, tiled=False, rows=ROWS):
 
 
 def relative(kind, found, tokens, exact):
+    """Return the norm of the error of the product over the norm of the exact one."""
     vectors = {"int8": "float16", "int4": "float16"}.get(kind, kind)
     wide = widen(vectors, found, tokens, ROWS)
     return np.linalg.norm(wide - exact) / np.linalg.norm(exact)

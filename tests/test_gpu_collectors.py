@@ -31,6 +31,7 @@ def gpu(device):
 
 @pytest.fixture
 def watch(device, gpu):
+    """Return a watch of the GPU after its first look."""
     opened = COLLECTOR.watch(device)
     opened.begin()
     return opened
@@ -38,6 +39,7 @@ def watch(device, gpu):
 
 @pytest.fixture
 def source(device):
+    """Yield the counters of NVML for the GPU."""
     opened = COLLECTOR.open([device])
     yield opened
     opened.close()

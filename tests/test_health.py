@@ -216,6 +216,7 @@ LOG = (
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
+    """Build the fake NVML and return its path."""
     if not shutil.which("gcc"):
         pytest.skip("there is no gcc to build the fake library with")
     return fake.build(tmp_path_factory.mktemp("nvml"))

@@ -150,6 +150,7 @@ NUMBERS = {
 
 
 def fetched() -> Path:
+    """Return the folder of AMD's libraries, or skip the test without hipBLASLt."""
     root = _hiprtc.root()
     if root is None or not (root / "usr/include/hipblaslt/hipblaslt.h").exists():
         pytest.skip("hipBLASLt is not here: bash ci/rocm.sh fetches it")

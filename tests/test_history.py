@@ -343,6 +343,7 @@ def refill(store, *places):
 
 
 def damage_file(store, how):
+    """Truncate the history, replace it by text or reverse its middle, as `how` says."""
     data = store.read_bytes()
     middle = bytes(reversed(data[4096:-4096]))
     store.write_bytes({"cut": data[:5000], "text": b"no database\n" * 99, "middle": data[:4096] + middle}[how])

@@ -33,6 +33,7 @@ def ids(device=H200, tier="quick"):
 
 
 def host_bench(**params):
+    """Return a bench on the host for a case with these parameters."""
     device = plugins.load("backends", "host").devices()[0]
     opened = plugins.load("backends", "host").open(device)
     target = Target(Facts((device,)), device, "smoke")
@@ -186,6 +187,7 @@ class ArithmeticMachine:
         self.moment = max(self.moment, moment)
 
     def prefill(self, slot, prompt):
+        """Advance the clock by the time of a prefill and remember the length of the slot."""
         self.moment += self.times.prefill_s(len(prompt))
         self.lengths[slot] = len(prompt)
         return 0

@@ -36,6 +36,7 @@ def test_without_loadgen_the_case_says_how_to_get_it(monkeypatch):
 
 
 def cross_check(library, name, prompt, output):
+    """Serve the scenario by LoadGen and by our own generator and return both figures."""
     pattern = LOADGEN.PATTERNS[name]
     scenario = LOADGEN.open_scenario(host_bench(), "toy", "float32", prompt, output, pattern.queries)
     return LOADGEN.cross_check(library, pattern, scenario)

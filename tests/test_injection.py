@@ -161,6 +161,7 @@ def is_inert_json(written):
 
 
 def is_inert_exposition(written):
+    """Assert that every line follows the grammar of Prometheus and has no invisible character."""
     sample = re.compile(r'gpubench_\w+(\{(?:[a-z]+="(?:[^"\\\n]|\\["\\n])*",?)*\})? \S+')
     lines = written.split("\n")
     assert all(re.fullmatch(r"# (HELP|TYPE) gpubench_[^\n]*|", line) or sample.fullmatch(line) for line in lines)
@@ -168,6 +169,7 @@ def is_inert_exposition(written):
 
 
 def is_inert_parquet(written):
+    """Assert that no text in the table has an invisible character."""
     parquet = pytest.importorskip("pyarrow.parquet", reason="the extra parquet is not installed")
     texts = [cell for row in parquet.read_table(io.BytesIO(written)).to_pylist() for cell in row.values()]
     assert not [text for text in texts if isinstance(text, str) and UNSEEN.search(text)]

@@ -153,6 +153,7 @@ class FlagPages:
         self.address = self.words.ctypes.data
 
     def volley(self, flags, rank, rounds, looks):
+        """Play `rounds` of ping-pong as `rank`; return the round that was given up, or 0, and the times in ns."""
         took = np.zeros(rounds, np.int64)
         mine, theirs = self.address + 128 * (1 - rank), self.address + 128 * rank
         return flags.ping_pong(mine, theirs, rank == 0, 0, looks, took), took

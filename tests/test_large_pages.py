@@ -112,6 +112,7 @@ def test_many_counters_share_the_points_of_their_drawings():
 
 
 def beaten(pair, others):
+    """Return whether another pair is at least as good in both values and better in one."""
     return any(
         other[0] >= pair[0] and other[1] >= pair[1] and (other[0] > pair[0] or other[1] > pair[1]) for other in others
     )

@@ -97,6 +97,8 @@ H200_TRAITS = Traits(
 
 
 class InertStream(SimpleNamespace):
+    """A stream whose every method does nothing."""
+
     ptr = 0
 
     def __getattr__(self, name: str) -> Any:

@@ -42,6 +42,7 @@ def rates(nodes, rounds, slow_nodes=None, slow_links=None, noise=0.005, seed=0):
 
 
 def suspects(found):
+    """Return the nodes and the links that are suspected."""
     return (
         [node for node, effect in found.nodes.items() if effect.is_suspect],
         [pair for pair, effect in found.links.items() if effect.is_suspect],

@@ -23,6 +23,7 @@ BUSY = make.counter("nvml.utilization.gpu", "%", "window", 0.1, 'a "quoted" comm
 
 
 def latest(*chunks):
+    """Return the newest values after these chunks of samples."""
     found = live.Latest((make.POWER, make.ENERGY, EVENTS, BUSY))
     found.add(chunks)
     return found

@@ -35,6 +35,7 @@ def no_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: str = "", quits: str = QUIT) -> None:
+    """Put a fake control program of MPS onto the path; `start` and `quits` are its code for both commands."""
     program = tmp_path / "nvidia-cuda-mps-control"
     program.write_text(CONTROL.format(python=sys.executable, start=start, quit=quits))
     program.chmod(0o755)
@@ -42,6 +43,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: str = "", 
 
 
 def has_ended(pid: int) -> bool:
+    """Return whether the process ends within five seconds."""
     deadline = time.monotonic() + 5
     while Path("/proc", str(pid)).exists() and time.monotonic() < deadline:
         time.sleep(0.01)

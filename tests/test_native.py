@@ -17,6 +17,7 @@ SIX = (  # the ends of the functions' names that both libraries have
 
 @pytest.fixture
 def library():
+    """Return nvCOMP, or skip the test without it."""
     try:
         return nvcomp.load()
     except Unavailable as error:

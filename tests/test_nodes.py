@@ -60,6 +60,7 @@ def run(folder, size, *filters):
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
+    """Run the cases on two nodes and return their folder."""
     folder = tmp_path_factory.mktemp("pair")
     run(folder, 2, "sound", "strange", "declined", "killed", "afterwards")
     return folder
@@ -141,6 +142,7 @@ class JoiningNode(threading.Thread):
         self.start()
 
     def run(self):
+        """Join the group and keep its channels, or the message of the refusal."""
         try:
             self.channels = join(*self._arguments)
         except UsageError as error:
@@ -152,6 +154,7 @@ class JoiningNode(threading.Thread):
 
 
 def close(*nodes):
+    """Close every channel of these nodes."""
     for node in nodes:
         for channel in node.channels.values():
             channel.close()

@@ -273,6 +273,7 @@ HOST_MODULE = sys.modules[type(plugins.load("collectors", "host")).__module__]
 
 
 def package(folder, number, energy_uj, most_uj=1000):
+    """Write the energy counter of a processor package as the kernel does."""
     zone = folder / f"intel-rapl:{number}"
     zone.mkdir(exist_ok=True)
     (zone / "energy_uj").write_text(f"{energy_uj}\n")

@@ -27,6 +27,7 @@ NO_UTF8 = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}  # as i
 
 
 def gpubench(*words, **settings):
+    """Run the command; `settings` are those of `subprocess.run`, and `env` adds to the environment."""
     environment = os.environ | settings.pop("env", {})
     settings = {"capture_output": True, "text": True, "encoding": "utf-8"} | settings
     return subprocess.run([*COMMAND, *words], env=environment, timeout=60, check=False, **settings)

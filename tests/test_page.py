@@ -102,6 +102,7 @@ def roofline(*results):
 
 
 def worked(name, flops, moved, limit, quantity="flops"):
+    """Return a result of a millisecond with these operations and bytes moved."""
     work = Work(moved=moved, flops=flops)
     timed = make.timing(1e-3, 1e-3, limit=limit)
     timed = type(timed)("hot", "s", timed.values, work=work, quantity=quantity, limit=limit)

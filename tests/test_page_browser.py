@@ -158,6 +158,7 @@ def test_a_case_unfolds_and_its_counters_zoom(browser, pages, width):
 
 
 def shown(browser):
+    """Return the number of visible rows in the table of cases."""
     return browser.ask(
         "[...document.querySelectorAll('.of-cases tr[id]')].filter((row) => row.checkVisibility()).length"
     )

@@ -54,6 +54,7 @@ def read(size_bytes=GIB, seconds=1e-3, suite="bandwidth", name="read", **fields)
 
 
 def run_of(*results, views=(), **fields):
+    """Return a run of these results, with a title, views and a key figure for each suite."""
     names = dict.fromkeys(result.case.suite for result in results)
     suites = tuple(SuiteInfo(name, f"what {name} measures", tuple(views), (KEY,)) for name in names)
     return make.run(*results, suites=suites, **fields)

@@ -96,6 +96,7 @@ except RankTwiceError as error:
 
 @pytest.fixture
 def suite(tmp_path):
+    """Write the suite with faulty ranks and return its path."""
     path = tmp_path / "faulty.py"
     path.write_text(SUITE)
     return path

@@ -71,6 +71,7 @@ def test_counters_that_do_not_measure_activity_begin_no_phase():
 
 
 def phase(*spans):
+    """Return a marked phase with these spans of begin and end in seconds."""
     times = Series("time", "s", tuple(end - begin for begin, end in spans), at=tuple(begin for begin, _ in spans))
     case = Case("profile", "phase", (("name", "step"),))
     return make.result(times, of=case, window=(spans[0][0], spans[-1][1]))

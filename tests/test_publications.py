@@ -110,6 +110,7 @@ def is_inert_annotation(written):
 
 
 def is_inert_comment(written):
+    """Assert that the comment has no tags but those of Markdown and of folding."""
     shown = MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(written)
     assert set(re.findall(r"<([a-z0-9]+)", shown)) <= {*TAGS_OF_MARKDOWN, "details", "summary"}
     is_inert_markdown(re.sub("</?(details|summary)>|<!-- gpubench gate -->", "", written))

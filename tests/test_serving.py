@@ -222,6 +222,7 @@ def step(batch, context, seconds, weights="float16"):
 
 
 def timed_case(name, params, seconds, work=None, observed=()):
+    """Return a result of an inference case with its times in seconds and observed values."""
     quantity = "items" if work else "value"
     timed = Series("", "s", tuple(seconds), mode="self", work=work or Work(), quantity=quantity, item="token")
     return Result(Case("inference", name, params), ("cuda:0",), "ok", series=(timed, *observed))

@@ -35,6 +35,7 @@ def lines(parts, width):
 
 
 def shown(*words):
+    """Return what `gpubench show` prints."""
     status, printed, said = gpubench("show", *words)
     assert status == 0, said
     return printed

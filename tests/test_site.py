@@ -26,6 +26,7 @@ SUITE = SuiteInfo("bandwidth", "sustained memory bandwidth", key_figures=(KeyFig
 
 @pytest.fixture(autouse=True, scope="module")
 def _salt(tmp_path_factory):
+    """Keep the salt of pseudonyms in a temporary folder."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
         yield

@@ -30,6 +30,7 @@ SIZE = 2**20 + 4096 + 100  # no whole number of blocks
 
 
 def bench(file="made", path="direct", cache="cold", size=SIZE, block=2**18, depth=3, data=()):
+    """Return a bench for reading `size` bytes in blocks, `depth` of them in flight."""
     params = (("path", path), ("file", file), ("cache", cache), ("size_bytes", size))
     case = Case("storage", "read", (*params, ("block_bytes", block), ("depth", depth)))
     return Bench.untimed(case, Target(Facts((HOST,)), HOST, data=tuple(data)), SUITE.package, 1)

@@ -38,6 +38,7 @@ def paper():
 
 
 def operands(m, n, k):
+    """Return the operands of an m × n × k product in half precision on a GPU on paper."""
     found = bench(SUITE, "nvidia")
     shape = FORMATS.Shape(m, n, k, "nt")
     return DATA.Operands(dataclasses.replace(found, package=DATA.__package__), FORMATS.PRECISIONS["float16"], shape)

@@ -30,6 +30,7 @@ def kernel(name: str) -> Any:
 
 @pytest.fixture
 def bench() -> Any:
+    """Return a bench on a GPU on paper whose kernels run on the host."""
     found = _grid_device.bench(SUITE, "nvidia")
     found.kernel = lambda file, name: kernel(name)
     return found

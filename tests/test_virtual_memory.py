@@ -29,6 +29,7 @@ VIRTUAL_CASES = (
 
 
 def host_bench(name="case", **params):
+    """Return a bench on the host for the case `name` with these parameters."""
     device = BACKEND.devices()[0]
     target = Target(Facts((device,)), device, "smoke")
     case = Case("virtual", name, tuple(params.items()))

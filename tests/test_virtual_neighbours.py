@@ -34,6 +34,7 @@ GPU = Device(id="cuda:0", backend="cupy", name="NVIDIA H200", arch="sm_90", memo
 
 @pytest.fixture
 def bench() -> Bench:
+    """Return a bench on the host for neighbours."""
     backend = plugins.load("backends", "host")
     device = backend.devices()[0]
     target = Target(Facts((device,)), device, "smoke")
@@ -199,6 +200,7 @@ class QueueingDevice:
         return launch
 
     def wait(self) -> None:
+        """Wait until the queue has done everything before this call."""
         ended = threading.Event()
         self._queue.put(ended.set)
         assert ended.wait(5)
@@ -210,6 +212,7 @@ class QueueingDevice:
 
 @pytest.fixture
 def device() -> Iterator[QueueingDevice]:
+    """Yield a device with a queue and end its thread."""
     found = QueueingDevice()
     yield found
     found.close()
@@ -251,6 +254,8 @@ class SerialDevice:
         self._changed, self._drawn, self._served = threading.Condition(), 0, 0
 
     def call(self, seconds: float) -> Any:
+        """Return a call that takes `seconds` once all earlier calls have been served."""
+
         def serve() -> None:
             with self._changed:
                 ticket, self._drawn = self._drawn, self._drawn + 1

@@ -36,6 +36,7 @@ def path(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def child() -> Iterator[Any]:
+    """Yield a child that holds memory and counts launches."""
     found = CHILDREN.BoundedChild("the child", f"from {_suspended.__name__} import main; main()")
     yield found
     found.end()
@@ -47,12 +48,14 @@ def controller(calls: str = "SignalCheckpoints") -> Any:
 
 @pytest.fixture
 def signals() -> Iterator[Any]:
+    """Yield a controller that suspends processes by signals."""
     found = controller()
     yield found
     found.end()
 
 
 def has_ended(pid: int) -> bool:
+    """Return whether the process ends within five seconds; a zombie counts as ended."""
     deadline = time.monotonic() + 5
     while state_of(pid) not in ("", "Z", "X") and time.monotonic() < deadline:
         time.sleep(0.005)

@@ -141,5 +141,6 @@ def told(bench: Bench) -> Task:
 def _kernel(
     bench: Bench, source: str, name: str, arguments: Any, blocks: int = _BLOCKS, threads: int = _THREADS
 ) -> Any:
+    """Return a call that launches the kernel with `arguments`."""
     kernel = bench.device.kernel(source, name, {})
     return lambda: kernel((blocks,), (threads,), arguments)

@@ -25,6 +25,8 @@ def rubbish(turn, names):
 
 
 class SickSource:
+    """A source of counters that misbehaves in the way that GPUBENCH_SICK names."""
+
     def __init__(self):
         self._readings = 0
 
@@ -62,6 +64,8 @@ class SickSource:
 
 
 class Sick:
+    """A collector whose counters misbehave in the way that GPUBENCH_SICK names."""
+
     counters = (
         Counter("sick.fast", "1", "gauge", FAST_S, "sick --fast"),
         Counter("sick.none", "1", "gauge", FAST_S, "sick --none"),
