@@ -18,7 +18,7 @@ from gpubench.api.collector import Unavailable
 _MODULE = f"{__package__}._amd_libraries"
 _START_S = 10.0
 _ANSWER_S = 2.0
-_TAIL_BYTES = 8192  # of the child's standard error: its last line is shown
+_TAIL_BYTES = 8192  # bytes kept of the child's standard error, whose last line is shown
 
 
 class LibraryChild:
@@ -98,7 +98,7 @@ class LibraryChild:
         if self._child.poll() is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._child.pid, signal.SIGKILL)
-            with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may keep it forever
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may keep the process forever
                 self._child.wait(1.0)
         for pipe in (self._child.stdin, self._child.stdout):
             if pipe is not None:

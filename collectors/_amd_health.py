@@ -16,7 +16,7 @@ from ._amd_processes import KfdProcesses
 from ._amd_sysfs import GENERATIONS, Sysfs, text
 
 _BUSY_PERCENT = 20
-_MOST_NUMBERS = 8  # of processes in a text
+_MOST_NUMBERS = 8  # the most process ids that a text names
 _UNCORRECTED = re.compile(r"^ue:\s*(\d+)", re.MULTILINE)
 _PAGE = re.compile(r"^0x[0-9a-fA-F]+\s*:\s*0x[0-9a-fA-F]+\s*:\s*([RPF])\s*$", re.MULTILINE)  # retired, pending, failed
 

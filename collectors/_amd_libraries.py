@@ -22,7 +22,7 @@ from ._amd_values import valid
 
 # Cards differ: MI200 gives an average, MI300 a current value; newer releases choose by themselves.
 _POWERS = ("socket_power", "current_socket_power", "average_socket_power")
-_DEBIAN = "/usr/lib/python3/dist-packages"  # where Debian's package amd-smi puts the binding, for any environment
+_DEBIAN = "/usr/lib/python3/dist-packages"  # Debian's package amd-smi installs the binding here
 
 
 class Library(Protocol):
@@ -67,7 +67,7 @@ class AmdSmi:
             AttributeError,
             KeyError,
             TypeError,
-        ):  # this card or this release does not have it
+        ):  # this card or this release does not have the value
             return None
 
     def processes(self, pci: str) -> list[tuple[int, float | None]]:
@@ -76,7 +76,7 @@ class AmdSmi:
         try:
             listed = self._smi.amdsmi_get_gpu_process_list(handle) if handle is not None else []
             return [(int(process["pid"]), _memory_of(process)) for process in listed]
-        except (self._smi.AmdSmiException, AttributeError, KeyError, TypeError, ValueError):  # another release's form
+        except (self._smi.AmdSmiException, AttributeError, KeyError, TypeError, ValueError):  # another release
             return []
 
     _READERS: Mapping[str, tuple[Callable[[Any, Any], object], float]] = {
@@ -148,7 +148,7 @@ class Rsmi:
         self._smi = smi = importlib.import_module("pyrsmi.rocml")
         smi._load_rocm_library()  # noqa: SLF001 - no public function loads it before the first call
         for name in _WITH_HANDLE:
-            getattr(smi.rocm_lib, name).argtypes = [ctypes.c_void_p]  # more arguments are allowed
+            getattr(smi.rocm_lib, name).argtypes = [ctypes.c_void_p]  # ctypes passes further arguments unchecked
         smi.smi_initialize()
         self._indices = {_address(smi.smi_get_device_pci_id(gpu)): gpu for gpu in range(smi.smi_get_device_count())}
         if not self._indices:
@@ -162,7 +162,7 @@ class Rsmi:
             return None
         try:
             return valid(name, getattr(self._smi, self._READERS[name])(index))
-        except (AttributeError, TypeError):  # what pyrsmi raises if the library does not have a function
+        except (AttributeError, TypeError):  # pyrsmi raises these if the library does not have a function
             return None
 
     def processes(self, pci: str) -> list[tuple[int, float | None]]:

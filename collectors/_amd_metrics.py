@@ -30,7 +30,7 @@ class _Layout:
 
     size: int
     energy: int
-    clocks: tuple[int, int]  # the first, and how many
+    clocks: tuple[int, int]  # the index of the first clock, and their number
     throttle: int = 0
     residencies: int = 0
     dram: int = 0

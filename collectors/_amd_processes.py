@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ._amd_sysfs import text
 
-_PLACE = 0xFFF8  # of a location: bus and device; on a partitioned card the other bits are the partition
+_PLACE = 0xFFF8  # the bits of bus and device in a location; on a partitioned card the others name the partition
 
 
 class KfdProcesses:

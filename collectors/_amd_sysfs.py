@@ -14,7 +14,7 @@ from ._amd_metrics import ENERGY_STEP_J, GpuMetrics, ThrottleReasons, parsed
 from ._amd_values import valid
 
 VENDOR = "0x1002"  # the PCI vendor number of AMD
-GENERATIONS = {"2.5": "1", "5.0": "2", "8.0": "3", "16.0": "4", "32.0": "5", "64.0": "6"}  # GT/s of PCI Express
+GENERATIONS = {"2.5": "1", "5.0": "2", "8.0": "3", "16.0": "4", "32.0": "5", "64.0": "6"}  # GT/s → PCIe generation
 
 
 def text(path: Path) -> str:

@@ -15,7 +15,7 @@ from ._strangers import ForeignProcesses
 _POWER = mask_of(EventClass.POWER_CAP)
 _THERMAL = mask_of(EventClass.THERMAL)
 _FORCED = mask_of(EventClass.HARDWARE_SLOWDOWN)
-_MOST = 0.02  # the share of time for reading the firmware's table: the cost of one reading is not yet measured
+_MOST = 0.02  # the most time spent on reading the firmware's table, as a share; the cost of a reading is not yet known
 
 
 def condition_of(reasons: int | None, foreign: int | None, baseline: int | None) -> Condition:

@@ -16,7 +16,7 @@ from gpubench.api.collector import Condition
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")  # the resolution of /proc/stat: 10 ms
 _LOAD_S = 0.05  # reading the state of many threads takes a while
 _LOAD_READINGS = 3  # a single reading may be chance; the shortest case of the quick tier has three
-_STOLEN = 0.01  # of the CPU time that has passed
+_STOLEN = 0.01  # share of the CPU time since the last reading, from which stolen time counts
 
 
 @dataclass(frozen=True, slots=True)

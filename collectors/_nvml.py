@@ -37,9 +37,9 @@ class Turns:
 # A thread for each GPU and period reads NVML. With two GPUs that read at once the process crashed (driver 580), because
 # something overwrote memory that Python used (docs/counters.md). So calls of one kind run one at a time, and none waits
 # for slower ones.
-fast = Turns()  # microseconds
-slow = Turns()  # milliseconds
-slowest = Turns()  # 20 ms
+fast = Turns()  # for calls that take microseconds
+slow = Turns()  # for calls that take milliseconds
+slowest = Turns()  # for calls that take up to 20 ms
 
 # After these errors no call for the device works any more (nvml.h, nvmlReturn_t).
 _LOST = (

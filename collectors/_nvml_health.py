@@ -23,7 +23,7 @@ _RECORD_BYTES = 8192  # one read of /dev/kmsg is one record of at most this size
 _MOST_RECORDS = 1_000_000
 _BUSY_PERCENT = 20  # an idle GPU shows a few per cent after a program has ended
 _DMESG = "sudo dmesg | grep Xid"
-_MOST_NUMBERS = 8  # of Xids or processes in a text
+_MOST_NUMBERS = 8  # the most Xids or process ids that a text names
 _XID = re.compile(rb"NVRM: Xid \(PCI:([0-9a-fA-F]+):([0-9a-fA-F]+):([0-9a-fA-F]+)[^)]*\): (\d+)")
 # The Xids that programs cause by themselves, in most cases (NVIDIA, Xid Errors): an exception or a fault of a kernel, a
 # stopped or cleaned-up channel, a fault of the video decoder, an invalid push buffer
@@ -38,7 +38,7 @@ _ACTIONS = {  # nvmlDeviceGpuRecoveryAction_t
     7: "restart the machine",
 }
 _RECOVERY_ACTION = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, which older bindings do not name
-# Fields of NVML for each link; architectures differ in the field that counts, and the first that answers is used
+# NVML's fields for each link: architectures count in different fields, so the first one with a value is used
 _LINK_FIELDS: Mapping[HealthSign, tuple[int, ...]] = {
     HealthSign.LINK_REPLAYS: (161,),  # NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY
     HealthSign.LINK_RECOVERIES: (162, 215),  # …_ERROR_DL_RECOVERY, …_COUNT_LINK_RECOVERY_EVENTS
@@ -216,7 +216,7 @@ class CardHealth:
         command = self._show_command("PERFORMANCE,TEMPERATURE,POWER")
         reasons = self._reading(HealthSign.HARDWARE_SLOWDOWN, command, partial(event_reasons, nvml, gpu))
         bits = 0 if reasons.value is None else int(reasons.value)
-        alone = HW_SLOWDOWN if not bits & (HW_THERMAL | HW_POWER_BRAKE) else 0  # set with the other two as well
+        alone = HW_SLOWDOWN if not bits & (HW_THERMAL | HW_POWER_BRAKE) else 0  # it is also set with the others
         masks = {
             HealthSign.HARDWARE_SLOWDOWN: alone,
             HealthSign.HARDWARE_THERMAL: HW_THERMAL,

@@ -14,8 +14,8 @@ T = TypeVar("T")
 
 _THERMAL = mask_of(EventClass.THERMAL)
 _EXPLAINED = IDLE | USER_CLOCKS | SW_POWER_CAP
-_LOW_CLOCK = 0.75  # of the default: nvbench's limit for a throttled sample
-_NEAR_THE_CAP = 0.9  # of the limit: an H200 draws this much when the cap lowers its clock, and reports it 0.2 s later
+_LOW_CLOCK = 0.75  # share of the default clock: nvbench's limit for a throttled sample
+_NEAR_THE_CAP = 0.9  # share of the limit: an H200 draws it when the cap lowers its clock, 0.2 s before it says so
 _MILLI = 1e-3
 
 
@@ -130,7 +130,7 @@ class NvmlWatch:
 
     def look(self) -> Condition:
         """Return whether the last sample was disturbed. Raises DeviceError if the GPU is lost."""
-        clock_hz = self._read(sm_clock_hz)  # before the reasons: if the GPU becomes idle in between, they say so
+        clock_hz = self._read(sm_clock_hz)  # read first: if the GPU becomes idle meanwhile, the reasons say so
         reasons = self._read(event_reasons)
         self._others.look()
         power_share = self._power_share() if unexplained(reasons, clock_hz, self._default_hz) else None

@@ -64,14 +64,14 @@ class ForeignProcesses:
         """Prepare the count; `read` returns the ids of all processes on the device, or None if they are unknown."""
         self._read = read
         self._strangers = Strangers(runner())
-        self.baseline: int | None = None  # at the start of the case
+        self.baseline: int | None = None  # their number at the start of the case
         self.count: int | None = None
         self.labels: tuple[str, ...] = ()
         self._due = 0.0
 
     def begin(self) -> None:
         """Take the processes on the device as the baseline; label the case if one is certainly another's."""
-        self._strangers = Strangers(runner())  # without the old answers: process ids are reused
+        self._strangers = Strangers(runner())  # forget the earlier answers, because process ids are reused
         pids = self._read()
         self.count = self.baseline = None if pids is None else len(self._strangers.among(pids))
         self.labels = ("shared-device",) if pids and self._strangers.are_seen(pids) else ()

@@ -53,7 +53,7 @@ class AmdSource:
         self._untried = list(libraries)
         self._library: LibraryChild | None = None
         self._lock = threading.Lock()
-        self._throttle: dict[str, ThrottleReasons] = {}  # by device: those of a split card may share an address
+        self._throttle: dict[str, ThrottleReasons] = {}  # by device id: parts of a split card may share an address
         self._messages: list[str] = []
         self.unused: list[str] = []  # the libraries that do not answer, each with the reason
         self._start_next_library()

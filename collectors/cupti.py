@@ -29,10 +29,10 @@ from gpubench.api.collector import (
 from ._nvml import NvidiaCollector, Turns
 
 _PERIOD_S = 0.1
-_INTERVAL_NS = 10_000_000  # of a hardware sample
-_BUFFER_BYTES = 16 * 2**20  # of the GPU's memory; the samples of a second take about 100 kB
-_MOST_SAMPLES = 128  # of a reading, twelve times the samples of a period
-_SECTOR_BYTES = 32  # of the L2 cache
+_INTERVAL_NS = 10_000_000  # the time between two hardware samples
+_BUFFER_BYTES = 16 * 2**20  # bytes of GPU memory for samples, which take about 100 kB per second
+_MOST_SAMPLES = 128  # the most samples of a reading: twelve times those of a period
+_SECTOR_BYTES = 32  # the size of a sector of the L2 cache
 _GRANT = "run as root, or load the driver's module with NVreg_RestrictProfilingToAdminUsers=0"
 
 # counter → the hardware's metric, the bytes per unit of it, and what the counter measures
@@ -71,7 +71,7 @@ def _load_pm_sampling() -> Any:
     if importlib.util.find_spec("cupti") is None:
         raise OptionalUnavailable("cupti-python is not installed", f"pip install '{DISTRIBUTION}[counters]'")
     folder = _library_folder()
-    if folder:  # before other code loads another version
+    if folder:  # load this version before other code loads another one
         for library in (
             "libnvperf_host.so",
             "libnvperf_target.so",
@@ -140,7 +140,7 @@ def _configure_sampler(pm: Any, device: Device) -> tuple[tuple[str, ...], Any]:
         except (
             ValueError,
             pm.cupti.cupti.cuptiError,
-        ):  # needs several passes, or has a metric that the GPU does not have
+        ):  # the set needs several passes, or the GPU does not have one of its metrics
             collector.disable()
         else:
             return names, collector

@@ -25,10 +25,10 @@ class GpmMetric(NamedTuple):
 
     name: str
     nvml_name: str
-    number: int  # as in the binding, which is imported only when a GPU is opened
+    number: int  # the number in the binding, which is imported only when a GPU is opened
     measures: Measure
     unit: str = "%"
-    scale: int = 1  # our unit per NVML's
+    scale: int = 1  # factor from NVML's unit to ours
 
 
 _METRICS = (

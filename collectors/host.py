@@ -18,7 +18,7 @@ _BUSY_SHOWN, _STEAL_SHOWN = (f"head -1 /proc/stat ({fields})" for fields in ("al
 _AVAILABLE_SHOWN = "grep MemAvailable /proc/meminfo"
 _ENERGY_SHOWN = "cat /sys/class/powercap/intel-rapl:*/energy_uj"
 _ZONES = Path("/sys/class/powercap")
-_UNSUPPORTED = (OSError, NotImplementedError, AttributeError, psutil.Error)  # a reader raises these without its counter
+_UNSUPPORTED = (OSError, NotImplementedError, AttributeError, psutil.Error)  # raised for unavailable counters
 
 
 def _busy() -> float:
@@ -44,8 +44,8 @@ class Rapl:
 
     def __init__(self, zones: Path = _ZONES) -> None:
         """Find the processor packages below `zones`."""
-        packages = sorted(zones.glob("intel-rapl:[0-9]*"))  # AMD's processors have this name too
-        self._packages = [zone for zone in packages if zone.name.count(":") == 1]  # a package includes its own zones
+        packages = sorted(zones.glob("intel-rapl:[0-9]*"))  # AMD processors use this name too
+        self._packages = [zone for zone in packages if zone.name.count(":") == 1]  # a package includes its zones
         self._last: dict[Path, float] = {}
         self._joules = 0.0
 

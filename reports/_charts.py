@@ -27,8 +27,8 @@ from ._views import (
 _RIGHT, TOP = svg.WIDTH - 26, 24.0
 HEIGHT = 290.0
 BOTTOM = HEIGHT - 42
-FEWEST_POINTS = 3  # of a chart: fewer are read faster in the table
-MOST_TOOLTIPS = 300  # points of a chart that have tooltips; those of more points would fill the page
+FEWEST_POINTS = 3  # the fewest points of a chart: fewer are read faster in the table
+MOST_TOOLTIPS = 300  # the most points of a chart with tooltips: more tooltips would fill the page
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,14 +145,14 @@ class _Rows:
 
     height: float
     left: float
-    most: int  # characters of a label
+    most: int  # the most characters of a label
 
 
 _ABOVE = _Rows(34.0, 8.0, int((svg.WIDTH - 16) / svg.LETTER))
 _BESIDE = _Rows(19.0, 184.0, int(176 / svg.LETTER))
 _FEW = 14
-_MOST_BARS = 40  # of more, only the lowest and the highest are drawn
-_FARTHEST_PEAK = 2.5  # times the highest value: a mark farther away would leave no room for the bars
+_MOST_BARS = 40  # the most bars: of more cases, only the lowest and the highest are drawn
+_FARTHEST_PEAK = 2.5  # the largest mark over the highest value: a mark farther away would leave no room for the bars
 
 
 def bars(summary: Summary, suite: str, view: View) -> list[Chart]:

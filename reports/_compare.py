@@ -19,7 +19,7 @@ _MANY = 3  # findings: a reason that more of them share is written once, in the 
 _DRAWN = 12  # findings in a chart: one chart has the worst, another the best
 _ROW, _TOP = 31.0, 6.0
 _LEFT, _RIGHT = 12.0, svg.WIDTH - 12
-_LEAST_REACH = 0.02  # of the axis on either side, so that noise does not fill the picture
+_LEAST_REACH = 0.02  # the smallest extent of the axis on either side, so that noise does not fill the picture
 STYLES = {
     Verdict.SLOWER: "bad",
     Verdict.INVALID: "warning",

@@ -12,7 +12,7 @@ from ._markdown import MOST_BYTES, clipped, cut, table
 
 _MOST_DIFFERENCES = 30
 _NEWLINE = 1
-_HEAD_BYTES = 300  # of a table: its head, and the sentence about the rows that are left out
+_HEAD_BYTES = 300  # bytes for the head of a table and the sentence about the rows that are left out
 
 
 def compare_markdown(comparison: Comparison) -> str:

@@ -10,7 +10,7 @@ from gpubench.api.report import comparison as comparing
 from ._charts import Chart
 from ._compare import STYLES, ComparisonRow, SuiteMean, changes, column_text, rows, suites, title
 
-_MOST_ROWS = 8_000  # of a page, which keeps it below 5 MB; the rest are counted
+_MOST_ROWS = 8_000  # the most rows of a page, which keep it below 5 MB; the others are counted
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from gpubench.api.report import Figure, Series, judged_values, stats, units
 
 from . import _svg as svg
 
-_FEWEST = 5  # samples of a histogram: fewer show no distribution
+_FEWEST = 5  # the fewest samples of a histogram: fewer show no distribution
 _BINS, _WIDTH, _HEIGHT, _TOP = 40, 460.0, 64.0, 6.0
 _BOTTOM, _CLIPPED = 44.0, 0.005  # the fraction of many samples that the last bin on either side takes
 

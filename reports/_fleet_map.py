@@ -25,9 +25,9 @@ from ._web import written
 _MOST_TILES = 16_000  # keeps the page of any fleet below 2 MB
 _MOST_COLUMNS = 64
 _BLOCK = 16  # nodes in a table if the racks are unknown
-_BAND = 128  # nodes that stand side by side in a small drawing
-_RINGS = 50  # suspects that a small drawing marks
-# Of the median, in per mille: where the shades of a share begin. A fixed scale keeps a healthy fleet pale.
+_BAND = 128  # nodes side by side in a small drawing
+_RINGS = 50  # the most suspects that a small drawing marks
+# Where the shades of a share begin, in per mille of the median. A fixed scale keeps a healthy fleet pale.
 _SHARE_LIMITS = (990, 980, 960, 930, 880, 800)
 _HOST = "host"
 
@@ -63,7 +63,7 @@ class MapLayer:
     description: str
     unit: _Unit
     values: Numbers
-    limits: tuple[int, ...]  # where the shades begin; of shares downwards, of readings upwards
+    limits: tuple[int, ...]  # where the shades begin: descending for shares, ascending for readings
 
     @property
     def shades(self) -> npt.NDArray[np.int64]:
@@ -102,7 +102,7 @@ class FleetMap:
     layers: tuple[MapLayer, ...]
     marks: dict[int, tuple[str, str]]
     faults: dict[int, str]  # tiles of components that are sick, or on which a case failed
-    left_out: int  # nodes
+    left_out: int  # the number of nodes without a row
     shown: int  # the index of the layer that the tables show
 
     @property

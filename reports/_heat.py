@@ -17,7 +17,7 @@ from . import _svg as svg
 SHADES = 7  # the style sheet's classes h0 … h6
 _LEFT, _TOP, _TALLEST, _WIDEST = 62.0, 40.0, 560.0, 900.0
 _SCALE_HEIGHT, _SWATCH = 46.0, 52.0
-_CLIPPED = 0.02  # of the values on either side: a few extremes would leave one shade for all other values
+_CLIPPED = 0.02  # share of the values beyond each end of the scale: a few extremes would leave one shade for all others
 
 Numbers = npt.NDArray[np.float64]
 

@@ -16,7 +16,7 @@ from ._texts import case_namer
 from ._views import Grid, common_text, grids
 
 _CELL_WIDTH, _CELL_HEIGHT, _LEFT, _TOP = 44.0, 28.0, 76.0, 42.0
-_MOST_CELLS, _MOST_COLUMNS = 400, 20  # of a matrix that has a number in each cell
+_MOST_CELLS, _MOST_COLUMNS = 400, 20  # the largest matrix with a number in each cell
 
 
 def matrix(summary: Summary, suite: str, view: View) -> list[Chart]:

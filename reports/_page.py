@@ -46,7 +46,7 @@ _DRAW: dict[str, Callable[[Summary, str, View], list[Chart]]] = {
     "serving": served,
     "amortisation": amortisation,
 }
-_OPEN_CHARTS = 2  # of a suite: its other charts are folded away
+_OPEN_CHARTS = 2  # the open charts of a suite: the others are folded away
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +93,9 @@ class RunPage:
     head: Head
     notices: tuple[Notice, ...]
     counts_by_level: str
-    has_errors: bool  # then the notices stand open
+    has_errors: bool  # then the list of notices is open
     suites: tuple[SuiteBlock, ...]
-    phases: tuple[Table, ...]  # of a profiled program
+    phases: tuple[Table, ...]  # the phases of a profiled program
     rooflines: tuple[Chart, ...]
     links: tuple[Table, ...]
     soak: tuple[Table, ...]

@@ -9,7 +9,7 @@ from gpubench.api.report import Spread
 
 LINES = 2000  # cases in tables: 0.4 kB each
 DETAILED = 400  # cases that can be opened: 3 kB each, 0.3 kB packed
-INLINE = 40  # up to this number of cases, the page itself holds the details, which then need no script
+INLINE = 40  # with at most this number of cases, the page itself holds the details, which need no script
 _Key = tuple[str, tuple[str, ...]]  # a case's id and its device set
 
 

@@ -92,7 +92,7 @@ def _linear_axis(low: float, high: float, unit: str, start: float, end: float, c
     places = [index * step for index in range(first, last + 1)]
     if unit == "B":
         return Axis(places[0], places[-1], start, end, False, _binary_ticks(places), "")
-    factor, text = units.scale(max(abs(low), abs(high)), unit)  # of the values: the last tick may lie beyond them
+    factor, text = units.scale(max(abs(low), abs(high)), unit)  # the last tick may be larger than all values
     ticks = tuple((place, f"{place / factor:.6g}") for place in places)
     return Axis(places[0], places[-1], start, end, False, ticks, text)
 

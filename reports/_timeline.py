@@ -21,12 +21,12 @@ from ._lanes import LANE, TOP, lanes, time_axis, untimed_of, windows
 from ._ticks import Axis, axis
 from ._zoom import case_chart, event_chart, line_chart
 
-MOST_POINTS = 400  # of a drawn line: the minimum and maximum of each of 200 spans, so that no spike is lost
+MOST_POINTS = 400  # the most points of a drawn line: the minimum and maximum of each of 200 spans keep every spike
 DRAWN_POINTS, LEAST_POINTS = 8_000, 120  # the most of all drawn lines together (70 kB of a page), the least of each
 ZOOM_POINTS = 60_000  # the most of all lines that can be zoomed, together: about 200 kB of a page
 _LEFT, _RIGHT, _BOTTOM, _HEIGHT = 90.0, svg.WIDTH - 16, 110.0, 134.0
 _HOST = "host"  # the device that every case uses
-_NAME = 14.0  # above a lane of events
+_NAME = 14.0  # drawing units above a lane of events, for its name
 
 Numbers = npt.NDArray[np.float64]
 

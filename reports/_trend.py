@@ -17,7 +17,7 @@ from ._ticks import Axis, axis
 
 _WIDTH, _HEIGHT = 760.0, 250.0
 _LEFT, _TOP, _BOTTOM = 34.0, 22.0, _HEIGHT - 30
-_MOST_DOTS = 150  # of more runs, the dots would merge into a band
+_MOST_DOTS = 150  # the most dots: those of more runs would merge into a band
 _MOST_TICKS = 6
 _MINUTE, _DAY = "%Y-%m-%d %H:%M", "%Y-%m-%d"
 

@@ -37,7 +37,7 @@ from ._texts import Notice, legend_text, notices, secondary_text
 from ._verdict import has_several_devices, key_note, seconds_text, share_text, trust_text
 
 _FULL = "The length of a comment is limited; to see every case, write a .html or .csv file with `gpubench report`"
-_NOTICES = 12  # the most that stay if room is short: the worst come first
+_NOTICES = 12  # the most notices if room is short; the worst come first
 _RANKS = ("failed", "invalid", "ok", "skipped")
 
 

@@ -12,11 +12,11 @@ from gpubench.base import units
 
 Label = Literal["compute", "DRAM", "L2", "latency", "launch", "link", "power", "host"]
 
-MUCH = 0.6  # of a resource: kernels tuned for it use 0.75 to 0.98 of it, other kernels below 0.5
-IDLE = 0.5  # of the window: a GPU that is busy for less of it waits for the host
-CAPPED = 0.5  # of the readings: from this fraction on, the power cap limits the work
-SLOWED = 0.97  # of the nominal clock: at or below it, the power cap has lowered the clock
-LAUNCH = 0.5  # of a call's time: if an empty kernel, timed in the same way, takes as much, the launch bounds the call
+MUCH = 0.6  # share of a resource that makes it the bound: tuned kernels use 0.75 to 0.98, others below 0.5
+IDLE = 0.5  # share of the window: a GPU that is busy for less of it waits for the host
+CAPPED = 0.5  # share of the readings at the power cap from which the cap limits the work
+SLOWED = 0.97  # share of the nominal clock: at or below it, the power cap has lowered the clock
+LAUNCH = 0.5  # share of a call's time: if an empty kernel, timed alike, takes this much, the launch bounds the call
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ def figure_of(track: Track) -> CounterFigure | None:
     if count == 0:
         return None
     values = track.values
-    if track.counter.kind == "event":  # bits: all that were ever set, not their mean
+    if track.counter.kind == "event":  # combine all bits that were ever set; a mean of bit masks has no meaning
         all_bits = float(np.bitwise_or.reduce(values.astype(np.int64)))
         return CounterFigure(track.counter, track.device, all_bits, all_bits, all_bits, count)
     return CounterFigure(

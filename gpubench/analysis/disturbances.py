@@ -7,7 +7,7 @@ from gpubench.model import Result
 _OTHER_WORK_LABELS = frozenset({"shared-device", "loaded", "migrated"})
 _OTHER_WORK_DISCARDS = frozenset({"steal", "foreign-process"})
 _SLOWDOWNS = frozenset({"thermal", "hw-slowdown", "power-brake", "low-clock"})
-_DISCARDED = 0.1  # of the samples: if this fraction was discarded, the remaining samples are disturbed too
+_DISCARDED = 0.1  # share of discarded samples from which the remaining ones count as disturbed too
 
 
 def other_work(result: Result) -> tuple[str, ...]:

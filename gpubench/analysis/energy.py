@@ -14,8 +14,8 @@ from gpubench.analysis.window import Window
 from gpubench.base import units
 from gpubench.model import Measure, Result, Series
 
-LEAST_SPAN_S = 1.5  # between the first and the last reading: a step of the counter is then below 2 %
-LEAST_BUSY = 0.75  # of the window: the rest of the window has the energy of another load
+LEAST_SPAN_S = 1.5  # from the first to the last reading: a step of the counter is then below 2 % of the rise
+LEAST_BUSY = 0.75  # smallest share of the window that the samples fill: the rest has the energy of another load
 _GIGA = 1e9
 _OPERATIONS = ("FLOP/s", "OP/s")
 

@@ -36,7 +36,7 @@ class Figure:
     shares: tuple[Share, ...] = ()
     stage: str = ""  # the stage of the series
     short: str = ""  # the series' name for narrow places
-    processes: int = 1  # joined in this figure; with one, interval and noise are those within that process
+    processes: int = 1  # processes in this figure; with one, interval and noise are those within the process
 
     @property
     def text(self) -> str:

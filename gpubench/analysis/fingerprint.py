@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from gpubench.base import units
 from gpubench.model import Device, Facts
 
-_DIGITS = 12  # of the hash: 48 bits, enough for the few fingerprints of a history
-# name → the details of a device that it is read from; a new entry makes every baseline incomparable
+_DIGITS = 12  # hexadecimal digits of the hash: 48 bits are enough for the few fingerprints of a history
+# name → the details of a device with its value; a new entry makes every baseline incomparable
 _DETAILS = {
     "clocks": ("clock.application_hz", "clock.sm_most_hz"),
     "power limit": ("power.limit_w",),

@@ -24,7 +24,7 @@ from gpubench.model import Result, Run
 if TYPE_CHECKING:
     import pandas as pd
 
-_MOST_ROWS = 30  # of the table that a notebook shows
+_MOST_ROWS = 30  # the most rows that a notebook shows
 
 
 @dataclass(frozen=True, slots=True)

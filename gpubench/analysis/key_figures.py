@@ -59,7 +59,7 @@ def key_values(summary: Summary) -> list[KeyValue]:
 
 def _values(summary: Summary, suite: str, wanted: KeyFigure) -> Iterator[KeyValue]:
     """Yield for each device the value of a key figure, from the case with the nearest parameters."""
-    nearest: dict[str, tuple[float, Spread]] = {}  # by first device
+    nearest: dict[str, tuple[float, Spread]] = {}  # first device → distance and case
     for spread in summary.spreads():
         case = spread.case
         if (case.suite, case.name) != (suite, wanted.case) or spread.figure is None:
@@ -70,7 +70,7 @@ def _values(summary: Summary, suite: str, wanted: KeyFigure) -> Iterator[KeyValu
             nearest[device] = (distance, spread)
     for _, spread in nearest.values():
         if figure := _figure(summary, spread, wanted.series):
-            floor = None if wanted.series else _floor(summary, spread)  # a floor is of the headline
+            floor = None if wanted.series else _floor(summary, spread)  # floors exist for headlines only
             yield KeyValue(wanted.title, suite, spread.case.id, spread.devices, figure, floor)
 
 

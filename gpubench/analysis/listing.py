@@ -17,7 +17,7 @@ from gpubench.base.patterns import matches
 from gpubench.model import Case
 
 Order = Literal["measured", "share", "noise", "duration"]
-_MOST_BESIDE = 3  # figures beside a headline
+_MOST_BESIDE = 3  # the most figures beside a headline
 _ONE_DIGIT = 0.00095  # ± 0.1 %: a smaller half width has two digits behind the point
 
 

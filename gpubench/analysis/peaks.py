@@ -22,8 +22,8 @@ ABOVE_PEAK_REASON = (
     "above the peak of the device: the counted work, the timing or the table of peaks is wrong; "
     "do not use the figure before the reason is known"
 )
-_MOST_SHARE = 1.02  # of a possible share: a mean clock over a window is accurate to a per cent or two
-_MOST_BOOST = 1.25  # of a data sheet's clock: an H200 reaches 1.08 times this clock, GeForce boards 1.2 times
+_MOST_SHARE = 1.02  # the largest possible share, because a mean clock is accurate to a per cent or two
+_MOST_BOOST = 1.25  # the largest possible clock over that of the data sheet: an H200 reaches 1.08, GeForce boards 1.2
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from gpubench.analysis.window import EnergyUse, Span, Throttle, Window
 from gpubench.model import Measure, Result, Run
 
 SUITE = "profile"
-PROGRAM, MARKED, FOUND, PART = "program", "phase", "found", "part"  # its cases
+PROGRAM, MARKED, FOUND, PART = "program", "phase", "found", "part"  # the names of its cases
 TIME = "time"
 SHARES = (Measure.BUSY, Measure.SM_ACTIVITY, Measure.TENSOR_ACTIVITY, Measure.DRAM_SHARE)
 

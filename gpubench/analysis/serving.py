@@ -24,8 +24,8 @@ Floats = npt.NDArray[np.float64]
 
 _RATE_STEP = 0.01  # relative width at which the bisection for the highest rate stops
 _GROWTH = 0.01  # waiting queries that each arrival may add before the rate counts as not sustained
-_LEAST_S = 1e-9  # seconds of a prefill
-_ENOUGH = 1e-12  # steps: the tolerance by which a step that ends exactly at an arrival counts as ended
+_LEAST_S = 1e-9  # the shortest prefill in seconds
+_ENOUGH = 1e-12  # in steps: a step that ends exactly at an arrival counts as ended within this tolerance
 
 
 def bound_s(work: Work, read_rate: float, product_rate: float) -> float:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from gpubench.analysis.phases import SUITE
 from gpubench.model import Result, Run
 
-TIMES = ("busy", "kernels", "copies", "overlap", "launch gaps", "waits")  # of a device, in seconds
+TIMES = ("busy", "kernels", "copies", "overlap", "launch gaps", "waits")  # times of a device in seconds
 _COUNTS = ("kernels", "copies", "dropped")
 
 

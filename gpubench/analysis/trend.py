@@ -18,7 +18,7 @@ from gpubench.model import Better, Run, Tier
 from gpubench.stats.stretches import LEAST_RUNS, Slope, slope, stretches
 
 _HOST = "host"  # stands among the versions that may differ between two runs
-MOST_JUDGED = 400  # runs: the time that dividing a trend takes grows with the square
+MOST_JUDGED = 400  # the most runs that are searched for changes: the time grows with the square of their number
 _RUNS_OF_RATE = 10  # the rate of a drift is its change over this number of runs
 _JUMP = 3.0  # times the noise between runs: a smaller jump at the begin or end of a drift is no step
 

@@ -13,7 +13,7 @@ from gpubench.model import Result, Status
 
 HEALTH_SOURCE = "device health"  # the source of remarks on a sick device and on errors that appeared during the run
 STATE_SOURCE = "device state"  # the source of remarks on states because of which no gate refuses a run
-_MANY = 0.1  # of the cases: a disturbance of this fraction concerns the run as a whole
+_MANY = 0.1  # share of the cases from which a disturbance concerns the whole run
 _UNCERTAIN = 0.05  # the half width of a 95 % interval above which a key figure is not worth three digits
 _EXPLAINED = {  # the cause of a disturbance, by the label or the reason of a discarded sample
     "shared-device": "other programs used the device",

@@ -26,7 +26,7 @@ Span = tuple[float, float]  # the start and the end in seconds of the run
 _STEADY = 1.05  # two readings of a clock within this ratio: the clock did not change between them
 _EDGE_GAPS = 4.0  # periods of a cumulative counter that a span must cover: each edge is accurate to one period
 _LOST_GAPS = 20.0  # periods without a reading after which a device counts as lost
-_LEAST_READINGS = 5  # of power, if the energy counter cannot be used
+_LEAST_READINGS = 5  # the fewest power readings that can replace the energy counter
 # The arithmetic of matrix and vector units; integer units are left out, because they also compute addresses.
 _PIPES = (Measure.TENSOR_ACTIVITY, Measure.FP64_ACTIVITY, Measure.FP32_ACTIVITY, Measure.FP16_ACTIVITY)
 _LINKS = (
@@ -325,7 +325,7 @@ class Window:
         A reading of a window counter covers the period before it, and the whole period must lie inside.
         """
         before = track.counter.period_s if track.counter.kind == "window" else 0.0
-        if len(self.spans) == 1:  # as nearly every case has
+        if len(self.spans) == 1:  # nearly every case has one span
             ((begin, end),) = self.spans
             first, past = track.at.searchsorted(begin + before, "left"), track.at.searchsorted(end, "right")
             return track.at[first:past], track.values[first:past]

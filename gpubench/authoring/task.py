@@ -99,7 +99,7 @@ class Stage:
     lead: Callable[[], object] = nothing
     also: Mapping[str, Work] = field(default_factory=dict)
     probe: Callable[[], Observation] | None = None  # called after each sample, outside its time
-    rotation: tuple[Callable[[], object], ...] = ()  # the same call on other buffers, in turn: mode `rotated`
+    rotation: tuple[Callable[[], object], ...] = ()  # the same call on other buffers, in turn, for the mode `rotated`
     rest_s: float = 0.0
     item: str = "item"
     checked: bool = False

@@ -17,8 +17,8 @@ from gpubench.judging.judge import Finding, Judgement
 
 Part = Table | Text
 _STYLES = {"slower": "bold red", "invalid": "yellow", "not comparable": "yellow", "faster": "cyan", "same": "green"}
-_ENDS = {1: "red", 3: "red", 4: "yellow"}  # by exit status
-_MOST_ROWS = 60  # further rows are only counted
+_ENDS = {1: "red", 3: "red", 4: "yellow"}  # the colour of the answer by exit status
+_MOST_ROWS = 60  # the most rows; further ones are only counted
 _WIDE = ("processes", "q")
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gpubench.cli._findings import Part
     from gpubench.judging.fleet import FleetJudgement
 
-_MOST_ROWS = 40  # suspects in the terminal; the page has them all
+_MOST_ROWS = 40  # the most suspects in the terminal; a report lists them all
 _ENDS = {0: "green", 1: "red", 3: "red", 4: "yellow", 6: "red"}
 
 Folder = Annotated[
@@ -116,7 +116,7 @@ def _parts(judged: FleetJudgement) -> Iterator[Part]:
     yield _print.plain(words.devices_text(judged))
     if seen := words.detectable_text(judged):
         yield _print.plain(f"smallest detectable slowdown: {seen}")
-    notes = judged.notes if judged.is_judged or judged.sick else ()  # without a verdict the answer holds them
+    notes = judged.notes if judged.is_judged or judged.sick else ()  # without a verdict, the answer contains the notes
     for line in (*map(words.failure_text, judged.failures), *words.population_sentences(judged), *notes):
         yield _print.plain(f"- {line}")
     if absent := words.missing_node_lines(judged):

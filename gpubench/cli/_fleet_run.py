@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gpubench.tools.fleet.session import FleetRequest, FleetSession
     from gpubench.tools.fleet.slurm import SlurmLaunch
 
-_SRUN = "gpubench.srun"  # where the context keeps the options of srun
+_SRUN = "gpubench.srun"  # the key of srun's options in the context of the command
 
 Suites = Annotated[
     list[str] | None,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gpubench.tools.monitor.processes import RunningProcess
 
 _NARROW = ((100, 10), (72, 7), (48, 4), (0, 3))  # least width of the terminal, number of table columns that fit
-_HISTORY = 60  # columns: one per second
+_HISTORY = 60  # readings of a history, one per second
 _LEAST_HISTORY = 6
 _WARM, _FULL = 0.7, 0.9  # fractions of a limit from which a bar is yellow or red
 _MOST_PROCESSES = 20

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gpubench.measuring.progress import Observer, ProgressEvent
     from gpubench.model import Result
 
-_BAR = 16  # characters
+_BAR = 16  # the width of a bar in characters
 _BAR_FITS = 60  # columns of a terminal that has room for a bar
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gpubench.model import Result, Run
 
 Part = Table | Text
-Columns = list[tuple[str, list[str]]]  # heads, each with its cells
+Columns = list[tuple[str, list[str]]]  # column heads, each with its cells
 FEW_CASES = 40  # a run of at most this number of cases is listed in full
 _MOST_REASONS = 8
 _LONGEST_NAME = 60  # longest name of a case that stays on one line at the cost of other columns

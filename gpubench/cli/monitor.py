@@ -45,7 +45,7 @@ HostNames = Annotated[
         "endpoint answers to localhost, this machine's host name and its addresses.",
     ),
 ]
-_FIRST_S = 1.2  # until each counter has been read twice
+_FIRST_S = 1.2  # seconds until each counter has been read twice
 
 
 def monitor(

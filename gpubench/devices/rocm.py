@@ -16,7 +16,7 @@ from gpubench.model import UnavailablePart
 
 _VENDOR = "0x1002"
 _CLASSES = ("0x03", "0x12")  # PCI: display controllers and processing accelerators
-# What CuPy's wheel for ROCm 7 is linked to or loads (its NEEDED entries); of each the name without its number.
+# The libraries that CuPy's wheel for ROCm 7 is linked to (its NEEDED entries) or loads, without version numbers.
 NEEDED = (
     "libamdhip64",
     "libhiprtc",

@@ -32,7 +32,7 @@ class _CollectiveTable:
     """The facts that hold for the following rows: the collective, the ranks' devices, and the columns."""
 
     name: str = UNNAMED
-    devices: list[tuple[str, Device]] = field(default_factory=list)  # each with the name of its host
+    devices: list[tuple[str, Device]] = field(default_factory=list)  # each device with the name of its host
     columns: tuple[str, ...] = ()
 
     def ids(self) -> tuple[str, ...]:

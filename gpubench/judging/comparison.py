@@ -21,7 +21,7 @@ from gpubench.judging.noise import percent
 from gpubench.model import Device, Manifest, Verdict
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_NAMED = 3  # at most this many of the cases that only one side has are named
+_NAMED = 3  # the most cases of only one side that are named
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ _A100 = {
     "tensor.float64": 19.5e12,
     "float64": 9.7e12,
 }
-# Of an HGX board of eight: 36 PFLOP/s of float16 and bfloat16, 72 of float8 and int8, all with sparsity, which doubles.
+# An HGX board of eight has 36 PFLOP/s of float16 and bfloat16, 72 of float8 and int8; sparsity doubles each of them.
 # Rates on which NVIDIA's documents disagree (float32, tf32, float64) are left out.
 _B200 = {
     "dram": 8e12,

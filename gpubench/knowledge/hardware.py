@@ -101,7 +101,7 @@ _CDNA4_CLOCK = {
 }
 _SHARED_CLOCK = {"shared": 128.0}  # bytes: 32 banks of 4 bytes
 
-# Architecture → (operations or bytes per clock cycle and unit, source).
+# Architecture → (operations or bytes per clock cycle of one SM or CU, source).
 _CLOCKS: dict[str, tuple[dict[str, float], str]] = {
     "sm_80": (
         _AMPERE_CLOCK | _SHARED_CLOCK,

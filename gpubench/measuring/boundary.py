@@ -17,9 +17,9 @@ from gpubench.model import Counter, CounterKind, EventBit, EventClass, Measure, 
 from gpubench.plugins.collector import Condition
 
 PERIOD_S = (0.001, 3600.0)  # the shortest and the longest period that a counter may ask for
-MOST_COUNTERS = 1000  # of one collector
-_MOST_LETTERS = 500  # in a text from a collector; longer texts are cut
-_MOST_TEXTS = 100  # of messages that a collector reports at a time, and of pairs that describe a device
+MOST_COUNTERS = 1000  # the most counters of one collector
+_MOST_LETTERS = 500  # the most characters of a text from a collector; longer texts are cut
+_MOST_TEXTS = 100  # the most messages that a collector reports at a time, and the most pairs that describe a device
 _MOST_MASK = 2**63  # readings are 64 bits wide
 _GAUGES = ("gauge", "window")
 _SHARE = tuple(("%", kind) for kind in _GAUGES)

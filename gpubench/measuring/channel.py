@@ -23,7 +23,7 @@ from typing import Any, Generic, TypeVar, cast
 
 M = TypeVar("M")
 LIMIT_BYTES = 16 * 2**20  # the longest message from a child: as long as a record of the run file
-MOST_VALUES = 2**20  # in a message from a child: as Python objects they take about 100 bytes each
+MOST_VALUES = 2**20  # the most values in a message from a child: as Python objects they take about 100 bytes each
 _READ_BYTES = 2**20
 _SMALL_BYTES = 2**16  # up to this size the content is sent together with its header, so that the receiver wakes once
 SEND_S = 30.0  # how long to wait for a child that does not read a message

@@ -27,11 +27,11 @@ from gpubench.model import Series, SeriesMode, limits
 from gpubench.plugins.backend import Mode, OpenDevice, Timing
 from gpubench.plugins.collector import Watch
 
-_MOST_VALUES = 500_000  # of a case: a record of the run file takes up to 16 MiB, and a number up to 25 bytes
-_CHECK_SHARE = 0.02  # of a series' time budget: a check that takes no longer is made while sampling
+_MOST_VALUES = 500_000  # the most values of a case: a record takes up to 16 MiB, and a number up to 25 bytes
+_CHECK_SHARE = 0.02  # share of a series' time budget: a check that takes no longer is made while sampling
 _MOST_PAUSE_S = 0.01
 _NEIGHBOURS = 9  # samples before a checked batch, with which its time is compared
-_LONGER = 1.75  # times the neighbours' time shows skipped work: skipping half of it gives 2
+_LONGER = 1.75  # a checked batch that takes this many times its neighbours' time shows skipped work
 _ATTEMPTS = 3  # a single batch may be late by chance
 _COLD_BATCH = 8  # flushes are long: a few cold calls already fill a sample
 

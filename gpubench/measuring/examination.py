@@ -24,7 +24,7 @@ from gpubench.measuring.process import Child, to_parent
 from gpubench.model import Device
 from gpubench.plugins.collector import ChecksHealth, Collector, HealthReading, HealthSource
 
-PATIENCE_S = 20.0  # for all devices: a driver without persistence mode takes 1 to 2 s to start each of eight GPUs
+PATIENCE_S = 20.0  # seconds for all devices: without persistence mode a driver takes 1 to 2 s to start a GPU
 _TICK_S = 0.2
 
 
@@ -79,7 +79,7 @@ class Examination(AbstractContextManager["Examination"]):
         """Start the child process unless it runs: a failed reading ends it."""
         if self._devices and self._child is None:
             self._child = Child("gpubench.measuring.examination", (_HealthAnswer, type(None)))
-            with contextlib.suppress(OSError):  # it has ended already, and `read` will report that
+            with contextlib.suppress(OSError):  # the process has ended already, and `read` will report that
                 self._child.channel.send(tuple(self._devices))
 
     def _read_answers(self) -> tuple[list[_HealthAnswer], str]:

@@ -15,7 +15,7 @@ from gpubench.plugins.collector import CounterSource, ReportsMessages
 
 _HUNG_S = 5.0  # a reading that takes longer is reported
 _SILENT_S, _SILENT_ROWS = 1.0, 3  # after this time and number of empty rows the counters are reported as missing
-_MOST_MESSAGES = 1000  # of one group in one run
+_MOST_MESSAGES = 1000  # the most messages of one group in one run
 _MOST_WARNINGS = 100
 _FROM_HERE = "missing from here on"
 
@@ -41,7 +41,7 @@ class CounterGroup:
         self.device = device
         self.names = names
         self.period_s = period_s
-        self._events = events  # the names among them whose values are bits
+        self._events = events  # the names of the counters whose values are bits
         self._lock = threading.Lock()
         self._at: list[float] = []
         self._rows: list[tuple[float | None, ...]] = []

@@ -16,7 +16,7 @@ from gpubench.plugins.collector import HealthReading, HealthSign
 Severity = Literal["ok", "warning", "sick", "unavailable"]
 _WORST: tuple[Severity, ...] = ("sick", "warning", "ok")
 _MOST_COUNT = 2.0**32 - 2  # drivers return 2³²−1 and 2⁶⁴−1 for an unknown number
-_MOST_READINGS = 200  # of one device
+_MOST_READINGS = 200  # the most readings of one device
 
 
 @dataclass(frozen=True, slots=True)

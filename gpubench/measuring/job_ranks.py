@@ -26,7 +26,7 @@ class JobRanks:
     results: dict[int, RankResult] = field(default_factory=dict)
     offers: dict[int, OfferedValue] = field(default_factory=dict)
     phases: dict[int, Phase] = field(default_factory=dict)  # the current phase of each rank
-    begun_at: dict[int, float] = field(default_factory=dict)  # since when, not counting waits for other ranks
+    begun_at: dict[int, float] = field(default_factory=dict)  # when that phase began, plus the waits for other ranks
     offered_at: dict[int, float] = field(default_factory=dict)
     messages: Tally[tuple[int, type]] = field(default_factory=Tally)
     informed_of: dict[int, set[int]] = field(default_factory=dict)  # rank → the ranks whose end it has been informed of

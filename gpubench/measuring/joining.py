@@ -25,15 +25,15 @@ from gpubench.measuring.node_channel import NONCE_BYTES, NodeChannel, proof
 RANK, NODES = "GPUBENCH_NODE_RANK", "GPUBENCH_NODES"
 ADDRESS = "GPUBENCH_NODE_ADDRESS"
 SECRET, SECRET_FILE = "GPUBENCH_NODE_SECRET", "GPUBENCH_NODE_SECRET_FILE"
-JOIN_S = 60.0  # until all nodes have joined: a cold driver takes long to find the devices of a node
+JOIN_S = 60.0  # seconds until all nodes have joined: a cold driver takes long to find the devices of a node
 MOST_NODES = 4096
-_LEAST_SECRET = 16  # characters
+_LEAST_SECRET = 16  # the fewest characters of a secret
 _GREETING = b"gpubench nodes 1"
 _RANK = struct.Struct(">I")
 _PROOF_BYTES = 32
 _HELLO_BYTES = len(_GREETING) + _RANK.size + NONCE_BYTES + _PROOF_BYTES
-_VISIT_S = 5.0  # for a visitor to prove that it is a node
-_MOST_VISITORS = 64  # at once; one more, and the oldest is dropped
+_VISIT_S = 5.0  # seconds for a visitor to prove that it is a node
+_MOST_VISITORS = 64  # the most visitors at once; a further one replaces the oldest
 _RETRY_S = 0.1
 _TICK_S = 0.2
 

@@ -15,9 +15,9 @@ from collections.abc import Collection
 from pathlib import Path
 
 RUNNER = "GPUBENCH_RUNNER"  # in the environment of a child: the id of the gpubench process that started it
-CHILD = "GPUBENCH_CHILD"  # and a random mark, which every process that the child starts inherits
+CHILD = "GPUBENCH_CHILD"  # in the environment of a child: a random mark that each process started by it inherits
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36  # linux/prctl.h
-_GRACE_S = 2.0  # for killed processes to end; a process that a driver holds is left behind
+_GRACE_S = 2.0  # seconds for killed processes to end; a process that a driver holds is left behind
 _TICK_S = 0.002
 _ENDED = (b"Z", b"X")  # states in /proc: a process that was not reaped, and one that is being removed
 _HEARD = {signal.SIGCHLD, signal.SIGTERM}

@@ -19,12 +19,12 @@ from collections.abc import Iterator
 from multiprocessing.connection import wait
 
 NONCE_BYTES = 32
-LIMIT_BYTES = 16 * 2**20  # of the content of a frame
+LIMIT_BYTES = 16 * 2**20  # the most bytes of the content of a frame
 MAC_BYTES = hashlib.sha256().digest_size
 _LENGTH = struct.Struct(">I")
 _NUMBER = struct.Struct(">Q")
 _READ_BYTES = 2**18
-_SEND_S = 5.0  # how long to wait for a peer that does not read
+_SEND_S = 5.0  # seconds to wait for a peer that does not read
 
 
 class BadFrame(OSError):  # noqa: N818 - the frame is bad

@@ -24,7 +24,7 @@ from gpubench.measuring.worker import RankResult
 from gpubench.model import STRICT
 
 SILENT_S = 4.0  # seconds of silence after which a node counts as gone: it sends a sign of life every second
-EXCHANGE_S = 900.0  # for all nodes to contribute to a round: only slow nodes take much longer than others
+EXCHANGE_S = 900.0  # seconds for all nodes to contribute to a round: only slow nodes take much longer than others
 _BEAT_S = 1.0
 _MOST_RANKS = 2**13
 _BEAT = b""

@@ -15,7 +15,7 @@ import numpy as np
 
 from gpubench.base.errors import SuiteError
 
-MOST_BYTES = 2**11  # of one value as JSON: addresses, tokens and decisions are shorter
+MOST_BYTES = 2**11  # the most bytes of a value as JSON: addresses, tokens and decisions are shorter
 _BYTES, _TUPLE = "bytes", "tuple"
 
 

@@ -18,7 +18,7 @@ from gpubench.measuring.channel import ToChild, ToParent
 
 M = TypeVar("M")
 _TAIL = 8192  # bytes of a child's output that are kept to explain its end
-_CHUNK_BYTES, _CHUNKS = 65536, 16  # of output that is read at once: endless output must not delay the parent
+_CHUNK_BYTES, _CHUNKS = 65536, 16  # bytes per read, and reads at a time: endless output must not delay the parent
 _GRACE_S = 3.0  # the keeper needs over a second for a process that a driver releases slowly
 
 
@@ -59,7 +59,7 @@ class Child(Generic[M]):
                     return
                 chunk = os.read(self.output, _CHUNK_BYTES)
                 self._tail = (self._tail + chunk)[-_TAIL:]
-                if not chunk:  # closed, which is not the end of the process: it may have closed its own output
+                if not chunk:  # the process has closed its output, and may still run
                     os.close(self.output)
                     self.output = -1
 

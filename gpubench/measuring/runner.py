@@ -282,7 +282,7 @@ class Runner(AbstractContextManager["Runner"]):
             worker.channel.send(message)
         except TimeoutError:
             self._give_up(ranks, rank, f"it did not read an answer within {SEND_S:g} s")
-        except OSError:  # it has ended; `_record_crash` finds out how
+        except OSError:  # the worker has ended; `_record_crash` finds the reason
             self._record_crash(ranks, rank)
 
     def _record_crash(self, ranks: JobRanks, rank: int) -> None:

@@ -28,7 +28,7 @@ from gpubench.plugins.collector import Collector, CounterSource, ReportsUnsuppor
 _CHUNK_S = 1.0  # the run file is synchronised to disk for each chunk
 _START_S = 30.0
 _STOP_S = 5.0
-_JOIN_S = 1.0  # for a reading under way at the end; the longest one measured took 0.02 s
+_JOIN_S = 1.0  # seconds for a reading under way at the end; the longest one measured took 0.02 s
 _RESTARTS = 3  # a library that crashes now and then costs seconds of counters; one that keeps crashing is given up
 _STOPPED = "stopped"
 _SAMPLER = "the sampler"
@@ -173,7 +173,7 @@ class SamplingProcess:
         if isinstance(message, Remark):
             self._remarks.append(message)
         elif isinstance(message, Samples):
-            chunks.append(message)  # a `SamplerStart` is ignored, which a restarted sampler sends again
+            chunks.append(message)  # ignore the `SamplerStart` that a restarted sampler sends again
 
     def _remark_unavailable(self, opened: SamplerStart) -> None:
         """Add a remark with the reason for each unavailable collector and each unsupported counter."""

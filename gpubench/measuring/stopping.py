@@ -15,22 +15,22 @@ from gpubench.stats import trends
 
 _NOISE_COUNT = 64  # from this number of samples on, the width of an interval shows whether it shrinks
 _SHRINKING = 0.95  # twice the number of independent samples multiplies the width by 0.71
-_POINT = 0.25  # of a tier's times: the neighbours of a point on a dense curve show what its noise hides
+_POINT = 0.25  # share of a tier's times: the neighbours of a point on a dense curve show what its noise hides
 _TAIL_BUDGETS = 4  # the number of time budgets that a tail of many samples may take
 _LOOKS = (
     1.2  # from one evaluation of the interval to the next, samples grow by this factor: few evaluations, little bias
 )
-_TRUST = 0.5  # of a series' batches: if more were discarded, the case is invalid
+_TRUST = 0.5  # share of a series' batches: if more were discarded, the case is invalid
 _ENOUGH = 10  # the fewest samples of a series, and the fewest discards that make a case invalid
 _SUSPECTED, _SHOWN = (
     0.2,
     0.01,
 )  # p below which a trend is suspected (more samples are taken), and below which it is significant
 _FURTHER = 1.25  # if a trend is suspected, the next evaluation is at this multiple of the elapsed time
-_STARTS = (0.25, 0.5, 0.75)  # of the elapsed time: where a settled part may begin
+_STARTS = (0.25, 0.5, 0.75)  # shares of the elapsed time at which a settled part may begin
 _FEWEST = 5  # the fewest samples of a settled part: fewer show no trend
 _HORIZON = 3  # the longest time constant considered, in settling times
-_EXCESS = 3  # times `most` samples: every series ends there, settled or not
+_EXCESS = 3  # every series ends at this many times `most` samples, settled or not
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,17 +17,17 @@ from gpubench.authoring.task import Stage
 from gpubench.base import units
 from gpubench.model import STRICT, Tier, Work
 
-LEAST_S = 10.0  # of any phase
-MOST_S = 4 * 3600.0  # of any phase, even if a worker asks for more
-CASE_S = 24 * 3600.0  # of all phases of a case
+LEAST_S = 10.0  # the shortest limit of a phase
+MOST_S = 4 * 3600.0  # the longest limit of a phase, even if a worker asks for more
+CASE_S = 24 * 3600.0  # the limit of all phases of a case together
 FACTOR = 10  # a phase may take this many times as long as in earlier cases
 _BATCHES = 30  # a phase may take this many batches of the duration in the warm-up
 _BEAT_S = 1.0
-_OPENING_S = 120.0  # libraries from a cold disk, a driver that starts each GPU
+_OPENING_S = 120.0  # libraries load from a cold disk, and the driver starts each GPU
 _COMPILING_S = 120.0  # the first kernels of a definition: NVRTC took a minute on a cold machine
 _BUILDING_S = 60.0
 _FIRST_CALLS_S = 60.0  # host kernels are compiled by their first call, libraries are loaded
-_CHECKING_S = 60.0  # on the host, in Python
+_CHECKING_S = 60.0  # checks run on the host, in Python
 _LATER_S = 20.0
 _ATTENDING_S = 60.0
 _CLOSING_S = 30.0
@@ -75,9 +75,9 @@ class TimeLimits:
         self._slowness: dict[
             tuple[str, str], float
         ] = {}  # definition and phase → share of the time at the slowest rates
-        self._last_s: dict[str, float] = {}  # phase → seconds, of this case
+        self._last_s: dict[str, float] = {}  # phase → its seconds in this case
         self._phase: Phase | None = None
-        self._slowest_s = 0.0  # for the work of this phase at the slowest rates
+        self._slowest_s = 0.0  # seconds for the work of this phase at the slowest rates
         self._begun = self._reported_at = 0.0  # monotonic seconds
 
     def opening(self) -> None:

@@ -79,7 +79,7 @@ class TimedSeries:
         """Drop the first `length` samples, and the host times, clocks and probed values of a hot series with them."""
         self.early = self.early or self.values[: min(length, self.first_half or length)]
         self.values, self.times = self.values[length:], self.times[length:]
-        if len(self.host) == len(self.values) + length:  # else a batch gave several samples
+        if len(self.host) == len(self.values) + length:  # otherwise a batch gave several samples
             self.host, self.clocks = self.host[length:], self.clocks[length:]
             self.probed = {name: read[length:] for name, read in self.probed.items()}
 

@@ -28,13 +28,13 @@ class Measure(StrEnum):
     MEMORY_TEMPERATURE = "memory temperature"
     MEMORY_USED = "memory used"
     MEMORY_AVAILABLE = "memory available"
-    BUSY = "busy share"  # of the time in which the device had work
+    BUSY = "busy share"  # share of the time in which the device had work
     SM_ACTIVITY = "SM activity"
     TENSOR_ACTIVITY = "tensor activity"
     FP64_ACTIVITY = "fp64 activity"
     FP32_ACTIVITY = "fp32 activity"
     FP16_ACTIVITY = "fp16 activity"
-    DRAM_SHARE = "DRAM share"  # of 2 × memory clock × bus width
+    DRAM_SHARE = "DRAM share"  # share of 2 × memory clock × bus width
     DRAM_READ = "DRAM bytes read"
     DRAM_WRITTEN = "DRAM bytes written"
     PCIE_SENT = "PCIe bytes sent"
@@ -42,18 +42,18 @@ class Measure(StrEnum):
     NVLINK_SENT = "NVLink bytes sent"
     NVLINK_RECEIVED = "NVLink bytes received"
     THROTTLE_REASONS = "throttle reasons"
-    CPU_TIME = "processor time"  # of the whole host
+    CPU_TIME = "processor time"  # processor time of the whole host
     PROGRAM_CPU_TIME = "processor time of the program"
     PROGRAM_MEMORY = "memory of the program"
     LOAD = "load"
-    OTHER = "other"  # is shown and kept, and nothing is concluded from it
+    OTHER = "other"  # shown and stored only; no conclusion is drawn from it
 
 
 class EventClass(StrEnum):
     """The meaning of a bit of an event counter for the reader of a figure."""
 
     IDLE = "idle"
-    USER = "user's choice"  # the user set the clocks; the device holds nothing back
+    USER = "user's choice"  # the user has set the clocks, so the device does not throttle
     POWER_CAP = "power cap"
     THERMAL = "thermal"
     HARDWARE_SLOWDOWN = "hardware slowdown"

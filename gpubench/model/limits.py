@@ -30,14 +30,14 @@ Item = TypeVar("Item")
 Number = Annotated[float, Interval(ge=-MOST, le=MOST)]  # in any unit
 Seconds = Annotated[float, Interval(ge=0, le=MOST_SECONDS)]  # a duration
 Moment = Annotated[float, Interval(ge=-MOST_SECONDS, le=MOST_SECONDS)]  # seconds since a run started
-Amount = Annotated[float, Interval(ge=0, le=MOST_WORK)]  # of work
+Amount = Annotated[float, Interval(ge=0, le=MOST_WORK)]  # an amount of work
 Count = Annotated[int, Interval(ge=0, le=_MOST_COUNT)]
 Whole = Annotated[int, Interval(ge=-MOST_WHOLE, le=MOST_WHOLE)]  # a parameter or a seed
 Rate = Annotated[float, Interval(ge=0, le=MOST)]
 Name = Annotated[str, MaxLen(4096)]  # a path has at most 4096 bytes (PATH_MAX)
 Word = Annotated[Name, WORD]  # chosen by code: the name of a case or a unit, and never that of a person or a machine
 Text = Annotated[str, MaxLen(2**17)]  # an argument of a command has at most 128 KiB (MAX_ARG_STRLEN)
-Many = Annotated[tuple[Item, ...], FailFast()]  # without the end at the first fault every item makes an error of 1.6 KB
+Many = Annotated[tuple[Item, ...], FailFast()]  # without FailFast, every faulty item would make an error of 1.6 KB
 # Each view of a suite may draw all of its cases. The built-in suites have up to 16 views and 3 key figures.
 Few = Annotated[tuple[Item, ...], FailFast(), MaxLen(200)]
 # Columns of samples are read as tuples and held packed.
@@ -53,13 +53,13 @@ def is_number(value: float) -> bool:
 
 
 RECORD_BYTES = 16 * 2**20  # the longest of the recorded runs has 0.2 MiB
-RECORD_TEXTS = 2**18  # 4000 in the recorded run that has the most
-RECORD_VALUES = 2**20  # 26 000 there
-RECORD_NESTED = 2**18  # objects and lists: 600 there; a text may consist of brackets
-FIELDS = 100  # of one object: no record has more than 20
+RECORD_TEXTS = 2**18  # the recorded run with the most has 4000
+RECORD_VALUES = 2**20  # the recorded run with the most has 26 000
+RECORD_NESTED = 2**18  # objects and lists: the recorded run with the most has 600; a text may consist of brackets
+FIELDS = 100  # fields of one object: no record has more than 20
 FILE_BYTES = 4 * 2**30  # after unpacking: a day of eight devices takes 1 GB
 FILE_RESULTS = 10**6  # tests/large_runs.py reports 100 000
 FILE_REMARKS = 10**5  # the recorded runs have up to ten
 FILE_TRACKS = 10**4  # sets of counters by collector and device: a run on eight devices has 20
-PACKED_RATIO = 200  # of gzip: recorded runs have 3 to 8, idle counters 30
-PACKED_BYTES = RECORD_BYTES + 2**20  # of an unpacked file that may be packed tighter
+PACKED_RATIO = 200  # the ratio of gzip: recorded runs have 3 to 8, idle counters 30
+PACKED_BYTES = RECORD_BYTES + 2**20  # up to this unpacked size, a file may be packed tighter

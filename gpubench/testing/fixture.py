@@ -121,7 +121,7 @@ class Gpubench:
         the test if most samples had to be discarded, or if the device lacks a capability. Returns the timing; `.value`
         is the return value of the call.
         """
-        __tracebackhide__ = True  # a failure in a check is shown from the check on
+        __tracebackhide__ = True  # pytest shows a failing check from the check on
         work = Work(moved, payload, flops, items)
         timed = functools.partial(call, *args) if args else call
         stage = Stage(timed, work, _quantity(work), limit, modes, clock, waits, item=item)

@@ -16,7 +16,7 @@ from pathlib import Path
 from gpubench.base.errors import FileError
 
 _GPU_CLASSES = ("0x03", "0x12")  # PCI: display controllers and processing accelerators
-_MOST_BYTES = 65536  # read from one file
+_MOST_BYTES = 65536  # the most bytes read from one file
 _MOST_UNPACKED_BYTES = 64 * 2**20  # bytes of an unpacked archive
 # Files of a GPU of any vendor, and of amdgpu (kernel documentation, "amdgpu driver", "sysfs"); `*` is anything.
 _DEVICE_FILES = (

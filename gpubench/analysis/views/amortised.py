@@ -23,9 +23,9 @@ STATES = {"process": "in a process that is up", "warm": "from a warm cache", "co
 
 _COSTS = {"process": "compile", "warm": "first", "cold": "first"}  # the time of a build that is paid
 _DRAWS = 4000  # resamples: the ends of an interval are then accurate to a tenth of its width
-_TAIL = 0.025  # on each side of an interval of 95 %
-_LEAST_S, _MOST_S = 1e-12, 1e6  # seconds of a call or a build that are possible
-_MOST = 400  # comparisons of a view
+_TAIL = 0.025  # probability on each side of a 95 % interval
+_LEAST_S, _MOST_S = 1e-12, 1e6  # limits of a possible duration of a call or a build, in seconds
+_MOST = 400  # the most comparisons of a view
 
 Key = tuple[tuple[str, ...], str, tuple[tuple[str, str | int | float], ...]]  # devices, case, parameters without `by`
 
@@ -53,7 +53,7 @@ class Amortised:
 
     case: Case
     devices: tuple[str, ...]
-    op: str  # as builds name the operator
+    op: str  # the name of the operator in builds
     by: str
     eager: str
     seconds: float

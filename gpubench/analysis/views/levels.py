@@ -17,17 +17,17 @@ import numpy.typing as npt
 from gpubench import stats
 from gpubench.stats import Interval
 
-LEAST_OCTAVES = 0.5  # the least width of a level of three points or more; a level of two points needs twice that
+LEAST_OCTAVES = 0.5  # the smallest width of a level of three points or more; a level of two points needs twice that
 _LEAST_SCATTER = 0.01  # a level is flat to a per cent at best: pages and hashed addresses differ between rings
 _MOST_SCATTER = 0.05
 _LEAN = 0.01  # a level may lean: the standard deviation of its slope's prior, per octave (translation grows slowly)
 _MOST_LEAN = 0.03  # per octave: a significantly steeper line is a ramp, not a level
 _MOST_SPAN = 1.5  # the highest point of a level over its lowest: next caches lie 2 or more apart, memories 1.3 or more
-_LEVEL_PARAMETERS = 2  # its height and its end
-_LEAST_RANGE = math.log(2)  # of the heights that a free point may have, also in a curve that is nearly flat
+_LEVEL_PARAMETERS = 2  # the parameters of a level: its height and its end
+_LEAST_RANGE = math.log(2)  # smallest range of the logarithm of a free point's height, also in a nearly flat curve
 _SAME = 3.0  # neighbouring levels that are fewer scatters apart are one level
 _QUARTILE = 0.31863936396437514  # Φ⁻¹(5/8): a quarter of |N(0,1)| lies below
-_OUTSIDE = 0.025  # of the probability, on either side of a boundary's 95 % interval
+_OUTSIDE = 0.025  # probability on either side of a boundary's 95 % interval
 
 Floats = npt.NDArray[np.float64]
 

@@ -34,15 +34,15 @@ from gpubench.analysis.summary import Summary
 from gpubench.model import Result, View
 from gpubench.stats import queries
 
-_QUERIES = 5000  # of a simulated rate: one rate takes 0.015 s, and there are about 25
+_QUERIES = 5000  # queries per simulated rate: a rate takes 0.015 s, and there are about 25
 _PROMPT, _OUTPUT = 512, 128  # tokens of a query, unless a session of the run has others
-_SHARES = (0.1, 0.25, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0, 1.1)  # of the capacity: the rates of the curve
+_SHARES = (0.1, 0.25, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0, 1.1)  # rates of the curve, as shares of the capacity
 _MOST_BATCH, _MOST_TOKENS = 4096, 10**7  # limits for a run file: a simulation has a line for each batch size
-_MOST_MODELS = 24  # of a view: each takes a third of a second
-_LEAST_S, _MOST_S = 1e-9, 1e5  # seconds of a step, a prefill or a query that are possible
+_MOST_MODELS = 24  # the most models of a view: each takes a third of a second
+_LEAST_S, _MOST_S = 1e-9, 1e5  # limits of a possible duration of a step, a prefill or a query, in seconds
 _AXES = ("batch", "context", "tokens", "prompt", "output")
 _MOMENTS = ("scheduled", "first token", "last token")
-_CALLS = ("call times", "call contexts")  # of a prefill, and then of a step of each batch size; 0 where none ran
+_CALLS = ("call times", "call contexts")  # one value for a prefill, then one for each batch size; 0 if none ran
 _SIZES = "batch sizes"  # the series of a session that names the sizes in which its machine runs a batch
 _FOR_P99 = queries.queries_needed(0.99)
 

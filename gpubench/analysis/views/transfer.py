@@ -17,7 +17,7 @@ import numpy.typing as npt
 from gpubench.stats import Interval
 
 MOST_PIECES = 4
-_LEAST_POINTS = 3  # of a piece of two parameters
+_LEAST_POINTS = 3  # the fewest points of a piece, which has two parameters
 _FLOOR = 0.03  # a piece that fits to 3 % is not cut further: a protocol's switch changes the time by more
 _NEGLIGIBLE = 0.01  # a term that is nowhere 1 % of a piece's time cannot be distinguished from 0
 _APART = 0.02  # two paths closer than this are equal, however narrow their intervals

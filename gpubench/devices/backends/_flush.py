@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 _THREADS = 256
-_BLOCKS_PER_UNIT = 16  # SM or CU
+_BLOCKS_PER_UNIT = 16  # blocks per SM or CU
 _VECTOR_BYTES = 16
 
 

@@ -16,7 +16,7 @@ from gpubench.base.errors import Skip
 from gpubench.devices.native.driver import Driver
 from gpubench.plugins.backend import Handle, SharedBuffer, SharedMemory
 
-_BLOCKS = 4  # a `block` lies in an allocation of this many times its size
+_BLOCKS = 4  # a `block` is part of an allocation of four times its size
 _OFFSET = struct.Struct("<Q")
 _EXPORT_BYTES = 64  # of CUmemPoolPtrExportData, cuda.h
 
@@ -54,7 +54,7 @@ class RawMemory:
     def allocate(self, nbytes: int) -> SharedBuffer:
         memory = self._cupy.cuda.Memory(nbytes)  # not from a pool, because a handle names a whole allocation
         array = self._cupy.ndarray((nbytes,), self._cupy.uint8, self._cupy.cuda.MemoryPointer(memory, 0))
-        return SharedRegion(array, b"", lambda: None)  # freed with its last array
+        return SharedRegion(array, b"", lambda: None)  # the memory is freed with its last array
 
     def export(self, buffer: SharedBuffer) -> Handle:
         return Handle(bytes(self._runtime.ipcGetMemHandle(buffer.array.data.ptr)))

@@ -51,7 +51,7 @@ class NumpyDevice:
         A mode other than `each` and `cold` is timed as `hot`, and `gated` has no effect: there is no queue to hold
         back. `lead` is called once before the time starts.
         """
-        del gated  # there is no queue to hold back
+        del gated  # the host has no launch queue
         if lead is not None:
             lead()
         if mode in ("each", "cold"):

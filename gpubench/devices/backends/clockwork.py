@@ -106,7 +106,7 @@ class ClockworkDevice(NumpyDevice):
 
     def together(self, *calls: Callable[[], object], peer: Device | None = None) -> None:
         del peer
-        for call in calls:  # one clock: the time of all is the sum
+        for call in calls:  # with a single clock, the calls together take the sum of their times
             call()
 
     def free_bytes(self) -> int:

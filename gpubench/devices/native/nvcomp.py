@@ -48,7 +48,7 @@ _SONAME = f"libnvcomp.so.{MAJOR}"
 _HOW = "pip install 'gpubench-suite[cuda13]' (or [cuda12])"
 _HIP_SONAME = "libhipcomp.so"
 _HIP_HOW = "build ROCm's hipCOMP-core and put its libhipcomp.so on the library path"
-_HIP_ALIGNMENT = 8  # bytes: the widest element; its API has no query for it
+_HIP_ALIGNMENT = 8  # bytes of the widest element; hipCOMP has no query for the alignment
 _ENGINE_ALGORITHMS = 136  # CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK (cuda.h 13.0)
 _ENGINE_BITS = {"deflate": 1, "snappy": 2, "lz4": 4}  # CUmemDecompressAlgorithm
 

@@ -16,7 +16,7 @@ from gpubench.judging.evidence import Evidence
 from gpubench.measuring.plan import Plan
 from gpubench.tools import history
 
-FOLDER = "gpubench-baselines"  # holds the saved baselines, in the working directory
+FOLDER = "gpubench-baselines"  # the folder of the saved baselines, in the working directory
 _NAME = re.compile(r"\w[\w.+-]*")
 _LAST = re.compile(r"last:([1-9]\d{0,5})")
 _MOST_ADDED = 1000  # results of one case that a candidate's own file can have added: the most replicates of a run
