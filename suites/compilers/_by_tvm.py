@@ -1,4 +1,7 @@
-"""TVM: the operator's expression in its tensor expressions, scheduled by rows and compiled for the host by its LLVM."""
+"""TVM: the operator's expression in its tensor expressions, compiled for the host by its LLVM, for GPUs as CUDA C++.
+
+Rows are parallel on the host. On a GPU TVM's own rules schedule the operator, here or on the machine that carried it.
+"""
 
 from __future__ import annotations
 
@@ -8,27 +11,39 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Unavailable
+from gpubench.api.suite import Bench, Skip
 
+from ._carried import KernelShape, carried
 from ._operators import OPERATORS, Problem
 from ._providers import Built, no_operator
+from ._tvm_cuda import TensorExpressions, compiled, imported
 
-_INSTALL = "pip install 'gpubench-suite[tvm]'"
 _DATA_PARALLEL = 0  # the kind of an axis that is not reduced (tirx.IterVar.DataPar)
 
 
 def build(bench: Bench, problem: Problem) -> Built:
-    """Return the operator as one function over all rows in parallel.
+    """Return the operator as one function over all rows in parallel; on a GPU as one kernel, computed in float32.
 
-    Raises Skip for other operators and on GPUs, and Unavailable if TVM is not installed.
+    Raises Skip for other operators, on AMD GPUs, and for a shape that the folder of carried kernels does not have.
+    Raises Unavailable if there is neither such a folder nor TVM.
     """
-    name = problem.operator.name
-    if bench.traits.is_gpu or name not in OPERATORS:
+    if problem.operator.name not in OPERATORS:
         raise no_operator("tvm", problem)
-    try:
-        tvm = importlib.import_module("tvm")
-    except ImportError as error:
-        raise Unavailable("TVM is not installed", _INSTALL) from error
+    return _on_gpu(bench, problem) if bench.traits.is_gpu else _on_host(problem)
+
+
+def _on_gpu(bench: Bench, problem: Problem) -> Built:
+    """Return the operator as a kernel that another machine compiled, or without its folder as one compiled here."""
+    if bench.traits.vendor != "nvidia":
+        raise Skip(f"gpubench has not tried TVM on {bench.traits.vendor} GPUs")
+    shape = KernelShape.of(problem, bench.traits.arch)
+    kernel = carried("tvm", shape) or compiled(shape)
+    return kernel.built(bench, problem)
+
+
+def _on_host(problem: Problem) -> Built:
+    """Return the operator as a function that TVM runs on all threads of the host."""
+    tvm = imported()
     processor = tvm.target.codegen.llvm_get_system_cpu()
     module = tvm.compile(scheduled(tvm, problem), target=tvm.target.Target({"kind": "llvm", "mcpu": processor}))
     shapes = [array.shape for array in problem.inputs.values()]
@@ -55,23 +70,11 @@ def build(bench: Bench, problem: Problem) -> Built:
     )
 
 
-class _TensorExpressions:
-    """The functions that operators' expressions call, in TVM's tensor expressions."""
-
-    def __init__(self, topi: Any) -> None:
-        self._topi = topi
-        self.exp, self.tanh, self.sqrt = topi.exp, topi.tanh, topi.sqrt
-        self.amax, self.sum = topi.max, topi.sum
-
-    def mean(self, x: Any, axis: int, keepdims: bool) -> Any:
-        return self._topi.sum(x, axis, keepdims) / float(int(x.shape[axis]))
-
-
 def scheduled(tvm: Any, problem: Problem) -> Any:
     """Return the operator as a module of one function: rows in parallel, and all steps of a row one after the other."""
     te, topi = tvm.te, tvm.topi
     inputs = [te.placeholder(problem.shape_of(name), problem.dtype, name) for name in problem.operator.inputs]
-    outputs = problem.operator.outputs_of(_TensorExpressions(topi), *inputs)
+    outputs = problem.operator.outputs_of(TensorExpressions(topi), *inputs)
     function = te.create_prim_func([*inputs, *outputs])
     schedule = importlib.import_module("tvm.s_tir").Schedule(tvm.IRModule({"main": function}))
     root = schedule.get_sblock("root")

@@ -30,7 +30,7 @@ from ._operators import POINTWISE, Problem
 
 _ROWWISE = ("softmax", "rmsnorm", "layernorm", "residual_norm")
 _BATCH = 100  # calls per sample of a library that does not use our stream
-_SMALL = 8, 1024  # rows and columns of an operator whose call costs more than its work
+SMALL = 8, 1024  # rows and columns of an operator whose call costs more than its work
 _EAGER = {"inductor": ("torch",)}  # the eager library of the same framework
 _L2_SHARE = 4  # arrays below this share of the last-level cache are also timed after a flush
 
@@ -221,7 +221,7 @@ def residual_norm(bench: Bench, rows: int, cols: int, dtype: str, by: str) -> Ta
 @topic.case(by=_by_few, runtime=runtime_of, when=on_gpu)
 def dispatch(bench: Bench, by: str) -> Task:
     """Seconds of a call on a matrix of 8 × 1024 elements by the host's clock: the overhead of the provider's code."""
-    rows, cols = _SMALL
+    rows, cols = SMALL
     problem = Problem(bench, "rmsnorm", rows, cols, "float16")
     built = providers.build(bench, problem, by)
     stage = replace(_host_stage(built, problem), work=Work(), quantity="value", limit="")
