@@ -121,6 +121,15 @@ def test_sampling_may_take_thirty_batches_since_its_last_sign_of_life(limits, cl
     assert set(told) == {told[0]}
 
 
+def test_sampling_without_a_warm_up_may_take_ten_times_as_long_as_the_first_calls(limits, clock, told):
+    building(limits, clock, 1.0)
+    limits.calling([stage(items=1)])
+    clock.now += 11.0
+    limits.warming_up("self", rest_s=0.0)
+    limits.sampling("self", 0.0)
+    assert told[-1] == Phase("sampling self", 120.0, "10 s and 10 calls of 11.0 s")
+
+
 def test_a_checked_batch_may_take_thirty_batches_too(limits, clock, told):
     building(limits, clock, 1.0)
     limits.calling([stage(items=1)], batch_s=2.0)

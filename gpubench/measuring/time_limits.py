@@ -76,6 +76,7 @@ class TimeLimits:
             tuple[str, str], float
         ] = {}  # definition and phase → share of the time at the slowest rates
         self._last_s: dict[str, float] = {}  # phase → its seconds in this case
+        self._once_s = 0.0  # seconds of the first calls of this case, with a rest
         self._phase: Phase | None = None
         self._slowest_s = 0.0  # seconds for the work of this phase at the slowest rates
         self._begun = self._reported_at = 0.0  # monotonic seconds
@@ -113,14 +114,24 @@ class TimeLimits:
     def warming_up(self, label: str, rest_s: float) -> None:
         """Begin the phase in which a series chooses its batch and warms up, idling `rest_s` before each batch."""
         self._end()
-        once_s = self._last_s.get(_CALLING, 0.0) + self._last_s.get(_WAITING, 0.0) + rest_s
-        basis = f"{LEAST_S:g} s and {FACTOR} calls of {units.quantity(once_s, 's', 3)}"
-        self._begin(f"warming up {label}", LEAST_S + FACTOR * once_s, basis)
+        self._once_s = self._last_s.get(_CALLING, 0.0) + self._last_s.get(_WAITING, 0.0) + rest_s
+        self._begin_as_first_calls(f"warming up {label}")
 
     def sampling(self, label: str, batch_s: float) -> None:
-        """Begin the phase in which a series is sampled, in batches that take `batch_s` seconds with their rest."""
+        """Begin the phase in which a series is sampled, in batches that take `batch_s` seconds with their rest.
+
+        A series without a warm-up has no such duration (0): its limit follows from the first calls.
+        """
+        if not batch_s:
+            self._begin_as_first_calls(f"sampling {label}")
+            return
         basis = f"{LEAST_S:g} s and {_BATCHES} batches of {units.quantity(batch_s, 's', 3)}"
         self._begin(f"sampling {label}", LEAST_S + _BATCHES * batch_s, basis)
+
+    def _begin_as_first_calls(self, name: str) -> None:
+        """Begin the phase `name`, which may take ten times as long as the first calls of this case."""
+        basis = f"{LEAST_S:g} s and {FACTOR} calls of {units.quantity(self._once_s, 's', 3)}"
+        self._begin(name, LEAST_S + FACTOR * self._once_s, basis)
 
     def report_progress(self) -> None:
         """Report, at most once a second, that a batch has ended: the limit of the phase starts anew."""
