@@ -54,7 +54,7 @@ topic = Topic(
 def _widths(target: Target) -> Any:
     if target.is_host:
         return points((1024,), smoke=(512,), full=(1024, 4096))
-    return points((2**13,), smoke=(2**11,), full=(2**13, 2**14))
+    return points((2**12,), smoke=(2**11,), full=(2**12, 2**14))
 
 
 @topic.case(ranks=lambda params: int(params["of"]), way=_WAYS, of=points((2,), full=(2, 4)), width=_widths)
