@@ -4,6 +4,7 @@ import functools
 import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ OPERATORS, PROVIDERS, CASES, SHAPES = (
     sys.modules[f"{SUITE.package}.{name}"] for name in ("_operators", "_providers", "_cases", "_shapes")
 )
 facts = functools.cache(inventory.facts)  # each search for devices opens the GPU in a process of its own
-FUSED = ("nvrtc", "triton", "inductor", "numba-cuda")  # one kernel for each operator
+FUSED = ("nvrtc", "triton", "inductor", "numba-cuda", "tvm")  # one kernel for each operator
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +70,19 @@ def test_our_kernels_take_rows_of_any_length_of_the_cases(gpu: Any, name: str, c
     built.poison()
     built.call()
     assert made.compare(built.rows())["error"].value < {"float16": 5e-4, "float32": 3e-6}[dtype]
+
+
+@pytest.mark.parametrize("name", ["bias-gelu", "softmax", "rmsnorm", "residual_norm"])
+def test_a_kernel_that_tvm_compiled_elsewhere_is_its_operator_in_one_launch(
+    gpu: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if gpu.traits.arch != "sm_90":
+        pytest.skip("the kernels in tvm_kernels are for sm_90")
+    monkeypatch.setenv("GPUBENCH_CARRIED_KERNELS", str(Path(__file__).parent / "tvm_kernels"))
+    task = CASES.task_of(bench(gpu), OPERATORS.Problem(bench(gpu), name, 6, 320, "float16"), "tvm")
+    measured = {one.label: one for one in Engine(gpu, POLICIES["smoke"]).measure(task).series}
+    assert 0 < measured["error"].values[0] < 2**-9
+    assert measured["launches"].values == (1.0,)
 
 
 def rates_in_turn(gpu: Any, workloads: dict[str, tuple[Any, int]]) -> dict[str, float]:
