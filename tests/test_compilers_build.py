@@ -106,6 +106,12 @@ def test_entries_are_files_at_any_depth_and_locks_are_none(tmp_path):
     assert CHILD.entries(tmp_path) == {str(tmp_path / "a/b/kernel.cubin"): 4}
 
 
+def test_an_entry_is_written_when_its_file_is_new_or_has_grown():
+    before = {"kept": 4, "grown": 4, "smaller": 4, "gone": 4}
+    after = {"kept": 4, "grown": 10, "smaller": 2, "new": 3, "empty": 0}
+    assert CHILD.added(before, after) == {"grown": 6, "new": 3, "empty": 0}
+
+
 def test_time_outside_counts_for_nothing():
     ledger = CHILD.Ledger(time.monotonic() - 100, 40)
     before = ledger.now()

@@ -71,8 +71,9 @@ def test_cases_are_of_compilers_and_the_architectures_that_they_know():
         ("hiprtc", "gf"),
         ("triton", "sm"),
         ("triton", "gf"),
+        ("cutile", "sm"),
     }
-    assert len(points) == 10
+    assert len(points) == 13
 
 
 def test_a_compiler_that_is_missing_is_named_with_the_way_to_get_it(monkeypatch):
@@ -89,9 +90,9 @@ def test_a_compiler_that_is_missing_is_named_with_the_way_to_get_it(monkeypatch)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("by", ["nvrtc", "hiprtc", "triton"])
+@pytest.mark.parametrize("by", ["nvrtc", "hiprtc", "triton", "cutile"])
 def test_an_operator_is_compiled_for_every_architecture_and_one_with_errors_is_refused(by):
-    known = {**CROSS.ARCHS, "triton": ("sm_80", "sm_90", "sm_100", "gfx942", "gfx950")}[by]
+    known = CROSS.ARCHS[by]
     codes = {}
     for arch in known:
         try:
@@ -104,6 +105,6 @@ def test_an_operator_is_compiled_for_every_architecture_and_one_with_errors_is_r
         with pytest.raises(ValueError, match="not enough values"):
             task.check()
     assert min(codes.values()) > 1000
-    if by != "triton":
+    if by in ("nvrtc", "hiprtc"):
         with pytest.raises(RuntimeError, match="not compiled for"):
             getattr(OFFLINE, by)().compile("no source", known[0], {})

@@ -168,8 +168,8 @@ def test_triton_without_a_c_compiler_says_what_it_needs(monkeypatch):
 def test_a_library_of_its_own_does_not_share_a_worker():
     runtimes = {by: CASES.runtime_of({"by": by}) for by in (*PROVIDERS.GPU, *PROVIDERS.HOST)}
     assert {runtimes[by] for by in ("numpy", "numba", "cupy", "cupy-fused", "nvrtc")} == {""}
-    own = [runtimes[by] for by in ("triton", "numba-cuda", "torch", "inductor", "jax")]
-    assert len({"", *own}) == 6
+    own = [runtimes[by] for by in ("triton", "cutile", "numba-cuda", "torch", "inductor", "jax")]
+    assert len({"", *own}) == 7
 
 
 class CachedOutputs:

@@ -28,6 +28,7 @@ from ._operators import Problem
 _LIBRARIES = {
     "numba": ("numba",),
     "triton": ("triton", "triton.language"),
+    "cutile": ("cuda.tile", "cuda.tile.compilation"),
     "torch": ("torch",),
     "inductor": ("torch",),
     "jax": ("jax",),
@@ -65,7 +66,8 @@ class Order:
 class BuildReport:
     """The result of one build: the seconds of each step, its caches, its memory, and the relative error of its result.
 
-    `entries_before` and `entries_written` are files in the caches, `resident_bytes` is the peak of resident memory.
+    `entries_before` are files in the caches, `entries_written` those that the build created or enlarged, and
+    `resident_bytes` is the peak of resident memory.
     """
 
     seconds: Mapping[str, float]
@@ -104,6 +106,11 @@ def entries(folder: Path) -> dict[str, int]:
     return sizes
 
 
+def added(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
+    """Return the bytes that were added to every file which is new or has grown; cuTile keeps all code in one file."""
+    return {path: size - before.get(path, 0) for path, size in after.items() if size > before.get(path, -1)}
+
+
 def measured(order: Order, caches: Path, ledger: Ledger) -> BuildReport:
     """Build the operator, call it, check the result, call it again, and return the report of the build.
 
@@ -135,8 +142,8 @@ def measured(order: Order, caches: Path, ledger: Ledger) -> BuildReport:
     seconds["first"] = checked - begun if order.is_up else checked
     if order.is_up:
         seconds = {name: seconds[name] for name in ("first", "compile", "again")}
-    new = {path: size for path, size in entries(caches).items() if path not in before}
-    return BuildReport(seconds, len(before), len(new), sum(new.values()), _peak_bytes(), error)
+    written = added(before, entries(caches))
+    return BuildReport(seconds, len(before), len(written), sum(written.values()), _peak_bytes(), error)
 
 
 @contextlib.contextmanager

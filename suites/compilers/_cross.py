@@ -12,13 +12,15 @@ from typing import Any
 from gpubench.api.suite import Bench, Effort, Observation, Observed, Stage, Target, Task, Topic, View, expect, on_host
 
 from .. import _triton as triton_here
+from . import _by_cutile as cutile
 from . import _providers as providers
 from . import _triton_kernels as kernels
 from ._fresh import Caches
 from ._offline import OfflineDevice, hiprtc, nvrtc
 from ._operators import Problem
 
-ARCHS = {"nvrtc": ("sm_80", "sm_90", "sm_100"), "hiprtc": ("gfx942", "gfx950")}
+_NVIDIA, _AMD = ("sm_80", "sm_90", "sm_100"), ("gfx942", "gfx950")
+ARCHS = {"nvrtc": _NVIDIA, "hiprtc": _AMD, "triton": (*_NVIDIA, *_AMD), "cutile": _NVIDIA}
 _ROWS, _COLS, _DTYPE = 64, 4096, "float16"  # the code depends on the columns alone
 _WARPS = 8  # of a program in Triton with 4096 elements, as on a GPU
 _SAMPLES = 3
@@ -33,20 +35,20 @@ def _in_full(target: Target) -> bool:
 
 def _has_target(_target: Target, params: Mapping[str, Any]) -> bool:
     """Return whether the compiler `by` can compile for the architecture."""
-    return params["arch"] in ARCHS.get(params["by"], (*ARCHS["nvrtc"], *ARCHS["hiprtc"]))
+    return params["arch"] in ARCHS[params["by"]]
 
 
 @topic.case(
     op=("softmax",),
-    by=(*ARCHS, "triton"),
-    arch=(*ARCHS["nvrtc"], *ARCHS["hiprtc"]),
+    by=tuple(ARCHS),
+    arch=(*_NVIDIA, *_AMD),
     when=_in_full,
     where=_has_target,
     runtime=lambda params: str(params["by"]),
 )
 def cross(bench: Bench, op: str, by: str, arch: str) -> Task:
     """Seconds to compile an operator for an architecture on the host, in a process that has compiled it before."""
-    compiled, notes = (_by_triton if by == "triton" else _by_runtime)(bench, op, by, arch)
+    compiled, notes = {"triton": _by_triton, "cutile": _by_cutile}.get(by, _by_runtime)(bench, op, by, arch)
     code: list[bytes] = []
 
     def call() -> float:
@@ -113,3 +115,50 @@ def _by_triton(_bench: Bench, op: str, _by: str, arch: str) -> tuple[_Compile, d
             return time.perf_counter() - begun, bytes(binary.asm["hsaco" if amd else "cubin"])
 
     return compiled, {"library": f"Triton {triton.__version__}"}
+
+
+def constraint(compilation: Any, dtype: Any, index_dtype: Any, dimensions: int) -> Any:
+    """Return what cuTile may assume of an array when it compiles: rows without gaps, aligned to 16 bytes.
+
+    `compilation` is the module cuda.tile.compilation; the types are cuTile's.
+    """
+    aligned = 8 * 16 // dtype.bitwidth
+    return compilation.ArrayConstraint(
+        dtype,
+        dimensions,
+        index_dtype=index_dtype,
+        stride_lower_bound_incl=0,
+        alias_groups=(),
+        may_alias_internally=False,
+        stride_constant=(None, 1)[-dimensions:],
+        stride_divisible_by=(aligned, 1)[-dimensions:],
+        shape_divisible_by=(1, 16)[-dimensions:],
+        base_addr_divisible_by=16,
+    )
+
+
+def _by_cutile(_bench: Bench, op: str, _by: str, arch: str) -> tuple[_Compile, dict[str, str]]:
+    """Return a function that compiles cuTile's kernel ahead of time, after one such compile.
+
+    The function returns the seconds and the machine code. Raises Unavailable without cuTile or its assembler.
+    """
+    tile = cutile.loaded()
+    config = cutile.settings()
+    compilation = importlib.import_module("cuda.tile.compilation")
+    matrix = constraint(compilation, tile.float16, tile.int32, 2)
+    launch = cutile.configured(tile, op, _ROWS, _COLS)
+    convention = compilation.CallingConvention.cutile_python_v1()
+    signature = compilation.KernelSignature([matrix, matrix, *launch.constants], convention)
+
+    def compiled() -> tuple[float, bytes]:
+        """Compile without the cache on disk, and return the seconds and the machine code."""
+        folder, config.cache_dir = config.cache_dir, None
+        try:
+            begun = time.perf_counter()
+            code = cutile.compiled_code(launch.kernel, signature, arch)
+            return time.perf_counter() - begun, code
+        finally:
+            config.cache_dir = folder
+
+    compiled()
+    return compiled, {"library": f"cuTile {tile.__version__}"}

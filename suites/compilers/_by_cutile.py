@@ -1,0 +1,166 @@
+"""cuTile: a kernel of our own for each operator, with tiles fixed by the shape, on our stream."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from io import BytesIO
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from gpubench.api.suite import Bench, Observed, Skip, Unavailable
+
+from . import _cutile_kernels as kernels
+from ._operators import EPSILON, Problem
+from ._providers import Built, Outputs, no_operator
+from ._static import of_code
+
+_INSTALL = "pip install 'gpubench-suite[cutile]'"
+_OLDEST = 80  # Ampere, the oldest GPUs that cuTile's assembler knows
+_ELEMENTS = 2048  # elements of a tile of a pointwise chain and of short rows: 16 in each of 128 threads
+_BLOCK_ELEMENTS = 4096  # elements of a longer row that a block holds; a cluster of blocks shares the rest
+_MOST_BLOCKS = 8  # of a cluster
+
+
+def build(bench: Bench, problem: Problem) -> Built:
+    """Return the operator as one kernel of cuTile.
+
+    Raises Skip if there is no such kernel or cuTile does not compile for this GPU, and Unavailable without cuTile or
+    its assembler, tileiras.
+    """
+    name = problem.operator.name
+    if name not in (*kernels.ELEMENTS, *kernels.ROWS):
+        raise no_operator("cutile", problem)
+    if bench.traits.vendor != "nvidia" or int(bench.traits.arch.removeprefix("sm_").rstrip("af")) < _OLDEST:
+        raise Skip(f"cuTile does not compile for {bench.traits.arch}")
+    tile = loaded()
+    outputs = Outputs(bench, problem)
+    launch = configured(tile, name, problem.rows, problem.cols)
+    arguments = (*problem.inputs.values(), *outputs.arrays, *launch.constants)
+    call = partial(tile.launch, bench.device.stream, launch.grid, launch.kernel, arguments)
+    with _assembler():
+        call()
+    notes = {
+        "library": f"cuTile {tile.__version__}",
+        "precision": "computed in float32, multiply-adds fused, exponentials, quotients and roots approximate",
+        "configuration": launch.words,
+    }
+    built = Built(call, outputs.rows, outputs.poison, notes)
+    if bench.target.tier != "full":
+        return built
+    return replace(built, static=partial(_static, bench, launch, arguments))
+
+
+def loaded() -> Any:
+    """Return the module cuda.tile with our kernels ready for it; raises Unavailable without it."""
+    os.environ.setdefault("CUDA_TILE_TEMP_DIR", tempfile.gettempdir())  # else a worker that is killed leaves a folder
+    try:
+        tile = importlib.import_module("cuda.tile")
+        importlib.import_module("cuda.tile.compilation")
+    except ImportError as error:
+        raise Unavailable("cuTile is not installed", _INSTALL) from error
+    kernels.load(tile)
+    return tile
+
+
+def settings() -> Any:
+    """Return cuTile's settings, with the folder of its cache and the one in which its assembler works."""
+    return importlib.import_module("cuda.tile._cext").default_tile_context.config
+
+
+@functools.cache
+def _folder() -> str:
+    """Return the name of a folder of this process for the assembler; cuTile asks the assembler anew for a new name."""
+    folder = tempfile.mkdtemp(prefix="gpubench-cutile-")
+    shutil.rmtree(folder)
+    return folder
+
+
+@contextlib.contextmanager
+def _assembler() -> Iterator[None]:
+    """Remove what cuTile's assembler leaves behind; raises Unavailable where cuTile finds none."""
+    config, folder = settings(), _folder()
+    usual, config.temp_dir = config.temp_dir, folder
+    Path(folder).mkdir(0o700)
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise Unavailable("cuTile finds no assembler, tileiras", _INSTALL) from error
+    finally:
+        shutil.rmtree(folder)
+        config.temp_dir = usual
+
+
+@dataclass(frozen=True, slots=True)
+class CutileLaunch:
+    """How a kernel is launched: its grid of programs, the blocks of a program, and the constants after its arrays.
+
+    The last two constants are the height and width of a program's tile.
+    """
+
+    kernel: Any
+    grid: tuple[int, int]
+    blocks: int
+    constants: tuple[float, ...]
+
+    @property
+    def words(self) -> str:
+        """The configuration as a text."""
+        height, width = self.constants[-2:]
+        return f"{height} × {width} elements and {self.blocks} blocks in each of {prod(self.grid)} programs"
+
+
+def configured(tile: Any, name: str, rows: int, cols: int) -> CutileLaunch:
+    """Return how an operator is launched on a matrix."""
+    width = 1 << (cols - 1).bit_length()
+    if name in kernels.ELEMENTS:
+        width = min(width, _ELEMENTS)
+    height, blocks = max(1, _ELEMENTS // width), min(_MOST_BLOCKS, max(1, width // _BLOCK_ELEMENTS))
+    epsilon = () if name in kernels.ELEMENTS or name == "softmax" else (EPSILON,)
+    kernel = _kernel(tile, (kernels.ELEMENTS | kernels.ROWS)[name], blocks)
+    return CutileLaunch(kernel, (-(-rows // height), -(-cols // width)), blocks, (*epsilon, height, width))
+
+
+@functools.cache
+def _kernel(tile: Any, function: Callable[..., None], blocks: int) -> Any:
+    """Return the function as a kernel of cuTile, the same one for later calls."""
+    return tile.kernel(function, num_ctas=blocks if blocks > 1 else None)
+
+
+def _static(bench: Bench, launch: CutileLaunch, arguments: tuple[Any, ...]) -> Mapping[str, Observed]:
+    """Return the resources and instructions of a kernel for these arguments, which is compiled once more."""
+    compilation = importlib.import_module("cuda.tile.compilation")
+    convention = compilation.CallingConvention.cutile_python_v1()
+    signature = compilation.KernelSignature.from_kernel_args(launch.kernel, arguments, convention)
+    code = compiled_code(launch.kernel, signature, bench.traits.arch)
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(code)
+        file.flush()
+        attributes = bench.xp.RawModule(path=file.name).get_function(signature.symbol).attributes
+    threads = prod(launch.grid) * launch.blocks * attributes["max_threads_per_block"]
+    return {
+        "registers": Observed(attributes["num_regs"]),
+        "shared": Observed(attributes["shared_size_bytes"], "B"),
+        "spilled": Observed(attributes["local_size_bytes"], "B"),
+        **of_code(code, signature.symbol, threads // bench.traits.warp, bench.target.device),
+    }
+
+
+def compiled_code(kernel: Any, signature: Any, arch: str) -> bytes:
+    """Return the machine code of a kernel for arguments of a signature on GPUs of an architecture.
+
+    Raises Unavailable without the assembler.
+    """
+    code = BytesIO()
+    export = importlib.import_module("cuda.tile.compilation").export_kernel
+    with _assembler():
+        export(kernel, [signature], code, gpu_code=arch, output_format="cubin")
+    return code.getvalue()
