@@ -3,6 +3,7 @@
 import functools
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ OPERATORS, PROVIDERS, CASES, SHAPES = (
     sys.modules[f"{SUITE.package}.{name}"] for name in ("_operators", "_providers", "_cases", "_shapes")
 )
 facts = functools.cache(inventory.facts)  # each search for devices opens the GPU in a process of its own
-FUSED = ("nvrtc", "triton", "inductor", "numba-cuda", "tvm")  # one kernel for each operator
+FUSED = ("nvrtc", "triton", "cutile", "inductor", "numba-cuda", "tvm")  # one kernel for each operator
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +39,11 @@ def gpu() -> Any:
 def bench(gpu: Any, name: str = "small") -> Bench:
     gpu.xp.get_default_memory_pool().free_all_blocks()
     return Bench(gpu, Case("compilers", name, ()), Target(facts(), gpu.device), SUITE.package, 1)
+
+
+def full(gpu: Any) -> Bench:
+    """A bench of the full tier, in which providers tell of their compiled code."""
+    return replace(bench(gpu), target=Target(facts(), gpu.device, "full"))
 
 
 def available(make: Callable[[], Any]) -> Any:
@@ -64,9 +70,10 @@ def test_a_provider_gives_the_operators_of_double_precision(gpu: Any, by: str) -
 
 @pytest.mark.parametrize(("cols", "dtype"), [(1024, "float16"), (32768, "float16"), (32768, "float32")])
 @pytest.mark.parametrize("name", ["softmax", "layernorm", "residual_norm"])
-def test_our_kernels_take_rows_of_any_length_of_the_cases(gpu: Any, name: str, cols: int, dtype: str) -> None:
+@pytest.mark.parametrize("by", ["nvrtc", "cutile"])
+def test_our_kernels_take_rows_of_any_length_of_the_cases(gpu: Any, by: str, name: str, cols: int, dtype: str) -> None:
     made = OPERATORS.Problem(bench(gpu), name, 512, cols, dtype)
-    built = PROVIDERS.build(bench(gpu), made, "nvrtc")
+    built = available(partial(PROVIDERS.build, bench(gpu), made, by))
     built.poison()
     built.call()
     assert made.compare(built.rows())["error"].value < {"float16": 5e-4, "float32": 3e-6}[dtype]
@@ -83,6 +90,15 @@ def test_a_kernel_that_tvm_compiled_elsewhere_is_its_operator_in_one_launch(
     measured = {one.label: one for one in Engine(gpu, POLICIES["smoke"]).measure(task).series}
     assert 0 < measured["error"].values[0] < 2**-9
     assert measured["launches"].values == (1.0,)
+
+
+def test_a_kernel_of_cutile_tells_its_registers_and_spills_nothing(gpu: Any) -> None:
+    for cols in (1024, 32768):
+        made = OPERATORS.Problem(bench(gpu), "layernorm", 512, cols, "float16")
+        built = available(partial(PROVIDERS.build, full(gpu), made, "cutile"))
+        observed = built.static()
+        assert 16 < observed["registers"].value <= 255
+        assert observed["spilled"].value == 0
 
 
 def rates_in_turn(gpu: Any, workloads: dict[str, tuple[Any, int]]) -> dict[str, float]:
