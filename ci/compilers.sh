@@ -17,11 +17,22 @@
 #   GPUBENCH_EXTRA, PYTHON      see bench.sh, _setup.sh
 #
 # An environment that cannot be made is left out. The exit status is the highest of all steps.
+#
+#   bash ci/compilers.sh kernels sm_90 DIR     with TVM write its kernels for a GPU of another machine to DIR. There
+#                                              GPUBENCH_CARRIED_KERNELS=DIR names the copied folder for the provider tvm.
 
 # shellcheck source-path=SCRIPTDIR source=_setup.sh
 . "$(dirname "${BASH_SOURCE[0]}")/_setup.sh"
 # shellcheck source-path=SCRIPTDIR source=_extra.sh
 . "$(dirname "${BASH_SOURCE[0]}")/_extra.sh"
+
+kernels=()
+if [ "${1:-}" = kernels ]; then
+    [ $# -eq 3 ] || fail "kernels takes an architecture and a folder: bash ci/compilers.sh kernels sm_90 DIR"
+    kernels=("$2" "$3")
+    GPUBENCH_EXTRA=host # no GPU is looked for
+    set -- tvm
+fi
 
 base=${GPUBENCH_EXTRA:-$(extra_for_this_machine)}
 out=${GPUBENCH_OUT:-gpubench-runs/compilers}
@@ -68,6 +79,12 @@ if [ ${#names[@]} -eq 0 ]; then
     esac
 fi
 for name in "${names[@]}"; do plan "$name"; done
+
+if [ ${#kernels[@]} -gt 0 ]; then
+    make_environment tvm || fail "pip could not install gpubench-suite[$extras]; its message is above"
+    "$work/tvm/bin/python" -m gpubench.suites.compilers._carry "${kernels[@]}"
+    exit
+fi
 
 mkdir -p "$out"
 runs=()

@@ -99,6 +99,17 @@ def test_an_environment_that_fails_costs_itself_alone(script):
     assert log[-1].count(".jsonl") == 4
 
 
+def test_kernels_for_a_gpu_elsewhere_need_tvms_environment_alone(script, tmp_path):
+    status, log, _ = script("kernels", "sm_90", str(tmp_path / "carried"))
+    assert status == 0
+    assert log[0].endswith("[host,tvm]")
+    assert log[1:] == ["tvm installs T/carried"], "the last argument of the command that writes them"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fake-python", "log"], "nothing is run, nothing is left"
+    status, log, messages = script("kernels", "sm_90")
+    assert (status, len(log)) == (2, 2)
+    assert "kernels takes an architecture and a folder" in messages
+
+
 def test_an_unknown_environment_is_refused_before_anything_is_made(script):
     status, log, messages = script("light", "tensorrt")
     assert (status, log) == (2, [])
