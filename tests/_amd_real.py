@@ -40,8 +40,8 @@ def main() -> None:
         module.main()
         return
     library = module.LIBRARIES[sys.argv[1]]()
-    found = {pci: module.answer(library, pci, sys.argv[4:]) for pci in sys.argv[3].split(",")}
-    sys.stdout.write("\n" + json.dumps({"version": library.version, "values": found}) + "\n")
+    answers = {pci: module.answer(library, pci, sys.argv[4:]) for pci in sys.argv[3].split(",")}
+    sys.stdout.write("\n" + json.dumps({"version": library.version, "values": answers}) + "\n")
 
 
 if __name__ == "__main__":

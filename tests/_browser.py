@@ -45,10 +45,10 @@ class Browser:
             message["sessionId"] = self._session
         os.write(self._write, json.dumps(message).encode() + b"\0")
         while True:
-            found = self._next()
-            if found.get("id") == self._last:
-                assert "error" not in found, (method, found["error"])
-                return found["result"]
+            reply = self._next()
+            if reply.get("id") == self._last:
+                assert "error" not in reply, (method, reply["error"])
+                return reply["result"]
 
     def wait_for(self, event: str) -> None:
         """Read messages until this event of the protocol has arrived."""
@@ -58,9 +58,9 @@ class Browser:
     def _next(self) -> dict[str, Any]:
         """Return the next message of the browser; errors of the page and its requests are also kept."""
         while b"\0" not in self._buffer:
-            found = os.read(self._read, 1 << 16)
-            assert found, "the browser ended"
-            self._buffer += found
+            received = os.read(self._read, 1 << 16)
+            assert received, "the browser ended"
+            self._buffer += received
         line, _, self._buffer = self._buffer.partition(b"\0")
         message = json.loads(line)
         match message.get("method"):
@@ -91,9 +91,9 @@ class Browser:
 
     def ask(self, expression: str) -> Any:
         """Return the value of an expression in the page, a promise's when it is there."""
-        found = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
-        assert "exceptionDetails" not in found, json.dumps(found["exceptionDetails"])[:2000]
-        return found["result"].get("value")
+        answer = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in answer, json.dumps(answer["exceptionDetails"])[:2000]
+        return answer["result"].get("value")
 
     def photograph(self, file: Path, top: int = 0, height: int = 0, width: int = 0, scale: float = 1.0) -> None:
         """Write a picture of the page from `top` on, of all of it where no height is given."""
@@ -101,8 +101,8 @@ class Browser:
         clip = {
             "x": 0, "y": top, "width": width or size[0], "height": height or min(size[1], 16_000), "scale": scale,
         }  # fmt: skip
-        found = self.call("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
-        file.write_bytes(base64.b64decode(found["data"]))
+        picture = self.call("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
+        file.write_bytes(base64.b64decode(picture["data"]))
 
 
 @contextlib.contextmanager
@@ -123,9 +123,9 @@ def browser() -> Iterator[Browser]:
         try:
             os.close(from_us)
             os.close(to_us)
-            found = Browser(to_them, from_them)
-            found.begin()
-            yield found
+            opened = Browser(to_them, from_them)
+            opened.begin()
+            yield opened
         finally:
             process.terminate()
             process.wait()

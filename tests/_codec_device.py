@@ -80,10 +80,10 @@ def _chunks_of(froms, sizes, tos, count):
     return zip(_sizes_at(froms, count), _sizes_at(sizes, count), _sizes_at(tos, count), strict=True)
 
 
-def _write_chunk(found, target, index, written, codes):
+def _write_chunk(size, target, index, written, codes):
     """Write a chunk's output to its target, its size to `written`, and success to its status code."""
-    ctypes.memmove(target, found, len(found))
-    _sizes_at(written, index + 1)[index], _statuses_at(codes, index + 1)[index] = len(found), 0
+    ctypes.memmove(target, size, len(size))
+    _sizes_at(written, index + 1)[index], _statuses_at(codes, index + 1)[index] = len(size), 0
 
 
 class _Answers:
@@ -92,22 +92,22 @@ class _Answers:
     def nvcompGetStatusString(self, status):  # noqa: N802
         return f"words of {status}".encode()
 
-    def nvcompGetProperties(self, found):  # noqa: N802
-        found._obj.version = 6000
+    def nvcompGetProperties(self, size):  # noqa: N802
+        size._obj.version = 6000
         return 0
 
-    def CompressGetMaxOutputChunkSize(self, chunk, _, found):  # noqa: N802
-        found._obj.value = chunk + 99
+    def CompressGetMaxOutputChunkSize(self, chunk, _, size):  # noqa: N802
+        size._obj.value = chunk + 99
         return 0
 
-    def CompressGetTempSize(self, count, chunk, _, found, total, stream):  # noqa: N802
-        found._obj.value = 16 * count
+    def CompressGetTempSize(self, count, chunk, _, size, total, stream):  # noqa: N802
+        size._obj.value = 16 * count
         return 0
 
     DecompressGetTempSize = CompressGetTempSize
 
-    def CompressGetRequiredAlignments(self, _, found):  # noqa: N802
-        found._obj.input, found._obj.output, found._obj.temp = 1, 8, 8
+    def CompressGetRequiredAlignments(self, _, size):  # noqa: N802
+        size._obj.input, size._obj.output, size._obj.temp = 1, 8, 8
         return 0
 
     DecompressGetRequiredAlignments = CompressGetRequiredAlignments
@@ -125,13 +125,13 @@ class _Answers:
         assert (16 * count, _STREAM) == (room, stream)
         for index, (source, size, target) in enumerate(_chunks_of(froms, sizes, tos, count)):
             try:
-                found = zlib.decompress(ctypes.string_at(source, size))
+                content = zlib.decompress(ctypes.string_at(source, size))
             except zlib.error:
-                found = None
-            if found is None or len(found) > _sizes_at(rooms, count)[index]:
+                content = None
+            if content is None or len(content) > _sizes_at(rooms, count)[index]:
                 _statuses_at(codes, index + 1)[index] = 12
                 continue
-            _write_chunk(found, target, index, written, codes)
+            _write_chunk(content, target, index, written, codes)
         return 0
 
     def GetDecompressSizeAsync(self, *_):  # noqa: N802

@@ -32,11 +32,11 @@ class CommandResult(NamedTuple):
     stderr: str
 
 
-def gpubench(*words: object, cwd: Path | str = ".", **environment: str) -> CommandResult:
+def gpubench(*arguments: object, cwd: Path | str = ".", **environment: str) -> CommandResult:
     """Call the command in a folder, with these variables in its environment, and return what a process would."""
     out, err = io.StringIO(), io.StringIO()
     with (
-        mock.patch.object(sys, "argv", ["gpubench", *map(str, words)]),
+        mock.patch.object(sys, "argv", ["gpubench", *map(str, arguments)]),
         mock.patch.dict(os.environ, environment),
         mock.patch.object(inventory, "facts", _FACTS),
         contextlib.chdir(cwd),

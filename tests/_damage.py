@@ -88,13 +88,13 @@ def _documents(path: Path) -> list[Document]:
 def _part_of_recording(path: Path, chooser: random.Random) -> list[Document]:
     """Return the manifest of a recording with a few results of one suite and a few records of samples."""
     documents = _documents(path)
-    results = [each for each in documents if each["kind"] == "result"]
+    results = [result for result in documents if result["kind"] == "result"]
     suite = chooser.choice(results)["case"]["suite"]
-    own = [each for each in results if each["case"]["suite"] == suite]
-    start = chooser.randrange(len(own))
-    samples = [each for each in documents if each["kind"] in ("samples", "remark")]
-    kept = own[start : start + MOST_RESULTS] + chooser.sample(samples, min(4, len(samples)))
-    return [_shorten(each) for each in (documents[0], *kept)]
+    of_suite = [result for result in results if result["case"]["suite"] == suite]
+    start = chooser.randrange(len(of_suite))
+    samples = [document for document in documents if document["kind"] in ("samples", "remark")]
+    kept = of_suite[start : start + MOST_RESULTS] + chooser.sample(samples, min(4, len(samples)))
+    return [_shorten(document) for document in (documents[0], *kept)]
 
 
 def _shorten(document: Document) -> Document:
@@ -131,11 +131,11 @@ class Damage:
 
     def put(self, documents: list[Document], wanted: Callable[[Any], bool], values: tuple[Any, ...]) -> None:
         """Replace a value; of a list of values, sometimes all of them."""
-        if found := self.place(documents, wanted):
-            holder, key = found
+        if place := self.place(documents, wanted):
+            holder, key = place
             value = self.chooser.choice(values)
             if isinstance(holder, list) and self.chooser.random() < 0.3:
-                holder[:] = [value if wanted(each) else each for each in holder]
+                holder[:] = [value if wanted(child) else child for child in holder]
             holder[key] = value
 
     def number(self, documents: list[Document], values: tuple[Any, ...]) -> None:
@@ -160,14 +160,14 @@ class Damage:
         wanted = self.chooser.choice((_is_number, lambda value: isinstance(value, str)))
         first, second = self.place(documents, wanted), self.place(documents, wanted)
         if first and second:
-            (one, here), (other, there) = first, second
-            one[here], other[there] = other[there], one[here]
+            (first_list, here), (second_list, there) = first, second
+            first_list[here], second_list[there] = second_list[there], first_list[here]
 
     def lists(self, documents: list[Document]) -> None:
         """Empty a list, double it, turn it round, shuffle it, or drop one of its items."""
-        found = self.place(documents, lambda value: isinstance(value, list))
-        if found:
-            holder, key = found
+        place = self.place(documents, lambda value: isinstance(value, list))
+        if place:
+            holder, key = place
             values = holder[key]
             changes: tuple[Callable[[], object], ...] = (
                 values.clear,
@@ -274,5 +274,5 @@ def _objects(value: Any) -> Iterator[Document]:
     """Yield every object in a document, itself among them."""
     if isinstance(value, dict):
         yield value
-    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from _objects(each)
+    for child in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _objects(child)

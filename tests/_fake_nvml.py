@@ -18,12 +18,12 @@ def build(folder: Path) -> Path:
 
 def environment(library: Path, state: Path, *paths: Path) -> dict[str, str]:
     """The variables under which NVML is this library and a card of tests/card is there."""
-    found = [str(path) for path in (HERE / "card", *paths)]
+    modules = [str(path) for path in (HERE / "card", *paths)]
     return {
         **os.environ,
         "LD_LIBRARY_PATH": str(library),
         "FAKE_NVML": str(state),
-        "PYTHONPATH": os.pathsep.join(found),
+        "PYTHONPATH": os.pathsep.join(modules),
         "GPUBENCH_HISTORY": "off",
     }
 

@@ -186,7 +186,7 @@ def _gpu(root: Path, model: AmdModel, index: int, split: int) -> None:
 def _files(model: AmdModel, index: int) -> dict[str, object]:
     """Return the content of the files in a card's folder, by name."""
     number = f"0x{model.device:04x}"
-    found: dict[str, object] = {
+    content: dict[str, object] = {
         "vendor": "0x1002", "device": number, "subsystem_vendor": "0x1002", "subsystem_device": number,
         "revision": "0x00", "class": "0x120000", "numa_node": 0, "product_name": model.product,
         "unique_id": f"{0x1F2E3D4C5B6A0000 + index:016x}", "serial_number": f"692{index:09d}",
@@ -208,15 +208,15 @@ def _files(model: AmdModel, index: int) -> dict[str, object]:
         "xgmi_hive_info/xgmi_hive_id": 0x5EED0001, "ras/features": "feature mask: 0x3fff",
     }  # fmt: skip
     if model.is_apu:
-        found = {name: value for name, value in found.items() if not name.startswith(("pcie_", "pp_dpm_pcie"))}
+        content = {name: value for name, value in content.items() if not name.startswith(("pcie_", "pp_dpm_pcie"))}
     blocks = ("umc", "sdma", "gfx", "mmhub", "pcie_bif", "hdp", "xgmi_wafl")
-    return found | {f"ras/{block}_err_count": "ue: 0\nce: 0" for block in blocks}
+    return content | {f"ras/{block}_err_count": "ue: 0\nce: 0" for block in blocks}
 
 
 def _monitor(model: AmdModel) -> dict[str, object]:
     """Return the files of the hardware monitor: the families differ in the power, and only MI200 has an edge sensor."""
     power = "power1_average" if model.has_edge else "power1_input"
-    found: dict[str, object] = {
+    content: dict[str, object] = {
         "name": "amdgpu", power: model.power_w * 10**6, "power1_label": "PPT", "power1_cap": model.cap_w * 10**6,
         "power1_cap_max": model.cap_w * 10**6, "power1_cap_min": 0, "power1_cap_default": model.cap_w * 10**6,
         "temp2_input": 61000, "temp2_label": "junction", "temp2_crit": 100000,
@@ -225,15 +225,15 @@ def _monitor(model: AmdModel) -> dict[str, object]:
         "freq2_input": model.memory_mhz * 10**6, "freq2_label": "mclk", "in0_input": 820, "in0_label": "vddgfx",
     }  # fmt: skip
     edge = {"temp1_input": 45000, "temp1_label": "edge", "temp1_crit": 100000} if model.has_edge else {}
-    return found | edge
+    return content | edge
 
 
 def _node(folder: Path, gpu_id: int, properties: dict[str, int], memory_bytes: int, width: int = 64) -> None:
     """Write a node of KFD's topology, with one bank of memory."""
     _write(folder / "gpu_id", gpu_id)
     _write(folder / "name", "")
-    words = {"simd_count": 0, "mem_banks_count": 1, "caches_count": 0, "p2p_links_count": 0, **properties}
-    _write(folder / "properties", "\n".join(f"{name} {value}" for name, value in words.items()))
+    link = {"simd_count": 0, "mem_banks_count": 1, "caches_count": 0, "p2p_links_count": 0, **properties}
+    _write(folder / "properties", "\n".join(f"{name} {value}" for name, value in link.items()))
     bank = f"heap_type {int(gpu_id > 0)}\nsize_in_bytes {memory_bytes}\nflags 0\nwidth {width}\nmem_clk_max 1600"
     _write(folder / "mem_banks/0/properties", bank)
 
@@ -253,13 +253,13 @@ def _kfd_gpu(nodes: Path, model: AmdModel, index: int, count: int, split: int) -
     }  # fmt: skip
     _node(nodes / str(node), gpu_id(index), properties, model.vram_bytes // split, 8192)
     _link_between(nodes, node, 0, 0)
-    for place, other in enumerate(each for each in range(count) if each != index):
-        _link_between(nodes, node, other + 1, place + 1, kind=11)
+    for place, neighbour in enumerate(number for number in range(count) if number != index):
+        _link_between(nodes, node, neighbour + 1, place + 1, kind=11)
 
 
 def _link_between(nodes: Path, here: int, there: int, place: int, kind: int = 2) -> None:
     """Write the link from one node to another: type 2 is PCI Express, 11 is xGMI (kfd_crat.h)."""
-    words = {"type": kind, "node_from": here, "node_to": there, "weight": 15 if kind == 11 else 20, "flags": 1}
-    words |= {"min_bandwidth": 64000 if kind == 11 else 0, "max_bandwidth": 64000}
-    text = "\n".join(f"{name} {value}" for name, value in words.items())
+    properties = {"type": kind, "node_from": here, "node_to": there, "weight": 15 if kind == 11 else 20, "flags": 1}
+    properties |= {"min_bandwidth": 64000 if kind == 11 else 0, "max_bandwidth": 64000}
+    text = "\n".join(f"{name} {value}" for name, value in properties.items())
     _write(nodes / str(here) / "io_links" / str(place) / "properties", text)

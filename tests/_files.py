@@ -40,7 +40,7 @@ def replace(path, data):
 
 def edit(path, number, old, new):
     """Change the text of one line (from 1)."""
-    found = content(path).splitlines(keepends=True)
-    assert old.encode() in found[number - 1]
-    found[number - 1] = found[number - 1].replace(old.encode(), new.encode(), 1)
-    return replace(path, b"".join(found))
+    lines = content(path).splitlines(keepends=True)
+    assert old.encode() in lines[number - 1]
+    lines[number - 1] = lines[number - 1].replace(old.encode(), new.encode(), 1)
+    return replace(path, b"".join(lines))

@@ -57,10 +57,10 @@ def restored(bench, codec, streams, sizes):
 def round_trips(bench, codec, chunks):
     """Return how many chunks came back unchanged, and the statuses of the others."""
     streams, made = compressed(bench, codec, chunks)
-    told, lengths, rows, _ = restored(bench, codec, streams, list(map(len, chunks)))
+    statuses, lengths, rows, _ = restored(bench, codec, streams, list(map(len, chunks)))
     right = [row[: len(chunk)].tobytes() == chunk for row, chunk in zip(rows, chunks, strict=True)]
-    good = (made == 0) & (told == 0) & (lengths == np.array(list(map(len, chunks)))) & np.array(right)
-    bad = [(len(chunks[i]), int(made[i]), int(told[i]), int(lengths[i])) for i in np.flatnonzero(~good)[:5]]
+    good = (made == 0) & (statuses == 0) & (lengths == np.array(list(map(len, chunks)))) & np.array(right)
+    bad = [(len(chunks[i]), int(made[i]), int(statuses[i]), int(lengths[i])) for i in np.flatnonzero(~good)[:5]]
     return {"came back": int(good.sum()), "of": len(chunks), "first that did not": bad}
 
 
@@ -68,15 +68,15 @@ def attack(bench, codec, chunks, rng, way=None):
     """Return how many damaged streams were refused, had a wrong length, had wrong bytes, or were unharmed."""
     streams, _ = compressed(bench, codec, chunks)
     hostile = [mutated(rng, stream, streams, way) for stream in streams]
-    told, lengths, rows, overrun = restored(bench, codec, hostile, list(map(len, chunks)))
-    found = {"refused": 0, "wrong length": 0, "other bytes": 0, "unharmed": 0}
-    for status, length, row, chunk in zip(told, lengths, rows, chunks, strict=True):
+    statuses, lengths, rows, overrun = restored(bench, codec, hostile, list(map(len, chunks)))
+    outcomes = {"refused": 0, "wrong length": 0, "other bytes": 0, "unharmed": 0}
+    for status, length, row, chunk in zip(statuses, lengths, rows, chunks, strict=True):
         same = row[: len(chunk)].tobytes() == chunk
         kind = (
             "refused" if status else "wrong length" if length != len(chunk) else "unharmed" if same else "other bytes"
         )
-        found[kind] += 1
-    return {**found, "overrun": overrun}
+        outcomes[kind] += 1
+    return {**outcomes, "overrun": overrun}
 
 
 def say(line):
@@ -132,13 +132,13 @@ def survey(count, names):
     jobs = batches(count, names)
     shares = [jobs[first::WORKERS] for first in range(WORKERS)]
     with ThreadPoolExecutor(WORKERS) as pool:
-        outcomes = [each for share in pool.map(followed, shares) for each in share]
-    found = {}
+        outcomes = [outcome for share in pool.map(followed, shares) for outcome in share]
+    by_way = {}
     for (name, way, _), outcome in zip(itertools.chain(*shares), outcomes, strict=True):
-        totals = found.setdefault(name, {}).setdefault(way, {})
+        totals = by_way.setdefault(name, {}).setdefault(way, {})
         for key, number in outcome.items():
             totals[key] = totals.get(key, 0) + number
-    return found
+    return by_way
 
 
 if __name__ == "__main__":

@@ -57,8 +57,8 @@ def products_by_numpy(bench, product, workspace=None):
     shape = product.shape
 
     def matrix(array, rows, cols, is_transposed=False):
-        found = array.view("float16")[: shape.batch * rows * cols].astype("float32")
-        return found.reshape((-1, cols, rows) if is_transposed else (-1, rows, cols))
+        result = array.view("float16")[: shape.batch * rows * cols].astype("float32")
+        return result.reshape((-1, cols, rows) if is_transposed else (-1, rows, cols))
 
     def call():
         a, b = matrix(product.a, shape.m, shape.k), matrix(product.b, shape.k, shape.n, shape.order == "nt")

@@ -94,20 +94,20 @@ def _environment() -> dict[str, str]:
 
 def built(source: str, arch: str) -> Compiled:
     """Compile the source for one architecture and disassemble it, in a child process."""
-    words = [*command(), str(Path(__file__)), arch]
+    arguments = [*command(), str(Path(__file__)), arch]
     child = subprocess.run(
-        words, input=source, capture_output=True, text=True, timeout=100, check=False, env=_environment()
+        arguments, input=source, capture_output=True, text=True, timeout=100, check=False, env=_environment()
     )
     if child.returncode:
         return Compiled(child.returncode, child.stdout + child.stderr)
-    found = json.loads(child.stdout.splitlines()[-1])
-    return Compiled(found["status"], found["log"], kernels_of(found["text"]))
+    answer = json.loads(child.stdout.splitlines()[-1])
+    return Compiled(answer["status"], answer["log"], kernels_of(answer["text"]))
 
 
 def compiled(source: str, arch: str) -> tuple[int, str]:
     """hipRTC's status (0: compiled) and its log."""
-    found = built(source, arch)
-    return found.status, found.log
+    answer = built(source, arch)
+    return answer.status, answer.log
 
 
 _LINE = re.compile(r"^\s+(\w+)(.*?)\s*//\s*([0-9A-F]+):")
@@ -124,13 +124,13 @@ def kernels_of(text: str) -> dict[str, list[Instruction]]:
         label = re.match(r"^(?:[0-9a-f]+ )?<?(\w+)>?:", line)
         if label and not label[1].startswith(("L", "BB")):
             kernels[label[1]] = []
-        found = _LINE.match(line)
-        if not found or not kernels:
+        match = _LINE.match(line)
+        if not match or not kernels:
             continue
-        name, operands, address = found[1], found[2].strip(), int(found[3], 16)
-        words = _TARGET.match(operands) if name.startswith(("s_cbranch", "s_branch")) else None
-        if words:
-            away = int(words[1]) - (1 << 16 if int(words[1]) >= 1 << 15 else 0)
+        name, operands, address = match[1], match[2].strip(), int(match[3], 16)
+        target = _TARGET.match(operands) if name.startswith(("s_cbranch", "s_branch")) else None
+        if target:
+            away = int(target[1]) - (1 << 16 if int(target[1]) >= 1 << 15 else 0)
             operands = str(address + 4 + 4 * away)
         kernels[next(reversed(kernels))].append(Instruction(address, name, operands))
     return kernels
@@ -138,13 +138,15 @@ def kernels_of(text: str) -> dict[str, list[Instruction]]:
 
 def loops(instructions: list[Instruction]) -> list[list[Instruction]]:
     """Return the instructions of each loop, from the target of a backward branch to the branch; loops may be nested."""
-    found = []
+    bodies = []
     for branch in instructions:
         if branch.name.startswith(("s_cbranch", "s_branch")) and branch.operands.isdecimal():
             target = int(branch.operands)
             if target <= branch.address:
-                found.append([each for each in instructions if target <= each.address <= branch.address])
-    return found
+                bodies.append(
+                    [instruction for instruction in instructions if target <= instruction.address <= branch.address]
+                )
+    return bodies
 
 
 class _Handle(ctypes.Structure):
@@ -184,8 +186,8 @@ def _compile(rtc: ctypes.CDLL, source: str, arch: str) -> dict[str, object]:
     """Return the status, the log and the disassembly of a source compiled for one architecture."""
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
     assert rtc.hiprtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None) == 0
-    words = (f"--gpu-architecture={arch}".encode(), b"-DHIP_ENABLE_WARP_SYNC_BUILTINS")
-    status = rtc.hiprtcCompileProgram(program, len(words), (ctypes.c_char_p * len(words))(*words))
+    options = (f"--gpu-architecture={arch}".encode(), b"-DHIP_ENABLE_WARP_SYNC_BUILTINS")
+    status = rtc.hiprtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
     rtc.hiprtcGetProgramLogSize(program, ctypes.byref(size))
     log = ctypes.create_string_buffer(size.value + 1)
     rtc.hiprtcGetProgramLog(program, log)
@@ -206,8 +208,8 @@ def main() -> int:
     if len(sys.argv) > 1:
         sys.stdout.write(json.dumps(_compile(rtc, sys.stdin.read(), sys.argv[1])))
         return 0
-    found = re.search(r"lib(?:hiprtc|amdhip64)\.so\.([\d.]+)$", Path("/proc/self/maps").read_text(), re.MULTILINE)
-    sys.stdout.write(found[1] if found else "")  # hiprtcVersion says 9.0, whatever the release
+    match = re.search(r"lib(?:hiprtc|amdhip64)\.so\.([\d.]+)$", Path("/proc/self/maps").read_text(), re.MULTILINE)
+    sys.stdout.write(match[1] if match else "")  # hiprtcVersion says 9.0, whatever the release
     return 0
 
 

@@ -36,10 +36,10 @@ def _counter(rng, size):
 
 def _noisy(rng, size):
     """Return text in which about one byte in 30 has a flipped bit."""
-    found = bytearray(_words(rng, size))
+    text = bytearray(_words(rng, size))
     for place in rng.integers(0, max(size, 1), size // 30).tolist():
-        found[place] ^= 1 << int(rng.integers(8))
-    return bytes(found)
+        text[place] ^= 1 << int(rng.integers(8))
+    return bytes(text)
 
 
 def mutated(rng, stream, others, kind=None):
@@ -94,9 +94,9 @@ def _moved(rng, stream, others):
 
 def _other(rng, stream, others):
     """Another chunk's stream, or its end."""
-    other = others[int(rng.integers(len(others)))]
-    cut = min(len(other), _place(rng, stream))
-    return bytes(stream[:cut]) + other[cut:]
+    donor = others[int(rng.integers(len(others)))]
+    cut = min(len(donor), _place(rng, stream))
+    return bytes(stream[:cut]) + donor[cut:]
 
 
 def _made_up(rng, stream, others):

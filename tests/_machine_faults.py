@@ -158,12 +158,12 @@ def on_child(module: str, numbers: Sequence[int], keeper: bool = False) -> Meanw
 
 def _find_process(run: subprocess.Popen[bytes], module: str, keeper: bool) -> list[int]:
     """Return the process of a module, or the keeper above it, as a list of one; empty if the run has ended."""
-    found: list[int] = []
-    while not found and run.poll() is None:
+    processes: list[int] = []
+    while not processes and run.poll() is None:
         with contextlib.suppress(psutil.Error):
             keepers = [child for child in psutil.Process(run.pid).children() if module in " ".join(child.cmdline())]
-            found = [each.pid for above in keepers for each in ([above] if keeper else above.children())]
-    return found[:1]
+            processes = [process.pid for above in keepers for process in ([above] if keeper else above.children())]
+    return processes[:1]
 
 
 def stopped(run: subprocess.Popen[bytes], path: Path) -> None:

@@ -31,16 +31,16 @@ from gpubench.tools.profile import tree
 @functools.cache
 def _declared() -> dict[str, Counter]:
     """Return every counter of the built-in collectors by its name."""
-    found = {each.name: each for each in tree.COUNTERS}
+    counters = {counter.name: counter for counter in tree.COUNTERS}
     for name in ("amd", "cupti", "gpm", "host", "nvml"):
-        found |= {each.name: each for each in plugins.load("collectors", name).counters}
-    return found
+        counters |= {counter.name: counter for counter in plugins.load("collectors", name).counters}
+    return counters
 
 
 def counter(name: str, unit: str, kind: str, period_s: float = 0.1, source: str = "") -> Counter:
     """A counter that measures what the built-in collector says of that name, with its bits."""
-    known = _declared()[name]
-    return Counter(name, unit, kind, period_s, source, known.measures, known.bits)
+    declared = _declared()[name]
+    return Counter(name, unit, kind, period_s, source, declared.measures, declared.bits)
 
 
 POWER = counter("nvml.power", "W", "gauge", 0.1, "nvidia-smi --query-gpu=power.draw.instant")
@@ -82,10 +82,10 @@ def timing(*seconds: float, name: str = "hot", moved: float = 0.0, items: float 
     """Return a series of times; with `moved` bytes it is judged as a rate, with `items` as time per item."""
     quantity = "moved" if moved else "item" if items else "value"
     fields = {"work": Work(moved=moved, items=items), "quantity": quantity, **fields}
-    told = labelled(name)
-    if told.get("mode") == "host" and not fields.get("stop"):
-        told["role"] = "derived"  # the host's time beside the device's
-    return Series(unit="s", values=seconds, **{**told, **fields})
+    series_name = labelled(name)
+    if series_name.get("mode") == "host" and not fields.get("stop"):
+        series_name["role"] = "derived"  # the host's time beside the device's
+    return Series(unit="s", values=seconds, **{**series_name, **fields})
 
 
 def labelled(label: str) -> dict[str, Any]:

@@ -28,7 +28,7 @@ class ResultLines:
 
     def result(self, result) -> None:
         """Write one line of JSON with the result and the first three values of each series."""
-        series = {each.label: (each.rank, *each.values[:3]) for each in result.series}
+        series = {series.label: (series.rank, *series.values[:3]) for series in result.series}
         row = {"name": result.case.name, "status": result.status, "cause": result.cause, "reason": result.reason}
         self._file.write(json.dumps({**row, "params": dict(result.case.params), "series": series}) + "\n")
 

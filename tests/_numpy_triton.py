@@ -67,8 +67,8 @@ class NumpyTriton:
     def load(self, at, mask=True, other=0.0):
         """Return the elements at `at`, and `other` where `mask` is false, but at least -60000 for half precision."""
         places = np.broadcast_to(at.offset, np.broadcast_shapes(at.offset.shape, np.shape(mask)))
-        found = np.where(mask, at.array[np.where(mask, places, 0)], at.array.dtype.type(max(other, -6e4)))
-        return block_of(found)
+        elements = np.where(mask, at.array[np.where(mask, places, 0)], at.array.dtype.type(max(other, -6e4)))
+        return block_of(elements)
 
     def store(self, at, block, mask=True):
         kept = np.broadcast_to(mask, block.shape)

@@ -18,7 +18,7 @@ NVML = plugins.load("collectors", "nvml")
 
 def main(scenes, state):
     """Read each scene twice, as before and after a run."""
-    told = []
+    answers = []
     for before, after, log in scenes:
         state.write_text(before)
         source = NVML.health([PROTOTYPE])
@@ -27,8 +27,8 @@ def main(scenes, state):
         state.write_text(after)
         second = health.judge("card:0", health.checked(source.read(PROTOTYPE)))
         source.close()
-        told.append([asdict(each) for each in (first, second, health.risen(first, second))])
-    sys.stdout.write(json.dumps(told))
+        answers.append([asdict(device_health) for device_health in (first, second, health.risen(first, second))])
+    sys.stdout.write(json.dumps(answers))
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ def library() -> ctypes.CDLL | None:
     folders = [Path(entry) / "nvidia" for entry in sys.path if entry]
     for path in itertools.chain.from_iterable(folder.glob("*/lib/libnvrtc-builtins.so.*") for folder in folders):
         ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
-    found = itertools.chain.from_iterable(folder.glob("*/lib/libnvrtc.so.*") for folder in folders)
-    name = next((str(path) for path in found if "alt" not in path.name), ctypes.util.find_library("nvrtc"))
+    paths = itertools.chain.from_iterable(folder.glob("*/lib/libnvrtc.so.*") for folder in folders)
+    name = next((str(path) for path in paths if "alt" not in path.name), ctypes.util.find_library("nvrtc"))
     return ctypes.CDLL(name) if name else None
 
 
@@ -37,8 +37,8 @@ def built(source: str, options: Sequence[str]) -> tuple[int, str, bytes]:
     assert nvrtc is not None
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
     assert nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None) == 0
-    words = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
-    status = nvrtc.nvrtcCompileProgram(program, len(options), words)
+    arguments = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+    status = nvrtc.nvrtcCompileProgram(program, len(options), arguments)
     nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
     log = ctypes.create_string_buffer(size.value + 1)
     nvrtc.nvrtcGetProgramLog(program, log)
@@ -56,8 +56,8 @@ def built(source: str, options: Sequence[str]) -> tuple[int, str, bytes]:
 def disassembler() -> str:
     """The command nvdisasm, of a toolkit or of pip's wheels; empty where there is none."""
     folders = [Path(entry) / "nvidia" for entry in sys.path if entry]
-    found = itertools.chain.from_iterable(folder.glob("*/bin/nvdisasm") for folder in folders)
-    return shutil.which("nvdisasm") or next((str(path) for path in found), "")
+    paths = itertools.chain.from_iterable(folder.glob("*/bin/nvdisasm") for folder in folders)
+    return shutil.which("nvdisasm") or next((str(path) for path in paths), "")
 
 
 def disassembled(code: bytes, kernel: str = "") -> str:

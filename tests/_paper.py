@@ -46,20 +46,20 @@ def built(folder: Path) -> dict[str, str]:
 
 
 def python(
-    environment: Mapping[str, str], folder: Path, *words: str, limit_s: float = 360
+    environment: Mapping[str, str], folder: Path, *arguments: str, limit_s: float = 360
 ) -> subprocess.CompletedProcess[str]:
     """Run Python with these words in that environment and folder, for six minutes at most unless told otherwise."""
-    command = [sys.executable, "-W", "ignore", "-P", *words]
+    command = [sys.executable, "-W", "ignore", "-P", *arguments]
     return subprocess.run(
         command, env=environment, cwd=folder, capture_output=True, text=True, check=False, timeout=limit_s
     )
 
 
 def gpubench(
-    environment: Mapping[str, str], folder: Path, *words: str, limit_s: float = 360
+    environment: Mapping[str, str], folder: Path, *arguments: str, limit_s: float = 360
 ) -> subprocess.CompletedProcess[str]:
     """Run a command of gpubench."""
-    return python(environment, folder, "-m", "gpubench", *words, limit_s=limit_s)
+    return python(environment, folder, "-m", "gpubench", *arguments, limit_s=limit_s)
 
 
 def results_of(

@@ -28,18 +28,22 @@ DRAWS = 400
 def judged(rng: np.random.Generator, change: float, noise: float, count: int) -> Finding:
     """One case with `count` processes on each side, weighed as a gate does."""
     before, after = (tuple(rng.normal(centre, noise, count)) for centre in (0.0, math.log1p(change)))
-    (found,) = effect.effects([effect.SidePair(before, after)])
+    (change_effect,) = effect.effects([effect.SidePair(before, after)])
     figures = SideFigures(1.0, count)
     plain = Finding(Case("a", "b"), (), Verdict.INCONCLUSIVE, before=figures, after=figures)
-    (finding,) = decide([plain], [found], lambda _: THRESHOLD)
+    (finding,) = decide([plain], [change_effect], lambda _: THRESHOLD)
     return finding
 
 
 def line(change: float, noise: float, count: int) -> str:
     """Return a row of the table: how often the advised number of processes then decides."""
     rng = np.random.default_rng([int(change * 1e4), int(noise * 1e4), count])
-    undecided = [each for _ in range(DRAWS) if (each := judged(rng, change, noise, count)).verdict in UNDECIDED]
-    counts = [needed for each in undecided if (needed := processes_needed(each))]
+    undecided = [
+        candidate_finding
+        for _ in range(DRAWS)
+        if (candidate_finding := judged(rng, change, noise, count)).verdict in UNDECIDED
+    ]
+    counts = [needed for finding in undecided if (needed := processes_needed(finding))]
     if not counts:
         return f"| {change:.1%} | {noise:.1%} | {count} | {len(undecided) / DRAWS:.0%} | 0 % | – | – |"
     decided = [judged(rng, change, noise, needed).verdict not in UNDECIDED for needed in counts]

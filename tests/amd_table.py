@@ -24,16 +24,16 @@ def suite_of(file: str) -> str:
 
 def table(text: str) -> str:
     """The table of a JUnit file."""
-    found: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    outcomes: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for case in ElementTree.fromstring(text).iter("testcase"):
-        words = re.search(r"\[(.*)\]", case.get("name", ""))
-        arch = next((each for each in ARCHS if words and each in words[1]), "")
-        file = re.search(r"[\w/]+\.cu", words[1] if words else "")
+        parameters = re.search(r"\[(.*)\]", case.get("name", ""))
+        arch = next((candidate for candidate in ARCHS if parameters and candidate in parameters[1]), "")
+        file = re.search(r"[\w/]+\.cu", parameters[1] if parameters else "")
         if arch and file:
-            outcome = next((each.tag for each in case if each.tag in ("failure", "error", "skipped")), "passed")
-            found[suite_of(file[0]), arch][outcome] += 1
-    cells = {place: ", ".join(f"{count} {kind}" for kind, count in kinds.items()) for place, kinds in found.items()}
-    suites = sorted({suite for suite, _ in found})
+            outcome = next((child.tag for child in case if child.tag in ("failure", "error", "skipped")), "passed")
+            outcomes[suite_of(file[0]), arch][outcome] += 1
+    cells = {place: ", ".join(f"{count} {kind}" for kind, count in kinds.items()) for place, kinds in outcomes.items()}
+    suites = sorted({suite for suite, _ in outcomes})
     rows = [("suite", *ARCHS), *((suite, *(cells.get((suite, arch), "") for arch in ARCHS)) for suite in suites)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(

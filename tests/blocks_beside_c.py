@@ -100,7 +100,7 @@ def compared(device: Any, library: Any, way: str, direction: str, block_bytes: i
             for name, rounds in samples.items()
         }
         point[key] = {name: round(1e6 * statistics.median(values), 2) for name, values in medians.items()}
-        ratios = [own / c for own, c in zip(medians["ours"], medians["c"], strict=True)]
+        ratios = [ours / c for ours, c in zip(medians["ours"], medians["c"], strict=True)]
         point[f"{key[:-3]}_ratio"] = round(statistics.median(ratios), 4)
         point[f"{key[:-3]}_ratios"] = [round(min(ratios), 4), round(max(ratios), 4)]
     return point
@@ -120,8 +120,8 @@ def line_of(point: dict[str, Any]) -> str:
 
 def main(arguments: list[str]) -> None:
     """Compare all points and print them."""
-    own = inventory.facts().devices[0]
-    device = plugins.load("backends", own.backend).open(own)
+    gpu = inventory.facts().devices[0]
+    device = plugins.load("backends", gpu.backend).open(gpu)
     with tempfile.TemporaryDirectory() as folder:
         library = ctypes.CDLL(arguments[0] if arguments else compiled(folder))
     status = library.prepare()

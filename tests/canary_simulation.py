@@ -103,22 +103,22 @@ class SteppedOutcome:
     """Shares: of suites with an unchanged case called slower, of changed cases found, of cases measured again."""
 
     alarmed: float
-    found: float
+    detected: float
     measured_again: float
 
 
 def simulate_steps(world: SteppedWorld, suites: int, canaries: bool = True, seed: int = 0) -> SteppedOutcome:
     """Judge this many suites of a world, by default as the gate does, else without canaries."""
-    alarmed = found = changed = again = 0
+    alarmed = detected = changed = again = 0
     for number in range(suites):
         suite = SteppedSuite(world, np.random.default_rng((seed, number)))
         findings = suite.judgement(canaries).findings
         slower = {finding.case.id for finding in findings if finding.verdict is Verdict.SLOWER}
         alarmed += bool(slower - suite.changed)
-        found += len(slower & suite.changed)
+        detected += len(slower & suite.changed)
         changed += len(suite.changed)
         again += suite.measured_again
-    return SteppedOutcome(alarmed / suites, found / max(changed, 1), again / suites / world.cases)
+    return SteppedOutcome(alarmed / suites, detected / max(changed, 1), again / suites / world.cases)
 
 
 def rows(baselines: tuple[int, ...], suites: int) -> Iterator[str]:
@@ -134,7 +134,8 @@ def rows(baselines: tuple[int, ...], suites: int) -> Iterator[str]:
             name = f"{step:+.1%} {'all' if stepped == LIMITS else stepped[0]}" if step else "none"
             yield (
                 f"| {baseline} | {name} | {same[0].alarmed:.1%} → {same[1].alarmed:.1%} "
-                f"| {three[0].found:.0%} → {three[1].found:.0%} | {five[0].found:.0%} → {five[1].found:.0%} "
+                f"| {three[0].detected:.0%} → {three[1].detected:.0%} "
+                f"| {five[0].detected:.0%} → {five[1].detected:.0%} "
                 f"| {same[0].measured_again:.0%} → {same[1].measured_again:.0%} |"
             )
 

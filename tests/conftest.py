@@ -13,8 +13,8 @@ import pytest
 
 @functools.cache
 def _has_gpu() -> bool:
-    found = shutil.which("nvidia-smi")
-    return bool(found) and subprocess.run([found, "-L"], capture_output=True, check=False).returncode == 0
+    program = shutil.which("nvidia-smi")
+    return bool(program) and subprocess.run([program, "-L"], capture_output=True, check=False).returncode == 0
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -46,7 +46,7 @@ def _many_devices(count: int) -> bytes:
     """Return a run file with `count` devices and one result of each."""
     devices = tuple(make.device(f"cuda:{number}") for number in range(count))
     return _content(
-        *(make.result(of=make.case(n=n), devices=(each.id,)) for n, each in enumerate(devices)),
+        *(make.result(of=make.case(n=n), devices=(device.id,)) for n, device in enumerate(devices)),
         facts=make.facts(*devices),
     )
 
@@ -71,10 +71,10 @@ def _many_series(count: int) -> bytes:
     return _content(make.result(*(make.timing(1e-3, name=f"observed{number}") for number in range(count))))
 
 
-def _remarks(count: int, words: str) -> bytes:
+def _remarks(count: int, text: str) -> bytes:
     """Return a run file with `count` remarks, each ending in `words`."""
     return HEAD + b"".join(
-        record.encode(model.Remark(0.0, "lost", "nvml", "", f"{number} {words}")) for number in range(count)
+        record.encode(model.Remark(0.0, "lost", "nvml", "", f"{number} {text}")) for number in range(count)
     )
 
 
@@ -139,10 +139,10 @@ def commands(file: Path, folder: Path) -> Iterator[tuple[str, list[str | Path]]]
     yield "import", ["import", file, "-o", folder / "imported.jsonl", "--force"]
 
 
-def cost(words: list[str | Path]) -> str:
+def cost(arguments: list[str | Path]) -> str:
     """Return the exit status, the processor time and the memory of a command."""
     nowhere = subprocess.DEVNULL
-    child = subprocess.Popen([GPUBENCH, *words], stdout=nowhere, stderr=nowhere, preexec_fn=_limited)
+    child = subprocess.Popen([GPUBENCH, *arguments], stdout=nowhere, stderr=nowhere, preexec_fn=_limited)
     _, status, used = os.wait4(child.pid, 0)
     return f"{os.waitstatus_to_exitcode(status):3} {used.ru_utime + used.ru_stime:7.2f} {used.ru_maxrss / 1024:6.0f}"
 
@@ -162,8 +162,8 @@ def main(names: list[str]) -> None:
             file = folder / ("costly.jsonl.gz" if name in PACKED else "costly.jsonl")
             file.write_bytes(gzip.compress(made(), 6) if name in PACKED else made())
             print(f"{name}, {file.stat().st_size / 1e6:.2f} MB", flush=True)  # noqa: T201
-            for command, words in commands(file, folder):
-                print(f"    {command:12}{cost(words)}", flush=True)  # noqa: T201
+            for command, arguments in commands(file, folder):
+                print(f"    {command:12}{cost(arguments)}", flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ class Readers:
         self.folder = folder
         self.forms = [form for form in plugins.names("reports") if form != "parquet"]
 
-    def of(self, path: Path, whole: Path) -> Iterator[Reader]:
+    def of(self, path: Path, original: Path) -> Iterator[Reader]:
         """Yield the name and the call of each reader of a file; `whole` is an undamaged one."""
         out = self.folder / "out"
         yield "show", lambda: show.show(path)
@@ -77,19 +77,19 @@ class Readers:
         for form in self.forms:
             yield f"report {form}", functools.partial(report.report, [path], out, form, force=True)
         yield "report html, not redacted", lambda: report.report([path], out, "html", force=True, no_redact=True)
-        yield "report of two", lambda: report.report([path, whole], out, "html", force=True)
-        for one, other in ((path, whole), (whole, path)):
-            yield "compare", functools.partial(compare.compare, [one, other])
+        yield "report of two", lambda: report.report([path, original], out, "html", force=True)
+        for first, second in ((path, original), (original, path)):
+            yield "compare", functools.partial(compare.compare, [first, second])
             files: dict[str, Path] = {"junit": out, "markdown": out}
-            yield "gate", functools.partial(gate.gate, [str(one)], [str(other)], allow_mismatch=True, **files)
+            yield "gate", functools.partial(gate.gate, [str(first)], [str(second)], allow_mismatch=True, **files)
         for form in ("html", "md", "json"):
             to = self.folder / f"compared.{form}"
-            yield f"compare {form}", functools.partial(compare.compare, [path, whole], to, force=True)
+            yield f"compare {form}", functools.partial(compare.compare, [path, original], to, force=True)
         yield "gate --floor", lambda: gate.gate([str(path)], floor=True, json=True)
         yield "doctor --noise", lambda: doctor.doctor(noise=True, source=path)
         yield "redact", lambda: redact.redact(path, self.folder / "shared.jsonl", force=True)
         yield "frame", lambda: (frame.to_html(store.read_run(path)), frame.to_frame(store.read_run(path), samples=True))
-        yield "site", lambda: self._site(path, whole)
+        yield "site", lambda: self._site(path, original)
         yield from self._history(path, self.folder / "history.sqlite")
 
     def _site(self, *files: Path) -> None:
@@ -128,7 +128,7 @@ def crash(call: Callable[[], object]) -> str:
             return ""
         except Exception as error:  # noqa: BLE001 - crashes are what this script counts
             frames = traceback.extract_tb(error.__traceback__)
-            last = [*frames[-1:], *(each for each in frames if any(room in each.filename for room in _OURS))][-1]
+            last = [*frames[-1:], *(frame for frame in frames if any(room in frame.filename for room in _OURS))][-1]
             place = Path(last.filename)
             return f"{place.parent.name}/{place.name}:{last.lineno} {type(error).__name__}: {str(error)[:80]}"
         finally:
@@ -158,31 +158,31 @@ def run(
     count: int, seed: int, kinds: Sequence[str] = _damage.KINDS, keep: Path | None = None, most_parts: int = 48
 ) -> Outcomes:
     """Damage files by each kind of damage in turn, and give each file to every reader."""
-    found, parts = Outcomes(), _damage.parts(most_parts)
+    counts, parts = Outcomes(), _damage.parts(most_parts)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        path, whole, readers = folder / "damaged.jsonl", folder / "whole.jsonl", Readers(folder)
+        path, original, readers = folder / "damaged.jsonl", folder / "whole.jsonl", Readers(folder)
         for number in range(count):
             kind, part = kinds[number % len(kinds)], parts[number // len(kinds) % len(parts)]
             path.write_bytes(_damage.damaged(kind, part, f"{seed}/{number}"))
-            whole.write_bytes(_damage.content(part))
-            became, crashes, longest = outcome(path, readers.of(path, whole))
-            found.counts[kind, became] += 1
-            found.crashes.update(crashes)
-            found.longest[kind] = max(found.longest.get(kind, (0.0, "")), longest)
+            original.write_bytes(_damage.content(part))
+            became, crashes, longest = outcome(path, readers.of(path, original))
+            counts.counts[kind, became] += 1
+            counts.crashes.update(crashes)
+            counts.longest[kind] = max(counts.longest.get(kind, (0.0, "")), longest)
             if crashes and keep:
                 shutil.copyfile(path, keep / f"{seed}-{number}.jsonl")
-    return found
+    return counts
 
 
 def main(count: int = 10_000, seed: int = 1, keep: str = "") -> int:
     """Print the table; return the exit status."""
-    found = run(count, seed, keep=Path(keep) if keep else None)
+    counts = run(count, seed, keep=Path(keep) if keep else None)
     mebibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(*found.table(), f"largest memory of the process: {mebibytes:.0f} MiB", sep="\n")  # noqa: T201
-    return 1 if found.crashes else 0
+    print(*counts.table(), f"largest memory of the process: {mebibytes:.0f} MiB", sep="\n")  # noqa: T201
+    return 1 if counts.crashes else 0
 
 
 if __name__ == "__main__":
-    words = sys.argv[1:]
-    raise SystemExit(main(*map(int, words[:2]), *words[2:]))
+    options = sys.argv[1:]
+    raise SystemExit(main(*map(int, options[:2]), *options[2:]))

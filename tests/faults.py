@@ -93,15 +93,15 @@ def environment(token: str, mark: Path) -> dict[str, str]:
 
 def running(token: str) -> list[psutil.Process]:
     """Return the processes of this token that live."""
-    found = []
+    counts = []
     for process in psutil.process_iter():
         try:
             is_ours = process.environ().get(TOKEN) == token or SLEEPER in process.cmdline()
             if is_ours and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
+                counts.append(process)
         except psutil.Error:
             continue
-    return found
+    return counts
 
 
 def left_behind(token: str, seconds: float = 5.0) -> int:
@@ -114,27 +114,27 @@ def left_behind(token: str, seconds: float = 5.0) -> int:
     return len(left)
 
 
-def case_fault(what: str, folder: Path) -> FaultRow:
+def case_fault(name: str, folder: Path) -> FaultRow:
     """Run a case with this fault between two others."""
-    token, mark, path = f"{os.getpid()}-{what}", folder / "executed", folder / f"{secrets.token_hex(8)}.jsonl"
-    command = [sys.executable, "-P", "-c", RUNNER, str(path), what]
+    token, mark, path = f"{os.getpid()}-{name}", folder / "executed", folder / f"{secrets.token_hex(8)}.jsonl"
+    command = [sys.executable, "-P", "-c", RUNNER, str(path), name]
     done = subprocess.run(command, env=environment(token, mark), capture_output=True, text=True, check=False)
     left = left_behind(token)
     if done.returncode:
-        words = (done.stderr.strip().splitlines() or ["no word"])[-1]
-        return FaultRow([what, "the run ended", "-", str(left), "-", "-", words[:110]], False)
+        last_line = (done.stderr.strip().splitlines() or ["no word"])[-1]
+        return FaultRow([name, "the run ended", "-", str(left), "-", "-", last_line[:110]], False)
     (before, fault, after), peak_mib = json.loads(done.stdout.strip().splitlines()[-1])
     status, cause, reason, seconds = fault
     kept = len(read_run(path).results)
     is_line = "\n" not in reason and len(reason) <= MOST_REASON and bool(reason) == (status != "ok")
     is_sound = before[0] == after[0] == "ok" and kept == 3 and not left and is_line
-    cells = [what, f"{status} {cause}".strip(), f"{kept} of 3", str(left), f"{seconds:.1f}", f"{peak_mib:.0f}"]
+    cells = [name, f"{status} {cause}".strip(), f"{kept} of 3", str(left), f"{seconds:.1f}", f"{peak_mib:.0f}"]
     return FaultRow([*cells, reason[:110]], is_sound and not mark.exists() and peak_mib < MOST_MIB)
 
 
-def machine_fault(what: str, fault: MachineFault, folder: Path) -> FaultRow:
+def machine_fault(name: str, fault: MachineFault, folder: Path) -> FaultRow:
     """Run three cases without a fault on a machine with this one."""
-    token, place = f"{os.getpid()}-{what}", folder / secrets.token_hex(8)
+    token, place = f"{os.getpid()}-{name}", folder / secrets.token_hex(8)
     place.mkdir()
     path = fault.out(place)
     env = {key: value for key, value in {**environment(token, place), **fault.env}.items() if value is not None}
@@ -147,11 +147,11 @@ def machine_fault(what: str, fault: MachineFault, folder: Path) -> FaultRow:
         status = run.wait(120)
     seconds = time.monotonic() - start
     left = left_behind(token)
-    words = (place / "stderr").read_text(errors="replace").strip().splitlines()
+    lines = (place / "stderr").read_text(errors="replace").strip().splitlines()
     kept, is_readable = results(place)
-    is_told = status == 0 or bool(words) or status < 0 or fault.is_mute
-    is_sound = status in fault.statuses and "Traceback (most recent call last):" not in words and not left
-    cells = [what, str(status), f"{kept} of 3", str(left), f"{seconds:.1f}", (words or [""])[-1][:110]]
+    is_told = status == 0 or bool(lines) or status < 0 or fault.is_mute
+    is_sound = status in fault.statuses and "Traceback (most recent call last):" not in lines and not left
+    cells = [name, str(status), f"{kept} of 3", str(left), f"{seconds:.1f}", (lines or [""])[-1][:110]]
     return FaultRow(cells, is_sound and is_told and (fault.is_mute or (is_readable and (kept == 3 or status != 0))))
 
 
@@ -172,8 +172,8 @@ def table(heads: str, rows: Sequence[tuple[str, object]], measured: object) -> i
     say(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     bad = 0
     with tempfile.TemporaryDirectory() as folder:
-        for what, fault in rows:
-            row = measured(what, fault, Path(folder))
+        for name, fault in rows:
+            row = measured(name, fault, Path(folder))
             bad += not row.is_sound
             say(f"| {' | '.join(row.cells)} |" + ("" if row.is_sound else " <- MORE THAN IT MAY"))
     say(f"{len(rows)} faults, {bad} cost more than they may")
@@ -240,16 +240,16 @@ def end(pid: int) -> None:
         return
 
 
-def main(words: Sequence[str]) -> int:
+def main(names: Sequence[str]) -> int:
     """Return how many faults cost too much."""
-    if words[:1] == ["--kills"]:
-        return kills(int(words[1]))
-    if words[:1] == ["--machine"]:
-        rows = [(what, fault) for what, fault in FAULTS.items() if " ".join(words[1:]) in what]
+    if names[:1] == ["--kills"]:
+        return kills(int(names[1]))
+    if names[:1] == ["--machine"]:
+        rows = [(name, fault) for name, fault in FAULTS.items() if " ".join(names[1:]) in name]
         return table("fault · status · results · orphans · s · last line", rows, machine_fault)
-    attacks = [(what, attack) for what, attack in ATTACKS.items() if " ".join(words) in what]
+    attacks = [(name, attack) for name, attack in ATTACKS.items() if " ".join(names) in name]
     heads = "fault · status, cause · results · orphans · s · main process, MiB · reason"
-    return table(heads, attacks, lambda what, attack, folder: case_fault(what, folder))
+    return table(heads, attacks, lambda name, attack, folder: case_fault(name, folder))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ RECORDING = Path(__file__).parent / "recordings/h200-quick.jsonl.gz"
 
 def node_run(template, name, slow, draw):
     """A run of every GPU of a node: the first cases of a recording, moved by chance and on a slow GPU by 5 %."""
-    (device, *_) = (each for each in template.manifest.facts.devices if each.backend != "host")
+    (device, *_) = (candidate for candidate in template.manifest.facts.devices if candidate.backend != "host")
     chosen = list(
         itertools.islice((r for r in template.results if r.status == "ok" and r.devices == (device.id,)), CASES)
     )
@@ -35,7 +35,7 @@ def node_run(template, name, slow, draw):
         moved = (replace(first, values=tuple(value * factor for value in first.values[:SAMPLES])),)
         results.append(replace(result, devices=(f"cuda:{gpu}",), replicate=replicate, series=moved))
     facts = replace(template.manifest.facts, devices=devices)
-    settings = Settings(("all",), tuple(each.id for each in devices), "quick", replicates=REPLICATES)
+    settings = Settings(("all",), tuple(candidate.id for candidate in devices), "quick", replicates=REPLICATES)
     manifest = replace(template.manifest, facts=facts, settings=settings, counters=())
     return Run(manifest, tuple(results))
 
@@ -56,11 +56,11 @@ def main():
             entries.append(FleetNode(name, "answered", 60.0, path.name))
         (folder / FLEET_FILE).write_bytes(encode_fleet(Fleet(tuple(entries), "slurm")))
         print(f"{nodes} nodes: {size / 1e6:.0f} MB of run files")  # noqa: T201
-        found = read(folder)
-        print(f"read into digests: {found.seconds:.1f} s")  # noqa: T201
+        fleet = read(folder)
+        print(f"read into digests: {fleet.seconds:.1f} s")  # noqa: T201
         start = time.monotonic()
-        judged = judge_fleet(found.fleet, found.digests)
-        print(f"judged: {time.monotonic() - start:.1f} s: {[each.place.text for each in judged.suspects]}")  # noqa: T201
+        judged = judge_fleet(fleet.fleet, fleet.digests)
+        print(f"judged: {time.monotonic() - start:.1f} s: {[suspect.place.text for suspect in judged.suspects]}")  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -30,13 +30,13 @@ def ours(rates):
     """Components that the rule accuses: cases, populations and families together."""
     members = tuple(Member(Place(str(number), ()), COMPONENT) for number in range(rates.shape[1]))
     rows, matrix, errors, _ = fleet_rows(ComparableGroup(members, KEYS, rates, np.zeros_like(rates)))
-    found = outliers.find(matrix, errors).is_suspect
+    is_suspect = outliers.find(matrix, errors).is_suspect
     accused = np.zeros(rates.shape, dtype=bool)
-    for row, one in zip(rows, found, strict=True):
+    for row, suspects in zip(rows, is_suspect, strict=True):
         if row.key is not None:
-            accused[KEYS.index(row.key)] |= one
+            accused[KEYS.index(row.key)] |= suspects
         else:
-            accused[next(index for index, key in enumerate(KEYS) if key.family == row.family)] |= one
+            accused[next(index for index, key in enumerate(KEYS) if key.family == row.family)] |= suspects
     return accused
 
 
@@ -92,17 +92,17 @@ RULES = {
 
 def outcome(rule, spread, size, slow, fleets, rng):
     """Share of fleets in which the slow GPU is accused in its case, and in which any other is, or any at all."""
-    found = wrong = 0
+    detected = wrong = 0
     for _ in range(fleets):
         rates = rng.normal(0.0, spread, (CASES, size))
         if slow:
             rates[0, 0] += math.log1p(-slow)
         accused = rule(rates)
-        found += bool(accused[:, 0].any()) if slow else 0
+        detected += bool(accused[:, 0].any()) if slow else 0
         if slow:
             accused[:, 0] = False
         wrong += bool(accused.any())
-    return found / fleets, wrong / fleets
+    return detected / fleets, wrong / fleets
 
 
 def main():

@@ -70,12 +70,12 @@ class RecordedSessions:
 
     def _part(self, session: int, places: Sequence[int]) -> Reading:
         """Return the reading of some processes of one session, by their places."""
-        whole = self.readings[session]
+        reading = self.readings[session]
         results = {
-            key: [found[place] for place in places if place < len(found)]
-            for key, found in whole.gathered.results.items()
+            key: [result[place] for place in places if place < len(result)]
+            for key, result in reading.gathered.results.items()
         }
-        return replace(whole, gathered=Gathering(results, whole.gathered.clocks))
+        return replace(reading, gathered=Gathering(results, reading.gathered.clocks))
 
 
 def at_random(recording: RecordedSessions, rng: random.Random) -> Draw:
@@ -123,24 +123,24 @@ class GateTally:
 
 def tally(recording: RecordedSessions, design: str, draws: int, threshold: float) -> GateTally:
     """Judge a number of draws of one design, and count the verdicts."""
-    found, rng = GateTally(), random.Random(SEED)
+    result, rng = GateTally(), random.Random(SEED)
     for _ in range(draws):
         before, after, apart = DESIGNS[design](recording, rng)
         findings = judge(
             recording.evidence(before, apart), recording.evidence(after, False), lambda _: threshold
         ).findings
-        found.draws += 1
-        found.alarmed += any(finding.verdict is Verdict.SLOWER for finding in findings)
-        found.verdicts.update((finding.case.id, finding.verdict) for finding in findings)
-        found.causes.update((finding.case.id, finding.cause) for finding in findings if finding.cause)
-    return found
+        result.draws += 1
+        result.alarmed += any(finding.verdict is Verdict.SLOWER for finding in findings)
+        result.verdicts.update((finding.case.id, finding.verdict) for finding in findings)
+        result.causes.update((finding.case.id, finding.cause) for finding in findings if finding.cause)
+    return result
 
 
 def smallest(recording: RecordedSessions, threshold: float, draws: int = 1000) -> Iterator[tuple[str, list[float]]]:
     """Of each case the least slow-downs that 80 % and 95 % of draws within a session call slower."""
     sides = [recording.evidence(recording.of(index), apart=False).sides for index in range(len(recording.readings))]
-    for key in dict.fromkeys(key for found in sides for key in found):
-        logs = [found[key].logs for found in sides if key in found and len(found[key].logs) >= 2 * PROCESSES]
+    for key in dict.fromkeys(key for side in sides for key in side):
+        logs = [side[key].logs for side in sides if key in side and len(side[key].logs) >= 2 * PROCESSES]
         if logs:
             rng = random.Random(SEED)
             least = _least([rng.sample(rng.choice(logs), 2 * PROCESSES) for _ in range(draws)], threshold)
@@ -151,7 +151,8 @@ def _least(draws: Sequence[Sequence[float]], threshold: float) -> list[float]:
     """Of each draw the least slow-down of its second five that is called slower, sorted: verdicts only rise with it."""
     pairs = [SidePair(tuple(values[:PROCESSES]), tuple(values[PROCESSES:])) for values in draws]
     beyond = [
-        max(math.log1p(threshold), found.least_threshold) - min(found.low, found.shift) for found in effects(pairs)
+        max(math.log1p(threshold), case_effect.least_threshold) - min(case_effect.low, case_effect.shift)
+        for case_effect in effects(pairs)
     ]
     return sorted(map(math.expm1, beyond))
 
@@ -163,11 +164,11 @@ def report(recording: RecordedSessions, draws: int, threshold: float) -> Iterato
     for design in DESIGNS:
         if design not in ("within", "random") and sessions < 2:
             continue
-        found = tally(recording, design, draws, threshold)
-        yield f"{design}: {found.alarmed} of {found.draws} suites alarmed"
-        for case in sorted({case for case, _ in found.verdicts}):
-            counts = {str(verdict): count for (name, verdict), count in sorted(found.verdicts.items()) if name == case}
-            causes = {cause: count for (name, cause), count in sorted(found.causes.items()) if name == case}
+        result = tally(recording, design, draws, threshold)
+        yield f"{design}: {result.alarmed} of {result.draws} suites alarmed"
+        for case in sorted({case for case, _ in result.verdicts}):
+            counts = {str(verdict): count for (name, verdict), count in sorted(result.verdicts.items()) if name == case}
+            causes = {cause: count for (name, cause), count in sorted(result.causes.items()) if name == case}
             yield f"    {case}: {counts}" + (f", because of {causes}" if causes else "")
     yield "smallest slow-down that 80 % and 95 % of 5-against-5 draws within a session call slower:"
     for case, least in smallest(recording, threshold):

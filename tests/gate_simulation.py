@@ -108,8 +108,8 @@ class SimulatedSuite:
         self.asked_again += len(numbers)
         for number in numbers:
             self._looks[number] += 1
-        for number, found in zip(numbers, effects(self.pairs(numbers)), strict=True):
-            self.effects[number] = found
+        for number, estimate in zip(numbers, effects(self.pairs(numbers)), strict=True):
+            self.effects[number] = estimate
         return sides
 
 
@@ -126,7 +126,7 @@ class GateOutcome:
 
     suites: int
     alarmed: int
-    found: float
+    detected: float
     same: float
     asked_again: float
 
@@ -138,18 +138,18 @@ class GateOutcome:
 
 def simulate(world: World, suites: int, seed: int = 0) -> GateOutcome:
     """Judge a number of suites of a world."""
-    alarmed = found = same = again = 0
+    alarmed = detected = same = again = 0
     changed = {finding.case for finding in _plain(world.cases)[: world.changed]} if world.slower else set()
     for suite in measured(world, suites, seed):
         rounds = 0 if world.design == "files" else world.rounds
         findings = settle(suite, suite.judged, suite.again, rounds).findings
         slower = {finding.case for finding in findings if finding.verdict is Verdict.SLOWER}
         alarmed += bool(slower - changed)
-        found += len(slower & changed)
+        detected += len(slower & changed)
         same += sum(finding.verdict is Verdict.SAME for finding in findings)
         again += suite.asked_again
     cases = suites * world.cases
-    return GateOutcome(suites, alarmed, found / max(suites * len(changed), 1), same / cases, again / cases)
+    return GateOutcome(suites, alarmed, detected / max(suites * len(changed), 1), same / cases, again / cases)
 
 
 def measured(world: World, suites: int, seed: int = 0) -> list[SimulatedSuite]:
@@ -254,7 +254,7 @@ def power(suites: int) -> Iterator[str]:
     for design, baseline, rounds in lines:
         world = World(design=design, baseline=baseline, rounds=rounds)
         equal = simulate(world, suites)
-        shares = [simulate(replace(world, slower=slower), suites).found for slower in (0.03, 0.05)]
+        shares = [simulate(replace(world, slower=slower), suites).detected for slower in (0.03, 0.05)]
         cells = (f"{share:.0%}" for share in (equal.same, equal.asked_again, *shares))
         yield _row(f"{design}, baseline of {baseline}", str(rounds), *cells)
     for count in (5, 10):

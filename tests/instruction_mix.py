@@ -41,8 +41,8 @@ def loop_of(text: str) -> Counter[str]:
 
 def opcodes(lines: list[str]) -> Counter[str]:
     """Count instructions by their names: the first part, with the width of a shared access."""
-    found = (re.match(r"/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z]\w*)(\.128)?", line) for line in lines)
-    return Counter("".join(part or "" for part in match.groups()) for match in found if match and match[1] != "NOP")
+    matches = (re.match(r"/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z]\w*)(\.128)?", line) for line in lines)
+    return Counter("".join(part or "" for part in match.groups()) for match in matches if match and match[1] != "NOP")
 
 
 @dataclass(frozen=True)
@@ -86,10 +86,10 @@ def bound_of(name: str) -> LoopBound:
 def main() -> None:
     """Print a line for each rung that compiles without further headers."""
     for name in ("tile", "mma", "swizzled", "async", "bulk", "wgmma"):
-        found = bound_of(name)
-        mix = ", ".join(f"{count} {opcode}" for opcode, count in found.loop.most_common(7))
-        limits = f"matrix {found.matrix:4.0%}  shared memory {found.shared:4.0%}  issue {found.issue:4.0%}"
-        print(f"{name:9} {limits}  of {found.loop.total()}: {mix}")  # noqa: T201
+        bound = bound_of(name)
+        mix = ", ".join(f"{count} {opcode}" for opcode, count in bound.loop.most_common(7))
+        limits = f"matrix {bound.matrix:4.0%}  shared memory {bound.shared:4.0%}  issue {bound.issue:4.0%}"
+        print(f"{name:9} {limits}  of {bound.loop.total()}: {mix}")  # noqa: T201
 
 
 if __name__ == "__main__":

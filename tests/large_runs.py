@@ -40,8 +40,8 @@ def cases() -> Iterator[Case]:
 
 def large(count: int, factor: float = 1.0) -> Run:
     """Return a run with `count` cases whose headline figures are multiplied by a factor."""
-    found = store.read_run(_RECORDING)
-    measured = [result for result in found.results if result.status == "ok" and result.series]
+    run = store.read_run(_RECORDING)
+    measured = [result for result in run.results if result.status == "ok" and result.series]
     results = [
         _renamed(result, case, factor, number * _CASE_S)
         for number, (case, result) in enumerate(zip(itertools.islice(cases(), count), itertools.cycle(measured)))
@@ -52,9 +52,9 @@ def large(count: int, factor: float = 1.0) -> Run:
     )
     names = dict.fromkeys(result.case.suite for result in results)
     suites = tuple(SuiteInfo(name, "points of a recording", views) for name in names)
-    settings = dataclasses.replace(found.manifest.settings, suites=tuple(suite.name for suite in suites))
-    manifest = dataclasses.replace(found.manifest, suites=suites, settings=settings)
-    return Run(manifest, tuple(results), tuple(_samples(found.samples, count)))
+    settings = dataclasses.replace(run.manifest.settings, suites=tuple(suite.name for suite in suites))
+    manifest = dataclasses.replace(run.manifest, suites=suites, settings=settings)
+    return Run(manifest, tuple(results), tuple(_samples(run.samples, count)))
 
 
 def _renamed(result: Result, case: Case, factor: float, start: float) -> Result:
@@ -80,14 +80,14 @@ def _repeated(values: tuple[float | None, ...], count: int) -> tuple[float | Non
     return tuple(itertools.islice(itertools.cycle(values), count))
 
 
-def _timed(*words: str | Path) -> str:
+def _timed(*text: str | Path) -> str:
     """Elapsed and processor time of a command with all its processes, and the memory of the largest."""
     start = time.perf_counter()
-    child = subprocess.Popen([_GPUBENCH, *words], stdout=subprocess.DEVNULL)
+    child = subprocess.Popen([_GPUBENCH, *text], stdout=subprocess.DEVNULL)
     _, status, used = os.wait4(child.pid, 0)
     elapsed = time.perf_counter() - start
     if status:
-        raise SystemExit(f"gpubench {words[0]} ended with {os.waitstatus_to_exitcode(status)}")
+        raise SystemExit(f"gpubench {text[0]} ended with {os.waitstatus_to_exitcode(status)}")
     return f"{elapsed:7.2f} s, of processors {used.ru_utime + used.ru_stime:7.2f} s, {used.ru_maxrss / 1024:6.0f} MB"
 
 
@@ -110,8 +110,8 @@ def main(counts: list[int]) -> None:
             _say(f"  compare html    {used}, writes {page.stat().st_size / 1e6:6.2f} MB")
 
 
-def _say(words: str) -> None:
-    print(words, flush=True)  # noqa: T201
+def _say(text: str) -> None:
+    print(text, flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -30,9 +30,9 @@ def trial(rng: np.random.Generator, nodes: int, rounds: int, is_healthy: bool, n
         if not is_healthy:
             rate *= (0.9 if slow_node in pair else 1) * (0.8 if pair == slow_link else 1)
         rates[pair] = rate
-    found = links.judge(rates)
-    slow_nodes = {node for node, effect in found.nodes.items() if effect.is_suspect}
-    slow_links = {pair for pair, effect in found.links.items() if effect.is_suspect}
+    judgement = links.judge(rates)
+    slow_nodes = {node for node, effect in judgement.nodes.items() if effect.is_suspect}
+    slow_links = {pair for pair, effect in judgement.links.items() if effect.is_suspect}
     true_nodes, true_links = (set(), set()) if is_healthy else ({slow_node}, {slow_link})
     both = slow_nodes >= true_nodes and slow_links >= true_links
     return both, bool(slow_nodes - true_nodes or slow_links - true_links)
@@ -43,7 +43,7 @@ def counts(nodes: int, rounds: int, trials: int, noise: float = 0.005) -> tuple[
     rng = np.random.default_rng([nodes, rounds])
     slow = [trial(rng, nodes, rounds, False, noise) for _ in range(trials)]
     healthy = [trial(rng, nodes, rounds, True, noise) for _ in range(trials)]
-    return sum(found for found, _ in slow), sum(false for _, false in slow), sum(false for _, false in healthy)
+    return sum(detected for detected, _ in slow), sum(false for _, false in slow), sum(false for _, false in healthy)
 
 
 def main() -> None:
@@ -53,7 +53,7 @@ def main() -> None:
     trials = parser.parse_args().trials
     rows = ["| nodes | rounds | noise | found | false | healthy |", "|---|---|---|---|---|---|"]
     for rounds, noise, nodes in itertools.product((5, 3), (0.005, 0.02), (8, 16, 64)):
-        cells = " | ".join(f"{found} of {trials}" for found in counts(nodes, rounds, trials, noise))
+        cells = " | ".join(f"{count} of {trials}" for count in counts(nodes, rounds, trials, noise))
         rows.append(f"| {nodes} | {rounds} | {noise:.1%} | {cells} |")
     sys.stdout.write("\n".join(rows) + "\n")
 

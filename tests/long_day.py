@@ -64,13 +64,13 @@ def day(seconds: int) -> Iterator[Samples]:
         yield Samples("nvml", "cuda:0", Packed(at.tolist()), columns)
 
 
-def _run_timed(*words: str | Path) -> str:
+def _run_timed(*arguments: str | Path) -> str:
     """Run a command; return its time, its CPU time and its largest memory as text. Exits if the command fails."""
     start = time.perf_counter()
-    child = subprocess.Popen(words)
+    child = subprocess.Popen(arguments)
     _, status, used = os.wait4(child.pid, 0)
     if status:
-        raise SystemExit(f"{words[0]} ended with {os.waitstatus_to_exitcode(status)}")
+        raise SystemExit(f"{arguments[0]} ended with {os.waitstatus_to_exitcode(status)}")
     elapsed = time.perf_counter() - start
     return f"{elapsed:5.1f} s, of processors {used.ru_utime + used.ru_stime:5.1f} s, {used.ru_maxrss / 1024:4.0f} MB"
 

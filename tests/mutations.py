@@ -140,17 +140,17 @@ def _find_by(mutation: HostMutation, seed: int) -> str:
             thread.start()
         for thread in threads:
             thread.join()
-    return next((found for found in outcomes if found != SURVIVES), SURVIVES)
+    return next((outcome for outcome in outcomes if outcome != SURVIVES), SURVIVES)
 
 
 def _print_table(names: Sequence[tuple[str, str, Callable[[int], str]]], seeds: int) -> None:
     """Print for each mutation how many seeds found it and what the check said."""
     seen = 0
     for case, name, measure in names:
-        found = Counter(measure(seed) for seed in range(seeds))
-        missed = found.pop(SURVIVES, 0)
+        counts = Counter(measure(seed) for seed in range(seeds))
+        missed = counts.pop(SURVIVES, 0)
         seen += not missed
-        by = found.most_common(1)[0][0] if found else SURVIVES
+        by = counts.most_common(1)[0][0] if counts else SURVIVES
         print(f"{case:34} {name:52} {seeds - missed}/{seeds}  {by[:90]}", flush=True)  # noqa: T201
     print(f"found each time: {seen} of {len(names)}\n", flush=True)  # noqa: T201
 

@@ -22,11 +22,11 @@ _WIDTH, _HEIGHT = 1280, 800
 def main() -> None:
     """Write the picture."""
     run = store.read_run(_RECORDING)
-    with tempfile.TemporaryDirectory() as folder, browser() as found:
+    with tempfile.TemporaryDirectory() as folder, browser() as opened:
         page = Path(folder) / "page.html"
         page.write_text(rendering.report("html").enclose(run, enclosing.enclosure(run, _RECORDING)), encoding="utf-8")
-        found.show(page, _WIDTH, _HEIGHT)
-        found.photograph(_PICTURE, height=_HEIGHT)
+        opened.show(page, _WIDTH, _HEIGHT)
+        opened.photograph(_PICTURE, height=_HEIGHT)
 
 
 if __name__ == "__main__":

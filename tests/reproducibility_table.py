@@ -83,8 +83,8 @@ def coverage() -> tuple[int, int]:
     held = pairs = 0
     for run in sessions().values():
         for spread in Summary(run).spreads():
-            for one, other in permutations(spread.figures, 2):
-                held += one.interval.low <= other.interval.centre <= one.interval.high
+            for first, second in permutations(spread.figures, 2):
+                held += first.interval.low <= second.interval.centre <= first.interval.high
                 pairs += 1
     return held, pairs
 

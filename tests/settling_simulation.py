@@ -109,9 +109,9 @@ def _print_transients() -> None:
         for seconds in CALL_SECONDS:
             cells = []
             for tau_s in TIME_CONSTANTS_S:
-                own = [o for call, o in outcomes.items() if (call.seconds, call.tau_s) == (seconds, tau_s)]
-                worst = max((abs(o.bias) for o in own if not o.is_labelled), default=0.0)
-                cells.append(f"{tau_s:g} s: {sum(o.is_handled for o in own)}/{len(own)} {worst:5.2%}")
+                matching = [o for call, o in outcomes.items() if (call.seconds, call.tau_s) == (seconds, tau_s)]
+                worst = max((abs(o.bias) for o in matching if not o.is_labelled), default=0.0)
+                cells.append(f"{tau_s:g} s: {sum(o.is_handled for o in matching)}/{len(matching)} {worst:5.2%}")
             print(f"{tier:5} noise {noise:4.1%} call {seconds * 1e3:5.1f} ms  {'   '.join(cells)}", flush=True)  # noqa: T201
 
 

@@ -36,10 +36,10 @@ def part(name):
     return sys.modules[f"{planning.load_suite('collectives').package}.{name}"]
 
 
-def start(environment: Mapping[str, str], *words: str) -> subprocess.Popen[str]:
+def start(environment: Mapping[str, str], *arguments: str) -> subprocess.Popen[str]:
     """Start gpubench without a GPU; `environment` is added to this process's."""
     return subprocess.Popen(
-        [*GPUBENCH, *words],
+        [*GPUBENCH, *arguments],
         env={**os.environ, "CUDA_VISIBLE_DEVICES": "", **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -66,9 +66,20 @@ def ended(*processes: subprocess.Popen[str]) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 3])
 def test_nodes_measure_collectives_and_messages_together_by_tcp(tmp_path, size):
-    words = ("run", "collectives", "--device", "host", "--tier", "smoke", "--filter", "across", "--filter", "message")
+    arguments = (
+        "run",
+        "collectives",
+        "--device",
+        "host",
+        "--tier",
+        "smoke",
+        "--filter",
+        "across",
+        "--filter",
+        "message",
+    )
     nodes = [
-        start(place(rank, size, 20_500 + size), *words, "--out", str(tmp_path / f"{rank}.jsonl"))
+        start(place(rank, size, 20_500 + size), *arguments, "--out", str(tmp_path / f"{rank}.jsonl"))
         for rank in range(size)
     ]
     assert ended(*nodes) == [0] * size
@@ -95,7 +106,7 @@ def test_two_processes_measure_as_a_pair_and_are_too_few_for_a_verdict(tmp_path)
     ]
     assert ended(*nodes) == [4, 0]
     record = json.loads((folder / "pairs.json").read_text())
-    assert [(each["first"], each["second"], each["reason"]) for each in record["meetings"]] == [(0, 1, "")]
+    assert [(meeting["first"], meeting["second"], meeting["reason"]) for meeting in record["meetings"]] == [(0, 1, "")]
     assert len(list((folder / "pairs" / "1").glob("*.jsonl.gz"))) == 2
 
 
@@ -103,8 +114,8 @@ def target(nodes, *devices):
     return Target(make.facts(*devices), devices[0], "quick", nodes=nodes)
 
 
-def spread(found):
-    return [case for case in found if case.name in ("across", "message")]
+def spread(reports):
+    return [case for case in reports if case.name in ("across", "message")]
 
 
 def test_a_run_on_one_node_has_no_case_between_nodes():
@@ -128,9 +139,9 @@ def test_a_job_between_nodes_is_described_without_the_ids_of_its_devices():
         facts = Facts((make.device(name, memory_bytes=2**37),))
         settings = Settings(("collectives",), (name,), filters=("across", "message"), nodes=2)
         plans.append(planning.make(facts, settings))
-    one, other = (planning.described(plan.jobs, plan.settings) for plan in plans)
-    assert one == other
-    assert planning.described(plans[0].jobs[:-1], plans[0].settings) != one
+    first, second = (planning.described(plan.jobs, plan.settings) for plan in plans)
+    assert first == second
+    assert planning.described(plans[0].jobs[:-1], plans[0].settings) != first
     assert {job.nodes for job in plans[0].jobs} == {2}
 
 
@@ -146,17 +157,17 @@ def test_the_filter_of_pairs_selects_one_gpu_of_each_of_two_nodes():
 @pytest.mark.parametrize("world", [2, 3, 16, 100])
 def test_sums_of_tiles_are_exact_and_one_wrong_word_or_a_tile_at_a_wrong_place_is_found(world):
     tiles = part("_tcp").SummableWords(7, world)
-    words = [np.empty(3 * 2**16 + 5, np.float32) for _ in range(min(world, 16))]
-    for rank, array in enumerate(words):
+    parts = [np.empty(3 * 2**16 + 5, np.float32) for _ in range(min(world, 16))]
+    for rank, array in enumerate(parts):
         tiles.write(array, rank)
-    total = np.sum(words, axis=0, dtype=np.float64)
-    assert (np.sum(words, axis=0, dtype=np.float32) == total).all()
-    found = total.astype(np.float32)
-    assert tiles.mistakes(found, 0, 0, len(words)) == 0
-    found[70_000] += 1
-    assert tiles.mistakes(found, 0, 0, len(words)) == 1
-    swapped = words[0].copy()
-    swapped[: 2**16], swapped[2**16 : 2**17] = words[0][2**16 : 2**17], words[0][: 2**16]
+    total = np.sum(parts, axis=0, dtype=np.float64)
+    assert (np.sum(parts, axis=0, dtype=np.float32) == total).all()
+    result = total.astype(np.float32)
+    assert tiles.mistakes(result, 0, 0, len(parts)) == 0
+    result[70_000] += 1
+    assert tiles.mistakes(result, 0, 0, len(parts)) == 1
+    swapped = parts[0].copy()
+    swapped[: 2**16], swapped[2**16 : 2**17] = parts[0][2**16 : 2**17], parts[0][: 2**16]
     assert tiles.mistakes(swapped, 0, 0, 1) == 2**17
 
 
@@ -227,13 +238,13 @@ ROUNDS = [
 
 
 def test_a_slow_node_is_found_from_the_run_files_of_pairs(tmp_path):
-    found = pairs.judge(written(tmp_path, ROUNDS, {3: 0.9}), tmp_path)
-    (suspect,) = found.suspects
+    verdict = pairs.judge(written(tmp_path, ROUNDS, {3: 0.9}), tmp_path)
+    (suspect,) = verdict.suspects
     assert (suspect.name, suspect.case) == ("gpu03", ACROSS.id)
     assert suspect.slowdown == pytest.approx(0.1, abs=0.01)
     assert 3 in suspect.pair
-    assert found.exit_status == 0, "nobody is guilty before it was measured again"
-    assert found.failures == ()
+    assert verdict.exit_status == 0, "nobody is guilty before it was measured again"
+    assert verdict.failures == ()
 
 
 def test_rates_of_pairs_that_were_alone_are_kept_apart(tmp_path):
@@ -246,24 +257,24 @@ def test_rates_of_pairs_that_were_alone_are_kept_apart(tmp_path):
 
 @pytest.mark.parametrize(("alone", "status"), [(None, 0), (0.01, 0), (0.08, 1)])
 def test_only_a_suspect_that_is_also_slow_alone_is_confirmed(tmp_path, alone, status):
-    found = pairs.judge(written(tmp_path, ROUNDS, {3: 0.9}), tmp_path)
-    suspects = tuple(dataclasses.replace(each, alone=alone) for each in found.suspects)
-    assert dataclasses.replace(found, suspects=suspects).exit_status == status
+    verdict = pairs.judge(written(tmp_path, ROUNDS, {3: 0.9}), tmp_path)
+    suspects = tuple(dataclasses.replace(suspect, alone=alone) for suspect in verdict.suspects)
+    assert dataclasses.replace(verdict, suspects=suspects).exit_status == status
 
 
 def test_a_pair_that_was_not_measured_is_reported_and_the_others_are_judged(tmp_path):
     record = written(tmp_path, ROUNDS, {})
     first = dataclasses.replace(ROUNDS[0], reason="gpu00 died: its process ended")
-    found = pairs.judge(dataclasses.replace(record, meetings=(first, *ROUNDS[1:])), tmp_path)
+    verdict = pairs.judge(dataclasses.replace(record, meetings=(first, *ROUNDS[1:])), tmp_path)
     names = " and ".join(NODES[node] for node in first.pair)
-    assert found.failures == (f"{names} in round 1: gpu00 died: its process ended",)
-    assert len(found.rates[ACROSS.id]) == len(ROUNDS) - 1
-    assert found.too_few == ""
+    assert verdict.failures == (f"{names} in round 1: gpu00 died: its process ended",)
+    assert len(verdict.rates[ACROSS.id]) == len(ROUNDS) - 1
+    assert verdict.too_few == ""
 
 
 def test_without_any_figure_there_is_no_verdict(tmp_path):
-    found = pairs.judge(PairsRecord(NODES), tmp_path)
-    assert (found.too_few, found.exit_status) == ("no pair has a figure", 4)
+    verdict = pairs.judge(PairsRecord(NODES), tmp_path)
+    assert (verdict.too_few, verdict.exit_status) == ("no pair has a figure", 4)
 
 
 @pytest.mark.slow
@@ -282,12 +293,12 @@ def test_a_slow_node_is_measured_again_alone_beside_a_healthy_pair_and_confirmed
         fleet.node(rank, path)
     request = FleetRequest(order, fleet.folder, patience=_fleet.PATIENCE)
     with PairsSession(fleet.launch, request, fleet.watch) as session:
-        found = session.measure(5)
+        answer = session.measure(5)
     fleet.launch.board.remove()
     for thread in fleet.threads:
         thread.join(20)
         assert not thread.is_alive()
-    (suspect,) = found.suspects
-    assert (suspect.name, suspect.is_confirmed, found.exit_status) == ("gpu-3", True, 1)
+    (suspect,) = answer.suspects
+    assert (suspect.name, suspect.is_confirmed, answer.exit_status) == ("gpu-3", True, 1)
     assert suspect.alone == pytest.approx(0.1, abs=0.005)
     assert sorted(path.name for path in (fleet.folder / pairs.PAIRS).iterdir()) == [*"12345", "alone-0", "alone-1"]

@@ -72,37 +72,37 @@ def mi250x(tmp_path):
     return SimulatedAmdMachine(tmp_path, "mi250x")
 
 
-def by(found):
-    return [use.by for use in found.bound.evidence]
+def by(counters):
+    return [use.by for use in counters.bound.evidence]
 
 
 def test_a_stream_on_an_mi300x_is_bound_by_memory_by_the_firmwares_counter(mi300x):
-    found = mi300x.bound(BUSY, [{"dram": 88}] * 5, moved=4.4e9, limit="dram")
-    assert found.bound.label == "DRAM"
-    assert found.bound.text == "DRAM (amd.dram 88.0 %, of dram peak (data sheet) 83.0 %)"
+    result = mi300x.bound(BUSY, [{"dram": 88}] * 5, moved=4.4e9, limit="dram")
+    assert result.bound.label == "DRAM"
+    assert result.bound.text == "DRAM (amd.dram 88.0 %, of dram peak (data sheet) 83.0 %)"
 
 
 def test_the_busy_time_of_an_mi250xs_memory_is_not_taken_for_a_share_of_bandwidth(mi250x):
     """Its firmware tells how busy the memory's clock domain is, which is not what moved."""
     assert "amd.dram" not in [counter.name for counter in mi250x.counters]
-    found = mi250x.bound({**BUSY, "mem_busy_percent": 97}, [{}] * 5)
-    assert found.bound.label == "latency"
-    found = mi250x.bound(BUSY, [{}] * 5, moved=1.2e9, limit="dram")
-    assert by(found) == ["of dram peak (data sheet)"]
+    result = mi250x.bound({**BUSY, "mem_busy_percent": 97}, [{}] * 5)
+    assert result.bound.label == "latency"
+    result = mi250x.bound(BUSY, [{}] * 5, moved=1.2e9, limit="dram")
+    assert by(result) == ["of dram peak (data sheet)"]
 
 
 def test_products_at_the_package_limit_of_an_mi300x_are_bound_by_power(mi300x):
     tables = [{"residencies": (0, count, 0, 0, 0), "gfx_mhz": 1400, "dram": 20} for count in (1, 9, 30, 44, 60)]
-    found = mi300x.bound(BUSY, tables)
-    assert found.bound.label == "power"
-    assert by(found) == ["samples under the power cap", "mean clock over nominal clock"]
-    assert [(each.name, each.share) for each in found.throttled] == [("power cap (PPT0)", 1.0)]
+    result = mi300x.bound(BUSY, tables)
+    assert result.bound.label == "power"
+    assert by(result) == ["samples under the power cap", "mean clock over nominal clock"]
+    assert [(reason.name, reason.share) for reason in result.throttled] == [("power cap (PPT0)", 1.0)]
 
 
 def test_products_at_the_package_limit_of_an_mi250x_are_bound_by_power(mi250x):
-    found = mi250x.bound(BUSY, [{"throttle": 1, "gfx_mhz": 1200}] * 4 + [{"gfx_mhz": 1200}])
-    assert found.bound.label == "power"
-    assert found.throttled[0].share == 0.8
+    result = mi250x.bound(BUSY, [{"throttle": 1, "gfx_mhz": 1200}] * 4 + [{"gfx_mhz": 1200}])
+    assert result.bound.label == "power"
+    assert result.throttled[0].share == 0.8
 
 
 @pytest.mark.parametrize("kind", fake.MODELS)
@@ -114,8 +114,8 @@ def test_a_gpu_that_waits_is_bound_by_the_host_and_a_chain_by_latency(tmp_path, 
 
 def test_throttling_by_heat_is_reported_with_its_duration(mi300x):
     counts = [(0, 0, 5, 0, 0), (0, 0, 5, 0, 0), (0, 0, 9, 0, 0), (0, 0, 9, 0, 7), (0, 0, 9, 0, 7)]
-    found = mi300x.bound(BUSY, [{"residencies": count} for count in counts])
-    assert {each.name: each.seconds for each in found.throttled} == pytest.approx(
+    result = mi300x.bound(BUSY, [{"residencies": count} for count in counts])
+    assert {reason.name: reason.seconds for reason in result.throttled} == pytest.approx(
         {"thermal (GPU)": 0.4, "thermal (memory)": 0.2}
     )
 
@@ -124,8 +124,8 @@ def line(machine, tables):
     """The monitor's line after these readings."""
     latest = live.Latest(machine.counters)
     latest.add([machine.samples(BUSY, tables)])
-    (found,) = live.lines(latest, ["rocm:0"])
-    return found
+    (line,) = live.lines(latest, ["rocm:0"])
+    return line
 
 
 def test_the_monitor_shows_the_measures_of_an_mi300x(mi300x):

@@ -161,8 +161,8 @@ def test_throttle_reasons_are_a_bit_mask_where_the_firmware_reports_them(tmp_pat
 
 
 def test_the_settings_of_a_gpu_are_read_from_its_files(tmp_path):
-    found = files(fake.build(tmp_path, "mi300x")).describe(gpu("mi300x"))
-    assert found == {
+    settings = files(fake.build(tmp_path, "mi300x")).describe(gpu("mi300x"))
+    assert settings == {
         "power.limit_w": "750.0",
         "ecc": "on",
         "partition.compute": "SPX",
@@ -217,16 +217,16 @@ def test_counters_come_from_the_library_first_and_from_the_files_where_it_has_no
     library(tmp_path, monkeypatch, AMDSMI)
     root, device = fake.build(tmp_path / "root", "mi300x"), gpu("mi300x")
     source = type(AMD)(root).open([device])
-    found = source.read(device, NAMES)
+    values = source.read(device, NAMES)
     source.close()
     assert source.version == "amdsmi 26.1"
-    assert found["amd.power"] == 301.0  # an average, where the current value is N/A
-    assert found["amd.clock.gfx"] == 2099e6
-    assert found["amd.energy"] == pytest.approx(15.3)
-    assert found["amd.temperature.hotspot"] == 62.0
+    assert values["amd.power"] == 301.0  # an average, where the current value is N/A
+    assert values["amd.clock.gfx"] == 2099e6
+    assert values["amd.energy"] == pytest.approx(15.3)
+    assert values["amd.temperature.hotspot"] == 62.0
     by_files = {"amd.clock.memory": 1300e6, "amd.temperature.memory": 49.0, "amd.utilization.gfx": 93.0}
-    assert {name: found[name] for name in by_files} == by_files
-    assert found["amd.memory.used"] == fake.USED_BYTES
+    assert {name: values[name] for name in by_files} == by_files
+    assert values["amd.memory.used"] == fake.USED_BYTES
 
 
 ENDINGS = {
@@ -307,7 +307,7 @@ def test_two_groups_that_read_at_the_same_time_each_get_their_own_values(tmp_pat
     wanted = {"amd.power": 301.0, "amd.temperature.hotspot": 62.0, "amd.clock.gfx": 2099e6}
     with ThreadPoolExecutor(4) as pool:
         answers = pool.map(lambda name: (name, source.read(device, [name])), [*wanted] * 50)
-        assert all(found == {name: wanted[name]} for name, found in answers)
+        assert all(answer == {name: wanted[name]} for name, answer in answers)
     source.close()
 
 
@@ -366,6 +366,6 @@ def amdsmi_get_gpu_process_list(gpu):
 def test_the_library_lists_the_processes_on_a_gpu_with_their_memory(tmp_path, monkeypatch, text, expected):
     library(tmp_path, monkeypatch, text)
     source = AMD.processes([gpu("mi300x")])
-    found = source.read(gpu("mi300x"))
+    processes = source.read(gpu("mi300x"))
     source.close()
-    assert [(each.pid, each.memory_bytes) for each in found] == expected
+    assert [(process.pid, process.memory_bytes) for process in processes] == expected

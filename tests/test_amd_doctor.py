@@ -41,16 +41,16 @@ def doctor(tree: Path, *first: str, wheels: str = str(WHEEL), path: str = "/opt/
     first, _, rest = ended.stdout.partition("\n\nmissing\n")
     assert first.startswith("no GPU is usable")
     lines = rest.partition("\n\n")[0].splitlines()
-    return {reason: how.strip() for reason, how in zip(lines[::2], lines[1::2], strict=True)}
+    return {reason: remedy.strip() for reason, remedy in zip(lines[::2], lines[1::2], strict=True)}
 
 
 LOADED = "cupy: CuPy cannot be loaded (libamdhip64.so.7: cannot open shared object file: No such file or directory)"
 
 
 def test_doctor_says_that_a_wheel_without_rocm_needs_rocm(tmp_path):
-    found = doctor(fake.build(tmp_path, "mi300x"))
-    assert list(found) == [LOADED, "rocm: no ROCm is under /opt or /usr"]
-    assert found["rocm: no ROCm is under /opt or /usr"].startswith("install AMD's package rocm")
+    findings = doctor(fake.build(tmp_path, "mi300x"))
+    assert list(findings) == [LOADED, "rocm: no ROCm is under /opt or /usr"]
+    assert findings["rocm: no ROCm is under /opt or /usr"].startswith("install AMD's package rocm")
 
 
 def test_doctor_names_a_rocm_of_another_release_than_the_wheel(tmp_path):
@@ -58,20 +58,20 @@ def test_doctor_names_a_rocm_of_another_release_than_the_wheel(tmp_path):
     rocm_in(tree, version="6.4.0")
     for path in (tree / "opt/rocm/lib").iterdir():
         path.rename(path.with_suffix(".6"))
-    found = doctor(tree)
-    assert list(found) == [LOADED, "rocm: cupy-rocm-7-0 is for ROCm 7, /opt/rocm is 6.4.0"]
-    assert "install ROCm 7 beside it" in found["rocm: cupy-rocm-7-0 is for ROCm 7, /opt/rocm is 6.4.0"]
+    findings = doctor(tree)
+    assert list(findings) == [LOADED, "rocm: cupy-rocm-7-0 is for ROCm 7, /opt/rocm is 6.4.0"]
+    assert "install ROCm 7 beside it" in findings["rocm: cupy-rocm-7-0 is for ROCm 7, /opt/rocm is 6.4.0"]
 
 
 def test_doctor_names_wheels_that_overwrite_each_other(tmp_path):
     """The one was installed over the other: their files are the same ones, but both are listed as installed."""
-    tree, other = fake.build(tmp_path / "tree", "mi300x"), tmp_path / "other"
+    tree, second_folder = fake.build(tmp_path / "tree", "mi300x"), tmp_path / "other"
     rocm_in(tree)
-    fake._write(other / "cupy_cuda13x-14.2.0.dist-info/METADATA", "Name: cupy-cuda13x\nVersion: 14.2.0")
-    found = doctor(tree, wheels=f"{WHEEL}:{other}")
-    words = "rocm: cupy-cuda13x and cupy-rocm-7-0 overwrite each other: both install the package cupy"
-    assert list(found) == [LOADED, words]
-    assert found[words] == "pip uninstall both, then install one; use a second environment for the other"
+    fake._write(second_folder / "cupy_cuda13x-14.2.0.dist-info/METADATA", "Name: cupy-cuda13x\nVersion: 14.2.0")
+    findings = doctor(tree, wheels=f"{WHEEL}:{second_folder}")
+    finding = "rocm: cupy-cuda13x and cupy-rocm-7-0 overwrite each other: both install the package cupy"
+    assert list(findings) == [LOADED, finding]
+    assert findings[finding] == "pip uninstall both, then install one; use a second environment for the other"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a render node of another user")
@@ -80,24 +80,24 @@ def test_doctor_names_a_render_node_without_permission(tmp_path):
     tree = fake.build(tmp_path, "mi300x")
     rocm_in(tree)
     given = 'chown 1:1 /dev/dri/renderD129; exec setpriv --bounding-set=-dac_override,-dac_read_search "$@"'
-    found = doctor(tree, "sh", "-c", given, "sh")
-    words = "rocm: no permission for /dev/dri/renderD129"
-    assert list(found) == [LOADED, words]
-    assert found[words].startswith("sudo usermod -aG render,video $USER, then log in again")
+    findings = doctor(tree, "sh", "-c", given, "sh")
+    finding = "rocm: no permission for /dev/dri/renderD129"
+    assert list(findings) == [LOADED, finding]
+    assert findings[finding].startswith("sudo usermod -aG render,video $USER, then log in again")
 
 
-@pytest.mark.parametrize(("hipcc", "how"), [(True, "export PATH=/opt/rocm/bin:$PATH"), (False, "install hipcc")])
-def test_doctor_says_how_to_get_the_missing_compiler(tmp_path, hipcc, how):
+@pytest.mark.parametrize(("hipcc", "remedy"), [(True, "export PATH=/opt/rocm/bin:$PATH"), (False, "install hipcc")])
+def test_doctor_says_how_to_get_the_missing_compiler(tmp_path, hipcc, remedy):
     tree = fake.build(tmp_path, "mi300x")
     rocm_in(tree, hipcc=hipcc)
-    found = doctor(tree, path="/nowhere")
-    ((_, said),) = [(reason, said) for reason, said in found.items() if "hipcc" in reason]
-    assert said.startswith(how)
+    findings = doctor(tree, path="/nowhere")
+    ((_, said),) = [(reason, said) for reason, said in findings.items() if "hipcc" in reason]
+    assert said.startswith(remedy)
 
 
 def test_doctor_names_missing_headers_that_cupys_kernels_include(tmp_path):
     tree = fake.build(tmp_path, "mi300x")
     rocm_in(tree, thrust=False)
-    found = doctor(tree)
-    words = "rocm: /opt/rocm is missing the rocThrust headers, which CuPy's kernels include"
-    assert found[words] == "install rocthrust-dev (rocthrust-devel)"
+    findings = doctor(tree)
+    finding = "rocm: /opt/rocm is missing the rocThrust headers, which CuPy's kernels include"
+    assert findings[finding] == "install rocthrust-dev (rocthrust-devel)"

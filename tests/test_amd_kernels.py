@@ -53,7 +53,7 @@ BUILDS: dict[str, list[dict[str, object]]] = {
     "bandwidth/access.cu": [{"WRITES": 0}, {"WRITES": 1}],
     "gemm/gemv.cu": [*GEMV, GATED],
     "compilers/rows.cu": list(ROWS),
-    "compilers/layout.cu": [{"WHAT": what, "LOOP": 4} for what in (0, 1, 2)],
+    "compilers/layout.cu": [{"WHAT": variant, "LOOP": 4} for variant in (0, 1, 2)],
     "copies.cu": [{}, {"FLIGHT": 1}],
     "ipc/signals.cu": [{}, {"ADDS": 1}],
     "gemm/skinny.cu": [*SKINNY, GATED_SKINNY],
@@ -86,21 +86,23 @@ def build(file: str, macros: tuple[tuple[str, object], ...], arch: str) -> Compi
 
 def kernels(file: str, arch: str, **macros: object) -> dict[str, list[Instruction]]:
     """Compile the file for `arch` and return the instructions of each kernel."""
-    found = build(file, tuple(macros.items()), arch)
-    assert found.status == 0, found.log
-    return found.kernels
+    answer = build(file, tuple(macros.items()), arch)
+    assert answer.status == 0, answer.log
+    return answer.kernels
 
 
 def counted(instructions: list[Instruction]) -> Counter[str]:
     """The instructions by name, those that reach for memory or multiply matrices."""
-    return Counter(each.name for each in instructions if each.name.startswith((*MEMORY, "v_mfma")))
+    return Counter(instruction.name for instruction in instructions if instruction.name.startswith((*MEMORY, "v_mfma")))
 
 
 def timed(instructions: list[Instruction]) -> list[list[Instruction]]:
     """The loops that stand between two readings of the clock, or all where the kernel reads none."""
-    readings = [each.address for each in instructions if each.name in ("s_memtime", "s_memrealtime")]
-    found = loops(instructions)
-    return [loop for loop in found if loop[0].address > readings[0]] if readings else found
+    readings = [
+        instruction.address for instruction in instructions if instruction.name in ("s_memtime", "s_memrealtime")
+    ]
+    inner = loops(instructions)
+    return [loop for loop in inner if loop[0].address > readings[0]] if readings else inner
 
 
 arch_of_amd = pytest.mark.parametrize("arch", _hiprtc.ARCHS)
@@ -109,8 +111,8 @@ pytestmark = pytest.mark.slow
 
 def _affixes(name: str) -> set[str]:
     """What stands before and behind each underscore of a name."""
-    words = name.split("_")
-    return {"_".join(part) for place in range(1, len(words)) for part in (words[:place], words[place:])}
+    parts = name.split("_")
+    return {"_".join(part) for place in range(1, len(parts)) for part in (parts[:place], parts[place:])}
 
 
 @arch_of_amd
@@ -119,10 +121,10 @@ def test_every_kernel_of_every_suite_compiles_for_amd(file: str, macros: dict[st
     code = code_of(file)
     written = set(re.findall(r'extern "C" __global__ void (\w+)\(', code))
     families = set(re.findall(r"\bKERNELS\((\w+),", code))  # a macro writes some kernels of each
-    found = kernels(file, arch, **macros)
+    compiled = kernels(file, arch, **macros)
     assert written | families
-    assert written - NVIDIA <= set(found)
-    parts = {part for name in found for part in (name, *_affixes(name))}
+    assert written - NVIDIA <= set(compiled)
+    parts = {part for name in compiled for part in (name, *_affixes(name))}
     assert families <= parts
 
 
@@ -141,7 +143,7 @@ def code_of(file: str) -> str:
 def test_no_kernel_keeps_values_in_scratch_memory(file: str, macros: dict[str, object], arch: str) -> None:
     for name, instructions in kernels(file, arch, **macros).items():
         names = counted(instructions)  # buffer_wbl2 and buffer_inv are fences
-        spilled = [each for each in names if each.startswith(("scratch_", "buffer_load", "buffer_store"))]
+        spilled = [name for name in names if name.startswith(("scratch_", "buffer_load", "buffer_store"))]
         assert not spilled, f"{name} keeps values in memory: {spilled}"
 
 
@@ -153,8 +155,11 @@ def test_no_chase_goes_through_the_scalar_cache(file: str, arch: str) -> None:
         if name in ("constant", "atomic_shared"):  # meant, and see below; the other loads kernel arguments
             continue
         for loop in timed(instructions):
-            if any(each.name.startswith(("global_load", "global_atomic", "ds_read", "ds_add")) for each in loop):
-                assert not [each.name for each in loop if each.name.startswith("s_load")], name
+            if any(
+                instruction.name.startswith(("global_load", "global_atomic", "ds_read", "ds_add"))
+                for instruction in loop
+            ):
+                assert not [instruction.name for instruction in loop if instruction.name.startswith("s_load")], name
 
 
 CHAINS = {
@@ -177,8 +182,8 @@ CHAINS = {
 @pytest.mark.parametrize(("file", "kernel"), CHAINS)
 def test_the_timed_loop_of_a_chain_is_that_instruction_and_no_other_access(file: str, kernel: str, arch: str) -> None:
     wanted = CHAINS[file, kernel]
-    found = [counted(loop) for loop in timed(kernels(file, arch)[kernel])]
-    chains = [loop for loop in found if wanted in loop]
+    compiled = [counted(loop) for loop in timed(kernels(file, arch)[kernel])]
+    chains = [loop for loop in compiled if wanted in loop]
     assert chains
     assert min(len(loop) for loop in chains) == 1  # but for where results are kept
     assert not any("flat" in name for loop in chains for name in loop)
@@ -190,16 +195,16 @@ STREAMS = ("copy", "scale", "add", "triad", "read", "dot")
 @arch_of_amd
 @pytest.mark.parametrize(("width", "load"), [(16, "dwordx4"), (8, "dwordx2"), (4, "dword")])
 def test_a_stream_kernel_moves_vectors_of_its_width_once(width: int, load: str, arch: str) -> None:
-    found = kernels("stream.cu", arch, REAL="float", WIDTH=width)
+    compiled = kernels("stream.cu", arch, REAL="float", WIDTH=width)
     for name in STREAMS:
-        every = [counted(loop) for loop in loops(found[name])]
-        streaming = [loop for loop in every if any("global_load" in each for each in loop)]
+        every = [counted(loop) for loop in loops(compiled[name])]
+        streaming = [loop for loop in every if any("global_load" in name for name in loop)]
         assert streaming, name
         for loop in streaming:
             arrays = 2 if name in ("add", "triad", "dot") else 1
-            assert {each for each in loop if "load" in each} == {f"global_load_{load}"}, (name, loop)
+            assert {name for name in loop if "load" in name} == {f"global_load_{load}"}, (name, loop)
             assert loop[f"global_load_{load}"] in (arrays, 4 * arrays), (name, loop)
-    stores = [counted(loop) for loop in loops(found["write"])]
+    stores = [counted(loop) for loop in loops(compiled["write"])]
     assert {name for loop in stores for name in loop} == {f"global_store_{load}"}
 
 
@@ -226,9 +231,9 @@ def test_a_kernel_that_streams_sixteen_bytes_per_lane_loads_them_with_one_instru
 @arch_of_amd
 @pytest.mark.parametrize(("width", "names"), [(4, "b32"), (8, "b64"), (16, "b128")])
 def test_shared_memory_is_read_in_words_of_the_width(width: int, names: str, arch: str) -> None:
-    found = kernels("bandwidth/cache.cu", arch)
+    compiled = kernels("bandwidth/cache.cu", arch)
     for access, start in (("read", "ds_read"), ("write", "ds_write")):
-        passes = [counted(loop) for loop in timed(found[f"shared_{access}_{width}"])]
+        passes = [counted(loop) for loop in timed(compiled[f"shared_{access}_{width}"])]
         assert passes
         for loop in passes:
             assert all(name.startswith(start) and name.endswith(names) for name in loop), loop
@@ -237,23 +242,23 @@ def test_shared_memory_is_read_in_words_of_the_width(width: int, names: str, arc
 @arch_of_amd
 @pytest.mark.parametrize("macros", SKINNY)
 def test_the_tensor_kernels_multiply_by_matrix_instructions(macros: dict[str, object], arch: str) -> None:
-    found = counted(kernels("gemm/skinny.cu", arch, **macros)["skinny"])
+    counts = counted(kernels("gemm/skinny.cu", arch, **macros)["skinny"])
     wanted = "bf16" if macros["WEIGHTS"] == 2 else "f16"
-    multiplies = {name: count for name, count in found.items() if name.startswith("v_mfma_f32_16x16x16")}
+    multiplies = {name: count for name, count in counts.items() if name.startswith("v_mfma_f32_16x16x16")}
     assert multiplies
     assert all(re.search(rf"_?(?<!b){wanted}(_1k)?$", name) for name in multiplies), multiplies
-    assert any(name.startswith("global_load_dwordx4") for name in found)
+    assert any(name.startswith("global_load_dwordx4") for name in counts)
     if int(str(macros["TILES"])) > 1:  # X is staged in shared memory
-        assert any(name.startswith("ds_read_b128") for name in found)
+        assert any(name.startswith("ds_read_b128") for name in counts)
 
 
 @arch_of_amd
 def test_the_ladders_rung_for_amd_multiplies_by_matrix_instructions_of_32_by_32(arch: str) -> None:
-    found = counted(kernels("tensor/hgemm_mfma.cu", arch)["mfma"])
-    multiplies = {name: count for name, count in found.items() if name.startswith("v_mfma")}
+    counts = counted(kernels("tensor/hgemm_mfma.cu", arch)["mfma"])
+    multiplies = {name: count for name, count in counts.items() if name.startswith("v_mfma")}
     assert sum(multiplies.values()) == 16  # 2 × 2 tiles of a wave, four steps of eight inner elements
     assert all(re.fullmatch(r"v_mfma_f32_32x32x8_?f16(_e64)?", name) for name in multiplies), multiplies
-    assert any(name.startswith(("ds_read_b64", "ds_read2_b64")) for name in found), found
+    assert any(name.startswith(("ds_read_b64", "ds_read2_b64")) for name in counts), counts
 
 
 @arch_of_amd
@@ -262,11 +267,12 @@ def test_the_timed_loop_of_multiply_adds_has_one_for_each_step_and_nothing_betwe
     macros: dict[str, object], arch: str
 ) -> None:
     chains = timed(kernels("tensor/instructions.cu", arch, **macros)["chains"])
-    found = max(
-        (Counter(each.name for each in loop if each.name.startswith("v_")) for loop in chains), key=Counter.total
+    counts = max(
+        (Counter(instruction.name for instruction in loop if instruction.name.startswith("v_")) for loop in chains),
+        key=Counter.total,
     )
-    steps = sum(count * (2 if "pk_fma_f32" in name else 1) for name, count in found.items() if "fma" in name)
-    assert (steps, sum(count for name, count in found.items() if "fma" not in name)) == (512, 0)
+    steps = sum(count * (2 if "pk_fma_f32" in name else 1) for name, count in counts.items() if "fma" in name)
+    assert (steps, sum(count for name, count in counts.items() if "fma" not in name)) == (512, 0)
 
 
 @arch_of_amd
@@ -275,13 +281,13 @@ def test_the_timed_loop_of_matrix_instructions_has_one_for_each_step(macros: dic
     chains = timed(kernels("tensor/instructions_mma.cu", arch, **macros)["matrix_chains"])
     wanted = str(macros["INSTRUCTION"]).replace("_", "")
     for loop in chains:
-        found = Counter(each.name for each in loop if each.name.startswith("v_"))
-        if any("mfma" in name for name in found):
-            assert {name.removeprefix("v_").removesuffix("_e64").replace("_", "") for name in found} <= {
+        counts = Counter(instruction.name for instruction in loop if instruction.name.startswith("v_"))
+        if any("mfma" in name for name in counts):
+            assert {name.removeprefix("v_").removesuffix("_e64").replace("_", "") for name in counts} <= {
                 wanted,
                 wanted.removesuffix("1k"),
             }
-            assert found.total() == 64
+            assert counts.total() == 64
 
 
 @arch_of_amd
@@ -292,7 +298,7 @@ def test_a_wave_is_64_lanes_wide_and_a_shuffle_crosses_it(arch: str) -> None:
     )
     if arch not in _hiprtc.archs():
         pytest.skip(_hiprtc.HOW)
-    found = _hiprtc.built(source, arch)
-    assert found.status == 0, found.log
-    names = {each.name for each in found.kernels["across"]}
+    answer = _hiprtc.built(source, arch)
+    assert answer.status == 0, answer.log
+    names = {instruction.name for instruction in answer.kernels["across"]}
     assert names & {"ds_bpermute_b32", "v_permlane32_swap_b32_e32", "v_permlane32_swap_b32"}

@@ -39,20 +39,20 @@ exec "$@"
 
 def namespace() -> list[str]:
     """Return the command that gives a program its own mounts, or skip the test."""
-    for words in (["unshare", "-m"], ["unshare", "-rm"]):
-        if subprocess.run([*words, "true"], capture_output=True, check=False).returncode == 0:
-            return words
+    for command in (["unshare", "-m"], ["unshare", "-rm"]):
+        if subprocess.run([*command, "true"], capture_output=True, check=False).returncode == 0:
+            return command
     pytest.skip("replacing /sys needs root, or user namespaces")
 
 
-def seen(tree: Path, *words: str, asked: str = "", **environment: str) -> str:
+def seen(tree: Path, *output: str, asked: str = "", **environment: str) -> str:
     """What a Python program of AMD's packages writes on a machine whose /sys is that tree."""
     root = _hiprtc.root()
     if root is None:
         pytest.skip("AMD's libraries are not here: bash ci/rocm.sh fetches them")
     paths = f"{root}/opt/pyrsmi:{root}/usr/lib/python3/dist-packages"
     variables = {"PATH": os.environ["PATH"], "PYTHONPATH": paths, "ROCM_PATH": f"{root}/opt/rocm", **environment}
-    command = [*namespace(), "sh", "-c", _INSIDE, str(tree), *_hiprtc.command(), *words]
+    command = [*namespace(), "sh", "-c", _INSIDE, str(tree), *_hiprtc.command(), *output]
     ended = subprocess.run(command, input=asked, capture_output=True, text=True, env=variables, timeout=60, check=False)
     assert ended.returncode == 0, ended.stderr[-2000:]
     return ended.stdout
@@ -61,8 +61,8 @@ def seen(tree: Path, *words: str, asked: str = "", **environment: str) -> str:
 def values(tree: Path, library: str, *names: str, **environment: str) -> dict[str, dict[str, float | None]]:
     """The counters of both GPUs, as the collector's reader finds them through that library."""
     pcis = ",".join(fake.pci(index) for index in range(2))
-    found = seen(tree, str(HERE / "_amd_real.py"), library, str(COLLECTORS), pcis, *names, **environment)
-    answer: dict[str, dict[str, float | None]] = json.loads(found.splitlines()[-1])["values"]
+    output = seen(tree, str(HERE / "_amd_real.py"), library, str(COLLECTORS), pcis, *names, **environment)
+    answer: dict[str, dict[str, float | None]] = json.loads(output.splitlines()[-1])["values"]
     return answer
 
 
@@ -89,9 +89,9 @@ each_model = pytest.mark.parametrize("kind", fake.MODELS)
 
 @each_model
 def test_our_reader_finds_every_counter_of_both_gpus_by_amdsmi(tmp_path: Path, kind: str) -> None:
-    found = values(fake.build(tmp_path, kind), "amdsmi", *NAMES)
+    readings = values(fake.build(tmp_path, kind), "amdsmi", *NAMES)
     for index in range(2):
-        assert found[fake.pci(index)] == expected(kind, index)
+        assert readings[fake.pci(index)] == expected(kind, index)
 
 
 @each_model
@@ -99,12 +99,12 @@ def test_our_reader_takes_pyrsmis_counters_and_none_of_its_sentinels(tmp_path: P
     root = _hiprtc.root()
     if root is not None and not (root / "opt/pyrsmi").exists():
         pytest.skip("pyrsmi is not here: bash ci/rocm.sh fetches it")
-    found = values(fake.build(tmp_path, kind), "pyrsmi", *NAMES)[fake.pci(1)]
+    readings = values(fake.build(tmp_path, kind), "pyrsmi", *NAMES)[fake.pci(1)]
     wanted = expected(kind, 1)
     has = {"amd.utilization.gfx", "amd.utilization.memory", "amd.memory.used"}
     has |= {"amd.power"} if kind == "mi300x" else set()  # of an MI250X it gives 0xffffffff, or -1
-    assert {name for name, value in found.items() if value is not None} == has
-    assert all(found[name] == wanted[name] for name in has)
+    assert {name for name, value in readings.items() if value is not None} == has
+    assert all(readings[name] == wanted[name] for name in has)
 
 
 # ---- pyrsmi's wheel, unmodified: each trap is shown without the collector's reader, then with it
@@ -152,9 +152,9 @@ def test_the_power_of_all_ones_that_pyrsmi_gives_for_an_mi250x_is_missing(tmp_pa
 
 
 def test_a_binding_of_another_release_ends_pyrsmi_and_not_the_reader(tmp_path: Path) -> None:
-    tree, other = fake.build(tmp_path / "tree", "mi300x"), tmp_path / "other"
-    fake._write(other / "amdsmi.py", "raise KeyError('libamd_smi.so')")
-    paths = f"{other}:{_hiprtc.root()}/opt/pyrsmi"
+    tree, second_folder = fake.build(tmp_path / "tree", "mi300x"), tmp_path / "other"
+    fake._write(second_folder / "amdsmi.py", "raise KeyError('libamd_smi.so')")
+    paths = f"{second_folder}:{_hiprtc.root()}/opt/pyrsmi"
     assert ran(tree, INITIALISE + COUNT, PYTHONPATH=paths) == "KeyError('libamd_smi.so')"
     assert values(tree, "pyrsmi", "amd.power", PYTHONPATH=paths)[fake.pci(0)] == {"amd.power": 638.0}
 
@@ -169,8 +169,8 @@ def test_a_domain_above_zero_is_in_the_address_of_its_gpu(tmp_path: Path, monkey
 def test_the_output_and_log_of_a_library_never_mix_with_its_answers(tmp_path: Path, library: str) -> None:
     """Where sys.stderr is no file of the system, as in a notebook, pyrsmi does not start; the reader has its own."""
     tree = fake.build(tmp_path, "mi300x")
-    words = ran(tree, HIDE_AMDSMI + INITIALISE.replace("rocml._load", "sys.stderr = io.StringIO()\nrocml._load"))
-    assert words == "ROCMLError_LibraryNotFound('AMD SMI library not found: fileno')"
+    output = ran(tree, HIDE_AMDSMI + INITIALISE.replace("rocml._load", "sys.stderr = io.StringIO()\nrocml._load"))
+    assert output == "ROCMLError_LibraryNotFound('AMD SMI library not found: fileno')"
     questions = [[fake.pci(0), ["amd.memory.used"]], [fake.pci(7), ["amd.memory.used"]], [fake.pci(0), None]]
     asked = "".join(f"{json.dumps(question)}\n" for question in questions)
     lines = seen(tree, str(HERE / "_amd_real.py"), library, str(COLLECTORS), asked=asked).splitlines()
@@ -197,10 +197,10 @@ def test_a_power_of_all_ones_is_missing(tmp_path: Path) -> None:
 def test_rocm_smis_command_shows_the_same_numbers(tmp_path: Path, kind: str) -> None:
     """What a counter's `source` says: `rocm-smi --show…`."""
     root = _hiprtc.root()
-    shown = ["power", "clocks", "temp", "use", "memuse", "energycounter", "replaycount"]
-    options = [*(f"--show{each}" for each in shown), "--showmeminfo", "vram", "--json"]
-    found = seen(fake.build(tmp_path, kind), f"{root}/usr/bin/rocm-smi", *options)
-    card = json.loads(found.splitlines()[-1])["card1"]
+    topics = ["power", "clocks", "temp", "use", "memuse", "energycounter", "replaycount"]
+    options = [*(f"--show{topic}" for topic in topics), "--showmeminfo", "vram", "--json"]
+    answer = seen(fake.build(tmp_path, kind), f"{root}/usr/bin/rocm-smi", *options)
+    card = json.loads(answer.splitlines()[-1])["card1"]
     wanted = expected(kind, 1)
     assert int(card["VRAM Total Used Memory (B)"]) == wanted["amd.memory.used"]
     assert float(card["GPU use (%)"]) == wanted["amd.utilization.gfx"]
@@ -217,8 +217,8 @@ def test_amd_smis_command_shows_the_same_numbers(tmp_path: Path, kind: str) -> N
     """What a counter's `source` says: `amd-smi metric …`."""
     root = _hiprtc.root()
     options = ["metric", "-g", "1", "-p", "-c", "-t", "-u", "-m", "-P", "--json"]
-    found = seen(fake.build(tmp_path, kind), f"{root}/usr/bin/amd-smi", *options)
-    (gpu,) = json.loads(found[found.index("{") :])["gpu_data"]
+    answer = seen(fake.build(tmp_path, kind), f"{root}/usr/bin/amd-smi", *options)
+    (gpu,) = json.loads(answer[answer.index("{") :])["gpu_data"]
     wanted = expected(kind, 1)
     assert gpu["power"]["socket_power"] == {"value": wanted["amd.power"], "unit": "W"}
     assert gpu["temperature"]["hotspot"]["value"] == wanted["amd.temperature.hotspot"]

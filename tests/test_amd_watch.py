@@ -158,16 +158,18 @@ def test_the_counter_of_throttle_reasons_shows_the_bits_that_the_watch_sees(tmp_
     source = files(root).open([gpu("mi300x")])
     assert source.unsupported(gpu("mi300x")) == {}
     write(root, residencies=(0, 7, 0, 0, 9))
-    found = source.read(gpu("mi300x"), ["amd.throttle", "amd.energy", "amd.dram"])
-    bits = next(each for each in AMD.counters if each.name == "amd.throttle").events(int(found["amd.throttle"]))
+    values = source.read(gpu("mi300x"), ["amd.throttle", "amd.energy", "amd.dram"])
+    bits = next(counter for counter in AMD.counters if counter.name == "amd.throttle").events(
+        int(values["amd.throttle"])
+    )
     assert [bit.kind for bit in bits] == [EventClass.POWER_CAP, EventClass.THERMAL]
-    assert (found["amd.energy"], found["amd.dram"]) == (16.0, 41.0)
+    assert (values["amd.energy"], values["amd.dram"]) == (16.0, 41.0)
     assert source.read(gpu("mi300x"), ["amd.throttle"]) == {"amd.throttle": 0.0}
 
 
 def test_every_bit_that_stands_for_a_residency_is_a_declared_reason():
-    known = {bit.mask: bit.kind for bit in EVENTS.BITS}
-    kinds = [known[bit] for bit in METRICS.RESIDENCIES]
+    declared = {bit.mask: bit.kind for bit in EVENTS.BITS}
+    kinds = [declared[bit] for bit in METRICS.RESIDENCIES]
     assert kinds == [EventClass.HARDWARE_SLOWDOWN, EventClass.POWER_CAP, *[EventClass.THERMAL] * 3]
 
 
@@ -230,7 +232,7 @@ def test_the_monitor_lists_the_processes_by_the_files_where_no_library_answers(t
     root = fake.build(tmp_path / "root", "mi300x")
     fake.process(root, FIRST_PID, {0: 3 * 2**30, 1: 0})
     source = files(root).processes([gpu("mi300x")])
-    assert [(each.pid, each.memory_bytes) for each in source.read(gpu("mi300x"))] == [(FIRST_PID, 3.0 * 2**30)]
+    assert [(process.pid, process.memory_bytes) for process in source.read(gpu("mi300x"))] == [(FIRST_PID, 3.0 * 2**30)]
     assert source.read(gpu("mi300x", 1)) == []
     (root / "sys/class/kfd/kfd").unlink()
     with pytest.raises(Unavailable, match="does not list processes"):

@@ -29,7 +29,7 @@ def paper(tmp_path_factory):
 def gpubench(paper, tmp_path):
     """A function that runs gpubench on a machine with these throttle reasons."""
 
-    def run(*words, throttle=0):
+    def run(*arguments, throttle=0):
         tree = fake.build(tmp_path / f"tree{throttle}", "mi250x")
         for index in range(2):
             table = fake.gpu_metrics(3, throttle=throttle, gfx_mhz=1300, power_w=500)
@@ -37,7 +37,13 @@ def gpubench(paper, tmp_path):
         variables = {**paper, "PYTHONPATH": os.pathsep.join((paper["PYTHONPATH"], f"{ROOT}/opt/pyrsmi"))}
         command = [*namespace(), "sh", "-c", MACHINE, str(tree), sys.executable, "-W", "ignore", "-P", "-m", "gpubench"]
         return subprocess.run(
-            [*command, *words], env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+            [*command, *arguments],
+            env=variables,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
         )
 
     return run

@@ -31,8 +31,8 @@ def operator(by, seconds, eager="", name="softmax", series="hot", **params):
 
 def build(by, cache, op="softmax", **seconds):
     """A build in that state of the caches: the samples of its times by their names."""
-    found = [Series(name, "s", tuple(values), role="observed") for name, values in seconds.items()]
-    return make.result(*found, of=make.case("build", "compilers", op=op, by=by, cache=cache))
+    series = [Series(name, "s", tuple(values), role="observed") for name, values in seconds.items()]
+    return make.result(*series, of=make.case("build", "compilers", op=op, by=by, cache=cache))
 
 
 def run_of(*results):
@@ -57,13 +57,18 @@ MEASURED = (
 
 def test_the_calls_are_the_difference_of_the_costs_over_the_difference_of_the_times():
     """A process that is up pays for the compilation, a fresh one for everything to its first result."""
-    (found,) = found_of(*MEASURED)
-    assert (found.by, found.eager, found.operator, found.series) == ("triton", "cupy", "softmax[rows=32]", "hot")
-    assert found.speedup == pytest.approx(3)
-    calls = {paid.cache: paid.calls.centre for paid in found.paid}
+    (amortisation,) = found_of(*MEASURED)
+    assert (amortisation.by, amortisation.eager, amortisation.operator, amortisation.series) == (
+        "triton",
+        "cupy",
+        "softmax[rows=32]",
+        "hot",
+    )
+    assert amortisation.speedup == pytest.approx(3)
+    calls = {paid.cache: paid.calls.centre for paid in amortisation.paid}
     assert calls == pytest.approx({"process": 500, "warm": 125, "cold": 1500})
-    assert [found.work_s(paid) for paid in found.paid] == pytest.approx([1.5, 0.375, 4.5])
-    assert not any(paid.is_bound for paid in found.paid)
+    assert [amortisation.work_s(paid) for paid in amortisation.paid] == pytest.approx([1.5, 0.375, 4.5])
+    assert not any(paid.is_bound for paid in amortisation.paid)
 
 
 def test_the_table_says_after_how_many_calls_it_pays_and_how_much_work_that_is():
@@ -89,22 +94,22 @@ def test_an_interval_whose_bounds_round_to_the_same_text_is_left_out():
 
 def test_a_provider_that_is_not_faster_never_pays():
     for seconds in (0.003, 0.004):
-        (found,) = found_of(*MEASURED[:1], operator("triton", [seconds], "cupy"), *MEASURED[2:])
-        assert {paid.calls.centre for paid in found.paid} == {math.inf}
-        (table,) = amortisation_tables(TITLE, [found])
+        (amortisation,) = found_of(*MEASURED[:1], operator("triton", [seconds], "cupy"), *MEASURED[2:])
+        assert {paid.calls.centre for paid in amortisation.paid} == {math.inf}
+        (table,) = amortisation_tables(TITLE, [amortisation])
         assert table.rows[0][-3:] == ("never", "never", "never")
 
 
 def test_a_provider_that_costs_no_more_pays_at_once():
     cheap = build("triton", "process", compile=[0.25])
-    (found,) = found_of(*MEASURED[:3], cheap)
-    (table,) = amortisation_tables(TITLE, [found])
+    (amortisation,) = found_of(*MEASURED[:3], cheap)
+    (table,) = amortisation_tables(TITLE, [amortisation])
     assert table.rows[0][-3:] == ("at once", "–", "–")
 
 
 def test_an_eager_library_without_a_measured_cost_gives_an_upper_bound():
-    (found,) = found_of(*MEASURED[:2], *MEASURED[3:4])
-    (table,) = amortisation_tables(TITLE, [found])
+    (amortisation,) = found_of(*MEASURED[:2], *MEASURED[3:4])
+    (table,) = amortisation_tables(TITLE, [amortisation])
     assert table.rows[0][-3] == "after at most 750 calls (2.2 s of work)"
 
 
@@ -112,8 +117,8 @@ def test_a_provider_is_compared_with_every_eager_one_that_its_note_names_and_tha
     torch = operator("torch", [0.002])
     inductor = operator("inductor", [0.001], "torch, cupy, jax")
     builds = [build(by, "cold", first=[cost]) for by, cost in (("cupy", 1), ("torch", 3), ("inductor", 9))]
-    found = found_of(*MEASURED[:1], torch, inductor, *builds)
-    calls = {each.eager: each.paid[0].calls.centre for each in found}
+    amortisations = found_of(*MEASURED[:1], torch, inductor, *builds)
+    calls = {amortisation.eager: amortisation.paid[0].calls.centre for amortisation in amortisations}
     assert calls == pytest.approx({"torch": 6000, "cupy": 4000})
 
 
@@ -121,8 +126,8 @@ def test_an_operator_that_is_the_value_of_an_axis_has_the_costs_of_that_value():
     chain = {"name": "pointwise", "chain": "swiglu"}
     times = operator("numpy", [0.02], **chain), operator("numba", [0.01], "numpy", **chain)
     builds = [build("numba", "process", op=op, compile=[cost]) for op, cost in (("swiglu", 1), ("softmax", 7))]
-    (found,) = found_of(*times, *builds)
-    assert found.paid[0].calls.centre == pytest.approx(100)
+    (amortisation,) = found_of(*times, *builds)
+    assert amortisation.paid[0].calls.centre == pytest.approx(100)
 
 
 def test_a_provider_whose_stream_is_not_ours_is_compared_by_the_time_of_the_host():
@@ -132,20 +137,20 @@ def test_a_provider_whose_stream_is_not_ours_is_compared_by_the_time_of_the_host
         of=make.case("softmax", "compilers", rows=32, by="cupy"),
     )
     jax = operator("jax", [0.001], "cupy", series="host")
-    (found,) = found_of(slower, jax, build("jax", "cold", first=[4.0]))
-    assert (found.series, found.paid[0].calls.centre) == ("host", pytest.approx(1000))
+    (amortisation,) = found_of(slower, jax, build("jax", "cold", first=[4.0]))
+    assert (amortisation.series, amortisation.paid[0].calls.centre) == ("host", pytest.approx(1000))
 
 
 def test_operators_of_other_shapes_and_cases_that_failed_are_not_compared():
-    other = make.result(make.timing(0.003), of=make.case("softmax", "compilers", rows=64, by="cupy"))
+    other_shape = make.result(make.timing(0.003), of=make.case("softmax", "compilers", rows=64, by="cupy"))
     failed = make.result(of=make.case("softmax", "compilers", rows=32, by="cupy"), status="failed", reason="wrong")
-    assert found_of(other, failed, *MEASURED[1:]) == []
+    assert found_of(other_shape, failed, *MEASURED[1:]) == []
 
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0, 1e300])
 def test_impossible_times_of_calls_and_builds_are_left_out(wrong):
-    (found,) = found_of(*MEASURED[:7], build("triton", "cold", first=[wrong, 5.0]))
-    assert [paid.cache for paid in found.paid] == ["process", "warm"]
+    (amortisation,) = found_of(*MEASURED[:7], build("triton", "cold", first=[wrong, 5.0]))
+    assert [paid.cache for paid in amortisation.paid] == ["process", "warm"]
     assert found_of(operator("cupy", [wrong]), *MEASURED[1:]) == []
 
 
@@ -154,9 +159,9 @@ def test_replicates_count_by_their_medians():
     for replicate, seconds in enumerate((0.001, 0.002, 0.0015)):
         for of in (operator("cupy", [0.0035]), operator("triton", [seconds, seconds, 7.0], "cupy"), *MEASURED[2:4]):
             results += [make.result(*of.series, of=of.case, notes=of.notes, replicate=replicate)]
-    (found,) = found_of(*results)
-    assert found.seconds == pytest.approx(0.0015)
-    assert [found.paid[0].calls.low, found.paid[0].calls.high] == pytest.approx([400, 1 / 0.0015])
+    (amortisation,) = found_of(*results)
+    assert amortisation.seconds == pytest.approx(0.0015)
+    assert [amortisation.paid[0].calls.low, amortisation.paid[0].calls.high] == pytest.approx([400, 1 / 0.0015])
 
 
 def test_the_interval_is_that_of_resampled_medians():
@@ -164,27 +169,27 @@ def test_the_interval_is_that_of_resampled_medians():
     rng = np.random.default_rng(5)
     cost, eager_cost = rng.normal(5, 0.2, 7), rng.normal(2, 0.1, 6)
     seconds, eager_seconds = rng.normal(1, 0.1, 40) * 1e-3, rng.normal(3, 0.2, 31) * 1e-3
-    found = calls_to_pay(cost.tolist(), eager_cost.tolist(), seconds.tolist(), eager_seconds.tolist())
+    calls = calls_to_pay(cost.tolist(), eager_cost.tolist(), seconds.tolist(), eager_seconds.tolist())
     samples = cost, eager_cost, seconds, eager_seconds
-    medians = [np.median(rng.choice(each, (20_000, len(each))), axis=1) for each in samples]
+    medians = [np.median(rng.choice(sample, (20_000, len(sample))), axis=1) for sample in samples]
     drawn = (medians[0] - medians[1]) / (medians[3] - medians[2])
-    assert [found.low, found.high] == pytest.approx(np.quantile(drawn, [0.025, 0.975]), rel=0.01)
-    assert found.low < found.centre < found.high
+    assert [calls.low, calls.high] == pytest.approx(np.quantile(drawn, [0.025, 0.975]), rel=0.01)
+    assert calls.low < calls.centre < calls.high
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 6, 7])
 def test_medians_of_resamples_have_the_distribution_of_resamples_drawn_one_by_one(size):
     rng = np.random.default_rng(2)
     values = rng.normal(size=size).tolist()
-    found = stats.resampled_medians(values, 40_000, rng)
+    medians = stats.resampled_medians(values, 40_000, rng)
     drawn = np.median(rng.choice(values, (40_000, size)), axis=1)
     for place in np.unique(drawn.round(9)):
-        assert np.mean(found < place + 1e-6) == pytest.approx(np.mean(drawn < place + 1e-6), abs=0.015)
+        assert np.mean(medians < place + 1e-6) == pytest.approx(np.mean(drawn < place + 1e-6), abs=0.015)
 
 
 def test_an_interval_whose_times_overlap_reaches_never():
-    found = calls_to_pay([5.0], [2.0], [0.9, 1.0, 3.1], [2.0])
-    assert (found.centre, found.high) == (pytest.approx(3.0), math.inf)
+    calls = calls_to_pay([5.0], [2.0], [0.9, 1.0, 3.1], [2.0])
+    assert (calls.centre, calls.high) == (pytest.approx(3.0), math.inf)
     row = MEASURED[0], operator("triton", [0.0005, 0.001, 0.004], "cupy"), MEASURED[2], MEASURED[3]
     (table,) = amortisation_tables(TITLE, found_of(*row))
     assert table.rows[0][-3] == "after 500 calls (1.5 s of work; 400 – never)"
@@ -192,10 +197,10 @@ def test_an_interval_whose_times_overlap_reaches_never():
 
 def test_the_page_the_markdown_and_the_json_say_when_it_pays():
     run = run_of(*MEASURED)
-    words = "after 500 calls (1.5 s of work)"
+    text = "after 500 calls (1.5 s of work)"
     page = plugins.load("reports", "html").render(run)
-    assert f"triton (cupy) softmax[rows=32]: in a process that is up {words}" in page
-    assert words in plugins.load("reports", "md").render(run)
+    assert f"triton (cupy) softmax[rows=32]: in a process that is up {text}" in page
+    assert text in plugins.load("reports", "md").render(run)
     (record,) = json.loads(plugins.load("reports", "json").render(run))["amortisation"]
     assert record["pays_after"]["cold"] == {"low": 1500.0, "calls": 1500.0, "high": 1500.0, "is_bound": False}
 
@@ -203,8 +208,8 @@ def test_the_page_the_markdown_and_the_json_say_when_it_pays():
 def test_a_spreadsheet_has_a_line_for_each_number_of_calls():
     slow = operator("jax", [0.5], "cupy"), build("jax", "cold", first=[9.0])
     lines = list(csv.DictReader(io.StringIO(plugins.load("reports", "csv").render(run_of(*MEASURED, *slow)))))
-    found = {(line["case"], line["series"]): line["median"] for line in lines if line["unit"] == "call"}
-    assert found == {
+    calls = {(line["case"], line["series"]): line["median"] for line in lines if line["unit"] == "call"}
+    assert calls == {
         ("compilers/softmax[rows=32,by=triton]", "pays after, in a process that is up, compared with cupy"): "500.0",
         ("compilers/softmax[rows=32,by=triton]", "pays after, from a warm cache, compared with cupy"): "125.0",
         ("compilers/softmax[rows=32,by=triton]", "pays after, from a cold cache, compared with cupy"): "1500.0",
@@ -223,18 +228,18 @@ def test_a_page_of_providers_that_never_pay_has_the_table_alone():
 def test_numba_pays_on_a_host_after_the_calls_that_its_samples_give():
     run = store.read_run(RECORDINGS / "host/compilers.jsonl.gz")
     view = next(view for view in run.manifest.suites[0].views if view.kind == "amortisation")
-    (found,) = amortised_of(Summary(run), "compilers", view)
+    (amortisation,) = amortised_of(Summary(run), "compilers", view)
 
     def median(part, label):
         (result,) = [result for result in run.results if part in result.case.id]
         return np.median(next(series.values for series in result.series if series.label == label))
 
-    gained = median("softmax[rows=2048,cols=4096,dtype=float32,by=numpy]", "hot") - found.seconds
-    for paid, label in zip(found.paid, ("compile.self", "first.self", "first.self"), strict=True):
+    gained = median("softmax[rows=2048,cols=4096,dtype=float32,by=numpy]", "hot") - amortisation.seconds
+    for paid, label in zip(amortisation.paid, ("compile.self", "first.self", "first.self"), strict=True):
         cost, eager = (median(f"by={by},cache={paid.cache}]", label) for by in ("numba", "numpy"))
         assert paid.calls.centre == pytest.approx((cost - eager) / gained)
         assert paid.calls.low <= paid.calls.centre <= paid.calls.high
-    assert [math.ceil(paid.calls.centre) for paid in found.paid] == [3, 2, 7]
+    assert [math.ceil(paid.calls.centre) for paid in amortisation.paid] == [3, 2, 7]
 
 
 def test_names_of_a_hostile_file_are_escaped():

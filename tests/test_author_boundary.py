@@ -61,11 +61,11 @@ ANYTHING = st.one_of(
 )
 
 
-def run(*words):
+def run(*arguments):
     """Run gpubench with the plugin of mistakes and without a history."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(PLUGIN)
-        return gpubench(*words, PYTHONPATH=PLUGIN, GPUBENCH_HISTORY="off")
+        return gpubench(*arguments, PYTHONPATH=PLUGIN, GPUBENCH_HISTORY="off")
 
 
 @pytest.fixture(scope="module")
@@ -73,31 +73,31 @@ def mistakes(tmp_path_factory):
     """A run of every mistake, and what its second half says when it is resumed."""
     out = tmp_path_factory.mktemp("mistakes") / "run.jsonl"
     done = run(*RUN, "--out", str(out))
-    whole = out.read_bytes().splitlines(keepends=True)
-    results = [place for place, line in enumerate(whole) if line.startswith(b'{"kind":"result"')]
-    out.write_bytes(b"".join(whole[: results[len(results) // 2]]))
+    lines = out.read_bytes().splitlines(keepends=True)
+    results = [place for place, line in enumerate(lines) if line.startswith(b'{"kind":"result"')]
+    out.write_bytes(b"".join(lines[: results[len(results) // 2]]))
     resumed = run(*RUN, "--out", str(out), "--resume")
     return done, resumed, read_run(out)
 
 
 def test_every_mistake_fails_its_case_and_names_the_field(mistakes):
-    _, _, found = mistakes
-    reasons = {r.case.param("what"): (r.status, r.cause, r.reason) for r in found.results if r.case.name == "mistake"}
+    _, _, run = mistakes
+    reasons = {r.case.param("what"): (r.status, r.cause, r.reason) for r in run.results if r.case.name == "mistake"}
     assert reasons.keys() == WORDS.keys()
-    for what, (status, cause, reason) in reasons.items():
-        assert (status, cause) == ("failed", "suite"), what
-        assert reason.startswith(WORDS[what])
+    for name, (status, cause, reason) in reasons.items():
+        assert (status, cause) == ("failed", "suite"), name
+        assert reason.startswith(WORDS[name])
 
 
 def test_the_run_goes_on_and_so_does_a_resumed_one(mistakes):
-    done, resumed, found = mistakes
+    done, resumed, run = mistakes
     assert (done.returncode, resumed.returncode) == (3, 3), done.stderr + resumed.stderr
-    assert found.complete
+    assert run.complete
     assert "this is a bug" not in done.stderr + resumed.stderr
 
 
 def test_a_case_whose_timing_mode_is_unsupported_is_skipped_and_never_ok_without_a_figure(mistakes):
-    (result,) = (each for each in mistakes[2].results if each.case.name == "graph_alone")
+    (result,) = (result for result in mistakes[2].results if result.case.name == "graph_alone")
     assert (result.status, result.reason) == (
         "skipped",
         "this device has no timing mode graph",
@@ -105,7 +105,7 @@ def test_a_case_whose_timing_mode_is_unsupported_is_skipped_and_never_ok_without
 
 
 def test_numbers_of_numpy_and_notes_that_are_numbers_are_accepted(mistakes):
-    (result,) = (each for each in mistakes[2].results if each.case.name == "coerced")
+    (result,) = (result for result in mistakes[2].results if result.case.name == "coerced")
     assert result.status == "ok"
     assert result.series[0].work == Work(moved=8.0, items=2.0)
     assert result.notes == (("blocks", "132"),)
@@ -143,11 +143,13 @@ def test_an_observation_of_any_value_is_valid_or_refused(value):
         lambda: Profile(value),
     ):
         try:
-            found = make()
+            observation = make()
         except SuiteError:
             continue
-        values = found.values if isinstance(found, Profile) else [each.value for each in found.values()]
-        assert all(type(each) is float for each in values)
+        values = (
+            observation.values if isinstance(observation, Profile) else [entry.value for entry in observation.values()]
+        )
+        assert all(type(number) is float for number in values)
 
 
 @QUICKLY
@@ -175,9 +177,9 @@ def test_efforts_are_checked_too():
 
 
 def test_the_values_of_an_axis_are_texts_or_numbers_of_python():
-    found = axis_values(np.array([1, 2]), None)
-    assert found == (1, 2)
-    assert {type(value) for value in found} == {int}
+    values = axis_values(np.array([1, 2]), None)
+    assert values == (1, 2)
+    assert {type(value) for value in values} == {int}
     assert axis_values((np.float32(0.5), "a"), None) == (0.5, "a")
     for wrong in ("abc", 3, ([1],), (None,), (float("nan"),), ("two\nlines",)):
         with pytest.raises(SuiteError, match="axis"):
@@ -189,7 +191,7 @@ def test_a_plain_number_and_an_observed_one_are_the_same_observation():
 
 
 def test_every_peak_that_a_table_knows_may_be_named():
-    known = {
+    limits = {
         limit for arch in ("sm_80", "sm_89", "sm_90", "gfx90a", "gfx942") for limit in hardware.per_clock_limits(arch)
     }
-    assert known <= set(LIMITS)
+    assert limits <= set(LIMITS)

@@ -29,9 +29,9 @@ def test_a_kernel_counts_the_arrays_that_it_names(name: str) -> None:
     assert work.moved == MOVED[name] * MIB
 
 
-@pytest.mark.parametrize(("name", "each"), [("copy", 0), ("scale", 1), ("add", 1), ("triad", 2), ("dot", 2)])
-def test_operations_are_counted_by_element(name: str, each: int) -> None:
-    assert build(name, size_bytes=MIB, dtype="float32").stages[""].work.flops == each * MIB / 4
+@pytest.mark.parametrize(("name", "per_element"), [("copy", 0), ("scale", 1), ("add", 1), ("triad", 2), ("dot", 2)])
+def test_operations_are_counted_by_element(name: str, per_element: int) -> None:
+    assert build(name, size_bytes=MIB, dtype="float32").stages[""].work.flops == per_element * MIB / 4
 
 
 def test_a_device_copy_says_both_moved_and_payload() -> None:

@@ -44,13 +44,13 @@ def test_every_way_brings_every_block_to_its_place(gpu: Any, way: str, direction
 @pytest.mark.parametrize("way", WAYS)
 def test_a_case_has_its_time_its_submission_and_the_time_of_a_full_queue(gpu: Any, way: str) -> None:
     task = blocks(gpu, way)
-    found = {
+    figures = {
         series.label: float(np.median(series.values)) for series in Engine(gpu, POLICIES["smoke"]).measure(task).series
     }
     task.close()
-    assert {"hot", "host", "queued.hot", "queued.host"} <= set(found)
-    assert found["queued.hot"] <= 1.2 * found["hot"]
-    assert 0 < found["host"] < found["hot"] + 100e-6
+    assert {"hot", "host", "queued.hot", "queued.host"} <= set(figures)
+    assert figures["queued.hot"] <= 1.2 * figures["hot"]
+    assert 0 < figures["host"] < figures["hot"] + 100e-6
 
 
 def test_the_compiled_loop_submits_in_less_time_than_the_binding(gpu: Any) -> None:

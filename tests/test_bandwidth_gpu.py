@@ -95,8 +95,8 @@ def test_a_transfer_is_checked(gpu: Any, name: str, memory: str, size: int) -> N
 @pytest.mark.parametrize("memory", ["pinned", "registered", "write-combined", "zero-copy"])
 def test_both_ways_are_checked_and_each_is_timed(gpu: Any, memory: str) -> None:
     task = build_on(gpu, "duplex", memory=memory, size_bytes=16 * MIB)
-    each = [float(task.stages[name].call()) for name in ("h2d", "d2h")]  # type: ignore[arg-type]
-    assert all(16 * MIB / 200e9 < seconds < 1 for seconds in each)
+    directions = [float(task.stages[name].call()) for name in ("h2d", "d2h")]  # type: ignore[arg-type]
+    assert all(16 * MIB / 200e9 < seconds < 1 for seconds in directions)
     assert_checked(task)
 
 
@@ -118,5 +118,5 @@ def test_a_gpu_draws_the_same_data_as_the_host() -> None:
 def test_bytes_per_clock_of_shared_memory_stay_below_the_width_of_its_banks(gpu: Any) -> None:
     task = build_on(gpu, "shared", access="read", width_bytes=16)
     task.stages[""].call()
-    found = task.stages[""].probe()["per_clock"]  # type: ignore[misc]
-    assert 100 < found.value <= 128.5  # type: ignore[union-attr]
+    rate = task.stages[""].probe()["per_clock"]  # type: ignore[misc]
+    assert 100 < rate.value <= 128.5  # type: ignore[union-attr]

@@ -77,7 +77,7 @@ def test_the_random_order_has_no_fixed_stride() -> None:
 def simulated(access: str, words: np.ndarray, width: int, passes: int) -> list[int]:
     """What bandwidth_cache.cu leaves of shared memory, thread by thread, in Python's integers."""
     threads, lanes = 1024, width // 4
-    found = []
+    outputs = []
     for thread in range(threads):
         mine = []
         for turn in range(4):
@@ -93,8 +93,8 @@ def simulated(access: str, words: np.ndarray, width: int, passes: int) -> list[i
             for lane, value in enumerate(word):
                 folded ^= value << (32 * (lane % 2))
             bits = ((bits << 1 | bits >> 63) % 2**64) ^ folded
-        found.append(bits)
-    return found
+        outputs.append(bits)
+    return outputs
 
 
 @pytest.mark.parametrize("width", [4, 8, 16])

@@ -30,8 +30,8 @@ def use(share, by="gpm.thing"):
 
 
 def label(**known):
-    found = bound_by(Activity(**known))
-    return found.label if found else None
+    bound = bound_by(Activity(**known))
+    return bound.label if bound else None
 
 
 # ---- the rule
@@ -70,9 +70,9 @@ def test_memory_at_its_bandwidth_limit_is_not_bound_by_the_power_cap():
 
 
 def test_the_evidence_of_a_bound_lists_high_shares_in_descending_order():
-    found = bound_by(Activity(dram=(use(0.91, "of dram peak (data sheet)"), use(0.95, "gpm.dram"), use(0.1, "other"))))
-    assert found == Bound("DRAM", (use(0.95, "gpm.dram"), use(0.91, "of dram peak (data sheet)")))
-    assert found.text == "DRAM (gpm.dram 95.0 %, of dram peak (data sheet) 91.0 %)"
+    bound = bound_by(Activity(dram=(use(0.91, "of dram peak (data sheet)"), use(0.95, "gpm.dram"), use(0.1, "other"))))
+    assert bound == Bound("DRAM", (use(0.95, "gpm.dram"), use(0.91, "of dram peak (data sheet)")))
+    assert bound.text == "DRAM (gpm.dram 95.0 %, of dram peak (data sheet) 91.0 %)"
 
 
 ACME_BITS = (EventBit(1 << 40, "sips from the mains", EventClass.POWER_CAP),)
@@ -113,12 +113,14 @@ def join(result, columns, at=(10.05, 10.2, 10.4, 10.6, 10.8), kinds=None):
 
 def test_the_memory_traffic_of_a_counter_stands_beside_the_declared_bytes():
     columns = {"gpm.dram": [50.0, 83.0, 83.0, 83.0, 83.0], "nvml.clock.memory": [MEMORY_HZ] * 5}
-    found = join(a_case(), columns, kinds={"nvml.clock.memory": "gauge"})
-    assert found.traffic.seen == pytest.approx(0.83 * PEAK), "a reading whose window began before the case is left out"
-    assert found.traffic.counted == pytest.approx(4e12)
-    assert found.traffic.ratio == pytest.approx(0.83 * PEAK / 4e12)
-    assert found.bound.label == "DRAM"
-    assert "gpm.dram" in [each.by for each in found.bound.evidence]
+    counters = join(a_case(), columns, kinds={"nvml.clock.memory": "gauge"})
+    assert counters.traffic.seen == pytest.approx(0.83 * PEAK), (
+        "a reading whose window began before the case is left out"
+    )
+    assert counters.traffic.counted == pytest.approx(4e12)
+    assert counters.traffic.ratio == pytest.approx(0.83 * PEAK / 4e12)
+    assert counters.bound.label == "DRAM"
+    assert "gpm.dram" in [share.by for share in counters.bound.evidence]
 
 
 def test_hardware_counters_are_preferred_to_shares_of_a_peak():
@@ -136,15 +138,15 @@ def test_bytes_that_did_not_reach_memory_came_from_a_cache():
 
 def test_the_time_under_the_power_cap_is_the_share_of_readings_in_the_window():
     columns = {"nvml.event_reasons": [0, 4, 4, 0x21, 4]}
-    found = join(a_case(), columns, kinds={"nvml.event_reasons": "event"})
-    seconds = {reason.name: reason.seconds for reason in found.throttled}
+    counters = join(a_case(), columns, kinds={"nvml.event_reasons": "event"})
+    seconds = {reason.name: reason.seconds for reason in counters.throttled}
     assert seconds == pytest.approx({"power cap": 0.6, "thermal, by software": 0.2})
 
 
 def test_counters_of_a_window_with_two_loads_are_not_attributed_to_one():
     timings = (make.timing(*[1e-3] * 450, moved=4e9), make.timing(*[1e-3] * 450, name="cold", moved=4e9))
-    found = join(make.result(*timings, window=(10.0, 11.0)), {"cupti.dram.read": [3e12] * 5, "gpm.gpu": [10.0] * 5})
-    assert (found.bound, found.traffic) == (None, None)
+    counters = join(make.result(*timings, window=(10.0, 11.0)), {"cupti.dram.read": [3e12] * 5, "gpm.gpu": [10.0] * 5})
+    assert (counters.bound, counters.traffic) == (None, None)
 
 
 @pytest.mark.parametrize("status", ["failed", "invalid", "skipped"])
@@ -155,8 +157,8 @@ def test_a_case_that_is_not_ok_has_no_label(status):
 def test_the_labels_of_a_recorded_h200_are_those_of_its_cases():
     run = store.read_run(RECORDINGS / "h200-quick.jsonl.gz")
     summary = Summary(run)
-    found = {result.case.id: case_counters(summary, result).bound for result in run.results}
-    labels = {case: bound.label for case, bound in found.items() if bound}
+    bounds = {result.case.id: case_counters(summary, result).bound for result in run.results}
+    labels = {case: bound.label for case, bound in bounds.items() if bound}
     assert labels["bandwidth/triad[size=1GiB,dtype=float32]"] == "DRAM"
     assert labels["bandwidth/h2d[memory=pinned,size=256MiB]"] == "link"
     assert labels["gemm/square[dtype=bfloat16,n=8192]"] == "power"
@@ -215,7 +217,7 @@ def test_a_copy_within_the_cache_of_a_recorded_h200_is_not_bound_by_its_launch()
 
 def test_a_third_partys_collector_decides_what_bounds_a_case_without_a_change_of_the_core():
     """The names of its counters are unknown; their measures are declared."""
-    theirs = (
+    acme_counters = (
         Counter("acme.lanes", "%", "window", 0.1, "acme --lanes", Measure.TENSOR_ACTIVITY),
         Counter("acme.state", "bit mask", "event", 0.1, "acme --state", Measure.THROTTLE_REASONS, ACME_BITS),
         Counter("acme.hertz", "Hz", "gauge", 0.1, "acme --clock", Measure.CORE_CLOCK),
@@ -226,12 +228,12 @@ def test_a_third_partys_collector_decides_what_bounds_a_case_without_a_change_of
     timed = make.timing(*[0.05] * 18, quantity="flops", work=Work(flops=1e12))
     result = make.result(timed, devices=("acme:0",), window=(0.0, 1.0))
     facts = make.facts(device)
-    run = make.run(result, facts=facts, sampled=[Samples("acme", "acme:0", at, columns)], counters=theirs)
-    found = case_counters(Summary(run), result)
-    assert found.bound.label == "power"
-    assert [use.by for use in found.bound.evidence] == [
+    run = make.run(result, facts=facts, sampled=[Samples("acme", "acme:0", at, columns)], counters=acme_counters)
+    labels = case_counters(Summary(run), result)
+    assert labels.bound.label == "power"
+    assert [use.by for use in labels.bound.evidence] == [
         "samples under the power cap",
         "mean clock over nominal clock",
         "acme.lanes",
     ]
-    assert [(reason.name, reason.share) for reason in found.throttled] == [("sips from the mains", 1.0)]
+    assert [(reason.name, reason.share) for reason in labels.throttled] == [("sips from the mains", 1.0)]

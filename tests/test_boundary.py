@@ -65,16 +65,16 @@ def group(source):
 
 def records(taken):
     """The lines of what a group gathered, each checked as the run file checks it."""
-    return [record.decode(record.encode(each)) for each in taken]
+    return [record.decode(record.encode(item)) for item in taken]
 
 
 @QUICKLY
 @given(reading=ANYTHING | st.dictionaries(st.sampled_from(["any.a", "any.b"]), ANYTHING), messages=ANYTHING)
 def test_any_value_that_a_source_returns_can_be_written_to_a_run_file(reading, messages):
-    one = group(GivenSource(reading, messages))
-    one.read(0.0, 0.0)
-    one.finish(0.0)
-    samples, *_ = records(one.take())
+    counters = group(GivenSource(reading, messages))
+    counters.read(0.0, 0.0)
+    counters.finish(0.0)
+    samples, *_ = records(counters.take())
     assert isinstance(samples, Samples)
     assert all(value is None or math.isfinite(value) for _, values in samples.columns for value in values)
 
@@ -83,28 +83,28 @@ def test_any_value_that_a_source_returns_can_be_written_to_a_run_file(reading, m
     "raised", [KeyError("x"), SystemExit(0), RecursionError(), MemoryError(), Unavailable("gone", "")]
 )
 def test_any_exception_of_a_source_becomes_a_row_of_missing_values_and_a_remark(raised):
-    one = group(GivenSource(raised))
-    one.read(0.0, 0.0)
-    samples, remark = one.take()
+    counters = group(GivenSource(raised))
+    counters.read(0.0, 0.0)
+    samples, remark = counters.take()
     assert [values for _, values in samples.columns] == [(None,), (None,)]
     assert remark.state == "lost"
 
 
 def test_a_value_that_is_not_finite_is_missing_and_the_others_of_its_row_are_kept():
-    one = group(GivenSource({"any.a": math.nan, "any.b": 2}))
-    one.read(0.0, 0.0)
-    samples, remark = one.take()
+    counters = group(GivenSource({"any.a": math.nan, "any.b": 2}))
+    counters.read(0.0, 0.0)
+    samples, remark = counters.take()
     assert samples.columns == (("any.a", (None,)), ("any.b", (2.0,)))
     assert remark.words == "any.a was not a finite number (nan): that value is missing"
 
 
 def test_refused_values_are_counted_and_reported_at_the_end():
-    one = group(GivenSource({"any.a": math.inf, "any.b": "3"}))
+    counters = group(GivenSource({"any.a": math.inf, "any.b": "3"}))
     for _ in range(4):
-        one.read(0.0, 0.0)
-    one.finish(0.0)
-    words = [each.words for each in one.take()[1:]]
-    assert words == [
+        counters.read(0.0, 0.0)
+    counters.finish(0.0)
+    messages = [record.words for record in counters.take()[1:]]
+    assert messages == [
         "any.a was not a finite number (inf): that value is missing",
         "any.b was not a number but str '3': that value is missing",
         "any.a: 4 values of the run were refused and are missing",
@@ -113,22 +113,22 @@ def test_refused_values_are_counted_and_reported_at_the_end():
 
 
 def test_only_the_first_hundred_different_failures_are_reported():
-    one = group(GivenSource({}))
+    counters = group(GivenSource({}))
     for number in range(300):
-        one.source.reading = Unavailable(f"failure {number}", "")
-        one.read(0.0, 0.0)
-    words = [each.words for each in one.take()[1:]]
-    assert len(words) == 101
-    assert words[-1] == "further warnings are omitted"
+        counters.source.reading = Unavailable(f"failure {number}", "")
+        counters.read(0.0, 0.0)
+    messages = [record.words for record in counters.take()[1:]]
+    assert len(messages) == 101
+    assert messages[-1] == "further warnings are omitted"
 
 
 def test_an_endless_sequence_of_messages_is_truncated():
-    one = group(GivenSource({}, ["x"] * 100))
+    counters = group(GivenSource({}, ["x"] * 100))
     for _ in range(50):
-        one.read(0.0, 0.0)
-    words = [each.words for each in one.take()[1:] if each.state == "event"]
-    assert len(words) == 1001
-    assert words[-1] == "further messages are omitted"
+        counters.read(0.0, 0.0)
+    messages = [record.words for record in counters.take()[1:] if record.state == "event"]
+    assert len(messages) == 1001
+    assert messages[-1] == "further messages are omitted"
 
 
 @pytest.mark.parametrize(
@@ -148,11 +148,11 @@ def test_a_reading_that_is_not_a_finite_number_is_refused_with_a_reason(value):
 
 @pytest.mark.parametrize("value", [-1, 0.5, 1e99, 2.0**63])
 def test_an_event_reading_that_is_not_a_bit_mask_is_refused(value):
-    one = CounterGroup(
+    counters = CounterGroup(
         "any", GivenSource({"any.a": value, "any.b": 5}), DEVICE, ("any.a", "any.b"), 0.1, frozenset({"any.a", "any.b"})
     )
-    one.read(0.0, 0.0)
-    samples, remark = one.take()
+    counters.read(0.0, 0.0)
+    samples, remark = counters.take()
     assert samples.columns == (("any.a", (None,)), ("any.b", (5.0,)))
     assert remark.words.startswith("any.a was not a bit mask (")
 
@@ -161,14 +161,14 @@ def test_an_event_reading_that_is_not_a_bit_mask_is_refused(value):
 @given(declared=ANYTHING | st.lists(st.builds(Counter, ANYTHING, ANYTHING, ANYTHING, ANYTHING, ANYTHING), max_size=2))
 def test_a_collector_with_malformed_counters_is_not_read(declared):
     try:
-        found = boundary.counters(declared)
+        accepted = boundary.counters(declared)
     except Unavailable:
         return
-    assert all(isinstance(counter.name, str) and math.isfinite(counter.period_s) for counter in found)
+    assert all(isinstance(counter.name, str) and math.isfinite(counter.period_s) for counter in accepted)
 
 
 @pytest.mark.parametrize(
-    ("counter", "words"),
+    ("counter", "message"),
     [
         (Counter("a.x", "W", "gauge", 0.0, ""), "period_s"),
         (Counter("a.x", "W", "gauge", math.nan, ""), "period_s"),
@@ -178,8 +178,8 @@ def test_a_collector_with_malformed_counters_is_not_read(declared):
         ("a.x", "not a Counter"),
     ],
 )
-def test_a_malformed_counter_is_refused_and_its_wrong_field_is_named(counter, words):
-    with pytest.raises(Unavailable, match=words):
+def test_a_malformed_counter_is_refused_and_its_wrong_field_is_named(counter, message):
+    with pytest.raises(Unavailable, match=message):
         boundary.counters([counter])
 
 
@@ -188,12 +188,12 @@ def test_a_malformed_counter_is_refused_and_its_wrong_field_is_named(counter, wo
 def test_settings_and_messages_become_short_single_lines(value):
     for ask in (boundary.pairs, boundary.texts):
         try:
-            found = ask(value)
+            answer = ask(value)
         except Unavailable:
             continue
-        for each in [*found, *(found.values() if isinstance(found, dict) else ())]:
-            assert len(each) <= 500
-            assert not [letter for letter in each if unicodedata.category(letter).startswith("C")]
+        for element in [*answer, *(answer.values() if isinstance(answer, dict) else ())]:
+            assert len(element) <= 500
+            assert not [letter for letter in element if unicodedata.category(letter).startswith("C")]
 
 
 @pytest.mark.parametrize(
@@ -217,15 +217,15 @@ def test_a_run_survives_a_collector_that_does_everything_wrong(tmp_path):
     run = read_run(out)
     assert run.complete
     assert {result.status for result in run.results} == {"ok"}
-    assert any("sick.fast was not a finite number (" in words for words in run.messages)
+    assert any("sick.fast was not a finite number (" in message for message in run.messages)
     device = run.manifest.facts.device("host")
     assert dict(device.details)["sick.limit"] == "3.5"
     assert len(dict(device.details)) == len(device.details)
 
 
 def test_a_group_stops_on_request_even_if_its_source_raises_systemexit():
-    stop, one = threading.Event(), group(GivenSource(SystemExit(1), SystemExit(2)))
-    thread = threading.Thread(target=one.run, args=(stop, 0.0))
+    stop, counters = threading.Event(), group(GivenSource(SystemExit(1), SystemExit(2)))
+    thread = threading.Thread(target=counters.run, args=(stop, 0.0))
     thread.start()
     stop.set()
     thread.join(5)

@@ -60,7 +60,7 @@ def test_data_that_do_not_shrink_have_no_break_even_link(ratio):
 
 
 @pytest.mark.parametrize(
-    ("low", "centre", "high", "words"),
+    ("low", "centre", "high", "text"),
     [
         (2.0, 2.1, 2.2, "faster 2.1×"),
         (0.5, 0.6, 0.7, "slower 0.6×"),
@@ -71,14 +71,14 @@ def test_data_that_do_not_shrink_have_no_break_even_link(ratio):
         (100.0, 140.2, 150.0, "faster 140×"),
     ],
 )
-def test_a_verdict_says_faster_or_slower_only_where_its_whole_interval_does(low, centre, high, words):
-    assert words == breakeven.verdict(Interval(low, centre, high))
+def test_a_verdict_says_faster_or_slower_only_where_its_whole_interval_does(low, centre, high, text):
+    assert text == breakeven.verdict(Interval(low, centre, high))
 
 
 def test_a_speed_up_is_as_uncertain_as_both_of_its_rates_together():
-    found = breakeven.quotient(Interval(8, 10, 12.5), Interval(4, 5, 6.25))
+    ratio = breakeven.quotient(Interval(8, 10, 12.5), Interval(4, 5, 6.25))
     width = math.exp(math.sqrt(2) * math.log(1.25))
-    assert (found.low, found.centre, found.high) == pytest.approx((2 / width, 2, 2 * width))
+    assert (ratio.low, ratio.centre, ratio.high) == pytest.approx((2 / width, 2, 2 * width))
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,8 @@ def test_a_link_that_states_no_rate_is_refused_with_examples(text):
 
 def test_a_link_that_states_no_rate_ends_a_run_before_anything_is_measured(tmp_path):
     out = tmp_path / "run.jsonl"
-    found = CliRunner().invoke(app, ["run", "compression", "--device", "host", "--link", "fast", "-o", str(out)])
-    assert isinstance(found.exception, UsageError)
+    done = CliRunner().invoke(app, ["run", "compression", "--device", "host", "--link", "fast", "-o", str(out)])
+    assert isinstance(done.exception, UsageError)
     assert not out.exists()
 
 
@@ -130,23 +130,23 @@ def crossing(ends="apart", ratio=4.0, overlapped=90.0):
 
 
 def test_a_run_gives_the_overlap_efficiency_of_its_transfers_and_whether_compression_paid():
-    (found,) = payoffs(Summary(run_of(codec(), crossing())))
-    (crossed,) = found.transfers
+    (payoff,) = payoffs(Summary(run_of(codec(), crossing())))
+    (crossed,) = payoff.transfers
     assert crossed.bound == pytest.approx(100 * GB)
     assert crossed.share == pytest.approx(0.9)
     assert crossed.speedup.centre == pytest.approx(3.6)
-    assert len(found.codecs) == 1
+    assert len(payoff.codecs) == 1
 
 
 @pytest.mark.parametrize(("ends", "bound"), [("apart", 100), ("shared", 1 / (1 / 100 + 1 / 200)), ("read", 100)])
 def test_the_bound_of_an_overlapped_transfer_counts_only_the_sides_that_pay(ends, bound):
-    (found,) = payoffs(Summary(run_of(crossing(ends))))
-    assert found.transfers[0].bound == pytest.approx(bound * GB)
+    (payoff,) = payoffs(Summary(run_of(crossing(ends))))
+    assert payoff.transfers[0].bound == pytest.approx(bound * GB)
 
 
 def test_a_transfer_that_does_not_state_who_pays_has_a_verdict_and_no_bound():
-    (found,) = payoffs(Summary(run_of(crossing(""))))
-    assert (found.transfers[0].bound, found.transfers[0].share) == (None, None)
+    (payoff,) = payoffs(Summary(run_of(crossing(""))))
+    assert (payoff.transfers[0].bound, payoff.transfers[0].share) == (None, None)
     (table,) = derived_tables(Summary(run_of(crossing(""))), "compression")
     assert table.rows[0][-4:] == ("–", "–", "faster 3.6×", "–")
 
@@ -169,8 +169,8 @@ def test_without_named_links_nothing_is_modelled_and_a_codec_that_grows_never_pa
 
 def test_other_cases_and_cases_without_a_ratio_are_left_out():
     lacking = make.result(rate("compress.hot", 1.0), of=make.case("roundtrip", "compression"))
-    (found,) = payoffs(Summary(run_of(lacking, make.result())))
-    assert (found.codecs, found.transfers) == ((), ())
+    (payoff,) = payoffs(Summary(run_of(lacking, make.result())))
+    assert (payoff.codecs, payoff.transfers) == ((), ())
 
 
 def test_reports_for_programs_contain_the_payoffs():
@@ -179,9 +179,9 @@ def test_reports_for_programs_contain_the_payoffs():
     assert record["codecs"][0]["break_even"]["message"] == pytest.approx(50e9)
     assert record["crossings"][0]["speedup"]["median"] == pytest.approx(3.6)
     lines = list(csv.DictReader(io.StringIO(rendering.report("csv").render(run))))
-    found = {line["series"]: float(line["median"]) for line in lines if line["quantity"] == "derived"}
-    assert found["speed-up over raw"] == pytest.approx(3.6)
-    assert math.isclose(found["break-even read_only"], 150e9)
+    medians = {line["series"]: float(line["median"]) for line in lines if line["quantity"] == "derived"}
+    assert medians["speed-up over raw"] == pytest.approx(3.6)
+    assert math.isclose(medians["break-even read_only"], 150e9)
 
 
 @pytest.mark.parametrize("report", ["md", "html"])
@@ -208,7 +208,7 @@ def test_a_recorded_compression_run_gives_the_recorded_verdicts():
 def test_the_chart_has_a_bar_up_to_each_break_even_link_and_a_line_for_each_link_that_was_crossed():
     run = store.read_run(Path(__file__).parent / "recordings/whole/h200x2-compression.jsonl.gz")
     page = rendering.report("html").render(run)
-    drawing = next(each for each in page.split("<svg ") if "Break-even link bandwidth by codec: " in each)
+    drawing = next(svg for svg in page.split("<svg ") if "Break-even link bandwidth by codec: " in svg)
     assert "ids · lz4 up to 38.0 GB/s" in drawing
     assert drawing.count("<rect ") == 22
     assert "not shown, because they never pay: 2" in page

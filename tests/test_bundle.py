@@ -19,22 +19,22 @@ def test_a_bundle_of_a_machine_replays_every_counter_and_setting(tmp_path, kind)
     bundle.unpack(bundle.archive(bundle.device_files(there)), here)
     for index in range(2):
         device = gpu(kind, index)
-        was, found = (files(root).open([device]).read(device, NAMES) for root in (there, here))
-        assert found == was
-        assert found["amd.power"] == fake.MODELS[kind].power_w
+        was, replayed = (files(root).open([device]).read(device, NAMES) for root in (there, here))
+        assert replayed == was
+        assert replayed["amd.power"] == fake.MODELS[kind].power_w
         assert files(here).describe(device) == files(there).describe(device)
 
 
 def test_identifiers_of_one_gpu_are_blanked_and_keep_their_length(tmp_path):
     root = fake.build(tmp_path, "mi300x")
-    found = bundle.device_files(root)
-    whole = b"".join(found.values())
+    device_files_found = bundle.device_files(root)
+    joined = b"".join(device_files_found.values())
     for word in (b"1f2e3d4c5b6a", b"69200", str(0x1F2E3D4C5B6A0000).encode(), str(0x5EED0001).encode(), b"abc0"):
-        assert word not in whole
+        assert word not in joined
     address = f"sys/bus/pci/devices/{fake.pci(0)}"
-    assert found[f"{address}/unique_id"] == b"0" * 16 + b"\n"
-    assert found[f"{address}/xgmi_device_id"] == b"0x" + b"0" * 16 + b"\n"
-    assert b"gfx_target_version 90402" in found["sys/class/kfd/kfd/topology/nodes/1/properties"]
+    assert device_files_found[f"{address}/unique_id"] == b"0" * 16 + b"\n"
+    assert device_files_found[f"{address}/xgmi_device_id"] == b"0x" + b"0" * 16 + b"\n"
+    assert b"gfx_target_version 90402" in device_files_found["sys/class/kfd/kfd/topology/nodes/1/properties"]
 
 
 def test_only_files_of_the_list_are_read_and_only_of_gpus(tmp_path):
@@ -59,8 +59,8 @@ def test_a_machine_without_a_gpu_has_an_empty_list(tmp_path):
 
 
 def test_the_same_files_make_the_same_archive(tmp_path):
-    found = bundle.device_files(fake.build(tmp_path, "mi250x"))
-    assert bundle.archive(found) == bundle.archive(dict(reversed(found.items())))
+    device_files_found = bundle.device_files(fake.build(tmp_path, "mi250x"))
+    assert bundle.archive(device_files_found) == bundle.archive(dict(reversed(device_files_found.items())))
 
 
 @pytest.mark.parametrize("packed", [b"", b"text", bundle.archive({"a": b"b" * 5000})[:60]])

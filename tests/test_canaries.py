@@ -212,7 +212,7 @@ def test_of_a_hundred_suites_with_a_step_at_most_one_is_alarmed(step, stepped):
 @pytest.mark.parametrize("slower", [0.03, 0.05])
 def test_a_slow_down_is_found_as_often_beside_canaries(slower, baseline):
     world = SteppedWorld(slower=slower, baseline=baseline)
-    without, beside = (simulate_steps(world, suites=80, canaries=way).found for way in (False, True))
+    without, beside = (simulate_steps(world, suites=80, canaries=way).detected for way in (False, True))
     assert beside >= without - 0.05
 
 
@@ -238,11 +238,11 @@ def test_a_gate_with_a_stored_baseline_measures_canaries_beside_a_suspect(tmp_pa
     """A step of 4 % alone is inconclusive; with a change of 5 % in one case that case is found."""
     (tmp_path / "steps.py").write_text(SUITE)
 
-    def gate(*words, **variables):
+    def gate(*arguments, **variables):
         command = [sys.executable, "-P", "-m", "gpubench", "gate", "--run", "steps.py", "--device", "host"]
         environment = {**os.environ, **variables, "GPUBENCH_HISTORY": "off"}
         return subprocess.run(
-            [*command, "--tier", "smoke", *words],
+            [*command, "--tier", "smoke", *arguments],
             cwd=tmp_path,
             env=environment,
             capture_output=True,

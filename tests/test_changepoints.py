@@ -26,12 +26,12 @@ def by_definition(first, last):
 
 def test_the_statistic_of_every_cut_is_that_of_the_paper():
     values = np.random.default_rng(3).lognormal(size=12)
-    found = changepoints.divergences(np.abs(values[:, None] - values[None, :]))
+    statistics = changepoints.divergences(np.abs(values[:, None] - values[None, :]))
     for tau, kappa in itertools.product(range(13), range(13)):
         if tau >= LEAST and kappa - tau >= LEAST:
-            assert found[tau, kappa] == pytest.approx(by_definition(values[:tau], values[tau:kappa]))
+            assert statistics[tau, kappa] == pytest.approx(by_definition(values[:tau], values[tau:kappa]))
         else:
-            assert found[tau, kappa] == -np.inf
+            assert statistics[tau, kappa] == -np.inf
 
 
 @pytest.mark.parametrize(
@@ -40,9 +40,9 @@ def test_the_statistic_of_every_cut_is_that_of_the_paper():
 )
 def test_every_step_of_a_quiet_series_is_found_where_it_is(lengths, levels):
     quiet = np.random.default_rng(1).lognormal(0, 1e-3, sum(lengths))
-    found = change_points(np.repeat(levels, lengths) * quiet)
-    assert [point.index for point in found] == list(itertools.accumulate(lengths[:-1]))
-    assert all(point.p <= 0.01 for point in found)
+    points = change_points(np.repeat(levels, lengths) * quiet)
+    assert [point.index for point in points] == list(itertools.accumulate(lengths[:-1]))
+    assert all(point.p <= 0.01 for point in points)
 
 
 def test_a_step_between_constants_is_found_with_the_smallest_possible_p_value():
@@ -80,12 +80,12 @@ def test_a_series_without_a_change_is_cut_by_chance_in_about_one_of_a_hundred():
 @pytest.mark.parametrize(("shift", "after", "share"), [(1.05, 3, 0.95), (1.02, 10, 0.6)])
 def test_a_step_is_found_soon_after_it_happened(shift, after, share):
     rng = np.random.default_rng(4)
-    found = 0
+    detected = 0
     for _ in range(60):
         values = rng.lognormal(0, 0.01, 40)
         values[-after:] *= shift
-        found += any(abs(point.index - (40 - after)) <= 1 for point in change_points(values))
-    assert found >= share * 60
+        detected += any(abs(point.index - (40 - after)) <= 1 for point in change_points(values))
+    assert detected >= share * 60
 
 
 def test_neither_the_unit_nor_a_second_call_changes_the_change_points():

@@ -22,10 +22,10 @@ MOST_MIB = 64  # that a message may cost the parent: four times its limit
 @pytest.fixture
 def ends():
     """The parent's end, and the raw socket of a child that sends what it likes."""
-    ours, theirs = socket.socketpair()
+    ours, child_end = socket.socketpair()
     parent = ToChild(ours.detach(), (RankResult, OfferedValue, Phase))
-    with theirs:
-        yield parent, theirs
+    with child_end:
+        yield parent, child_end
     parent.close()
 
 
@@ -75,7 +75,7 @@ class ExecutedWhenUnpickled:
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         (frame(b"rubbish"), "bytes that are no message"),
         (frame(b""), "bytes that are no message"),
@@ -95,11 +95,11 @@ class ExecutedWhenUnpickled:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_bytes_that_are_no_message_are_refused_with_the_reason(ends, content, words):
+def test_bytes_that_are_no_message_are_refused_with_the_reason(ends, content, message):
     messages, error = received(*ends, content)
     assert messages == []
     assert isinstance(error, BadMessage)
-    assert words in str(error)
+    assert message in str(error)
     assert len(str(error)) < 300
 
 
@@ -143,12 +143,12 @@ SERIES = b'RankResult\n{"status":"ok","series":[{"name":"x","unit":"","values":[
 )
 def test_no_message_takes_more_of_the_parents_memory_than_allowed(ends, content):
     received(*ends, b"")  # loads what decodes
-    ours, theirs = socket.socketpair()
+    ours, child_end = socket.socketpair()
     parent = ToChild(ours.detach(), (RankResult,))
     tracemalloc.start()
     try:
-        with theirs:
-            received(parent, theirs, content)
+        with child_end:
+            received(parent, child_end, content)
         peak_mib = tracemalloc.get_traced_memory()[1] / MIB
     finally:
         tracemalloc.stop()
@@ -168,9 +168,9 @@ def test_a_child_learns_the_reason_why_its_message_cannot_be_sent():
 
 def test_sending_to_a_child_that_does_not_read_ends_after_its_time_limit(monkeypatch):
     monkeypatch.setattr("gpubench.measuring.channel.SEND_S", 0.05)
-    ours, theirs = socket.socketpair()
+    ours, child_end = socket.socketpair()
     parent = ToChild(ours.detach(), (RankResult,))
-    with theirs, pytest.raises(TimeoutError):
+    with child_end, pytest.raises(TimeoutError):
         parent.send(bytes(4 * MIB))
     parent.close()
 
@@ -180,7 +180,7 @@ def test_orders_and_exchanged_values_of_many_megabytes_reach_the_child(ends):
     value = [os.urandom(4 * MIB)] * 8
     sender = threading.Thread(target=parent.send, args=(value,))
     sender.start()
-    theirs = ToParent(child.detach())
-    assert theirs.recv() == value
-    theirs.close()
+    child_end = ToParent(child.detach())
+    assert child_end.recv() == value
+    child_end.close()
     sender.join()

@@ -19,7 +19,7 @@ TEMPLATES = sorted(CI.glob("*.yml"))
 
 def scripts(path):
     """The block scalars of a YAML file that are run: `run: |`, or an item `- |` of a script."""
-    found, lines = [], path.read_text().splitlines()
+    blocks, lines = [], path.read_text().splitlines()
     for number, line in enumerate(lines):
         if re.fullmatch(r"\s*(run:|-) \|", line):
             depth = len(lines[number + 1]) - len(lines[number + 1].lstrip())
@@ -28,8 +28,8 @@ def scripts(path):
                 if inner.strip() and len(inner) - len(inner.lstrip()) < depth:
                     break
                 block.append(inner[depth:])
-            found.append("\n".join(block) + "\n")
-    return found
+            blocks.append("\n".join(block) + "\n")
+    return blocks
 
 
 def bash(script, cwd, **environment):
@@ -79,8 +79,8 @@ def test_no_template_inserts_an_expression_into_a_script(path):
 def test_the_action_judges_and_ends_with_gpubenchs_status(runs):
     gate = next(script for script in scripts(CI / "action.yml") if "mapfile" in script)
     output, summary = runs / "output", runs / "summary.md"
-    words = {"ARGUMENTS": ARGUMENTS, "GITHUB_OUTPUT": str(output), "GITHUB_STEP_SUMMARY": str(summary)}
-    done = bash(gate, runs, **words, GITHUB_ACTIONS="true")
+    variables = {"ARGUMENTS": ARGUMENTS, "GITHUB_OUTPUT": str(output), "GITHUB_STEP_SUMMARY": str(summary)}
+    done = bash(gate, runs, **variables, GITHUB_ACTIONS="true")
     assert done.returncode == 0, done.stderr
     assert output.read_text() == "status=1\n"
     assert "::error title=gpubench gate::" in done.stdout
@@ -115,12 +115,12 @@ def left_names(folder):
 
 def test_the_action_stores_and_shows_no_names(named):
     gate, redact = (s for s in scripts(CI / "action.yml") if "mapfile" in s or "redact" in s)
-    words = {"GITHUB_OUTPUT": str(named / "output"), "GITHUB_STEP_SUMMARY": str(named / "summary.md")}
-    done = bash(gate, named, ARGUMENTS=ARGUMENTS, GITHUB_ACTIONS="true", CI="true", **words)
+    variables = {"GITHUB_OUTPUT": str(named / "output"), "GITHUB_STEP_SUMMARY": str(named / "summary.md")}
+    done = bash(gate, named, ARGUMENTS=ARGUMENTS, GITHUB_ACTIONS="true", CI="true", **variables)
     assert (done.returncode, (named / "output").read_text()) == (0, "status=3\n")
-    shown = done.stdout + done.stderr + (named / "summary.md").read_text()
-    assert "TOKEN=value-" in shown
-    assert [name for name in NAMES if name in shown] == []
+    output = done.stdout + done.stderr + (named / "summary.md").read_text()
+    assert "TOKEN=value-" in output
+    assert [name for name in NAMES if name in output] == []
     assert bash(redact, named).returncode == 0
     assert left_names(named / "gpubench-shared") == ([], 2)
     assert (named / "gpubench-shared" / "comment.md").exists()

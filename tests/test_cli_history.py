@@ -47,9 +47,9 @@ def test_a_run_is_recorded_beside_its_file_in_gpubench_runs_and_nowhere_else(cal
     assert call("run", *QUICKEST)[0] == 0
     assert call("run", *QUICKEST, "--out", "a.jsonl")[0] == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl", "gpubench-runs"]
-    status, shown, _ = call("history", "gemm/square")
-    assert (status, "1 run, newest" in shown) == (0, True)
-    assert "too few runs to tell a change: 1 of at least 9" in shown
+    status, output, _ = call("history", "gemm/square")
+    assert (status, "1 run, newest" in output) == (0, True)
+    assert "too few runs to tell a change: 1 of at least 9" in output
 
 
 @pytest.mark.slow
@@ -66,31 +66,31 @@ def test_the_environment_variable_names_another_history_or_turns_it_off(call, tm
 def test_a_damaged_history_costs_a_run_nothing_but_a_warning(call, tmp_path):
     (tmp_path / "gpubench-runs").mkdir()
     (tmp_path / "gpubench-runs" / "history.sqlite").write_text("no database\n" * 100)
-    status, shown, _ = call("run", *QUICKEST)
+    status, output, _ = call("run", *QUICKEST)
     assert status == 0
-    assert "not in the history" in shown
-    assert "1 case in " in shown
+    assert "not in the history" in output
+    assert "1 case in " in output
 
 
 def test_without_a_case_all_are_listed_with_their_newest_change(call, filled):
-    status, shown, _ = call("history")
+    status, output, _ = call("history")
     assert status == 0
-    where, _, worse, other = shown.splitlines()
+    where, _, worse, second_line = output.splitlines()
     assert where.strip() == "on cuda:0"
     assert worse.startswith(f"changed    {CASE.id} ")
-    assert other.startswith(f"no change  {OTHER.id} ")
+    assert second_line.startswith(f"no change  {OTHER.id} ")
     assert worse.split()[2:5] == ["20", "3636", "GB/s"]
     assert worse.rstrip().endswith("9.1 % less (worse), 2026-01-14")
 
 
 def test_a_case_shows_its_runs_as_bars_and_each_change_with_what_else_changed(call, filled):
-    status, shown, _ = call("history", "triad")
-    title, verdict, advice, what, bars, marks, newest, change = shown.splitlines()
+    status, output, _ = call("history", "triad")
+    title, verdict, advice, environment, bars, marks, newest, change = output.splitlines()
     assert status == 0
     assert title == CASE.id
     assert verdict == "changed once in 20 runs; newest: 9.1 % less (worse)"
     assert re.fullmatch(r"next: gpubench compare \S+11\.jsonl \S+12\.jsonl", advice)
-    assert what == "hot, tier quick, on cuda:0: NVIDIA H200, 132 compute units"
+    assert environment == "hot, tier quick, on cuda:0: NVIDIA H200, 132 compute units"
     assert bars == f"3636 GB/s {'█' * 12}{'▁' * 8} 4000 GB/s"
     assert marks.index("^") == bars.index("▁")
     assert newest.startswith("20 runs, newest 3636 GB/s (2026-01-21 03:04 UTC, ")
@@ -105,8 +105,8 @@ def test_too_few_runs_are_reported_with_the_newest_compared_with_the_earlier_one
         result = make.result(make.timing(seconds, moved=4e9), of=CASE)
         files.write(folder / f"{number}.jsonl", result, manifest=manifest)
     call("history", "import", folder)
-    words = "newest 50.0 % less than the median of the 4 runs before"
-    assert f"too few runs to tell a change: 5 of at least 9; {words}" in call("history", "triad")[1]
+    text = "newest 50.0 % less than the median of the 4 runs before"
+    assert f"too few runs to tell a change: 5 of at least 9; {text}" in call("history", "triad")[1]
     assert call("history")[1].splitlines()[2].rstrip().endswith("newest 50.0 % less")
     (document,) = json.loads(call("history", "triad", "--json")[1])
     assert (document["state"], document["newest_step"], document["runs_needed"]) == ("too few runs", -0.5, 9)
@@ -137,29 +137,29 @@ def test_only_the_last_runs_are_used_if_the_user_limits_them(call, filled):
 
 
 def test_json_is_one_document_with_runs_and_changes(call, filled):
-    (found,) = json.loads(call("history", "triad", "--json")[1])
-    assert (found["case"], found["series"], found["unit"]) == (CASE.id, "hot", "B/s")
-    assert len(found["runs"]) == 20
-    assert found["runs"][0]["started"] == "2026-01-02T03:04:05+00:00"
-    (change,) = found["changes"]
+    (trend,) = json.loads(call("history", "triad", "--json")[1])
+    assert (trend["case"], trend["series"], trend["unit"]) == (CASE.id, "hot", "B/s")
+    assert len(trend["runs"]) == 20
+    assert trend["runs"][0]["started"] == "2026-01-02T03:04:05+00:00"
+    (change,) = trend["changes"]
     assert (change["index"], change["worse"], change["differences"]) == (12, True, ["cublas 13.1 → 13.2"])
 
 
 @pytest.mark.parametrize(
-    ("words", "answer"),
+    ("message", "answer"),
     [
         (("triat",), "no case in the history matches triat; did you mean bandwidth/triad?"),
         (("zzz",), "no case in the history matches zzz; `gpubench history` lists all cases"),
         (("triad", "--series", "cold"), "no series 'cold'; there is hot"),
     ],
 )
-def test_a_missing_case_or_series_is_answered_with_those_that_exist(call, filled, words, answer):
-    assert call("history", *words) == (2, "", f"gpubench: {answer}\n")
+def test_a_missing_case_or_series_is_answered_with_those_that_exist(call, filled, message, answer):
+    assert call("history", *message) == (2, "", f"gpubench: {answer}\n")
 
 
 def test_a_missing_history_gives_the_exit_status_of_an_unreadable_file(call, tmp_path):
-    status, shown, said = call("history")
-    assert (status, shown) == (5, "")
+    status, output, said = call("history")
+    assert (status, output) == (5, "")
     assert said == (
         "gpubench: there is no history at gpubench-runs/history.sqlite; "
         "`gpubench history import FOLDER` makes one of run files\n"
@@ -182,11 +182,11 @@ def test_the_page_names_neither_hosts_nor_folders_unless_asked_to(call, filled, 
 
 
 def test_import_takes_folders_and_files_and_ends_with_5_if_one_is_refused(call, runs, tmp_path):
-    status, shown, said = call("history", "import", runs)
-    assert (status, shown, said) == (0, "20 runs in gpubench-runs/history.sqlite: 20 new\n", "")
+    status, output, said = call("history", "import", runs)
+    assert (status, output, said) == (0, "20 runs in gpubench-runs/history.sqlite: 20 new\n", "")
     (runs / "bad.jsonl").write_text("{}\n")
-    status, shown, said = call("history", "import", runs / "01.jsonl", runs / "bad.jsonl")
-    assert (status, shown) == (5, "1 runs in gpubench-runs/history.sqlite: 1 known\n")
+    status, output, said = call("history", "import", runs / "01.jsonl", runs / "bad.jsonl")
+    assert (status, output) == (5, "1 runs in gpubench-runs/history.sqlite: 1 known\n")
     assert said.startswith(f"gpubench: {runs}/bad.jsonl: line 1: ")
     assert call("history", "import", tmp_path / "nothing")[0] == 5
 
@@ -196,8 +196,8 @@ def test_rebuild_restores_a_damaged_history_and_keeps_the_damaged_one(call, fill
     store = filled / history.FILE
     store.write_bytes(store.read_bytes()[:6000])
     assert call("history")[0] == 5
-    status, shown, said = call("history", "rebuild")
-    assert (status, shown) == (0, "20 runs in gpubench-runs/history.sqlite: 20 new\n")
+    status, output, said = call("history", "rebuild")
+    assert (status, output) == (0, "20 runs in gpubench-runs/history.sqlite: 20 new\n")
     assert "was damaged and is renamed to gpubench-runs/history.sqlite.damaged-" in said
     assert call("history", "--json") == before
 
@@ -206,8 +206,8 @@ def test_prune_keeps_the_newest_of_every_case_and_deletes_run_files_only_when_as
     assert call("history", "prune", "--keep", "15", "--dry-run")[1] == "5 of 20 runs would be dropped\n"
     assert call("history", "prune", "--keep", "15")[1] == "5 of 20 runs are dropped\n"
     assert len(list(filled.glob("*.jsonl"))) == 20
-    status, shown, _ = call("history", "prune", "--keep", "3", "--files")
-    assert (status, shown.startswith("12 of 15 runs are dropped, and 12 run files of ")) == (0, True)
+    status, output, _ = call("history", "prune", "--keep", "3", "--files")
+    assert (status, output.startswith("12 of 15 runs are dropped, and 12 run files of ")) == (0, True)
     assert [path.name for path in sorted(filled.glob("*.jsonl"))][5:] == ["17.jsonl", "18.jsonl", "19.jsonl"]
     assert "3 runs, newest" in call("history", "triad")[1]
 
@@ -215,6 +215,6 @@ def test_prune_keeps_the_newest_of_every_case_and_deletes_run_files_only_when_as
 def test_run_files_elsewhere_are_never_deleted(call, runs, tmp_path):
     store = tmp_path / "store" / "h.sqlite"
     call("history", "import", runs, "--store", store)
-    shown = call("history", "prune", "--keep", "1", "--files", "--store", store)[1]
-    assert shown == "19 of 20 runs are dropped; 19 run files are outside the history's folder and stay\n"
+    output = call("history", "prune", "--keep", "1", "--files", "--store", store)[1]
+    assert output == "19 of 20 runs are dropped; 19 run files are outside the history's folder and stay\n"
     assert len(list(runs.glob("*.jsonl"))) == 20

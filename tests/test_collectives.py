@@ -31,31 +31,34 @@ def collective(name):
 def after(name, sent):
     """What every rank ends up with, from the description of segments."""
     world, words = len(sent), sent[0].size if name != "all_gather" else sent[0].size * len(sent)
-    found = []
+    results = []
     for rank in range(world):
         received = np.full(collective(name).receives(words, world), np.nan)
-        for each in collective(name).segments(words, world, rank):
-            parts = [sent[source][each.first : each.first + each.count] for source in range(each.low, each.high)]
-            received[each.offset : each.offset + each.count] = np.sum(parts, axis=0)
-        found.append(received)
-    return found
+        for segment in collective(name).segments(words, world, rank):
+            parts = [
+                sent[source][segment.first : segment.first + segment.count]
+                for source in range(segment.low, segment.high)
+            ]
+            received[segment.offset : segment.offset + segment.count] = np.sum(parts, axis=0)
+        results.append(received)
+    return results
 
 
 def meant(name, sent):
     """The same by the operation's own definition."""
     world = len(sent)
-    whole = np.array(sent)
+    stacked = np.array(sent)
     if name == "all_reduce":
-        return [whole.sum(axis=0)] * world
+        return [stacked.sum(axis=0)] * world
     if name == "all_gather":
-        return [whole.ravel()] * world
+        return [stacked.ravel()] * world
     if name == "reduce_scatter":
-        return list(whole.sum(axis=0).reshape(world, -1))
+        return list(stacked.sum(axis=0).reshape(world, -1))
     if name == "broadcast":
-        return [whole[0]] * world
+        return [stacked[0]] * world
     if name == "all_to_all":
-        return list(whole.reshape(world, world, -1).transpose(1, 0, 2).reshape(world, -1))
-    return [whole[(rank - 1) % world] for rank in range(world)]
+        return list(stacked.reshape(world, world, -1).transpose(1, 0, 2).reshape(world, -1))
+    return [stacked[(rank - 1) % world] for rank in range(world)]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -63,8 +66,8 @@ def meant(name, sent):
 def test_each_operation_gives_the_result_of_its_definition(name, world):
     rng = np.random.default_rng(world)
     sent = [rng.integers(0, 1000, 4 * world).astype(float) for _ in range(world)]
-    for found, expected in zip(after(name, sent), meant(name, sent), strict=True):
-        assert (found == expected).all()
+    for result, expected in zip(after(name, sent), meant(name, sent), strict=True):
+        assert (result == expected).all()
 
 
 @pytest.mark.parametrize(

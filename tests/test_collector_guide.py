@@ -91,8 +91,10 @@ def test_the_tests_of_the_collector_guide_pass(package, tmp_path):
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
     environment |= {"PYTHONPATH": str(package), "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
     environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # loading them takes longer than the tests
-    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_host_counters.py"]
-    done = subprocess.run(words, cwd=package, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    arguments = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_host_counters.py"]
+    done = subprocess.run(
+        arguments, cwd=package, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stdout
     assert "6 passed" in done.stdout
 
@@ -136,7 +138,7 @@ def test_the_list_of_counters_has_every_throttle_reason():
     amd = []
     for places, names, kind in rows(LIST, "bits | AMD's reasons"):
         first, _ = map(int, places.split("–"))
-        words, _, several = names.rstrip(")").partition(" (")
+        stem, _, several = names.rstrip(")").partition(" (")
         for place, name in enumerate(several.split(", "), first):
-            amd.append((1 << place, f"{words} ({name})", kind))
+            amd.append((1 << place, f"{stem} ({name})", kind))
     assert amd == [(bit.mask, bit.name, str(bit.kind)) for bit in bits["amd.throttle"]]

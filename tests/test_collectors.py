@@ -50,7 +50,7 @@ def test_every_counter_declares_its_unit_kind_period_and_source(name):
 @pytest.mark.parametrize("name", COLLECTORS)
 def test_counter_names_are_unique_and_begin_with_their_collector(name):
     names = [counter.name for counter in collector(name).counters]
-    assert all(each.startswith(f"{name}.") for each in names)
+    assert all(counter_name.startswith(f"{name}.") for counter_name in names)
     assert len(set(names)) == len(names)
 
 
@@ -176,7 +176,7 @@ def test_a_power_cap_that_takes_effect_before_the_driver_reports_it_is_a_label(c
 
 
 @pytest.mark.parametrize(
-    ("reasons", "clock_hz", "drawn", "found"),
+    ("reasons", "clock_hz", "drawn", "condition"),
     [
         (0, 1470e6, 0.89, Condition(("low-clock",))),
         (0, 1470e6, None, Condition(("low-clock",))),
@@ -185,8 +185,8 @@ def test_a_power_cap_that_takes_effect_before_the_driver_reports_it_is_a_label(c
         (USER, 1470e6, 1.0, Condition()),
     ],
 )
-def test_power_explains_a_low_clock_only_without_another_reason(reasons, clock_hz, drawn, found):
-    assert verdict(reasons, clock_hz, drawn=drawn) == found
+def test_power_explains_a_low_clock_only_without_another_reason(reasons, clock_hz, drawn, condition):
+    assert verdict(reasons, clock_hz, drawn=drawn) == condition
 
 
 @pytest.mark.parametrize("reasons", [BOOST, DISPLAY])
@@ -223,7 +223,7 @@ def test_a_throttled_and_shared_gpu_has_both_conditions():
 
 
 def test_the_bits_of_throttle_reasons_are_those_of_nvmls_binding():
-    (reasons,) = (each for each in collector("nvml").counters if each.measures is Measure.THROTTLE_REASONS)
+    (reasons,) = (counter for counter in collector("nvml").counters if counter.measures is Measure.THROTTLE_REASONS)
     assert {bit.mask: (bit.name, bit.kind.value) for bit in reasons.bits} == {
         pynvml.nvmlClocksEventReasonGpuIdle: ("idle", "idle"),
         pynvml.nvmlClocksEventReasonApplicationsClocksSetting: ("application clocks", "user's choice"),
@@ -242,7 +242,7 @@ def test_no_recorded_state_of_a_measured_h200_would_be_discarded(path):
     """Between the cases its clocks may be low without a reason: they are on their way up or down."""
     run = read_run(path)
     windows = [result.window for result in run.results if "cuda:0" in result.devices]
-    found = [
+    conditions = [
         verdict(int(reasons), clock_hz)
         for samples in run.samples
         if samples.device == "cuda:0" and "nvml.event_reasons" in (columns := dict(samples.columns))
@@ -251,9 +251,9 @@ def test_no_recorded_state_of_a_measured_h200_would_be_discarded(path):
         )
         if any(start <= at <= end for start, end in windows)
     ]
-    assert {condition.discard for condition in found} == {()}
-    assert {condition.labels for condition in found} <= {(), ("power-capped",)}
-    assert found
+    assert {condition.discard for condition in conditions} == {()}
+    assert {condition.labels for condition in conditions} <= {(), ("power-capped",)}
+    assert conditions
 
 
 def test_the_default_clock_is_that_of_the_inventory_or_unknown():

@@ -55,34 +55,34 @@ def rows_of(*runs):
 
 
 def test_each_key_figure_and_case_is_a_row_with_its_change_against_the_first_run():
-    found = rows_of(run(1e-3), run(1.1e-3), run(1e-3))
-    assert found["Memory read"] == [
+    rows = rows_of(run(1e-3), run(1.1e-3), run(1e-3))
+    assert rows["Memory read"] == [
         "4000 GB/s 83.3 % of data sheet",
         "3636 GB/s -9.1 % 75.8 % of data sheet",
         "4000 GB/s 0.0 % 83.3 % of data sheet",
     ]
-    assert found["read [size=1GiB]"] == ["4000 GB/s", "3636 GB/s -9.1 %", "4000 GB/s 0.0 %"]
+    assert rows["read [size=1GiB]"] == ["4000 GB/s", "3636 GB/s -9.1 %", "4000 GB/s 0.0 %"]
 
 
 def test_key_figures_of_different_cases_name_their_case_and_have_no_change():
-    found = rows_of(run(1e-3), run(1e-3, size_bytes=2**28))
-    assert found["Memory read"] == [
+    rows = rows_of(run(1e-3), run(1e-3, size_bytes=2**28))
+    assert rows["Memory read"] == [
         "4000 GB/s 83.3 % of data sheet; bandwidth/read[size=1GiB]",
         "4000 GB/s 83.3 % of data sheet; bandwidth/read[size=256MiB]",
     ]
-    assert found["read [size=256MiB]"] == ["–", "4000 GB/s"]
+    assert rows["read [size=256MiB]"] == ["–", "4000 GB/s"]
 
 
 def test_a_case_that_failed_says_so_in_its_column():
     failed = make.result(of=make.case("copy"), status="failed", cause="wrong-answer", reason="off by 3")
-    found = rows_of(run(1e-3, more=[failed]), run(1e-3, more=[replace(failed, status="ok", cause="", reason="")]))
-    assert found["copy"][0] == "failed: wrong answer"
+    rows = rows_of(run(1e-3, more=[failed]), run(1e-3, more=[replace(failed, status="ok", cause="", reason="")]))
+    assert rows["copy"][0] == "failed: wrong answer"
 
 
 def test_what_differs_in_the_environment_is_listed_in_readable_units():
     devices = [make.device(details=(("power.limit_w", f"{watts}.0"),)) for watts in (500, 700)]
-    found = rows_of(*(run(1e-3, facts=make.facts(device)) for device in devices))
-    assert found["power.limit"] == ["500 W", "700 W"]
+    rows = rows_of(*(run(1e-3, facts=make.facts(device)) for device in devices))
+    assert rows["power.limit"] == ["500 W", "700 W"]
 
 
 def test_markdown_has_the_same_columns():

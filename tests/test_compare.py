@@ -83,16 +83,16 @@ def test_a_time_that_grew_is_worse_and_a_rate_that_grew_is_better():
 
 
 def test_of_single_processes_the_change_is_shown_and_nothing_is_decided():
-    found = compared(
+    comparison = compared(
         reading("a", *replicated("triad", 1e-3, count=1), *replicated("copy", 1e-3, count=1)),
         reading("b", *replicated("triad", 1.5e-3, count=1), *replicated("copy", 1.01e-3, count=1)),
     )
-    worst, other = found.against[0].judgement.findings
+    worst, second = comparison.against[0].judgement.findings
     assert (worst.case.name, str(worst.verdict), worst.effect) == ("triad", "inconclusive", None)
     assert finding_cells(worst).change == "−33.3 %"
     assert finding_cells(worst).interval == "–"
     assert "do not show the noise between processes" in finding_cells(worst).why
-    assert other.case.name == "copy"
+    assert second.case.name == "copy"
 
 
 def test_of_the_environments_only_differences_are_listed():
@@ -100,20 +100,22 @@ def test_of_the_environments_only_differences_are_listed():
     new = make.facts(
         make.device(name="NVIDIA H100", units=132), versions=(("nvidia.driver", "590.2"), ("cupy", "14.2"))
     )
-    found = compared(
+    comparison = compared(
         reading("a", *replicated("triad", 1e-3), facts=old), reading("b", *replicated("triad", 1.3e-3), facts=new)
     )
-    assert {each.name: each.values for each in found.differences} == {
+    assert {difference.name: difference.values for difference in comparison.differences} == {
         "model": ("NVIDIA H200", "NVIDIA H100"),
         "nvidia.driver": ("580.1", "590.2"),
     }
-    assert verdicts(found.against[0]) == {"triad": "slower"}, "what differs is no reason not to weigh"
+    assert verdicts(comparison.against[0]) == {"triad": "slower"}, "what differs is no reason not to weigh"
 
 
 def test_a_fact_that_one_run_does_not_have_is_empty():
     facts = make.facts(versions=(("cupy", "14.2"),))
-    found = compared(reading("a", *replicated("triad", 1e-3), facts=facts), reading("b", *replicated("triad", 1e-3)))
-    assert [(each.name, each.values) for each in found.differences] == [("cupy", ("14.2", ""))]
+    comparison = compared(
+        reading("a", *replicated("triad", 1e-3), facts=facts), reading("b", *replicated("triad", 1e-3))
+    )
+    assert [(difference.name, difference.values) for difference in comparison.differences] == [("cupy", ("14.2", ""))]
 
 
 def test_cases_of_another_method_are_not_compared_and_in_no_mean():
@@ -121,20 +123,20 @@ def test_cases_of_another_method_are_not_compared_and_in_no_mean():
         dataclasses.replace(result, case=dataclasses.replace(result.case, version=2))
         for result in replicated("dot", 2e-3)
     ]
-    found = compared(
+    comparison = compared(
         reading("a", *replicated("dot", 1e-3), *replicated("copy", 1e-3)),
         reading("b", *after, *replicated("copy", 1e-3)),
     )
-    assert verdicts(found.against[0])["dot"] == "not comparable"
-    assert found.against[0].geomeans[0].cases == 1
+    assert verdicts(comparison.against[0])["dot"] == "not comparable"
+    assert comparison.against[0].geomeans[0].cases == 1
 
 
 def test_cases_that_only_one_side_has_are_named():
-    found = compared(
+    result = compared(
         reading("a", *replicated("triad", 1e-3), *replicated("gone", 1e-3)),
         reading("b", *replicated("triad", 1e-3), *replicated("fresh", 1e-3)),
     )
-    assert comparison.one_sided_cases(found, found.against[0]) == [
+    assert comparison.one_sided_cases(result, result.against[0]) == [
         "only a has a figure of bandwidth/gone",
         "only b has a figure of bandwidth/fresh",
     ]
@@ -144,9 +146,9 @@ def test_every_other_run_is_compared_with_the_first():
     sides = [
         reading(name, *replicated("triad", seconds)) for name, seconds in (("a", 1e-3), ("b", 1.2e-3), ("c", 0.9e-3))
     ]
-    found = compared(*sides)
-    assert [column.name for column in found.columns] == ["a", "b", "c"]
-    assert [verdicts(against)["triad"] for against in found.against] == ["slower", "faster"]
+    comparison = compared(*sides)
+    assert [column.name for column in comparison.columns] == ["a", "b", "c"]
+    assert [verdicts(against)["triad"] for against in comparison.against] == ["slower", "faster"]
 
 
 def test_runs_without_a_case_in_common_are_refused_with_the_suites_of_each():
@@ -156,25 +158,25 @@ def test_runs_without_a_case_in_common_are_refused_with_the_suites_of_each():
 
 def test_figures_that_are_not_positive_are_shown_and_in_no_mean():
     odd = make.result(dataclasses.replace(make.timing(0.0), quantity="value"), of=make.case("odd"))
-    found = compared(reading("a", odd, *replicated("copy", 1e-3)), reading("b", odd, *replicated("copy", 1e-3)))
-    assert [mean.cases for mean in found.against[0].geomeans] == [1]
-    assert {finding.case.name for finding in found.against[0].judgement.findings} == {"odd", "copy"}
+    comparison = compared(reading("a", odd, *replicated("copy", 1e-3)), reading("b", odd, *replicated("copy", 1e-3)))
+    assert [mean.cases for mean in comparison.against[0].geomeans] == [1]
+    assert {finding.case.name for finding in comparison.against[0].judgement.findings} == {"odd", "copy"}
 
 
 @pytest.mark.parametrize(
-    ("ratio", "direction", "words"),
+    ("ratio", "direction", "verdict"),
     [(1.034, 1, "3.4 % better"), (0.85, -1, "15 % worse"), (1.13, 0, "+13.0 %"), (0.9, 0, "−10.0 %")],
 )
-def test_a_mean_is_better_or_worse_only_where_its_cases_are(ratio, direction, words):
-    assert comparison.Geomean("gemm", ratio, 3, 1, direction).text == words
+def test_a_mean_is_better_or_worse_only_where_its_cases_are(ratio, direction, verdict):
+    assert comparison.Geomean("gemm", ratio, 3, 1, direction).text == verdict
 
 
 def test_run_letters_never_end():
     assert (comparison.letter(0), comparison.letter(25), comparison.letter(26)) == ("A", "Z", "run 27")
 
 
-def render(form, found):
-    return rendering.report(form).compare(found)
+def render(form, comparison):
+    return rendering.report(form).compare(comparison)
 
 
 def test_the_page_allows_its_own_style_and_nothing_else(two):
@@ -192,10 +194,10 @@ def test_a_reason_that_many_cases_share_stands_once():
     sides = [
         reading(n, *(r for case in cases for r in replicated(case, s, count=1))) for n, s in (("a", 1.0), ("b", 1.1))
     ]
-    found = compared(*sides)
+    comparison = compared(*sides)
     for form in ("html", "md"):
-        assert render(form, found).count("do not show the noise between processes") == 1
-        assert "and 8 more: " in render(form, found)
+        assert render(form, comparison).count("do not show the noise between processes") == 1
+        assert "and 8 more: " in render(form, comparison)
 
 
 def test_a_comparison_as_a_comment_fits_and_keeps_the_worst():
@@ -212,9 +214,9 @@ def test_a_comparison_as_a_comment_fits_and_keeps_the_worst():
 
 
 def test_the_json_has_every_finding_with_numbers_in_si(two):
-    found = json.loads(render("json", two), parse_constant=pytest.fail)
-    assert found["schema"] == "gpubench.compare/1"
-    worst = found["against"][0]["findings"][0]
+    document = json.loads(render("json", two), parse_constant=pytest.fail)
+    assert document["schema"] == "gpubench.compare/1"
+    worst = document["against"][0]["findings"][0]
     assert (worst["case"], worst["verdict"], worst["unit"]) == ("bandwidth/triad", "slower", "B/s")
     assert worst["before"] == {"median": pytest.approx(1e9 / 1.002e-3), "processes": 5}
     assert worst["low"] < worst["change"] < worst["high"]
@@ -255,7 +257,7 @@ def test_different_boards_are_distinguished_by_pseudonyms_or_by_their_names(call
         manifest = make.manifest(facts=facts)
         paths.append(write(tmp_path / f"{number}.jsonl", *replicated("triad", 1e-3 * number), manifest=manifest))
     shared = call("compare", *paths, "--json")[1]
-    (board,) = (each for each in json.loads(shared)["differences"] if each["name"] == "board")
+    (board,) = (difference for difference in json.loads(shared)["differences"] if difference["name"] == "board")
     assert all(re.fullmatch(r"device-[0-9a-f]{12}", value) for value in board["values"])
     status, plain, said = call("compare", *paths, "--json", "--no-redact")
     assert (status, said.startswith("not anonymised")) == (0, True)
@@ -264,17 +266,21 @@ def test_different_boards_are_distinguished_by_pseudonyms_or_by_their_names(call
 
 def test_runs_of_the_same_name_are_numbered(call, files, tmp_path):
     (tmp_path / "x").mkdir()
-    other = tmp_path / "x" / "old.jsonl"
-    other.write_bytes(files[0].read_bytes())
-    assert "old (1)" in call("compare", files[0], other)[1]
+    namesake = tmp_path / "x" / "old.jsonl"
+    namesake.write_bytes(files[0].read_bytes())
+    assert "old (1)" in call("compare", files[0], namesake)[1]
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "line"),
+    ("arguments", "status", "line"),
     [
         (("old.jsonl",), 2, "name two run files or more"),
         (("old.jsonl", "missing.jsonl"), 5, "missing.jsonl: No such file or directory"),
-        (("old.jsonl", "new.jsonl.gz", "-o", "c.csv"), 2, "no comparison as .csv; there is .html, .json, .md"),
+        (
+            ("old.jsonl", "new.jsonl.gz", "-o", "c.csv"),
+            2,
+            "cannot write a comparison to .csv; choose from .html, .json, .md",
+        ),
         (("old.jsonl", "new.jsonl.gz", "-o", "c.json", "--json"), 2, "leave out one of them"),
         (("old.jsonl", "new.jsonl.gz", "-o", "old.jsonl"), 2, ""),
         (("old.jsonl", "new.jsonl.gz", "-o", "there.html"), 2, "there.html exists; --force replaces it"),
@@ -284,14 +290,14 @@ def test_runs_of_the_same_name_are_numbered(call, files, tmp_path):
         (("old.jsonl", "gemm.jsonl", "-o", "c.html"), 2, "no case in common: old has bandwidth; gemm has gemm"),
     ],
 )
-def test_runs_that_cannot_be_compared_give_one_line_and_no_file(call, files, tmp_path, words, status, line):
+def test_runs_that_cannot_be_compared_give_one_line_and_no_file(call, files, tmp_path, arguments, status, line):
     (tmp_path / "damaged.jsonl").write_bytes(files[0].read_bytes().replace(b"0.001", b"0.002", 1))
     (tmp_path / "foreign.txt").write_text("hello\n")
     (tmp_path / "there.html").write_text("mine")
     write(tmp_path / "gemm.jsonl", *replicated("square", 1e-3, suite="gemm"))
     before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
-    found, out, said = call("compare", *words)
-    assert (found, out, said.count("\n")) == (status, "", 1), said
+    exit_status, out, said = call("compare", *arguments)
+    assert (exit_status, out, said.count("\n")) == (status, "", 1), said
     assert line in said
     assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
 
@@ -299,9 +305,9 @@ def test_runs_that_cannot_be_compared_give_one_line_and_no_file(call, files, tmp
 @pytest.mark.parametrize("names", [("h200-quick", "h200x2-quick"), ("h200x2-headline", "h200x2-headline")])
 def test_recorded_runs_of_real_devices_compare_in_every_form(names):
     readings = [Reading.of(store.read_run(RECORDINGS / f"{name}.jsonl.gz"), name) for name in names]
-    found = comparison.compare(readings, lambda case: 0.02)
-    assert len(found.against[0].judgement.findings) >= 5
-    assert all(math.isfinite(mean.ratio) for mean in found.against[0].geomeans)
+    result = comparison.compare(readings, lambda case: 0.02)
+    assert len(result.against[0].judgement.findings) >= 5
+    assert all(math.isfinite(mean.ratio) for mean in result.against[0].geomeans)
     for form in ("html", "md", "json"):
-        assert render(form, found)
-    assert len(render("html", found).encode()) < 1_000_000
+        assert render(form, result)
+    assert len(render("html", result).encode()) < 1_000_000

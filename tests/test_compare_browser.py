@@ -30,8 +30,8 @@ pytestmark = [
 
 
 def comparison_of(*names):
-    found = readings.read_all([RECORDINGS / f"{name}.jsonl.gz" for name in names])
-    return rendering.report("html").compare(comparison.compare(found, lambda _: 0.02))
+    evidence = readings.read_all([RECORDINGS / f"{name}.jsonl.gz" for name in names])
+    return rendering.report("html").compare(comparison.compare(evidence, lambda _: 0.02))
 
 
 PAGES = {name: lambda names=names: comparison_of(*names) for name, names in PAIRS.items()}
@@ -40,8 +40,8 @@ PAGES["trends"] = lambda: page_of(STEP, trend_of([4.0e12] * 5))
 
 @pytest.fixture(scope="module")
 def browser():
-    with _browser.browser() as found:
-        yield found
+    with _browser.browser() as opened:
+        yield opened
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

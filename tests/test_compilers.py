@@ -42,9 +42,9 @@ def problem(name, rows=48, cols=256, dtype="float16"):
 @pytest.mark.parametrize("name", list(EXPECTED))
 def test_an_expression_is_the_operator_of_its_name(name):
     inputs, expected, bound = EXPECTED[name]
-    found = OPERATORS.OPERATORS[name].outputs_of(np, *inputs)
-    for one, other in zip(found, expected, strict=True):
-        assert np.linalg.norm(one - other) < bound * np.linalg.norm(other)
+    outputs = OPERATORS.OPERATORS[name].outputs_of(np, *inputs)
+    for output, wanted in zip(outputs, expected, strict=True):
+        assert np.linalg.norm(output - wanted) < bound * np.linalg.norm(wanted)
 
 
 def test_every_operator_has_an_expected_result():

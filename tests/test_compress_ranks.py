@@ -111,8 +111,8 @@ def test_a_rank_that_dies_during_a_message_fails_its_case_at_once_and_no_other(t
 def test_sender_and_receiver_with_one_thread_each_do_not_deadlock(tmp_path):
     path = tmp_path / "driven.py"
     path.write_text(DRIVEN)
-    found = measure_on_host((str(path),))
-    assert [(result.status, result.reason) for result in found] == [("ok", "")] * 5
+    results = measure_on_host((str(path),))
+    assert [(result.status, result.reason) for result in results] == [("ok", "")] * 5
 
 
 @pytest.mark.skipif(

@@ -154,10 +154,10 @@ GPU_LINKS = ["d2h", "h2d", "socket", "save", "load"]
 @pytest.mark.parametrize("depth", [1, 2, 5])
 @pytest.mark.parametrize("link", HOST_LINKS)
 def test_a_message_arrives_bit_for_bit_over_every_link_of_the_host(host, tmp_path, link, depth):
-    seconds, found = run(task_of(host, tmp_path, link, SAMPLE, depth=depth))
+    seconds, observed = run(task_of(host, tmp_path, link, SAMPLE, depth=depth))
     assert list(seconds)[:3] == ["overlapped", "staged", "raw"]
     assert min(seconds.values()) > 0
-    assert found["ratio"].value > 3
+    assert observed["ratio"].value > 3
 
 
 @pytest.mark.parametrize("codec", ["zstd-1", "zlib-1"])
@@ -169,9 +169,9 @@ def test_messages_of_any_size_arrive(host, tmp_path, codec, size):
 @pytest.mark.parametrize("depth", [1, 3])
 @pytest.mark.parametrize("link", GPU_LINKS)
 def test_a_message_arrives_bit_for_bit_over_every_link_of_a_gpu_on_paper(gpu, tmp_path, link, depth):
-    seconds, found = run(task_of(gpu, tmp_path, link, SAMPLE[: 5 * BLOCK - 100], depth=depth))
+    seconds, observed = run(task_of(gpu, tmp_path, link, SAMPLE[: 5 * BLOCK - 100], depth=depth))
     assert min(seconds.values()) > 0
-    assert found["ratio"].value > 2
+    assert observed["ratio"].value > 2
     paid = {"d2h": {"compress"}, "h2d": {"decompress"}, "socket": {"compress", "decompress"}}
     assert paid.get(link, set()) <= set(seconds)
 
@@ -186,8 +186,8 @@ def real_gpu():
 @pytest.mark.parametrize("codec", nvcomp.ALGORITHMS)
 @pytest.mark.parametrize("link", GPU_LINKS)
 def test_a_message_arrives_bit_for_bit_over_every_link_of_a_gpu(real_gpu, tmp_path, link, codec):
-    _, found = run(task_of(real_gpu, tmp_path, link, (SAMPLE * 9)[:-3], codec, depth=3))
-    assert found["ratio"].value > 0.5
+    _, observed = run(task_of(real_gpu, tmp_path, link, (SAMPLE * 9)[:-3], codec, depth=3))
+    assert observed["ratio"].value > 0.5
     real_gpu.release()
 
 
@@ -273,13 +273,13 @@ def test_a_table_that_points_outside_its_block_is_refused_on_host_and_device(siz
     packed.view(np.uint64)[entry] = data.draw(st.integers(packed.size + 1, 2**64 - 1))
     with pytest.raises(WrongAnswer):
         blocks.read_table(packed, len(sizes))
-    found, pointers = np.zeros(len(sizes), np.uint64), np.zeros(len(sizes), np.uint64)
-    args = (packed, np.uint64(packed.size), np.uint32(len(sizes)), found, pointers)
+    found_sizes, pointers = np.zeros(len(sizes), np.uint64), np.zeros(len(sizes), np.uint64)
+    args = (packed, np.uint64(packed.size), np.uint32(len(sizes)), found_sizes, pointers)
     _grid.kernel("compression/compress.cu", "unpack")((1,), (64,), args)
     base = packed.ctypes.data
     assert (pointers >= base).all()
-    assert all(int(p) + int(size) <= base + packed.size for p, size in zip(pointers, found, strict=True))
-    assert found[entry % len(sizes)] == 0
+    assert all(int(p) + int(size) <= base + packed.size for p, size in zip(pointers, found_sizes, strict=True))
+    assert found_sizes[entry % len(sizes)] == 0
 
 
 @given(st.lists(st.integers(0, 600), min_size=1, max_size=600))
@@ -291,17 +291,17 @@ def test_the_kernels_pack_blocks_as_the_host_does(sizes):
     memory = rng.integers(0, 256, count * stride, np.uint8)
     chunks = [memory[index * stride :][:size].tobytes() for index, size in enumerate(sizes)]
     expected = blocks.pack(np.zeros(count * (stride + 32), np.uint8), chunks)
-    found, total = np.zeros(expected.size + 64, np.uint8), np.zeros(1, np.uint64)
-    table = (np.array(sizes, np.uint64), np.uint32(count), found, np.uint64(total.ctypes.data))
+    packed, total = np.zeros(expected.size + 64, np.uint8), np.zeros(1, np.uint64)
+    table = (np.array(sizes, np.uint64), np.uint32(count), packed, np.uint64(total.ctypes.data))
     _grid.kernel("compression/compress.cu", "place")((1,), (256,), table)
     _grid.kernel("compression/compress.cu", "pack")(
-        (count,), (32,), (memory, np.uint64(stride), np.uint32(count), found)
+        (count,), (32,), (memory, np.uint64(stride), np.uint32(count), packed)
     )
     assert total[0] == expected.size
     places, lengths = expected[: 16 * count].view(np.uint64).reshape(2, count)
-    assert found[: 16 * count].tobytes() == expected[: 16 * count].tobytes()
+    assert packed[: 16 * count].tobytes() == expected[: 16 * count].tobytes()
     for place, length, chunk in zip(places.tolist(), lengths.tolist(), chunks, strict=True):
-        assert found[place : place + length].tobytes() == chunk
+        assert packed[place : place + length].tobytes() == chunk
 
 
 def test_a_block_that_declares_more_bytes_than_allowed_is_refused():
@@ -442,11 +442,11 @@ def test_in_each_schedule_every_block_goes_through_every_step_in_order_and_no_sl
 
         return step
 
-    words = ("queue", "encode", "send")
+    steps = ("queue", "encode", "send")
     threads = pipeline.Pipeline(1, depth)
-    threads.run(20, depth, pipeline.StepChain(ConcurrentSlots(depth), tuple(map(say, words)), schedule))
+    threads.run(20, depth, pipeline.StepChain(ConcurrentSlots(depth), tuple(map(say, steps)), schedule))
     threads.close()
-    assert sorted(said) == sorted((word, index, index % depth) for word in words for index in range(20))
+    assert sorted(said) == sorted((word, index, index % depth) for word in steps for index in range(20))
     place = {(word, index): at for at, (word, index, _) in enumerate(said)}
     for index in range(20):
         assert place["queue", index] < place["encode", index] < place["send", index]
@@ -477,7 +477,7 @@ def test_with_a_thread_per_step_blocks_go_in_order_and_the_next_is_encoded_while
     )
     threads.close()
     for word in ("queue", "encode", "send"):
-        assert [index for each, index in said if each == word] == list(range(20))
+        assert [index for said_step, index in said if said_step == word] == list(range(20))
 
 
 @pytest.mark.parametrize("bad", [0, 1, 2])

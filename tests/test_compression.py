@@ -73,8 +73,8 @@ def test_the_ratio_counts_headers_and_eight_bytes_a_chunk(suite, host, tmp_path)
     data = b"so much " * 20000
     chunks = [data[start : start + CHUNK] for start in range(0, len(data), CHUNK)]
     expected = sum(len(zlib.compress(chunk, 1)) + 8 for chunk in chunks)
-    found = verify(host, build(suite, host, "zlib-1", data=[file_of(tmp_path, data)]))
-    assert (expected, len(data) / expected) == (found["compressed"].value, found["ratio"].value)
+    observed = verify(host, build(suite, host, "zlib-1", data=[file_of(tmp_path, data)]))
+    assert (expected, len(data) / expected) == (observed["compressed"].value, observed["ratio"].value)
 
 
 @pytest.mark.parametrize("codec", HOST_CODECS)
@@ -118,10 +118,10 @@ def test_both_directions_and_the_ratio_are_measured(suite, host):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_corpus_is_the_same_for_the_same_seed(corpora, monkeypatch, name, tile_bytes):
     monkeypatch.setattr(corpora, "TILE_BYTES", tile_bytes)
-    first, second, other = (corpora.made.__wrapped__(name, seed).data for seed in (0, 0, 1))
+    first, second, another_vendor = (corpora.made.__wrapped__(name, seed).data for seed in (0, 0, 1))
     assert first.size == tile_bytes
     assert np.array_equal(first, second)
-    assert (name in ("zeros", "code")) == np.array_equal(first, other)
+    assert (name in ("zeros", "code")) == np.array_equal(first, another_vendor)
 
 
 def test_every_codec_gets_the_same_bytes(suite, host):
@@ -148,9 +148,9 @@ def test_the_choice_and_its_regret_are_measured_on_the_host(suite, host):
     target = Target(Facts((host.device,)), host.device, "smoke")
     case = next(case for case in suite.cases(target) if case.name == "choice")
     task = suite.build(Bench(host, case, target, suite.package))
-    found = verify(host, task)
-    assert {"regret.speed", "regret.ratio", "regret.end-to-end", "exhaustive"} == set(found)
-    assert found["regret.ratio"].value < 0.2
+    observed = verify(host, task)
+    assert {"regret.speed", "regret.ratio", "regret.end-to-end", "exhaustive"} == set(observed)
+    assert observed["regret.ratio"].value < 0.2
     assert task.notes["choice.ratio"].startswith("zstd")
 
 
@@ -165,8 +165,8 @@ def test_host_and_device_read_the_same_format(suite, gpu, monkeypatch, name):
     target = Target(Facts((GPU,)), GPU, "full")
     case = next(case for case in suite.cases(target) if case.name == "formats" and case.param("format") == name)
     task = suite.build(Bench(gpu, sized(case, 2**21), target, suite.package))
-    found = verify(gpu, task)
-    assert found["ratio.gpu"].value == pytest.approx(found["ratio.host"].value)
+    observed = verify(gpu, task)
+    assert observed["ratio.gpu"].value == pytest.approx(observed["ratio.host"].value)
     trip_of(task).restored.memory[5] ^= 1
     with pytest.raises(WrongAnswer, match="bytes differ"):
         task.check()
@@ -204,10 +204,10 @@ def test_planning_for_a_gpu_touches_no_device(suite):
 def test_quick_has_every_codec_for_integers_and_for_the_users_data_and_some_for_other_corpora(suite, tmp_path):
     def codecs_by_corpus(data=()):
         cases = [case for case in suite.cases(Target(Facts((GPU,)), GPU, "quick", data)) if case.name == "roundtrip"]
-        found = {}
+        names = {}
         for case in map(dict, (case.params for case in cases)):
-            found.setdefault(case["corpus"], set()).add(case["codec"])
-        return found
+            names.setdefault(case["corpus"], set()).add(case["codec"])
+        return names
 
     every = set(nvcomp.ALGORITHMS) - {"gzip"}
     made = codecs_by_corpus()
@@ -264,9 +264,9 @@ def test_too_little_memory_is_a_skip(suite, gpu):
 
 
 def test_a_gpu_of_another_vendor_is_skipped(suite, gpu):
-    other = dataclasses.replace(gpu, traits=dataclasses.replace(gpu.traits, kernels="none"))
+    another_vendor = dataclasses.replace(gpu, traits=dataclasses.replace(gpu.traits, kernels="none"))
     with pytest.raises(Skip, match="GPU codecs need nvCOMP"):
-        build(suite, other, "lz4")
+        build(suite, another_vendor, "lz4")
 
 
 def test_a_missing_nvcomp_is_a_skip_with_how_to_get_it(suite, gpu, monkeypatch):

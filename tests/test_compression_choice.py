@@ -59,15 +59,15 @@ def test_without_codecs_the_data_stay_raw(choice):
 
 
 def test_the_regret_is_what_the_choice_costs_more_than_the_best(choice, three):
-    whole = {each.name: each for each in three}
-    assert choice.regret("ratio", "fast", whole, LINK) == pytest.approx(4 / 2 - 1)
+    by_name = {codec.name: codec for codec in three}
+    assert choice.regret("ratio", "fast", by_name, LINK) == pytest.approx(4 / 2 - 1)
     assert choice.regret("speed", "strong", {"strong": three[1], "fast": figures(choice, "fast", 2, 6, 12)}, LINK) == (
         pytest.approx((1 / 5 + 1 / 10) / (1 / 6 + 1 / 12) - 1)
     )
 
 
 def test_a_choice_that_turns_out_not_to_save_is_a_regret_of_one(choice, three):
-    assert choice.regret("speed", "copies", {each.name: each for each in three}, LINK) == 1
+    assert choice.regret("speed", "copies", {codec.name: codec for codec in three}, LINK) == 1
 
 
 @given(
@@ -75,10 +75,10 @@ def test_a_choice_that_turns_out_not_to_save_is_a_regret_of_one(choice, three):
     st.floats(1e6, 1e13),
 )
 def test_the_best_codec_has_no_regret_and_no_regret_is_negative(choice, rows, link):
-    whole = {str(index): figures(choice, str(index), *row) for index, row in enumerate(rows)}
+    by_name = {str(index): figures(choice, str(index), *row) for index, row in enumerate(rows)}
     for goal in choice.GOALS:
-        assert choice.regret(goal, choice.choose(goal, whole.values(), link), whole, link) == 0
-        assert all(choice.regret(goal, name, whole, link) >= 0 for name in [*whole, "raw"])
+        assert choice.regret(goal, choice.choose(goal, by_name.values(), link), by_name, link) == 0
+        assert all(choice.regret(goal, name, by_name, link) >= 0 for name in [*by_name, "raw"])
 
 
 def test_a_sample_is_chunks_evenly_spaced_over_the_data(choice):
@@ -86,7 +86,7 @@ def test_a_sample_is_chunks_evenly_spaced_over_the_data(choice):
 
     trial = sys.modules[choice.__name__.replace("choice", "trial")]
     data = np.repeat(np.arange(128, dtype=np.uint8), 64)
-    found = trial.sampled(data, 64).reshape(-1, 64)
-    assert (len(found), found[0, 0], found[-1, 0]) == (trial.SAMPLE_CHUNKS, 0, 127)
-    assert (found == found[:, :1]).all()
+    chunks = trial.sampled(data, 64).reshape(-1, 64)
+    assert (len(chunks), chunks[0, 0], chunks[-1, 0]) == (trial.SAMPLE_CHUNKS, 0, 127)
+    assert (chunks == chunks[:, :1]).all()
     assert trial.sampled(data[:100], 64).size == 100

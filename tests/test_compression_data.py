@@ -153,10 +153,10 @@ def test_a_whole_file_is_streamed_in_pieces_and_its_ratio_covers_all_of_them(sui
     case, target = case_named(suite, host, "whole", [file])
     params = tuple((axis, 2**20 if axis == "piece_bytes" else value) for axis, value in case.params)
     task = suite.build(Bench(host, dataclasses.replace(case, params=params), target, suite.package))
-    found = verify(host, task)
+    observed = verify(host, task)
     assert task.stages["compress"].work.payload == 2**20
-    assert found["ratio"].value == pytest.approx(5, rel=0.01)
-    assert found["ratio"].value * found["compressed"].value == pytest.approx(file.bytes)
+    assert observed["ratio"].value == pytest.approx(5, rel=0.01)
+    assert observed["ratio"].value * observed["compressed"].value == pytest.approx(file.bytes)
     assert "in 3 pieces" in task.notes["corpus"]
 
 
@@ -169,10 +169,10 @@ def test_pieces_of_arrays_and_tables_are_all_of_their_elements(suite, tmp_path):
     pieces = sys.modules[suite.module]._codecs_whole.pieces
     array = np.arange(1000, dtype=np.int32)
     for file in (numpy_file(tmp_path, array), table_file(tmp_path, {"key": array}, 300)):
-        found = list(pieces(file, 800))
-        assert array.tobytes() == b"".join(each.data.tobytes() for each in found)
-        assert {"int32"} == {each.dtype for each in found}
-        assert max(each.data.size for each in found) == 800
+        parts = list(pieces(file, 800))
+        assert array.tobytes() == b"".join(part.data.tobytes() for part in parts)
+        assert {"int32"} == {part.dtype for part in parts}
+        assert max(part.data.size for part in parts) == 800
 
 
 @pytest.mark.parametrize("size", [1, 70_000])

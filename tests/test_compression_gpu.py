@@ -60,17 +60,17 @@ def chunks():
 def test_without_a_gpu_every_small_buffer_comes_back(paper):
     codec = device_module().open_codec(paper, "deflate")
     chunks = buffers(np.random.default_rng(3), 200)
-    found = round_trips(paper, codec, chunks)
-    assert found == {"came back": 200, "of": 200, "first that did not": []}
+    outcome = round_trips(paper, codec, chunks)
+    assert outcome == {"came back": 200, "of": 200, "first that did not": []}
 
 
 def test_without_a_gpu_every_mutation_has_one_of_the_counted_outcomes(paper):
     codec = device_module().open_codec(paper, "deflate")
     chunks = [chunk for chunk in buffers(np.random.default_rng(4), 220) if chunk][:200]
-    found = attack(paper, codec, chunks, np.random.default_rng(5))
-    overrun = found.pop("overrun")
-    assert (sum(found.values()), overrun) == (200, 0)
-    assert found["refused"] > 100
+    outcome = attack(paper, codec, chunks, np.random.default_rng(5))
+    overrun = outcome.pop("overrun")
+    assert (sum(outcome.values()), overrun) == (200, 0)
+    assert outcome["refused"] > 100
 
 
 @pytest.mark.gpu
@@ -80,9 +80,9 @@ def test_ten_thousand_small_buffers_come_back_on_a_gpu(gpu, chunks, name):
         codec = device_module().open_codec(gpu, name)
     except Skip as reason:
         pytest.skip(str(reason))
-    found = round_trips(gpu, codec, chunks)
-    say(f"{name} {json.dumps(found)}")
-    assert found["came back"] == len(chunks)
+    outcome = round_trips(gpu, codec, chunks)
+    say(f"{name} {json.dumps(outcome)}")
+    assert outcome["came back"] == len(chunks)
 
 
 @pytest.mark.gpu
@@ -109,10 +109,10 @@ def test_a_case_whose_stream_ends_its_worker_is_failed_and_the_next_one_runs_on_
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 3, done.stderr
     results = store.read_run(tmp_path / "a.jsonl").results
-    found = {result.case.suite: (result.status, result.reason) for result in results}
-    say(json.dumps(found))
-    assert found["hostile"][0] == "failed"
-    assert found["compression"][0] == "ok"
+    outcomes_by_suite = {result.case.suite: (result.status, result.reason) for result in results}
+    say(json.dumps(outcomes_by_suite))
+    assert outcomes_by_suite["hostile"][0] == "failed"
+    assert outcomes_by_suite["compression"][0] == "ok"
 
 
 HOSTILE = """

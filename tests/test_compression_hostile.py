@@ -38,7 +38,9 @@ def test_small_buffers_of_every_kind_come_back(codecs, name, count):
     codec, chunks = opened(codecs, name), buffers(np.random.default_rng(7), count)
     packed = codec.compress(chunks)
     assert chunks == codec.decompress(packed, list(map(len, chunks)))
-    assert all(len(each) <= codec.max_compressed_bytes(len(chunk)) for each, chunk in zip(packed, chunks, strict=True))
+    assert all(
+        len(stream) <= codec.max_compressed_bytes(len(chunk)) for stream, chunk in zip(packed, chunks, strict=True)
+    )
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -62,12 +64,12 @@ def test_a_mutated_stream_is_refused_or_its_difference_is_found_at_the_right_len
     for chunk, stream in zip(chunks, packed, strict=True):
         hostile = mutated(rng, stream, packed)
         try:
-            found = codec.one(hostile, len(chunk))
+            restored = codec.one(hostile, len(chunk))
         except codecs.CodecError:
             refused += 1
         else:
-            assert len(found) == len(chunk)
-            changed += found != chunk
+            assert len(restored) == len(chunk)
+            changed += restored != chunk
     assert refused > len(chunks) / 4
     if codec.format in ("zlib", "gzip"):  # 32 bits of checksum, and another chunk's whole stream
         assert changed <= len(chunks) / 10

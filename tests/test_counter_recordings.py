@@ -36,7 +36,7 @@ def found(summary, case):
 
 
 def track(summary, name, device="cuda:0"):
-    return next(each for each in summary.counters.tracks if (each.device, each.counter.name) == (device, name))
+    return next(track for track in summary.counters.tracks if (track.device, track.counter.name) == (device, name))
 
 
 @pytest.mark.parametrize("case", ["read", "write", "copy"])

@@ -15,9 +15,11 @@ def track(at, values, counter=make.POWER, device="cuda:0"):
     return Track(counter, device, np.array(at, dtype=float), np.array(values, dtype=float))
 
 
-def figures(found):
+def figures(table):
     """(counter, device) → (mean, low, high, samples)."""
-    return {(one.counter.name, one.device): (one.mean, one.low, one.high, one.samples) for one in found}
+    return {
+        (figure.counter.name, figure.device): (figure.mean, figure.low, figure.high, figure.samples) for figure in table
+    }
 
 
 def test_a_gauge_is_given_as_mean_minimum_and_maximum_within_the_window():
@@ -82,9 +84,9 @@ def test_tracks_stand_in_the_order_of_the_manifest_and_undeclared_ones_are_left_
 
 
 def test_a_counter_is_found_by_what_it_measures_whatever_its_name():
-    theirs = Counter("acme.watts", "W", "gauge", 0.1, "acme --power", Measure.BOARD_POWER)
+    acme_power = Counter("acme.watts", "W", "gauge", 0.1, "acme --power", Measure.BOARD_POWER)
     sampled = Samples("acme", "cuda:0", (1.0,), (("acme.watts", (250.0,)),))
-    table = CounterTable((theirs,), (sampled,))
+    table = CounterTable((acme_power,), (sampled,))
     (track,) = table.of("cuda:0", Measure.BOARD_POWER)
     assert track.values.tolist() == [250.0]
     assert table.of("cuda:1", Measure.BOARD_POWER) == ()
@@ -98,13 +100,13 @@ def test_a_window_includes_both_its_bounds():
 
 @given(st.lists(st.floats(-1e9, 1e9), max_size=300), st.integers(2, 60))
 def test_a_drawing_of_too_many_samples_keeps_their_extremes_in_order(values, most):
-    found = np.asarray(values)
-    kept = extremes(found, most)
+    kept_values = np.asarray(values)
+    kept = extremes(kept_values, most)
     assert len(kept) <= max(most, 2)
     assert (np.diff(kept) > 0).all()
     if values:
-        assert found[kept].max() == found.max()
-        assert found[kept].min() == found.min()
+        assert kept_values[kept].max() == kept_values.max()
+        assert kept_values[kept].min() == kept_values.min()
 
 
 def test_no_long_stretch_of_samples_is_left_out_of_a_drawing():

@@ -17,9 +17,9 @@ from gpubench.model import store
 
 def test_a_damaged_file_is_refused_or_read_by_every_command():
     kinds = ("a number at an end", "a number is 0", "a list", "another type")
-    found = damaged_files.run(6, seed=6, kinds=kinds, most_parts=2)
-    assert found.crashes == {}
-    outcomes = {outcome for _, outcome in found.counts}
+    counts = damaged_files.run(6, seed=6, kinds=kinds, most_parts=2)
+    assert counts.crashes == {}
+    outcomes = {outcome for _, outcome in counts.counts}
     assert outcomes == {"loaded", "refused"}
 
 
@@ -30,8 +30,8 @@ def test_three_hundred_damaged_files_are_refused_or_read_by_every_command():
 
 def test_every_kind_of_damage_changes_the_file():
     part = _damage.parts(2)[1]
-    whole = _damage.content(part)
-    assert [kind for kind in _damage.KINDS if _damage.damaged(kind, part, "1") == whole] == []
+    original = _damage.content(part)
+    assert [kind for kind in _damage.KINDS if _damage.damaged(kind, part, "1") == original] == []
 
 
 REFUSED = (
@@ -63,7 +63,7 @@ def test_grouping_the_series_of_a_result_takes_linear_time(monkeypatch):
     looked: list[None] = []
     label = type(result.series[0]).label
     monkeypatch.setattr(
-        type(result.series[0]), "label", property(lambda each: (looked.append(None), label.fget(each))[1])
+        type(result.series[0]), "label", property(lambda frame: (looked.append(None), label.fget(frame))[1])
     )
     assert len(list(slowest_series(result))) == 200
     assert len(looked) <= 2 * 200

@@ -35,27 +35,27 @@ def test_the_levels_of_a_recorded_h200_are_listed_with_its_cache_sizes():
     assert [step.unit for step in on_gpu.steps] == ["s"] * 3
     assert 31 < first.cycles < 33
     assert 270 < second.cycles < 290
-    assert [known.name for known in first.known_sizes] == ["L1"]
-    assert [known.bytes for known in second.known_sizes] == [60 * MIB]
+    assert [size.name for size in first.known_sizes] == ["L1"]
+    assert [size.bytes for size in second.known_sizes] == [60 * MIB]
     assert (memory.end, memory.known_sizes) == (None, ())
     assert (first.smallest, memory.largest) == (16 * KIB, 4 * GIB)
 
 
 def test_a_staircase_view_has_separate_levels_for_each_device():
     run = recorded()
-    found = derived.staircases(Summary(run))
-    assert len(found) == len({result.devices for result in run.results if result.case.name == "chase"})
+    views = derived.staircases(Summary(run))
+    assert len(views) == len({result.devices for result in run.results if result.case.name == "chase"})
 
 
 def test_the_known_sizes_of_a_device_are_named_with_their_source():
     gpu = make.device(cache_bytes=60 * MIB, details=(("shared.unit_bytes", str(228 * KIB)), ("ecc", "on")))
-    assert [(known.name, known.bytes) for known in derived.known_sizes(gpu)] == [
+    assert [(size.name, size.bytes) for size in derived.known_sizes(gpu)] == [
         ("shared memory", 228 * KIB),
         ("L1", 256 * KIB),
         ("last-level cache", 60 * MIB),
     ]
     host = make.device("host", "CPU", arch="x86_64", cache_bytes=300 * MIB, details=(("cache.l3", str(300 * MIB)),))
-    assert [(known.name, known.source) for known in derived.known_sizes(host)] == [
+    assert [(size.name, size.source) for size in derived.known_sizes(host)] == [
         ("L3", "cache.l3, reported by the driver of host")
     ]
     assert derived.known_sizes(make.device(arch="sm_00")) == []
@@ -75,20 +75,20 @@ def copies(*results, view=COPIES):
 
 
 def test_the_paths_of_a_view_have_models_and_cross_where_they_were_measured_to():
-    (found,) = derived.transfers(copies(*path("kernel", 2e-6, 3e10), *path("engine", 6e-6, 5.5e10)))
-    kernel = found.paths[0]
+    (transfer,) = derived.transfers(copies(*path("kernel", 2e-6, 3e10), *path("engine", 6e-6, 5.5e10)))
+    kernel = transfer.paths[0]
     assert (kernel.line.label, kernel.unit) == ("kernel · pinned", "B/s")
     assert kernel.model.pieces[0].alpha_s == pytest.approx(2e-6)
     assert kernel.rate(kernel.model.pieces[0]) == pytest.approx(3e10)
-    (crossover,) = found.crossovers
+    (crossover,) = transfer.crossovers
     assert (crossover.below, crossover.above) == ("kernel · pinned", "engine · pinned")
     assert crossover.size.low < 264_000 < crossover.size.high
     assert crossover.fitted == pytest.approx(264_000, rel=1e-3)
 
 
 def test_only_paths_that_differ_in_one_axis_are_compared():
-    (found,) = derived.transfers(copies(*path("kernel", 2e-6, 3e10), *path("engine", 6e-6, 5.5e10, "pageable")))
-    assert found.crossovers == ()
+    (transfer,) = derived.transfers(copies(*path("kernel", 2e-6, 3e10), *path("engine", 6e-6, 5.5e10, "pageable")))
+    assert transfer.crossovers == ()
 
 
 def test_a_rate_that_counts_more_bytes_than_the_size_keeps_its_own_count():
@@ -96,11 +96,11 @@ def test_a_rate_that_counts_more_bytes_than_the_size_keeps_its_own_count():
         Series("hot", "s", (1e-6 + n / 1e12,) * 3, work=Work(moved=2 * n), quantity="moved") for n in (1e5, 1e6, 1e7)
     ]
     results = [
-        make.result(each, of=make.case("copy", engine="e", memory="m", size_bytes=int(each.work.moved / 2)))
-        for each in series
+        make.result(timing, of=make.case("copy", engine="e", memory="m", size_bytes=int(timing.work.moved / 2)))
+        for timing in series
     ]
-    (found,) = derived.transfers(copies(*results))
-    (only,) = found.paths
+    (transfer,) = derived.transfers(copies(*results))
+    (only,) = transfer.paths
     assert only.model.pieces[0].beta == pytest.approx(1e12)
     assert only.rate(only.model.pieces[0]) == pytest.approx(2e12)
 
@@ -110,9 +110,9 @@ def test_a_series_of_times_without_a_rate_is_a_path_too():
         make.result(make.timing(1e-6 + n / 1e9, items=1.0), of=make.case("copy", engine="e", size_bytes=n))
         for n in (1024, 4096, 16384)
     ]
-    (found,) = derived.transfers(copies(*results))
-    assert found.paths[0].unit == "B/s"
-    assert found.paths[0].model.pieces[0].beta == pytest.approx(1e9)
+    (transfer,) = derived.transfers(copies(*results))
+    assert transfer.paths[0].unit == "B/s"
+    assert transfer.paths[0].model.pieces[0].beta == pytest.approx(1e9)
 
 
 def test_a_view_with_too_few_points_has_no_model():
@@ -122,5 +122,5 @@ def test_a_view_with_too_few_points_has_no_model():
 
 def test_replicates_are_joined_into_one_line():
     runs = [path("kernel", 2e-6 * (1 + share), 3e10, replicate=index) for index, share in enumerate((0.0, 0.1, -0.1))]
-    (found,) = derived.transfers(copies(*(result for results in runs for result in results)))
-    assert found.paths[0].model.pieces[0].alpha_s == pytest.approx(2e-6)
+    (transfer,) = derived.transfers(copies(*(result for results in runs for result in results)))
+    assert transfer.paths[0].model.pieces[0].alpha_s == pytest.approx(2e-6)

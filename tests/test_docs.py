@@ -27,16 +27,16 @@ def examples() -> list[tuple[str, str, list[str]]]:
     ]
 
 
-def matches(shown: list[str], printed: list[str]) -> bool:
+def matches(documented: list[str], printed: list[str]) -> bool:
     """Whether the lines are those that were printed; a line of an ellipsis stands for any."""
-    pattern = "".join(r"(?:.*\n)*?" if line == ELLIPSIS else re.escape(line.rstrip()) + r"\n" for line in shown)
+    pattern = "".join(r"(?:.*\n)*?" if line == ELLIPSIS else re.escape(line.rstrip()) + r"\n" for line in documented)
     return re.fullmatch(pattern, "".join(f"{line.rstrip()}\n" for line in printed)) is not None
 
 
 @pytest.mark.usefixtures("outside_of_ci")
-@pytest.mark.parametrize(("document", "command", "shown"), examples())
-def test_an_output_in_the_documentation_is_what_its_command_prints(document, command, shown, monkeypatch, capsys):
-    assert shown, f"{document} shows no output of {command}"
+@pytest.mark.parametrize(("document", "command", "documented"), examples())
+def test_an_output_in_the_documentation_is_what_its_command_prints(document, command, documented, monkeypatch, capsys):
+    assert documented, f"{document} shows no output of {command}"
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "argv", shlex.split(command))
     monkeypatch.setenv("COLUMNS", "100")
@@ -46,7 +46,7 @@ def test_an_output_in_the_documentation_is_what_its_command_prints(document, com
         regression = [1] if " gate " in command or " judge " in command else []
         assert end.code in (None, 0, *regression), command  # noqa: PT017 - a command may end so
     printed = capsys.readouterr().out.splitlines()
-    assert matches(shown, printed), "\n".join(printed)
+    assert matches(documented, printed), "\n".join(printed)
 
 
 def test_an_ellipsis_stands_for_any_lines_and_every_other_line_counts():

@@ -29,17 +29,17 @@ def lines(parts, width=80):
 
 @pytest.mark.parametrize("width", [40, 80, 100, 140])
 def test_a_machine_is_described_in_lines_that_fit_and_no_figure_is_broken(width):
-    shown = lines(_machine.machine(FACTS, [Health("cuda:0", (), "no answer")], COUNTERS, []), width)
-    assert max(map(len, shown)) <= width
-    text = " ".join(" ".join(shown).split())
-    for whole in (
+    printed = lines(_machine.machine(FACTS, [Health("cuda:0", (), "no answer")], COUNTERS, []), width)
+    assert max(map(len, printed)) <= width
+    text = " ".join(" ".join(printed).split())
+    for phrase in (
         "132 SMs, 139.8 GiB",
         "clock.sm 1980 MHz",
         "power.limit 700 W",
         "cache.l3 300 MiB",
         "memory.bus 6016 bit",
     ):
-        assert whole in text
+        assert phrase in text
 
 
 def test_the_first_line_names_the_device_that_would_be_measured():
@@ -50,7 +50,7 @@ def test_the_first_line_names_the_device_that_would_be_measured():
     assert lines(_machine.machine(host, [], [], []))[:5] == [
         "no GPU is usable: `gpubench run` measures the host processor",
         "",
-        "missing",
+        "unavailable",
         "cupy: is not here",
         "    pip",
     ]
@@ -61,9 +61,9 @@ def test_available_counters_are_counted_and_unavailable_ones_named():
         UnavailablePart("amd", "no supported device", ""),
         UnavailablePart("gpm", "no supported device", ""),
     ]
-    shown = lines(_machine.machine(FACTS, [], COUNTERS, absent))
-    start = shown.index("counters")
-    assert shown[start + 1 : start + 5] == [
+    text = lines(_machine.machine(FACTS, [], COUNTERS, absent))
+    start = text.index("counters")
+    assert text[start + 1 : start + 5] == [
         "cuda:0: 1 of 2 counters are available",
         "    nvml.energy is unavailable: the driver does not report it",
         "not sampled: amd, gpm: no supported device",

@@ -39,9 +39,9 @@ def test_a_gate_refuses_to_judge_a_dry_run_on_either_side(call, candidate, basel
 
 def test_the_json_of_a_gate_says_that_a_dry_run_was_not_judged(call):
     status, out, _ = call("gate", "dry.jsonl", "--baseline", "dry.jsonl", "--json")
-    found = json.loads(out)
-    assert (status, found["status"], found["counts"]) == (4, 4, {"invalid": 1})
-    assert found["findings"][0]["candidate"]["median"] is None
+    document = json.loads(out)
+    assert (status, document["status"], document["counts"]) == (4, 4, {"invalid": 1})
+    assert document["findings"][0]["candidate"]["median"] is None
 
 
 def test_a_comparison_of_a_dry_run_decides_nothing(call):

@@ -18,32 +18,35 @@ GUIDE = Path(__file__).parents[1] / "docs/host-link.md"
 
 
 def choices(*results):
-    (found,) = derived.transfers(copies(*results))
-    return {tuple(each.params.values()): each for each in fastest(found)}
+    (transfer,) = derived.transfers(copies(*results))
+    return {tuple(choice.params.values()): choice for choice in fastest(transfer)}
 
 
 def test_the_choice_changes_where_one_path_becomes_significantly_faster():
-    (found,) = choices(*path("kernel", 2e-6, 3e10), *path("engine", 6e-6, 5.5e10)).values()
-    assert found.axis == "engine"
-    assert found.params == {"memory": "pinned"}
-    assert [choice.value for choice in found.choices] == ["kernel", "engine"]
-    assert found.choices[0].above == 8
-    assert found.choices[1].above == pytest.approx(264_000, rel=0.1)  # 4 µs / (1/30 − 1/55 ns/B)
+    (group,) = choices(*path("kernel", 2e-6, 3e10), *path("engine", 6e-6, 5.5e10)).values()
+    assert group.axis == "engine"
+    assert group.params == {"memory": "pinned"}
+    assert [choice.value for choice in group.choices] == ["kernel", "engine"]
+    assert group.choices[0].above == 8
+    assert group.choices[1].above == pytest.approx(264_000, rel=0.1)  # 4 µs / (1/30 − 1/55 ns/B)
 
 
 def test_only_paths_that_differ_in_no_other_axis_compete_for_the_choice():
-    found = choices(
+    chosen = choices(
         *path("kernel", 2e-6, 3e10),
         *path("engine", 6e-6, 5.5e10),
         *path("kernel", 9e-6, 3e10, "pageable"),
         *path("engine", 6e-6, 5.5e10, "pageable"),
     )
-    assert [[choice.value for choice in each.choices] for each in found.values()] == [["kernel", "engine"], ["engine"]]
+    assert [[choice.value for choice in group.choices] for group in chosen.values()] == [
+        ["kernel", "engine"],
+        ["engine"],
+    ]
 
 
 def test_a_path_that_is_hardly_faster_does_not_change_the_choice():
-    (found,) = choices(*path("kernel", 2e-6, 3e10), *path("engine", 2.02e-6, 3.03e10)).values()
-    assert [choice.value for choice in found.choices] == ["kernel"]
+    (group,) = choices(*path("kernel", 2e-6, 3e10), *path("engine", 2.02e-6, 3.03e10)).values()
+    assert [choice.value for choice in group.choices] == ["kernel"]
 
 
 def test_with_one_path_there_is_no_choice():
@@ -53,14 +56,14 @@ def test_with_one_path_there_is_no_choice():
 def test_a_program_reads_the_thresholds_from_the_json_of_a_run():
     run = copies(*path("kernel", 2e-6, 3e10), *path("engine", 6e-6, 5.5e10)).run
     (transfer,) = json.loads(plugins.load("reports", "json").render(run))["transfers"]
-    assert [each["params"] for each in transfer["paths"]] == [
+    assert [path_entry["params"] for path_entry in transfer["paths"]] == [
         {"engine": "kernel", "memory": "pinned"},
         {"engine": "engine", "memory": "pinned"},
     ]
-    (found,) = transfer["fastest"]
-    assert (found["axis"], found["params"]) == ("engine", {"memory": "pinned"})
-    assert [each["fastest"] for each in found["choices"]] == ["kernel", "engine"]
-    assert [each["from"] for each in found["choices"]] == [8, pytest.approx(264_000, rel=0.1)]
+    (fastest_entry,) = transfer["fastest"]
+    assert (fastest_entry["axis"], fastest_entry["params"]) == ("engine", {"memory": "pinned"})
+    assert [entry["fastest"] for entry in fastest_entry["choices"]] == ["kernel", "engine"]
+    assert [entry["from"] for entry in fastest_entry["choices"]] == [8, pytest.approx(264_000, rel=0.1)]
 
 
 def blocks_of(way, fixed_s, rate):
@@ -86,8 +89,8 @@ def test_the_example_of_the_documentation_reads_the_thresholds_of_a_run(tmp_path
 
 
 def test_the_table_names_each_choice_and_the_size_from_which_on_it_is_fastest():
-    (found,) = derived.transfers(copies(*path("kernel", 2e-6, 3e10), *path("engine", 6e-6, 5.5e10)))
-    table = next(table for table in transfer_tables(found) if table.title.startswith("Fastest"))
+    (transfer,) = derived.transfers(copies(*path("kernel", 2e-6, 3e10), *path("engine", 6e-6, 5.5e10)))
+    table = next(table for table in transfer_tables(transfer) if table.title.startswith("Fastest"))
     assert (table.title, table.heads) == ("Fastest by size: Copies by engine", ("engine among", "fastest"))
     ((shared, choices),) = table.rows
     assert shared == "pinned · cuda:0"
@@ -95,5 +98,5 @@ def test_the_table_names_each_choice_and_the_size_from_which_on_it_is_fastest():
 
 
 def test_a_choice_that_never_changes_takes_no_table():
-    (found,) = derived.transfers(copies(*path("kernel", 2e-6, 6e10), *path("engine", 6e-6, 5.5e10)))
-    assert not [table for table in transfer_tables(found) if table.title.startswith("Fastest")]
+    (transfer,) = derived.transfers(copies(*path("kernel", 2e-6, 6e10), *path("engine", 6e-6, 5.5e10)))
+    assert not [table for table in transfer_tables(transfer) if table.title.startswith("Fastest")]

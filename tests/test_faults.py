@@ -30,7 +30,7 @@ def run(*names, deadline_s=60.0):
     jobs = {dict(job.case.params).get("what", job.case.name): job for job in plan.jobs}
     shelf = ListSink()
     with Runner(plan, SamplingProcess((), 0.0), shelf, deadline_s) as runner:
-        runner.run([jobs[name] for what in names for name in (what, "after")], 0.0, lambda event: None)
+        runner.run([jobs[name] for label in names for name in (label, "after")], 0.0, lambda event: None)
     return shelf.results[::2], [result.status for result in shelf.results[1::2]]
 
 
@@ -50,9 +50,9 @@ def test_a_fault_of_each_class_fails_only_its_case_with_a_reason_in_one_line(att
         "keeper killed": ("failed", "crash", "rank 0: the worker ended: killed by SIGKILL"),
     }
     faulty, others = run(*expected)
-    for result, (what, (status, cause, words)) in zip(faulty, expected.items(), strict=True):
-        assert (result.status, result.cause) == (status, cause), what
-        assert words in result.reason
+    for result, (name, (status, cause, message)) in zip(faulty, expected.items(), strict=True):
+        assert (result.status, result.cause) == (status, cause), name
+        assert message in result.reason
         assert len(result.reason.splitlines()) <= 1
     assert others == ["ok"] * len(expected)
     assert not (tmp_path / "executed").exists(), "the supervisor has executed what a worker sent"
@@ -61,7 +61,7 @@ def test_a_fault_of_each_class_fails_only_its_case_with_a_reason_in_one_line(att
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("what", "cause"),
+    ("name", "cause"),
     [
         ("rubbish on the channel", "message"),
         ("absurd length", "message"),
@@ -74,15 +74,15 @@ def test_a_fault_of_each_class_fails_only_its_case_with_a_reason_in_one_line(att
         ("all descriptors closed", "crash"),
     ],
 )
-def test_a_worker_that_sends_invalid_messages_fails_its_case(attacks, what, cause):
-    (result,), others = run(what)
+def test_a_worker_that_sends_invalid_messages_fails_its_case(attacks, name, cause):
+    (result,), others = run(name)
     assert (result.status, result.cause, others) == ("failed", cause, ["ok"])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["part of no record", "two parts", "fork that goes on as the worker"])
-def test_invalid_messages_of_two_workers_fail_only_their_case(attacks, what):
-    (result,), others = run(what)
+@pytest.mark.parametrize("name", ["part of no record", "two parts", "fork that goes on as the worker"])
+def test_invalid_messages_of_two_workers_fail_only_their_case(attacks, name):
+    (result,), others = run(name)
     assert result.status == "ok" or result.cause in ("message", "suite"), "it depends on who comes first"
     assert others == ["ok"]
 

@@ -17,8 +17,8 @@ def test_a_healthy_fleet_is_not_measured_again():
 
 
 def test_suspects_are_measured_again_beside_the_same_number_of_healthy_nodes():
-    found = look({("gpu03", "cuda:0"): {"memory": 0.05}, ("gpu11", "cuda:1"): {"memory": 0.08}})
-    roles = list(found.roles.values())
-    assert [node for node, role in found.roles.items() if role == "suspect"] == ["gpu11", "gpu03"]
+    measured = look({("gpu03", "cuda:0"): {"memory": 0.05}, ("gpu11", "cuda:1"): {"memory": 0.08}})
+    roles = list(measured.roles.values())
+    assert [node for node, role in measured.roles.items() if role == "suspect"] == ["gpu11", "gpu03"]
     assert roles.count("control") == 2
-    assert found.cases == ("bandwidth/triad[size=1GiB,dtype=float32]",)
+    assert measured.cases == ("bandwidth/triad[size=1GiB,dtype=float32]",)

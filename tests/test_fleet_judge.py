@@ -50,20 +50,20 @@ def moved(digest, device, family, slowdown):
 
 
 def test_no_component_of_a_healthy_fleet_is_accused_and_the_detectable_slowdown_is_named():
-    found = judged()
-    assert (found.suspects, fleet_status(found, strict=True)) == ((), 0)
-    assert fleet_text.fleet_answer(found) == "no slow component among 24, compared with each other"
-    assert "memory 2.0 %" in fleet_text.detectable_text(found)
+    judgement = judged()
+    assert (judgement.suspects, fleet_status(judgement, strict=True)) == ((), 0)
+    assert fleet_text.fleet_answer(judgement) == "no slow component among 24, compared with each other"
+    assert "memory 2.0 %" in fleet_text.detectable_text(judgement)
 
 
 def test_a_gpu_that_is_three_per_cent_slow_is_found_and_named_with_its_family():
-    found = judged(slow={SLOW: {"memory": 0.03}})
-    assert places(found) == [Place("gpu03", ("cuda:1",))]
-    (suspect,) = found.suspects
+    judgement = judged(slow={SLOW: {"memory": 0.03}})
+    assert places(judgement) == [Place("gpu03", ("cuda:1",))]
+    (suspect,) = judgement.suspects
     assert (suspect.unit, suspect.state, suspect.uuids) == ("GPU", "suspect", ("GPU-gpu03-cuda:1",))
     assert suspect.slowdown == pytest.approx(0.03, abs=0.01)
     assert fleet_text.causes_text(suspect) == "unexplained"
-    assert (fleet_status(found), fleet_status(found, strict=True)) == (0, 4)
+    assert (fleet_status(judgement), fleet_status(judgement, strict=True)) == (0, 4)
 
 
 def test_several_slow_gpus_do_not_hide_each_other():
@@ -119,11 +119,11 @@ def test_two_populations_are_reported_with_their_differences_and_not_as_suspects
         old = index < 5
         part = replace(digest.components[0], details=(("pcie.generation", "4" if old else "5"),))
         made.append(moved(replace(digest, components=(part,)), "all", "memory", 0.08 if old else 0.0))
-    found = judge_fleet(record, made)
-    assert found.suspects == ()
-    (words,) = fleet_text.population_sentences(found)
-    assert words.startswith("two populations: 5 of 12 components are 8.")
-    assert words.endswith("pcie generation 4 in the slower part, 5 in the other")
+    judgement = judge_fleet(record, made)
+    assert judgement.suspects == ()
+    (sentence,) = fleet_text.population_sentences(judgement)
+    assert sentence.startswith("two populations: 5 of 12 components are 8.")
+    assert sentence.endswith("pcie generation 4 in the slower part, 5 in the other")
 
 
 def test_a_slow_gpu_in_the_slower_of_two_populations_is_found():
@@ -137,32 +137,32 @@ def test_gpus_of_another_model_or_driver_are_compared_separately():
     record, digests = fleet(8, 1)
     part = digests[0].components[0]
     older = replace(part, fingerprint=Fingerprint((("model", "NVIDIA A100"), *part.fingerprint.pairs[1:])))
-    found = judge_fleet(record, [replace(digests[0], components=(older,)), *digests[1:]])
-    assert [group.components for group in found.groups] == [1, 7]
-    assert found.notes[0].startswith("1 comparable GPU (NVIDIA A100,")
-    assert found.standings[0].state == "not compared"
+    judgement = judge_fleet(record, [replace(digests[0], components=(older,)), *digests[1:]])
+    assert [group.components for group in judgement.groups] == [1, 7]
+    assert judgement.notes[0].startswith("1 comparable GPU (NVIDIA A100,")
+    assert judgement.standings[0].state == "not compared"
 
 
 def test_fewer_than_five_gpus_cannot_be_judged_and_the_message_says_what_to_do():
-    found = judged(2, 1)
-    assert fleet_status(found) == 4
-    assert fleet_text.fleet_answer(found).startswith("cannot be judged: 2 comparable GPUs (")
-    assert fleet_text.fleet_answer(found).endswith("compare them with --baseline or --floor")
+    judgement = judged(2, 1)
+    assert fleet_status(judgement) == 4
+    assert fleet_text.fleet_answer(judgement).startswith("cannot be judged: 2 comparable GPUs (")
+    assert fleet_text.fleet_answer(judgement).endswith("compare them with --baseline or --floor")
 
 
 def test_missing_nodes_fail_a_strict_judgement_only():
-    found = judged(silent={"gpu05": ("timed out", "no answer in 600 s")})
-    assert (fleet_status(found), fleet_status(found, strict=True)) == (0, 4)
-    assert fleet_text.missing_node_lines(found) == ["gpu05: timed out: no answer in 600 s"]
+    judgement = judged(silent={"gpu05": ("timed out", "no answer in 600 s")})
+    assert (fleet_status(judgement), fleet_status(judgement, strict=True)) == (0, 4)
+    assert fleet_text.missing_node_lines(judgement) == ["gpu05: timed out: no answer in 600 s"]
 
 
 def test_a_sick_device_ends_with_6_whatever_else_is_found():
     record, digests = fleet(8, 1)
     sick = replace(digests[2].components[0], sick=("uncorrected ECC errors since the driver was loaded: 3",))
     digests[2] = replace(digests[2], components=(sick,))
-    found = judge_fleet(record, digests)
-    assert fleet_status(found) == 6
-    assert fleet_text.fleet_answer(found) == (
+    judgement = judge_fleet(record, digests)
+    assert fleet_status(judgement) == 6
+    assert fleet_text.fleet_answer(judgement) == (
         "1 sick device: gpu02 cuda:0: uncorrected ECC errors since the driver was loaded: 3"
     )
 
@@ -198,20 +198,20 @@ def test_other_programs_on_most_gpus_are_one_note():
 
 def test_a_gpu_that_two_nodes_claim_counts_once():
     record, digests = fleet(8, 1)
-    found = judge_fleet(record, [*digests, replace(digests[3], node="liar")])
-    assert len(found.standings) == 8
-    assert found.notes[0].startswith("liar and gpu03 both measured NVIDIA H200 GPU-gpu03-cuda:0; it counts once")
+    judgement = judge_fleet(record, [*digests, replace(digests[3], node="liar")])
+    assert len(judgement.standings) == 8
+    assert judgement.notes[0].startswith("liar and gpu03 both measured NVIDIA H200 GPU-gpu03-cuda:0; it counts once")
 
 
 @pytest.mark.parametrize(("again", "state"), [(0.05, "confirmed"), (0.0, "transient")])
 def test_a_component_that_is_slow_again_is_confirmed_and_one_that_recovers_is_transient(again, state):
     record, digests = fleet(8, 1, slow={("gpu03", "cuda:0"): {"memory": 0.05}})
     _, second = fleet(8, 1, slow={("gpu03", "cuda:0"): {"memory": again}}, seed=1)
-    found = judge_fleet(record, digests, [SecondMeasurement(second[3], False), SecondMeasurement(second[5], True)])
-    (suspect,) = found.suspects
+    judgement = judge_fleet(record, digests, [SecondMeasurement(second[3], False), SecondMeasurement(second[5], True)])
+    (suspect,) = judgement.suspects
     assert suspect.state == state
     assert suspect.findings[0].again == pytest.approx(again, abs=0.012)
-    assert fleet_status(found) == (1 if state == "confirmed" else 0)
+    assert fleet_status(judgement) == (1 if state == "confirmed" else 0)
 
 
 def test_a_slowdown_of_the_controls_too_confirms_no_suspect():
@@ -271,23 +271,23 @@ def test_kernels_that_are_three_per_cent_longer_are_found_against_a_baseline_of_
 
 def test_gpus_that_the_baseline_does_not_have_are_not_compared_with_it(tmp_path):
     earlier = read(saved(tmp_path / "before", a="headline/1"))
-    found = judging.judge(read(saved(tmp_path / "now", a="headline/2")), built_in(), earlier)
-    assert fleet_status(found) == 4
-    assert "no component of this fleet was measured with the same cases in the baseline" in found.notes
+    fleet = judging.judge(read(saved(tmp_path / "now", a="headline/2")), built_in(), earlier)
+    assert fleet_status(fleet) == 4
+    assert "no component of this fleet was measured with the same cases in the baseline" in fleet.notes
 
 
 def test_each_gpu_is_compared_with_the_floors_of_its_model(tmp_path):
-    found = judging.judge(read(saved(tmp_path / "now", a="h200-quick")), built_in(), floor=True)
-    assert found.bases == ("floor",)
-    assert all(finding.basis == "floor" for suspect in found.suspects for finding in suspect.findings)
+    fleet = judging.judge(read(saved(tmp_path / "now", a="h200-quick")), built_in(), floor=True)
+    assert fleet.bases == ("floor",)
+    assert all(finding.basis == "floor" for suspect in fleet.suspects for finding in suspect.findings)
 
 
 def test_a_file_that_is_no_run_costs_its_node_alone(tmp_path):
     folder = saved(tmp_path / "fleet", a="headline/1", b="headline/2")
     (folder / "c.jsonl").write_text("{}")
-    found = read(folder)
-    assert [digest.node for digest in found.digests] == ["a", "b"]
-    bad = found.fleet.nodes[2]
+    fleet = read(folder)
+    assert [digest.node for digest in fleet.digests] == ["a", "b"]
+    bad = fleet.fleet.nodes[2]
     assert (bad.name, bad.status, bad.file) == ("c", "refused", "")
     assert bad.reason
 
@@ -298,9 +298,9 @@ def test_a_record_names_the_files_and_second_measurements(tmp_path):
     nodes = (FleetNode("a", "answered", 2.0, "a.jsonl.gz"), FleetNode("b", "died", 1.0, reason="killed"))
     record = Fleet(nodes, "slurm", again=(Remeasured("a", "control", "answered", 1.0, "a.jsonl.gz"),))
     (folder / "fleet.json").write_bytes(encode_fleet(record))
-    found = read(folder)
-    assert found.fleet == record
-    assert [(again.digest.node, again.is_control) for again in found.again] == [("a", True)]
+    fleet = read(folder)
+    assert fleet.fleet == record
+    assert [(again.digest.node, again.is_control) for again in fleet.again] == [("a", True)]
 
 
 def test_a_node_that_is_listed_twice_counts_once(tmp_path):
@@ -311,7 +311,7 @@ def test_a_node_that_is_listed_twice_counts_once(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("{}", "nodes: Field required"),
         ('{"nodes": [{"name": "a", "status": "fine"}]}', "nodes.0.status: Input should be"),
@@ -320,11 +320,11 @@ def test_a_node_that_is_listed_twice_counts_once(tmp_path):
         ("[" * 10**5, "Invalid JSON"),
     ],
 )
-def test_an_invalid_record_is_refused_in_one_line(tmp_path, text, words):
+def test_an_invalid_record_is_refused_in_one_line(tmp_path, text, message):
     (tmp_path / "fleet.json").write_text(text)
     with pytest.raises(FileError) as refused:
         read_fleet(tmp_path)
-    assert words in str(refused.value)
+    assert message in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
@@ -347,20 +347,20 @@ def judge_with_failure(status, node="gpu02"):
 
 
 def test_a_wrong_answer_of_one_gpu_ends_with_3_and_is_reported():
-    found = judge_with_failure("failed")
-    assert fleet_status(found) == 3
-    answer = fleet_text.fleet_answer(found)
+    judgement = judge_with_failure("failed")
+    assert fleet_status(judgement) == 3
+    answer = fleet_text.fleet_answer(judgement)
     assert answer.startswith("1 component with failed cases: gpu02 cuda:0: 1 case failed, unlike others: ")
     assert answer.endswith("3 of 9 elements are wrong")
 
 
 def test_a_case_that_is_invalid_on_one_gpu_leaves_a_strict_judgement_open():
-    found = judge_with_failure("invalid")
-    assert (fleet_status(found), fleet_status(found, strict=True)) == (0, 4)
+    judgement = judge_with_failure("invalid")
+    assert (fleet_status(judgement), fleet_status(judgement, strict=True)) == (0, 4)
 
 
 def test_a_case_that_fails_on_every_gpu_accuses_no_gpu():
     record, digests = fleet(8, 1)
     everywhere = (CaseFailure("gemm/other", "failed", "no such kernel"),)
-    made = [replace(each, components=(replace(each.components[0], failures=everywhere),)) for each in digests]
+    made = [replace(digest, components=(replace(digest.components[0], failures=everywhere),)) for digest in digests]
     assert judge_fleet(record, made).failures == ()

@@ -43,7 +43,9 @@ def of_state(judgement, state):
         replace(suspect, findings=tuple(replace(finding, state=state, again=0.06) for finding in suspect.findings))
         for suspect in judgement.suspects
     )
-    standings = tuple(replace(each, state=state) if each.place in places else each for each in judgement.standings)
+    standings = tuple(
+        replace(standing, state=state) if standing.place in places else standing for standing in judgement.standings
+    )
     return replace(judgement, suspects=suspects, standings=standings)
 
 
@@ -65,8 +67,8 @@ class MapTiles(HTMLParser):
         self.feed(page)
 
     def handle_starttag(self, tag, attrs):
-        found = dict(attrs)
-        self._in_map = self._in_map or found.get("id") == "map"
+        attributes = dict(attrs)
+        self._in_map = self._in_map or attributes.get("id") == "map"
         if not self._in_map:
             return
         if tag == "table":
@@ -74,10 +76,10 @@ class MapTiles(HTMLParser):
         if tag == "tr":
             self._row = []
         if tag in ("th", "td"):
-            self._cell = [found.get("class", ""), ""]
+            self._cell = [attributes.get("class", ""), ""]
             self._row.append(self._cell)
         if tag == "a":
-            self.links.append(found["href"])
+            self.links.append(attributes["href"])
 
     def handle_endtag(self, tag):
         self._in_map = self._in_map and tag != "section"
@@ -133,12 +135,12 @@ def test_a_node_that_died_is_a_tile_with_its_status_and_its_reason_is_given():
 
 def test_the_map_shows_every_gpu_with_its_share_and_the_script_gets_the_same_values():
     page = rendered("html", judged())
-    found = layers(page)
-    assert found["devices"] == [f"cuda:{index}" for index in range(8)]
-    memory = found["layers"][0]
+    map_layers = layers(page)
+    assert map_layers["devices"] == [f"cuda:{index}" for index in range(8)]
+    memory = map_layers["layers"][0]
     tiles = [text for node, row in MapTiles(page).rows.items() if node.startswith("gpu") for _, text in row]
     assert [f"{value / 10:.1f}" for value in memory["values"]] == [text for text in tiles if text != "died"]
-    names = [layer["name"] for layer in found["layers"]]
+    names = [layer["name"] for layer in map_layers["layers"]]
     assert names == ["memory", "compression", "latency", "compute", "ipc", "temperature", "power", "clock"]
 
 
@@ -159,8 +161,8 @@ def test_a_map_without_racks_has_the_nodes_in_tables_of_sixteen():
 
 def test_two_populations_and_a_fleet_that_cannot_be_judged_are_reported_in_every_form():
     two = TwoPopulations(("bandwidth/triad",), (Place("gpu00", ("cuda:0",)),), 3, 0.08, ("pcie width 8, there 16",))
-    whole = judged()
-    split = replace(whole, groups=(replace(whole.groups[0], populations=(two,)), *whole.groups[1:]))
+    judgement = judged()
+    split = replace(judgement, groups=(replace(judgement.groups[0], populations=(two,)), *judgement.groups[1:]))
     small = judge_fleet(*fleet(2, 1))
     for form in FORMS:
         assert "pcie width 8" in rendered(form, split)
@@ -176,13 +178,13 @@ def test_a_fleet_without_any_answer_is_reported_in_every_form_and_its_nodes_are_
 
 
 def test_the_host_processors_of_a_fleet_without_gpus_are_tiles():
-    whole = judged()
+    judgement = judged()
     hosts = tuple(
-        replace(each, kind="host", place=Place(each.place.node, ("host",)))
-        for each in whole.standings
-        if each.place.devices == ("cuda:0",)
+        replace(standing, kind="host", place=Place(standing.place.node, ("host",)))
+        for standing in judgement.standings
+        if standing.place.devices == ("cuda:0",)
     )
-    page = rendered("html", replace(whole, standings=hosts, suspects=()))
+    page = rendered("html", replace(judgement, standings=hosts, suspects=()))
     assert [len(row) for row in MapTiles(page).rows.values()] == [1] * 9
     assert "<th scope=col>host" in page
 
@@ -270,8 +272,8 @@ def test_json_has_every_figure_under_the_name_of_its_unit():
     assert finding["slowdown_fraction"] == pytest.approx(1 - finding["value"] / finding["expected"], abs=0.002)
     assert finding["slowdown_again_fraction"] == 0.06
     assert document["nodes"][5]["status"] == "died"
-    gpus = [each for each in document["components"] if each["kind"] == "GPU"]
-    slow = next(each for each in gpus if (each["node"], *each["devices"]) == SLOW)
+    gpus = [component for component in document["components"] if component["kind"] == "GPU"]
+    slow = next(component for component in gpus if (component["node"], *component["devices"]) == SLOW)
     assert slow["share_of_median_fraction"]["memory"] == pytest.approx(0.933, abs=0.001)
     assert slow["temperature_c"] > 60
     assert slow["clock_hz"] == pytest.approx(1.98e9 * 0.95)
@@ -284,22 +286,22 @@ def test_in_junit_only_a_confirmed_suspect_fails(state, element):
     assert tests["gpu03 cuda:3"] == ([element] if element else [])
     assert tests["gpu03 cuda:2"] == []
     assert tests["gpu05"] == ["error"]
-    found = [tag for tags in tests.values() for tag in tags]
+    all_tags = [tag for tags in tests.values() for tag in tags]
     for suite in (root, *root.iter("testsuite")):
         inside = [child.tag for test in suite.iter("testcase") for child in test]
         kinds = ("failure", "error", "skipped")
         assert [suite.get(name) for name in ("failures", "errors", "skipped")] == [str(inside.count(k)) for k in kinds]
-    assert found.count("error") == 1
+    assert all_tags.count("error") == 1
 
 
 @functools.cache
 def whole():
     """A judgement with something in every field."""
     two = TwoPopulations(("a/b",), (Place("gpu00", ("cuda:0",)),), 3, 0.08, ("width 8",))
-    found = with_sick(of_state(judged(), "confirmed"))
-    groups = tuple(replace(group, populations=(two,)) for group in found.groups)
+    judgement = with_sick(of_state(judged(), "confirmed"))
+    groups = tuple(replace(group, populations=(two,)) for group in judgement.groups)
     return replace(
-        found, groups=groups, notes=("a note",), failures=FAILED, fleet=replace(found.fleet, argv=("gpubench",))
+        judgement, groups=groups, notes=("a note",), failures=FAILED, fleet=replace(judgement.fleet, argv=("gpubench",))
     )
 
 
@@ -322,8 +324,8 @@ def test_text_of_a_fleet_stays_inert_text_in_every_form(form, texts):
         elif form == "json":
             is_inert_json(written)
         else:
-            assert {each.tag for each in ElementTree.fromstring(written).iter()} == {
-                each.tag for each in ElementTree.fromstring(plain).iter()
+            assert {element.tag for element in ElementTree.fromstring(written).iter()} == {
+                element.tag for element in ElementTree.fromstring(plain).iter()
             }
             assert not UNSEEN.search(written)
 
@@ -346,20 +348,22 @@ def test_the_page_of_a_thousand_nodes_stays_below_two_megabytes_and_junit_below_
 
 @pytest.mark.slow
 def test_the_page_of_a_hundred_thousand_nodes_with_many_suspects_stays_below_two_megabytes():
-    found = thousand()
-    nodes = tuple(replace(found.fleet.nodes[55], name=f"node with a long name {index}") for index in range(100_000))
-    nodes = (*found.fleet.nodes, *nodes)
-    findings = found.suspects[1].findings * 20
-    cases = found.suspects[1].cases * 40
-    suspects = tuple(replace(each, findings=findings, cases=cases) for each in found.suspects * 800)
-    found = replace(found, fleet=replace(found.fleet, nodes=nodes), suspects=suspects, notes=("a note " * 60,) * 5000)
-    assert len(rendered("html", found).encode()) <= MOST_PAGE_BYTES
+    judgement = thousand()
+    nodes = tuple(replace(judgement.fleet.nodes[55], name=f"node with a long name {index}") for index in range(100_000))
+    nodes = (*judgement.fleet.nodes, *nodes)
+    findings = judgement.suspects[1].findings * 20
+    cases = judgement.suspects[1].cases * 40
+    suspects = tuple(replace(suspect, findings=findings, cases=cases) for suspect in judgement.suspects * 800)
+    judgement = replace(
+        judgement, fleet=replace(judgement.fleet, nodes=nodes), suspects=suspects, notes=("a note " * 60,) * 5000
+    )
+    assert len(rendered("html", judgement).encode()) <= MOST_PAGE_BYTES
 
 
 @pytest.fixture(scope="module")
 def browser():
-    with _browser.browser() as found:
-        yield found
+    with _browser.browser() as opened:
+        yield opened
 
 
 IN_BROWSER = [
@@ -404,17 +408,19 @@ def test_a_click_on_a_small_map_shows_its_layer_and_a_tile_shows_its_values(brow
         "await new Promise((done) => setTimeout(done, 5)); return document.getElementById('layer').textContent; })()"
     )
     assert text.startswith("compute: ")
-    compute = next(each for each in judged().standings if each.place == Place(*[SLOW[0], (SLOW[1],)])).shares[3]
+    compute = next(
+        standing for standing in judged().standings if standing.place == Place(*[SLOW[0], (SLOW[1],)])
+    ).shares[3]
     tile = "document.querySelector('#map td.suspect')"
     assert compute[0] == "compute"
     assert browser.ask(f"{tile}.textContent") == f"{100 * compute[1]:.1f}"
     browser.ask(f"{tile}.dispatchEvent(new Event('pointerover', {{bubbles: true}}))")
-    told = browser.ask(
+    tool_tip = browser.ask(
         "(async () => { const told = document.getElementById('tile'); while (!told.textContent.includes('gpu03')) "
         "await new Promise((done) => setTimeout(done, 5)); return told.textContent; })()"
     )
-    assert told.startswith("gpu03 cuda:3: memory 93.3 %")
-    assert told.endswith("clock 1.88 GHz")
+    assert tool_tip.startswith("gpu03 cuda:3: memory 93.3 %")
+    assert tool_tip.endswith("clock 1.88 GHz")
 
 
 @in_browser

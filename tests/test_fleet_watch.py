@@ -24,33 +24,33 @@ def test_a_component_that_is_never_slow_is_not_listed():
 
 
 def test_a_gpu_that_is_slow_on_two_days_is_counted_and_slow_again():
-    (found,) = watch([day(0), day(1, 0.05), day(2, 0.05)])
-    assert (found.place.node, found.suspected, found.is_slow_again) == ("gpu03", 2, True)
-    assert found.states == (None, "suspect", "suspect")
+    (component,) = watch([day(0), day(1, 0.05), day(2, 0.05)])
+    assert (component.place.node, component.suspected, component.is_slow_again) == ("gpu03", 2, True)
+    assert component.states == (None, "suspect", "suspect")
 
 
 def test_a_gpu_that_recovered_is_listed_as_transient():
     _, second = fleet(8, 1, seed=9)
     slow = day(1, 0.05, [SecondMeasurement(second[3], False), SecondMeasurement(second[5], True)])
-    (found,) = watch([day(0), slow])
-    assert (found.suspected, found.transient, found.is_slow_again) == (0, 1, False)
+    (component,) = watch([day(0), slow])
+    assert (component.suspected, component.transient, component.is_slow_again) == (0, 1, False)
 
 
 def test_a_gpu_that_became_slower_is_listed_with_the_day_of_the_change():
     days = [day(number, 0.06 if number >= 10 else 0.0) for number in range(20)]
-    (found,) = watch(days)
-    words = newest_event_text(found.trends[0])
-    assert words.startswith("bandwidth/triad")
-    assert words.endswith("(worse) since day-10")
-    assert found.worst == pytest.approx(0.06, abs=0.01)
+    (component,) = watch(days)
+    event = newest_event_text(component.trends[0])
+    assert event.startswith("bandwidth/triad")
+    assert event.endswith("(worse) since day-10")
+    assert component.worst == pytest.approx(0.06, abs=0.01)
 
 
 def test_a_gpu_that_moved_to_another_node_is_the_same_gpu():
     before, after = day(0, 0.05), day(1, 0.05)
-    moved = [replace(each, node="other") if each.node == "gpu03" else each for each in after.digests]
+    moved = [replace(digest, node="other") if digest.node == "gpu03" else digest for digest in after.digests]
     judged = judge_fleet(after.judgement.fleet, moved)
-    (found,) = watch([before, replace(after, digests=tuple(moved), judgement=judged)])
-    assert (found.place.node, found.suspected) == ("other", 2)
+    (component,) = watch([before, replace(after, digests=tuple(moved), judgement=judged)])
+    assert (component.place.node, component.suspected) == ("other", 2)
 
 
 def test_another_driver_is_no_change_of_the_gpu():

@@ -49,11 +49,11 @@ def test_no_form_imports_pandas_before_it_is_asked_for():
 
 
 def test_a_frame_has_a_line_a_series_with_types_and_axes(recorded):
-    found = NotebookRun(recorded).to_frame()
-    assert len(found) == sum(max(len(result.series), 1) for result in recorded.results)
-    assert [column.name for column in frame.COLUMNS] == list(found.columns[: len(frame.COLUMNS)])
-    assert (found["median"].dtype, str(found["samples"].dtype)) == ("float64", "Int64")
-    line = found[(found["case"] == "bandwidth/triad[size=1GiB,dtype=float32]") & (found["series"] == "hot")].iloc[0]
+    rows = NotebookRun(recorded).to_frame()
+    assert len(rows) == sum(max(len(result.series), 1) for result in recorded.results)
+    assert [column.name for column in frame.COLUMNS] == list(rows.columns[: len(frame.COLUMNS)])
+    assert (rows["median"].dtype, str(rows["samples"].dtype)) == ("float64", "Int64")
+    line = rows[(rows["case"] == "bandwidth/triad[size=1GiB,dtype=float32]") & (rows["series"] == "hot")].iloc[0]
     spreads = Summary(recorded).spreads()
     (figure,) = (spread.figure for spread in spreads if spread.case.id == line["case"])
     assert (line["median"], line["unit"]) == (figure.interval.centre, "B/s")
@@ -61,9 +61,9 @@ def test_a_frame_has_a_line_a_series_with_types_and_axes(recorded):
 
 
 def test_a_frame_of_samples_has_a_line_a_sample_in_the_judged_unit(recorded):
-    found = NotebookRun(recorded).to_frame(samples=True)
-    assert len(found) == sum(len(series.values) for result in recorded.results for series in result.series)
-    triad = found[(found["case"] == "bandwidth/triad[size=1GiB,dtype=float32]") & (found["series"] == "hot")]
+    frame = NotebookRun(recorded).to_frame(samples=True)
+    assert len(frame) == sum(len(series.values) for result in recorded.results for series in result.series)
+    triad = frame[(frame["case"] == "bandwidth/triad[size=1GiB,dtype=float32]") & (frame["series"] == "hot")]
     assert triad["value"].median() == pytest.approx(4.365e12, rel=1e-3)
     assert set(triad["unit"]) == {"B/s"}
 
@@ -75,11 +75,11 @@ def test_a_run_without_results_is_a_frame_too():
 
 
 def test_a_notebook_shows_cases_and_nothing_that_says_where_they_were_measured(recorded):
-    shown = NotebookRun(recorded)._repr_html_()
-    assert "bandwidth/triad[size=1GiB,dtype=float32]" in shown
+    rendered_text = NotebookRun(recorded)._repr_html_()
+    assert "bandwidth/triad[size=1GiB,dtype=float32]" in rendered_text
     facts = recorded.manifest.facts
-    assert not [device.uuid for device in facts.devices if device.uuid and device.uuid in shown]
-    assert "more cases: to_frame() has them all" in shown
+    assert not [device.uuid for device in facts.devices if device.uuid and device.uuid in rendered_text]
+    assert "more cases: to_frame() has them all" in rendered_text
 
 
 def test_parquet_has_the_columns_of_the_document_and_every_sample(recorded):
@@ -135,8 +135,8 @@ def test_a_trace_has_a_slice_a_case_and_every_sample_of_every_counter(recorded):
     assert [event["name"] for event in events["X"]] == [result.case.id for result in timed]
     first = events["X"][0]
     assert first["dur"] == pytest.approx((timed[0].window[1] - timed[0].window[0]) * 1e6)
-    known = {counter.name for counter in recorded.manifest.counters}
-    columns = [column for chunk in recorded.samples for name, column in chunk.columns if name in known]
+    declared = {counter.name for counter in recorded.manifest.counters}
+    columns = [column for chunk in recorded.samples for name, column in chunk.columns if name in declared]
     assert len(events["C"]) == sum(value is not None for column in columns for value in column)
     threads = [(event.get("pid"), event.get("tid")) for event in events["M"]]
     assert len(threads) == len(set(threads))
@@ -184,9 +184,12 @@ def test_a_short_comment_lists_every_case_with_the_worst_of_each_suite_first():
 def test_names_in_markdown_mention_no_user_and_become_no_links():
     text = "@maintainer see https://evil.example and www.evil.example"
     written = render("md", make.run(make.result(status="failed", reason=text)))
-    shown = MarkdownIt("commonmark").enable("table").render(written)
-    assert "<code>@maintainer</code> see <code>https://evil.example</code> and <code>www.evil.example</code>" in shown
-    assert not re.search(r"@maintainer|https://|www\.evil", re.sub("<code>.*?</code>", "", shown))
+    rendered_text = MarkdownIt("commonmark").enable("table").render(written)
+    assert (
+        "<code>@maintainer</code> see <code>https://evil.example</code> and <code>www.evil.example</code>"
+        in rendered_text
+    )
+    assert not re.search(r"@maintainer|https://|www\.evil", re.sub("<code>.*?</code>", "", rendered_text))
 
 
 def test_a_single_value_is_shown_without_interval_and_noise():

@@ -23,9 +23,9 @@ def recording():
 
 @pytest.mark.parametrize("design", DESIGNS)
 def test_replicates_of_identical_code_alarm_at_most_one_suite_in_a_hundred(recording, design):
-    found = tally(recording, design, draws=100, threshold=0.02)
-    assert found.draws == 100
-    assert found.alarmed <= 1
+    result = tally(recording, design, draws=100, threshold=0.02)
+    assert result.draws == 100
+    assert result.alarmed <= 1
 
 
 def test_a_slow_down_of_five_per_cent_is_found_in_nearly_every_case_of_a_gpu(recording):
@@ -37,8 +37,8 @@ def test_a_slow_down_of_five_per_cent_is_found_in_nearly_every_case_of_a_gpu(rec
 def longer(percent, threshold):
     """Return the verdicts on kernels that took that many per cent longer on a real GPU, 5 processes against 5."""
     before, after = (Evidence([[read(LONGER / f"{name}.jsonl.gz")]]) for name in ("base", percent))
-    found = settled(judge(before, after, lambda _: threshold)).findings
-    return {finding.case.name: finding.verdict for finding in found}
+    findings = settled(judge(before, after, lambda _: threshold)).findings
+    return {finding.case.name: finding.verdict for finding in findings}
 
 
 @pytest.mark.parametrize(("percent", "threshold"), [(2, 0.01), (3, 0.01), (3, 0.02), (5, 0.02), (10, 0.02)])
@@ -49,8 +49,8 @@ def test_a_kernel_that_is_longer_on_a_real_gpu_is_found(percent, threshold):
 
 def test_a_power_capped_product_is_slower_only_where_the_slow_down_exceeds_its_noise():
     """±2 % between processes: 5 against 5 can tell neither that nothing changed by 2 %, nor that 5 % is no chance."""
-    found = {percent: longer(percent, 0.02)["product"] for percent in (0, 2, 3, 5, 10)}
-    assert found == {
+    verdicts = {percent: longer(percent, 0.02)["product"] for percent in (0, 2, 3, 5, 10)}
+    assert verdicts == {
         0: Verdict.INCONCLUSIVE,
         2: Verdict.INCONCLUSIVE,
         3: Verdict.INCONCLUSIVE,

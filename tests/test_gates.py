@@ -41,8 +41,8 @@ def test_nothing_slower_ends_with_0():
 
 
 def test_a_slower_case_ends_with_1():
-    found = gate(BASE, SLOWER)
-    assert (exit_status(found), found.findings[0].case) == (1, TRIAD)
+    judgement = gate(BASE, SLOWER)
+    assert (exit_status(judgement), judgement.findings[0].case) == (1, TRIAD)
 
 
 def test_a_failed_case_ends_with_3_even_beside_a_slower_one():
@@ -63,49 +63,49 @@ def test_a_case_that_is_not_required_may_be_invalid():
 
 
 def test_an_inconclusive_case_ends_with_0_and_when_strict_with_4():
-    found = gate(BASE, both(noisy(1.005, 0.02), noisy()))
-    assert found.findings[0].verdict is Verdict.INCONCLUSIVE
-    assert (exit_status(found), exit_status(found, strict=True)) == (0, 4)
+    judgement = gate(BASE, both(noisy(1.005, 0.02), noisy()))
+    assert judgement.findings[0].verdict is Verdict.INCONCLUSIVE
+    assert (exit_status(judgement), exit_status(judgement, strict=True)) == (0, 4)
 
 
 def test_an_empty_intersection_cannot_be_judged():
-    other = evidence(*noisy(), of=make.case("chase", "latency"))
-    found = gate(BASE, other)
-    assert (found.findings, exit_status(found)) == ((), 4)
-    assert "latency/chase: new, there is no baseline for it" in found.notes
+    other_case = evidence(*noisy(), of=make.case("chase", "latency"))
+    judgement = gate(BASE, other_case)
+    assert (judgement.findings, exit_status(judgement)) == ((), 4)
+    assert "latency/chase: new, there is no baseline for it" in judgement.notes
 
 
 def test_a_required_case_that_is_missing_cannot_be_judged():
-    found = gate(BASE, evidence(*noisy()), required=("copy",))
-    (finding,) = [each for each in found.findings if each.required]
+    judgement = gate(BASE, evidence(*noisy()), required=("copy",))
+    (finding,) = [finding for finding in judgement.findings if finding.required]
     assert (finding.case, finding.verdict, finding.cause) == (COPY, Verdict.INVALID, "missing")
-    assert exit_status(found) == 4
+    assert exit_status(judgement) == 4
 
 
 def test_a_missing_case_that_is_not_required_is_named_and_changes_no_status():
-    found = gate(BASE, evidence(*noisy()))
-    assert exit_status(found) == 0
-    assert f"{COPY.id}: the baseline has a figure, the candidate has none" in found.notes
+    judgement = gate(BASE, evidence(*noisy()))
+    assert exit_status(judgement) == 0
+    assert f"{COPY.id}: the baseline has a figure, the candidate has none" in judgement.notes
 
 
 def test_a_vanished_case_gives_a_warning_and_when_strict_ends_with_4():
-    found = gate(BASE, evidence(*noisy(1.0001)))
-    assert (exit_status(found), exit_status(found, strict=True)) == (0, 4)
-    assert (found.decided, found.cases) == (1, 2)
-    assert f"{COPY.id}: the baseline has a figure, the candidate has none" in warnings(found)
+    judgement = gate(BASE, evidence(*noisy(1.0001)))
+    assert (exit_status(judgement), exit_status(judgement, strict=True)) == (0, 4)
+    assert (judgement.decided, judgement.cases) == (1, 2)
+    assert f"{COPY.id}: the baseline has a figure, the candidate has none" in warnings(judgement)
 
 
 def test_a_case_that_vanished_and_is_not_of_those_required_ends_with_0_even_when_strict():
-    found = gate(BASE, evidence(*noisy(1.0001)), required=("triad",))
-    assert exit_status(found, strict=True) == 0
-    assert f"{COPY.id}: the baseline has a figure, the candidate has none" in found.notes
+    judgement = gate(BASE, evidence(*noisy(1.0001)), required=("triad",))
+    assert exit_status(judgement, strict=True) == 0
+    assert f"{COPY.id}: the baseline has a figure, the candidate has none" in judgement.notes
 
 
 def test_two_against_two_processes_give_a_warning_and_when_strict_end_with_4():
-    found = gate(evidence(1.0, 1.1), evidence(1.2, 1.3))
-    assert (exit_status(found), exit_status(found, strict=True)) == (0, 4)
-    assert f"{TRIAD.id}: too few processes to call a change slower or faster" in warnings(found)
-    assert "0 of 1 case is decided: the other 1 may be slower" in warnings(found)
+    judgement = gate(evidence(1.0, 1.1), evidence(1.2, 1.3))
+    assert (exit_status(judgement), exit_status(judgement, strict=True)) == (0, 4)
+    assert f"{TRIAD.id}: too few processes to call a change slower or faster" in warnings(judgement)
+    assert "0 of 1 case is decided: the other 1 may be slower" in warnings(judgement)
 
 
 def test_a_gate_that_decides_every_case_prints_no_warning():
@@ -113,28 +113,28 @@ def test_a_gate_that_decides_every_case_prints_no_warning():
 
 
 def test_a_required_pattern_that_matches_no_case_cannot_be_judged():
-    found = gate(BASE, BASE, required=("triad", "triat"))
-    assert (found.unmet, exit_status(found)) == (("triat",), 4)
+    judgement = gate(BASE, BASE, required=("triad", "triat"))
+    assert (judgement.unmet, exit_status(judgement)) == (("triat",), 4)
 
 
 def test_a_skip_that_is_allowed_is_a_note_and_another_is_not():
     skipped = reading([1.0] * 5, of=COPY, status="skipped", cause="devices", reason="needs 2 devices")
     after = Evidence([[reading(noisy()), skipped]])
     assert exit_status(gate(BASE, after)) == 4
-    found = gate(BASE, after, allowed_skips=("copy",))
-    assert exit_status(found) == 0
-    assert f"{COPY.id}: skipped, which the policy allows" in found.notes
+    judgement = gate(BASE, after, allowed_skips=("copy",))
+    assert exit_status(judgement) == 0
+    assert f"{COPY.id}: skipped, which the policy allows" in judgement.notes
 
 
 def test_a_pattern_that_matches_no_case_gives_a_warning():
-    found = gate(BASE, BASE, thresholds_percent=(("latency/", 5.0),))
-    assert "the policy's pattern 'latency/' matches no case" in found.notes
+    judgement = gate(BASE, BASE, thresholds_percent=(("latency/", 5.0),))
+    assert "the policy's pattern 'latency/' matches no case" in judgement.notes
 
 
 def test_thresholds_are_by_case():
     slow = both(noisy(1.1), noisy(1.1))
-    found = gate(BASE, slow, thresholds_percent=(("triad", 50.0),))
-    assert {finding.case: finding.verdict for finding in found.findings} == {
+    judgement = gate(BASE, slow, thresholds_percent=(("triad", 50.0),))
+    assert {finding.case: finding.verdict for finding in judgement.findings} == {
         COPY: Verdict.SLOWER,
         TRIAD: Verdict.SAME,
     }
@@ -176,10 +176,10 @@ FLOOR = Floor("NVIDIA H200", "bandwidth/triad[*", 1e12, "B/s", 5.0, "a data shee
 )
 def test_a_floor_is_met_or_missed_or_inconclusive(rate, verdict, status):
     after = evidence(*noisy(1.0, 0.005), moved=rate)
-    found = gate(EMPTY, after, "floor", floors=(FLOOR,))
-    (finding,) = found.findings
+    judgement = gate(EMPTY, after, "floor", floors=(FLOOR,))
+    (finding,) = judgement.findings
     assert finding.verdict == (verdict or "inconclusive")
-    assert exit_status(found) == status
+    assert exit_status(judgement) == status
     assert finding.before.median == 1e12
 
 
@@ -197,9 +197,9 @@ def test_the_interval_around_a_floor_is_students_t_interval():
 
 
 def test_a_model_without_floors_cannot_be_judged_and_the_answer_says_how_to_add_one():
-    found = gate(EMPTY, evidence(*noisy(), moved=1e12), "floor")
-    assert exit_status(found) == 4
-    assert found.notes == (
+    judgement = gate(EMPTY, evidence(*noisy(), moved=1e12), "floor")
+    assert exit_status(judgement) == 4
+    assert judgement.notes == (
         "no floor is known for NVIDIA H200: write [[floor]] tables into gpubench.toml (docs/gate.md)",
     )
 

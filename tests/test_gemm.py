@@ -121,9 +121,9 @@ def test_a_product_counts_its_operations_and_states_its_errors(dtype, shape, lea
     stage = task.stages[""]
     assert stage.work.flops == 2 * m * n * k
     assert stage.work.moved == (m * k + k * n + m * n) * PRECISIONS[dtype].formats[0].itemsize
-    found = once(task)
-    assert least < found["error"] < most
-    assert 0 < found["greatest_error"] < most
+    observed = once(task)
+    assert least < observed["error"] < most
+    assert 0 < observed["greatest_error"] < most
 
 
 @needs_compiler
@@ -162,21 +162,23 @@ def test_one_wrong_element_of_a_product_is_found_in_any_row(monkeypatch, dtype, 
 def test_integers_are_compared_exactly_and_floats_relative_to_their_terms():
     exact, plain = PRECISIONS["int8"], PRECISIONS["float32"]
     reference = np.array([[3.0, -7.0]])
-    assert {name: each.value for name, each in DATA.judged(exact, 9, reference, reference, reference).items()} == {
+    assert {
+        name: observation.value for name, observation in DATA.judged(exact, 9, reference, reference, reference).items()
+    } == {
         "error": 0.0,
         "greatest_error": 0.0,
     }
     with pytest.raises(WrongAnswer, match="1 of 2 compared integers are wrong"):
         DATA.judged(exact, 9, reference + np.array([[0, 1]]), reference, reference)
-    found = DATA.judged(plain, 9, reference + np.array([[0, 1e-7]]), reference, np.array([[1.0, 1e3]]))
-    assert found["greatest_error"].value == pytest.approx(1e-10, rel=1e-6)
+    observed = DATA.judged(plain, 9, reference + np.array([[0, 1e-7]]), reference, np.array([[1.0, 1e3]]))
+    assert observed["greatest_error"].value == pytest.approx(1e-10, rel=1e-6)
 
 
 @needs_compiler
 @pytest.mark.parametrize("data", ["zeros", "constant", "uniform"])
 def test_other_data_are_checked_too(data):
-    found = once(PRODUCT.product(bench(SUITE), PRECISIONS["float32"], Shape(64, 64, 64), data=data))
-    assert found["error"] < 1e-6
+    observed = once(PRODUCT.product(bench(SUITE), PRECISIONS["float32"], Shape(64, 64, 64), data=data))
+    assert observed["error"] < 1e-6
 
 
 def test_a_product_larger_than_free_memory_is_skipped_with_a_message():
@@ -192,14 +194,16 @@ GEMVS = [("warp", "float32"), ("warp", "bfloat16"), ("warp", "int8"), ("vendor",
 def test_a_matrix_times_a_vector_takes_turns_on_copies_and_counts_weights_scales_and_vectors(path, kind):
     task = FEW.few_tokens(bench(SUITE), path, kind, 65, 256, 1)
     stage = task.stages[""]
-    size, each = {"float32": (65 * 256 * 4, 4), "bfloat16": (65 * 256 * 2, 2), "float16": (65 * 256 * 2, 2)}.get(
-        kind, (65 * 256 + 65 * 2 * 2, 2)
-    )
-    assert stage.work.moved == size + each * (65 + 256)
+    size, element_bytes = {
+        "float32": (65 * 256 * 4, 4),
+        "bfloat16": (65 * 256 * 2, 2),
+        "float16": (65 * 256 * 2, 2),
+    }.get(kind, (65 * 256 + 65 * 2 * 2, 2))
+    assert stage.work.moved == size + element_bytes * (65 + 256)
     assert len(stage.rotation) == -(-4 * PAPER.cache_bytes // size) + 1
-    found = once(task)
-    assert 0 < found["error"] < 2e-3
-    assert ("quantisation_error" in found) == (kind == "int8")
+    observed = once(task)
+    assert 0 < observed["error"] < 2e-3
+    assert ("quantisation_error" in observed) == (kind == "int8")
     for call in (stage.rotation[-1], stage.rotation[0]):  # each call serves the check alone
         task.poison()
         call()
@@ -230,8 +234,8 @@ def test_squares_are_summed_over_blocks_of_columns_the_last_of_which_may_be_shor
 @needs_compiler
 @pytest.mark.parametrize(("kind", "tokens"), [("float16", 1), ("int4", 20)])
 def test_few_tokens_by_matrix_instructions_are_checked_like_the_others(kind, tokens):
-    found = once(FEW.few_tokens(bench(SUITE, "nvidia"), "tensor", kind, 65, 384, tokens))
-    assert 0 < found["error"] < 1e-3
+    observed = once(FEW.few_tokens(bench(SUITE, "nvidia"), "tensor", kind, 65, 384, tokens))
+    assert 0 < observed["error"] < 1e-3
 
 
 def test_the_sides_of_weights_are_a_power_of_two_of_columns_and_the_rest_rows():
@@ -268,11 +272,11 @@ def test_every_plan_fits_a_block_and_its_shared_memory(kind):
     stored = GEMV.KINDS[kind]
     for cols in (128, 2048, 2816, 16384, 65536):
         for warp in (32, 64):
-            for how in (GEMV.PLAIN, GEMV.Launch(is_early=True), GEMV.Launch(is_early=True, is_gated=True)):
-                plan = GEMV.warp_plan(stored, cols, warp, how)
+            for launch in (GEMV.PLAIN, GEMV.Launch(is_early=True), GEMV.Launch(is_early=True, is_gated=True)):
+                plan = GEMV.warp_plan(stored, cols, warp, launch)
                 assert warp <= plan.team <= 256
                 assert 256 % plan.team == 0
-                assert plan.share % how.halves == 0
+                assert plan.share % launch.halves == 0
     for tokens in (1, 8, 9, 16, 33, 64) if stored.number else ():
         for rows in (1000, 4096, 57344):
             plan = GEMV.tensor_plan(stored, rows, tokens, 132)
@@ -339,12 +343,12 @@ def test_a_prefill_hands_rows_on_and_restores_quantised_weights(monkeypatch, kin
     assert 0 < once(task)["error"] < 5e-3
 
 
-def refusing_library(status, words):
+def refusing_library(status, message):
     """Return a cuBLASLt whose first call raises its error with this status and text."""
 
     class RefusalError(Exception):
         def __init__(self):
-            super().__init__(words)
+            super().__init__(message)
             self.status = status
 
     def refuse(*_):
@@ -354,7 +358,7 @@ def refusing_library(status, words):
         cuBLASLtError=RefusalError,
         matmul_desc_create=refuse,
         get_status_name=lambda _: "CUBLAS_STATUS_NOT_SUPPORTED",
-        get_status_string=lambda _: words,
+        get_status_string=lambda _: message,
     )
 
 

@@ -48,10 +48,10 @@ def test_the_loads_follow_zipfs_law():
 
 
 def test_a_seed_chooses_which_experts_are_popular():
-    found = GROUPED.ExpertLoads.drawn(bench(SUITE), 8192, 64, 1)
-    assert sorted(found.loads, reverse=True) == GROUPED.zipf_loads(8192, 64, 1).tolist()
-    assert found.loads.tolist() != sorted(found.loads, reverse=True)
-    assert found.loads.tolist() == GROUPED.ExpertLoads.drawn(bench(SUITE), 8192, 64, 1).loads.tolist()
+    loads = GROUPED.ExpertLoads.drawn(bench(SUITE), 8192, 64, 1)
+    assert sorted(loads.loads, reverse=True) == GROUPED.zipf_loads(8192, 64, 1).tolist()
+    assert loads.loads.tolist() != sorted(loads.loads, reverse=True)
+    assert loads.loads.tolist() == GROUPED.ExpertLoads.drawn(bench(SUITE), 8192, 64, 1).loads.tolist()
 
 
 def test_experts_without_tokens_have_no_product_and_their_weights_are_not_counted():
@@ -132,13 +132,15 @@ def test_the_products_on_several_streams_are_each_made_once_and_on_the_stream_th
 
     monkeypatch.setattr(device, "together", together)
     made = []
-    monkeypatch.setattr(GROUPED, "vendor", lambda *words: made.append((lanes[-1], words)) or products_by_numpy(*words))
+    monkeypatch.setattr(
+        GROUPED, "vendor", lambda *arguments: made.append((lanes[-1], arguments)) or products_by_numpy(*arguments)
+    )
     call = products.by_streams()
-    rows = [words[1].shape.m for _, words in made]
+    rows = [arguments[1].shape.m for _, arguments in made]
     assert sorted(rows) == [1, 2, 3, 4, 5, 6, 7, 8, 9, 17]
     assert [lane for lane, _ in made] == [0, 0, 1, 1, 2, 3, 4, 5, 6, 7]
     assert rows[:4] == [17, 2, 9, 1]
-    workspaces = [words[2].ctypes.data for _, words in made]
+    workspaces = [arguments[2].ctypes.data for _, arguments in made]
     assert len(set(workspaces)) == 8, "products that run at the same time share no workspace"
     products.poison()
     call()
@@ -220,9 +222,9 @@ class FakeCublas:
         matrices = [np.ctypeslib.as_array((ctypes.c_uint64 * count).from_address(at)) for at in (a, b, c)]
         scalars = [np.ctypeslib.as_array((ctypes.c_float * count).from_address(at)) for at in (alpha, beta)]
         for i in range(count):
-            first, second, rows, columns, inner = (int(each[i]) for each in sizes)
+            first, second, rows, columns, inner = (int(array[i]) for array in sizes)
             assert (first, second, int(pitches[3][i]), float(scalars[0][i]), float(scalars[1][i])) == (1, 0, 1, 1, 0)
-            at_a, at_b, at_c = (int(each[i]) for each in matrices)
+            at_a, at_b, at_c = (int(array[i]) for array in matrices)
             left = column_major(at_a, inner, rows, int(pitches[0][i])).T  # transposed: stored as inner × rows
             right = column_major(at_b, inner, columns, int(pitches[1][i]))
             column_major(at_c, rows, columns, int(pitches[2][i]))[:] = left.astype(float) @ right
@@ -323,7 +325,7 @@ def test_the_stored_scales_are_those_of_the_reference_and_another_scale_is_found
 
 def test_there_is_one_scale_for_each_part_in_the_layout_of_the_library():
     vectors, blocks, rows = SCALED.VECTORS, SCALED.BLOCKS, SCALED.ROWS
-    assert [each.shape(256, 384) for each in (vectors, blocks, rows)] == [(256, 3), (2, 3), (256, 1)]
+    assert [layout.shape(256, 384) for layout in (vectors, blocks, rows)] == [(256, 3), (2, 3), (256, 1)]
     scales = np.arange(6, dtype=np.float32).reshape(2, 3)
     assert vectors.stored(scales).tolist() == [0, 3, 1, 4, 2, 5]
     assert blocks.stored(scales).tolist() == [0, 1, 2, 0, 3, 4, 5, 0]

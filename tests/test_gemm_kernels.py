@@ -54,13 +54,13 @@ def quantised(bits, rows, cols, tiled=False):
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_operands_are_normal_and_rounded_to_the_nearest_of_their_format(dtype):
     storage, digits = FORMATS[dtype]
-    found = widen(dtype, filled(dtype, 4096))[0]
+    values = widen(dtype, filled(dtype, 4096))[0]
     exact = filled("float32", 4096).astype(float)
-    assert abs(found.mean()) < 0.05
-    assert abs(found.std() - 1) < 0.03
-    assert len(np.unique(found)) > (50 if digits < 8 else 700)
+    assert abs(values.mean()) < 0.05
+    assert abs(values.std() - 1) < 0.03
+    assert len(np.unique(values)) > (50 if digits < 8 else 700)
     ulp = 2.0 ** (np.floor(np.log2(np.maximum(np.abs(exact), 2.0**-6))) + 1 - digits)
-    assert (np.abs(found - exact) <= 0.5001 * ulp + 1e-6).all()
+    assert (np.abs(values - exact) <= 0.5001 * ulp + 1e-6).all()
     del storage
 
 
@@ -139,10 +139,10 @@ def operands(kind, tokens, tiled=False, rows=ROWS):
     return w, np.zeros(1, "uint16"), x, widen(kind, w, rows, COLS), wide_x
 
 
-def relative(kind, found, tokens, exact):
+def relative(kind, product, tokens, exact):
     """Return the norm of the error of the product over the norm of the exact one."""
     vectors = {"int8": "float16", "int4": "float16"}.get(kind, kind)
-    wide = widen(vectors, found, tokens, ROWS)
+    wide = widen(vectors, product, tokens, ROWS)
     return np.linalg.norm(wide - exact) / np.linalg.norm(exact)
 
 
@@ -231,8 +231,8 @@ def test_a_gated_product_by_matrix_instructions_is_the_same(kind, splits, tokens
     partial, arrived = np.full(2 * splits * tokens * GATED_ROWS, np.nan, "float32"), np.zeros(1, "uint32")
     numbers = np.uint32(GATED_ROWS), np.uint32(COLS), np.uint32(tokens)
     kernel((1, splits), (warp * 2 * sizes["ACROSS"],), (w, scales, x, y, *numbers, partial, arrived))
-    found = y.view("float16").reshape(tokens, GATED_ROWS).astype(float)
-    np.testing.assert_allclose(found, gated(wide_x @ wide_w.T), rtol=2e-3, atol=2e-3)
+    values = y.view("float16").reshape(tokens, GATED_ROWS).astype(float)
+    np.testing.assert_allclose(values, gated(wide_x @ wide_w.T), rtol=2e-3, atol=2e-3)
 
 
 BUILDS = [

@@ -52,9 +52,9 @@ def test_the_gate_hides_launch_gaps_and_a_graph_removes_more_of_them(gpu):
 
 def test_a_suites_own_call_of_cupy_cannot_move_launches_off_the_timed_stream(gpu):
     """A strided copy to the host, and any stream's context, leave the null stream current."""
-    own = gpu.xp.cuda.get_current_stream()
+    stream = gpu.xp.cuda.get_current_stream()
     gpu.to_host(gpu.xp.zeros((64, 64))[:, ::7])
-    assert gpu.xp.cuda.get_current_stream() == own
+    assert gpu.xp.cuda.get_current_stream() == stream
     large = gpu.xp.zeros(2**28, gpu.xp.uint8)
     large.fill(1)  # compiled and loaded, which waits for the device
     before = seconds(gpu, lambda: large.fill(1), calls=10)
@@ -82,11 +82,11 @@ def test_cold_reads_come_from_memory_and_hot_ones_from_the_cache(gpu):
 
 
 def test_work_goes_on_in_the_devices_own_queue_after_work_beside_it(gpu):
-    own, seen = gpu.xp.cuda.get_current_stream(), []
+    timed_stream, seen = gpu.xp.cuda.get_current_stream(), []
     gpu.together(*[lambda: seen.append(gpu.xp.cuda.get_current_stream())] * 3)
     assert len({stream.ptr for stream in seen}) == 3
-    assert own in seen
-    assert gpu.xp.cuda.get_current_stream() == own
+    assert timed_stream in seen
+    assert gpu.xp.cuda.get_current_stream() == timed_stream
 
 
 def test_host_device_copies_carry_every_byte(gpu):

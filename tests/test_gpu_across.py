@@ -22,10 +22,10 @@ GPUBENCH = [sys.executable, "-P", "-m", "gpubench"]
 @pytest.fixture(scope="module")
 def uuids():
     """The UUIDs of two GPUs."""
-    found = [device.uuid for device in inventory.facts().devices if device.backend == "cupy" and device.uuid]
-    if len(found) < 2:
+    uuids = [device.uuid for device in inventory.facts().devices if device.backend == "cupy" and device.uuid]
+    if len(uuids) < 2:
         pytest.skip("needs two GPUs")
-    return found[:2]
+    return uuids[:2]
 
 
 def visible(uuid):
@@ -44,12 +44,12 @@ def ended(nodes):
     return [node.returncode for node in nodes]
 
 
-def start(uuid, words, host_id="", **environment):
+def start(uuid, arguments, host_id="", **environment):
     """Start gpubench with one visible GPU; ranks with another `host_id` count as another node's."""
-    own = {"NCCL_HOSTID": host_id} if host_id else {}
+    variables = {"NCCL_HOSTID": host_id} if host_id else {}
     return subprocess.Popen(
-        [*GPUBENCH, *words],
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": visible(uuid), **own, **environment},
+        [*GPUBENCH, *arguments],
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": visible(uuid), **variables, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -64,11 +64,11 @@ def place(rank, port):
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("is_one_host", [True, False], ids=["one-host", "two-hosts"])
 def test_two_runs_with_a_gpu_each_measure_collectives_and_messages_by_nccl(tmp_path, uuids, is_one_host):
-    words = ("run", "collectives", "--device", "cuda:0", "--filter", "across", "--filter", "message")
+    arguments = ("run", "collectives", "--device", "cuda:0", "--filter", "across", "--filter", "message")
     nodes = [
         start(
             uuid,
-            [*words, "--out", str(tmp_path / f"{rank}.jsonl")],
+            [*arguments, "--out", str(tmp_path / f"{rank}.jsonl")],
             "" if is_one_host else f"node-{rank}",
             **place(rank, 20_700 + is_one_host),
         )
@@ -91,9 +91,10 @@ def test_two_runs_with_a_gpu_each_measure_collectives_and_messages_by_nccl(tmp_p
 @pytest.mark.timeout(300)
 def test_two_processes_of_one_machine_measure_their_gpus_as_a_pair(tmp_path, uuids):
     folder = tmp_path / "pairs"
-    words = ["fleet", "pairs", "--from-env", "--rounds", "1", "-o", str(folder)]
+    arguments = ["fleet", "pairs", "--from-env", "--rounds", "1", "-o", str(folder)]
     nodes = [
-        start(uuid, words, OMPI_COMM_WORLD_RANK=str(rank), OMPI_COMM_WORLD_SIZE="2") for rank, uuid in enumerate(uuids)
+        start(uuid, arguments, OMPI_COMM_WORLD_RANK=str(rank), OMPI_COMM_WORLD_SIZE="2")
+        for rank, uuid in enumerate(uuids)
     ]
     assert ended(nodes) == [4, 0], "two nodes are too few for a verdict"
     files = list((folder / "pairs" / "1").glob("*.jsonl.gz"))

@@ -61,7 +61,7 @@ def test_every_supported_counter_of_the_card_has_a_value(name, device):
     time.sleep(0.2)
     values = source.read(device, names)
     source.close()
-    assert {each for each in names if values[each] is None} <= set(unsupported)
+    assert {name for name in names if values[name] is None} <= set(unsupported)
     assert len(unsupported) <= 2, "one GPU alone has no NVLink"
 
 
@@ -177,7 +177,7 @@ def test_an_idle_gpu_is_not_disturbed_and_neither_is_one_at_work(watch, gpu):
 def test_the_uuid_and_the_pci_id_lead_to_the_same_gpu(device):
     nvml = NVML.initialised()
     by_pci = dataclasses.replace(device, uuid="")
-    uuids = {nvml.nvmlDeviceGetUUID(NVML.handle_of(nvml, each)) for each in (device, by_pci)}
+    uuids = {nvml.nvmlDeviceGetUUID(NVML.handle_of(nvml, candidate)) for candidate in (device, by_pci)}
     nvml.nvmlShutdown()
     assert uuids == {device.uuid}
 

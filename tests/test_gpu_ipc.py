@@ -105,7 +105,7 @@ def test_copies_that_start_together_are_faster_than_one_after_another(facts):
     here, there = gpus(facts)[:2]
     device = plugins.load("backends", "cupy").open(here)
     near, back = (device.xp.zeros(2**28, device.xp.uint8) for _ in range(2))
-    far, other = (device.peer_memory(there, 2**28) for _ in range(2))
+    far, second = (device.peer_memory(there, 2**28) for _ in range(2))
 
     def seconds(call):
         call()
@@ -113,9 +113,9 @@ def test_copies_that_start_together_are_faster_than_one_after_another(facts):
 
     def one_after_another():
         device.copy(near, far)
-        device.copy(other, back)
+        device.copy(second, back)
 
     def together():
-        device.together(lambda: device.copy(near, far), lambda: device.copy(other, back), peer=there)
+        device.together(lambda: device.copy(near, far), lambda: device.copy(second, back), peer=there)
 
     assert seconds(together) < 0.7 * seconds(one_after_another)

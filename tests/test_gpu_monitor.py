@@ -15,7 +15,7 @@ GIB = 2**30
 
 def test_a_program_that_holds_memory_is_listed_with_it():
     """In a container NVML may give the host's process numbers: then only the memory can be recognised."""
-    device = next(each for each in inventory.facts().devices if each.backend != "host")
+    device = next(candidate for candidate in inventory.facts().devices if candidate.backend != "host")
     opened = plugins.load("backends", device.backend).open(device)
     held = opened.xp.empty(GIB, dtype="uint8")
     held.fill(1)
@@ -25,6 +25,6 @@ def test_a_program_that_holds_memory_is_listed_with_it():
         time.sleep(0.2)
         listed.update()
     listed.close()
-    own = [process for process in listed.newest if process.pid == os.getpid()] or listed.newest
-    assert max(process.memory_bytes or 0 for process in own) >= GIB
+    processes = [process for process in listed.newest if process.pid == os.getpid()] or listed.newest
+    assert max(process.memory_bytes or 0 for process in processes) >= GIB
     assert {process.device for process in listed.newest} == {device.id}

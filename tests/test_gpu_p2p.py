@@ -83,7 +83,7 @@ def test_messages_arrive_while_bulk_copies_run(pair, build, message, beside, tra
     task = build("control", message=message, beside=beside, traffic=traffic)
     series = measured(pair, task)
     times = series[0].values
-    observed = {each.label: stats.median(each.values) for each in series[1:]}
+    observed = {timing.label: stats.median(timing.values) for timing in series[1:]}
     assert 1e-7 < stats.median(times) < 1e-2
     assert observed["slowdown"] > (0.4 if message == "copy" else 0.8)  # a copy over an idle link waits for it to wake
     rates = [value for label, value in observed.items() if label.startswith("bulk_")]
@@ -95,12 +95,12 @@ def test_messages_arrive_while_bulk_copies_run(pair, build, message, beside, tra
 def test_messages_alone_are_as_fast_as_the_alone_part_of_those_beside_copies(pair, build, message):
     alone = stats.median(measured(pair, build("control", message=message, beside="nothing", traffic="none"))[0].values)
     series = measured(pair, build("control", message=message, beside="engine", traffic="read"))
-    beside, slowdown = (stats.median(each.values) for each in series[:2])
+    beside, slowdown = (stats.median(timing.values) for timing in series[:2])
     assert beside / slowdown == pytest.approx(alone, rel=0.3)
 
 
 def test_the_walk_of_timed_loads_takes_as_long_as_the_one_that_is_timed_whole(pair, build):
-    whole = measured(pair, build("latency", of="load"))[0]
+    walk = measured(pair, build("latency", of="load"))[0]
     timed = measured(pair, build("control", message="load", beside="nothing", traffic="none"))[0]
-    per_load = stats.median(whole.values) / whole.work.items
+    per_load = stats.median(walk.values) / walk.work.items
     assert np.median(timed.values) == pytest.approx(per_load, rel=0.1)

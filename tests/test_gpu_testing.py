@@ -106,8 +106,8 @@ def session(tmp_path_factory):
     (folder / "test_gpu.py").write_text(textwrap.dedent(TESTS))
     (folder / "twice.cu").write_text(KERNEL)
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
-    words = ("-q", "-rA", "-p", "no:cacheprovider", "--gpubench-out", "a.jsonl")
-    command = [sys.executable, "-m", "pytest", "test_gpu.py", *words]
+    options = ("-q", "-rA", "-p", "no:cacheprovider", "--gpubench-out", "a.jsonl")
+    command = [sys.executable, "-m", "pytest", "test_gpu.py", *options]
     done = subprocess.run(
         command, capture_output=True, text=True, cwd=folder, timeout=110, check=False, env=environment
     )

@@ -83,8 +83,8 @@ def test_the_blocks_of_the_page_are_one_suite_with_a_view(measured):
     }
     gpu = Device("cuda:0", "cupy", "a GPU", "sm_90", memory_bytes=2**34, cache_bytes=2**25, units=2)
     suite = planning.load_suite(str(folder / "whole.py"))
-    found = [case.id for case in suite.cases(Target(Facts((gpu,)), gpu))]
-    assert "whole/gather_kernel[size=128MiB,order=random,dtype=float32]" in found
+    ids = [case.id for case in suite.cases(Target(Facts((gpu,)), gpu))]
+    assert "whole/gather_kernel[size=128MiB,order=random,dtype=float32]" in ids
     assert [view.kind for view in suite.views] == ["curve"]
 
 
@@ -111,8 +111,8 @@ def test_the_mistakes_of_the_page_fail_and_are_reported_as_the_page_shows(measur
     console = _print.out()
     with console.capture() as capture:
         console.print(*_summary.overview(replace(measured[1], results=tuple(results))), sep="\n")
-    shown = blocks(SUITE, "text")[block].removeprefix("…\n").removesuffix("…\n")
-    assert shown in capture.get().replace(f"{suite}/", "gather/")
+    documented = blocks(SUITE, "text")[block].removeprefix("…\n").removesuffix("…\n")
+    assert documented in capture.get().replace(f"{suite}/", "gather/")
 
 
 @pytest.fixture(params=[0, 1], ids=["first", "larger"])
@@ -132,14 +132,14 @@ def report(request, tmp_path, monkeypatch):
 
 def test_the_reports_are_found_and_write_what_the_page_shows(report):
     assert "txt" in plugins.names("reports")
-    found = rendering.report("txt")
-    assert f'summary = "{found.summary}"' in REPORT
-    document = found.render(store.read_run(RECORDINGS / "headline" / "1.jsonl.gz"))
+    form = rendering.report("txt")
+    assert f'summary = "{form.summary}"' in REPORT
+    document = form.render(store.read_run(RECORDINGS / "headline" / "1.jsonl.gz"))
     assert document.startswith(blocks(REPORT, "text")[report])
-    assert found.has_method("compare") == (report == 1)
+    assert form.has_method("compare") == (report == 1)
     if report == 1:
         runs = readings.read_all([RECORDINGS / "longer" / f"{name}.jsonl.gz" for name in ("base", "3")])
-        assert found.compare(compare(runs, lambda _: 0.02)) == blocks(REPORT, "text")[2]
+        assert form.compare(compare(runs, lambda _: 0.02)) == blocks(REPORT, "text")[2]
 
 
 @pytest.mark.parametrize(("page", "room"), [(SUITE, "suites"), (REPORT, "reports")], ids=["suite", "report"])

@@ -39,8 +39,8 @@ def judged(**values):
     return health.judge("cuda:0", health.checked(readings))
 
 
-def texts(found, severity):
-    return [finding.text for finding in found.of(severity)]
+def texts(health_found, severity):
+    return [finding.text for finding in health_found.of(severity)]
 
 
 # ---- the rules
@@ -81,8 +81,8 @@ def test_a_slowdown_is_a_sickness_at_idle_and_only_a_warning_under_load(busy):
 
 
 def test_the_width_of_the_link_is_always_judged():
-    found = judged(PCIE_WIDTH=8.0, PCIE_WIDTH_MOST=16.0)
-    assert texts(found, "warning") == ["PCIe link: 8 of 16 lanes"]
+    result = judged(PCIE_WIDTH=8.0, PCIE_WIDTH_MOST=16.0)
+    assert texts(result, "warning") == ["PCIe link: 8 of 16 lanes"]
     assert judged(PCIE_WIDTH=16.0, PCIE_WIDTH_MOST=16.0).severity == "ok"
 
 
@@ -127,14 +127,14 @@ def test_an_endless_sequence_of_readings_ends_and_the_first_of_a_sign_counts():
 
 
 def test_an_error_that_appears_during_a_run_is_reported_with_both_numbers():
-    found = health.risen(judged(ECC_UNCORRECTED=1.0, PCIE_REPLAYS=4.0), judged(ECC_UNCORRECTED=3.0, PCIE_REPLAYS=6.0))
-    assert texts(found, "sick") == ["uncorrected ECC errors since the driver was loaded: 3, before the run 1"]
-    assert texts(found, "warning") == ["PCIe replays: 6, before the run 4"]
+    result = health.risen(judged(ECC_UNCORRECTED=1.0, PCIE_REPLAYS=4.0), judged(ECC_UNCORRECTED=3.0, PCIE_REPLAYS=6.0))
+    assert texts(result, "sick") == ["uncorrected ECC errors since the driver was loaded: 3, before the run 1"]
+    assert texts(result, "warning") == ["PCIe replays: 6, before the run 4"]
 
 
 def test_fewer_link_lanes_after_a_run_than_before_are_a_sickness():
-    found = health.risen(judged(PCIE_WIDTH=16.0, PCIE_WIDTH_MOST=16.0), judged(PCIE_WIDTH=8.0, PCIE_WIDTH_MOST=16.0))
-    assert texts(found, "sick") == ["PCIe link: 8 of 16 lanes, before the run 16 of 16 lanes"]
+    result = health.risen(judged(PCIE_WIDTH=16.0, PCIE_WIDTH_MOST=16.0), judged(PCIE_WIDTH=8.0, PCIE_WIDTH_MOST=16.0))
+    assert texts(result, "sick") == ["PCIe link: 8 of 16 lanes, before the run 16 of 16 lanes"]
 
 
 def test_a_device_that_is_lost_during_a_run_is_sick():
@@ -235,8 +235,12 @@ def scenes(library, tmp_path_factory):
     return dict(zip(SCENES, json.loads(done.stdout), strict=True))
 
 
-def told(found, *severities):
-    return [f"{each['name']}: {each['shown']}" for each in found["findings"] if each["severity"] in severities]
+def told(health_found, *severities):
+    return [
+        f"{finding['name']}: {finding['shown']}"
+        for finding in health_found["findings"]
+        if finding["severity"] in severities
+    ]
 
 
 @pytest.mark.parametrize("scene", SCENES)
@@ -246,7 +250,7 @@ def test_nvml_reports_each_sickness_before_a_run_and_each_that_appears_during_it
     seen = told(first, "sick", "warning")
     assert sorted(seen) == sorted(before)
     assert sorted(told(rose, "sick", "warning")) == sorted(during)
-    worst = [each["severity"] for each in first["findings"] if each["severity"] in ("sick", "warning")]
+    worst = [finding["severity"] for finding in first["findings"] if finding["severity"] in ("sick", "warning")]
     assert severity == ("sick" if "sick" in worst else "warning" if worst else "ok")
 
 
@@ -314,8 +318,8 @@ def test_a_library_that_crashes_costs_one_reading_and_the_next_one_works(nvml):
 @pytest.mark.slow
 def test_a_driver_that_does_not_start_is_reported_with_its_own_message(nvml):
     nvml(init="!999")
-    (found,) = examination.examine([CARD])
-    assert "NVML does not start (Unknown Error)" in found.unavailable
+    (card,) = examination.examine([CARD])
+    assert "NVML does not start (Unknown Error)" in card.unavailable
 
 
 # ---- a run and its gate
@@ -340,9 +344,9 @@ def test_errors_that_appear_during_a_run_are_in_its_file_and_a_gate_refuses_it(n
     run = session.measure(planned, path, ["gpubench"], break_the_card, tell=lines.append)
     assert lines == ["card:0 has a warning: PCIe link: 8 of 16 lanes; `gpubench doctor` says what to do"]
     sources = (trust.HEALTH_SOURCE, trust.STATE_SOURCE)
-    told = [(remark.source, remark.words) for remark in run.remarks if remark.source in sources]
+    remarks = [(remark.source, remark.words) for remark in run.remarks if remark.source in sources]
     errors = "uncorrected ECC errors since the driver was loaded: 2, before the run 0"
-    assert told == [(trust.STATE_SOURCE, "PCIe link: 8 of 16 lanes"), (trust.HEALTH_SOURCE, errors)]
+    assert remarks == [(trust.STATE_SOURCE, "PCIe link: 8 of 16 lanes"), (trust.HEALTH_SOURCE, errors)]
     assert any(errors in line for line in run.messages), "a reader is told"
     with pytest.raises(DeviceError, match="was measured on a sick device") as refused:
         run_health.refuse_recorded([path])
@@ -373,8 +377,8 @@ def test_warnings_and_runs_of_healthy_devices_pass_the_gate(tmp_path):
 def run_command(nvml, tmp_path):
     """Return a call of gpubench in a folder of its own, beside the fake NVML."""
 
-    def run(*words):
-        command = [sys.executable, "-P", "-m", "gpubench", *words]
+    def run(*arguments):
+        command = [sys.executable, "-P", "-m", "gpubench", *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
 
     return run
@@ -390,17 +394,17 @@ def test_doctor_explains_a_sick_device_and_prints_the_command_that_repairs_it(nv
     )
     assert f"        $ sudo nvidia-smi --gpu-reset --id={CARD.uuid}\n" in text
     (device,) = json.loads(run_command("doctor", "--json").stdout)["health"]
-    assert [each["severity"] for each in device["findings"] if each["sign"] == "remap.pending"] == ["sick"]
+    assert [finding["severity"] for finding in device["findings"] if finding["sign"] == "remap.pending"] == ["sick"]
 
 
 @pytest.mark.slow
 def test_run_warns_of_a_sick_device_and_measures_it_and_the_host_beside_it_is_not_concerned(nvml, run_command):
     nvml(pending=1)
-    words = ("faults", "--filter", "faults/good", "--tier", "smoke")
-    done = run_command("run", *words, "--device", "card:0")
+    arguments = ("faults", "--filter", "faults/good", "--tier", "smoke")
+    done = run_command("run", *arguments, "--device", "card:0")
     assert done.returncode == 0
     assert "card:0 is sick: a memory row waits to be remapped: yes; `gpubench doctor` says what to do" in done.stderr
-    done = run_command("run", *words, "--device", "host")
+    done = run_command("run", *arguments, "--device", "host")
     assert done.returncode == 0
     assert "sick" not in done.stdout + done.stderr
 
@@ -408,18 +412,18 @@ def test_run_warns_of_a_sick_device_and_measures_it_and_the_host_beside_it_is_no
 @pytest.mark.slow
 def test_gate_refuses_a_sick_device_with_status_6_and_not_for_the_host_beside_it(nvml, run_command):
     nvml(pending=1)
-    words = ("gate", "--run", "faults", "--filter", "faults/good", "--tier", "smoke", "--save-baseline", "main")
-    done = run_command(*words, "--replicates", "1", "--device", "card:0")
+    arguments = ("gate", "--run", "faults", "--filter", "faults/good", "--tier", "smoke", "--save-baseline", "main")
+    done = run_command(*arguments, "--replicates", "1", "--device", "card:0")
     assert done.returncode == 6, done.stderr
     assert "a gate does not judge a sick device" in done.stderr
-    assert run_command(*words, "--replicates", "1", "--device", "host").returncode == 0
+    assert run_command(*arguments, "--replicates", "1", "--device", "host").returncode == 0
 
 
 def shown(*healths):
     """What `doctor` prints of the health of devices, a line each."""
     console = _print.out()
     with console.capture() as capture:
-        console.print(*(part for each in healths for part in _machine._health_parts(each)), sep="\n")
+        console.print(*(part for card_health in healths for part in _machine._health_parts(card_health)), sep="\n")
     return [line.rstrip() for line in capture.get().splitlines()]
 
 
@@ -443,7 +447,7 @@ def test_the_page_shows_what_doctor_prints_of_a_healthy_and_of_a_sick_device():
     printed = [
         line
         for device, values in (("cuda:0", normal), ("cuda:1", sick))
-        for line in shown(health.judge(device, [HealthReading(*each, command=reset) for each in values.items()]))
+        for line in shown(health.judge(device, [HealthReading(*reading, command=reset) for reading in values.items()]))
     ]
     assert "".join(f"    {line}\n" for line in ["health", *printed]) in DOCUMENT
 
@@ -485,10 +489,10 @@ def test_programs_on_an_mi300x_are_named(tmp_path):
     device = Device("rocm:1", "cupy", "AMD Instinct MI300X", "gfx942", pci=sysfs.pci(1))
     sysfs.process(root, 71, {0: 0, 1: 2**30})
     sysfs.process(root, 72, {0: 2**30, 1: 0})
-    found = health.judge(
+    result = health.judge(
         "rocm:1", health.checked(type(plugins.load("collectors", "amd"))(root).health([device]).read(device))
     )
-    assert texts(found, "warning") == ["programs that compute on the device: 1 (process numbers 71)"]
+    assert texts(result, "warning") == ["programs that compute on the device: 1 (process numbers 71)"]
 
 
 def test_a_healthy_mi300x_has_no_findings(mi300x):
@@ -498,7 +502,7 @@ def test_a_healthy_mi300x_has_no_findings(mi300x):
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "severity", "told"),
+    ("file", "content", "severity", "scene"),
     [
         ("ras/umc_err_count", "ue: 3\nce: 9", "sick", "uncorrected ECC errors since the driver was loaded: 3 (in umc)"),
         ("ras/gpu_vram_bad_pages", "0x00000001 : 0x00001000 : P", "sick", "memory pages wait to be retired: 1"),
@@ -514,18 +518,18 @@ def test_a_healthy_mi300x_has_no_findings(mi300x):
         ("pcie_replay_count", "-1", "unavailable", "PCIe replays: the driver reported the impossible value -1"),
     ],
 )
-def test_the_files_of_amdgpu_report_each_sickness(mi300x, file, content, severity, told):
+def test_the_files_of_amdgpu_report_each_sickness(mi300x, file, content, severity, scene):
     folder, read = mi300x
     (folder / file).write_text(f"{content}\n")
-    assert texts(read(), severity) == [told]
+    assert texts(read(), severity) == [scene]
 
 
 def test_errors_of_an_mi300x_that_appear_during_a_run_are_reported(mi300x):
     folder, read = mi300x
     before = read()
     (folder / "ras/gfx_err_count").write_text("ue: 1\nce: 0\n")
-    told = ["uncorrected ECC errors since the driver was loaded: 1 (in gfx), before the run 0"]
-    assert texts(health.risen(before, read()), "sick") == told
+    remarks = ["uncorrected ECC errors since the driver was loaded: 1 (in gfx), before the run 0"]
+    assert texts(health.risen(before, read()), "sick") == remarks
 
 
 def test_a_driver_without_files_of_errors_leaves_that_reading_unavailable(mi300x):

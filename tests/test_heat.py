@@ -18,7 +18,7 @@ HEAT = sys.modules[f"{type(plugins.load('reports', 'html')).__module__.rpartitio
 
 def painted(picture, shape):
     """The shade that each cell shows: of the last stroke over it, -1 of none."""
-    found = np.full(shape, -1)
+    shades = np.full(shape, -1)
     for path, index in re.findall(r'<path d="([^"]*)" class="run h(\d)"', picture):
         row = column = 0
         for word, first, second in re.findall(r"([Mmh])(\d+)(?: (\d+))?", path):
@@ -27,9 +27,9 @@ def painted(picture, shape):
             elif word == "m":
                 column += int(first)
             else:
-                found[row, column : column + int(first)] = int(index)
+                shades[row, column : column + int(first)] = int(index)
                 column += int(first)
-    return found
+    return shades
 
 
 @given(arrays(float, (5, 9), elements=st.one_of(st.floats(-1e3, 1e3), st.just(float("nan")))))

@@ -63,11 +63,13 @@ class Standin:
         if name == "Matmul":
             self._multiply(*arguments)
 
-    def _multiply(self, context, desc, one, at_a, a, at_b, b, zero, at_c, c, at_d, d, algo, workspace, size, stream):
+    def _multiply(
+        self, context, desc, alpha_one, at_a, a, at_b, b, zero, at_c, c, at_d, d, algo, workspace, size, stream
+    ):
         """Multiply each matrix of the batch by NumPy; only D = A·B without a C is supported."""
         assert (at_c, c, size) == (at_d, d, lt.WORKSPACE_BYTES)
-        assert list((ctypes.c_float * 2).from_address(one)) == [1.0, 0.0]
-        first, second = (self._matrix(*each) for each in ((at_a, a), (at_b, b)))
+        assert list((ctypes.c_float * 2).from_address(alpha_one)) == [1.0, 0.0]
+        first, second = (self._matrix(*operand) for operand in ((at_a, a), (at_b, b)))
         for batch in range(self._of(d)[4]):
             x, y = (
                 m[batch].T if turned else m[batch] for m, turned in zip((first, second), self._of(desc), strict=True)
@@ -95,7 +97,7 @@ def test_the_arguments_for_the_library_give_the_product_a_times_b(monkeypatch, o
     a = rng.standard_normal((batch, k, m) if order[0] == "t" else (batch, m, k)).astype("f4")
     b = rng.standard_normal((batch, n, k) if order[1] == "t" else (batch, k, n)).astype("f4")
     c = np.zeros((batch, m, n), "f4")
-    operands = [lt.Operand(each.ctypes.data, "float32", *each.shape[1:]) for each in (a, b, c)]
+    operands = [lt.Operand(matrix.ctypes.data, "float32", *matrix.shape[1:]) for matrix in (a, b, c)]
     lt.Product(*operands, (order[0] == "t", order[1] == "t"), batch).queue(0, 0)
     wide = (a.swapaxes(1, 2) if order[0] == "t" else a) @ (b.swapaxes(1, 2) if order[1] == "t" else b)
     np.testing.assert_allclose(c, wide, rtol=1e-5, atol=1e-5)
@@ -107,7 +109,7 @@ def test_rows_that_lie_further_apart_are_found(monkeypatch):
     wide = np.arange(5 * 20, dtype="f4").reshape(5, 20)
     b, c = np.eye(11, 7, dtype="f4"), np.zeros((5, 7), "f4")
     a = lt.Operand(wide.ctypes.data, "float32", 5, 11, 20)
-    others = (lt.Operand(each.ctypes.data, "float32", *each.shape) for each in (b, c))
+    others = (lt.Operand(matrix.ctypes.data, "float32", *matrix.shape) for matrix in (b, c))
     lt.Product(a, *others, (False, False)).queue(0, 0)
     np.testing.assert_array_equal(c, wide[:, :7])
 
@@ -167,8 +169,8 @@ def test_the_table_has_the_sizes_and_constants_of_amds_headers(tmp_path):
     options = ["-std=c++17", "-w", "-D__HIP_PLATFORM_AMD__", "-I", str(include)]
     subprocess.run([compiler, *options, str(tmp_path / "numbers.cpp"), "-o", str(tmp_path / "numbers")], check=True)
     said = subprocess.run([tmp_path / "numbers"], capture_output=True, text=True, check=True).stdout
-    found = {name: int(value) for name, value in re.findall(r"(.+) (-?\d+)\n", said)}
-    assert found == NUMBERS
+    constants = {name: int(value) for name, value in re.findall(r"(.+) (-?\d+)\n", said)}
+    assert constants == NUMBERS
 
 
 REAL = """
@@ -193,7 +195,7 @@ def test_amds_library_returns_the_attributes_that_the_table_has_set():
     """Of the real library the functions that need no GPU; its first other call would end the process."""
     fetched()
     environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
-    words = [*_hiprtc.command(), "-c", REAL]
-    child = subprocess.run(words, capture_output=True, text=True, env=environment, cwd="/", timeout=60, check=False)
+    command = [*_hiprtc.command(), "-c", REAL]
+    child = subprocess.run(command, capture_output=True, text=True, env=environment, cwd="/", timeout=60, check=False)
     assert child.returncode == 0, child.stderr
     assert json.loads(child.stdout) == {"batch": 3, "apart": 4096, "first": lt.OP_T, "second": lt.OP_N}

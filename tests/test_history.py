@@ -50,15 +50,15 @@ def recorded(store, *paths):
 
 def trend(store, case=CASE.id, series="", runs=400):
     """The trend of the only line of a case."""
-    with history.History(store) as found:
-        (line,) = found.lines([case], series)
-        return found.trend(line, runs)
+    with history.History(store) as reader:
+        (line,) = reader.lines([case], series)
+        return reader.trend(line, runs)
 
 
 def last(store, count, of=CASE, kind=H200, tier="quick", **fields):
     """The newest results of a case, as a gate asks for them."""
-    with history.History(store) as found:
-        return found.last(of.id, of.version, tier, kind.id, count, **fields)
+    with history.History(store) as reader:
+        return reader.last(of.id, of.version, tier, kind.id, count, **fields)
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def store(tmp_path):
 def test_every_value_that_a_run_file_may_contain_survives_the_history(tmp_path, store, started):
     """Ids, labels and fingerprints are joined of texts, each of which may be as long as is allowed."""
     ids = [f"{number}" * 4096 for number in range(3)]
-    devices = [make.device(each, "n" * 4096, arch="a" * 4096) for each in ids]
+    devices = [make.device(device_id, "n" * 4096, arch="a" * 4096) for device_id in ids]
     labels = tuple(f"{number:04096}" for number in range(40))
     result = make.result(
         make.timing(1e-12, items=1e30, item="i" * 4096, stage="s" * 4096, name="hot"),
@@ -85,9 +85,9 @@ def test_every_value_that_a_run_file_may_contain_survives_the_history(tmp_path, 
         files.write(tmp_path / "run.jsonl", result, manifest=make.manifest(facts=make.facts(*devices), started=started))
     )
     recorded(store, tmp_path / "run.jsonl")
-    with history.History(store) as found:
-        (line,) = found.lines()
-        (point,) = found.trend(line, 10).moments
+    with history.History(store) as reader:
+        (line,) = reader.lines()
+        (point,) = reader.trend(line, 10).moments
     assert line.line.devices == tuple(ids)
     assert point.labels == labels
 
@@ -101,7 +101,7 @@ def test_a_run_file_whose_name_is_no_text_is_refused_in_one_line(tmp_path, store
 def test_recording_a_run_again_changes_nothing(tmp_path, store):
     path = run_file(tmp_path, 1)
     copy = files.write(tmp_path / "copy.jsonl.gz", *read_run(path).results, manifest=read_run(path).manifest)
-    assert [each.state for each in recorded(store, path, path, copy)] == ["new", "known", "known"]
+    assert [outcome.state for outcome in recorded(store, path, path, copy)] == ["new", "known", "known"]
     assert trend(store).values == (1e12,)
 
 
@@ -126,8 +126,8 @@ def test_only_results_that_are_ok_have_figures(tmp_path, store):
         for number, status in enumerate(("failed", "invalid", "skipped"))
     ]
     recorded(store, files.write(tmp_path / "a.jsonl", *bad))
-    with history.History(store) as found:
-        assert found.lines() == []
+    with history.History(store) as reader:
+        assert reader.lines() == []
 
 
 def test_each_series_has_its_own_trend_and_the_headline_represents_the_case(tmp_path, store):
@@ -135,9 +135,9 @@ def test_each_series_has_its_own_trend_and_the_headline_represents_the_case(tmp_
     recorded(store, files.write(tmp_path / "a.jsonl", result))
     assert trend(store).line.series == "hot"
     assert trend(store, series="cold").values == (5e11,)
-    with history.History(store) as found:
-        assert found.series(["triad"]) == ["cold", "hot"]
-        assert found.lines(["triad"], "warm") == []
+    with history.History(store) as reader:
+        assert reader.series(["triad"]) == ["cold", "hot"]
+        assert reader.lines(["triad"], "warm") == []
 
 
 def test_the_slowest_of_several_ranks_represents_the_case(tmp_path, store):
@@ -156,8 +156,8 @@ def test_the_slowest_of_several_ranks_represents_the_case(tmp_path, store):
 )
 def test_another_version_tier_or_device_has_its_own_trend(tmp_path, store, fields):
     recorded(store, run_file(tmp_path, 1), run_file(tmp_path, 2, 2e-3, **fields))
-    with history.History(store) as found:
-        assert sorted(found.trend(line, 9).values for line in found.lines()) == [(5e11,), (1e12,)]
+    with history.History(store) as reader:
+        assert sorted(reader.trend(line, 9).values for line in reader.lines()) == [(5e11,), (1e12,)]
     assert [point.interval.centre for point in last(store, 9)] == [1e12]
 
 
@@ -202,14 +202,14 @@ def test_a_lower_time_is_better(tmp_path, store):
 def test_the_last_results_are_the_newest_replicates_and_name_their_run_files(tmp_path, store):
     paths = [run_file(tmp_path, number, 1e-3 * number, 2e-3 * number) for number in (1, 2, 3)]
     recorded(store, *paths)
-    found = last(store, 3)
-    assert [(point.replicate, point.interval.centre) for point in found] == [
+    evidence = last(store, 3)
+    assert [(point.replicate, point.interval.centre) for point in evidence] == [
         (1, pytest.approx(1e12 / 4)),
         (0, pytest.approx(1e12 / 3)),
         (1, pytest.approx(1e12 / 6)),
     ]
     with history.History(store) as read:
-        assert read.files(found) == tuple(paths[1:])
+        assert read.files(evidence) == tuple(paths[1:])
 
 
 def test_the_last_results_are_of_all_devices_of_the_fingerprint_and_of_no_other(tmp_path, store):
@@ -229,8 +229,8 @@ def test_the_last_results_are_of_all_devices_of_the_fingerprint_and_of_no_other(
 
 def test_a_run_with_a_start_after_its_files_time_takes_the_files_time(tmp_path, store):
     path = run_file(tmp_path, 1, started=(datetime.now(UTC) + timedelta(hours=2)).isoformat())
-    (found,) = recorded(store, path)
-    assert "its clock was 2 h 00 min ahead" in found.warnings[0]
+    (outcome,) = recorded(store, path)
+    assert "its clock was 2 h 00 min ahead" in outcome.warnings[0]
     assert trend(store).moments[0].source.at == pytest.approx(path.stat().st_mtime, abs=1)
     with history.History(store) as read:
         assert "1 runs start after their file was written" in read.warnings()[0]
@@ -265,9 +265,9 @@ def test_a_run_without_a_start_takes_its_files_time(tmp_path, store):
     )
     same = files.write(tmp_path / "same.jsonl.gz", *read_run(first).results, manifest=read_run(first).manifest)
     os.utime(first, (FIRST.timestamp(),) * 2)
-    found = recorded(store, first, second, same)
-    assert [each.state for each in found] == ["new", "new", "known"]
-    assert "it does not say when it was measured" in found[0].warnings[0]
+    outcomes = recorded(store, first, second, same)
+    assert [outcome.state for outcome in outcomes] == ["new", "new", "known"]
+    assert "it does not say when it was measured" in outcomes[0].warnings[0]
     assert trend(store).moments[0].source.at == FIRST.timestamp()
 
 
@@ -307,21 +307,21 @@ def test_a_killed_writer_leaves_the_earlier_content(tmp_path, store):
         assert writer.stdout.readline() == b"here\n"
         writer.kill()
     assert len(trend(store).moments) == 1
-    assert [each.state for each in recorded(store, paths[1])] == ["new"]
+    assert [outcome.state for outcome in recorded(store, paths[1])] == ["new"]
 
 
 def test_a_locked_history_is_waited_for_and_then_reported(tmp_path, store, monkeypatch):
     recorded(store, run_file(tmp_path, 1))
     monkeypatch.setattr(database, "WAIT_S", 0.05)
     path = run_file(tmp_path, 2)
-    other = sqlite3.connect(store, isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
+    connection = sqlite3.connect(store, isolation_level=None)
+    connection.execute("BEGIN IMMEDIATE")
     with pytest.raises(FileError, match=r"history\.sqlite: another process has kept it locked for 0\.05 s; try again"):
         recorded(store, path)
-    (words,) = history.record_measured_run(path, read_run(path))
-    assert "the run file is whole: add it by `gpubench history import" in words
-    other.execute("ROLLBACK")
-    other.close()
+    (message,) = history.record_measured_run(path, read_run(path))
+    assert "the run file is whole: add it by `gpubench history import" in message
+    connection.execute("ROLLBACK")
+    connection.close()
     assert history.record_measured_run(path, read_run(path)) == ()
     assert len(trend(store).moments) == 2
 
@@ -331,8 +331,10 @@ def test_a_locked_history_is_waited_for_and_then_reported(tmp_path, store, monke
 
 def dump(store):
     """All that a history holds, but for its inner numbers."""
-    with history.History(store) as found:
-        return [(each.line, each.headline, found.trend(each, 10**6)) for each in found.lines()]
+    with history.History(store) as reader:
+        return [
+            (trend_line.line, trend_line.headline, reader.trend(trend_line, 10**6)) for trend_line in reader.lines()
+        ]
 
 
 def refill(store, *places):
@@ -342,19 +344,19 @@ def refill(store, *places):
         return aside, *history.refill(recorder, places)
 
 
-def damage_file(store, how):
+def damage_file(store, damage):
     """Truncate the history, replace it by text or reverse its middle, as `how` says."""
     data = store.read_bytes()
     middle = bytes(reversed(data[4096:-4096]))
-    store.write_bytes({"cut": data[:5000], "text": b"no database\n" * 99, "middle": data[:4096] + middle}[how])
+    store.write_bytes({"cut": data[:5000], "text": b"no database\n" * 99, "middle": data[:4096] + middle}[damage])
 
 
-@pytest.mark.parametrize("how", ["cut", "text", "middle"])
-def test_a_damaged_history_is_reported_set_aside_and_restored_from_the_run_files(tmp_path, store, how):
+@pytest.mark.parametrize("damage", ["cut", "text", "middle"])
+def test_a_damaged_history_is_reported_set_aside_and_restored_from_the_run_files(tmp_path, store, damage):
     paths = [run_file(tmp_path, number) for number in range(20)]
     recorded(store, *paths)
     before = dump(store)
-    damage_file(store, how)
+    damage_file(store, damage)
     with pytest.raises(history.Damaged, match=r"history\.sqlite: damaged"):
         dump(store)
     assert "not in the history" in history.record_measured_run(paths[0], read_run(paths[0]))[0]
@@ -365,12 +367,12 @@ def test_a_damaged_history_is_reported_set_aside_and_restored_from_the_run_files
 
 def read_all(store):
     """Everything that commands read of a history."""
-    with history.History(store) as found:
-        for line in found.lines():
-            assert found.trend(line, 100).moments
-        found.series([])
-        found.warnings()
-        found.files(found.last(CASE.id, 1, "quick", H200.id, 10))
+    with history.History(store) as reader:
+        for line in reader.lines():
+            assert reader.trend(line, 100).moments
+        reader.series([])
+        reader.warnings()
+        reader.files(reader.last(CASE.id, 1, "quick", H200.id, 10))
     with history.HistoryRecorder(store) as recorder:
         recorder.sources()
         recorder.runs_to_delete(1)
@@ -399,9 +401,9 @@ def fates_of_values(tmp_path, store, places):
     """What becomes of a history for each table, column and value that is put there."""
     paths = [run_file(tmp_path, number) for number in range(3)]
     recorded(store, *paths[:2])
-    whole = store.read_bytes()
+    content = store.read_bytes()
     for table, column, value in places:
-        store.write_bytes(whole)
+        store.write_bytes(content)
         connection = sqlite3.connect(store)
         with connection:
             connection.execute(f"UPDATE OR REPLACE {table} SET {column} = ?", (value,))
@@ -429,10 +431,10 @@ def test_no_value_in_any_column_of_a_history_crashes_a_reader(tmp_path, store, t
 def test_a_history_with_changed_bytes_is_read_or_reported_as_damaged(tmp_path, store, count):
     paths = [run_file(tmp_path, number, 1e-3, 2e-3) for number in range(3)]
     recorded(store, *paths[:2])
-    whole, chooser, fates = store.read_bytes(), random.Random(3), []
-    filled = [place for place, byte in enumerate(whole) if byte]
+    content, chooser, fates = store.read_bytes(), random.Random(3), []
+    filled = [place for place, byte in enumerate(content) if byte]
     for _ in range(count):
-        changed = bytearray(whole)
+        changed = bytearray(content)
         for _ in range(chooser.randint(1, 20)):
             changed[chooser.choice(filled)] = chooser.choice((0, 1, 0x22, 0x7F, 0x80, 0xFF))
         store.write_bytes(changed)
@@ -451,8 +453,8 @@ def test_a_history_without_some_rows_or_tables_is_empty_or_reported_as_damaged(t
     connection.close()
     if statement.startswith("DELETE"):
         read_all(store)
-        with history.History(store) as found:
-            assert found.lines() == []
+        with history.History(store) as reader:
+            assert reader.lines() == []
     else:
         with pytest.raises(history.Damaged, match="damaged; `gpubench history rebuild`"):
             read_all(store)
@@ -463,8 +465,8 @@ def test_a_healthy_history_is_the_same_after_rebuilding(store, tmp_path):
     recorded(store, *history.run_files([tmp_path]))
     before = dump(store)
     assert len(before) > 90
-    aside, found, gone = refill(store)
-    assert (aside, [each.state for each in found], gone) == (None, ["new"] * len(files), 0)
+    aside, outcomes, gone = refill(store)
+    assert (aside, [outcome.state for outcome in outcomes], gone) == (None, ["new"] * len(files), 0)
     assert dump(store) == before
 
 
@@ -475,16 +477,16 @@ def test_rebuilding_finds_files_elsewhere_and_deletes_missing_or_edited_runs(tmp
     recorded(store, kept, gone, edited)
     gone.unlink()
     files.edit(edited, 2, '"replicate":0', '"replicate":7')
-    _, found, dropped = refill(store)
-    assert {each.path: each.state for each in found} == {kept: "new", edited: "refused"}
+    _, outcomes, dropped = refill(store)
+    assert {outcome.path: outcome.state for outcome in outcomes} == {kept: "new", edited: "refused"}
     assert dropped == 2
     assert [Path(moment.source.path) for moment in trend(store).moments] == [kept]
 
 
 def test_a_database_of_another_program_is_neither_read_nor_written(tmp_path, store):
-    with sqlite3.connect(store) as other:
-        other.execute("CREATE TABLE theirs (x)")
-    other.close()
+    with sqlite3.connect(store) as connection:
+        connection.execute("CREATE TABLE theirs (x)")
+    connection.close()
     before = store.read_bytes()
     for open_it in (history.History, history.HistoryRecorder, history.open_for_rebuild):
         with pytest.raises(FileError, match="is not a history of gpubench"):
@@ -494,9 +496,9 @@ def test_a_database_of_another_program_is_neither_read_nor_written(tmp_path, sto
 
 def test_a_history_of_a_newer_gpubench_is_left_alone(tmp_path, store):
     recorded(store, run_file(tmp_path, 1))
-    with sqlite3.connect(store) as other:
-        other.execute("PRAGMA user_version = 2")
-    other.close()
+    with sqlite3.connect(store) as connection:
+        connection.execute("PRAGMA user_version = 2")
+    connection.close()
     with pytest.raises(FileError, match="has version 2, but this gpubench reads version 1; use the newer one"):
         history.open_for_rebuild(store)
 
@@ -526,10 +528,10 @@ def test_a_run_file_that_cannot_be_read_is_refused_and_the_others_are_recorded(t
     bad = tmp_path / "bad.jsonl"
     bad.write_text("{}\n")
     with history.HistoryRecorder(store) as recorder:
-        found = {each.path: each for each in history.record_files(recorder, history.run_files([tmp_path]))}
-    assert found[good].state == "new"
-    assert found[bad].state == "refused"
-    assert found[bad].warnings[0].startswith(f"{bad}: line 1: ")
+        outcomes = {outcome.path: outcome for outcome in history.record_files(recorder, history.run_files([tmp_path]))}
+    assert outcomes[good].state == "new"
+    assert outcomes[bad].state == "refused"
+    assert outcomes[bad].warnings[0].startswith(f"{bad}: line 1: ")
     with pytest.raises(FileError, match="there is no such file or folder"):
         list(history.run_files([tmp_path / "nothing"]))
 
@@ -597,8 +599,8 @@ def test_a_run_is_recorded_in_gpubench_runs_beside_a_history_and_where_the_varia
     monkeypatch.chdir(tmp_path)
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "history.sqlite").touch()
-    found = history.place_of(Path(run), {history.VARIABLE: value})
-    assert found == (None if place is None else Path(place) if value else tmp_path / place)
+    chosen_place = history.place_of(Path(run), {history.VARIABLE: value})
+    assert chosen_place == (None if place is None else Path(place) if value else tmp_path / place)
 
 
 def test_commands_read_the_history_of_gpubench_runs_unless_the_variable_names_one():
@@ -671,13 +673,13 @@ def test_one_series_out_of_a_million_results_takes_20_ms(tmp_path, store):
             ((line + 2, 1e9 + 3600 * run, run + 2) for run in range(runs) for line in range(lines)),
         )
     direct.close()
-    with history.History(store) as found:
-        (line,) = found.lines(["suite/case[n=77]"])
+    with history.History(store) as reader:
+        (line,) = reader.lines(["suite/case[n=77]"])
         took = []
         for _ in range(15):  # the one that was disturbed least counts
             started = time.perf_counter()
-            points = found.last("suite/case[n=77]", 1, "quick", H200.id, 1000)
+            points = reader.last("suite/case[n=77]", 1, "quick", H200.id, 1000)
             took.append(time.perf_counter() - started)
         assert len(points) == 1000
         assert min(took) <= 0.02
-        assert len(found.trend(line, 400).moments) == 400
+        assert len(reader.trend(line, 400).moments) == 400

@@ -50,5 +50,5 @@ def test_the_page_shows_what_history_prints(name, monkeypatch):
     with console.capture() as capture:
         console.print(*_trends.trend_lines(EXAMPLES[name]), sep="\n", soft_wrap=True)
     lines = [line.rstrip() for line in capture.get().splitlines()]
-    shown = lines if name in ("two steps", "drift") else [lines[1]]
-    assert textwrap.indent("\n".join(shown), "    ") in PAGE, "\n" + textwrap.indent("\n".join(shown), "    ")
+    quoted = lines if name in ("two steps", "drift") else [lines[1]]
+    assert textwrap.indent("\n".join(quoted), "    ") in PAGE, "\n" + textwrap.indent("\n".join(quoted), "    ")

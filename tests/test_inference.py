@@ -107,8 +107,8 @@ def plainly(weights, sequence):
     def rotated(head, place):
         half = shape.dim // 2
         turns = [np.exp(1j * place * 10_000.0 ** (-i / half)) for i in range(half)]
-        found = (head[:half] + 1j * head[half:]) * turns
-        return np.concatenate([found.real, found.imag])
+        rotated_pairs = (head[:half] + 1j * head[half:]) * turns
+        return np.concatenate([rotated_pairs.real, rotated_pairs.imag])
 
     stream = [weights.embedding[token].astype(float) for token in sequence]
     for w in layers:
@@ -137,8 +137,8 @@ def weights():
 
 def test_a_prefill_equals_a_plain_implementation_of_the_chain(weights):
     sequence = np.random.default_rng(2).integers(0, 512, 9)
-    found = TOY.ToyModel(weights, 1, 9, np.float64).prefill(0, sequence)
-    np.testing.assert_allclose(found, plainly(weights, sequence), rtol=0, atol=1e-9)
+    logits = TOY.ToyModel(weights, 1, 9, np.float64).prefill(0, sequence)
+    np.testing.assert_allclose(logits, plainly(weights, sequence), rtol=0, atol=1e-9)
 
 
 def test_steps_over_a_cache_give_the_logits_of_one_prefill_of_the_whole_sequence(weights):

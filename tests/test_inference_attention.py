@@ -31,23 +31,23 @@ def attention(shape=SMALL, order="ordered"):
     return DecodeAttention(bench(SUITE), shape, order)
 
 
-def once(found):
+def once(case):
     """The attention over every copy once, on overwritten results, and the check."""
-    found.poison()
-    for call in found.calls():
+    case.poison()
+    for call in case.calls():
         call()
-    return found.check()["error"].value
+    return case.check()["error"].value
 
 
 @needs_compiler
 @pytest.mark.parametrize("shape", [SHAPES[0], *(pytest.param(shape, marks=pytest.mark.slow) for shape in SHAPES[1:])])
 def test_every_head_is_that_of_double_precision(shape):
-    found = attention(shape)
-    assert once(found) < 2**-11
-    rows = found.caches[-1].out.view(np.float16).reshape(shape.batch, shape.heads, shape.dim)
+    decode = attention(shape)
+    assert once(decode) < 2**-11
+    rows = decode.caches[-1].out.view(np.float16).reshape(shape.batch, shape.heads, shape.dim)
     for sequence in range(shape.batch):
         for head in range(shape.heads):
-            np.testing.assert_allclose(rows[sequence, head], found.expected(sequence, head), atol=1e-3)
+            np.testing.assert_allclose(rows[sequence, head], decode.expected(sequence, head), atol=1e-3)
 
 
 @needs_compiler
@@ -100,37 +100,37 @@ def test_the_kernels_compile_for_nvidia_without_values_in_local_memory(shape, th
 
 @needs_compiler
 def test_the_check_sees_results_that_are_wrong_missing_or_differ_between_copies():
-    wrong, found = attention(), attention()
+    wrong, decode = attention(), attention()
     for call in wrong.calls():
         call()
     wrong.caches[0].keys[:] = np.roll(wrong.caches[0].keys, 128)
     with pytest.raises(WrongAnswer, match="relative error"):
         wrong.check()
-    assert once(found) == once(found)
-    found.caches[1].out[5] ^= 1
+    assert once(decode) == once(decode)
+    decode.caches[1].out[5] ^= 1
     with pytest.raises(WrongAnswer, match="1 results of 2 copies differ"):
-        found.check()
-    found.poison()
+        decode.check()
+    decode.poison()
     with pytest.raises(WrongAnswer, match="no copy"):
-        found.check()
+        decode.check()
 
 
 @needs_compiler
 def test_a_kernel_that_reads_beyond_a_length_meets_nan():
-    found = attention()
-    lengths = found._lengths.copy()
+    decode = attention()
+    lengths = decode._lengths.copy()
     assert lengths.min() < SMALL.context
-    found._device_lengths[:] = SMALL.context
+    decode._device_lengths[:] = SMALL.context
     with pytest.raises(WrongAnswer, match="NaN"):
-        once(found)
+        once(decode)
 
 
 @needs_compiler
 def test_bytes_are_those_of_the_lengths():
-    found = attention()
-    tokens = int(found._lengths.sum())
-    assert found.work.moved == tokens * 2 * 128 * 2 * 2 + 2 * 2 * 8 * 128 * 2
-    assert found.work.flops == 4 * 8 * 128 * tokens
+    decode = attention()
+    tokens = int(decode._lengths.sum())
+    assert decode.work.moved == tokens * 2 * 128 * 2 * 2 + 2 * 2 * 8 * 128 * 2
+    assert decode.work.flops == 4 * 8 * 128 * tokens
 
 
 def test_parts_fill_whole_waves_of_blocks():

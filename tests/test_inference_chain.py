@@ -32,12 +32,12 @@ def chain(kind="float16", batch=1, context=40, vendor="nvidia", model=SMALL, **m
     return CHAIN.DecodeChain(paper, weights, CHAIN.CacheMemory.drawn(weights, batch, context), batch)
 
 
-def once(found):
+def once(task):
     """Run every call of the chain once and return the error of its check."""
-    found.poison()
-    for call in found.calls:
+    task.poison()
+    for call in task.calls:
         call()
-    return found.check()["error"].value
+    return task.check()["error"].value
 
 
 @needs_compiler
@@ -46,19 +46,19 @@ def once(found):
     [
         ("float16", 1),
         *(
-            pytest.param(*each, marks=pytest.mark.slow)
-            for each in (("float16", 3), ("int8", 2), ("int4", 1), ("int4", 3))
+            pytest.param(*parameters, marks=pytest.mark.slow)
+            for parameters in (("float16", 3), ("int8", 2), ("int4", 1), ("int4", 3))
         ),
     ],
 )
 def test_a_step_gives_the_logits_of_double_precision(kind, batch):
-    found = chain(kind, batch)
-    assert 0 < once(found) < 5e-3
-    alone = CHAIN.DecodeChain(found.chain.bench, found.chain.weights, found.memory, 1)
-    assert found.differing(alone) == 0
+    decode = chain(kind, batch)
+    assert 0 < once(decode) < 5e-3
+    alone = CHAIN.DecodeChain(decode.chain.bench, decode.chain.weights, decode.memory, 1)
+    assert decode.differing(alone) == 0
     for row in range(batch):
-        exact = found.expected(row)
-        logits = found.logits.view(np.float16).reshape(batch, -1)[row].astype(float)
+        exact = decode.expected(row)
+        logits = decode.logits.view(np.float16).reshape(batch, -1)[row].astype(float)
         assert np.linalg.norm(logits - exact) < 5e-3 * np.linalg.norm(exact)
 
 
@@ -67,16 +67,16 @@ def test_a_step_gives_the_logits_of_double_precision(kind, batch):
 @pytest.mark.parametrize("batch", [1, 9])
 def test_the_experts_of_a_mixture_are_those_of_double_precision_and_their_bytes_alone_count(batch):
     """Nine tokens: an expert has up to nine of them, which it takes three at once and then one by one."""
-    found = chain(batch=batch, model=MIXED)
-    read_bytes = found.weight_bytes()
-    assert 0 < once(found) < 5e-3
-    routes = found._experts.routes()
+    decode = chain(batch=batch, model=MIXED)
+    read_bytes = decode.weight_bytes()
+    assert 0 < once(decode) < 5e-3
+    routes = decode._experts.routes()
     assert routes.shape == (2, batch, 3)
     touched = sum(len(np.unique(layer)) for layer in routes)
-    assert read_bytes == found.chain.weights.nbytes - (16 - touched) * 3 * 128 * 128 * 2
-    found._experts.chosen[1, ::3] = found._experts.chosen[1, 1::3]
+    assert read_bytes == decode.chain.weights.nbytes - (16 - touched) * 3 * 128 * 128 * 2
+    decode._experts.chosen[1, ::3] = decode._experts.chosen[1, 1::3]
     with pytest.raises(WrongAnswer, match="not distinct"):
-        found.expected(0)
+        decode.expected(0)
 
 
 @needs_compiler
@@ -91,20 +91,20 @@ def test_layer_norm_and_gelu_are_those_of_double_precision(prefill, kind, batch)
 @pytest.mark.slow
 def test_the_check_of_a_step_finds_a_wrong_cache_a_wrong_token_and_unwritten_logits():
     """A second check knows the logits in double precision: calls over another cache give other logits."""
-    found = chain()
-    assert once(found) == once(found)
-    kept = found.chain.caches[1][1].copy()
-    found.chain.caches[1][1][:640] = 0
+    decode = chain()
+    assert once(decode) == once(decode)
+    kept = decode.chain.caches[1][1].copy()
+    decode.chain.caches[1][1][:640] = 0
     with pytest.raises(WrongAnswer, match="relative error"):
-        once(found)
-    found.chain.caches[1][1][:] = kept
-    once(found)
-    found.tokens[0] += 1
+        once(decode)
+    decode.chain.caches[1][1][:] = kept
+    once(decode)
+    decode.tokens[0] += 1
     with pytest.raises(WrongAnswer, match="most likely"):
-        found.check()
-    found.poison()
+        decode.check()
+    decode.poison()
     with pytest.raises(WrongAnswer, match="not written"):
-        found.check()
+        decode.check()
 
 
 @pytest.fixture
@@ -140,23 +140,23 @@ def test_a_step_after_a_prefill_gives_the_logits_of_a_longer_prefill(prefill):
     step.chain.weights, step.chain.input[0] = longer.chain.weights, longer.chain.input[-1]
     step.chain.caches = [tuple(array.copy() for array in cache) for cache in longer.chain.caches]
     exact = step.expected(0)
-    found = longer.logits.view(np.float16).astype(float)
-    assert np.linalg.norm(found - exact) < 5e-3 * np.linalg.norm(exact)
+    result = longer.logits.view(np.float16).astype(float)
+    assert np.linalg.norm(result - exact) < 5e-3 * np.linalg.norm(exact)
 
 
 @needs_compiler
 @pytest.mark.slow
 def test_the_check_of_a_prefill_finds_a_wrong_cache_and_unwritten_logits(prefill):
-    found = prefill()
-    assert once(found) == once(found)
-    keys = found.chain.caches[1][0].copy()
-    found.chain.caches[1][0][19 * 64 :] = 0
+    task = prefill()
+    assert once(task) == once(task)
+    keys = task.chain.caches[1][0].copy()
+    task.chain.caches[1][0][19 * 64 :] = 0
     with pytest.raises(WrongAnswer, match="key or value of layer 1"):
-        found.check()
-    found.chain.caches[1][0][:] = keys
-    found.poison()
+        task.check()
+    task.chain.caches[1][0][:] = keys
+    task.poison()
     with pytest.raises(WrongAnswer, match="not written"):
-        found.check()
+        task.check()
 
 
 class MachineOfTwoSizes(MACHINE.GpuMachine):
@@ -178,8 +178,8 @@ def test_queries_in_several_slots_have_the_answers_of_each_alone(kind):
     together = [answer.tokens for answer in session.answers]
     alone = [scenario.run([prompt], [0.0]).answers[0].tokens for prompt in scenario.prompts]
     assert together == alone
-    found = scenario.run(scenario.prompts[:1], [0.0])
-    found.answers[0].tokens[-1] += 1
+    served = scenario.run(scenario.prompts[:1], [0.0])
+    served.answers[0].tokens[-1] += 1
     with pytest.raises(WrongAnswer, match="below that of another"):
         scenario.check()
 

@@ -48,12 +48,12 @@ def attention(gpu: Any, shape: Any = SMALL, order: str = "ordered") -> Any:
     return DecodeAttention(Bench(gpu, case, target, SUITE.package, 1), shape, order)
 
 
-def error(found: Any) -> float:
+def error(task: Any) -> float:
     """The attention over every copy once, on overwritten results, and the check."""
-    found.poison()
-    for call in found.calls():
+    task.poison()
+    for call in task.calls():
         call()
-    return float(found.check()["error"].value)
+    return float(task.check()["error"].value)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -68,24 +68,24 @@ def test_pages_in_any_order_give_the_same_as_one_run(gpu: Any, page: int, order:
 
 
 def test_a_kernel_that_reads_beyond_a_length_meets_nan(gpu: Any) -> None:
-    found = attention(gpu)
-    found._device_lengths[:] = SMALL.context
+    decode = attention(gpu)
+    decode._device_lengths[:] = SMALL.context
     with pytest.raises(WrongAnswer, match="NaN"):
-        error(found)
+        error(decode)
 
 
 def test_a_wrong_key_is_seen(gpu: Any) -> None:
-    found = attention(gpu)
-    for call in found.calls():
+    decode = attention(gpu)
+    for call in decode.calls():
         call()
-    found.caches[0].keys[:] = gpu.xp.roll(found.caches[0].keys, 128)
+    decode.caches[0].keys[:] = gpu.xp.roll(decode.caches[0].keys, 128)
     with pytest.raises(WrongAnswer, match="relative error"):
-        found.check()
+        decode.check()
 
 
 def test_attention_over_rotated_buffers_stays_below_the_peak_of_the_memory(gpu: Any) -> None:
-    found = attention(gpu, Shape(batch=8, context=4096, heads=32, kv_heads=8, dim=128))
-    series = Engine(gpu, POLICIES["quick"]).measure(found.task()).series[0]
+    decode = attention(gpu, Shape(batch=8, context=4096, heads=32, kv_heads=8, dim=128))
+    series = Engine(gpu, POLICIES["quick"]).measure(decode.task()).series[0]
     assert series.mode == "rotated"
     assert 1e11 < series.work.moved / np.median(series.values) < 6e12
 
@@ -104,17 +104,17 @@ extern "C" __global__ void add_one(const u32* from, u32* to, u32 count) {
 def test_a_kernel_that_is_launched_early_reads_the_results_of_the_kernel_before_it(gpu: Any, mode: Any) -> None:
     """Each launch reads what other blocks of the launch before have written, and writes what that one reads."""
     kernel = gpu.kernel((SUITES / "prelude.cuh").read_text() + ADDS_ONE, "add_one", {})
-    one, other = gpu.xp.zeros(2**20, "uint32"), gpu.xp.zeros(2**20, "uint32")
+    written, read_back = gpu.xp.zeros(2**20, "uint32"), gpu.xp.zeros(2**20, "uint32")
 
     def call() -> None:
-        for pair in [(one, other), (other, one)] * 100:
+        for pair in [(written, read_back), (read_back, written)] * 100:
             kernel.early((512,), (256,), (*pair, np.uint32(2**20)))
 
     gpu.time(call, 3, mode)
-    found = gpu.to_host(one)
-    assert found[0] % 600 == 0
-    assert found[0] > 0
-    assert (found == found[0]).all()
+    copied = gpu.to_host(written)
+    assert copied[0] % 600 == 0
+    assert copied[0] > 0
+    assert (copied == copied[0]).all()
 
 
 SMALL_MODEL = MODELS.model(1024, 2816, 8, 2, 2, 3, 1500, "nowhere")  # heads of 128 elements, three layers

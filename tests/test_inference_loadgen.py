@@ -55,19 +55,19 @@ def test_loadgens_figure_is_that_of_our_own_times_of_the_same_queries(library, s
     samples = 24 if scenario == "offline" else LOADGEN.PATTERNS[scenario].samples
     ratios = []
     for _ in range(3):
-        theirs, lasts = measured(), [answer.last for answer in measured._answers]
+        loadgen_figure, lasts = measured(), [answer.last for answer in measured._answers]
         ours = sorted(max(lasts[start : start + samples]) for start in range(0, len(lasts), samples))
-        ratios.append(theirs / ours[int(0.9 * len(ours))])
+        ratios.append(loadgen_figure / ours[int(0.9 * len(ours))])
     assert 1 <= min(ratios) < 1.1
-    assert 0 < measured.check()["floor"].value < theirs / 4
+    assert 0 < measured.check()["floor"].value < loadgen_figure / 4
 
 
 @pytest.mark.slow
 def test_at_server_our_generator_follows_the_schedule_of_loadgen(library):
     measured = cross_check(library, "server", 32, 8)
-    theirs = measured()
+    loadgen_figure = measured()
     served = sorted(answer.last - answer.first for answer in measured._answers)
-    assert served[57] < theirs, "a latency counts from the schedule"
+    assert served[57] < loadgen_figure, "a latency counts from the schedule"
     measured.check()
     measured.ours_s()
     gaps = np.diff([answer.scheduled for answer in measured._scenario.session.answers])
@@ -85,8 +85,8 @@ def test_loadgen_sends_queries_to_a_model_on_a_gpu(library, scenario):
     machine = MACHINE.GpuMachine(bench, SMALL_MODEL, "int4", 100, 6)
     queries = LOADGEN.Scenario(machine, np.random.default_rng(4), 100, 6, pattern.queries)
     measured = LOADGEN.cross_check(library, pattern, queries)
-    theirs = measured()
-    assert 0 < measured.check()["floor"].value < theirs
+    loadgen_figure = measured()
+    assert 0 < measured.check()["floor"].value < loadgen_figure
     assert measured.ours_s() > 0
 
 
@@ -139,8 +139,19 @@ def test_loadgen_leaves_no_file_and_obeys_none_of_the_current_directory(library,
 
 @pytest.mark.slow
 def test_a_run_has_loadgens_figure_ours_and_the_floor(library, tmp_path):
-    words = ("run", "inference", "--device", "host", "--tier", "full", "--filter", "loadgen*single*", "-o", "run.jsonl")
-    done = gpubench(*words, cwd=tmp_path)
+    arguments = (
+        "run",
+        "inference",
+        "--device",
+        "host",
+        "--tier",
+        "full",
+        "--filter",
+        "loadgen*single*",
+        "-o",
+        "run.jsonl",
+    )
+    done = gpubench(*arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     records = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()]
     (result,) = [record for record in records if record["kind"] == "result"]

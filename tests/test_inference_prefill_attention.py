@@ -60,18 +60,18 @@ def test_two_products_and_a_softmax_are_the_attention_of_double_precision(unfuse
 @pytest.mark.parametrize("tokens", [70, 2056])
 def test_rows_of_any_length_give_the_same(tokens):
     """Rows of 70 scores are no whole vectors; of 2056 scores a thread holds two vectors instead of one."""
-    found = ATTENTION.PrefillAttention(bench(SUITE, "nvidia"), dataclasses.replace(SMALL, tokens=tokens), "unfused")
-    found.provider.poison()
-    found.provider()
-    assert 0 < found.check()["error"].value < 2**-9
+    prefill = ATTENTION.PrefillAttention(bench(SUITE, "nvidia"), dataclasses.replace(SMALL, tokens=tokens), "unfused")
+    prefill.provider.poison()
+    prefill.provider()
+    assert 0 < prefill.check()["error"].value < 2**-9
 
 
 @needs_compiler
 @pytest.mark.parametrize(("rows", "cols"), [(16, 16), (32, 16)])
 def test_the_kernel_in_triton_is_the_attention_of_double_precision(monkeypatch, unfused, rows, cols):
     """A prompt that ends within a block: the last block has tokens that do not exist."""
-    found = by_kernel(monkeypatch, unfused.prompt, SMALL, rows, cols)
-    unfused.provider._out[:] = found
+    result = by_kernel(monkeypatch, unfused.prompt, SMALL, rows, cols)
+    unfused.provider._out[:] = result
     assert 0 < unfused.check()["error"].value < 2**-9
 
 
@@ -80,9 +80,9 @@ def test_without_triton_or_torch_their_cases_say_how_to_install_them(monkeypatch
     extras = {"triton": ("triton", "compilers"), "torch": ("torch", "torch"), "cudnn": ("torch", "torch")}
     for by, (name, extra) in extras.items():
         monkeypatch.setitem(sys.modules, name, None)
-        with pytest.raises(Unavailable, match="is not installed") as found:
+        with pytest.raises(Unavailable, match="is not installed") as caught:
             ATTENTION.PrefillAttention(bench(SUITE, "nvidia"), SMALL, by)
-        assert f"pip install 'gpubench-suite[{extra}]'" in str(found.value)
+        assert f"pip install 'gpubench-suite[{extra}]'" in str(caught.value)
     with pytest.raises(Skip, match="NVIDIA"):
         ATTENTION.PrefillAttention(bench(SUITE, "amd"), SMALL, "cudnn")
 

@@ -73,8 +73,8 @@ def test_the_parts_of_a_sequence_join_to_the_same_result_for_any_number_of_parts
     chunk = shape.stride(threads)
     plan = ATTENTION.AttentionPlan(threads, chunk, -(-shape.context // chunk))
     monkeypatch.setattr(ATTENTION.AttentionShape, "plan", lambda shape, _: plan)
-    found = ATTENTION.DecodeAttention(bench(SUITE), shape)
-    found.poison()
-    for call in found.calls():
+    decode = ATTENTION.DecodeAttention(bench(SUITE), shape)
+    decode.poison()
+    for call in decode.calls():
         call()
-    assert found.check()["error"].value < 2**-11
+    assert decode.check()["error"].value < 2**-11

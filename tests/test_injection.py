@@ -86,7 +86,7 @@ def plain_run(scale=1.0, replicates=1):
         make.result(of=make.case("bad", n=7), status=status, cause="crash", reason="it ended: line\nTraceback")
         for status in ("failed", "skipped", "invalid")
     ]
-    bad = [dataclasses.replace(each, replicate=number) for number, each in enumerate(bad)]
+    bad = [dataclasses.replace(result, replicate=number) for number, result in enumerate(bad)]
     run = make.run(
         *results,
         *bad,
@@ -126,19 +126,19 @@ class TagStructure(HTMLParser):
 
 def is_inert_page(page, plain):
     """Whether a page has no tag and no attribute that one with a harmless text has not, and refers to nothing."""
-    found, expected = TagStructure(page), TagStructure(plain)
-    assert found.tags - {"wbr"} <= expected.tags
-    assert not [name for name, _ in found.attributes if name.startswith("on")]
-    links = [value for name, value in found.attributes if name in ("href", "src", "action", "xlink:href")]
+    structure, expected = TagStructure(page), TagStructure(plain)
+    assert structure.tags - {"wbr"} <= expected.tags
+    assert not [name for name, _ in structure.attributes if name.startswith("on")]
+    links = [value for name, value in structure.attributes if name in ("href", "src", "action", "xlink:href")]
     assert [value for value in links if not value.startswith(("#", "data:application/", "blob:"))] == []
     assert not UNSEEN.search(page)
 
 
 def is_inert_markdown(written):
     """Assert that the document has only known elements, no link or reference, and whole tables."""
-    shown = MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(written)
-    assert set(re.findall(r"<([a-z0-9]+)", shown)) <= TAGS_OF_MARKDOWN
-    outside = html.unescape(re.sub("<[^>]*>", " ", re.sub("<code>.*?</code>", " ", shown)))
+    rendered_html = MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(written)
+    assert set(re.findall(r"<([a-z0-9]+)", rendered_html)) <= TAGS_OF_MARKDOWN
+    outside = html.unescape(re.sub("<[^>]*>", " ", re.sub("<code>.*?</code>", " ", rendered_html)))
     assert REFERENCE.findall(outside) == []
     assert not re.search("^/", written, re.MULTILINE), "GitLab takes such a line of a comment for an order"
     assert not UNSEEN.search(written)
@@ -219,11 +219,11 @@ def test_text_of_a_run_stays_inert_text_in_a_notebook(texts):
         is_inert_page(NotebookRun(spoiled(text))._repr_html_(), plain)
 
 
-def commands(shown):
+def commands(output):
     """The lines of a step's output that GitHub's runner, the agents of Azure and TeamCity, or GitLab would obey."""
     return [
         line
-        for line in re.split("[\r\n]", shown)
+        for line in re.split("[\r\n]", output)
         if line.lstrip().startswith("::") or re.search(r"##(\w*)\[|section_(start|end):\d+:\S+\r?\x1b", line)
     ]
 
@@ -280,13 +280,13 @@ PRINTED = {
 
 
 @TEXTS
-@pytest.mark.parametrize("what", PRINTED)
-def test_text_of_a_run_gives_no_command_to_a_terminal_or_a_ci(what, texts, monkeypatch):
+@pytest.mark.parametrize("form", PRINTED)
+def test_text_of_a_run_gives_no_command_to_a_terminal_or_a_ci(form, texts, monkeypatch):
     for text in texts:
-        shown = printed(*PRINTED[what](text, monkeypatch))
-        assert not UNSEEN.search(shown)
-        assert ("[red]" in text) == ("[red]x[/red]" in shown), "markup is shown, not obeyed"
-        assert commands(shown) == []
+        output = printed(*PRINTED[form](text, monkeypatch))
+        assert not UNSEEN.search(output)
+        assert ("[red]" in text) == ("[red]x[/red]" in output), "markup is shown, not obeyed"
+        assert commands(output) == []
 
 
 def test_these_tests_recognise_the_commands_of_a_ci():

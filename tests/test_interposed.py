@@ -59,8 +59,8 @@ def judged(
     environment = {**os.environ, "LD_PRELOAD": str(preload)}
     command = [sys.executable, "-c", PROGRAM, str(library), version, served]
     answer = subprocess.run(command, capture_output=True, text=True, check=True, env=environment, timeout=60)
-    (found,) = json.loads(answer.stdout)
-    return tuple(found)
+    (report,) = json.loads(answer.stdout)
+    return tuple(report)
 
 
 def test_a_library_of_another_maker_under_the_drivers_name_is_found(tmp_path):
@@ -77,8 +77,8 @@ def test_the_drivers_own_library_is_recognised_by_the_version_in_its_name_or_con
 
 def test_another_version_of_the_drivers_library_is_reported_and_is_no_interposer(tmp_path):
     library = compile_library(tmp_path, "libcuda.so.575.51.03", FUNCTIONS)
-    _, words, is_interposed = judged(library)
-    assert words.startswith(f"version 575.51.03, but the kernel's driver is {VERSION} (forward compatibility?)")
+    _, text, is_interposed = judged(library)
+    assert text.startswith(f"version 575.51.03, but the kernel's driver is {VERSION} (forward compatibility?)")
     assert not is_interposed
 
 
@@ -89,33 +89,35 @@ def test_without_the_drivers_version_a_library_is_reported_as_unverified(tmp_pat
 
 def test_a_library_that_works_where_the_kernel_has_no_driver_forwards_its_calls(tmp_path):
     library = compile_library(tmp_path, "libcuda.so.1", FUNCTIONS)
-    _, words, is_interposed = judged(library, version="", served="no")
-    assert words == f"interposed: {library} is loaded, but the kernel has no driver"
+    _, text, is_interposed = judged(library, version="", served="no")
+    assert text == f"interposed: {library} is loaded, but the kernel has no driver"
     assert is_interposed
 
 
 def test_a_preloaded_library_that_defines_functions_of_the_driver_is_named_with_them(tmp_path):
-    own = compile_library(tmp_path, f"libcuda.so.{VERSION}", FUNCTIONS + LAUNCH)
+    library = compile_library(tmp_path, f"libcuda.so.{VERSION}", FUNCTIONS + LAUNCH)
     vgpu = tmp_path / "libvgpu.so"
     (tmp_path / "vgpu.c").write_text(LAUNCH)
     subprocess.run([CC, "-shared", "-fPIC", "-o", vgpu, tmp_path / "vgpu.c"], check=True)
-    assert judged(own, preload=vgpu)[1:] == (f"interposed: cuLaunchKernel in {vgpu}", True)
+    assert judged(library, preload=vgpu)[1:] == (f"interposed: cuLaunchKernel in {vgpu}", True)
 
 
 def test_a_preloaded_library_that_does_something_else_is_no_interposer(tmp_path):
-    own = compile_library(tmp_path, f"libcuda.so.{VERSION}", FUNCTIONS)
-    other = compile_library(tmp_path, "liballoc.so", "int my_alloc(void) { return 0; }", "-Wl,-soname,liballoc.so")
-    assert judged(own, preload=other)[1:] == (f"the driver's own ({VERSION}): {own}", False)
+    library = compile_library(tmp_path, f"libcuda.so.{VERSION}", FUNCTIONS)
+    allocator = compile_library(tmp_path, "liballoc.so", "int my_alloc(void) { return 0; }", "-Wl,-soname,liballoc.so")
+    assert judged(library, preload=allocator)[1:] == (f"the driver's own ({VERSION}): {library}", False)
 
 
 def test_a_symbol_that_resolves_to_another_library_is_found(tmp_path):
     (tmp_path / "hook.c").write_text("int hidden_launch(void *f) { return 0; }")
     hook = tmp_path / "libhook.so"
     subprocess.run([CC, "-shared", "-fPIC", "-o", hook, tmp_path / "hook.c"], check=True)
-    own = compile_library(tmp_path, f"libcuda.so.{VERSION}", FUNCTIONS + LOOK_UP, str(hook), f"-Wl,-rpath,{tmp_path}")
-    _, words, is_interposed = judged(own)
+    library = compile_library(
+        tmp_path, f"libcuda.so.{VERSION}", FUNCTIONS + LOOK_UP, str(hook), f"-Wl,-rpath,{tmp_path}"
+    )
+    _, text, is_interposed = judged(library)
     assert is_interposed
-    assert words == f"interposed: cuMemAlloc by cuGetProcAddress, cuLaunchKernel by cuGetProcAddress in {hook}"
+    assert text == f"interposed: cuMemAlloc by cuGetProcAddress, cuLaunchKernel by cuGetProcAddress in {hook}"
 
 
 def test_without_the_drivers_libraries_only_preloaded_ones_are_listed(monkeypatch):

@@ -56,8 +56,8 @@ def test_kernels_compile_for_amd(file):
 
 def test_with_one_gpu_cases_that_need_a_peer_are_skipped_in_the_plan():
     plan = planning.make(ONE, Settings(("ipc", "p2p", "collectives"), ("cuda:0",), "quick"))
-    (words,) = planning.skip_messages(plan)
-    assert words.endswith("cases will be skipped: needs 2 devices with access to each other's memory; 1 available")
+    (message,) = planning.skip_messages(plan)
+    assert message.endswith("cases will be skipped: needs 2 devices with access to each other's memory; 1 available")
     able = {job.case.name for job in plan.jobs if not planning.missing_devices(job)}
     assert {"pull", "push", "load", "store", "staged", "mapping", "event_signal", "within", "refused"} <= able
     assert not able & {"both", "signal", "barrier", "mesh", "all_reduce", "read", "write", "latency"}
@@ -135,9 +135,9 @@ def test_an_exclusive_gpu_is_refused_before_a_second_process_opens_it():
         part("._between").exclusive(bench)
 
 
-@pytest.mark.parametrize(("scope", "words"), [("0", "0"), ("1", "1"), ("3", "3: no process may read")])
-def test_doctor_names_the_restriction_by_yama(scope, words):
-    assert inventory.ptrace_text(scope).startswith(words)
+@pytest.mark.parametrize(("scope", "message"), [("0", "0"), ("1", "1"), ("3", "3: no process may read")])
+def test_doctor_names_the_restriction_by_yama(scope, message):
+    assert inventory.ptrace_text(scope).startswith(message)
 
 
 def test_doctor_says_where_shared_memory_is_too_little_for_nccl():
@@ -155,8 +155,8 @@ class FlagPages:
     def volley(self, flags, rank, rounds, looks):
         """Play `rounds` of ping-pong as `rank`; return the round that was given up, or 0, and the times in ns."""
         took = np.zeros(rounds, np.int64)
-        mine, theirs = self.address + 128 * (1 - rank), self.address + 128 * rank
-        return flags.ping_pong(mine, theirs, rank == 0, 0, looks, took), took
+        own_flag, peer_flag = self.address + 128 * (1 - rank), self.address + 128 * rank
+        return flags.ping_pong(own_flag, peer_flag, rank == 0, 0, looks, took), took
 
 
 @pytest.fixture(scope="module")
@@ -196,15 +196,15 @@ def run(names, tier="smoke"):
 
 
 def test_the_result_has_the_signal_times_of_two_ranks_and_the_cost_of_reading_the_clock():
-    found = run({"signal"})["signal"]
-    assert found.status == "ok", found.reason
-    assert {series.rank for series in found.series if series.label == "self"} == {0, 1}
+    result = run({"signal"})["signal"]
+    assert result.status == "ok", result.reason
+    assert {series.rank for series in result.series if series.label == "self"} == {0, 1}
 
 
 def test_the_case_that_times_opening_times_closing_too():
-    found = run({"mapping"})["mapping"]
-    assert found.status == "ok", found.reason
-    names = [series.label for series in found.series]
+    result = run({"mapping"})["mapping"]
+    assert result.status == "ok", result.reason
+    names = [series.label for series in result.series]
     assert names[:2] == ["self", "close"]
 
 

@@ -64,15 +64,15 @@ def test_every_model_of_the_table_is_found_by_its_own_name():
 
 
 def test_chatglm_alone_has_no_gate_and_layer_norms():
-    assert [name for name, each in LANGUAGE_MODELS.items() if not each.is_gated or each.norm == "layer"] == [
+    assert [name for name, model in LANGUAGE_MODELS.items() if not model.is_gated or model.norm == "layer"] == [
         "chatglm-6b"
     ]
 
 
 def test_a_token_of_a_mixture_is_multiplied_with_its_experts_alone():
     """OLMoE-1B-7B: 6.9 billion parameters, of which a token uses 1.3 billion (https://arxiv.org/abs/2409.02060)."""
-    found = language_models.mixture(2048, 1024, 16, 64, 8, 16, 50304, "allenai/OLMoE-1B-7B-0924, config.json")
-    assert found.parameters == pytest.approx(6.92e9, rel=2e-3)
-    assert found.active_size + found.head.size == pytest.approx(1.28e9, rel=5e-3)
-    assert found.is_gated
-    assert found.step(1, 0, 0.0).flops == 2 * found.active_size
+    model = language_models.mixture(2048, 1024, 16, 64, 8, 16, 50304, "allenai/OLMoE-1B-7B-0924, config.json")
+    assert model.parameters == pytest.approx(6.92e9, rel=2e-3)
+    assert model.active_size + model.head.size == pytest.approx(1.28e9, rel=5e-3)
+    assert model.is_gated
+    assert model.step(1, 0, 0.0).flops == 2 * model.active_size

@@ -43,23 +43,23 @@ def unfolded(page):
 def test_the_page_of_ten_thousand_cases_has_five_megabytes_at_the_most_and_says_what_it_leaves_out():
     views = [View("curve", "Over size", ("triad",), x="size_bytes", log_x=True), View("bars", "All", ("triad",))]
     power = make.samples([0.5 * n for n in range(20_000)], power=[300.0 + n % 7 for n in range(20_000)])
-    found = page(*points(10_000), views=views, sampled=[power])
-    assert len(found.encode()) < 5e6
-    assert len(re.findall(r'<tr id="[^"]+" class="ok">', found)) == 2000
-    assert found.count("<details data-more=") == 400
-    assert len(unfolded(found)) == 400
-    assert "The tables list 2000 of 10000 cases, of which 400 can be opened" in found
-    assert found.count("2000 of 10000 cases") == 2
+    html = page(*points(10_000), views=views, sampled=[power])
+    assert len(html.encode()) < 5e6
+    assert len(re.findall(r'<tr id="[^"]+" class="ok">', html)) == 2000
+    assert html.count("<details data-more=") == 400
+    assert len(unfolded(html)) == 400
+    assert "The tables list 2000 of 10000 cases, of which 400 can be opened" in html
+    assert html.count("2000 of 10000 cases") == 2
 
 
 def test_a_page_never_leaves_out_a_failed_case():
     failed = make.result(of=make.case("copy"), status="failed", cause="crash", reason="died")
     both = make.facts(make.device("cuda:0"), make.device("cuda:1"))
-    found = page(*points(2500), failed, *points(2500, replicate=1), *points(3000, devices=("cuda:1",)), facts=both)
+    html = page(*points(2500), failed, *points(2500, replicate=1), *points(3000, devices=("cuda:1",)), facts=both)
     place = re.search(
-        r'<tr id="bandwidth/copy@cuda:0" class="failed">\s*<th scope="row">.*?<details data-more="(\d+)">', found
+        r'<tr id="bandwidth/copy@cuda:0" class="failed">\s*<th scope="row">.*?<details data-more="(\d+)">', html
     )
-    assert "bandwidth/copy" in unfolded(found)[int(place[1])], "and it can be opened"
+    assert "bandwidth/copy" in unfolded(html)[int(place[1])], "and it can be opened"
 
 
 def test_a_page_with_every_case_has_no_note_on_omitted_ones():
@@ -67,23 +67,23 @@ def test_a_page_with_every_case_has_no_note_on_omitted_ones():
 
 
 def test_of_many_bars_the_lowest_and_the_highest_are_drawn():
-    found = page(*points(200), views=[View("bars", "All", ("triad",))])
-    assert "the 20 lowest and the 20 highest of 200" in found
-    assert len(re.findall(r'class="value"', found)) == 40
+    html = page(*points(200), views=[View("bars", "All", ("triad",))])
+    assert "the 20 lowest and the 20 highest of 200" in html
+    assert len(re.findall(r'class="value"', html)) == 40
 
 
 @pytest.mark.parametrize(("count", "said"), [(100, True), (400, False)])
 def test_the_points_of_a_chart_have_tool_tips_unless_there_are_too_many(count, said):
-    found = page(*points(count), views=[View("curve", "Over size", ("triad",), x="size_bytes")])
-    drawing = next(each for each in re.findall(r"<svg.*?</svg>", found) if "polyline" in each and "circle" in each)
+    html = page(*points(count), views=[View("curve", "Over size", ("triad",), x="size_bytes")])
+    drawing = next(svg for svg in re.findall(r"<svg.*?</svg>", html) if "polyline" in svg and "circle" in svg)
     assert drawing.count("<circle") == count
     assert ("<title>" in drawing) == said
 
 
 def test_cases_too_narrow_to_be_distinguished_are_one_shape_of_the_timeline():
     power = make.samples([0.0, 5000.0], power=[300.0, 301.0])
-    found = page(*points(5000), sampled=[power])
-    lanes, counter = re.findall(r"<svg.*?</svg>", found)[-2:]
+    html = page(*points(5000), sampled=[power])
+    lanes, counter = re.findall(r"<svg.*?</svg>", html)[-2:]
     assert lanes.count("<rect") < 400
     assert re.search(r"triad\[size=\d+B?\] and \d+ more: \d+", lanes)
     assert len(re.search(r'd="([^"]*)" class="band"', counter)[1]) < 100, "all of them follow one another"
@@ -95,18 +95,18 @@ def counters(*names):
 
 def test_a_counter_that_never_changes_is_named_with_its_value_and_not_drawn():
     clocks = make.samples([0.0, 1.0, 2.0], still=[3.2e9] * 3, moving=[1e9, 2e9, 1e9])
-    found = page(*points(3), sampled=[clocks], counters=counters("still", "moving"))
-    assert "<dt>nvml.still</dt><dd>3.200 GHz</dd>" in found
-    assert 'aria-label="nvml.still' not in found
-    assert 'aria-label="nvml.moving' in found
+    html = page(*points(3), sampled=[clocks], counters=counters("still", "moving"))
+    assert "<dt>nvml.still</dt><dd>3.200 GHz</dd>" in html
+    assert 'aria-label="nvml.still' not in html
+    assert 'aria-label="nvml.moving' in html
 
 
 def test_many_counters_share_the_points_of_their_drawings():
     rng = random.Random(0)
     at, names = [0.1 * n for n in range(1000)], [f"c{n}" for n in range(80)]
     clocks = make.samples(at, **{name: [rng.random() for _ in at] for name in names})
-    found = page(*points(3), sampled=[clocks], counters=counters(*names))
-    drawn = [len(points.split()) for points in re.findall(r'<polyline points="([^"]*)"', found)]
+    html = page(*points(3), sampled=[clocks], counters=counters(*names))
+    drawn = [len(points.split()) for points in re.findall(r'<polyline points="([^"]*)"', html)]
     assert len(drawn) == 80
     assert max(drawn) <= 120
 
@@ -114,7 +114,7 @@ def test_many_counters_share_the_points_of_their_drawings():
 def beaten(pair, others):
     """Return whether another pair is at least as good in both values and better in one."""
     return any(
-        other[0] >= pair[0] and other[1] >= pair[1] and (other[0] > pair[0] or other[1] > pair[1]) for other in others
+        rival[0] >= pair[0] and rival[1] >= pair[1] and (rival[0] > pair[0] or rival[1] > pair[1]) for rival in others
     )
 
 
@@ -131,6 +131,8 @@ def test_the_line_of_a_pareto_view_joins_exactly_the_cases_that_no_other_dominat
         for index, (x, y) in enumerate(pairs)
     ]
     names = tuple(f"c{index}" for index in range(len(pairs)))
-    found = page(*results, views=[View("pareto", "Both", names, x="x", y="y")])
-    words = re.search(r"Pareto frontier: ([^\"]*)\"", found)[1]
-    assert set(words.split(", ")) == {f"c{index}" for index, pair in enumerate(pairs) if not beaten(pair, pairs)}
+    html = page(*results, views=[View("pareto", "Both", names, x="x", y="y")])
+    names_of_line = re.search(r"Pareto frontier: ([^\"]*)\"", html)[1]
+    assert set(names_of_line.split(", ")) == {
+        f"c{index}" for index, pair in enumerate(pairs) if not beaten(pair, pairs)
+    }

@@ -116,9 +116,9 @@ def test_the_ring_is_a_single_cycle_over_all_lines_but_one(size_bytes: int) -> N
 
 
 def test_another_seed_is_another_ring() -> None:
-    one, other = (ring_of(build("chase", seed=seed, size_bytes=2**14)[1]) for seed in (0, 1))
+    first, second = (ring_of(build("chase", seed=seed, size_bytes=2**14)[1]) for seed in (0, 1))
     lines = slice(0, 255 * 8, 8)
-    assert one[lines].tolist() != other[lines].tolist()
+    assert first[lines].tolist() != second[lines].tolist()
 
 
 def test_a_sample_goes_on_from_where_the_last_one_ended() -> None:

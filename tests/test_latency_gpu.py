@@ -44,8 +44,8 @@ def median(series: Any) -> float:
 def test_cycles_are_those_of_the_space_and_agree_with_the_seconds(
     name: str, params: dict[str, Any], least: float, most: float
 ) -> None:
-    found = measured(name, **params)
-    cycles, seconds = stats.median(found["cycles"].values), median(found["hot"])
+    series = measured(name, **params)
+    cycles, seconds = stats.median(series["cycles"].values), median(series["hot"])
     assert least < cycles < most
     assert 0.8e9 < cycles / seconds < 3e9, "cycles and seconds do not agree on a clock"
 
@@ -84,11 +84,11 @@ def test_every_sm_has_a_row_and_the_near_partition_has_the_lower_latency(access:
     opened, task = build("slices", backend="cupy", access=access, lines=64)
     task.poison()
     task.stages[""].call()
-    found = task.check()
-    rows = [value for name, value in found.items() if name.startswith("unit ")]
+    observed = task.check()
+    rows = [value for name, value in observed.items() if name.startswith("unit ")]
     assert len(rows) == opened.device.units
-    assert all(isinstance(row, Profile) and len(row.values) == found["line_groups"].value for row in rows)
-    assert 50 < found["near"].value < found["far"].value < 3000
+    assert all(isinstance(row, Profile) and len(row.values) == observed["line_groups"].value for row in rows)
+    assert 50 < observed["near"].value < observed["far"].value < 3000
 
 
 def test_an_sm_without_a_result_fails_the_check() -> None:
@@ -132,7 +132,7 @@ def test_a_missing_addition_fails_the_check(space: str) -> None:
 
 def test_a_cluster_reaches_its_neighbour_or_is_skipped() -> None:
     try:
-        found = measured("cluster", size_bytes=2**14)
+        series = measured("cluster", size_bytes=2**14)
     except Skip:
         return
-    assert 60 < stats.median(found["cycles"].values) < 600
+    assert 60 < stats.median(series["cycles"].values) < 600

@@ -43,8 +43,8 @@ def test_the_kernels_compile_for_amd(file: str) -> None:
 def parameters(text: str) -> dict[str, list[str]]:
     """The parameters of each kernel, macros written out."""
     text = re.sub(r"\\\n", " ", text)
-    for name, words in re.findall(r"#define (ORDER) (.*)", text):
-        text = re.sub(rf"\b{name}\b", words, text)
+    for name, arguments in re.findall(r"#define (ORDER) (.*)", text):
+        text = re.sub(rf"\b{name}\b", arguments, text)
     for macro, names, body in re.findall(r'#define (\w+)\(([^)]*)\)\s+(extern "C".*)', text):
         for given in re.findall(rf"^{macro}\((.*)\)$", text, re.MULTILINE):
             written = body
@@ -53,7 +53,8 @@ def parameters(text: str) -> dict[str, list[str]]:
             text += "\n" + written
     kernel = r'extern "C" __global__ (?:void\s+)?(?:__\w+__\([^)]*\)\s*)?(?:void\s+)?(\w+)\(([^)]*)\)'
     return {
-        name: [each.strip() for each in words.split(",") if each.strip()] for name, words in re.findall(kernel, text)
+        name: [argument.strip() for argument in arguments.split(",") if argument.strip()]
+        for name, arguments in re.findall(kernel, text)
     }
 
 
@@ -156,8 +157,11 @@ def test_every_case_of_a_gpu_hands_its_kernels_what_they_take(monkeypatch: pytes
         task.poison()
         for stage in task.stages.values():
             stage.call()
-    known = {name for file in FILES for name in parameters(_grid.source(file))}
-    assert known - {"name"} - set(CheckedKernel.launched) == {"census", "expected"}  # `name` is the macros' own
+    parameter_names = {name for file in FILES for name in parameters(_grid.source(file))}
+    assert parameter_names - {"name"} - set(CheckedKernel.launched) == {
+        "census",
+        "expected",
+    }  # `name` is the macros' own
 
 
 def test_a_gpu_without_clusters_is_skipped_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,9 +40,9 @@ def test_the_sums_of_atomic_additions_to_alternating_cells_are_computed_in_advan
         before = cells[step % 4 : step % 4 + 1].copy()
         cells[step % 4 : step % 4 + 1] += value  # arrays wrap, as the device's words do
         value = before[0]
-    known = [int(word) for word in words[1:]]
-    assert NEAR.after_additions(int(words[0]), known, 1000, 2**64) == int(value)
-    assert known == cells.tolist()
+    predicted = [int(word) for word in words[1:]]
+    assert NEAR.after_additions(int(words[0]), predicted, 1000, 2**64) == int(value)
+    assert predicted == cells.tolist()
 
 
 def test_each_launch_of_a_chain_of_atomics_begins_at_the_first_cell() -> None:
@@ -68,8 +68,8 @@ def test_the_degree_is_the_number_of_lanes_that_conflict_in_a_bank(degree: int, 
 
 def test_the_cost_of_reading_the_clock_is_subtracted_from_single_loads() -> None:
     took = np.array([40] * 989 + [300] * 10 + [2000], np.uint32)
-    found = module("_spaces").single_figures(took, np.full(64, 37, np.uint32), 32.0)
-    assert found == {"p50": 35.0, "p90": 35.0, "p99": 295.0, "p99.9": pytest.approx(296.7, abs=1), "max": 1995.0} | {
+    figures = module("_spaces").single_figures(took, np.full(64, 37, np.uint32), 32.0)
+    assert figures == {"p50": 35.0, "p90": 35.0, "p99": 295.0, "p99.9": pytest.approx(296.7, abs=1), "max": 1995.0} | {
         "overhead": 5.0
     }
 
@@ -86,12 +86,12 @@ def partitioned(far: float, units: int = 24, lines: int = 96, noise: float = 0.5
 
 def test_two_partitions_are_found_by_latency_alone() -> None:
     matrix, unit_place, line_slice = partitioned(200.0)
-    found = SLICES.partitions(matrix)
+    partition = SLICES.partitions(matrix)
     same = unit_place[:, None] % 2 == line_slice[None, :] % 2
-    assert ((found.of_units[:, None] == found.of_lines[None, :]) == same).all()
-    assert found.near == np.median(matrix[same])
-    assert found.far == np.median(matrix[~same])
-    assert found.separation > 4
+    assert ((partition.of_units[:, None] == partition.of_lines[None, :]) == same).all()
+    assert partition.near == np.median(matrix[same])
+    assert partition.far == np.median(matrix[~same])
+    assert partition.separation > 4
 
 
 def test_the_latencies_of_an_undivided_cache_have_one_mode() -> None:
@@ -101,27 +101,27 @@ def test_the_latencies_of_an_undivided_cache_have_one_mode() -> None:
 
 def test_sms_and_lines_are_grouped_by_their_place() -> None:
     matrix, unit_place, _ = partitioned(200.0)
-    found = SLICES.places(matrix, list(range(100, 124)))
-    assert (found["unit_groups"].value, found["line_groups"].value) == (6, 12)
-    rows = [name for name in found if name.startswith("unit ")]
+    observed = SLICES.places(matrix, list(range(100, 124)))
+    assert (observed["unit_groups"].value, observed["line_groups"].value) == (6, 12)
+    rows = [name for name in observed if name.startswith("unit ")]
     places = [int(unit_place[int(name.removeprefix("unit ")) - 100]) for name in rows]
     assert len(rows) == 24
-    assert sum(one != other for one, other in itertools.pairwise(places)) == 5, "places stand together"
+    assert sum(first != second for first, second in itertools.pairwise(places)) == 5, "places stand together"
     assert [place % 2 for place in places] == sorted((place % 2 for place in places), reverse=places[0] % 2 == 1)
 
 
 def test_a_row_of_the_matrix_has_the_mean_latency_to_each_place() -> None:
     matrix, _, line_slice = partitioned(200.0, noise=0.0)
-    found = SLICES.places(matrix, list(range(24)))
-    row = found["unit 3"]
+    observed = SLICES.places(matrix, list(range(24)))
+    row = observed["unit 3"]
     assert isinstance(row, Profile)
     assert row.unit == "cycles"
     assert sorted(row.values) == pytest.approx(
         sorted(matrix[3][line_slice == place].mean() for place in range(12)), abs=1e-9
     )
-    assert isinstance(found["near"], Observed)
+    assert isinstance(observed["near"], Observed)
 
 
 def test_a_matrix_of_equal_values_is_one_place() -> None:
-    found = SLICES.places(np.full((4, 8), 300.0), [0, 1, 2, 3])
-    assert (found["unit_groups"].value, found["line_groups"].value, found["separation"].value) == (1, 1, 0)
+    observed = SLICES.places(np.full((4, 8), 300.0), [0, 1, 2, 3])
+    assert (observed["unit_groups"].value, observed["line_groups"].value, observed["separation"].value) == (1, 1, 0)

@@ -15,14 +15,14 @@ def sizes(per_octave, first=10, last=33):
 
 def staircase(grid, caches, heights, softness=0.0):
     """The mean latency of rings over caches that miss, beyond their size, in proportion to the excess."""
-    found = []
+    heights_of_points = []
     for size in grid:
         height = heights[0]
         for cache, low, high in zip(caches, heights, heights[1:], strict=False):
             missed = min(max(size / cache - 1, 0.0) / softness, 1.0) if softness else float(size > cache)
             height += missed * (high - low)
-        found.append(height)
-    return found
+        heights_of_points.append(height)
+    return heights_of_points
 
 
 def noisy(values, share, seed=1):
@@ -39,14 +39,14 @@ H200 = [256 * KIB, 60 * MIB], [16.2, 141.8, 337.0]
 def test_each_level_is_found_and_each_cache_lies_in_its_boundarys_interval(per_octave, softness, noise):
     grid = sizes(per_octave)
     caches, heights = H200
-    found = levels(grid, noisy(staircase(grid, caches, heights, softness), noise))
-    assert [level.height.centre for level in found] == pytest.approx(heights, rel=0.015)
-    for level, cache in zip(found, caches, strict=False):
+    found_levels = levels(grid, noisy(staircase(grid, caches, heights, softness), noise))
+    assert [level.height.centre for level in found_levels] == pytest.approx(heights, rel=0.015)
+    for level, cache in zip(found_levels, caches, strict=False):
         # where a ramp begins gently, its first points differ from the level by less than the noise
         reach = 2 ** (1.01 / per_octave) if softness < 2 or noise < 0.02 else 1.3
         assert level.end.low / reach <= cache <= level.end.high * reach
         assert level.end.centre == pytest.approx(cache, rel=0.13 if per_octave >= 4 else 0.4)
-    assert found[-1].end is None
+    assert found_levels[-1].end is None
 
 
 def test_a_clean_knee_lies_between_its_two_neighbours_on_the_grid():
@@ -108,18 +108,21 @@ def test_a_level_spans_at_most_a_factor_of_one_and_a_half_even_with_wide_interva
     """A loaded host measured rings of 1 KiB to 1 GiB with intervals so wide that one level went from 1.4 to 201 ns."""
     grid = [2.0**power for power in range(10, 31)]
     heights = [1.4, 1.4, 1.4, 1.4, 1.4, 1.4, 4, 4, 4.5, 5, 7, 20, 20, 21, 40, 60, 100, 150, 190, 201, 201]
-    found = levels(grid, heights, [20.0] * len(grid))
-    spans = [max(heights[level.first : level.last + 1]) / min(heights[level.first : level.last + 1]) for level in found]
+    found_levels = levels(grid, heights, [20.0] * len(grid))
+    spans = [
+        max(heights[level.first : level.last + 1]) / min(heights[level.first : level.last + 1])
+        for level in found_levels
+    ]
     assert max(spans) <= 1.5
-    assert [level.height.centre for level in found][:2] == [1.4, 4.0]
-    assert found[-1].height.centre > 150
+    assert [level.height.centre for level in found_levels][:2] == [1.4, 4.0]
+    assert found_levels[-1].height.centre > 150
 
 
 def test_levels_of_one_height_are_not_joined_over_points_that_are_far_from_it():
     """`latency/chase` of a loaded host: 380 ns among rings of 132 ns, MiB and ns."""
     curve = [(48, 126.8), (64, 131.5), (72, 131.0), (80, 379.5), (96, 381.0), (128, 132.9), (160, 134.9), (192, 135.7)]
-    found = levels([size * MIB for size, _ in curve], [height for _, height in curve])
-    assert all(not level.first <= 3 <= level.last for level in found if level.height.centre < 200)
+    found_levels = levels([size * MIB for size, _ in curve], [height for _, height in curve])
+    assert all(not level.first <= 3 <= level.last for level in found_levels if level.height.centre < 200)
 
 
 def test_wide_intervals_make_a_boundary_unsure():
@@ -152,20 +155,20 @@ def test_the_dense_curve_of_a_real_h200_has_the_near_and_the_far_partition_of_it
         *[(128, 346.4), (256, 346.8), (512, 349.3), (1024, 349.9), (4096, 351.2), (16384, 351.5), (65536, 351.7)],
     ]
     curve = [*near, *ramp, *cache, *[(1024 * size, height) for size, height in mib]]
-    found = levels([size * KIB for size, _ in curve], [height for _, height in curve])
-    assert [round(level.height.centre) for level in found] == [16, 142, 267, 347]
-    first, near_half, whole, _ = found
+    found_levels = levels([size * KIB for size, _ in curve], [height for _, height in curve])
+    assert [round(level.height.centre) for level in found_levels] == [16, 142, 267, 347]
+    first, near_half, l2, _ = found_levels
     assert first.end.low == 240 * KIB
     assert first.end.high == 256 * KIB, "the size of the array that L1 shares with shared memory"
     assert 26 * MIB <= near_half.end.centre <= 28 * MIB
-    assert whole.end.centre == pytest.approx(60 * MIB, rel=0.05)
+    assert l2.end.centre == pytest.approx(60 * MIB, rel=0.05)
 
 
 def test_a_coarse_curve_of_a_real_h200_has_three_levels():
     """`latency/chase` of tests/recordings/h200-quick: 16 KiB to 4 GiB in nine steps, ns."""
     grid = [16, 64, 256, 1024, 4096, 16384, 262144, 1048576, 4194304]
     heights = [16.20, 16.29, 84.01, 141.8, 141.7, 141.8, 333.4, 336.8, 337.6]
-    found = levels([size * KIB for size in grid], heights)
-    assert [round(level.height.centre, 1) for level in found] == [16.2, 141.8, 336.8]
-    assert found[0].end.low <= 248 * KIB <= found[0].end.high == 256 * KIB
-    assert found[1].end.low <= 60 * MIB <= found[1].end.high == 256 * MIB
+    found_levels = levels([size * KIB for size in grid], heights)
+    assert [round(level.height.centre, 1) for level in found_levels] == [16.2, 141.8, 336.8]
+    assert found_levels[0].end.low <= 248 * KIB <= found_levels[0].end.high == 256 * KIB
+    assert found_levels[1].end.low <= 60 * MIB <= found_levels[1].end.high == 256 * MIB

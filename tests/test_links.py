@@ -15,8 +15,8 @@ def copy(name, gigabytes, suite="ipc", devices=PAIR, size=2**30, extra=(), **tag
     """Return the result of a copy of `size` bytes at a rate in GB/s, with its link tags."""
     rate = gigabytes * 1e9
     named = (("hot", size), *extra)
-    series = [Series(each, "s", (size / rate,), work=Work(payload=n), quantity="payload") for each, n in named]
-    notes = tuple((f"link.{tag}", words) for tag, words in tags.items())
+    series = [Series(name, "s", (size / rate,), work=Work(payload=n), quantity="payload") for name, n in named]
+    notes = tuple((f"link.{tag}", text) for tag, text in tags.items())
     case = make.case(name, suite, size_bytes=size)
     return make.result(*series, of=case, devices=devices, notes=(("devices", "a and b"), *notes))
 
@@ -25,25 +25,25 @@ ENGINE = {"direction": "one way", "engine": "copy engine"}
 
 
 def figures(*results):
-    (found,) = link_figures(Summary(make.run(*results)))
-    return found
+    (table,) = link_figures(Summary(make.run(*results)))
+    return table
 
 
 def test_the_best_figure_of_a_link_comes_first_and_the_others_name_their_differences():
-    found = figures(
+    link = figures(
         copy("load", 370, direction="one way", engine="kernel"),
         copy("pull", 396, **ENGINE),
         copy("all_reduce", 330, suite="collectives", direction="both ways", engine="library"),
     )
-    assert [each.case.name for each in found] == ["pull", "load", "all_reduce"]
-    assert found[0].differences == ()
-    assert found[1].differences == (("engine", "kernel"),)
-    assert dict(found[2].differences) == {"direction": "both ways", "engine": "library"}
+    assert [figure.case.name for figure in link] == ["pull", "load", "all_reduce"]
+    assert link[0].differences == ()
+    assert link[1].differences == (("engine", "kernel"),)
+    assert dict(link[2].differences) == {"direction": "both ways", "engine": "library"}
 
 
 def test_a_case_at_many_sizes_is_represented_by_the_largest():
-    found = figures(copy("pull", 5, size=2**12, **ENGINE), copy("pull", 396, **ENGINE), copy("push", 395, **ENGINE))
-    assert [each.case.param("size_bytes") for each in found] == [2**30, 2**30]
+    link = figures(copy("pull", 5, size=2**12, **ENGINE), copy("pull", 396, **ENGINE), copy("push", 395, **ENGINE))
+    assert [figure.case.param("size_bytes") for figure in link] == [2**30, 2**30]
 
 
 def test_both_directions_of_a_link_share_a_table_and_another_link_has_its_own():

@@ -41,21 +41,21 @@ def rates(nodes, rounds, slow_nodes=None, slow_links=None, noise=0.005, seed=0):
     }
 
 
-def suspects(found):
+def suspects(judgement):
     """Return the nodes and the links that are suspected."""
     return (
-        [node for node, effect in found.nodes.items() if effect.is_suspect],
-        [pair for pair, effect in found.links.items() if effect.is_suspect],
+        [node for node, effect in judgement.nodes.items() if effect.is_suspect],
+        [pair for pair, effect in judgement.links.items() if effect.is_suspect],
     )
 
 
 def test_a_slow_node_and_a_slow_link_are_distinguished():
     (link,) = (pair for pair in links.schedule(8, 5)[2] if 3 not in pair and 0 in pair)
-    found = links.judge(rates(8, 5, {3: 0.9}, {link: 0.8}))
-    assert suspects(found) == ([3], [link])
-    assert found.nodes[3].slowdown == pytest.approx(0.1, abs=0.01)
-    assert found.links[link].slowdown == pytest.approx(0.2, abs=0.02)
-    assert found.typical == pytest.approx(4e10, rel=0.01)
+    judgement = links.judge(rates(8, 5, {3: 0.9}, {link: 0.8}))
+    assert suspects(judgement) == ([3], [link])
+    assert judgement.nodes[3].slowdown == pytest.approx(0.1, abs=0.01)
+    assert judgement.links[link].slowdown == pytest.approx(0.2, abs=0.02)
+    assert judgement.typical == pytest.approx(4e10, rel=0.01)
 
 
 def test_no_node_and_no_link_of_a_healthy_fleet_is_accused():
@@ -64,8 +64,8 @@ def test_no_node_and_no_link_of_a_healthy_fleet_is_accused():
 
 def test_two_slow_links_do_not_hide_each_other():
     first, second = links.schedule(16, 5)[0][:2]
-    found = links.judge(rates(16, 5, slow_links={first: 0.7, second: 0.7}))
-    assert suspects(found) == ([], sorted([first, second]))
+    judgement = links.judge(rates(16, 5, slow_links={first: 0.7, second: 0.7}))
+    assert suspects(judgement) == ([], sorted([first, second]))
 
 
 def test_a_slowdown_below_two_per_cent_is_not_reported():
@@ -73,17 +73,17 @@ def test_a_slowdown_below_two_per_cent_is_not_reported():
 
 
 @pytest.mark.parametrize(
-    ("nodes", "rounds", "words"),
+    ("nodes", "rounds", "message"),
     [
         (2, 5, "2 nodes are too few for a verdict, which needs at least 5"),
         (8, 2, "8 pairs do not tell 8 nodes from their links; measure more --rounds"),
     ],
 )
-def test_too_few_pairs_are_shown_and_not_judged(nodes, rounds, words):
-    found = links.judge(rates(nodes, rounds))
-    assert found.too_few == words
-    assert suspects(found) == ([], [])
-    assert found.typical == pytest.approx(4e10, rel=0.01)
+def test_too_few_pairs_are_shown_and_not_judged(nodes, rounds, message):
+    judgement = links.judge(rates(nodes, rounds))
+    assert judgement.too_few == message
+    assert suspects(judgement) == ([], [])
+    assert judgement.typical == pytest.approx(4e10, rel=0.01)
 
 
 def test_a_fleet_without_pairs_has_too_few():
@@ -92,5 +92,5 @@ def test_a_fleet_without_pairs_has_too_few():
 
 @pytest.mark.slow
 def test_a_thousand_nodes_are_judged_in_seconds():
-    found = links.judge(rates(1000, 5, {17: 0.9}))
-    assert suspects(found) == ([17], [])
+    judgement = links.judge(rates(1000, 5, {17: 0.9}))
+    assert suspects(judgement) == ([17], [])

@@ -264,8 +264,8 @@ def test_every_tier_has_a_stopping_policy_and_a_fuller_tier_measures_longer():
 def lasting(seconds: float, effort: Effort):
     """Return the total time of all samples of a stage with this effort, and its series."""
     device = clockwork()
-    each = dataclasses.replace(stage(device, seconds=seconds), effort=effort)
-    series = measured(device, Task.of(each, check=passing), POLICIES["quick"])["hot"]
+    timed = dataclasses.replace(stage(device, seconds=seconds), effort=effort)
+    series = measured(device, Task.of(timed, check=passing), POLICIES["quick"])["hot"]
     return sum(series.values) * series.calls, series
 
 

@@ -24,71 +24,71 @@ BUSY = make.counter("nvml.utilization.gpu", "%", "window", 0.1, 'a "quoted" comm
 
 def latest(*chunks):
     """Return the newest values after these chunks of samples."""
-    found = live.Latest((make.POWER, make.ENERGY, EVENTS, BUSY))
-    found.add(chunks)
-    return found
+    values = live.Latest((make.POWER, make.ENERGY, EVENTS, BUSY))
+    values.add(chunks)
+    return values
 
 
 def test_the_newest_value_is_shown_and_of_a_cumulative_counter_its_rate():
-    found = latest(
+    values = latest(
         make.samples((0.0, 1.0), power=(100.0, 200.0), energy=(5.0, 50.0)),
         make.samples((3.0,), power=(300.0,), energy=(350.0,)),
     )
-    assert found.window("cuda:0").mean(Measure.BOARD_POWER).value == 300.0
-    assert found.window("cuda:0").rate(Measure.ENERGY).value == 150.0
-    assert found.window("cuda:1").mean(Measure.BOARD_POWER) is None
+    assert values.window("cuda:0").mean(Measure.BOARD_POWER).value == 300.0
+    assert values.window("cuda:0").rate(Measure.ENERGY).value == 150.0
+    assert values.window("cuda:1").mean(Measure.BOARD_POWER) is None
 
 
 def test_a_missing_value_is_not_replaced_by_an_earlier_one():
-    found = latest(make.samples((0.0,), power=(100.0,)), make.samples((1.0,), power=(None,)))
-    assert found.window("cuda:0").mean(Measure.BOARD_POWER) is None
-    assert live.device_cells(found, "cuda:0") == ("cuda:0", *[""] * (len(live.COLUMNS) - 1))
+    values = latest(make.samples((0.0,), power=(100.0,)), make.samples((1.0,), power=(None,)))
+    assert values.window("cuda:0").mean(Measure.BOARD_POWER) is None
+    assert live.device_cells(values, "cuda:0") == ("cuda:0", *[""] * (len(live.COLUMNS) - 1))
 
 
 def test_the_log_has_one_line_per_device():
-    found = latest(
+    values = latest(
         make.samples((0.0,), power=(651.2,), event_reasons=(4.0,)), make.samples((0.0,), **{"utilization.gpu": (98.0,)})
     )
-    assert live.lines(found, ["cuda:0"]) == ["cuda:0 busy 98 %, power 651.2 W, throttle reasons power cap"]
+    assert live.lines(values, ["cuda:0"]) == ["cuda:0 busy 98 %, power 651.2 W, throttle reasons power cap"]
 
 
 def test_a_gpu_without_gpm_shows_its_clock_and_no_activity():
     clock = make.counter("nvml.clock.sm", "Hz", "gauge")
-    found = live.Latest((clock,))
-    found.add([make.samples((0.0,), **{"clock.sm": (1.98e9,)})])
-    assert live.lines(found, ["cuda:0"]) == ["cuda:0 clock 1.980 GHz"]
+    values = live.Latest((clock,))
+    values.add([make.samples((0.0,), **{"clock.sm": (1.98e9,)})])
+    assert live.lines(values, ["cuda:0"]) == ["cuda:0 clock 1.980 GHz"]
 
 
 def test_an_amd_gpu_has_its_busy_time_clock_temperature_and_reasons():
     counters = tuple(plugins.load("collectors", "amd").counters)
     values = {"amd.power": 750.0, "amd.clock.gfx": 2.1e9, "amd.temperature.hotspot": 71.0, "amd.utilization.gfx": 97.0}
     columns = tuple((name, (value,)) for name, value in {**values, "amd.throttle": float(1 | 1 << 36)}.items())
-    found = live.Latest(counters)
-    found.add([Samples("amd", "rocm:0", (0.0,), columns)])
+    newest = live.Latest(counters)
+    newest.add([Samples("amd", "rocm:0", (0.0,), columns)])
     reasons = "throttle reasons power cap (PPT0), thermal (hotspot)"
-    assert live.lines(found, ["rocm:0", "host"]) == [
+    assert live.lines(newest, ["rocm:0", "host"]) == [
         f"rocm:0 busy 97 %, power 750.0 W, clock 2.100 GHz, temp 71 °C, {reasons}",
         "host no values",
     ]
 
 
 def test_seconds_of_a_power_violation_are_not_shown_as_watts():
-    found = live.Latest((make.counter("nvml.violation.power", "s", "cumulative"), make.POWER))
-    found.add([make.samples((0.0, 1.0), **{"violation.power": (7.0, 8.0)}, power=(100.0, 200.0))])
-    assert live.device_cells(found, "cuda:0")[2] == "200.0 W"
+    values = live.Latest((make.counter("nvml.violation.power", "s", "cumulative"), make.POWER))
+    values.add([make.samples((0.0, 1.0), **{"violation.power": (7.0, 8.0)}, power=(100.0, 200.0))])
+    assert live.device_cells(values, "cuda:0")[2] == "200.0 W"
 
 
 def test_clocks_set_by_the_user_are_no_throttle_reason_but_an_unknown_bit_is_one():
-    found = latest(make.samples((0.0,), event_reasons=(float(0x1 | 0x2 | 0x10 | 0x100 | 0x400),)))
-    assert live.device_cells(found, "cuda:0")[-1] == "bit 10"
+    values = latest(make.samples((0.0,), event_reasons=(float(0x1 | 0x2 | 0x10 | 0x100 | 0x400),)))
+    assert live.device_cells(values, "cuda:0")[-1] == "bit 10"
 
 
 def test_prometheus_gets_base_units_labels_and_events():
-    found = latest(
+    values = latest(
         make.samples((0.0,), power=(651.5,), energy=(1e6,), event_reasons=(5.0,)),
         make.samples((0.0,), **{"utilization.gpu": (98.0,)}),
     )
-    text = live.prometheus(found, {"cuda:0": make.device(name='odd "name"\\')})
+    text = live.prometheus(values, {"cuda:0": make.device(name='odd "name"\\')})
     model = 'device="cuda:0",model="odd \\"name\\"\\\\"'
     assert f"gpubench_nvml_power_watts{{{model}}} 651.5\n" in text
     assert f"gpubench_nvml_energy_joules_total{{{model}}} 1000000.0\n" in text
@@ -105,38 +105,38 @@ def assert_is_exposition(text):
     assert wrong == []
 
 
-def monitor(*words):
-    return gpubench("monitor", *words)
+def monitor(*command):
+    return gpubench("monitor", *command)
 
 
 @pytest.mark.slow
 def test_without_a_terminal_each_device_has_a_line_per_interval():
-    found = monitor("--count", "2", "--interval", "0.2", "--device", "host")
-    assert found.returncode == 0
-    first, _ = found.stdout.splitlines()
+    done = monitor("--count", "2", "--interval", "0.2", "--device", "host")
+    assert done.returncode == 0
+    first, _ = done.stdout.splitlines()
     assert re.match(r"\d\d:\d\d:\d\d host cores .*memory free [\d.]+ GiB, load ", first)
-    assert "\x1b" not in found.stdout
+    assert "\x1b" not in done.stdout
 
 
 def test_prometheus_is_printed_once():
-    found = monitor("--prometheus")
-    assert found.returncode == 0
-    assert 'gpubench_host_memory_available_bytes{device="host"' in found.stdout
-    assert_is_exposition(found.stdout)
+    done = monitor("--prometheus")
+    assert done.returncode == 0
+    assert 'gpubench_host_memory_available_bytes{device="host"' in done.stdout
+    assert_is_exposition(done.stdout)
 
 
 @pytest.mark.parametrize("wrong", ["nine", "1.2.3.4:", "127.0.0.1:99999"])
 def test_an_invalid_address_is_refused(wrong):
-    found = monitor("--listen", wrong)
-    assert (found.returncode, found.stdout) == (2, "")
-    assert "[ADDRESS:]PORT" in found.stderr
+    done = monitor("--listen", wrong)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "[ADDRESS:]PORT" in done.stderr
 
 
 def test_the_endpoint_answers_on_this_machine_alone_until_it_is_interrupted():
-    words = [GPUBENCH, "monitor", "--listen", "0"]
+    command = [GPUBENCH, "monitor", "--listen", "0"]
     settings = {"stderr": subprocess.PIPE, "text": True, "env": {**os.environ, "COLUMNS": "200"}}
     heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a script's background job ignores it
-    with subprocess.Popen(words, **settings, preexec_fn=heard) as running:
+    with subprocess.Popen(command, **settings, preexec_fn=heard) as running:
         url = re.search(r"http://127\.0\.0\.1:\d+/metrics", running.stderr.readline())[0]
         with urllib.request.urlopen(url, timeout=10) as answer:
             assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")

@@ -49,13 +49,13 @@ HOST_COUNTERS = {
 def latest(*gpus):
     """The newest values of these GPUs and of the host, all GPUs alike."""
     declared = [make.counter(name, unit, kind) for name, (unit, kind, _) in {**COUNTERS, **HOST_COUNTERS}.items()]
-    found = live.Latest(declared)
+    newest = live.Latest(declared)
     for device in gpus:
         columns = tuple((name, (value,)) for name, (_, _, value) in COUNTERS.items())
-        found.add([Samples("nvml", device.id, (0.0,), columns)])
+        newest.add([Samples("nvml", device.id, (0.0,), columns)])
     columns = tuple((name, values) for name, (_, _, values) in HOST_COUNTERS.items())
-    found.add([Samples("host", "host", (0.0, 1.0), columns)])
-    return found
+    newest.add([Samples("host", "host", (0.0, 1.0), columns)])
+    return newest
 
 
 def drawn(width, height=40, devices=(H200, HOST), processes=(), file=None):
@@ -72,8 +72,8 @@ def process(pid=4242, **fields):
 
 
 def test_a_gpu_shows_utilisation_memory_power_temperature_and_clock_relative_to_their_limits():
-    found = {each.label: (each.text, each.fraction) for each in gauges.gauges(latest(H200), H200)}
-    assert found == {
+    newest = {gauge.label: (gauge.text, gauge.fraction) for gauge in gauges.gauges(latest(H200), H200)}
+    assert newest == {
         "busy": ("98 %", 0.98),
         "memory": ("45.0 / 140 GiB", pytest.approx(45 / 140)),
         "power": ("651 / 700 W", pytest.approx(0.93)),
@@ -83,8 +83,8 @@ def test_a_gpu_shows_utilisation_memory_power_temperature_and_clock_relative_to_
 
 
 def test_the_host_has_its_cores_memory_and_load():
-    found = {each.label: (each.text, each.fraction) for each in gauges.gauges(latest(), HOST)}
-    assert found == {
+    newest = {gauge.label: (gauge.text, gauge.fraction) for gauge in gauges.gauges(latest(), HOST)}
+    assert newest == {
         "cores": ("3.5 / 16", pytest.approx(3.5 / 16)),
         "memory": ("16.0 / 64.0 GiB", 0.25),
         "load": ("3.2 / 16", pytest.approx(3.25 / 16)),
@@ -92,8 +92,8 @@ def test_the_host_has_its_cores_memory_and_load():
 
 
 def test_a_value_whose_limit_is_unknown_has_no_fraction():
-    found = {each.label: each for each in gauges.gauges(latest(H200), replace(H200, memory_bytes=0, details=()))}
-    assert [(found[name].text, found[name].fraction) for name in ("memory", "power", "clock")] == [
+    newest = {gauge.label: gauge for gauge in gauges.gauges(latest(H200), replace(H200, memory_bytes=0, details=()))}
+    assert [(newest[name].text, newest[name].fraction) for name in ("memory", "power", "clock")] == [
         ("45.00 GiB", None),
         ("651 W", None),
         ("1.70 GHz", None),
@@ -178,31 +178,31 @@ def screen(width, height, key, until, environment):
 
     The key is sent as soon as the text `until` was written.
     """
-    ours, theirs = pty.openpty()
-    ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
-    before = termios.tcgetattr(theirs)
+    controller, terminal = pty.openpty()
+    ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+    before = termios.tcgetattr(terminal)
     running = subprocess.Popen(
         [GPUBENCH, "monitor", "--interval", "0.3"],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
         env=environment,
         start_new_session=True,
         preexec_fn=lambda: ioctl(0, termios.TIOCSCTTY, 0),
     )
     written, deadline, is_sent = b"", time.monotonic() + 30.0, False
     while time.monotonic() < deadline and running.poll() is None:
-        if select.select([ours], [], [], 0.1)[0]:
-            written += os.read(ours, 65536)
+        if select.select([controller], [], [], 0.1)[0]:
+            written += os.read(controller, 65536)
         if not is_sent and until.encode() in written:
-            os.write(ours, key)
+            os.write(controller, key)
             is_sent = True
     status = running.wait(20)
-    while select.select([ours], [], [], 0)[0]:
-        written += os.read(ours, 65536)
-    restored = termios.tcgetattr(theirs) == before
-    os.close(ours)
-    os.close(theirs)
+    while select.select([controller], [], [], 0)[0]:
+        written += os.read(controller, 65536)
+    restored = termios.tcgetattr(terminal) == before
+    os.close(controller)
+    os.close(terminal)
     return written.decode(), status, restored
 
 
@@ -235,9 +235,9 @@ def test_a_dumb_terminal_gets_lines_and_one_without_colour_gets_none(variables):
 
 @pytest.mark.slow
 def test_a_gpu_of_a_driver_is_drawn_with_its_processes(tmp_path):
-    own = {"process_first": os.getpid(), "process_memory": 3 * 2**28, "processes": 1}
+    counters_of_process = {"process_first": os.getpid(), "process_memory": 3 * 2**28, "processes": 1}
     answers = {"busy": 98, "memory": 805306368, "field_186": 651000, "temperature": 71, "reasons": 4}
-    state = fake.write(tmp_path / "state", **answers, **own)
+    state = fake.write(tmp_path / "state", **answers, **counters_of_process)
     variables = fake.environment(fake.build(tmp_path), state)
     written, status, _ = screen(100, 30, b"q", "768.0 MiB", terminal(**variables))
     assert status == 0
@@ -263,9 +263,9 @@ def test_a_driver_that_crashes_while_it_lists_processes_leaves_the_list_empty(tm
         monkeypatch.setenv(name, value)
     listed = ProcessList([card])
     assert update_until(lambda: listed.newest, listed)
-    (own,) = listed.newest
-    assert (own.device, own.pid, own.memory_bytes) == ("card:0", os.getpid(), 2.0**20)
-    assert "python" in own.command
+    (process,) = listed.newest
+    assert (process.device, process.pid, process.memory_bytes) == ("card:0", os.getpid(), 2.0**20)
+    assert "python" in process.command
     fake.write(state, processes="crash")
     assert update_until(lambda: not listed.newest, listed)
     listed.close()
@@ -300,9 +300,9 @@ def example():
             "nvml.clock.sm": 1.98e9 - 0.285e9 * load,
             "nvml.event_reasons": 4.0 * (load == 1.0),
         }
-        found = latest()
-        found.add([Samples("nvml", H200.id, (0.0,), tuple((name, (value,)) for name, value in values.items()))])
-        drawing = picture.render(found, (process(),), console, 100.0 + second)
+        newest = latest()
+        newest.add([Samples("nvml", H200.id, (0.0,), tuple((name, (value,)) for name, value in values.items()))])
+        drawing = picture.render(newest, (process(),), console, 100.0 + second)
     console.print(drawing)
     console.file.seek(0)
     return "".join(f"    {line}".rstrip() + "\n" for line in console.file.read().splitlines())

@@ -33,12 +33,12 @@ def test_skipped_work_that_leaves_the_same_outputs_is_not_found():
 
 
 def test_one_wrong_element_of_a_product_on_repeats_is_found():
-    (mutation,) = (each for each in HOST_MUTATIONS if each.name == "one wrong element of C on repeats")
+    (mutation,) = (candidate for candidate in HOST_MUTATIONS if candidate.name == "one wrong element of C on repeats")
     assert host_outcome(mutation) != SURVIVES
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mutation", HOST_MUTATIONS, ids=lambda each: f"{each.case}: {each.name}")
+@pytest.mark.parametrize("mutation", HOST_MUTATIONS, ids=lambda mutation: f"{mutation.case}: {mutation.name}")
 def test_a_mutation_of_a_suites_call_is_found(mutation):
     outcomes = [host_outcome(mutation, seed) for seed in range(1 if mutation.name not in HALF_SEEN else 8)]
     assert any(outcome != SURVIVES for outcome in outcomes)

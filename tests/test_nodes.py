@@ -31,8 +31,8 @@ def free_port():
 
 
 def start(rank, size, port, out, *filters):
-    words = [sys.executable, str(HERE / "_nodes.py"), *map(str, (rank, size, port, out, SUITE)), *filters]
-    return subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    command = [sys.executable, str(HERE / "_nodes.py"), *map(str, (rank, size, port, out, SUITE)), *filters]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
 def results(path):
@@ -200,9 +200,9 @@ def test_nodes_with_different_plans_end_with_one_line_each():
     port = free_port()
     hub = JoiningNode(place(0, 2, port), b"3 cases")
     node = JoiningNode(place(1, 2, port), b"4 cases").ended()
-    words = "node 1 plans 4 cases, node 0 plans 3 cases; start every node with the same version, arguments and kinds"
+    message = "node 1 plans 4 cases, node 0 plans 3 cases; start every node with the same version, arguments and kinds"
     assert node.error == hub.ended().error
-    assert node.error.startswith(words)
+    assert node.error.startswith(message)
 
 
 @pytest.fixture
@@ -221,8 +221,8 @@ def first_messages(channel):
     """Return the messages that arrive first on a channel. Raises TimeoutError after 5 s."""
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline:
-        if found := list(channel.arrived()):
-            return found
+        if arrived := list(channel.arrived()):
+            return arrived
     raise TimeoutError
 
 
@@ -230,24 +230,24 @@ def test_a_frame_arrives_as_it_was_sent(channels):
     hub, node, _ = channels
     node.send(b"")
     node.send(b"x" * 100_000)
-    found = []
-    while len(found) < 2:
-        found += first_messages(hub)
-    assert found == [b"", b"x" * 100_000]
+    messages = []
+    while len(messages) < 2:
+        messages += first_messages(hub)
+    assert messages == [b"", b"x" * 100_000]
 
 
 def recorded(send):
     """The bytes of the frames that `send` makes, by a channel of the same key."""
-    one, other = socket.create_server(("127.0.0.1", 0)), None
-    with one:
-        onward = socket.create_connection(one.getsockname())
-        other, _ = one.accept()
+    server, connection = socket.create_server(("127.0.0.1", 0)), None
+    with server:
+        onward = socket.create_connection(server.getsockname())
+        connection, _ = server.accept()
     channel = NodeChannel(onward, b"key", is_hub=False)
     send(channel)
     channel.close()
     data = b""
-    with other:
-        while chunk := other.recv(2**20):
+    with connection:
+        while chunk := connection.recv(2**20):
             data += chunk
     return data
 
@@ -331,14 +331,14 @@ def test_received_bytes_that_hold_no_plain_data_are_refused(content):
 
 
 def environment(**fields):
-    known = {joining.NODES: "2", joining.RANK: "1", joining.ADDRESS: "[::1]:4000", joining.SECRET: "s" * 16}
-    return known | fields
+    variables = {joining.NODES: "2", joining.RANK: "1", joining.ADDRESS: "[::1]:4000", joining.SECRET: "s" * 16}
+    return variables | fields
 
 
 def test_the_environment_names_a_nodes_place_and_the_secret_is_removed_from_it(tmp_path):
-    found = environment()
-    assert Membership.from_environment(found) == Membership(1, 2, "::1", 4000, b"s" * 16)
-    assert joining.SECRET not in found
+    place = environment()
+    assert Membership.from_environment(place) == Membership(1, 2, "::1", 4000, b"s" * 16)
+    assert joining.SECRET not in place
     path = tmp_path / "secret"
     path.write_text("t" * 20 + "\n")
     assert Membership.from_environment(environment(**{joining.SECRET_FILE: str(path)})).secret == b"t" * 20
@@ -347,7 +347,7 @@ def test_the_environment_names_a_nodes_place_and_the_secret_is_removed_from_it(t
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "words"),
+    ("name", "value", "message"),
     [
         (joining.RANK, "2", "must be a whole number from 0 to 1, and is '2'"),
         (joining.NODES, "many", "must be a whole number from 1 to 4096, and is 'many'"),
@@ -356,11 +356,11 @@ def test_the_environment_names_a_nodes_place_and_the_secret_is_removed_from_it(t
         (joining.SECRET_FILE, "/nowhere/secret", "/nowhere/secret cannot be read"),
     ],
 )
-def test_an_invalid_place_is_refused_and_its_variable_is_named(name, value, words):
+def test_an_invalid_place_is_refused_and_its_variable_is_named(name, value, message):
     with pytest.raises(UsageError) as caught:
         Membership.from_environment(environment(**{name: value}))
     assert name in str(caught.value)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_no_node_leaves_its_secret_to_its_children(monkeypatch):

@@ -75,10 +75,10 @@ def test_the_floor_of_a_noisy_case_says_that_it_is_too_coarse_for_a_gate():
 
 
 @pytest.mark.parametrize(
-    ("fraction", "words"), [(0.0004, "0.04 %"), (0.001, "0.1 %"), (0.0149, "1.5 %"), (0.1, "10 %"), (0.604, "60 %")]
+    ("fraction", "text"), [(0.0004, "0.04 %"), (0.001, "0.1 %"), (0.0149, "1.5 %"), (0.1, "10 %"), (0.604, "60 %")]
 )
-def test_a_percentage_has_as_many_digits_as_its_size_needs(fraction, words):
-    assert noise.percent(fraction) == words
+def test_a_percentage_has_as_many_digits_as_its_size_needs(fraction, text):
+    assert noise.percent(fraction) == text
 
 
 def test_replicates_that_are_not_ok_do_not_count():
@@ -114,6 +114,6 @@ def test_each_device_has_its_own_floor():
 
 
 def test_a_case_in_which_not_even_a_doubling_is_detectable_has_no_percentage():
-    found = noise.NoiseFloor("ipc/pull", ("cuda:0",), 3, 1.4, 1.5, noise.threshold(1.5, 3))
-    assert found.threshold > 30
-    assert found.detectable == "none: not even a factor of 2"
+    floor = noise.NoiseFloor("ipc/pull", ("cuda:0",), 3, 1.4, 1.5, noise.threshold(1.5, 3))
+    assert floor.threshold > 30
+    assert floor.detectable == "none: not even a factor of 2"

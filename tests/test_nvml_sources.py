@@ -126,9 +126,9 @@ def source(monkeypatch):
     """NVML open for two GPUs; what it is asked for is patched into `COUNTERS.READ`."""
     module = sys.modules[type(NVML).__module__]
     monkeypatch.setattr(COMMON, "initialised", lambda: pynvml)
-    found = module.NvmlSource(())
-    found._handles = {"cuda:0": 0, "cuda:1": 1}
-    return found
+    source_of_all = module.NvmlSource(())
+    source_of_all._handles = {"cuda:0": 0, "cuda:1": 1}
+    return source_of_all
 
 
 def test_calls_of_one_kind_are_made_one_at_a_time(monkeypatch, source):
@@ -152,10 +152,10 @@ def test_calls_of_one_kind_are_made_one_at_a_time(monkeypatch, source):
     devices = [H200, replace(H200, id="cuda:1")]
     with ThreadPoolExecutor(16) as pool:
         asked = [(device, [name]) for device in devices for kind in kinds for name in kind for _ in range(8)]
-        found = list(pool.map(lambda each: source.read(*each), asked))
-    assert all(list(each.values()) == [1.0] for each in found)
+        answers = list(pool.map(lambda request: source.read(*request), asked))
+    assert all(list(answer.values()) == [1.0] for answer in answers)
     for kind in kinds:
-        assert max(sum(name in kind for name in each) for each in together) == 1, kind
+        assert max(sum(name in kind for name in names) for names in together) == 1, kind
 
 
 def test_slow_calls_do_not_delay_fast_ones(monkeypatch, source):
@@ -186,16 +186,16 @@ def test_a_slow_call_that_never_returns_delays_the_others_for_a_bounded_time(mon
         return 1.0
 
     monkeypatch.setitem(COUNTERS.READ, "nvml.energy", stays)
-    other = replace(H200, id="cuda:1")
+    second_gpu = replace(H200, id="cuda:1")
     with ThreadPoolExecutor(1) as pool:
         hung = pool.submit(source.read, H200, ["nvml.energy"])
         assert begun.wait(timeout=30)
         for _ in range(3):
-            assert source.read(other, ["nvml.energy"]) == {"nvml.energy": 1.0}
+            assert source.read(second_gpu, ["nvml.energy"]) == {"nvml.energy": 1.0}
         assert not hung.done()
         end.set()
         assert hung.result() == {"nvml.energy": 1.0}
-    assert source.read(other, ["nvml.energy"]) == {"nvml.energy": 1.0}, "and then one goes after the other again"
+    assert source.read(second_gpu, ["nvml.energy"]) == {"nvml.energy": 1.0}, "and then one goes after the other again"
     assert not COMMON.slow._lock.locked()
     assert not COMMON.slow._is_stuck
 
@@ -243,10 +243,10 @@ def test_gpms_metrics_are_those_of_the_binding():
 def test_gpm_gives_figures_in_si_units_and_none_for_unsupported_metrics(clock):
     samples = sys.modules[type(GPM).__module__].GpmSamples(GpmCard(lacks=(pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL,)), "gpu")
     clock[0] += 0.12
-    found = samples.read()
-    assert found["gpm.sm"] == (0, 2.0)
-    assert found["gpm.pcie.rx"] == (0, 21 * 2**20), "NVML's are MiB/s"
-    assert found["gpm.dram"][0] == pynvml.NVML_ERROR_NOT_SUPPORTED
+    values = samples.read()
+    assert values["gpm.sm"] == (0, 2.0)
+    assert values["gpm.pcie.rx"] == (0, 21 * 2**20), "NVML's are MiB/s"
+    assert values["gpm.dram"][0] == pynvml.NVML_ERROR_NOT_SUPPORTED
 
 
 def test_two_samples_of_gpm_are_at_least_a_tenth_of_a_second_apart(clock):

@@ -49,7 +49,9 @@ def test_a_slow_down_beside_other_work_on_both_sides_is_inconclusive(label):
         f"other work disturbed 5 of 5 baseline processes and 5 of 5 candidate processes ({label}): "
         "from a third of a side on, no change is judged"
     )
-    assert [each.verdict for each in settled(judge(before, after, percent(2.0))).findings] == [Verdict.INCONCLUSIVE]
+    assert [finding.verdict for finding in settled(judge(before, after, percent(2.0))).findings] == [
+        Verdict.INCONCLUSIVE
+    ]
 
 
 @pytest.mark.parametrize(("old", "new"), [(2, 0), (0, 2), (5, 0)])
@@ -118,8 +120,8 @@ def test_a_slow_down_by_a_lower_clock_is_inconclusive_without_any_counter(limit)
     after = clocked(noisy(1.1, QUIET), at(SLOW_HZ), limit)
     finding = one(clocked(SEVERAL, at(FAST_HZ), limit), after)
     assert (finding.verdict, finding.cause) == (Verdict.SUSPECT, "clock")
-    words = "the clock went from 1.980 GHz to 1.800 GHz; counted in cycles, it is not slower by the threshold"
-    assert finding.reason == words
+    text = "the clock went from 1.980 GHz to 1.800 GHz; counted in cycles, it is not slower by the threshold"
+    assert finding.reason == text
 
 
 @pytest.mark.parametrize("limit", ["dram", "link.h2d", "link.peer"])

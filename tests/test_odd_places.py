@@ -26,17 +26,17 @@ COMMAND = [sys.executable, "-P", "-m", "gpubench"]
 NO_UTF8 = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}  # as in a Latin-1 locale, without one at hand
 
 
-def gpubench(*words, **settings):
+def gpubench(*command, **settings):
     """Run the command; `settings` are those of `subprocess.run`, and `env` adds to the environment."""
     environment = os.environ | settings.pop("env", {})
     settings = {"capture_output": True, "text": True, "encoding": "utf-8"} | settings
-    return subprocess.run([*COMMAND, *words], env=environment, timeout=60, check=False, **settings)
+    return subprocess.run([*COMMAND, *command], env=environment, timeout=60, check=False, **settings)
 
 
 def shell(line, **settings):
     """A line of a shell in which `gpubench` is the command."""
-    words = ["bash", "-c", f'gpubench() {{ {sys.executable} -P -m gpubench "$@"; }}; {line}']
-    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, **settings)
+    command = ["bash", "-c", f'gpubench() {{ {sys.executable} -P -m gpubench "$@"; }}; {line}']
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **settings)
 
 
 # --- streams
@@ -80,8 +80,8 @@ def test_characters_outside_the_locale_are_replaced_and_in_json_escaped():
     text = r"1 \u2013 2 \u00b5s, \u4e16\U0001f600"
 
     def printed(is_json):
-        words = [sys.executable, "-P", "-c", program.format(is_json, text)]
-        return subprocess.run(words, capture_output=True, env=NO_UTF8, check=True).stdout.decode("ascii")
+        command = [sys.executable, "-P", "-c", program.format(is_json, text)]
+        return subprocess.run(command, capture_output=True, env=NO_UTF8, check=True).stdout.decode("ascii")
 
     assert printed(False) == "1 - 2 us, \\u4e16\\ud83d\\ude00\n"
     assert printed(True) == "1 \\u2013 2 \\u00b5s, \\u4e16\\ud83d\\ude00\n"
@@ -180,8 +180,8 @@ def ended_by(number, **settings):
         "import os, sys; from gpubench import __main__ as m\n"
         f"m._run = lambda: os.kill(os.getpid(), {int(number)}); sys.exit(m.main())"
     )
-    words = [sys.executable, "-P", "-c", program]
-    return subprocess.run(words, capture_output=True, text=True, check=False, **settings)
+    command = [sys.executable, "-P", "-c", program]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **settings)
 
 
 @pytest.mark.parametrize("name", ["SIGHUP", "SIGINT", "SIGTERM"])

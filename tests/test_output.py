@@ -20,12 +20,14 @@ def file(tmp_path):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no file here that is always full")
 @pytest.mark.parametrize(
-    "words", [["show"], ["compare", "--json"], ["list"], ["--version"]], ids=lambda words: words[0]
+    "arguments", [["show"], ["compare", "--json"], ["list"], ["--version"]], ids=lambda arguments: arguments[0]
 )
-def test_a_full_standard_output_is_reported_in_one_line(words, file):
-    files = {"show": [file], "compare": [file, file]}.get(words[0], [])
+def test_a_full_standard_output_is_reported_in_one_line(arguments, file):
+    files = {"show": [file], "compare": [file, file]}.get(arguments[0], [])
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run([*COMMAND, *words, *files], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run(
+            [*COMMAND, *arguments, *files], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
     assert done.returncode == 2
     assert done.stderr == (
         "gpubench: cannot write to standard output: No space left on device; make room or send it elsewhere\n"
@@ -64,8 +66,8 @@ BAD = {
 def test_a_damaged_file_gives_one_line_and_no_output(bad, file, call):
     wrong = file.with_name("wrong.jsonl")
     wrong.write_bytes(BAD[bad](file.read_bytes()))
-    for words in (["report", wrong], ["compare", file, wrong]):
-        status, printed, said = call(*words, "-o", "page.html")
+    for arguments in (["report", wrong], ["compare", file, wrong]):
+        status, printed, said = call(*arguments, "-o", "page.html")
         assert (status, printed) == (5, "")
         assert said.startswith(f"gpubench: {wrong}: line ")
         assert said.count("\n") == 1

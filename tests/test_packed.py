@@ -44,11 +44,11 @@ def test_packed_numbers_differ_if_a_value_differs_or_is_missing():
 
 def test_an_array_of_packed_numbers_shares_their_memory_and_cannot_be_written():
     packed = Packed([1.0, None, 3.0])
-    found = np.asarray(packed, dtype=float)
-    assert np.isnan(found[1])
-    assert np.shares_memory(found, packed.numpy())
+    array = np.asarray(packed, dtype=float)
+    assert np.isnan(array[1])
+    assert np.shares_memory(array, packed.numpy())
     with pytest.raises(ValueError, match="read-only"):
-        found[0] = 2.0
+        array[0] = 2.0
 
 
 def test_a_number_takes_eight_bytes():

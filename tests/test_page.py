@@ -55,9 +55,9 @@ def test_a_page_keeps_the_extremes_of_too_many_readings_and_says_so(tmp_path):
 def test_samples_of_too_many_cases_are_rounded_before_they_are_left_out(tmp_path):
     results = [make.result(series(100, n), of=make.case(n=n)) for n in range(250)]
     page, file = enclosed(tmp_path, make.run(*results))
-    found = store.read_run(file).results[0].series[0].values
-    assert found == pytest.approx(results[0].series[0].values, rel=1e-8)
-    assert found != results[0].series[0].values
+    kept = store.read_run(file).results[0].series[0].values
+    assert kept == pytest.approx(results[0].series[0].values, rel=1e-8)
+    assert kept != results[0].series[0].values
     assert "Samples are rounded to 9 digits." in page
 
 
@@ -78,9 +78,9 @@ def zoomed(page):
 def test_a_chart_that_zooms_has_the_numbers_of_its_counter_and_the_spans_of_throttling():
     sampled = make.samples([100.0, 100.1, 100.2, 100.3], power=[300.0, 700.0, 699.0, 310.0], event_reasons=[0, 4, 4, 0])
     run = make.run(make.result(window=(100.1, 100.2)), sampled=[sampled], counters=(make.POWER, EVENTS))
-    found = zoomed(html().render(run))
-    assert found["cases"] == [["bandwidth/triad", 0.1, 0.2]]
-    lanes, power, events = found["charts"]
+    charts = zoomed(html().render(run))
+    assert charts["cases"] == [["bandwidth/triad", 0.1, 0.2]]
+    lanes, power, events = charts["charts"]
     assert lanes["bands"] == [["bandwidth", "", [0.1, 0.2]]]
     assert (power["unit"], power["at"], power["values"]) == ("W", [0.0, 0.1, 0.2, 0.3], [300.0, 700.0, 699.0, 310.0])
     assert power["bands"] == events["bands"] == [["power cap", "capped", [0.0, 0.2]]]
@@ -110,17 +110,17 @@ def worked(name, flops, moved, limit, quantity="flops"):
 
 
 def test_the_roofline_has_every_case_that_declares_operations_and_bytes_under_the_specified_and_the_reached_roofs():
-    found = roofline(
+    chart = roofline(
         worked("square", 8e11, 1e9, "tensor.float16"),
         worked("gemv", 4e9, 4e9, "dram", "moved"),
         worked("axpy", 1e9, 4e9, "dram", "moved"),
         worked("read", 0.0, 4e9, "dram", "moved"),
     )
-    assert found[1].startswith("3 cases; tensor.float16 up to 800.0 TFLOP/s; dram up to 4.000 TFLOP/s")
-    assert "gemm/square: 800.0 TFLOP/s at 800.0 FLOP/B" in found[0]
-    assert "989 TFLOP/s float16" in found[0]
-    assert "dram 4800 GB/s" in found[0]
-    assert found[0].count('class="peak roof"') == found[0].count('class="roof reached"') == 2
+    assert chart[1].startswith("3 cases; tensor.float16 up to 800.0 TFLOP/s; dram up to 4.000 TFLOP/s")
+    assert "gemm/square: 800.0 TFLOP/s at 800.0 FLOP/B" in chart[0]
+    assert "989 TFLOP/s float16" in chart[0]
+    assert "dram 4800 GB/s" in chart[0]
+    assert chart[0].count('class="peak roof"') == chart[0].count('class="roof reached"') == 2
 
 
 def test_cases_of_equal_intensity_give_no_roofline():

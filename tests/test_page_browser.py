@@ -30,8 +30,8 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def browser():
-    with _browser.browser() as found:
-        yield found
+    with _browser.browser() as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +122,7 @@ def test_every_number_of_a_matrix_has_a_contrast_of_four_and_a_half_with_its_sha
     suites = (SuiteInfo("bandwidth", "", (View("matrix", "Peers", ("read",), "peer", "device"),)),)
     (tmp_path / "matrix.html").write_text(rendering.report("html").render(make.run(*results, suites=suites)))
     browser.show(tmp_path / "matrix.html", dark=dark)
-    found = browser.ask("""(() => {
+    colours = browser.ask("""(() => {
         const light = (colour) => colour.match(/[\\d.]+/g).slice(0, 3).map((c) => (c /= 255) <= 0.03928 ? c / 12.92
             : ((c + 0.055) / 1.055) ** 2.4).reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
         return Object.fromEntries([...document.querySelectorAll("svg rect + text")].map((text) => {
@@ -131,8 +131,8 @@ def test_every_number_of_a_matrix_has_a_contrast_of_four_and_a_half_with_its_sha
             return [text.getAttribute("class"), (a + 0.05) / (b + 0.05)];
         }));
     })()""")
-    assert set(found) == {f"t{shade}" for shade in range(7)}
-    assert {shade: contrast for shade, contrast in found.items() if contrast < 4.5} == {}
+    assert set(colours) == {f"t{shade}" for shade in range(7)}
+    assert {shade: contrast for shade, contrast in colours.items() if contrast < 4.5} == {}
 
 
 WAIT = "new Promise((done) => setTimeout(done, {}))"
@@ -151,8 +151,8 @@ def test_a_case_unfolds_and_its_counters_zoom(browser, pages, width):
         "['.uplot', 'figure[data-zoom]'].map((each) => document.querySelectorAll(each).length)"
     )
     assert plots == figures > 10
-    words = browser.ask("document.querySelector('.zoom-tools output').textContent")
-    assert re.fullmatch(r"\d+\.\d\d s to \d+\.\d\d s", words)
+    text = browser.ask("document.querySelector('.zoom-tools output').textContent")
+    assert re.fullmatch(r"\d+\.\d\d s to \d+\.\d\d s", text)
     assert overflow(browser) <= 0
     assert browser.messages == []
 

@@ -45,7 +45,7 @@ class PageElements(HTMLParser):
             self.words.append(data.strip())
 
     def attributes(self, tag, name):
-        return [attrs[name] for found, attrs, _ in self.found if found == tag and name in attrs]
+        return [attrs[name] for name_of_tag, attrs, _ in self.found if name_of_tag == tag and name in attrs]
 
 
 def read(size_bytes=GIB, seconds=1e-3, suite="bandwidth", name="read", **fields):
@@ -66,11 +66,17 @@ def sizes(**fields):
 
 def test_the_page_begins_with_the_same_summary_as_every_other_form():
     run = run_of(*sizes(), read(suite="ipc", status="failed", reason="wrong answer"))
-    found, page = overview(Summary(run)), PageElements(run)
-    head = " ".join(page.words[page.words.index(found.devices[0]) :])
-    value = found.values[0]
-    for words in (*found.devices, " · ".join(found.conditions), f"T{found.trust[1:]}", value.title, value.figure.text):
-        assert words in head
+    summary_found, page = overview(Summary(run)), PageElements(run)
+    head = " ".join(page.words[page.words.index(summary_found.devices[0]) :])
+    value = summary_found.values[0]
+    for text in (
+        *summary_found.devices,
+        " · ".join(summary_found.conditions),
+        f"T{summary_found.trust[1:]}",
+        value.title,
+        value.figure.text,
+    ):
+        assert text in head
     assert "95.8 % of data sheet" in head
     assert head.index("Trustworthy: no, because 1 case failed") < head.index("Memory read") < head.index(" 4 ok")
 
@@ -127,8 +133,8 @@ def test_charts_of_a_gpu_stand_before_those_of_the_host():
     facts = make.facts(make.device(), make.device("host", "CPU", arch="x86-64"))
     host = [replace(result, case=replace(result.case, name="cores")) for result in sizes(devices=("host",))]
     views = [View("bars", "Of the host", ("cores",)), View("bars", "Of the GPU", ("read",))]
-    words = PageElements(run_of(*host, *sizes(), views=views, facts=facts)).words
-    assert words.index("Of the GPU") < words.index("Of the host")
+    texts = PageElements(run_of(*host, *sizes(), views=views, facts=facts)).words
+    assert texts.index("Of the GPU") < texts.index("Of the host")
 
 
 @pytest.mark.parametrize("kind", ["curve", "bars", "staircase", "transfer", "matrix"])
@@ -156,8 +162,8 @@ def test_each_bar_is_marked_with_its_own_peak_and_a_bar_without_one_has_no_mark(
 
 def ticks(values, unit, **fields):
     """The labels of an axis, and its unit."""
-    found = sys.modules[f"{ROOM}._ticks"].axis(values, unit, 100.0, 400.0, **fields)
-    return [label for _, label in found.ticks], found.unit
+    ticks_found = sys.modules[f"{ROOM}._ticks"].axis(values, unit, 100.0, 400.0, **fields)
+    return [label for _, label in ticks_found.ticks], ticks_found.unit
 
 
 @pytest.mark.parametrize(
@@ -165,8 +171,8 @@ def ticks(values, unit, **fields):
     [(2e-9, 900e-9, "ns"), (16e-9, 5e-6, "ns"), (2e-6, 9e-3, "µs"), (2e-9, 5e-3, ""), (1.5e-3, 20.0, "")],
 )
 def test_the_ticks_of_a_logarithmic_axis_are_in_a_unit_that_fits_each_of_them(low, high, unit):
-    labels, found = ticks([low, high], "s", log=True)
-    assert found == unit
+    labels, positions = ticks([low, high], "s", log=True)
+    assert positions == unit
     assert all(1 <= float(label.split()[0]) < 10_000 for label in labels), labels
 
 

@@ -32,8 +32,8 @@ def dry_run(environment, folder):
 
 
 def test_the_run_has_every_case_of_the_plan(environment, folder, dry_run):
-    words = ("plan", "all", "--device", "rocm:0", "--tier", "smoke", "--json")
-    planned = json.loads(gpubench(environment, folder, *words).stdout)
+    arguments = ("plan", "all", "--device", "rocm:0", "--tier", "smoke", "--json")
+    planned = json.loads(gpubench(environment, folder, *arguments).stdout)
     assert set(dry_run[0]) == {job["case"] for job in planned["jobs"]}
 
 
@@ -59,7 +59,7 @@ def test_the_gate_refuses_to_judge_the_run_on_paper(environment, folder, dry_run
 
 
 def test_a_gate_that_measures_on_paper_refuses_to_judge(environment, folder, dry_run):
-    words = ("--device", "rocm:0", "--tier", "smoke", "--filter", "bandwidth/copy[", "--replicates", "1")
-    judged = gpubench(environment, folder, "gate", "--run", "bandwidth", *words, "--baseline", "a.jsonl")
+    arguments = ("--device", "rocm:0", "--tier", "smoke", "--filter", "bandwidth/copy[", "--replicates", "1")
+    judged = gpubench(environment, folder, "gate", "--run", "bandwidth", *arguments, "--baseline", "a.jsonl")
     assert judged.returncode == 4, judged.stderr
     assert "a dry run measures nothing" in judged.stdout

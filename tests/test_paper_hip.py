@@ -72,15 +72,26 @@ def test_every_case_of_a_suite_passes_or_names_what_is_missing(name, environment
 
 def test_no_command_shows_a_figure_of_a_dry_run(environment, tmp_path):
     """A run of cases that are timed, and what is made of it: no text has a rate, and the gate has nothing to judge."""
-    words = ("run", "bandwidth", "--device", "rocm:0", "--tier", "smoke", "--filter", "bandwidth/copy", "-o", "a.jsonl")
-    on_the_host = gpubench(environment, tmp_path, *(word.replace("rocm:0", "host") for word in words[:-2])).stdout
+    arguments = (
+        "run",
+        "bandwidth",
+        "--device",
+        "rocm:0",
+        "--tier",
+        "smoke",
+        "--filter",
+        "bandwidth/copy",
+        "-o",
+        "a.jsonl",
+    )
+    on_the_host = gpubench(environment, tmp_path, *(word.replace("rocm:0", "host") for word in arguments[:-2])).stdout
     assert RATE.search(on_the_host)  # so a figure looks, where there is one
-    shown = [gpubench(environment, tmp_path, *words)]
-    shown += [gpubench(environment, tmp_path, "show", "a.jsonl")]
+    outputs = [gpubench(environment, tmp_path, *arguments)]
+    outputs += [gpubench(environment, tmp_path, "show", "a.jsonl")]
     for form in ("html", "md", "json", "prom", "csv"):
         gpubench(environment, tmp_path, "report", "a.jsonl", "--format", form, "-o", f"report.{form}")
         assert (tmp_path / f"report.{form}").is_file()
-    texts = [done.stdout + done.stderr for done in shown]
+    texts = [done.stdout + done.stderr for done in outputs]
     texts += [
         (tmp_path / f"report.{form}").read_text(encoding="utf-8") for form in ("html", "md", "json", "prom", "csv")
     ]

@@ -80,8 +80,19 @@ def copied(folder: Path) -> Path:
 def outcomes(environment: dict[str, str], folder: Path, case: str) -> set[tuple[str, str]]:
     """Return how the cases ended, with their reasons, by the copy of the package in the folder."""
     paths = os.pathsep.join((str(folder), environment["PYTHONPATH"]))
-    words = ("run", case.partition("/")[0], "--device", "rocm:0", "--tier", "smoke", "--filter", case, "-o", "a.jsonl")
-    done = gpubench({**environment, "PYTHONPATH": paths}, folder, *words)
+    arguments = (
+        "run",
+        case.partition("/")[0],
+        "--device",
+        "rocm:0",
+        "--tier",
+        "smoke",
+        "--filter",
+        case,
+        "-o",
+        "a.jsonl",
+    )
+    done = gpubench({**environment, "PYTHONPATH": paths}, folder, *arguments)
     assert (folder / "a.jsonl").is_file(), done.stderr
     return {(result.status, result.reason) for result in store.read_run(folder / "a.jsonl").results}
 
@@ -95,5 +106,5 @@ def test_the_dry_run_finds_each_planted_mistake(name, environment, tmp_path):
     assert text.count(mistake.right) == 1
     place.write_text(text.replace(mistake.right, mistake.wrong), encoding="utf-8")
     (tmp_path / "a.jsonl").unlink()
-    found = outcomes(environment, tmp_path, mistake.case)
-    assert any(status not in ("ok", "skipped") and mistake.finding in reason for status, reason in found), found
+    results = outcomes(environment, tmp_path, mistake.case)
+    assert any(status not in ("ok", "skipped") and mistake.finding in reason for status, reason in results), results

@@ -59,8 +59,8 @@ def test_a_pipeline_of_ideal_parts_reaches_the_bound_from_depth_two_on(compute, 
 
 
 def test_slowdowns_are_busy_times_over_times_alone():
-    found = part("_overlap").OverlapTimes(2.0, 1.0, 2.5, 2.2, 1.5)
-    assert (found.compute_slowdown, found.transfer_slowdown) == pytest.approx((1.1, 1.5))
+    times_together = part("_overlap").OverlapTimes(2.0, 1.0, 2.5, 2.2, 1.5)
+    assert (times_together.compute_slowdown, times_together.transfer_slowdown) == pytest.approx((1.1, 1.5))
 
 
 def test_the_best_depth_is_the_smallest_of_those_that_are_equally_fast():
@@ -114,8 +114,8 @@ def test_the_kernel_the_host_and_the_closed_form_have_the_same_digests():
     numbers = (np.uint32(digest.FACTOR), np.uint32(digest.TERM))
     assert [compiled.digest(chunk, *numbers, rounds) for chunk in words] == expected.tolist()
     kernel, blocks = _grid.kernel("patterns/pipeline.cu", "digest"), np.zeros((3, 4 * 64), np.uint32)
-    for chunk, found in zip(words, blocks, strict=True):
-        kernel((4,), (64,), (chunk, np.uint32(chunk.size), *numbers, np.uint32(rounds), found))
+    for chunk, digests in zip(words, blocks, strict=True):
+        kernel((4,), (64,), (chunk, np.uint32(chunk.size), *numbers, np.uint32(rounds), digests))
     assert np.bitwise_xor.reduce(blocks, axis=1).tolist() == expected.tolist()
 
 
@@ -164,14 +164,14 @@ def built(name, rank=0, world=1, exchange=None, seed=7, **params):
 def faults_of(schedule, ranks, wanted):
     """What is wrong with a schedule: blocks that are sent before they are there, twice, or not at all."""
     held = {rank: {rank} for rank in range(ranks)}
-    found = []
+    mistakes = []
     for _, step in itertools.groupby(schedule, key=lambda delivery: delivery.step):
         deliveries = list(step)
-        found += [each for each in deliveries if each.block not in held[each.source]]
-        for each in deliveries:
-            found += [each] if each.block in held[each.target] else []
-            held[each.target].add(each.block)
-    return found + [rank for rank in range(ranks) if held[rank] != wanted(rank)]
+        mistakes += [delivery for delivery in deliveries if delivery.block not in held[delivery.source]]
+        for arrival in deliveries:
+            mistakes += [arrival] if arrival.block in held[arrival.target] else []
+            held[arrival.target].add(arrival.block)
+    return mistakes + [rank for rank in range(ranks) if held[rank] != wanted(rank)]
 
 
 def ends_in_any_order(schedule, ranks, rng):
@@ -238,12 +238,12 @@ def model(sizes, seconds):
 
 
 def test_a_model_is_exact_where_it_was_measured_and_straight_between_and_beyond():
-    found = model((100, 200, 400), (1.0, 2.0, 3.0))
-    assert [found.seconds(size) for size in (100, 150, 200, 300, 400, 600)] == pytest.approx([1, 1.5, 2, 2.5, 3, 4])
-    assert [piece.alpha_s for piece in found.pieces] == pytest.approx([0.0, 1.0])
-    assert [piece.per_byte_s for piece in found.pieces] == pytest.approx([0.01, 0.005])
-    assert found.seconds(10) == pytest.approx(0.1)
-    assert found.text == "α 0 s, β 200.0 B/s"
+    fitted = model((100, 200, 400), (1.0, 2.0, 3.0))
+    assert [fitted.seconds(size) for size in (100, 150, 200, 300, 400, 600)] == pytest.approx([1, 1.5, 2, 2.5, 3, 4])
+    assert [piece.alpha_s for piece in fitted.pieces] == pytest.approx([0.0, 1.0])
+    assert [piece.per_byte_s for piece in fitted.pieces] == pytest.approx([0.01, 0.005])
+    assert fitted.seconds(10) == pytest.approx(0.1)
+    assert fitted.text == "α 0 s, β 200.0 B/s"
 
 
 def test_a_time_that_falls_with_size_is_replaced_by_the_earlier_time():
@@ -264,15 +264,15 @@ def test_the_chosen_path_depends_on_the_size_and_the_simpler_one_wins_a_tie():
 
 
 def test_regret_is_the_cost_of_a_choice_over_the_best_path_of_each_size():
-    one, other = way("one"), way("other")
-    models = {one: model((1, 100), (1.0, 100.0)), other: model((1, 100), (20.0, 30.0))}
-    measured = {10: {one: 10.0, other: 20.0}, 90: {one: 60.0, other: 30.0}, 23: {one: 25.0, other: 20.0}}
-    found = part("_path_model").regrets(models, measured)
-    assert found.by_size == pytest.approx((0.0, 0.0, 0.0))
-    wrong = {10: {one: 10.0, other: 8.0}, 90: {one: 60.0, other: 30.0}}
-    found = part("_path_model").regrets(models, wrong)
-    assert found.by_size == pytest.approx((0.25, 0.0))
-    assert (found.median, found.worst, found.fixed_worst) == pytest.approx((0.125, 0.25, 0.0))
+    first, second = way("one"), way("other")
+    models = {first: model((1, 100), (1.0, 100.0)), second: model((1, 100), (20.0, 30.0))}
+    measured = {10: {first: 10.0, second: 20.0}, 90: {first: 60.0, second: 30.0}, 23: {first: 25.0, second: 20.0}}
+    fitted = part("_path_model").regrets(models, measured)
+    assert fitted.by_size == pytest.approx((0.0, 0.0, 0.0))
+    wrong = {10: {first: 10.0, second: 8.0}, 90: {first: 60.0, second: 30.0}}
+    fitted = part("_path_model").regrets(models, wrong)
+    assert fitted.by_size == pytest.approx((0.25, 0.0))
+    assert (fitted.median, fitted.worst, fitted.fixed_worst) == pytest.approx((0.125, 0.25, 0.0))
 
 
 def test_ranks_are_distributed_round_robin_over_the_cores():
@@ -317,9 +317,9 @@ def test_a_rank_that_answers_wrongly_fails_the_check_of_those_that_received_it(t
     liar._blocks.own[9] ^= 1
     assert on_all(lambda rank: tasks[rank].poison()) == []
     assert on_all(lambda rank: tasks[rank].stages[""].call() and None) == []
-    found = on_all(lambda rank: tasks[rank].check())
-    assert found
-    assert "1 of 512 words of 4KiB of rank 1, received by rank" in str(found[0])
+    answers = on_all(lambda rank: tasks[rank].check())
+    assert answers
+    assert "1 of 512 words of 4KiB of rank 1, received by rank" in str(answers[0])
     on_all(lambda rank: tasks[rank].close())
 
 
@@ -349,14 +349,14 @@ def test_of_two_processes_that_claim_a_rank_at_once_the_first_one_notices():
     roll_call.close()
 
 
-@pytest.mark.parametrize(("name", "path", "what"), [("batch", "socket", "1 of 8 messages differ")])
-def test_a_message_that_arrives_wrongly_fails_the_check_of_a_batch(name, path, what):
+@pytest.mark.parametrize(("name", "path", "fault"), [("batch", "socket", "1 of 8 messages differ")])
+def test_a_message_that_arrives_wrongly_fails_the_check_of_a_batch(name, path, fault):
     tasks, on_all = together(name, 2, path=path, messages=8)
     assert on_all(lambda rank: tasks[rank].poison()) == []
     assert on_all(lambda rank: tasks[rank].stages[""].call() and None) == []
     assert on_all(lambda rank: tasks[rank].check()) == []
     receiver = tasks[1].check.__self__
     receiver._received[100] ^= 1
-    with pytest.raises(WrongAnswer, match=what):
+    with pytest.raises(WrongAnswer, match=fault):
         receiver.check()
     on_all(lambda rank: tasks[rank].close())

@@ -31,9 +31,9 @@ def test_a_gradient_without_the_sum_over_other_ranks_is_wrong():
         step.seconds()
         right = is_wrong(step.check)
         step._group.received[: step._group.sent.size] = step._group.sent
-        found = right, is_wrong(step.check)
+        answer = right, is_wrong(step.check)
         step.close()
-        return found
+        return answer
 
     for right, wrong in together(2, body):
         assert right == ""
@@ -48,12 +48,12 @@ def test_a_pipeline_that_leaves_out_a_layer_is_wrong():
         right = is_wrong(rank.check)
         rank._weights = rank._weights[:1]
         rank.seconds()
-        found = right, is_wrong(rank.check), min(latencies) > 0, rank.observed()["requests"].value
+        answer = right, is_wrong(rank.check), min(latencies) > 0, rank.observed()["requests"].value
         bench.barrier()
         rank.close()
         bench.barrier()
         rank.release()
-        return found
+        return answer
 
     first, last = together(2, body)
     assert first[:2] == ("", "")
@@ -70,23 +70,23 @@ def test_products_with_other_weights_than_those_of_the_file_are_wrong(way, tmp_p
     def body(bench):
         model = part("_shared_weights").ModelFile(bench, 64)
         task = part("_shared_weights").LoadedModel(model, way).task()
-        found = []
+        messages = []
         if task.stages:
             task.poison()
             stage = task.stages[""]
             assert is_wrong(task.check)
             assert stage.call() > 0
-            found = [is_wrong(task.check)]
+            messages = [is_wrong(task.check)]
             model.output[1, 2] += 1
-            found.append(is_wrong(task.check))
+            messages.append(is_wrong(task.check))
         bench.barrier()
         task.close()
         task.release()
-        return found
+        return messages
 
-    found = together(2, body)
-    assert found[1][0] == ""
-    assert "products with the loaded weights are wrong" in found[1][1]
+    answers = together(2, body)
+    assert answers[1][0] == ""
+    assert "products with the loaded weights are wrong" in answers[1][1]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -101,10 +101,12 @@ def test_every_split_of_a_layer_is_the_whole_layer(world):
         layer._close()
         return layer._splits, observed
 
-    for found, observed in together(world, body):
-        assert found == parallel.possible(parallel.LayerShape(6, 12, 192, 3), world)
+    for answers, observed in together(world, body):
+        assert answers == parallel.possible(parallel.LayerShape(6, 12, 192, 3), world)
         assert observed["regret"].value >= 0
-        assert {name for name in observed if name.startswith("predicted")} == {f"predicted {split}" for split in found}
+        assert {name for name in observed if name.startswith("predicted")} == {
+            f"predicted {split}" for split in answers
+        }
 
 
 @pytest.mark.parametrize(
@@ -119,9 +121,9 @@ def test_a_split_with_a_wrong_matrix_is_found(split, name):
         if bench.rank == 1:
             weights = getattr(inner, name)
             weights["down"] = 2 * weights["down"]
-        found = is_wrong(layer._expect_outputs)
+        message = is_wrong(layer._expect_outputs)
         layer._close()
-        return found
+        return message
 
     first, second = together(2, body)
     assert first.endswith(f"outputs of the layer split by {split} are wrong")
@@ -135,9 +137,9 @@ def test_products_that_no_rank_computes_are_found_missing():
         rank.seconds()
         right = is_wrong(rank.check)
         rank._mine = rank._mine[:-1]
-        found = right, is_wrong(rank.check), len(rank._mine) + 1
+        answer = right, is_wrong(rank.check), len(rank._mine) + 1
         rank.close()
-        return found
+        return answer
 
     first, second = together(2, body)
     assert first[2] + second[2] == 24
@@ -154,11 +156,11 @@ def test_a_message_that_did_not_arrive_is_found():
         ring.stage()
         ring.verified(ring.staged_round)
         total = ring.add_all()
-        found = is_wrong(lambda: ring.verified(ring.board.meet)), int(total[0])
+        message = is_wrong(lambda: ring.verified(ring.board.meet)), int(total[0])
         bench.barrier()
         ring.close()
         ring.release()
-        return found
+        return message
 
     pattern = [bytes(np.uint64([7 + rank]).view(np.uint8))[0] for rank in range(3)]
     for wrong, first_byte in together(3, body):
@@ -175,16 +177,16 @@ def test_a_rank_without_a_heartbeat_is_noticed_within_a_second_and_one_that_work
         if bench.rank == 1:
             board._stop.set()  # its heartbeat ends, as with its process
             bench.barrier()
-            found = 0.0
+            delay = 0.0
         else:
             stopped = module.time.perf_counter()
             with pytest.raises(module.RankLostError, match="rank 1 has had no heartbeat") as caught:
                 board.wait(lambda: False)
-            found = caught.value.noticed_s - stopped
+            delay = caught.value.noticed_s - stopped
             del caught
             bench.barrier()
         board.close()
-        return found
+        return delay
 
     assert 0.3 < together(2, body)[0] < 1.0
 
@@ -235,14 +237,14 @@ def test_an_interrupted_save_leaves_the_snapshot_before_and_a_changed_bit_is_fou
         same = bool((state.array.view(np.uint32) == later.view(np.uint32)).all())
         store.save()
         state.array.view(np.uint32)[5] ^= 1
-        found = is_wrong(store.expect_saved)
+        message = is_wrong(store.expect_saved)
         store.close()
         board.close()
-        return same, found
+        return same, message
 
-    ((same, found),) = together(1, body)
+    ((same, answers),) = together(1, body)
     assert same
-    assert found == "1 of 1024 words of the snapshot differ from the state"
+    assert answers == "1 of 1024 words of the snapshot differ from the state"
     assert (tmp_path / "kept").exists() is not in_file
 
 

@@ -101,14 +101,14 @@ def test_work_is_resumed_from_memory_and_from_a_file_whenever_its_process_dies()
 
 
 def value(result, name):
-    (found,) = (series for series in result.series if series.name == name)
-    return found.values[0]
+    (observed,) = (series for series in result.series if series.name == name)
+    return observed.values[0]
 
 
 @pytest.fixture(scope="module")
 def gpu():
-    found = inventory.facts()
-    return found, next(device for device in found.devices if device.backend == "cupy")
+    observed = inventory.facts()
+    return observed, next(device for device in observed.devices if device.backend == "cupy")
 
 
 @pytest.mark.gpu

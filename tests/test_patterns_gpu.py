@@ -109,12 +109,12 @@ def test_at_the_best_depth_nearly_all_of_the_shorter_part_is_hidden_by_a_computa
         assert message._pipeline.rounds > 1
         shares, ratios = {}, []
         for depth in (1, 2, 4, 8):
-            found = []
+            efficiencies = []
             for _ in range(7):
                 message.sample((depth,))
-                found.append(message.overlapped()["overlap"].value)
+                efficiencies.append(message.overlapped()["overlap"].value)
                 ratios.append(message.overlapped()["compute_over_transfer"].value)
-            shares[depth] = float(np.median(found))
+            shares[depth] = float(np.median(efficiencies))
         assert np.median(ratios) == pytest.approx(2, rel=0.15), (path, ratios)
         assert shares[1] < 30, (path, shares)
         assert max(shares.values()) >= 90, (path, shares)

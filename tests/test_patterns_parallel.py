@@ -48,27 +48,27 @@ def test_the_operations_of_a_layer_are_24_t_d_squared_and_4_t_length_d():
 
 
 def test_predictions_are_sums_of_their_parts():
-    layer, known, numbers = shape(), models(collective_s=2.0), 64 * 128
-    whole = layer.flops
+    layer, run_models, numbers = shape(), models(collective_s=2.0), 64 * 128
+    flops = layer.flops
     first, last = sum(layer.first_products) + layer.attention, sum(layer.last_products)
 
     def predicted(split, ranks=2):
-        found = known.predicted(split, layer, ranks)
-        return found.compute_s, found.communicate_s
+        prediction = run_models.predicted(split, layer, ranks)
+        return prediction.compute_s, prediction.communicate_s
 
-    assert predicted("unsplit") == pytest.approx((whole, 0))
-    assert predicted("data") == pytest.approx((whole / 2, numbers / 2 * 2.0))
-    assert predicted("tensor") == pytest.approx((whole / 2, 2 * numbers * 2.0))
-    assert predicted("sequence") == pytest.approx((whole / 2, (numbers + numbers / 2) * 2.0))
+    assert predicted("unsplit") == pytest.approx((flops, 0))
+    assert predicted("data") == pytest.approx((flops / 2, numbers / 2 * 2.0))
+    assert predicted("tensor") == pytest.approx((flops / 2, 2 * numbers * 2.0))
+    assert predicted("sequence") == pytest.approx((flops / 2, (numbers + numbers / 2) * 2.0))
     steps = first / 4 + last / 4 + 3 * max(first, last) / 4
     assert predicted("pipeline") == pytest.approx((steps, (numbers / 4 + numbers) * 2.0))
 
 
 def test_weights_that_are_read_more_slowly_than_multiplied_favour_fewer_columns():
-    one, free = straight(1.0), straight(0.0)
+    unit_line, free = straight(1.0), straight(0.0)
     reading = module().TimeCurve.through({1.0: 1e9, 1e12: 1e9 + 1})  # rows are free, only the weights cost time
-    known = module().RunModels(reading, one, one, free, free, free)
-    assert module().choose(known, shape(), 2) == "tensor"
+    run_models = module().RunModels(reading, unit_line, unit_line, free, free, free)
+    assert module().choose(run_models, shape(), 2) == "tensor"
 
 
 def test_a_split_is_possible_where_it_divides_the_layer():
@@ -133,7 +133,7 @@ def test_shares_of_work_end_as_early_as_any_other_shares(items, item_s):
     def end(counts):
         return max(count * seconds for count, seconds in zip(counts, item_s, strict=True))
 
-    every = (each for each in itertools.product(range(items + 1), repeat=len(item_s)) if sum(each) == items)
+    every = (split for split in itertools.product(range(items + 1), repeat=len(item_s)) if sum(split) == items)
     assert sum(shares) == items
     assert end(shares) == pytest.approx(min(map(end, every)))
 
@@ -170,10 +170,10 @@ def simulated(step, save, restart, steps, mtbf, segments, rng):
 
 def test_the_expected_slow_down_is_that_of_simulated_failures():
     costs = part("_interval").SnapshotCosts(1.0, 2.0, 1.0)
-    found = simulated(1.0, 2.0, 1.0, 20, 50.0, 20_000, np.random.default_rng(3))
+    prediction = simulated(1.0, 2.0, 1.0, 20, 50.0, 20_000, np.random.default_rng(3))
     restarts = part("_interval").SnapshotCosts(1.0, 2.0).slowdown(20, 50.0)
-    assert found == pytest.approx(costs.slowdown(20, 50.0), rel=0.02)
-    assert found > 1.01 * restarts
+    assert prediction == pytest.approx(costs.slowdown(20, 50.0), rel=0.02)
+    assert prediction > 1.01 * restarts
 
 
 def advice():
@@ -190,16 +190,16 @@ def predicted(model, ranks, size):
 
 
 def test_an_exchange_takes_the_time_of_its_busiest_rank_in_each_step():
-    found = predicted(exchange_model(alpha=5.0), 4, 100)
-    assert found["ring"] == found["mesh"] == pytest.approx(3 * (5 + 100))
-    assert found["star"] == pytest.approx((5 + 3 * 100) + (5 + 9 * 100))
-    assert found["tree"] == pytest.approx((5 + 100) + (5 + 2 * 100) + (5 + 2 * 100) + (5 + 3 * 100))
-    assert predicted(exchange_model(alpha=5.0), 1, 100) == dict.fromkeys(found, 0)
+    prediction = predicted(exchange_model(alpha=5.0), 4, 100)
+    assert prediction["ring"] == prediction["mesh"] == pytest.approx(3 * (5 + 100))
+    assert prediction["star"] == pytest.approx((5 + 3 * 100) + (5 + 9 * 100))
+    assert prediction["tree"] == pytest.approx((5 + 100) + (5 + 2 * 100) + (5 + 2 * 100) + (5 + 3 * 100))
+    assert predicted(exchange_model(alpha=5.0), 1, 100) == dict.fromkeys(prediction, 0)
 
 
 def test_copies_that_share_the_cores_take_turns():
-    found = predicted(exchange_model(lanes=2), 4, 100)
-    assert found["ring"] == pytest.approx(3 * 2 * 100)
+    prediction = predicted(exchange_model(lanes=2), 4, 100)
+    assert prediction["ring"] == pytest.approx(3 * 2 * 100)
     assert exchange_model(lanes=2).work_s(8, 3.0, 4) == pytest.approx(2 * 3.0 * 2)
     assert exchange_model(lanes=4).work_s(9, 3.0, 4) == pytest.approx(3 * 3.0)
 

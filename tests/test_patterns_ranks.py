@@ -105,7 +105,7 @@ def suite(tmp_path):
 def measured(suite, *filters, prefix=()):
     """The results by the name of the fault, and how long the command took."""
     out = suite.parent / "run.jsonl"
-    words = [word for each in filters for word in ("--filter", each)]
+    arguments = [word for pattern in filters for word in ("--filter", pattern)]
     command = [
         *prefix,
         sys.executable,
@@ -121,7 +121,9 @@ def measured(suite, *filters, prefix=()):
     ]
     environment = {**os.environ, "GPUBENCH_HISTORY": "off"}
     start = time.monotonic()
-    subprocess.run([*command, *words, "-o", str(out)], env=environment, capture_output=True, timeout=110, check=False)
+    subprocess.run(
+        [*command, *arguments, "-o", str(out)], env=environment, capture_output=True, timeout=110, check=False
+    )
     seconds = time.monotonic() - start
     results = store.read_run(out).results
     return {dict(result.case.params).get("fault", result.case.name): result for result in results}, seconds
@@ -134,40 +136,40 @@ def left_over(suite):
 
 
 def test_a_late_rank_is_waited_for_and_its_answer_is_right(suite):
-    found, seconds = measured(suite, "*late*", "*none*")
-    assert {name: result.status for name, result in found.items()} == {"late": "ok", "none": "ok"}
+    results, seconds = measured(suite, "*late*", "*none*")
+    assert {name: result.status for name, result in results.items()} == {"late": "ok", "none": "ok"}
     assert seconds < 30
 
 
 def test_a_rank_that_never_comes_costs_its_case_in_bounded_time_and_the_next_one_runs(suite):
-    found, seconds = measured(suite, "*never*", "*after*")
-    assert found["never"].status == "failed"
-    assert "rank 1 made no progress for 5 s" in found["never"].reason
-    assert found["after"].status == "ok"
+    results, seconds = measured(suite, "*never*", "*after*")
+    assert results["never"].status == "failed"
+    assert "rank 1 made no progress for 5 s" in results["never"].reason
+    assert results["after"].status == "ok"
     assert seconds < 90  # the rank that sleeps in its first call has 60 s; the other ranks gave up after 5
     assert left_over(suite) == []
 
 
 def test_a_rank_that_dies_before_its_first_call_costs_its_case_and_the_next_one_runs(suite):
-    found, seconds = measured(suite, "*dead*", "*after*")
-    assert (found["dead"].status, found["dead"].cause) == ("failed", "crash")
-    assert found["after"].status == "ok"
+    results, seconds = measured(suite, "*dead*", "*after*")
+    assert (results["dead"].status, results["dead"].cause) == ("failed", "crash")
+    assert results["after"].status == "ok"
     assert seconds < 60
     assert left_over(suite) == []
 
 
 def test_a_rank_that_answers_wrongly_fails_its_case_and_is_named(suite):
-    found, _ = measured(suite, "*wrong*", "*after*")
-    assert (found["wrong"].status, found["wrong"].cause) == ("failed", "wrong-answer")
-    assert "of rank 1, received by rank" in found["wrong"].reason
-    assert found["after"].status == "ok"
+    results, _ = measured(suite, "*wrong*", "*after*")
+    assert (results["wrong"].status, results["wrong"].cause) == ("failed", "wrong-answer")
+    assert "of rank 1, received by rank" in results["wrong"].reason
+    assert results["after"].status == "ok"
 
 
 def test_an_exchange_that_omits_the_last_chunk_is_found_before_it_is_measured(suite):
-    found, _ = measured(suite, "*short*", "*after*")
-    assert (found["short"].status, found["short"].cause) == ("failed", "wrong-answer")
-    assert "of 1314816 B differ from what was sent by memory, 1 × 64 KiB" in found["short"].reason
-    assert found["after"].status == "ok"
+    results, _ = measured(suite, "*short*", "*after*")
+    assert (results["short"].status, results["short"].cause) == ("failed", "wrong-answer")
+    assert "of 1314816 B differ from what was sent by memory, 1 × 64 KiB" in results["short"].reason
+    assert results["after"].status == "ok"
 
 
 def test_a_second_process_that_claims_a_rank_is_refused_and_both_are_named():
@@ -178,8 +180,8 @@ def test_a_second_process_that_claims_a_rank_is_refused_and_both_are_named():
     command = [sys.executable, "-P", "-c", code, path]
     first = subprocess.run([*command, "1"], capture_output=True, text=True, timeout=60, check=False)
     assert (first.returncode, first.stdout) == (0, "")
-    other = subprocess.run([*command, "0"], capture_output=True, text=True, timeout=60, check=False)
-    assert (other.returncode, other.stdout) == (0, "")
+    second = subprocess.run([*command, "0"], capture_output=True, text=True, timeout=60, check=False)
+    assert (second.returncode, second.stdout) == (0, "")
     twice = subprocess.run([*command, "1"], capture_output=True, text=True, timeout=60, check=False)
     os.close(descriptor)
     assert twice.returncode == 7
@@ -190,8 +192,8 @@ def test_a_second_process_that_claims_a_rank_is_refused_and_both_are_named():
 def small_shm():
     """The command that gives a program a /dev/shm of 64 KiB, or nothing where this machine refuses mounts."""
     mount = 'mount -t tmpfs -o size=64k none /dev/shm && exec "$@"'
-    for words in (["unshare", "-m"], ["unshare", "-rm"]):
-        prefix = [*words, "sh", "-ec", mount, "sh"]
+    for command in (["unshare", "-m"], ["unshare", "-rm"]):
+        prefix = [*command, "sh", "-ec", mount, "sh"]
         if (
             shutil.which("unshare")
             and subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode == 0
@@ -205,9 +207,20 @@ def test_the_patterns_of_the_host_need_no_room_in_dev_shm(tmp_path):
     if not prefix:
         pytest.skip("this machine lets nobody mount a file system: unshare(1) is refused")
     out = tmp_path / "run.jsonl"
-    words = ["run", "patterns", "--device", "host", "--tier", "smoke", "--filter", "topology*", "--filter", "adaptive*"]
-    words += ["--filter", "batch*", "--filter", "pipeline*", "--filter", "incast*"]
-    command = [*prefix, sys.executable, "-P", "-m", "gpubench", *words, "-o", str(out)]
+    arguments = [
+        "run",
+        "patterns",
+        "--device",
+        "host",
+        "--tier",
+        "smoke",
+        "--filter",
+        "topology*",
+        "--filter",
+        "adaptive*",
+    ]
+    arguments += ["--filter", "batch*", "--filter", "pipeline*", "--filter", "incast*"]
+    command = [*prefix, sys.executable, "-P", "-m", "gpubench", *arguments, "-o", str(out)]
     environment = {**os.environ, "GPUBENCH_HISTORY": "off"}
     subprocess.run(command, env=environment, capture_output=True, timeout=100, check=False)
     statuses = {result.case.name: (result.status, result.reason) for result in store.read_run(out).results}

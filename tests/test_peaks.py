@@ -175,7 +175,7 @@ def test_a_share_above_102_percent_of_the_clock_corrected_peak_is_labelled(tflop
     (row,) = summed(make.result(product(tflops), window=(0.0, 1.0))).rows()
     assert row.figure.share_of("clock").peak == pytest.approx(811e12, rel=1e-3)
     assert row.labels == labels
-    assert [each.text for each in row.impossible] == ["hot: 103.0 % of tensor.bfloat16 peak (measured clock)"] * len(
+    assert [share.text for share in row.impossible] == ["hot: 103.0 % of tensor.bfloat16 peak (measured clock)"] * len(
         labels
     )
 
@@ -194,7 +194,7 @@ def test_without_a_measured_clock_the_data_sheet_decides_and_leaves_room_for_a_b
 def test_a_link_has_no_clock_to_boost():
     series = make.timing(1e-3, work=Work(payload=460e6), quantity="payload", limit="link.peer")
     (row,) = summed(make.result(series)).rows()
-    assert [each.text for each in row.impossible] == ["hot: 102.2 % of link.peer peak (data sheet)"]
+    assert [share.text for share in row.impossible] == ["hot: 102.2 % of link.peer peak (data sheet)"]
 
 
 def test_an_impossible_figure_is_not_taken_as_the_best_of_the_run():
@@ -239,8 +239,8 @@ def test_early_samples_have_no_share_of_the_peak_at_the_settled_clock():
     ],
 )
 def test_a_board_has_the_memory_bandwidth_of_its_data_sheet_or_none(name, memory_gb, dram):
-    found = hardware.peak(make.device(name=name, memory_bytes=int(memory_gb * 1e9)), "dram")
-    assert (found and found.value) == dram
+    peak = hardware.peak(make.device(name=name, memory_bytes=int(memory_gb * 1e9)), "dram")
+    assert (peak and peak.value) == dram
 
 
 def part(compute, memory="NPS1", units=38, name="AMD Instinct MI300X"):
@@ -256,9 +256,9 @@ def details(compute, memory):
     ("compute", "units", "share"), [("CPX", 38, 8), ("QPX", 76, 4), ("DPX", 152, 2), ("SPX", 304, 1)]
 )
 def test_a_device_of_a_split_card_has_the_rates_of_its_compute_units(compute, units, share):
-    device, whole = part(compute, units=units), part("SPX", units=304)
+    device, card = part(compute, units=units), part("SPX", units=304)
     for limit in ("tensor.float16", "tensor.float8", "float32", "tensor.float64"):
-        assert hardware.peak(device, limit).value == pytest.approx(hardware.peak(whole, limit).value / share)
+        assert hardware.peak(device, limit).value == pytest.approx(hardware.peak(card, limit).value / share)
     if share > 1:
         assert hardware.peak(device, "float32").source.startswith(
             f"{units} of 304 compute units of AMD Instinct MI300X"
@@ -295,23 +295,23 @@ def filling(series, seconds=9.0, **fields):
 
 
 def test_operations_a_joule_are_the_rate_over_the_mean_power_of_its_window():
-    found = sustained(filling(product(684.0), work=Work(flops=684e12 * 0.1)))
-    assert (found.watts, found.span_s, found.unit) == (pytest.approx(700.0), 8.0, "FLOP/s")
-    assert found.value == pytest.approx(684e12 / 700)
-    assert found.text == "977.1 GFLOP/J at 700.0 W over 8.00 s"
+    figure = sustained(filling(product(684.0), work=Work(flops=684e12 * 0.1)))
+    assert (figure.watts, figure.span_s, figure.unit) == (pytest.approx(700.0), 8.0, "FLOP/s")
+    assert figure.value == pytest.approx(684e12 / 700)
+    assert figure.text == "977.1 GFLOP/J at 700.0 W over 8.00 s"
 
 
 def test_joules_a_byte_are_the_mean_power_over_the_rate():
-    found = sustained(filling(make.timing(1.0, moved=1.0), work=Work(moved=4e12 * 0.1)))
-    assert found.value == pytest.approx(700 / 4e12)
-    assert found.text == "0.1750 J/GB at 700.0 W over 8.00 s"
+    figure = sustained(filling(make.timing(1.0, moved=1.0), work=Work(moved=4e12 * 0.1)))
+    assert figure.value == pytest.approx(700 / 4e12)
+    assert figure.text == "0.1750 J/GB at 700.0 W over 8.00 s"
 
 
 def test_joules_a_token_are_the_mean_power_over_the_rate():
     tokens = dataclasses.replace(make.timing(1.0, moved=1.0), quantity="items", item="token")
-    found = sustained(filling(tokens, work=Work(moved=1e9, items=16)))
-    assert found.value == pytest.approx(700 * 0.1 / 16)
-    assert found.text == "4.375 J/token at 700.0 W over 8.00 s"
+    figure = sustained(filling(tokens, work=Work(moved=1e9, items=16)))
+    assert figure.value == pytest.approx(700 * 0.1 / 16)
+    assert figure.text == "4.375 J/token at 700.0 W over 8.00 s"
 
 
 @pytest.mark.parametrize(
@@ -326,9 +326,9 @@ def test_joules_a_token_are_the_mean_power_over_the_rate():
     ids=["short", "idle", "no-rate", "cold", "shared"],
 )
 def test_where_there_is_no_energy_figure_the_reason_is_given(series, fields, reason):
-    found = sustained(series, **fields)
-    assert isinstance(found, energy.NoEnergy)
-    assert reason in found.reason
+    figure = sustained(series, **fields)
+    assert isinstance(figure, energy.NoEnergy)
+    assert reason in figure.reason
 
 
 def test_a_window_of_two_series_has_no_energy_figure_and_host_times_are_no_second_series():

@@ -83,9 +83,9 @@ def counted(*results):
     late = [moment >= 5 for moment in at]
     sampled = make.samples(
         at,
-        power=[300.0 if each else 100.0 for each in late],
+        power=[300.0 if is_late else 100.0 for is_late in late],
         energy=[100.0 * min(m, 5) + 300.0 * max(m - 5, 0) for m in at],
-        event_reasons=[4.0 if each else 1.0 for each in late],
+        event_reasons=[4.0 if is_late else 1.0 for is_late in late],
         **{
             "memory.used": [2e9 if m == 7.0 else 1e9 for m in at],
             "utilization.gpu": [90.0 if e else 10.0 for e in late],
@@ -99,13 +99,13 @@ def figures(result):
 
 
 def test_the_energy_of_a_phase_is_the_rise_of_the_counter_over_all_its_spans():
-    one, two = figures(phase((1.03, 4.03))), figures(phase((1.0, 2.0), (6.0, 7.0)))
-    assert (one.energy.joules, one.energy.watts, one.energy.is_integrated) == (
+    single, double = figures(phase((1.03, 4.03))), figures(phase((1.0, 2.0), (6.0, 7.0)))
+    assert (single.energy.joules, single.energy.watts, single.energy.is_integrated) == (
         pytest.approx(300),
         pytest.approx(100),
         False,
     )
-    assert (two.energy.joules, two.seconds, two.times) == (pytest.approx(400), pytest.approx(2.0), 2)
+    assert (double.energy.joules, double.seconds, double.times) == (pytest.approx(400), pytest.approx(2.0), 2)
 
 
 def test_the_energy_of_short_times_is_mean_power_times_time_and_says_so():
@@ -156,8 +156,10 @@ def test_training_is_the_phase_of_the_recording_that_works(recorded):
     assert training.shares[Measure.TENSOR_ACTIVITY] > 0.2
     assert before.energy.watts < 200
     assert after.energy.watts < 200
-    whole = phases.figures(recorded.results[0], table, "cuda:0")
-    assert whole.energy.joules == pytest.approx(sum(each.energy.joules for each in (before, training, after)), rel=1e-6)
+    program = phases.figures(recorded.results[0], table, "cuda:0")
+    assert program.energy.joules == pytest.approx(
+        sum(figures_of_phase.energy.joules for figures_of_phase in (before, training, after)), rel=1e-6
+    )
 
 
 def test_samples_from_before_the_death_of_a_gpu_are_kept(recorded):
@@ -184,6 +186,6 @@ def test_a_report_says_what_the_program_did_and_calls_no_phase_the_best(recorded
 
 def test_a_rate_over_several_spans_excludes_the_rise_between_them():
     table = CounterTable.of_run(counted(phase((0.0, 1.0))))
-    two = Window(table, "cuda:0", [(1.0, 2.0), (8.0, 9.0)])
-    assert two.rate(Measure.ENERGY).value == pytest.approx((100 + 300) / 2)
+    double = Window(table, "cuda:0", [(1.0, 2.0), (8.0, 9.0)])
+    assert double.rate(Measure.ENERGY).value == pytest.approx((100 + 300) / 2)
     assert Window(table, "cuda:0", [(1.0, 9.0)]).rate(Measure.ENERGY).value == pytest.approx((400 + 1200) / 8)

@@ -149,7 +149,7 @@ def test_the_word_headline_combines_with_names_and_all_and_is_no_suite():
     assert planning.suite_names(["headline"]) == every
     assert planning.suite_names(["all", "headline"]) == every
     assert planning.suite_names(["headline", "gemm", "gemm"]) == ("gemm",)
-    assert [planning.is_headline(words) for words in ([], ["all"], ["gemm", "headline"])] == [False, False, True]
+    assert [planning.is_headline(names) for names in ([], ["all"], ["gemm", "headline"])] == [False, False, True]
     with pytest.raises(UsageError, match="did you mean headline"):
         planning.suite_names(["headlines"])
 

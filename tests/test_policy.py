@@ -40,17 +40,17 @@ def load(tmp_path, text, name="gpubench.toml"):
 
 
 def test_every_key_of_a_policy_is_read(tmp_path):
-    found = load(tmp_path, WHOLE)
-    assert (found.threshold_percent, found.strict) == (3.0, True)
-    assert found.required == ("bandwidth/*", "gemm/square")
-    assert found.allowed_skips == ("ipc/pull[path=peer",)
-    assert found.floors[-1].tolerance_percent == 5.0
+    loaded = load(tmp_path, WHOLE)
+    assert (loaded.threshold_percent, loaded.strict) == (3.0, True)
+    assert loaded.required == ("bandwidth/*", "gemm/square")
+    assert loaded.allowed_skips == ("ipc/pull[path=peer",)
+    assert loaded.floors[-1].tolerance_percent == 5.0
 
 
 def test_of_several_thresholds_the_last_that_matches_counts(tmp_path):
-    found = load(tmp_path, WHOLE)
+    loaded = load(tmp_path, WHOLE)
     cases = ("latency/chase[size=1GiB]", "latency/launch", "gemm/square[n=8]")
-    assert [found.threshold(case) for case in cases] == [0.05, 0.105, 0.03]
+    assert [loaded.threshold(case) for case in cases] == [0.05, 0.105, 0.03]
 
 
 def test_every_case_is_required_if_the_policy_lists_none(tmp_path):
@@ -73,7 +73,7 @@ def test_a_pyproject_without_our_table_changes_nothing(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("[gate]\ntreshold_percent = 2", "gate.treshold_percent: no such key; did you mean threshold_percent?"),
         ("[gates]", "gates: no such key; did you mean gate?"),
@@ -93,14 +93,14 @@ def test_a_pyproject_without_our_table_changes_nothing(tmp_path):
         ("[gate", "not TOML:"),
     ],
 )
-def test_an_invalid_policy_is_refused_with_the_file_the_key_and_the_expected_value(tmp_path, text, words):
+def test_an_invalid_policy_is_refused_with_the_file_the_key_and_the_expected_value(tmp_path, text, message):
     with pytest.raises(UsageError) as refused:
         load(tmp_path, text)
-    assert str(refused.value).startswith(f"{tmp_path / 'gpubench.toml'}: {words}")
+    assert str(refused.value).startswith(f"{tmp_path / 'gpubench.toml'}: {message}")
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("[gate]\nthreshold_percent = " + "1" * 5000, "not TOML: Exceeds the limit"),
         ("[gate]\nthreshold_percent = " + "1" * 400, "gate.threshold_percent: a number is expected"),
@@ -111,8 +111,8 @@ def test_an_invalid_policy_is_refused_with_the_file_the_key_and_the_expected_val
     ],
     ids=["5000 digits", "400 digits", "infinite", "nan", "nested", "large"],
 )
-def test_a_file_that_the_parser_rejects_is_refused_in_one_line(tmp_path, text, words):
-    with pytest.raises(UsageError, match=words) as refused:
+def test_a_file_that_the_parser_rejects_is_refused_in_one_line(tmp_path, text, message):
+    with pytest.raises(UsageError, match=message) as refused:
         load(tmp_path, text)
     assert "\n" not in str(refused.value)
 
@@ -130,15 +130,15 @@ def test_a_file_that_is_named_must_be_there(tmp_path):
 
 def test_a_users_floor_stands_before_the_built_in_one(tmp_path):
     first = policy.built_in().floors[0]
-    own = f"[[floor]]\nmodel='{first.model}'\ncase='{first.case}'\nexpected=1\nunit='{first.unit}'\nsource='own'"
-    assert load(tmp_path, own).floor(first.model, first.case).source == "own"
+    text = f"[[floor]]\nmodel='{first.model}'\ncase='{first.case}'\nexpected=1\nunit='{first.unit}'\nsource='own'"
+    assert load(tmp_path, text).floor(first.model, first.case).source == "own"
 
 
 def test_a_floor_holds_for_its_model_alone(tmp_path):
-    own = "[[floor]]\nmodel='NVIDIA H200'\ncase='a/b*'\nexpected=1\nunit='B/s'\nsource='own'"
-    found = load(tmp_path, own)
-    assert found.floor("NVIDIA H200", "a/b[c=1]") is not None
-    assert found.floor("NVIDIA H200 NVL", "a/b[c=1]") is None
+    text = "[[floor]]\nmodel='NVIDIA H200'\ncase='a/b*'\nexpected=1\nunit='B/s'\nsource='own'"
+    loaded = load(tmp_path, text)
+    assert loaded.floor("NVIDIA H200", "a/b[c=1]") is not None
+    assert loaded.floor("NVIDIA H200 NVL", "a/b[c=1]") is None
 
 
 def test_every_built_in_floor_of_a_recorded_model_names_a_case_that_is_there():

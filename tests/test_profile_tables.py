@@ -46,8 +46,8 @@ def program(*results, end=10.0, memory=(), devices=("cuda:0",)):
     """A profiled program from 0 s, its memory on the host read every quarter of a second."""
     at = tuple((np.arange(len(memory)) * 0.25).tolist())
     sampled = [Samples("program", "host", at, ((tree.MEMORY.name, tuple(memory)),))] if memory else []
-    whole = spans(Case("profile", "program"), (0.0, end))
-    return make.run(whole, *results, sampled=sampled, counters=(tree.MEMORY, tree.CPU, make.POWER))
+    program = spans(Case("profile", "program"), (0.0, end))
+    return make.run(program, *results, sampled=sampled, counters=(tree.MEMORY, tree.CPU, make.POWER))
 
 
 def phase(name, *times):
@@ -138,17 +138,17 @@ def test_bars_and_charts_are_ascii_where_a_terminal_has_nothing_else():
 
 
 def test_the_page_on_profiling_shows_what_the_recording_prints(recorded):
-    shown = "\n".join(f"    {line}".rstrip() for line in printed(recorded, 96))
-    assert shown in (Path(__file__).parents[1] / "docs/profile.md").read_text()
+    text = "\n".join(f"    {line}".rstrip() for line in printed(recorded, 96))
+    assert text in (Path(__file__).parents[1] / "docs/profile.md").read_text()
 
 
 def test_the_page_on_profiling_shows_what_the_recorded_trace_prints():
     lines = printed(store.read_run(TRACED), 116)
     page = (Path(__file__).parents[1] / "docs/profile.md").read_text()
-    shown = page.split("h200-trace.jsonl.gz`", 1)[1].split("\n\n    ", 1)[1].split("\n\n| table |")[0]
-    shown = [line.removeprefix("    ") for line in shown.splitlines()]
-    assert len(shown) > 15
-    assert [line for line in shown if line not in ("…", *lines)] == []
+    text = page.split("h200-trace.jsonl.gz`", 1)[1].split("\n\n    ", 1)[1].split("\n\n| table |")[0]
+    text = [line.removeprefix("    ") for line in text.splitlines()]
+    assert len(text) > 15
+    assert [line for line in text if line not in ("…", *lines)] == []
 
 
 def test_the_page_draws_a_lane_for_each_phase_over_the_counters():

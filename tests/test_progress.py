@@ -77,9 +77,9 @@ def test_without_a_terminal_that_moves_its_cursor_each_suite_has_a_line(monkeypa
 
 
 def test_of_several_devices_each_suite_has_a_line_for_each(capsys):
-    other = make.device("cuda:1")
+    second_device = make.device("cuda:1")
     with _progress.run_display() as watch:
-        for event in events([job(), job(devices=(other,))]):
+        for event in events([job(), job(devices=(second_device,))]):
             watch(event)
     assert [line.partition(":")[2].split(":")[0] for line in capsys.readouterr().err.splitlines()] == ["0", "1"]
 
@@ -90,8 +90,8 @@ def test_of_several_replicates_each_has_a_line_however_its_cases_are_ordered(cap
         for _ in range(2):  # a gate measures suspects again with the same observer
             for event in events(jobs):
                 watch(event)
-    shown = [line.partition(":")[0] for line in capsys.readouterr().err.splitlines()]
-    assert shown == ["replicate 1", "replicate 2"] * 2
+    suites = [line.partition(":")[0] for line in capsys.readouterr().err.splitlines()]
+    assert suites == ["replicate 1", "replicate 2"] * 2
 
 
 def test_a_failed_case_is_printed_at_once_in_one_line(capsys):

@@ -41,9 +41,9 @@ def many(count):
     return judgement(**{f"case{index}": 1.1 for index in range(count)})
 
 
-def render(form, found, limit=0):
+def render(form, judgement, limit=0):
     """The publication of a judgement whose texts are clean, as `gpubench gate` and `gpubench ab` publish it."""
-    clean = tidy(found)
+    clean = tidy(judgement)
     return plugins.load("publications", form).render(clean, answer(clean, exit_status(clean), "gpubench gate"), limit)
 
 
@@ -54,8 +54,8 @@ def test_every_publication_names_its_readers():
 
 
 def test_junit_has_a_test_per_case_and_counts_the_failures():
-    found = judgement(slow=1.1, fine=1.0001, unsure=1.0195)
-    root = ET.fromstring(render("junit", found))
+    judged = judgement(slow=1.1, fine=1.0001, unsure=1.0195)
+    root = ET.fromstring(render("junit", judged))
     assert root.attrib == {"name": "gpubench gate", "tests": "3", "failures": "1", "errors": "0", "skipped": "1"}
     failed = root.find(".//testcase[failure]")
     assert failed.get("name") == "bandwidth/slow[size=1MiB] on cuda:0"
@@ -111,8 +111,8 @@ def is_inert_annotation(written):
 
 def is_inert_comment(written):
     """Assert that the comment has no tags but those of Markdown and of folding."""
-    shown = MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(written)
-    assert set(re.findall(r"<([a-z0-9]+)", shown)) <= {*TAGS_OF_MARKDOWN, "details", "summary"}
+    html = MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(written)
+    assert set(re.findall(r"<([a-z0-9]+)", html)) <= {*TAGS_OF_MARKDOWN, "details", "summary"}
     is_inert_markdown(re.sub("</?(details|summary)>|<!-- gpubench gate -->", "", written))
 
 
@@ -133,10 +133,10 @@ def test_a_hostile_name_adds_no_cells_to_markdown_and_mentions_no_user():
     text = render("markdown", judgement(**{HOSTILE: 1.1}))
     (row,) = [line for line in text.splitlines() if "slower" in line and line.startswith("|")]
     assert len(re.findall(r"(?<!\\)\|", row)) == 9
-    shown = MarkdownIt("commonmark").enable("table").render(text)
-    assert "*_[x](javascript:y)@team #1" in html.unescape("".join(re.findall("<code>(.*?)</code>", shown)))
-    assert "@team" not in re.sub("<code>.*?</code>", "", shown)
-    assert "<a" not in shown
+    rendered_html = MarkdownIt("commonmark").enable("table").render(text)
+    assert "*_[x](javascript:y)@team #1" in html.unescape("".join(re.findall("<code>(.*?)</code>", rendered_html)))
+    assert "@team" not in re.sub("<code>.*?</code>", "", rendered_html)
+    assert "<a" not in rendered_html
 
 
 def test_markdown_shows_the_worst_cases_first_and_folds_the_passing_ones():
@@ -153,10 +153,10 @@ def test_markdown_fits_the_limit_and_counts_the_omitted_lines(limit):
     text = render("markdown", many(1000), limit)
     assert len(text.encode()) <= limit
     assert text.startswith("<!-- gpubench gate -->\n## gpubench gate: SLOWER: 1000 of 1000 cases are slower (exit ")
-    shown = text.count("**slower**")
-    if shown < 1000:
+    rows = text.count("**slower**")
+    if rows < 1000:
         left = int(re.search(r"… and (\d+) more lines", text)[1])
-        assert 1000 - shown <= left <= 1010 - shown
+        assert 1000 - rows <= left <= 1010 - rows
 
 
 def test_markdown_without_a_limit_is_whole():
@@ -164,8 +164,8 @@ def test_markdown_without_a_limit_is_whole():
 
 
 def test_folded_cases_are_left_out_first_if_space_is_short():
-    found = judgement(slow=1.1, **{f"fine{index}": 1.0001 for index in range(400)})
-    text = render("markdown", found, 20_000)
+    judged = judgement(slow=1.1, **{f"fine{index}": 1.0001 for index in range(400)})
+    text = render("markdown", judged, 20_000)
     assert len(text.encode()) <= 20_000
     assert text.rstrip().endswith("</details>")
     assert "bandwidth/slow" in text
@@ -200,13 +200,13 @@ def test_json_is_one_document_with_every_number():
 
 
 def test_json_has_null_where_there_is_no_number():
-    found = judgement(slow=1.1)
+    judged = judgement(slow=1.1)
     alone = settled(plugins.load("gates", "regression").judge(Evidence([]), Evidence([]), Policy(required=("x",))))
     assert json.loads(render("json", alone))["unmet"] == ["x"]
     single = Evidence([[reading([1.0])]]), Evidence([[reading([1.1])]])
     (finding,) = json.loads(render("json", plugins.load("gates", "regression").judge(*single, Policy())))["findings"]
     assert (finding["change"], finding["q"]) == (None, None)
-    assert found.findings
+    assert judged.findings
 
 
 def test_a_publication_is_written_whole_beside_its_name_and_through_no_link(tmp_path):

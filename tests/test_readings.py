@@ -17,7 +17,7 @@ COUNTER = make.counter("nvml.clock.sm", "Hz", "gauge", 0.1, "nvidia-smi")
 @pytest.fixture
 def paths(tmp_path):
     """Three files with all that a gate weighs: several processes, clocks, labels, what went wrong."""
-    found = []
+    paths = []
     for index in range(3):
         results = [
             make.result(make.timing(1.0 + index, 2.0), replicate=0, labels=("loaded",), window=(0.0, 1.0)),
@@ -26,8 +26,8 @@ def paths(tmp_path):
             make.samples([0.1, 0.5], **{"clock.sm": [1.9e9, 1.8e9]}),
             make.samples([0.1, 0.5], power=[1.0, 2.0]),
         ]
-        found.append(files.write(tmp_path / f"{index}.jsonl", *results, manifest=make.manifest(counters=(COUNTER,))))
-    return found
+        paths.append(files.write(tmp_path / f"{index}.jsonl", *results, manifest=make.manifest(counters=(COUNTER,))))
+    return paths
 
 
 def test_the_evidence_of_a_file_is_that_of_its_run(paths):
@@ -39,7 +39,7 @@ def test_several_processes_read_the_same_evidence_as_one(paths, monkeypatch):
     monkeypatch.setattr(readings, "_LARGE_BYTES", 0)
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
     together = readings.read_all(paths)
-    results = [[repr(reading.gathered.results) for reading in each] for each in (together, alone)]
+    results = [[repr(reading.gathered.results) for reading in side_readings] for side_readings in (together, alone)]
     assert results[0] == results[1]
     (side, _) = Evidence([together]).sides.values()
     assert Evidence([together]).clocks(side)[0] == 1.85e9

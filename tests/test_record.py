@@ -35,7 +35,7 @@ def refusal(line):
 
 finite = st.floats(-limits.MOST, limits.MOST)
 moment = st.floats(-limits.MOST_SECONDS, limits.MOST_SECONDS)
-value = finite.filter(lambda each: each == 0 or abs(each) >= limits.LEAST)
+value = finite.filter(lambda entry: entry == 0 or abs(entry) >= limits.LEAST)
 seconds = st.floats(limits.LEAST_SECONDS, limits.MOST_SECONDS)
 amount = st.floats(limits.LEAST_WORK, limits.MOST_WORK)
 text = st.text(st.characters(exclude_categories=["Cs"]))
@@ -74,9 +74,9 @@ all_results = st.builds(
 @example(make.result(make.timing(1e-100, -1e100, -0.0, 0.1 + 0.2)))
 @example(make.result(of=make.case(size_bytes=2**70, ratio=1.0, whole=1)))
 def test_every_finite_result_survives_its_line(result):
-    found = record.decode(record.encode(result))
-    assert found == result
-    assert repr(found) == repr(result)
+    decoded = record.decode(record.encode(result))
+    assert decoded == result
+    assert repr(decoded) == repr(result)
 
 
 @given(st.lists(st.tuples(moment, st.none() | finite)))
@@ -125,7 +125,7 @@ def test_the_order_of_keys_in_a_record_does_not_matter():
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "words"),
+    ("old", "new", "message"),
     [
         ('"status":"ok"', '"status":"ok","status":"failed"', "the key 'status' occurs twice in one object"),
         ('"name":"triad"', '"name":"copy","name":"triad"', "the key 'name' occurs twice in one object"),
@@ -167,8 +167,8 @@ def test_the_order_of_keys_in_a_record_does_not_matter():
         ('"params":[]', '"params":' + "[" * 9999 + "]" * 9999, "nested too deeply"),
     ],
 )
-def test_a_changed_record_is_refused_with_a_message_that_names_the_place(old, new, words):
-    assert refusal(changed(make.result(), old, new)).startswith(words)
+def test_a_changed_record_is_refused_with_a_message_that_names_the_place(old, new, message):
+    assert refusal(changed(make.result(), old, new)).startswith(message)
 
 
 @pytest.mark.parametrize("seconds", ["0.0", "-1.0", "5e-324", "1e-13", "1e10"])
@@ -197,7 +197,7 @@ def test_the_start_of_a_run_is_a_time_or_empty(started):
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("line", "message"),
     [
         (b'{"kind":"result","notes":[' + b'["",""],' * 300_000, "the record holds more than 524288 texts"),
         (b'{"kind":"result","notes":[' + b"1," * 1_100_000, "the record holds more than 1048576 values"),
@@ -207,9 +207,9 @@ def test_the_start_of_a_run_is_a_time_or_empty(started):
         (b'{"kind":"result"' + b"".join(b',"k%d":0' % number for number in range(200)) + b"}", "an object has more"),
     ],
 )
-def test_the_objects_of_a_record_are_counted_before_it_is_parsed(line, words, monkeypatch):
+def test_the_objects_of_a_record_are_counted_before_it_is_parsed(line, message, monkeypatch):
     monkeypatch.setitem(record._ADAPTERS, "result", None)
-    assert refusal(line).startswith(words)
+    assert refusal(line).startswith(message)
 
 
 @pytest.mark.parametrize("value", ["null", '""', "{}", "[]", "true"])
@@ -227,8 +227,8 @@ def test_of_a_million_faults_in_a_record_only_the_first_is_reported(line, value)
 def test_validation_of_every_list_stops_at_the_first_fault():
     """Or else a record of 16 MiB makes gigabytes of errors."""
     for adapter in record._ADAPTERS.values():
-        lists = [each for each in nodes(adapter.core_schema) if variadic(each)]
-        assert [each for each in lists if not each.get("fail_fast")] == []
+        lists = [node for node in nodes(adapter.core_schema) if variadic(node)]
+        assert [node for node in lists if not node.get("fail_fast")] == []
 
 
 def nodes(value):
@@ -237,8 +237,8 @@ def nodes(value):
         yield value
         value = list(value.values())
     if isinstance(value, list | tuple):
-        for each in value:
-            yield from nodes(each)
+        for child in value:
+            yield from nodes(child)
 
 
 def variadic(schema):

@@ -193,17 +193,17 @@ def test_redaction_changes_no_number():
 
 def test_one_device_has_one_pseudonym_in_every_run_of_one_salt_and_another_in_another():
     first, again = (redacted(text_run(text), SALT) for text in ("a", "b"))
-    other = redacted(text_run("a"), b"another salt")
+    with_another_salt = redacted(text_run("a"), b"another salt")
     assert first.manifest.facts.devices[0].uuid == again.manifest.facts.devices[0].uuid
     assert re.fullmatch(r"device-[0-9a-f]{12}", first.manifest.facts.devices[0].uuid)
-    assert first.manifest.facts.devices[0].uuid != other.manifest.facts.devices[0].uuid
+    assert first.manifest.facts.devices[0].uuid != with_another_salt.manifest.facts.devices[0].uuid
     assert first.manifest.facts.devices[1].uuid.startswith("device-"), "a host joins by its name"
     assert first.manifest.facts.devices[0].uuid != first.manifest.facts.devices[1].uuid
 
 
 def test_a_pseudonym_is_no_plain_hash_of_what_it_stands_for():
-    found = redacted(text_run("a"), SALT).manifest.facts.devices[0].uuid
-    assert hashlib.sha256(UUID.encode()).hexdigest()[:12] not in found
+    uuid = redacted(text_run("a"), SALT).manifest.facts.devices[0].uuid
+    assert hashlib.sha256(UUID.encode()).hexdigest()[:12] not in uuid
 
 
 def test_a_device_in_a_text_has_the_pseudonym_of_its_field():
@@ -218,9 +218,9 @@ def test_a_device_without_an_identity_gets_no_pseudonym():
 
 def test_cases_that_differ_in_a_path_stay_different_when_redacted():
     cases = [make.case(data=f"/data/acme/{name}") for name in ("a", "b")]
-    found = redacted(make.run(*(make.result(of=case) for case in cases)), SALT)
-    assert len({result.key for result in found.results}) == 2
-    assert "acme" not in repr(found)
+    run = redacted(make.run(*(make.result(of=case) for case in cases)), SALT)
+    assert len({result.key for result in run.results}) == 2
+    assert "acme" not in repr(run)
 
 
 def test_redacting_again_changes_nothing():
@@ -302,7 +302,9 @@ def test_no_sentence_of_a_recorded_run_is_changed(path):
 
 def test_no_sentence_of_a_suite_or_a_collector_is_changed():
     suites = [plugins.load("suites", name) for name in plugins.names("suites")]
-    counters = [each for name in plugins.names("collectors") for each in plugins.load("collectors", name).counters]
+    counters = [
+        counter for name in plugins.names("collectors") for counter in plugins.load("collectors", name).counters
+    ]
     texts = [
         *(suite.summary for suite in suites),
         *(view.title for suite in suites for view in suite.views),
@@ -319,8 +321,8 @@ def test_of_the_sentences_in_the_code_only_those_with_paths_and_addresses_are_ch
     """Whatever a reason, a note or a remark of ours can say; of docstrings too, which are sentences as well."""
     paths = (path for room in (*ROOMS, "ci") for path in (ROOT / room).rglob("*.py") if "redact" not in path.name)
     nodes = [node for path in paths for node in ast.walk(ast.parse(path.read_text()))]
-    found = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-    texts = sorted(text for text in found if text.count(" ") > 1)
+    constants = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    texts = sorted(text for text in constants if text.count(" ") > 1)
     run = redacted(make.run(*(make.result(of=make.case(n=n), reason=text) for n, text in enumerate(texts))), SALT)
     changed = [text for text, result in zip(texts, run.results, strict=True) if result.reason != text]
     assert len(texts) > 5000
@@ -406,12 +408,12 @@ ATOMS = (
 def seconds(atom, length):
     """The least processor time of three for redacting a note of this text, which no cache has seen."""
     run = make.run(make.result(notes=(("note", (atom * (length // len(atom) + 1))[:length]),)))
-    found = []
+    outputs = []
     for _ in range(3):
         began = time.process_time()
         redacted(run, SALT)
-        found.append(time.process_time() - began)
-    return min(found)
+        outputs.append(time.process_time() - began)
+    return min(outputs)
 
 
 @pytest.mark.parametrize("atom", ["a", "/", "a@", ":", "/a b", "a="])
@@ -430,6 +432,6 @@ def test_a_megabyte_of_anything_is_redacted_in_a_second(atom):
 
 
 def test_an_unchanged_value_is_returned_as_the_same_object():
-    other = "".join(["cuda", ":0"])  # equal to the device's id, and another object
-    run = make.run(make.result(devices=("cuda:0",)), make.result(devices=(other,), replicate=1))
+    with_another_salt = "".join(["cuda", ":0"])  # equal to the device's id, and another object
+    run = make.run(make.result(devices=("cuda:0",)), make.result(devices=(with_another_salt,), replicate=1))
     assert with_texts(run, lambda text: text) is run

@@ -57,10 +57,10 @@ def test_the_work_of_a_comparison_grows_no_faster_than_its_cases(runs):
 REPORT_S, COMPARE_S, PAGE_BYTES = 5.0, 3.0, 5e6
 
 
-def spent(*words):
+def spent(*arguments):
     """What a command takes: what passes, and of processors, which other work on the machine lengthens less; seconds."""
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    subprocess.run([Path(sys.executable).parent / "gpubench", *words], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([Path(sys.executable).parent / "gpubench", *arguments], check=True, stdout=subprocess.DEVNULL)
     after, passed = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter() - start
     return passed, after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 

@@ -73,7 +73,7 @@ def result(suite, name, params=(), series=(), status="ok", devices=("cuda:0",), 
 
 def run_of(*results, views=(), devices=(GPU,), **more):
     """Return a run with these results on one GPU; `more` are fields of the run."""
-    names = tuple(dict.fromkeys(found.case.suite for found in results))
+    names = tuple(dict.fromkeys(result.case.suite for result in results))
     return Run(
         model.Manifest(
             schema=model.SCHEMA,
@@ -241,12 +241,12 @@ def test_the_labels_of_many_bars_stand_beside_them():
 
 
 def test_a_view_of_two_units_is_two_charts():
-    found = [
+    results = [
         result("ipc", name, (("n", n),), [series])
         for name, series in (("open", value("seconds", 1e-6, unit="s")), ("touch", timed(1e-3)))
         for n in range(3)
     ]
-    page = render("html", run_of(*found, views=[View("bars", "Handles", ("open", "touch"))]))
+    page = render("html", run_of(*results, views=[View("bars", "Handles", ("open", "touch"))]))
     assert Tags(page).count("figure") == 2
     assert re.findall(r"<title>ipc/(open|touch)", page) == ["open"] * 3 + ["touch"] * 3
 
@@ -284,12 +284,12 @@ def test_a_pareto_view_joins_the_cases_that_no_other_dominates():
 
 
 def test_replicates_of_a_case_are_one_point_at_the_median_of_their_medians():
-    found = [
+    results = [
         dataclasses.replace(result("s", "c", (("n", n),), [value("rate", median)]), replicate=replicate)
         for n in (1, 2, 3)
         for replicate, median in enumerate((10.0, 11.0, 30.0))
     ]
-    page = render("html", run_of(*found, views=[View("curve", "Rate", ("c",), x="n")]))
+    page = render("html", run_of(*results, views=[View("curve", "Rate", ("c",), x="n")]))
     assert re.findall(r"<title>s/c\[n=(\d)\]: (\d+\.\d+)", page) == [("1", "11.00"), ("2", "11.00"), ("3", "11.00")]
 
 
@@ -318,13 +318,15 @@ def test_a_view_without_results_is_replaced_by_a_sentence(kind):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("extreme", [1.7e308, 5e-324, -1e-200, 0.0, -3.0])
 def test_a_view_of_extreme_numbers_does_not_break_the_page(kind, extreme):
-    found = [result("s", "c", (("n", n), ("m", 10**400)), [value("a", extreme), value("b", 1.0)]) for n in (0, 10**400)]
+    results = [
+        result("s", "c", (("n", n), ("m", 10**400)), [value("a", extreme), value("b", 1.0)]) for n in (0, 10**400)
+    ]
     views = [
         View(kind, "Extreme", ("c",), x=x, y="b", log_x=log, log_y=log)
         for x in ("n", "a", "m")
         for log in (False, True)
     ]
-    assert "Extreme" in render("html", run_of(*found, views=views))
+    assert "Extreme" in render("html", run_of(*results, views=views))
 
 
 @pytest.mark.parametrize("text", INJECTIONS)
@@ -336,7 +338,7 @@ def test_injected_text_comes_out_inert_in_html(text):
     assert page.count("style") == 1
     scripts = [attrs for tag, attrs in page.found if tag == "script"]
     assert scripts in ([{}], [{"type": "text/plain", "id": "zoom"}, {}])
-    assert not text.isprintable() or any(text in words for words in page.words)
+    assert not text.isprintable() or any(text in shown_text for shown_text in page.words)
 
 
 @pytest.mark.parametrize("text", INJECTIONS)
@@ -524,7 +526,7 @@ def test_a_case_shows_the_counters_of_its_own_window():
 def ladder_run(*more, **fields):
     """A latency of 16 ns up to 256 KiB, of 142 ns beyond, on a device that says what its caches are."""
     device = dataclasses.replace(GPU, cache_bytes=4 * 2**20, details=(("shared.unit_bytes", str(228 * 1024)),))
-    found = [
+    results = [
         result(
             "latency",
             "chase",
@@ -537,15 +539,15 @@ def ladder_run(*more, **fields):
         for power in range(12, 25)
     ]
     view = View("staircase", "Ladder", ("chase",), x="size_bytes", series="hot", log_x=True, log_y=True)
-    return run_of(*found, *more, views=[view], devices=(device,), **fields)
+    return run_of(*results, *more, views=[view], devices=(device,), **fields)
 
 
 def test_a_staircase_draws_its_levels_their_ends_and_the_cache_sizes_of_the_device():
     page = Tags(render("html", ladder_run()))
     assert (page.count("rect", "soft"), page.count("line", "end"), page.count("path", "known")) == (3, 1, 1)
-    words = set(page.words)
-    assert {"16.0 ns · 32.0 cycles", "142 ns · 281 cycles", "362 KiB", "shared memory 228 KiB"} <= words
-    assert {"Levels: Ladder, chase", "256 KiB – 512 KiB", "shared memory 228 KiB, × 1.59", "not reached"} <= words
+    texts = set(page.words)
+    assert {"16.0 ns · 32.0 cycles", "142 ns · 281 cycles", "362 KiB", "shared memory 228 KiB"} <= texts
+    assert {"Levels: Ladder, chase", "256 KiB – 512 KiB", "shared memory 228 KiB, × 1.59", "not reached"} <= texts
     drawing = next(attrs for tag, attrs in page.found if tag == "svg" and attrs.get("role"))
     assert "16.03 ns up to 362 KiB, then 142.3 ns" in drawing["aria-label"]
 
@@ -571,7 +573,7 @@ def test_levels_stand_in_markdown_csv_and_json():
 def paths_run():
     """Two engines that cross at 264 kB: 2 µs and 30 GB/s, 6 µs and 55 GB/s."""
     engines = {"kernel": (2e-6, 3e10), "engine": (6e-6, 5.5e10)}
-    found = [
+    results = [
         result(
             "link",
             "h2d",
@@ -581,7 +583,7 @@ def paths_run():
         for name, (alpha, beta) in engines.items()
         for power in range(3, 31)
     ]
-    return run_of(*found, views=[View("transfer", "Engines", ("h2d",), x="size_bytes", by=("engine",))])
+    return run_of(*results, views=[View("transfer", "Engines", ("h2d",), x="size_bytes", by=("engine",))])
 
 
 def test_a_transfer_view_draws_paths_models_and_crossovers_with_their_tables():
@@ -600,9 +602,9 @@ def test_models_and_crossovers_stand_in_markdown_csv_and_json():
         *("model alpha", "model beta", "half rate", "residual")
     ]
     assert lines[-1]["series"] == "crossover kernel to engine"
-    (found,) = json.loads(render("json", run))["transfers"]
-    assert found["paths"][1]["pieces"][0]["beta"] == pytest.approx(5.5e10, rel=0.01)
-    assert found["crossovers"][0]["below"] == "kernel"
+    (transfer,) = json.loads(render("json", run))["transfers"]
+    assert transfer["paths"][1]["pieces"][0]["beta"] == pytest.approx(5.5e10, rel=0.01)
+    assert transfer["crossovers"][0]["below"] == "kernel"
 
 
 def test_a_large_matrix_is_a_map_of_shades_with_a_scale():
@@ -626,8 +628,8 @@ def test_a_case_whose_series_are_rows_is_a_matrix_of_their_values():
 
 
 def test_a_long_run_renders():
-    found = [result("s", f"case{n % 7}", (("n", n),), [timed(1e-3), timed(2e-3, name="cold")]) for n in range(2000)]
-    page = Tags(render("html", run_of(*found, views=[View("bars", "All", ("case0",))])))
+    results = [result("s", f"case{n % 7}", (("n", n),), [timed(1e-3), timed(2e-3, name="cold")]) for n in range(2000)]
+    page = Tags(render("html", run_of(*results, views=[View("bars", "All", ("case0",))])))
     assert page.count("details") == 400 + 2 + 1, (
         "each case that opens, the groups of cases and of notes, and the environment"
     )
@@ -635,9 +637,9 @@ def test_a_long_run_renders():
 
 def test_json_holds_finite_numbers_only():
     odd = result("s", "c", (), [Series("empty", "s", ())])
-    found = json.loads(render("json", run_of(odd)), parse_constant=pytest.fail)
-    assert found["schema"] == "gpubench.summary/1"
-    assert [figure["median"] for figure in found["results"][0]["figures"]] == [None]
+    document = json.loads(render("json", run_of(odd)), parse_constant=pytest.fail)
+    assert document["schema"] == "gpubench.summary/1"
+    assert [figure["median"] for figure in document["results"][0]["figures"]] == [None]
 
 
 def replicated_run():
@@ -653,10 +655,10 @@ def replicated_run():
             labels=("loaded",) if name == "wide" and replicate == 2 else (),
         )
         for replicate in range(3)
-        for name, seconds in ((name, found[replicate]) for name, found in cases.items())
+        for name, seconds in ((name, columns[replicate]) for name, columns in cases.items())
     ]
     lost = result("bandwidth", "steady", (("n", 1),), (), "failed", cause="crash", reason="it ended", replicate=1)
-    return run_of(*(lost if found.key == lost.key else found for found in results))
+    return run_of(*(lost if result.key == lost.key else result for result in results))
 
 
 def test_replicates_are_one_row_of_the_page_with_the_noise_within_and_between_processes():
@@ -716,15 +718,15 @@ def test_files_for_programs_have_the_deviation_between_processes_and_its_source(
     hot, cold = csv.DictReader(io.StringIO(render("csv", run)))
     assert (float(hot["reproducibility"]), cold["reproducibility"]) == (pytest.approx(0.00028), "")
     assert hot["reproducibility_of"].startswith("NVIDIA H200, 2026-11-20, recordings headline/1")
-    known = json.loads(render("json", run))["results"][0]["reproducibility"]
-    assert (known["between"], known["processes"]) == (pytest.approx(0.00028), 48)
+    deviation = json.loads(render("json", run))["results"][0]["reproducibility"]
+    assert (deviation["between"], deviation["processes"]) == (pytest.approx(0.00028), 48)
     wide = json.loads(render("json", replicated_run()))["results"][-1]["reproducibility"]
     assert (wide["between"], wide["processes"], wide["source"]) == (pytest.approx(0.1), 3, "this run")
 
 
 def test_json_lists_the_spreads_of_a_replicated_run():
-    found = json.loads(render("json", replicated_run()))
-    steady, wide = found["spreads"]
+    document = json.loads(render("json", replicated_run()))
+    steady, wide = document["spreads"]
     assert (steady["case"], steady["replicates"], steady["between"]) == ("bandwidth/steady[n=1]", 2, 0.0)
     assert wide["medians"] == [0.9e-3, 1e-3, 1.1e-3]
     assert (wide["median"], wide["lowest"], wide["highest"]) == (1e-3, 0.9e-3, 1.1e-3)
@@ -782,9 +784,9 @@ def test_a_run_without_events_is_reported_as_such():
 
 
 def test_a_case_that_failed_is_a_cross_on_the_timeline_also_where_it_was_never_timed():
-    found = small_run()
+    run = small_run()
     timed_out = result("gemm", "late", (), [timed(1e-3)], status="failed", reason="hang", window=(101.3, 101.6))
-    page = Tags(render("html", dataclasses.replace(found, results=(*found.results, timed_out))))
+    page = Tags(render("html", dataclasses.replace(run, results=(*run.results, timed_out))))
     assert page.count("path", "failure") == 2
     assert "when each case ran; crosses: 2 failed" in page.text
     assert "gemm/square[n=512] failed: error 0.3 | above 1e-3" in page.text
@@ -799,7 +801,7 @@ def test_cases_with_a_wide_interval_of_the_median_are_counted():
 
 
 def test_further_stages_and_observed_values_of_a_case_stand_beside_its_headline():
-    found = result(
+    measured = result(
         "zip",
         "trip",
         (),
@@ -809,10 +811,10 @@ def test_further_stages_and_observed_values_of_a_case_stand_beside_its_headline(
             value("ratio", 2.5),
         ],
     )
-    words = "decompress 6430 GB/s, ratio 2.500"
-    assert words in Tags(render("html", run_of(found))).text
-    assert f"| {words} | ok |" in render("md", run_of(found))
-    assert "| `trip compress` | 3215 GB/s |" in render("md", run_of(found))
+    text = "decompress 6430 GB/s, ratio 2.500"
+    assert text in Tags(render("html", run_of(measured))).text
+    assert f"| {text} | ok |" in render("md", run_of(measured))
+    assert "| `trip compress` | 3215 GB/s |" in render("md", run_of(measured))
 
 
 def test_a_great_linear_axis_of_bytes_has_one_unit():
@@ -821,5 +823,5 @@ def test_a_great_linear_axis_of_bytes_has_one_unit():
         counters=(make.counter("host.memory.available", "B", "gauge", 0.1, ""),),
         samples=(Samples("host", "host", (1.0, 2.0), (("host.memory.available", (124.2 * GIB, 125.3 * GIB)),)),),
     )
-    words = Tags(render("html", run)).words
-    assert {"124GiB", "124.5GiB", "125GiB"} <= set(words)
+    texts = Tags(render("html", run)).words
+    assert {"124GiB", "124.5GiB", "125GiB"} <= set(texts)

@@ -56,9 +56,11 @@ def test_from_three_replicates_on_the_deviation_is_that_of_the_run():
 
 def test_with_fewer_replicates_the_deviation_is_the_recorded_one_of_the_same_case_and_model():
     for medians in [(1.0,), (1.0, 1.2)]:
-        found = known(*medians)
-        assert (found.is_recorded, found.processes, found.text) == (True, 48, "0.03 % recorded")
-        assert found.source == ("NVIDIA H200, 2026-11-20, recordings headline/1, headline/2, headline/3, headline/4")
+        deviation = known(*medians)
+        assert (deviation.is_recorded, deviation.processes, deviation.text) == (True, 48, "0.03 % recorded")
+        assert deviation.source == (
+            "NVIDIA H200, 2026-11-20, recordings headline/1, headline/2, headline/3, headline/4"
+        )
 
 
 @pytest.mark.parametrize(
@@ -74,9 +76,9 @@ def test_another_case_or_model_has_no_recorded_deviation(others):
 
 
 def test_the_sentence_beneath_a_table_names_each_recording_once():
-    found = [known(1.0), known(1.0), known(1.0, of=make.case("longer", "nowhere")), known(1.0, 1.2, 0.8)]
+    deviations = [known(1.0), known(1.0), known(1.0, of=make.case("longer", "nowhere")), known(1.0, 1.2, 0.8)]
     sentence = "NVIDIA H200, 2026-11-20: headline/1, headline/2, headline/3, headline/4"
-    assert recorded_sources_text(found).endswith(f"({sentence})")
+    assert recorded_sources_text(deviations).endswith(f"({sentence})")
     assert recorded_sources_text([known(1.0, 1.2, 0.8), None]) == ""
 
 

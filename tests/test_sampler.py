@@ -27,9 +27,9 @@ FAST_S = 0.01  # tests/plugin/gpubench_sick
 def sick(monkeypatch):
     """Makes the third party's collector go wrong in a way, and samples for a while."""
 
-    def sampled(how, seconds=1.2):
+    def sampled(fault, seconds=1.2):
         monkeypatch.setenv("PYTHONPATH", PLUGIN)
-        monkeypatch.setenv("GPUBENCH_SICK", how)
+        monkeypatch.setenv("GPUBENCH_SICK", fault)
         started_at = time.monotonic()
         process = SamplingProcess(HOST, started_at)
         chunks, end = [], time.monotonic() + seconds
@@ -215,19 +215,19 @@ def test_a_sampler_that_crashes_repeatedly_is_not_restarted(sick):
 def test_every_counter_of_a_device_is_listed_as_available_or_with_the_reason_why_not(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", PLUGIN)
     monkeypatch.setenv("GPUBENCH_SICK", "lacks")
-    found, absent = sampler.list_counters(HOST)
-    reasons = {each.counter.name: each.reason for each in found}
-    assert {each.device for each in found} == {"host"}
+    listed, absent = sampler.list_counters(HOST)
+    reasons = {entry.counter.name: entry.reason for entry in listed}
+    assert {entry.device for entry in listed} == {"host"}
     assert reasons["sick.fast"] == ""
     assert reasons["sick.none"] == "this card has no such sensor"
     assert reasons["host.cpu.busy"] == ""
-    assert {"nvml", "gpm", "cupti"} <= {each.what for each in absent}
-    assert all(each.reason for each in absent)
+    assert {"nvml", "gpm", "cupti"} <= {library.what for library in absent}
+    assert all(library.reason for library in absent)
 
 
-def gpubench(*words):
+def gpubench(*arguments):
     """The command, with a device that is lost on the way."""
-    return _command.gpubench(*words, PYTHONPATH=PLUGIN, GPUBENCH_SICK="lost", GPUBENCH_HISTORY="off")
+    return _command.gpubench(*arguments, PYTHONPATH=PLUGIN, GPUBENCH_SICK="lost", GPUBENCH_HISTORY="off")
 
 
 def test_unsupported_counters_are_in_the_run_file_with_their_reasons(tmp_path):

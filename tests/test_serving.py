@@ -39,33 +39,33 @@ def served(arrivals, prompt=10, output=3, times=TIMES):
 
 
 def test_a_query_alone_takes_its_prefill_and_a_step_for_each_further_token():
-    found = served([5.0])
+    queries = served([5.0])
     steps = 2 * 0.010 + 1e-5 * (11 + 12)
-    np.testing.assert_allclose([found.first[0], found.last[0]], [5.01, 5.01 + steps])
-    np.testing.assert_allclose([found.first_token_s[0], found.token_s[0]], [0.01, steps / 2])
+    np.testing.assert_allclose([queries.first[0], queries.last[0]], [5.01, 5.01 + steps])
+    np.testing.assert_allclose([queries.first_token_s[0], queries.token_s[0]], [0.01, steps / 2])
 
 
 def test_a_query_of_one_token_ends_with_its_prefill():
-    found = served([0.0, 0.5], output=1)
-    assert found.last.tolist() == found.first.tolist()
-    assert found.token_s.tolist() == [0, 0]
+    queries = served([0.0, 0.5], output=1)
+    assert queries.last.tolist() == queries.first.tolist()
+    assert queries.token_s.tolist() == [0, 0]
 
 
 def test_a_query_that_arrives_during_a_step_is_prefilled_after_it_and_slows_the_others_down():
     """The first one's second token is computed when the second query arrives; its third has both in the batch."""
-    found = served([0.0, 0.012])
+    queries = served([0.0, 0.012])
     after_step = 0.01 + 0.010 + 1e-5 * 11
     first = after_step + 0.01
     together = first + 0.012 + 1e-5 * (12 + 11)
-    np.testing.assert_allclose(found.first, [0.01, first])
-    np.testing.assert_allclose(found.last, [together, together + 0.010 + 1e-5 * 12])
+    np.testing.assert_allclose(queries.first, [0.01, first])
+    np.testing.assert_allclose(queries.last, [together, together + 0.010 + 1e-5 * 12])
 
 
 def test_queries_beyond_the_number_of_slots_wait_for_a_free_one():
-    found = served([0.0] * 5)
-    assert found.first[4] == pytest.approx(found.last[0] + 0.01)
-    assert found.last[:4].max() < found.first[4]
-    assert found.waiting.tolist() == [0, 1, 2, 3, 4]
+    queries = served([0.0] * 5)
+    assert queries.first[4] == pytest.approx(queries.last[0] + 0.01)
+    assert queries.last[:4].max() < queries.first[4]
+    assert queries.waiting.tolist() == [0, 1, 2, 3, 4]
 
 
 def by_steps(times, arrivals, prompt, output):
@@ -82,20 +82,20 @@ def by_steps(times, arrivals, prompt, output):
             now = arrivals[upcoming]
         else:
             now += lines[len(running)].seconds(len(running), sum(prompt + made - 1 for _, made in running), 1)
-            for each in running:
-                each[1] += 1
-                last[each[0]] = now
-            running = [each for each in running if each[1] < output]
+            for query in running:
+                query[1] += 1
+                last[query[0]] = now
+            running = [query for query in running if query[1] < output]
     return first, last
 
 
 @pytest.mark.parametrize("rate", [1, 25, pytest.param(60, marks=pytest.mark.slow)])
 def test_steps_simulated_together_end_at_the_same_times_as_single_steps(rate):
     arrivals = serving.poisson(rate, 300, seed=4)
-    found = served(arrivals, prompt=20, output=12)
+    queries = served(arrivals, prompt=20, output=12)
     first, last = by_steps(TIMES, arrivals, 20, 12)
-    np.testing.assert_allclose(found.first, first, rtol=0, atol=1e-9)
-    np.testing.assert_allclose(found.last, last, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(queries.first, first, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(queries.last, last, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("load", [pytest.param(0.5, marks=pytest.mark.slow), 0.8])
@@ -121,13 +121,13 @@ def test_a_rate_above_the_capacity_is_not_sustained_and_one_below_it_is():
     assert serving.at_rate(LLAMA, load, 0.9 * most).is_sustained
 
 
-@pytest.mark.parametrize("objectives", serving.OBJECTIVES, ids=lambda found: found.name)
+@pytest.mark.parametrize("objectives", serving.OBJECTIVES, ids=lambda view: view.name)
 def test_the_knee_is_the_highest_rate_that_meets_both_objectives(objectives):
     load = Workload(512, 128, 5000)
-    found = serving.knee(LLAMA, load, objectives)
-    assert found is not None
-    assert found.meets(objectives)
-    assert not serving.at_rate(LLAMA, load, 1.03 * found.rate).meets(objectives)
+    highest = serving.knee(LLAMA, load, objectives)
+    assert highest is not None
+    assert highest.meets(objectives)
+    assert not serving.at_rate(LLAMA, load, 1.03 * highest.rate).meets(objectives)
 
 
 def test_there_is_no_knee_where_a_query_alone_is_too_slow():
@@ -165,9 +165,9 @@ def test_a_line_through_measured_steps_is_exact_where_they_lie_on_one():
 @pytest.mark.usefixtures("few")
 def test_a_batch_with_one_context_has_the_slope_of_the_largest_batch_with_two():
     steps = [step(1, 1000, [0.011]), step(2, 1000, [0.012]), step(2, 2000, [0.013]), step(4, 500, [0.014])]
-    (found,) = served_of(Summary(run_of(*steps, prefill(512, [0.01]))), "inference", VIEW)
-    assert [line.token_s for line in found.times.steps.values()] == pytest.approx([5e-7] * 3)
-    assert found.times.steps[1].base_s == pytest.approx(0.0105)
+    (view_result,) = served_of(Summary(run_of(*steps, prefill(512, [0.01]))), "inference", VIEW)
+    assert [line.token_s for line in view_result.times.steps.values()] == pytest.approx([5e-7] * 3)
+    assert view_result.times.steps[1].base_s == pytest.approx(0.0105)
     assert StepLine.through(1000, 0.001, 2e-6) == StepLine(0.0, 1e-6)
 
 
@@ -208,11 +208,11 @@ def test_too_few_values_have_no_interval_of_a_percentile():
 @pytest.mark.parametrize("fraction", [0.5, 0.9, 0.99])
 def test_a_tail_estimate_discards_as_many_queries_as_the_binomial_distribution_allows(count, fraction):
     values = np.random.default_rng(3).permutation(count)
-    found = queries.tail_estimate(values, fraction)
-    if found is None:
+    estimate = queries.tail_estimate(values, fraction)
+    if estimate is None:
         assert binom.cdf(1, count, 1 - fraction) > 0.01
     else:
-        above = count - int(found)  # the estimate is this many values from the end
+        above = count - int(estimate)  # the estimate is this many values from the end
         assert binom.cdf(above, count, 1 - fraction) <= 0.01 < binom.cdf(above + 1, count, 1 - fraction)
 
 
@@ -234,12 +234,14 @@ def prefill(tokens, seconds, weights="float16"):
 
 def session(arrivals, times, slower=1.0, sizes=(1, 2, 4, 8, 16, 32, 64)):
     """A session that takes what its simulation says, times `slower`, on a machine whose batches have these sizes."""
-    found = serving.simulate(times, np.array(arrivals), 512, 128)
-    first, last = (found.scheduled + slower * (moments - found.scheduled) for moments in (found.first, found.last))
-    moments = {"scheduled": found.scheduled, "first token": first, "last token": last, "batch sizes": np.array(sizes)}
+    queries = serving.simulate(times, np.array(arrivals), 512, 128)
+    first, last = (
+        queries.scheduled + slower * (moments - queries.scheduled) for moments in (queries.first, queries.last)
+    )
+    moments = {"scheduled": queries.scheduled, "first token": first, "last token": last, "batch sizes": np.array(sizes)}
     observed = [Series(name, "s", tuple(map(float, values)), role="observed") for name, values in moments.items()]
     params = (("weights", "float16"), ("prompt", 512), ("output", 128))
-    return timed_case("server", params, (last - found.scheduled).tolist(), observed=observed)
+    return timed_case("server", params, (last - queries.scheduled).tolist(), observed=observed)
 
 
 VIEW = View("serving", "Time to the first token over rate", ("step", "prefill", "server"), by=("weights",))
@@ -267,14 +269,17 @@ def few(monkeypatch):
 
 
 def test_a_view_finds_the_times_of_steps_and_prefills_and_the_rates_that_they_allow():
-    (found,) = served_of(Summary(run_of(*measured())), "inference", VIEW)
-    assert found.times.prefills == LLAMA.prefills
+    (view_result,) = served_of(Summary(run_of(*measured())), "inference", VIEW)
+    assert view_result.times.prefills == LLAMA.prefills
     for batch, line in LLAMA.steps.items():
-        assert found.times.steps[batch].base_s == pytest.approx(line.base_s)
-        assert found.times.steps[batch].token_s == pytest.approx(line.token_s)
-    assert (found.label, found.load.prompt, found.load.output) == ("float16", 512, 128)
-    assert [found.points[place].is_sustained for place in (-4, -1)] == [True, False]  # 90 and 110 % of the capacity
-    rates = [knee.rate for _, knee in found.knees if knee]
+        assert view_result.times.steps[batch].base_s == pytest.approx(line.base_s)
+        assert view_result.times.steps[batch].token_s == pytest.approx(line.token_s)
+    assert (view_result.label, view_result.load.prompt, view_result.load.output) == ("float16", 512, 128)
+    assert [view_result.points[place].is_sustained for place in (-4, -1)] == [
+        True,
+        False,
+    ]  # 90 and 110 % of the capacity
+    rates = [knee.rate for _, knee in view_result.knees if knee]
     assert rates[0] > rates[1] > 30  # a stricter objective allows a lower rate
 
 
@@ -295,8 +300,8 @@ def test_steps_without_prefills_give_no_serving_rate():
 @pytest.mark.usefixtures("few")
 def test_a_session_stands_beside_its_simulation_and_its_percentiles_have_the_queries_that_they_need():
     arrivals = serving.poisson(10, 100, seed=2).tolist()
-    found = served_of(Summary(run_of(*measured(), session(arrivals, LLAMA))), "inference", VIEW)
-    checks, (latencies,) = found[0].sessions, found[0].latencies
+    views = served_of(Summary(run_of(*measured(), session(arrivals, LLAMA))), "inference", VIEW)
+    checks, (latencies,) = views[0].sessions, views[0].latencies
     assert [check.time for check in checks] == ["first token", "per token", "last token"]
     for check in checks:
         assert check.queries == 100
@@ -304,7 +309,7 @@ def test_a_session_stands_beside_its_simulation_and_its_percentiles_have_the_que
         assert check.p99 is None
     assert latencies.p90 is not None
     assert latencies.p99 is None
-    assert serving_tables(found)[0].title == "Highest rate within the objectives"
+    assert serving_tables(views)[0].title == "Highest rate within the objectives"
 
 
 @pytest.mark.usefixtures("few")
@@ -312,12 +317,12 @@ def test_the_error_of_a_simulation_is_a_figure_with_its_sign_in_the_table_the_pa
     """Each query takes a quarter longer than its simulation says, so that the simulation falls short by a fifth."""
     arrivals = serving.poisson(10, 700, seed=2).tolist()
     run = run_of(*measured(), session(arrivals, LLAMA, slower=1.25))
-    (found,) = served_of(Summary(run), "inference", VIEW)
-    *_, last = found.sessions
+    (view_result,) = served_of(Summary(run), "inference", VIEW)
+    *_, last = view_result.sessions
     assert (last.p50.error, last.p99.error) == (pytest.approx(-0.2), pytest.approx(-0.2))
     worst, best = last.p99.errors
     assert worst < -0.2 < best < 0
-    table = next(each for each in serving_tables([found]) if each.title.startswith("Simulation"))
+    table = next(candidate for candidate in serving_tables([view_result]) if candidate.title.startswith("Simulation"))
     assert [row[2] for row in table.rows] == ["first token", "per token", "last token"]
     assert (table.rows[-1][5], table.rows[-1][8]) == ("-20.0 %", "-20.0 %")
     assert "-20.0 %" in plugins.load("reports", "html").render(run)
@@ -331,12 +336,14 @@ def test_the_error_of_a_simulation_is_a_figure_with_its_sign_in_the_table_the_pa
 def test_a_session_is_compared_with_a_machine_of_its_own_batch_sizes():
     """Four slots: a burst of 16 queries waits longer than on the 64 slots that were measured."""
     small = ServingTimes(LLAMA.prefills, {size: LLAMA.steps[size] for size in (1, 4)})
-    (found,) = served_of(Summary(run_of(*measured(), session([0.1] * 16, small, sizes=(1, 4)))), "inference", VIEW)
-    assert [check.p50.error for check in found.sessions] == pytest.approx([0, 0, 0], abs=1e-6)
+    (view_result,) = served_of(
+        Summary(run_of(*measured(), session([0.1] * 16, small, sizes=(1, 4)))), "inference", VIEW
+    )
+    assert [check.p50.error for check in view_result.sessions] == pytest.approx([0, 0, 0], abs=1e-6)
     for sizes in ((1, 128), (0, 4)):
         result = session([0.1] * 16, small, sizes=sizes)
-        (found,) = served_of(Summary(run_of(*measured(), result)), "inference", VIEW)
-        assert found.sessions == ()
+        (view_result,) = served_of(Summary(run_of(*measured(), result)), "inference", VIEW)
+        assert view_result.sessions == ()
 
 
 def call_times(times, prefill_s, step_s):
@@ -358,22 +365,25 @@ def test_the_extra_time_of_calls_in_other_sessions_is_part_of_the_simulation():
     sessions = [call_times(LLAMA, prefill_s, {1: 1e-4, 4: None, 16: 4e-4}) for prefill_s in (1e-3, 2e-3, 9e-3)]
     longer = LLAMA.longer(2e-3, {1: 1e-4, 4: 1.6e-4, 16: 4e-4, 64: 4e-4})
     arrivals = serving.poisson(10, 100, seed=2).tolist()
-    (found,) = served_of(Summary(run_of(*measured(), *sessions, session(arrivals, longer))), "inference", VIEW)
-    assert found.times.prefills == pytest.approx(longer.prefills)
-    assert [found.times.steps[size].base_s for size in longer.steps] == pytest.approx(
+    (view_result,) = served_of(Summary(run_of(*measured(), *sessions, session(arrivals, longer))), "inference", VIEW)
+    assert view_result.times.prefills == pytest.approx(longer.prefills)
+    assert [view_result.times.steps[size].base_s for size in longer.steps] == pytest.approx(
         [line.base_s for line in longer.steps.values()]
     )
-    assert [check.p50.error for check in found.sessions] == pytest.approx([0, 0, 0], abs=1e-6)
+    assert [check.p50.error for check in view_result.sessions] == pytest.approx([0, 0, 0], abs=1e-6)
 
 
 @pytest.mark.usefixtures("few")
 def test_the_simulation_of_a_session_does_not_use_the_sessions_own_times():
     arrivals = serving.poisson(10, 100, seed=2).tolist()
-    compared, told = session(arrivals, LLAMA, sizes=(1, 4, 16)), call_times(LLAMA, 1e-3, {1: 1e-3, 4: None, 16: 1e-3})
-    series = (*compared.series, *(each for each in told.series if each.name.startswith("call")))
-    (found,) = served_of(Summary(run_of(*measured(), replace(compared, series=series))), "inference", VIEW)
-    assert found.times.prefills == LLAMA.prefills
-    assert found.times.steps[16].base_s == pytest.approx(LLAMA.steps[16].base_s)
+    compared, with_times = (
+        session(arrivals, LLAMA, sizes=(1, 4, 16)),
+        call_times(LLAMA, 1e-3, {1: 1e-3, 4: None, 16: 1e-3}),
+    )
+    series = (*compared.series, *(entry for entry in with_times.series if entry.name.startswith("call")))
+    (view_result,) = served_of(Summary(run_of(*measured(), replace(compared, series=series))), "inference", VIEW)
+    assert view_result.times.prefills == LLAMA.prefills
+    assert view_result.times.steps[16].base_s == pytest.approx(LLAMA.steps[16].base_s)
 
 
 @pytest.mark.usefixtures("few")
@@ -404,20 +414,22 @@ def test_steps_that_run_long_enough_have_joules_per_token():
     ],
 )
 def test_results_with_impossible_axes_or_times_are_left_out_of_serving(result):
-    (found,) = served_of(Summary(run_of(step(1, 512, [0.01]), prefill(512, [0.01]), result)), "inference", VIEW)
-    assert (list(found.times.steps), found.times.prefills) == ([1], {512: 0.01})
+    (view_result,) = served_of(Summary(run_of(step(1, 512, [0.01]), prefill(512, [0.01]), result)), "inference", VIEW)
+    assert (list(view_result.times.steps), view_result.times.prefills) == ([1], {512: 0.01})
 
 
 @pytest.mark.usefixtures("few")
 def test_a_session_whose_times_decrease_is_left_out():
     good = session([0.0, 1.0, 2.0], LLAMA)
-    series = {each.name: each for each in good.series}
+    series = {entry.name: entry for entry in good.series}
     back = replace(series["scheduled"], values=(0.0, 2.0, 1.0))
     short = replace(series["last token"], values=series["last token"].values[:2])
     for bad in (back, short):
-        others = [each for name, each in series.items() if name != bad.name]
-        (found,) = served_of(Summary(run_of(*measured(), replace(good, series=(*others, bad)))), "inference", VIEW)
-        assert found.sessions == ()
+        others = [series_left for name, series_left in series.items() if name != bad.name]
+        (view_result,) = served_of(
+            Summary(run_of(*measured(), replace(good, series=(*others, bad)))), "inference", VIEW
+        )
+        assert view_result.sessions == ()
 
 
 @pytest.mark.usefixtures("few")

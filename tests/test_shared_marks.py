@@ -79,28 +79,28 @@ def call(call, monkeypatch):
     """The command as the user of the marks calls it; gives its standard output."""
     monkeypatch.setattr(identity, "names", lambda: (USER,))
 
-    def run(*words):
-        done = call(*words)
+    def run(*arguments):
+        done = call(*arguments)
         assert done.returncode in (0, 3, 4), done.stderr
         return done.stdout
 
     return run
 
 
-def opened(found):
+def opened(content):
     """The run file that a page carries, packed and in base64, in which any three letters may stand by chance."""
-    packed = base64.b64decode(found[0] + "=" * (-len(found[0]) % 4))
-    return gzip.decompress(packed).decode() if packed[:2] == b"\x1f\x8b" else found[0]
+    packed = base64.b64decode(content[0] + "=" * (-len(content[0]) % 4))
+    return gzip.decompress(packed).decode() if packed[:2] == b"\x1f\x8b" else content[0]
 
 
 def left(*written):
     """The secrets that stand in the outputs, and the kinds of their marks."""
     assert written
     assert all(written)
-    texts = [each if isinstance(each, str) else each.decode("utf-8", "replace") for each in written]
+    texts = [content if isinstance(content, str) else content.decode("utf-8", "replace") for content in written]
     texts = [re.sub(r"[A-Za-z0-9+/]{200,}=*", opened, text) for text in texts]
-    whole = "\n".join((*texts, *map(html.unescape, texts))).lower()
-    return {secret: kind for secret, kind in KINDS.items() if secret.lower() in whole}
+    joined = "\n".join((*texts, *map(html.unescape, texts))).lower()
+    return {secret: kind for secret, kind in KINDS.items() if secret.lower() in joined}
 
 
 def test_the_runs_contain_every_mark_before_redaction(runs):
@@ -145,25 +145,25 @@ def test_every_page_of_a_site_is_anonymised(call, runs):
     assert set(left(*(path.read_bytes() for path in written), *map(str, written))) <= others
 
 
-@pytest.mark.parametrize("words", [("gate", "b.jsonl", "--baseline", "a.jsonl"), ("gate", "a.jsonl", "--floor")])
-def test_the_publications_of_a_gate_are_anonymised(call, runs, tmp_path, monkeypatch, words):
+@pytest.mark.parametrize("arguments", [("gate", "b.jsonl", "--baseline", "a.jsonl"), ("gate", "a.jsonl", "--floor")])
+def test_the_publications_of_a_gate_are_anonymised(call, runs, tmp_path, monkeypatch, arguments):
     """Its files, its JSON, its annotations, its summary, and all that it prints where a CI keeps it."""
     for path in runs:
         (tmp_path / path.name).write_bytes(path.read_bytes())
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", "summary.md")
-    document = call(*words, "--json", "--junit", "j.xml", "--markdown", "m.md")
+    document = call(*arguments, "--json", "--junit", "j.xml", "--markdown", "m.md")
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
-    log = call(*words)
+    log = call(*arguments)
     assert " title=gpubench gate::" in log
-    expected = {OTHER_HOST} if "--floor" in words else set()
+    expected = {OTHER_HOST} if "--floor" in arguments else set()
     assert set(left(document, log, *(Path(name).read_text() for name in ("j.xml", "m.md", "summary.md")))) <= expected
 
 
 def test_a_gate_shows_names_on_the_users_own_terminal_and_publishes_them_only_if_asked(call, runs):
-    words = ("gate", runs[1], "--baseline", runs[0], "--markdown", "m.md")
-    assert HOST in call(*words)
+    arguments = ("gate", runs[1], "--baseline", runs[0], "--markdown", "m.md")
+    assert HOST in call(*arguments)
     assert HOST not in Path("m.md").read_text()
-    call(*words, "--no-redact")
+    call(*arguments, "--no-redact")
     assert HOST in Path("m.md").read_text()
 
 
@@ -188,7 +188,7 @@ def test_a_bundle_contains_no_names(call, monkeypatch):
     monkeypatch.setattr(_bundle, "_measure_smoke", lambda _: marked_run())
     call("doctor", "--bundle", "b.tar.gz")
     with tarfile.open("b.tar.gz") as bundle:
-        members = {each.name: bundle.extractfile(each).read() for each in bundle.getmembers()}
+        members = {member.name: bundle.extractfile(member).read() for member in bundle.getmembers()}
     members["run.jsonl.gz"] = gzip.decompress(members["run.jsonl.gz"])
     assert {"facts.json", "README"} <= set(members)
     assert set(left(*(content for name, content in members.items() if "sys/" not in name))) <= {OTHER_HOST}

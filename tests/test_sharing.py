@@ -131,7 +131,7 @@ def test_an_import_names_the_values_that_it_left_out(call):
 
 
 @pytest.mark.parametrize(
-    ("words", "status"),
+    ("arguments", "status"),
     [
         ((), 2),
         ((IMPORTS / "gpu-cache.txt", "--from", "nothing"), 2),
@@ -142,9 +142,9 @@ def test_an_import_names_the_values_that_it_left_out(call):
         ((IMPORTS / "gpu-cache.txt", __file__), 5),
     ],
 )
-def test_a_refused_import_gives_one_line_and_writes_nothing(call, tmp_path, words, status):
-    found, out, said = call("import", *words, "-o", "a.jsonl")
-    assert (found, out, said.count("\n")) == (status, "", 1)
+def test_a_refused_import_gives_one_line_and_writes_nothing(call, tmp_path, arguments, status):
+    exit_status, out, said = call("import", *arguments, "-o", "a.jsonl")
+    assert (exit_status, out, said.count("\n")) == (status, "", 1)
     assert not (tmp_path / "a.jsonl").exists()
 
 

@@ -34,20 +34,20 @@ def lines(parts, width):
     return [line.rstrip() for line in capture.get().splitlines()]
 
 
-def shown(*words):
+def shown(*arguments):
     """Return what `gpubench show` prints."""
-    status, printed, said = gpubench("show", *words)
+    status, printed, said = gpubench("show", *arguments)
     assert status == 0, said
     return printed
 
 
 def test_a_whole_run_of_an_h200_is_shown_in_thirty_lines(whole):
-    found = lines(_summary.run_parts(whole, "run.jsonl"), 80)
-    assert len(found) <= 30
-    assert found[0] == "NVIDIA H200 (cuda:0), 132 SMs, 139.8 GiB"
-    assert any(line.split() == ["Memory", "read", "4604", "GB/s", "95.9", "%", "100.1", "%"] for line in found)
-    assert "trustworthy: yes" in found
-    assert found[-1] == "every case: gpubench show run.jsonl --all"
+    text = lines(_summary.run_parts(whole, "run.jsonl"), 80)
+    assert len(text) <= 30
+    assert text[0] == "NVIDIA H200 (cuda:0), 132 SMs, 139.8 GiB"
+    assert any(line.split() == ["Memory", "read", "4604", "GB/s", "95.9", "%", "100.1", "%"] for line in text)
+    assert "trustworthy: yes" in text
+    assert text[-1] == "every case: gpubench show run.jsonl --all"
 
 
 def test_a_run_of_few_cases_lists_them(tmp_path):
@@ -60,9 +60,9 @@ def test_a_run_of_few_cases_lists_them(tmp_path):
 @pytest.mark.parametrize("wide", [False, True], ids=["narrow", "wide"])
 def test_every_figure_stands_whole_in_a_line_that_fits(whole, width, wide):
     suites = listing(Summary(whole), ["gemm/", "bandwidth/", "ipc/"])
-    found = lines([part for suite in suites for part in _summary._suite_parts(suite, wide, width)], width)
-    assert max(map(len, found)) <= width
-    text = "\n".join(found)
+    printed = lines([part for suite in suites for part in _summary._suite_parts(suite, wide, width)], width)
+    assert max(map(len, printed)) <= width
+    text = "\n".join(printed)
     for suite in suites:
         for case in suite.cases:
             assert case.median in text
@@ -74,9 +74,9 @@ def test_a_name_is_folded_behind_a_comma_and_a_figure_never(width):
     of = make.case("device_copy", engine="bulk-copy", size_bytes=2**28, dtype="float32")
     run = make.run(make.result(make.timing(*[1e-3] * 8, moved=1e9), of=of), make.result(of=make.case("other")))
     (suite,) = listing(Summary(run))
-    found = lines(_summary._suite_parts(suite, False, width), width)
-    text = "\n".join(found)
-    assert max(map(len, found)) <= width
+    printed = lines(_summary._suite_parts(suite, False, width), width)
+    text = "\n".join(printed)
+    assert max(map(len, printed)) <= width
     assert all(word in text for word in ("size=256MiB,", "dtype=float32]", "1000 GB/s"))
 
 
@@ -91,13 +91,13 @@ def test_cases_can_be_filtered_sorted_and_limited_in_number(whole):
     summary = Summary(whole)
     (suite,) = listing(summary, ["gemm/square*float16"])
     assert {case.case_id.partition("[")[0] for case in suite.cases} == {"gemm/square"}
-    noisy = [case for found in listing(summary, order="noise", top=5) for case in found.cases]
+    noisy = [case for suite in listing(summary, order="noise", top=5) for case in suite.cases]
     assert len(noisy) == 5
     most = max(spread.figure.noise for spread in summary.spreads() if spread.figure)
     assert any(case.within == f"{most * 100:.1f} %" for case in noisy)
-    (best,) = [case for found in listing(summary, order="share", top=1) for case in found.cases]
+    (best,) = [case for suite in listing(summary, order="share", top=1) for case in suite.cases]
     assert best.shares[2] == "100.0 %"
-    longest = [found.name for found in listing(summary, order="duration", top=3)]
+    longest = [suite.name for suite in listing(summary, order="duration", top=3)]
     assert longest
 
 
@@ -114,22 +114,22 @@ def test_few_samples_have_a_range_and_a_single_one_has_no_interval():
 
 def test_failed_cases_are_shown_first_with_their_reasons():
     failed = make.result(status="failed", cause="wrong-answer", reason="1 of 2 elements are wrong")
-    found = lines(_summary.run_parts(make.run(failed), "run.jsonl"), 100)
-    assert "trustworthy: no, because 1 case failed (wrong answer)" in found
-    assert "- failed: bandwidth/triad: 1 of 2 elements are wrong" in found
+    text = lines(_summary.run_parts(make.run(failed), "run.jsonl"), 100)
+    assert "trustworthy: no, because 1 case failed (wrong answer)" in text
+    assert "- failed: bandwidth/triad: 1 of 2 elements are wrong" in text
 
 
 @pytest.mark.parametrize("results", [(), (make.result(status="failed", cause="crash"),)], ids=["none", "all failed"])
 @pytest.mark.parametrize("width", [40, 80])
 def test_a_run_without_any_figure_is_shown_too(results, width):
-    found = lines(_summary.run_parts(make.run(*results), "run.jsonl"), width)
-    assert any(line.startswith("trustworthy: ") for line in found)
+    text = lines(_summary.run_parts(make.run(*results), "run.jsonl"), width)
+    assert any(line.startswith("trustworthy: ") for line in text)
 
 
 def test_long_and_right_to_left_names_are_shown(tmp_path):
     name = "א" * 100 + "x" * 100
-    found = lines(_summary.cases(make.run(make.result(of=replace(make.case(), params=(("axis", name),))))), 80)
-    assert "א" in "".join(found)
+    text = lines(_summary.cases(make.run(make.result(of=replace(make.case(), params=(("axis", name),))))), 80)
+    assert "א" in "".join(text)
 
 
 def test_the_json_of_show_is_that_of_the_report():

@@ -75,8 +75,8 @@ def write(path, day, seconds=1e-3, devices=(), results=3, tier="quick", **fields
 
 
 def build(folder, out, no_redact=False):
-    told = []
-    return site.build(folder, out, _SiteSharing(no_redact), told.append), told
+    messages = []
+    return site.build(folder, out, _SiteSharing(no_redact), messages.append), messages
 
 
 class Links(HTMLParser):
@@ -106,12 +106,12 @@ def names(out, kind):
 
 
 def test_the_index_lists_each_run_by_device_and_date_and_every_link_leads_to_a_file(built):
-    found, _ = built
-    assert (found.runs, found.new, found.refused) == (4, 4, ())
-    links = [link for link in Links(found.index).links if not link.startswith("#")]
+    site, _ = built
+    assert (site.runs, site.new, site.refused) == (4, 4, ())
+    links = [link for link in Links(site.index).links if not link.startswith("#")]
     assert len([link for link in links if link.startswith("runs/")]) == 4
-    assert [link for link in links if not (found.index.parent / link).is_file()] == []
-    text = found.index.read_text()
+    assert [link for link in links if not (site.index.parent / link).is_file()] == []
+    text = site.index.read_text()
     assert text.index("2 × NVIDIA H200</h2>") < text.index(">NVIDIA H200</h2>")
     assert text.index("2026-01-02 03:04 UTC</a></th>") < text.index("2026-01-01 03:04 UTC</a></th>"), "the newest first"
     assert re.search(r"Memory triad</th>.*999\.0 GB/s", text, re.DOTALL)
@@ -125,9 +125,9 @@ def test_the_page_of_a_run_leads_back_to_the_index(built):
 
 
 def test_each_run_is_compared_with_the_one_before_on_the_same_device_and_of_the_same_tier(built):
-    found, told = built
-    (comparison,) = (found.index.parent / "comparisons").iterdir()
-    assert "b.jsonl.gz: compared with a.jsonl" in told
+    site, messages = built
+    (comparison,) = (site.index.parent / "comparisons").iterdir()
+    assert "b.jsonl.gz: compared with a.jsonl" in messages
     text = comparison.read_text()
     assert "2026-01-01 03:04 UTC" in text
     assert "bandwidth/triad[n=1]" in re.sub(r"<wbr>", "", text)
@@ -142,12 +142,12 @@ def test_the_trends_are_of_the_key_figures_alone(built):
 
 def test_every_page_works_without_a_network_under_a_policy_of_hashes(built):
     for page in pages(built[0].index.parent):
-        found = Links(page)
-        (policy,) = found.policies
+        links = Links(page)
+        (policy,) = links.policies
         assert policy.startswith("default-src 'none'; style-src 'sha256-"), page
         assert "unsafe" not in policy
-        assert found.loaded == []
-        assert [link for link in found.links if re.match(r"[a-z]+:|/", link) and not link.startswith("data:")] == []
+        assert links.loaded == []
+        assert [link for link in links.links if re.match(r"[a-z]+:|/", link) and not link.startswith("data:")] == []
 
 
 def test_a_run_whose_file_is_unchanged_is_neither_read_nor_written_again(folder, tmp_path, monkeypatch):
@@ -156,8 +156,8 @@ def test_a_run_whose_file_is_unchanged_is_neither_read_nor_written_again(folder,
     times = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
     os.utime(folder / "a.jsonl")  # only its content counts
     monkeypatch.setattr(store, "read_run", lambda path: pytest.fail(f"{path} is read"))
-    built, told = build(folder, out)
-    assert (built.runs, built.new, told) == (3, 0, [])
+    built, messages = build(folder, out)
+    assert (built.runs, built.new, messages) == (3, 0, [])
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()} == times
 
 
@@ -213,8 +213,8 @@ def test_no_file_of_the_site_names_the_host_even_if_an_earlier_one_did(folder, t
     (folder / f"damaged-{HOST}.jsonl").write_text("{")
     for no_redact in (False, True, False):
         built, _ = build(folder, out, no_redact)
-        shown = [path.name for path in out.rglob("*") if path.is_file() and HOST in path.read_text()]
-        assert bool(shown) == no_redact, shown
+        leaks = [path.name for path in out.rglob("*") if path.is_file() and HOST in path.read_text()]
+        assert bool(leaks) == no_redact, leaks
     assert built.new == 4, "each page was made again"
 
 
@@ -279,8 +279,8 @@ def test_a_run_without_a_start_a_result_or_a_device_has_its_line(tmp_path):
     assert "no results" in built.index.read_text()
 
 
-def call(*words):
-    return subprocess.run([GPUBENCH, "site", *words], capture_output=True, text=True, timeout=120, check=False)
+def call(*arguments):
+    return subprocess.run([GPUBENCH, "site", *arguments], capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.mark.slow

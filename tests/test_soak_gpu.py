@@ -48,11 +48,11 @@ def test_products_on_a_gpu_are_the_same_bit_for_bit_and_a_wrong_bit_is_named(ben
             words[5, 7] ^= words.dtype.type(1)
 
     monkeypatch.setattr(product, "_multiply", faulty)
-    with pytest.raises(WrongAnswer) as found:
+    with pytest.raises(WrongAnswer) as caught:
         product._call()
     address = calls[1].data.ptr + calls[1].itemsize * (5 * 1024 + 7)
-    assert f"1 of 1048576 values are wrong, the first at address {address:#x} (element 5127)" in str(found.value)
-    assert "wrong bits: 1" in str(found.value)
+    assert f"1 of 1048576 values are wrong, the first at address {address:#x} (element 5127)" in str(caught.value)
+    assert "wrong bits: 1" in str(caught.value)
 
 
 @pytest.mark.parametrize("pattern", ["random", "address", "checkerboard"])
@@ -69,10 +69,10 @@ def test_a_wrong_bit_in_the_memory_of_a_gpu_is_named(bench_of_case, pattern, fli
             memory.memory[at] ^= np.uint64(1 << 63)
 
     monkeypatch.setattr(memory, "write", faulty)
-    with pytest.raises(WrongAnswer) as found:
+    with pytest.raises(WrongAnswer) as caught:
         memory._call()
-    assert f"address {memory.memory.data.ptr + 8 * at:#x} (element {at})" in str(found.value)
-    assert "wrong bits: 1" in str(found.value)
+    assert f"address {memory.memory.data.ptr + 8 * at:#x} (element {at})" in str(caught.value)
+    assert "wrong bits: 1" in str(caught.value)
 
 
 @pytest.mark.parametrize("direction", ["h2d", "d2h", "d2d"])
@@ -99,5 +99,5 @@ def test_a_short_soak_of_a_gpu_has_no_wrong_bit_and_reports_its_temperature(tmp_
     assert done.returncode == 0, done.stdout + done.stderr
     ledger = ledger_of(read_run(out))
     assert ledger.passes >= 2
-    assert any("temperature" in words for words in ledger.devices[0].gauges)
+    assert any("temperature" in gauge for gauge in ledger.devices[0].gauges)
     assert ledger.devices[0].errors

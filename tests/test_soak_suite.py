@@ -34,8 +34,8 @@ def test_products_of_fixed_matrices_have_the_same_bits_in_each_call_and_each_pro
     first, again = (SUITE.build(bench("product", dtype="float32", size=96)) for _ in range(2))
     assert call(first) > 0
     assert call(first) > 0
-    other = SUITE.build(bench("product", dtype="float64", size=96))
-    digests = [dict(task.notes)["soak.digest"] for task in (first, again, other)]
+    second_process = SUITE.build(bench("product", dtype="float64", size=96))
+    digests = [dict(task.notes)["soak.digest"] for task in (first, again, second_process)]
     assert digests[0] == digests[1] != digests[2]
 
 
@@ -51,14 +51,14 @@ def test_a_wrong_bit_in_one_product_is_found_and_named(monkeypatch):
         return out
 
     monkeypatch.setattr(np, "matmul", faulty)
-    with pytest.raises(WrongAnswer) as found:
+    with pytest.raises(WrongAnswer) as caught:
         call(task)
-    words = str(found.value)
+    message = str(caught.value)
     place = calls[2].ctypes.data + 8 * (5 * 64 + 7)
     seen = int(calls[2].view(np.uint64)[5, 7])
-    assert words.startswith(f"host ({HOST.name}), product of float64 matrices of 64 × 64: 1 of 4096 values are wrong")
-    assert f"address {place:#x} (element 327)" in words
-    assert f"expected 0x{seen ^ 1 << 50:016x}, seen 0x{seen:016x}, wrong bits: 1" in words
+    assert message.startswith(f"host ({HOST.name}), product of float64 matrices of 64 × 64: 1 of 4096 values are wrong")
+    assert f"address {place:#x} (element 327)" in message
+    assert f"expected 0x{seen ^ 1 << 50:016x}, seen 0x{seen:016x}, wrong bits: 1" in message
 
 
 def test_a_product_that_is_not_computed_is_found(monkeypatch):
@@ -72,10 +72,10 @@ def test_a_first_product_that_is_wrong_is_found_by_a_product_in_float64(monkeypa
     multiply = np.matmul
 
     def faulty(left, right, out=None):
-        found = multiply(left, right, out=out)
+        product = multiply(left, right, out=out)
         if out is not None:
             out[0, 0] += 100
-        return found
+        return product
 
     monkeypatch.setattr(np, "matmul", faulty)
     with pytest.raises(WrongAnswer, match="the first product has a relative error of"):
@@ -96,11 +96,11 @@ def test_a_wrong_bit_in_memory_is_found_in_both_turns_and_named(pattern, flip, m
             memory.memory[900] ^= np.uint64(4)
 
     monkeypatch.setattr(memory, "write", faulty)
-    with pytest.raises(WrongAnswer) as found:
+    with pytest.raises(WrongAnswer) as caught:
         memory.task().stages[""].call()
     seen = int(memory.memory[900])
-    assert f"address {memory.memory.ctypes.data + 7200:#x} (element 900)" in str(found.value)
-    assert f"expected 0x{seen ^ 4:016x}, seen 0x{seen:016x}, wrong bits: 1" in str(found.value)
+    assert f"address {memory.memory.ctypes.data + 7200:#x} (element 900)" in str(caught.value)
+    assert f"expected 0x{seen ^ 4:016x}, seen 0x{seen:016x}, wrong bits: 1" in str(caught.value)
 
 
 def test_a_word_that_is_right_when_read_again_is_reported_as_such(monkeypatch):

@@ -75,13 +75,13 @@ def command_line() -> list[tuple[str, Any]]:
 
 def test_every_command_says_what_it_does(command_line):
     assert len(command_line) > 1
-    assert [words for words, command in command_line if not command.help] == []
+    assert [arguments for arguments, command in command_line if not command.help] == []
 
 
 def test_every_option_and_argument_has_help(command_line):
     undocumented = [
-        f"{words}: {parameter.name}"
-        for words, command in command_line
+        f"{arguments}: {parameter.name}"
+        for arguments, command in command_line
         for parameter in command.params
         if not getattr(parameter, "help", None)
     ]

@@ -27,8 +27,8 @@ def bench(files="cold", size=SIZE, tier="smoke"):
     return Bench.untimed(case, Target(Facts((HOST,)), HOST, tier), SUITE.package, 1)
 
 
-def answer(whole, **parts):
-    return PROCESSES.Answer({"seconds": parts, "resident_bytes": 1}, whole)
+def answer(total, **parts):
+    return PROCESSES.Answer({"seconds": parts, "resident_bytes": 1}, total)
 
 
 def values(task):
@@ -37,11 +37,11 @@ def values(task):
 
 @pytest.mark.parametrize("files", ["cold", "warm"])
 def test_the_parts_of_a_start_sum_to_the_time_that_the_parent_process_measured(files):
-    found = values(SUITE.build(bench(files)))
-    (whole,) = found.pop("whole")
-    assert list(found) == ["interpreter", "numpy", "gpubench", "inputs", "product", "weights"]
-    assert math.fsum(value for (value,) in found.values()) == pytest.approx(whole, rel=0.05)
-    assert all(value > 0 for (value,) in found.values())
+    seconds = values(SUITE.build(bench(files)))
+    (total,) = seconds.pop("whole")
+    assert list(seconds) == ["interpreter", "numpy", "gpubench", "inputs", "product", "weights"]
+    assert math.fsum(value for (value,) in seconds.values()) == pytest.approx(total, rel=0.05)
+    assert all(value > 0 for (value,) in seconds.values())
 
 
 def test_a_part_that_is_missing_or_counted_twice_makes_the_ledger_invalid():
@@ -51,9 +51,9 @@ def test_a_part_that_is_missing_or_counted_twice_makes_the_ledger_invalid():
         "second": [0.29],
     }
     for parts in ({"first": 0.7, "second": 0.2}, {"first": 0.7, "second": 0.4}):
-        with pytest.raises(Untrustworthy, match=r"all but -?10\.0% of the whole") as found:
+        with pytest.raises(Untrustworthy, match=r"all but -?10\.0% of the whole") as caught:
             LEDGER.task_of([answer(1.0, first=0.7, second=0.3), answer(1.0, **parts)], {})
-        assert found.value.cause == "ledger"
+        assert caught.value.cause == "ledger"
 
 
 def test_a_process_that_never_reported_ready_gives_no_result():
@@ -87,7 +87,7 @@ def test_a_process_sees_and_opens_the_number_of_gpus_that_is_asked(monkeypatch):
     cases = [case for case in SUITE.cases(target) if case.name == "contexts"]
     assert [case.params for case in cases] == [(("of", 1),), (("of", 2),), (("of", 3),)]
     asked = []
-    monkeypatch.setattr(LEDGER, "answer_of", lambda *words, **_: asked.append(words) or answer(1.0, first=1.0))
+    monkeypatch.setattr(LEDGER, "answer_of", lambda *arguments, **_: asked.append(arguments) or answer(1.0, first=1.0))
     opened = types.SimpleNamespace(device=gpus[1], traits=types.SimpleNamespace(arch="sm_90", is_gpu=True))
     task = SUITE.build(Bench(opened, cases[1], target, SUITE.package, 1))
     (_, order, *_, environment), *_ = asked
@@ -103,8 +103,8 @@ def test_the_parts_of_a_start_are_the_times_between_its_marks():
 
 def test_the_memory_of_a_start_excludes_that_of_the_parent_process():
     held = np.ones(2**28, np.uint8)
-    found = SUITE.build(bench()).check()["resident"].value
-    assert 2**24 < found < held.nbytes
+    resident_bytes = SUITE.build(bench()).check()["resident"].value
+    assert 2**24 < resident_bytes < held.nbytes
 
 
 def test_wrong_weights_and_a_wrong_product_are_found(tmp_path):
@@ -136,9 +136,9 @@ def test_the_time_until_ready_is_measured_by_the_waiting_process():
     program = (
         "import os, sys, time; time.sleep(0.2); os.write(int(sys.argv[-1]), b'1'); time.sleep(0.2); print('{\"a\": 1}')"
     )
-    found = PROCESSES.answer_of(program, None, "it", 20, is_ready_awaited=True)
-    assert found.content == {"a": 1}
-    assert found.seconds >= 0.2
+    answer_found = PROCESSES.answer_of(program, None, "it", 20, is_ready_awaited=True)
+    assert answer_found.content == {"a": 1}
+    assert answer_found.seconds >= 0.2
     assert math.isnan(PROCESSES.answer_of("print('{}')", None, "it", 20, is_ready_awaited=True).seconds)
 
 

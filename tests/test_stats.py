@@ -190,17 +190,17 @@ def test_welchs_test_equals_that_of_scipy_along_the_last_axis():
     before, after = rng.normal(1, 1, (20, 5)), rng.normal(2, 3, (20, 8))
     expected = scipy.stats.ttest_ind(after, before, axis=-1, equal_var=False)
     interval = expected.confidence_interval(0.95)
-    found = stats.welch(before, after)
-    assert found.p == pytest.approx(expected.pvalue)
-    assert found.freedom == pytest.approx(expected.df)
-    assert found.difference - found.margin == pytest.approx(interval.low)
-    assert found.difference + found.margin == pytest.approx(interval.high)
+    result = stats.welch(before, after)
+    assert result.p == pytest.approx(expected.pvalue)
+    assert result.freedom == pytest.approx(expected.df)
+    assert result.difference - result.margin == pytest.approx(interval.low)
+    assert result.difference + result.margin == pytest.approx(interval.high)
 
 
 def test_welchs_test_of_constant_values_is_certain():
-    same, other = np.full(3, 2.0), np.full(3, 2.5)
+    same, larger = np.full(3, 2.0), np.full(3, 2.5)
     assert (float(stats.welch(same, same).p), float(stats.welch(same, same).margin)) == (1.0, 0.0)
-    assert (float(stats.welch(same, other).p), float(stats.welch(same, other).margin)) == (0.0, 0.0)
+    assert (float(stats.welch(same, larger).p), float(stats.welch(same, larger).margin)) == (0.0, 0.0)
 
 
 def test_hodges_lehmann_is_the_median_of_all_differences():

@@ -50,8 +50,8 @@ def task():
         return built[-1]
 
     yield build
-    for each in built:
-        each.close()
+    for opened_task in built:
+        opened_task.close()
 
 
 @pytest.fixture
@@ -92,9 +92,9 @@ def test_a_file_whose_mapped_pages_stay_in_the_cache_is_not_called_cold(own):
     path, _ = own
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapping:
         assert mapping[0] >= 0
-        with pytest.raises(Untrustworthy, match="stay in the page cache") as found:
+        with pytest.raises(Untrustworthy, match="stay in the page cache") as caught:
             FILES.drop(file.fileno(), SIZE)
-    assert found.value.cause == "page-cache"
+    assert caught.value.cause == "page-cache"
 
 
 def test_of_a_users_file_that_is_too_long_the_beginning_is_read(task, own):
@@ -110,9 +110,9 @@ def test_a_file_that_is_written_to_while_it_is_read_makes_the_case_invalid(task,
     with path.open("r+b") as file:
         file.write(b"other bytes")
         os.fsync(file.fileno())
-    with pytest.raises(Untrustworthy, match=r"weights\.bin was written to") as found:
+    with pytest.raises(Untrustworthy, match=r"weights\.bin was written to") as caught:
         call(built)
-    assert found.value.cause == "changed"
+    assert caught.value.cause == "changed"
 
 
 def test_a_write_in_the_middle_of_a_read_is_found_after_it(task, own):
@@ -134,7 +134,7 @@ def test_a_write_in_the_middle_of_a_read_is_found_after_it(task, own):
 def test_a_file_that_shrinks_grows_goes_or_is_replaced_is_named(task, own):
     path, data = own
     content = path.read_bytes()
-    for change, words in (
+    for change, message in (
         (lambda: os.truncate(path, 5000), "has 5000"),
         (lambda: os.truncate(path, SIZE + 1), f"has {SIZE + 1}"),
         (path.unlink, "removed"),
@@ -143,7 +143,7 @@ def test_a_file_that_shrinks_grows_goes_or_is_replaced_is_named(task, own):
         path.write_bytes(content)
         built = task(file=path.name, data=data, path="buffered", cache="warm")
         change()
-        with pytest.raises(Untrustworthy, match=words):
+        with pytest.raises(Untrustworthy, match=message):
             built.stages[""].call()
 
 
@@ -229,15 +229,15 @@ class SimulatedCufile:
         self.registered = set()
 
     def Descr(self):  # noqa: N802
-        found = types.SimpleNamespace(type=0, handle=types.SimpleNamespace(fd=-1))
-        found.ptr = found
-        return found
+        descriptor = types.SimpleNamespace(type=0, handle=types.SimpleNamespace(fd=-1))
+        descriptor.ptr = descriptor
+        return descriptor
 
     def StatsLevel3(self):  # noqa: N802
         counts = {name: np.zeros(16, np.int64) for name in CUFILE._KINDS}
-        found = types.SimpleNamespace(per_gpu_stats=types.SimpleNamespace(**counts))
-        found.ptr = found
-        return found
+        level = types.SimpleNamespace(per_gpu_stats=types.SimpleNamespace(**counts))
+        level.ptr = level
+        return level
 
     def get_stats_l3(self, stats):
         stats.per_gpu_stats.n_posix_reads[0] = self.reads
@@ -272,7 +272,7 @@ def paper(monkeypatch):
     made = grid_bench(SUITE, "nvidia")
     device = types.SimpleNamespace(use=lambda: None)
     addressed = types.SimpleNamespace(**{name: getattr(np, name) for name in ("asarray", "invert", "uint8")})
-    addressed.empty = lambda *words: np.empty(*words).view(AddressedCufileArray)
+    addressed.empty = lambda *shape: np.empty(*shape).view(AddressedCufileArray)
     addressed.cuda = types.SimpleNamespace(Device=lambda: device)
     made.open_device.xp = addressed
     made.library = library
@@ -314,8 +314,8 @@ def test_cufile_puts_every_block_in_its_place_and_the_labels_name_its_mode(paper
 
 def test_cufile_that_leaves_a_byte_out_is_found(paper, monkeypatch):
     task = read_on(paper, "cufile")
-    whole = paper.library.read
-    monkeypatch.setattr(paper.library, "read", lambda *at: whole(*at[:2], at[2] - 1, *at[3:]) + 1)
+    read_all = paper.library.read
+    monkeypatch.setattr(paper.library, "read", lambda *at: read_all(*at[:2], at[2] - 1, *at[3:]) + 1)
     with pytest.raises(WrongAnswer, match=f"5 of {SIZE} bytes differ .* first at 262143"):
         call(task)
     task.close()
@@ -331,9 +331,9 @@ def test_a_file_that_cufile_does_not_take_is_a_skip_that_names_the_missing_datab
     monkeypatch.setattr(paper.library, "handle_register", refuse)
     monkeypatch.setattr(CUFILE, "_UDEV", str(tmp_path if is_there else tmp_path / "udev"))
     opened = len(list(Path("/proc/self/fd").iterdir()))
-    with pytest.raises(Skip, match=r"does not read from this file system: HANDLE_NOT_REGISTERED \(5027\)") as found:
+    with pytest.raises(Skip, match=r"does not read from this file system: HANDLE_NOT_REGISTERED \(5027\)") as caught:
         read_on(paper, "cufile")
-    assert ("a container has to mount it" in str(found.value)) is not is_there
+    assert ("a container has to mount it" in str(caught.value)) is not is_there
     assert len(list(Path("/proc/self/fd").iterdir())) == opened
 
 
@@ -367,8 +367,8 @@ def test_the_files_of_the_user_replace_the_generated_one(own):
 def test_the_command_reads_the_users_file(tmp_path, own):
     path, _ = own
     out = tmp_path / "run.jsonl"
-    words = ("run", "storage", "--device", "host", "--tier", "smoke", "--data", path, "-o", out)
-    done = gpubench(*words)
+    arguments = ("run", "storage", "--device", "host", "--tier", "smoke", "--data", path, "-o", out)
+    done = gpubench(*arguments)
     assert (done.returncode, "ignored" in done.stderr) == (0, False), done.stderr
     (result,) = read_run(out).results
     assert result.status == "ok"

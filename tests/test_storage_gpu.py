@@ -51,10 +51,10 @@ def test_a_file_gets_into_the_memory_of_a_gpu_and_a_wrong_byte_is_found(bench_of
     task = read(bench_of_case, path, "weights", data_files([file]))
     assert task.stages[""].call() > 0
     times, content = file.stat(), file.read_bytes()
-    with file.open("r+b") as other:
-        other.seek(SIZE - 1)
-        other.write(bytes([content[-1] ^ 1]))
-        os.fsync(other.fileno())
+    with file.open("r+b") as stream:
+        stream.seek(SIZE - 1)
+        stream.write(bytes([content[-1] ^ 1]))
+        os.fsync(stream.fileno())
     os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
     with pytest.raises(WrongAnswer, match=f"1 of {SIZE} bytes .* first at {SIZE - 1}:"):
         task.stages[""].call()
@@ -75,7 +75,7 @@ def test_cufile_reads_every_byte_and_its_statistics_say_how(bench_of_case):
         pytest.skip(reason)
     assert task.stages[""].call() > 0
     counts = task.check()
-    ways = [counts[words].value for words in CUFILE._KINDS.values()]
+    ways = [counts[name].value for name in CUFILE._KINDS.values()]
     assert sum(ways) >= 17, "a read for each block at the least"
     assert task.labels == CUFILE.labels_of(dict(zip(CUFILE._KINDS, ways, strict=True)))
     task.close()
@@ -84,14 +84,14 @@ def test_cufile_reads_every_byte_and_its_statistics_say_how(bench_of_case):
 @pytest.mark.parametrize("loading", ["lazy", "eager"])
 def test_the_parts_of_a_start_on_a_gpu_sum_to_the_whole(bench_of_case, loading):
     params = {"loading": loading, "files": "cold", "size_bytes": 2**24}
-    found = {
+    parts = {
         name: stage.call()[0]
         for name, stage in STARTUP.build(bench_of_case(STARTUP, "ledger", **params)).stages.items()
     }
-    whole = found.pop("whole")
+    total = parts.pop("whole")
     steps = ["cupy", "init", "context", "compile", "module", "kernel", "blas", "product", "graph", "weights"]
-    assert list(found) == ["interpreter", "numpy", "gpubench", "inputs", *steps]
-    assert math.fsum(found.values()) == pytest.approx(whole, rel=0.05)
+    assert list(parts) == ["interpreter", "numpy", "gpubench", "inputs", *steps]
+    assert math.fsum(parts.values()) == pytest.approx(total, rel=0.05)
 
 
 def test_the_first_collective_of_a_process_has_its_parts(bench_of_case):

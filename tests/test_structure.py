@@ -112,8 +112,8 @@ def _imports(path: Path) -> Iterator[Import]:
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             for alias in node.names:
-                whole = f"{base}.{alias.name}"
-                yield Import(where, whole if base == "gpubench" or whole in MODULES else base, node.level > 0)
+                full_name = f"{base}.{alias.name}"
+                yield Import(where, full_name if base == "gpubench" or full_name in MODULES else base, node.level > 0)
 
 
 def package_of(path: Path) -> str:
@@ -149,18 +149,18 @@ def test_the_core_is_its_packages_and_a_few_loose_modules():
 
 def test_a_package_imports_only_those_that_its_arrows_name():
     wrong = [
-        f"{found.where} imports {found.target}"
+        f"{imported.where} imports {imported.target}"
         for path in CORE
         if package_of(path)
-        for found in imports(path)
-        if package_named(found.target) not in ("", package_of(path), *ARROWS[package_of(path)])
+        for imported in imports(path)
+        if package_named(imported.target) not in ("", package_of(path), *ARROWS[package_of(path)])
     ]
     assert wrong == []
 
 
 def test_every_arrow_is_needed_by_an_import():
     drawn = {(package, target) for package, targets in ARROWS.items() for target in targets}
-    used = {(package_of(path), package_named(found.target)) for path in CORE for found in imports(path)}
+    used = {(package_of(path), package_named(imported.target)) for path in CORE for imported in imports(path)}
     assert drawn - used == set()
 
 
@@ -176,7 +176,7 @@ def test_arrows_lead_only_upwards():
 
 def test_no_import_of_the_core_goes_in_a_circle_not_even_a_lazy_one():
     edges = {
-        name: {found.target for found in imports(path) if found.target in MODULES and found.target != name}
+        name: {imported.target for imported in imports(path) if imported.target in MODULES and imported.target != name}
         for name, path in MODULES.items()
     }
     left = dict(edges)
@@ -200,12 +200,15 @@ def test_the_door_of_suites_loads_little():
 def test_the_core_uses_no_relative_imports():
     with_siblings = ("gpubench/cli", "gpubench/devices/backends", "gpubench/importers")
     core = [path for path in CORE if not name_of(path).startswith(with_siblings)]
-    assert [found.where for path in core for found in imports(path) if found.relative] == []
+    assert [imported.where for path in core for imported in imports(path) if imported.relative] == []
 
 
 def test_the_core_names_no_room_and_no_backend():
     named = [
-        f"{found.where} imports {found.target}" for path in CORE for found in imports(path) if is_room(found.target)
+        f"{imported.where} imports {imported.target}"
+        for path in CORE
+        for imported in imports(path)
+        if is_room(imported.target)
     ]
     spelled = [
         f"{name_of(path)}:{node.lineno} spells {node.value}"
@@ -219,10 +222,10 @@ def test_the_core_names_no_room_and_no_backend():
 
 def test_backends_do_not_know_the_command_line():
     wrong = [
-        found.where
+        imported.where
         for path in python_files("gpubench/devices", "gpubench/importers")
-        for found in imports(path)
-        if found.target.startswith("gpubench.cli")
+        for imported in imports(path)
+        if imported.target.startswith("gpubench.cli")
     ]
     assert wrong == []
 
@@ -230,11 +233,11 @@ def test_backends_do_not_know_the_command_line():
 @pytest.mark.parametrize(("room", "doors"), DOORS.items())
 def test_a_room_imports_its_door_and_its_own_siblings_alone(room, doors):
     wrong = [
-        f"{found.where} imports {found.target}"
+        f"{imported.where} imports {imported.target}"
         for path in python_files(room)
-        for found in imports(path)
-        if not found.relative
-        if found.target.split(".")[0] in ("gpubench", "tests", *ROOMS) and found.target not in doors
+        for imported in imports(path)
+        if not imported.relative
+        if imported.target.split(".")[0] in ("gpubench", "tests", *ROOMS) and imported.target not in doors
     ]
     assert wrong == []
 
@@ -252,10 +255,10 @@ def test_a_rooms_relative_imports_stay_inside_the_room():
 def test_tests_reach_rooms_through_plugins():
     rooms = tuple(f"gpubench.{room}" for room in ROOMS)
     wrong = [
-        f"{found.where} imports {found.target}"
+        f"{imported.where} imports {imported.target}"
         for path in python_files("tests")
-        for found in imports(path)
-        if found.target.startswith(rooms) or found.target.split(".")[0] in ROOMS
+        for imported in imports(path)
+        if imported.target.startswith(rooms) or imported.target.split(".")[0] in ROOMS
     ]
     assert wrong == []
 
@@ -275,8 +278,8 @@ def test_architecture_lists_the_packages_and_the_rooms_of_the_code():
 
 @pytest.mark.parametrize("package", ARROWS)
 def test_every_package_says_what_it_is_for_in_a_paragraph(package):
-    words = (ast.get_docstring(tree_of(ROOT / "gpubench" / package / "__init__.py")) or "").split()
-    assert len(words) >= 25, " ".join(words)
+    text = (ast.get_docstring(tree_of(ROOT / "gpubench" / package / "__init__.py")) or "").split()
+    assert len(text) >= 25, " ".join(text)
 
 
 def test_architecture_fits_one_screen():
@@ -286,7 +289,7 @@ def test_architecture_fits_one_screen():
 def folder_of(package: str) -> Path:
     """Where a package's files lie, by pyproject's mapping; the longest mapped prefix counts."""
     mapping = SETUPTOOLS["package-dir"]
-    prefix = max((known for known in mapping if f"{package}.".startswith(f"{known}.")), key=len)
+    prefix = max((package_name for package_name in mapping if f"{package}.".startswith(f"{package_name}.")), key=len)
     return ROOT / mapping[prefix] / package.removeprefix(prefix).strip(".").replace(".", "/")
 
 
@@ -321,7 +324,7 @@ def is_broad(handler: ast.ExceptHandler) -> bool:
     if isinstance(last, ast.Raise) and last.exc is None:
         return False
     caught = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-    return any(each is None or getattr(each, "id", "") in ("Exception", "BaseException") for each in caught)
+    return any(handler is None or getattr(handler, "id", "") in ("Exception", "BaseException") for handler in caught)
 
 
 def broad_excepts(path: Path) -> Iterator[tuple[str, str]]:
@@ -338,9 +341,9 @@ def broad_excepts(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def test_broad_excepts_stand_only_where_the_list_says():
-    found = Counter(place for path in SHIPPED for place in broad_excepts(path))
+    excepts = Counter(place for path in SHIPPED for place in broad_excepts(path))
     expected = Counter(place for place in BROAD_EXCEPTS if (ROOT / place[0]).exists())
-    assert found == expected
+    assert excepts == expected
 
 
 def test_no_file_is_longer_than_400_lines():
@@ -375,7 +378,7 @@ def handed_on_to(function: ast.FunctionDef) -> str:
 
 
 def is_case(function: ast.FunctionDef) -> bool:
-    calls = [each.func for each in function.decorator_list if isinstance(each, ast.Call)]
+    calls = [call.func for call in function.decorator_list if isinstance(call, ast.Call)]
     return any(isinstance(call, ast.Attribute) and call.attr == "case" for call in calls)
 
 

@@ -63,10 +63,10 @@ def folder(tmp_path):
 
 
 def test_a_suite_runs_by_the_path_of_its_file_from_anywhere(folder, tmp_path):
-    words = ("--device", "host", "--tier", "smoke", "--out", tmp_path / "a.jsonl")
-    done = gpubench("run", "mine.py", *words, cwd=folder)
+    options = ("--device", "host", "--tier", "smoke", "--out", tmp_path / "a.jsonl")
+    done = gpubench("run", "mine.py", *options, cwd=folder)
     assert done.returncode == 0, done.stderr
-    done = gpubench("run", "my program/mine.py", *words, "--resume", cwd=tmp_path)
+    done = gpubench("run", "my program/mine.py", *options, "--resume", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     run = store.read_run(tmp_path / "a.jsonl")
     assert [(result.case.id, result.status) for result in run.results] == [
@@ -116,8 +116,8 @@ def whole(folder):
 
 @pytest.mark.parametrize("word", ["ours/", "./ours", "ours/__init__.py"])
 def test_a_suite_that_is_a_folder_runs_by_its_path(whole, tmp_path, word):
-    words = ("--device", "host", "--tier", "smoke", "--out", tmp_path / "a.jsonl")
-    done = gpubench("run", word, *words, cwd=whole.parent)
+    options = ("--device", "host", "--tier", "smoke", "--out", tmp_path / "a.jsonl")
+    done = gpubench("run", word, *options, cwd=whole.parent)
     assert done.returncode == 0, done.stderr
     run = store.read_run(tmp_path / "a.jsonl")
     assert [result.case.id for result in run.results] == ["ours/twice[size=4KiB]", "ours/greeting"]
@@ -179,13 +179,13 @@ def test_two_topics_that_declare_one_case_are_refused(folder):
 
 def test_a_plan_knows_the_file_that_declares_a_case(folder):
     facts = Facts(tuple(plugins.load("backends", "host").devices()))
-    words = planning.suite_names(["gemm", str(folder / "mine.py")])
-    plan = planning.make(facts, Settings(words, ("host",), "smoke"))
+    names = planning.suite_names(["gemm", str(folder / "mine.py")])
+    plan = planning.make(facts, Settings(names, ("host",), "smoke"))
     assert {plan.suite(job.case) for job in plan.jobs} == {"gemm", str(folder / "mine.py")}
 
 
 @pytest.mark.parametrize(
-    ("source", "words"),
+    ("source", "message"),
     [
         ("x = y\n", "does not load: NameError: name 'y' is not defined (other.py, line 1)"),
         ("\n\nimport nowhere_at_all\n", "does not load: ModuleNotFoundError: .* (other.py, line 3)"),
@@ -195,12 +195,14 @@ def test_a_plan_knows_the_file_that_declares_a_case(folder):
         ("from gpubench.api.suite import Suite\nsuite = Suite('none')\n", "`suite` must be a Suite with"),
     ],
 )
-def test_a_file_that_is_no_suite_is_refused_with_the_place_in_it(folder, source, words):
+def test_a_file_that_is_no_suite_is_refused_with_the_place_in_it(folder, source, message):
     (folder / "other.py").write_text(source)
     done = gpubench("run", "./other.py", "--device", "host", cwd=folder)
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
-    pattern = words.replace("(other.py", r"\(other.py").replace(r"line 1)", r"line 1\)").replace("line 3)", r"line 3\)")
+    pattern = (
+        message.replace("(other.py", r"\(other.py").replace(r"line 1)", r"line 1\)").replace("line 3)", r"line 3\)")
+    )
     with pytest.raises(Exception, match=pattern):
         planning.load_suite(str(folder / "other.py"))
 
@@ -249,15 +251,15 @@ def test_a_suite_that_does_not_load_is_left_out_with_a_warning(tmp_path):
     (metadata / "entry_points.txt").write_text("[gpubench.suites]\nx = third_party\n")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
 
-    def said(*words):
-        command = [sys.executable, "-P", "-m", "gpubench", *words]
+    def said(*message):
+        command = [sys.executable, "-P", "-m", "gpubench", *message]
         return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=100, check=False)
 
     listed, named = said("list"), said("list", "third_bad")
-    words = "plugin third_bad (third_party.third_bad) does not load: RuntimeError: no licence"
-    assert (listed.returncode, f"left out: {words}" in listed.stderr) == (0, True)
+    message = "plugin third_bad (third_party.third_bad) does not load: RuntimeError: no licence"
+    assert (listed.returncode, f"left out: {message}" in listed.stderr) == (0, True)
     assert "compression" in listed.stdout
     assert "third_bad" not in listed.stdout
-    assert (named.returncode, words in named.stderr) == (2, True)
+    assert (named.returncode, message in named.stderr) == (2, True)
     planned = said("plan", "all", "--device", "host", "--tier", "smoke", "--filter", "latency")
-    assert (planned.returncode, f"left out: {words}" in planned.stderr) == (0, True)
+    assert (planned.returncode, f"left out: {message}" in planned.stderr) == (0, True)

@@ -39,8 +39,8 @@ def test_the_headline_is_the_first_series_even_if_others_are_slower():
 
 def test_the_headline_of_several_ranks_is_the_slowest_ranks():
     ranks = [make.timing(seconds, rank=rank, moved=1e9) for rank, seconds in enumerate([1.0, 3.0, 2.0])]
-    other = make.timing(9.0, name="cold", rank=3)
-    assert quantities.headline(make.result(*ranks, other)) == ranks[1]
+    slower = make.timing(9.0, name="cold", rank=3)
+    assert quantities.headline(make.result(*ranks, slower)) == ranks[1]
 
 
 def test_the_headline_of_ranks_that_report_a_rate_is_the_least_rate():
@@ -119,7 +119,7 @@ def test_every_status_is_counted_even_if_it_did_not_occur():
     ("statuses", "status"), [([], 0), (["ok", "skipped", "invalid"], 0), (["ok", "failed", "ok"], 3)]
 )
 def test_a_run_ends_in_3_only_where_a_case_failed(statuses, status):
-    assert summary.exit_status([make.result(status=found) for found in statuses]) == status
+    assert summary.exit_status([make.result(status=state) for state in statuses]) == status
 
 
 def replicates(*rows, **fields):

@@ -22,12 +22,12 @@ SBOM = [sys.executable, ROOT / "ci" / "_sbom.py"]
 def pinned(extra):
     """Each package that a lock names: (name, version) → its hashes."""
     text = (ROOT / "locks" / f"{extra}.lock").read_text().replace("\\\n", " ")
-    found = {}
+    locks = {}
     for line in text.splitlines():
         if line and not line.startswith("#"):
             name, version = re.match(r"([\w.-]+)==([\w.+!-]+)", line).groups()
-            found[canonicalize_name(name), version] = re.findall(r"--hash=sha256:[0-9a-f]{64}\b", line)
-    return found
+            locks[canonicalize_name(name), version] = re.findall(r"--hash=sha256:[0-9a-f]{64}\b", line)
+    return locks
 
 
 def required(extra):
@@ -127,9 +127,9 @@ def test_the_bill_of_materials_names_each_package_once_and_what_it_needs():
     assert {"numpy", "numba", "llvmlite", "pydantic-core", "nvidia-ml-py"} <= set(names)
     assert "pytest" not in names
     assert all(component["purl"] == component["bom-ref"] for component in bill["components"])
-    known = {component["purl"] for component in (*bill["components"], bill["metadata"]["component"])}
-    assert {edge["ref"] for edge in bill["dependencies"]} == known
-    assert {target for edge in bill["dependencies"] for target in edge["dependsOn"]} <= known
+    purls = {component["purl"] for component in (*bill["components"], bill["metadata"]["component"])}
+    assert {edge["ref"] for edge in bill["dependencies"]} == purls
+    assert {target for edge in bill["dependencies"] for target in edge["dependsOn"]} <= purls
 
 
 def test_the_bill_of_a_base_installation_has_no_extras():
@@ -161,12 +161,12 @@ sys.addaudithook(guard)
 """
 
 
-def guarded(tmp_path, *words):
+def guarded(tmp_path, *arguments):
     """gpubench under a guard that ends each process, workers too, that opens a connection to another machine."""
     (tmp_path / "sitecustomize.py").write_text(GUARD)
     log = tmp_path / "guard.log"
     done = subprocess.run(
-        [sys.executable, "-P", *words],
+        [sys.executable, "-P", *arguments],
         env=os.environ | {"PYTHONPATH": str(tmp_path), "GUARD_LOG": str(log)},
         cwd=tmp_path,
         capture_output=True,
@@ -185,6 +185,12 @@ def test_the_guard_detects_a_connection(tmp_path):
 @pytest.mark.slow
 def test_a_run_and_its_report_open_no_connection(tmp_path):
     run = ("run", "all", "--tier", "smoke", "--device", "host", "--out", "run.jsonl")
-    for words in (("list",), run, ("report", "run.jsonl", "-o", "page.html"), ("doctor",), ("monitor", "--prometheus")):
-        done, log = guarded(tmp_path, "-m", "gpubench", *words)
+    for arguments in (
+        ("list",),
+        run,
+        ("report", "run.jsonl", "-o", "page.html"),
+        ("doctor",),
+        ("monitor", "--prometheus"),
+    ):
+        done, log = guarded(tmp_path, "-m", "gpubench", *arguments)
         assert (done.returncode, log) == (0, ""), done.stderr

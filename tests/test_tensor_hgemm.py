@@ -28,28 +28,28 @@ needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 
 def paper():
     """A paper GPU of NVIDIA; g++ builds its kernels for the architecture that mma.sync needs."""
-    found = bench(SUITE, "nvidia")
-    built = found.kernel
+    paper = bench(SUITE, "nvidia")
+    built = paper.kernel
     return SimpleNamespace(
-        traits=found.traits,
-        device=found.device,
+        traits=paper.traits,
+        device=paper.device,
         kernel=lambda file, name, **defines: built(file, name, __CUDA_ARCH__=900, **defines),
     )
 
 
 def operands(m, n, k):
     """Return the operands of an m × n × k product in half precision on a GPU on paper."""
-    found = bench(SUITE, "nvidia")
+    paper = bench(SUITE, "nvidia")
     shape = FORMATS.Shape(m, n, k, "nt")
-    return DATA.Operands(dataclasses.replace(found, package=DATA.__package__), FORMATS.PRECISIONS["float16"], shape)
+    return DATA.Operands(dataclasses.replace(paper, package=DATA.__package__), FORMATS.PRECISIONS["float16"], shape)
 
 
-def checked(rung, found):
+def checked(rung, product):
     """The rung once, on overwritten results, and the check."""
-    call, notes = rung.build(paper(), found.product)
-    found.poison()
+    call, notes = rung.build(paper(), product.product)
+    product.poison()
     call()
-    found.check()
+    product.check()
     return notes
 
 
@@ -80,26 +80,26 @@ def test_every_element_of_a_rungs_product_is_that_of_double_precision(rung, side
 @needs_compiler
 @pytest.mark.slow
 def test_the_rung_for_amd_gives_the_product_in_waves_of_64_lanes():
-    found, base = operands(256, 128, 96), bench(SUITE)
+    paper, base = operands(256, 128, 96), bench(SUITE)
     traits = dataclasses.replace(base.traits, features=frozenset({"matrix"}), warp=64)
     wave = SimpleNamespace(
         traits=traits, kernel=lambda file, name, **defines: base.kernel(file, name, WARP=64, **defines)
     )
-    call, _ = RUNGS.RUNGS["mfma"].build(wave, found.product)
-    found.poison()
+    call, _ = RUNGS.RUNGS["mfma"].build(wave, paper.product)
+    paper.poison()
     call()
-    assert 0 < found.check()["error"].value < 2**-11
+    assert 0 < paper.check()["error"].value < 2**-11
 
 
 @needs_compiler
 def test_a_tile_that_is_left_out_fails_the_check():
-    found = operands(256, 128, 48)
+    product = operands(256, 128, 48)
     rung = RUNGS.RUNGS["tile"]
-    call, _ = dataclasses.replace(rung, tile=(256, 128)).build(paper(), found.product)
-    found.poison()
+    call, _ = dataclasses.replace(rung, tile=(256, 128)).build(paper(), product.product)
+    product.poison()
     call()
     with pytest.raises(WrongAnswer, match="not written"):
-        found.check()
+        product.check()
 
 
 def device(vendor, arch, *features):
@@ -150,11 +150,11 @@ def test_wmma_without_its_headers_is_skipped_with_the_command_that_gets_them(mon
         raise CompileError(message)
 
     monkeypatch.setattr(RUNGS, "found_header", lambda name: header)
-    found = device("nvidia", "sm_90", "matrix")
-    found.kernel = kernel
-    found.xp = SimpleNamespace(cuda=SimpleNamespace(compiler=SimpleNamespace(CompileException=CompileError)))
+    target = device("nvidia", "sm_90", "matrix")
+    target.kernel = kernel
+    target.xp = SimpleNamespace(cuda=SimpleNamespace(compiler=SimpleNamespace(CompileException=CompileError)))
     with pytest.raises(expected, match="pip install nvidia-cuda-crt" if expected is Skip else "syntax"):
-        RUNGS.RUNGS["wmma"].build(found, SimpleNamespace(shape=FORMATS.Shape(128, 128, 128)))
+        RUNGS.RUNGS["wmma"].build(target, SimpleNamespace(shape=FORMATS.Shape(128, 128, 128)))
 
 
 def test_a_header_is_found_in_the_toolkit_that_the_environment_names(monkeypatch, tmp_path):
@@ -189,8 +189,8 @@ def test_a_kernels_shared_memory_fits_into_a_block_of_hopper():
 )
 def test_the_rungs_depend_on_the_architecture_and_tier(arch, tier, rungs):
     target = Target(Facts((PAPER,)), dataclasses.replace(PAPER, arch=arch), tier)
-    found = [dict(case.params)["rung"] for case in SUITE.cases(target) if case.name == "hgemm"]
-    assert tuple(dict.fromkeys(found)) == rungs
+    names_of_rungs = [dict(case.params)["rung"] for case in SUITE.cases(target) if case.name == "hgemm"]
+    assert tuple(dict.fromkeys(names_of_rungs)) == rungs
 
 
 @pytest.mark.parametrize(("tier", "sizes"), [("quick", {4096}), ("full", {1024, 2048, 4096, 8192, 16384})])
@@ -220,8 +220,13 @@ def test_a_tensor_map_describes_rows_of_halves_and_lies_where_the_driver_wants_i
     encoder = RecordingEncoder(0)
     monkeypatch.setattr(MAPS, "_encode", lambda: encoder)
     matrix = SimpleNamespace(data=SimpleNamespace(ptr=4096))
-    found = MAPS.tensor_map(matrix, rows=256, columns=512, box_rows=128, box_columns=64)
-    assert (found.size, found.nbytes, found.ctypes.data, encoder.place % 64) == (1, 128, encoder.place, 0)
+    tensor_map = MAPS.tensor_map(matrix, rows=256, columns=512, box_rows=128, box_columns=64)
+    assert (tensor_map.size, tensor_map.nbytes, tensor_map.ctypes.data, encoder.place % 64) == (
+        1,
+        128,
+        encoder.place,
+        0,
+    )
     assert encoder.numbers == (6, 2, 4096, 512, 256, 1024, 64, 128, 1, 1, 0, 3, 2, 0)
 
 

@@ -37,35 +37,35 @@ def bench() -> Any:
 
 
 def operands(bench: Bench, m: int, n: int, k: int) -> Any:
-    found = dataclasses.replace(bench, package=DATA.__package__)
-    return DATA.Operands(found, FORMATS.PRECISIONS["float16"], FORMATS.Shape(m, n, k, "nt"))
+    paper = dataclasses.replace(bench, package=DATA.__package__)
+    return DATA.Operands(paper, FORMATS.PRECISIONS["float16"], FORMATS.Shape(m, n, k, "nt"))
 
 
 @pytest.mark.parametrize("sides", [(256, 256, 64), (1280, 768, 320), (2304, 4096, 4096)], ids=str)
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_rungs_product_is_that_of_double_precision_also_a_second_time(bench: Bench, name: str, sides: Any) -> None:
-    found = operands(bench, *sides)
-    call, _ = VARIANTS[name].build(bench, found.product)
+    product = operands(bench, *sides)
+    call, _ = VARIANTS[name].build(bench, product.product)
     for _ in range(2):
-        found.poison()
+        product.poison()
         call()
-        assert 0 < found.check()["error"].value < 2**-11
+        assert 0 < product.check()["error"].value < 2**-11
 
 
 def test_a_wrong_element_of_b_fails_the_check(bench: Bench) -> None:
-    found = operands(bench, 512, 512, 512)
-    call, _ = RUNGS.RUNGS["wgmma"].build(bench, found.product)
-    found.poison()
+    product = operands(bench, 512, 512, 512)
+    call, _ = RUNGS.RUNGS["wgmma"].build(bench, product.product)
+    product.poison()
     call()
-    found.b[:512] = bench.xp.roll(found.b[:512], 1)
+    product.b[:512] = bench.xp.roll(product.b[:512], 1)
     with pytest.raises(WrongAnswer):
-        found.check()
+        product.check()
 
 
 def test_the_notes_of_a_kernel_show_no_spills(bench: Bench) -> None:
-    found = operands(bench, 512, 512, 512)
+    product = operands(bench, 512, 512, 512)
     for name in ("tile", "mma", "swizzled", "async", "bulk", "wgmma"):
-        _, notes = RUNGS.RUNGS[name].build(bench, found.product)
+        _, notes = RUNGS.RUNGS[name].build(bench, product.product)
         assert "0 bytes of local memory" in notes["resources"], name
 
 

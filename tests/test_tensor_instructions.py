@@ -41,14 +41,14 @@ def test_the_results_of_integer_chains_are_predicted_exactly(operation, steps):
     expected = begin.astype(object)
     for i in [*range(steps), 0]:
         expected = np.vectorize(lambda x, i=i: step(operation, int(x), k, i), otypes=[object])(expected)
-    found = SCALAR.results_of(operation, "uint32", begin, k, steps)
-    assert found.dtype == np.uint32
-    assert (found == expected.astype(np.uint32)).all()
+    results = SCALAR.results_of(operation, "uint32", begin, k, steps)
+    assert results.dtype == np.uint32
+    assert (results == expected.astype(np.uint32)).all()
 
 
-@pytest.mark.parametrize(("storage", "one"), [("float16", 0x3C003C00), ("bfloat16", 0x3F803F80), ("float32", 1.0)])
-def test_two_halves_are_packed_into_a_word(storage, one):
-    assert (SCALAR.packed(np.ones((2, 3), int), storage) == one).all()
+@pytest.mark.parametrize(("storage", "pair"), [("float16", 0x3C003C00), ("bfloat16", 0x3F803F80), ("float32", 1.0)])
+def test_two_halves_are_packed_into_a_word(storage, pair):
+    assert (SCALAR.packed(np.ones((2, 3), int), storage) == pair).all()
 
 
 def test_a_thread_s_word_depends_on_every_bit_of_every_chain():
@@ -150,9 +150,9 @@ class DeviceOnlyBench:
 def test_cycles_are_per_instruction_of_a_warp_and_operations_per_compute_unit():
     chains = ThreeSmDevice(128).chains()
     chains.call()
-    found = chains.observed()
-    assert found["cycles"].value == 2.0
-    assert found["per_clock"].value == 4 * 64 / 2.0
+    figures = chains.observed()
+    assert figures["cycles"].value == 2.0
+    assert figures["per_clock"].value == 4 * 64 / 2.0
     chains.check()
 
 
@@ -240,11 +240,11 @@ def test_every_instruction_compiles_for_hopper_once_for_each_step(defines, file)
     if not _nvrtc.disassembler():
         pytest.skip("compiled; no disassembler here: pip install nvidia-cuda-nvdisasm")
     wanted = MACHINE[defines.get("OPERATION") or defines["INPUTS"]]
-    found = sum(count for name, count in _nvrtc.opcodes(code).items() if re.fullmatch(wanted, name))
+    count_of_instructions = sum(count for name, count in _nvrtc.opcodes(code).items() if re.fullmatch(wanted, name))
     steps = (
         defines["BODY"] + 4 if "COLUMNS" in defines else (64 if "INPUTS" in defines else 512) + defines["INDEPENDENT"]
     )
-    assert steps <= found <= steps + _FURTHER
+    assert steps <= count_of_instructions <= steps + _FURTHER
 
 
 @dataclasses.dataclass

@@ -46,16 +46,16 @@ def hopper(device: Device) -> None:
 @pytest.mark.parametrize("dtype", OPERATIONS)
 def test_multiply_adds_reach_the_rate_of_the_architecture_within_two_per_cent(bench: Bench, dtype: str) -> None:
     hopper(bench.device.device)
-    found = observed(bench, "fma", dtype=dtype, independent=32)
-    assert found["per_clock"] == pytest.approx(OPERATIONS[dtype], rel=0.02)
+    figures = observed(bench, "fma", dtype=dtype, independent=32)
+    assert figures["per_clock"] == pytest.approx(OPERATIONS[dtype], rel=0.02)
 
 
 @pytest.mark.parametrize("columns", COLUMNS)
 def test_wgmma_comes_near_the_rate_of_the_architecture(bench: Bench, columns: int) -> None:
     hopper(bench.device.device)
     axes = {"dtype": "float16", "sums": "float32", "columns": columns, "a": "shared"}
-    found = observed(bench, "wgmma", **axes, wait="late")
-    assert COLUMNS[columns] * 4096 <= found["per_clock"] <= 1.01 * 4096
+    figures = observed(bench, "wgmma", **axes, wait="late")
+    assert COLUMNS[columns] * 4096 <= figures["per_clock"] <= 1.01 * 4096
 
 
 def test_each_instruction_gives_right_answers_with_one_chain_and_with_many(bench: Bench) -> None:
@@ -87,5 +87,5 @@ def test_a_rung_of_the_hgemv_ladder_gives_the_product_in_every_copy(bench: Bench
         task.poison()
         for call in task.stages[""].rotation:
             call()
-        found: Any = task.check()
-        assert 0 < found["error"].value < 2**-10
+        figures: Any = task.check()
+        assert 0 < figures["error"].value < 2**-10

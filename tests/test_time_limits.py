@@ -43,11 +43,11 @@ def test_the_first_case_of_a_kind_may_compile_for_two_minutes_and_later_ones_for
     building(limits, clock, 2.0)
     building(limits, clock, 2.0)
     limits.building("gemm/batched", "quick", True)
-    first, second, other = told
+    first, second, third = told
     assert (first.name, first.limit_s) == ("building the case", 120.0)
     assert first.basis == "120 s for the first case of its kind, where kernels are compiled"
     assert (second.limit_s, second.basis) == (60.0, "60 s after earlier cases of its kind")
-    assert other.limit_s == 120.0
+    assert third.limit_s == 120.0
 
 
 def test_a_kind_of_case_that_took_long_may_take_ten_times_as_long_again(limits, clock, told):

@@ -39,8 +39,8 @@ UNITS = {  # of a figure, by the quantity that a title names first
 
 def quantity(title: str) -> str:
     """The first word of a title that names a quantity, or nothing."""
-    words = title.lower().replace(":", " ").replace(",", " ").split()
-    return next((word for word in words if word in UNITS), "")
+    terms = title.lower().replace(":", " ").replace(",", " ").split()
+    return next((word for word in terms if word in UNITS), "")
 
 
 def drawn_units(run: Run) -> Iterator[tuple[View, str]]:
@@ -70,9 +70,9 @@ def test_a_title_names_a_quantity_and_no_other_view_of_the_suite_has_it(name):
 @pytest.mark.parametrize("name", ["whole/h200", "whole/h200x2-compression", "h200x2-p2p", "h200x2-quick"])
 def test_the_quantity_in_a_title_is_the_one_on_the_axis(name):
     run = store.read_run(RECORDINGS / f"{name}.jsonl.gz")
-    found = [(view.title, unit) for view, unit in drawn_units(run)]
-    assert found
-    assert {(title, unit) for title, unit in found if unit not in UNITS[quantity(title)]} == set()
+    units = [(view.title, unit) for view, unit in drawn_units(run)]
+    assert units
+    assert {(title, unit) for title, unit in units if unit not in UNITS[quantity(title)]} == set()
 
 
 def messages(source: str) -> Iterator[str]:
@@ -86,6 +86,6 @@ def messages(source: str) -> Iterator[str]:
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_message_uses_the_standard_term(room):
     files = sorted((ROOT / room).rglob("*.py"))
-    found = [text for path in files for text in messages(path.read_text())]
-    assert found
-    assert [text for text in found if AVOIDED.search(text)] == []
+    texts = [text for path in files for text in messages(path.read_text())]
+    assert texts
+    assert [text for text in texts if AVOIDED.search(text)] == []

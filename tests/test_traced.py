@@ -88,13 +88,13 @@ def test_the_version_of_the_records_is_found_by_their_size():
 def trace_files(folder, rows, names, clocks=((0, 0), (10**10, 10**10)), **about):
     """rows: start and end in ns, kind, name or copy kind, bytes."""
     events = np.zeros(len(rows), EVENT)
-    for event, (start, end, kind, what, size) in zip(events, rows, strict=True):
+    for event, (start, end, kind, name_id, size) in zip(events, rows, strict=True):
         event["start"], event["end"], event["kind"], event["bytes"] = start, end, kind, size
-        event["name"], event["copy"] = (what, 0) if kind == KERNEL else (-1, what)
+        event["name"], event["copy"] = (name_id, 0) if kind == KERNEL else (-1, name_id)
     (folder / "events").write_bytes(events.tobytes() + b"torn")
     (folder / "names").write_text("".join(json.dumps(name) + "\n" for name in names))
-    known = {"clocks": clocks, "dropped": 0, "unknown": 0, "reason": "", **about}
-    (folder / "about").write_text(json.dumps(known))
+    fields = {"clocks": clocks, "dropped": 0, "unknown": 0, "reason": "", **about}
+    (folder / "about").write_text(json.dumps(fields))
     return traced.read(folder)
 
 
@@ -119,7 +119,7 @@ def test_the_time_of_the_device_is_divided_into_kernels_copies_and_gaps(tmp_path
 
 def test_kernels_are_named_and_summed_and_the_longest_comes_first(tmp_path):
     _, gemm, plain, copy = traced.results(trace_files(tmp_path, ROWS, NAMES), ["cuda:0"], zero=0.0)
-    assert [each.case.id for each in (gemm, plain, copy)] == [
+    assert [result.case.id for result in (gemm, plain, copy)] == [
         "profile/kernel[name=gemm]",
         "profile/kernel[name=plain]",
         "profile/copy[kind=h2d]",
@@ -132,8 +132,8 @@ def test_kernels_are_named_and_summed_and_the_longest_comes_first(tmp_path):
 
 def test_cuptis_clock_is_converted_by_two_moments_on_both_clocks(tmp_path):
     clocks = ((0, 50 * 10**9), (2 * 10**9, 52 * 10**9 + 2000))  # another zero, and 1 ppm faster
-    found = trace_files(tmp_path, [(10**9, 2 * 10**9, KERNEL, 0, 0)], NAMES, clocks)
-    assert found.start[0] == pytest.approx(51.000001, abs=1e-9)
+    files = trace_files(tmp_path, [(10**9, 2 * 10**9, KERNEL, 0, 0)], NAMES, clocks)
+    assert files.start[0] == pytest.approx(51.000001, abs=1e-9)
 
 
 def test_a_trace_that_did_not_start_says_why(tmp_path):
@@ -189,14 +189,14 @@ def test_a_result_that_only_has_the_name_of_a_traced_one_is_no_part_of_a_trace(n
 
 
 def test_slices_with_missing_columns_or_results_are_drawn_as_far_as_possible():
-    other = make.samples([1.0], columns=[1.0])
+    samples_alone = make.samples([1.0], columns=[1.0])
     slices = replace(
-        other,
+        samples_alone,
         collector="trace",
         columns=(("trace.time", (1.0, None)), ("trace.stream", (None, 2.0)), ("trace.result", (7.0, None))),
         at=(1.0, 2.0),
     )
-    run = make.run(make.result(window=(0.0, 1.0)), sampled=(replace(other, collector="trace"), slices))
+    run = make.run(make.result(window=(0.0, 1.0)), sampled=(replace(samples_alone, collector="trace"), slices))
     events = json.loads(rendering.report("trace").render(run))["traceEvents"]
     drawn = [
         (event["name"], event["dur"], event["tid"])

@@ -21,13 +21,13 @@ def exact(values, reach=0.001):
 
 
 def test_the_start_up_time_the_rate_and_the_half_rate_size_are_found_exactly():
-    found = transfer.fit(SIZES, times(5e-6, 4e11))
-    (piece,) = found.pieces
+    model = transfer.fit(SIZES, times(5e-6, 4e11))
+    (piece,) = model.pieces
     assert (piece.alpha_s, piece.beta) == (pytest.approx(5e-6), pytest.approx(4e11))
     assert piece.half == pytest.approx(2e6)
-    assert found.residual < 1e-12
-    assert (found.half.low, found.half.high) == (2.0**20, 2.0**21)
-    assert found.half.centre == pytest.approx(2e6, rel=0.02), "read off the curve, not computed from the model"
+    assert model.residual < 1e-12
+    assert (model.half.low, model.half.high) == (2.0**20, 2.0**21)
+    assert model.half.centre == pytest.approx(2e6, rel=0.02), "read off the curve, not computed from the model"
 
 
 def test_large_sizes_do_not_distort_the_start_up_time():
@@ -42,14 +42,14 @@ def test_a_switch_of_protocol_is_a_piece_of_its_own(noise):
     eager, bulk = times(2e-6, 1e10), times(9e-6, 4e11)
     mixed = [small if size < 2**16 else large for size, small, large in zip(SIZES, eager, bulk, strict=True)]
     errors = np.exp(noise * np.random.default_rng(1).standard_normal(len(SIZES)))
-    found = transfer.fit(SIZES, (np.array(mixed) * errors).tolist())
-    first, second = found.pieces
+    model = transfer.fit(SIZES, (np.array(mixed) * errors).tolist())
+    first, second = model.pieces
     assert (SIZES[first.last], SIZES[second.first]) == (2**15, 2**16)
     assert first.alpha_s == pytest.approx(2e-6, rel=0.03)
     assert second.beta == pytest.approx(4e11, rel=0.03)
-    assert found.piece_at(2.0**14, SIZES) is first
-    assert found.piece_at(2.0**16, SIZES) is second
-    assert found.piece_at(1.0, SIZES) is first
+    assert model.piece_at(2.0**14, SIZES) is first
+    assert model.piece_at(2.0**16, SIZES) is second
+    assert model.piece_at(1.0, SIZES) is first
 
 
 def test_noise_of_three_percent_is_no_switch_of_protocol():
@@ -81,30 +81,32 @@ def test_two_paths_cross_between_measured_neighbours():
     assert not is_kernel_above
     assert (size.low, size.high) == (2.0**17, 2.0**19), "at 2^18 neither is surely faster"
     assert size.centre == pytest.approx(truth, rel=0.05)
-    mine, theirs = (transfer.fit(SIZES, [each.centre for each in path]).pieces[0] for path in (kernel, engine))
-    assert transfer.meeting(mine, theirs) == pytest.approx(truth)
+    kernel_piece, engine_model = (
+        transfer.fit(SIZES, [interval.centre for interval in path]).pieces[0] for path in (kernel, engine)
+    )
+    assert transfer.meeting(kernel_piece, engine_model) == pytest.approx(truth)
 
 
 def test_paths_that_are_equal_do_not_cross_however_narrow_their_intervals():
-    one = exact(times(5e-6, 4e11), 1e-5)
-    other = exact([value * (1.01 if index % 2 else 0.99) for index, value in enumerate(times(5e-6, 4e11))], 1e-5)
-    assert transfer.crossovers(SIZES, one, other) == []
+    first = exact(times(5e-6, 4e11), 1e-5)
+    second = exact([value * (1.01 if index % 2 else 0.99) for index, value in enumerate(times(5e-6, 4e11))], 1e-5)
+    assert transfer.crossovers(SIZES, first, second) == []
 
 
 def test_a_size_with_wide_intervals_is_left_out_and_the_crossover_widens_to_its_neighbours():
-    one, other = exact([1.0, 1.0, 1.0, 1.0], 0.01), exact([2.0, 1.3, 0.8, 0.5], 0.01)
-    other[1] = Interval(0.9, 1.3, 1.7)
-    ((_, size),) = transfer.crossovers([1.0, 2.0, 4.0, 8.0], one, other)
+    first, second = exact([1.0, 1.0, 1.0, 1.0], 0.01), exact([2.0, 1.3, 0.8, 0.5], 0.01)
+    second[1] = Interval(0.9, 1.3, 1.7)
+    ((_, size),) = transfer.crossovers([1.0, 2.0, 4.0, 8.0], first, second)
     assert (size.low, size.high) == (1.0, 4.0)
 
 
 def test_paths_may_cross_twice():
-    one, other = exact([1.0] * 5), exact([2.0, 1.5, 0.5, 0.5, 1.5])
-    assert [above for above, _ in transfer.crossovers(SIZES[:5], one, other)] == [False, True]
+    first, second = exact([1.0] * 5), exact([2.0, 1.5, 0.5, 0.5, 1.5])
+    assert [above for above, _ in transfer.crossovers(SIZES[:5], first, second)] == [False, True]
 
 
 @pytest.mark.parametrize(
-    ("one", "other"), [((1e-6, 1e9), (2e-6, 1e9)), ((1e-6, 2e9), (2e-6, 1e9)), ((0.0, 1e9), (0.0, 1e9))]
+    ("first", "second"), [((1e-6, 1e9), (2e-6, 1e9)), ((1e-6, 2e9), (2e-6, 1e9)), ((0.0, 1e9), (0.0, 1e9))]
 )
-def test_models_that_never_take_the_same_time_have_no_crossover(one, other):
-    assert transfer.meeting(transfer.Piece(0, 2, *one), transfer.Piece(0, 2, *other)) is None
+def test_models_that_never_take_the_same_time_have_no_crossover(first, second):
+    assert transfer.meeting(transfer.Piece(0, 2, *first), transfer.Piece(0, 2, *second)) is None

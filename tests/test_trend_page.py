@@ -103,15 +103,15 @@ def test_too_few_runs_are_reported_with_the_raw_step():
 
 
 @pytest.mark.parametrize(
-    ("values", "words"),
+    ("values", "message"),
     [
         ([1.0], "too few runs to tell a change: 1 of at least 9"),
         ([1.0, 2.0], "too few runs to tell a change: 2 of at least 9; newest 100.0 % more than the run before"),
         ([1.0] * 9, "no change in 9 runs; newest equals the median of the 8 runs before"),
     ],
 )
-def test_a_trend_without_a_change_says_why_and_where_its_newest_run_stands(values, words):
-    assert trend_of(values).state_text == words
+def test_a_trend_without_a_change_says_why_and_where_its_newest_run_stands(values, message):
+    assert trend_of(values).state_text == message
 
 
 def test_a_change_for_the_better_of_a_time_is_a_smaller_one():
@@ -127,8 +127,8 @@ def test_every_run_is_in_the_list_newest_first_with_its_interval_and_labels():
 
 
 def test_several_trends_are_listed_first_with_links_to_each():
-    other = trend_of([1e-6] * 9, dataclasses.replace(LINE, case="latency/launch", unit="s", better="less"))
-    page = Tags(page_of(STEP, other))
+    second_trend = trend_of([1e-6] * 9, dataclasses.replace(LINE, case="latency/launch", unit="s", better="less"))
+    page = Tags(page_of(STEP, second_trend))
     links = [attrs["href"] for tag, attrs in page.found if tag == "a"]
     assert links == ["#trend-1", "#trend-2"]
     assert {attrs.get("id") for tag, attrs in page.found if tag == "h2"} == {"trend-1", "trend-2"}

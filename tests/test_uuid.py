@@ -40,9 +40,9 @@ def nvml(monkeypatch):
     assert not opened
 
 
-def as_cupy_gives_it(whole):
+def as_cupy_gives_it(raw):
     """`char[16]` as Cython makes bytes of it: up to the first zero."""
-    return {"uuid": whole.bytes.partition(b"\0")[0]}
+    return {"uuid": raw.bytes.partition(b"\0")[0]}
 
 
 def test_a_uuid_without_a_zero_byte_is_used_unchanged(monkeypatch):

@@ -74,34 +74,34 @@ def is_command(line):
 @pytest.mark.parametrize("width", [40, 80, 100, 140, 1000])
 def test_every_figure_of_a_gate_stands_whole_in_a_line_that_fits(lines, width, wide):
     judgement = judged(*CASES)
-    found = lines(lambda: gate_parts(judgement, True, wide), width)
-    assert [line for line in found if len(line) > width and not is_command(line)] == []
-    assert found[0].startswith("SLOWER: 3 of 5 cases are")
+    printed = lines(lambda: gate_parts(judgement, True, wide), width)
+    assert [line for line in printed if len(line) > width and not is_command(line)] == []
+    assert printed[0].startswith("SLOWER: 3 of 5 cases are")
     for finding in judgement.findings:
-        words = finding_cells(finding)
-        for figure in (words.before, words.after, words.change, words.interval):
-            assert any(figure in line for line in found), figure
-    text = "".join("".join(line.split()) for line in found)
+        cells = finding_cells(finding)
+        for figure in (cells.before, cells.after, cells.change, cells.interval):
+            assert any(figure in line for line in printed), figure
+    text = "".join("".join(line.split()) for line in printed)
     assert LONG in text
     assert HEBREW in text
 
 
 def test_the_table_of_recorded_runs_fits_eighty_columns_with_all_its_figures(lines):
     paths = [RECORDINGS / "longer" / f"{name}.jsonl.gz" for name in ("base", "3")]
-    before, after = (Evidence([[each]]) for each in readings.read_all(paths))
+    before, after = (Evidence([[reading]]) for reading in readings.read_all(paths))
     judgement = settled(plugins.load("gates", "regression").judge(before, after, Policy()))
-    found = lines(lambda: gate_parts(judgement), 80)
+    text = lines(lambda: gate_parts(judgement), 80)
     figures = ["753.0", "TFLOP/s", "719.3", "TFLOP/s", "−4.3", "%", "−6.2", "to", "−1.0", "%", "5.1", "%"]
-    assert any(line.split() == figures for line in found)
-    assert max(len(line) for line in found if not is_command(line)) <= 80
+    assert any(line.split() == figures for line in text)
+    assert max(len(line) for line in text if not is_command(line)) <= 80
 
 
 def test_verdict_reasons_and_next_steps_stand_before_the_cases_and_the_worst_case_first(lines):
-    found = lines(lambda: gate_parts(judged("fine", "unsure", "slow")), 1000)
-    starts = [line.split(" ")[0] for line in found if line and not is_command(line)]
+    text = lines(lambda: gate_parts(judged("fine", "unsure", "slow")), 1000)
+    starts = [line.split(" ")[0] for line in text if line and not is_command(line)]
     assert starts == [*("SLOWER:", "-", "-", "next:", "next:", "threshold", "verdict", "slower", "inconclusive", "not")]
-    assert "exit status 1: a case is slower" in found[0]
-    assert "not listed: 1 passing case; --all lists them" in found
+    assert "exit status 1: a case is slower" in text[0]
+    assert "not listed: 1 passing case; --all lists them" in text
 
 
 def test_cases_that_pass_are_counted_and_with_all_they_are_listed(lines):
@@ -122,16 +122,16 @@ def test_a_gate_whose_cases_all_failed_names_them(lines):
     failed = reading([1.0] * 5, of=CASES["fine"], status="failed", cause="crash", reason="the worker ended")
     gate = plugins.load("gates", "regression")
     judgement = gate.judge(Evidence([[reading(noisy(), of=CASES["fine"])]]), Evidence([[failed]]), Policy())
-    found = lines(lambda: gate_parts(judgement), 80)
-    assert found[0] == "FAILED: 1 of 1 case failed (exit status 3: a case failed)"
-    assert any("the worker ended" in line for line in found)
-    assert "    gpubench run bandwidth --filter 'bandwidth/copy[size=1GiB]'" in found
+    text = lines(lambda: gate_parts(judgement), 80)
+    assert text[0] == "FAILED: 1 of 1 case failed (exit status 3: a case failed)"
+    assert any("the worker ended" in line for line in text)
+    assert "    gpubench run bandwidth --filter 'bandwidth/copy[size=1GiB]'" in text
 
 
 def test_cases_that_cannot_be_compared_stand_last_with_one_sentence_why():
     old = [reading(noisy(spread=1e-3), of=CASES[name]) for name in ("slow", "fine")]
-    other = replace(CASES["fine"], version=2)
-    new = [reading(noisy(1.1, 1e-3), of=CASES["slow"]), reading(noisy(spread=1e-3), of=other)]
+    other_version = replace(CASES["fine"], version=2)
+    new = [reading(noisy(1.1, 1e-3), of=CASES["slow"]), reading(noisy(spread=1e-3), of=other_version)]
     judgement = plugins.load("gates", "regression").judge(Evidence([old]), Evidence([new]), Policy())
     assert [finding.verdict for finding in judgement.findings][-1] is Verdict.NOT_COMPARABLE
     assert finding_cells(judgement.findings[-1]).change == "–"
@@ -140,8 +140,8 @@ def test_cases_that_cannot_be_compared_stand_last_with_one_sentence_why():
 
 
 def test_a_right_to_left_name_has_a_line_of_its_own_so_that_no_figure_moves(lines):
-    found = lines(lambda: gate_parts(judged("hebrew")), 1000)
-    (named,) = [line for line in found if HEBREW in line and line.startswith("slower")]
+    text = lines(lambda: gate_parts(judged("hebrew")), 1000)
+    (named,) = [line for line in text if HEBREW in line and line.startswith("slower")]
     assert not re.search(r"\d", named)
 
 
@@ -154,19 +154,19 @@ def single(name, seconds, manifest=None, **fields):
     return replace(Reading.of(make.run(result, **(manifest or {}))), source=name)
 
 
-def compared(*found):
-    return comparison.compare(found, lambda _: 0.02)
+def compared(*runs):
+    return comparison.compare(runs, lambda _: 0.02)
 
 
 def test_an_undecided_change_has_neither_colour_nor_a_verb_in_any_form(monkeypatch):
     """13 % with one process on each side: nothing is decided, so nothing is better."""
-    found = compared(single("a", 1.13e-3), single("b", 1e-3))
-    assert [(mean.text, mean.direction) for mean in found.against[0].geomeans] == [("+13.0 %", 0)]
+    comparison = compared(single("a", 1.13e-3), single("b", 1e-3))
+    assert [(mean.text, mean.direction) for mean in comparison.against[0].geomeans] == [("+13.0 %", 0)]
     monkeypatch.setattr(_print, "out", lambda: Console(width=100))
-    styles = {str(span.style) for part in compare._parts(found) for span in getattr(part, "spans", ())}
+    styles = {str(span.style) for part in compare._parts(comparison) for span in getattr(part, "spans", ())}
     assert not styles & {"green", "cyan", "red", "bold red"}
     for form in ("html", "md"):
-        body = re.sub(r"<style>.*?</style>", "", rendering.report(form).compare(found), flags=re.DOTALL)
+        body = re.sub(r"<style>.*?</style>", "", rendering.report(form).compare(comparison), flags=re.DOTALL)
         assert "+13.0 %" in body
         assert "13 % better" not in body
         assert 'class="good"' not in body
@@ -188,9 +188,11 @@ def test_a_decided_change_of_all_cases_of_a_suite_is_better(monkeypatch):
         )
         for name, centre in (("a", 1.13e-3), ("b", 1e-3))
     )
-    found = compared(before, after)
-    assert [(mean.text, mean.counts) for mean in found.against[0].geomeans] == [("13 % better", "1 of 1 case decided")]
-    assert 'class="good"' in rendering.report("html").compare(found)
+    comparison = compared(before, after)
+    assert [(mean.text, mean.counts) for mean in comparison.against[0].geomeans] == [
+        ("13 % better", "1 of 1 case decided")
+    ]
+    assert 'class="good"' in rendering.report("html").compare(comparison)
 
 
 def test_chart_and_table_show_one_number_for_a_time_and_for_a_rate():
@@ -215,14 +217,16 @@ def test_chart_and_table_show_one_number_for_a_time_and_for_a_rate():
 @pytest.mark.parametrize("width", [40, 80, 100, 140, 1000])
 def test_a_comparison_says_its_verdict_first_and_keeps_every_figure_whole(lines, width):
     paths = [RECORDINGS / "headline" / f"{number}.jsonl.gz" for number in (1, 2)]
-    found = compared(*(replace(each, source=str(number)) for number, each in enumerate(readings.read_all(paths))))
-    shown = lines(lambda: compare._parts(found), width)
-    assert shown[0].startswith("B against A: nothing is slower or")
-    assert [line for line in shown if len(line) > width and not is_command(line)] == []
-    for finding in found.against[0].judgement.findings:
-        words = finding_cells(finding)
-        for figure in (words.before, words.after, words.change, words.interval):
-            assert any(figure in line for line in shown), figure
+    comparison = compared(
+        *(replace(reading, source=str(number)) for number, reading in enumerate(readings.read_all(paths)))
+    )
+    text = lines(lambda: compare._parts(comparison), width)
+    assert text[0].startswith("B against A: nothing is slower or")
+    assert [line for line in text if len(line) > width and not is_command(line)] == []
+    for finding in comparison.against[0].judgement.findings:
+        cells = finding_cells(finding)
+        for figure in (cells.before, cells.after, cells.change, cells.interval):
+            assert any(figure in line for line in text), figure
 
 
 # ---- the history
@@ -232,14 +236,14 @@ def test_a_comparison_says_its_verdict_first_and_keeps_every_figure_whole(lines,
 def test_a_history_lists_what_became_worse_first_and_keeps_every_figure_whole(lines, width):
     named = [replace(LINE, case=case) for case in ("bandwidth/steady", "bandwidth/worse", f"bandwidth/{LONG}")]
     values = ([4.0e12] * 20, [4.0e12] * 10 + [3.8e12] * 10, [4.0e12] * 4)
-    trends = [trend_of(each, line) for line, each in zip(named, values, strict=True)]
-    found = lines(lambda: _trends.trend_rows(trends, True, width), width)
-    assert [line for line in found if len(line) > width] == []
-    text = "\n".join(found)
+    trends = [trend_of(values_of_line, line) for line, values_of_line in zip(named, values, strict=True)]
+    printed = lines(lambda: _trends.trend_rows(trends, True, width), width)
+    assert [line for line in printed if len(line) > width] == []
+    text = "\n".join(printed)
     assert text.index("bandwidth/worse") < text.index("bandwidth/steady")
-    assert LONG in "".join("".join(line.split()) for line in found)
+    assert LONG in "".join("".join(line.split()) for line in printed)
     for figure in ("3800 GB/s", "4000 GB/s", "5.0 % less (worse), 2026-01-12"):
-        assert any(figure in line for line in found), figure
+        assert any(figure in line for line in printed), figure
 
 
 @pytest.mark.parametrize("width", [40, 80, 100])
@@ -262,13 +266,15 @@ def test_a_dumb_terminal_keeps_its_width(monkeypatch):
 
 def test_verdict_reasons_and_next_step_are_the_same_text_in_every_form(lines):
     judgement = judged("slow", "unsure", "fine")
-    found = answer(judgement, exit_status(judgement), "gpubench gate")
+    gate_answer = answer(judgement, exit_status(judgement), "gpubench gate")
     terminal = "\n".join(lines(lambda: gate_parts(judgement), 1000))
-    junit = plugins.load("publications", "junit").render(judgement, found)
-    document = plugins.load("publications", "json").render(judgement, found)
-    markdown = plugins.load("publications", "markdown").render(judgement, found).replace("\\", "").replace("`", "")
+    junit = plugins.load("publications", "junit").render(judgement, gate_answer)
+    document = plugins.load("publications", "json").render(judgement, gate_answer)
+    markdown = (
+        plugins.load("publications", "markdown").render(judgement, gate_answer).replace("\\", "").replace("`", "")
+    )
     for form in (terminal, junit, document, markdown):
-        assert found.verdict in form
-        assert form.index(found.verdict) < form.index(found.next_steps[0].text)
-    assert all(words in junit for words in found.why)
-    assert all(words in terminal for words in found.why)
+        assert gate_answer.verdict in form
+        assert form.index(gate_answer.verdict) < form.index(gate_answer.next_steps[0].text)
+    assert all(sentence in junit for sentence in gate_answer.why)
+    assert all(sentence in terminal for sentence in gate_answer.why)

@@ -34,7 +34,7 @@ def params(result: Any) -> dict[str, Any]:
 
 def headline(result: Any) -> float:
     """The median of a case that times itself, in seconds per item: a sample holds a batch of calls."""
-    (series,) = (each for each in result.series if each.label == "self")
+    (series,) = (series for series in result.series if series.label == "self")
     return float(np.median(series.values)) / series.work.items
 
 
@@ -53,7 +53,7 @@ def test_the_quick_tier_passes_and_every_step_takes_microseconds(facts: Any) -> 
 def test_growing_in_place_beats_a_copy_twentyfold_at_16_gib_and_does_not_depend_on_the_size_before(facts: Any) -> None:
     results = measured(facts, "full", "grow?way=vmm,from=*", "grow?way=copy,from=16GiB*")
     expect_ok(results)
-    seconds = {(params(each)["way"], params(each)["from_bytes"]): headline(each) for each in results}
+    seconds = {(params(result)["way"], params(result)["from_bytes"]): headline(result) for result in results}
     assert seconds["copy", 16 * GIB] / seconds["vmm", 16 * GIB] > 20
     assert seconds["vmm", 16 * GIB] == pytest.approx(seconds["vmm", GIB], rel=0.2)
 
@@ -62,7 +62,7 @@ def test_growing_in_place_beats_a_copy_twentyfold_at_16_gib_and_does_not_depend_
 def test_only_copies_need_memory_for_both_arrays(facts: Any) -> None:
     results = measured(facts, "full", "grow*from=1GiB*", "grow?way=managed*")
     expect_ok(results)
-    peaks = {params(each)["way"]: values(each, "peak per byte needed")[0] for each in results}
+    peaks = {params(result)["way"]: values(result, "peak per byte needed")[0] for result in results}
     assert peaks["vmm"] == pytest.approx(1.0, abs=0.05)
     assert peaks["vmm-2MiB"] == pytest.approx(1.0, abs=0.05)
     assert peaks["copy"] == pytest.approx(1.8, abs=0.1)  # 1 GiB and 1.25 GiB at once, over 1.25 GiB
@@ -93,7 +93,7 @@ def test_an_array_that_loses_a_word_when_it_grows_is_found(facts: Any, monkeypat
 def test_many_handles_cost_hardly_any_bandwidth(facts: Any) -> None:
     results = measured(facts, "full", "mapped*size=256MiB,access=triad]")
     expect_ok(results)
-    rates = {params(each)["piece"]: 1 / np.median(values(each, "triad.hot")) for each in results}
+    rates = {params(result)["piece"]: 1 / np.median(values(result, "triad.hot")) for result in results}
     assert all(rate == pytest.approx(rates["malloc"], rel=0.1) for rate in rates.values()), rates
 
 
@@ -112,10 +112,12 @@ def test_a_posted_launch_costs_less_than_one_that_is_answered_and_native_less_th
         facts, "full", "forward?what=launch,transport=native*", "forward?what=launch,transport=tcp*", "call*"
     )
     expect_ok(results)
-    by_way = {tuple(params(each).values())[1:]: headline(each) for each in results if each.case.name == "forward"}
+    by_way = {
+        tuple(params(result).values())[1:]: headline(result) for result in results if result.case.name == "forward"
+    }
     assert by_way["native", "wait"] < by_way["tcp", "wait"]
     assert by_way["tcp", "posted"] < by_way["tcp", "wait"]
-    attribute = next(each for each in results if params(each).get("what") == "attribute")
+    attribute = next(result for result in results if params(result).get("what") == "attribute")
     assert headline(attribute) < 1e-6
 
 
@@ -123,14 +125,14 @@ def test_a_posted_launch_costs_less_than_one_that_is_answered_and_native_less_th
 def test_nearly_all_memory_that_is_reported_free_can_be_allocated(facts: Any) -> None:
     results = measured(facts, "full", "limits*")
     expect_ok(results)
-    memory, units = (next(each for each in results if params(each)["of"] == of) for of in ("memory", "units"))
+    memory, units = (next(result for result in results if params(result)["of"] == of) for of in ("memory", "units"))
     assert 0.97 < values(memory, "allocatable")[0] / values(memory, "reported free")[0] <= 1.001
     assert values(units, "share of units") == [1.0]
 
 
 def test_the_drivers_own_library_is_recognised(facts: Any) -> None:
     plugins.load("backends", facts.devices[0].backend).open(facts.devices[0])
-    found = {library.name: library for library in interposed.libraries()}
-    assert not found["libcuda.so.1"].is_interposed, found
-    assert found["libcuda.so.1"].words.startswith(("the driver's own", "unverified")), found
+    libraries = {library.name: library for library in interposed.libraries()}
+    assert not libraries["libcuda.so.1"].is_interposed, libraries
+    assert libraries["libcuda.so.1"].words.startswith(("the driver's own", "unverified")), libraries
     assert dict(facts.host)["libcuda"]

@@ -31,9 +31,9 @@ def kernel(name: str) -> Any:
 @pytest.fixture
 def bench() -> Any:
     """Return a bench on a GPU on paper whose kernels run on the host."""
-    found = _grid_device.bench(SUITE, "nvidia")
-    found.kernel = lambda file, name: kernel(name)
-    return found
+    paper = _grid_device.bench(SUITE, "nvidia")
+    paper.kernel = lambda file, name: kernel(name)
+    return paper
 
 
 def test_spinning_threads_end_with_the_predicted_value_of_their_chain(bench: Any) -> None:

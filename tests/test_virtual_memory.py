@@ -161,7 +161,10 @@ def test_amd_gpus_skip_virtual_memory_and_say_what_is_missing():
 def test_managed_memory_grows_only_within_a_gibibyte_and_the_other_ways_from_there_on():
     gpu = Device(id="cuda:0", backend="cupy", name="NVIDIA H200", arch="sm_90", memory_bytes=150 * 10**9, units=132)
     cases = [dict(case.params) for case in SUITE.cases(Target(Facts((gpu,)), gpu, "full")) if case.name == "grow"]
-    sizes = {way: [each["from_bytes"] for each in cases if each["way"] == way] for way in ("vmm", "pool", "managed")}
+    sizes = {
+        way: [parameters["from_bytes"] for parameters in cases if parameters["way"] == way]
+        for way in ("vmm", "pool", "managed")
+    }
     assert sizes == {"vmm": [2**30, 2**32, 2**34], "pool": [2**30, 2**32, 2**34], "managed": [2**28, 2**29]}
 
 

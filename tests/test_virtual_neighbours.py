@@ -52,7 +52,7 @@ def test_equal_shares_are_fair_and_a_single_winner_is_not() -> None:
 
 def test_rates_are_relative_to_those_alone_and_a_sum_above_one_means_that_sharing_pays() -> None:
     observed = NEIGHBOUR.SharedWindow(1000.0, 50.0, 800.0, 20.0, 1e-3).observed()
-    assert {name: each.value for name, each in observed.items()} == pytest.approx(
+    assert {name: observation.value for name, observation in observed.items()} == pytest.approx(
         {"relative": 0.8, "aggressor": 0.4, "sum": 1.2, "jain": 1.44 / 1.6, "alone": 1e-3}
     )
     half = NEIGHBOUR.SharedWindow(1000.0, 50.0, 500.0, 25.0, 1e-3).observed()
@@ -90,8 +90,8 @@ def test_quick_has_one_pair_and_full_all_of_processes_and_green_contexts() -> No
     quick = pairs(Target(Facts((GPU,)), GPU, "quick"))
     assert quick == [{"victim": "decode", "aggressor": "gemm", "how": "processes"}]
     full = pairs(Target(Facts((GPU,)), GPU, "full"))
-    by_way = {how: [pair for pair in full if pair["how"] == how] for how in NEIGHBOUR._WAYS}
-    assert {how: len(found) for how, found in by_way.items()} == {
+    by_way = {kind: [pair for pair in full if pair["how"] == kind] for kind in NEIGHBOUR._WAYS}
+    assert {kind: len(pairs) for kind, pairs in by_way.items()} == {
         "processes": 36,
         "green": 36,
         "streams": 4,
@@ -213,9 +213,9 @@ class QueueingDevice:
 @pytest.fixture
 def device() -> Iterator[QueueingDevice]:
     """Yield a device with a queue and end its thread."""
-    found = QueueingDevice()
-    yield found
-    found.close()
+    opened = QueueingDevice()
+    yield opened
+    opened.close()
 
 
 def test_an_aggressors_queue_is_never_less_than_ten_milliseconds_deep(device: QueueingDevice) -> None:
@@ -271,12 +271,12 @@ class SerialDevice:
 def test_a_victim_that_takes_turns_with_its_neighbour_keeps_less_of_its_rate(bench: Bench) -> None:
     turns = SerialDevice()
     board = AGGRESSOR.NeighbourBoard.within(bench)
-    other = aggressor(bench, turns.call(0.002), board)
+    neighbour = aggressor(bench, turns.call(0.002), board)
     idle = LOADS.Lane(LOADS.nothing, LOADS.nothing)
     pair = NEIGHBOUR.NeighbourPair(bench, turns.call(0.001), idle, board, NEIGHBOUR.SampleSpan(3, 0.03))
     beside = pair.seconds()
-    kept = {name: each.value for name, each in pair.observed().items()}
-    other.close()
+    kept = {name: observation.value for name, observation in pair.observed().items()}
+    neighbour.close()
     assert np.median(beside) > 0.002, "it waited for a call of its neighbour each time"
     assert kept["relative"] < 0.8
     assert kept["sum"] < 1.5, "there is one device"
@@ -286,12 +286,12 @@ def test_a_wrong_result_of_a_victim_is_found(bench: Bench) -> None:
     load = LOADS.gemm(bench, 64)
     wrong = CHECKS.CheckedCall(lambda: (load.call(), load.poison())[0], load.check, load.poison)
     board = AGGRESSOR.NeighbourBoard.within(bench)
-    other = aggressor(bench, sleeping(0.001), board)
+    neighbour = aggressor(bench, sleeping(0.001), board)
     idle = LOADS.Lane(LOADS.nothing, LOADS.nothing)
     pair = NEIGHBOUR.NeighbourPair(bench, wrong, idle, board, NEIGHBOUR.SampleSpan(1, 0.002))
     with pytest.raises(WrongAnswer, match="relative error"):
         pair.seconds()
-    other.close()
+    neighbour.close()
 
 
 # green contexts
@@ -315,10 +315,10 @@ class SplittingDriver:
 
     def __call__(self, name: str, *args: Any) -> Any:
         if name == "cuDevSmResourceSplitByCount":
-            count, whole, _, least = args
+            count, total, _, least = args
             self.splits.append((count, least))
             size = -(-least // 8) * 8
-            given = min(count, whole.sm.smCount // size)
+            given = min(count, total.sm.smCount // size)
             group = SimpleNamespace(sm=SimpleNamespace(smCount=size))
             return [group] * count, given, group
         return SimpleNamespace(sm=SimpleNamespace(smCount=132)) if name == "cuDeviceGetDevResource" else 0

@@ -43,7 +43,7 @@ class SharingResults:
 def measured(facts: Any, tier: str, *patterns: str) -> list[Any]:
     """The results of the cases whose ids match."""
     plan = planning.make(facts, Settings(("virtual",), (facts.devices[0].id,), tier))
-    jobs = [job for job in plan.jobs if any(fnmatch.fnmatch(job.case.id, f"virtual/{each}") for each in patterns)]
+    jobs = [job for job in plan.jobs if any(fnmatch.fnmatch(job.case.id, f"virtual/{pattern}") for pattern in patterns)]
     assert jobs, patterns
     shelf = SharingResults()
     with Runner(plan, SamplingProcess((), 0.0), shelf, 60.0) as runner:
@@ -56,21 +56,21 @@ def values(result: Any, label: str) -> list[float]:
 
 
 def expect_ok(results: list[Any]) -> None:
-    assert [(each.case.id, each.status, each.reason) for each in results if each.status != "ok"] == []
+    assert [(result.case.id, result.status, result.reason) for result in results if result.status != "ok"] == []
 
 
 def held_processes() -> list[int]:
     """The children of this suite that are still there."""
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             try:
-                words = (entry / "cmdline").read_bytes()
+                command = (entry / "cmdline").read_bytes()
             except OSError:
                 continue
-            if b"virtual._held" in words or b"virtual._controller" in words:
-                found.append(int(entry.name))
-    return found
+            if b"virtual._held" in command or b"virtual._controller" in command:
+                pids.append(int(entry.name))
+    return pids
 
 
 def test_every_case_passes_its_check(facts: Any) -> None:
@@ -142,14 +142,14 @@ def test_two_green_contexts_never_meet_and_more_sms_deliver_more(facts: Any) -> 
     results = measured(facts, "full", "green*")
     expect_ok(results)
     assert all(values(result, "disjoint") == [100.0] for result in results)
-    seconds = {dict(each.case.params)["units"]: np.median(values(each, "gemm.self")) for each in results}
+    seconds = {dict(result.case.params)["units"]: np.median(values(result, "gemm.self")) for result in results}
     assert seconds[16] / seconds[64] == pytest.approx(4, rel=0.25)
 
 
 @pytest.mark.slow
 def test_an_urgent_kernel_of_higher_priority_waits_less_than_one_of_equal_priority(facts: Any) -> None:
-    results = {dict(each.case.params)["how"]: each for each in measured(facts, "full", "preempt*blocks=16]")}
+    results = {dict(result.case.params)["how"]: result for result in measured(facts, "full", "preempt*blocks=16]")}
     expect_ok(list(results.values()))
-    delays = {how: np.median(values(result, "delay")) for how, result in results.items()}
+    delays = {way: np.median(values(result, "delay")) for way, result in results.items()}
     assert delays["priority"] < delays["streams"]
     assert delays["green"] < delays["streams"]

@@ -24,12 +24,12 @@ def row(begin_ns: int, count: int, gap_ns: int = 2_000) -> list[int]:
 
 
 def test_slices_are_runs_of_one_process_and_switches_are_between_them() -> None:
-    one = stamps(*row(0, 5), *row(1_000_000, 100), *row(4_000_000, 3))
-    other = stamps(*row(100_000, 50), *row(2_500_000, 100))
-    found = SLICE.time_slices(one, other)
+    first = stamps(*row(0, 5), *row(1_000_000, 100), *row(4_000_000, 3))
+    second = stamps(*row(100_000, 50), *row(2_500_000, 100))
+    slices = SLICE.time_slices(first, second)
     last = 99 * 12_000 + 10_000
-    assert found.slices == pytest.approx([(49 * 12_000 + 10_000) * 1e-9, last * 1e-9, last * 1e-9])
-    assert found.switches == pytest.approx(
+    assert slices.slices == pytest.approx([(49 * 12_000 + 10_000) * 1e-9, last * 1e-9, last * 1e-9])
+    assert slices.switches == pytest.approx(
         [
             (100_000 - 58_000) * 1e-9,
             (1_000_000 - 698_000) * 1e-9,
@@ -37,8 +37,8 @@ def test_slices_are_runs_of_one_process_and_switches_are_between_them() -> None:
             (4_000_000 - 2_500_000 - last) * 1e-9,
         ]
     )
-    assert set(np.round(np.array(found.gaps) * 1e9)) == {2_000}
-    assert found.overlap == 0
+    assert set(np.round(np.array(slices.gaps) * 1e9)) == {2_000}
+    assert slices.overlap == 0
 
 
 def test_slices_of_a_scheduler_with_noise_are_found() -> None:
@@ -51,15 +51,15 @@ def test_slices_of_a_scheduler_with_noise_are_found() -> None:
             kernels[turn % 2].append(now)
             now += 10_000 + rng.uniform(500, 3_000)
         now += rng.normal(150_000, 5_000)
-    found = SLICE.time_slices(*(stamps(*map(int, begins)) for begins in kernels))
-    assert len(found.slices) == 58, "the first and the last one are cut off"
-    assert np.median(found.slices) == pytest.approx(np.median(lengths) * 1e-9, rel=0.02)
-    assert np.median(found.switches) == pytest.approx(150e-6, rel=0.05)
+    slices = SLICE.time_slices(*(stamps(*map(int, begins)) for begins in kernels))
+    assert len(slices.slices) == 58, "the first and the last one are cut off"
+    assert np.median(slices.slices) == pytest.approx(np.median(lengths) * 1e-9, rel=0.02)
+    assert np.median(slices.switches) == pytest.approx(150e-6, rel=0.05)
 
 
 def test_gaps_are_counted_in_powers_of_two_and_switches_have_their_own_class() -> None:
-    found = SLICE.time_slices(stamps(*row(0, 10)), stamps(*row(1_000_000, 10)))
-    histogram = SLICE.gap_histogram(found)
+    slices = SLICE.time_slices(stamps(*row(0, 10)), stamps(*row(1_000_000, 10)))
+    histogram = SLICE.gap_histogram(slices)
     assert sum(histogram) == 19
     assert {2.0 ** (8 + place): count for place, count in enumerate(histogram) if count} == {2048: 18, 2**20: 1}
 
@@ -76,11 +76,11 @@ def test_overlapping_processes_are_a_wrong_answer_and_a_single_one_has_no_slices
 
 def test_an_interrupted_kernel_does_not_count_as_overlap() -> None:
     """Each process has the device for 2 ms; the kernel that loses it continues 2.1 ms later, in a span of its own."""
-    own, peer = (
+    first, second = (
         [(turn * 4_200_000 + start, turn * 4_200_000 + start + 2_000_000) for turn in range(9)]
         for start in (0, 2_100_000)
     )
-    found = SLICE.time_slices(*(np.array(spans, np.uint64) for spans in (own, peer)))
-    SLICE.expect_turns(found)
-    assert found.slices == pytest.approx([2e-3] * 16)
-    assert found.switches == pytest.approx([100e-6] * 17)
+    slices = SLICE.time_slices(*(np.array(spans, np.uint64) for spans in (first, second)))
+    SLICE.expect_turns(slices)
+    assert slices.slices == pytest.approx([2e-3] * 16)
+    assert slices.switches == pytest.approx([100e-6] * 17)

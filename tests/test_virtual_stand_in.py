@@ -122,20 +122,20 @@ def calls(modules, device):
     """Run every forwarded and native call of the suite, each with its check."""
     driver = modules["_drivers"].LocalDriver(device)
     driver.enter()
-    for what in ("launch", "memory_info", "synchronize", "allocate"):
-        forwarded = modules["_forward"].ForwardedCalls(modules["_ends"].NativeClient(driver), what, False)
+    for name in ("launch", "memory_info", "synchronize", "allocate"):
+        forwarded = modules["_forward"].ForwardedCalls(modules["_ends"].NativeClient(driver), name, False)
         forwarded.seconds()
         forwarded.check()
         forwarded.close()
     native = modules["_forward"].NativeCalls(device)
     word = native._array = OneWordArray()
-    for what in ("attribute", "memory_info", "event_query", "pointer_query", "synchronize", "launch"):
+    for name in ("attribute", "memory_info", "event_query", "pointer_query", "synchronize", "launch"):
         native.poison()
-        native.seconds(what)
-        if what == "launch":
+        native.seconds(name)
+        if name == "launch":
             assert int(word.contents[0]) == native._launched > 0
         else:
-            native.check(what)
+            native.check(name)
     native.poison()
     native.pair_seconds()
     native.check("allocate")

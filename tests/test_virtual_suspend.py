@@ -37,9 +37,9 @@ def path(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def child() -> Iterator[Any]:
     """Yield a child that holds memory and counts launches."""
-    found = CHILDREN.BoundedChild("the child", f"from {_suspended.__name__} import main; main()")
-    yield found
-    found.end()
+    opened = CHILDREN.BoundedChild("the child", f"from {_suspended.__name__} import main; main()")
+    yield opened
+    opened.end()
 
 
 def controller(calls: str = "SignalCheckpoints") -> Any:
@@ -49,9 +49,9 @@ def controller(calls: str = "SignalCheckpoints") -> Any:
 @pytest.fixture
 def signals() -> Iterator[Any]:
     """Yield a controller that suspends processes by signals."""
-    found = controller()
-    yield found
-    found.end()
+    opened = controller()
+    yield opened
+    opened.end()
 
 
 def has_ended(pid: int) -> bool:
@@ -83,8 +83,8 @@ def test_a_suspended_program_continues_with_all_its_data_and_a_lost_word_is_foun
 
 
 def test_the_downtime_is_a_fixed_part_and_seconds_for_each_gibibyte() -> None:
-    found = SUSPEND.parts(3.1, 0.6, 4 * 2**30 + 2**21)
-    assert {name: value.value for name, value in found.items()} == pytest.approx({"fixed": 0.6, "per GiB": 0.625})
+    split = SUSPEND.parts(3.1, 0.6, 4 * 2**30 + 2**21)
+    assert {name: value.value for name, value in split.items()} == pytest.approx({"fixed": 0.6, "per GiB": 0.625})
     assert SUSPEND.parts(0.6, None, 2**21) == {}
 
 
@@ -157,10 +157,10 @@ def test_the_processes_of_a_child_end_with_it() -> None:
     )
     child = CHILDREN.BoundedChild("the parent", program)
     deadline = time.monotonic() + 5
-    while not (found := os.pread(child._errors.fileno(), 32, 0)) and time.monotonic() < deadline:
+    while not (written := os.pread(child._errors.fileno(), 32, 0)) and time.monotonic() < deadline:
         time.sleep(0.01)
     child.end()
-    assert has_ended(int(found))
+    assert has_ended(int(written))
 
 
 BINDINGS = """

@@ -24,9 +24,9 @@ def folder(tmp_path_factory):
     return place
 
 
-def run_tests(folder, *words):
+def run_tests(folder, *options):
     """Pytest as the page calls it."""
-    command = [sys.executable, "-B", "-m", "pytest", *words]
+    command = [sys.executable, "-B", "-m", "pytest", *options]
     alone = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}  # it is no neighbour
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=100, check=False, env=alone)
 
@@ -57,8 +57,8 @@ def test_the_tests_of_the_page_pass_on_the_host_and_write_a_run_file(folder):
 
 
 def test_the_suite_of_the_page_runs_by_its_path(folder):
-    words = ("--tier", "smoke", "--device", "host", "--out", "b.jsonl")
-    done = gpubench("run", "./blend_suite.py", *words, cwd=folder)
+    options = ("--tier", "smoke", "--device", "host", "--out", "b.jsonl")
+    done = gpubench("run", "./blend_suite.py", *options, cwd=folder)
     assert done.returncode == 0, done.stderr
     (result,) = store.read_run(folder / "b.jsonl").results
     assert (result.case.id, result.status) == ("blend_suite/blending[side=64]", "ok")

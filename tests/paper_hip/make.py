@@ -46,32 +46,34 @@ _OPTIONS = ("-std=c++17", "-O3", "-ffast-math", "-march=native", "-w", "-shared"
 
 def wanted(wheel: Path) -> dict[str, dict[str, str]]:
     """The symbols of each library that the wheel loads, each with its version, empty where it has none."""
-    found: dict[str, dict[str, str]] = {file: {} for _, file, _, _ in LIBRARIES}
+    names: dict[str, dict[str, str]] = {file: {} for _, file, _, _ in LIBRARIES}
     for library in wheel.rglob("*.so"):
         listed = subprocess.run(["objdump", "-T", str(library)], capture_output=True, text=True, check=True).stdout
         for line in listed.splitlines():
             symbol = _SYMBOL.search(line)
             file = symbol and next((file for begin, file, _, _ in LIBRARIES if symbol[2].startswith(begin)), None)
             if symbol and file:
-                found[file][symbol[2]] = symbol[1] or ""
-    return found
+                names[file][symbol[2]] = symbol[1] or ""
+    return names
 
 
 def built(source: Path | None, symbols: dict[str, str], missing: int, file: Path, options: list[str]) -> None:
     """Build one library: its source, and a function that returns `missing` for each symbol that the source lacks."""
     text = source.read_text(encoding="utf-8") if source else ""
-    own = set(re.findall(r"^EXPORT\s+[\w ]+?[\s*]+(\w+)\(", text, re.MULTILINE))
-    own |= {name + more for name in re.findall(r"^PLAIN\((\w+)", text, re.MULTILINE) for more in ("", "StridedBatched")}
+    defined = set(re.findall(r"^EXPORT\s+[\w ]+?[\s*]+(\w+)\(", text, re.MULTILINE))
+    defined |= {
+        name + more for name in re.findall(r"^PLAIN\((\w+)", text, re.MULTILINE) for more in ("", "StridedBatched")
+    }
     stubs = "".join(
         f'extern "C" __attribute__((visibility("default"))) {_answer(name, missing)}\n'
-        for name in sorted(set(symbols) - own)
+        for name in sorted(set(symbols) - defined)
     )
     made = file.with_suffix(".cpp")
     made.write_text(stubs, encoding="utf-8")
     versions: dict[str, list[str]] = defaultdict(list)
     for name, version in symbols.items():
         versions[version].append(name)
-    versions[next(iter(sorted(filter(None, versions))), "")] += sorted(own - set(symbols))
+    versions[next(iter(sorted(filter(None, versions))), "")] += sorted(defined - set(symbols))
     script = file.with_suffix(".map")
     script.write_text(_script(versions), encoding="utf-8")
     sources = [str(made), *([str(source)] if source else [])]

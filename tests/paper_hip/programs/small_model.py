@@ -19,12 +19,12 @@ MODELS = sys.modules[f"{SUITE.package.rpartition('.')[0]}._models"]
 SMALL = MODELS.model(128, 128, 2, 1, 2, 2, 150, "nowhere")  # two heads of 64 elements over one KV head, two layers
 
 
-def error_of(found) -> float:
+def error_of(result) -> float:
     """Return the relative error of the logits of one pass over overwritten outputs."""
-    found.poison()
-    for call in found.calls:
+    result.poison()
+    for call in result.calls:
         call()
-    return float(found.check()["error"].value)
+    return float(result.check()["error"].value)
 
 
 def main() -> None:

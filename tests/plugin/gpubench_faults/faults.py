@@ -189,9 +189,9 @@ def watched(bench: Bench) -> Task:
     def check() -> Observation:
         if bench.rank == 0:
             time.sleep(0.1)
-            found = int(place.read_text())
-            if found != calls:
-                raise WrongAnswer(f"rank 1 has called {found} times, rank 0 {calls} times")
+            count = int(place.read_text())
+            if count != calls:
+                raise WrongAnswer(f"rank 1 has called {count} times, rank 0 {calls} times")
         return {}
 
     def close() -> None:

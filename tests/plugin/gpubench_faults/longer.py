@@ -37,9 +37,9 @@ extern "C" __global__ void chase(const unsigned* next, unsigned start, unsigned 
 """
 
 
-def longer(count: int, whole: int = 1) -> int:
+def longer(count: int, multiple: int = 1) -> int:
     """A count with so many per cent more, in multiples of `whole`."""
-    return round(count * (1 + float(os.environ.get(PERCENT, "0")) / 100) / whole) * whole
+    return round(count * (1 + float(os.environ.get(PERCENT, "0")) / 100) / multiple) * multiple
 
 
 @suite.case(headline={})
