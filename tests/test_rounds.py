@@ -96,14 +96,14 @@ def test_ten_processes_suffice_where_one_side_is_three_times_as_noisy(design):
 
 @pytest.mark.parametrize(("slower", "least"), [(0.05, 0.98), (0.03, 0.80)])
 def test_a_slow_down_is_found_where_both_sides_can_be_measured_again(slower, least):
-    assert simulate(World(slower), suites=20, seed=2).found >= least
+    assert simulate(World(slower), suites=20, seed=2).detected >= least
 
 
 def test_a_slow_down_of_three_per_cent_is_found_against_a_stored_baseline_of_twenty_and_seldom_of_five():
     """Said in docs/gate.md: a baseline's own uncertainty is no candidate's to remove."""
     twenty, five = (World(0.03, design="stored", baseline=count) for count in (20, 5))
-    assert simulate(twenty, suites=10, seed=3).found >= 0.75
-    assert simulate(five, suites=10, seed=3).found < 0.5
+    assert simulate(twenty, suites=10, seed=3).detected >= 0.75
+    assert simulate(five, suites=10, seed=3).detected < 0.5
 
 
 def test_the_rules_of_other_tools_raise_false_alarms_on_the_same_suites():
