@@ -92,7 +92,7 @@ def noises() -> dict[str, Noise]:
     }
 
 
-def told(values: Sequence[float] | Floats) -> str:
+def reported(values: Sequence[float] | Floats) -> str:
     """Return what the history says of a series: nothing, step, steps, drift, or both."""
     parts = stretches(values)
     drifts = sum(part.is_drift for part in parts)
@@ -101,29 +101,31 @@ def told(values: Sequence[float] | Floats) -> str:
     return "both" if drifts else "step" if len(parts) == 2 else "steps"
 
 
-def is_told_now(values: Floats) -> bool:
+def is_reported_now(values: Floats) -> bool:
     """Whether the history tells any change."""
-    return told(values) != "nothing"
+    return reported(values) != "nothing"
 
 
-def was_told_before(values: Floats) -> bool:
+def was_reported_before(values: Floats) -> bool:
     """Whether one E-divisive test at 1 % finds a change."""
     return bool(change_points(values))
 
 
-def first_look(values: Floats, lengths: Sequence[int], is_told: Callable[[Floats], bool]) -> int | None:
+def first_reported(values: Floats, lengths: Sequence[int], is_reported: Callable[[Floats], bool]) -> int | None:
     """Return the first of the lengths at which a change is told; None where it is told at none."""
-    return next((length for length in lengths if is_told(values[:length])), None)
+    return next((length for length in lengths if is_reported(values[:length])), None)
 
 
-def false_share(noise: Noise, count: int, is_told: Callable[[Floats], bool], runs: int = WATCHED) -> float:
+def false_share(noise: Noise, count: int, is_reported: Callable[[Floats], bool], runs: int = WATCHED) -> float:
     """Return the share of watched series of identical code in which some look tells a change."""
     rng = np.random.default_rng(SEED)
     series = (1 + 0.01 * noise(rng, runs) for _ in range(count))
-    return sum(first_look(values, range(_FIRST_LOOK, runs + 1), is_told) is not None for values in series) / count
+    return (
+        sum(first_reported(values, range(_FIRST_LOOK, runs + 1), is_reported) is not None for values in series) / count
+    )
 
 
-def delays(noise: Noise, step: float, count: int, is_told: Callable[[Floats], bool]) -> Floats:
+def delays(noise: Noise, step: float, count: int, is_reported: Callable[[Floats], bool]) -> Floats:
     """Return after how many runs a step of that many standard deviations is reported; inf if not within 60 runs."""
     rng = np.random.default_rng(SEED)
     lengths = range(QUIET + 1, QUIET + FOLLOWED + 1)
@@ -131,7 +133,7 @@ def delays(noise: Noise, step: float, count: int, is_told: Callable[[Floats], bo
     for _ in range(count):
         values = 1 + 0.01 * noise(rng, QUIET + FOLLOWED)
         values[QUIET:] += 0.01 * step
-        look = first_look(values, lengths, is_told)
+        look = first_reported(values, lengths, is_reported)
         runs.append(math.inf if look is None else look - QUIET)
     return np.asarray(runs)
 
@@ -146,13 +148,13 @@ def shaped(shape: str, rng: np.random.Generator) -> Floats:
     return values
 
 
-def confusion(shape: str, noise: Noise, percent: float, count: int, say: Callable[[Floats], str]) -> Counter[str]:
+def confusion(shape: str, noise: Noise, percent: float, count: int, report: Callable[[Floats], str]) -> Counter[str]:
     """Return how often each state is reported for series of that shape, with noise of that many per cent."""
     rng = np.random.default_rng(SEED)
-    return Counter(say(1 + 0.01 * (shaped(shape, rng) + percent * noise(rng, WINDOW))) for _ in range(count))
+    return Counter(report(1 + 0.01 * (shaped(shape, rng) + percent * noise(rng, WINDOW))) for _ in range(count))
 
 
-def said_before(values: Floats) -> str:
+def reported_before(values: Floats) -> str:
     """Return what E-divisive says of a finished series, which knows no drifts."""
     return ("nothing", "step", "steps")[min(len(change_points(values)), 2)]
 
@@ -171,8 +173,8 @@ def false_table(count: int) -> Iterator[str]:
     yield f"| noise | series of {WATCHED} runs of identical code with a change, before | now |"
     yield "|---|---|---|"
     for name, noise in noises().items():
-        before = false_share(noise, count, was_told_before)
-        yield f"| {name} | {before:.0%} | {false_share(noise, count, is_told_now):.1%} |".replace("%", " %")
+        before = false_share(noise, count, was_reported_before)
+        yield f"| {name} | {before:.0%} | {false_share(noise, count, is_reported_now):.1%} |".replace("%", " %")
 
 
 def delay_table(count: int) -> Iterator[str]:
@@ -181,8 +183,8 @@ def delay_table(count: int) -> Iterator[str]:
     yield "|---|---|---|---|"
     for name, noise in noises().items():
         for step in (2.0, 3.0, 5.0):
-            before = delays(noise, step, max(count // 8, 1), was_told_before)
-            cells = [reached(before), reached(delays(noise, step, max(count // 2, 1), is_told_now))]
+            before = delays(noise, step, max(count // 8, 1), was_reported_before)
+            cells = [reached(before), reached(delays(noise, step, max(count // 2, 1), is_reported_now))]
             yield f"| {name} | {step:.0f} σ | {' | '.join(cells)} |"
 
 
@@ -194,18 +196,18 @@ def reached(runs: Floats) -> str:
 
 def confusion_table(count: int) -> Iterator[str]:
     """Lines of the confusion table."""
-    said = ("nothing", "step", "steps", "drift", "both")
-    yield f"| noise | truth | {' | '.join(said)} |"
-    yield f"|---|---|{'---|' * len(said)}"
+    outcomes = ("nothing", "step", "steps", "drift", "both")
+    yield f"| noise | truth | {' | '.join(outcomes)} |"
+    yield f"|---|---|{'---|' * len(outcomes)}"
     kinds = noises()
     for name, percent in (("normal", 0.5), ("normal", 1.0), *((kind, 0.5) for kind in [*kinds][1:])):
         for shape in ("nothing", "step", "drift"):
-            now = confusion(shape, kinds[name], percent, count, told)
-            shares = " | ".join(f"{now[word] / count * 100:.0f} %" for word in said)
+            now = confusion(shape, kinds[name], percent, count, reported)
+            shares = " | ".join(f"{now[word] / count * 100:.0f} %" for word in outcomes)
             yield f"| {name}, {percent} % | {shape} | {shares} |"
     for shape in ("step", "drift"):
-        old = confusion(shape, normal, 0.5, max(count // 4, 1), said_before)
-        shares = " | ".join(f"{old[word] / max(count // 4, 1) * 100:.0f} %" for word in said)
+        old = confusion(shape, normal, 0.5, max(count // 4, 1), reported_before)
+        shares = " | ".join(f"{old[word] / max(count // 4, 1) * 100:.0f} %" for word in outcomes)
         yield f"| before: normal, 0.5 % | {shape} | {shares} |"
 
 

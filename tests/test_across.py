@@ -52,7 +52,7 @@ def place(rank: int, size: int, port: int) -> dict[str, str]:
     return dict(zip(names, (str(rank), str(size), f"127.0.0.1:{port}", "a secret of the test"), strict=True))
 
 
-def ended(*processes: subprocess.Popen[str]) -> list[int]:
+def end_processes(*processes: subprocess.Popen[str]) -> list[int]:
     """The exit statuses; none outlives the test."""
     try:
         outputs = [process.communicate(timeout=100) for process in processes]
@@ -82,7 +82,7 @@ def test_nodes_measure_collectives_and_messages_together_by_tcp(tmp_path, size):
         start(place(rank, size, 20_500 + size), *arguments, "--out", str(tmp_path / f"{rank}.jsonl"))
         for rank in range(size)
     ]
-    assert ended(*nodes) == [0] * size
+    assert end_processes(*nodes) == [0] * size
     for rank in range(size):
         run = store.read_run(tmp_path / f"{rank}.jsonl")
         assert run.manifest.settings.nodes == size
@@ -104,7 +104,7 @@ def test_two_processes_measure_as_a_pair_and_are_too_few_for_a_verdict(tmp_path)
         )
         for rank in (0, 1)
     ]
-    assert ended(*nodes) == [4, 0]
+    assert end_processes(*nodes) == [4, 0]
     record = json.loads((folder / "pairs.json").read_text())
     assert [(meeting["first"], meeting["second"], meeting["reason"]) for meeting in record["meetings"]] == [(0, 1, "")]
     assert len(list((folder / "pairs" / "1").glob("*.jsonl.gz"))) == 2

@@ -72,7 +72,7 @@ def mi250x(tmp_path):
     return SimulatedAmdMachine(tmp_path, "mi250x")
 
 
-def by(counters):
+def evidence_of(counters):
     return [use.by for use in counters.bound.evidence]
 
 
@@ -88,14 +88,14 @@ def test_the_busy_time_of_an_mi250xs_memory_is_not_taken_for_a_share_of_bandwidt
     result = mi250x.bound({**BUSY, "mem_busy_percent": 97}, [{}] * 5)
     assert result.bound.label == "latency"
     result = mi250x.bound(BUSY, [{}] * 5, moved=1.2e9, limit="dram")
-    assert by(result) == ["of dram peak (data sheet)"]
+    assert evidence_of(result) == ["of dram peak (data sheet)"]
 
 
 def test_products_at_the_package_limit_of_an_mi300x_are_bound_by_power(mi300x):
     tables = [{"residencies": (0, count, 0, 0, 0), "gfx_mhz": 1400, "dram": 20} for count in (1, 9, 30, 44, 60)]
     result = mi300x.bound(BUSY, tables)
     assert result.bound.label == "power"
-    assert by(result) == ["samples under the power cap", "mean clock over nominal clock"]
+    assert evidence_of(result) == ["samples under the power cap", "mean clock over nominal clock"]
     assert [(reason.name, reason.share) for reason in result.throttled] == [("power cap (PPT0)", 1.0)]
 
 
@@ -120,23 +120,23 @@ def test_throttling_by_heat_is_reported_with_its_duration(mi300x):
     )
 
 
-def line(machine, tables):
+def monitor_line(machine, tables):
     """The monitor's line after these readings."""
     latest = live.Latest(machine.counters)
     latest.add([machine.samples(BUSY, tables)])
-    (line,) = live.lines(latest, ["rocm:0"])
-    return line
+    (monitor_line,) = live.lines(latest, ["rocm:0"])
+    return monitor_line
 
 
 def test_the_monitor_shows_the_measures_of_an_mi300x(mi300x):
     counts = [{"residencies": (0, count, 0, 0, 0), "gfx_mhz": 1800, "dram": 61} for count in range(5)]
     values = "busy 99 %, power 638.0 W, memory 11.50 GiB, DRAM 61 %, clock 1.800 GHz, temp 61 °C"
-    assert line(mi300x, counts) == f"rocm:0 {values}, throttle reasons power cap (PPT0)"
+    assert monitor_line(mi300x, counts) == f"rocm:0 {values}, throttle reasons power cap (PPT0)"
 
 
 def test_the_monitor_shows_the_measures_of_an_mi250x(mi250x):
     values = "busy 99 %, power 412.0 W, memory 11.50 GiB, clock 1.500 GHz, temp 61 °C"
     assert (
-        line(mi250x, [{"throttle": 1 << 36, "gfx_mhz": 1500}] * 5)
+        monitor_line(mi250x, [{"throttle": 1 << 36, "gfx_mhz": 1500}] * 5)
         == f"rocm:0 {values}, throttle reasons thermal (hotspot)"
     )

@@ -45,14 +45,14 @@ def namespace() -> list[str]:
     pytest.skip("replacing /sys needs root, or user namespaces")
 
 
-def seen(tree: Path, *output: str, asked: str = "", **environment: str) -> str:
+def run_on_tree(tree: Path, *arguments: str, asked: str = "", **environment: str) -> str:
     """What a Python program of AMD's packages writes on a machine whose /sys is that tree."""
     root = _hiprtc.root()
     if root is None:
         pytest.skip("AMD's libraries are not here: bash ci/rocm.sh fetches them")
     paths = f"{root}/opt/pyrsmi:{root}/usr/lib/python3/dist-packages"
     variables = {"PATH": os.environ["PATH"], "PYTHONPATH": paths, "ROCM_PATH": f"{root}/opt/rocm", **environment}
-    command = [*namespace(), "sh", "-c", _INSIDE, str(tree), *_hiprtc.command(), *output]
+    command = [*namespace(), "sh", "-c", _INSIDE, str(tree), *_hiprtc.command(), *arguments]
     ended = subprocess.run(command, input=asked, capture_output=True, text=True, env=variables, timeout=60, check=False)
     assert ended.returncode == 0, ended.stderr[-2000:]
     return ended.stdout
@@ -61,7 +61,7 @@ def seen(tree: Path, *output: str, asked: str = "", **environment: str) -> str:
 def values(tree: Path, library: str, *names: str, **environment: str) -> dict[str, dict[str, float | None]]:
     """The counters of both GPUs, as the collector's reader finds them through that library."""
     pcis = ",".join(fake.pci(index) for index in range(2))
-    output = seen(tree, str(HERE / "_amd_real.py"), library, str(COLLECTORS), pcis, *names, **environment)
+    output = run_on_tree(tree, str(HERE / "_amd_real.py"), library, str(COLLECTORS), pcis, *names, **environment)
     answer: dict[str, dict[str, float | None]] = json.loads(output.splitlines()[-1])["values"]
     return answer
 
@@ -125,21 +125,21 @@ rocml.smi_initialize()
 COUNT = "sys.stdout.write(f'{rocml.smi_get_device_count()} GPUs')\n"
 
 
-def ran(tree: Path, program: str, **environment: str) -> str:
+def run_pyrsmi(tree: Path, program: str, **environment: str) -> str:
     """What a program writes that uses pyrsmi without the collector's reader; the error that ends it."""
     root = _hiprtc.root()
     if root is not None and not (root / "opt/pyrsmi").exists():
         pytest.skip("pyrsmi is not here: bash ci/rocm.sh fetches it")
     caught = "import sys\ntry:\n" + "".join(f"    {line}\n" for line in program.splitlines())
     (tree / "program.py").write_text(f"{caught}except Exception as error: sys.stdout.write(repr(error))\n")
-    return seen(tree, str(tree / "program.py"), **environment)
+    return run_on_tree(tree, str(tree / "program.py"), **environment)
 
 
 @each_model
 def test_pyrsmi_truncates_a_handle_of_64_bits_and_our_reader_does_not(tmp_path: Path, kind: str) -> None:
     tree = fake.build(tmp_path, kind)
-    assert ran(tree, HIDE_AMDSMI + INITIALISE + COUNT) == "0 GPUs"
-    handles = ran(tree, HIDE_AMDSMI + INITIALISE + TYPED + "sys.stdout.write(f'{rocml._processor_handles}')")
+    assert run_pyrsmi(tree, HIDE_AMDSMI + INITIALISE + COUNT) == "0 GPUs"
+    handles = run_pyrsmi(tree, HIDE_AMDSMI + INITIALISE + TYPED + "sys.stdout.write(f'{rocml._processor_handles}')")
     assert [handle >= 2**32 for handle in json.loads(handles)] == [True, True]
     assert values(tree, "pyrsmi", "amd.memory.used")[fake.pci(1)] == {"amd.memory.used": fake.USED_BYTES + 1.0}
 
@@ -147,7 +147,7 @@ def test_pyrsmi_truncates_a_handle_of_64_bits_and_our_reader_does_not(tmp_path: 
 def test_the_power_of_all_ones_that_pyrsmi_gives_for_an_mi250x_is_missing(tmp_path: Path) -> None:
     tree = fake.build(tmp_path, "mi250x")
     power = "sys.stdout.write(str(rocml.smi_get_device_average_power(0)))"
-    assert ran(tree, HIDE_AMDSMI + INITIALISE + TYPED + power) == "4294967295.0"
+    assert run_pyrsmi(tree, HIDE_AMDSMI + INITIALISE + TYPED + power) == "4294967295.0"
     assert values(tree, "pyrsmi", "amd.power")[fake.pci(0)] == {"amd.power": None}
 
 
@@ -155,7 +155,7 @@ def test_a_binding_of_another_release_ends_pyrsmi_and_not_the_reader(tmp_path: P
     tree, second_folder = fake.build(tmp_path / "tree", "mi300x"), tmp_path / "other"
     fake._write(second_folder / "amdsmi.py", "raise KeyError('libamd_smi.so')")
     paths = f"{second_folder}:{_hiprtc.root()}/opt/pyrsmi"
-    assert ran(tree, INITIALISE + COUNT, PYTHONPATH=paths) == "KeyError('libamd_smi.so')"
+    assert run_pyrsmi(tree, INITIALISE + COUNT, PYTHONPATH=paths) == "KeyError('libamd_smi.so')"
     assert values(tree, "pyrsmi", "amd.power", PYTHONPATH=paths)[fake.pci(0)] == {"amd.power": 638.0}
 
 
@@ -169,11 +169,13 @@ def test_a_domain_above_zero_is_in_the_address_of_its_gpu(tmp_path: Path, monkey
 def test_the_output_and_log_of_a_library_never_mix_with_its_answers(tmp_path: Path, library: str) -> None:
     """Where sys.stderr is no file of the system, as in a notebook, pyrsmi does not start; the reader has its own."""
     tree = fake.build(tmp_path, "mi300x")
-    output = ran(tree, HIDE_AMDSMI + INITIALISE.replace("rocml._load", "sys.stderr = io.StringIO()\nrocml._load"))
+    output = run_pyrsmi(
+        tree, HIDE_AMDSMI + INITIALISE.replace("rocml._load", "sys.stderr = io.StringIO()\nrocml._load")
+    )
     assert output == "ROCMLError_LibraryNotFound('AMD SMI library not found: fileno')"
     questions = [[fake.pci(0), ["amd.memory.used"]], [fake.pci(7), ["amd.memory.used"]], [fake.pci(0), None]]
     asked = "".join(f"{json.dumps(question)}\n" for question in questions)
-    lines = seen(tree, str(HERE / "_amd_real.py"), library, str(COLLECTORS), asked=asked).splitlines()
+    lines = run_on_tree(tree, str(HERE / "_amd_real.py"), library, str(COLLECTORS), asked=asked).splitlines()
     version, *answers = [json.loads(line) for line in lines]
     assert version.startswith(library)
     assert answers == [{"amd.memory.used": float(fake.USED_BYTES)}, {"amd.memory.used": None}, []]
@@ -199,7 +201,7 @@ def test_rocm_smis_command_shows_the_same_numbers(tmp_path: Path, kind: str) -> 
     root = _hiprtc.root()
     topics = ["power", "clocks", "temp", "use", "memuse", "energycounter", "replaycount"]
     options = [*(f"--show{topic}" for topic in topics), "--showmeminfo", "vram", "--json"]
-    answer = seen(fake.build(tmp_path, kind), f"{root}/usr/bin/rocm-smi", *options)
+    answer = run_on_tree(fake.build(tmp_path, kind), f"{root}/usr/bin/rocm-smi", *options)
     card = json.loads(answer.splitlines()[-1])["card1"]
     wanted = expected(kind, 1)
     assert int(card["VRAM Total Used Memory (B)"]) == wanted["amd.memory.used"]
@@ -217,7 +219,7 @@ def test_amd_smis_command_shows_the_same_numbers(tmp_path: Path, kind: str) -> N
     """What a counter's `source` says: `amd-smi metric …`."""
     root = _hiprtc.root()
     options = ["metric", "-g", "1", "-p", "-c", "-t", "-u", "-m", "-P", "--json"]
-    answer = seen(fake.build(tmp_path, kind), f"{root}/usr/bin/amd-smi", *options)
+    answer = run_on_tree(fake.build(tmp_path, kind), f"{root}/usr/bin/amd-smi", *options)
     (gpu,) = json.loads(answer[answer.index("{") :])["gpu_data"]
     wanted = expected(kind, 1)
     assert gpu["power"]["socket_power"] == {"value": wanted["amd.power"], "unit": "W"}
@@ -245,7 +247,7 @@ def test_every_revision_of_the_table_is_read_as_amds_library_reads_it(tmp_path: 
     content = fake.gpu_metrics(revision, energy=2**40 + 7, throttle=1 << 36, residencies=counts, gfx_mhz=1777, dram=67)
     (fake.folder(tree) / "gpu_metrics").write_bytes(content)
     (tree / "table.py").write_text(READ_TABLE)
-    energy, clock, dram, reasons, residencies = json.loads(seen(tree, str(tree / "table.py")).splitlines()[-1])
+    energy, clock, dram, reasons, residencies = json.loads(run_on_tree(tree, str(tree / "table.py")).splitlines()[-1])
     parsed = METRICS.parsed(content)
     assert parsed.energy_steps == energy == 2**40 + 7
     assert parsed.clock_hz == clock * 1e6 == 1777e6
@@ -260,11 +262,11 @@ def test_amds_library_gives_the_devices_of_a_split_card_addresses_of_one_card(tm
     """The function of the address is the number of the device; only the first has the sums of the card."""
     tree = fake.build(tmp_path, "mi300x", count=2, revision=6, split=8)
     asked = "".join(f"{json.dumps([f'{fake.pci(1)[:-1]}{part}', ['amd.power']])}\n" for part in range(8))
-    lines = seen(tree, str(HERE / "_amd_real.py"), "amdsmi", str(COLLECTORS), asked=asked).splitlines()
+    lines = run_on_tree(tree, str(HERE / "_amd_real.py"), "amdsmi", str(COLLECTORS), asked=asked).splitlines()
     assert [json.loads(line)["amd.power"] for line in lines[1:]] == [638.0, *[None] * 7]
     (tree / "bdf.py").write_text(
         "import amdsmi\namdsmi.amdsmi_init()\n"
         "for each in amdsmi.amdsmi_get_processor_handles(): print(amdsmi.amdsmi_get_gpu_device_bdf(each))"
     )
-    addresses = seen(tree, str(tree / "bdf.py")).split()
+    addresses = run_on_tree(tree, str(tree / "bdf.py")).split()
     assert addresses == [f"{fake.pci(card)[:-1]}{part}" for card in range(2) for part in range(8)]

@@ -39,7 +39,7 @@ def run_of(*results):
     return make.run(*results, suites=(SuiteInfo("compilers", "several", (VIEW,)),))
 
 
-def found_of(*results):
+def amortisations_of(*results):
     return amortised_of(Summary(run_of(*results)), "compilers", VIEW)
 
 
@@ -57,7 +57,7 @@ MEASURED = (
 
 def test_the_calls_are_the_difference_of_the_costs_over_the_difference_of_the_times():
     """A process that is up pays for the compilation, a fresh one for everything to its first result."""
-    (amortisation,) = found_of(*MEASURED)
+    (amortisation,) = amortisations_of(*MEASURED)
     assert (amortisation.by, amortisation.eager, amortisation.operator, amortisation.series) == (
         "triton",
         "cupy",
@@ -88,13 +88,13 @@ def test_the_table_says_after_how_many_calls_it_pays_and_how_much_work_that_is()
 
 def test_an_interval_whose_bounds_round_to_the_same_text_is_left_out():
     close = build("triton", "process", compile=[1.4998, 1.4999, 1.5])
-    (table,) = amortisation_tables(TITLE, found_of(*MEASURED[:3], close))
+    (table,) = amortisation_tables(TITLE, amortisations_of(*MEASURED[:3], close))
     assert table.rows[0][-3] == "after 500 calls (1.5 s of work)"
 
 
 def test_a_provider_that_is_not_faster_never_pays():
     for seconds in (0.003, 0.004):
-        (amortisation,) = found_of(*MEASURED[:1], operator("triton", [seconds], "cupy"), *MEASURED[2:])
+        (amortisation,) = amortisations_of(*MEASURED[:1], operator("triton", [seconds], "cupy"), *MEASURED[2:])
         assert {paid.calls.centre for paid in amortisation.paid} == {math.inf}
         (table,) = amortisation_tables(TITLE, [amortisation])
         assert table.rows[0][-3:] == ("never", "never", "never")
@@ -102,13 +102,13 @@ def test_a_provider_that_is_not_faster_never_pays():
 
 def test_a_provider_that_costs_no_more_pays_at_once():
     cheap = build("triton", "process", compile=[0.25])
-    (amortisation,) = found_of(*MEASURED[:3], cheap)
+    (amortisation,) = amortisations_of(*MEASURED[:3], cheap)
     (table,) = amortisation_tables(TITLE, [amortisation])
     assert table.rows[0][-3:] == ("at once", "–", "–")
 
 
 def test_an_eager_library_without_a_measured_cost_gives_an_upper_bound():
-    (amortisation,) = found_of(*MEASURED[:2], *MEASURED[3:4])
+    (amortisation,) = amortisations_of(*MEASURED[:2], *MEASURED[3:4])
     (table,) = amortisation_tables(TITLE, [amortisation])
     assert table.rows[0][-3] == "after at most 750 calls (2.2 s of work)"
 
@@ -117,7 +117,7 @@ def test_a_provider_is_compared_with_every_eager_one_that_its_note_names_and_tha
     torch = operator("torch", [0.002])
     inductor = operator("inductor", [0.001], "torch, cupy, jax")
     builds = [build(by, "cold", first=[cost]) for by, cost in (("cupy", 1), ("torch", 3), ("inductor", 9))]
-    amortisations = found_of(*MEASURED[:1], torch, inductor, *builds)
+    amortisations = amortisations_of(*MEASURED[:1], torch, inductor, *builds)
     calls = {amortisation.eager: amortisation.paid[0].calls.centre for amortisation in amortisations}
     assert calls == pytest.approx({"torch": 6000, "cupy": 4000})
 
@@ -126,7 +126,7 @@ def test_an_operator_that_is_the_value_of_an_axis_has_the_costs_of_that_value():
     chain = {"name": "pointwise", "chain": "swiglu"}
     times = operator("numpy", [0.02], **chain), operator("numba", [0.01], "numpy", **chain)
     builds = [build("numba", "process", op=op, compile=[cost]) for op, cost in (("swiglu", 1), ("softmax", 7))]
-    (amortisation,) = found_of(*times, *builds)
+    (amortisation,) = amortisations_of(*times, *builds)
     assert amortisation.paid[0].calls.centre == pytest.approx(100)
 
 
@@ -137,21 +137,21 @@ def test_a_provider_whose_stream_is_not_ours_is_compared_by_the_time_of_the_host
         of=make.case("softmax", "compilers", rows=32, by="cupy"),
     )
     jax = operator("jax", [0.001], "cupy", series="host")
-    (amortisation,) = found_of(slower, jax, build("jax", "cold", first=[4.0]))
+    (amortisation,) = amortisations_of(slower, jax, build("jax", "cold", first=[4.0]))
     assert (amortisation.series, amortisation.paid[0].calls.centre) == ("host", pytest.approx(1000))
 
 
 def test_operators_of_other_shapes_and_cases_that_failed_are_not_compared():
     other_shape = make.result(make.timing(0.003), of=make.case("softmax", "compilers", rows=64, by="cupy"))
     failed = make.result(of=make.case("softmax", "compilers", rows=32, by="cupy"), status="failed", reason="wrong")
-    assert found_of(other_shape, failed, *MEASURED[1:]) == []
+    assert amortisations_of(other_shape, failed, *MEASURED[1:]) == []
 
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0, 1e300])
 def test_impossible_times_of_calls_and_builds_are_left_out(wrong):
-    (amortisation,) = found_of(*MEASURED[:7], build("triton", "cold", first=[wrong, 5.0]))
+    (amortisation,) = amortisations_of(*MEASURED[:7], build("triton", "cold", first=[wrong, 5.0]))
     assert [paid.cache for paid in amortisation.paid] == ["process", "warm"]
-    assert found_of(operator("cupy", [wrong]), *MEASURED[1:]) == []
+    assert amortisations_of(operator("cupy", [wrong]), *MEASURED[1:]) == []
 
 
 def test_replicates_count_by_their_medians():
@@ -159,7 +159,7 @@ def test_replicates_count_by_their_medians():
     for replicate, seconds in enumerate((0.001, 0.002, 0.0015)):
         for of in (operator("cupy", [0.0035]), operator("triton", [seconds, seconds, 7.0], "cupy"), *MEASURED[2:4]):
             results += [make.result(*of.series, of=of.case, notes=of.notes, replicate=replicate)]
-    (amortisation,) = found_of(*results)
+    (amortisation,) = amortisations_of(*results)
     assert amortisation.seconds == pytest.approx(0.0015)
     assert [amortisation.paid[0].calls.low, amortisation.paid[0].calls.high] == pytest.approx([400, 1 / 0.0015])
 
@@ -191,7 +191,7 @@ def test_an_interval_whose_times_overlap_reaches_never():
     calls = calls_to_pay([5.0], [2.0], [0.9, 1.0, 3.1], [2.0])
     assert (calls.centre, calls.high) == (pytest.approx(3.0), math.inf)
     row = MEASURED[0], operator("triton", [0.0005, 0.001, 0.004], "cupy"), MEASURED[2], MEASURED[3]
-    (table,) = amortisation_tables(TITLE, found_of(*row))
+    (table,) = amortisation_tables(TITLE, amortisations_of(*row))
     assert table.rows[0][-3] == "after 500 calls (1.5 s of work; 400 – never)"
 
 

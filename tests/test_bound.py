@@ -98,7 +98,7 @@ def counter(name, unit="%", kind="window"):
     return make.counter(name, unit, kind, 0.1, f"read {name}")
 
 
-def a_case(moved=4e9, seconds=1e-3, calls=1, count=900, **more):
+def timed_case(moved=4e9, seconds=1e-3, calls=1, count=900, **more):
     """A case whose samples fill a window of one second: 0.9 s of calls and 0.1 s of warm-up."""
     timing = make.timing(*[seconds] * count, moved=moved, limit="dram", warmup_s=0.1, calls=calls)
     return make.result(timing, window=(10.0, 11.0), **more)
@@ -113,7 +113,7 @@ def join(result, columns, at=(10.05, 10.2, 10.4, 10.6, 10.8), kinds=None):
 
 def test_the_memory_traffic_of_a_counter_stands_beside_the_declared_bytes():
     columns = {"gpm.dram": [50.0, 83.0, 83.0, 83.0, 83.0], "nvml.clock.memory": [MEMORY_HZ] * 5}
-    counters = join(a_case(), columns, kinds={"nvml.clock.memory": "gauge"})
+    counters = join(timed_case(), columns, kinds={"nvml.clock.memory": "gauge"})
     assert counters.traffic.seen == pytest.approx(0.83 * PEAK), (
         "a reading whose window began before the case is left out"
     )
@@ -125,7 +125,7 @@ def test_the_memory_traffic_of_a_counter_stands_beside_the_declared_bytes():
 
 def test_hardware_counters_are_preferred_to_shares_of_a_peak():
     columns = {"cupti.dram.read": [3e12] * 5, "cupti.dram.write": [1e12] * 5, "gpm.dram": [80.0] * 5}
-    assert join(a_case(), columns).traffic == Traffic(
+    assert join(timed_case(), columns).traffic == Traffic(
         pytest.approx(4e12), pytest.approx(4e12), "cupti.dram.read + cupti.dram.write"
     )
 
@@ -138,7 +138,7 @@ def test_bytes_that_did_not_reach_memory_came_from_a_cache():
 
 def test_the_time_under_the_power_cap_is_the_share_of_readings_in_the_window():
     columns = {"nvml.event_reasons": [0, 4, 4, 0x21, 4]}
-    counters = join(a_case(), columns, kinds={"nvml.event_reasons": "event"})
+    counters = join(timed_case(), columns, kinds={"nvml.event_reasons": "event"})
     seconds = {reason.name: reason.seconds for reason in counters.throttled}
     assert seconds == pytest.approx({"power cap": 0.6, "thermal, by software": 0.2})
 
@@ -151,7 +151,7 @@ def test_counters_of_a_window_with_two_loads_are_not_attributed_to_one():
 
 @pytest.mark.parametrize("status", ["failed", "invalid", "skipped"])
 def test_a_case_that_is_not_ok_has_no_label(status):
-    assert join(a_case(status=status), {"gpm.dram": [90.0] * 5}).bound is None
+    assert join(timed_case(status=status), {"gpm.dram": [90.0] * 5}).bound is None
 
 
 def test_the_labels_of_a_recorded_h200_are_those_of_its_cases():

@@ -121,7 +121,7 @@ def codec(ratio=4.0, there=100.0, back=200.0):
     return make.result(rate("compress.hot", there), rate("decompress.hot", back), ratio_of(ratio), of=of)
 
 
-def crossing(ends="apart", ratio=4.0, overlapped=90.0):
+def transfer_of_ids(ends="apart", ratio=4.0, overlapped=90.0):
     """Return a transfer of ids by LZ4 at fixed rates in GB/s; `ends` says which sides pay."""
     stages = {"overlapped": overlapped, "staged": 60.0, "raw": 25.0, "compress": 100.0, "decompress": 200.0}
     series = [rate(f"{name}.self", gb_s) for name, gb_s in stages.items()]
@@ -130,7 +130,7 @@ def crossing(ends="apart", ratio=4.0, overlapped=90.0):
 
 
 def test_a_run_gives_the_overlap_efficiency_of_its_transfers_and_whether_compression_paid():
-    (payoff,) = payoffs(Summary(run_of(codec(), crossing())))
+    (payoff,) = payoffs(Summary(run_of(codec(), transfer_of_ids())))
     (crossed,) = payoff.transfers
     assert crossed.bound == pytest.approx(100 * GB)
     assert crossed.share == pytest.approx(0.9)
@@ -140,20 +140,20 @@ def test_a_run_gives_the_overlap_efficiency_of_its_transfers_and_whether_compres
 
 @pytest.mark.parametrize(("ends", "bound"), [("apart", 100), ("shared", 1 / (1 / 100 + 1 / 200)), ("read", 100)])
 def test_the_bound_of_an_overlapped_transfer_counts_only_the_sides_that_pay(ends, bound):
-    (payoff,) = payoffs(Summary(run_of(crossing(ends))))
+    (payoff,) = payoffs(Summary(run_of(transfer_of_ids(ends))))
     assert payoff.transfers[0].bound == pytest.approx(bound * GB)
 
 
 def test_a_transfer_that_does_not_state_who_pays_has_a_verdict_and_no_bound():
-    (payoff,) = payoffs(Summary(run_of(crossing(""))))
+    (payoff,) = payoffs(Summary(run_of(transfer_of_ids(""))))
     assert (payoff.transfers[0].bound, payoff.transfers[0].share) == (None, None)
-    (table,) = derived_tables(Summary(run_of(crossing(""))), "compression")
+    (table,) = derived_tables(Summary(run_of(transfer_of_ids(""))), "compression")
     assert table.rows[0][-4:] == ("–", "–", "faster 3.6×", "–")
 
 
 def test_measured_and_modelled_links_stand_in_tables_of_their_own():
     links = (NamedLink("25GbE", 25e9 / 8), NamedLink("800GB/s", 800e9))
-    measured, even, modelled = derived_tables(Summary(run_of(codec(), crossing(), links=links)), "compression")
+    measured, even, modelled = derived_tables(Summary(run_of(codec(), transfer_of_ids(), links=links)), "compression")
     assert measured.title == "Measured: Where compressing pays"
     assert measured.rows[0][-4:] == ("100.0 GB/s", "90.0 %", "faster 3.6×", "faster 4.0×")
     assert even.rows[0][-3:] == ("50.0 GB/s (400 Gb/s)", "75.0 GB/s (600 Gb/s)", "150 GB/s (1200 Gb/s)")
@@ -174,7 +174,7 @@ def test_other_cases_and_cases_without_a_ratio_are_left_out():
 
 
 def test_reports_for_programs_contain_the_payoffs():
-    run = run_of(codec(), crossing())
+    run = run_of(codec(), transfer_of_ids())
     (record,) = json.loads(rendering.report("json").render(run))["payoffs"]
     assert record["codecs"][0]["break_even"]["message"] == pytest.approx(50e9)
     assert record["crossings"][0]["speedup"]["median"] == pytest.approx(3.6)
@@ -186,7 +186,7 @@ def test_reports_for_programs_contain_the_payoffs():
 
 @pytest.mark.parametrize("report", ["md", "html"])
 def test_reports_for_people_show_the_verdict(report):
-    assert "faster 3.6×" in rendering.report(report).render(run_of(codec(), crossing()))
+    assert "faster 3.6×" in rendering.report(report).render(run_of(codec(), transfer_of_ids()))
 
 
 def test_a_recorded_compression_run_gives_the_recorded_verdicts():

@@ -36,7 +36,7 @@ def judged(sides):
     return judge(sides.before, sides.after, lambda case_id: 0.02)
 
 
-def gated(before, after, limits=None):
+def gate_with_canaries(before, after, limits=None):
     """What a gate says whose candidate measures the same each time; the cases that it measured again."""
     asked = []
 
@@ -49,7 +49,7 @@ def gated(before, after, limits=None):
     return settle_beside_canaries(sides, judged, again), asked
 
 
-def all_at(centre, **others):
+def same_median(centre, **others):
     return dict.fromkeys(NAMES, centre) | others
 
 
@@ -58,7 +58,7 @@ def verdicts(judgement):
 
 
 def test_cases_that_moved_together_are_inconclusive_and_share_one_note():
-    judgement, asked = gated(all_at(1.0), all_at(1.05))
+    judgement, asked = gate_with_canaries(same_median(1.0), same_median(1.05))
     assert set(verdicts(judgement).values()) == {Verdict.INCONCLUSIVE}
     assert {finding.cause for finding in judgement.findings} == {CAUSE}
     assert "8 of 8 cases bound by dram became 5.0 % slower together" in judgement.findings[0].reason
@@ -69,12 +69,12 @@ def test_cases_that_moved_together_are_inconclusive_and_share_one_note():
 
 
 def test_a_common_step_ends_with_the_status_of_inconclusive_cases():
-    judgement, _ = gated(all_at(1.0), all_at(1.05))
+    judgement, _ = gate_with_canaries(same_median(1.0), same_median(1.05))
     assert (exit_status(judgement), exit_status(judgement, strict=True)) == (0, 4)
 
 
 def test_a_case_that_is_slower_than_its_canaries_has_the_remaining_effect():
-    judgement, asked = gated(all_at(1.0), all_at(1.05, case0=1.1))
+    judgement, asked = gate_with_canaries(same_median(1.0), same_median(1.05, case0=1.1))
     worst = judgement.findings[0]
     assert (worst.case.name, worst.verdict) == ("case0", Verdict.SLOWER)
     assert worst.change == pytest.approx(1.1 / 1.05 - 1, abs=2e-3)
@@ -85,7 +85,7 @@ def test_a_case_that_is_slower_than_its_canaries_has_the_remaining_effect():
 
 
 def test_without_a_common_step_the_verdict_and_its_effect_stay():
-    judgement, _ = gated(all_at(1.0), all_at(1.0, case0=1.1))
+    judgement, _ = gate_with_canaries(same_median(1.0), same_median(1.0, case0=1.1))
     worst = judgement.findings[0]
     assert worst.verdict is Verdict.SLOWER
     assert worst.change == pytest.approx(0.1, abs=2e-3)
@@ -94,37 +94,37 @@ def test_without_a_common_step_the_verdict_and_its_effect_stay():
 
 
 def test_a_slow_down_of_half_the_cases_is_no_step_of_the_machine():
-    judgement, _ = gated(all_at(1.0), all_at(1.0, **dict.fromkeys(NAMES[:4], 1.05)))
+    judgement, _ = gate_with_canaries(same_median(1.0), same_median(1.0, **dict.fromkeys(NAMES[:4], 1.05)))
     assert judgement.counts() == {Verdict.SLOWER: 4, Verdict.SAME: 4}
 
 
 def test_a_load_that_slows_some_cases_more_than_others_is_a_step_of_the_machine():
     slow = {name: 1.30 + 0.03 * index for index, name in enumerate(NAMES)}
-    judgement, _ = gated(all_at(1.0), slow)
+    judgement, _ = gate_with_canaries(same_median(1.0), slow)
     assert judgement.counts() == {Verdict.INCONCLUSIVE: 8}
-    changed, _ = gated(all_at(1.0), slow | {"case0": 2.5})
+    changed, _ = gate_with_canaries(same_median(1.0), slow | {"case0": 2.5})
     assert verdicts(changed)["case0"] is Verdict.SLOWER
 
 
 def test_a_step_of_one_resource_shows_in_the_cases_that_it_bounds():
     limits = dict(zip(NAMES, ["dram"] * 4 + ["tensor.float16"] * 4, strict=True))
-    judgement, _ = gated(all_at(1.0), all_at(1.0, **dict.fromkeys(NAMES[:4], 1.05)), limits)
+    judgement, _ = gate_with_canaries(same_median(1.0), same_median(1.0, **dict.fromkeys(NAMES[:4], 1.05)), limits)
     assert judgement.counts() == {Verdict.INCONCLUSIVE: 4, Verdict.SAME: 4}
 
 
 def test_a_regression_that_a_faster_machine_hides_is_found_beside_cases_of_its_resource():
-    judgement, _ = gated(all_at(1.0), all_at(0.96, case0=1.0005))
+    judgement, _ = gate_with_canaries(same_median(1.0), same_median(0.96, case0=1.0005))
     assert verdicts(judgement)["case0"] is Verdict.SLOWER
 
 
 def test_other_resources_that_became_faster_make_no_case_slower():
     limits = dict(zip(NAMES, ["dram", *["tensor.float16"] * 7], strict=True))
-    judgement, _ = gated(all_at(1.0), all_at(0.96, case0=1.0005), limits)
+    judgement, _ = gate_with_canaries(same_median(1.0), same_median(0.96, case0=1.0005), limits)
     assert verdicts(judgement)["case0"] is Verdict.SAME
 
 
 def test_without_canaries_a_slower_case_is_slower_and_ab_is_recommended():
-    judgement, asked = gated({"case0": 1.0, "case1": 1.0}, {"case0": 1.1, "case1": 1.0})
+    judgement, asked = gate_with_canaries({"case0": 1.0, "case1": 1.0}, {"case0": 1.1, "case1": 1.0})
     assert judgement.counts() == {Verdict.SLOWER: 1, Verdict.SAME: 1}
     (note,) = judgement.notes
     assert "case0: slower, but no 3 other cases moved together" in note
@@ -134,13 +134,13 @@ def test_without_canaries_a_slower_case_is_slower_and_ab_is_recommended():
 
 def test_a_step_that_only_the_repeated_measurements_meet_is_seen_by_the_canaries():
     """The suspect is 1.3 % slower at first, and everything is 4 % slower when it is measured again."""
-    first = all_at(1.0, case0=1.013)
+    first = same_median(1.0, case0=1.013)
 
     def again(sides, findings):
         more = measured({finding.case.name: 1.04 * first[finding.case.name] for finding in findings})
         return Sides(sides.before, sides.after.with_repeats([more]))
 
-    sides = Sides(Evidence([[measured(all_at(1.0))]]), Evidence([[measured(first)]]))
+    sides = Sides(Evidence([[measured(same_median(1.0))]]), Evidence([[measured(first)]]))
     assert Verdict.SLOWER not in verdicts(settle_beside_canaries(sides, judged, again)).values()
 
 
@@ -161,14 +161,14 @@ def test_the_least_noisy_cases_are_the_canaries_in_every_round():
             sides.before, sides.after.with_repeats([candidate(slow, [finding.case.name for finding in findings])])
         )
 
-    slow = all_at(1.0, case7=1.016)
-    sides = Sides(Evidence([[candidate(all_at(1.0), NAMES)]]), Evidence([[candidate(slow, NAMES)]]))
+    slow = same_median(1.0, case7=1.016)
+    sides = Sides(Evidence([[candidate(same_median(1.0), NAMES)]]), Evidence([[candidate(slow, NAMES)]]))
     settle_beside_canaries(sides, judged, again)
     assert asked == [{*NAMES[:MOST_CANARIES], "case7"}] * 3
 
 
 def test_a_finding_with_another_cause_keeps_that_cause():
-    sides = Sides(Evidence([[measured(all_at(1.0))]]), Evidence([[measured(all_at(1.05))]]))
+    sides = Sides(Evidence([[measured(same_median(1.0))]]), Evidence([[measured(same_median(1.05))]]))
     judgement = judged(sides)
     clock = dataclasses.replace(judgement.findings[0], verdict=Verdict.SUSPECT, cause="clock", reason="the clock")
     raw = dataclasses.replace(judgement, findings=(clock, *judgement.findings[1:]))

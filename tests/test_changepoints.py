@@ -163,20 +163,20 @@ def test_the_unit_does_not_change_the_reported_steps():
 @pytest.mark.parametrize("name", ["normal", "heavy tails (t, 3 degrees of freedom)", "serial correlation 0.3"])
 def test_watching_identical_code_for_a_hundred_runs_rarely_reports_a_change(name):
     """Forty series of each noise; at 5 %, seven or more of forty have a probability of 0.3 %."""
-    assert simulation.false_share(simulation.noises()[name], 40, simulation.is_told_now) * 40 < 7
+    assert simulation.false_share(simulation.noises()[name], 40, simulation.is_reported_now) * 40 < 7
 
 
 def test_watching_serially_correlated_runs_reports_no_change():
-    assert simulation.false_share(simulation.serial, 4, simulation.is_told_now, 40) == 0
+    assert simulation.false_share(simulation.serial, 4, simulation.is_reported_now, 40) == 0
 
 
 def test_a_step_is_not_reported_as_a_drift_nor_a_drift_as_steps():
-    said = {shape: simulation.confusion(shape, simulation.normal, 0.5, 12, simulation.told) for shape in SHAPES}
-    assert said["nothing"]["nothing"] == 12
-    assert said["step"]["step"] >= 11
-    assert said["step"]["drift"] == 0
-    assert said["drift"]["drift"] >= 9
-    assert said["drift"]["step"] + said["drift"]["steps"] <= 1
+    outcomes = {shape: simulation.confusion(shape, simulation.normal, 0.5, 12, simulation.reported) for shape in SHAPES}
+    assert outcomes["nothing"]["nothing"] == 12
+    assert outcomes["step"]["step"] >= 11
+    assert outcomes["step"]["drift"] == 0
+    assert outcomes["drift"]["drift"] >= 9
+    assert outcomes["drift"]["step"] + outcomes["drift"]["steps"] <= 1
 
 
 def test_the_slope_is_that_of_theil_and_sen_with_an_interval_that_holds_it():

@@ -20,7 +20,7 @@ MOST_MIB = 64  # that a message may cost the parent: four times its limit
 
 
 @pytest.fixture
-def ends():
+def parent_and_child():
     """The parent's end, and the raw socket of a child that sends what it likes."""
     ours, child_end = socket.socketpair()
     parent = ToChild(ours.detach(), (RankResult, OfferedValue, Phase))
@@ -54,16 +54,16 @@ def received(parent, child, content):
         writer.join()
 
 
-def test_a_result_of_a_rank_arrives_as_it_was_sent(ends):
-    parent, child = ends
+def test_a_result_of_a_rank_arrives_as_it_was_sent(parent_and_child):
+    parent, child = parent_and_child
     part = RankResult("ok", series=(Series("", "s", (1e-9, 0.1, 1 / 3)),), labels=("é ",), window=(1.5, 2.5))
     messages, error = received(parent, child, frame(encoded(part)))
     assert messages == [part]
     assert isinstance(error, EOFError)
 
 
-def test_a_value_for_other_ranks_is_passed_on_without_decoding_even_if_it_is_large(ends):
-    parent, child = ends
+def test_a_value_for_other_ranks_is_passed_on_without_decoding_even_if_it_is_large(parent_and_child):
+    parent, child = parent_and_child
     offer = OfferedValue(os.urandom(8 * MIB))
     messages, _ = received(parent, child, frame(encoded(offer)))
     assert messages == [offer]
@@ -95,22 +95,22 @@ class ExecutedWhenUnpickled:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_bytes_that_are_no_message_are_refused_with_the_reason(ends, content, message):
-    messages, error = received(*ends, content)
+def test_bytes_that_are_no_message_are_refused_with_the_reason(parent_and_child, content, message):
+    messages, error = received(*parent_and_child, content)
     assert messages == []
     assert isinstance(error, BadMessage)
     assert message in str(error)
     assert len(str(error)) < 300
 
 
-def test_messages_before_invalid_bytes_are_kept(ends):
-    messages, error = received(*ends, frame(b'RankResult\n{"status":"ok"}') + frame(b"rubbish"))
+def test_messages_before_invalid_bytes_are_kept(parent_and_child):
+    messages, error = received(*parent_and_child, frame(b'RankResult\n{"status":"ok"}') + frame(b"rubbish"))
     assert [message.status for message in messages] == ["ok"]
     assert isinstance(error, BadMessage)
 
 
-def test_an_incomplete_frame_does_not_block_the_parent(ends):
-    parent, child = ends
+def test_an_incomplete_frame_does_not_block_the_parent(parent_and_child):
+    parent, child = parent_and_child
     child.sendall(struct.pack(">Q", 100) + b"RankResult")
     assert not parent.poll(0.01)
     assert list(parent.arrived()) == []
@@ -141,8 +141,8 @@ SERIES = b'RankResult\n{"status":"ok","series":[{"name":"x","unit":"","values":[
         ),
     ],
 )
-def test_no_message_takes_more_of_the_parents_memory_than_allowed(ends, content):
-    received(*ends, b"")  # loads what decodes
+def test_no_message_takes_more_of_the_parents_memory_than_allowed(parent_and_child, content):
+    received(*parent_and_child, b"")  # loads what decodes
     ours, child_end = socket.socketpair()
     parent = ToChild(ours.detach(), (RankResult,))
     tracemalloc.start()
@@ -175,8 +175,8 @@ def test_sending_to_a_child_that_does_not_read_ends_after_its_time_limit(monkeyp
     parent.close()
 
 
-def test_orders_and_exchanged_values_of_many_megabytes_reach_the_child(ends):
-    parent, child = ends
+def test_orders_and_exchanged_values_of_many_megabytes_reach_the_child(parent_and_child):
+    parent, child = parent_and_child
     value = [os.urandom(4 * MIB)] * 8
     sender = threading.Thread(target=parent.send, args=(value,))
     sender.start()

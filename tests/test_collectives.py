@@ -28,7 +28,7 @@ def collective(name):
     return part("_operations").COLLECTIVES[name]
 
 
-def after(name, sent):
+def received_by_segments(name, sent):
     """What every rank ends up with, from the description of segments."""
     world, words = len(sent), sent[0].size if name != "all_gather" else sent[0].size * len(sent)
     results = []
@@ -44,7 +44,7 @@ def after(name, sent):
     return results
 
 
-def meant(name, sent):
+def received_by_definition(name, sent):
     """The same by the operation's own definition."""
     world = len(sent)
     stacked = np.array(sent)
@@ -66,7 +66,7 @@ def meant(name, sent):
 def test_each_operation_gives_the_result_of_its_definition(name, world):
     rng = np.random.default_rng(world)
     sent = [rng.integers(0, 1000, 4 * world).astype(float) for _ in range(world)]
-    for result, expected in zip(after(name, sent), meant(name, sent), strict=True):
+    for result, expected in zip(received_by_segments(name, sent), received_by_definition(name, sent), strict=True):
         assert (result == expected).all()
 
 
@@ -102,7 +102,7 @@ def test_the_words_are_whole_numbers_whose_sum_over_eight_ranks_is_exact():
     assert 8 * 2**20 <= 2**24, "a float of 32 bits counts so far without a gap"
 
 
-def alone(name, size_bytes=64):
+def single_rank(name, size_bytes=64):
     """One rank of one, on the host: no other is waited for."""
     backend = plugins.load("backends", "host")
     device = backend.devices()[0]
@@ -115,7 +115,7 @@ def alone(name, size_bytes=64):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_one_wrong_word_fails_the_check(name):
-    rank = alone(name)
+    rank = single_rank(name)
     rank.poison()
     with pytest.raises(WrongAnswer):
         rank.check()

@@ -336,7 +336,7 @@ class StubbedNvml:
         return self._answer("processes", [SimpleNamespace(pid=pid) for pid in self.pids])
 
 
-def begun(driver):
+def started_watch(driver):
     """Return a watch of the H200 by `driver` after its first look."""
     watch = NVML.NvmlWatch(driver, None, H200)
     watch.begin()
@@ -356,7 +356,7 @@ READS = ("clock", "reasons", "processes")
 def test_a_failed_read_discards_no_sample(broken, every_look):
     clock_mhz = 345 if "reasons" in broken else 1980  # low for a reason that is not told
     driver = StubbedNvml(0, clock_mhz, (1,), dict.fromkeys(broken, pynvml.NVML_ERROR_NOT_SUPPORTED))
-    condition = begun(driver).look()
+    condition = started_watch(driver).look()
     assert (condition.discard, condition.labels) == ((), ())
     assert condition.clock_hz == (None if "clock" in broken else clock_mhz * 1e6)
 
@@ -364,19 +364,19 @@ def test_a_failed_read_discards_no_sample(broken, every_look):
 @pytest.mark.parametrize(("clock_mhz", "reasons", "asked"), [(1980, 0, 0), (1470, CAP, 0), (1470, 0, 1)])
 def test_power_is_read_only_where_it_could_explain_a_low_clock(clock_mhz, reasons, asked):
     driver = StubbedNvml(reasons, clock_mhz, power_mw=690_000)
-    assert begun(driver).look().discard == ()
+    assert started_watch(driver).look().discard == ()
     assert driver.calls.count("power") == asked
 
 
 def test_a_low_clock_of_a_gpu_without_a_power_reading_is_discarded():
     driver = StubbedNvml(0, 1470, broken={"power": pynvml.NVML_ERROR_NOT_SUPPORTED})
-    assert begun(driver).look().discard == ("low-clock",)
+    assert started_watch(driver).look().discard == ("low-clock",)
 
 
 @pytest.mark.parametrize("name", READS)
 def test_an_unreachable_gpu_is_a_device_error_that_names_it(name, every_look):
     driver = StubbedNvml()
-    watch = begun(driver)
+    watch = started_watch(driver)
     driver.broken = {name: pynvml.NVML_ERROR_GPU_IS_LOST}
     with pytest.raises(DeviceError, match="cuda:0 is lost"):
         watch.look()
@@ -384,12 +384,12 @@ def test_an_unreachable_gpu_is_a_device_error_that_names_it(name, every_look):
 
 def test_throttle_reasons_of_a_driver_before_535_are_read_by_their_old_name():
     driver = StubbedNvml(HW_HOT, broken={"reasons": pynvml.NVML_ERROR_FUNCTION_NOT_FOUND})
-    assert begun(driver).look().discard == ("thermal",)
+    assert started_watch(driver).look().discard == ("thermal",)
 
 
 def test_a_process_that_comes_is_foreign_until_it_goes(every_look):
     driver = StubbedNvml(pids=(BEYOND,))
-    watch = begun(driver)
+    watch = started_watch(driver)
     seen = []
     for pids in [(BEYOND,), (BEYOND, BEYOND + 1), (BEYOND, BEYOND + 1), (BEYOND,)]:
         driver.pids = pids
@@ -400,22 +400,22 @@ def test_a_process_that_comes_is_foreign_until_it_goes(every_look):
 def test_another_rank_of_ours_is_not_foreign(child, every_look, monkeypatch):
     monkeypatch.setattr(os, "getppid", lambda: os.getpid())  # this process is the runner too
     driver = StubbedNvml(pids=(os.getpid(),))
-    watch = begun(driver)
+    watch = started_watch(driver)
     driver.pids = (os.getpid(), child)
     assert watch.look().discard == ()
 
 
 def test_a_gpu_that_others_use_from_the_start_is_labelled_shared(child, monkeypatch):
     monkeypatch.setattr(os, "getppid", lambda: child)  # so that this process's parent is of another tree
-    assert begun(StubbedNvml(pids=(os.getpid(), PARENT))).look().labels == ("shared-device",)
-    assert begun(StubbedNvml(pids=(os.getpid(),))).look().labels == ()
+    assert started_watch(StubbedNvml(pids=(os.getpid(), PARENT))).look().labels == ("shared-device",)
+    assert started_watch(StubbedNvml(pids=(os.getpid(),))).look().labels == ()
 
 
 def test_the_list_of_processes_is_read_every_50_ms_and_the_rest_at_every_sample(monkeypatch):
     driver = StubbedNvml()
     clock = iter([0.0, 0.01, 0.049, 0.05, 0.06, 0.1])
     monkeypatch.setattr(OTHERS.time, "monotonic", lambda: next(clock))
-    watch = begun(driver)
+    watch = started_watch(driver)
     for _ in range(5):
         watch.look()
     assert driver.calls == [

@@ -50,15 +50,15 @@ def verdicts(against):
 
 
 @pytest.fixture
-def two():
+def two_runs_compared():
     """Return the comparison of two runs: one case slower, one faster, one the same."""
     before = reading("before", *replicated("triad", 1e-3), *replicated("copy", 1e-3), *replicated("dot", 1e-3))
     after = reading("after", *replicated("triad", 1.1e-3), *replicated("copy", 0.8e-3), *replicated("dot", 1e-3))
     return compared(before, after)
 
 
-def test_every_case_of_both_has_its_effect_interval_and_verdict_the_worst_first(two):
-    (against,) = two.against
+def test_every_case_of_both_has_its_effect_interval_and_verdict_the_worst_first(two_runs_compared):
+    (against,) = two_runs_compared.against
     assert [finding.case.name for finding in against.judgement.findings] == ["triad", "copy", "dot"]
     assert verdicts(against) == {"triad": "slower", "copy": "faster", "dot": "same"}
     worst = against.judgement.findings[0]
@@ -67,8 +67,8 @@ def test_every_case_of_both_has_its_effect_interval_and_verdict_the_worst_first(
     assert low < change(worst) < high < 0
 
 
-def test_the_change_of_a_suite_is_the_geometric_mean_of_its_cases_ratios(two):
-    (mean,) = two.against[0].geomeans
+def test_the_change_of_a_suite_is_the_geometric_mean_of_its_cases_ratios(two_runs_compared):
+    (mean,) = two_runs_compared.against[0].geomeans
     assert (mean.suite, mean.cases) == ("bandwidth", 3)
     assert mean.ratio == pytest.approx((1 / 1.1 / 0.8) ** (1 / 3), rel=1e-3)
 
@@ -179,8 +179,8 @@ def render(form, comparison):
     return rendering.report(form).compare(comparison)
 
 
-def test_the_page_allows_its_own_style_and_nothing_else(two):
-    page = render("html", two)
+def test_the_page_allows_its_own_style_and_nothing_else(two_runs_compared):
+    page = render("html", two_runs_compared)
     style = re.search(r"<style>(.*?)</style>", page, re.DOTALL)[1]
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     assert f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'" in page
@@ -213,8 +213,8 @@ def test_a_comparison_as_a_comment_fits_and_keeps_the_worst():
     assert f"{3000 - len(rows)} more, none worse" in written
 
 
-def test_the_json_has_every_finding_with_numbers_in_si(two):
-    document = json.loads(render("json", two), parse_constant=pytest.fail)
+def test_the_json_has_every_finding_with_numbers_in_si(two_runs_compared):
+    document = json.loads(render("json", two_runs_compared), parse_constant=pytest.fail)
     assert document["schema"] == "gpubench.compare/1"
     worst = document["against"][0]["findings"][0]
     assert (worst["case"], worst["verdict"], worst["unit"]) == ("bandwidth/triad", "slower", "B/s")

@@ -29,7 +29,7 @@ def sustained():
     return Summary(store.read_run(FOLDER / "h200-sustained.jsonl.gz"))
 
 
-def found(summary, case):
+def figures_of_case(summary, case):
     """What the counters of a case's window say."""
     (result,) = [result for result in summary.run.results if result.case.id.startswith(case)]
     return case_counters(summary, result)
@@ -42,7 +42,7 @@ def track(summary, name, device="cuda:0"):
 @pytest.mark.parametrize("case", ["read", "write", "copy"])
 def test_pm_sampling_sees_the_bytes_that_stream_counts_within_three_per_cent(cases, case):
     """Over windows of 0.6 s, a third of which are gaps and warm-up; over seconds it is a hundredth of a per cent."""
-    traffic = found(cases, f"bandwidth/{case}[size=4GiB").traffic
+    traffic = figures_of_case(cases, f"bandwidth/{case}[size=4GiB").traffic
     assert traffic.by == "cupti.dram.read + cupti.dram.write"
     assert traffic.ratio == pytest.approx(1, abs=0.03)
 
@@ -67,7 +67,7 @@ def test_reading_moves_no_bytes_the_other_way(cases):
     ],
 )
 def test_the_counters_and_the_shares_of_a_case_name_what_bounds_it(cases, case, label):
-    assert found(cases, case).bound.label == label
+    assert figures_of_case(cases, case).bound.label == label
 
 
 def test_the_energy_counter_is_the_integral_of_power_within_three_per_cent_over_thirty_seconds(sustained):
@@ -83,7 +83,7 @@ def test_the_energy_counter_is_the_integral_of_power_within_three_per_cent_over_
 
 
 def test_a_product_under_the_cap_for_thirty_seconds_is_bound_by_power_and_says_so(sustained):
-    counters = found(sustained, "gemm/sustained")
+    counters = figures_of_case(sustained, "gemm/sustained")
     assert counters.bound.label == "power"
     assert {reason.name: reason.seconds for reason in counters.throttled}["power cap"] == pytest.approx(30, rel=0.05)
     assert {use.by for use in counters.bound.evidence} >= {"gpm.tensor", "mean clock over nominal clock"}

@@ -71,10 +71,10 @@ def test_clients_above_the_limit_are_disconnected_and_later_ones_are_answered(pl
         idle = [several.enter_context(socket.create_connection(place, timeout=10)) for _ in range(24)]
         ended = [client.recv(1) for client in idle]
     assert ended == [b""] * 24
-    assert soon(lambda: status(place, "localhost")) == 200
+    assert retry_until_answered(lambda: status(place, "localhost")) == 200
 
 
-def soon(ask):
+def retry_until_answered(ask):
     """The first answer there is: the threads of clients that were let go end a moment later."""
     deadline = time.monotonic() + 10
     while True:

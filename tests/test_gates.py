@@ -24,7 +24,7 @@ COPY = make.case("copy", size_bytes=2**30)
 EMPTY = Evidence([])
 
 
-def both(triad, copy, **fields):
+def two_cases(triad, copy, **fields):
     return Evidence([[reading(triad, of=TRIAD, **fields), reading(copy, of=COPY)]])
 
 
@@ -32,12 +32,12 @@ def gate(before, after, name="regression", **policy):
     return settled(plugins.load("gates", name).judge(before, after, Policy(**policy)))
 
 
-BASE = both(noisy(), noisy())
-SLOWER = both(noisy(1.1), noisy())
+BASE = two_cases(noisy(), noisy())
+SLOWER = two_cases(noisy(1.1), noisy())
 
 
 def test_nothing_slower_ends_with_0():
-    assert exit_status(gate(BASE, both(noisy(1.0001, 0.001), noisy()))) == 0
+    assert exit_status(gate(BASE, two_cases(noisy(1.0001, 0.001), noisy()))) == 0
 
 
 def test_a_slower_case_ends_with_1():
@@ -63,7 +63,7 @@ def test_a_case_that_is_not_required_may_be_invalid():
 
 
 def test_an_inconclusive_case_ends_with_0_and_when_strict_with_4():
-    judgement = gate(BASE, both(noisy(1.005, 0.02), noisy()))
+    judgement = gate(BASE, two_cases(noisy(1.005, 0.02), noisy()))
     assert judgement.findings[0].verdict is Verdict.INCONCLUSIVE
     assert (exit_status(judgement), exit_status(judgement, strict=True)) == (0, 4)
 
@@ -109,7 +109,7 @@ def test_two_against_two_processes_give_a_warning_and_when_strict_end_with_4():
 
 
 def test_a_gate_that_decides_every_case_prints_no_warning():
-    assert warnings(gate(BASE, both(noisy(1.0001), noisy()))) == []
+    assert warnings(gate(BASE, two_cases(noisy(1.0001), noisy()))) == []
 
 
 def test_a_required_pattern_that_matches_no_case_cannot_be_judged():
@@ -132,7 +132,7 @@ def test_a_pattern_that_matches_no_case_gives_a_warning():
 
 
 def test_thresholds_are_by_case():
-    slow = both(noisy(1.1), noisy(1.1))
+    slow = two_cases(noisy(1.1), noisy(1.1))
     judgement = gate(BASE, slow, thresholds_percent=(("triad", 50.0),))
     assert {finding.case: finding.verdict for finding in judgement.findings} == {
         COPY: Verdict.SLOWER,

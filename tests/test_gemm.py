@@ -51,7 +51,7 @@ def ids(device=H200, tier="quick"):
     return [case.id.removeprefix("gemm/") for case in SUITE.cases(Target(Facts((device,)), device, tier))]
 
 
-def once(task):
+def check_once(task):
     """Every call of a task once, on spoilt outputs."""
     task.poison()
     for stage in task.stages.values():
@@ -121,7 +121,7 @@ def test_a_product_counts_its_operations_and_states_its_errors(dtype, shape, lea
     stage = task.stages[""]
     assert stage.work.flops == 2 * m * n * k
     assert stage.work.moved == (m * k + k * n + m * n) * PRECISIONS[dtype].formats[0].itemsize
-    observed = once(task)
+    observed = check_once(task)
     assert least < observed["error"] < most
     assert 0 < observed["greatest_error"] < most
 
@@ -177,7 +177,7 @@ def test_integers_are_compared_exactly_and_floats_relative_to_their_terms():
 @needs_compiler
 @pytest.mark.parametrize("data", ["zeros", "constant", "uniform"])
 def test_other_data_are_checked_too(data):
-    observed = once(PRODUCT.product(bench(SUITE), PRECISIONS["float32"], Shape(64, 64, 64), data=data))
+    observed = check_once(PRODUCT.product(bench(SUITE), PRECISIONS["float32"], Shape(64, 64, 64), data=data))
     assert observed["error"] < 1e-6
 
 
@@ -201,7 +201,7 @@ def test_a_matrix_times_a_vector_takes_turns_on_copies_and_counts_weights_scales
     }.get(kind, (65 * 256 + 65 * 2 * 2, 2))
     assert stage.work.moved == size + element_bytes * (65 + 256)
     assert len(stage.rotation) == -(-4 * PAPER.cache_bytes // size) + 1
-    observed = once(task)
+    observed = check_once(task)
     assert 0 < observed["error"] < 2e-3
     assert ("quantisation_error" in observed) == (kind == "int8")
     for call in (stage.rotation[-1], stage.rotation[0]):  # each call serves the check alone
@@ -234,7 +234,7 @@ def test_squares_are_summed_over_blocks_of_columns_the_last_of_which_may_be_shor
 @needs_compiler
 @pytest.mark.parametrize(("kind", "tokens"), [("float16", 1), ("int4", 20)])
 def test_few_tokens_by_matrix_instructions_are_checked_like_the_others(kind, tokens):
-    observed = once(FEW.few_tokens(bench(SUITE, "nvidia"), "tensor", kind, 65, 384, tokens))
+    observed = check_once(FEW.few_tokens(bench(SUITE, "nvidia"), "tensor", kind, 65, 384, tokens))
     assert 0 < observed["error"] < 1e-3
 
 
@@ -314,7 +314,7 @@ def test_decoding_runs_every_matrix_of_the_model_in_order(monkeypatch, kind, ven
     assert stage.work.flops == 2 * small_model().size
     bits = {"float16": 16, "int8": 8 + 16 / 128, "int4": 4 + 16 / 128}[kind]
     assert stage.work.moved == small_model().size * bits / 8 + 2 * sum(m.rows + m.cols for m in small_model().matrices)
-    assert 0 < once(task)["error"] < 5e-3
+    assert 0 < check_once(task)["error"] < 5e-3
     task.poison()
     with pytest.raises(WrongAnswer, match="not written"):
         task.check()
@@ -340,7 +340,7 @@ def test_a_prefill_hands_rows_on_and_restores_quantised_weights(monkeypatch, kin
     task = DECODER.decoder(bench(SUITE, "nvidia"), "small", "prefill", kind)
     layers = small_model().size - small_model().head.size
     assert task.stages[""].work.flops == 2 * 24 * layers + 2 * small_model().head.size
-    assert 0 < once(task)["error"] < 5e-3
+    assert 0 < check_once(task)["error"] < 5e-3
 
 
 def refusing_library(status, message):

@@ -235,7 +235,7 @@ def scenes(library, tmp_path_factory):
     return dict(zip(SCENES, json.loads(done.stdout), strict=True))
 
 
-def told(health_found, *severities):
+def finding_lines(health_found, *severities):
     return [
         f"{finding['name']}: {finding['shown']}"
         for finding in health_found["findings"]
@@ -247,26 +247,28 @@ def told(health_found, *severities):
 def test_nvml_reports_each_sickness_before_a_run_and_each_that_appears_during_it(scenes, scene):
     _, (severity, before, during) = SCENES[scene]
     first, _, rose = scenes[scene]
-    seen = told(first, "sick", "warning")
+    seen = finding_lines(first, "sick", "warning")
     assert sorted(seen) == sorted(before)
-    assert sorted(told(rose, "sick", "warning")) == sorted(during)
+    assert sorted(finding_lines(rose, "sick", "warning")) == sorted(during)
     worst = [finding["severity"] for finding in first["findings"] if finding["severity"] in ("sick", "warning")]
     assert severity == ("sick" if "sick" in worst else "warning" if worst else "ok")
 
 
 def test_numbers_that_cannot_be_true_and_calls_that_are_refused_are_unavailable_one_by_one(scenes):
-    absurd = told(scenes["absurd"][0], "unavailable")
+    absurd = finding_lines(scenes["absurd"][0], "unavailable")
     assert len(absurd) == 3
     assert all("the impossible value" in text for text in absurd)
-    refused = told(scenes["refused"][0], "unavailable")
+    refused = finding_lines(scenes["refused"][0], "unavailable")
     assert "PCIe replays: Unknown Error" in refused
     assert "PCIe link: error 77" in refused, "an error that this binding does not know"
     assert "uncorrected ECC errors since the driver was loaded: Not Supported" in refused
-    assert "the driver lost the device: no" in told(scenes["refused"][0], "ok"), "the rest is read all the same"
+    assert "the driver lost the device: no" in finding_lines(scenes["refused"][0], "ok"), (
+        "the rest is read all the same"
+    )
 
 
 def test_a_kernel_log_that_this_user_may_not_read_leaves_the_events_from_now_on(scenes):
-    events = [text for text in told(scenes["healthy"][0], "ok") if "driver errors" in text]
+    events = [text for text in finding_lines(scenes["healthy"][0], "ok") if "driver errors" in text]
     assert all("0 (from now on; " in text and "No such file" in text for text in events)
 
 
@@ -419,7 +421,7 @@ def test_gate_refuses_a_sick_device_with_status_6_and_not_for_the_host_beside_it
     assert run_command(*arguments, "--replicates", "1", "--device", "host").returncode == 0
 
 
-def shown(*healths):
+def doctor_lines(*healths):
     """What `doctor` prints of the health of devices, a line each."""
     console = _print.out()
     with console.capture() as capture:
@@ -428,12 +430,12 @@ def shown(*healths):
 
 
 def test_doctor_shows_a_device_whose_health_is_unavailable_and_why():
-    lines = shown(health.Health("cuda:0", (), "the driver did not answer within 20 s"))
+    lines = doctor_lines(health.Health("cuda:0", (), "the driver did not answer within 20 s"))
     assert lines == ["cuda:0: unavailable: the driver did not answer within 20 s"]
 
 
 def test_doctor_names_single_readings_that_are_unavailable_below_a_healthy_device():
-    assert shown(judged(ECC_UNCORRECTED=None, REMAP_PENDING=0.0)) == [
+    assert doctor_lines(judged(ECC_UNCORRECTED=None, REMAP_PENDING=0.0)) == [
         "cuda:0: healthy (1 of 2 readings are available)",
         "    unavailable: uncorrected ECC errors since the driver was loaded: the driver does not report it",
     ]
@@ -447,7 +449,9 @@ def test_the_page_shows_what_doctor_prints_of_a_healthy_and_of_a_sick_device():
     printed = [
         line
         for device, values in (("cuda:0", normal), ("cuda:1", sick))
-        for line in shown(health.judge(device, [HealthReading(*reading, command=reset) for reading in values.items()]))
+        for line in doctor_lines(
+            health.judge(device, [HealthReading(*reading, command=reset) for reading in values.items()])
+        )
     ]
     assert "".join(f"    {line}\n" for line in ["health", *printed]) in DOCUMENT
 

@@ -97,7 +97,7 @@ def test_the_bound_of_a_prefill_is_that_of_its_products():
     assert serving.bound_s(work, READ, PRODUCTS) == work.flops / PRODUCTS
 
 
-def plainly(weights, sequence):
+def plain_logits(weights, sequence):
     """The logits behind a sequence, in loops over layers, tokens and heads."""
     shape, layers = weights.shape, weights.layers
 
@@ -138,7 +138,7 @@ def weights():
 def test_a_prefill_equals_a_plain_implementation_of_the_chain(weights):
     sequence = np.random.default_rng(2).integers(0, 512, 9)
     logits = TOY.ToyModel(weights, 1, 9, np.float64).prefill(0, sequence)
-    np.testing.assert_allclose(logits, plainly(weights, sequence), rtol=0, atol=1e-9)
+    np.testing.assert_allclose(logits, plain_logits(weights, sequence), rtol=0, atol=1e-9)
 
 
 def test_steps_over_a_cache_give_the_logits_of_one_prefill_of_the_whole_sequence(weights):

@@ -31,7 +31,7 @@ def attention(shape=SMALL, order="ordered"):
     return DecodeAttention(bench(SUITE), shape, order)
 
 
-def once(case):
+def error_once(case):
     """The attention over every copy once, on overwritten results, and the check."""
     case.poison()
     for call in case.calls():
@@ -43,7 +43,7 @@ def once(case):
 @pytest.mark.parametrize("shape", [SHAPES[0], *(pytest.param(shape, marks=pytest.mark.slow) for shape in SHAPES[1:])])
 def test_every_head_is_that_of_double_precision(shape):
     decode = attention(shape)
-    assert once(decode) < 2**-11
+    assert error_once(decode) < 2**-11
     rows = decode.caches[-1].out.view(np.float16).reshape(shape.batch, shape.heads, shape.dim)
     for sequence in range(shape.batch):
         for head in range(shape.heads):
@@ -54,7 +54,7 @@ def test_every_head_is_that_of_double_precision(shape):
 @pytest.mark.parametrize("order", [pytest.param("ordered", marks=pytest.mark.slow), "shuffled"])
 @pytest.mark.parametrize("page", [16, pytest.param(64, marks=pytest.mark.slow)])
 def test_pages_in_any_order_give_the_same_as_one_run(page, order):
-    assert once(attention(dataclasses.replace(SMALL, page=page), order)) < 2**-11
+    assert error_once(attention(dataclasses.replace(SMALL, page=page), order)) < 2**-11
 
 
 class WaveBench(PaperBench):
@@ -71,7 +71,7 @@ class WaveBench(PaperBench):
 def test_waves_of_64_lanes_give_the_same(shape, page):
     base = bench(SUITE)
     wave = WaveBench(base.open_device, base.case, base.target, base.package, 1)
-    assert once(DecodeAttention(wave, dataclasses.replace(shape, page=page), "shuffled")) < 2**-11
+    assert error_once(DecodeAttention(wave, dataclasses.replace(shape, page=page), "shuffled")) < 2**-11
 
 
 @needs_compiler
@@ -106,7 +106,7 @@ def test_the_check_sees_results_that_are_wrong_missing_or_differ_between_copies(
     wrong.caches[0].keys[:] = np.roll(wrong.caches[0].keys, 128)
     with pytest.raises(WrongAnswer, match="relative error"):
         wrong.check()
-    assert once(decode) == once(decode)
+    assert error_once(decode) == error_once(decode)
     decode.caches[1].out[5] ^= 1
     with pytest.raises(WrongAnswer, match="1 results of 2 copies differ"):
         decode.check()
@@ -122,7 +122,7 @@ def test_a_kernel_that_reads_beyond_a_length_meets_nan():
     assert lengths.min() < SMALL.context
     decode._device_lengths[:] = SMALL.context
     with pytest.raises(WrongAnswer, match="NaN"):
-        once(decode)
+        error_once(decode)
 
 
 @needs_compiler

@@ -32,7 +32,7 @@ def chain(kind="float16", batch=1, context=40, vendor="nvidia", model=SMALL, **m
     return CHAIN.DecodeChain(paper, weights, CHAIN.CacheMemory.drawn(weights, batch, context), batch)
 
 
-def once(task):
+def error_once(task):
     """Run every call of the chain once and return the error of its check."""
     task.poison()
     for call in task.calls:
@@ -53,7 +53,7 @@ def once(task):
 )
 def test_a_step_gives_the_logits_of_double_precision(kind, batch):
     decode = chain(kind, batch)
-    assert 0 < once(decode) < 5e-3
+    assert 0 < error_once(decode) < 5e-3
     alone = CHAIN.DecodeChain(decode.chain.bench, decode.chain.weights, decode.memory, 1)
     assert decode.differing(alone) == 0
     for row in range(batch):
@@ -69,7 +69,7 @@ def test_the_experts_of_a_mixture_are_those_of_double_precision_and_their_bytes_
     """Nine tokens: an expert has up to nine of them, which it takes three at once and then one by one."""
     decode = chain(batch=batch, model=MIXED)
     read_bytes = decode.weight_bytes()
-    assert 0 < once(decode) < 5e-3
+    assert 0 < error_once(decode) < 5e-3
     routes = decode._experts.routes()
     assert routes.shape == (2, batch, 3)
     touched = sum(len(np.unique(layer)) for layer in routes)
@@ -83,8 +83,8 @@ def test_the_experts_of_a_mixture_are_those_of_double_precision_and_their_bytes_
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "batch"), [("float16", 3), ("int4", 1)])
 def test_layer_norm_and_gelu_are_those_of_double_precision(prefill, kind, batch):
-    assert 0 < once(chain(kind, batch, model=PLAIN)) < 5e-3
-    assert 0 < once(prefill(kind, model=PLAIN)) < 5e-3
+    assert 0 < error_once(chain(kind, batch, model=PLAIN)) < 5e-3
+    assert 0 < error_once(prefill(kind, model=PLAIN)) < 5e-3
 
 
 @needs_compiler
@@ -92,13 +92,13 @@ def test_layer_norm_and_gelu_are_those_of_double_precision(prefill, kind, batch)
 def test_the_check_of_a_step_finds_a_wrong_cache_a_wrong_token_and_unwritten_logits():
     """A second check knows the logits in double precision: calls over another cache give other logits."""
     decode = chain()
-    assert once(decode) == once(decode)
+    assert error_once(decode) == error_once(decode)
     kept = decode.chain.caches[1][1].copy()
     decode.chain.caches[1][1][:640] = 0
     with pytest.raises(WrongAnswer, match="relative error"):
-        once(decode)
+        error_once(decode)
     decode.chain.caches[1][1][:] = kept
-    once(decode)
+    error_once(decode)
     decode.tokens[0] += 1
     with pytest.raises(WrongAnswer, match="most likely"):
         decode.check()
@@ -128,7 +128,7 @@ def prefill(library):
 @needs_compiler
 @pytest.mark.parametrize("kind", [pytest.param("float16", marks=pytest.mark.slow), "int4"])
 def test_a_prefill_gives_the_logits_and_the_cache_of_double_precision(prefill, kind):
-    assert 0 < once(prefill(kind)) < 5e-3
+    assert 0 < error_once(prefill(kind)) < 5e-3
 
 
 @needs_compiler
@@ -136,7 +136,7 @@ def test_a_prefill_gives_the_logits_and_the_cache_of_double_precision(prefill, k
 def test_a_step_after_a_prefill_gives_the_logits_of_a_longer_prefill(prefill):
     """The keys and values that a prefill leaves are those that a step needs."""
     longer, step = prefill(tokens=20), chain(context=20)
-    once(longer)
+    error_once(longer)
     step.chain.weights, step.chain.input[0] = longer.chain.weights, longer.chain.input[-1]
     step.chain.caches = [tuple(array.copy() for array in cache) for cache in longer.chain.caches]
     exact = step.expected(0)
@@ -148,7 +148,7 @@ def test_a_step_after_a_prefill_gives_the_logits_of_a_longer_prefill(prefill):
 @pytest.mark.slow
 def test_the_check_of_a_prefill_finds_a_wrong_cache_and_unwritten_logits(prefill):
     task = prefill()
-    assert once(task) == once(task)
+    assert error_once(task) == error_once(task)
     keys = task.chain.caches[1][0].copy()
     task.chain.caches[1][0][19 * 64 :] = 0
     with pytest.raises(WrongAnswer, match="key or value of layer 1"):

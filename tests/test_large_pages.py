@@ -111,7 +111,7 @@ def test_many_counters_share_the_points_of_their_drawings():
     assert max(drawn) <= 120
 
 
-def beaten(pair, others):
+def is_dominated(pair, others):
     """Return whether another pair is at least as good in both values and better in one."""
     return any(
         rival[0] >= pair[0] and rival[1] >= pair[1] and (rival[0] > pair[0] or rival[1] > pair[1]) for rival in others
@@ -134,5 +134,5 @@ def test_the_line_of_a_pareto_view_joins_exactly_the_cases_that_no_other_dominat
     html = page(*results, views=[View("pareto", "Both", names, x="x", y="y")])
     names_of_line = re.search(r"Pareto frontier: ([^\"]*)\"", html)[1]
     assert set(names_of_line.split(", ")) == {
-        f"c{index}" for index, pair in enumerate(pairs) if not beaten(pair, pairs)
+        f"c{index}" for index, pair in enumerate(pairs) if not is_dominated(pair, pairs)
     }

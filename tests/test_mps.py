@@ -34,7 +34,7 @@ def no_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
 
 
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: str = "", quits: str = QUIT) -> None:
+def install_fake_mps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: str = "", quits: str = QUIT) -> None:
     """Put a fake control program of MPS onto the path; `start` and `quits` are its code for both commands."""
     program = tmp_path / "nvidia-cuda-mps-control"
     program.write_text(CONTROL.format(python=sys.executable, start=start, quit=quits))
@@ -57,7 +57,7 @@ def daemon_of_children() -> int:
 
 
 def test_processes_find_the_daemon_and_nothing_of_it_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    installed(tmp_path, monkeypatch)
+    install_fake_mps(tmp_path, monkeypatch)
     with mps.private_daemon():
         pid, folder = daemon_of_children(), Path(os.environ["CUDA_MPS_PIPE_DIRECTORY"])
         assert Path("/proc", str(pid)).exists()
@@ -69,7 +69,7 @@ def test_processes_find_the_daemon_and_nothing_of_it_is_left(tmp_path: Path, mon
 def test_a_daemon_that_does_not_quit_is_killed_and_a_run_that_fails_stops_it_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    installed(tmp_path, monkeypatch, quits="")
+    install_fake_mps(tmp_path, monkeypatch, quits="")
     monkeypatch.setattr(mps, "_STOPPING_S", 0.3)
     pids = []
 
@@ -86,7 +86,7 @@ def test_a_daemon_that_does_not_quit_is_killed_and_a_run_that_fails_stops_it_too
 def test_the_error_for_a_daemon_without_permission_quotes_its_last_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    installed(tmp_path, monkeypatch, start='sys.exit("an instance of this daemon is not allowed here")')
+    install_fake_mps(tmp_path, monkeypatch, start='sys.exit("an instance of this daemon is not allowed here")')
     with pytest.raises(UsageError, match="does not start: an instance of this daemon is not allowed here"):
         mps.private_daemon().__enter__()
     assert "CUDA_MPS_PIPE_DIRECTORY" not in os.environ
@@ -96,7 +96,7 @@ def test_without_the_program_or_beside_another_daemon_it_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
-    installed(tmp_path, monkeypatch)
+    install_fake_mps(tmp_path, monkeypatch)
     with pytest.raises(UsageError, match="names another one; unset that variable"):
         mps.private_daemon().__enter__()
     monkeypatch.setenv("PATH", "")

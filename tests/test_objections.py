@@ -16,7 +16,7 @@ QUIET = 0.001  # the noise between processes
 COUNTERS = {"clock.sm": "nvml.clock.sm", "clock.memory": "nvml.clock.memory"}
 
 
-def one(before, after):
+def only_finding(before, after):
     (finding,) = judge(before, after, percent(2.0)).findings
     return finding
 
@@ -43,7 +43,7 @@ def beside(values, disturbed, labels=("loaded",), discarded=()):
 def test_a_slow_down_beside_other_work_on_both_sides_is_inconclusive(label):
     """A two-core host that is always busy: the same code was called slower in five of six verdicts."""
     before, after = (beside(noisy(centre, QUIET), 5, (label,)) for centre in (1.0, 1.4))
-    finding = one(before, after)
+    finding = only_finding(before, after)
     assert (finding.verdict, finding.cause) == (Verdict.SUSPECT, "contended")
     assert finding.reason == (
         f"other work disturbed 5 of 5 baseline processes and 5 of 5 candidate processes ({label}): "
@@ -56,21 +56,21 @@ def test_a_slow_down_beside_other_work_on_both_sides_is_inconclusive(label):
 
 @pytest.mark.parametrize(("old", "new"), [(2, 0), (0, 2), (5, 0)])
 def test_a_third_of_the_processes_of_one_side_are_enough_to_object(old, new):
-    assert one(beside(noisy(1.0, QUIET), old), beside(noisy(1.1, QUIET), new)).cause == "contended"
+    assert only_finding(beside(noisy(1.0, QUIET), old), beside(noisy(1.1, QUIET), new)).cause == "contended"
 
 
 def test_one_process_in_five_beside_other_work_changes_no_verdict():
-    finding = one(beside(noisy(1.0, QUIET), 1), beside(noisy(1.1, QUIET), 1))
+    finding = only_finding(beside(noisy(1.0, QUIET), 1), beside(noisy(1.1, QUIET), 1))
     assert (finding.verdict, finding.reason) == (Verdict.SLOWER, "")
 
 
 def test_a_case_that_looks_faster_than_a_disturbed_baseline_is_inconclusive():
-    finding = one(beside(noisy(1.4, QUIET), 5), beside(noisy(1.0, QUIET), 0))
+    finding = only_finding(beside(noisy(1.4, QUIET), 5), beside(noisy(1.0, QUIET), 0))
     assert (finding.verdict, finding.cause) == (Verdict.INCONCLUSIVE, "contended")
 
 
 def test_equal_figures_beside_other_work_are_the_same():
-    assert one(beside(noisy(1.0, QUIET), 5), beside(noisy(1.0005, QUIET), 5)).verdict is Verdict.SAME
+    assert only_finding(beside(noisy(1.0, QUIET), 5), beside(noisy(1.0005, QUIET), 5)).verdict is Verdict.SAME
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_equal_figures_beside_other_work_are_the_same():
 def test_a_process_that_lost_a_tenth_of_its_samples_to_steal_counts_as_disturbed(reason, count, cause):
     """Of 90 samples that were kept; a discard for another reason says nothing about neighbours."""
     after = beside(noisy(1.1, QUIET), 5, labels=(), discarded=((reason, count),))
-    assert one(evidence(*noisy(1.0, QUIET)), after).cause == cause
+    assert only_finding(evidence(*noisy(1.0, QUIET)), after).cause == cause
 
 
 # ---- the clock
@@ -106,7 +106,7 @@ def clocked(seconds, hertz, limit="", counted=None, **fields):
     return Evidence([[Reading.of(make.run(*results, sampled=sampled, counters=counters))]])
 
 
-def at(hertz, count=5):
+def same_clock(hertz, count=5):
     """The same clock for every process, but for a hundredth of a per cent."""
     return noisy(hertz, 1e-4, count)
 
@@ -117,8 +117,8 @@ SEVERAL = noisy(1.0, QUIET)
 
 @pytest.mark.parametrize("limit", ["", "tensor.float16", "float32", "shared", "l2"])
 def test_a_slow_down_by_a_lower_clock_is_inconclusive_without_any_counter(limit):
-    after = clocked(noisy(1.1, QUIET), at(SLOW_HZ), limit)
-    finding = one(clocked(SEVERAL, at(FAST_HZ), limit), after)
+    after = clocked(noisy(1.1, QUIET), same_clock(SLOW_HZ), limit)
+    finding = only_finding(clocked(SEVERAL, same_clock(FAST_HZ), limit), after)
     assert (finding.verdict, finding.cause) == (Verdict.SUSPECT, "clock")
     text = "the clock went from 1.980 GHz to 1.800 GHz; counted in cycles, it is not slower by the threshold"
     assert finding.reason == text
@@ -126,34 +126,39 @@ def test_a_slow_down_by_a_lower_clock_is_inconclusive_without_any_counter(limit)
 
 @pytest.mark.parametrize("limit", ["dram", "link.h2d", "link.peer"])
 def test_a_lower_clock_of_the_compute_units_excuses_no_loss_of_memory_or_links(limit):
-    finding = one(clocked(SEVERAL, at(FAST_HZ), limit), clocked(noisy(1.1, QUIET), at(SLOW_HZ), limit))
+    finding = only_finding(
+        clocked(SEVERAL, same_clock(FAST_HZ), limit), clocked(noisy(1.1, QUIET), same_clock(SLOW_HZ), limit)
+    )
     assert (finding.verdict, finding.reason) == (Verdict.SLOWER, "")
 
 
 def test_a_lower_clock_of_the_memory_explains_a_loss_of_bandwidth():
-    before = clocked(SEVERAL, at(FAST_HZ), "dram", {"clock.memory": at(3.2e9)})
-    after = clocked(noisy(1.1, QUIET), at(FAST_HZ), "dram", {"clock.memory": at(2.9e9)})
-    finding = one(before, after)
+    before = clocked(SEVERAL, same_clock(FAST_HZ), "dram", {"clock.memory": same_clock(3.2e9)})
+    after = clocked(noisy(1.1, QUIET), same_clock(FAST_HZ), "dram", {"clock.memory": same_clock(2.9e9)})
+    finding = only_finding(before, after)
     assert (finding.verdict, finding.cause) == (Verdict.SUSPECT, "clock")
     assert finding.reason.startswith("the memory clock went from 3.200 GHz to 2.900 GHz; ")
 
 
 def test_a_case_that_is_faster_by_the_clock_alone_is_inconclusive():
-    finding = one(clocked(SEVERAL, at(SLOW_HZ)), clocked(noisy(1 / 1.1, QUIET), at(FAST_HZ)))
+    finding = only_finding(clocked(SEVERAL, same_clock(SLOW_HZ)), clocked(noisy(1 / 1.1, QUIET), same_clock(FAST_HZ)))
     assert (finding.verdict, finding.cause) == (Verdict.INCONCLUSIVE, "clock")
     assert finding.reason.endswith("counted in cycles, it is not faster by the threshold")
 
 
 @pytest.mark.parametrize("hertz", [FAST_HZ, SLOW_HZ, 1.7e9])
 def test_a_case_that_is_faster_in_cycles_too_is_faster(hertz):
-    assert one(clocked(SEVERAL, at(SLOW_HZ)), clocked(noisy(0.8, QUIET), at(hertz))).verdict is Verdict.FASTER
+    assert (
+        only_finding(clocked(SEVERAL, same_clock(SLOW_HZ)), clocked(noisy(0.8, QUIET), same_clock(hertz))).verdict
+        is Verdict.FASTER
+    )
 
 
 @pytest.mark.parametrize("seconds", [1.0, 1.0005, 1.012, 0.995])
 def test_slower_code_that_a_faster_clock_hides_is_slower(seconds):
     """The same time at a clock ten per cent higher: ten per cent more cycles."""
-    before = clocked(SEVERAL, at(SLOW_HZ), "tensor.float16")
-    finding = one(before, clocked(noisy(seconds, 2 * QUIET), at(FAST_HZ), "tensor.float16"))
+    before = clocked(SEVERAL, same_clock(SLOW_HZ), "tensor.float16")
+    finding = only_finding(before, clocked(noisy(seconds, 2 * QUIET), same_clock(FAST_HZ), "tensor.float16"))
     assert (finding.verdict, finding.cause) == (Verdict.SLOWER, "clock")
     more = math.expm1(math.log(seconds * FAST_HZ / SLOW_HZ))
     assert finding.reason == (
@@ -165,40 +170,40 @@ def test_slower_code_that_a_faster_clock_hides_is_slower(seconds):
 @pytest.mark.parametrize("limit", ["", "l2", "dram", "link.h2d"])
 def test_a_figure_that_does_not_depend_on_the_clock_is_the_same_at_a_faster_clock(limit):
     """A latency of memory lasts as long at any clock of the compute units, and takes more cycles of a fast one."""
-    after = clocked(noisy(1.0, 2 * QUIET), at(FAST_HZ), limit)
-    assert one(clocked(SEVERAL, at(SLOW_HZ), limit), after).verdict is Verdict.SAME
+    after = clocked(noisy(1.0, 2 * QUIET), same_clock(FAST_HZ), limit)
+    assert only_finding(clocked(SEVERAL, same_clock(SLOW_HZ), limit), after).verdict is Verdict.SAME
 
 
 @pytest.mark.parametrize("fields", [{"labels": ("power-capped",)}, {"labels": ("loaded",)}])
 def test_under_a_power_cap_or_on_a_loaded_machine_a_faster_clock_is_no_objection(fields):
     """Under the power cap, code that draws less power has a faster clock: its cycles are no fair figure."""
-    after = clocked(noisy(1.0, 2 * QUIET), at(FAST_HZ), "tensor.float16", **fields)
-    assert one(clocked(SEVERAL, at(SLOW_HZ), "tensor.float16"), after).verdict is Verdict.SAME
+    after = clocked(noisy(1.0, 2 * QUIET), same_clock(FAST_HZ), "tensor.float16", **fields)
+    assert only_finding(clocked(SEVERAL, same_clock(SLOW_HZ), "tensor.float16"), after).verdict is Verdict.SAME
 
 
 def test_cycles_with_a_wide_scatter_make_no_case_slower():
     """Clocks that differ by ± 3 % between processes: the cycles of the same code do, too."""
     before = clocked(SEVERAL, noisy(SLOW_HZ, 0.03), "tensor.float16")
     after = clocked(noisy(1.0, 2 * QUIET), noisy(1.05 * SLOW_HZ, 0.03), "tensor.float16")
-    assert one(before, after).verdict is Verdict.SAME
+    assert only_finding(before, after).verdict is Verdict.SAME
 
 
 @pytest.mark.parametrize(("missing", "cause"), [(1, "clock"), (2, "clock"), (3, "")])
 def test_the_objection_by_clock_needs_clocks_of_half_of_the_processes(missing, cause):
-    hertz = [*[None] * missing, *at(SLOW_HZ)[missing:]]
-    finding = one(clocked(SEVERAL, at(FAST_HZ)), clocked(noisy(1.1, QUIET), hertz))
+    hertz = [*[None] * missing, *same_clock(SLOW_HZ)[missing:]]
+    finding = only_finding(clocked(SEVERAL, same_clock(FAST_HZ)), clocked(noisy(1.1, QUIET), hertz))
     assert finding.cause == cause
 
 
 def test_clocks_read_by_the_workers_are_preferred_to_counters():
     """The sampling process also reads while the case is built and checked, when the device may be idle."""
-    before = clocked(SEVERAL, [FAST_HZ] * 5, counted={"clock.sm": at(1.9e9)})
-    after = clocked(noisy(1.1, QUIET), [FAST_HZ] * 5, counted={"clock.sm": at(1.72e9)})
-    assert one(before, after).verdict is Verdict.SLOWER
+    before = clocked(SEVERAL, [FAST_HZ] * 5, counted={"clock.sm": same_clock(1.9e9)})
+    after = clocked(noisy(1.1, QUIET), [FAST_HZ] * 5, counted={"clock.sm": same_clock(1.72e9)})
+    assert only_finding(before, after).verdict is Verdict.SLOWER
 
 
 def test_a_baseline_of_an_older_version_is_compared_by_the_counters_of_both():
     """What the sampling process reads in a case is not what the worker reads after its samples."""
-    before = clocked(SEVERAL, [None] * 5, counted={"clock.sm": at(1.9e9)})
-    after = clocked(noisy(1.1, QUIET), at(FAST_HZ), counted={"clock.sm": at(1.72e9)})
-    assert one(before, after).reason.startswith("the clock went from 1.900 GHz to 1.720 GHz; ")
+    before = clocked(SEVERAL, [None] * 5, counted={"clock.sm": same_clock(1.9e9)})
+    after = clocked(noisy(1.1, QUIET), same_clock(FAST_HZ), counted={"clock.sm": same_clock(1.72e9)})
+    assert only_finding(before, after).reason.startswith("the clock went from 1.900 GHz to 1.720 GHz; ")

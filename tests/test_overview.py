@@ -26,7 +26,7 @@ def read(size_bytes=2**30, seconds=1e-3, dtype="float32", **fields):
     return make.result(make.timing(*times, moved=float(size_bytes)), of=of, **fields)
 
 
-def told(*results, key=(KEY,), remarks=(), complete=True, **fields):
+def overview_of(*results, key=(KEY,), remarks=(), complete=True, **fields):
     """The overview of a run of these results."""
     suites = (SuiteInfo("bandwidth", "memory bandwidth", key_figures=tuple(key)),)
     run = replace(make.run(*results, suites=suites, **fields), remarks=tuple(remarks), complete=complete)
@@ -61,20 +61,20 @@ def test_devices_of_one_model_share_a_line():
 
 def test_a_key_figure_takes_the_nearest_number_and_an_equal_text():
     results = [read(2**20), read(2**28), read(2**30, dtype="float64")]
-    (value,) = told(*results).values
+    (value,) = overview_of(*results).values
     assert value.case_id == "bandwidth/read[size=256MiB,dtype=float32]"
-    assert told(read(dtype="float64")).values == ()
+    assert overview_of(read(dtype="float64")).values == ()
 
 
 def test_of_equally_near_cases_the_last_one_is_the_key_figure():
     key = KeyFigure("Memory read", "read")
-    (value,) = told(read(2**20), read(2**28), key=[key]).values
+    (value,) = overview_of(read(2**20), read(2**28), key=[key]).values
     assert value.case_id == "bandwidth/read[size=256MiB,dtype=float32]"
 
 
 def test_each_device_has_a_key_figure_of_its_own():
     facts = make.facts(make.device("cuda:0"), make.device("cuda:1"))
-    result = told(read(), read(devices=("cuda:1",)), facts=facts)
+    result = overview_of(read(), read(devices=("cuda:1",)), facts=facts)
     assert [value.devices for value in result.values] == [("cuda:0",), ("cuda:1",)]
 
 
@@ -82,12 +82,12 @@ def test_a_key_figure_may_be_another_series_than_the_headline():
     stages = (make.timing(1e-3, moved=1e9, name="compress.hot"), make.timing(2e-3, moved=1e9, name="decompress.hot"))
     result = make.result(*stages, of=make.case("roundtrip", suite="bandwidth"))
     key = KeyFigure("Decompression", "roundtrip", series="decompress.hot")
-    (value,) = told(result, key=[key]).values
+    (value,) = overview_of(result, key=[key]).values
     assert value.figure.text == "500.0 GB/s"
 
 
 def test_a_key_figure_below_what_its_model_should_reach_matters_most():
-    result = told(read(2**32, seconds=2**32 / 4.0e12), key=[replace(KEY, params=(("size_bytes", 2**32),))])
+    result = overview_of(read(2**32, seconds=2**32 / 4.0e12), key=[replace(KEY, params=(("size_bytes", 2**32),))])
     assert result.matters[0] == "Memory read reaches 87 % of the 4600 GB/s expected of this model"
     assert result.values[0].is_below_expectation
     assert result.trust == "trustworthy: yes"
@@ -102,18 +102,18 @@ def test_a_key_figure_below_what_its_model_should_reach_matters_most():
     ],
 )
 def test_failed_and_disturbed_cases_make_a_run_untrustworthy(results, doubt):
-    assert told(*results).trust == f"trustworthy: no, because {doubt}"
+    assert overview_of(*results).trust == f"trustworthy: no, because {doubt}"
 
 
 def test_a_disturbance_of_one_case_in_twenty_that_is_no_key_figure_is_not_a_doubt():
     others = [read(2**size) for size in range(10, 29)]
-    assert told(*others, read(2**9, labels=("loaded",)), key=[]).trust == "trustworthy: yes"
-    assert told(*others[:5], read(2**9, labels=("loaded",)), key=[]).doubts != ()
+    assert overview_of(*others, read(2**9, labels=("loaded",)), key=[]).trust == "trustworthy: yes"
+    assert overview_of(*others[:5], read(2**9, labels=("loaded",)), key=[]).doubts != ()
 
 
 def test_an_interrupted_run_and_a_sick_device_are_not_trusted():
     sick = Remark(0.1, "event", trust.HEALTH_SOURCE, "cuda:0", "3 uncorrected ECC errors")
-    result = told(read(), remarks=[sick], complete=False)
+    result = overview_of(read(), remarks=[sick], complete=False)
     assert result.doubts == (
         "the run was interrupted before all cases were measured (`run --resume` continues it)",
         "cuda:0 is unhealthy: 3 uncorrected ECC errors",
@@ -122,14 +122,14 @@ def test_an_interrupted_run_and_a_sick_device_are_not_trusted():
 
 def test_an_uncertain_key_figure_is_a_doubt():
     wide = make.timing(*(1e-3, 2e-3) * 6, moved=1e9)
-    (doubt,) = told(make.result(wide, of=make.case("read")), key=[KeyFigure("Memory read", "read")]).doubts
+    (doubt,) = overview_of(make.result(wide, of=make.case("read")), key=[KeyFigure("Memory read", "read")]).doubts
     assert doubt == "the 95 % confidence interval is wider than ± 5 %: Memory read ± 33 %"
 
 
 def test_a_missing_library_is_named_with_the_way_to_get_it():
     missing = make.result(status="skipped", cause="missing", reason="nvCOMP is missing; pip install it")
     elsewhere = make.result(status="skipped", cause="devices", reason="needs 2 devices", of=make.case("peer"))
-    assert told(read(), elsewhere, missing).matters == (
+    assert overview_of(read(), elsewhere, missing).matters == (
         "1 case skipped: nvCOMP is missing; pip install it",
         "1 case skipped: needs 2 devices",
     )
@@ -137,13 +137,13 @@ def test_a_missing_library_is_named_with_the_way_to_get_it():
 
 def test_a_run_of_the_host_says_that_it_measured_the_host():
     host = make.facts(make.device("host", "ExampleCPU", units=8))
-    result = told(read(devices=("host",)), facts=host)
+    result = overview_of(read(devices=("host",)), facts=host)
     assert result.devices == ("ExampleCPU (host), 8 cores",)
     assert result.matters == ("these are figures of the host processor, not of a GPU",)
 
 
 def test_an_empty_run_has_an_overview():
-    result = told(key=[])
+    result = overview_of(key=[])
     assert (result.values, result.suites, result.trust) == ((), (), "trustworthy: yes")
 
 
@@ -156,7 +156,7 @@ def test_every_built_in_floor_is_a_positive_figure_with_a_source():
 
 
 def test_a_floor_in_another_unit_is_no_expectation():
-    values_told = told(make.result(make.timing(1e-3), of=make.case("read", size_bytes=2**32, dtype="float32")))
+    values_told = overview_of(make.result(make.timing(1e-3), of=make.case("read", size_bytes=2**32, dtype="float32")))
     assert [value.of_expected for value in values_told.values] == [None]
     assert not values_told.has_expectations
     assert key_values(Summary(make.run())) == []
@@ -164,4 +164,4 @@ def test_a_floor_in_another_unit_is_no_expectation():
 
 def test_a_power_capped_result_without_series_has_no_clock():
     capped = replace(read(), series=(), labels=("power-capped",))
-    assert "the power cap limited 1 of 1 cases" in told(capped).matters
+    assert "the power cap limited 1 of 1 cases" in overview_of(capped).matters

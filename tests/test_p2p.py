@@ -108,8 +108,8 @@ def test_a_bulk_copy_copies_every_byte_and_no_other(size, units):
 
 @needs_compiler
 def test_kernels_beside_messages_leave_a_compute_unit_free(small_bulk):
-    for beside in ("kernel", "bulk"):
-        made = bench(message="load", beside=beside, traffic="both")
+    for messages_beside in ("kernel", "bulk"):
+        made = bench(message="load", beside=messages_beside, traffic="both")
         task = SUITE.build(made)
         task.stages[""].call()
         grids = {(grid, shared) for name, grid, _, shared in made.launches if name in ("copy", "bulk_copy")}
@@ -158,14 +158,14 @@ def test_the_first_round_of_signals_is_not_timed():
     assert (ticks > 0).all()
 
 
-def beside(engine, traffic="read"):
+def messages_beside(engine, traffic="read"):
     made = bench(message="copy", beside=engine, traffic=traffic)
     return SUITE.build(made), made
 
 
 @needs_compiler
 def test_a_sample_whose_bulk_copies_ended_too_early_is_nan_and_the_next_has_twice_as_many(small_bulk):
-    task, _ = beside("kernel")
+    task, _ = messages_beside("kernel")
     call = task.stages[""].call
     assert math.isnan(call())
     assert call() == pytest.approx([SLOW_S])
@@ -174,7 +174,7 @@ def test_a_sample_whose_bulk_copies_ended_too_early_is_nan_and_the_next_has_twic
 
 @needs_compiler
 def test_the_slowdown_is_the_time_beside_the_copies_over_the_time_alone(small_bulk):
-    task, _ = beside("kernel", "both")
+    task, _ = messages_beside("kernel", "both")
     stage = task.stages[""]
     while not isinstance(stage.call(), list):
         pass
@@ -189,14 +189,14 @@ def test_the_slowdown_is_the_time_beside_the_copies_over_the_time_alone(small_bu
 def test_bulk_copies_that_cannot_last_long_enough_stay_nan_and_stay_bounded(small_bulk, monkeypatch):
     monkeypatch.setattr("_paper_pair.SLOW_S", 1.0)
     monkeypatch.setattr(part("._traffic"), "_MOST_COPIES", 16)
-    task, made = beside("kernel")
+    task, made = messages_beside("kernel")
     assert all(math.isnan(task.stages[""].call()) for _ in range(6))
     assert made.device.clock < 6 * (1.0 + 16 * MIB / LINK + 1)
 
 
 @pytest.mark.parametrize("traffic", ["read", "write"])
 def test_a_copy_queued_behind_a_bulk_copy_of_the_copy_engine_waits_for_it(small_bulk, traffic):
-    task, _ = beside("engine", traffic)
+    task, _ = messages_beside("engine", traffic)
     assert "behind one bulk copy" in task.notes["order"]
     assert task.stages[""].call() == pytest.approx([MIB / LINK + QUICK_S])
     task.check()
@@ -204,7 +204,7 @@ def test_a_copy_queued_behind_a_bulk_copy_of_the_copy_engine_waits_for_it(small_
 
 @pytest.mark.parametrize("traffic", ["read", "write", "both"])
 def test_a_bulk_byte_that_did_not_arrive_is_a_wrong_answer(small_bulk, traffic):
-    task, _ = beside("engine", traffic)
+    task, _ = messages_beside("engine", traffic)
     task.poison()
     with pytest.raises(WrongAnswer):
         task.check()

@@ -28,12 +28,12 @@ def figures(run) -> dict[str, Figure]:
 
 
 @pytest.fixture
-def one():
+def one_gpu():
     return store.read_run(RECORDINGS / "h200-quick.jsonl.gz")
 
 
 @pytest.fixture
-def two():
+def two_gpus():
     return store.read_run(RECORDINGS / "h200x2-quick.jsonl.gz")
 
 
@@ -52,9 +52,9 @@ def test_no_recording_identifies_its_machine(run):
     assert "/" not in "".join(run.manifest.argv)
 
 
-def test_the_figures_of_the_recording_are_those_expected_of_an_h200(one):
+def test_the_figures_of_the_recording_are_those_expected_of_an_h200(one_gpu):
     """A figure outside these means that the method is wrong."""
-    medians = figures(one)
+    medians = figures(one_gpu)
     assert medians["bandwidth/read[size=4GiB,dtype=float32]"].share > 0.90
     assert medians["bandwidth/copy[size=4GiB,dtype=float32]"].share > 0.85
     assert max(figure.share for figure in medians.values() if figure.limit == "tensor.float16") > 0.70
@@ -62,8 +62,8 @@ def test_the_figures_of_the_recording_are_those_expected_of_an_h200(one):
     assert medians["bandwidth/h2d[memory=pinned,size=256MiB]"].interval.centre > 50e9
 
 
-def test_a_copy_between_two_gpus_is_compared_with_their_link(two):
-    figure = figures(two)["ipc/pull[path=peer,size=1GiB]"]
+def test_a_copy_between_two_gpus_is_compared_with_their_link(two_gpus):
+    figure = figures(two_gpus)["ipc/pull[path=peer,size=1GiB]"]
     assert (figure.limit, figure.basis) == ("link.peer", "spec")
     assert figure.interval.centre > 390e9
 

@@ -18,7 +18,7 @@ RECORDINGS = Path(__file__).parent / "recordings"
 TRIAD = make.case(size_bytes=2**30, dtype="float32")
 
 
-def known(*medians, of=TRIAD, name="NVIDIA H200", devices=("cuda:0",)):
+def deviation_of(*medians, of=TRIAD, name="NVIDIA H200", devices=("cuda:0",)):
     """The reproducibility of a case of which each replicate took one of these times."""
     results = [make.result(make.timing(s), of=of, devices=devices, replicate=i) for i, s in enumerate(medians)]
     device = [make.device(device, name) for device in devices]
@@ -50,13 +50,13 @@ def test_a_power_capped_product_differs_between_processes_by_far_more_than_its_i
 
 
 def test_from_three_replicates_on_the_deviation_is_that_of_the_run():
-    assert known(1.0, 1.2, 0.8) == Reproducibility(pytest.approx(0.2), 3)
-    assert known(1.0, 1.2, 0.8).text == "20.0 %"
+    assert deviation_of(1.0, 1.2, 0.8) == Reproducibility(pytest.approx(0.2), 3)
+    assert deviation_of(1.0, 1.2, 0.8).text == "20.0 %"
 
 
 def test_with_fewer_replicates_the_deviation_is_the_recorded_one_of_the_same_case_and_model():
     for medians in [(1.0,), (1.0, 1.2)]:
-        deviation = known(*medians)
+        deviation = deviation_of(*medians)
         assert (deviation.is_recorded, deviation.processes, deviation.text) == (True, 48, "0.03 % recorded")
         assert deviation.source == (
             "NVIDIA H200, 2026-11-20, recordings headline/1, headline/2, headline/3, headline/4"
@@ -72,14 +72,19 @@ def test_with_fewer_replicates_the_deviation_is_the_recorded_one_of_the_same_cas
     ],
 )
 def test_another_case_or_model_has_no_recorded_deviation(others):
-    assert known(1.0, **others) is None
+    assert deviation_of(1.0, **others) is None
 
 
 def test_the_sentence_beneath_a_table_names_each_recording_once():
-    deviations = [known(1.0), known(1.0), known(1.0, of=make.case("longer", "nowhere")), known(1.0, 1.2, 0.8)]
+    deviations = [
+        deviation_of(1.0),
+        deviation_of(1.0),
+        deviation_of(1.0, of=make.case("longer", "nowhere")),
+        deviation_of(1.0, 1.2, 0.8),
+    ]
     sentence = "NVIDIA H200, 2026-11-20: headline/1, headline/2, headline/3, headline/4"
     assert recorded_sources_text(deviations).endswith(f"({sentence})")
-    assert recorded_sources_text([known(1.0, 1.2, 0.8), None]) == ""
+    assert recorded_sources_text([deviation_of(1.0, 1.2, 0.8), None]) == ""
 
 
 def test_the_text_of_a_figure_states_the_kind_of_its_interval():

@@ -64,15 +64,15 @@ class Runtime:
         return 70051831
 
 
-def found(props):
+def device_of(props):
     return BACKEND.device_facts(Runtime(props), 0, 2)
 
 
 def test_a_gpu_is_described_by_its_compilers_name_and_its_infinity_cache():
-    device = found(MI300X)
+    device = device_of(MI300X)
     assert (device.id, device.arch, device.peers) == ("rocm:0", "gfx942", ("rocm:1",))
     assert device.cache_bytes == 256 * 2**20  # a ring of four times the L2 of one die would lie in it whole
-    assert found(MI250X).cache_bytes == 8 * 2**20
+    assert device_of(MI250X).cache_bytes == 8 * 2**20
     assert dict(device.details) == {
         "clock.sm_hz": "2100000000",
         "clock.memory_hz": "1300000000",
@@ -89,31 +89,31 @@ def test_only_the_gpu_on_paper_is_a_dry_run():
 
 
 def test_a_device_of_a_split_card_has_its_own_compute_units_and_memory_and_the_cards_cache():
-    device = found(PART)
+    device = device_of(PART)
     assert (device.units, device.memory_bytes) == (38, 25767706624)
     assert device.cache_bytes == 256 * 2**20  # a ring that is too large flushes too
     assert hardware.peak(replace(device, details=(("partition.compute", "CPX"),)), "float32").value == 163e12 / 8
 
 
 def test_an_apu_has_no_data_sheet_and_rates_per_clock_of_its_architecture():
-    device = found(MI300A)
+    device = device_of(MI300A)
     assert hardware.peak(device, "link.h2d") is None  # its host and its GPU share one memory: no host link
     assert hardware.per_clock(device, "float32").value == 256.0
 
 
 def test_an_architecture_gfx94_is_not_taken_for_hopper():
-    traits = BACKEND.traits_of(Runtime(MI300X), found(MI300X))
+    traits = BACKEND.traits_of(Runtime(MI300X), device_of(MI300X))
     assert (traits.vendor, traits.kernels, traits.warp, traits.clock) == ("amd", "hip", 64, "hip events")
     assert traits.features == {"matrix"}
     assert traits.max_shared_bytes == 65536  # of the 160 KiB that HIP would allow, CuPy can ask for none
 
 
 def test_data_types_whose_products_would_end_the_process_are_not_offered():
-    assert set(found(MI300X).dtypes) == {"float64", "float32", "float16"}
+    assert set(device_of(MI300X).dtypes) == {"float64", "float32", "float16"}
 
 
 def test_an_architecture_that_is_not_known_has_no_matrix_instructions():
-    assert BACKEND.traits_of(Runtime({**MI300X, "gcnArchName": b"gfx1100"}), found(MI300X)).features == frozenset()
+    assert BACKEND.traits_of(Runtime({**MI300X, "gcnArchName": b"gfx1100"}), device_of(MI300X)).features == frozenset()
 
 
 def test_hips_version_is_shown_with_dots():

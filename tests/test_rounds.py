@@ -19,7 +19,7 @@ def judged(sides):
     return judge(sides.before, sides.after, lambda case_id: 0.02)
 
 
-def once(values, again, rounds=3):
+def settle_one_case(values, again, rounds=3):
     """A case whose first measurement is `values`; each value of `again` centres a further one."""
     asked = []
 
@@ -36,24 +36,24 @@ def once(values, again, rounds=3):
 
 
 def test_a_slower_case_is_measured_again_before_it_fails():
-    assert once(noisy(1.1, 0.001), [1.1]) == (Verdict.SLOWER, 1)
+    assert settle_one_case(noisy(1.1, 0.001), [1.1]) == (Verdict.SLOWER, 1)
 
 
 def test_a_case_that_is_slower_once_and_not_again_does_not_fail():
-    verdict, _ = once(noisy(1.1, 0.001), [1.0, 1.0, 1.0])
+    verdict, _ = settle_one_case(noisy(1.1, 0.001), [1.0, 1.0, 1.0])
     assert verdict is Verdict.INCONCLUSIVE
 
 
 def test_a_case_that_is_the_same_is_not_measured_again():
-    assert once(noisy(1.001, 0.001), []) == (Verdict.SAME, 0)
+    assert settle_one_case(noisy(1.001, 0.001), []) == (Verdict.SAME, 0)
 
 
 def test_without_rounds_the_first_measurement_counts():
-    assert once(noisy(1.1, 0.001), [], rounds=0) == (Verdict.SLOWER, 0)
+    assert settle_one_case(noisy(1.1, 0.001), [], rounds=0) == (Verdict.SLOWER, 0)
 
 
 def test_a_suspect_that_remains_one_ends_inconclusive():
-    assert once(noisy(1.02, 0.001), [1.02] * 3) == (Verdict.INCONCLUSIVE, 3)
+    assert settle_one_case(noisy(1.02, 0.001), [1.02] * 3) == (Verdict.INCONCLUSIVE, 3)
 
 
 def test_only_cases_that_look_slower_are_measured_again():

@@ -22,7 +22,7 @@ WHOLE = RECORDINGS / "whole/h200.jsonl.gz"
 
 
 @pytest.fixture(scope="module")
-def whole():
+def whole_run():
     return store.read_run(WHOLE)
 
 
@@ -34,15 +34,15 @@ def lines(parts, width):
     return [line.rstrip() for line in capture.get().splitlines()]
 
 
-def shown(*arguments):
+def show(*arguments):
     """Return what `gpubench show` prints."""
     status, printed, said = gpubench("show", *arguments)
     assert status == 0, said
     return printed
 
 
-def test_a_whole_run_of_an_h200_is_shown_in_thirty_lines(whole):
-    text = lines(_summary.run_parts(whole, "run.jsonl"), 80)
+def test_a_whole_run_of_an_h200_is_shown_in_thirty_lines(whole_run):
+    text = lines(_summary.run_parts(whole_run, "run.jsonl"), 80)
     assert len(text) <= 30
     assert text[0] == "NVIDIA H200 (cuda:0), 132 SMs, 139.8 GiB"
     assert any(line.split() == ["Memory", "read", "4604", "GB/s", "95.9", "%", "100.1", "%"] for line in text)
@@ -51,15 +51,15 @@ def test_a_whole_run_of_an_h200_is_shown_in_thirty_lines(whole):
 
 
 def test_a_run_of_few_cases_lists_them(tmp_path):
-    out = shown(write(tmp_path / "run.jsonl", make.result(make.timing(*[1e-3] * 8, moved=1e9), of=make.case("copy"))))
+    out = show(write(tmp_path / "run.jsonl", make.result(make.timing(*[1e-3] * 8, moved=1e9), of=make.case("copy"))))
     assert "copy  1000 GB/s" in out
     assert "every case" not in out
 
 
 @pytest.mark.parametrize("width", [40, 80, 100, 140])
 @pytest.mark.parametrize("wide", [False, True], ids=["narrow", "wide"])
-def test_every_figure_stands_whole_in_a_line_that_fits(whole, width, wide):
-    suites = listing(Summary(whole), ["gemm/", "bandwidth/", "ipc/"])
+def test_every_figure_stands_whole_in_a_line_that_fits(whole_run, width, wide):
+    suites = listing(Summary(whole_run), ["gemm/", "bandwidth/", "ipc/"])
     printed = lines([part for suite in suites for part in _summary._suite_parts(suite, wide, width)], width)
     assert max(map(len, printed)) <= width
     text = "\n".join(printed)
@@ -87,8 +87,8 @@ def test_axes_that_all_cases_of_a_name_share_stand_in_the_heading():
     assert suite.constants == "on cuda:0; dtype=float32 in copy"
 
 
-def test_cases_can_be_filtered_sorted_and_limited_in_number(whole):
-    summary = Summary(whole)
+def test_cases_can_be_filtered_sorted_and_limited_in_number(whole_run):
+    summary = Summary(whole_run)
     (suite,) = listing(summary, ["gemm/square*float16"])
     assert {case.case_id.partition("[")[0] for case in suite.cases} == {"gemm/square"}
     noisy = [case for suite in listing(summary, order="noise", top=5) for case in suite.cases]
@@ -133,5 +133,5 @@ def test_long_and_right_to_left_names_are_shown(tmp_path):
 
 
 def test_the_json_of_show_is_that_of_the_report():
-    document = json.loads(shown(WHOLE, "--json"))
+    document = json.loads(show(WHOLE, "--json"))
     assert len(document["results"]) == 303

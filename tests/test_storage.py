@@ -55,7 +55,7 @@ def task():
 
 
 @pytest.fixture
-def own(tmp_path):
+def users_file(tmp_path):
     """A file of the user's, on a disk, and how `--data` describes it."""
     path = tmp_path / "weights.bin"
     path.write_bytes(np.random.default_rng(1).bytes(SIZE))
@@ -78,8 +78,8 @@ def test_a_buffered_read_leaves_its_pages_in_the_cache_and_a_direct_read_leaves_
     assert cached == {"buffered": -(-SIZE // mmap.PAGESIZE), "direct": 0}
 
 
-def test_a_file_is_dropped_from_the_cache_and_warmed_alone(own):
-    path, _ = own
+def test_a_file_is_dropped_from_the_cache_and_warmed_alone(users_file):
+    path, _ = users_file
     with path.open("rb") as file:
         FILES.warm(file.fileno(), SIZE)
         resident, pages = FILES.resident_pages(file.fileno(), SIZE)
@@ -88,8 +88,8 @@ def test_a_file_is_dropped_from_the_cache_and_warmed_alone(own):
         assert FILES.resident_pages(file.fileno(), SIZE) == (0, pages)
 
 
-def test_a_file_whose_mapped_pages_stay_in_the_cache_is_not_called_cold(own):
-    path, _ = own
+def test_a_file_whose_mapped_pages_stay_in_the_cache_is_not_called_cold(users_file):
+    path, _ = users_file
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapping:
         assert mapping[0] >= 0
         with pytest.raises(Untrustworthy, match="stay in the page cache") as caught:
@@ -97,14 +97,14 @@ def test_a_file_whose_mapped_pages_stay_in_the_cache_is_not_called_cold(own):
     assert caught.value.cause == "page-cache"
 
 
-def test_of_a_users_file_that_is_too_long_the_beginning_is_read(task, own):
-    path, data = own
+def test_of_a_users_file_that_is_too_long_the_beginning_is_read(task, users_file):
+    path, data = users_file
     assert call(task(file=path.name, data=data)) > 0
     assert call(task(file=path.name, data=data, size=2**18)) > 0
 
 
-def test_a_file_that_is_written_to_while_it_is_read_makes_the_case_invalid(task, own):
-    path, data = own
+def test_a_file_that_is_written_to_while_it_is_read_makes_the_case_invalid(task, users_file):
+    path, data = users_file
     built = task(file=path.name, data=data)
     call(built)
     with path.open("r+b") as file:
@@ -115,8 +115,8 @@ def test_a_file_that_is_written_to_while_it_is_read_makes_the_case_invalid(task,
     assert caught.value.cause == "changed"
 
 
-def test_a_write_in_the_middle_of_a_read_is_found_after_it(task, own):
-    path, data = own
+def test_a_write_in_the_middle_of_a_read_is_found_after_it(task, users_file):
+    path, data = users_file
     built = task(file=path.name, data=data)
     reader = built.close.__self__._reader
     read = reader.read
@@ -131,8 +131,8 @@ def test_a_write_in_the_middle_of_a_read_is_found_after_it(task, own):
         call(built)
 
 
-def test_a_file_that_shrinks_grows_goes_or_is_replaced_is_named(task, own):
-    path, data = own
+def test_a_file_that_shrinks_grows_goes_or_is_replaced_is_named(task, users_file):
+    path, data = users_file
     content = path.read_bytes()
     for change, message in (
         (lambda: os.truncate(path, 5000), "has 5000"),
@@ -147,8 +147,8 @@ def test_a_file_that_shrinks_grows_goes_or_is_replaced_is_named(task, own):
             built.stages[""].call()
 
 
-def test_content_that_changes_without_a_new_time_is_found_by_comparison(task, own):
-    path, data = own
+def test_content_that_changes_without_a_new_time_is_found_by_comparison(task, users_file):
+    path, data = users_file
     built = task(file=path.name, data=data)
     times = path.stat()
     content = path.read_bytes()
@@ -162,8 +162,8 @@ def test_content_that_changes_without_a_new_time_is_found_by_comparison(task, ow
         call(built)
 
 
-def test_a_file_that_changed_since_the_plan_is_not_read(own):
-    path, data = own
+def test_a_file_that_changed_since_the_plan_is_not_read(users_file):
+    path, data = users_file
     path.write_bytes(b"short")
     with pytest.raises(Untrustworthy, match="no longer has"):
         SUITE.build(bench(file=path.name, data=data))
@@ -356,16 +356,16 @@ def test_cufile_is_for_gpus_of_nvidia():
         SUITE.build(bench(path="cufile"))
 
 
-def test_the_files_of_the_user_replace_the_generated_one(own):
-    path, data = own
+def test_the_files_of_the_user_replace_the_generated_one(users_file):
+    path, data = users_file
     for files, expected in (((), {"made"}), (data, {path.name})):
         cases = SUITE.cases(Target(Facts((HOST,)), HOST, "full", tuple(files)))
         assert {dict(case.params)["file"] for case in cases} == expected
 
 
 @pytest.mark.slow
-def test_the_command_reads_the_users_file(tmp_path, own):
-    path, _ = own
+def test_the_command_reads_the_users_file(tmp_path, users_file):
+    path, _ = users_file
     out = tmp_path / "run.jsonl"
     arguments = ("run", "storage", "--device", "host", "--tier", "smoke", "--data", path, "-o", out)
     done = gpubench(*arguments)

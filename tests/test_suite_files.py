@@ -104,7 +104,7 @@ def test_files_beside_a_suite_are_found_as_those_of_a_package(folder):
 
 
 @pytest.fixture
-def whole(folder):
+def suite_folder(folder):
     """A suite that is a folder: its file became `__init__.py`."""
     place = folder / "ours"
     place.mkdir()
@@ -115,20 +115,20 @@ def whole(folder):
 
 
 @pytest.mark.parametrize("word", ["ours/", "./ours", "ours/__init__.py"])
-def test_a_suite_that_is_a_folder_runs_by_its_path(whole, tmp_path, word):
+def test_a_suite_that_is_a_folder_runs_by_its_path(suite_folder, tmp_path, word):
     options = ("--device", "host", "--tier", "smoke", "--out", tmp_path / "a.jsonl")
-    done = gpubench("run", word, *options, cwd=whole.parent)
+    done = gpubench("run", word, *options, cwd=suite_folder.parent)
     assert done.returncode == 0, done.stderr
     run = store.read_run(tmp_path / "a.jsonl")
     assert [result.case.id for result in run.results] == ["ours/twice[size=4KiB]", "ours/greeting"]
-    assert run.manifest.settings.suites == (str(whole),)
+    assert run.manifest.settings.suites == (str(suite_folder),)
 
 
-def test_a_folder_finds_kernels_in_itself_or_beside_it(whole):
-    for place, seconds in ((whole, 0.25), (whole.parent, 0.5)):
+def test_a_folder_finds_kernels_in_itself_or_beside_it(suite_folder):
+    for place, seconds in ((suite_folder, 0.25), (suite_folder.parent, 0.5)):
         (place / "work.cu").write_text(json.dumps({"seconds": seconds}))
-    (whole.parent / "shared.cu").write_text('{"seconds": 1.0}')
-    suite = planning.load_suite(str(whole))
+    (suite_folder.parent / "shared.cu").write_text('{"seconds": 1.0}')
+    suite = planning.load_suite(str(suite_folder))
     (device,) = plugins.load("backends", "clockwork").devices()
     opened = plugins.load("backends", "clockwork").open(device)
     bench = Bench(opened, Case("ours", "twice"), Target(Facts((device,)), device), suite.package)

@@ -21,13 +21,13 @@ def clock(monkeypatch):
 
 
 @pytest.fixture
-def told():
+def announced():
     return []
 
 
 @pytest.fixture
-def limits(clock, told):
-    return TimeLimits(told.append)
+def limits(clock, announced):
+    return TimeLimits(announced.append)
 
 
 def stage(**work):
@@ -39,106 +39,106 @@ def building(limits, clock, seconds, is_gpu=True, tier="quick"):
     clock.now += seconds
 
 
-def test_the_first_case_of_a_kind_may_compile_for_two_minutes_and_later_ones_for_one(limits, clock, told):
+def test_the_first_case_of_a_kind_may_compile_for_two_minutes_and_later_ones_for_one(limits, clock, announced):
     building(limits, clock, 2.0)
     building(limits, clock, 2.0)
     limits.building("gemm/batched", "quick", True)
-    first, second, third = told
+    first, second, third = announced
     assert (first.name, first.limit_s) == ("building the case", 120.0)
     assert first.basis == "120 s for the first case of its kind, where kernels are compiled"
     assert (second.limit_s, second.basis) == (60.0, "60 s after earlier cases of its kind")
     assert third.limit_s == 120.0
 
 
-def test_a_kind_of_case_that_took_long_may_take_ten_times_as_long_again(limits, clock, told):
+def test_a_kind_of_case_that_took_long_may_take_ten_times_as_long_again(limits, clock, announced):
     building(limits, clock, 45.0)
     limits.building("gemm/square", "quick", True)
-    assert told[-1] == Phase("building the case", 450.0, "10 times the 45 s of earlier cases of its kind")
+    assert announced[-1] == Phase("building the case", 450.0, "10 times the 45 s of earlier cases of its kind")
 
 
-def test_the_full_tier_may_take_five_times_as_long_on_the_host(limits, clock, told):
+def test_the_full_tier_may_take_five_times_as_long_on_the_host(limits, clock, announced):
     building(limits, clock, 1.0, tier="full")
     limits.calling([stage(items=1)])
-    assert [phase.limit_s for phase in told] == pytest.approx([600.0, 300.0], rel=1e-3)
+    assert [phase.limit_s for phase in announced] == pytest.approx([600.0, 300.0], rel=1e-3)
 
 
-def test_an_endless_kernel_is_ended_after_ten_seconds_plus_its_time_on_the_slowest_device(limits, clock, told):
+def test_an_endless_kernel_is_ended_after_ten_seconds_plus_its_time_on_the_slowest_device(limits, clock, announced):
     building(limits, clock, 1.0)
     limits.calling([stage(moved=12e9)])
     clock.now += 1e-4
     limits.waiting([stage(moved=12e9)])
-    assert told[-1].limit_s == 22.0
-    assert told[-1].basis == "10 s, and 12 s for the counted work on the slowest device"
+    assert announced[-1].limit_s == 22.0
+    assert announced[-1].basis == "10 s, and 12 s for the counted work on the slowest device"
     limits.waiting([stage(items=1)])
-    assert (told[-1].limit_s, told[-1].basis) == (pytest.approx(LEAST_S, rel=1e-3), "10 s")
+    assert (announced[-1].limit_s, announced[-1].basis) == (pytest.approx(LEAST_S, rel=1e-3), "10 s")
 
 
-def test_earlier_cases_show_how_fast_the_device_is(limits, clock, told):
+def test_earlier_cases_show_how_fast_the_device_is(limits, clock, announced):
     building(limits, clock, 1.0)
     limits.waiting([stage(moved=1e9)])
     clock.now += 0.01
     building(limits, clock, 1.0)
     limits.waiting([stage(moved=100e9)])
-    assert told[-1].limit_s == pytest.approx(20.0)
-    assert told[-1].basis == "10 s, and 10 s for the counted work on a device 10 times as slow as in earlier cases"
+    assert announced[-1].limit_s == pytest.approx(20.0)
+    assert announced[-1].basis == "10 s, and 10 s for the counted work on a device 10 times as slow as in earlier cases"
 
 
-def test_a_slow_device_is_never_given_less_than_the_slowest_one(limits, clock, told):
+def test_a_slow_device_is_never_given_less_than_the_slowest_one(limits, clock, announced):
     building(limits, clock, 1.0)
     limits.waiting([stage(moved=1e9)])
     clock.now += 5.0
     limits.waiting([stage(moved=1e9)])
-    assert told[-1].limit_s == 11.0
+    assert announced[-1].limit_s == 11.0
 
 
-def test_a_warm_up_may_take_ten_times_the_first_calls(limits, clock, told):
+def test_a_warm_up_may_take_ten_times_the_first_calls(limits, clock, announced):
     building(limits, clock, 1.0, is_gpu=False)
     limits.calling([stage(items=1)])
     clock.now += 1.0
     limits.waiting([stage(items=1)])
-    assert told[-1].name == "making the first calls", "the host has nothing to wait for"
+    assert announced[-1].name == "making the first calls", "the host has nothing to wait for"
     clock.now += 2.0
     limits.warming_up("hot", rest_s=0.5)
-    assert told[-1] == Phase("warming up hot", 45.0, "10 s and 10 calls of 3.50 s")
+    assert announced[-1] == Phase("warming up hot", 45.0, "10 s and 10 calls of 3.50 s")
 
 
-def test_the_calls_of_an_earlier_case_do_not_limit_the_warm_up_of_a_later_one(limits, clock, told):
+def test_the_calls_of_an_earlier_case_do_not_limit_the_warm_up_of_a_later_one(limits, clock, announced):
     building(limits, clock, 1.0)
     limits.calling([stage(items=1)])
     clock.now += 30.0
     building(limits, clock, 1.0)
     limits.warming_up("hot", 0.0)
-    assert told[-1].limit_s == LEAST_S
+    assert announced[-1].limit_s == LEAST_S
 
 
-def test_sampling_may_take_thirty_batches_since_its_last_sign_of_life(limits, clock, told):
+def test_sampling_may_take_thirty_batches_since_its_last_sign_of_life(limits, clock, announced):
     limits.sampling("hot", 0.2)
-    assert told == [Phase("sampling hot", 16.0, "10 s and 30 batches of 200 ms")]
+    assert announced == [Phase("sampling hot", 16.0, "10 s and 30 batches of 200 ms")]
     for _ in range(100):
         clock.now += 0.05
         limits.report_progress()
-    assert len(told) == 5, "told once a second at the most"
-    assert set(told) == {told[0]}
+    assert len(announced) == 5, "told once a second at the most"
+    assert set(announced) == {announced[0]}
 
 
-def test_sampling_without_a_warm_up_may_take_ten_times_as_long_as_the_first_calls(limits, clock, told):
+def test_sampling_without_a_warm_up_may_take_ten_times_as_long_as_the_first_calls(limits, clock, announced):
     building(limits, clock, 1.0)
     limits.calling([stage(items=1)])
     clock.now += 11.0
     limits.warming_up("self", rest_s=0.0)
     limits.sampling("self", 0.0)
-    assert told[-1] == Phase("sampling self", 120.0, "10 s and 10 calls of 11.0 s")
+    assert announced[-1] == Phase("sampling self", 120.0, "10 s and 10 calls of 11.0 s")
 
 
-def test_a_checked_batch_may_take_thirty_batches_too(limits, clock, told):
+def test_a_checked_batch_may_take_thirty_batches_too(limits, clock, announced):
     building(limits, clock, 1.0)
     limits.calling([stage(items=1)], batch_s=2.0)
-    assert told[-1].limit_s == pytest.approx(120.0)
-    assert told[-1].basis.endswith("first calls compile and load, and 30 batches of 2.00 s")
+    assert announced[-1].limit_s == pytest.approx(120.0)
+    assert announced[-1].basis.endswith("first calls compile and load, and 30 batches of 2.00 s")
 
 
 @pytest.mark.parametrize("tier", ["smoke", "quick", "full"])
-def test_no_phase_has_less_than_ten_seconds(limits, told, tier):
+def test_no_phase_has_less_than_ten_seconds(limits, announced, tier):
     limits.opening()
     limits.building("a/b", tier, True)
     limits.calling([])
@@ -148,5 +148,5 @@ def test_no_phase_has_less_than_ten_seconds(limits, told, tier):
     limits.sampling("hot", 1e-6)
     limits.attending()
     limits.closing()
-    assert len(told) == 9
-    assert min(phase.limit_s for phase in told) == LEAST_S
+    assert len(announced) == 9
+    assert min(phase.limit_s for phase in announced) == LEAST_S

@@ -15,7 +15,7 @@ def times(alpha_s, beta, sizes=SIZES):
     return [alpha_s + size / beta for size in sizes]
 
 
-def exact(values, reach=0.001):
+def narrow_intervals(values, reach=0.001):
     """Intervals of a narrow relative width."""
     return [Interval(value * (1 - reach), value, value * (1 + reach)) for value in values]
 
@@ -75,7 +75,7 @@ def test_fewer_than_three_sizes_are_no_model():
 
 
 def test_two_paths_cross_between_measured_neighbours():
-    kernel, engine = exact(times(2e-6, 3e10)), exact(times(6e-6, 5.5e10))
+    kernel, engine = narrow_intervals(times(2e-6, 3e10)), narrow_intervals(times(6e-6, 5.5e10))
     truth = 4e-6 / (1 / 3e10 - 1 / 5.5e10)
     ((is_kernel_above, size),) = transfer.crossovers(SIZES, kernel, engine)
     assert not is_kernel_above
@@ -88,20 +88,22 @@ def test_two_paths_cross_between_measured_neighbours():
 
 
 def test_paths_that_are_equal_do_not_cross_however_narrow_their_intervals():
-    first = exact(times(5e-6, 4e11), 1e-5)
-    second = exact([value * (1.01 if index % 2 else 0.99) for index, value in enumerate(times(5e-6, 4e11))], 1e-5)
+    first = narrow_intervals(times(5e-6, 4e11), 1e-5)
+    second = narrow_intervals(
+        [value * (1.01 if index % 2 else 0.99) for index, value in enumerate(times(5e-6, 4e11))], 1e-5
+    )
     assert transfer.crossovers(SIZES, first, second) == []
 
 
 def test_a_size_with_wide_intervals_is_left_out_and_the_crossover_widens_to_its_neighbours():
-    first, second = exact([1.0, 1.0, 1.0, 1.0], 0.01), exact([2.0, 1.3, 0.8, 0.5], 0.01)
+    first, second = narrow_intervals([1.0, 1.0, 1.0, 1.0], 0.01), narrow_intervals([2.0, 1.3, 0.8, 0.5], 0.01)
     second[1] = Interval(0.9, 1.3, 1.7)
     ((_, size),) = transfer.crossovers([1.0, 2.0, 4.0, 8.0], first, second)
     assert (size.low, size.high) == (1.0, 4.0)
 
 
 def test_paths_may_cross_twice():
-    first, second = exact([1.0] * 5), exact([2.0, 1.5, 0.5, 0.5, 1.5])
+    first, second = narrow_intervals([1.0] * 5), narrow_intervals([2.0, 1.5, 0.5, 0.5, 1.5])
     assert [above for above, _ in transfer.crossovers(SIZES[:5], first, second)] == [False, True]
 
 
