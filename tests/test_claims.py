@@ -64,7 +64,7 @@ def test_two_runs_notice_each_other_only_on_devices_that_both_use():
 
 
 def test_an_exclusive_run_neither_joins_nor_is_joined(runtime):
-    with Claims([CARD]), pytest.raises(DeviceError, match="measures on cuda:0 and --exclusive was asked for"):
+    with Claims([CARD]), pytest.raises(DeviceError, match="measures on cuda:0 and this run has --exclusive"):
         Claims([CARD], exclusive=True)
     with Claims([CARD], exclusive=True), pytest.raises(DeviceError, match="measures on cuda:0 with --exclusive"):
         Claims([CARD])
@@ -111,7 +111,7 @@ def test_a_run_beside_another_one_warns_and_labels_its_cases(tmp_path, monkeypat
     out, lines = tmp_path / "run.jsonl", []
     with Claims(facts.devices):
         session.measure(plan, out, ["gpubench"], lambda event: None, tell=lines.append)
-        with pytest.raises(DeviceError, match="--exclusive was asked for"):
+        with pytest.raises(DeviceError, match="this run has --exclusive"):
             session.measure(plan, tmp_path / "none.jsonl", ["gpubench"], lambda event: None, exclusive=True)
     assert [line for line in lines if "another run of gpubench measures on clockwork (process " in line]
     (result,) = read_run(out).results
@@ -125,4 +125,4 @@ def test_the_command_refuses_a_device_in_use_with_status_6(held):
     command = [sys.executable, "-P", "-m", "gpubench", "run", "latency", "--device", "host", "--tier", "smoke"]
     refused = subprocess.run([*command, "--exclusive"], capture_output=True, text=True, check=False)
     assert refused.returncode == 6, refused.stderr
-    assert "--exclusive was asked for" in refused.stderr
+    assert "this run has --exclusive" in refused.stderr

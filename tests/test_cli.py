@@ -61,10 +61,10 @@ def test_a_run_prints_a_summary_and_says_where_its_file_is(run):
     assert "trustworthy: " in done.stdout
     assert "1 case in " in done.stdout
     assert f"run file: {out}" in done.stderr
-    found = store.read_run(out)
-    assert found.complete
-    assert found.results[0].devices == ("host",)
-    assert found.manifest.facts.device("host").name
+    content = store.read_run(out)
+    assert content.complete
+    assert content.results[0].devices == ("host",)
+    assert content.manifest.facts.device("host").name
 
 
 @pytest.mark.slow
@@ -143,8 +143,8 @@ def test_doctor_lists_available_and_missing_parts(tmp_path):
     assert [device["id"] for device in facts["devices"]][-1] == "host"
     busy = next(counter for counter in facts["counters"] if counter["name"] == "host.cpu.busy")
     assert (busy["device"], busy["unit"], busy["missing"]) == ("host", "core·s", "")
-    assert {"amd", "gpm", "nvml"} - {each["name"].partition(".")[0] for each in facts["counters"]} <= {
-        each["what"] for each in facts["not_sampled"]
+    assert {"amd", "gpm", "nvml"} - {counter["name"].partition(".")[0] for counter in facts["counters"]} <= {
+        missing["what"] for missing in facts["not_sampled"]
     }
 
 
@@ -153,17 +153,17 @@ def test_a_headline_run_takes_one_case_of_each_suite_and_shows_the_spread_of_its
     run = ("run", "headline", "--tier", "smoke", "--device", "host", "--replicates", "2", "--out", "a.jsonl")
     done = gpubench(*run, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    found = store.read_run(tmp_path / "a.jsonl")
-    assert found.manifest.settings.headline
+    content = store.read_run(tmp_path / "a.jsonl")
+    assert content.manifest.settings.headline
     planned = gpubench("list", "headline", "--cases", "--tier", "smoke", "--device", "host", "--json", cwd=tmp_path)
     for replicate in range(2):
-        ids = [result.case.id for result in found.results if result.replicate == replicate]
+        ids = [result.case.id for result in content.results if result.replicate == replicate]
         assert sorted(ids) == sorted(json.loads(planned.stdout))
-    suites = [result.case.suite for result in found.results if result.replicate == 0]
+    suites = [result.case.suite for result in content.results if result.replicate == 0]
     assert sorted(suites) == ["bandwidth", "collectives", "compression", "gemm", "ipc", "latency"]
     assert "tier smoke, 6 cases × 2 replicates in " in done.stdout
-    shown = re.findall(r"^(\w+) +[\d.]+ m?s +2 ok *$", done.stdout, re.MULTILINE)
-    assert sorted(shown) == sorted(suites), "a line for each suite"
+    listed_suites = re.findall(r"^(\w+) +[\d.]+ m?s +2 ok *$", done.stdout, re.MULTILINE)
+    assert sorted(listed_suites) == sorted(suites), "a line for each suite"
     rows = re.findall(r"^\S+\[\S+\].* ± [\d.]+ % range", done.stdout, re.MULTILINE)
     assert len(rows) == 6, "of two replicates the range of each case is known"
 
@@ -231,8 +231,8 @@ def test_help_shows_a_default_that_is_a_text(tmp_path, command):
 
 def test_unknown_names_are_refused_with_the_available_ones(tmp_path):
     assert "did you mean latency?" in refused(gpubench("run", "latencyy", cwd=tmp_path))
-    assert "there is all, bandwidth, " in refused(gpubench("run", "xyzzy", cwd=tmp_path))
-    assert "there is host" in refused(gpubench("run", "gemm", "--device", "tpu:0", cwd=tmp_path))
+    assert "choose from all, bandwidth, " in refused(gpubench("run", "xyzzy", cwd=tmp_path))
+    assert "available: host" in refused(gpubench("run", "gemm", "--device", "tpu:0", cwd=tmp_path))
     filtered = refused(gpubench("run", "gemm", "--device", "host", "--filter", "sqare", cwd=tmp_path))
     assert "did you mean gemm/square" in filtered
 
@@ -240,7 +240,7 @@ def test_unknown_names_are_refused_with_the_available_ones(tmp_path):
 @pytest.mark.skipif(Path("/proc/driver/nvidia").exists(), reason="there is a GPU here")
 def test_a_missing_gpu_is_refused_with_the_available_devices_and_the_remedy(tmp_path):
     line = refused(gpubench("run", "gemm", "--device", "cuda:0", cwd=tmp_path))
-    assert "no device 'cuda:0' (there is host)" in line
+    assert "no device 'cuda:0' (available: host)" in line
     assert "CuPy" in line
     assert "pip install" in line or "driver" in line
 
@@ -323,9 +323,9 @@ def test_an_interrupted_run_keeps_what_was_measured_and_resumes(tmp_path, sent, 
         assert time.monotonic() < deadline, child.communicate()
         time.sleep(0.05)
     child.send_signal(sent)
-    _, words = child.communicate(timeout=30)
-    assert child.returncode == status, words
-    assert "--resume" in words
+    _, error_output = child.communicate(timeout=30)
+    assert child.returncode == status, error_output
+    assert "--resume" in error_output
     run = store.read_run(file)
     assert not run.complete
     assert [result.case.name for result in run.results] == ["good"]

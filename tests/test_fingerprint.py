@@ -39,16 +39,16 @@ def test_a_fingerprint_names_model_driver_clocks_power_limit_ecc_and_mig():
 @pytest.mark.parametrize(
     ("other", "difference"),
     [
-        (dataclasses.replace(H200, name="NVIDIA H100"), "model NVIDIA H200, there NVIDIA H100"),
-        (dataclasses.replace(H200, units=66), "units 132, there 66"),
-        (with_detail("power.limit_w", "500.0"), "power limit 700.0 W, there 500.0 W"),
-        (with_detail("ecc", "off"), "ECC on, there off"),
-        (with_detail("mig", "on"), "MIG off, there on"),
+        (dataclasses.replace(H200, name="NVIDIA H100"), "model NVIDIA H200 instead of NVIDIA H100"),
+        (dataclasses.replace(H200, units=66), "units 132 instead of 66"),
+        (with_detail("power.limit_w", "500.0"), "power limit 700.0 W instead of 500.0 W"),
+        (with_detail("ecc", "off"), "ECC on instead of off"),
+        (with_detail("mig", "on"), "MIG off instead of on"),
         (
             with_detail("clock.application_hz", "1980000000"),
-            "clocks 1.500 GHz/1.980 GHz, there 1.980 GHz/1.980 GHz",
+            "clocks 1.500 GHz/1.980 GHz instead of 1.980 GHz/1.980 GHz",
         ),
-        (dataclasses.replace(H200, details=DETAILS[:4]), "MIG off, there unknown"),
+        (dataclasses.replace(H200, details=DETAILS[:4]), "MIG off instead of unknown"),
     ],
 )
 def test_results_under_different_conditions_have_different_fingerprints(other, difference):
@@ -57,7 +57,7 @@ def test_results_under_different_conditions_have_different_fingerprints(other, d
 
 
 def test_another_major_version_of_the_driver_is_another_fingerprint_and_another_patch_is_not():
-    assert of().differences(of(versions=(("nvidia.driver", "575.1"),))) == ("driver nvidia 580, there nvidia 575",)
+    assert of().differences(of(versions=(("nvidia.driver", "575.1"),))) == ("driver nvidia 580 instead of nvidia 575",)
     assert of() == of(versions=(("nvidia.driver", "580.2"),))
 
 

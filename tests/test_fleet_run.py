@@ -85,7 +85,7 @@ def test_a_truncated_forged_or_unrelated_file_affects_only_its_own_node(fleet, t
         "other": "refused",
         "sick": "failed",
     }
-    assert nodes["torn"].reason == "its run file ends early; the cases in it are kept"
+    assert nodes["torn"].reason == "its run file is incomplete; the cases in it are kept"
     assert "count and hash" in nodes["forged"].reason
     assert "filters are ('triad',) instead of ()" in nodes["other"].reason
     assert nodes["sick"].reason == "its run ended with exit status 6: bandwidth: 1 ok in 1 s"
@@ -106,7 +106,7 @@ def test_nodes_that_hang_or_never_report_are_not_waited_for(fleet, tmp_path):
         "rank-2": "missing",
     }
     assert nodes["hung"].reason == "it was ended after 2 s, at the time limit: bandwidth: 1 ok in 1 s"
-    assert nodes["rank-2"].reason.startswith("it did not report within")
+    assert nodes["rank-2"].reason.startswith("it sent no report within")
 
 
 @pytest.mark.slow

@@ -120,7 +120,7 @@ def test_another_machine_is_refused_with_the_reason_unless_allowed(call):
     run_file("new.jsonl", 1.0005)
     status, out, _ = call("gate", "new.jsonl", "-b", "base.jsonl")
     assert status == 4
-    assert "model NVIDIA H200, there NVIDIA H100" in out
+    assert "model NVIDIA H200 instead of NVIDIA H100" in out
     assert call("gate", "new.jsonl", "-b", "base.jsonl", "--allow-mismatch")[0] == 0
 
 
@@ -219,8 +219,8 @@ def test_a_reason_that_many_cases_share_is_printed_once(call):
         files.write(Path(name), *(make.result(of=case) for case in cases), manifest=make.manifest(facts=facts))
     status, out, _ = call("gate", "new.jsonl", "-b", "base.jsonl")
     assert status == 4
-    assert out.count("driver nvidia 580, there nvidia 570") == 1
-    assert " and 19 more: unlike the baseline: " in out
+    assert out.count("driver nvidia 580 instead of nvidia 570") == 1
+    assert " and 19 more: not comparable with the baseline: " in out
 
 
 def test_the_last_results_of_the_history_are_a_baseline_without_the_candidate(call):
@@ -397,7 +397,7 @@ def stand_in(path, body):
 @pytest.mark.parametrize(
     ("body", "status", "words"),
     [
-        ("exit 0", 5, "is it gpubench?"),
+        ("exit 0", 5, "name a gpubench program"),
         ("echo no suite >&2; exit 2", 2, "--a ended with status 2: no suite"),
         ("exit 6", 6, "--a ended with status 6: it printed no message"),
         ("exit 9", 2, "status 9"),

@@ -267,7 +267,7 @@ def test_a_run_without_a_start_takes_its_files_time(tmp_path, store):
     os.utime(first, (FIRST.timestamp(),) * 2)
     outcomes = recorded(store, first, second, same)
     assert [outcome.state for outcome in outcomes] == ["new", "new", "known"]
-    assert "it does not say when it was measured" in outcomes[0].warnings[0]
+    assert "it has no date of measurement" in outcomes[0].warnings[0]
     assert trend(store).moments[0].source.at == FIRST.timestamp()
 
 

@@ -366,7 +366,7 @@ def test_a_device_that_one_file_names_and_another_does_not_is_one():
 DAMAGED = (
     ("nvbandwidth-v0.8.txt", "84.33\n\nSUM", "8.433\n\nSUM", "do not add up to its SUM"),
     ("nvbandwidth-7gpus.txt", " 4    760.17    760.91", " 4    760.17", "a row of .* is incomplete"),
-    ("nvbandwidth-v0.8.txt", "613.22\n", "61x.22\n", "is no number"),
+    ("nvbandwidth-v0.8.txt", "613.22\n", "61x.22\n", "is not a number"),
     ("nvbandwidth-v0.5.json", '"12.3964"', '"13.3964"', "do not add up"),
     ("nvbandwidth-v0.5.json", '"name" : "host_to_device_memcpy_ce"', '"title" : "x"', "'name' is missing"),
     ("nvbandwidth-v0.5.json", "(GB/s)", "(TB/s)", "neither GB/s nor ns"),
@@ -374,7 +374,7 @@ DAMAGED = (
     ("rccl-tests.txt", "(us)  (GB/s)  (GB/s)            (us)", "(ms)  (GB/s)  (GB/s)            (ms)", "units"),
     ("nvbench.json", '"major": 1', '"major": 2', "JSON of version"),
     ("nvbench.json", '"states"', '"conditions"', "'states' is missing"),
-    ("nvbench.json", "0.0010034715849794225", "nan", "is no number"),
+    ("nvbench.json", "0.0010034715849794225", "nan", "is not a number"),
     ("nvbench.csv", ",No,4,", ",No,4,5,", "columns where the head has"),
     ("babelstream-5.0.txt", "0.00349     0.01243     0.00604", "0.00349", "the row of Triad is incomplete"),
     ("babelstream-5.0.txt", "MB/s", "XB/s", "the unit XB"),
@@ -385,7 +385,7 @@ DAMAGED = (
     ("mixbench-cuda.txt", " 104.42, 417.68,", " 104.42,", "columns where the head has"),
     ("transferbench-1.62.txt", "56.309 GB/s |    4.767 ms", "56.309 TB/s |    4.767 ms", "neither GB/s nor ms"),
     ("transferbench-p2p.txt", "55.47     55.54      2132.28", "55.47     55.54", "columns where the head has"),
-    ("superbench.jsonl", "25.6", '"fast"', "is no number"),
+    ("superbench.jsonl", "25.6", '"fast"', "is not a number"),
     ("superbench.jsonl", '"mem-bw/H2D_Mem_BW:0": 25.6,', '"mem-bw', "not JSON"),
 )
 
@@ -585,7 +585,7 @@ def test_perftest_latencies_of_a_gpus_memory_are_in_seconds_and_say_so():
     ("old", "new", "words"),
     [
         ("393.92", "100.00", "neither the MiB/s nor the Gb/s"),
-        ('"MsgRate": 0.751343', '"MsgRate": NaN', "NaN is no number"),
+        ('"MsgRate": 0.751343', '"MsgRate": NaN', "NaN is not a number"),
         ('"BW_average": 393.92,\n', "", "neither a bandwidth nor a latency"),
         ('"MsgSize": 65536', '"MsgSize": "64k"', "'MsgSize' is missing"),
         ('"n_iterations"', 'sl: 3,\n"n_iterations"', "not JSON"),

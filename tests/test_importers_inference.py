@@ -320,7 +320,7 @@ def test_a_run_without_an_answer_is_a_failed_case(tmp_path, name):
 
 
 DAMAGED = (
-    ("vllm-serve.json", '"duration": 14.8', '"duration": NaN', "NaN is no number"),
+    ("vllm-serve.json", '"duration": 14.8', '"duration": NaN', "NaN is not a number"),
     ("vllm-serve.json", '"duration": 14.8', '"duration": 148', "output_throughput .* edited or damaged"),
     (
         "vllm-serve.json",
@@ -341,7 +341,7 @@ DAMAGED = (
         "'completed' is missing, or is not a measured number",
     ),
     ("vllm-serve.json", '"tp": "1"', '"tp": "0"', "tp is 0, which is not a possible number of GPUs"),
-    ("vllm-serve.json", '"tp": "1"', '"tp": "many"', "is no whole number"),
+    ("vllm-serve.json", '"tp": "1"', '"tp": "many"', "is not a whole number"),
     (
         "vllm-serve.json",
         '"gpu": "NVIDIA H200"',
@@ -349,7 +349,7 @@ DAMAGED = (
         "'gpu' is missing, or has another form than in the known versions",
     ),
     ("vllm-serve.json", '"p99_itl_ms": 12.25}', '"p99_itl_', "not JSON"),
-    ("sglang.jsonl", '"request_rate": Infinity', '"request_rate": NaN', "NaN is no number"),
+    ("sglang.jsonl", '"request_rate": Infinity', '"request_rate": NaN', "NaN is not a number"),
     ("sglang.jsonl", '"tp_size": 2', '"tp_size": -2', "tp_size is -2"),
     ("sglang.jsonl", '"max_concurrent_requests": 64}\n', '"max_conc\n', "line 1: not JSON"),
     (

@@ -199,18 +199,18 @@ def machine(name="NVIDIA H200", device_id="cuda:0", **details):
 @pytest.mark.parametrize(
     ("other", "reason"),
     [
-        ({"name": "NVIDIA H100"}, "model NVIDIA H100, there NVIDIA H200"),
-        ({"power.limit_w": "500.0"}, "power limit 500.0 W, there 700.0 W"),
-        ({"ecc": "off"}, "ECC off, there on"),
-        ({"mig": "on"}, "MIG on, there off"),
-        ({"clock.sm_most_hz": "1410000000"}, "clocks 1.410 GHz, there 1.980 GHz"),
+        ({"name": "NVIDIA H100"}, "model NVIDIA H100 instead of NVIDIA H200"),
+        ({"power.limit_w": "500.0"}, "power limit 500.0 W instead of 700.0 W"),
+        ({"ecc": "off"}, "ECC off instead of on"),
+        ({"mig": "on"}, "MIG on instead of off"),
+        ({"clock.sm_most_hz": "1410000000"}, "clocks 1.410 GHz instead of 1.980 GHz"),
     ],
 )
 def test_another_machine_or_setting_is_not_comparable(other, reason):
     before, after = evidence(*noisy(), manifest=machine()), evidence(*noisy(), manifest=machine(**other))
     finding = one(before, after)
     assert (finding.verdict, finding.cause) == (Verdict.NOT_COMPARABLE, "machine")
-    assert finding.reason == f"unlike the baseline: {reason}"
+    assert finding.reason == f"not comparable with the baseline: {reason}"
     assert one(before, after, allow_mismatch=True).verdict is Verdict.SAME
 
 
@@ -222,14 +222,14 @@ def test_the_major_version_of_the_driver_counts_the_minor_does_not():
     assert one(before, evidence(*noisy(), **of("580.9"))).verdict is Verdict.SAME
     assert (
         one(before, evidence(*noisy(), **of("590.1"))).reason
-        == "unlike the baseline: driver nvidia 590, there nvidia 580"
+        == "not comparable with the baseline: driver nvidia 590 instead of nvidia 580"
     )
 
 
 def test_another_tier_is_not_comparable():
     settings = dataclasses.replace(make.manifest().settings, tier="smoke")
     finding = one(evidence(*noisy()), evidence(*noisy(), manifest={"settings": settings}))
-    assert finding.reason == "unlike the baseline: tier smoke, there quick"
+    assert finding.reason == "not comparable with the baseline: tier smoke instead of quick"
 
 
 def test_a_candidate_that_failed_once_is_invalid_whatever_its_speed():

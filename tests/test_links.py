@@ -1,4 +1,4 @@
-"""One link, several figures; tails of times: pure functions of a run."""
+"""The figures of one link; tails of times: pure functions of a run."""
 
 import _make as make
 import pytest

@@ -37,9 +37,9 @@ def install(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("room", ["suites", "collectors", "reports", "backends", "importers"])
 def test_the_names_of_a_room_are_its_public_modules_sorted(room):
-    found = plugins.names(room)
-    assert list(found) == sorted(set(found))
-    assert not any(name.startswith("_") for name in found)
+    names = plugins.names(room)
+    assert list(names) == sorted(set(names))
+    assert not any(name.startswith("_") for name in names)
 
 
 def test_a_file_in_a_third_partys_package_is_a_plugin_with_the_files_name(install):
@@ -56,7 +56,7 @@ def test_listing_names_imports_none_of_them(install):
 
 
 @pytest.mark.parametrize(
-    ("source", "words"),
+    ("source", "message"),
     [
         ("raise RuntimeError('no driver')", "RuntimeError: no driver"),
         ("import third_missing", "ModuleNotFoundError: No module named 'third_missing'"),
@@ -64,11 +64,11 @@ def test_listing_names_imports_none_of_them(install):
         ("nothing = 1", "it has no `report`"),
     ],
 )
-def test_a_broken_plugin_fails_only_its_own_load_and_keeps_its_cause(install, source, words):
+def test_a_broken_plugin_fails_only_its_own_load_and_keeps_its_cause(install, source, message):
     install("third_party", {"third_bad": source, "third_good": "report = 'fine'"})
     with pytest.raises(plugins.BrokenPlugin) as broken:
         plugins.load("reports", "third_bad")
-    assert str(broken.value).startswith(f"plugin third_bad (third_party.third_bad) does not load: {words}")
+    assert str(broken.value).startswith(f"plugin third_bad (third_party.third_bad) does not load: {message}")
     assert broken.value.__cause__ is not None
     assert plugins.load("reports", "third_good") == "fine"
 
@@ -100,5 +100,5 @@ def test_an_unknown_name_is_answered_with_the_nearest(install):
 
 def test_an_unknown_name_without_a_near_one_is_answered_with_all_of_them():
     error = plugins.unknown("suite", "zzz", ["latency", "bandwidth"])
-    assert str(error) == "no suite 'zzz'; there is bandwidth, latency"
-    assert str(plugins.unknown("suite", "zzz", [])) == "no suite 'zzz'; there is none"
+    assert str(error) == "no suite 'zzz'; choose from bandwidth, latency"
+    assert str(plugins.unknown("suite", "zzz", [])) == "no suite 'zzz'; none is installed"

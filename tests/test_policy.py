@@ -77,7 +77,7 @@ def test_a_pyproject_without_our_table_changes_nothing(tmp_path):
     [
         ("[gate]\ntreshold_percent = 2", "gate.treshold_percent: no such key; did you mean threshold_percent?"),
         ("[gates]", "gates: no such key; did you mean gate?"),
-        ("[gate]\nzzz = 1", "gate.zzz: no such key; there is threshold_percent, thresholds_percent, required"),
+        ("[gate]\nzzz = 1", "gate.zzz: no such key; choose from threshold_percent, thresholds_percent, required"),
         ("[gate]\nthreshold_percent = '2 %'", "gate.threshold_percent: a number is expected"),
         ("[gate]\nthreshold_percent = true", "gate.threshold_percent: a number is expected"),
         ("[gate]\nthreshold_percent = nan", "gate.threshold_percent: a number is expected"),

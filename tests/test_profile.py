@@ -115,7 +115,7 @@ def test_a_full_disk_does_not_end_the_program(out):
     )
     found = subprocess.run(["bash", "-c", limited], capture_output=True, text=True, timeout=60, check=False)
     assert (found.returncode, found.stdout) == (0, "1\n")
-    assert "what was written before is kept" in found.stderr
+    assert "the records written before are kept" in found.stderr
 
 
 COUNTS = """

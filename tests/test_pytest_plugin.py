@@ -522,7 +522,7 @@ def test_a_baseline_of_another_device_cannot_be_judged_and_does_not_pass(tmp_pat
     other = run_of(*QUIET, facts=make.facts(make.device(name="NVIDIA H100")))
     judged = baseline_of(tmp_path, other).judge(run_of(*QUIET), list)
     assert (judged.verdict, judged.fails) == ("not comparable", True)
-    assert "model NVIDIA H200, there NVIDIA H100" in judged.reason
+    assert "model NVIDIA H200 instead of NVIDIA H100" in judged.reason
 
 
 def test_a_new_test_has_no_baseline_and_passes(tmp_path):

@@ -128,7 +128,7 @@ def text_run(*texts):
         suites=(SuiteInfo("bandwidth", joined),),
         argv=("/home/amelia/bin/gpubench", "run", "--out", "/data/acme/weights.safetensors", "--data=acme/dumps/a.bin"),
     )
-    return dataclasses.replace(run, warnings=("/data/acme/r.jsonl: line 4: the last line is torn", *texts))
+    return dataclasses.replace(run, warnings=("/data/acme/r.jsonl: line 4: the last line is incomplete", *texts))
 
 
 def test_no_name_of_host_user_device_or_place_is_left_in_any_field_or_text():
@@ -155,7 +155,7 @@ def test_a_text_without_names_is_unchanged(text):
 
 
 def test_a_warning_loses_the_path_it_begins_with():
-    assert redacted(text_run("x y"), SALT).warnings[0] == "line 4: the last line is torn"
+    assert redacted(text_run("x y"), SALT).warnings[0] == "line 4: the last line is incomplete"
 
 
 def test_a_suite_in_a_file_is_reduced_to_its_name():

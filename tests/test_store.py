@@ -122,7 +122,7 @@ def test_a_file_cut_at_any_byte_of_its_last_record_keeps_the_others(tmp_path, na
         assert run.results[0] == make.result()
         if len(run.results) == 1 and not run.complete:
             torn = bool(content(path).rpartition(b"\n")[2])
-            assert run.warnings == ((f"{path}: line 3: the last line is torn and was dropped",) if torn else ())
+            assert run.warnings == ((f"{path}: line 3: the last line is incomplete and was dropped",) if torn else ())
 
 
 def test_a_file_cut_at_any_byte_is_read_or_refused_in_one_line(path):
@@ -132,7 +132,7 @@ def test_a_file_cut_at_any_byte_is_read_or_refused_in_one_line(path):
         if b"\n" in whole[:length]:
             assert not store.read_run(path).complete
         else:
-            with pytest.raises(FileError, match="line 1: there is no whole manifest"):
+            with pytest.raises(FileError, match="line 1: its manifest is missing or incomplete"):
                 store.read_run(path)
 
 
@@ -196,7 +196,7 @@ def test_a_full_disk_is_reported_in_one_line_and_leaves_a_partial_run(tmp_path, 
         writer.result(make.result())
         resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 2, before[1]))
         try:
-            with pytest.raises(FileError, match="File too large; what was written before is kept"):
+            with pytest.raises(FileError, match="File too large; the records written before are kept"):
                 writer.result(make.result(replicate=1))
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -265,7 +265,7 @@ def test_a_missing_file_is_not_resumed(path):
 
 def test_a_file_that_exists_is_never_overwritten(path):
     path.write_text("mine")
-    with pytest.raises(UsageError, match=r"run\.jsonl exists; choose another name, or go on with it by `run --resume`"):
+    with pytest.raises(UsageError, match=r"run\.jsonl exists; choose another name, or continue it with `run --resume`"):
         store.RunWriter.create(path, make.manifest())
     assert path.read_text() == "mine"
 

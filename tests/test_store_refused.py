@@ -57,7 +57,7 @@ def test_a_file_of_another_program_is_refused_as_such(path, data):
 
 def test_an_empty_file_is_refused_with_the_next_step(path):
     path.touch()
-    assert refusal(path) == "line 1: there is no whole manifest, so nothing was measured; remove the file"
+    assert refusal(path) == "line 1: its manifest is missing or incomplete, so nothing was measured; remove the file"
 
 
 def test_a_file_that_does_not_begin_with_its_manifest_is_refused(small):

@@ -46,10 +46,10 @@ class Fingerprint:
         return ", ".join([model, *parts])
 
     def differences(self, other: Fingerprint) -> tuple[str, ...]:
-        """Return the differences as text: `driver nvidia 580, there nvidia 575`; empty if both are equal."""
+        """Return the differences as text: `driver nvidia 580 instead of nvidia 575`; empty if both are equal."""
         here, there = dict(self.pairs), dict(other.pairs)
         return tuple(
-            f"{name} {_text(name, here.get(name, 'unknown'))}, there {_text(name, there.get(name, 'unknown'))}"
+            f"{name} {_text(name, here.get(name, 'unknown'))} instead of {_text(name, there.get(name, 'unknown'))}"
             for name in dict.fromkeys([*here, *there])
             if here.get(name) != there.get(name)
         )

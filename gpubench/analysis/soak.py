@@ -117,7 +117,7 @@ class SoakLedger:
         """The outcome in one line."""
         passes = f"{self.passes} pass{'es' * (self.passes != 1)} in {units.duration(self.seconds)}"
         count = len(self.wrong)
-        without_findings = "no wrong bit" if self.compared else "nothing is proven"
+        without_findings = "no wrong bit was found" if self.compared else "nothing could be compared"
         outcome = f"{count} finding{'s' * (count > 1)}" if count else without_findings
         health = ", and a device is unhealthy" if self.sick else ""
         return f"{passes}, {self.compared} samples compared: {outcome}{health}"

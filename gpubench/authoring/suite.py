@@ -105,7 +105,7 @@ class Topic:
     def _declare(self, definition: Definition) -> None:
         """Add a case. Raises TypeError if its name is taken."""
         if definition.name in self.definitions:
-            raise TypeError(f"two cases are called {definition.name}")
+            raise TypeError(f"two cases are called {definition.name}; rename one")
         self.definitions[definition.name] = definition
 
 

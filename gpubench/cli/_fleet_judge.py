@@ -30,17 +30,15 @@ Baseline = Annotated[
         "--baseline", "-b", help="The folder of an earlier fleet, or a saved baseline: compare each GPU with itself."
     ),
 ]
-Floor = Annotated[
-    bool, typer.Option("--floor", help="Compare each GPU with what its model is known to reach (docs/gate.md).")
-]
+Floor = Annotated[bool, typer.Option("--floor", help="Compare each GPU with the floors of its model (docs/gate.md).")]
 Strict = Annotated[
     bool,
-    typer.Option("--strict", help="End with status 4 if a node is missing or a suspect was not measured again."),
+    typer.Option("--strict", help="Exit with status 4 if a node is missing or a suspect was not measured again."),
 ]
 Out = Annotated[
     list[Path] | None,
     typer.Option(
-        "--out", "-o", help="Write a report here; the ending chooses the form: .html, .md, .json or .xml (JUnit)."
+        "--out", "-o", help="Write this report; its suffix selects the format: .html, .md, .json or .xml (JUnit)."
     ),
 ]
 

@@ -20,7 +20,9 @@ _MOST_ROWS = 40
 Out = Annotated[Path, typer.Option("--out", "-o", help="A new folder for pairs.json and the run files.", metavar="DIR")]
 Rounds = Annotated[
     int,
-    typer.Option("--rounds", min=1, max=1000, help="How many other nodes each node meets. A verdict needs at least 3."),
+    typer.Option(
+        "--rounds", min=1, max=1000, help="How many other nodes each node is paired with. A verdict needs at least 3."
+    ),
 ]
 
 

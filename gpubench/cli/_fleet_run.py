@@ -43,21 +43,22 @@ On = Annotated[
     typer.Option(
         "--on",
         metavar="ADDRESS",
-        help="The nodes of a Ray cluster: ray://HOST:PORT; or ray:local:N, a new one with N nodes on this machine.",
+        help="Measure the nodes of a Ray cluster: ray://HOST:PORT, or ray:local:N for a new one with N nodes on this "
+        "machine.",
     ),
 ]
 Slurm = Annotated[
     bool,
     typer.Option(
-        "--slurm", help="The nodes that srun starts. Options of srun stand at the end: --slurm … -- --nodes=4."
+        "--slurm", help="Measure the nodes that srun starts. Put options of srun at the end: --slurm … -- --nodes=4."
     ),
 ]
 FromEnv = Annotated[
     bool,
     typer.Option(
         "--from-env",
-        help="The processes of a job that torchrun, mpirun or srun has started: each calls this command and finds its "
-        "rank in the environment.",
+        help="Measure the nodes of a job that torchrun, mpirun or srun has started: each process of the job runs this "
+        "command, which reads its rank from the environment.",
     ),
 ]
 Replicates = Annotated[
@@ -70,7 +71,8 @@ Replicates = Annotated[
     ),
 ]
 TimeLimit = Annotated[
-    float, typer.Option("--time-limit", min=1.0, metavar="SECONDS", help="How long a node may take for its answer.")
+    float,
+    typer.Option("--time-limit", min=1.0, metavar="SECONDS", help="The longest time that a node may take to answer."),
 ]
 Stagger = Annotated[
     float,
@@ -78,13 +80,13 @@ Stagger = Annotated[
         "--stagger",
         min=0.0,
         metavar="SECONDS",
-        help="Start one node after the other with this distance, instead of all at the same time.",
+        help="Start one node after the other with this delay, instead of all at the same time.",
     ),
 ]
 RackMap = Annotated[
     Path | None,
     typer.Option(
-        "--map", metavar="FILE", help="The rack of each node: lines of a node and its rack, as in: gpu07 rack2."
+        "--map", metavar="FILE", help="A file with the rack of each node, one line per node, as in: gpu07 rack2."
     ),
 ]
 
@@ -93,7 +95,7 @@ Confirm = Annotated[
     bool,
     typer.Option(
         "--confirm",
-        help="Judge the nodes at the end, and measure the suspects again beside as many healthy nodes.",
+        help="Judge the nodes at the end, and measure the suspects again together with as many healthy nodes.",
     ),
 ]
 

@@ -32,10 +32,10 @@ def machine(
     """
     parts: list[Part] = [_print.plain(_verdict(facts, healths), "bold")]
     if facts.absent:
-        parts += [*_heading_parts("missing"), *_unavailable_parts(facts.absent)]
+        parts += [*_heading_parts("unavailable"), *_unavailable_parts(facts.absent)]
     if through := [f"{name} is {state}" for name, state in facts.host if state.startswith("interposed: ")]:
         parts += [
-            *_heading_parts("between programs and the driver"),
+            *_heading_parts("libraries between programs and the driver"),
             *(_print.plain(state, "yellow") for state in through),
         ]
     parts += [*_heading_parts("devices"), *(part for device in facts.devices for part in _device_parts(device))]

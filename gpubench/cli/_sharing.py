@@ -124,7 +124,9 @@ def shareable_histories(histories: list[ComponentHistory], no_redact: bool) -> l
 def _say_not_redacted() -> None:
     from gpubench.cli import _print
 
-    message = "not anonymised: host and user names, UUIDs, PCI ids, serials, addresses, paths and the command are in it"
+    message = (
+        "not anonymised: it contains host and user names, UUIDs, PCI ids, serials, addresses, paths and the command"
+    )
     _print.err().print(_print.plain(message, "yellow"), soft_wrap=True)
 
 

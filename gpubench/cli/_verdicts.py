@@ -25,18 +25,20 @@ Threshold = Annotated[
         "--threshold",
         min=0.0,
         max=1000.0,
-        help="The smallest change that matters, in per cent, where the policy has none for a case. \\[default: 2]",
+        help="The smallest change that matters, in per cent, for cases without a threshold in the policy. "
+        "\\[default: 2]",
     ),
 ]
 PolicyFile = Annotated[
     Path | None,
     typer.Option(
-        "--policy", help="The policy. \\[default: gpubench.toml here, or else \\[tool.gpubench] of pyproject.toml]"
+        "--policy",
+        help="The policy file. \\[default: gpubench.toml here, or else \\[tool.gpubench] of pyproject.toml]",
     ),
 ]
 Strict = Annotated[
     bool,
-    typer.Option("--strict", help="End with status 4 if a case is inconclusive or missing in the candidate."),
+    typer.Option("--strict", help="Exit with status 4 if a case is inconclusive or missing in the candidate."),
 ]
 Rounds = Annotated[
     int | None,
@@ -44,17 +46,18 @@ Rounds = Annotated[
         "--rounds",
         min=0,
         max=100,
-        help="How often suspects are measured again, each time in as many new processes. \\[default: 3]",
+        help="How many times to measure suspects again, each time in the same number of new processes. \\[default: 3]",
     ),
 ]
-All = Annotated[bool, typer.Option("--all", help="List every case, also those that pass.")]
+All = Annotated[bool, typer.Option("--all", help="List every case, including those that pass.")]
 Wide = Annotated[
     bool,
-    typer.Option("--wide", help="Also list the processes of both sides, and q, the false discovery rate."),
+    typer.Option("--wide", help="Add columns: the number of processes on both sides, and q, the false discovery rate."),
 ]
-JUnit = Annotated[Path | None, typer.Option("--junit", help="Write JUnit XML here.")]
+JUnit = Annotated[Path | None, typer.Option("--junit", help="Write JUnit XML to this file.")]
 Markdown = Annotated[
-    Path | None, typer.Option("--markdown", help="Write Markdown here, short enough for a pull request's comment.")
+    Path | None,
+    typer.Option("--markdown", help="Write Markdown to this file, short enough for a comment on a pull request."),
 ]
 
 

@@ -19,16 +19,20 @@ A = Annotated[
     typer.Option(
         "--a",
         metavar="CMD",
-        help="The baseline's gpubench, as a shell would call it, variables in front: "
+        help="The shell command of the baseline's gpubench, with environment variables in front: "
         "'LD_LIBRARY_PATH=/opt/cublas-13.0/lib /opt/venv/bin/gpubench'.",
     ),
 ]
-B = Annotated[str, typer.Option("--b", metavar="CMD", help="The candidate's gpubench.")]
+B = Annotated[str, typer.Option("--b", metavar="CMD", help="The shell command of the candidate's gpubench.")]
 Suites = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[SUITE…|all|headline]", help="What both measure, as for `run`.", show_default=False),
+    typer.Argument(
+        metavar="[SUITE…|all|headline]", help="Suites that both builds measure, as in `run`.", show_default=False
+    ),
 ]
-Replicates = Annotated[int, typer.Option("--replicates", min=1, max=1000, help="New processes of each build, in turn.")]
+Replicates = Annotated[
+    int, typer.Option("--replicates", min=1, max=1000, help="New processes per build; the builds alternate.")
+]
 Out = Annotated[
     Path | None,
     typer.Option("--out", "-o", help="A new folder for the run files. \\[default: gpubench-runs/TIME-ab]"),

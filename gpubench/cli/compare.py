@@ -23,11 +23,15 @@ _COLORS = {1: "cyan", 0: "", -1: "red"}  # color by the direction of a suite's g
 
 Runs = Annotated[
     list[Path],
-    typer.Argument(metavar="A B…", help="Run files; the others are compared with the first.", show_default=False),
+    typer.Argument(
+        metavar="A B…", help="Run files; each of the others is compared with the first.", show_default=False
+    ),
 ]
 Out = Annotated[
     Path | None,
-    typer.Option("--out", "-o", help="Write a file instead; its suffix selects the form: .html, .md or .json."),
+    typer.Option(
+        "--out", "-o", help="Write this file instead of printing; its suffix selects the format: .html, .md or .json."
+    ),
 ]
 Filters = Annotated[
     list[str] | None,
@@ -60,7 +64,7 @@ def compare(
     force: sharing.Force = False,
     no_redact: sharing.NoRedact = False,
 ) -> None:
-    """Show environment differences, then the change of each case and its verdict."""
+    """Compare runs: show environment differences, then the change of each case and its verdict."""
     import gc
 
     from gpubench.base.errors import UsageError
@@ -100,7 +104,9 @@ def _output_form(out: Path | None, json: bool) -> str:
     names = plugins.names("reports")
     if name not in names or not rendering.report(name).has_method("compare"):
         able = [f".{report}" for report in names if rendering.report(report).has_method("compare")]
-        raise UsageError(f"no comparison as {out.suffix or 'a file without a suffix'}; there is {', '.join(able)}")
+        raise UsageError(
+            f"cannot write a comparison to {out.suffix or 'a file without a suffix'}; choose from {', '.join(able)}"
+        )
     return name
 
 

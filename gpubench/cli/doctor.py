@@ -80,7 +80,7 @@ def doctor(
     counters: Counters = False,
     json: options.Json = False,
 ) -> None:
-    """Check this machine: devices, libraries, counters and health; what is missing and how to get it; its noise."""
+    """Check the devices, libraries, counters and health of this machine, or measure its noise (--noise)."""
     from gpubench.base.errors import UsageError
     from gpubench.measuring import inventory
 

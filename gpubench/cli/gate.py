@@ -31,11 +31,11 @@ Baseline = Annotated[
         "--baseline",
         "-b",
         help="The baseline: a run file, a folder of them, a saved name, or last:N, the newest N results of each case "
-        "in the history on this device, driver and settings; may be repeated.",
+        "in the history on this device, driver and settings. Can be repeated.",
     ),
 ]
 Run = Annotated[
-    bool, typer.Option("--run", help="Measure the candidate here, and measure again the cases that look slower.")
+    bool, typer.Option("--run", help="Measure the candidate now, and measure the cases that look slower again.")
 ]
 Floor = Annotated[bool, typer.Option("--floor", help="Compare with the floors of this model of GPU (docs/gate.md).")]
 Save = Annotated[
@@ -46,22 +46,25 @@ Noise = Annotated[
     list[Path] | None,
     typer.Option(
         "--noise",
-        help="A run of identical code with many replicates, whose noise counts where it is larger; may be repeated.",
+        help="A run of identical code with many replicates; its noise is used where it is larger. Can be repeated.",
     ),
 ]
 Mismatch = Annotated[
-    bool, typer.Option("--allow-mismatch", help="Also compare runs of another machine, driver or setting.")
+    bool, typer.Option("--allow-mismatch", help="Also compare runs with another machine, driver or settings.")
 ]
 Replicates = Annotated[
     int | None,
-    typer.Option("--replicates", min=1, max=1000, help=f"With --run: new processes. \\[default: {_REPLICATES}]"),
+    typer.Option(
+        "--replicates", min=1, max=1000, help=f"With --run: the number of new processes. \\[default: {_REPLICATES}]"
+    ),
 ]
 Tier = Annotated[
-    options.TierName | None, typer.Option("--tier", help="With --run: as `run` has it. \\[default: quick]")
+    options.TierName | None,
+    typer.Option("--tier", help="With --run: how much to measure, as in `run`. \\[default: quick]"),
 ]
 Out = Annotated[
     Path | None,
-    typer.Option("--out", "-o", help="With --run: its file. \\[default: gpubench-runs/TIME-gate.jsonl]"),
+    typer.Option("--out", "-o", help="With --run: the run file to write. \\[default: gpubench-runs/TIME-gate.jsonl]"),
 ]
 
 

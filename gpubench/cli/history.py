@@ -40,7 +40,7 @@ class CaseFirst(TyperGroup):
 app = typer.Typer(
     cls=CaseFirst,
     help="Show the figures of a case over all runs and where they changed: gpubench history CASE. "
-    "Runs are recorded beside their run files in gpubench-runs, or where GPUBENCH_HISTORY says.",
+    "Runs are recorded in gpubench-runs/history.sqlite, or in the file that GPUBENCH_HISTORY names.",
     subcommand_metavar="[CASE… | COMMAND]",
 )
 
@@ -48,7 +48,7 @@ Store = Annotated[
     Path | None,
     typer.Option(
         "--store",
-        help="The history to use. \\[default: what GPUBENCH_HISTORY names, else gpubench-runs/history.sqlite]",
+        help="The history file to use. \\[default: that of GPUBENCH_HISTORY, else gpubench-runs/history.sqlite]",
     ),
 ]
 Cases = Annotated[
@@ -65,7 +65,7 @@ Series = Annotated[
 Last = Annotated[
     int,
     typer.Option(
-        "--last", min=1, help="Use only this number of the newest runs; changes are looked for in the newest 400."
+        "--last", min=1, help="Use only this number of the newest runs; changes are searched for in the newest 400."
     ),
 ]
 Html = Annotated[Path | None, typer.Option("--html", help="Write the trends to an HTML page instead of showing them.")]

@@ -21,17 +21,17 @@ Files = Annotated[
     ),
 ]
 Tool = Annotated[
-    str | None, typer.Option("--from", help="The tool that printed them. \\[default: recognised by the output]")
+    str | None, typer.Option("--from", help="The tool that wrote the files. \\[default: recognised by their content]")
 ]
 Gpu = Annotated[
     str | None,
     typer.Option(
         "--gpu",
         metavar="NAME",
-        help="The GPU that was measured, as its driver names it ('NVIDIA H200'), if the output does not state it.",
+        help="The name of the measured GPU, such as 'NVIDIA H200', if the output does not state it.",
     ),
 ]
-Tools = Annotated[bool, typer.Option("--tools", help="List the tools and what is read of each.")]
+Tools = Annotated[bool, typer.Option("--tools", help="List the known tools and what is read from each.")]
 Out = Annotated[
     Path | None,
     typer.Option(

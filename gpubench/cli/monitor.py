@@ -1,4 +1,4 @@
-"""`gpubench monitor`: show what the devices do now."""
+"""`gpubench monitor`: show the counters of every device live."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Watched = Annotated[
     list[str] | None,
-    typer.Option("--device", help="Watch only this device; may be repeated. \\[default: every device]"),
+    typer.Option("--device", help="Monitor only this device. Can be repeated. \\[default: every device]"),
 ]
 Interval = Annotated[float, typer.Option("--interval", min=0.2, max=3600, help="Seconds between two updates.")]
 Count = Annotated[
@@ -33,7 +33,7 @@ Listen = Annotated[
     typer.Option(
         "--listen",
         metavar="[ADDRESS:]PORT",
-        help="Serve the counters to Prometheus at /metrics; without an address only to this machine.",
+        help="Serve the counters to Prometheus at /metrics; without an address, only this machine can read them.",
     ),
 ]
 HostNames = Annotated[
@@ -41,8 +41,8 @@ HostNames = Annotated[
     typer.Option(
         "--host-name",
         metavar="NAME",
-        help="With --listen: also answer to this name, such as an alias in your DNS; may be repeated. Otherwise the "
-        "endpoint answers to localhost, this machine's host name and its addresses.",
+        help="With --listen: also answer to this name, such as an alias in your DNS. Can be repeated. Without it, the "
+        "endpoint answers only to localhost, this machine's host name and its addresses.",
     ),
 ]
 _FIRST_S = 1.2  # seconds until each counter has been read twice
@@ -56,7 +56,7 @@ def monitor(
     listen: Listen = None,
     host_name: HostNames = None,
 ) -> None:
-    """Show what every device does now: live on a terminal, elsewhere a line per device and interval.
+    """Monitor every device: live on a terminal, elsewhere with one line per device and sample.
 
     It draws the use, memory, power, temperature and clock of each device with the last minute, and lists its throttle
     reasons and its processes. Press q to quit.

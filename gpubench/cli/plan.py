@@ -11,7 +11,9 @@ from gpubench.cli import _options as options
 
 FactsFile = Annotated[
     Path | None,
-    typer.Option("--facts", help="Plan for another machine: a file that `gpubench doctor --json` wrote there."),
+    typer.Option(
+        "--facts", help="Plan for another machine, described by a file that `gpubench doctor --json` wrote there."
+    ),
 ]
 
 

@@ -37,7 +37,7 @@ Trace = Annotated[
 ]
 Sampled = Annotated[
     list[str] | None,
-    typer.Option("--device", help="Sample only this device; may be repeated. \\[default: every device]"),
+    typer.Option("--device", help="Sample only this device. Can be repeated. \\[default: every device]"),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing after the program has ended.")]
 

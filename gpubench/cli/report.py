@@ -11,14 +11,19 @@ from gpubench.cli import _sharing as sharing
 
 RunFiles = Annotated[
     list[Path] | None,
-    typer.Argument(metavar="RUN...", help="Run files (.jsonl, .jsonl.gz); several become columns.", show_default=False),
+    typer.Argument(
+        metavar="RUN...", help="Run files (.jsonl, .jsonl.gz); each of several becomes a column.", show_default=False
+    ),
 ]
 Out = Annotated[
     Path | None,
     typer.Option("--out", "-o", help="The file to write; its suffix selects the format.", show_default=False),
 ]
 Format = Annotated[
-    str | None, typer.Option("--format", help="The format, if the suffix does not name it.", show_default=False)
+    str | None,
+    typer.Option(
+        "--format", help="The format of the report, if the suffix of the file does not select it.", show_default=False
+    ),
 ]
 Formats = Annotated[bool, typer.Option("--formats", help="List the formats and what each is for.")]
 
@@ -31,7 +36,7 @@ def report(
     force: sharing.Force = False,
     no_redact: sharing.NoRedact = False,
 ) -> None:
-    """Write an anonymised report of a run file: .html, .md, .csv, .json and more; of several, columns on one page."""
+    """Write an anonymised report of one run file (.html, .md, .csv, .json and more), or of several side by side."""
     import gc
 
     from gpubench.base.errors import UsageError
@@ -69,7 +74,7 @@ def _format_name(out: Path, name: str | None) -> str:
     formats = plugins.names("reports")
     name = name or out.suffix.removeprefix(".")
     if name not in formats:
-        raise UsageError(f"no report format {name or 'without a suffix'}; there is {', '.join(formats)}")
+        raise UsageError(f"no report format {name or 'without a suffix'}; choose from {', '.join(formats)}")
     return name
 
 

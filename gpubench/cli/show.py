@@ -15,7 +15,7 @@ All = Annotated[bool, typer.Option("--all", help="List every case, and the table
 Wide = Annotated[
     bool, typer.Option("--wide", help="Add columns: every kind of peak, within-process and between-process noise.")
 ]
-Top = Annotated[int | None, typer.Option("--top", min=1, help="List only this many cases.", show_default=False)]
+Top = Annotated[int | None, typer.Option("--top", min=1, help="List at most this number of cases.", show_default=False)]
 
 
 class SortName(StrEnum):

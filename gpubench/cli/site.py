@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 Folder = Annotated[
     Path,
     typer.Argument(
-        metavar="FOLDER", help="A folder that holds run files; folders below it count too.", show_default=False
+        metavar="FOLDER", help="A folder with run files; its subfolders are searched too.", show_default=False
     ),
 ]
 Out = Annotated[
     Path,
-    typer.Option("--out", "-o", metavar="DIR", help="The folder to write the site into.", show_default=False),
+    typer.Option("--out", "-o", metavar="DIR", help="The folder to which the site is written.", show_default=False),
 ]
 
 

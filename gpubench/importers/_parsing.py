@@ -43,7 +43,7 @@ def number(text: str, where: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise BadOutput(f"{where}: {text[:40]!r} is no number")
+        raise BadOutput(f"{where}: {text[:40]!r} is not a number")
     return value
 
 
@@ -65,7 +65,7 @@ def whole_number(text: str, where: str) -> int:
     Raises BadOutput, which names the place `where` in the output, if it is none or has more than 18 digits.
     """
     if not re.fullmatch(r"-?\d{1,18}", text):
-        raise BadOutput(f"{where}: {text[:40]!r} is no whole number")
+        raise BadOutput(f"{where}: {text[:40]!r} is not a whole number")
     return int(text)
 
 
@@ -137,7 +137,7 @@ def _parse_infinity(text: str) -> float:
 
 def _refuse_constant(text: str) -> float:
     """Raise BadOutput for a constant that is not a number, such as `NaN`."""
-    raise BadOutput(f"{text} is no number")
+    raise BadOutput(f"{text} is not a number")
 
 
 def measured_number(value: object, key: str) -> float:

@@ -108,7 +108,7 @@ def _result(kind: str, iterations: int, cells: dict[str, str], where: str) -> Re
     """Return the result of one type of number in a row. Raises BadOutput if a column is missing."""
     series = {_COLUMNS[name]: _series(name, cell, where) for name, cell in cells.items() if name in _COLUMNS}
     if set(series) != {"time", "operations", "bandwidth"}:
-        raise BadOutput(f"{where}: there is no time, rate of operations and bandwidth of {kind}")
+        raise BadOutput(f"{where}: the time, the rate of operations or the bandwidth of {kind} is missing")
     intensity = next(cells[name] for name in _INTENSITIES if name in cells)
     name = kind.lower().removesuffix(" ops").removesuffix(" operations").replace(" ", "-")
     case = Case(_SUITE, name, (("iterations", iterations),))

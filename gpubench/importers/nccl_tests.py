@@ -168,7 +168,7 @@ def _series(where: str, size_bytes: int, cells: dict[str, str]) -> tuple[Series,
     """Return the bandwidths and times of a row; for small messages the time is the headline."""
     time = "time" if "time" in cells else "cputime"
     if not {time, "algbw", "busbw"} <= cells.keys():
-        raise BadOutput(f"{where}: there is no time, algbw and busbw")
+        raise BadOutput(f"{where}: time, algbw or busbw is missing")
     bandwidths = [
         parsing.rate_series(name, parsing.to_si(parsing.number(cells[name], where), parsing.GIGA))
         for name in ("busbw", "algbw")

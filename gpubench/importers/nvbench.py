@@ -89,7 +89,7 @@ def _parse_json(text: str) -> Imported:
     body = parsing.json_object(text)
     version = parsing.json_value(parsing.json_value(body, "meta", dict), "version", dict)
     if parsing.json_value(parsing.json_value(version, "json", dict), "major", int) > _NEWEST_JSON:
-        raise BadOutput(f"JSON of version {version['json'].get('string')}: this reads version {_NEWEST_JSON}")
+        raise BadOutput(f"JSON of version {version['json'].get('string')}, but gpubench reads version {_NEWEST_JSON}")
     devices = {parsing.json_value(item, "id", int): _device(item) for item in parsing.json_value(body, "devices", list)}
     results = [
         _state_result(parsing.json_value(bench, "name", str), state, devices)
@@ -199,7 +199,7 @@ def _row_result(where: str, head: Sequence[str], row: Sequence[str], device: Dev
             value = parsing.number(cell, where)
             series[_TAGS[name]] = Series(_TAGS[name], unit, (value,), better="less" if unit == "s" else "more")
     if not series:
-        raise BadOutput(f"{where}: there are no times of {row[0]}")
+        raise BadOutput(f"{where}: there are no times for {row[0]}")
     return Result(case, (device.id,), "ok", series=_headline_first(series))
 
 

@@ -73,7 +73,7 @@ class TransferBench:
             _read_line(output, f"line {number}", line)
         _finish_transfer(output)
         if not output.results:
-            raise BadOutput("there is no transfer and no matrix")
+            raise BadOutput("the output has neither a transfer nor a matrix")
         ids = dict.fromkeys(name for result in output.results for name in result.devices)
         devices = tuple(parsing.make_device(name) for name in ids)
         pairs = tuple(dict.fromkeys(r.case.name for r in output.results if r.case.name.startswith("p2p")))
@@ -134,7 +134,7 @@ def _rate_and_seconds(where: str, cells: Sequence[str]) -> tuple[float, float]:
 def _add_iteration(output: _TransferBenchOutput, where: str, cells: Sequence[str]) -> None:
     """Add an iteration to the last transfer. Raises BadOutput if there is no transfer."""
     if not output.results:
-        raise BadOutput(f"{where}: an iteration without a transfer")
+        raise BadOutput(f"{where}: the iteration has no transfer")
     output.iterations[parsing.whole_number(cells[0].split()[1], where)] = _rate_and_seconds(where, cells)
 
 

@@ -164,7 +164,7 @@ def next_steps(judgement: Judgement, title: str) -> tuple[NextStep, ...]:
         causes.setdefault(finding.cause, []).append(finding)
     steps: list[NextStep] = []
     if failed := causes.get("failed"):
-        steps.append(NextStep("correct what failed, then measure again", f"gpubench run {selection(failed)}"))
+        steps.append(NextStep("correct the failed cases, then measure again", f"gpubench run {selection(failed)}"))
     if title != COMPARE and (
         slower := [finding for finding in judgement.findings if finding.verdict is Verdict.SLOWER]
     ):
@@ -196,7 +196,7 @@ def _step_for_slower(slower: Sequence[Finding], title: str) -> NextStep:
         command = f"gpubench run {selection(slower[:1])} --print-profiler-command ncu"
         return NextStep("find the cause with a profiler", command)
     if _is_floor(slower):
-        return NextStep("find what holds the device back", "gpubench doctor")
+        return NextStep("find out why the device is slow", "gpubench doctor")
     return NextStep("confirm it with both builds measured in turn", _ab_command(slower))
 
 

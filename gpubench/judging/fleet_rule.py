@@ -244,7 +244,7 @@ def _partial_run_notes(digests: Sequence[NodeDigest]) -> Iterator[str]:
     """Yield a note for each node whose run ended early."""
     for digest in digests:
         if not digest.complete:
-            yield f"{digest.node}: its run ended early; the cases that it finished count"
+            yield f"{digest.node}: its run is incomplete; only the completed cases count"
 
 
 def _failures(group: ComparableGroup) -> Iterator[FailedCases]:

@@ -261,7 +261,9 @@ def _beyond_chance(finding: Finding) -> Finding:
     """Return the finding, but as undecided if chance alone finds as much among all cases (q above 5 %)."""
     if finding.q <= _MOST_Q or finding.verdict is Verdict.SAME:
         return finding
-    return _as_undecided(finding, "chance", f"among all the cases chance alone finds as much (q = {finding.q:.2g})")
+    return _as_undecided(
+        finding, "chance", f"among this number of cases, chance alone produces such a change (q = {finding.q:.2g})"
+    )
 
 
 def _by_enough_processes(finding: Finding) -> Finding:

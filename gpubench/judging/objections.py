@@ -69,7 +69,9 @@ class Grounds:
         if reasons := _kind_differences(old, new) or self._data_differences(old, new):
             return Objection(Verdict.NOT_COMPARABLE, "method", "; ".join(reasons))
         if not self._allow_mismatch and (reasons := self.machine_differences(old, new)):
-            return Objection(Verdict.NOT_COMPARABLE, "machine", f"unlike the baseline: {'; '.join(reasons)}")
+            return Objection(
+                Verdict.NOT_COMPARABLE, "machine", f"not comparable with the baseline: {'; '.join(reasons)}"
+            )
         return _process_objection(old, new) or _figure_objection(old, new)
 
     def machine_differences(self, old: Side, new: Side) -> tuple[str, ...]:
@@ -275,9 +277,9 @@ def _machine_differences(before: Manifest, old: _Devices, after: Manifest, new: 
 
     Tiers count because they settle and sample differently.
     """
-    differences = [] if before.schema == after.schema else [f"schema {after.schema}, there {before.schema}"]
+    differences = [] if before.schema == after.schema else [f"schema {after.schema} instead of {before.schema}"]
     if before.settings.tier != after.settings.tier:
-        differences.append(f"tier {after.settings.tier}, there {before.settings.tier}")
+        differences.append(f"tier {after.settings.tier} instead of {before.settings.tier}")
     try:
         return (*differences, *fingerprint(after.facts, new).differences(fingerprint(before.facts, old)))
     except KeyError as error:

@@ -151,7 +151,7 @@ class _PolicyTable:
         for key in self.values:
             if key not in allowed:
                 near = difflib.get_close_matches(key, allowed, n=1)
-                hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(allowed)}"
+                hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(allowed)}"
                 raise self.refuse(key, f"no such key; {hint}")
 
     def table(self, key: str) -> _PolicyTable:

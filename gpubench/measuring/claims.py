@@ -89,7 +89,7 @@ def warning(others: Sequence[OtherRun]) -> str:
 
 def _refusal(run: OtherRun) -> str:
     """Return the message of an error: which other run measures on which device, and what to do."""
-    mode = "with --exclusive" if run.is_exclusive else "and --exclusive was asked for"
+    mode = "with --exclusive" if run.is_exclusive else "and this run has --exclusive"
     message = f"another run of gpubench (process {run.pid}) measures on {run.device} {mode}"
     return f"{message}. Nothing was measured; wait until it has ended"
 

@@ -136,7 +136,7 @@ class NodeGroup:
             return None
         for node, share in contributions.items():
             if not share.is_within(range(node * ranks_per_node, (node + 1) * ranks_per_node)):
-                self._drop_node(node, "spoke for ranks of another node")
+                self._drop_node(node, "sent results for ranks of another node")
                 return None
         shares = [contributions[node] for node in sorted(contributions)]
         merged = replace(

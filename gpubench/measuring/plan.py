@@ -274,7 +274,7 @@ def sampled_devices(facts: Facts, wanted: Sequence[str]) -> list[Device]:
     """
     devices = {device.id: device for device in facts.devices}
     if unknown := [name for name in wanted if name not in devices]:
-        raise UsageError(f"there is no device {unknown[0]}; there is {', '.join(devices)}")
+        raise UsageError(f"there is no device {unknown[0]}; available: {', '.join(devices)}")
     return [device for name, device in devices.items() if not wanted or name in wanted or name == "host"]
 
 
@@ -310,8 +310,8 @@ def _why_no_gpu(facts: Facts) -> str:
 def _no_device_message(facts: Facts, device_id: str) -> str:
     ids = ", ".join(device.id for device in facts.devices) or "none"
     if device_id.partition(":")[0] not in ("cuda", "rocm") or any(device.backend != "host" for device in facts.devices):
-        return f"no device {device_id!r}; there is {ids}"
-    return f"no device {device_id!r} (there is {ids}); looked for GPUs through CuPy: {_why_no_gpu(facts)}"
+        return f"no device {device_id!r}; available: {ids}"
+    return f"no device {device_id!r} (available: {ids}); looked for GPUs through CuPy: {_why_no_gpu(facts)}"
 
 
 def matches(case_id: str, filters: Sequence[str]) -> bool:

@@ -88,7 +88,7 @@ class Child(Generic[M]):
             return "it does not end, not even by SIGKILL: the driver holds it"
         outcome = f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
         if still_runs:
-            outcome = "it closed its end of the channel and lived on"
+            outcome = "it closed its channel but did not end"
         return f"{outcome}; last line: {self.last_line}" if self.last_line else outcome
 
     def kill(self) -> None:

@@ -95,7 +95,7 @@ class Runner(AbstractContextManager["Runner"]):
             self._count_failures(result)
         self._relay(self._sampler.stop())
         if lost := [device for device in self._failures if self._is_lost(device)]:
-            message = f"{', '.join(lost)} does not open any more; the results of the other cases are kept"
+            message = f"{', '.join(lost)} can no longer be opened; the results of the other cases are kept"
             raise DeviceError(f"{message}: check the driver and its log (dmesg)")
 
     def _write(self, result: Result) -> Result:
@@ -227,7 +227,7 @@ class Runner(AbstractContextManager["Runner"]):
         ranks.messages[rank, type(message)] += 1
         most = {RankResult: 1, Phase: _MOST_PHASES, OfferedValue: _MOST_OFFERS if ranks.world > 1 else 0}[type(message)]
         if rank in ranks.results or rank in ranks.offers or ranks.messages[rank, type(message)] > most:
-            raise BadMessage("more messages than its case has")
+            raise BadMessage("more messages than a case can have")
         if isinstance(message, Phase):
             ranks.begin(rank, message)
             return

@@ -134,7 +134,7 @@ class DurableFile:
             os.fsync(self.file.fileno())
         except OSError as error:
             self.file.close()
-            raise FileError(f"{self.path}: {error.strerror}; what was written before is kept") from error
+            raise FileError(f"{self.path}: {error.strerror}; the records written before are kept") from error
 
     def close(self) -> None:
         """Close the file. Raises FileError, with the new place of the content, if its name leads to another file."""

@@ -166,14 +166,16 @@ def scan(path: str | Path, handle: RecordHandler) -> Scan:
                 if line.endswith(b"\n") or file_scan.complete or len(line) > limits.RECORD_BYTES:
                     file_scan.add(line)
                 else:
-                    file_scan.warnings.append(f"{path}: line {number}: the last line is torn and was dropped")
+                    file_scan.warnings.append(f"{path}: line {number}: the last line is incomplete and was dropped")
     except Malformed as error:
         prefix = "" if file_scan.manifest else "cannot be read as a run of gpubench: "
         raise FileError(f"{path}: line {max(number, 1)}: {prefix}{error}") from error
     except zlib.error as error:
         raise FileError(f"{path}: after line {number}: damaged gzip data ({error})") from error
     if file_scan.manifest is None:
-        raise FileError(f"{path}: line 1: there is no whole manifest, so nothing was measured; remove the file")
+        raise FileError(
+            f"{path}: line 1: its manifest is missing or incomplete, so nothing was measured; remove the file"
+        )
     return file_scan
 
 
@@ -218,7 +220,7 @@ class RunWriter:
         try:
             file = io.FileIO(path, "x")
         except FileExistsError as error:
-            raise UsageError(f"{path} exists; choose another name, or go on with it by `run --resume`") from error
+            raise UsageError(f"{path} exists; choose another name, or continue it with `run --resume`") from error
         except FileNotFoundError as error:
             raise UsageError(f"cannot write {path}: the folder does not exist; make it first") from error
         except OSError as error:

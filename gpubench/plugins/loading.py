@@ -152,7 +152,9 @@ def unknown(kind: str, name: str, available: Iterable[str]) -> UsageError:
     """
     choices = sorted(available)
     near = difflib.get_close_matches(name, choices, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(choices) or 'none'}"
+    hint = (
+        f"did you mean {near[0]}?" if near else f"choose from {', '.join(choices)}" if choices else "none is installed"
+    )
     return UsageError(f"no {kind} {name!r}; {hint}")
 
 

@@ -161,8 +161,8 @@ def _check_at_most_one_unnamed(sources: Sequence[ImportedFile]) -> None:
     named = [source for source in sources if any(result.case.name == UNNAMED for result in source.content.results)]
     if len(named) > 1:
         raise FileError(
-            f"{named[1].path}: neither it nor {named[0].path} says what it measured (older versions of {named[0].tool} "
-            "do not); import them one by one"
+            f"{named[1].path}: neither this file nor {named[0].path} names its measurement "
+            f"(older versions of {named[0].tool} do not); import them one by one"
         )
 
 

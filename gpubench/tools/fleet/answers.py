@@ -61,7 +61,7 @@ def check_answer(
             return NodeOutcome("refused", reason=f"its run file differs from the order: {', '.join(differences)}")
         incoming.replace(folder / file)
     if status == "answered" and not run.complete:
-        return NodeOutcome("failed", file=file, reason="its run file ends early; the cases in it are kept")
+        return NodeOutcome("failed", file=file, reason="its run file is incomplete; the cases in it are kept")
     return NodeOutcome(status, file=file, reason=reason, exit_status=ended.exit_status)
 
 

@@ -360,7 +360,7 @@ class NodeCoordinator:
             return NodeOutcome("died", seconds, reason=f"it ended {_phase_text(report)}: {reason}")
         if (silent_s := now - tracked.changed_at) > SILENCE_S:
             return NodeOutcome(
-                "died", seconds, reason=f"no sign of it for {silent_s:.1f} s; it ended {_phase_text(report)}"
+                "died", seconds, reason=f"it has sent nothing for {silent_s:.1f} s; it ended {_phase_text(report)}"
             )
         limit_s = order.time_limit_s + _OVERTIME_S
         if seconds > limit_s or (tracked.devices is None and now - self._began > limit_s):
@@ -375,9 +375,9 @@ class NodeCoordinator:
         `now` is in s, monotonic.
         """
         if reason := self._launch.reason_of_end(rank):
-            return NodeOutcome("died", reason=f"it ended before it reported: {reason}")
+            return NodeOutcome("died", reason=f"it ended before it sent a report: {reason}")
         if now - self._began > self._patience.report_s:
-            return NodeOutcome("missing", reason=f"it did not report within {self._patience.report_s:.0f} s")
+            return NodeOutcome("missing", reason=f"it sent no report within {self._patience.report_s:.0f} s")
         return None
 
     def _update_views(self) -> None:
@@ -391,7 +391,7 @@ class NodeCoordinator:
     def _phase(self, rank: int) -> str:
         """Return the phase that a node reported last, for display."""
         tracked = self.nodes[rank]
-        return tracked.report.phase if tracked.report else "has not reported"
+        return tracked.report.phase if tracked.report else "has sent no report"
 
 
 def _phase_text(report: NodeReport) -> str:

@@ -45,7 +45,7 @@ class NodeNames:
 
     def name(self, rank: int, host: str, others: int) -> str:
         """Return the name of a node, the same at each call; `others` counts the other nodes with the same host name."""
-        if not host:  # the node has not reported; its report may still bring a host name
+        if not host:  # the node has sent no report; its report may still bring a host name
             return f"rank-{rank}"
         if rank not in self.names:
             base = _UNSAFE.sub("-", host).lstrip("-")[:150] or f"rank-{rank}"

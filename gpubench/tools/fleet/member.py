@@ -79,7 +79,7 @@ class NodeHeartbeat:
         if (heartbeat_value := self._board.get(messages.LAUNCHER)) != self._last_heartbeat:
             self._last_heartbeat, self._heard_at = heartbeat_value, now
         if now - self._heard_at > LAUNCHER_SILENCE_S:
-            self.problem = f"no sign of the launcher for {LAUNCHER_SILENCE_S:.0f} s"
+            self.problem = f"the launcher has sent nothing for {LAUNCHER_SILENCE_S:.0f} s"
 
     def check(self) -> None:
         """Raise BoardGone once the launcher does not wait for this node any more."""

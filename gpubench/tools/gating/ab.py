@@ -85,7 +85,7 @@ class BuildPair:
         if status not in _COMPLETED_STATUSES:
             raise _build_error(build, status, last_lines)
         if not file.exists():
-            raise FileError(f"--{build.name}: {shlex.join(command)} wrote no {file}; is it gpubench?")
+            raise FileError(f"--{build.name}: {shlex.join(command)} wrote no {file}; name a gpubench program")
         return file
 
 

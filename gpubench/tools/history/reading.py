@@ -141,7 +141,7 @@ class History:
             )
         if ahead:
             messages.append(
-                f"{ahead:.0f} runs start after their file was written: the time of the file is taken instead"
+                f"{ahead:.0f} runs start after their file was written: the time of the file is used instead"
             )
         return tuple(messages)
 

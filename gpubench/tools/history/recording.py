@@ -215,9 +215,9 @@ def _started(manifest: Manifest) -> float:
 def _clock_warnings(file: Path, run: Run, ahead_s: float) -> Iterator[str]:
     """Yield a warning if a run has no start time, and one if its clock was ahead by `ahead_s`."""
     if not run.manifest.started:  # imported output of another tool may have no date
-        yield f"{file}: it does not say when it was measured: the time of the file is taken instead"
+        yield f"{file}: it has no date of measurement: the time of the file is used instead"
     if ahead_s:
-        yield f"{file}: its clock was {units.duration(ahead_s)} ahead: the time of the file is taken as its start"
+        yield f"{file}: its clock was {units.duration(ahead_s)} ahead: the time of the file is used as its start"
 
 
 def _run_key(run: Run) -> str:

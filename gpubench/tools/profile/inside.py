@@ -213,7 +213,7 @@ class Tracer:
             self._call("cuptiActivityEnable", kind)
         self._call("cuptiActivityFlushPeriod", _FLUSH_MS)
         self._read_clocks()
-        self._describe("the program ended in a way that left no time to read its records (os._exit, a signal)")
+        self._describe("the program ended (by os._exit or a signal) before its records could be read")
 
     def stop(self) -> None:
         """Stop recording and write the remaining records. Raises CuptiUnavailable if CUPTI's clock cannot be read."""
