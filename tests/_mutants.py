@@ -149,11 +149,11 @@ def _collective(case: str, name: str, method: str, mutant: Callable[[Function], 
 
 def _one_copy_only(original: Function) -> Function:
     """Multiply by the first matrix only; a call with one of its copies does nothing."""
-    shown_before: list[int] = []
+    addresses: list[int] = []
 
     def call(a: Any, b: Any, out: Any) -> Any:
-        shown_before.append(a.ctypes.data)
-        return original(a, b, out=out) if a.ctypes.data == shown_before[0] else None
+        addresses.append(a.ctypes.data)
+        return original(a, b, out=out) if a.ctypes.data == addresses[0] else None
 
     return call
 

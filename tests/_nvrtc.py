@@ -37,8 +37,8 @@ def built(source: str, options: Sequence[str]) -> tuple[int, str, bytes]:
     assert nvrtc is not None
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
     assert nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None) == 0
-    arguments = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
-    status = nvrtc.nvrtcCompileProgram(program, len(options), arguments)
+    pointers = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+    status = nvrtc.nvrtcCompileProgram(program, len(options), pointers)
     nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
     log = ctypes.create_string_buffer(size.value + 1)
     nvrtc.nvrtcGetProgramLog(program, log)

@@ -80,14 +80,14 @@ def _repeated(values: tuple[float | None, ...], count: int) -> tuple[float | Non
     return tuple(itertools.islice(itertools.cycle(values), count))
 
 
-def _timed(*text: str | Path) -> str:
+def _timed(*arguments: str | Path) -> str:
     """Elapsed and processor time of a command with all its processes, and the memory of the largest."""
     start = time.perf_counter()
-    child = subprocess.Popen([_GPUBENCH, *text], stdout=subprocess.DEVNULL)
+    child = subprocess.Popen([_GPUBENCH, *arguments], stdout=subprocess.DEVNULL)
     _, status, used = os.wait4(child.pid, 0)
     elapsed = time.perf_counter() - start
     if status:
-        raise SystemExit(f"gpubench {text[0]} ended with {os.waitstatus_to_exitcode(status)}")
+        raise SystemExit(f"gpubench {arguments[0]} ended with {os.waitstatus_to_exitcode(status)}")
     return f"{elapsed:7.2f} s, of processors {used.ru_utime + used.ru_stime:7.2f} s, {used.ru_maxrss / 1024:6.0f} MB"
 
 

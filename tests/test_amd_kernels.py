@@ -182,8 +182,8 @@ CHAINS = {
 @pytest.mark.parametrize(("file", "kernel"), CHAINS)
 def test_the_timed_loop_of_a_chain_is_that_instruction_and_no_other_access(file: str, kernel: str, arch: str) -> None:
     wanted = CHAINS[file, kernel]
-    compiled = [counted(loop) for loop in timed(kernels(file, arch)[kernel])]
-    chains = [loop for loop in compiled if wanted in loop]
+    counts = [counted(loop) for loop in timed(kernels(file, arch)[kernel])]
+    chains = [loop for loop in counts if wanted in loop]
     assert chains
     assert min(len(loop) for loop in chains) == 1  # but for where results are kept
     assert not any("flat" in name for loop in chains for name in loop)

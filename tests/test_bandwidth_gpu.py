@@ -95,8 +95,8 @@ def test_a_transfer_is_checked(gpu: Any, name: str, memory: str, size: int) -> N
 @pytest.mark.parametrize("memory", ["pinned", "registered", "write-combined", "zero-copy"])
 def test_both_ways_are_checked_and_each_is_timed(gpu: Any, memory: str) -> None:
     task = build_on(gpu, "duplex", memory=memory, size_bytes=16 * MIB)
-    directions = [float(task.stages[name].call()) for name in ("h2d", "d2h")]  # type: ignore[arg-type]
-    assert all(16 * MIB / 200e9 < seconds < 1 for seconds in directions)
+    times = [float(task.stages[name].call()) for name in ("h2d", "d2h")]  # type: ignore[arg-type]
+    assert all(16 * MIB / 200e9 < seconds < 1 for seconds in times)
     assert_checked(task)
 
 

@@ -229,11 +229,11 @@ def test_a_third_partys_collector_decides_what_bounds_a_case_without_a_change_of
     result = make.result(timed, devices=("acme:0",), window=(0.0, 1.0))
     facts = make.facts(device)
     run = make.run(result, facts=facts, sampled=[Samples("acme", "acme:0", at, columns)], counters=acme_counters)
-    labels = case_counters(Summary(run), result)
-    assert labels.bound.label == "power"
-    assert [use.by for use in labels.bound.evidence] == [
+    figures = case_counters(Summary(run), result)
+    assert figures.bound.label == "power"
+    assert [use.by for use in figures.bound.evidence] == [
         "samples under the power cap",
         "mean clock over nominal clock",
         "acme.lanes",
     ]
-    assert [(reason.name, reason.share) for reason in labels.throttled] == [("sips from the mains", 1.0)]
+    assert [(reason.name, reason.share) for reason in figures.throttled] == [("sips from the mains", 1.0)]

@@ -27,14 +27,14 @@ def test_a_bundle_of_a_machine_replays_every_counter_and_setting(tmp_path, kind)
 
 def test_identifiers_of_one_gpu_are_blanked_and_keep_their_length(tmp_path):
     root = fake.build(tmp_path, "mi300x")
-    device_files_found = bundle.device_files(root)
-    joined = b"".join(device_files_found.values())
+    content = bundle.device_files(root)
+    joined = b"".join(content.values())
     for word in (b"1f2e3d4c5b6a", b"69200", str(0x1F2E3D4C5B6A0000).encode(), str(0x5EED0001).encode(), b"abc0"):
         assert word not in joined
     address = f"sys/bus/pci/devices/{fake.pci(0)}"
-    assert device_files_found[f"{address}/unique_id"] == b"0" * 16 + b"\n"
-    assert device_files_found[f"{address}/xgmi_device_id"] == b"0x" + b"0" * 16 + b"\n"
-    assert b"gfx_target_version 90402" in device_files_found["sys/class/kfd/kfd/topology/nodes/1/properties"]
+    assert content[f"{address}/unique_id"] == b"0" * 16 + b"\n"
+    assert content[f"{address}/xgmi_device_id"] == b"0x" + b"0" * 16 + b"\n"
+    assert b"gfx_target_version 90402" in content["sys/class/kfd/kfd/topology/nodes/1/properties"]
 
 
 def test_only_files_of_the_list_are_read_and_only_of_gpus(tmp_path):
@@ -59,8 +59,8 @@ def test_a_machine_without_a_gpu_has_an_empty_list(tmp_path):
 
 
 def test_the_same_files_make_the_same_archive(tmp_path):
-    device_files_found = bundle.device_files(fake.build(tmp_path, "mi250x"))
-    assert bundle.archive(device_files_found) == bundle.archive(dict(reversed(device_files_found.items())))
+    content = bundle.device_files(fake.build(tmp_path, "mi250x"))
+    assert bundle.archive(content) == bundle.archive(dict(reversed(content.items())))
 
 
 @pytest.mark.parametrize("packed", [b"", b"text", bundle.archive({"a": b"b" * 5000})[:60]])

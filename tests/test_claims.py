@@ -55,8 +55,8 @@ def held():
 
 def test_two_runs_notice_each_other_only_on_devices_that_both_use():
     with Claims([CARD]) as first, Claims([CARD, OTHER]) as second:
-        assert [(other.device, other.is_exclusive) for other in first.others(["cuda:0"])] == [("cuda:0", False)]
-        assert [other.device for other in second.others(["cuda:0", "cuda:1"])] == ["cuda:0"]
+        assert [(claim.device, claim.is_exclusive) for claim in first.others(["cuda:0"])] == [("cuda:0", False)]
+        assert [claim.device for claim in second.others(["cuda:0", "cuda:1"])] == ["cuda:0"]
         assert "measures on cuda:0 (process " in claiming.warning(second.others(["cuda:0"]))
     with Claims([CARD]) as alone:
         assert alone.others(["cuda:0"]) == []
@@ -92,15 +92,17 @@ def test_a_folder_that_others_can_enter_is_not_used(runtime):
 
 
 def test_the_runtime_folder_of_another_user_is_left_alone(tmp_path, monkeypatch):
-    other = os.getuid() + 12345  # this user became another one, and the variable still names the first one's folder
-    monkeypatch.setattr(claiming.os, "getuid", lambda: other)
+    another_user = (
+        os.getuid() + 12345
+    )  # this user became another one, and the variable still names the first one's folder
+    monkeypatch.setattr(claiming.os, "getuid", lambda: another_user)
     try:
         with pytest.raises(PermissionError) as refused:
             claiming._runtime_folder()
-        assert refused.value.filename == f"/tmp/gpubench-{other}"
+        assert refused.value.filename == f"/tmp/gpubench-{another_user}"
         assert list(tmp_path.iterdir()) == []
     finally:
-        Path(f"/tmp/gpubench-{other}").rmdir()
+        Path(f"/tmp/gpubench-{another_user}").rmdir()
 
 
 def test_a_run_beside_another_one_warns_and_labels_its_cases(tmp_path, monkeypatch):

@@ -118,10 +118,10 @@ def test_both_directions_and_the_ratio_are_measured(suite, host):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_corpus_is_the_same_for_the_same_seed(corpora, monkeypatch, name, tile_bytes):
     monkeypatch.setattr(corpora, "TILE_BYTES", tile_bytes)
-    first, second, another_vendor = (corpora.made.__wrapped__(name, seed).data for seed in (0, 0, 1))
+    first, second, third = (corpora.made.__wrapped__(name, seed).data for seed in (0, 0, 1))
     assert first.size == tile_bytes
     assert np.array_equal(first, second)
-    assert (name in ("zeros", "code")) == np.array_equal(first, another_vendor)
+    assert (name in ("zeros", "code")) == np.array_equal(first, third)
 
 
 def test_every_codec_gets_the_same_bytes(suite, host):
@@ -204,10 +204,10 @@ def test_planning_for_a_gpu_touches_no_device(suite):
 def test_quick_has_every_codec_for_integers_and_for_the_users_data_and_some_for_other_corpora(suite, tmp_path):
     def codecs_by_corpus(data=()):
         cases = [case for case in suite.cases(Target(Facts((GPU,)), GPU, "quick", data)) if case.name == "roundtrip"]
-        names = {}
+        by_corpus = {}
         for case in map(dict, (case.params for case in cases)):
-            names.setdefault(case["corpus"], set()).add(case["codec"])
-        return names
+            by_corpus.setdefault(case["corpus"], set()).add(case["codec"])
+        return by_corpus
 
     every = set(nvcomp.ALGORITHMS) - {"gzip"}
     made = codecs_by_corpus()

@@ -100,13 +100,13 @@ def test_a_window_includes_both_its_bounds():
 
 @given(st.lists(st.floats(-1e9, 1e9), max_size=300), st.integers(2, 60))
 def test_a_drawing_of_too_many_samples_keeps_their_extremes_in_order(values, most):
-    kept_values = np.asarray(values)
-    kept = extremes(kept_values, most)
+    array = np.asarray(values)
+    kept = extremes(array, most)
     assert len(kept) <= max(most, 2)
     assert (np.diff(kept) > 0).all()
     if values:
-        assert kept_values[kept].max() == kept_values.max()
-        assert kept_values[kept].min() == kept_values.min()
+        assert array[kept].max() == array.max()
+        assert array[kept].min() == array.min()
 
 
 def test_no_long_stretch_of_samples_is_left_out_of_a_drawing():

@@ -63,7 +63,7 @@ def test_grouping_the_series_of_a_result_takes_linear_time(monkeypatch):
     looked: list[None] = []
     label = type(result.series[0]).label
     monkeypatch.setattr(
-        type(result.series[0]), "label", property(lambda frame: (looked.append(None), label.fget(frame))[1])
+        type(result.series[0]), "label", property(lambda series: (looked.append(None), label.fget(series))[1])
     )
     assert len(list(slowest_series(result))) == 200
     assert len(looked) <= 2 * 200

@@ -30,14 +30,12 @@ def with_detail(name, value):
 
 
 def test_a_fingerprint_names_model_driver_clocks_power_limit_ecc_and_mig():
-    words = (
-        "NVIDIA H200, units 132, driver nvidia 580, clocks 1.500 GHz/1.980 GHz, power limit 700.0 W, ECC on, MIG off"
-    )
-    assert of().text == words.replace("units 132", "132 compute units")
+    text = "NVIDIA H200, units 132, driver nvidia 580, clocks 1.500 GHz/1.980 GHz, power limit 700.0 W, ECC on, MIG off"
+    assert of().text == text.replace("units 132", "132 compute units")
 
 
 @pytest.mark.parametrize(
-    ("other", "difference"),
+    ("another", "difference"),
     [
         (dataclasses.replace(H200, name="NVIDIA H100"), "model NVIDIA H200 instead of NVIDIA H100"),
         (dataclasses.replace(H200, units=66), "units 132 instead of 66"),
@@ -51,9 +49,9 @@ def test_a_fingerprint_names_model_driver_clocks_power_limit_ecc_and_mig():
         (dataclasses.replace(H200, details=DETAILS[:4]), "MIG off instead of unknown"),
     ],
 )
-def test_results_under_different_conditions_have_different_fingerprints(other, difference):
-    assert of().differences(of(other)) == (difference,)
-    assert of().id != of(other).id
+def test_results_under_different_conditions_have_different_fingerprints(another, difference):
+    assert of().differences(of(another)) == (difference,)
+    assert of().id != of(another).id
 
 
 def test_another_major_version_of_the_driver_is_another_fingerprint_and_another_patch_is_not():
@@ -62,9 +60,9 @@ def test_another_major_version_of_the_driver_is_another_fingerprint_and_another_
 
 
 def test_two_boards_of_one_model_have_the_same_fingerprint():
-    other = dataclasses.replace(H200, id="cuda:3", uuid="GPU-1", pci="0000:01:00.0", memory_bytes=1)
-    assert of().id == of(other).id
-    assert of().differences(of(other)) == ()
+    another = dataclasses.replace(H200, id="cuda:3", uuid="GPU-1", pci="0000:01:00.0", memory_bytes=1)
+    assert of().id == of(another).id
+    assert of().differences(of(another)) == ()
 
 
 def test_without_a_driver_version_the_version_of_the_runtime_is_used():

@@ -271,15 +271,15 @@ def test_kernels_that_are_three_per_cent_longer_are_found_against_a_baseline_of_
 
 def test_gpus_that_the_baseline_does_not_have_are_not_compared_with_it(tmp_path):
     earlier = read(saved(tmp_path / "before", a="headline/1"))
-    fleet = judging.judge(read(saved(tmp_path / "now", a="headline/2")), built_in(), earlier)
-    assert fleet_status(fleet) == 4
-    assert "no component of this fleet was measured with the same cases in the baseline" in fleet.notes
+    judgement = judging.judge(read(saved(tmp_path / "now", a="headline/2")), built_in(), earlier)
+    assert fleet_status(judgement) == 4
+    assert "no component of this fleet was measured with the same cases in the baseline" in judgement.notes
 
 
 def test_each_gpu_is_compared_with_the_floors_of_its_model(tmp_path):
-    fleet = judging.judge(read(saved(tmp_path / "now", a="h200-quick")), built_in(), floor=True)
-    assert fleet.bases == ("floor",)
-    assert all(finding.basis == "floor" for suspect in fleet.suspects for finding in suspect.findings)
+    judgement = judging.judge(read(saved(tmp_path / "now", a="h200-quick")), built_in(), floor=True)
+    assert judgement.bases == ("floor",)
+    assert all(finding.basis == "floor" for suspect in judgement.suspects for finding in suspect.findings)
 
 
 def test_a_file_that_is_no_run_costs_its_node_alone(tmp_path):

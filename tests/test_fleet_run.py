@@ -270,8 +270,8 @@ def test_no_text_of_an_order_becomes_an_option():
     ],
 )
 def test_the_rank_comes_from_torchrun_mpirun_or_srun(variables, place):
-    found = environment.job_rank(variables)
-    assert (found.rank, found.world) == place
+    rank = environment.job_rank(variables)
+    assert (rank.rank, rank.world) == place
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def test_an_answer_of_an_earlier_job_in_the_same_folder_is_no_answer(tmp_path, m
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("arguments", "message"),
     [
         ((), "name one launcher"),
         (("--slurm", "--from-env"), "name one launcher"),
@@ -306,18 +306,18 @@ def test_an_answer_of_an_earlier_job_in_the_same_folder_is_no_answer(tmp_path, m
         (("nosuchsuite", "--slurm"), "nosuchsuite"),
     ],
 )
-def test_a_wrong_command_gives_an_error_of_one_line_with_the_remedy(tmp_path, words, told):
-    done = command.gpubench("fleet", "run", "-o", tmp_path / "new", *words, PATH="")
+def test_a_wrong_command_gives_an_error_of_one_line_with_the_remedy(tmp_path, arguments, message):
+    done = command.gpubench("fleet", "run", "-o", tmp_path / "new", *arguments, PATH="")
     assert (done.returncode, done.stdout) == (2, "")
-    assert told in done.stderr
+    assert message in done.stderr
     assert done.stderr.count("\n") == 1
 
 
 def test_without_ray_one_line_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     done = command.gpubench("fleet", "run", "latency", "-o", tmp_path / "new", "--on", "ray:local:2")
-    told = "gpubench: Ray is not installed; run pip install 'gpubench-suite[fleet]' here and on each node\n"
-    assert (done.returncode, done.stderr) == (2, told)
+    expected = "gpubench: Ray is not installed; run pip install 'gpubench-suite[fleet]' here and on each node\n"
+    assert (done.returncode, done.stderr) == (2, expected)
 
 
 def test_a_folder_that_holds_another_fleet_is_refused(tmp_path):
@@ -338,7 +338,7 @@ def test_the_nodes_are_measured_again_at_the_same_time_with_other_filters(fleet,
         session.measure_again({"gpu0": "control"}, ["triad"])  # the other node sits out this turn
         fleet = session.measure_again({"gpu1": "suspect", "gpu0": "control"}, ["triad"])
     two.launch.board.remove()
-    assert {(each.node, each.role, each.status) for each in fleet.again} == {
+    assert {(measurement.node, measurement.role, measurement.status) for measurement in fleet.again} == {
         ("gpu0", "control", "answered"),
         ("gpu1", "suspect", "answered"),
     }
@@ -349,9 +349,9 @@ def test_the_nodes_are_measured_again_at_the_same_time_with_other_filters(fleet,
 class Launched:
     """`gpubench fleet run` in a process of its own, and the lines that it prints, each with its time."""
 
-    def __init__(self, folder, *words, suites=("latency",), **variables):
+    def __init__(self, folder, *arguments, suites=("latency",), **variables):
         """Start `gpubench fleet run` and a thread that reads what it prints."""
-        command = [sys.executable, "-P", "-m", "gpubench", "fleet", "run", *suites, "-o", folder, *words]
+        command = [sys.executable, "-P", "-m", "gpubench", "fleet", "run", *suites, "-o", folder, *arguments]
         self.folder = folder
         self.lines = []
         self.process = subprocess.Popen(
@@ -370,26 +370,26 @@ class Launched:
             for line in lines:
                 self.lines.append((line.strip(), time.monotonic()))
 
-    def told(self, words, seconds=60.0):
+    def told(self, text, seconds=60.0):
         """Wait for a line with these words; return its time."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             for line, at in list(self.lines):
-                if words in line:
+                if text in line:
                     return at
             time.sleep(0.02)
-        raise AssertionError(f"no {words!r} in {self.lines}")
+        raise AssertionError(f"no {text!r} in {self.lines}")
 
-    def below(self, *words):
+    def below(self, *arguments):
         """The processes below the launcher whose command has all of these words, in the order of their start."""
-        found = []
+        pids = []
         for process in psutil.Process(self.process.pid).children(recursive=True):
             try:
-                if set(words) <= set(process.cmdline()):
-                    found.append(process)
+                if set(arguments) <= set(process.cmdline()):
+                    pids.append(process)
             except psutil.NoSuchProcess:
                 continue
-        return sorted(found, key=lambda process: process.create_time())
+        return sorted(pids, key=lambda process: process.create_time())
 
     def wait(self, seconds=90.0):
         """Wait for the end and return the exit status and the nodes by name."""
@@ -415,7 +415,7 @@ def test_a_killed_node_is_reported_within_five_seconds_and_its_processes_end(tmp
     launched.told("gpu1: measures")
     victim = launched.below("member")[1]
     name = victim.environ()["SLURMD_NODENAME"]
-    while not (measuring := [each for each in victim.children(recursive=True) if "run" in each.cmdline()]):
+    while not (measuring := [process for process in victim.children(recursive=True) if "run" in process.cmdline()]):
         time.sleep(0.05)
     killed_at = time.monotonic()
     victim.kill()
@@ -447,9 +447,9 @@ def test_processes_of_a_job_find_each_other_despite_files_of_an_earlier_job(tmp_
     folder = new_folder(tmp_path / "fleet")
     boards.FolderBoard(boards.private_folder(boards.new_board(folder).folder.parent / "meet")).put("ask.1", b"1" * 32)
     ranks = [{"RANK": str(rank), "WORLD_SIZE": "2"} for rank in (1, 0)]
-    other, first = (Launched(folder, *SMOKE, "--from-env", **rank) for rank in ranks)
+    second, first = (Launched(folder, *SMOKE, "--from-env", **rank) for rank in ranks)
     status, nodes = first.wait()
-    assert (status, other.wait()[0]) == (0, 0)
+    assert (status, second.wait()[0]) == (0, 0)
     assert [node.status for node in nodes.values()] == ["answered", "answered"]
 
 
@@ -467,7 +467,9 @@ def test_a_ray_cluster_measures_and_a_killed_node_affects_only_itself(tmp_path):
     launched = Launched(tmp_path / "fleet", "--replicates", "2", *SMOKE[:2], "--on", "ray:local:4")
     launched.told("measures")
     raylets = [
-        each for each in psutil.Process(launched.process.pid).children(recursive=True) if each.name() == "raylet"
+        process
+        for process in psutil.Process(launched.process.pid).children(recursive=True)
+        if process.name() == "raylet"
     ]
     victim = max(raylets, key=psutil.Process.create_time)  # the first is the head node
     killed_at = time.monotonic()
@@ -522,11 +524,11 @@ def test_a_ray_cluster_without_a_token_is_refused(tmp_path, mode):
         for process in psutil.wait_procs(processes, 10)[1]:
             process.kill()
         shutil.rmtree(f"/tmp/ray-{os.getpid()}", ignore_errors=True)
-    told = [line for line, _ in launched.lines]
+    expected = [line for line, _ in launched.lines]
     if mode == "token":
-        assert status == 0, told
+        assert status == 0, expected
     else:
-        assert (status, "requires no token" in told[-1]) == (2, True), told
+        assert (status, "requires no token" in expected[-1]) == (2, True), expected
 
 
 @pytest.mark.gpu
@@ -538,9 +540,9 @@ def test_two_processes_of_a_job_measure_a_gpu_each_at_the_same_time(tmp_path):
     folder = tmp_path / "fleet"
     ranks = [{"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": "2"} for rank in (1, 0)]
     new_folder(folder)
-    other, first = (Launched(folder, *SMOKE, "--from-env", suites=("headline",), **rank) for rank in ranks)
+    second, first = (Launched(folder, *SMOKE, "--from-env", suites=("headline",), **rank) for rank in ranks)
     status, nodes = first.wait(300)
-    assert (status, other.wait()[0]) == (0, 0)
+    assert (status, second.wait()[0]) == (0, 0)
     measured = []
     for node in nodes.values():
         run = read_run(folder / node.file)

@@ -75,11 +75,11 @@ def test_a_run_without_results_is_a_frame_too():
 
 
 def test_a_notebook_shows_cases_and_nothing_that_says_where_they_were_measured(recorded):
-    rendered_text = NotebookRun(recorded)._repr_html_()
-    assert "bandwidth/triad[size=1GiB,dtype=float32]" in rendered_text
+    html = NotebookRun(recorded)._repr_html_()
+    assert "bandwidth/triad[size=1GiB,dtype=float32]" in html
     facts = recorded.manifest.facts
-    assert not [device.uuid for device in facts.devices if device.uuid and device.uuid in rendered_text]
-    assert "more cases: to_frame() has them all" in rendered_text
+    assert not [device.uuid for device in facts.devices if device.uuid and device.uuid in html]
+    assert "more cases: to_frame() has them all" in html
 
 
 def test_parquet_has_the_columns_of_the_document_and_every_sample(recorded):
@@ -184,12 +184,9 @@ def test_a_short_comment_lists_every_case_with_the_worst_of_each_suite_first():
 def test_names_in_markdown_mention_no_user_and_become_no_links():
     text = "@maintainer see https://evil.example and www.evil.example"
     written = render("md", make.run(make.result(status="failed", reason=text)))
-    rendered_text = MarkdownIt("commonmark").enable("table").render(written)
-    assert (
-        "<code>@maintainer</code> see <code>https://evil.example</code> and <code>www.evil.example</code>"
-        in rendered_text
-    )
-    assert not re.search(r"@maintainer|https://|www\.evil", re.sub("<code>.*?</code>", "", rendered_text))
+    html = MarkdownIt("commonmark").enable("table").render(written)
+    assert "<code>@maintainer</code> see <code>https://evil.example</code> and <code>www.evil.example</code>" in html
+    assert not re.search(r"@maintainer|https://|www\.evil", re.sub("<code>.*?</code>", "", html))
 
 
 def test_a_single_value_is_shown_without_interval_and_noise():

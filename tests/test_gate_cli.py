@@ -42,8 +42,8 @@ def run_file(name, centre=1.0, of=TRIAD, manifest=None, count=5, **fields):
 def test_files_are_judged(call, centre, status, word):
     run_file("base.jsonl")
     run_file("new.jsonl", centre)
-    found, out, _ = call("gate", "new.jsonl", "--baseline", "base.jsonl")
-    assert found == status
+    exit_status, out, _ = call("gate", "new.jsonl", "--baseline", "base.jsonl")
+    assert exit_status == status
     assert out.startswith(f"{word} 1 case")
     assert f"(exit status {status}: " in out.partition("\n")[0]
 
@@ -115,8 +115,8 @@ def test_nothing_in_common_ends_with_4(call):
 
 
 def test_another_machine_is_refused_with_the_reason_unless_allowed(call):
-    other = {"facts": make.facts(make.device(name="NVIDIA H100"))}
-    run_file("base.jsonl", manifest=other)
+    another_machine = {"facts": make.facts(make.device(name="NVIDIA H100"))}
+    run_file("base.jsonl", manifest=another_machine)
     run_file("new.jsonl", 1.0005)
     status, out, _ = call("gate", "new.jsonl", "-b", "base.jsonl")
     assert status == 4
@@ -164,9 +164,9 @@ def test_several_sessions_are_given_as_a_folder_or_as_several_options(call):
     for index, centre in enumerate((1.0, 1.03, 1.06)):
         run_file(f"sessions/{index}.jsonl", centre)
     run_file("new.jsonl", 1.08)
-    each = [word for index in range(3) for word in ("-b", f"sessions/{index}.jsonl")]
-    for words in (("-b", "sessions"), tuple(each)):
-        status, out, _ = call("gate", "new.jsonl", *words)
+    baselines = [word for index in range(3) for word in ("-b", f"sessions/{index}.jsonl")]
+    for arguments in (("-b", "sessions"), tuple(baselines)):
+        status, out, _ = call("gate", "new.jsonl", *arguments)
         assert status == 0
         assert "(15 and 5 processes)" in out
 
@@ -282,8 +282,8 @@ def test_in_a_ci_the_publications_are_written_and_the_annotations_printed(call, 
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     run_file("base.jsonl")
     run_file("new.jsonl", 1.1)
-    words = ("--junit", "j.xml", "--markdown", "m.md")
-    status, out, _ = call("gate", "new.jsonl", "-b", "base.jsonl", *words)
+    arguments = ("--junit", "j.xml", "--markdown", "m.md")
+    status, out, _ = call("gate", "new.jsonl", "-b", "base.jsonl", *arguments)
     assert status == 1
     assert "::error title=gpubench gate::" in out
     assert ET.parse("j.xml").getroot().get("failures") == "1"
@@ -299,7 +299,7 @@ def test_a_file_that_cannot_be_written_is_refused_in_one_line(call):
 
 
 @pytest.mark.parametrize(
-    ("words", "hint"),
+    ("arguments", "hint"),
     [
         (("new.jsonl",), "name a baseline: "),
         (("new.jsonl", "-b", "x", "--floor"), "two gates"),
@@ -310,17 +310,17 @@ def test_a_file_that_cannot_be_written_is_refused_in_one_line(call):
         (("--run", "nosuch", "-b", "x"), "no suite 'nosuch'"),
     ],
 )
-def test_options_that_exclude_each_other_are_refused(call, words, hint):
-    status, out, err = call("gate", *words)
+def test_options_that_exclude_each_other_are_refused(call, arguments, hint):
+    status, out, err = call("gate", *arguments)
     assert (status, out) == (2, "")
     assert hint in err
 
 
 def test_a_measured_candidate_that_is_slower_is_measured_again_before_it_fails(call, told, monkeypatch):
-    words = (*told, "--replicates", "5")
-    assert call("run", *words, "--out", "base.jsonl")[0] == 0
+    arguments = (*told, "--replicates", "5")
+    assert call("run", *arguments, "--out", "base.jsonl")[0] == 0
     monkeypatch.setenv("LONGER_PERCENT", "5")
-    status, out, _ = call("gate", "--run", *words, "-b", "base.jsonl", "--out", "new.jsonl")
+    status, out, _ = call("gate", "--run", *arguments, "-b", "base.jsonl", "--out", "new.jsonl")
     assert status == 1
     assert "(5 and 10 processes)" in out
     assert len(store.read_run("new-again1.jsonl").results) == 5
@@ -328,9 +328,9 @@ def test_a_measured_candidate_that_is_slower_is_measured_again_before_it_fails(c
 
 @pytest.mark.slow
 def test_a_measured_run_can_be_saved_as_a_baseline_and_used_as_one(call, told):
-    words = ("--run", *told, "--replicates", "3")
-    assert call("gate", *words, "--save-baseline", "main")[0] == 0
-    status, out, _ = call("gate", *words, "--baseline", "main")
+    arguments = ("--run", *told, "--replicates", "3")
+    assert call("gate", *arguments, "--save-baseline", "main")[0] == 0
+    status, out, _ = call("gate", *arguments, "--baseline", "main")
     assert status == 0
     assert out.startswith("PASSED: none of 1 case is slower")
     assert not list(Path("gpubench-runs").glob("*again*"))
@@ -368,8 +368,8 @@ def test_two_builds_are_measured_in_turn_and_slower_cases_again(call):
     """Builds that write the run files of a device whose times are arithmetic."""
     Path("build.py").write_text(BUILD.format(tests=str(Path(__file__).parent)))
     command = f"{sys.executable} build.py"
-    words = ("--a", f"SECONDS=1.0 {command}", "--b", f"SECONDS=1.05 {command}", "--replicates", "3", "--out", "ab")
-    status, out, err = call("ab", *words)
+    arguments = ("--a", f"SECONDS=1.0 {command}", "--b", f"SECONDS=1.05 {command}", "--replicates", "3", "--out", "ab")
+    status, out, err = call("ab", *arguments)
     assert status == 1, err
     assert out.startswith("SLOWER: 1 of 2 cases is slower")
     assert "1 slower, 1 same on cuda:0" in out
@@ -381,8 +381,8 @@ def test_two_builds_are_measured_in_turn_and_slower_cases_again(call):
 
 @pytest.mark.slow
 def test_two_real_builds_are_measured_in_turn(call, told):
-    words = ("--a", SELF, "--b", f"LONGER_PERCENT=5 {SELF}", *told, "--replicates", "3", "--out", "ab")
-    status, out, err = call("ab", *words)
+    arguments = ("--a", SELF, "--b", f"LONGER_PERCENT=5 {SELF}", *told, "--replicates", "3", "--out", "ab")
+    status, out, err = call("ab", *arguments)
     assert status == 1, err
     assert out.startswith("SLOWER: 1 of 1 case is slower")
 
@@ -395,7 +395,7 @@ def stand_in(path, body):
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "words"),
+    ("body", "status", "message"),
     [
         ("exit 0", 5, "name a gpubench program"),
         ("echo no suite >&2; exit 2", 2, "--a ended with status 2: no suite"),
@@ -405,10 +405,10 @@ def stand_in(path, body):
         ("exit 143", 143, "status 143"),
     ],
 )
-def test_a_build_that_does_not_measure_ends_the_comparison_in_one_line(call, told, body, status, words):
-    found, out, err = call("ab", "--a", stand_in("a", body), "--b", SELF, *told)
-    assert (found, out) == (status, "")
-    assert words in err.splitlines()[-1]
+def test_a_build_that_does_not_measure_ends_the_comparison_in_one_line(call, told, body, status, message):
+    exit_status, out, err = call("ab", "--a", stand_in("a", body), "--b", SELF, *told)
+    assert (exit_status, out) == (status, "")
+    assert message in err.splitlines()[-1]
 
 
 @pytest.mark.parametrize("command", ["", "X=1", "'", "/no/such/gpubench"])

@@ -39,8 +39,8 @@ def judged(**values):
     return health.judge("cuda:0", health.checked(readings))
 
 
-def texts(health_found, severity):
-    return [finding.text for finding in health_found.of(severity)]
+def texts(device_health, severity):
+    return [finding.text for finding in device_health.of(severity)]
 
 
 # ---- the rules
@@ -235,10 +235,10 @@ def scenes(library, tmp_path_factory):
     return dict(zip(SCENES, json.loads(done.stdout), strict=True))
 
 
-def finding_lines(health_found, *severities):
+def finding_lines(document, *severities):
     return [
         f"{finding['name']}: {finding['shown']}"
-        for finding in health_found["findings"]
+        for finding in document["findings"]
         if finding["severity"] in severities
     ]
 
@@ -506,7 +506,7 @@ def test_a_healthy_mi300x_has_no_findings(mi300x):
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "severity", "scene"),
+    ("file", "content", "severity", "message"),
     [
         ("ras/umc_err_count", "ue: 3\nce: 9", "sick", "uncorrected ECC errors since the driver was loaded: 3 (in umc)"),
         ("ras/gpu_vram_bad_pages", "0x00000001 : 0x00001000 : P", "sick", "memory pages wait to be retired: 1"),
@@ -522,18 +522,18 @@ def test_a_healthy_mi300x_has_no_findings(mi300x):
         ("pcie_replay_count", "-1", "unavailable", "PCIe replays: the driver reported the impossible value -1"),
     ],
 )
-def test_the_files_of_amdgpu_report_each_sickness(mi300x, file, content, severity, scene):
+def test_the_files_of_amdgpu_report_each_sickness(mi300x, file, content, severity, message):
     folder, read = mi300x
     (folder / file).write_text(f"{content}\n")
-    assert texts(read(), severity) == [scene]
+    assert texts(read(), severity) == [message]
 
 
 def test_errors_of_an_mi300x_that_appear_during_a_run_are_reported(mi300x):
     folder, read = mi300x
     before = read()
     (folder / "ras/gfx_err_count").write_text("ue: 1\nce: 0\n")
-    remarks = ["uncorrected ECC errors since the driver was loaded: 1 (in gfx), before the run 0"]
-    assert texts(health.risen(before, read()), "sick") == remarks
+    messages = ["uncorrected ECC errors since the driver was loaded: 1 (in gfx), before the run 0"]
+    assert texts(health.risen(before, read()), "sick") == messages
 
 
 def test_a_driver_without_files_of_errors_leaves_that_reading_unavailable(mi300x):

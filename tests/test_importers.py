@@ -70,8 +70,8 @@ def read(name):
 
 def case(name, case_id):
     """The one result of that case in a file."""
-    (found,) = (result for result in read(name).content.results if result.case.id == case_id)
-    return found
+    (content,) = (result for result in read(name).content.results if result.case.id == case_id)
+    return content
 
 
 def values(name, case_id):
@@ -104,10 +104,10 @@ def test_facts_that_the_output_does_not_state_are_missing(name):
 
 
 def test_nvbandwidth_text_has_its_device_versions_and_units():
-    found = read("nvbandwidth-v0.8.txt").content
-    (device,) = found.devices
+    content = read("nvbandwidth-v0.8.txt").content
+    (device,) = content.devices
     assert (device.id, device.name, device.pci) == ("cuda:0", "NVIDIA GeForce RTX 3050 Laptop GPU", "00000000:01:00")
-    assert dict(found.versions) == {"nvbandwidth": "v0.8", "cuda.runtime": "12080", "nvidia.driver": "572.83"}
+    assert dict(content.versions) == {"nvbandwidth": "v0.8", "cuda.runtime": "12080", "nvidia.driver": "572.83"}
     assert values("nvbandwidth-v0.8.txt", "nvbandwidth/host_to_device_memcpy_ce[row=0,column=0]") == {
         "bandwidth": (12.98e9,)
     }
@@ -116,26 +116,26 @@ def test_nvbandwidth_text_has_its_device_versions_and_units():
 
 
 def test_nvbandwidth_matrices_of_one_test_are_cases_of_their_own_and_pairs_have_two_devices():
-    found = read("nvbandwidth-7gpus.txt").content
-    names = {result.case.name for result in found.results}
+    content = read("nvbandwidth-7gpus.txt").content
+    names = {result.case.name for result in content.results}
     assert names == {
         "device_to_host_bidirectional_memcpy_ce",
         "device_to_device_bidirectional_memcpy_read_ce_read1",
         "device_to_device_bidirectional_memcpy_read_ce_total",
     }
-    assert len(found.results) == 7 + 42 + 42, "the diagonal is N/A"
+    assert len(content.results) == 7 + 42 + 42, "the diagonal is N/A"
     pair = case(
         "nvbandwidth-7gpus.txt", "nvbandwidth/device_to_device_bidirectional_memcpy_read_ce_total[row=4,column=6]"
     )
     assert (pair.devices, pair.series[0].values) == (("cuda:4", "cuda:6"), (1521.15e9,))
-    assert {device.name for device in found.devices} == {"device not stated"}
+    assert {device.name for device in content.devices} == {"device not stated"}
 
 
 def test_nvbandwidth_on_two_nodes_has_a_device_per_process():
-    found = read("nvbandwidth-nodes.txt").content
-    assert [device.id for device in found.devices][3:5] == ["process3/cuda:3", "process4/cuda:0"]
-    assert dict(found.devices[4].details)["hostname"] == "nvbandwidth-test-worker-1"
-    assert found.results[0].devices == ("process0/cuda:0", "process1/cuda:1")
+    content = read("nvbandwidth-nodes.txt").content
+    assert [device.id for device in content.devices][3:5] == ["process3/cuda:3", "process4/cuda:0"]
+    assert dict(content.devices[4].details)["hostname"] == "nvbandwidth-test-worker-1"
+    assert content.results[0].devices == ("process0/cuda:0", "process1/cuda:1")
 
 
 def test_a_test_of_nvbandwidth_that_failed_is_a_failed_case_in_its_own_words():
@@ -167,23 +167,23 @@ def test_collectives_are_named_by_the_command_line_and_have_both_places():
 
 def test_the_headline_of_a_small_collective_is_its_time_because_its_bandwidth_is_rounded_to_zero():
     case_id = "nccl-tests/all_reduce[size=8B,type=float,redop=sum,root=-1,ranks=8,place=out]"
-    found = values("rccl-tests.txt", case_id)
-    assert next(iter(found)) == "time"
-    assert found["time"] == (pytest.approx(58.63e-6),)
+    series_values = values("rccl-tests.txt", case_id)
+    assert next(iter(series_values)) == "time"
+    assert series_values["time"] == (pytest.approx(58.63e-6),)
 
 
 def test_collectives_of_the_newest_version_say_their_name_and_version():
-    found = read("nccl-tests-2.17.txt").content
-    assert {result.case.name for result in found.results} == {"all_reduce"}
-    assert dict(found.versions) == {"nccl-tests": "2.17.6"}
-    assert found.devices[0].id == "unknown"
+    content = read("nccl-tests-2.17.txt").content
+    assert {result.case.name for result in content.results} == {"all_reduce"}
+    assert dict(content.versions) == {"nccl-tests": "2.17.6"}
+    assert content.devices[0].id == "unknown"
 
 
 def test_collectives_of_an_old_version_without_validation_say_so_and_have_no_name():
-    found = read("nccl-tests-old.txt").content
-    assert {result.case.name for result in found.results} == {"unnamed"}
-    assert {result.notes for result in found.results} == {(("validation", "off"),)}
-    assert "redop" not in dict(found.results[0].case.params)
+    content = read("nccl-tests-old.txt").content
+    assert {result.case.name for result in content.results} == {"unnamed"}
+    assert {result.notes for result in content.results} == {(("validation", "off"),)}
+    assert "redop" not in dict(content.results[0].case.params)
 
 
 def test_wrong_values_make_a_collective_fail(tmp_path):
@@ -201,11 +201,11 @@ def test_two_files_that_do_not_name_their_measurement_are_not_merged():
 def test_nvbench_json_has_every_mean_in_si_and_its_devices():
     name = "nvbench.json"
     case_id = "nvbench/copy_sweep_grid_shape[BlockSize=256,NumBlocks=64]"
-    found = {series.label: (series.unit, series.better) for series in case(name, case_id).series}
-    assert list(found)[:2] == ["cold/time/gpu/mean", "batch/time/gpu/mean"]
-    assert found["cold/bw/global/bytes_per_second"] == ("B/s", "more")
-    assert found["cold/bw/item_rate"] == ("item/s", "more")
-    assert not any("stdev" in name or "walltime" in name for name in found)
+    figures = {series.label: (series.unit, series.better) for series in case(name, case_id).series}
+    assert list(figures)[:2] == ["cold/time/gpu/mean", "batch/time/gpu/mean"]
+    assert figures["cold/bw/global/bytes_per_second"] == ("B/s", "more")
+    assert figures["cold/bw/item_rate"] == ("item/s", "more")
+    assert not any("stdev" in name or "walltime" in name for name in figures)
     (device,) = read(name).content.devices
     assert (device.name, device.arch, device.units, device.cache_bytes) == ("Quadro GV100", "sm_70", 80, 6291456)
     (skipped,) = (result for result in read(name).content.results if result.status == "skipped")
@@ -270,14 +270,14 @@ def test_each_program_of_gpu_benches_is_read(name, case_id, expected):
 
 
 def test_gpu_latency_has_cycles_and_the_seconds_that_they_are_at_the_printed_clock():
-    found = values("gpu-latency.txt", "gpu-benches/gpu-latency[size=2kB]")
-    assert found["cycles"] == (33.0,)
-    assert found["latency"] == (pytest.approx(33 / 1410e6),)
+    series_values = values("gpu-latency.txt", "gpu-benches/gpu-latency[size=2kB]")
+    assert series_values["cycles"] == (33.0,)
+    assert series_values["latency"] == (pytest.approx(33 / 1410e6),)
 
 
 def test_mixbench_has_a_case_per_type_of_number():
-    found = values("mixbench-cuda.txt", "mixbench/half-precision[iterations=1]")
-    assert found == {"operations": (634.22e9,), "bandwidth": (422.81e9,), "time": (0.32e-3,)}
+    series_values = values("mixbench-cuda.txt", "mixbench/half-precision[iterations=1]")
+    assert series_values == {"operations": (634.22e9,), "bandwidth": (422.81e9,), "time": (0.32e-3,)}
     integers = case("mixbench-cuda.txt", "mixbench/integer[iterations=0]")
     assert integers.series[0].unit == "op/s"
     assert dict(integers.notes) == {"operations a byte": "0.25"}
@@ -307,12 +307,12 @@ def test_transferbench_has_transfers_executors_and_aggregates():
 
 
 def test_transferbench_iterations_are_samples_in_the_order_in_which_they_ran():
-    found = values(
+    series_values = values(
         "transferbench-iterations.txt", "transferbench/transfer[test=1,size=64MiB,transfer=0,path=G0->GPU00:004->G1]"
     )
-    assert found["bandwidth"][:3] == (33.307e9, 33.546e9, 33.544e9)
-    assert found["time"][0] == 2.015e-3
-    assert len(found["bandwidth"]) == 10
+    assert series_values["bandwidth"][:3] == (33.307e9, 33.546e9, 33.544e9)
+    assert series_values["time"][0] == 2.015e-3
+    assert len(series_values["bandwidth"]) == 10
     aggregate = values("transferbench-iterations.txt", "transferbench/aggregate[test=1,size=64MiB]")
     assert aggregate["bandwidth"] == (29.349e9,)
 
@@ -390,13 +390,13 @@ DAMAGED = (
 )
 
 
-@pytest.mark.parametrize(("name", "old", "new", "words"), DAMAGED)
-def test_a_damaged_or_newer_output_is_refused_in_one_line_that_names_the_file(tmp_path, name, old, new, words):
+@pytest.mark.parametrize(("name", "old", "new", "message"), DAMAGED)
+def test_a_damaged_or_newer_output_is_refused_in_one_line_that_names_the_file(tmp_path, name, old, new, message):
     text = (IMPORTS / name).read_text()
     assert old in text
     path = tmp_path / name
     path.write_text(text.replace(old, new))
-    with pytest.raises(FileError, match=words) as refused:
+    with pytest.raises(FileError, match=message) as refused:
         foreign.read(path)
     assert str(refused.value).startswith(f"{path}: ")
     assert "\n" not in str(refused.value)
@@ -456,12 +456,12 @@ def parsed(text):
 @pytest.mark.parametrize("name", FILES)
 def test_an_output_that_is_truncated_anywhere_is_refused_or_read_up_to_there(name):
     text = (IMPORTS / name).read_text()
-    whole = {(r.case.id, r.devices): r for r in read(name).content.results}
+    complete = {(r.case.id, r.devices): r for r in read(name).content.results}
     for end in range(0, len(text), max(len(text) // 60, 1)):
         source = parsed(text[: text.rfind("\n", 0, end) + 1])
         for result in source.content.results if source else ():
             if result.status == "ok" and len(result.series[0].values) == 1 and "iterations" not in name:
-                expected = whole[result.case.id, result.devices].series
+                expected = complete[result.case.id, result.devices].series
                 assert all(s.values == t.values for s, t in zip(result.series, expected, strict=True))
         parsed(text[:end])
 
@@ -500,7 +500,7 @@ ABSURD = ("0", "-1", "1e308", "1e-320", "9" * 18, "9" * 30, "9" * 400, "1" * 500
 @pytest.mark.parametrize("name", FILES)
 def test_an_output_with_absurd_numbers_is_refused_or_becomes_a_run_file(name, count):
     text, chooser = (IMPORTS / name).read_text(), random.Random(name)
-    numbers = [found.span() for found in re.finditer(r"\d[\d.]*", text)]
+    numbers = [match.span() for match in re.finditer(r"\d[\d.]*", text)]
     for _ in range(count):
         (start, end), value = chooser.choice(numbers), chooser.choice(ABSURD)
         source = parsed(text[:start] + value + text[end:])
@@ -582,7 +582,7 @@ def test_perftest_latencies_of_a_gpus_memory_are_in_seconds_and_say_so():
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "words"),
+    ("old", "new", "message"),
     [
         ("393.92", "100.00", "neither the MiB/s nor the Gb/s"),
         ('"MsgRate": 0.751343', '"MsgRate": NaN', "NaN is not a number"),
@@ -593,10 +593,10 @@ def test_perftest_latencies_of_a_gpus_memory_are_in_seconds_and_say_so():
         ('"test_info"', "test_info", "before version 24.01"),
     ],
 )
-def test_a_damaged_file_of_perftest_is_refused_in_one_line(tmp_path, old, new, words):
+def test_a_damaged_file_of_perftest_is_refused_in_one_line(tmp_path, old, new, message):
     path = tmp_path / "odd.json"
     text = (IMPORTS / "perftest-write-bw.json").read_text()
     assert old in text
     path.write_text(text.replace(old, new))
-    with pytest.raises((FileError, BadOutput), match=re.escape(words)):
+    with pytest.raises((FileError, BadOutput), match=re.escape(message)):
         foreign.read(path)

@@ -50,7 +50,7 @@ def changed(tmp_path, name, number=0, **edits):
 
 
 def series(result):
-    return {each.label: each for each in result.series}
+    return {timing.label: timing for timing in result.series}
 
 
 def note(result):
@@ -64,19 +64,19 @@ def figure(source):
 
 
 def test_tokens_per_second_of_vllm_have_their_share_of_what_the_memory_allows():
-    shown = figure(foreign.read(IMPORTS / "vllm-serve.json"))
+    share = figure(foreign.read(IMPORTS / "vllm-serve.json"))
     batch = 128 * 255 * 7e-3 / 14.8  # of 128 requests 255 tokens each at 7 ms
-    assert shown.text == "2214 token/s"
-    assert shown.share_of("spec").limit == "dram"
-    assert shown.share == pytest.approx((HALVES + batch * (1024 + 128) * KV) / 7e-3 / H200_READS, rel=1e-6)
+    assert share.text == "2214 token/s"
+    assert share.share_of("spec").limit == "dram"
+    assert share.share == pytest.approx((HALVES + batch * (1024 + 128) * KV) / 7e-3 / H200_READS, rel=1e-6)
 
 
 def test_the_times_of_requests_are_in_seconds_under_the_clients_names():
     (result,) = results("vllm-serve.json")
-    found = {label: each.values for label, each in series(result).items() if each.unit == "s"}
-    assert found["median_ttft"] == (58.5e-3,)
-    assert found["p99_tpot"] == (7.5e-3,)
-    assert "std_ttft" not in found
+    times = {label: timing.values for label, timing in series(result).items() if timing.unit == "s"}
+    assert times["median_ttft"] == (58.5e-3,)
+    assert times["p99_tpot"] == (7.5e-3,)
+    assert "std_ttft" not in times
     assert series(result)["request_throughput"].values == (pytest.approx(128 / 14.8),)
 
 
@@ -143,7 +143,7 @@ def test_the_bytes_of_weights_follow_from_their_format_and_the_gpus_that_share_t
 
 
 @pytest.mark.parametrize(
-    ("edits", "words"),
+    ("edits", "message"),
     [
         ({"model_id": "/home/somebody/models/secret-13b"}, "the table of language models does not have secret-13b"),
         ({"quantization": "torchao"}, "how many bits the weights have is not known: torchao"),
@@ -158,10 +158,10 @@ def test_the_bytes_of_weights_follow_from_their_format_and_the_gpus_that_share_t
         ),
     ],
 )
-def test_without_a_count_of_bytes_there_is_no_share_of_peak_and_a_note_gives_the_reason(tmp_path, edits, words):
+def test_without_a_count_of_bytes_there_is_no_share_of_peak_and_a_note_gives_the_reason(tmp_path, edits, message):
     (result,) = changed(tmp_path, "vllm-serve.json", **edits)
     assert (result.status, result.series[0].limit, result.series[0].work.moved) == ("ok", "", 0)
-    assert note(result)["no share"] == words
+    assert note(result)["no share"] == message
     assert "somebody" not in result.case.id
 
 
@@ -169,11 +169,11 @@ def test_naming_a_gpu_that_no_file_names_gives_a_share_of_its_peak():
     source = foreign.read(IMPORTS / "sglang.jsonl")
     assert {device.name for device in source.content.devices} == {"device not stated"}
     run = foreign.run([foreign.with_gpu_name(source, "NVIDIA H200")], [])
-    known, unknown = Summary(run).spreads()
-    assert known.figure.share_of("spec").source == "NVIDIA H100/H200 SXM data sheet, dense rates"
-    moved = known.row.result.series[0].work.moved
-    assert known.figure.share == pytest.approx(moved / 150 / H200_READS)
-    assert unknown.figure.share_of("spec") is None
+    with_bytes, without_bytes = Summary(run).spreads()
+    assert with_bytes.figure.share_of("spec").source == "NVIDIA H100/H200 SXM data sheet, dense rates"
+    moved = with_bytes.row.result.series[0].work.moved
+    assert with_bytes.figure.share == pytest.approx(moved / 150 / H200_READS)
+    assert without_bytes.figure.share_of("spec") is None
 
 
 @pytest.mark.parametrize(
@@ -191,21 +191,21 @@ def test_a_gpu_that_a_file_names_is_not_named_again():
 def test_the_command_takes_the_name_of_a_gpu_that_the_output_does_not_state(tmp_path):
     done = gpubench("import", IMPORTS / "sglang.jsonl", "--gpu", "NVIDIA H200", "-o", "run.jsonl", cwd=tmp_path)
     assert (done.returncode, "name it with --gpu" in done.stderr) == (0, False)
-    shown = gpubench("show", "run.jsonl", cwd=tmp_path).stdout
-    assert re.search(r"concurrency=64\] +1748 token/s +24\.7 % dram", shown)
+    output = gpubench("show", "run.jsonl", cwd=tmp_path).stdout
+    assert re.search(r"concurrency=64\] +1748 token/s +24\.7 % dram", output)
     refused = gpubench("import", IMPORTS / "aiperf.json", "--gpu", "NVIDIA H200", "-o", "other.jsonl", cwd=tmp_path)
     assert refused.returncode == 2
     assert "states its devices: NVIDIA H100 80GB HBM3" in refused.stderr
 
 
 def test_each_of_the_gpus_of_sglang_reads_its_part_of_the_weights_and_of_a_cache_of_8_bits():
-    known, unknown = results("sglang.jsonl")
+    with_bytes, without_bytes = results("sglang.jsonl")
     llama = LANGUAGE_MODELS["llama-3-70b"]
     batch = 512 * 18.0 / 150
     steps = 512 * 511 / batch
     step = llama.size + llama.head.size + batch * 1280 * llama.cache_bytes(1)
-    assert known.series[0].work.moved == pytest.approx(steps * step / 2)
-    assert note(unknown)["no share"].startswith("the client did not ask the server for its model")
+    assert with_bytes.series[0].work.moved == pytest.approx(steps * step / 2)
+    assert note(without_bytes)["no share"].startswith("the client did not ask the server for its model")
 
 
 def test_replicas_that_share_the_load_leave_the_batch_of_each_unknown(tmp_path):
@@ -221,9 +221,9 @@ def test_every_repetition_of_llama_bench_is_a_sample_with_its_share():
         spread.case.id: spread
         for spread in Summary(foreign.run([foreign.read(IMPORTS / "llama-bench.json")], [])).spreads()
     }
-    shown = spreads[generated.case.id].figure
-    assert shown.text == "200.0 token/s"
-    assert shown.share == pytest.approx(200 * (HALVES + 64.5 * KV) / H200_READS, rel=1e-3)
+    share = spreads[generated.case.id].figure
+    assert share.text == "200.0 token/s"
+    assert share.share == pytest.approx(200 * (HALVES + 64.5 * KV) / H200_READS, rel=1e-3)
     assert spreads[prompt.case.id].figure.share_of("spec").limit == "tensor.float16"
     assert prompt.series[0].work.flops == LLAMA.prefill(512, 0.0).flops
     weights = 4912898304 * LLAMA.size / LLAMA.parameters
@@ -231,7 +231,7 @@ def test_every_repetition_of_llama_bench_is_a_sample_with_its_share():
 
 
 @pytest.mark.parametrize(
-    ("edits", "words"),
+    ("edits", "message"),
     [
         ({"n_gpu_layers": 0}, "it ran on the host"),
         ({"gpu_info": ""}, "it ran on the host"),
@@ -253,15 +253,15 @@ def test_every_repetition_of_llama_bench_is_a_sample_with_its_share():
         ),
     ],
 )
-def test_a_test_of_llama_bench_whose_bytes_are_not_known_has_no_share(tmp_path, edits, words):
+def test_a_test_of_llama_bench_whose_bytes_are_not_known_has_no_share(tmp_path, edits, message):
     result = changed(tmp_path, "llama-bench.json", number=1, **edits)[1]
     assert (result.series[0].limit, result.series[0].work.moved) == ("", 0)
-    assert note(result)["no share"] == words
+    assert note(result)["no share"] == message
 
 
 def test_the_lines_of_llama_bench_are_the_tests_of_a_host_and_of_a_gpu():
-    host, unknown, both = results("llama-bench.jsonl")
-    assert (host.devices, unknown.devices) == (("cpu:0",), ("gpu:0",))
+    host, without_bytes, both = results("llama-bench.jsonl")
+    assert (host.devices, without_bytes.devices) == (("cpu:0",), ("gpu:0",))
     assert both.case.name == "pg"
     assert both.series[0].work.items == 640
 
@@ -369,13 +369,13 @@ DAMAGED = (
 )
 
 
-@pytest.mark.parametrize(("name", "old", "new", "words"), DAMAGED)
-def test_a_damaged_output_of_a_client_is_refused_in_one_line_that_names_the_file(tmp_path, name, old, new, words):
+@pytest.mark.parametrize(("name", "old", "new", "message"), DAMAGED)
+def test_a_damaged_output_of_a_client_is_refused_in_one_line_that_names_the_file(tmp_path, name, old, new, message):
     text = (IMPORTS / name).read_text()
     assert old in text
     path = tmp_path / name
     path.write_text(text.replace(old, new, 1))
-    with pytest.raises(FileError, match=words) as refused:
+    with pytest.raises(FileError, match=message) as refused:
         foreign.read(path)
     assert re.fullmatch(re.escape(f"{path}: ") + ".+", str(refused.value))
 

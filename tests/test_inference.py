@@ -107,8 +107,8 @@ def plain_logits(weights, sequence):
     def rotated(head, place):
         half = shape.dim // 2
         turns = [np.exp(1j * place * 10_000.0 ** (-i / half)) for i in range(half)]
-        rotated_pairs = (head[:half] + 1j * head[half:]) * turns
-        return np.concatenate([rotated_pairs.real, rotated_pairs.imag])
+        turned = (head[:half] + 1j * head[half:]) * turns
+        return np.concatenate([turned.real, turned.imag])
 
     stream = [weights.embedding[token].astype(float) for token in sequence]
     for w in layers:

@@ -27,7 +27,7 @@ def weighed(shift, low, high):
 
 
 @pytest.mark.parametrize(
-    ("found", "verdict"),
+    ("weighed_effect", "verdict"),
     [
         (weighed(0.05, 0.03, 0.07), "slower"),
         (weighed(-0.05, -0.07, -0.03), "faster"),
@@ -40,8 +40,8 @@ def weighed(shift, low, high):
         (weighed(0.019, 0.021, 0.05), "suspect"),  # the estimate and the interval do not agree: outliers
     ],
 )
-def test_a_verdict_depends_on_the_whole_interval(found, verdict):
-    assert verdict_of(found, 0.02) == verdict
+def test_a_verdict_depends_on_the_whole_interval(weighed_effect, verdict):
+    assert verdict_of(weighed_effect, 0.02) == verdict
 
 
 def test_a_time_that_grew_by_five_per_cent_is_slower():
@@ -62,9 +62,9 @@ def test_a_rate_that_fell_is_slower_and_one_that_rose_is_faster():
 def test_the_interval_is_welchs_on_logarithms():
     old, new = noisy(1.0, 0.01, 5), noisy(1.1, 0.03, 7)
     expected = scipy.stats.ttest_ind([math.log(v) for v in new], [math.log(v) for v in old], equal_var=False)
-    found = one(evidence(*old), evidence(*new)).effect
+    result = one(evidence(*old), evidence(*new)).effect
     interval = expected.confidence_interval(0.95)
-    assert (found.low, found.high, found.p) == pytest.approx((interval.low, interval.high, expected.pvalue))
+    assert (result.low, result.high, result.p) == pytest.approx((interval.low, interval.high, expected.pvalue))
 
 
 def least(deviation, freedom, *counts):
@@ -128,10 +128,10 @@ def test_a_difference_between_sessions_does_not_average_out_within_one_session()
     sessions = Evidence([[reading(noisy(centre, 1e-4))] for centre in (1.0, 1.04, 1.08)])
     one_session = Evidence([[reading([value for centre in (1.0, 1.04, 1.08) for value in noisy(centre, 1e-4)])]])
     after = evidence(*noisy(1.12, 1e-4))
-    found = one(sessions, after)
-    assert found.verdict is not Verdict.SLOWER
-    assert found.threshold > 2 * one(one_session, after).threshold
-    assert "(3 sessions of the baseline)" in explanation(found)
+    finding = one(sessions, after)
+    assert finding.verdict is not Verdict.SLOWER
+    assert finding.threshold > 2 * one(one_session, after).threshold
+    assert "(3 sessions of the baseline)" in explanation(finding)
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -197,7 +197,7 @@ def machine(name="NVIDIA H200", device_id="cuda:0", **details):
 
 
 @pytest.mark.parametrize(
-    ("other", "reason"),
+    ("manifest", "reason"),
     [
         ({"name": "NVIDIA H100"}, "model NVIDIA H100 instead of NVIDIA H200"),
         ({"power.limit_w": "500.0"}, "power limit 500.0 W instead of 700.0 W"),
@@ -206,8 +206,8 @@ def machine(name="NVIDIA H200", device_id="cuda:0", **details):
         ({"clock.sm_most_hz": "1410000000"}, "clocks 1.410 GHz instead of 1.980 GHz"),
     ],
 )
-def test_another_machine_or_setting_is_not_comparable(other, reason):
-    before, after = evidence(*noisy(), manifest=machine()), evidence(*noisy(), manifest=machine(**other))
+def test_another_machine_or_setting_is_not_comparable(manifest, reason):
+    before, after = evidence(*noisy(), manifest=machine()), evidence(*noisy(), manifest=machine(**manifest))
     finding = one(before, after)
     assert (finding.verdict, finding.cause) == (Verdict.NOT_COMPARABLE, "machine")
     assert finding.reason == f"not comparable with the baseline: {reason}"
@@ -250,9 +250,9 @@ def test_invalid_processes_leave_the_others_to_be_judged_where_enough_are_left()
 
 
 def test_a_case_of_only_one_side_is_listed_as_missing_or_new_and_has_no_verdict():
-    other = make.case("copy", size_bytes=2**30)
-    both = judge(evidence(*noisy()), evidence(*noisy(), of=other), percent(2))
-    assert (both.findings, both.missing, both.new) == ((), (TRIAD,), (other,))
+    other_case = make.case("copy", size_bytes=2**30)
+    both = judge(evidence(*noisy()), evidence(*noisy(), of=other_case), percent(2))
+    assert (both.findings, both.missing, both.new) == ((), (TRIAD,), (other_case,))
 
 
 def test_a_case_that_was_skipped_before_is_new_and_one_that_is_skipped_now_is_invalid():
@@ -277,8 +277,8 @@ def test_each_of_two_cards_is_compared_with_itself():
             [[reading(noisy(v, 1e-4), devices=(name,), manifest={"facts": both}) for name, v in values.items()]]
         )
 
-    found = judge(of(1.0, 2.0), of(1.0, 2.2), percent(2)).findings
-    assert [(finding.devices, finding.verdict) for finding in found] == [
+    findings = judge(of(1.0, 2.0), of(1.0, 2.2), percent(2)).findings
+    assert [(finding.devices, finding.verdict) for finding in findings] == [
         (("cuda:1",), Verdict.SLOWER),
         (("cuda:0",), Verdict.SAME),
     ]
@@ -351,18 +351,18 @@ def test_a_slow_down_beside_neighbours_that_the_baseline_did_not_have_is_inconcl
 
 
 def test_without_a_second_measurement_a_suspect_is_inconclusive_and_keeps_its_reason():
-    found = settled(judge(clocked(noisy(), FAST), clocked(noisy(1.1), SLOW), percent(2)))
-    assert [(f.verdict, f.cause) for f in found.findings] == [(Verdict.INCONCLUSIVE, "clock")]
+    judgement = settled(judge(clocked(noisy(), FAST), clocked(noisy(1.1), SLOW), percent(2)))
+    assert [(f.verdict, f.cause) for f in judgement.findings] == [(Verdict.INCONCLUSIVE, "clock")]
 
 
 def test_q_values_depend_on_the_number_of_compared_cases():
     cases = [make.case("triad", size_bytes=2**n) for n in range(10, 20)]
 
     def of(values):
-        return Evidence([[reading(each, of=case) for case, each in zip(cases, values, strict=True)]])
+        return Evidence([[reading(medians, of=case) for case, medians in zip(cases, values, strict=True)]])
 
-    found = judge(of([noisy()] * 10), of([noisy(1.05), *[noisy(1.001)] * 9]), percent(2)).findings
-    slow = next(f for f in found if f.case == cases[0])
+    findings = judge(of([noisy()] * 10), of([noisy(1.05), *[noisy(1.001)] * 9]), percent(2)).findings
+    slow = next(f for f in findings if f.case == cases[0])
     assert slow.q == pytest.approx(min(10 * slow.effect.p, 1.0))
 
 

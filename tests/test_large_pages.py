@@ -132,7 +132,7 @@ def test_the_line_of_a_pareto_view_joins_exactly_the_cases_that_no_other_dominat
     ]
     names = tuple(f"c{index}" for index in range(len(pairs)))
     html = page(*results, views=[View("pareto", "Both", names, x="x", y="y")])
-    names_of_line = re.search(r"Pareto frontier: ([^\"]*)\"", html)[1]
-    assert set(names_of_line.split(", ")) == {
+    members = re.search(r"Pareto frontier: ([^\"]*)\"", html)[1]
+    assert set(members.split(", ")) == {
         f"c{index}" for index, pair in enumerate(pairs) if not is_dominated(pair, pairs)
     }

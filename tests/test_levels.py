@@ -15,14 +15,14 @@ def sizes(per_octave, first=10, last=33):
 
 def staircase(grid, caches, heights, softness=0.0):
     """The mean latency of rings over caches that miss, beyond their size, in proportion to the excess."""
-    heights_of_points = []
+    latencies = []
     for size in grid:
         height = heights[0]
         for cache, low, high in zip(caches, heights, heights[1:], strict=False):
             missed = min(max(size / cache - 1, 0.0) / softness, 1.0) if softness else float(size > cache)
             height += missed * (high - low)
-        heights_of_points.append(height)
-    return heights_of_points
+        latencies.append(height)
+    return latencies
 
 
 def noisy(values, share, seed=1):

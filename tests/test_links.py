@@ -30,20 +30,20 @@ def figures(*results):
 
 
 def test_the_best_figure_of_a_link_comes_first_and_the_others_name_their_differences():
-    link = figures(
+    listed = figures(
         copy("load", 370, direction="one way", engine="kernel"),
         copy("pull", 396, **ENGINE),
         copy("all_reduce", 330, suite="collectives", direction="both ways", engine="library"),
     )
-    assert [figure.case.name for figure in link] == ["pull", "load", "all_reduce"]
-    assert link[0].differences == ()
-    assert link[1].differences == (("engine", "kernel"),)
-    assert dict(link[2].differences) == {"direction": "both ways", "engine": "library"}
+    assert [figure.case.name for figure in listed] == ["pull", "load", "all_reduce"]
+    assert listed[0].differences == ()
+    assert listed[1].differences == (("engine", "kernel"),)
+    assert dict(listed[2].differences) == {"direction": "both ways", "engine": "library"}
 
 
 def test_a_case_at_many_sizes_is_represented_by_the_largest():
-    link = figures(copy("pull", 5, size=2**12, **ENGINE), copy("pull", 396, **ENGINE), copy("push", 395, **ENGINE))
-    assert [figure.case.param("size_bytes") for figure in link] == [2**30, 2**30]
+    listed = figures(copy("pull", 5, size=2**12, **ENGINE), copy("pull", 396, **ENGINE), copy("push", 395, **ENGINE))
+    assert [figure.case.param("size_bytes") for figure in listed] == [2**30, 2**30]
 
 
 def test_both_directions_of_a_link_share_a_table_and_another_link_has_its_own():

@@ -105,8 +105,8 @@ def assert_is_exposition(text):
     assert wrong == []
 
 
-def monitor(*command):
-    return gpubench("monitor", *command)
+def monitor(*arguments):
+    return gpubench("monitor", *arguments)
 
 
 @pytest.mark.slow

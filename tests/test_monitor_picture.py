@@ -72,8 +72,8 @@ def process(pid=4242, **fields):
 
 
 def test_a_gpu_shows_utilisation_memory_power_temperature_and_clock_relative_to_their_limits():
-    newest = {gauge.label: (gauge.text, gauge.fraction) for gauge in gauges.gauges(latest(H200), H200)}
-    assert newest == {
+    by_label = {gauge.label: (gauge.text, gauge.fraction) for gauge in gauges.gauges(latest(H200), H200)}
+    assert by_label == {
         "busy": ("98 %", 0.98),
         "memory": ("45.0 / 140 GiB", pytest.approx(45 / 140)),
         "power": ("651 / 700 W", pytest.approx(0.93)),
@@ -83,8 +83,8 @@ def test_a_gpu_shows_utilisation_memory_power_temperature_and_clock_relative_to_
 
 
 def test_the_host_has_its_cores_memory_and_load():
-    newest = {gauge.label: (gauge.text, gauge.fraction) for gauge in gauges.gauges(latest(), HOST)}
-    assert newest == {
+    by_label = {gauge.label: (gauge.text, gauge.fraction) for gauge in gauges.gauges(latest(), HOST)}
+    assert by_label == {
         "cores": ("3.5 / 16", pytest.approx(3.5 / 16)),
         "memory": ("16.0 / 64.0 GiB", 0.25),
         "load": ("3.2 / 16", pytest.approx(3.25 / 16)),
@@ -92,8 +92,8 @@ def test_the_host_has_its_cores_memory_and_load():
 
 
 def test_a_value_whose_limit_is_unknown_has_no_fraction():
-    newest = {gauge.label: gauge for gauge in gauges.gauges(latest(H200), replace(H200, memory_bytes=0, details=()))}
-    assert [(newest[name].text, newest[name].fraction) for name in ("memory", "power", "clock")] == [
+    by_label = {gauge.label: gauge for gauge in gauges.gauges(latest(H200), replace(H200, memory_bytes=0, details=()))}
+    assert [(by_label[name].text, by_label[name].fraction) for name in ("memory", "power", "clock")] == [
         ("45.00 GiB", None),
         ("651 W", None),
         ("1.70 GHz", None),

@@ -126,9 +126,9 @@ def source(monkeypatch):
     """NVML open for two GPUs; what it is asked for is patched into `COUNTERS.READ`."""
     module = sys.modules[type(NVML).__module__]
     monkeypatch.setattr(COMMON, "initialised", lambda: pynvml)
-    source_of_all = module.NvmlSource(())
-    source_of_all._handles = {"cuda:0": 0, "cuda:1": 1}
-    return source_of_all
+    opened = module.NvmlSource(())
+    opened._handles = {"cuda:0": 0, "cuda:1": 1}
+    return opened
 
 
 def test_calls_of_one_kind_are_made_one_at_a_time(monkeypatch, source):

@@ -26,17 +26,17 @@ COMMAND = [sys.executable, "-P", "-m", "gpubench"]
 NO_UTF8 = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}  # as in a Latin-1 locale, without one at hand
 
 
-def gpubench(*command, **settings):
+def gpubench(*arguments, **settings):
     """Run the command; `settings` are those of `subprocess.run`, and `env` adds to the environment."""
     environment = os.environ | settings.pop("env", {})
     settings = {"capture_output": True, "text": True, "encoding": "utf-8"} | settings
-    return subprocess.run([*COMMAND, *command], env=environment, timeout=60, check=False, **settings)
+    return subprocess.run([*COMMAND, *arguments], env=environment, timeout=60, check=False, **settings)
 
 
 def shell(line, **settings):
     """A line of a shell in which `gpubench` is the command."""
-    command = ["bash", "-c", f'gpubench() {{ {sys.executable} -P -m gpubench "$@"; }}; {line}']
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **settings)
+    arguments = ["bash", "-c", f'gpubench() {{ {sys.executable} -P -m gpubench "$@"; }}; {line}']
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False, **settings)
 
 
 # --- streams

@@ -34,12 +34,12 @@ def overview_of(*results, key=(KEY,), remarks=(), complete=True, **fields):
 
 
 def test_the_overview_of_a_recorded_h200_has_ten_key_figures():
-    result = overview(Summary(store.read_run(RECORDINGS / "whole/h200.jsonl.gz")))
-    assert result.devices == ("NVIDIA H200 (cuda:0), 132 SMs, 139.8 GiB",)
-    assert result.conditions[:3] == ("driver 580.159.04", "CUDA 13.2", "tier quick")
-    assert result.conditions[3:5] == ("303 cases in 54.5 s", "2026-11-20 17:43 UTC")
-    assert len(result.values) == 10
-    first = result.values[0]
+    summary = overview(Summary(store.read_run(RECORDINGS / "whole/h200.jsonl.gz")))
+    assert summary.devices == ("NVIDIA H200 (cuda:0), 132 SMs, 139.8 GiB",)
+    assert summary.conditions[:3] == ("driver 580.159.04", "CUDA 13.2", "tier quick")
+    assert summary.conditions[3:5] == ("303 cases in 54.5 s", "2026-11-20 17:43 UTC")
+    assert len(summary.values) == 10
+    first = summary.values[0]
     assert (first.title, first.figure.text, first.case_id) == (
         "Memory read",
         "4604 GB/s",
@@ -47,15 +47,15 @@ def test_the_overview_of_a_recorded_h200_has_ten_key_figures():
     )
     assert first.of_spec == pytest.approx(0.959, abs=1e-3)
     assert first.of_expected == pytest.approx(1.001, abs=1e-3)
-    assert result.trust == "trustworthy: yes"
-    assert result.matters[0] == "the power cap limited 32 of 292 cases"
-    assert [(line.name, line.ended) for line in result.suites][2] == ("gemm", "44 ok, 1 skipped")
+    assert summary.trust == "trustworthy: yes"
+    assert summary.matters[0] == "the power cap limited 32 of 292 cases"
+    assert [(line.name, line.ended) for line in summary.suites][2] == ("gemm", "44 ok, 1 skipped")
 
 
 def test_devices_of_one_model_share_a_line():
-    result = overview(Summary(store.read_run(RECORDINGS / "h200x2-quick.jsonl.gz")))
-    assert result.devices == ("2 × NVIDIA H200 (cuda:0, cuda:1), 132 SMs, 139.8 GiB",)
-    between = [value for value in result.values if value.title == "Copy between processes"]
+    summary = overview(Summary(store.read_run(RECORDINGS / "h200x2-quick.jsonl.gz")))
+    assert summary.devices == ("2 × NVIDIA H200 (cuda:0, cuda:1), 132 SMs, 139.8 GiB",)
+    between = [value for value in summary.values if value.title == "Copy between processes"]
     assert [value.case_id for value in between] == ["ipc/pull[path=peer,size=1GiB]"]
 
 
@@ -74,8 +74,8 @@ def test_of_equally_near_cases_the_last_one_is_the_key_figure():
 
 def test_each_device_has_a_key_figure_of_its_own():
     facts = make.facts(make.device("cuda:0"), make.device("cuda:1"))
-    result = overview_of(read(), read(devices=("cuda:1",)), facts=facts)
-    assert [value.devices for value in result.values] == [("cuda:0",), ("cuda:1",)]
+    summary = overview_of(read(), read(devices=("cuda:1",)), facts=facts)
+    assert [value.devices for value in summary.values] == [("cuda:0",), ("cuda:1",)]
 
 
 def test_a_key_figure_may_be_another_series_than_the_headline():
@@ -87,10 +87,10 @@ def test_a_key_figure_may_be_another_series_than_the_headline():
 
 
 def test_a_key_figure_below_what_its_model_should_reach_matters_most():
-    result = overview_of(read(2**32, seconds=2**32 / 4.0e12), key=[replace(KEY, params=(("size_bytes", 2**32),))])
-    assert result.matters[0] == "Memory read reaches 87 % of the 4600 GB/s expected of this model"
-    assert result.values[0].is_below_expectation
-    assert result.trust == "trustworthy: yes"
+    summary = overview_of(read(2**32, seconds=2**32 / 4.0e12), key=[replace(KEY, params=(("size_bytes", 2**32),))])
+    assert summary.matters[0] == "Memory read reaches 87 % of the 4600 GB/s expected of this model"
+    assert summary.values[0].is_below_expectation
+    assert summary.trust == "trustworthy: yes"
 
 
 @pytest.mark.parametrize(
@@ -113,8 +113,8 @@ def test_a_disturbance_of_one_case_in_twenty_that_is_no_key_figure_is_not_a_doub
 
 def test_an_interrupted_run_and_a_sick_device_are_not_trusted():
     sick = Remark(0.1, "event", trust.HEALTH_SOURCE, "cuda:0", "3 uncorrected ECC errors")
-    result = overview_of(read(), remarks=[sick], complete=False)
-    assert result.doubts == (
+    summary = overview_of(read(), remarks=[sick], complete=False)
+    assert summary.doubts == (
         "the run was interrupted before all cases were measured (`run --resume` continues it)",
         "cuda:0 is unhealthy: 3 uncorrected ECC errors",
     )
@@ -137,14 +137,14 @@ def test_a_missing_library_is_named_with_the_way_to_get_it():
 
 def test_a_run_of_the_host_says_that_it_measured_the_host():
     host = make.facts(make.device("host", "ExampleCPU", units=8))
-    result = overview_of(read(devices=("host",)), facts=host)
-    assert result.devices == ("ExampleCPU (host), 8 cores",)
-    assert result.matters == ("these are figures of the host processor, not of a GPU",)
+    summary = overview_of(read(devices=("host",)), facts=host)
+    assert summary.devices == ("ExampleCPU (host), 8 cores",)
+    assert summary.matters == ("these are figures of the host processor, not of a GPU",)
 
 
 def test_an_empty_run_has_an_overview():
-    result = overview_of(key=[])
-    assert (result.values, result.suites, result.trust) == ((), (), "trustworthy: yes")
+    summary = overview_of(key=[])
+    assert (summary.values, summary.suites, summary.trust) == ((), (), "trustworthy: yes")
 
 
 def test_every_built_in_floor_is_a_positive_figure_with_a_source():
@@ -156,9 +156,9 @@ def test_every_built_in_floor_is_a_positive_figure_with_a_source():
 
 
 def test_a_floor_in_another_unit_is_no_expectation():
-    values_told = overview_of(make.result(make.timing(1e-3), of=make.case("read", size_bytes=2**32, dtype="float32")))
-    assert [value.of_expected for value in values_told.values] == [None]
-    assert not values_told.has_expectations
+    summary = overview_of(make.result(make.timing(1e-3), of=make.case("read", size_bytes=2**32, dtype="float32")))
+    assert [value.of_expected for value in summary.values] == [None]
+    assert not summary.has_expectations
     assert key_values(Summary(make.run())) == []
 
 

@@ -45,7 +45,7 @@ class PageElements(HTMLParser):
             self.words.append(data.strip())
 
     def attributes(self, tag, name):
-        return [attrs[name] for name_of_tag, attrs, _ in self.found if name_of_tag == tag and name in attrs]
+        return [attrs[name] for element, attrs, _ in self.found if element == tag and name in attrs]
 
 
 def read(size_bytes=GIB, seconds=1e-3, suite="bandwidth", name="read", **fields):
@@ -66,13 +66,13 @@ def sizes(**fields):
 
 def test_the_page_begins_with_the_same_summary_as_every_other_form():
     run = run_of(*sizes(), read(suite="ipc", status="failed", reason="wrong answer"))
-    summary_found, page = overview(Summary(run)), PageElements(run)
-    head = " ".join(page.words[page.words.index(summary_found.devices[0]) :])
-    value = summary_found.values[0]
+    summary, page = overview(Summary(run)), PageElements(run)
+    head = " ".join(page.words[page.words.index(summary.devices[0]) :])
+    value = summary.values[0]
     for text in (
-        *summary_found.devices,
-        " · ".join(summary_found.conditions),
-        f"T{summary_found.trust[1:]}",
+        *summary.devices,
+        " · ".join(summary.conditions),
+        f"T{summary.trust[1:]}",
         value.title,
         value.figure.text,
     ):
@@ -162,8 +162,8 @@ def test_each_bar_is_marked_with_its_own_peak_and_a_bar_without_one_has_no_mark(
 
 def ticks(values, unit, **fields):
     """The labels of an axis, and its unit."""
-    ticks_found = sys.modules[f"{ROOM}._ticks"].axis(values, unit, 100.0, 400.0, **fields)
-    return [label for _, label in ticks_found.ticks], ticks_found.unit
+    placed = sys.modules[f"{ROOM}._ticks"].axis(values, unit, 100.0, 400.0, **fields)
+    return [label for _, label in placed.ticks], placed.unit
 
 
 @pytest.mark.parametrize(

@@ -59,8 +59,8 @@ def test_a_pipeline_of_ideal_parts_reaches_the_bound_from_depth_two_on(compute, 
 
 
 def test_slowdowns_are_busy_times_over_times_alone():
-    times_together = part("_overlap").OverlapTimes(2.0, 1.0, 2.5, 2.2, 1.5)
-    assert (times_together.compute_slowdown, times_together.transfer_slowdown) == pytest.approx((1.1, 1.5))
+    overlap = part("_overlap").OverlapTimes(2.0, 1.0, 2.5, 2.2, 1.5)
+    assert (overlap.compute_slowdown, overlap.transfer_slowdown) == pytest.approx((1.1, 1.5))
 
 
 def test_the_best_depth_is_the_smallest_of_those_that_are_equally_fast():
@@ -267,12 +267,12 @@ def test_regret_is_the_cost_of_a_choice_over_the_best_path_of_each_size():
     first, second = way("one"), way("other")
     models = {first: model((1, 100), (1.0, 100.0)), second: model((1, 100), (20.0, 30.0))}
     measured = {10: {first: 10.0, second: 20.0}, 90: {first: 60.0, second: 30.0}, 23: {first: 25.0, second: 20.0}}
-    fitted = part("_path_model").regrets(models, measured)
-    assert fitted.by_size == pytest.approx((0.0, 0.0, 0.0))
+    costs = part("_path_model").regrets(models, measured)
+    assert costs.by_size == pytest.approx((0.0, 0.0, 0.0))
     wrong = {10: {first: 10.0, second: 8.0}, 90: {first: 60.0, second: 30.0}}
-    fitted = part("_path_model").regrets(models, wrong)
-    assert fitted.by_size == pytest.approx((0.25, 0.0))
-    assert (fitted.median, fitted.worst, fitted.fixed_worst) == pytest.approx((0.125, 0.25, 0.0))
+    costs = part("_path_model").regrets(models, wrong)
+    assert costs.by_size == pytest.approx((0.25, 0.0))
+    assert (costs.median, costs.worst, costs.fixed_worst) == pytest.approx((0.125, 0.25, 0.0))
 
 
 def test_ranks_are_distributed_round_robin_over_the_cores():

@@ -101,11 +101,11 @@ def test_every_split_of_a_layer_is_the_whole_layer(world):
         layer._close()
         return layer._splits, observed
 
-    for answers, observed in together(world, body):
-        assert answers == parallel.possible(parallel.LayerShape(6, 12, 192, 3), world)
+    for message, observed in together(world, body):
+        assert message == parallel.possible(parallel.LayerShape(6, 12, 192, 3), world)
         assert observed["regret"].value >= 0
         assert {name for name in observed if name.startswith("predicted")} == {
-            f"predicted {split}" for split in answers
+            f"predicted {split}" for split in message
         }
 
 
@@ -156,11 +156,11 @@ def test_a_message_that_did_not_arrive_is_found():
         ring.stage()
         ring.verified(ring.staged_round)
         total = ring.add_all()
-        message = is_wrong(lambda: ring.verified(ring.board.meet)), int(total[0])
+        answer = is_wrong(lambda: ring.verified(ring.board.meet)), int(total[0])
         bench.barrier()
         ring.close()
         ring.release()
-        return message
+        return answer
 
     pattern = [bytes(np.uint64([7 + rank]).view(np.uint8))[0] for rank in range(3)]
     for wrong, first_byte in together(3, body):

@@ -101,14 +101,14 @@ def test_work_is_resumed_from_memory_and_from_a_file_whenever_its_process_dies()
 
 
 def value(result, name):
-    (observed,) = (series for series in result.series if series.name == name)
-    return observed.values[0]
+    (named_series,) = (series for series in result.series if series.name == name)
+    return named_series.values[0]
 
 
 @pytest.fixture(scope="module")
 def gpu():
-    observed = inventory.facts()
-    return observed, next(device for device in observed.devices if device.backend == "cupy")
+    machine = inventory.facts()
+    return machine, next(device for device in machine.devices if device.backend == "cupy")
 
 
 @pytest.mark.gpu

@@ -158,7 +158,7 @@ def test_training_is_the_phase_of_the_recording_that_works(recorded):
     assert after.energy.watts < 200
     program = phases.figures(recorded.results[0], table, "cuda:0")
     assert program.energy.joules == pytest.approx(
-        sum(figures_of_phase.energy.joules for figures_of_phase in (before, training, after)), rel=1e-6
+        sum(part.energy.joules for part in (before, training, after)), rel=1e-6
     )
 
 
@@ -186,6 +186,6 @@ def test_a_report_says_what_the_program_did_and_calls_no_phase_the_best(recorded
 
 def test_a_rate_over_several_spans_excludes_the_rise_between_them():
     table = CounterTable.of_run(counted(phase((0.0, 1.0))))
-    double = Window(table, "cuda:0", [(1.0, 2.0), (8.0, 9.0)])
-    assert double.rate(Measure.ENERGY).value == pytest.approx((100 + 300) / 2)
+    window = Window(table, "cuda:0", [(1.0, 2.0), (8.0, 9.0)])
+    assert window.rate(Measure.ENERGY).value == pytest.approx((100 + 300) / 2)
     assert Window(table, "cuda:0", [(1.0, 9.0)]).rate(Measure.ENERGY).value == pytest.approx((400 + 1200) / 8)

@@ -25,8 +25,8 @@ def out(tmp_path):
 
 
 def profile(out, *command, options=("-q",), **named):
-    words = [GPUBENCH, "profile", *options, "-o", out, "--", *command]
-    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, **named)
+    arguments = [GPUBENCH, "profile", *options, "-o", out, "--", *command]
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False, **named)
 
 
 def refused(out, *command, options=("-q",)):
@@ -40,8 +40,10 @@ def python(source):
 
 def started(out, source):
     """A profiled Python program in a process group of its own, as a shell starts it; returned when it says `ready`."""
-    words = [GPUBENCH, "profile", "-q", "-o", out, "--", *python(source)]
-    running = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    command = [GPUBENCH, "profile", "-q", "-o", out, "--", *python(source)]
+    running = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
     assert running.stdout.readline() == "ready\n"
     return running
 
@@ -53,16 +55,16 @@ def status_of(running):
 
 def test_standard_streams_and_the_exit_status_are_those_of_the_program(out):
     source = "import sys; print(sys.stdin.read().upper()); print('err', file=sys.stderr); sys.exit(7)"
-    found = profile(out, *python(source), input="hello")
-    assert (found.returncode, found.stdout, found.stderr) == (7, "HELLO\n", "err\n")
+    done = profile(out, *python(source), input="hello")
+    assert (done.returncode, done.stdout, done.stderr) == (7, "HELLO\n", "err\n")
     (program,) = store.read_run(out).results
     assert (program.status, program.reason) == ("failed", "the program ended: exit status 7")
 
 
 def test_the_summary_goes_to_standard_error(out):
-    found = profile(out, "echo", "words", options=())
-    assert found.stdout == "words\n"
-    assert "run file:" in found.stderr
+    done = profile(out, "echo", "words", options=())
+    assert done.stdout == "words\n"
+    assert "run file:" in done.stderr
 
 
 @pytest.mark.parametrize(("number", "status"), [("KILL", 137), ("SEGV", 139), ("TERM", 143)])
@@ -87,25 +89,25 @@ def test_errors_of_gpubench_are_reported_before_the_program_starts(tmp_path):
     touched = tmp_path / "touched"
     for options in (("--no-such-option",), ("--device", "cuda:9"), ()):
         target = tmp_path if not options else tmp_path / "profile.jsonl"  # a folder cannot be written as a file
-        found = refused(target, "touch", touched, options=options)
-        assert (found.returncode, found.stdout) == (125, "")
-        assert found.stderr
+        error = refused(target, "touch", touched, options=options)
+        assert (error.returncode, error.stdout) == (125, "")
+        assert error.stderr
     assert not touched.exists()
 
 
 def test_only_a_python_script_is_traced_and_only_with_cupti(out, tmp_path):
     script = tmp_path / "script.py"
     script.write_text("print('ran')")
-    other = refused(out, "true", options=("--trace",))
-    assert (other.returncode, other.stdout) == (125, "")
-    assert "takes a Python script" in other.stderr
+    error = refused(out, "true", options=("--trace",))
+    assert (error.returncode, error.stdout) == (125, "")
+    assert "takes a Python script" in error.stderr
     assert refused(out, tmp_path / "missing.py", options=("--trace",)).returncode == 127
-    found = profile(out, script, options=("--trace",))
+    done = profile(out, script, options=("--trace",))
     if importlib.util.find_spec("cupti") is None:
-        assert (found.returncode, found.stdout) == (125, "")
-        assert "[counters]" in found.stderr
+        assert (done.returncode, done.stdout) == (125, "")
+        assert "[counters]" in done.stderr
     else:
-        assert (found.returncode, found.stdout) == (0, "ran\n")
+        assert (done.returncode, done.stdout) == (0, "ran\n")
 
 
 @pytest.mark.slow
@@ -113,9 +115,9 @@ def test_a_full_disk_does_not_end_the_program(out):
     limited = (
         f"ulimit -f 8; exec {GPUBENCH} profile -o {out} -- {sys.executable} -c 'import time; time.sleep(4); print(1)'"
     )
-    found = subprocess.run(["bash", "-c", limited], capture_output=True, text=True, timeout=60, check=False)
-    assert (found.returncode, found.stdout) == (0, "1\n")
-    assert "the records written before are kept" in found.stderr
+    done = subprocess.run(["bash", "-c", limited], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "1\n")
+    assert "the records written before are kept" in done.stderr
 
 
 COUNTS = """
@@ -152,8 +154,8 @@ def test_ctrl_c_at_a_terminal_reaches_the_program_once_and_the_file_is_kept(out)
 
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
-    words = [GPUBENCH, "profile", "-q", "-o", out, "--", *python(source)]
-    running = subprocess.Popen(words, stdin=ours, stdout=ours, stderr=ours, preexec_fn=own_terminal)
+    command = [GPUBENCH, "profile", "-q", "-o", out, "--", *python(source)]
+    running = subprocess.Popen(command, stdin=ours, stdout=ours, stderr=ours, preexec_fn=own_terminal)
     seen = b""
     while b"ready" not in seen:
         seen += os.read(terminal, 1000)
@@ -185,8 +187,8 @@ def test_a_program_that_ends_at_once_has_a_duration(out):
 @pytest.mark.slow
 def test_processes_that_a_program_leaves_behind_are_not_waited_for(out):
     start = time.monotonic()
-    found = profile(out, "sh", "-c", "sleep 30 >/dev/null 2>&1 & echo $!")
-    os.kill(int(found.stdout), signal.SIGKILL)
+    done = profile(out, "sh", "-c", "sleep 30 >/dev/null 2>&1 & echo $!")
+    os.kill(int(done.stdout), signal.SIGKILL)
     assert time.monotonic() - start < 25
 
 
@@ -214,12 +216,12 @@ work(2.5); time.sleep(2.5); work(2.5)
 """
     assert profile(out, *python(source)).returncode == 0
     run = store.read_run(out)
-    program, *found = run.results
+    program, *phases_found = run.results
     table, begin = CounterTable.of_run(run), program.window[0]
-    cores = {phases.spans_of(result)[0]: phases.figures(result, table, "host").cores for result in found}
+    cores = {phases.spans_of(result)[0]: phases.figures(result, table, "host").cores for result in phases_found}
     (asleep,) = (span for span, used in cores.items() if used is not None and used < 0.2)
     assert asleep == pytest.approx((begin + 2.5, begin + 5.0), abs=0.6)
-    assert len(found) >= 3
+    assert len(phases_found) >= 3
 
 
 def test_phases_marked_by_a_program_are_recorded_with_their_names_and_times(out):
@@ -239,7 +241,7 @@ os._exit(0)
 """
     assert profile(out, *python(source)).returncode == 0
     _, load, step, last = store.read_run(out).results
-    assert [each.case.param("name") for each in (load, step, last)] == ["load", "a step", "never ended"]
+    assert [result.case.param("name") for result in (load, step, last)] == ["load", "a step", "never ended"]
     assert step.series[0].values == pytest.approx([0.1] * 3, abs=0.08)
     assert (load.labels, last.labels) == ((), ("unfinished",))
 
@@ -264,7 +266,7 @@ found = nvtx.RangeStart("across", 0); time.sleep(0.1); nvtx.RangeEnd(found)
 """
     assert profile(out, *python(source)).returncode == 0
     _, *marked = store.read_run(out).results
-    assert {each.case.param("name"): len(each.series[0].values) for each in marked} == {
+    assert {result.case.param("name"): len(result.series[0].values) for result in marked} == {
         "outer": 2,
         "inner": 2,
         "across": 1,

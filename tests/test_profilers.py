@@ -7,8 +7,8 @@ import pytest
 from _command import gpubench
 
 
-def run(*command, cwd):
-    return gpubench("run", "bandwidth", "--device", "host", "--tier", "smoke", *command, cwd=cwd)
+def run(*arguments, cwd):
+    return gpubench("run", "bandwidth", "--device", "host", "--tier", "smoke", *arguments, cwd=cwd)
 
 
 CASE = "bandwidth/triad[size=16MiB,dtype=float32]"

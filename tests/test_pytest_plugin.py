@@ -28,9 +28,9 @@ from gpubench.testing.verdicts import Baseline
 HEAVY = ("gpubench.model", "gpubench.testing.session", "numpy", "pandas", "pydantic", "rich", "typer", "cupy")
 
 
-def pytest_in(folder, *words):
+def pytest_in(folder, *arguments):
     """Pytest in another folder, as a user calls it."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *map(str, words)]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *map(str, arguments)]
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
     return subprocess.run(
         command, capture_output=True, text=True, cwd=folder, timeout=100, check=False, env=environment
@@ -41,10 +41,10 @@ def pytest_in(folder, *words):
 def project(tmp_path):
     """A project of its own: write a test file by name, run pytest on it."""
 
-    def run(*words, **sources):
+    def run(*arguments, **sources):
         for name, source in sources.items():
             (tmp_path / f"{name}.py").write_text(textwrap.dedent(source))
-        return pytest_in(tmp_path, *words)
+        return pytest_in(tmp_path, *arguments)
 
     run.folder = tmp_path
     return run
@@ -144,9 +144,9 @@ def test_a_run_file_that_exists_is_never_touched(measured):
 def test_a_wrong_answer_fails_the_test_from_the_check_on_and_is_in_the_file(measured):
     done, run, _ = measured
     assert done.returncode == 1
-    shown = done.stdout.partition("_ test_wrong _")[2].partition("=====")[0]
-    assert "assert (6 * 7) == 41" in shown
-    assert "engine.measure" not in shown
+    failure = done.stdout.partition("_ test_wrong _")[2].partition("=====")[0]
+    assert "assert (6 * 7) == 41" in failure
+    assert "engine.measure" not in failure
     (result,) = (result for result in run.results if result.case.suite == "test_wrong")
     assert (result.status, result.cause, result.reason) == ("failed", "wrong-answer", "assert (6 * 7) == 41")
 
@@ -350,7 +350,7 @@ def test_each_test_file_is_a_suite(node, suite):
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"),
+    ("value", "text"),
     [
         (3, "3"),
         (0.5, "0.5"),
@@ -364,11 +364,11 @@ def test_each_test_file_is_a_suite(node, suite):
         (None, "None"),
     ],
 )
-def test_a_parameter_is_an_axis_that_stays_the_same_in_every_session(clockwork, value, shown):
+def test_a_parameter_is_an_axis_that_stays_the_same_in_every_session(clockwork, value, text):
     callspec = SimpleNamespace(params={"axis": value}, indices={"axis": 2})
     item = SimpleNamespace(name="x", nodeid="test_it.py::TestX::test_a[v]", originalname="test_a", callspec=callspec)
     case = Gpubench(clockwork, item)._new_case("", 1)
-    assert case.id == f"test_it/TestX.test_a[axis={shown}]"
+    assert case.id == f"test_it/TestX.test_a[axis={text}]"
 
 
 def test_further_arguments_are_those_of_the_call_and_its_result_is_returned(clockwork):
@@ -419,14 +419,14 @@ def progress(isatty, verbose=0):
 
 
 def test_without_a_terminal_the_progress_of_replicates_is_one_line():
-    told, lines = progress(isatty=False)
-    assert list(told.count_processes("replicates", 4)) == [0, 1, 2, 3]
+    progress_lines, lines = progress(isatty=False)
+    assert list(progress_lines.count_processes("replicates", 4)) == [0, 1, 2, 3]
     assert lines == ["gpubench: replicates: 4 processes"]
 
 
 def test_on_a_terminal_one_line_shows_which_replicate_runs_and_the_time_left():
-    told, lines = progress(isatty=True)
-    assert list(told.count_processes("replicates", 2)) == [0, 1]
+    progress_lines, lines = progress(isatty=True)
+    assert list(progress_lines.count_processes("replicates", 2)) == [0, 1]
     assert lines == [
         "\rgpubench: replicates: process 1 of 2",
         "\rgpubench: replicates: process 2 of 2, about 0 s left",
@@ -436,8 +436,8 @@ def test_on_a_terminal_one_line_shows_which_replicate_runs_and_the_time_left():
 
 
 def test_a_quiet_pytest_prints_no_progress():
-    told, lines = progress(isatty=True, verbose=-1)
-    assert list(told.count_processes("replicates", 2)) == [0, 1]
+    progress_lines, lines = progress(isatty=True, verbose=-1)
+    assert list(progress_lines.count_processes("replicates", 2)) == [0, 1]
     assert lines == []
 
 
@@ -450,9 +450,9 @@ def test_a_missing_baseline_is_reported_before_anything_is_measured(clockwork, m
 def test_tests_that_are_missing_in_the_baseline_are_named_before_they_are_measured(clockwork, tmp_path):
     before = clockwork.measure(spending(clockwork.device, 0.25), make.case("known"))
     base = files.write(tmp_path / "base.jsonl", before, manifest=clockwork._manifest)
-    told, lines = progress(isatty=False)
+    progress_lines, lines = progress(isatty=False)
     cases = [make.case("known"), make.case("new")]
-    MeasuringSession(Options("", "quick", None, 1, (str(base),), ()), None, [], cases, told)
+    MeasuringSession(Options("", "quick", None, 1, (str(base),), ()), None, [], cases, progress_lines)
     assert lines == ["gpubench: no baseline for 1 of 2 tests, which cannot fail as slower: bandwidth/new"]
 
 
@@ -519,8 +519,8 @@ def test_one_process_is_inconclusive_and_the_message_says_what_would_decide(tmp_
 
 
 def test_a_baseline_of_another_device_cannot_be_judged_and_does_not_pass(tmp_path):
-    other = run_of(*QUIET, facts=make.facts(make.device(name="NVIDIA H100")))
-    judged = baseline_of(tmp_path, other).judge(run_of(*QUIET), list)
+    another_device = run_of(*QUIET, facts=make.facts(make.device(name="NVIDIA H100")))
+    judged = baseline_of(tmp_path, another_device).judge(run_of(*QUIET), list)
     assert (judged.verdict, judged.fails) == ("not comparable", True)
     assert "model NVIDIA H200 instead of NVIDIA H100" in judged.reason
 

@@ -432,6 +432,6 @@ def test_a_megabyte_of_anything_is_redacted_in_a_second(atom):
 
 
 def test_an_unchanged_value_is_returned_as_the_same_object():
-    with_another_salt = "".join(["cuda", ":0"])  # equal to the device's id, and another object
-    run = make.run(make.result(devices=("cuda:0",)), make.result(devices=(with_another_salt,), replicate=1))
+    equal_text = "".join(["cuda", ":0"])  # equal to the device's id, and another object
+    run = make.run(make.result(devices=("cuda:0",)), make.result(devices=(equal_text,), replicate=1))
     assert with_texts(run, lambda text: text) is run

@@ -655,7 +655,7 @@ def replicated_run():
             labels=("loaded",) if name == "wide" and replicate == 2 else (),
         )
         for replicate in range(3)
-        for name, seconds in ((name, columns[replicate]) for name, columns in cases.items())
+        for name, seconds in ((name, times[replicate]) for name, times in cases.items())
     ]
     lost = result("bandwidth", "steady", (("n", 1),), (), "failed", cause="crash", reason="it ended", replicate=1)
     return run_of(*(lost if result.key == lost.key else result for result in results))

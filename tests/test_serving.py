@@ -165,9 +165,9 @@ def test_a_line_through_measured_steps_is_exact_where_they_lie_on_one():
 @pytest.mark.usefixtures("few")
 def test_a_batch_with_one_context_has_the_slope_of_the_largest_batch_with_two():
     steps = [step(1, 1000, [0.011]), step(2, 1000, [0.012]), step(2, 2000, [0.013]), step(4, 500, [0.014])]
-    (view_result,) = served_of(Summary(run_of(*steps, prefill(512, [0.01]))), "inference", VIEW)
-    assert [line.token_s for line in view_result.times.steps.values()] == pytest.approx([5e-7] * 3)
-    assert view_result.times.steps[1].base_s == pytest.approx(0.0105)
+    (rates,) = served_of(Summary(run_of(*steps, prefill(512, [0.01]))), "inference", VIEW)
+    assert [line.token_s for line in rates.times.steps.values()] == pytest.approx([5e-7] * 3)
+    assert rates.times.steps[1].base_s == pytest.approx(0.0105)
     assert StepLine.through(1000, 0.001, 2e-6) == StepLine(0.0, 1e-6)
 
 
@@ -317,12 +317,12 @@ def test_the_error_of_a_simulation_is_a_figure_with_its_sign_in_the_table_the_pa
     """Each query takes a quarter longer than its simulation says, so that the simulation falls short by a fifth."""
     arrivals = serving.poisson(10, 700, seed=2).tolist()
     run = run_of(*measured(), session(arrivals, LLAMA, slower=1.25))
-    (view_result,) = served_of(Summary(run), "inference", VIEW)
-    *_, last = view_result.sessions
+    (rates,) = served_of(Summary(run), "inference", VIEW)
+    *_, last = rates.sessions
     assert (last.p50.error, last.p99.error) == (pytest.approx(-0.2), pytest.approx(-0.2))
     worst, best = last.p99.errors
     assert worst < -0.2 < best < 0
-    table = next(candidate for candidate in serving_tables([view_result]) if candidate.title.startswith("Simulation"))
+    table = next(candidate for candidate in serving_tables([rates]) if candidate.title.startswith("Simulation"))
     assert [row[2] for row in table.rows] == ["first token", "per token", "last token"]
     assert (table.rows[-1][5], table.rows[-1][8]) == ("-20.0 %", "-20.0 %")
     assert "-20.0 %" in plugins.load("reports", "html").render(run)
@@ -336,14 +336,12 @@ def test_the_error_of_a_simulation_is_a_figure_with_its_sign_in_the_table_the_pa
 def test_a_session_is_compared_with_a_machine_of_its_own_batch_sizes():
     """Four slots: a burst of 16 queries waits longer than on the 64 slots that were measured."""
     small = ServingTimes(LLAMA.prefills, {size: LLAMA.steps[size] for size in (1, 4)})
-    (view_result,) = served_of(
-        Summary(run_of(*measured(), session([0.1] * 16, small, sizes=(1, 4)))), "inference", VIEW
-    )
-    assert [check.p50.error for check in view_result.sessions] == pytest.approx([0, 0, 0], abs=1e-6)
+    (rates,) = served_of(Summary(run_of(*measured(), session([0.1] * 16, small, sizes=(1, 4)))), "inference", VIEW)
+    assert [check.p50.error for check in rates.sessions] == pytest.approx([0, 0, 0], abs=1e-6)
     for sizes in ((1, 128), (0, 4)):
         result = session([0.1] * 16, small, sizes=sizes)
-        (view_result,) = served_of(Summary(run_of(*measured(), result)), "inference", VIEW)
-        assert view_result.sessions == ()
+        (rates,) = served_of(Summary(run_of(*measured(), result)), "inference", VIEW)
+        assert rates.sessions == ()
 
 
 def call_times(times, prefill_s, step_s):
@@ -365,12 +363,12 @@ def test_the_extra_time_of_calls_in_other_sessions_is_part_of_the_simulation():
     sessions = [call_times(LLAMA, prefill_s, {1: 1e-4, 4: None, 16: 4e-4}) for prefill_s in (1e-3, 2e-3, 9e-3)]
     longer = LLAMA.longer(2e-3, {1: 1e-4, 4: 1.6e-4, 16: 4e-4, 64: 4e-4})
     arrivals = serving.poisson(10, 100, seed=2).tolist()
-    (view_result,) = served_of(Summary(run_of(*measured(), *sessions, session(arrivals, longer))), "inference", VIEW)
-    assert view_result.times.prefills == pytest.approx(longer.prefills)
-    assert [view_result.times.steps[size].base_s for size in longer.steps] == pytest.approx(
+    (rates,) = served_of(Summary(run_of(*measured(), *sessions, session(arrivals, longer))), "inference", VIEW)
+    assert rates.times.prefills == pytest.approx(longer.prefills)
+    assert [rates.times.steps[size].base_s for size in longer.steps] == pytest.approx(
         [line.base_s for line in longer.steps.values()]
     )
-    assert [check.p50.error for check in view_result.sessions] == pytest.approx([0, 0, 0], abs=1e-6)
+    assert [check.p50.error for check in rates.sessions] == pytest.approx([0, 0, 0], abs=1e-6)
 
 
 @pytest.mark.usefixtures("few")
@@ -381,9 +379,9 @@ def test_the_simulation_of_a_session_does_not_use_the_sessions_own_times():
         call_times(LLAMA, 1e-3, {1: 1e-3, 4: None, 16: 1e-3}),
     )
     series = (*compared.series, *(entry for entry in with_times.series if entry.name.startswith("call")))
-    (view_result,) = served_of(Summary(run_of(*measured(), replace(compared, series=series))), "inference", VIEW)
-    assert view_result.times.prefills == LLAMA.prefills
-    assert view_result.times.steps[16].base_s == pytest.approx(LLAMA.steps[16].base_s)
+    (rates,) = served_of(Summary(run_of(*measured(), replace(compared, series=series))), "inference", VIEW)
+    assert rates.times.prefills == LLAMA.prefills
+    assert rates.times.steps[16].base_s == pytest.approx(LLAMA.steps[16].base_s)
 
 
 @pytest.mark.usefixtures("few")
@@ -414,8 +412,8 @@ def test_steps_that_run_long_enough_have_joules_per_token():
     ],
 )
 def test_results_with_impossible_axes_or_times_are_left_out_of_serving(result):
-    (view_result,) = served_of(Summary(run_of(step(1, 512, [0.01]), prefill(512, [0.01]), result)), "inference", VIEW)
-    assert (list(view_result.times.steps), view_result.times.prefills) == ([1], {512: 0.01})
+    (rates,) = served_of(Summary(run_of(step(1, 512, [0.01]), prefill(512, [0.01]), result)), "inference", VIEW)
+    assert (list(rates.times.steps), rates.times.prefills) == ([1], {512: 0.01})
 
 
 @pytest.mark.usefixtures("few")
@@ -425,11 +423,9 @@ def test_a_session_whose_times_decrease_is_left_out():
     back = replace(series["scheduled"], values=(0.0, 2.0, 1.0))
     short = replace(series["last token"], values=series["last token"].values[:2])
     for bad in (back, short):
-        others = [series_left for name, series_left in series.items() if name != bad.name]
-        (view_result,) = served_of(
-            Summary(run_of(*measured(), replace(good, series=(*others, bad)))), "inference", VIEW
-        )
-        assert view_result.sessions == ()
+        others = [kept for name, kept in series.items() if name != bad.name]
+        (rates,) = served_of(Summary(run_of(*measured(), replace(good, series=(*others, bad)))), "inference", VIEW)
+        assert rates.sessions == ()
 
 
 @pytest.mark.usefixtures("few")

@@ -118,10 +118,10 @@ def test_the_ledger_has_the_rates_over_the_passes():
 
 
 def test_a_case_without_a_valid_result_is_named_and_a_soak_of_such_cases_alone_fails():
-    other = make.case("memory", "soak", pattern="random")
-    skipped = make.result(of=other, status="skipped", cause="unsupported", reason="needs 104 GiB of memory")
+    memory_case = make.case("memory", "soak", pattern="random")
+    skipped = make.result(of=memory_case, status="skipped", cause="unsupported", reason="needs 104 GiB of memory")
     ledger = ledger_of(make.run(passed_result(0), skipped))
-    assert ledger.unproven == ((f"{other.id} on cuda:0", "needs 104 GiB of memory"),)
+    assert ledger.unproven == ((f"{memory_case.id} on cuda:0", "needs 104 GiB of memory"),)
     assert ledger.exit_status == 0
     assert ledger_of(make.run(skipped)).exit_status == 3
     assert "0 samples compared: nothing could be compared" in ledger_of(make.run(skipped)).verdict
@@ -142,8 +142,8 @@ def test_a_pass_whose_first_result_has_other_bits_is_found_also_between_gpus_of_
         passed_result(1, digest="bb", device="cuda:1"),
     ]
     ledger = ledger_of(make.run(*results, facts=GPUS))
-    (words,) = ledger.wrong
-    assert words.startswith(f"pass 2, {CASE.id} on cuda:1: its first result has other bits (bb)")
+    (sentence,) = ledger.wrong
+    assert sentence.startswith(f"pass 2, {CASE.id} on cuda:1: its first result has other bits (bb)")
     assert ledger.exit_status == 3
     assert ledger_of(make.run(*results[:3], facts=GPUS)).exit_status == 0
 
@@ -209,12 +209,12 @@ def test_an_injected_bit_is_found_within_one_pass_and_ends_with_3(tmp_path):
 @pytest.mark.slow
 def test_a_soak_lasts_for_the_given_time_and_can_be_resumed_for_longer(tmp_path):
     out = tmp_path / "soak.jsonl"
-    words = ("soak", "--device", "host", "-o", out)
-    assert gpubench(*words, "--for", "0.5s").returncode == 0
+    arguments = ("soak", "--device", "host", "-o", out)
+    assert gpubench(*arguments, "--for", "0.5s").returncode == 0
     first = {result.key for result in read_run(out).results}
     assert {replicate for *_, replicate in first} == {0}, "the first pass is whole, and the time is then over"
     assert len(first) == 3
-    done = gpubench(*words, "--for", "15s", "--resume")
+    done = gpubench(*arguments, "--for", "15s", "--resume")
     assert done.returncode == 0, done.stderr
     later = read_run(out)
     assert {result.key for result in later.results} > first
@@ -233,8 +233,8 @@ def test_a_soak_needs_a_file_to_resume_and_refuses_bad_options(tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_soak_prints_its_ledger_and_can_be_resumed(tmp_path, number):
     out = tmp_path / "soak.jsonl"
-    words = [sys.executable, "-m", "gpubench", "soak", "--for", "60s", "--device", "host", "-o", str(out)]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "gpubench", "soak", "--for", "60s", "--device", "host", "-o", str(out)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not (out.exists() and b'"result"' in out.read_bytes()):
         time.sleep(0.1)
@@ -245,10 +245,10 @@ def test_an_interrupted_soak_prints_its_ledger_and_can_be_resumed(tmp_path, numb
     before = read_run(out)
     assert before.results
     assert not before.complete
-    words = ("soak", "--device", "host", "-o", out, "--resume")
-    again = gpubench(*words, "--for", "60s", "--seed", "1")
+    command = ("soak", "--device", "host", "-o", out, "--resume")
+    again = gpubench(*command, "--for", "60s", "--seed", "1")
     assert (again.returncode, "seed was 0, is 1" in again.stderr) == (2, True)
-    assert gpubench(*words, "--for", "1s").returncode == 0
+    assert gpubench(*command, "--for", "1s").returncode == 0
     later = read_run(out)
     assert later.complete
     assert {result.key for result in before.results} <= {result.key for result in later.results}
@@ -259,8 +259,8 @@ def test_a_disk_that_fills_ends_the_soak_with_5_and_keeps_what_was_written(tmp_p
     out = tmp_path / "soak.jsonl"
     program = "import resource, signal, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000)); "
     program += "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); from gpubench.__main__ import main; sys.exit(main())"
-    words = ["soak", "--for", "40s", "--device", "host", "-o", str(out)]
-    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=100)
+    arguments = ["soak", "--for", "40s", "--device", "host", "-o", str(out)]
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=100)
     assert done.returncode == 5, done.stderr
     assert "the records written before are kept" in done.stderr
     assert not read_run(out).complete

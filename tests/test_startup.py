@@ -38,12 +38,12 @@ def test_version_is_answered_before_typer_and_pydantic_are_imported():
     assert set() == modules_after("--version") & {"typer", "pydantic", "rich", *HEAVY}
 
 
-def fastest(*arguments: str, times: int = 10) -> float:
+def fastest(*name: str, times: int = 10) -> float:
     """Seconds of the fastest of several starts of Python: the one that was disturbed least."""
 
     def once() -> float:
         started = time.perf_counter()
-        subprocess.run([sys.executable, *arguments], stdout=subprocess.DEVNULL, check=True)
+        subprocess.run([sys.executable, *name], stdout=subprocess.DEVNULL, check=True)
         return time.perf_counter() - started
 
     return min(once() for _ in range(times))
@@ -75,13 +75,13 @@ def command_line() -> list[tuple[str, Any]]:
 
 def test_every_command_says_what_it_does(command_line):
     assert len(command_line) > 1
-    assert [arguments for arguments, command in command_line if not command.help] == []
+    assert [name for name, command in command_line if not command.help] == []
 
 
 def test_every_option_and_argument_has_help(command_line):
     undocumented = [
-        f"{arguments}: {parameter.name}"
-        for arguments, command in command_line
+        f"{name}: {parameter.name}"
+        for name, command in command_line
         for parameter in command.params
         if not getattr(parameter, "help", None)
     ]

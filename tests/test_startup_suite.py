@@ -136,9 +136,9 @@ def test_the_time_until_ready_is_measured_by_the_waiting_process():
     program = (
         "import os, sys, time; time.sleep(0.2); os.write(int(sys.argv[-1]), b'1'); time.sleep(0.2); print('{\"a\": 1}')"
     )
-    answer_found = PROCESSES.answer_of(program, None, "it", 20, is_ready_awaited=True)
-    assert answer_found.content == {"a": 1}
-    assert answer_found.seconds >= 0.2
+    reply = PROCESSES.answer_of(program, None, "it", 20, is_ready_awaited=True)
+    assert reply.content == {"a": 1}
+    assert reply.seconds >= 0.2
     assert math.isnan(PROCESSES.answer_of("print('{}')", None, "it", 20, is_ready_awaited=True).seconds)
 
 

@@ -314,8 +314,8 @@ def test_cufile_puts_every_block_in_its_place_and_the_labels_name_its_mode(paper
 
 def test_cufile_that_leaves_a_byte_out_is_found(paper, monkeypatch):
     task = read_on(paper, "cufile")
-    read_all = paper.library.read
-    monkeypatch.setattr(paper.library, "read", lambda *at: read_all(*at[:2], at[2] - 1, *at[3:]) + 1)
+    original_read = paper.library.read
+    monkeypatch.setattr(paper.library, "read", lambda *at: original_read(*at[:2], at[2] - 1, *at[3:]) + 1)
     with pytest.raises(WrongAnswer, match=f"5 of {SIZE} bytes differ .* first at 262143"):
         call(task)
     task.close()

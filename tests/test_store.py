@@ -115,9 +115,9 @@ def test_a_file_cut_at_any_byte_of_its_last_record_keeps_the_others(tmp_path, na
     with store.RunWriter.resume(path)[0] as writer:
         keeps = path.stat().st_size
         writer.end() if end else writer.result(make.result(replicate=1))
-    whole = path.read_bytes()
-    for length in range(keeps, len(whole)):
-        path.write_bytes(whole[:length])
+    original = path.read_bytes()
+    for length in range(keeps, len(original)):
+        path.write_bytes(original[:length])
         run = store.read_run(path)
         assert run.results[0] == make.result()
         if len(run.results) == 1 and not run.complete:
@@ -126,10 +126,10 @@ def test_a_file_cut_at_any_byte_of_its_last_record_keeps_the_others(tmp_path, na
 
 
 def test_a_file_cut_at_any_byte_is_read_or_refused_in_one_line(path):
-    whole = write(path, make.result()).read_bytes()
-    for length in range(len(whole)):
-        path.write_bytes(whole[:length])
-        if b"\n" in whole[:length]:
+    content = write(path, make.result()).read_bytes()
+    for length in range(len(content)):
+        path.write_bytes(content[:length])
+        if b"\n" in content[:length]:
             assert not store.read_run(path).complete
         else:
             with pytest.raises(FileError, match="line 1: its manifest is missing or incomplete"):
@@ -177,11 +177,11 @@ def test_a_killed_process_keeps_every_record_whose_write_returned(tmp_path, name
     """)
     command = [sys.executable, "-c", program, str(path), str(Path(__file__).parent)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writing:
-        told = [int(writing.stdout.readline()) for _ in range(20)]
+        reported = [int(writing.stdout.readline()) for _ in range(20)]
         writing.send_signal(signal.SIGKILL)
-        told += [int(line) for line in writing.stdout if line.endswith("\n")]
+        reported += [int(line) for line in writing.stdout if line.endswith("\n")]
     kept = [result.replicate for result in store.read_run(path).results]
-    assert kept[: len(told)] == told
+    assert kept[: len(reported)] == reported
     writer, run = store.RunWriter.resume(path)
     with writer:
         writer.end()
@@ -294,7 +294,7 @@ def test_a_series_that_is_not_finite_is_a_bug_and_is_not_written(path, value):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "words"),
+    ("wrong", "message"),
     [
         (make.result(elapsed_s=math.nan), "elapsed_s: .*finite"),
         (make.result(of=make.case(scale=math.inf)), r"case\.params\.0\.1.*"),
@@ -304,8 +304,8 @@ def test_a_series_that_is_not_finite_is_a_bug_and_is_not_written(path, value):
         (make.result(reason="x" * 2**24), "longer than 16 MiB"),
     ],
 )
-def test_a_record_that_could_not_be_read_again_is_a_bug_and_is_not_written(path, wrong, words):
-    with store.RunWriter.create(path, make.manifest()) as writer, pytest.raises(ValueError, match=words):
+def test_a_record_that_could_not_be_read_again_is_a_bug_and_is_not_written(path, wrong, message):
+    with store.RunWriter.create(path, make.manifest()) as writer, pytest.raises(ValueError, match=message):
         writer.samples(wrong) if isinstance(wrong, model.Samples) else writer.result(wrong)
 
 

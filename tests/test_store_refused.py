@@ -38,8 +38,8 @@ def small(path):
 
 
 def test_a_bad_line_in_the_middle_is_not_taken_for_a_torn_one(small):
-    found = content(small).splitlines(keepends=True)
-    replace(small, found[0] + found[1][:20] + b"\n" + found[2])
+    lines = content(small).splitlines(keepends=True)
+    replace(small, lines[0] + lines[1][:20] + b"\n" + lines[2])
     assert refusal(small).startswith("line 2: not JSON")
 
 
@@ -61,19 +61,19 @@ def test_an_empty_file_is_refused_with_the_next_step(path):
 
 
 def test_a_file_that_does_not_begin_with_its_manifest_is_refused(small):
-    found = content(small).splitlines(keepends=True)
-    assert refusal(replace(small, found[1])).endswith("the manifest does not come first")
+    lines = content(small).splitlines(keepends=True)
+    assert refusal(replace(small, lines[1])).endswith("the manifest does not come first")
 
 
 def test_a_second_manifest_is_refused(small):
-    found = content(small).splitlines(keepends=True)
-    assert refusal(replace(small, b"".join(found) + found[0])) == "line 4: a second manifest"
+    lines = content(small).splitlines(keepends=True)
+    assert refusal(replace(small, b"".join(lines) + lines[0])) == "line 4: a second manifest"
 
 
 def test_a_second_result_of_one_key_is_refused(small):
-    found = content(small).splitlines(keepends=True)
+    lines = content(small).splitlines(keepends=True)
     assert (
-        refusal(replace(small, b"".join(found) + found[1])) == "line 4: a second result of bandwidth/triad, replicate 0"
+        refusal(replace(small, b"".join(lines) + lines[1])) == "line 4: a second result of bandwidth/triad, replicate 0"
     )
 
 
@@ -93,8 +93,8 @@ def test_a_number_changed_in_a_complete_file_is_found(tmp_path, name):
 
 def test_a_record_taken_out_of_a_complete_file_is_found(path):
     write(path, make.result(), make.result(replicate=1))
-    found = content(path).splitlines(keepends=True)
-    assert refusal(replace(path, found[0] + found[1] + found[3])).endswith("edited or damaged")
+    lines = content(path).splitlines(keepends=True)
+    assert refusal(replace(path, lines[0] + lines[1] + lines[3])).endswith("edited or damaged")
 
 
 def test_a_missing_file_is_refused(path):
@@ -164,7 +164,7 @@ def content_of(path):
 
 
 @pytest.mark.parametrize(
-    ("limit", "records", "words"),
+    ("limit", "records", "message"),
     [
         ("FILE_RESULTS", [make.result(replicate=number) for number in range(3)], "results"),
         (
@@ -175,13 +175,13 @@ def content_of(path):
         ("FILE_REMARKS", [model.Remark(0.0, "lost", "nvml", "", "gone")] * 3, "remarks"),
     ],
 )
-def test_a_file_holds_a_limited_number_of_each_kind_of_record(path, monkeypatch, limit, records, words):
+def test_a_file_holds_a_limited_number_of_each_kind_of_record(path, monkeypatch, limit, records, message):
     write(path, end=False)
     path.write_bytes(path.read_bytes() + b"".join(map(record.encode, records)))
     monkeypatch.setattr(limits, limit, 3)
     store.read_run(path)
     monkeypatch.setattr(limits, limit, 2)
-    assert refusal(path) == f"line 4: the file holds more than 2 {words}"
+    assert refusal(path) == f"line 4: the file holds more than 2 {message}"
 
 
 def test_a_result_of_a_device_that_the_file_does_not_describe_is_refused(path):

@@ -251,8 +251,8 @@ def test_a_suite_that_does_not_load_is_left_out_with_a_warning(tmp_path):
     (metadata / "entry_points.txt").write_text("[gpubench.suites]\nx = third_party\n")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
 
-    def said(*message):
-        command = [sys.executable, "-P", "-m", "gpubench", *message]
+    def said(*arguments):
+        command = [sys.executable, "-P", "-m", "gpubench", *arguments]
         return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=100, check=False)
 
     listed, named = said("list"), said("list", "third_bad")

@@ -22,12 +22,12 @@ SBOM = [sys.executable, ROOT / "ci" / "_sbom.py"]
 def pinned(extra):
     """Each package that a lock names: (name, version) → its hashes."""
     text = (ROOT / "locks" / f"{extra}.lock").read_text().replace("\\\n", " ")
-    locks = {}
+    packages = {}
     for line in text.splitlines():
         if line and not line.startswith("#"):
             name, version = re.match(r"([\w.-]+)==([\w.+!-]+)", line).groups()
-            locks[canonicalize_name(name), version] = re.findall(r"--hash=sha256:[0-9a-f]{64}\b", line)
-    return locks
+            packages[canonicalize_name(name), version] = re.findall(r"--hash=sha256:[0-9a-f]{64}\b", line)
+    return packages
 
 
 def required(extra):

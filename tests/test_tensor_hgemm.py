@@ -80,15 +80,15 @@ def test_every_element_of_a_rungs_product_is_that_of_double_precision(rung, side
 @needs_compiler
 @pytest.mark.slow
 def test_the_rung_for_amd_gives_the_product_in_waves_of_64_lanes():
-    paper, base = operands(256, 128, 96), bench(SUITE)
+    product, base = operands(256, 128, 96), bench(SUITE)
     traits = dataclasses.replace(base.traits, features=frozenset({"matrix"}), warp=64)
     wave = SimpleNamespace(
         traits=traits, kernel=lambda file, name, **defines: base.kernel(file, name, WARP=64, **defines)
     )
-    call, _ = RUNGS.RUNGS["mfma"].build(wave, paper.product)
-    paper.poison()
+    call, _ = RUNGS.RUNGS["mfma"].build(wave, product.product)
+    product.poison()
     call()
-    assert 0 < paper.check()["error"].value < 2**-11
+    assert 0 < product.check()["error"].value < 2**-11
 
 
 @needs_compiler
@@ -189,8 +189,8 @@ def test_a_kernels_shared_memory_fits_into_a_block_of_hopper():
 )
 def test_the_rungs_depend_on_the_architecture_and_tier(arch, tier, rungs):
     target = Target(Facts((PAPER,)), dataclasses.replace(PAPER, arch=arch), tier)
-    names_of_rungs = [dict(case.params)["rung"] for case in SUITE.cases(target) if case.name == "hgemm"]
-    assert tuple(dict.fromkeys(names_of_rungs)) == rungs
+    listed = [dict(case.params)["rung"] for case in SUITE.cases(target) if case.name == "hgemm"]
+    assert tuple(dict.fromkeys(listed)) == rungs
 
 
 @pytest.mark.parametrize(("tier", "sizes"), [("quick", {4096}), ("full", {1024, 2048, 4096, 8192, 16384})])

@@ -37,8 +37,8 @@ def bench() -> Any:
 
 
 def operands(bench: Bench, m: int, n: int, k: int) -> Any:
-    paper = dataclasses.replace(bench, package=DATA.__package__)
-    return DATA.Operands(paper, FORMATS.PRECISIONS["float16"], FORMATS.Shape(m, n, k, "nt"))
+    data_bench = dataclasses.replace(bench, package=DATA.__package__)
+    return DATA.Operands(data_bench, FORMATS.PRECISIONS["float16"], FORMATS.Shape(m, n, k, "nt"))
 
 
 @pytest.mark.parametrize("sides", [(256, 256, 64), (1280, 768, 320), (2304, 4096, 4096)], ids=str)

@@ -240,11 +240,11 @@ def test_every_instruction_compiles_for_hopper_once_for_each_step(defines, file)
     if not _nvrtc.disassembler():
         pytest.skip("compiled; no disassembler here: pip install nvidia-cuda-nvdisasm")
     wanted = MACHINE[defines.get("OPERATION") or defines["INPUTS"]]
-    count_of_instructions = sum(count for name, count in _nvrtc.opcodes(code).items() if re.fullmatch(wanted, name))
+    total = sum(count for name, count in _nvrtc.opcodes(code).items() if re.fullmatch(wanted, name))
     steps = (
         defines["BODY"] + 4 if "COLUMNS" in defines else (64 if "INPUTS" in defines else 512) + defines["INDEPENDENT"]
     )
-    assert steps <= count_of_instructions <= steps + _FURTHER
+    assert steps <= total <= steps + _FURTHER
 
 
 @dataclasses.dataclass

@@ -189,14 +189,14 @@ def test_a_result_that_only_has_the_name_of_a_traced_one_is_no_part_of_a_trace(n
 
 
 def test_slices_with_missing_columns_or_results_are_drawn_as_far_as_possible():
-    samples_alone = make.samples([1.0], columns=[1.0])
+    samples = make.samples([1.0], columns=[1.0])
     slices = replace(
-        samples_alone,
+        samples,
         collector="trace",
         columns=(("trace.time", (1.0, None)), ("trace.stream", (None, 2.0)), ("trace.result", (7.0, None))),
         at=(1.0, 2.0),
     )
-    run = make.run(make.result(window=(0.0, 1.0)), sampled=(replace(samples_alone, collector="trace"), slices))
+    run = make.run(make.result(window=(0.0, 1.0)), sampled=(replace(samples, collector="trace"), slices))
     events = json.loads(rendering.report("trace").render(run))["traceEvents"]
     drawn = [
         (event["name"], event["dur"], event["tid"])

@@ -81,10 +81,10 @@ def test_two_paths_cross_between_measured_neighbours():
     assert not is_kernel_above
     assert (size.low, size.high) == (2.0**17, 2.0**19), "at 2^18 neither is surely faster"
     assert size.centre == pytest.approx(truth, rel=0.05)
-    kernel_piece, engine_model = (
+    kernel_piece, engine_piece = (
         transfer.fit(SIZES, [interval.centre for interval in path]).pieces[0] for path in (kernel, engine)
     )
-    assert transfer.meeting(kernel_piece, engine_model) == pytest.approx(truth)
+    assert transfer.meeting(kernel_piece, engine_piece) == pytest.approx(truth)
 
 
 def test_paths_that_are_equal_do_not_cross_however_narrow_their_intervals():

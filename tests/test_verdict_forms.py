@@ -236,7 +236,7 @@ def test_a_comparison_says_its_verdict_first_and_keeps_every_figure_whole(lines,
 def test_a_history_lists_what_became_worse_first_and_keeps_every_figure_whole(lines, width):
     named = [replace(LINE, case=case) for case in ("bandwidth/steady", "bandwidth/worse", f"bandwidth/{LONG}")]
     values = ([4.0e12] * 20, [4.0e12] * 10 + [3.8e12] * 10, [4.0e12] * 4)
-    trends = [trend_of(values_of_line, line) for line, values_of_line in zip(named, values, strict=True)]
+    trends = [trend_of(medians, line) for line, medians in zip(named, values, strict=True)]
     printed = lines(lambda: _trends.trend_rows(trends, True, width), width)
     assert [line for line in printed if len(line) > width] == []
     text = "\n".join(printed)
