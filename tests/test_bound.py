@@ -29,8 +29,8 @@ def use(share, by="gpm.thing"):
     return Use(share, by)
 
 
-def label(**known):
-    bound = bound_by(Activity(**known))
+def label(**activity):
+    bound = bound_by(Activity(**activity))
     return bound.label if bound else None
 
 
@@ -38,7 +38,7 @@ def label(**known):
 
 
 @pytest.mark.parametrize(
-    ("known", "expected"),
+    ("activity", "expected"),
     [
         ({"dram": (use(0.96),), "compute": (use(0.03),), "busy": use(0.99)}, "DRAM"),
         ({"dram": (use(0.15),), "compute": (use(0.93),), "busy": use(0.99)}, "compute"),
@@ -54,8 +54,8 @@ def label(**known):
         ({"dram": (use(0.3),)}, None),
     ],
 )
-def test_the_most_used_resource_is_the_bound_and_without_one_the_remaining_rules_decide(known, expected):
-    assert label(**known) == expected
+def test_the_most_used_resource_is_the_bound_and_without_one_the_remaining_rules_decide(activity, expected):
+    assert label(**activity) == expected
 
 
 @pytest.mark.parametrize(

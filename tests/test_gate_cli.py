@@ -24,7 +24,7 @@ SELF = f"{sys.executable} -P -m gpubench"
 
 
 @pytest.fixture
-def told(monkeypatch):
+def longer_suite(monkeypatch):
     """The suite `longer`, whose case `told` takes a time that LONGER_PERCENT decides."""
     monkeypatch.setenv("PYTHONPATH", PLUGIN)
     monkeypatch.syspath_prepend(PLUGIN)
@@ -316,8 +316,8 @@ def test_options_that_exclude_each_other_are_refused(call, arguments, hint):
     assert hint in err
 
 
-def test_a_measured_candidate_that_is_slower_is_measured_again_before_it_fails(call, told, monkeypatch):
-    arguments = (*told, "--replicates", "5")
+def test_a_measured_candidate_that_is_slower_is_measured_again_before_it_fails(call, longer_suite, monkeypatch):
+    arguments = (*longer_suite, "--replicates", "5")
     assert call("run", *arguments, "--out", "base.jsonl")[0] == 0
     monkeypatch.setenv("LONGER_PERCENT", "5")
     status, out, _ = call("gate", "--run", *arguments, "-b", "base.jsonl", "--out", "new.jsonl")
@@ -327,8 +327,8 @@ def test_a_measured_candidate_that_is_slower_is_measured_again_before_it_fails(c
 
 
 @pytest.mark.slow
-def test_a_measured_run_can_be_saved_as_a_baseline_and_used_as_one(call, told):
-    arguments = ("--run", *told, "--replicates", "3")
+def test_a_measured_run_can_be_saved_as_a_baseline_and_used_as_one(call, longer_suite):
+    arguments = ("--run", *longer_suite, "--replicates", "3")
     assert call("gate", *arguments, "--save-baseline", "main")[0] == 0
     status, out, _ = call("gate", *arguments, "--baseline", "main")
     assert status == 0
@@ -336,11 +336,11 @@ def test_a_measured_run_can_be_saved_as_a_baseline_and_used_as_one(call, told):
     assert not list(Path("gpubench-runs").glob("*again*"))
 
 
-def test_a_baseline_of_another_machine_is_refused_before_anything_is_measured(call, told):
+def test_a_baseline_of_another_machine_is_refused_before_anything_is_measured(call, longer_suite):
     facts = make.facts(make.device("host", "another processor"), make.device())
     settings = dataclasses.replace(make.manifest().settings, devices=("host",))
     run_file("base.jsonl", manifest={"facts": facts, "settings": settings})
-    status, _, err = call("gate", "--run", *told, "-b", "base.jsonl", "--out", "new.jsonl")
+    status, _, err = call("gate", "--run", *longer_suite, "-b", "base.jsonl", "--out", "new.jsonl")
     assert status == 4
     assert "model" in err
     assert not Path("new.jsonl").exists()
@@ -380,8 +380,8 @@ def test_two_builds_are_measured_in_turn_and_slower_cases_again(call):
 
 
 @pytest.mark.slow
-def test_two_real_builds_are_measured_in_turn(call, told):
-    arguments = ("--a", SELF, "--b", f"LONGER_PERCENT=5 {SELF}", *told, "--replicates", "3", "--out", "ab")
+def test_two_real_builds_are_measured_in_turn(call, longer_suite):
+    arguments = ("--a", SELF, "--b", f"LONGER_PERCENT=5 {SELF}", *longer_suite, "--replicates", "3", "--out", "ab")
     status, out, err = call("ab", *arguments)
     assert status == 1, err
     assert out.startswith("SLOWER: 1 of 1 case is slower")
@@ -405,15 +405,15 @@ def stand_in(path, body):
         ("exit 143", 143, "status 143"),
     ],
 )
-def test_a_build_that_does_not_measure_ends_the_comparison_in_one_line(call, told, body, status, message):
-    exit_status, out, err = call("ab", "--a", stand_in("a", body), "--b", SELF, *told)
+def test_a_build_that_does_not_measure_ends_the_comparison_in_one_line(call, longer_suite, body, status, message):
+    exit_status, out, err = call("ab", "--a", stand_in("a", body), "--b", SELF, *longer_suite)
     assert (exit_status, out) == (status, "")
     assert message in err.splitlines()[-1]
 
 
 @pytest.mark.parametrize("command", ["", "X=1", "'", "/no/such/gpubench"])
-def test_a_build_that_is_no_command_is_refused(call, told, command):
-    status, _, err = call("ab", "--a", command, "--b", SELF, *told)
+def test_a_build_that_is_no_command_is_refused(call, longer_suite, command):
+    status, _, err = call("ab", "--a", command, "--b", SELF, *longer_suite)
     assert status == 2
     assert "--a" in err
 

@@ -242,9 +242,9 @@ def test_an_interrupted_save_leaves_the_snapshot_before_and_a_changed_bit_is_fou
         board.close()
         return same, message
 
-    ((same, answers),) = together(1, body)
+    ((same, save_error),) = together(1, body)
     assert same
-    assert answers == "1 of 1024 words of the snapshot differ from the state"
+    assert save_error == "1 of 1024 words of the snapshot differ from the state"
     assert (tmp_path / "kept").exists() is not in_file
 
 

@@ -269,17 +269,17 @@ def few(monkeypatch):
 
 
 def test_a_view_finds_the_times_of_steps_and_prefills_and_the_rates_that_they_allow():
-    (view_result,) = served_of(Summary(run_of(*measured())), "inference", VIEW)
-    assert view_result.times.prefills == LLAMA.prefills
+    (serving_rates,) = served_of(Summary(run_of(*measured())), "inference", VIEW)
+    assert serving_rates.times.prefills == LLAMA.prefills
     for batch, line in LLAMA.steps.items():
-        assert view_result.times.steps[batch].base_s == pytest.approx(line.base_s)
-        assert view_result.times.steps[batch].token_s == pytest.approx(line.token_s)
-    assert (view_result.label, view_result.load.prompt, view_result.load.output) == ("float16", 512, 128)
-    assert [view_result.points[place].is_sustained for place in (-4, -1)] == [
+        assert serving_rates.times.steps[batch].base_s == pytest.approx(line.base_s)
+        assert serving_rates.times.steps[batch].token_s == pytest.approx(line.token_s)
+    assert (serving_rates.label, serving_rates.load.prompt, serving_rates.load.output) == ("float16", 512, 128)
+    assert [serving_rates.points[place].is_sustained for place in (-4, -1)] == [
         True,
         False,
     ]  # 90 and 110 % of the capacity
-    rates = [knee.rate for _, knee in view_result.knees if knee]
+    rates = [knee.rate for _, knee in serving_rates.knees if knee]
     assert rates[0] > rates[1] > 30  # a stricter objective allows a lower rate
 
 
