@@ -112,7 +112,7 @@ def browser() -> Iterator[Browser]:
     from_us, to_them = os.pipe()
     from_them, to_us = os.pipe()
 
-    def arrange() -> None:  # the protocol is spoken on 3 and 4, whatever these pipes have been given
+    def arrange() -> None:  # Chromium reads the protocol from descriptor 3 and writes it to 4, so the pipes move there.
         for wanted, pipe in ((3, fcntl.fcntl(from_us, fcntl.F_DUPFD, 10)), (4, fcntl.fcntl(to_us, fcntl.F_DUPFD, 10))):
             os.dup2(pipe, wanted)
 

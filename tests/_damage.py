@@ -28,7 +28,7 @@ NUMBERS: dict[str, tuple[Any, ...]] = {
     "a number is huge": (1e308, 1.7e308, 1e99, 1e20, 1e10),
     "an integer is huge": (10**300, 10**30, 2**63, 2**64, 2**31, -(2**63), 10**5000),
 }
-# The ends of the ranges of `gpubench.model.limits`, which no reader may stumble over.
+# The bounds of the ranges in `gpubench.model.limits`, which every reader must handle.
 EDGES = {
     float: (0.0, 1e-12, 2e-12, 1e-6, 1e9, -1e9, 1e30, 1e-100, -1e-100, 1e100, -1e100),
     int: (0, 1, 2**31, 2**53 + 1, 2**63 - 1, 2**127, -(2**127)),

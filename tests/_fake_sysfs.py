@@ -37,7 +37,7 @@ MODELS = {
     ),
     "mi250x": AmdModel("AMD INSTINCT MI250X", 0x7408, 90010, 110, 1, 68702699520, 1700, 1600, 560, 412, 3, True, "SPX"),
 }  # fmt: skip
-# Its host's cores and its compute dies share one memory
+# The host's cores and the compute dies share one memory.
 APU = AmdModel(
     "AMD Instinct MI300A", 0x74A0, 90402, 228, 6, 137438953472, 2100, 1300, 550, 412, 5, False, "SPX, CPX", True
 )
@@ -86,7 +86,7 @@ def gpu_metrics(
         table += struct.pack("<Q4HQ", 5555, 800, 850, 900, 0, throttle)
     else:
         table = struct.pack("<6H", 61, 49, 55, power_w, 93, dram)
-        table += b"\0" * {4: 8, 5: 72}.get(revision, 0)  # how busy its video and image engines are
+        table += b"\0" * {4: 8, 5: 72}.get(revision, 0)  # the utilisation of the video and image engines
         table += struct.pack("<Q", 5300) if revision > 6 else b""
         table += struct.pack("<QQ", energy, 1234567890123)
         table += struct.pack("<6I", 10**6, *residencies) if revision > 5 else struct.pack("<I", 0)
@@ -96,7 +96,7 @@ def gpu_metrics(
         table += struct.pack("<16Q", *[1000] * 16)
         table += struct.pack("<9H6x", *[1] * 8, 0) if revision > 6 else b""
         table += struct.pack("<Q8H4H4H4H2H4x", 77777, *[gfx_mhz] * 8, *[1200] * 4, *[1143] * 8, 1300, 1)
-        parts = {6: 168, 7: 232, 8: 440}.get(revision)  # bytes of each of eight partitions
+        parts = {6: 168, 7: 232, 8: 440}.get(revision)  # bytes for each of the eight partitions
         table += b"\0" * (8 * parts + 8) if parts else b""
     return struct.pack("<HBB", len(table) + 4, 1, revision) + table
 

@@ -19,7 +19,7 @@ from gpubench.tools.fleet.collect import Patience
 from gpubench.tools.fleet.messages import NodeOrder, NodeReport
 from gpubench.tools.fleet.session import FleetRequest, FleetSession
 
-# A stand-in of gpubench: the last two of its own words are what it copies and the exit status; then come gpubench's.
+# A stand-in for gpubench. Its arguments are the file that it copies, the exit status, and then those of gpubench.
 COPY = """
 import shutil, sys, time
 source, status, seconds = sys.argv[1:4]
@@ -72,7 +72,7 @@ class ThreadFleet:
         self.folder = folder
         self.launch = ThreadLaunch(boards.new_board(folder), world)
         self.threads = []
-        self.views = []  # each state that a person was told of, with the time
+        self.views = []  # each state that was reported, with its time
 
     def node(self, rank, source, status=0, seconds=0.0, host="gpu"):
         """Start a real member in a thread."""

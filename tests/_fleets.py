@@ -14,8 +14,8 @@ from gpubench.model import store
 from gpubench.model.fleet import Fleet, FleetNode
 
 _RECORDING = Path(__file__).parent / "recordings/h200x2-headline.jsonl.gz"
-_SPREADS = {"compute": 0.01, "host": 0.01}  # of the natural logarithms of rates between components
-_SPREAD = 0.002  # of the other families
+_SPREADS = {"compute": 0.01, "host": 0.01}  # standard deviation of the natural logarithms of rates between components
+_SPREAD = 0.002  # the standard deviation of the other families
 _CLOCK_HZ = 1.98e9
 
 

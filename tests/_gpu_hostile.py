@@ -14,10 +14,10 @@ from _hostile import KINDS, MOST, buffers, mutated
 
 from gpubench import plugins
 
-BATCH = 100  # what a death costs
+BATCH = 100  # chunks in one batch: the death of a worker costs its batch
 WORKERS = 4
 GUARD = 0xA5
-SILENCE_S = 30  # a worker that says nothing for so long hangs
+SILENCE_S = 30  # a worker that is silent for longer counts as hanging
 
 
 def device_module():

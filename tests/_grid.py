@@ -21,7 +21,7 @@ SUITES = HERE.parent / "suites"
 COMPILER = shutil.which("g++")
 _BUILT = HERE.parent / ".pytest_cache" / "gpubench-kernels"
 _OPTIONS = ("-std=c++17", "-w", "-O1", "-shared", "-fPIC")
-_SHARED_BYTES = 2**18  # of dynamic shared memory: more than a GPU has
+_SHARED_BYTES = 2**18  # bytes of dynamic shared memory, more than any GPU has
 _RUN = 'extern "C" void run_{0}(u32 x, u32 y, u32 n, void** a) {{ grid::run({0}, x, y, n, a); }}\n'
 
 

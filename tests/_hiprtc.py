@@ -209,7 +209,7 @@ def main() -> int:
         sys.stdout.write(json.dumps(_compile(rtc, sys.stdin.read(), sys.argv[1])))
         return 0
     match = re.search(r"lib(?:hiprtc|amdhip64)\.so\.([\d.]+)$", Path("/proc/self/maps").read_text(), re.MULTILINE)
-    sys.stdout.write(match[1] if match else "")  # hiprtcVersion says 9.0, whatever the release
+    sys.stdout.write(match[1] if match else "")  # hiprtcVersion returns 9.0 in every release
     return 0
 
 

@@ -68,7 +68,7 @@ INJECTIONS = (
     "%s %n %(x)s {0} {0.__class__} {x!r}",
     "a;=1+1 \x85b\u2028c\u2029d\u200fe",
 )
-# Texts that are code at the start of a line or of a cell alone. The others are as much code one behind the other.
+# Texts that are code only at the start of a line or of a cell. The others are code anywhere.
 _STARTS = ("=", "+", "-", "@", "::", " \u00a0", "\t", "\u034f", "/", "1.", ">", "a|b")
 TOGETHER = (
     *(text for text in INJECTIONS if text.startswith(_STARTS)),
@@ -76,7 +76,7 @@ TOGETHER = (
     " ".join(text for text in INJECTIONS if text.startswith(("\u202e", "\x1b"))),
 )
 FIXED = frozenset(
-    {  # what the model fixes: a status, a direction, a quantity, a kind of view or counter, a tier
+    {  # texts with a fixed set of values: status, direction, quantity, kind of view or counter, tier
         *(
             "ok",
             "skipped",

@@ -84,7 +84,7 @@ def timing(*seconds: float, name: str = "hot", moved: float = 0.0, items: float 
     fields = {"work": Work(moved=moved, items=items), "quantity": quantity, **fields}
     series_name = labelled(name)
     if series_name.get("mode") == "host" and not fields.get("stop"):
-        series_name["role"] = "derived"  # the host's time beside the device's
+        series_name["role"] = "derived"  # the host's time is derived from the same calls as the device's
     return Series(unit="s", values=seconds, **{**series_name, **fields})
 
 

@@ -8,7 +8,7 @@ HOST, USER = "gpu17.acme.example", "amelia"
 UUID = "GPU-3f1d2a4b-5c6d-7e8f-9a0b-1c2d3e4f5a6b"
 PCI = "00000000:9B:00.0"
 SERIAL = "1652922013123"
-OTHER_HOST = "bravo9"  # of another run's manifest, where there is one
+OTHER_HOST = "bravo9"  # the host in the manifest of a second run
 
 
 class NamedText(NamedTuple):

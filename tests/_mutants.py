@@ -299,7 +299,7 @@ class ClockworkOutputs:
 
 _ALL, _NONE = range(_CHUNKS), range(0)
 _SECONDS = 1e-3
-_LONG_AGO = 5  # calls: from here on a call is a repeat
+_LONG_AGO = 5  # after this number of calls a call counts as a repeat
 _MIDDLE = range(40, 100)
 
 

@@ -20,16 +20,16 @@ needs_wheel = [
     pytest.mark.skipif(not WHEEL.is_dir(), reason="needs the wheel cupy-rocm-7-0: bash ci/rocm.sh"),
     pytest.mark.skipif(not (HEADERS / "hip").is_dir(), reason="needs AMD's headers: bash ci/rocm.sh"),
 ]
-# Cases of a model with eight billion weights: one pass over them takes three minutes on two cores, and a case makes ten
-# and more. A program in paper_hip/programs has a smaller model.
+# Cases of a model with eight billion weights. One pass over the weights takes three minutes on two cores, and a case
+# makes ten or more. A program in paper_hip/programs runs a smaller model instead.
 TOO_LARGE = {"gemm/decoder", "inference/prefill", "inference/step"}
-# Cases that a GPU on paper of 4 GiB skips, for which those three are too large.
+# Cases that are skipped because they need more than the 4 GiB of the GPU on paper.
 BEYOND_4_GIB = TOO_LARGE | {"virtual/churn"}
-# Cases that time one transfer beside another. Two cores may end the other one first, as often as it is tried.
+# Cases that time one transfer beside another. With two cores the other one may end first in every attempt.
 _OVERLAPPING = {"bandwidth/beside_gemm", "bandwidth/beside_gemm_on", "p2p/control"}
 _MEMORY = re.compile(r"needs \S+ GiB of memory, \S+ GiB are free")
-# What gpubench may say of a case that it skips on AMD: each is a limit of CuPy on ROCm, of AMD's GPUs, or a library
-# that no wheel has.
+# The reasons for which gpubench may skip a case on AMD: a limit of CuPy on ROCm or of AMD's GPUs, or a library that
+# no wheel contains.
 _REASONS = re.compile(
     "CuPy on ROCm does not (support|bind|register)|CuPy does not support .* on amd GPUs|gfx90a does not support|"
     r"does not support matrix products in (tf32|bfloat16|float8|int8)|hipCOMP is not usable here|needs an NVIDIA GPU|"

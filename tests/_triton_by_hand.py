@@ -33,7 +33,7 @@ class TorchlessPointer:
 
 def main():
     """Print by how many seconds the first call, which compiles, takes longer than the second."""
-    sys.modules["torch"] = None  # Triton 3.6 would import it at its first launch, and needs nothing of it
+    sys.modules["torch"] = None  # Triton 3.6 would import torch at its first launch and does not need it
     stream = cupy.cuda.Stream(non_blocking=True)
     stream.use()
     x = cupy.random.default_rng(1).standard_normal((SIDE, SIDE), dtype=cupy.float32).astype("float16")

@@ -30,7 +30,7 @@ from gpubench.model import Case
 SUITE = plugins.load("suites", "bandwidth")
 BLOCKS = sys.modules[f"{SUITE.package}._blocks"]
 POINTS = [(2**12, 256), (2**14, 64), (2**14, 256), (2**14, 1024), (2**16, 256)]
-ROUNDS, SAMPLES = 6, 15  # samples of a turn; a round has two turns of each program
+ROUNDS, SAMPLES = 6, 15  # rounds, and samples in a turn; each program has two turns per round
 Sampler = Callable[[], tuple[list[float], list[float]]]
 
 
@@ -81,7 +81,7 @@ def compared(device: Any, library: Any, way: str, direction: str, block_bytes: i
     programs["ours"] = by_gpubench(device, pools.submission(way)[0])
     if way == "loop":
         programs["binding"] = by_gpubench(device, pools.submission("binding")[0])
-    for sample in programs.values():  # the warm-up, and the proof that each copies everything
+    for sample in programs.values():  # this warms up and proves that each program copies everything
         pools.poison()
         sample()
         device.synchronize()

@@ -24,8 +24,8 @@ from gpubench.model import Case, Verdict
 
 REPLICATES = 5
 THRESHOLD = 0.02
-NOISE = 0.01  # between processes, on logarithms
-LIMITS = ("dram", "tensor.float16", "l2", "")  # of a quarter of the cases each
+NOISE = 0.01  # standard deviation between processes, of logarithms
+LIMITS = ("dram", "tensor.float16", "l2", "")  # each is the limit of a quarter of the cases
 _DEVICES = ("cuda:0",)
 _KINDS = {limit: Kind(1, "hot", "s", "less", limit) for limit in LIMITS}
 _MANIFEST = manifest()
@@ -42,10 +42,10 @@ class SteppedWorld:
     step: float = 0.0
     stepped: tuple[str, ...] = LIMITS
     slower: float = 0.0
-    baseline: int = 20  # processes
+    baseline: int = 20  # number of processes
     cases: int = 100
     late: bool = False
-    changed: int = 2 * len(LIMITS)  # cases that `slower` concerns
+    changed: int = 2 * len(LIMITS)  # number of cases that are made slower
 
 
 class SteppedSuite:
@@ -141,7 +141,7 @@ def rows(baselines: tuple[int, ...], suites: int) -> Iterator[str]:
 
 
 def _pair(world: SteppedWorld, suites: int) -> list[SteppedOutcome]:
-    count = max(suites // 4, 5) if world.slower else suites  # eight changed cases each
+    count = max(suites // 4, 5) if world.slower else suites  # each suite has eight changed cases
     return [simulate_steps(world, count, canaries) for canaries in (False, True)]
 
 

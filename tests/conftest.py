@@ -19,10 +19,11 @@ def _has_gpu() -> bool:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Keep tests from the developer's history and from other runs, and leave slow tests out by default."""
-    os.environ.pop("GPUBENCH_HISTORY", None)  # tests write into no history of the developer's
-    sys.dont_write_bytecode = False  # hundreds of processes would each compile all that they import
+    os.environ.pop("GPUBENCH_HISTORY", None)  # tests must not write into the developer's history
+    sys.dont_write_bytecode = False  # else hundreds of processes would each compile every module that they import
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    runtime = tempfile.TemporaryDirectory(prefix="gpubench-tests-")  # runs of tests beside this one are no other runs
+    # concurrent test runs must not notice each other as runs on the same device
+    runtime = tempfile.TemporaryDirectory(prefix="gpubench-tests-")
     config.add_cleanup(runtime.cleanup)
     os.environ["XDG_RUNTIME_DIR"] = runtime.name
     config.option.markexpr = config.option.markexpr or "not slow"

@@ -132,7 +132,7 @@ def crash(call: Callable[[], object]) -> str:
             place = Path(last.filename)
             return f"{place.parent.name}/{place.name}:{last.lineno} {type(error).__name__}: {str(error)[:80]}"
         finally:
-            gc.enable()  # commands switch it off, because their process ends
+            gc.enable()  # commands switch the collector off, because their process ends
     return ""
 
 

@@ -36,10 +36,10 @@ from gpubench_faults.attacks import ATTACKS  # noqa: E402
 from gpubench.base.errors import FileError  # noqa: E402
 from gpubench.model.store import read_run  # noqa: E402
 
-TOKEN = "GPUBENCH_FAULTS_TOKEN"  # in the environment of every process of a run
-SLEEPER = "300.321"  # the argument of a process without environment
-MOST_MIB = 150  # of the main process: 50 MiB by itself
-MEASURING = 0.75  # of the kills come once a record is there, the others in start-up
+TOKEN = "GPUBENCH_FAULTS_TOKEN"  # this variable is in the environment of every process of a run
+SLEEPER = "300.321"  # this argument marks a process that has no environment
+MOST_MIB = 150  # the limit for the main process, which takes 50 MiB by itself
+MEASURING = 0.75  # this share of the kills happens after the first record, the others during start-up
 MOST_REASON = 500  # characters
 RUN = (sys.executable, "-P", "-m", "gpubench", "run", "attacks", "--device", "host", "--tier", "smoke")
 HARMLESS = ("--filter", "attacks/before", "--filter", "attacks/after", "--filter", "attacks/together")

@@ -45,7 +45,7 @@ class RecordedProcess:
 
 Draw = tuple[
     Sequence[RecordedProcess], Sequence[RecordedProcess], bool
-]  # baseline, candidate, whether sessions are told apart
+]  # processes of the baseline, of the candidate, and whether sessions are distinguished
 
 
 class RecordedSessions:

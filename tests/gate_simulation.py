@@ -26,8 +26,8 @@ from gpubench.judging.rounds import ROUNDS, settle
 from gpubench.model import Case, Verdict
 
 THRESHOLD = 0.02
-MODE = 0.03  # of bimodal noise: how much slower the slow mode is
-MODE_SHARE = 0.2  # of the processes that are in it
+MODE = 0.03  # bimodal noise: the slow mode is this much slower
+MODE_SHARE = 0.2  # bimodal noise: this share of the processes is in the slow mode
 DESIGNS = ("files", "stored", "ab")
 Logs = npt.NDArray[np.float64]  # shape (cases, processes)
 
@@ -47,7 +47,7 @@ class World:
     bimodal: bool = False
     times: tuple[float, float] = (1.0, 1.0)  # the noise of the baseline and of the candidate, in units of `noise`
     memory: float = 0.0
-    baseline: int = 5  # processes of the baseline
+    baseline: int = 5  # number of processes in the baseline
     candidate: int = 5
     design: str = "ab"
     rounds: int = ROUNDS
@@ -65,7 +65,7 @@ class SimulatedSuite:
         self.before, self.after = self._drawn(rng, olds, world.candidate * looks)
         self.after[: world.changed] += math.log1p(world.slower)
         self._looks = [1] * world.cases
-        self.effects: list[Effect] = []  # of each case, as far as it has been measured
+        self.effects: list[Effect] = []  # the effect of each case as measured so far
 
     def _drawn(self, rng: np.random.Generator, before: int, after: int) -> tuple[Logs, Logs]:
         """Both sides; those of `ab` take turns, A B B A, so that what successive processes share meets both."""

@@ -28,11 +28,11 @@ Noise = Callable[[np.random.Generator, int], Floats]
 
 SEED = 20261122
 SERIES = 200
-_FIRST_LOOK = 6  # runs: where the method before began
-WATCHED = 100  # runs of a watched series
+_FIRST_LOOK = 6  # the earlier method began after this number of runs
+WATCHED = 100  # length of a watched series
 QUIET = 30  # runs before a step
-FOLLOWED = 60  # runs that are looked at after a step
-WINDOW = 60  # runs of the confusion table
+FOLLOWED = 60  # number of runs that are examined after a step
+WINDOW = 60  # length of a series in the confusion table
 RECORDINGS = sorted((Path(__file__).parent / "recordings" / "headline").glob("*.jsonl.gz"))
 
 

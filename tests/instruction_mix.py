@@ -22,9 +22,10 @@ SUITE = plugins.load("suites", "tensor")
 RUNGS = sys.modules[f"{SUITE.package}._rungs"]
 PEAK = 4096  # FLOP per clock and SM: the tensor cores' dense rate with float16
 MATRIX = {"HGMMA": 4096.0, "HMMA": 2723.0, "FFMA": 256.0}  # FLOP per clock and SM
-SHARED = {"LDSM": 512, "LDGSTS": 512, "LDS.128": 512, "STS.128": 512, "LDS": 128, "STS": 128}  # bytes of a warp
+# bytes per instruction of a warp
+SHARED = {"LDSM": 512, "LDGSTS": 512, "LDS.128": 512, "STS.128": 512, "LDS": 128, "STS": 128}
 _ISSUED = 4  # instructions per clock and SM
-_SHARED_BYTES = 128  # per clock and SM
+_SHARED_BYTES = 128  # bytes of shared memory per clock and SM
 
 
 def loop_of(text: str) -> Counter[str]:
@@ -60,10 +61,11 @@ class LoopBound:
         unit = next(name for name in MATRIX if loop[name])
         columns = rung.tile[1] if unit == "HGMMA" else 8
         of_one = {"HGMMA": 2 * 64 * 16 * columns / 4, "HMMA": 2 * 16 * 8 * 16, "FFMA": 64}[unit]
-        flops = loop[unit] * of_one  # of a warp
+        flops = loop[unit] * of_one  # operations of one warp
         moved = sum(loop[name] * size for name, size in SHARED.items())
         inner = flops * 8 / (2 * rung.tile[0] * rung.tile[1])  # elements of the inner side in a pass of eight warps
-        if rung.needs == "hopper":  # the copy engine writes, and wgmma reads, without an instruction of these warps
+        # the copy engine writes and wgmma reads shared memory without an instruction of these warps
+        if rung.needs == "hopper":
             moved += (rung.tile[0] + rung.tile[1]) * inner * 2 / 8
         if unit == "HGMMA":
             moved += loop[unit] * (64 + columns) * 16 * 2 / 4

@@ -26,12 +26,12 @@ from gpubench.measuring.sampler import SamplingProcess
 from gpubench.model import Remark, Result, Samples, Settings
 
 _MOST_S = {
-    ("death", ""): 1.0,  # detection
-    ("death", "rebuild"): 3.0,  # a new ring
-    ("death", "staged"): 3.0,  # the way through the host
+    ("death", ""): 1.0,  # seconds to detect the death
+    ("death", "rebuild"): 3.0,  # seconds to build a new ring
+    ("death", "staged"): 3.0,  # seconds to switch to the path through the host
     ("abort", ""): 1.0,
     ("abort", "abort"): 10.0,
-    ("abort", "rebuild"): 10.0,  # a new communicator
+    ("abort", "rebuild"): 10.0,  # seconds to create a new communicator
 }
 _CASE_S = 60.0
 _SHM = Path("/dev/shm")
@@ -43,7 +43,7 @@ class DeathTimes:
     def __init__(self) -> None:
         self.seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
         self.wrong: list[str] = []
-        self.oldest_s = 0.0  # heartbeat of a living rank
+        self.oldest_s = 0.0  # the oldest heartbeat of a living rank
 
     def result(self, result: Result) -> None:
         """Keep the times of a result by phase and stage, its oldest heartbeat, and a status that is not ok."""

@@ -25,9 +25,9 @@ _GPUBENCH = Path(sys.executable).parent / "gpubench"
 _DTYPES = ("float16", "bfloat16", "float32", "float64")
 _PARTS = tuple(f"part{number}" for number in range(5))
 _SIZES = 25
-_SUITE = len(_PARTS) * len(_DTYPES) * _SIZES  # cases of one suite
-_READINGS = 100  # of all counters together, for each case
-_CASE_S = 0.3  # how long a case seems to take
+_SUITE = len(_PARTS) * len(_DTYPES) * _SIZES  # number of cases in one suite
+_READINGS = 100  # readings of all counters together for each case
+_CASE_S = 0.3  # simulated duration of a case
 _CHUNK = 2000  # readings of a counter in one record
 
 

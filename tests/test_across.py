@@ -285,7 +285,7 @@ def test_a_slow_node_is_measured_again_alone_beside_a_healthy_pair_and_confirmed
     asked = Settings(pairs.SUITES, ("host",), filters=pairs.FILTERS)
     manifest = make.manifest(facts=make.facts(make.device("host", "processor")), settings=asked)
     for rank in range(6):
-        seconds = 2**28 / 4e10 / (0.81 if rank == 3 else 1.0)  # the mean of both nodes of a pair counts
+        seconds = 2**28 / 4e10 / (0.81 if rank == 3 else 1.0)  # the figure of a pair is the mean of its two nodes
         timed = make.timing(*[seconds] * 3)
         series = dataclasses.replace(timed, work=Work(payload=2**28), quantity="payload")
         path = tmp_path / f"{rank}.jsonl.gz"

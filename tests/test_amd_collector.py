@@ -287,7 +287,7 @@ def test_a_library_that_aborts_during_a_run_is_replaced_by_the_next_one_and_then
     source = type(AMD)(root).open([device])
     names = ["amd.power", "amd.utilization.gfx", "amd.utilization.memory"]
     assert source.read(device, names) == {
-        "amd.power": 638.0,  # pyrsmi's is all ones, so the file's
+        "amd.power": 638.0,  # pyrsmi gives all ones, so this is the file's value
         "amd.utilization.gfx": 77.0,
         "amd.utilization.memory": 41.0,
     }

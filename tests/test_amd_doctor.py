@@ -14,7 +14,7 @@ from _paper import WHEEL, needs_wheel
 from test_amd_libraries import namespace
 from test_amd_machine import rocm_in
 
-# /dev keeps what a Python needs; everything else in it is the simulated machine's
+# /dev keeps the devices that Python needs; the rest is replaced by the simulated machine.
 MACHINE = """
 set -e
 mount --rbind "$0/sys" /sys

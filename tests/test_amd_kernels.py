@@ -44,7 +44,7 @@ ROWS = [
 ]
 GATED = {"WEIGHTS": 1, "TEAM": 128, "SHARE": 2, "AHEAD": 4, "GATED": 1}
 GATED_SKINNY = {"WEIGHTS": 4, "TILES": 1, "PANELS": 2, "DOWN": 1, "ACROSS": 8, "AHEAD": 2, "GATED": 1}
-# What a file is built with, where it does not stand for itself: a file that is new is built with nothing.
+# The macros with which a file is built; a file that is not listed is built without macros.
 BUILDS: dict[str, list[dict[str, object]]] = {
     "stream.cu": [
         *({"REAL": "float", "WIDTH": width} for width in (16, 8, 4)),
@@ -120,7 +120,7 @@ def _affixes(name: str) -> set[str]:
 def test_every_kernel_of_every_suite_compiles_for_amd(file: str, macros: dict[str, object], arch: str) -> None:
     code = code_of(file)
     written = set(re.findall(r'extern "C" __global__ void (\w+)\(', code))
-    families = set(re.findall(r"\bKERNELS\((\w+),", code))  # a macro writes some kernels of each
+    families = set(re.findall(r"\bKERNELS\((\w+),", code))  # a macro defines several kernels of each family
     compiled = kernels(file, arch, **macros)
     assert written | families
     assert written - NVIDIA <= set(compiled)
@@ -128,7 +128,7 @@ def test_every_kernel_of_every_suite_compiles_for_amd(file: str, macros: dict[st
     assert families <= parts
 
 
-# what only sm_80 or sm_90 have
+# kernels that need sm_80 or sm_90
 NVIDIA = {"cluster", "async_copy", "bulk_copy", "wmma", "mma", "bulk", "wgmma", "wgmma_chains"}
 
 
@@ -152,7 +152,8 @@ def test_no_kernel_keeps_values_in_scratch_memory(file: str, macros: dict[str, o
 def test_no_chase_goes_through_the_scalar_cache(file: str, arch: str) -> None:
     """An address that a whole wave shares is else loaded by s_load, from a cache that no other load sees."""
     for name, instructions in kernels(file, arch).items():
-        if name in ("constant", "atomic_shared"):  # meant, and see below; the other loads kernel arguments
+        # the scalar load is intended here: constant memory, and kernel arguments
+        if name in ("constant", "atomic_shared"):
             continue
         for loop in timed(instructions):
             if any(
@@ -168,7 +169,7 @@ CHAINS = {
     ("latency/chase.cu", "single"): "global_load_dwordx2",
     ("latency/near.cu", "shared"): "ds_read_b32",
     ("latency/near.cu", "conflict"): "ds_read_b32",
-    ("latency/near.cu", "constant"): "s_load_dword",  # AMD's constant memory is what the scalar cache holds
+    ("latency/near.cu", "constant"): "s_load_dword",  # AMD's constant memory is read through the scalar cache
     ("latency/near.cu", "atomic"): "global_atomic_add_x2",
     ("latency/near.cu", "atomic_shared"): "ds_add_rtn_u32",
     ("latency/units.cu", "slices_load"): "global_load_dwordx2",
@@ -185,7 +186,7 @@ def test_the_timed_loop_of_a_chain_is_that_instruction_and_no_other_access(file:
     counts = [counted(loop) for loop in timed(kernels(file, arch)[kernel])]
     chains = [loop for loop in counts if wanted in loop]
     assert chains
-    assert min(len(loop) for loop in chains) == 1  # but for where results are kept
+    assert min(len(loop) for loop in chains) == 1  # the loops beside it store results
     assert not any("flat" in name for loop in chains for name in loop)
 
 

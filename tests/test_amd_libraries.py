@@ -30,7 +30,7 @@ NAMES = (
     "amd.energy",
     "amd.pcie.replays",
 )
-# AMD's libraries leave a mutex per GPU in /dev/shm
+# AMD's libraries leave a mutex per GPU in /dev/shm.
 _INSIDE = """
 mount --rbind "$0/sys" /sys && mount -t tmpfs none /dev/shm && { mount -t tmpfs none /dev/dri 2>/dev/null || true; } &&
 exec "$@"
@@ -78,7 +78,7 @@ def expected(kind: str, index: int) -> dict[str, float]:
         "amd.utilization.gfx": 93.0,
         "amd.utilization.memory": 41.0,
         "amd.memory.used": float(fake.USED_BYTES + index),
-        "amd.energy": pytest.approx(16.0, rel=0.003),  # the library takes a step for 15.3 µJ, the kernel for 2⁻¹⁶ J
+        "amd.energy": pytest.approx(16.0, rel=0.003),  # the library counts a step as 15.3 µJ, the kernel as 2⁻¹⁶ J
         "amd.pcie.replays": 2.0,
     }
 
@@ -102,7 +102,7 @@ def test_our_reader_takes_pyrsmis_counters_and_none_of_its_sentinels(tmp_path: P
     readings = values(fake.build(tmp_path, kind), "pyrsmi", *NAMES)[fake.pci(1)]
     wanted = expected(kind, 1)
     has = {"amd.utilization.gfx", "amd.utilization.memory", "amd.memory.used"}
-    has |= {"amd.power"} if kind == "mi300x" else set()  # of an MI250X it gives 0xffffffff, or -1
+    has |= {"amd.power"} if kind == "mi300x" else set()  # for an MI250X pyrsmi gives 0xffffffff or -1
     assert {name for name, value in readings.items() if value is not None} == has
     assert all(readings[name] == wanted[name] for name in has)
 

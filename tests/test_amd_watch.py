@@ -19,7 +19,7 @@ METRICS = sys.modules[f"{ROOM}._amd_metrics"]
 PROCESSES = sys.modules[f"{ROOM}._amd_processes"]
 OTHERS = sys.modules[f"{ROOM}._strangers"]
 PPT, HOTSPOT, PROCHOT = 1 << 0, 1 << 36, 1 << 47
-FIRST_PID = 10**7  # no process here has these numbers
+FIRST_PID = 10**7  # no process of this machine has such an id
 
 
 def gpu(kind, index=0, pci=None):
@@ -65,7 +65,7 @@ def started_watch(root, kind="mi300x", index=0):
         (HOTSPOT, ("thermal",), ()),
         (PROCHOT, ("hw-slowdown",), ()),
         (PPT | HOTSPOT | PROCHOT, ("thermal", "hw-slowdown"), ("power-capped",)),
-        (1 << 57, (), ()),  # a limit of reliability, of no class that discards
+        (1 << 57, (), ()),  # a reliability limit, which discards no sample
     ],
 )
 def test_each_throttle_reason_of_an_mi250x_has_its_verdict(tmp_path, every_look, mask, discard, labels):
@@ -97,7 +97,7 @@ def test_a_reason_that_lasted_between_two_samples_of_an_mi300x_disturbs_the_last
     write(root, residencies=counts)
     watch = started_watch(root)
     assert watch.look() == Condition((), (), 2100e6)
-    for value in (2**32 - 1, 3):  # all bits set is a missing count
+    for value in (2**32 - 1, 3):  # a count with all bits set is missing
         counts[place] = value
         write(root, residencies=counts, gfx_mhz=900)
     assert watch.look() == Condition(condition.discard, condition.labels, 900e6)

@@ -45,7 +45,8 @@ WORDS = {
     "own_times": "the case yields at least 600000 values; a record holds at most 500000",
     "effort": "Stage.effort is int 30, not an Effort: TIER, POINT or Effort.sustained(seconds)",
 }
-QUICKLY = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])  # beside other tests
+# other tests may run at the same time
+QUICKLY = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 ANYTHING = st.one_of(
     *(
         st.none(),

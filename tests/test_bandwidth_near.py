@@ -19,7 +19,8 @@ def test_a_pass_that_is_left_out_is_found() -> None:
     call = task.stages[""].call
     call()
     names = call.__code__.co_freevars  # type: ignore[attr-defined]
-    held = {name: cell.cell_contents for name, cell in zip(names, call.__closure__, strict=True)}  # type: ignore[attr-defined]
+    # type: ignore[attr-defined]
+    held = {name: cell.cell_contents for name, cell in zip(names, call.__closure__, strict=True)}
     host._copy(held["there"], held["back"], held["passes"] - 2)
     with pytest.raises(WrongAnswer, match="turns are not a whole number of calls"):
         task.check()
@@ -45,7 +46,7 @@ def test_a_stride_asks_for_words_and_moves_the_sectors_they_lie_in(stride: int, 
     task = build("strided", access="read", stride_bytes=stride, size_bytes=4 * MIB)
     stage = task.stages[""]
     assert stage.work.payload == payload * 4 * MIB
-    assert stage.also["sectors"].payload == sectors * 4 * MIB  # of 64 bytes, the host's lines
+    assert stage.also["sectors"].payload == sectors * 4 * MIB  # 64 bytes, the host's line size
     stage.call()
     assert task.check()["used"].value == payload / sectors  # type: ignore[union-attr]
 

@@ -175,7 +175,7 @@ def test_the_labels_of_a_recorded_h200_are_those_of_its_cases():
         ("hot", 4.1e-6, None),  # 8 MiB copied within the cache: an empty kernel takes a third of it
         ("graph", 0.9e-6, 0.51 / 0.9),
         ("graph", 1.4e-6, None),
-        ("self", 0.1e-6, None),  # a step within a kernel
+        ("self", 0.1e-6, None),  # this is a step within a kernel
         ("host", 1.7e-6, None),
     ],
 )

@@ -24,7 +24,8 @@ from gpubench.plugins.collector import Condition
 
 PLUGIN = str(Path(__file__).parent / "plugin")
 DEVICE = Device("host", "host", "a processor", "x86-64")
-QUICKLY = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])  # beside other tests
+# other tests may run at the same time
+QUICKLY = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 ANYTHING = st.recursive(
     st.one_of(
         *(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.binary(), st.complex_numbers()),

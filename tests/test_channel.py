@@ -16,7 +16,7 @@ from gpubench.measuring.worker import OfferedValue, RankResult
 from gpubench.model import Series
 
 MIB = 2**20
-MOST_MIB = 64  # that a message may cost the parent: four times its limit
+MOST_MIB = 64  # memory that a message may cost the parent: four times the limit of a message
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def received(parent, child, content):
     """What the parent makes of bytes that the child writes before it ends."""
 
     def write():
-        with child, contextlib.suppress(ConnectionError):  # the parent has refused it and gone
+        with child, contextlib.suppress(ConnectionError):  # the parent may have refused the message and closed
             child.sendall(content)
 
     writer = threading.Thread(target=write)
@@ -142,7 +142,7 @@ SERIES = b'RankResult\n{"status":"ok","series":[{"name":"x","unit":"","values":[
     ],
 )
 def test_no_message_takes_more_of_the_parents_memory_than_allowed(parent_and_child, content):
-    received(*parent_and_child, b"")  # loads what decodes
+    received(*parent_and_child, b"")  # this loads the decoder before memory is measured
     ours, child_end = socket.socketpair()
     parent = ToChild(ours.detach(), (RankResult,))
     tracemalloc.start()

@@ -145,7 +145,7 @@ def test_a_hostile_argument_of_the_action_stays_one_argument(runs):
     arguments = "gate base.jsonl -b base.jsonl '$(touch owned)' `touch owned` ; touch owned"
     bash(gate, runs, ARGUMENTS=arguments, GITHUB_OUTPUT=str(runs / "output"))
     assert not (runs / "owned").exists()
-    assert (runs / "output").read_text() == "status=5\n"  # no such files
+    assert (runs / "output").read_text() == "status=5\n"  # the files are missing
 
 
 def test_gitlabs_script_judges_and_ends_with_gpubenchs_status(runs):

@@ -92,9 +92,7 @@ def test_a_folder_that_others_can_enter_is_not_used(runtime):
 
 
 def test_the_runtime_folder_of_another_user_is_left_alone(tmp_path, monkeypatch):
-    another_user = (
-        os.getuid() + 12345
-    )  # this user became another one, and the variable still names the first one's folder
+    another_user = os.getuid() + 12345  # the user has changed, and the variable still names the folder of the first one
     monkeypatch.setattr(claiming.os, "getuid", lambda: another_user)
     try:
         with pytest.raises(PermissionError) as refused:

@@ -169,8 +169,9 @@ def test_a_headline_run_takes_one_case_of_each_suite_and_shows_the_spread_of_its
 
 
 def test_labels_stand_beside_the_status(measured, tmp_path):
-    partial = "".join(measured.read_text().splitlines(keepends=True)[:-1])  # without the end that counts and hashes
-    labelled = re.sub(r'"labels":\[[^]]*\]', '"labels":["power-capped","loaded"]', partial)  # it may be loaded here
+    # remove the end record, which counts and hashes the lines
+    partial = "".join(measured.read_text().splitlines(keepends=True)[:-1])
+    labelled = re.sub(r'"labels":\[[^]]*\]', '"labels":["power-capped","loaded"]', partial)  # the machine may be loaded
     (tmp_path / "a.jsonl").write_text(labelled)
     assert "  power-capped, loaded" in gpubench("show", "a.jsonl", cwd=tmp_path).stdout
 

@@ -80,17 +80,17 @@ def test_the_guides_first_counter_is_sampled_with_its_measure_and_its_second_col
     assert [remark.text for remark in process.remarks() if remark.state == "lost"] == []
     if "quota" in [
         name for name, *_ in process.readers
-    ]:  # the machine's control groups decide whether a quota is possible
+    ]:  # whether a quota can be set depends on the machine's control groups
         assert measures["quota.reasons"] is Measure.THROTTLE_REASONS
 
 
 def test_the_tests_of_the_collector_guide_pass(package, tmp_path):
-    command = tmp_path / "gpubench"  # as it is called in the environment that holds gpubench
+    command = tmp_path / "gpubench"  # the command as the environment of gpubench has it
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m gpubench "$@"\n')
     command.chmod(0o755)
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
     environment |= {"PYTHONPATH": str(package), "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
-    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # loading them takes longer than the tests
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # loading plugins of pytest takes longer than these tests
     arguments = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_host_counters.py"]
     done = subprocess.run(
         arguments, cwd=package, env=environment, capture_output=True, text=True, timeout=60, check=False

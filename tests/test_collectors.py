@@ -263,7 +263,7 @@ def test_the_default_clock_is_that_of_the_inventory_or_unknown():
 
 # ---- whose processes
 
-BEYOND = int(Path("/proc/sys/kernel/pid_max").read_text()) + 7  # no process here has this number
+BEYOND = int(Path("/proc/sys/kernel/pid_max").read_text()) + 7  # no process of this machine has such an id
 PARENT = os.getppid()
 
 
@@ -354,7 +354,7 @@ READS = ("clock", "reasons", "processes")
 
 @pytest.mark.parametrize("broken", [*[(name,) for name in READS], READS], ids="+".join)
 def test_a_failed_read_discards_no_sample(broken, every_look):
-    clock_mhz = 345 if "reasons" in broken else 1980  # low for a reason that is not told
+    clock_mhz = 345 if "reasons" in broken else 1980  # the clock is low without a reported reason
     driver = StubbedNvml(0, clock_mhz, (1,), dict.fromkeys(broken, pynvml.NVML_ERROR_NOT_SUPPORTED))
     condition = started_watch(driver).look()
     assert (condition.discard, condition.labels) == ((), ())
@@ -406,7 +406,7 @@ def test_another_rank_of_ours_is_not_foreign(child, every_look, monkeypatch):
 
 
 def test_a_gpu_that_others_use_from_the_start_is_labelled_shared(child, monkeypatch):
-    monkeypatch.setattr(os, "getppid", lambda: child)  # so that this process's parent is of another tree
+    monkeypatch.setattr(os, "getppid", lambda: child)  # the parent of this process is then no descendant of the runner
     assert started_watch(StubbedNvml(pids=(os.getpid(), PARENT))).look().labels == ("shared-device",)
     assert started_watch(StubbedNvml(pids=(os.getpid(),))).look().labels == ()
 

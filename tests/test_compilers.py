@@ -19,8 +19,9 @@ needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 RNG = np.random.default_rng(3)
 X, Y, WEIGHT, BIAS = RNG.normal(size=(5, 64)), RNG.normal(size=(5, 64)), RNG.normal(size=64), RNG.normal(size=64)
 KEPT = (RNG.random((5, 64)) < 0.8).astype(float)
-EXPECTED = {  # by other formulas and libraries than the expressions'
-    "bias-gelu": ((X, BIAS), ((X + BIAS) * stats.norm.cdf(X + BIAS),), 2e-3),  # the approximation differs by so much
+EXPECTED = {  # computed by other formulas and libraries than the expressions
+    # the approximation of GELU differs by this much
+    "bias-gelu": ((X, BIAS), ((X + BIAS) * stats.norm.cdf(X + BIAS),), 2e-3),
     "swiglu": ((X, Y), (X * special.expit(X) * Y,), 1e-12),
     "residual-dropout": ((X, Y, KEPT), (np.where(KEPT == 1, X / 0.8, 0) + Y,), 1e-12),
     "twelve": ((X, Y), ((X + Y) * (X - Y) / 16 + X * 1.25 - Y * 0.875 + 1 / 64,), 1e-12),
@@ -56,7 +57,7 @@ def test_every_operator_has_an_expected_result():
 @pytest.mark.parametrize("name", list(EXPECTED))
 def test_our_kernel_gives_the_operator_and_writes_all_of_it(name, dtype):
     paper = bench(SUITE)
-    made = OPERATORS.Problem(paper, name, 48, 320, dtype)  # rows that do not fill their block
+    made = OPERATORS.Problem(paper, name, 48, 320, dtype)  # the rows do not fill their block
     built = PROVIDERS.build(paper, made, "nvrtc")
     built.poison()
     with pytest.raises(WrongAnswer, match="not written"):

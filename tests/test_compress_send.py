@@ -77,7 +77,7 @@ class CopyingPaperGpu(device_of.GpuInHostMemory):
         target[...] = source
 
 
-_TURN = threading.Lock()  # the grid on paper is one: kernels of several lanes take turns
+_TURN = threading.Lock()  # there is only one grid on paper, so kernels of several threads take turns
 
 
 class SerialPaperBench(_grid_device.PaperBench):
@@ -209,7 +209,7 @@ def test_only_the_sides_that_pay_are_timed_and_noted(host, tmp_path):
         run(task)
 
 
-# What goes wrong.
+# Faults.
 
 
 class CorruptingLink:
@@ -235,7 +235,7 @@ class CorruptingLink:
 def test_a_bit_that_flips_in_transit_is_never_accepted(host, tmp_path, codec, place, name):
     _, coders = coders_of(host, tmp_path, noise(4 * BLOCK), codec)
     corrupting = {content: CorruptingLink(links.HostCopy(2), 3, place) for content in ("coded", "raw")}
-    # noise does not shrink: codecs store it, so that nearly every bit of a block is of use
+    # noise does not shrink: codecs store it, so nearly every bit of a block matters
     if name == "coded" and _is_unused(coders.blocks[3], place):
         return
     sent = coders.over(corrupting, "both")
@@ -450,7 +450,7 @@ def test_in_each_schedule_every_block_goes_through_every_step_in_order_and_no_sl
     place = {(word, index): at for at, (word, index, _) in enumerate(said)}
     for index in range(20):
         assert place["queue", index] < place["encode", index] < place["send", index]
-        if index + depth < 20:  # a slot's memory is written again when its block is done, not before
+        if index + depth < 20:  # a slot is written again only after its block is finished
             assert place["send", index] < place["queue", index + depth]
 
 

@@ -25,7 +25,7 @@ from gpubench.devices.native import nvcomp
 from gpubench.model import Case, Device, Facts, store
 
 MANY = 10_000
-MUTATIONS = 2_000  # of each codec
+MUTATIONS = 2_000  # number of mutations for each codec
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,8 @@ def test_every_mutation_has_one_of_the_counted_outcomes_on_a_gpu():
     """Each is refused, of a wrong length, seen by the comparison, or unharmed; a worker's death costs a batch."""
     here = Path(__file__).parent
     command = [sys.executable, str(here / "_gpu_hostile.py"), str(MUTATIONS), *nvcomp.ALGORITHMS]
-    path = os.pathsep.join((str(here), os.environ.get("PYTHONPATH", "")))  # PYTHONSAFEPATH may leave out the folder
+    # with PYTHONSAFEPATH the script's folder is not on the path
+    path = os.pathsep.join((str(here), os.environ.get("PYTHONPATH", "")))
     environment = {**os.environ, "PYTHONPATH": path}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr

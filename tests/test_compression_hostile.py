@@ -47,7 +47,7 @@ def test_small_buffers_of_every_kind_come_back(codecs, name, count):
 def test_many_threads_give_the_results_of_one_thread_in_the_same_order(codecs, name):
     codec, chunks = opened(codecs, name), buffers(np.random.default_rng(8), FEW)
     sizes, packed, alone = list(map(len, chunks)), codec.compress(chunks, threads=3), codec.compress(chunks)
-    if not name.startswith("isal"):  # whose streams also depend on what its memory held before
+    if not name.startswith("isal"):  # the streams of ISA-L also depend on earlier content of its memory
         assert alone == packed
     assert chunks == codec.decompress(packed, sizes, threads=3)
     assert chunks == codec.decompress(alone, sizes, threads=3)
@@ -71,7 +71,7 @@ def test_a_mutated_stream_is_refused_or_its_difference_is_found_at_the_right_len
             assert len(restored) == len(chunk)
             changed += restored != chunk
     assert refused > len(chunks) / 4
-    if codec.format in ("zlib", "gzip"):  # 32 bits of checksum, and another chunk's whole stream
+    if codec.format in ("zlib", "gzip"):  # these have a checksum of 32 bits; only the stream of another chunk passes it
         assert changed <= len(chunks) / 10
 
 

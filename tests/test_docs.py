@@ -14,7 +14,7 @@ from gpubench.__main__ import main
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-ELLIPSIS = "…"  # a line of it stands for any lines
+ELLIPSIS = "…"  # a line with only this character stands for any lines
 
 
 def examples() -> list[tuple[str, str, list[str]]]:

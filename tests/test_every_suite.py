@@ -11,7 +11,7 @@ from gpubench.measuring.sampler import SamplingProcess
 from gpubench.model import Facts, Settings
 
 SUITES = plugins.names("suites")
-GPUS_ALONE = {"p2p", "tensor"}  # devices that reach each other's memory, and matrix units: a host has no equivalent
+GPUS_ALONE = {"p2p", "tensor"}  # these need peer access between devices or matrix units, which a host does not have
 
 
 class SuiteSink(list):
@@ -46,7 +46,7 @@ def test_a_suite_runs_on_the_host_and_every_case_passes_its_check(name):
         runner.run(plan.jobs, 0.0, lambda event: None)
     assert [result.case.id for result in shelf] == [job.case.id for job in plan.jobs]
     for result in shelf:
-        if result.cause == "discarded":  # a hypervisor that steals most samples says nothing of the suite
+        if result.cause == "discarded":  # if a hypervisor steals most samples, the suite is not at fault
             continue
         assert (result.status, result.reason) == ("ok", ""), result.case.id
         assert (judged_values(headline(result)) > 0).all(), result.case.id

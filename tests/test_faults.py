@@ -13,7 +13,7 @@ from gpubench.measuring.time_limits import Phase
 from gpubench.measuring.worker import OfferedValue
 from gpubench.model import Settings
 
-SLEEPER = "300.321"  # the argument of the processes that the attacks leave
+SLEEPER = "300.321"  # this argument marks the processes that the attacks start
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ class FaultClock:
 def test_the_time_that_a_rank_waits_for_others_does_not_count_towards_its_limit(monkeypatch):
     clock, ranks = FaultClock(monkeypatch), job_ranks.JobRanks([])
     ranks.begin(0, Phase("building", 10.0, ""))
-    for _ in range(4):  # one second of its own, a hundred of the others'
+    for _ in range(4):  # one second of its own work and a hundred seconds of waiting
         clock.now += 1
         ranks.offers[0], ranks.offered_at[0] = OfferedValue(b""), clock.now
         clock.now += 100

@@ -54,10 +54,10 @@ def fleet(tmp_path):
 def test_each_node_leaves_a_run_file_and_the_record_says_how_long_it_took(fleet, tmp_path):
     three = fleet(3)
     clocks = ("2026-01-02T03:04:05+00:00", "2026-01-02T09:04:05+00:00", "1999-01-02T03:04:05+00:00")
-    for rank, started in enumerate(clocks):  # clocks that are hours apart
+    for rank, started in enumerate(clocks):  # the clocks of the nodes differ by hours
         three.node(rank, run_file(tmp_path / f"{rank}.jsonl.gz", started=started), seconds=0.05)
     nodes = three.measure()
-    assert sorted(nodes) == ["gpu-0", "gpu-1", "gpu-2"]  # local nodes of one host name
+    assert sorted(nodes) == ["gpu-0", "gpu-1", "gpu-2"]  # local nodes that share a host name
     assert {node.status for node in nodes.values()} == {"answered"}
     assert all(0.05 < node.seconds < 10 for node in nodes.values())
     assert {read_run(three.folder / node.file).manifest.started for node in nodes.values()} == set(clocks)
@@ -164,7 +164,7 @@ def test_nodes_that_share_a_machine_measure_a_gpu_each(fleet):
     for rank in range(3):
         four.says(rank, machine="one", gpus=gpus[:2], is_ready=True)
     four.launch.end_reasons = dict.fromkeys(range(4), "it ended")
-    four.says(3, machine="two", gpus=(SeenGpu("cuda:0", "GPU-0"),), is_ready=True)  # another machine, the same UUID
+    four.says(3, machine="two", gpus=(SeenGpu("cuda:0", "GPU-0"),), is_ready=True)  # the same UUID on another machine
     with four.session() as session:
         nodes = {node.name: node for node in session.measure().nodes}
         orders = [four.launch.board.get(messages.order_key(rank, 0)) for rank in range(4)]
@@ -335,7 +335,7 @@ def test_the_nodes_are_measured_again_at_the_same_time_with_other_filters(fleet,
         session.measure()
         run_file(tmp_path / "again.jsonl.gz", filters=("triad",))
         shutil.copy(tmp_path / "again.jsonl.gz", out)
-        session.measure_again({"gpu0": "control"}, ["triad"])  # the other node sits out this turn
+        session.measure_again({"gpu0": "control"}, ["triad"])  # the other node measures nothing in this round
         fleet = session.measure_again({"gpu1": "suspect", "gpu0": "control"}, ["triad"])
     two.launch.board.remove()
     assert {(measurement.node, measurement.role, measurement.status) for measurement in fleet.again} == {
@@ -436,7 +436,7 @@ def test_the_nodes_of_an_ended_launcher_end_and_the_record_is_valid(tmp_path, sr
     launched.told("gpu2: measures")
     processes = psutil.Process(launched.process.pid).children(recursive=True)
     launched.process.send_signal(number)
-    assert psutil.wait_procs(processes, 60)[1] == []  # killed, it is missed by its nodes after a while
+    assert psutil.wait_procs(processes, 60)[1] == []  # its nodes end some time after the launcher was killed
     status, nodes = launched.wait()
     assert status == (128 + number if number == signal.SIGTERM else -number)
     assert {node.status for node in nodes.values()} == {"missing"}
@@ -511,7 +511,7 @@ def test_a_ray_cluster_without_a_token_is_refused(tmp_path, mode):
         while not is_open(10001):
             assert head.poll() is None
             time.sleep(0.2)
-        for _ in range(3):  # Ray's client server may give up while a loaded machine still starts the cluster
+        for _ in range(3):  # on a loaded machine Ray's client server may give up before the cluster has started
             launched = Launched(tmp_path / "fleet", *SMOKE, "--on", "ray://127.0.0.1:10001", **variables)
             status = launched.process.wait(90)
             launched.reader.join()

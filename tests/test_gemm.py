@@ -204,7 +204,7 @@ def test_a_matrix_times_a_vector_takes_turns_on_copies_and_counts_weights_scales
     observed = check_once(task)
     assert 0 < observed["error"] < 2e-3
     assert ("quantisation_error" in observed) == (kind == "int8")
-    for call in (stage.rotation[-1], stage.rotation[0]):  # each call serves the check alone
+    for call in (stage.rotation[-1], stage.rotation[0]):  # each call by itself must pass the check
         task.poison()
         call()
         task.check()
@@ -254,7 +254,8 @@ def test_columns_that_groups_of_weights_do_not_divide_are_skipped_with_a_message
 
 
 def test_the_variants_of_a_kernel_are_compiled_at_the_same_time_and_each_once(monkeypatch):
-    compiled, at_once = [], threading.Barrier(2, timeout=30)  # broken where one waits for the other
+    # the barrier breaks if one compilation waits for the other
+    compiled, at_once = [], threading.Barrier(2, timeout=30)
 
     def kernel(self, file, name, **defines):
         at_once.wait()

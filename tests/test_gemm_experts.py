@@ -115,7 +115,7 @@ def test_the_products_of_all_experts_pass_their_check_and_a_wrong_one_does_not(m
     products.by_loop()()
     assert 0 < products.check()["error"].value < 1e-3
     y = products.y.view("float16").reshape(-1, 48)
-    y[22] = y[3]  # the only token of the fourth expert, with the result of another one
+    y[22] = y[3]  # the only token of the fourth expert gets the result of another token
     with pytest.raises(WrongAnswer):
         products.check()
 

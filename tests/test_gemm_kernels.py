@@ -79,7 +79,7 @@ def test_eight_bit_numbers_round_trip_and_saturate(dtype):
     assert np.count_nonzero(~finite) == {"float8_e4m3": 2, "float8_e5m2": 8}[dtype]
     assert (np.diff(values[:128][finite[:128]]) > 0).all()
     assert np.abs(widen(dtype, filled(dtype, 256, data=2, spread=1e6))).max() == GREATEST[dtype]
-    for code in (1, 5, 9, 60, 100):  # subnormal and normal ones
+    for code in (1, 5, 9, 60, 100):  # subnormal and normal numbers
         assert (filled(dtype, 3, data=2, spread=float(values[code])) == code).all()
 
 
@@ -186,13 +186,13 @@ def test_products_of_few_tokens_by_matrix_instructions_are_right_for_every_split
     blocks = -(-ROWS // (16 * panels * down))
     partial, arrived = np.full(splits * tokens * ROWS, np.nan, "float32"), np.zeros(blocks, "uint32")
     numbers = np.uint32(ROWS), np.uint32(COLS), np.uint32(tokens)
-    for _ in range(2):  # the second launch finds the counters as the first did
+    for _ in range(2):  # the first launch must leave the counters as it found them
         kernel((blocks, splits), (warp * down * across,), (w, scales, x, y, *numbers, partial, arrived))
         assert (arrived == 0).all()
     assert relative(kind, y, tokens, wide_x @ wide_w.T) < BOUND[kind]
 
 
-GATED_ROWS = 48  # of y, of which the weights have twice as many
+GATED_ROWS = 48  # rows of y; the weights have twice as many
 
 
 def gated(products):

@@ -56,7 +56,7 @@ def test_a_suites_own_call_of_cupy_cannot_move_launches_off_the_timed_stream(gpu
     gpu.to_host(gpu.xp.zeros((64, 64))[:, ::7])
     assert gpu.xp.cuda.get_current_stream() == stream
     large = gpu.xp.zeros(2**28, gpu.xp.uint8)
-    large.fill(1)  # compiled and loaded, which waits for the device
+    large.fill(1)  # this compiles and loads the kernel, which waits for the device
     before = seconds(gpu, lambda: large.fill(1), calls=10)
     gpu.xp.cuda.Stream.null.use()
     assert seconds(gpu, lambda: large.fill(1), calls=10) == pytest.approx(before, rel=0.2)

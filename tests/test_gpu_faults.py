@@ -22,7 +22,7 @@ FAULTS = {
     "endless": ("failed", "hang", "no answer within 10"),
 }
 RESTARTS = 100
-GROWTH_MIB = 64  # of the device's used memory over all restarts: less than a byte in a thousand, and no context
+GROWTH_MIB = 64  # allowed growth of used device memory over all restarts: below 0.1 % and below the size of a context
 
 
 @pytest.fixture(scope="module")

@@ -162,7 +162,7 @@ def test_readings_that_did_not_rise_or_cannot_be_compared_are_no_errors_of_the_r
 
 # ---- NVML, through the real binding and a fake library
 
-SCENES = {  # the state of the library before and after → what is told before, and what has risen
+SCENES = {  # states of the library before and after a run → the findings before, and the errors that appeared
     "healthy": (("", ""), ("ok", [], [])),
     "ecc": (("ecc.volatile 2", "ecc.volatile 5"), ("sick", ["uncorrected ECC errors since the driver was loaded: 2"],
             ["uncorrected ECC errors since the driver was loaded: 5, before the run 2"])),

@@ -239,7 +239,7 @@ def test_a_run_with_a_start_after_its_files_time_takes_the_files_time(tmp_path, 
 def test_a_run_that_starts_in_the_future_is_no_baseline_before_that_time(tmp_path, store):
     future = datetime.now(UTC) + timedelta(days=1)
     early, late = run_file(tmp_path, 1), run_file(tmp_path, 2, 2e-3, started=future.isoformat())
-    os.utime(late, (future.timestamp() + 9, future.timestamp() + 9))  # this machine's clock was off too
+    os.utime(late, (future.timestamp() + 9, future.timestamp() + 9))  # the clock of this machine was ahead, too
     recorded(store, early, late)
     assert [point.interval.centre for point in last(store, 9)] == [1e12]
     assert len(last(store, 9, now=future.timestamp() + 1)) == 2
@@ -643,7 +643,7 @@ def test_a_history_on_a_network_file_system_keeps_a_rollback_journal(tmp_path, s
 
 def test_a_history_in_a_folder_that_may_only_be_read_is_read(tmp_path, store, monkeypatch):
     recorded(store, run_file(tmp_path, 1))
-    monkeypatch.setattr(os, "access", lambda path, mode: False)  # as root every folder may be written
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write into every folder
     assert len(trend(store).moments) == 1
     with pytest.raises(FileError, match="readonly"):
         recorded(store, run_file(tmp_path, 2))
@@ -676,7 +676,7 @@ def test_one_series_out_of_a_million_results_takes_20_ms(tmp_path, store):
     with history.History(store) as reader:
         (line,) = reader.lines(["suite/case[n=77]"])
         took = []
-        for _ in range(15):  # the one that was disturbed least counts
+        for _ in range(15):  # the least disturbed attempt counts
             started = time.perf_counter()
             points = reader.last("suite/case[n=77]", 1, "quick", H200.id, 1000)
             took.append(time.perf_counter() - started)

@@ -28,10 +28,10 @@ from gpubench.knowledge.language_models import LANGUAGE_MODELS
 from gpubench.tools import foreign
 
 IMPORTS = Path(__file__).parent / "imports"
-H200_READS = 4.8e12  # B/s of its data sheet
+H200_READS = 4.8e12  # B/s, from the data sheet
 LLAMA = LANGUAGE_MODELS["llama-3-8b"]
 HALVES = 2.0 * LLAMA.size
-KV = 131_072  # bytes that one token of Llama-3-8B leaves in the cache
+KV = 131_072  # bytes of keys and values per token of Llama-3-8B
 
 
 def results(name):
@@ -65,7 +65,7 @@ def figure(source):
 
 def test_tokens_per_second_of_vllm_have_their_share_of_what_the_memory_allows():
     share = figure(foreign.read(IMPORTS / "vllm-serve.json"))
-    batch = 128 * 255 * 7e-3 / 14.8  # of 128 requests 255 tokens each at 7 ms
+    batch = 128 * 255 * 7e-3 / 14.8  # 128 requests with 255 tokens each, 7 ms per token
     assert share.text == "2214 token/s"
     assert share.share_of("spec").limit == "dram"
     assert share.share == pytest.approx((HALVES + batch * (1024 + 128) * KV) / 7e-3 / H200_READS, rel=1e-6)

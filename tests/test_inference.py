@@ -92,7 +92,7 @@ def test_the_bound_of_a_prefill_is_that_of_its_products():
     llama = MODELS["llama-3-8b"]
     work = llama.prefill(2048, 2.0 * llama.size)
     layers = llama.size - llama.head.size
-    pairs = 2048 * 2049 / 2  # of tokens: each with itself and with those before it
+    pairs = 2048 * 2049 / 2  # pairs of tokens: each attends to itself and to those before it
     assert work.flops == 2 * 2048 * layers + 2 * llama.head.size + 4 * 32 * 32 * 128 * pairs
     assert serving.bound_s(work, READ, PRODUCTS) == work.flops / PRODUCTS
 

@@ -26,11 +26,11 @@ def halves(rng, *shape):
 def test_the_most_likely_token_is_the_first_of_the_largest_logits_in_any_block(blocks):
     logits = halves(np.random.default_rng(1), 4, 1500)
     logits[0, [1400, 300, 1499]] = 9
-    logits[1] = -np.abs(logits[1]) - 1  # none is positive
+    logits[1] = -np.abs(logits[1]) - 1  # no logit is positive
     logits[2] = -1
-    logits[2, [77, 900]] = -0.0, 0.0  # equal
+    logits[2, [77, 900]] = -0.0, 0.0  # two equal logits
     tokens, parts, arrived = np.zeros(4, "uint32"), np.zeros(4 * blocks, "uint64"), np.zeros(4, "uint32")
-    for _ in range(2):  # the second launch finds the counters as the first did
+    for _ in range(2):  # the first launch must leave the counters as it found them
         kernel("most_likely")((blocks, 4), (256,), (logits, tokens, np.uint32(1500), parts, arrived))
         np.testing.assert_array_equal(tokens, logits.argmax(axis=1))
         tokens[:] = 0
@@ -44,7 +44,7 @@ def test_a_norm_adds_the_update_to_the_residual_stream_and_divides_by_the_root_m
     rng = np.random.default_rng(2)
     x, y = rng.normal(size=(2, hidden)).astype("float32"), halves(rng, 2, hidden)
     factors, out = rng.uniform(0.9, 1.1, hidden).astype("float32"), np.zeros((2, hidden), np.float16)
-    shifts = np.full(hidden, np.nan, "float32")  # of layer norms alone
+    shifts = np.full(hidden, np.nan, "float32")  # only layer norms have shifts
     sums = x + y.astype("float32")
     for adds in (1, 0):
         cells = (x, y, factors, shifts, out, np.uint32(hidden), np.uint32(adds))

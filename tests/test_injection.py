@@ -43,11 +43,11 @@ UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u034f\u115f\u200b\u200f\u2028-\u202e\u2060\u2066-\u2069\ud800-\udfff"
     "\ufe0f\ufeff\uffa0\U000e0041]"
 )
-# each of the sixty by itself, or the few that have them all
+# each of the sixty texts by itself, or the few that contain all of them
 TEXTS = pytest.mark.parametrize(
     "texts", [pytest.param(TOGETHER, id="few"), pytest.param(INJECTIONS, id="all", marks=pytest.mark.slow)]
 )
-# What GitHub and GitLab make links, mentions, references, emoji and formulas of where it is not code.
+# Text outside of code that GitHub and GitLab turn into links, mentions, references, emoji and formulas.
 REFERENCE = re.compile(
     r"@\w|#\d|\bGH-\d|CVE-\d|GHSA-|[!$&~^*]\w|%\d|:[a-z0-9+]+:|://|www\.|\b[0-9a-f]{7,40}\b|\[\w+:\d|\$"
 )

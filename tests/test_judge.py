@@ -32,12 +32,12 @@ def weighed(shift, low, high):
         (weighed(0.05, 0.03, 0.07), "slower"),
         (weighed(-0.05, -0.07, -0.03), "faster"),
         (weighed(0.0, -0.01, 0.01), "same"),
-        (weighed(0.015, 0.011, 0.019), "same"),  # surely slower, and surely by less than anybody asked about
+        (weighed(0.015, 0.011, 0.019), "same"),  # slower with confidence, and by less than the threshold
         (weighed(0.03, 0.01, 0.05), "suspect"),
         (weighed(0.011, -0.02, 0.04), "suspect"),
         (weighed(0.0, -0.03, 0.03), "inconclusive"),
         (weighed(-0.03, -0.05, -0.01), "inconclusive"),
-        (weighed(0.019, 0.021, 0.05), "suspect"),  # the estimate and the interval do not agree: outliers
+        (weighed(0.019, 0.021, 0.05), "suspect"),  # the estimate lies outside the interval because of outliers
     ],
 )
 def test_a_verdict_depends_on_the_whole_interval(weighed_effect, verdict):

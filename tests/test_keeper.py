@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-# The chain holds the writing end of a pipe: its end is read when no process of the chain is left.
+# The chain holds the write end of a pipe, so the reader sees its end when no process of the chain is left.
 CHAIN = """
 import os, select, time
 from gpubench.measuring import keeper

@@ -7,7 +7,7 @@ import pytest
 from gpubench.knowledge import language_models
 from gpubench.knowledge.language_models import LANGUAGE_MODELS
 
-# Of the model cards and the checkpoints' indices. ChatGLM's publishers state none to the digit.
+# From the model cards and the indices of the checkpoints. The publishers of ChatGLM state no exact number.
 PUBLISHED = {
     "llama-2-7b": 6_738_415_616,
     "llama-2-13b": 13_015_864_320,

@@ -143,7 +143,8 @@ class DryDevice:
 
 
 def bench_of(case: Case) -> Bench:
-    return Bench(DryDevice(), case, Target(Facts((H200,)), H200), SUITE.package, 0, devices=(H200, H200))  # type: ignore[arg-type]
+    # type: ignore[arg-type]
+    return Bench(DryDevice(), case, Target(Facts((H200,)), H200), SUITE.package, 0, devices=(H200, H200))
 
 
 def test_every_case_of_a_gpu_hands_its_kernels_what_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +162,7 @@ def test_every_case_of_a_gpu_hands_its_kernels_what_they_take(monkeypatch: pytes
     assert parameter_names - {"name"} - set(CheckedKernel.launched) == {
         "census",
         "expected",
-    }  # `name` is the macros' own
+    }  # `name` is a parameter of the macro
 
 
 def test_a_gpu_without_clusters_is_skipped_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:

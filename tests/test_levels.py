@@ -42,7 +42,7 @@ def test_each_level_is_found_and_each_cache_lies_in_its_boundarys_interval(per_o
     found_levels = levels(grid, noisy(staircase(grid, caches, heights, softness), noise))
     assert [level.height.centre for level in found_levels] == pytest.approx(heights, rel=0.015)
     for level, cache in zip(found_levels, caches, strict=False):
-        # where a ramp begins gently, its first points differ from the level by less than the noise
+        # where a ramp begins with a small slope, its first points differ from the level by less than the noise
         reach = 2 ** (1.01 / per_octave) if softness < 2 or noise < 0.02 else 1.3
         assert level.end.low / reach <= cache <= level.end.high * reach
         assert level.end.centre == pytest.approx(cache, rel=0.13 if per_octave >= 4 else 0.4)

@@ -74,7 +74,7 @@ def test_calls_that_return_nan_as_their_time_do_not_count_towards_the_warm_up():
     def call():
         device.spend(0.01)
         called[0] += 1
-        return math.nan if called[0] % 3 == 1 else 0.01  # what was to run beside it ended first
+        return math.nan if called[0] % 3 == 1 else 0.01  # NaN: the work that should run beside the call ended first
 
     series = measured(device, Task.of(Stage(call, Work(items=1), "item", clock="self"), check=passing))
     assert series["self"].values == pytest.approx([0.01] * RULE.least)

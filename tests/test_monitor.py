@@ -135,7 +135,7 @@ def test_an_invalid_address_is_refused(wrong):
 def test_the_endpoint_answers_on_this_machine_alone_until_it_is_interrupted():
     command = [GPUBENCH, "monitor", "--listen", "0"]
     settings = {"stderr": subprocess.PIPE, "text": True, "env": {**os.environ, "COLUMNS": "200"}}
-    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a script's background job ignores it
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a background job of a script ignores the signal
     with subprocess.Popen(command, **settings, preexec_fn=heard) as running:
         url = re.search(r"http://127\.0\.0\.1:\d+/metrics", running.stderr.readline())[0]
         with urllib.request.urlopen(url, timeout=10) as answer:

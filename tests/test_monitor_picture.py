@@ -291,7 +291,7 @@ def example():
     console = Console(file=io.StringIO(), width=78, height=40, force_terminal=False, emoji=False)
     picture = _monitor.Picture((H200, HOST))
     for second in range(0, 61, 2):
-        load = min(1.0, max(0.0, (second - 24) / 12))  # of what the values rise by
+        load = min(1.0, max(0.0, (second - 24) / 12))  # share of the range by which the values rise
         values = {
             "nvml.utilization.gpu": 98.0 * (load > 0),
             "nvml.memory.used": 45.0 * GIB * (second >= 20),

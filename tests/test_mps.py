@@ -13,7 +13,7 @@ import pytest
 from gpubench.base.errors import UsageError
 from gpubench.tools import mps
 
-# A program in its place: in the foreground it waits for a file, which the same program writes when it reads `quit`.
+# A replacement for the program. In the foreground it waits for a file, which a second call writes when it reads `quit`.
 CONTROL = """#!{python} -S
 import os, sys, time
 folder = os.environ["CUDA_MPS_PIPE_DIRECTORY"]

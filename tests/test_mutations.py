@@ -4,12 +4,10 @@ import pytest
 from _mutants import CLOCKWORK_FAULTS, HOST_MUTATIONS
 from mutations import SURVIVES, clockwork_outcome, host_outcome
 
-# Found by the random place of the check alone, in some runs; and work that leaves the same outputs in the same time
-# whether it is checked or not.
+# The first are found only in the runs in which the check's random place meets them. The last leave the same outputs
+# in the same time and cannot be found.
 BY_CHANCE = {"nothing for sixty calls in mid-run", "a wrong chunk for sixty calls in mid-run"}
-HALF_SEEN = {
-    "every second call does nothing"
-}  # where a check takes long, one call alone is checked in half of the runs
+HALF_SEEN = {"every second call does nothing"}  # if a check takes long, only one call is checked in half of the runs
 UNSEEN = {"the last pass of many alone"}
 
 

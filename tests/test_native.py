@@ -9,7 +9,7 @@ from gpubench.devices.native import _nvcomp_table as table
 from gpubench.devices.native import nvcomp
 
 STRUCTS = {struct for row in nvcomp.ALGORITHMS.values() for struct in (row.compress, row.decompress) if struct}
-SIX = (  # the ends of the functions' names that both libraries have
+SIX = (  # the suffixes of the function names in both libraries
     *("CompressAsync", "CompressGetMaxOutputChunkSize", "CompressGetTempSize"),
     *("DecompressAsync", "DecompressGetTempSize", "GetDecompressSizeAsync"),
 )

@@ -33,7 +33,7 @@ def least(deviation, count):
 
 
 def test_the_threshold_is_that_of_a_gate_with_equally_many_processes_on_both_sides():
-    # s = 1 %, 8 against 8: SE = 0.01 · √(2/8) = 0.005, and Student's t of 14 degrees of freedom asks for 3.64 of it
+    # s = 1 %, 8 vs 8: SE = 0.01 · √(2/8) = 0.005; Student's t with 14 degrees of freedom gives the factor 3.64.
     assert noise.threshold(0.01, 8) == pytest.approx(math.expm1(3.636 * 0.005), rel=1e-3)
     assert noise.threshold(0.01, 8) == pytest.approx(math.expm1(least(0.01, 8)))
     assert noise.threshold(0.0, 8) == 0.0

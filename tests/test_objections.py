@@ -12,7 +12,7 @@ from gpubench.judging.evidence import Evidence, Reading
 from gpubench.judging.judge import judge, settled
 from gpubench.model import Verdict
 
-QUIET = 0.001  # the noise between processes
+QUIET = 0.001  # the standard deviation between processes
 COUNTERS = {"clock.sm": "nvml.clock.sm", "clock.memory": "nvml.clock.memory"}
 
 

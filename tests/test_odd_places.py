@@ -23,7 +23,8 @@ from gpubench.tools import session
 
 ROOT = Path(__file__).parents[1]
 COMMAND = [sys.executable, "-P", "-m", "gpubench"]
-NO_UTF8 = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}  # as in a Latin-1 locale, without one at hand
+# behaves as a Latin-1 locale, which this machine may not have
+NO_UTF8 = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
 def gpubench(*arguments, **settings):
@@ -98,7 +99,7 @@ def test_a_run_and_its_report_need_no_locale_of_utf_8(tmp_path):
     assert "–" in (tmp_path / "é.md").read_text(encoding="utf-8")
 
 
-# calls that take the encoding of the locale where none is named; what the kernel writes (/proc, /sys) is ASCII
+# Calls that use the encoding of the locale unless one is given. Files of the kernel (/proc, /sys) are ASCII.
 BY_LOCALE = re.compile(r"\.(read|write)_text\((?![^\n]*encoding=)|\btext=True\b|\.open\(\"[aw]\"\)")
 OF_THE_KERNEL = re.compile(r"/proc/|zone /|task /|_YAMA|index /")
 

@@ -123,7 +123,8 @@ def test_kernels_beside_messages_leave_a_compute_unit_free(small_bulk):
 def test_the_walk_of_loads_ends_where_its_order_says_and_each_load_has_a_time():
     task = SUITE.build(bench(message="load", beside="nothing", traffic="none"))
     seconds = task.stages[""].call()
-    assert seconds == pytest.approx([500e-9] * 1024, rel=0.002)  # a reading of the grid's clock: 1000 cycles, 500 ns
+    # one reading of the grid's clock takes 1000 cycles, 500 ns
+    assert seconds == pytest.approx([500e-9] * 1024, rel=0.002)
     task.check()
 
 
@@ -140,7 +141,7 @@ def test_a_walk_that_stopped_early_is_a_wrong_answer():
 def test_waiting_for_a_signal_that_never_comes_ends_in_bounded_time():
     near, far = np.zeros(1, np.uint32), np.zeros(1, np.uint32)
     ticks, state = np.zeros(4, np.uint32), np.zeros(3, np.uint64)
-    near[0] = 2  # two rounds are answered
+    near[0] = 2  # only two rounds are answered
     numbers = (np.uint32(1), np.uint32(0), np.uint32(5), np.uint64(10**6))
     _grid.kernel("p2p/remote.cu", "timed_signals")((1,), (1,), (near, far, *numbers, ticks, state))
     assert state[0] == 3

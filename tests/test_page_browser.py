@@ -18,7 +18,7 @@ RECORDINGS = Path(__file__).parent / "recordings"
 WHOLE = RECORDINGS / "whole/h200.jsonl.gz"
 RUNS = [path for path in sorted(RECORDINGS.rglob("*.jsonl.gz")) if path.parent.name != "counters"]
 SCREEN, MOST_SCREENS, MOST_BYTES = (1280, 800), 12, 1_000_000
-A4 = (794, 1123)  # pixels of a sheet
+A4 = (794, 1123)  # width and height of a sheet in pixels
 OPEN_ALL = "document.querySelectorAll('details.fold').forEach((fold) => (fold.open = true))"
 FLAWS = (Path(__file__).parent / "page_flaws.js").read_text()
 pytestmark = [

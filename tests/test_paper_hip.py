@@ -85,7 +85,7 @@ def test_no_command_shows_a_figure_of_a_dry_run(environment, tmp_path):
         "a.jsonl",
     )
     on_the_host = gpubench(environment, tmp_path, *(word.replace("rocm:0", "host") for word in arguments[:-2])).stdout
-    assert RATE.search(on_the_host)  # so a figure looks, where there is one
+    assert RATE.search(on_the_host)  # the pattern must match a figure where there is one
     outputs = [gpubench(environment, tmp_path, *arguments)]
     outputs += [gpubench(environment, tmp_path, "show", "a.jsonl")]
     for form in ("html", "md", "json", "prom", "csv"):

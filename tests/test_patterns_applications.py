@@ -175,7 +175,7 @@ def test_a_rank_without_a_heartbeat_is_noticed_within_a_second_and_one_that_work
         board = module.RankBoard(bench)
         board.meet()
         if bench.rank == 1:
-            board._stop.set()  # its heartbeat ends, as with its process
+            board._stop.set()  # the heartbeat ends as if the process had died
             bench.barrier()
             delay = 0.0
         else:
@@ -252,7 +252,7 @@ def test_an_interrupted_save_leaves_the_snapshot_before_and_a_changed_bit_is_fou
 def test_ranks_that_follow_the_advice_are_right_and_a_block_or_product_that_is_wrong_is_found():
     def body(bench):
         rank = part("_adapted").AdaptedRank(bench)
-        rank._ranks = bench.world  # whatever this machine's times advise
+        rank._ranks = bench.world  # independent of the advice for this machine's times
         rank._exchange = rank._plan_exchange(rank._schedule(bench.world), rank._block_bytes)
         rank._poison()
         seconds = rank._seconds()
@@ -267,7 +267,7 @@ def test_ranks_that_follow_the_advice_are_right_and_a_block_or_product_that_is_w
         rank._seconds()
         wrong_block = is_wrong(lambda: rank._blocks.check(rank._received, rank._block_bytes))
         if wrong_block:
-            bench.barrier()  # the one at which the other rank waits
+            bench.barrier()  # the other rank waits at this barrier
         rank._close()
         bench.barrier()
         rank._blocks.release()

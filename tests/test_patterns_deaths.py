@@ -15,7 +15,7 @@ ONE = make.facts(make.device(**H200))
 TWO = make.facts(make.device(peers=("cuda:1",), **H200), make.device("cuda:1", peers=("cuda:0",), **H200))
 APPLICATIONS = ("abort", "adapted", "death", "gradients", "layer", "snapshot", "stages", "unequal", "weights")
 MOST_S = {"": 1.0, "rebuild": 3.0, "staged": 3.0, "abort": 3.0}
-MOST_REBUILD_S = 10.0  # of a communicator
+MOST_REBUILD_S = 10.0  # seconds to rebuild a communicator
 
 
 def planned(facts, tier, device="cuda:0"):

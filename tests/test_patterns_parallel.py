@@ -66,7 +66,8 @@ def test_predictions_are_sums_of_their_parts():
 
 def test_weights_that_are_read_more_slowly_than_multiplied_favour_fewer_columns():
     unit_line, free = straight(1.0), straight(0.0)
-    reading = module().TimeCurve.through({1.0: 1e9, 1e12: 1e9 + 1})  # rows are free, only the weights cost time
+    # reading weights costs time, further rows cost none
+    reading = module().TimeCurve.through({1.0: 1e9, 1e12: 1e9 + 1})
     run_models = module().RunModels(reading, unit_line, unit_line, free, free, free)
     assert module().choose(run_models, shape(), 2) == "tensor"
 
@@ -138,7 +139,8 @@ def test_shares_of_work_end_as_early_as_any_other_shares(items, item_s):
     assert end(shares) == pytest.approx(min(map(end, every)))
 
 
-COSTS = [(1.0, 0.5, 600.0), (0.01, 2.0, 3600.0), (1.0, 30.0, 100.0), (0.1, 1e-4, 10.0)]  # step, save, mean time between
+# seconds of a step, of a save, and between failures
+COSTS = [(1.0, 0.5, 600.0), (0.01, 2.0, 3600.0), (1.0, 30.0, 100.0), (0.1, 1e-4, 10.0)]
 
 
 @pytest.mark.parametrize(("step", "save", "mtbf"), COSTS)
@@ -161,7 +163,7 @@ def simulated(step, save, restart, steps, mtbf, segments, rng):
     for _ in range(segments):
         while (failure := rng.exponential(mtbf)) < segment:
             total += failure
-            while (again := rng.exponential(mtbf)) < restart:  # it fails while it restarts
+            while (again := rng.exponential(mtbf)) < restart:  # another failure during the restart
                 total += again
             total += restart
         total += segment

@@ -18,7 +18,7 @@ from gpubench.model import store
 
 pytestmark = pytest.mark.slow
 
-# A suite of a user: ranks of a ring and of an adaptive sender, one of which has a fault.
+# A suite of a user with ranks of a ring and of an adaptive sender, one of which is faulty.
 SUITE = '''"""Ranks of a pattern, one of which has a fault."""
 import os
 import time
@@ -79,7 +79,7 @@ def after(bench):
     return Task.of(Stage(lambda: time.sleep(1e-3)), check=lambda: None)
 '''
 
-# A process that claims a rank in a page whose path it is given.
+# A process that claims a rank in the page whose path is its argument.
 CLAIM = """
 import os, sys
 from gpubench.plugins import load

@@ -103,7 +103,7 @@ def test_shares_of_replicates_are_joined_basis_by_basis():
     assert peaks.shares_over_replicates([(), ()]) == ()
 
 
-# The clock at which the data sheet's figure is the table's rate: 1.83 GHz for Hopper's tensor cores but
+# At this clock the rate in the table gives the data sheet's figure: 1.83 GHz for Hopper's tensor cores but
 # 1.98 for its double and single precision, 1.41 for Ampere, 2.1 for CDNA 3.
 SHEET_CLOCKS = {
     "NVIDIA H200": ("sm_90", 132, {"tensor.float64": 1.98e9, "float32": 1.98e9, "float64": 1.98e9}, 1.83e9),

@@ -80,7 +80,7 @@ def test_a_program_that_cannot_run_gives_a_reason_a_status_and_no_file(out, tmp_
     plain.write_text("no program")
     assert refused(out, "no-such-program-here").returncode == 127
     assert refused(out, plain).returncode == 126
-    plain.chmod(0o755)  # executable, and nothing that the system can run
+    plain.chmod(0o755)  # executable, but in no format that the system can run
     assert refused(out, plain).returncode == 126
     assert not out.exists()
 
@@ -88,7 +88,8 @@ def test_a_program_that_cannot_run_gives_a_reason_a_status_and_no_file(out, tmp_
 def test_errors_of_gpubench_are_reported_before_the_program_starts(tmp_path):
     touched = tmp_path / "touched"
     for options in (("--no-such-option",), ("--device", "cuda:9"), ()):
-        target = tmp_path if not options else tmp_path / "profile.jsonl"  # a folder cannot be written as a file
+        # a folder in place of a file cannot be written
+        target = tmp_path if not options else tmp_path / "profile.jsonl"
         error = refused(target, "touch", touched, options=options)
         assert (error.returncode, error.stdout) == (125, "")
         assert error.stderr

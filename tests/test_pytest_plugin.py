@@ -184,7 +184,8 @@ def test_replicates_run_the_same_tests_in_separate_processes(project):
     assert (project.folder / "others").read_text() == "once\n"
     results = store.read_run(project.folder / "a.jsonl").results
     assert [(result.case.id, result.replicate) for result in results] == [("test_it/test_noted", n) for n in range(2)]
-    assert [result.window == (0.0, 0.0) for result in results] == [False, True]  # the other's counters are not here
+    # the counters of the other process are not in this file
+    assert [result.window == (0.0, 0.0) for result in results] == [False, True]
 
 
 def test_tests_that_measure_are_marked_and_can_be_left_out(project):

@@ -69,7 +69,7 @@ all_results = st.builds(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)  # of a machine with other work
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)  # other programs may slow down this machine
 @given(all_results)
 @example(make.result(make.timing(1e-100, -1e100, -0.0, 0.1 + 0.2)))
 @example(make.result(of=make.case(size_bytes=2**70, ratio=1.0, whole=1)))
@@ -106,7 +106,7 @@ def test_a_result_of_the_older_form_without_clocks_is_read_by_the_fast_path(monk
     result = make.result(make.timing(1e-3), make.timing(2e-3, name="cold"))
     older = record.encode(result).replace(b',"clock_hz":null', b"")
     assert b"clock_hz" not in older
-    monkeypatch.setattr(record, "_decode_any", None)  # it takes three times as long
+    monkeypatch.setattr(record, "_decode_any", None)  # the general path takes three times as long
     assert record.decode(older) == record.decode(record.encode(result)) == result
 
 
@@ -293,7 +293,7 @@ def test_the_schema_distinguishes_the_kinds_and_allows_no_other_fields():
         assert definition["additionalProperties"] is False
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)  # of a machine with other work
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)  # other programs may slow down this machine
 @given(all_results)
 def test_the_fast_path_reads_a_line_of_gpubench_with_the_same_result(result):
     line = record.encode(result)

@@ -61,7 +61,7 @@ TEXTS = (
 RuntimeError: out of memory on gpu17""",
 )
 ROOT = Path(__file__).parents[1]
-ROOMS = ("gpubench", "suites", "collectors", "reports")  # what a case's traceback can lead through
+ROOMS = ("gpubench", "suites", "collectors", "reports")  # the packages that a traceback of a case may pass through
 HARMLESS = (
     "bandwidth/triad[size=1GiB,dtype=float32]",
     "53.4 GB/s of 63.0 GB/s, FLOP/s, J/GB, B/s",
@@ -432,6 +432,6 @@ def test_a_megabyte_of_anything_is_redacted_in_a_second(atom):
 
 
 def test_an_unchanged_value_is_returned_as_the_same_object():
-    equal_text = "".join(["cuda", ":0"])  # equal to the device's id, and another object
+    equal_text = "".join(["cuda", ":0"])  # equal to the device's id, but another object
     run = make.run(make.result(devices=("cuda:0",)), make.result(devices=(equal_text,), replicate=1))
     assert with_texts(run, lambda text: text) is run

@@ -41,7 +41,7 @@ def runs():
 @pytest.mark.parametrize("form", FORMS)
 def test_the_work_of_a_report_grows_no_faster_than_its_cases(form, runs):
     report = rendering.report(form)
-    report.render(runs[SMALL])  # what is done once in a process, templates for one
+    report.render(runs[SMALL])  # work that is done once per process, such as loading templates
     small, large = (calls(lambda run=run: report.render(run)) for run in runs.values())
     assert large < 1.1 * small * LARGE / SMALL
 

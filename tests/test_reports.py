@@ -199,7 +199,7 @@ def test_a_curve_draws_a_line_for_each_value_of_by_and_sizes_in_binary_units():
         )
     )
     assert page.count("polyline", "line") == 2
-    assert page.count("circle", "c1") == 4 + 1  # the points of the second line and its legend
+    assert page.count("circle", "c1") == 4 + 1  # the points of the second line and its entry in the legend
     assert {"4KiB", "256KiB", "hot", "warm"} <= set(page.words)
 
 
@@ -371,7 +371,7 @@ def test_injected_text_comes_out_inert_in_markdown(text):
 def test_injected_text_comes_out_inert_in_csv(text):
     lines = list(csv.reader(io.StringIO(render("csv", poisoned(small_run(), text)))))
     assert len({len(line) for line in lines}) == 1
-    assert len(lines) == 1 + 5  # two series of the first case, and the three others' own lines
+    assert len(lines) == 1 + 5  # two series of the first case, and a line for each of the three others
     assert not [
         cell for line in lines for cell in line if cell.startswith(("=", "+", "@")) or re.match(r"-\D|-\d.*\D", cell)
     ]
@@ -397,7 +397,7 @@ def poisoned(value, text):
     return value
 
 
-FIXED = {  # what the model fixes: a status, a direction, a quantity, a kind, a tier
+FIXED = {  # texts with a fixed set of values: status, direction, quantity, kind, tier
     *("ok", "skipped", "failed", "invalid", "more", "less", "value", "moved", "gauge", "cumulative"),
     *("bars", "curve", "smoke", "quick", "full", ""),
 }
@@ -441,7 +441,7 @@ def test_the_bundled_script_equals_its_published_version_by_hash_and_has_its_lic
 def test_every_drawing_has_a_text_alternative_and_every_table_a_caption():
     page = Tags(render("html", small_run()))
     drawings = [attrs for tag, attrs in page.found if tag == "svg" and attrs.get("role") == "img"]
-    assert len(drawings) == 5  # when each case ran, two counters, and the samples of two cases
+    assert len(drawings) == 5  # the timeline of cases, two counters, and the samples of two cases
     assert all(attrs["aria-label"] for attrs in drawings)
     assert page.count("table") == page.count("caption")
 
@@ -685,7 +685,7 @@ def test_replicates_are_one_row_of_the_markdown():
     assert f"| {heads} | state |" in written
     rows = [line for line in written.splitlines() if line.startswith(("| `steady[", "| `wide["))]
     assert [row.rsplit(" | ", 4)[1:] for row in rows] == [
-        ["–", "–", "ratio 3.000", "2 ok, 1 failed: it ended |"],  # of two processes it is not known
+        ["–", "–", "ratio 3.000", "2 ok, 1 failed: it ended |"],  # the deviation between two processes is unknown
         ["10.0 %", "–", "ratio 3.000", "loaded |"],
     ]
 

@@ -36,7 +36,7 @@ MI250X = {**MI300X, "name": b"AMD Instinct MI250X", "gcnArchName": b"gfx90a:sram
 
 MI355X = {**MI300X, "name": b"AMD Instinct MI355X", "gcnArchName": b"gfx950", "multiProcessorCount": 256}
 MI300A = {**MI300X, "name": b"AMD Instinct MI300A", "multiProcessorCount": 228, "totalGlobalMem": 137438953472}
-# One of the eight devices of a card that is split, which all have the card's PCI address
+# One of the eight devices of a split card; all have the PCI address of the card.
 PART = {**MI300X, "multiProcessorCount": 38, "totalGlobalMem": MI300X["totalGlobalMem"] // 8}
 
 
@@ -71,7 +71,7 @@ def device_of(props):
 def test_a_gpu_is_described_by_its_compilers_name_and_its_infinity_cache():
     device = device_of(MI300X)
     assert (device.id, device.arch, device.peers) == ("rocm:0", "gfx942", ("rocm:1",))
-    assert device.cache_bytes == 256 * 2**20  # a ring of four times the L2 of one die would lie in it whole
+    assert device.cache_bytes == 256 * 2**20  # a ring of four times the L2 of one die would fit into this cache
     assert device_of(MI250X).cache_bytes == 8 * 2**20
     assert dict(device.details) == {
         "clock.sm_hz": "2100000000",
@@ -91,7 +91,7 @@ def test_only_the_gpu_on_paper_is_a_dry_run():
 def test_a_device_of_a_split_card_has_its_own_compute_units_and_memory_and_the_cards_cache():
     device = device_of(PART)
     assert (device.units, device.memory_bytes) == (38, 25767706624)
-    assert device.cache_bytes == 256 * 2**20  # a ring that is too large flushes too
+    assert device.cache_bytes == 256 * 2**20  # a ring that is larger than needed flushes the cache, too
     assert hardware.peak(replace(device, details=(("partition.compute", "CPX"),)), "float32").value == 163e12 / 8
 
 
@@ -105,7 +105,7 @@ def test_an_architecture_gfx94_is_not_taken_for_hopper():
     traits = BACKEND.traits_of(Runtime(MI300X), device_of(MI300X))
     assert (traits.vendor, traits.kernels, traits.warp, traits.clock) == ("amd", "hip", 64, "hip events")
     assert traits.features == {"matrix"}
-    assert traits.max_shared_bytes == 65536  # of the 160 KiB that HIP would allow, CuPy can ask for none
+    assert traits.max_shared_bytes == 65536  # CuPy cannot request the 160 KiB that HIP would allow
 
 
 def test_data_types_whose_products_would_end_the_process_are_not_offered():

@@ -57,7 +57,8 @@ def test_a_suspect_that_remains_one_ends_inconclusive():
 
 
 def test_only_cases_that_look_slower_are_measured_again():
-    assert simulate(World(rounds=1), suites=4, seed=1).asked_again < 0.15  # of which a third are inconclusive at first
+    # a third of these are inconclusive after the first measurement
+    assert simulate(World(rounds=1), suites=4, seed=1).asked_again < 0.15
 
 
 def test_the_simulation_gives_the_verdicts_of_the_gate():

@@ -37,7 +37,7 @@ def sick(monkeypatch):
             process.channel.poll(0.1)
             chunks += process.drain()
         chunks += process.stop()
-        lacks = {"host"}  # what this machine has of RAPL is its own affair
+        lacks = {"host"}  # whether RAPL is available depends on this machine
         return process, chunks, [remark for remark in process.remarks() if remark.source not in lacks]
 
     return sampled

@@ -23,11 +23,11 @@ from gpubench.model import Case, Result, Run, Series, SuiteInfo, View, Work, sto
 from gpubench.stats import queries
 
 RECORDINGS = Path(__file__).parent / "recordings"
-# A step of b sequences: 10 ms, 1 ms for each 100 tokens of context; a prefill: 1 ms a token up to 100 tokens
+# A step of b sequences takes 10 ms and 1 ms for each 100 tokens of context; a prefill takes 1 ms per token up to 100.
 TIMES = ServingTimes(
     {10: 0.01, 100: 0.1}, {1: StepLine(0.010, 1e-5), 2: StepLine(0.012, 1e-5), 4: StepLine(0.016, 1e-5)}
 )
-# Memory of 4.2 TB/s that holds Llama-3-8B in float16, as a bound would have it
+# The bound of Llama-3-8B in float16 on a memory of 4.2 TB/s.
 LLAMA = ServingTimes(
     {128: 0.004, 512: 0.012, 2048: 0.045},
     {batch: StepLine(0.0036 + batch * 1e-5, 131072 / 4.2e12) for batch in (1, 2, 4, 8, 16, 32, 64)},
@@ -109,7 +109,7 @@ def test_queries_of_one_token_wait_as_in_a_queue_with_one_server(load):
 def test_a_hundred_thousand_queries_take_a_second():
     start = time.perf_counter()
     point = serving.at_rate(LLAMA, Workload(512, 128, 100_000), 20.0)
-    assert time.perf_counter() - start < 3  # 0.3 s on a machine with nothing else to do
+    assert time.perf_counter() - start < 3  # takes 0.3 s on an idle machine
     assert point.is_sustained
     assert point.goodput == (20.0, 20.0)
 
@@ -212,7 +212,7 @@ def test_a_tail_estimate_discards_as_many_queries_as_the_binomial_distribution_a
     if estimate is None:
         assert binom.cdf(1, count, 1 - fraction) > 0.01
     else:
-        above = count - int(estimate)  # the estimate is this many values from the end
+        above = count - int(estimate)  # number of values above the estimate
         assert binom.cdf(above, count, 1 - fraction) <= 0.01 < binom.cdf(above + 1, count, 1 - fraction)
 
 
@@ -388,7 +388,7 @@ def test_the_simulation_of_a_session_does_not_use_the_sessions_own_times():
 def test_steps_that_run_long_enough_have_joules_per_token():
     long = replace(step(4, 1000, [0.01] * 900), devices=("cuda:0",), window=(0.5, 9.5))
     joules = make.samples(range(11), energy=[700.0 * second for second in range(11)])
-    for others in ((), (prefill(512, [0.01]),)):  # a step alone serves nothing, but has its energy
+    for others in ((), (prefill(512, [0.01]),)):  # steps alone give no serving rate, but they have an energy
         run = replace(run_of(long, *others), samples=(joules,))
         table = view_tables(Summary(run), "inference", VIEW)[-1]
         assert table.title == "Energy per token"
@@ -442,7 +442,8 @@ def test_a_run_of_an_h200_shows_the_attention_the_steps_and_the_rates_that_were_
     summary = Summary(run)
     rows = {row.result.case.id.removeprefix("inference/"): row.figure for row in summary.rows()}
     heads = "heads=32,kv_heads=8,dim=128"
-    assert rows[f"decode_attention[batch=32,context=4096,{heads}]"].interval.centre > 0.80 * 4608e9  # of its read rate
+    # share of the read rate
+    assert rows[f"decode_attention[batch=32,context=4096,{heads}]"].interval.centre > 0.80 * 4608e9
     assert rows[f"decode_attention[batch=8,context=4096,{heads}]"].interval.centre > 0.65 * 4608e9
     half, fourth = served_of(summary, "inference", next(view for view in views(run) if view.kind == "serving"))
     assert (half.label, fourth.label) == ("llama-3-8b, float16", "llama-3-8b, int4")

@@ -15,7 +15,7 @@ from gpubench.measuring.stopping import POLICIES, SampleTrace
 from gpubench.model import Work
 from gpubench.stats import trends
 
-# gemm/layer[tokens=2048] of a recorded H200 run, in µs a call: full speed, the power cap, and what it settles at
+# gemm/layer[tokens=2048] of a recorded H200 run, µs per call: full speed, then the power cap, then the settled time.
 LAYER_MICROSECONDS = np.array([608.3] * 19 + [645.2] * 4 + [691.5] * 30 + [686.5] * 43)
 
 

@@ -60,7 +60,8 @@ def marked_run(host=HOST):
         full.manifest.facts.devices[0], uuid=UUID, pci=PCI, details=(("serial", SERIAL), ("x", EVERY_MARK))
     )
     inventory = replace(full.manifest.facts, devices=(device,), host=(("hostname", host), ("motherboard", EVERY_MARK)))
-    started = f"2026-01-0{1 + len(host) % 9}T03:04:05+00:00"  # two runs of one moment are one run to a history
+    # a history would take two runs with the same start for one
+    started = f"2026-01-0{1 + len(host) % 9}T03:04:05+00:00"
     manifest = replace(full.manifest, started=started, facts=inventory)
     return replace(full, manifest=manifest)
 
@@ -116,7 +117,7 @@ def test_a_report_is_anonymised(call, runs, kind):
         import pyarrow.parquet
 
         content = json.dumps(pyarrow.parquet.read_table(io.BytesIO(content)).to_pylist(), default=str)
-    # Of the other machine nothing is known here: its name looks like none.
+    # This run knows nothing of the other machine, whose name does not look like a host name.
     assert set(left(content)) <= {OTHER_HOST}
 
 
@@ -141,7 +142,8 @@ def test_every_page_of_a_site_is_anonymised(call, runs):
     call("site", runs[0].parent, "-o", "site")
     written = [path for path in Path("site").rglob("*") if path.is_file()]
     assert len(written) > 4
-    others = {OTHER_HOST, "gpu17"}  # each run is anonymised by itself: the other's short host name looks like none
+    # each run is anonymised by itself, and the other's short host name does not look like one
+    others = {OTHER_HOST, "gpu17"}
     assert set(left(*(path.read_bytes() for path in written), *map(str, written))) <= others
 
 

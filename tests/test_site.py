@@ -154,7 +154,7 @@ def test_a_run_whose_file_is_unchanged_is_neither_read_nor_written_again(folder,
     out = tmp_path / "site"
     build(folder, out)
     times = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
-    os.utime(folder / "a.jsonl")  # only its content counts
+    os.utime(folder / "a.jsonl")  # the time of the file does not matter, only its content
     monkeypatch.setattr(store, "read_run", lambda path: pytest.fail(f"{path} is read"))
     built, messages = build(folder, out)
     assert (built.runs, built.new, messages) == (3, 0, [])

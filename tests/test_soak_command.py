@@ -73,7 +73,7 @@ def test_the_forecast_of_a_soak_is_at_most_its_remaining_time():
 
 @pytest.mark.parametrize(("most_s", "replicates"), [(0.0, [0, 0]), (math.inf, [0, 0, 1, 1, 2, 2])])
 def test_after_its_time_a_run_begins_no_further_replicate_and_the_first_is_whole(most_s, replicates):
-    pair = make.dataclasses.replace(CASE, devices=2)  # of devices that are not there: no worker is started
+    pair = make.dataclasses.replace(CASE, devices=2)  # it needs missing devices, so no worker is started
     jobs = tuple(Job(pair, (make.device(f"cuda:{number}"),), place) for place in range(3) for number in range(2))
     facts = make.facts()
     plan = Plan(facts, Settings(("soak",), ("cuda:0",)), (), jobs, most_s)

@@ -59,7 +59,8 @@ def test_products_on_a_gpu_are_the_same_bit_for_bit_and_a_wrong_bit_is_named(ben
 @pytest.mark.parametrize("flip", [0, MEMORY._ALL])
 def test_a_wrong_bit_in_the_memory_of_a_gpu_is_named(bench_of_case, pattern, flip, monkeypatch):
     monkeypatch.setattr(MEMORY, "_CHUNK_WORDS", {True: 2**12})
-    memory = MEMORY.MemoryPattern(bench_of_case("memory"), pattern, 2**17 + 8 * 1000)  # some chunks and part of one
+    # several chunks and a part of one
+    memory = MEMORY.MemoryPattern(bench_of_case("memory"), pattern, 2**17 + 8 * 1000)
     assert memory._call() > 0
     write, at = memory.write, memory.memory.size - 3
 

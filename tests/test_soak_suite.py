@@ -86,7 +86,7 @@ def test_a_first_product_that_is_wrong_is_found_by_a_product_in_float64(monkeypa
 @pytest.mark.parametrize("flip", [0, MEMORY._ALL])
 def test_a_wrong_bit_in_memory_is_found_in_both_turns_and_named(pattern, flip, monkeypatch):
     monkeypatch.setattr(MEMORY, "_CHUNK_WORDS", {False: 64})
-    memory = MEMORY.MemoryPattern(bench("memory"), pattern, 8 * 1000)  # the last chunk is not whole
+    memory = MEMORY.MemoryPattern(bench("memory"), pattern, 8 * 1000)  # the last chunk is incomplete
     assert memory.task().stages[""].call() > 0
     write = memory.write
 

@@ -104,7 +104,7 @@ def test_the_interval_covers_the_true_median_of_any_distribution(draw, count):
     rng = np.random.default_rng(7)
     intervals = [stats.median_interval(getattr(rng, draw)(size=count)) for _ in range(1000)]
     covered = sum(interval.low <= truth <= interval.high for interval in intervals)
-    assert covered >= 935  # 950 less two standard deviations of such a count
+    assert covered >= 935  # 950 minus two standard deviations of a binomial count
 
 
 @given(times)

@@ -114,7 +114,7 @@ def test_a_file_that_may_not_be_read_is_refused(small):
 def test_a_damaged_gzip_is_refused(tmp_path):
     path = write(tmp_path / "run.jsonl.gz", make.result())
     data = bytearray(path.read_bytes())
-    data[-5] ^= 0xFF  # in the trailer's checksum
+    data[-5] ^= 0xFF  # this byte belongs to the checksum in the trailer
     path.write_bytes(data)
     assert refusal(path) == "after line 0: damaged gzip data (Error -3 while decompressing data: incorrect data check)"
 

@@ -21,8 +21,8 @@ ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SETUPTOOLS = PYPROJECT["tool"]["setuptools"]
 
-# The arrows of the core: a package imports only these packages. ARCHITECTURE.md shows the packages in this order, each
-# above those that it imports; `importers` is a room like `suites`, which its door alone serves.
+# The arrows of the core: a package imports only these packages. ARCHITECTURE.md lists them in this order, each above
+# those that it imports. `importers` is a room like `suites` and imports only its door.
 ARROWS = {
     "base": (),
     "stats": (),
@@ -40,8 +40,8 @@ ARROWS = {
     "testing": ("base", "stats", "model", "analysis", "judging", "plugins", "authoring", "measuring", "tools"),
     "cli": ("base", "stats", "model", "analysis", "judging", "plugins", "measuring", "tools"),
 }
-LOOSE = ("__init__", "__main__", "marks")  # modules of the core that are in no package
-DOORS = {  # the door of each room: all of gpubench that its files import
+LOOSE = ("__init__", "__main__", "marks")  # modules of the core outside of its packages
+DOORS = {  # the door of each room: its files import nothing else of gpubench
     "suites": ("gpubench.api.suite", "gpubench.api.libraries", "gpubench.api.language_models"),
     "collectors": ("gpubench.api.collector",),
     "reports": ("gpubench.api.report",),
@@ -213,7 +213,7 @@ def test_the_core_names_no_room_and_no_backend():
     spelled = [
         f"{name_of(path)}:{node.lineno} spells {node.value}"
         for path in CORE
-        if "backends" not in path.parts  # which finds its own kernels by its own name
+        if "backends" not in path.parts  # the core finds its own kernels by its own name
         for node in ast.walk(tree_of(path))
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and is_room(node.value)
     ]

@@ -51,7 +51,7 @@ def greeting(bench):
 @pytest.fixture
 def folder(tmp_path):
     """A folder with a suite, and what it imports."""
-    place = tmp_path / "my program"  # no name for a package
+    place = tmp_path / "my program"  # a name that no package can have
     place.mkdir()
     (place / "mine.py").write_text(SUITE)
     (place / "helper.py").write_text("def double(data, out):\n    out[:] = data + data\n")

@@ -221,7 +221,7 @@ def test_items_per_second_have_a_share_of_the_peak_of_their_bytes_and_the_peak_i
     assert (figure.unit, figure.better, figure.interval.centre) == ("token/s", "more", pytest.approx(200))
     (spec,) = (share for share in figure.shares if share.basis == "spec")
     assert spec.fraction == pytest.approx(0.5)  # 2.4e12 of 4.8e12 B/s
-    assert spec.peak == pytest.approx(400)  # tokens a second
+    assert spec.peak == pytest.approx(400)  # tokens per second
 
 
 def test_items_of_arithmetic_have_a_share_of_the_peak_of_their_operations():

@@ -264,7 +264,7 @@ def test_a_case_builds_runs_and_checks_itself_on_a_gpu_on_paper():
     stage.call()
     assert 0 < task.check()["error"].value < 2**-11
     assert stage.probe()["of_vendor"].value > 0
-    assert task.check()["error"].value > 0  # the vendor's product went elsewhere
+    assert task.check()["error"].value > 0  # the vendor's product was written to another place
     assert (stage.work.flops, stage.quantity, stage.limit) == (2 * 128**3, "flops", "tensor.float16")
     assert task.notes["kernel"] == "tile of hgemm.cu, tiles of 128 × 128"
 

@@ -14,7 +14,7 @@ needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 SUITE = plugins.load("suites", "tensor")
 LADDER = sys.modules[f"{SUITE.package}._hgemv"]
 THREADS = 256
-ROWS, COLS = 75, 1152  # a last block that is not full, and columns that warps do not share evenly
+ROWS, COLS = 75, 1152  # the last block is incomplete, and the warps have different numbers of columns
 
 
 @needs_compiler

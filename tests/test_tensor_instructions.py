@@ -199,7 +199,7 @@ GROUPS = [
 ]
 
 
-# The machine instruction that each is, and how many of them a step takes.
+# The machine instruction for each case, and its number per step.
 MACHINE = {
     "fma_float64": "DFMA",
     "fma_float32": "FFMA",
@@ -219,7 +219,7 @@ MACHINE = {
     "s8": "I(G)?MMA.*",
     "f64": "DMMA.*",
 }
-_FURTHER = 8  # instructions of the same kind beside the steps: addresses, moved constants
+_FURTHER = 8  # further instructions of the same kind: addresses and constants
 
 
 @pytest.mark.slow
@@ -227,7 +227,8 @@ _FURTHER = 8  # instructions of the same kind beside the steps: addresses, moved
 def test_every_instruction_compiles_for_hopper_once_for_each_step(defines, file):
     if _nvrtc.library() is None:
         pytest.skip("no NVRTC here: pip install nvidia-cuda-nvrtc")
-    arch = "sm_89" if defines.get("INPUTS") == "e4m3" and "SHAPE" in defines else "sm_90a"  # sm_90 has no such one
+    # sm_90 does not have this instruction
+    arch = "sm_89" if defines.get("INPUTS") == "e4m3" and "SHAPE" in defines else "sm_90a"
     options = [f"--gpu-architecture={arch}", "--ptxas-options=-v", "--ftz=true"]
     status, log, code = _nvrtc.built(
         _grid.source(f"tensor/{file}"), [*options, *(f"-D{name}={value}" for name, value in defines.items())]

@@ -14,8 +14,9 @@ from gpubench.model import Case, Device
 
 pytestmark = pytest.mark.gpu
 SUITE = plugins.load("suites", "tensor")
-OPERATIONS = {"float64": 128, "float32": 256, "float16x2": 512, "bfloat16x2": 512}  # of an SM of sm_90 in a clock
-COLUMNS = {64: 0.4, 256: 0.9}  # of wgmma, and the least share of the table's rate
+# operations per clock of an SM of sm_90
+OPERATIONS = {"float64": 128, "float32": 256, "float16x2": 512, "bfloat16x2": 512}
+COLUMNS = {64: 0.4, 256: 0.9}  # columns of wgmma, and the minimum share of the rate in the table
 
 
 @pytest.fixture(scope="module")

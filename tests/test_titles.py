@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 ROOMS = ("suites", "collectors", "gpubench/analysis", "gpubench/measuring", "gpubench/devices")
 # each has a standard term instead: missing or unsupported, maximum, 95 % confidence, SM or compute unit, poison
 AVOIDED = re.compile(r"\b(lack(s|ing)?|greatest|surely|multiprocessors?|spoil\w*|nobody|theirs|so many|slow-down)\b")
-UNITS = {  # of a figure, by the quantity that a title names first
+UNITS = {  # the unit of a figure, by the quantity that its title names first
     "bandwidth": {"B/s"},
     "throughput": {"B/s", "FLOP/s", "OP/s", "token/s", "message/s", "request/s"},
     "latency": {"s"},

@@ -15,7 +15,7 @@ from gpubench.tools import rendering
 from gpubench.tools.profile import traced
 from gpubench.tools.profile.inside import COPY, EVENT, KERNEL, RecordDecoder
 
-# as cupti-python gives them: fields somewhere in a record whose size is a multiple of eight
+# as cupti-python describes them: fields at any offset of a record whose size is a multiple of eight
 FIELDS = {"kind": "i4", "device_id": "u4", "start": "u8", "end": "u8", "stream_id": "u4", "bytes": "u8", "name": "i8"}
 FIELDS["copy_kind"] = "u1"
 PLACES = {
@@ -101,7 +101,7 @@ def trace_files(folder, rows, names, clocks=((0, 0), (10**10, 10**10)), **about)
 MS = 1_000_000
 ROWS = [
     (1 * MS, 3 * MS, KERNEL, 0, 0),
-    (2 * MS, 5 * MS, COPY, 1, 2**20),  # 1 ms beside the kernel
+    (2 * MS, 5 * MS, COPY, 1, 2**20),  # overlaps the kernel by 1 ms
     (5 * MS + 20_000, 6 * MS, KERNEL, 1, 0),  # a gap of 20 µs
     (9 * MS, 11 * MS, KERNEL, 0, 0),  # a wait of 3 ms
 ]
@@ -131,7 +131,7 @@ def test_kernels_are_named_and_summed_and_the_longest_comes_first(tmp_path):
 
 
 def test_cuptis_clock_is_converted_by_two_moments_on_both_clocks(tmp_path):
-    clocks = ((0, 50 * 10**9), (2 * 10**9, 52 * 10**9 + 2000))  # another zero, and 1 ppm faster
+    clocks = ((0, 50 * 10**9), (2 * 10**9, 52 * 10**9 + 2000))  # the second clock has another zero and is 1 ppm faster
     files = trace_files(tmp_path, [(10**9, 2 * 10**9, KERNEL, 0, 0)], NAMES, clocks)
     assert files.start[0] == pytest.approx(51.000001, abs=1e-9)
 

@@ -64,7 +64,7 @@ def test_a_uuid_that_ends_at_a_zero_is_completed_by_nvml(nvml, place):
 
 
 def test_a_different_uuid_of_nvml_is_not_used(nvml):
-    nvml.uuid = WHOLE  # of a GPU that is split, whose part CUDA shows
+    nvml.uuid = WHOLE  # NVML gives the UUID of the whole GPU, CUDA that of one part
     assert UUID_OF(as_cupy_gives_it(HOLED), PCI) == ""
 
 

@@ -55,7 +55,7 @@ def test_blocks_of_an_arena_never_overlap_and_join_when_they_are_given_back():
         live[offset] = nbytes
     for offset in live:
         arena.give(offset)
-    assert arena.missing(arena.nbytes) == 0  # one free place again
+    assert arena.missing(arena.nbytes) == 0  # there is one free range again
 
 
 def test_an_arena_grows_only_by_the_bytes_missing_in_its_last_free_range():
@@ -129,7 +129,7 @@ def test_the_operation_that_fails_first_is_observed_where_memory_is_tight(monkey
     failed = int(tight.check()["first failure"].value)
     assert 0 < failed < len(trace)
     assert len(tight.seconds()) == failed
-    assert not any(allocator._sizes for allocator in made)  # all was given back
+    assert not any(allocator._sizes for allocator in made)  # every allocation was given back
     with pytest.raises(WrongAnswer, match=f"operation {failed} failed, although there is room for it"):
         CHURN.Churn(host_bench(), "malloc", trace, PEAK).check()
 

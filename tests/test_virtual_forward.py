@@ -128,7 +128,7 @@ def test_a_server_whose_client_has_gone_ends_without_an_error():
     server._link.end()
     server._thread.join(10)
     assert not server._thread.is_alive()
-    client._link.words[4] = 100  # looks: the client gives up at once
+    client._link.words[4] = 100  # polls: the client gives up at once
     with pytest.raises(WrongAnswer, match="the forwarder's server is gone"):
         client.request(WIRE.MEMORY_INFO)
     client.close()

@@ -16,7 +16,7 @@ from gpubench.base.errors import WrongAnswer
 pytestmark = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 SUITE = plugins.load("suites", "virtual")
 LOADS, SLICE = (sys.modules[f"{SUITE.package}.{name}"] for name in ("_loads", "_slice"))
-# What the prelude has for GPUs and the grid of the host does not.
+# Parts of the prelude for GPUs that the grid of the host does not have.
 MACROS = {
     "gb_vreg(word)": "(word)",
     "gb_load(address)": "(*(const volatile unsigned long long*)(address))",
@@ -84,7 +84,7 @@ def test_a_walk_round_the_ring_stands_where_the_formula_says_and_a_broken_ring_i
 
 
 def test_a_kernel_stamps_each_span_in_which_it_ran_and_a_missing_stamp_is_found(bench: Any) -> None:
-    # a step of the chain takes 100 ns, ten of them are a piece; once in 50 µs another process has the device for 300 µs
+    # A step of the chain takes 100 ns and a piece has ten steps. Every 50 µs another process has the device for 300 µs.
     steps = {"gb_vreg(word)": "(ticks += ticks % 100000 == 98000 ? 600200 : 200, word)"}
     bench.kernel = lambda file, name: _grid.kernel("virtual/sharing.cu", name, **{**MACROS, **steps})
     kernels = SLICE.StampedKernels(bench)

@@ -140,7 +140,7 @@ def test_memory_that_is_replaced_is_new_memory_under_the_same_address():
     address = replacement._mapped.address
     assert replacement.seconds() > 0
     assert replacement._mapped.address == address
-    assert not np.any(replacement._array())  # the kernel's new pages are zero
+    assert not np.any(replacement._array())  # new pages of the kernel are zero
     replacement.check()
     replacement.close()
 

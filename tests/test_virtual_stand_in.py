@@ -84,7 +84,7 @@ def main():
     suite = load_suite("virtual")
     names = ("_space", "_steps", "_grow", "_churn", "_trace", "_forward", "_drivers", "_ends")
     modules = {name: importlib.import_module(f"{suite.package}.{name}") for name in names}
-    for module in modules.values():  # an array of the stand-in's memory is NumPy's
+    for module in modules.values():  # arrays in the memory of the stand-in are those of NumPy
         if hasattr(module, "array_at"):
             module.array_at = lambda _, address, size: np.ctypeslib.as_array(
                 (ctypes.c_uint8 * size).from_address(address)

@@ -64,7 +64,7 @@ def has_ended(pid: int) -> bool:
 
 def test_a_suspended_program_continues_with_all_its_data_and_a_lost_word_is_found(child: Any, signals: Any) -> None:
     suspension = SUSPENSION.Suspension(signals, child, 10.0)
-    for cycle in (1, 2):  # one controller serves all
+    for cycle in (1, 2):  # one controller serves every cycle
         child.ask(5, "run", 60)
         suspension.suspend()
         child.tell("glance")
@@ -273,7 +273,8 @@ def test_in_a_migration_every_gpu_has_one_successor_and_a_full_turn_leads_back()
 def test_a_program_that_has_not_moved_is_found_by_the_lists_of_processes_or_by_its_uuid() -> None:
     old, new = bytes(16), bytes(range(16))
     before = {old: 2, new: 0}
-    SUSPEND.expect_moved(old, new, old, before, {old: 1, new: 1})  # what the driver tells the program may be stale
+    # the UUID that the driver gives the program may be outdated
+    SUSPEND.expect_moved(old, new, old, before, {old: 1, new: 1})
     with pytest.raises(WrongAnswer, match=f"processes on GPU {old.hex()} changed by 0, on {new.hex()} by 0"):
         SUSPEND.expect_moved(old, new, new, before, before)
     SUSPEND.expect_moved(old, new, new, {}, {})

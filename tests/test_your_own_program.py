@@ -27,7 +27,8 @@ def folder(tmp_path_factory):
 def run_tests(folder, *options):
     """Pytest as the page calls it."""
     command = [sys.executable, "-B", "-m", "pytest", *options]
-    alone = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}  # it is no neighbour
+    # the program must not count as a neighbour
+    alone = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=100, check=False, env=alone)
 
 

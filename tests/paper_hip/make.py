@@ -21,7 +21,7 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 TESTS, ROOT = HERE.parent, HERE.parents[1]
 RUNTIME = "libamdhip64.so.7"
-# the library of symbols that begin so, first match first; its file, its source, and what a missing function returns
+# Prefix of symbols (the first match counts), file of the library, its source, and the value of a missing function.
 LIBRARIES = (
     ("hipblas", "libhipblas.so.3", "blas.cpp", 7),
     ("hipfft", "libhipfft.so.0", "", 16),
@@ -36,7 +36,7 @@ LIBRARIES = (
     ("hip", RUNTIME, "runtime.cpp", 801),
     ("__hip", RUNTIME, "runtime.cpp", 0),
 )
-# CuPy asks hipcc where it looks for headers
+# CuPy asks hipcc for its header folders.
 _HIPCC = """#!/bin/sh
 printf '#include <...> search starts here:\\n {headers}\\nEnd of search list.\\n' >&2
 """
@@ -109,7 +109,7 @@ def main(wheel: Path, headers: Path, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     symbols, include = wanted(wheel), [f"-I{headers}", "-pthread", "-ldl"]
     returned = {file: (source, status) for _, file, source, status in reversed(LIBRARIES)}
-    for file in sorted(symbols, key=lambda file: file != RUNTIME):  # the others are linked against it
+    for file in sorted(symbols, key=lambda file: file != RUNTIME):  # the other libraries are linked against this one
         source, status = returned[file]
         options = include if file == RUNTIME else [*include, f"-L{folder}", f"-l:{RUNTIME}"]
         if source == "blas.cpp":

@@ -46,7 +46,7 @@ def wrong_sums(form: Any, rng: np.random.Generator) -> int:
     a, b, c = rng.integers(-9, 9, (m, k)), rng.integers(-9, 9, (k, n)), rng.integers(-9, 9, (m, n))
     lanes = np.arange(64)
     rows, inner = lanes % m, (lanes // m * count)[:, None] + np.arange(count)
-    step = 64 // m  # lanes that share a row of A have the inner elements of as many parts
+    step = 64 // m  # lanes that share a row of A each hold a different part of the inner elements
     places = np.arange(sums)
     if is_double:
         below = 4 * places[None, :] + (lanes // n)[:, None]

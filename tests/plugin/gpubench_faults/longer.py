@@ -19,7 +19,7 @@ suite = Suite("kernels that can be made longer")
 PERCENT = "LONGER_PERCENT"
 _THREADS = 256
 _BLOCKS = 132 * 16
-_CHECKED = 2**20  # elements, at the end, where the longer ones are
+_CHECKED = 2**20  # the last elements are checked, which only a longer case has
 
 _TRIAD = """
 extern "C" __global__ void triad(float* a, const float* b, const float* c, unsigned long long count) {
@@ -112,7 +112,7 @@ def _walk(ring: Any, start: Any, steps: Any, end: Any) -> Callable[[], object]:
 def product(bench: Bench) -> Task:
     """A matrix product whose inner size is longer than what is counted: bound by arithmetic."""
     outer, counted = (2048, 6400) if bench.traits.is_gpu else (512, 6400)
-    inner = longer(counted, 64)  # sizes that the libraries like alike
+    inner = longer(counted, 64)  # sizes for which the libraries are equally efficient
     dtype = np.float16 if bench.traits.is_gpu else np.float32
     first, second = (
         bench.rng.standard_normal(shape, np.float32).astype(dtype) for shape in ((outer, inner), (inner, outer))
