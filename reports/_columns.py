@@ -39,7 +39,7 @@ class RunColumn:
     conditions: tuple[str, ...]
     trust: str
     is_trusted: bool
-    matters: tuple[str, ...]
+    limitations: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def _head(index: int, run_overview: Overview) -> RunColumn:
         run_overview.conditions,
         trust_text(run_overview),
         not run_overview.doubts,
-        run_overview.matters,
+        run_overview.limitations,
     )
 
 

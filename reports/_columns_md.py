@@ -20,11 +20,11 @@ def _lines(page: Columns) -> Iterator[str]:
     letters = [run.letter for run in page.runs]
     yield f"# gpubench: {escape(page.title)}\n"
     rows = (
-        (run.letter, "; ".join(run.devices), " · ".join(run.conditions), run.trust, "; ".join(run.matters))
+        (run.letter, "; ".join(run.devices), " · ".join(run.conditions), run.trust, "; ".join(run.limitations))
         for run in page.runs
     )
     yield from table(
-        ("run", "devices", "conditions", "trust", "what matters"), (tuple(map(escape, row)) for row in rows)
+        ("run", "devices", "conditions", "trust", "limitations"), (tuple(map(escape, row)) for row in rows)
     )
     if page.key_figures:
         yield "\n## Key figures\n"

@@ -81,7 +81,7 @@ class TimelineBlock:
 
     device: str
     charts: Fold
-    still: tuple[tuple[str, str], ...]
+    constant: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ def _fold(charts: Sequence[Chart], open_count: int) -> Fold:
 
 def _timeline(timeline: Timeline, *, is_first: bool) -> TimelineBlock:
     """Return the counters of a device; only the first device has charts that stand open."""
-    return TimelineBlock(timeline.device, _fold(timeline.charts, _OPEN_CHARTS if is_first else 0), timeline.still)
+    return TimelineBlock(timeline.device, _fold(timeline.charts, _OPEN_CHARTS if is_first else 0), timeline.constant)
 
 
 def draw(summary: Summary, suite: str, view: View) -> list[Chart]:

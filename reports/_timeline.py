@@ -33,11 +33,11 @@ Numbers = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The charts of one device, on one time axis; `still` are the counters that never changed, and their values."""
+    """The charts of one device, on one time axis; `constant` are the counters that never changed, and their values."""
 
     device: str
     charts: tuple[Chart, ...]
-    still: tuple[tuple[str, str], ...] = ()
+    constant: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +84,19 @@ def timelines(run: Run, table: CounterTable) -> Timelines:
     if not tracks:
         return Timelines()
     begin, end = min(float(track.at[0]) for track in tracks), max(float(track.at[-1]) for track in tracks)
-    still: list[Track] = []
-    moving: list[Track] = []
+    constant: list[Track] = []
+    changing: list[Track] = []
     for track in tracks:
-        (still if _is_still(track) else moving).append(track)
-    count = max(len(moving), 1)
+        (constant if _is_constant(track) else changing).append(track)
+    count = max(len(changing), 1)
     drawn_points = min(max(DRAWN_POINTS // count, LEAST_POINTS), MOST_POINTS)
     sheet = _Sheet(run, begin, _seconds(end - begin), max(ZOOM_POINTS // count, MOST_POINTS), drawn_points, [])
     devices = sorted(dict.fromkeys(track.device for track in tracks), key=lambda device: device == _HOST)
     drawn = [
         Timeline(
-            device, tuple(_charts(sheet, device, moving, first=device == devices[0])), _still_counters(still, device)
+            device,
+            tuple(_charts(sheet, device, changing, first=device == devices[0])),
+            _constant_counters(constant, device),
         )
         for device in devices
     ]
@@ -106,12 +108,12 @@ def timelines(run: Run, table: CounterTable) -> Timelines:
     return Timelines(tuple(drawn), {"end": end - begin, "cases": ran, "charts": sheet.zoom}, sheet.thinned)
 
 
-def _is_still(track: Track) -> bool:
+def _is_constant(track: Track) -> bool:
     """Return whether a counter has one value in the whole run; a counter of events is drawn even without an event."""
     return track.counter.kind != "event" and bool((track.values == track.values[0]).all())
 
 
-def _still_counters(tracks: Sequence[Track], device: str) -> tuple[tuple[str, str], ...]:
+def _constant_counters(tracks: Sequence[Track], device: str) -> tuple[tuple[str, str], ...]:
     """Return the counters of a device that never changed, with their values."""
     of_device = [track for track in tracks if track.device == device]
     return tuple((track.counter.name, units.quantity(float(track.values[0]), _unit(track))) for track in of_device)

@@ -66,7 +66,7 @@ class Head:
     is_trusted: bool
     tiles: tuple[Tile, ...]
     note: str
-    matters: tuple[str, ...]
+    limitations: tuple[str, ...]
     suites: tuple[SuiteLink, ...]
 
 
@@ -81,7 +81,7 @@ def head(summary: Summary) -> Head:
         not run_overview.doubts,
         tiles,
         key_note(run_overview),
-        run_overview.matters,
+        run_overview.limitations,
         tuple(
             SuiteLink(line.name, f"#{suite_anchor(line.name)}", line.summary, line.ended, seconds_text(line.seconds))
             for line in run_overview.suites

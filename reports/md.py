@@ -131,9 +131,9 @@ def _head(run_overview: Overview) -> Iterator[str]:
         yield ""
         yield from _key_figures(run_overview)
     yield f"\n**{escape(trust_text(run_overview))}**"
-    if run_overview.matters:
+    if run_overview.limitations:
         yield ""
-    yield from (f"- {escape(sentence)}" for sentence in run_overview.matters)
+    yield from (f"- {escape(sentence)}" for sentence in run_overview.limitations)
     if run_overview.suites:
         yield ""
         lines = ((line.name, line.summary, line.ended, seconds_text(line.seconds)) for line in run_overview.suites)

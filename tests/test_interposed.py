@@ -12,7 +12,7 @@ import pytest
 from _grid_device import PAPER, PaperGpu
 
 from gpubench.analysis.summary import Summary
-from gpubench.analysis.trust import matters
+from gpubench.analysis.trust import limitations
 from gpubench.authoring.axes import Target
 from gpubench.cli import _machine
 from gpubench.devices import interposed
@@ -167,7 +167,7 @@ def test_results_of_a_gpu_through_an_interposer_have_the_label_and_a_report_says
     assert ("interposed" in part.labels) == labelled
     run = make.run(make.result(labels=part.labels))
     said = "the driver's calls went through another library, which `gpubench doctor` names (interposed)"
-    assert (said in matters(Summary(run), ())) == labelled
+    assert (said in limitations(Summary(run), ())) == labelled
 
 
 def test_doctor_names_an_interposed_library_before_the_devices():

@@ -48,7 +48,7 @@ def test_the_page_of_ten_thousand_cases_has_five_megabytes_at_the_most_and_says_
     assert len(re.findall(r'<tr id="[^"]+" class="ok">', html)) == 2000
     assert html.count("<details data-more=") == 400
     assert len(unfolded(html)) == 400
-    assert "The tables list 2000 of 10000 cases, of which 400 can be opened" in html
+    assert "The tables list 2000 of 10000 cases, of which 400 have their details on this page" in html
     assert html.count("2000 of 10000 cases") == 2
 
 

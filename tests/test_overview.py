@@ -48,7 +48,7 @@ def test_the_overview_of_a_recorded_h200_has_ten_key_figures():
     assert first.of_spec == pytest.approx(0.959, abs=1e-3)
     assert first.of_expected == pytest.approx(1.001, abs=1e-3)
     assert summary.trust == "trustworthy: yes"
-    assert summary.matters[0] == "the power cap limited 32 of 292 cases"
+    assert summary.limitations[0] == "the power cap limited 32 of 292 cases"
     assert [(line.name, line.ended) for line in summary.suites][2] == ("gemm", "44 ok, 1 skipped")
 
 
@@ -88,7 +88,7 @@ def test_a_key_figure_may_be_another_series_than_the_headline():
 
 def test_a_key_figure_below_what_its_model_should_reach_matters_most():
     summary = overview_of(read(2**32, seconds=2**32 / 4.0e12), key=[replace(KEY, params=(("size_bytes", 2**32),))])
-    assert summary.matters[0] == "Memory read reaches 87 % of the 4600 GB/s expected of this model"
+    assert summary.limitations[0] == "Memory read reaches 87 % of the 4600 GB/s expected of this model"
     assert summary.values[0].is_below_expectation
     assert summary.trust == "trustworthy: yes"
 
@@ -129,7 +129,7 @@ def test_an_uncertain_key_figure_is_a_doubt():
 def test_a_missing_library_is_named_with_the_way_to_get_it():
     missing = make.result(status="skipped", cause="missing", reason="nvCOMP is missing; pip install it")
     elsewhere = make.result(status="skipped", cause="devices", reason="needs 2 devices", of=make.case("peer"))
-    assert overview_of(read(), elsewhere, missing).matters == (
+    assert overview_of(read(), elsewhere, missing).limitations == (
         "1 case skipped: nvCOMP is missing; pip install it",
         "1 case skipped: needs 2 devices",
     )
@@ -139,7 +139,7 @@ def test_a_run_of_the_host_says_that_it_measured_the_host():
     host = make.facts(make.device("host", "ExampleCPU", units=8))
     summary = overview_of(read(devices=("host",)), facts=host)
     assert summary.devices == ("ExampleCPU (host), 8 cores",)
-    assert summary.matters == ("these are figures of the host processor, not of a GPU",)
+    assert summary.limitations == ("these are figures of the host processor, not of a GPU",)
 
 
 def test_an_empty_run_has_an_overview():
@@ -164,4 +164,4 @@ def test_a_floor_in_another_unit_is_no_expectation():
 
 def test_a_power_capped_result_without_series_has_no_clock():
     capped = replace(read(), series=(), labels=("power-capped",))
-    assert "the power cap limited 1 of 1 cases" in overview_of(capped).matters
+    assert "the power cap limited 1 of 1 cases" in overview_of(capped).limitations

@@ -1,4 +1,4 @@
-"""The overview of a run: its devices, its key figures, whether to trust them, and what else matters most."""
+"""The overview of a run: its devices, its key figures, whether to trust them, and its main limitations."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from datetime import datetime
 
 from gpubench.analysis.key_figures import KeyValue, key_values
 from gpubench.analysis.summary import Summary
-from gpubench.analysis.trust import doubts, matters
+from gpubench.analysis.trust import doubts, limitations
 from gpubench.base import units
 from gpubench.model import Device, Facts, Result, Run
 
-_MOST_MATTERS = 3
+_MOST_LIMITATIONS = 3
 _OF_HOST = "these are figures of the host processor, not of a GPU"
 
 
@@ -36,14 +36,14 @@ class Overview:
     """The first lines of every summary of a run, in the terminal, in Markdown and on the page.
 
     `conditions` say how the run was made: driver, runtime, tier, number of cases, duration, date. `doubts` are reasons
-    not to trust its figures; `matters` are the most important other facts about it.
+    not to trust its figures; `limitations` are the most important other facts about the figures.
     """
 
     devices: tuple[str, ...]
     conditions: tuple[str, ...]
     values: tuple[KeyValue, ...]
     doubts: tuple[str, ...]
-    matters: tuple[str, ...]
+    limitations: tuple[str, ...]
     suites: tuple[SuiteLine, ...]
 
     @property
@@ -60,13 +60,13 @@ class Overview:
 def overview(summary: Summary) -> Overview:
     """Return the overview of a run."""
     values = key_values(summary)
-    matter = matters(summary, values)
+    run_limitations = limitations(summary, values)
     return Overview(
         tuple(_device_lines(summary)),
         tuple(_conditions(summary)),
         tuple(values),
         tuple(doubts(summary, values)),
-        (*_host_note(summary), *matter[:_MOST_MATTERS]),
+        (*_host_note(summary), *run_limitations[:_MOST_LIMITATIONS]),
         tuple(_suite_line(summary, name, summary.results_of(name)) for name in _suites(summary.run)),
     )
 

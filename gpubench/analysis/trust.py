@@ -37,7 +37,7 @@ def doubts(summary: Summary, values: Sequence[KeyValue]) -> list[str]:
     return [*_dry_run(summary), *_broken(summary), *_sick(summary), *_disturbed(summary, values), *_uncertain(values)]
 
 
-def matters(summary: Summary, values: Sequence[KeyValue]) -> list[str]:
+def limitations(summary: Summary, values: Sequence[KeyValue]) -> list[str]:
     """Return further facts about a run, the most important first: low figures, power caps, missing cases."""
     return [
         *_below_expectation(values),

@@ -42,10 +42,8 @@ _ASCII = str.maketrans(
         "\N{NO-BREAK SPACE}": " ",
     }
 )
-_TABLE, _JSON = (
-    "gpubench.table",
-    "gpubench.json",
-)  # names of the error handlers for characters that a stream cannot encode
+# The names of the error handlers for characters that a stream cannot encode.
+_TABLE, _JSON = "gpubench.table", "gpubench.json"
 
 
 def make_safe(is_json: bool) -> None:

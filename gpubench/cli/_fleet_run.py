@@ -168,11 +168,11 @@ def _measure_suspects_again(session: FleetSession, folder: Path) -> Fleet:
     from gpubench.tools.fleet.confirming import plan_second_measurement
     from gpubench.tools.fleet.digests import read
 
-    look = plan_second_measurement(judging.judge(read(folder), built_in()), random.SystemRandom())
-    if not look.roles:
+    second_measurement = plan_second_measurement(judging.judge(read(folder), built_in()), random.SystemRandom())
+    if not second_measurement.roles:
         return session.fleet
-    say(f"measuring again: {', '.join(f'{node} ({role})' for node, role in look.roles.items())}")
-    return session.measure_again(look.roles, look.cases)
+    say(f"measuring again: {', '.join(f'{node} ({role})' for node, role in second_measurement.roles.items())}")
+    return session.measure_again(second_measurement.roles, second_measurement.cases)
 
 
 def _print_judgement(folder: Path) -> None:

@@ -38,7 +38,7 @@ def shareable(runs: list[Run], no_redact: bool, others: Sequence[Manifest] = ())
     from gpubench.tools.redact import redacted
 
     if no_redact:
-        _say_not_redacted()
+        _warn_not_redacted()
         return runs
     salt, names = _salt(), identity.names()
     manifests = (*(run.manifest for run in runs), *others)
@@ -52,7 +52,7 @@ def shareable_manifests(manifests: list[Manifest], no_redact: bool) -> list[Mani
     return [run.manifest for run in shareable([Run(manifest) for manifest in manifests], no_redact)]
 
 
-def nameless(value: Value, manifests: Sequence[Manifest], no_redact: bool) -> Value:
+def anonymised_value(value: Value, manifests: Sequence[Manifest], no_redact: bool) -> Value:
     """Return a value without the names of people, hosts and devices that these manifests contain.
 
     With `no_redact`, unchanged. `value` is any tuple or dataclass of texts that was made from the runs of the
@@ -65,10 +65,10 @@ def nameless(value: Value, manifests: Sequence[Manifest], no_redact: bool) -> Va
 
 
 def shareable_value(value: Value, manifests: Sequence[Manifest], no_redact: bool) -> Value:
-    """Return the value as `nameless` does, and print a warning if it is not anonymised."""
+    """Return the value as `anonymised_value` does, and print a warning if it is not anonymised."""
     if no_redact:
-        _say_not_redacted()
-    return nameless(value, manifests, no_redact)
+        _warn_not_redacted()
+    return anonymised_value(value, manifests, no_redact)
 
 
 def is_ci() -> bool:
@@ -79,7 +79,7 @@ def is_ci() -> bool:
 
 def for_terminal(value: Value) -> Value:
     """Return a message, or a value with messages, without names in a CI, whose log others read; unchanged elsewhere."""
-    return nameless(value, (), no_redact=False) if is_ci() else value
+    return anonymised_value(value, (), no_redact=False) if is_ci() else value
 
 
 def shareable_trends(trends: Sequence[Trend], no_redact: bool) -> Sequence[Trend]:
@@ -89,7 +89,7 @@ def shareable_trends(trends: Sequence[Trend], no_redact: bool) -> Sequence[Trend
     from gpubench.tools.redact import home_users, without_names
 
     if no_redact:
-        _say_not_redacted()
+        _warn_not_redacted()
         return trends
     hosts = {moment.source.host for trend in trends for moment in trend.moments}
     labels = {host.partition(".")[0] for host in hosts}
@@ -103,7 +103,7 @@ def shareable_fleet(judgement: FleetJudgement, no_redact: bool) -> FleetJudgemen
     from gpubench.tools.fleet.sharing import anonymised
 
     if no_redact:
-        _say_not_redacted()
+        _warn_not_redacted()
         return judgement
     return anonymised(judgement, _salt(), identity.names())
 
@@ -114,14 +114,14 @@ def shareable_histories(histories: list[ComponentHistory], no_redact: bool) -> l
     from gpubench.tools.redact import without_names
 
     if no_redact:
-        _say_not_redacted()
+        _warn_not_redacted()
         return histories
     nodes = {history.place.node for history in histories}
     labels = {node.partition(".")[0] for node in nodes}
     return list(without_names(tuple(histories), (), _salt(), (*identity.names(), *nodes, *labels)))
 
 
-def _say_not_redacted() -> None:
+def _warn_not_redacted() -> None:
     from gpubench.cli import _print
 
     message = (

@@ -47,7 +47,7 @@ def overview(run: Run) -> list[Part]:
         note = [_print.plain(_EXPECTED_NOTE, "dim")] if run_overview.has_expectations else []
         parts += [_key_table(run_overview), *note, Text("")]
     parts.append(_print.plain(run_overview.trust, "bold yellow" if run_overview.doubts else "bold green"))
-    parts += [_print.plain(f"- {line}") for line in run_overview.matters]
+    parts += [_print.plain(f"- {line}") for line in run_overview.limitations]
     parts += [_print.plain(f"- {line}", "yellow") for line in (*_warnings(run), *_reasons(run.results))]
     if run_overview.suites:
         rows = [(line.name, _seconds(line.seconds), line.ended) for line in run_overview.suites]

@@ -137,7 +137,7 @@ def _comparison(run_readings: list[Reading], names: list[str], threshold: float 
         replace(reading, manifest=manifest, source=name)
         for reading, manifest, name in zip(run_readings, shared, names, strict=True)
     ]
-    return sharing.nameless(compare(named, lambda _: fraction), manifests, no_redact)
+    return sharing.anonymised_value(compare(named, lambda _: fraction), manifests, no_redact)
 
 
 def _parts(comparison: Comparison, selection: CaseSelection = CaseSelection()) -> list[Part]:

@@ -111,9 +111,9 @@ def gate(
         status = judged.exit_status(request.policy.strict)
         _verdicts.publish(judged, status, "gpubench gate", json, junit, markdown, no_redact, all_, wide)
     if save_baseline and status == 0:
-        _say(f"baseline {save_baseline}: {baselines.save(save_baseline, judged.files)}")
+        _print_message(f"baseline {save_baseline}: {baselines.save(save_baseline, judged.files)}")
     elif save_baseline:
-        _say(f"not saved as the baseline {save_baseline}: the gate did not pass")
+        _print_message(f"not saved as the baseline {save_baseline}: the gate did not pass")
     raise typer.Exit(status)
 
 
@@ -218,13 +218,13 @@ def _measure_and_judge(request: GateRequest, baseline: list[str] | None, planned
     if not request.policy.allow_mismatch:
         gating.refuse_other_machines(planned, baseline_evidence)
     health.refuse_sick(planned)
-    _say(f"{len(planned.jobs)} results to measure, about {units.duration(planned.seconds)}; run file: {path}")
+    _print_message(f"{len(planned.jobs)} results to measure, about {units.duration(planned.seconds)}; run file: {path}")
     with run_display() as watch:
         tell = lambda event: watch(replace(event, result=sharing.for_terminal(event.result)))  # noqa: E731
         return gating.measure_and_judge(request, baseline_evidence, planned, path, sys.argv, tell)
 
 
-def _say(message: str) -> None:
+def _print_message(message: str) -> None:
     from gpubench.cli import _print
 
     _print.say(sharing.for_terminal(message))

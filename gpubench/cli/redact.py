@@ -65,7 +65,7 @@ def _redact_folder(folder: Path, out: Path, force: bool) -> None:
             unreadable += 1
     all_manifests = tuple(manifests.values())
     for path in manifests:
-        target = out.joinpath(*sharing.nameless(path.relative_to(folder).parts, all_manifests, no_redact=False))
+        target = out.joinpath(*sharing.anonymised_value(path.relative_to(folder).parts, all_manifests, no_redact=False))
         sharing.make_folder(target.parent)
         _redact_file(path, target, force, all_manifests)
     _print.say(f"{len(manifests)} run files redacted in {out}")

@@ -42,7 +42,7 @@ class _SiteSharing:
 
     def value(self, value: Value, manifests: Sequence[Manifest]) -> Value:
         """Return a value made from the runs of these manifests, without their names unless names are kept."""
-        return sharing.nameless(value, list(manifests), self._no_redact)
+        return sharing.anonymised_value(value, list(manifests), self._no_redact)
 
 
 def site(folder: Folder, out: Out, no_redact: sharing.NoRedact = False) -> None:

@@ -21,9 +21,7 @@ PASSING = (Verdict.SAME, Verdict.FASTER)  # verdicts that need no action
 _MOST_REASONS = 8
 _MANY = 3  # if noise leaves more cases than this undecided, one line summarises their noise
 _MOST_FILTERS = 3  # a command names at most this many cases; beyond that it names their suites
-_MOST_ESTIMATED = (
-    200  # the number of processes is worked out for the worst undecided cases only, because that takes time
-)
+_MOST_ESTIMATED = 200  # the undecided cases, the worst first, whose number of processes is estimated, which takes time
 _NOISE = ("", "chance", "few-processes")  # causes of an undecided case that more processes can decide
 
 

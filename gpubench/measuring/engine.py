@@ -236,12 +236,12 @@ class Engine:
         The reason is empty to continue sampling.
         """
         policy, count = timed.policy, len(timed.values)
-        if elapsed_s < timed.look_s:
+        if elapsed_s < timed.next_evaluation_s:
             return "", 0.0
-        if count < timed.look:
+        if count < timed.next_evaluation_count:
             stop = policy.limit_reached(count, elapsed_s)
         else:
-            timed.look = policy.next_evaluation_count(count, timed.look, elapsed_s)
+            timed.next_evaluation_count = policy.next_evaluation_count(count, timed.next_evaluation_count, elapsed_s)
             stop = policy.stop_reason(timed.values, elapsed_s)
         if not stop:
             return "", 0.0
@@ -253,7 +253,7 @@ class Engine:
         if settling.first:
             stop = policy.stop_reason(timed.values[settling.first :], elapsed_s)
         if settling.state == "waiting" or not stop:
-            timed.look_s = policy.next_evaluation_s(elapsed_s)
+            timed.next_evaluation_s = policy.next_evaluation_s(elapsed_s)
             return "", 0.0
         return stop, settling.first / count
 
@@ -302,7 +302,7 @@ class Engine:
             is_warm = self._agree(timed.policy.is_warm(values, timed.warmup_s))
         timed.warm = timed.policy.warm_part(SampleTrace(values, times))
         timed.batch_s = timed.warmup_s / timed.batches
-        timed.batches, timed.lost = 0, {}
+        timed.batches, timed.discarded = 0, {}
 
     def _take_sample(self, timed: TimedSeries) -> None:
         """Time one batch and keep its samples, or discard it if a watch saw a disturbance or its times are impossible.
@@ -315,7 +315,7 @@ class Engine:
             for reason in disturbed or ["clock"] * (len(timing.device) - len(good)):
                 self._discard(reason)
             if disturbed or not good:
-                timed.lose(disturbed[0] if disturbed else "clock")
+                timed.count_discard(disturbed[0] if disturbed else "clock")
             self._check_count(len(timed.values) + len(good))
             if good and not disturbed:
                 timed.values += good
@@ -344,15 +344,15 @@ class Engine:
             return [self._time(timed, timed.calls, timed.gated)]
         except GateTimedOut:
             self._discard("gate")
-            timed.lose("gate")
+            timed.count_discard("gate")
             return []
 
     def _discard(self, reason: str) -> None:
         self._discarded[reason] = self._discarded.get(reason, 0) + 1
 
     def _check_discards(self, timed: TimedSeries) -> None:
-        if timed.policy.is_untrustworthy(timed.batches, timed.lost):
-            reasons = ", ".join(f"{count} by {reason}" for reason, count in sorted(timed.lost.items()))
+        if timed.policy.is_untrustworthy(timed.batches, timed.discarded):
+            reasons = ", ".join(f"{count} by {reason}" for reason, count in sorted(timed.discarded.items()))
             raise Untrustworthy("discarded", f"{timed.label}: most samples had to be discarded: {reasons}")
 
     def _time(self, timed: TimedSeries, calls: int, gated: bool) -> Timing:

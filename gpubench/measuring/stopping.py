@@ -17,15 +17,10 @@ _NOISE_COUNT = 64  # from this number of samples on, the width of an interval sh
 _SHRINKING = 0.95  # twice the number of independent samples multiplies the width by 0.71
 _POINT = 0.25  # share of a tier's times: the neighbours of a point on a dense curve show what its noise hides
 _TAIL_BUDGETS = 4  # the number of time budgets that a tail of many samples may take
-_LOOKS = (
-    1.2  # from one evaluation of the interval to the next, samples grow by this factor: few evaluations, little bias
-)
+_GROWTH = 1.2  # from one evaluation of the interval to the next, the number of samples grows by this factor
 _TRUST = 0.5  # share of a series' batches: if more were discarded, the case is invalid
 _ENOUGH = 10  # the fewest samples of a series, and the fewest discards that make a case invalid
-_SUSPECTED, _SHOWN = (
-    0.2,
-    0.01,
-)  # p below which a trend is suspected (more samples are taken), and below which it is significant
+_SUSPECTED, _SHOWN = 0.2, 0.01  # p below which a trend is suspected (more samples are taken), and is significant
 _FURTHER = 1.25  # if a trend is suspected, the next evaluation is at this multiple of the elapsed time
 _STARTS = (0.25, 0.5, 0.75)  # shares of the elapsed time at which a settled part may begin
 _FEWEST = 5  # the fewest samples of a settled part: fewer show no trend
@@ -150,12 +145,12 @@ class StoppingPolicy:
         """Return the elapsed seconds at which samples that wait for the device to settle are evaluated next."""
         return _FURTHER * elapsed_s
 
-    def next_evaluation_count(self, count: int, look: int, elapsed_s: float) -> int:
+    def next_evaluation_count(self, count: int, next_count: int, elapsed_s: float) -> int:
         """Return the number of samples at which the interval is evaluated next: 1.2 times `count`, the present number.
 
-        It stays `look`, the number set before, until the least time of the series is over.
+        It stays `next_count`, the number set before, until the least time of the series is over.
         """
-        return max(count + 1, math.ceil(_LOOKS * count)) if elapsed_s >= self.least_s else look
+        return max(count + 1, math.ceil(_GROWTH * count)) if elapsed_s >= self.least_s else next_count
 
     def settling(self, trace: SampleTrace, elapsed_s: float) -> Settling:
         """Return whether the device has settled, judged by all samples against elapsed time.

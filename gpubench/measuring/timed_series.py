@@ -26,15 +26,15 @@ class TimedSeries:
     gated: bool
     call: Callable[[], object]
     policy: StoppingPolicy
-    look: int = 0  # the number of samples at which the interval is evaluated next
-    look_s: float = 0.0  # the elapsed time of the next evaluation: the device had not settled at the last one
+    next_evaluation_count: int = 0  # the number of samples at which the interval is evaluated next
+    next_evaluation_s: float = 0.0  # the elapsed time of the next evaluation, after one at which it had not settled
     values: list[float] = field(default_factory=list)
     times: list[float] = field(default_factory=list)  # when each sample ended, by the clock of the time budgets
     warm: SampleTrace = field(default_factory=lambda: SampleTrace((), ()))  # the steady end of the warm-up
     early: list[float] = field(default_factory=list)
     first_half: int = 0  # half the number of samples when they first showed that the device had not settled
     batches: int = 0
-    lost: dict[str, int] = field(default_factory=dict)  # number of discarded batches by reason
+    discarded: dict[str, int] = field(default_factory=dict)  # number of discarded batches by reason
     host: list[float] = field(default_factory=list)
     clocks: list[float | None] = field(default_factory=list)  # in hertz, after each batch in `host`
     probed: dict[str, list[Observed]] = field(default_factory=dict)
@@ -71,9 +71,9 @@ class TimedSeries:
         )
         return is_reached and not self.is_checked
 
-    def lose(self, reason: str) -> None:
+    def count_discard(self, reason: str) -> None:
         """Count a discarded batch."""
-        self.lost[reason] = self.lost.get(reason, 0) + 1
+        self.discarded[reason] = self.discarded.get(reason, 0) + 1
 
     def drop(self, length: int) -> None:
         """Drop the first `length` samples, and the host times, clocks and probed values of a hot series with them."""

@@ -110,7 +110,7 @@ def without_names(
     """Return a value made from the runs of these manifests, with its texts anonymised as `redacted` does.
 
     `salt` is the key of the pseudonyms, and `names` are further names to hide. `suites` are names of further suites:
-    the ids of their cases look like paths, but must be kept.
+    the ids of their cases collect_users like paths, but must be kept.
     """
     texts = _NameRemover.of(manifests, pseudonyms(salt), (*names, *home_users((value, tuple(manifests)))), suites)
     return with_texts(value, texts.without_names, texts.without_names_if_text)
@@ -267,10 +267,10 @@ def home_users(value: object) -> list[str]:
     """Return the names of the users whose home folders occur in the texts of a value."""
     users: dict[str, None] = {}
 
-    def look(text: str) -> str:
+    def collect_users(text: str) -> str:
         """Collect the users in a text, and return it unchanged."""
         users.update(dict.fromkeys(_PERSON.findall(text)))
         return text
 
-    with_texts(value, look)
+    with_texts(value, collect_users)
     return list(users)
