@@ -121,7 +121,7 @@ def labels(bench: Bench, path: str) -> tuple[str, ...]:
     return ("time-sliced",) if path == "same" and bench.traits.is_gpu else ()
 
 
-def exclusive(bench: Bench) -> None:
+def need_shared_gpu(bench: Bench) -> None:
     """Raise Unavailable if the GPU's compute mode lets only one process use it."""
     mode = dict(bench.target.device.details).get("compute_mode", "0")
     if mode not in ("", "0"):
@@ -171,12 +171,12 @@ class RankMemory:
         return [buffer.array for buffer in self.buffers]
 
     @property
-    def mine(self) -> Any:
+    def local(self) -> Any:
         """The memory of this rank."""
         return self.buffers[self._rank].array
 
     @property
-    def theirs(self) -> Any:
+    def remote(self) -> Any:
         """The memory of the other rank of two."""
         return self.buffers[1 - self._rank].array
 

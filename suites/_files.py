@@ -29,7 +29,7 @@ _RESIDENT = 1  # the lowest bit of an entry of mincore(2)
 T = TypeVar("T")
 
 
-def folder() -> Path:
+def folder_for_files() -> Path:
     """Return the folder for new files: that for temporary files, or /var/tmp if that folder is in memory."""
     first = Path(tempfile.gettempdir())
     on_disk = Path("/var/tmp")
@@ -46,7 +46,7 @@ def file_system(path: Path) -> str:
     return max(mounted)[1] if mounted else ""
 
 
-def unusable(where: Path | str, error: OSError) -> Skip:
+def unwritable(where: Path | str, error: OSError) -> Skip:
     """Return the Skip that says why no file can be written, and how to change that."""
     return Skip(f"cannot write a file in {where}: {error.strerror or error}; {_HOW}")
 
@@ -77,7 +77,7 @@ def read_all(descriptor: int, target: Any, place: int) -> None:
         missing, place = missing[count:], place + count
 
 
-def made(data: Any, where: Path) -> int:
+def make_file(data: Any, where: Path) -> int:
     """Return the descriptor of a new file without a name in the folder `where` that holds these bytes, durably.
 
     Raises Skip if the folder has too little space or cannot be written.
@@ -89,7 +89,7 @@ def made(data: Any, where: Path) -> int:
             os.fsync(file.fileno())
             return os.dup(file.fileno())
     except OSError as error:
-        raise unusable(where, error) from error
+        raise unwritable(where, error) from error
 
 
 @functools.cache
@@ -117,7 +117,7 @@ def resident_pages(descriptor: int, nbytes: int) -> tuple[int, int]:
         return int(np.count_nonzero(pages & _RESIDENT)), pages.size
 
 
-def drop(descriptor: int, nbytes: int) -> None:
+def drop_from_page_cache(descriptor: int, nbytes: int) -> None:
     """Drop the pages of this file, and of no other, from the system's page cache.
 
     It tries ten times, because the journal of the file system can hold newly written pages for a moment. Raises
@@ -133,7 +133,7 @@ def drop(descriptor: int, nbytes: int) -> None:
     raise Untrustworthy("page-cache", f"{problem}: another program uses it, or it is not yours")
 
 
-def warm(descriptor: int, nbytes: int) -> None:
+def read_into_page_cache(descriptor: int, nbytes: int) -> None:
     """Read the file into the system's cache; raises Untrustworthy if a page is not there afterwards."""
     place, room = 0, bytearray(2**20)
     while place < nbytes and (count := os.preadv(descriptor, [room], place)):

@@ -78,18 +78,18 @@ now = _compiled(_read_clock)
 reaches = _compiled(_wait_for_value)
 
 
-def _ping_pong(mine: Any, theirs: Any, serves: Any, start: Any, looks: Any, took: Any) -> Any:
+def _ping_pong(watched: Any, written: Any, serves: Any, start: Any, looks: Any, took: Any) -> Any:
     """See `ping_pong`, whose arguments these are."""
     pair = np.zeros(2, np.int64)
     last = now(pair)
     for turn in range(took.size):
         value = np.uint64(start + np.uint64(turn + 1))
         if serves:
-            post(theirs, value)
-        if not reaches(mine, value, looks):
+            post(written, value)
+        if not reaches(watched, value, looks):
             return turn + 1
         if not serves:
-            post(theirs, value)
+            post(written, value)
         moment = now(pair)
         took[turn] = moment - last
         last = moment
@@ -126,14 +126,14 @@ _compiled_all_meet = _compiled(_all_meet)
 _compiled_time_clock_reads = _compiled(_time_clock_reads)
 
 
-def ping_pong(mine: int, theirs: int, serves: bool, start: int, looks: int, took: Any) -> int:
+def ping_pong(watched: int, written: int, serves: bool, start: int, looks: int, took: Any) -> int:
     """Make round trips between two processes by words at two addresses, which count up from `start`.
 
-    This process waits for the word at `mine` and writes the one at `theirs`; the one that `serves` begins each round
-    trip. Writes the nanoseconds of each into `took` (int64). Returns 0, or the number of the round trip in which
+    This process waits for the word at `watched` and writes the one at `written`. The process that `serves` begins each
+    round trip. Writes the nanoseconds of each into `took` (int64). Returns 0, or the number of the round trip in which
     `looks` reads of the word were not enough.
     """
-    return int(_compiled_ping_pong(np.uint64(mine), np.uint64(theirs), serves, np.uint64(start), looks, took))
+    return int(_compiled_ping_pong(np.uint64(watched), np.uint64(written), serves, np.uint64(start), looks, took))
 
 
 def all_meet(flags: int, step: int, rank: int, world: int, start: int, looks: int, took: Any) -> int:

@@ -21,7 +21,7 @@ from gpubench.model import Device, Facts
 
 HOST_CODECS = ("lz4", "zstd-1", "zstd-3", "zlib-1", "zlib-6")
 CHUNK = 2**16
-MEGABYTE = 2**20  # sixteen chunks: the GPU in host memory takes a second for the sizes of real cases
+MEGABYTE = 2**20  # sixteen chunks; with the sizes of real cases the GPU in host memory would take a second
 NAMES = (
     *("ids", "runs", "categories", "lineitem", "text", "logs", "field", "turbulence"),
     *("bf16-weights", "fp16-gradients", "fp8-cache", "code", "random", "zeros"),
@@ -118,7 +118,7 @@ def test_both_directions_and_the_ratio_are_measured(suite, host):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_corpus_is_the_same_for_the_same_seed(corpora, monkeypatch, name, tile_bytes):
     monkeypatch.setattr(corpora, "TILE_BYTES", tile_bytes)
-    first, second, third = (corpora.made.__wrapped__(name, seed).data for seed in (0, 0, 1))
+    first, second, third = (corpora.make_corpus.__wrapped__(name, seed).data for seed in (0, 0, 1))
     assert first.size == tile_bytes
     assert np.array_equal(first, second)
     assert (name in ("zeros", "code")) == np.array_equal(first, third)
@@ -131,7 +131,7 @@ def test_every_codec_gets_the_same_bytes(suite, host):
 
 def test_a_tile_is_repeated_to_any_length(corpora):
     target = np.empty(2 * corpora.TILE_BYTES + 5, np.uint8)
-    corpora.made("ids", 0).fill(target)
+    corpora.make_corpus("ids", 0).fill(target)
     assert np.array_equal(target[: corpora.TILE_BYTES], target[corpora.TILE_BYTES : -5])
     assert np.array_equal(target[:5], target[-5:])
 

@@ -132,7 +132,7 @@ def test_a_refused_handle_names_a_setting_only_where_one_is_the_cause(error, men
 def test_an_exclusive_gpu_is_refused_before_a_second_process_opens_it():
     bench = type("B", (), {"target": type("T", (), {"device": make.device(details=(("compute_mode", "3"),))})})
     with pytest.raises(Unavailable, match="nvidia-smi -c 0"):
-        part("._between").exclusive(bench)
+        part("._between").need_shared_gpu(bench)
 
 
 @pytest.mark.parametrize(("scope", "message"), [("0", "0"), ("1", "1"), ("3", "3: no process may read")])

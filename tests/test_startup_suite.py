@@ -143,10 +143,10 @@ def test_the_time_until_ready_is_measured_by_the_waiting_process():
 
 
 def test_without_a_disk_there_is_no_cold_file_and_without_space_no_file_at_all(monkeypatch, tmp_path):
-    monkeypatch.setattr(LEDGER, "folder", lambda: FILES.Path("/dev/shm"))
+    monkeypatch.setattr(LEDGER, "folder_for_files", lambda: FILES.Path("/dev/shm"))
     with pytest.raises(Skip, match="so no file is cold"):
         SUITE.build(bench())
-    monkeypatch.setattr(LEDGER, "folder", lambda: tmp_path)
+    monkeypatch.setattr(LEDGER, "folder_for_files", lambda: tmp_path)
     monkeypatch.setattr(FILES.os, "statvfs", lambda _: FILES.os.statvfs_result((1, 1, 1, 0, 0, 0, 0, 0, 0, 255)))
     with pytest.raises(Skip, match=r"needs 1.000 MiB .* are free; set TMPDIR"):
         SUITE.build(bench())

@@ -26,7 +26,7 @@ SUITE = plugins.load("suites", "storage")
 FILES = sys.modules[f"{SUITE.package.rpartition('.')[0]}._files"]
 CUFILE, READERS, SOURCES = (sys.modules[f"{SUITE.package}.{name}"] for name in ("_cufile", "_readers", "_sources"))
 (HOST,) = plugins.load("backends", "host").devices()
-SIZE = 2**20 + 4096 + 100  # no whole number of blocks
+SIZE = 2**20 + 4096 + 100  # not a whole number of blocks
 
 
 def bench(file="made", path="direct", cache="cold", size=SIZE, block=2**18, depth=3, data=()):
@@ -81,10 +81,10 @@ def test_a_buffered_read_leaves_its_pages_in_the_cache_and_a_direct_read_leaves_
 def test_a_file_is_dropped_from_the_cache_and_warmed_alone(users_file):
     path, _ = users_file
     with path.open("rb") as file:
-        FILES.warm(file.fileno(), SIZE)
+        FILES.read_into_page_cache(file.fileno(), SIZE)
         resident, pages = FILES.resident_pages(file.fileno(), SIZE)
         assert resident == pages
-        FILES.drop(file.fileno(), SIZE)
+        FILES.drop_from_page_cache(file.fileno(), SIZE)
         assert FILES.resident_pages(file.fileno(), SIZE) == (0, pages)
 
 
@@ -93,7 +93,7 @@ def test_a_file_whose_mapped_pages_stay_in_the_cache_is_not_called_cold(users_fi
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapping:
         assert mapping[0] >= 0
         with pytest.raises(Untrustworthy, match="stay in the page cache") as caught:
-            FILES.drop(file.fileno(), SIZE)
+            FILES.drop_from_page_cache(file.fileno(), SIZE)
     assert caught.value.cause == "page-cache"
 
 
@@ -192,7 +192,7 @@ def test_a_read_that_leaves_pages_in_the_cache_is_not_called_direct(task):
     call(built)
     reading = built.close.__self__
     os.close(reading._reader._file)
-    reading._reader._file = reading._source.reopened(0)  # as a file system that ignores O_DIRECT
+    reading._reader._file = reading._source.reopened(0)  # behaves as a file system that ignores O_DIRECT
     with pytest.raises(Untrustworthy, match="does not really support O_DIRECT"):
         call(built)
 
@@ -206,7 +206,7 @@ def test_a_disk_that_fills_while_the_file_is_made_skips_the_case(tmp_path, monke
     full = os.open("/dev/full", os.O_WRONLY)
     monkeypatch.setattr(FILES.tempfile, "TemporaryFile", lambda **_: os.fdopen(os.dup(full), "wb"))
     with pytest.raises(Skip, match="No space left on device; set TMPDIR"):
-        FILES.made(np.ones(10, np.uint8), tmp_path)
+        FILES.make_file(np.ones(10, np.uint8), tmp_path)
     os.close(full)
 
 

@@ -118,7 +118,7 @@ def test_mps_is_measured_where_its_daemon_runs_and_processes_where_it_does_not(
     NEIGHBOUR.need_way("mps")
     with pytest.raises(Skip, match="do not take turns"):
         NEIGHBOUR.need_way("processes")
-    (tmp_path / "nvidia-cuda-mps-control.pid").write_text("2147483646\n")  # of a daemon that has ended
+    (tmp_path / "nvidia-cuda-mps-control.pid").write_text("2147483646\n")  # left by a daemon that has ended
     NEIGHBOUR.need_way("processes")
 
 
@@ -130,7 +130,7 @@ def sleeping(seconds: float) -> Any:
 
 
 def aggressor(bench: Any, load: Any, board: Any, is_queued: bool = False, ahead_s: float = 0.03) -> Any:
-    idle = LOADS.Lane(LOADS.nothing, LOADS.nothing)
+    idle = LOADS.LaunchQueue(LOADS.nothing, LOADS.nothing)
     return AGGRESSOR.Aggressor(bench, load, idle, board, is_queued, ahead_s)
 
 
@@ -221,7 +221,7 @@ def device() -> Iterator[QueueingDevice]:
 def test_an_aggressors_queue_is_never_less_than_ten_milliseconds_deep(device: QueueingDevice) -> None:
     board = AGGRESSOR.NeighbourBoard(np.zeros(AGGRESSOR.ROOM_BYTES, np.uint8))
     load = CHECKS.CheckedCall(device.call, LOADS.nothing, LOADS.nothing)
-    running = AGGRESSOR.Aggressor(device, load, LOADS.Lane(LOADS.nothing, device.wait), board, True, 0.03)
+    running = AGGRESSOR.Aggressor(device, load, LOADS.LaunchQueue(LOADS.nothing, device.wait), board, True, 0.03)
     board.started()
     board.run()
     depths = []
@@ -239,7 +239,7 @@ def test_a_queue_is_never_longer_than_a_gpu_holds(device: QueueingDevice) -> Non
     device._call_s = 0.0
     board = AGGRESSOR.NeighbourBoard(np.zeros(AGGRESSOR.ROOM_BYTES, np.uint8))
     load = CHECKS.CheckedCall(device.call, LOADS.nothing, LOADS.nothing)
-    running = AGGRESSOR.Aggressor(device, load, LOADS.Lane(LOADS.nothing, device.wait), board, True, 10.0)
+    running = AGGRESSOR.Aggressor(device, load, LOADS.LaunchQueue(LOADS.nothing, device.wait), board, True, 10.0)
     board.started()
     board.run()
     assert running._issued - board.ended <= AGGRESSOR._MOST_AHEAD < 500
@@ -272,7 +272,7 @@ def test_a_victim_that_takes_turns_with_its_neighbour_keeps_less_of_its_rate(ben
     turns = SerialDevice()
     board = AGGRESSOR.NeighbourBoard.within(bench)
     neighbour = aggressor(bench, turns.call(0.002), board)
-    idle = LOADS.Lane(LOADS.nothing, LOADS.nothing)
+    idle = LOADS.LaunchQueue(LOADS.nothing, LOADS.nothing)
     pair = NEIGHBOUR.NeighbourPair(bench, turns.call(0.001), idle, board, NEIGHBOUR.SampleSpan(3, 0.03))
     beside = pair.seconds()
     kept = {name: observation.value for name, observation in pair.observed().items()}
@@ -287,7 +287,7 @@ def test_a_wrong_result_of_a_victim_is_found(bench: Bench) -> None:
     wrong = CHECKS.CheckedCall(lambda: (load.call(), load.poison())[0], load.check, load.poison)
     board = AGGRESSOR.NeighbourBoard.within(bench)
     neighbour = aggressor(bench, sleeping(0.001), board)
-    idle = LOADS.Lane(LOADS.nothing, LOADS.nothing)
+    idle = LOADS.LaunchQueue(LOADS.nothing, LOADS.nothing)
     pair = NEIGHBOUR.NeighbourPair(bench, wrong, idle, board, NEIGHBOUR.SampleSpan(1, 0.002))
     with pytest.raises(WrongAnswer, match="relative error"):
         pair.seconds()

@@ -111,13 +111,13 @@ def copy_call(bench: Bench, arrays: CopiedWords, engine: str, units: int = 0) ->
         return bulk_copier(bench, target, source, units)
     if engine == "load-store" and not units:
         return load_store(bench, target, source, nbytes)
-    exclusive = bench.traits.max_shared_bytes // 2 + 1024  # shared memory that leaves no room for a second block
+    exclusive_bytes = bench.traits.max_shared_bytes // 2 + 1024  # shared memory that leaves no room for a second block
     if engine == "load-store":
-        name, blocks, threads, shared_bytes = "load_store_resident", units, _RESIDENT_THREADS, exclusive
+        name, blocks, threads, shared_bytes = "load_store_resident", units, _RESIDENT_THREADS, exclusive_bytes
     elif units:
         most = bench.traits.max_shared_bytes // _RING_BYTES
         name, blocks, threads = "async_copy", units, min(_RESIDENT_THREADS, 1 << most.bit_length() - 1)
-        shared_bytes = max(threads * _RING_BYTES, exclusive)
+        shared_bytes = max(threads * _RING_BYTES, exclusive_bytes)
     else:
         covering = grid_of(nbytes // _LANE_BYTES, _ASYNC_THREADS)[0]
         blocks = min(covering, max(1, bench.target.device.units) * _ASYNC_BLOCKS)

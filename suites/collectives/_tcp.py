@@ -215,13 +215,13 @@ class TcpRank:
         world, rank, received = self._world, self._rank, self._received
         np.copyto(received, self._sent)
         for step in range(world - 1):
-            mine, theirs = (self._parts[(rank - step - back) % world] for back in (0, 1))
-            arriving = self._arriving[: theirs.stop - theirs.start]
-            self._ring.turn(_raw(received[mine]), _raw(arriving))
-            received[theirs] += arriving
+            sent_part, received_part = (self._parts[(rank - step - back) % world] for back in (0, 1))
+            arriving = self._arriving[: received_part.stop - received_part.start]
+            self._ring.turn(_raw(received[sent_part]), _raw(arriving))
+            received[received_part] += arriving
         for step in range(world - 1):
-            mine, theirs = (self._parts[(rank + 1 - step - back) % world] for back in (0, 1))
-            self._ring.turn(_raw(received[mine]), _raw(received[theirs]))
+            sent_part, received_part = (self._parts[(rank + 1 - step - back) % world] for back in (0, 1))
+            self._ring.turn(_raw(received[sent_part]), _raw(received[received_part]))
 
     def poison(self) -> None:
         """Overwrite the received words."""

@@ -40,7 +40,7 @@ class Corpus:
 
 
 @functools.lru_cache(maxsize=len(RECIPES))
-def made(name: str, seed: int) -> Corpus:
+def make_corpus(name: str, seed: int) -> Corpus:
     """Return the tile of a generated corpus; the same seed gives the same bytes."""
     recipe = RECIPES[name]
     rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
@@ -58,7 +58,7 @@ def names(target: Target, wanted: tuple[str, ...]) -> tuple[str, ...]:
 def source_of(bench: Bench, name: str, size_bytes: int) -> tuple[Corpus, int]:
     """Return a corpus and the number of its bytes to use: `size_bytes`, or less for a shorter file of the user."""
     if not name.startswith(DATA_PREFIX):
-        return made(name, bench.seed), size_bytes
+        return make_corpus(name, bench.seed), size_bytes
     files = {DATA_PREFIX + file.label: file for file in bench.target.data}
     taken = read_bounded(files[name], size_bytes)
     return Corpus(name, taken.dtype, taken.description, taken.data), taken.data.size

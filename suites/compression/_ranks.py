@@ -22,7 +22,7 @@ import numpy as np
 
 from gpubench.api.suite import Bench, Handle, Observation, SharedBuffer, Task, expect
 
-from .._between import exclusive, hand_over, labels, notes
+from .._between import hand_over, labels, need_shared_gpu, notes
 from ._blocks import Cut
 from ._coders import RawDecoder, RawEncoder
 from ._links import Link
@@ -87,10 +87,14 @@ class RankSocket:
 def rank_sockets(bench: Bench, count: int) -> list[RankSocket]:
     """Return `count` sockets between the two ranks, in the same order at both."""
     pairs = [socket.socketpair() for _ in range(count)] if bench.rank == 0 else []
-    handle = hand_over(bench, Handle(descriptors=tuple(theirs.fileno() for _, theirs in pairs)) if pairs else None)
-    for _, theirs in pairs:
-        theirs.close()
-    return [RankSocket(ours.detach()) for ours, _ in pairs] or [RankSocket(number) for number in handle.descriptors]
+    handle = hand_over(
+        bench, Handle(descriptors=tuple(other_end.fileno() for _, other_end in pairs)) if pairs else None
+    )
+    for _, other_end in pairs:
+        other_end.close()
+    return [RankSocket(own_end.detach()) for own_end, _ in pairs] or [
+        RankSocket(number) for number in handle.descriptors
+    ]
 
 
 class SharedSender(Link):
@@ -277,7 +281,7 @@ def address(array: Any) -> int:
 
 def task(bench: Bench, link: str, message: Message, codec: MessageCodec, depth: int) -> Task:
     """Return a rank's part of a message to another process, on the same device (`process`) or on a peer."""
-    exclusive(bench)
+    need_shared_gpu(bench)
     path = "peer" if link == "peer" else "same"
     task_notes = {
         **notes(bench, path),

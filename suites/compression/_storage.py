@@ -19,7 +19,7 @@ import numpy as np
 
 from gpubench.api.suite import Bench, Target, Task, Topic, points
 
-from .._files import file_system, folder, need_space, read_all, unusable, write_all
+from .._files import file_system, folder_for_files, need_space, read_all, unwritable, write_all
 from . import _codecs_host
 from ._axes import DEPTHS, Params, fills_pipeline, is_wanted, mebibytes, message_codecs, message_corpora
 from ._coders import HostDecoder, HostEncoder
@@ -78,7 +78,7 @@ def open_file(nbytes: int, where: Path) -> int:
         with tempfile.TemporaryFile(dir=where) as file:
             return os.dup(file.fileno())
     except OSError as error:
-        raise unusable(where, error) from error
+        raise unwritable(where, error) from error
 
 
 class FileLink(Link):
@@ -115,7 +115,7 @@ class FileLink(Link):
         try:
             return call()
         except OSError as error:
-            raise unusable(self._where, error) from error
+            raise unwritable(self._where, error) from error
 
     def finish(self) -> None:
         self._run_or_skip(lambda: os.fsync(self._file))
@@ -161,7 +161,7 @@ def save(bench: Bench, corpus: str, codec: str, size_bytes: int, block_bytes: in
 
 def saving(coders: Coders) -> Task:
     """Return the task of writing a message to a file."""
-    where, count = folder(), coders.message.cut.count
+    where, count = folder_for_files(), coders.message.cut.count
     coded, raw = (FileLink(open_file(_ROOM * coders.message.cut.total, where), count, where) for _ in range(2))
     transfer = coders.over(coders.over_host({"coded": coded, "raw": raw}), "sender")
     return task_of(coders, transfer, f"a file {_file_system_note(where)}, fsync included")
@@ -186,7 +186,7 @@ def load(bench: Bench, corpus: str, codec: str, size_bytes: int, block_bytes: in
 
 def loading(bench: Bench, coders: Coders) -> Task:
     """Return the task of reading a message back from a file."""
-    where, total = folder(), coders.message.cut.total
+    where, total = folder_for_files(), coders.message.cut.total
     coded, raw = (ReadBack(open_file(_ROOM * total, where), coders.message.cut.count, where) for _ in range(2))
     transfer = coders.over(coders.over_host({"coded": coded, "raw": raw}), "receiver")
     task = task_of(coders, transfer, f"a file {_file_system_note(where)}, read without the page cache")
@@ -232,7 +232,7 @@ class UploadingDecoder(HostDecoder):
 
 def load_by_host(bench: Bench, message: Message, codec: _codecs_host.HostCodec) -> Transfer:
     """Return the transfer that reads the same data, decodes them on the host and copies them to the device."""
-    cut, where, source = message.cut, folder(), bench.device.to_host(message.source)
+    cut, where, source = message.cut, folder_for_files(), bench.device.to_host(message.source)
     depth = min(_codecs_host.cores(), cut.count)
     file = ReadBack(open_file(_ROOM * cut.total, where), cut.count, where)
     decoder = UploadingDecoder(bench, codec, message, depth, source)

@@ -8,7 +8,7 @@ import numpy as np
 
 from gpubench.api.suite import POINT, Bench, Stage, Target, Task, Topic, View, Work, expect, on_gpu, points
 
-from .._between import POISON, RankMemory, exclusive, expect_pattern, fill_pattern, fitting, sizes
+from .._between import POISON, RankMemory, expect_pattern, fill_pattern, fitting, need_shared_gpu, sizes
 from .._copies import ARRAYS, WAYS, call_of, reads
 from .._link import BOTH_WAYS, LIMIT, link_of
 
@@ -71,7 +71,7 @@ class DeviceMeeting:
 
     def lead(self) -> None:
         """Queue one round."""
-        flags = (self._flags.mine, self._flags.theirs, self._serves, np.uint32(self._count))
+        flags = (self._flags.local, self._flags.remote, self._serves, np.uint32(self._count))
         self._kernel((1,), (1,), (*flags, np.uint32(1), self._limit, self._ticks, self._state))
         self._count += 1
 
@@ -89,7 +89,7 @@ class Duplex:
     """One of two ranks that copy at once, `size_bytes` each: out of the other's memory or into it, as `way` says."""
 
     def __init__(self, bench: Bench, way: str, size_bytes: int) -> None:
-        exclusive(bench)
+        need_shared_gpu(bench)
         bench.need((ARRAYS + 1) * size_bytes)
         self._bench, self._seed = bench, bench.seed + bench.rank
         self._writes = not reads(way)
@@ -99,12 +99,12 @@ class Duplex:
         )
         self._meeting = DeviceMeeting(bench)
         self.lead = self._meeting.lead
-        self.call = call_of(bench, way, self._local, self._memory.theirs)
+        self.call = call_of(bench, way, self._local, self._memory.remote)
 
     @property
     def _arriving(self) -> Any:
         """Where the other rank's bytes arrive."""
-        return self._memory.mine if self._writes else self._local
+        return self._memory.local if self._writes else self._local
 
     def poison(self) -> None:
         """Overwrite the received bytes, in both ranks before either copies again."""

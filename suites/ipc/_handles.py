@@ -29,11 +29,11 @@ from gpubench.api.suite import (
 
 from .._between import (
     devices_of,
-    exclusive,
     expect_pattern,
     fill_pattern,
     hand_over,
     labels,
+    need_shared_gpu,
     notes,
     paths,
     rank_counts,
@@ -166,7 +166,7 @@ def export(bench: Bench, kind: str, size_bytes: int) -> Task:
 @topic.case(ranks=2, devices=devices_of, path=paths, kind=_kinds, size_bytes=_sizes)
 def mapping(bench: Bench, path: str, kind: str, size_bytes: int) -> Task:
     """Seconds to open a handle of memory of one kind, and to close it again (series `close`)."""
-    exclusive(bench)
+    need_shared_gpu(bench)
     bench.need(_ROOM * size_bytes)
     memory = bench.device.shared_memory(kind)
     if bench.rank == 0:
@@ -221,7 +221,7 @@ class ManyHandles:
 )
 def many(bench: Bench, path: str, count: int) -> Task:
     """Seconds per handle to open many handles that all stay open, and to close each (series `close`)."""
-    exclusive(bench)
+    need_shared_gpu(bench)
     bench.need(2 * count * EACH_BYTES)
     memory = bench.device.shared_memory("memfd" if not bench.traits.is_gpu else "raw")
     if bench.rank == 0:
@@ -241,7 +241,7 @@ def many(bench: Bench, path: str, count: int) -> Task:
 @topic.case(ranks=ranks_of, devices=ranks_of, when=on_gpu, of=rank_counts)
 def mesh(bench: Bench, of: int) -> Task:
     """Seconds per handle when the rank on each GPU opens one handle of every other GPU, all at once."""
-    exclusive(bench)
+    need_shared_gpu(bench)
     memory = bench.device.shared_memory("raw")
     mine = filled(bench, memory, EACH_BYTES, bench.seed + bench.rank)
     data = bench.exchange(memory.export(mine).data)
@@ -263,7 +263,7 @@ def mesh(bench: Bench, of: int) -> Task:
 @topic.case(ranks=2, devices=devices_of, when=on_gpu, path=paths)
 def event(bench: Bench, path: str) -> Task:
     """Seconds to open the handle of an event, to close it (series `close`) and to make it (stage `export`)."""
-    exclusive(bench)
+    need_shared_gpu(bench)
     if bench.rank == 0:
         own = bench.device.shared_event()
         own.record()

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpubench.api.suite import Bench, Handle, Observation, Observed, expect
 
-from .._between import exclusive, hand_over, shared_host_memory
+from .._between import hand_over, need_shared_gpu, shared_host_memory
 from .._stream import need_numba
 from ._both import FLAG_BYTES
 from ._rounds import Rounds
@@ -69,8 +69,8 @@ class FlagPingPong(FlagRounds):
 
     def _make_rounds(self, round_ns: Any) -> int:
         rank = self._bench.rank
-        mine, theirs = self._address(1 - rank), self._address(rank)
-        return int(self._compiled.ping_pong(mine, theirs, rank == 0, self._count, _LOOKS, round_ns))
+        watched, written = self._address(1 - rank), self._address(rank)
+        return int(self._compiled.ping_pong(watched, written, rank == 0, self._count, _LOOKS, round_ns))
 
 
 class FlagBarrier(FlagRounds):
@@ -89,17 +89,17 @@ class StreamPingPong(Rounds):
         self._count = 0
         self._last = -1
         if means == "socket":
-            ours, theirs = socket.socketpair() if self._serves else (None, None)
-            given = hand_over(bench, Handle(descriptors=(theirs.fileno(),)) if theirs else None)
-            self._reading = self._writing = ours.detach() if ours else given.descriptors[0]
-            if theirs:
-                theirs.close()
+            own_end, other_end = socket.socketpair() if self._serves else (None, None)
+            received = hand_over(bench, Handle(descriptors=(other_end.fileno(),)) if other_end else None)
+            self._reading = self._writing = own_end.detach() if own_end else received.descriptors[0]
+            if other_end:
+                other_end.close()
             return
         request, reply = (os.pipe(), os.pipe()) if self._serves else ((-1, -1), (-1, -1))
-        given = hand_over(bench, Handle(descriptors=(request[0], reply[1])) if self._serves else None)
-        self._reading, self._writing = (reply[0], request[1]) if self._serves else given.descriptors
+        received = hand_over(bench, Handle(descriptors=(request[0], reply[1])) if self._serves else None)
+        self._reading, self._writing = (reply[0], request[1]) if self._serves else received.descriptors
         if self._serves:
-            given.close()
+            received.close()
 
     def seconds(self) -> list[float]:
         """Return the seconds of each round but the first, by this rank's clock."""
@@ -135,7 +135,7 @@ class EventPingPong(Rounds):
     """
 
     def __init__(self, bench: Bench) -> None:
-        exclusive(bench)
+        need_shared_gpu(bench)
         self._serves = bench.rank == 0
         self._mine = bench.device.shared_event()
         self._theirs = bench.device.shared_event(bench.exchange(self._mine.export())[1 - bench.rank])

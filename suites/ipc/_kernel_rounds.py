@@ -13,7 +13,7 @@ import numpy as np
 
 from gpubench.api.suite import Bench, Kernel, expect
 
-from .._between import RankMemory, exclusive, shared_host_memory
+from .._between import RankMemory, need_shared_gpu, shared_host_memory
 from ._both import FLAG_BYTES, cycles
 from ._rounds import Rounds
 
@@ -79,8 +79,8 @@ class KernelRounds(Rounds):
 
     def _expect_flag(self, index: int = 0) -> None:
         """Raise WrongAnswer if the flag at this index of this rank's memory does not stand at the count."""
-        mine: Any = self._flags.mine
-        flag = int(self._bench.device.to_host(mine[4 * index : 4 * index + 4].view(np.uint32))[0])
+        flags: Any = self._flags.local
+        flag = int(self._bench.device.to_host(flags[4 * index : 4 * index + 4].view(np.uint32))[0])
         expect(flag == self._count, f"the flag is {flag} after {self._count} signals")
 
     def close(self) -> None:
@@ -91,13 +91,16 @@ class KernelRounds(Rounds):
 
 
 class HostFlags:
-    """Two flags in page-locked host memory that both processes map; `mine` and `theirs` are their addresses."""
+    """Two flags in page-locked host memory that both processes map.
+
+    `local` and `remote` are the addresses of this rank's flag and of the other rank's.
+    """
 
     def __init__(self, bench: Bench) -> None:
         shared = shared_host_memory(bench, FLAG_BYTES)
         self.close = bench.device.register(shared.array)
         address = int(shared.array.ctypes.data)
-        self.mine, self.theirs = (np.uint64(address + rank * _LINE_BYTES) for rank in (bench.rank, 1 - bench.rank))
+        self.local, self.remote = (np.uint64(address + rank * _LINE_BYTES) for rank in (bench.rank, 1 - bench.rank))
         self.release = shared.close
         bench.barrier()  # no rank signals before both have page-locked the memory
 
@@ -109,11 +112,11 @@ class KernelPingPong(KernelRounds):
     """
 
     def __init__(self, bench: Bench, means: str) -> None:
-        exclusive(bench)
+        need_shared_gpu(bench)
         self._is_on_host = means == "mapped"
         flags = HostFlags(bench) if self._is_on_host else RankMemory(bench, FLAG_BYTES)
         kernel = bench.kernel("signals.cu", "ping_pong", **({"ADDS": 1} if means == "add" else {}))
-        super().__init__(bench, flags, kernel, (flags.mine, flags.theirs, np.uint32(bench.rank == 0)))
+        super().__init__(bench, flags, kernel, (flags.local, flags.remote, np.uint32(bench.rank == 0)))
         self.notes = {"devices": " ↔ ".join(device.id for device in bench.devices), "signal": _SIGNALS[means]}
 
     def check(self) -> None:
@@ -128,7 +131,7 @@ class KernelBarrier(KernelRounds):
     """
 
     def __init__(self, bench: Bench, means: str) -> None:
-        exclusive(bench)
+        need_shared_gpu(bench)
         flags = RankMemory(bench, FLAG_BYTES)
         self._is_counter = means == "counter"
         self.notes = {"devices": ", ".join(device.id for device in bench.devices), "means": means}
@@ -138,7 +141,7 @@ class KernelBarrier(KernelRounds):
         else:
             addresses = bench.xp.asarray(np.array([array.data.ptr for array in flags.arrays], np.uint64))
             kernel = bench.kernel("signals.cu", "all_meet")
-            super().__init__(bench, flags, kernel, (flags.mine, addresses, np.uint32(bench.rank)), bench.world)
+            super().__init__(bench, flags, kernel, (flags.local, addresses, np.uint32(bench.rank)), bench.world)
 
     def check(self) -> None:
         if not self._is_counter:

@@ -24,11 +24,11 @@ from gpubench.api.suite import (
 from .._between import (
     POISON,
     devices_of,
-    exclusive,
     expect_pattern,
     fill_pattern,
     fitting,
     labels,
+    need_shared_gpu,
     notes,
     open_shared,
     paths,
@@ -160,7 +160,7 @@ def plain(bench: Bench, path: str, size_bytes: int) -> Task:
 
 def owner(bench: Bench, nbytes: int) -> Task:
     """Return the task of rank 0, which shares a filled allocation of `nbytes` until rank 1 has finished."""
-    exclusive(bench)
+    need_shared_gpu(bench)
     buffer = bench.device.share(nbytes)
     fill_pattern(bench, buffer.array, bench.seed)
     bench.device.synchronize()
@@ -176,7 +176,7 @@ class Partner:
     """Rank 1: opens the allocation of `nbytes` of rank 0, and copies out of it or into it as `way` says."""
 
     def __init__(self, bench: Bench, path: str, way: str, nbytes: int) -> None:
-        exclusive(bench)
+        need_shared_gpu(bench)
         bench.need(ARRAYS * nbytes)
         self._bench = bench
         self._path = path

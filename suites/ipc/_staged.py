@@ -16,10 +16,10 @@ from gpubench.api.suite import POINT, Bench, Stage, Task, Topic, Work, on_gpu
 from .._between import (
     POISON,
     devices_of,
-    exclusive,
     expect_pattern,
     fill_pattern,
     labels,
+    need_shared_gpu,
     notes,
     paths,
     shared_host_memory,
@@ -42,7 +42,7 @@ topic = Topic()
 @topic.case(ranks=2, devices=devices_of, when=on_gpu, path=paths, size_bytes=sizes)
 def staged(bench: Bench, path: str, size_bytes: int) -> Task:
     """Copies through page-locked host memory that both processes share, from request to last byte: payload."""
-    exclusive(bench)
+    need_shared_gpu(bench)
     bench.need(ARRAYS * size_bytes)
     channel = Channel(bench, size_bytes)
     copies = ChunkCopies(bench, channel, size_bytes)

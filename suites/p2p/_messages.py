@@ -137,9 +137,9 @@ class PeerSignals:
         self._exchange(_ROUNDS)
 
     def _exchange(self, rounds: int) -> None:
-        ours = self._side(self._near, self._far, rounds, serves=True)
-        theirs = self._side(self._far, self._near, rounds, serves=False)
-        self._device.together(ours, theirs, peer=self._peer)
+        near_side = self._side(self._near, self._far, rounds, serves=True)
+        far_side = self._side(self._far, self._near, rounds, serves=False)
+        self._device.together(near_side, far_side, peer=self._peer)
         self._count += rounds
 
     def _side(self, local: Any, remote: Any, rounds: int, *, serves: bool) -> Callable[[], None]:

@@ -27,7 +27,7 @@ from gpubench.api.suite import (
     points,
 )
 
-from .._between import Params, exclusive, ranks_of
+from .._between import Params, need_shared_gpu, ranks_of
 from ..collectives._nccl import library
 from ._board import RankBoard, RankLostError, expect_death
 
@@ -79,7 +79,7 @@ def abort(bench: Bench, of: int, size_bytes: int) -> Task:
     `abort` is the time to abort the communicator, so that the GPU is free again. `rebuild` also contains the new
     communicator and its first all-reduce, which is compared with the exact sum.
     """
-    exclusive(bench)
+    need_shared_gpu(bench)
     bench.need(3 * size_bytes + _SPARE_BYTES)
     group = NcclGroup(bench, size_bytes)
     if bench.rank < of:

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpubench.api.suite import Bench
 
-from .._between import POISON, RankMemory, exclusive, expect_pattern, fill_pattern
+from .._between import POISON, RankMemory, expect_pattern, fill_pattern, need_shared_gpu
 from ._cores import on_own_core
 from ._roll_call import RollCall
 from ._schedules import Schedule, of_rank
@@ -24,7 +24,7 @@ class BlockExchange:
     """
 
     def __init__(self, bench: Bench, most_bytes: int) -> None:
-        exclusive(bench)
+        need_shared_gpu(bench)
         bench.need((bench.world + 1) * most_bytes)
         self._bench, self._most_bytes = bench, most_bytes
         self._roll_call = RollCall.of(bench)
@@ -39,7 +39,7 @@ class BlockExchange:
     @property
     def own(self) -> Any:
         """The block of this rank, in its own memory: uint8."""
-        return self._block(self._memory.mine, self._bench.rank, self._most_bytes)
+        return self._block(self._memory.local, self._bench.rank, self._most_bytes)
 
     def _fill(self, array: Any) -> None:
         array.fill(POISON)
@@ -88,7 +88,7 @@ class BlockExchange:
     def poison(self, blocks: Iterable[int]) -> None:
         """Overwrite received blocks, before any rank sends again."""
         for block in blocks:
-            self._block(self._memory.mine, block, self._most_bytes).fill(POISON)
+            self._block(self._memory.local, block, self._most_bytes).fill(POISON)
         self._bench.device.synchronize()
         self._bench.barrier()
 
@@ -96,7 +96,7 @@ class BlockExchange:
         """Raise WrongAnswer if a received block is not its rank's; no rank sends while another one checks."""
         self._bench.barrier()
         for block in blocks:
-            received = self._block(self._memory.mine, block, size_bytes)
+            received = self._block(self._memory.local, block, size_bytes)
             origin = f"of rank {block}, received by rank {self._bench.rank},"
             expect_pattern(self._bench, received, self._bench.seed + block, origin)
         self._bench.barrier()

@@ -32,10 +32,10 @@ from .._between import (
     POISON,
     Params,
     devices_of,
-    exclusive,
     expect_pattern,
     fill_pattern,
     labels,
+    need_shared_gpu,
     notes,
     open_shared,
     paths,
@@ -94,7 +94,7 @@ def death(bench: Bench, path: str, phase: str, size_bytes: int) -> Task:
     `rebuild` lasts from the detection to the first verified round of the smaller ring; `staged` is the time to set up
     and verify a round through host memory.
     """
-    exclusive(bench)
+    need_shared_gpu(bench)
     bench.need(_BUFFERS * size_bytes)
     ring = MessageRing(bench, size_bytes)
     if bench.rank == RANKS - 1:

@@ -33,7 +33,7 @@ from gpubench.api.suite import (
     units,
 )
 
-from .._between import exclusive, open_shared
+from .._between import need_shared_gpu, open_shared
 from ._blas import restore_threads, use_threads
 from ._numbers import Normals, expect_close, type_of
 
@@ -65,7 +65,7 @@ def weights(bench: Bench, way: str, of: int, width: int) -> Task:
     the average memory per process as a share of one private copy.
     """
     del of
-    exclusive(bench)
+    need_shared_gpu(bench)
     return LoadedModel(ModelFile(bench, width), way).task()
 
 

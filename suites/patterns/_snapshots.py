@@ -34,7 +34,7 @@ from gpubench.api.suite import (
     points,
 )
 
-from .._between import POISON, exclusive
+from .._between import POISON, need_shared_gpu
 from ._board import NUMBER, RankBoard, RankLostError, expect_death
 from ._interval import SnapshotCosts
 
@@ -73,7 +73,7 @@ def snapshot(bench: Bench, medium: str, amid: str, size_bytes: int) -> Task:
     `resume` is the time to load the last complete snapshot after a death. `lost` counts the steps that had to be
     repeated. The best number of steps between snapshots follows from the measured times by Daly's formula.
     """
-    exclusive(bench)
+    need_shared_gpu(bench)
     bench.need(_BUFFERS * size_bytes)
     board = RankBoard(bench, _SLOTS * size_bytes)
     state = State(bench, size_bytes)

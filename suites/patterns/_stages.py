@@ -28,7 +28,7 @@ from gpubench.api.suite import (
     points,
 )
 
-from .._between import Params, exclusive, labels, notes, open_shared, paths
+from .._between import Params, labels, need_shared_gpu, notes, open_shared, paths
 from ._blas import restore_threads, use_threads
 from ._board import NUMBER, RankBoard
 from ._numbers import Normals, expect_close, type_of, width_of
@@ -90,7 +90,7 @@ def stages(bench: Bench, path: str, of: int, batch: int) -> Task:
     `requests` is the throughput of all batches, from the entry of the first batch to the end of the last one.
     """
     del of
-    exclusive(bench)
+    need_shared_gpu(bench)
     rank = PipelineRank(bench, batch, width_of(bench))
     tail = POINT.with_tail(_TAIL if bench.target.tier == "full" else 0)
     stage = Stage(rank.seconds, Work(items=1), "item", clock="self", probe=rank.observed, effort=tail)

@@ -30,7 +30,7 @@ from gpubench.api.suite import (
     points,
 )
 
-from .._files import IN_MEMORY, drop, file_system, folder, made, warm
+from .._files import IN_MEMORY, drop_from_page_cache, file_system, folder_for_files, make_file, read_into_page_cache
 from .._processes import Answer, answer_of
 from ._child import StartOrder
 
@@ -95,17 +95,22 @@ def ledger(bench: Bench, loading: str, files: str, size_bytes: int) -> Task:
     Each part of the start is a series. The file's pages are dropped from the system's page cache before the start
     (`cold`), or read into it (`warm`). Skipped if the cold file would lie in memory.
     """
-    where = folder()
+    where = folder_for_files()
     kind = file_system(where)
     if files == _COLD and kind in IN_MEMORY:
         raise Skip(f"{where} is on {kind}, in memory, so no file is cold; set TMPDIR to a folder on a disk")
     bench.need(3 * size_bytes)
     weights = bench.rng.bytes(size_bytes)
-    file = made(np.frombuffer(weights, np.uint8), where)
+    file = make_file(np.frombuffer(weights, np.uint8), where)
     try:
         path = f"/proc/{os.getpid()}/fd/{file}"
         order = _order(bench, _ON_GPU if bench.traits.is_gpu else _ON_HOST, path, size_bytes, zlib.crc32(weights))
-        answers = _answers(bench, order, partial(drop if files == _COLD else warm, file, size_bytes), loading)
+        answers = _answers(
+            bench,
+            order,
+            partial(drop_from_page_cache if files == _COLD else read_into_page_cache, file, size_bytes),
+            loading,
+        )
     finally:
         os.close(file)
     notes = {"weights": f"a file on {kind or 'an unknown file system'}, {files}", "libraries": _LIBRARIES}

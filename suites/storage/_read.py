@@ -24,7 +24,7 @@ from gpubench.api.suite import (
     points,
 )
 
-from .._files import drop, resident_pages, warm
+from .._files import drop_from_page_cache, read_into_page_cache, resident_pages
 from ._cufile import CufileReader
 from ._readers import Reader, SystemReader
 from ._sources import MADE, Source, source_of
@@ -118,7 +118,7 @@ class _Reading:
         """
         source, reader = self._source, self._reader
         source.expect_unchanged()
-        (warm if self._cache == "warm" else drop)(source.descriptor, source.size)
+        (read_into_page_cache if self._cache == "warm" else drop_from_page_cache)(source.descriptor, source.size)
         reader.poison()
         begun = time.perf_counter()
         count = reader.read()

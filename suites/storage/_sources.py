@@ -12,7 +12,7 @@ import numpy as np
 
 from gpubench.api.suite import Bench, DataFile, Skip, Untrustworthy
 
-from .._files import IN_MEMORY, FileState, file_system, folder, made, read_all
+from .._files import IN_MEMORY, FileState, file_system, folder_for_files, make_file, read_all
 
 MADE = "made"
 
@@ -54,11 +54,11 @@ def source_of(bench: Bench, label: str, size_bytes: int) -> Source:
     files = {file.label: file for file in bench.target.data}
     if label in files:
         return _of_user(bench, files[label], size_bytes)
-    where = folder()
+    where = folder_for_files()
     _expect_on_disk(where, "set TMPDIR to a folder on a disk")
     bench.need(3 * size_bytes)
     data = np.frombuffer(bench.rng.bytes(size_bytes), np.uint8)
-    return Source(made(data, where), data, MADE, where)
+    return Source(make_file(data, where), data, MADE, where)
 
 
 def _of_user(bench: Bench, file: DataFile, size_bytes: int) -> Source:

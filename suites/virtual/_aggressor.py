@@ -1,4 +1,4 @@
-"""An aggressor: a thread that keeps a queue of calls on its lane, in this process or in another one.
+"""An aggressor: a thread that keeps calls queued on its launch queue, in this process or in another one.
 
 The victim writes to a word in shared memory when the aggressor must run. On a GPU the device itself counts the calls
 that have ended, in the same memory, because an aggressor that waited for each launch would not load the device.
@@ -18,7 +18,7 @@ from gpubench.api.suite import Bench, Skip, expect
 
 from .._between import shared_host_memory
 from .._checks import CheckedCall
-from ._loads import Lane
+from ._loads import LaunchQueue
 
 ROOM_BYTES = 2**20  # bytes of the board: its words, followed by the data that an aggressor hands over
 _COMMAND, _STATE, _DONE = 0, 16, 32  # indices of 32-bit words on separate cache lines
@@ -81,15 +81,21 @@ class NeighbourBoard:
 
 
 class Aggressor:
-    """A thread that keeps `ahead_s` seconds of calls queued on a lane while the board commands it to run.
+    """A thread that keeps `ahead_s` seconds of calls on a launch queue while the board commands it to run.
 
     With `is_queued` false, a call has ended when it returns, and nothing is queued.
     """
 
     def __init__(
-        self, bench: Bench, load: CheckedCall, lane: Lane, board: NeighbourBoard, is_queued: bool, ahead_s: float
+        self,
+        bench: Bench,
+        load: CheckedCall,
+        queue: LaunchQueue,
+        board: NeighbourBoard,
+        is_queued: bool,
+        ahead_s: float,
     ) -> None:
-        self._load, self._lane, self._board, self._ahead_s = load, lane, board, ahead_s
+        self._load, self._queue, self._board, self._ahead_s = load, queue, board, ahead_s
         self._is_queued, self._issued, self._call_s = is_queued, 0, 0.0
         self._count = self._counting(bench) if is_queued else self._count_here
         self._thread = ThreadPoolExecutor(1)
@@ -104,7 +110,7 @@ class Aggressor:
         self._board.words[_DONE] = self._issued
 
     def _call(self) -> None:
-        """Make one call on the lane and count it when it has ended."""
+        """Make one call on the queue and count it when it has ended."""
         self._load.call()
         self._issued += 1
         self._count()
@@ -114,7 +120,7 @@ class Aggressor:
         fields = self._board.words
         with contextlib.ExitStack() as on_error:
             on_error.callback(fields.__setitem__, _STATE, _FAILED)
-            self._lane.enter()
+            self._queue.enter()
             self._call_s = self._alone()
             fields[_STATE] = _READY
             while (command := int(fields[_COMMAND])) != _STOP:
@@ -127,11 +133,11 @@ class Aggressor:
     def _alone(self) -> float:
         """Return the mean seconds of a call, after a first call that may load and allocate."""
         self._call()
-        self._lane.wait()
+        self._queue.wait()
         begin = time.perf_counter()
         for _ in range(_TRIALS):
             self._call()
-        self._lane.wait()
+        self._queue.wait()
         return (time.perf_counter() - begin) / _TRIALS
 
     def _run(self) -> None:
@@ -146,7 +152,7 @@ class Aggressor:
                 self._fill()
             else:
                 time.sleep(self._ahead_s / 8)
-        self._lane.wait()
+        self._queue.wait()
 
     def _fill(self) -> None:
         """Queue calls until they last for `ahead_s`, or the command changes."""

@@ -73,10 +73,10 @@ def _unix_socket(bench: Bench) -> socket.socket:
     if bench.rank != 0:
         (descriptor,) = hand_over(bench, None).descriptors
         return socket.socket(fileno=descriptor)
-    ours, theirs = socket.socketpair()
-    with theirs:
-        hand_over(bench, Handle(descriptors=(theirs.fileno(),)))
-    return ours
+    own_end, other_end = socket.socketpair()
+    with other_end:
+        hand_over(bench, Handle(descriptors=(other_end.fileno(),)))
+    return own_end
 
 
 def _tcp_socket(bench: Bench) -> socket.socket:

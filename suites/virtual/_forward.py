@@ -28,7 +28,7 @@ from gpubench.api.suite import (
     powers_of_two,
 )
 
-from .._between import exclusive
+from .._between import need_shared_gpu
 from .._stream import NEEDS_NUMBA
 from ._drivers import LocalDriver
 
@@ -175,7 +175,7 @@ def _opened(bench: Bench, transport: str) -> tuple[Any, Any, Task | None]:
     native = _ends.NativeClient(driver)
     if transport == _NATIVE:
         return native, None, None
-    exclusive(bench)  # the server is a second process on the GPU
+    need_shared_gpu(bench)  # the server is a second process on the GPU
     link = _ends.ForwardLink(bench, transport)
     if bench.rank == 0:
         return _ends.ForwardClient(link), native, None

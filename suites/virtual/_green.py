@@ -27,7 +27,7 @@ from gpubench.api.suite import (
 
 from .._checks import in_turn
 from ._green_contexts import GreenContext, SmPool
-from ._loads import gemm, lane, steps_of, triad
+from ._loads import gemm, launch_queue, steps_of, triad
 
 _TRIAD_BYTES, _N = 2**28, 4096
 _ROUNDS = 100
@@ -60,7 +60,7 @@ class GreenPair:
         self._groups = self._pool.groups(units, 2)
         self.contexts = [self._pool.context(group) for group in self._groups]
         self._streams = [context.stream(bench) for context in self.contexts]
-        self._home = lane(bench)
+        self._home = launch_queue(bench)
         self._mark = bench.kernel("sharing.cu", "mark_unit")
         self._now, self._times = bench.kernel("sharing.cu", "now"), bench.xp.zeros(2, np.uint64)
         self.note = f"groups are multiples of {self._pool.granularity} of {self._pool.units} SMs"

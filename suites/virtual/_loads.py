@@ -276,16 +276,16 @@ def is_queued(bench: Bench, aggressor: str) -> bool:
     return bench.traits.is_gpu and aggressor not in _SYNCHRONOUS
 
 
-def lane(bench: Bench, stream: Any = None) -> Lane:
-    """Return the lane of a GPU's stream, by default the current one; the host's lane queues nothing."""
+def launch_queue(bench: Bench, stream: Any = None) -> LaunchQueue:
+    """Return the launch queue of a GPU's stream, by default the current one; the host's queue runs calls at once."""
     if not bench.traits.is_gpu:
-        return Lane(nothing, nothing)
+        return LaunchQueue(nothing, nothing)
     cuda = bench.xp.cuda
     device, chosen = cuda.Device(), cuda.get_current_stream() if stream is None else stream
-    return Lane(in_turn(device.use, chosen.use), chosen.synchronize)
+    return LaunchQueue(in_turn(device.use, chosen.use), chosen.synchronize)
 
 
-class Lane:
+class LaunchQueue:
     """A queue of operations: `enter` makes it current in this thread, `wait` waits for all queued operations."""
 
     def __init__(self, enter: Callable[[], object], wait: Callable[[], object]) -> None:

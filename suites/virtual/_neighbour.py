@@ -30,12 +30,12 @@ from gpubench.api.suite import (
     Work,
 )
 
-from .._between import Params, exclusive
+from .._between import Params, need_shared_gpu
 from .._checks import CheckedCall
 from .._stream import need_numba
 from ._aggressor import Aggressor, NeighbourBoard, SharedBoard
 from ._green_contexts import GreenContext, SmPool
-from ._loads import Lane, aggressors, is_queued, lane, nothing, victims
+from ._loads import LaunchQueue, aggressors, is_queued, launch_queue, nothing, victims
 
 NONE = "none"
 _LONGEST_CALL_S, _LOOK_S = 5.0, 1e-3
@@ -135,7 +135,7 @@ def medians(observed: Sequence[Mapping[str, Observed]]) -> dict[str, Observed]:
     }
 
 
-def timed_window(load: CheckedCall, where: Lane, seconds: float) -> list[float]:
+def timed_window(load: CheckedCall, where: LaunchQueue, seconds: float) -> list[float]:
     """Return the host seconds of each operation in a window of `seconds`; each is waited for before the next."""
     where.enter()
     durations = []
@@ -164,11 +164,13 @@ class SampleSpan:
 
 
 class NeighbourPair:
-    """A victim that runs `load` on the lane `where`, and the board of its aggressor."""
+    """A victim that runs `load` on the launch queue `where`, and the board of its aggressor."""
 
-    def __init__(self, bench: Bench, load: CheckedCall, where: Lane, board: NeighbourBoard, span: SampleSpan) -> None:
-        self._load, self._lane, self._board, self._span = load, where, board, span
-        self._home = lane(bench)
+    def __init__(
+        self, bench: Bench, load: CheckedCall, where: LaunchQueue, board: NeighbourBoard, span: SampleSpan
+    ) -> None:
+        self._load, self._queue, self._board, self._span = load, where, board, span
+        self._home = launch_queue(bench)
         self._windows: list[SharedWindow] = []
         self.beside_s = 0.0  # the median duration of an operation in the last sample
         board.started()
@@ -184,13 +186,13 @@ class NeighbourPair:
 
     def _window(self) -> list[float]:
         """Run the victim alone, the aggressor alone, and both; return the seconds of the victim's last operations."""
-        alone = timed_window(self._load, self._lane, self._span.seconds)
+        alone = timed_window(self._load, self._queue, self._span.seconds)
         self._board.run()
         aggressor_alone = self._rate_alone()
         self._board.rest()
         self._board.run()
         ended, begin = self._board.ended, time.perf_counter()
-        beside = timed_window(self._load, self._lane, self._span.seconds)
+        beside = timed_window(self._load, self._queue, self._span.seconds)
         aggressor = (self._board.ended - ended) / (time.perf_counter() - begin)
         self._board.rest()
         self._home.enter()
@@ -218,7 +220,7 @@ class NeighbourPair:
 
 
 class Partners:
-    """Two lanes of one process: plain streams, streams of the highest and the lowest priority, or green contexts.
+    """Two queues of one process: plain streams, streams of the highest and the lowest priority, or green contexts.
 
     Raises Skip if the device does not support the way `how`.
     """
@@ -243,7 +245,7 @@ class Partners:
                 raise Skip(f"this device has no stream priorities: both streams have {levels[0]}")
         else:
             streams = [cuda.Stream(non_blocking=True) for _ in range(2)]
-        self.lanes = [lane(bench, stream) for stream in streams]
+        self.queues = [launch_queue(bench, stream) for stream in streams]
         self.note = {
             "green": "green contexts from one split, of "
             + " and ".join(f"{context.units}" for context in self._contexts)
@@ -297,9 +299,9 @@ def share(bench: Bench, how: str, victim: MakeLoad, aggressor: MakeLoad, queued:
         return _between_processes(bench, how, victim, aggressor, queued, finish)
     partners, board = Partners(bench, how), NeighbourBoard.within(bench)
     neighbour = Aggressor(
-        bench, aggressor(bench), partners.lanes[1], board, queued, _COVER * SampleSpan.of(bench).seconds
+        bench, aggressor(bench), partners.queues[1], board, queued, _COVER * SampleSpan.of(bench).seconds
     )
-    pair = NeighbourPair(bench, victim(bench), partners.lanes[0], board, SampleSpan.of(bench))
+    pair = NeighbourPair(bench, victim(bench), partners.queues[0], board, SampleSpan.of(bench))
 
     def close() -> None:
         try:
@@ -314,10 +316,10 @@ def _between_processes(
     bench: Bench, how: str, victim: MakeLoad, aggressor: MakeLoad, queued: bool, finish: Finish
 ) -> Task:
     """Return this rank's task: rank 0 is the victim, and rank 1 serves as the aggressor."""
-    exclusive(bench)
+    need_shared_gpu(bench)
     shared = SharedBoard(bench)
     if bench.rank == 1:
-        neighbour = Aggressor(bench, aggressor(bench), lane(bench), shared.board, queued, _AHEAD_S)
+        neighbour = Aggressor(bench, aggressor(bench), launch_queue(bench), shared.board, queued, _AHEAD_S)
 
         def end() -> None:
             try:
@@ -326,7 +328,7 @@ def _between_processes(
                 shared.close()
 
         return Task.idle(end)
-    pair = NeighbourPair(bench, victim(bench), lane(bench), shared.board, SampleSpan.of(bench))
+    pair = NeighbourPair(bench, victim(bench), launch_queue(bench), shared.board, SampleSpan.of(bench))
 
     def close() -> None:
         shared.board.stop()
@@ -365,7 +367,8 @@ def neighbour(bench: Bench, victim: str, aggressor: str, how: str) -> Task:
 def _alone(bench: Bench, victim: str, how: str) -> Task:
     """Return the task of a victim without an aggressor: on its half of the SMs, if it has a green context."""
     load, partners = victims(bench.target)[victim](bench), Partners(bench, how) if how == "green" else None
-    where, home, span = (partners.lanes[0] if partners else lane(bench)), lane(bench), SampleSpan.of(bench)
+    where = partners.queues[0] if partners else launch_queue(bench)
+    home, span = launch_queue(bench), SampleSpan.of(bench)
 
     def seconds() -> list[float]:
         load.poison()

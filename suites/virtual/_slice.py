@@ -31,10 +31,10 @@ from gpubench.api.suite import (
     points,
 )
 
-from .._between import exclusive
+from .._between import need_shared_gpu
 from .._checks import CheckedCall
 from ._aggressor import HEADER_BYTES, ROOM_BYTES, Aggressor, SharedBoard
-from ._loads import address_of, lane, steps_of
+from ._loads import address_of, launch_queue, steps_of
 from ._neighbour import need_way
 
 _KERNEL_S, _PIECE_S = 100e-6, 0.5e-6
@@ -222,11 +222,11 @@ def slice_(bench: Bench, how: str) -> Task:
     `switch` is the time from one process's last kernel to the other's first; `gap`, the time between two kernels within
     a slice, is reported for comparison.
     """
-    exclusive(bench)
+    need_shared_gpu(bench)
     need_way(how)
     shared = SharedBoard(bench)
     if bench.rank == 1:
-        ways = {"lane": lane(bench), "board": shared.board, "is_queued": True, "ahead_s": _AHEAD_S}
+        ways = {"queue": launch_queue(bench), "board": shared.board, "is_queued": True, "ahead_s": _AHEAD_S}
         aggressor = StampingAggressor(bench, StampedKernels(bench), shared.board.room, **ways)
 
         def end() -> None:
