@@ -35,7 +35,7 @@ def ids(device: Device, tier: Tier) -> list[str]:
 
 
 def sibling(name: str) -> ModuleType:
-    """A module of the suite's own, `_cache` for one."""
+    """Return a module of the suite's own, `_cache` for one."""
     return sys.modules[f"{SUITE.package}.{name}"]
 
 
@@ -52,7 +52,7 @@ def build(name: str, backend: str = "host", **params: Any) -> Task:
 
 
 def build_on(open_device: Any, name: str, **params: Any) -> Task:
-    """A case on a device that is open already."""
+    """Return a case on a device that is open already."""
     device = open_device.device
     case = Case("bandwidth", name, tuple(params.items()))
     return SUITE.build(Bench(open_device, case, Target(Facts((device,)), device), SUITE.package))

@@ -29,7 +29,7 @@ def build(suite, opened, codec, tier="smoke", seed=0, data=(), size_bytes=None, 
 
 
 def sized(case, size_bytes):
-    """The case with another size."""
+    """Return the case with another size."""
     params = tuple((axis, size_bytes if axis == "size_bytes" else value) for axis, value in case.params)
     return dataclasses.replace(case, params=params)
 
@@ -39,7 +39,7 @@ def verify(opened, task):
 
 
 def trip_of(task):
-    """The round trip behind a task's stages, to spoil its buffers."""
+    """Return the round trip behind a task's stages, to spoil its buffers."""
     return next(iter(task.stages.values())).call.__self__
 
 

@@ -17,7 +17,7 @@ def build(folder: Path) -> Path:
 
 
 def environment(library: Path, state: Path, *paths: Path) -> dict[str, str]:
-    """The variables under which NVML is this library and a card of tests/card is there."""
+    """Return the variables under which NVML is this library and a card of tests/card is there."""
     modules = [str(path) for path in (HERE / "card", *paths)]
     return {
         **os.environ,

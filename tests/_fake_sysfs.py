@@ -47,7 +47,7 @@ ENERGY_STEPS = 2**20  # 16 J
 
 
 def pci(index: int) -> str:
-    """The PCI address of a GPU."""
+    """Return the PCI address of a GPU."""
     return f"0000:{0x0C + 0x11 * index:02x}:00.0"
 
 
@@ -75,7 +75,7 @@ def gpu_metrics(
     gfx_mhz: int = 2100,
     dram: int = 41,
 ) -> bytes:
-    """The binary table (kgd_pp_interface.h): of revision 3 as of the MI200, 4 to 8 as of the MI300X.
+    """Return the binary table (kgd_pp_interface.h): of revision 3 as of the MI200, 4 to 8 as of the MI300X.
 
     `throttle` is the mask of revision 3, `residencies` are PROCHOT, PPT, socket, VR and HBM from revision 6 on.
     """
@@ -131,7 +131,7 @@ def build(root: Path, kind: str, count: int = 2, revision: int = 0, split: int =
 
 
 def folder(root: Path, index: int = 0) -> Path:
-    """The folder of a card's files."""
+    """Return the folder of a card's files."""
     return root / "sys/bus/pci/devices" / pci(index)
 
 
@@ -141,7 +141,7 @@ def gpu_id(device: int) -> int:
 
 
 def process(root: Path, pid: int, memory: dict[int, int], queue: int | None = None) -> Path:
-    """A process that has opened ROCm, with its bytes on each device, and a queue to one of them."""
+    """Return a process that has opened ROCm, with its bytes on each device, and a queue to one of them."""
     files = root / "sys/class/kfd/kfd/proc" / str(pid)
     _write(files / "pasid", 0)
     for device, size in memory.items():

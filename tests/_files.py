@@ -12,7 +12,7 @@ from gpubench.model import disk, store
 
 
 def write(path, *records, end=True, manifest=None):
-    """A run file of these results and samples."""
+    """Return a run file of these results and samples."""
     with store.RunWriter.create(path, manifest or make.manifest()) as writer:
         for item in records:
             writer.samples(item) if isinstance(item, model.Samples) else writer.result(item)
@@ -22,13 +22,13 @@ def write(path, *records, end=True, manifest=None):
 
 
 def content(path):
-    """The bytes of a run file's lines, however they are packed; of a torn gzip, the whole ones."""
+    """Return the bytes of a run file's lines, however they are packed; of a torn gzip, the whole ones."""
     with disk.open_bytes(path) as file:
         return file.read()
 
 
 def lines(path):
-    """The records of a run file, as JSON."""
+    """Return the records of a run file, as JSON."""
     return [json.loads(line) for line in content(path).splitlines()]
 
 

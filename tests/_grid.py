@@ -26,13 +26,13 @@ _RUN = 'extern "C" void run_{0}(u32 x, u32 y, u32 n, void** a) {{ grid::run({0},
 
 
 def source(file: str) -> str:
-    """A kernel's file, `gemm/gemv.cu` for one, behind the prelude: as it is compiled for a GPU."""
+    """Return a kernel's file, `gemm/gemv.cu` for one, behind the prelude: as it is compiled for a GPU."""
     return (SUITES / "prelude.cuh").read_text() + (SUITES / file).read_text()
 
 
 @functools.cache
 def library(file: str, defines: tuple[tuple[str, int], ...]) -> ctypes.CDLL:
-    """The kernels of that file as functions `run_NAME(across, down, threads, arguments)`."""
+    """Return the kernels of that file as functions `run_NAME(across, down, threads, arguments)`."""
     options = [*_OPTIONS, *(f"-D{key}={value}" for key, value in defines)]
     text = re.sub(
         r"extern __shared__ (\w+) (\w+)\[\];",

@@ -38,7 +38,7 @@ def _declared() -> dict[str, Counter]:
 
 
 def counter(name: str, unit: str, kind: str, period_s: float = 0.1, source: str = "") -> Counter:
-    """A counter that measures what the built-in collector says of that name, with its bits."""
+    """Return a counter that measures what the built-in collector says of that name, with its bits."""
     declared = _declared()[name]
     return Counter(name, unit, kind, period_s, source, declared.measures, declared.bits)
 
@@ -48,17 +48,17 @@ ENERGY = counter("nvml.energy", "J", "cumulative", 0.1, "nvidia-smi -q -d POWER"
 
 
 def device(device_id: str = "cuda:0", name: str = "NVIDIA H200", **fields: Any) -> Device:
-    """A device of the backend that its id names."""
+    """Return a device of the backend that its id names."""
     return Device(device_id, device_id.partition(":")[0], name, fields.pop("arch", "sm_90"), **fields)
 
 
 def facts(*devices: Device, **fields: Any) -> Facts:
-    """An inventory; without devices, of one H200."""
+    """Return an inventory; without devices, of one H200."""
     return Facts(devices or (device(),), **fields)
 
 
 def manifest(**fields: Any) -> Manifest:
-    """The manifest of a run of suite `bandwidth` on `cuda:0`."""
+    """Return the manifest of a run of suite `bandwidth` on `cuda:0`."""
     plain = Manifest(
         schema=SCHEMA,
         gpubench="0.1.0",
@@ -74,7 +74,7 @@ def manifest(**fields: Any) -> Manifest:
 
 
 def case(name: str = "triad", suite: str = "bandwidth", version: int = 1, **params: str | int | float) -> Case:
-    """A case of these parameters, in the order given."""
+    """Return a case of these parameters, in the order given."""
     return Case(suite, name, tuple(params.items()), version)
 
 
@@ -99,18 +99,18 @@ def labelled(label: str) -> dict[str, Any]:
 
 
 def result(*series: Series, of: Case | None = None, devices: Sequence[str] = ("cuda:0",), **fields: Any) -> Result:
-    """A result, `ok` unless another status is given; without series, it was timed once at 1 ms."""
+    """Return a result, `ok` unless another status is given; without series, it was timed once at 1 ms."""
     fields = {"status": "ok", **fields}
     measured = series or ((timing(1e-3),) if fields["status"] == "ok" else ())
     return Result(of or case(), tuple(devices), series=measured, **fields)
 
 
 def samples(at: Sequence[float], device_id: str = "cuda:0", **columns: Sequence[float | None]) -> Samples:
-    """A chunk of the collector `nvml`; a column `power` is its counter `nvml.power`."""
+    """Return a chunk of the collector `nvml`; a column `power` is its counter `nvml.power`."""
     named = tuple((f"nvml.{name}", tuple(values)) for name, values in columns.items())
     return Samples("nvml", device_id, tuple(at), named)
 
 
 def run(*results: Result, sampled: Iterable[Samples] = (), **fields: Any) -> Run:
-    """A complete run of these results; `fields` are the manifest's."""
+    """Return a complete run of these results; `fields` are the manifest's."""
     return Run(manifest(**fields), results, tuple(sampled))

@@ -31,7 +31,7 @@ SUITE = plugins.load("suites", "p2p")
 
 
 def part(name: str) -> Any:
-    """A private module of the suite, `._traffic` for one, or of the room, `.._copies`."""
+    """Return a private module of the suite, `._traffic` for one, or of the room, `.._copies`."""
     return sys.modules[importlib.util.resolve_name(name, SUITE.package)]
 
 
@@ -164,7 +164,7 @@ def _count_wrong(_: Any, __: Any, args: Any, ___: int = 0) -> None:
 
 
 def bench(name: str = "control", features: frozenset[str] = frozenset({"bulk_copy"}), **params: Any) -> PairBench:
-    """A bench of that case on the pair."""
+    """Return a bench of that case on the pair."""
     case = Case(SUITE.name, name, (("device", FIRST.id), ("peer", SECOND.id), *params.items()))
     target = Target(FACTS, FIRST)
     return PairBench(PaperPair(features), case, target, SUITE.package, 1, devices=(FIRST, SECOND))

@@ -12,7 +12,7 @@ TRIAD = make.case("triad", size_bytes=2**30)
 
 
 def reading(values, of=TRIAD, moved=0.0, status="ok", manifest=None, **fields):
-    """A run file with a process for each value, in seconds (or as a rate, with `moved`)."""
+    """Return a run file with a process for each value, in seconds (or as a rate, with `moved`)."""
     results = [
         make.result(make.timing(value, moved=moved), of=of, replicate=index, status=status, **fields)
         for index, value in enumerate(values)
@@ -33,5 +33,5 @@ def noisy(centre=1.0, spread=0.01, count=5):
 
 
 def percent(value):
-    """A threshold for every case."""
+    """Return a threshold for every case."""
     return lambda case_id: value / 100

@@ -30,12 +30,12 @@ class ThreadExchange:
 
 
 def part(name):
-    """A private module of the suite."""
+    """Return a private module of the suite."""
     return sys.modules[f"{planning.load_suite('patterns').package}.{name}"]
 
 
 def benches(world, **params):
-    """The bench of each rank, on the host."""
+    """Return the bench of each rank, on the host."""
     backend = plugins.load("backends", "host")
     device = backend.devices()[0]
     target, meeting = Target(Facts((device,)), device, "smoke"), ThreadExchange(world)

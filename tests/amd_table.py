@@ -16,14 +16,14 @@ _SHARED = {
 
 
 def suite_of(file: str) -> str:
-    """The suite that a kernel's file belongs to: its folder, or what shares it."""
+    """Return the suite that a kernel's file belongs to: its folder, or what shares it."""
     folder, _, name = file.rpartition("/")
     stem = name.removesuffix(".cu")
     return folder or _SHARED.get(stem, stem)
 
 
 def table(text: str) -> str:
-    """The table of a JUnit file."""
+    """Return the table of a JUnit file."""
     outcomes: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for case in ElementTree.fromstring(text).iter("testcase"):
         parameters = re.search(r"\[(.*)\]", case.get("name", ""))

@@ -61,7 +61,7 @@ class SteppedSuite:
         self.changed = frozenset(case.id for case in self._cases[: world.changed * bool(world.slower)])
 
     def sides(self) -> Sides:
-        """The stored baseline and the candidate's first measurement."""
+        """Return the stored baseline and the candidate's first measurement."""
         before = self._reading(self._cases, self.world.baseline, candidate=False)
         step = 0.0 if self.world.late else self.world.step
         return Sides(Evidence([[before]]), Evidence([[self._reading(self._cases, REPLICATES, True, step)]]))
@@ -94,7 +94,7 @@ class SteppedSuite:
 
 
 def judged(sides: Sides) -> Judgement:
-    """The rule of the gate."""
+    """Return the rule of the gate."""
     return judge(sides.before, sides.after, lambda _: THRESHOLD)
 
 

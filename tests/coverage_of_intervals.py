@@ -21,7 +21,7 @@ RULE = StoppingPolicy(budget_s=4.0, most=400, least_s=0.0, warmup_least_s=0.0, w
 
 
 def covered(rho: float, noise: float, cases: int) -> float:
-    """The share of cases whose interval holds the true median."""
+    """Return the share of cases whose interval holds the true median."""
     backend = plugins.load("backends", "clockwork")
     (clockwork,) = backend.devices()
     held = 0

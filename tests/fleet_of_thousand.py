@@ -22,7 +22,7 @@ RECORDING = Path(__file__).parent / "recordings/h200-quick.jsonl.gz"
 
 
 def node_run(template, name, slow, draw):
-    """A run of every GPU of a node: the first cases of a recording, moved by chance and on a slow GPU by 5 %."""
+    """Return a run of every GPU of a node: the first cases of a recording, moved by chance and on a slow GPU by 5 %."""
     (device, *_) = (candidate for candidate in template.manifest.facts.devices if candidate.backend != "host")
     chosen = list(
         itertools.islice((r for r in template.results if r.status == "ok" and r.devices == (device.id,)), CASES)

@@ -57,7 +57,7 @@ class RecordedSessions:
         self.processes = [RecordedProcess(index, place) for index, count in enumerate(counts) for place in range(count)]
 
     def of(self, session: int) -> list[RecordedProcess]:
-        """The processes of one session."""
+        """Return the processes of one session."""
         return [process for process in self.processes if process.session == session]
 
     def evidence(self, processes: Sequence[RecordedProcess], apart: bool) -> Evidence:
@@ -158,7 +158,7 @@ def _least(draws: Sequence[Sequence[float]], threshold: float) -> list[float]:
 
 
 def report(recording: RecordedSessions, draws: int, threshold: float) -> Iterator[str]:
-    """The findings as lines."""
+    """Yield the findings as lines."""
     sessions = len(recording.readings)
     yield f"{len(recording.processes)} processes in {sessions} sessions, threshold {threshold:.1%}, {draws} draws each"
     for design in DESIGNS:

@@ -99,7 +99,7 @@ class SimulatedSuite:
         return SidePair(tuple(self.before[number, :olds].tolist()), tuple(self.after[number, :news].tolist()))
 
     def judged(self, _: object = None) -> Judgement:
-        """The verdicts on what has been measured."""
+        """Return the verdicts on what has been measured."""
         return Judgement(tuple(decide(_plain(self.world.cases), self.effects, lambda _: THRESHOLD)))
 
     def again(self, sides: object, suspects: tuple[Finding, ...]) -> object:
@@ -132,7 +132,7 @@ class GateOutcome:
 
     @property
     def alarms(self) -> float:
-        """The share of the suites that were alarmed."""
+        """Return the share of the suites that were alarmed."""
         return self.alarmed / self.suites
 
 
@@ -153,7 +153,7 @@ def simulate(world: World, suites: int, seed: int = 0) -> GateOutcome:
 
 
 def measured(world: World, suites: int, seed: int = 0) -> list[SimulatedSuite]:
-    """Suites with their first measurement, all weighed at once."""
+    """Return suites with their first measurement, all weighed at once."""
     drawn = [SimulatedSuite(world, np.random.default_rng((seed, number))) for number in range(suites)]
     first = iter(effects([pair for suite in drawn for pair in suite.pairs(range(world.cases))]))
     for suite in drawn:
@@ -171,7 +171,7 @@ def mann_whitney(before: Logs, after: Logs) -> npt.NDArray[np.bool_]:
 
 
 def bootstrap(before: Logs, after: Logs, resamples: int = 200) -> npt.NDArray[np.bool_]:
-    """The 95 % percentile interval of the difference of the medians lies above zero."""
+    """Return the 95 % percentile interval of the difference of the medians lies above zero."""
     rng = np.random.default_rng(0)
     medians = [
         np.median(logs[:, rng.integers(logs.shape[1], size=(resamples, logs.shape[1]))], axis=-1)

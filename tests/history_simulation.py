@@ -56,7 +56,7 @@ def serial(rng: np.random.Generator, count: int) -> Floats:
 
 
 def two_states(rng: np.random.Generator, count: int) -> Floats:
-    """Processes that are 2 % apart in three runs of ten: allocations that fell well, and others."""
+    """Return processes that are 2 % apart in three runs of ten: allocations that fell well, and others."""
     noise = 0.3 * rng.normal(size=count) + 2.0 * (rng.random(count) < 0.3)
     return noise / math.sqrt(0.3**2 + 4 * 0.3 * 0.7)
 
@@ -82,7 +82,7 @@ def one_process_per_run() -> Noise:
 
 
 def noises() -> dict[str, Noise]:
-    """Each kind of noise by its name in the tables."""
+    """Return each kind of noise by its name in the tables."""
     return {
         "normal": normal,
         "heavy tails (t, 3 degrees of freedom)": heavy_tails,
@@ -102,12 +102,12 @@ def reported(values: Sequence[float] | Floats) -> str:
 
 
 def is_reported_now(values: Floats) -> bool:
-    """Whether the history tells any change."""
+    """Return whether the history tells any change."""
     return reported(values) != "nothing"
 
 
 def was_reported_before(values: Floats) -> bool:
-    """Whether one E-divisive test at 1 % finds a change."""
+    """Return whether one E-divisive test at 1 % finds a change."""
     return bool(change_points(values))
 
 
@@ -169,7 +169,7 @@ def main(count: int) -> None:
 
 
 def false_table(count: int) -> Iterator[str]:
-    """Lines of the table of false changes."""
+    """Yield lines of the table of false changes."""
     yield f"| noise | series of {WATCHED} runs of identical code with a change, before | now |"
     yield "|---|---|---|"
     for name, noise in noises().items():
@@ -178,7 +178,7 @@ def false_table(count: int) -> Iterator[str]:
 
 
 def delay_table(count: int) -> Iterator[str]:
-    """Lines of the table of delays: runs until 50 % and 90 % of the steps are told."""
+    """Yield lines of the table of delays: runs until 50 % and 90 % of the steps are told."""
     yield "| noise | step | runs until half / nine tenths of the steps are told, before | now |"
     yield "|---|---|---|---|"
     for name, noise in noises().items():
@@ -195,7 +195,7 @@ def reached(runs: Floats) -> str:
 
 
 def confusion_table(count: int) -> Iterator[str]:
-    """Lines of the confusion table."""
+    """Yield lines of the confusion table."""
     outcomes = ("nothing", "step", "steps", "drift", "both")
     yield f"| noise | truth | {' | '.join(outcomes)} |"
     yield f"|---|---|{'---|' * len(outcomes)}"

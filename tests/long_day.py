@@ -49,7 +49,7 @@ def _kind(number: int) -> str:
 
 
 def day(seconds: int) -> Iterator[Samples]:
-    """The samples, chunk by chunk: power with three decimals, whole per cents, joules that rise."""
+    """Yield the samples, chunk by chunk: power with three decimals, whole per cents, joules that rise."""
     rng = np.random.default_rng(8)
     joules = 0.0
     for start in range(0, seconds * _HZ, _ROWS):

@@ -32,7 +32,7 @@ GPUBENCH = [sys.executable, "-P", "-m", "gpubench"]
 
 
 def part(name):
-    """A private module of the suite."""
+    """Return a private module of the suite."""
     return sys.modules[f"{planning.load_suite('collectives').package}.{name}"]
 
 
@@ -53,7 +53,7 @@ def place(rank: int, size: int, port: int) -> dict[str, str]:
 
 
 def end_processes(*processes: subprocess.Popen[str]) -> list[int]:
-    """The exit statuses; none outlives the test."""
+    """Return the exit statuses; none outlives the test."""
     try:
         outputs = [process.communicate(timeout=100) for process in processes]
     finally:

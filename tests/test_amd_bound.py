@@ -48,7 +48,7 @@ class SimulatedAmdMachine:
         return self._source.read(self.device, [counter.name for counter in self.counters])
 
     def samples(self, files, tables):
-        """The samples of one reading per table."""
+        """Return the samples of one reading per table."""
         rows = [self.read(files, **table) for table in tables]
         columns = tuple((counter.name, tuple(row[counter.name] for row in rows)) for counter in self.counters)
         return make.Samples("amd", "rocm:0", MOMENTS, columns)
@@ -121,7 +121,7 @@ def test_throttling_by_heat_is_reported_with_its_duration(mi300x):
 
 
 def monitor_line(machine, tables):
-    """The monitor's line after these readings."""
+    """Return the monitor's line after these readings."""
     latest = live.Latest(machine.counters)
     latest.add([machine.samples(BUSY, tables)])
     (monitor_line,) = live.lines(latest, ["rocm:0"])

@@ -59,7 +59,7 @@ def run_on_tree(tree: Path, *arguments: str, asked: str = "", **environment: str
 
 
 def values(tree: Path, library: str, *names: str, **environment: str) -> dict[str, dict[str, float | None]]:
-    """The counters of both GPUs, as the collector's reader finds them through that library."""
+    """Return the counters of both GPUs, as the collector's reader finds them through that library."""
     pcis = ",".join(fake.pci(index) for index in range(2))
     output = run_on_tree(tree, str(HERE / "_amd_real.py"), library, str(COLLECTORS), pcis, *names, **environment)
     answer: dict[str, dict[str, float | None]] = json.loads(output.splitlines()[-1])["values"]

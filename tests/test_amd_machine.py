@@ -26,7 +26,7 @@ def rocm_in(
 
 
 def machine(tmp_path: Path, **rocms: object) -> Path:
-    """A sound machine: an MI300X pair with a whole ROCm."""
+    """Return a sound machine: an MI300X pair with a whole ROCm."""
     root = fake.build(tmp_path, "mi300x")
     rocm_in(root, **rocms)
     return root
@@ -38,7 +38,7 @@ def findings_on(root: Path, environment=None, wheels=WHEEL, may_open=lambda path
 
 
 def remedy_of_only(findings: dict[str, str], *texts: str) -> str:
-    """The mend of the one finding, whose reason has these words."""
+    """Return the mend of the one finding, whose reason has these words."""
     ((reason, mend),) = findings.items()
     assert all(word in reason for word in texts), reason
     return mend

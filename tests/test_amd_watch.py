@@ -27,7 +27,7 @@ def gpu(kind, index=0, pci=None):
 
 
 def files(root):
-    """The collector on a tree, with no library."""
+    """Return the collector on a tree, with no library."""
     return type(AMD)(root, libraries=())
 
 

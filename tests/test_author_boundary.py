@@ -71,7 +71,7 @@ def run(*arguments):
 
 @pytest.fixture(scope="module")
 def mistakes(tmp_path_factory):
-    """A run of every mistake, and what its second half says when it is resumed."""
+    """Return a run of every mistake, and what its second half says when it is resumed."""
     out = tmp_path_factory.mktemp("mistakes") / "run.jsonl"
     done = run(*RUN, "--out", str(out))
     lines = out.read_bytes().splitlines(keepends=True)

@@ -20,7 +20,7 @@ ENGINES = ("load-store", "memcpy", "async-copy", "bulk-copy")
 
 @pytest.fixture(scope="module")
 def gpu() -> Any:
-    """The first GPU, open in this process."""
+    """Return the first GPU, open in this process."""
     device = inventory.facts().devices[0]
     return plugins.load("backends", device.backend).open(device)
 

@@ -21,7 +21,7 @@ PAGE = mmap.PAGESIZE
 
 
 def pci_tree(root: Path, *devices: str, node: str = "0") -> Path:
-    """A /sys/bus/pci/devices with links to devices, each given by the path of its bridges."""
+    """Return a /sys/bus/pci/devices with links to devices, each given by the path of its bridges."""
     bus = root / "bus/pci/devices"
     bus.mkdir(parents=True)
     for path in devices:

@@ -86,7 +86,7 @@ PEAK = 2 * MEMORY_HZ * 6016 / 8
 
 
 def run_of(result, columns, at, counters):
-    """A run of one result on an H200, with these columns of counters."""
+    """Return a run of one result on an H200, with these columns of counters."""
     chunks = [
         make.Samples(name.partition(".")[0], "cuda:0", tuple(at), ((name, tuple(values)),))
         for name, values in columns.items()
@@ -99,7 +99,7 @@ def counter(name, unit="%", kind="window"):
 
 
 def timed_case(moved=4e9, seconds=1e-3, calls=1, count=900, **more):
-    """A case whose samples fill a window of one second: 0.9 s of calls and 0.1 s of warm-up."""
+    """Return a case whose samples fill a window of one second: 0.9 s of calls and 0.1 s of warm-up."""
     timing = make.timing(*[seconds] * count, moved=moved, limit="dram", warmup_s=0.1, calls=calls)
     return make.result(timing, window=(10.0, 11.0), **more)
 

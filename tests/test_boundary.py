@@ -65,7 +65,7 @@ def group(source):
 
 
 def records(taken):
-    """The lines of what a group gathered, each checked as the run file checks it."""
+    """Return the lines of what a group gathered, each checked as the run file checks it."""
     return [record.decode(record.encode(item)) for item in taken]
 
 

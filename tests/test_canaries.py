@@ -22,7 +22,7 @@ NAMES = [f"case{index}" for index in range(8)]
 
 
 def measured(centres, limits=None, count=5, spread=1e-3):
-    """A run file with a case for each name, five processes around each centre, bound by the limits."""
+    """Return a run file with a case for each name, five processes around each centre, bound by the limits."""
     results = {}
     for name, centre in centres.items():
         case = make.case(name)

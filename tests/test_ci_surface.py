@@ -18,7 +18,7 @@ TEMPLATES = sorted(CI.glob("*.yml"))
 
 
 def scripts(path):
-    """The block scalars of a YAML file that are run: `run: |`, or an item `- |` of a script."""
+    """Return the block scalars of a YAML file that are run: `run: |`, or an item `- |` of a script."""
     blocks, lines = [], path.read_text().splitlines()
     for number, line in enumerate(lines):
         if re.fullmatch(r"\s*(run:|-) \|", line):
@@ -33,7 +33,7 @@ def scripts(path):
 
 
 def bash(script, cwd, **environment):
-    """A script run as a CI does: it stops at the first error."""
+    """Return a script run as a CI does: it stops at the first error."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GITHUB_")}
     clean.pop("CI", None)
@@ -50,7 +50,7 @@ def bash(script, cwd, **environment):
 
 @pytest.fixture
 def runs(tmp_path):
-    """A baseline, and a candidate that is slower, whose name holds a blank."""
+    """Return a baseline, and a candidate that is slower, whose name holds a blank."""
     for name, centre in (("base.jsonl", 1.0), ("a candidate.jsonl", 1.1)):
         results = [make.result(make.timing(v), of=TRIAD, replicate=i) for i, v in enumerate(noisy(centre, 1e-3))]
         files.write(tmp_path / name, *results)
@@ -94,7 +94,7 @@ NAMES = ("gpu17", "amelia", "GPU-1234", "hunter2")
 
 @pytest.fixture
 def named(tmp_path, monkeypatch):
-    """A baseline and a candidate that name a machine and a user, in fields and in the reason of a failure."""
+    """Return a baseline and a candidate that name a machine and a user, in fields and in the reason of a failure."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     facts = make.facts(make.device(uuid="GPU-1234"), host=(("hostname", "gpu17"),))
     reason = "gpu17: TOKEN=hunter2 cannot open '/home/amelia/a b.bin'"

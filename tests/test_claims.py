@@ -37,7 +37,7 @@ def runtime(tmp_path, monkeypatch):
 
 @pytest.fixture
 def held():
-    """A process that claims the host until it is told to end, or killed."""
+    """Yield a process that claims the host until it is told to end, or killed."""
     holders = []
 
     def hold(exclusive=False):

@@ -19,7 +19,7 @@ QUICKEST = ("gemm", "--tier", "smoke", "--filter", "float64", "--device", "host"
 
 
 def refused(done: CommandResult) -> str:
-    """The one line of a call that was refused as a matter of usage."""
+    """Return the one line of a call that was refused as a matter of usage."""
     assert done.returncode == 2, done.stderr
     assert done.stdout == ""
     lines = done.stderr.strip().splitlines()
@@ -28,7 +28,7 @@ def refused(done: CommandResult) -> str:
 
 
 def process(*arguments: str, **environment: str) -> subprocess.Popen[str]:
-    """The command in a process of its own, with the suite `faults`."""
+    """Return the command in a process of its own, with the suite `faults`."""
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "gpubench", *map(str, arguments)],
         stdout=subprocess.PIPE,
@@ -40,7 +40,7 @@ def process(*arguments: str, **environment: str) -> subprocess.Popen[str]:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> tuple[CommandResult, Path]:
-    """A small run by the command in a process of its own: how it ended, and its file."""
+    """Return a small run by the command in a process of its own: how it ended, and its file."""
     out = tmp_path_factory.mktemp("run") / "run.jsonl"
     child = process("run", *QUICKEST, "--out", out)
     printed, said = child.communicate(timeout=100)
@@ -49,7 +49,7 @@ def run(tmp_path_factory) -> tuple[CommandResult, Path]:
 
 @pytest.fixture(scope="module")
 def measured(run) -> Path:
-    """A small run file, made by the command."""
+    """Return a small run file, made by the command."""
     return run[1]
 
 
@@ -178,7 +178,7 @@ def test_labels_stand_beside_the_status(measured, tmp_path):
 
 @pytest.fixture(scope="module")
 def noise(tmp_path_factory) -> Path:
-    """The folder in which `doctor --noise` measured."""
+    """Return the folder in which `doctor --noise` measured."""
     folder = tmp_path_factory.mktemp("noise")
     done = gpubench("doctor", "--noise", "--tier", "smoke", "--device", "host", "--replicates", "3", cwd=folder)
     assert done.returncode == 0, done.stderr

@@ -17,7 +17,7 @@ QUICKEST = ("gemm", "--tier", "smoke", "--filter", "float64", "--device", "host"
 
 @pytest.fixture
 def runs(tmp_path):
-    """A folder of 20 runs of two cases; from the 12th on the first is slower, and cuBLAS newer."""
+    """Return a folder of 20 runs of two cases; from the 12th on the first is slower, and cuBLAS newer."""
     folder = tmp_path / "gpubench-runs"
     folder.mkdir()
     for number in range(20):

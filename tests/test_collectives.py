@@ -20,7 +20,7 @@ WORLDS = (2, 3, 4, 8)
 
 
 def part(name):
-    """A private module of the suite."""
+    """Return a private module of the suite."""
     return sys.modules[f"{planning.load_suite('collectives').package}.{name}"]
 
 
@@ -45,7 +45,7 @@ def received_by_segments(name, sent):
 
 
 def received_by_definition(name, sent):
-    """The same by the operation's own definition."""
+    """Return the same by the operation's own definition."""
     world = len(sent)
     stacked = np.array(sent)
     if name == "all_reduce":

@@ -27,7 +27,7 @@ def collector(name):
 
 
 def sibling(name, module):
-    """A private module of a collector's room."""
+    """Return a private module of a collector's room."""
     return sys.modules[f"{type(collector(name)).__module__.rpartition('.')[0]}.{module}"]
 
 

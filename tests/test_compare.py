@@ -25,7 +25,7 @@ RECORDINGS = Path(__file__).parent / "recordings"
 
 
 def replicated(name, seconds, suite="bandwidth", moved=1e9, count=5, **more):
-    """A case in several processes, that differ by a thousandth from one to the next."""
+    """Return a case in several processes, that differ by a thousandth from one to the next."""
     return [
         make.result(
             make.timing(*(seconds * (1 + 0.001 * replicate),) * 9, moved=moved),

@@ -34,7 +34,7 @@ SOURCE = _grid.source("compression/compress.cu")
 
 
 def part(name):
-    """A private module of the suite."""
+    """Return a private module of the suite."""
     return sys.modules[f"{SUITE.package}.{name}"]
 
 
@@ -114,7 +114,7 @@ def noise(size):
 
 
 def bench_of(opened, tmp_path, content):
-    """A bench whose only data are these bytes."""
+    """Return a bench whose only data are these bytes."""
     path = tmp_path / "mine.bin"
     path.write_bytes(content)
     target = Target(Facts((opened.device,)), opened.device, "full", (DataFile("mine.bin", str(path), len(content)),))
@@ -123,7 +123,7 @@ def bench_of(opened, tmp_path, content):
 
 
 def coders_of(opened, tmp_path, content, codec="lz4", depth=2):
-    """The bench, and the coders of a message of these bytes."""
+    """Return the bench, and the coders of a message of these bytes."""
     bench = bench_of(opened, tmp_path, content)
     sent = message.message_of(bench, "data:mine.bin", len(content), BLOCK, CHUNK)
     return bench, transfer.Coders(bench, sent, message.codec_of(bench, codec, sent), depth)
@@ -245,7 +245,7 @@ def test_a_bit_that_flips_in_transit_is_never_accepted(host, tmp_path, codec, pl
 
 
 def _is_unused(packed, place):
-    """Whether a byte of a packed block is the filling between two chunks."""
+    """Return whether a byte of a packed block is the filling between two chunks."""
     offsets, sizes = packed[: 16 * (BLOCK // CHUNK)].view(np.uint64).reshape(2, -1)
     at = place % packed.size
     return at >= 16 * (BLOCK // CHUNK) and not ((offsets <= at) & (at < offsets + sizes)).any()

@@ -17,7 +17,7 @@ COPIES = View("transfer", "Copies by engine", ("copy",), x="size_bytes", by=("en
 
 
 def with_view(run, suite, view):
-    """The same run, whose suite asks for this view alone."""
+    """Return the same run, whose suite asks for this view alone."""
     suites = tuple(
         dataclasses.replace(info, views=(view,)) if info.name == suite else info for info in run.manifest.suites
     )

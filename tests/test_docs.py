@@ -18,7 +18,7 @@ ELLIPSIS = "…"  # a line with only this character stands for any lines
 
 
 def examples() -> list[tuple[str, str, list[str]]]:
-    """Each command that a document shows: the document, the command, and the lines that it prints."""
+    """Return each command that a document shows: the document, the command, and the lines that it prints."""
     return [
         (document.name, command, output.splitlines())
         for document in DOCUMENTS
@@ -28,7 +28,7 @@ def examples() -> list[tuple[str, str, list[str]]]:
 
 
 def matches(documented: list[str], printed: list[str]) -> bool:
-    """Whether the lines are those that were printed; a line of an ellipsis stands for any."""
+    """Return whether the lines are those that were printed; a line of an ellipsis stands for any."""
     pattern = "".join(r"(?:.*\n)*?" if line == ELLIPSIS else re.escape(line.rstrip()) + r"\n" for line in documented)
     return re.fullmatch(pattern, "".join(f"{line.rstrip()}\n" for line in printed)) is not None
 

@@ -22,7 +22,7 @@ def place():
 
 
 def status(place, *hosts, path="/metrics"):
-    """The status that a request with these Host headers gets."""
+    """Return the status that a request with these Host headers gets."""
     connection = http.client.HTTPConnection(*place, timeout=10)
     connection.putrequest("GET", path, skip_host=True)
     for host in hosts:
@@ -75,7 +75,7 @@ def test_clients_above_the_limit_are_disconnected_and_later_ones_are_answered(pl
 
 
 def retry_until_answered(ask):
-    """The first answer there is: the threads of clients that were let go end a moment later."""
+    """Return the first answer there is: the threads of clients that were let go end a moment later."""
     deadline = time.monotonic() + 10
     while True:
         try:

@@ -35,7 +35,7 @@ def places(judgement):
 
 
 def moved(digest, device, family, slowdown):
-    """The digest with one component slower (negative: faster) in a family."""
+    """Return the digest with one component slower (negative: faster) in a family."""
 
     def rates(component):
         return {
@@ -251,7 +251,7 @@ def test_a_component_that_is_much_faster_hides_no_slow_one():
 
 
 def saved(folder, **files):
-    """A folder with these recordings under these names, and without a record of the fleet."""
+    """Return a folder with these recordings under these names, and without a record of the fleet."""
     folder.mkdir()
     for name, recording in files.items():
         shutil.copyfile(RECORDINGS / f"{recording}.jsonl.gz", folder / f"{name}.jsonl.gz")

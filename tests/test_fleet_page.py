@@ -32,12 +32,12 @@ MOST_PAGE_BYTES = 2_000_000
 
 @functools.cache
 def judged(nodes=8, gpus=8, rack_size=4):
-    """A fleet with a GPU that heat slowed down, and a node that died."""
+    """Return a fleet with a GPU that heat slowed down, and a node that died."""
     return judge_fleet(*fleet(nodes, gpus, {SLOW: {"memory": 0.067}}, {SLOW: {"thermal"}}, DEAD, rack_size=rack_size))
 
 
 def of_state(judgement, state):
-    """The judgement with every suspect in another state."""
+    """Return the judgement with every suspect in another state."""
     places = {place for suspect in judgement.suspects for place in suspect.parts}
     suspects = tuple(
         replace(suspect, findings=tuple(replace(finding, state=state, again=0.06) for finding in suspect.findings))
@@ -296,7 +296,7 @@ def test_in_junit_only_a_confirmed_suspect_fails(state, element):
 
 @functools.cache
 def whole():
-    """A judgement with something in every field."""
+    """Return a judgement with something in every field."""
     two = TwoPopulations(("a/b",), (Place("gpu00", ("cuda:0",)),), 3, 0.08, ("width 8",))
     judgement = with_sick(of_state(judged(), "confirmed"))
     groups = tuple(replace(group, populations=(two,)) for group in judgement.groups)
@@ -306,7 +306,7 @@ def whole():
 
 
 def spoiled(text):
-    """The judgement with a text in every field that holds one; what the types fix stays."""
+    """Return the judgement with a text in every field that holds one; what the types fix stays."""
     return with_texts(whole(), lambda _: text, lambda _: text)
 
 
@@ -332,7 +332,7 @@ def test_text_of_a_fleet_stays_inert_text_in_every_form(form, texts):
 
 @functools.cache
 def thousand():
-    """A thousand nodes of eight GPUs: a slow GPU, a slow node, two nodes without an answer."""
+    """Return a thousand nodes of eight GPUs: a slow GPU, a slow node, two nodes without an answer."""
     slow = {("gpu303", "cuda:3"): {"memory": 0.067}, **{("gpu404", f"cuda:{k}"): {"memory": 0.05} for k in range(8)}}
     silent = {"gpu055": ("died", "no message for 30 s"), "gpu777": ("missing", "it never reported")}
     return judge_fleet(*fleet(1000, 8, slow, {("gpu303", "cuda:3"): {"thermal"}}, silent))

@@ -381,7 +381,7 @@ class Launched:
         raise AssertionError(f"no {text!r} in {self.lines}")
 
     def below(self, *arguments):
-        """The processes below the launcher whose command has all of these words, in the order of their start."""
+        """Return the processes below the launcher whose command has all of these words, in the order of their start."""
         pids = []
         for process in psutil.Process(self.process.pid).children(recursive=True):
             try:
@@ -400,7 +400,7 @@ class Launched:
 
 @pytest.fixture
 def srun(tmp_path):
-    """The variables of an environment in which srun starts three processes on this machine."""
+    """Return the variables of an environment in which srun starts three processes on this machine."""
     (tmp_path / "bin").mkdir()
     shutil.copy(TESTS / "fake_srun", tmp_path / "bin" / "srun")
     return {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "FAKE_NODES": "3"}
@@ -482,7 +482,7 @@ def test_a_ray_cluster_measures_and_a_killed_node_affects_only_itself(tmp_path):
 
 
 def is_open(port):
-    """Whether something on this machine listens on a port."""
+    """Return whether something on this machine listens on a port."""
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
         return True
     return False

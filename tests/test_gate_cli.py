@@ -25,14 +25,14 @@ SELF = f"{sys.executable} -P -m gpubench"
 
 @pytest.fixture
 def longer_suite(monkeypatch):
-    """The suite `longer`, whose case `told` takes a time that LONGER_PERCENT decides."""
+    """Return the suite `longer`, whose case `told` takes a time that LONGER_PERCENT decides."""
     monkeypatch.setenv("PYTHONPATH", PLUGIN)
     monkeypatch.syspath_prepend(PLUGIN)
     return ("longer", "--filter", "told", "--device", "host", "--tier", "smoke")
 
 
 def run_file(name, centre=1.0, of=TRIAD, manifest=None, count=5, **fields):
-    """A run file with five quiet processes of a case."""
+    """Return a run file with five quiet processes of a case."""
     values = noisy(centre, 1e-3, count) if count > 1 else [centre]
     results = [make.result(make.timing(v), of=of, replicate=i, **fields) for i, v in enumerate(values)]
     return files.write(Path(name), *results, manifest=make.manifest(**(manifest or {})))
@@ -388,7 +388,7 @@ def test_two_real_builds_are_measured_in_turn(call, longer_suite):
 
 
 def stand_in(path, body):
-    """A program that stands where gpubench should."""
+    """Return a program that stands where gpubench should."""
     Path(path).write_text(f"#!/bin/sh\n{body}\n")
     Path(path).chmod(0o755)
     return str(Path(path).absolute())

@@ -52,7 +52,7 @@ def ids(device=H200, tier="quick"):
 
 
 def check_once(task):
-    """Every call of a task once, on spoilt outputs."""
+    """Return every call of a task once, on spoilt outputs."""
     task.poison()
     for stage in task.stages.values():
         for call in stage.rotation or (stage.call,):

@@ -23,7 +23,7 @@ GROUPED = sys.modules[f"{SUITE.package}._grouped"]
 
 @pytest.fixture(scope="module")
 def gpu() -> Any:
-    """The first GPU, open in this process."""
+    """Return the first GPU, open in this process."""
     device = inventory.facts().devices[0]
     if not device.arch.startswith("sm_9"):
         pytest.skip("written for an NVIDIA GPU of sm_90")

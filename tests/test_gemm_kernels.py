@@ -196,7 +196,7 @@ GATED_ROWS = 48  # rows of y; the weights have twice as many
 
 
 def gated(products):
-    """The result of a gated product from all its products, which are divided by √COLS to be about one."""
+    """Return the result of a gated product from all its products, which are divided by √COLS to be about one."""
     gates, ups = np.split(products, 2, axis=1)
     return gates / (1 + np.exp(-gates)) * ups
 

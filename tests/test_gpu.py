@@ -30,7 +30,7 @@ def facts():
 
 @pytest.fixture(scope="module")
 def gpu(facts):
-    """The first GPU, open in this process."""
+    """Return the first GPU, open in this process."""
     device = facts.devices[0]
     return plugins.load("backends", device.backend).open(device)
 

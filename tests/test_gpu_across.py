@@ -21,7 +21,7 @@ GPUBENCH = [sys.executable, "-P", "-m", "gpubench"]
 
 @pytest.fixture(scope="module")
 def uuids():
-    """The UUIDs of two GPUs."""
+    """Return the UUIDs of two GPUs."""
     uuids = [device.uuid for device in inventory.facts().devices if device.backend == "cupy" and device.uuid]
     if len(uuids) < 2:
         pytest.skip("needs two GPUs")
@@ -33,7 +33,7 @@ def visible(uuid):
 
 
 def ended(nodes):
-    """The exit statuses; no process outlives the test."""
+    """Return the exit statuses; no process outlives the test."""
     try:
         outputs = [node.communicate(timeout=280) for node in nodes]
     finally:

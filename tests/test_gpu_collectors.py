@@ -25,7 +25,7 @@ def device():
 
 @pytest.fixture(scope="module")
 def gpu(device):
-    """The GPU, open in this process: on its list of processes, as a worker is."""
+    """Return the GPU, open in this process: on its list of processes, as a worker is."""
     return plugins.load("backends", device.backend).open(device)
 
 
@@ -46,7 +46,7 @@ def source(device):
 
 
 def opened(name, device):
-    """A collector's source, or the reason why this machine has none."""
+    """Return a collector's source, or the reason why this machine has none."""
     try:
         return plugins.load("collectors", name).open([device])
     except OptionalUnavailable as error:

@@ -21,7 +21,7 @@ GIB = 2**30
 
 @pytest.fixture(scope="module")
 def pair():
-    """The first GPU, open, with its facts and a peer of it."""
+    """Return the first GPU, open, with its facts and a peer of it."""
     facts = inventory.facts()
     reachable = {device.id: device for device in facts.devices if device.backend == "cupy"}
     first = next((device for device in reachable.values() if device.peers), None)
@@ -32,7 +32,7 @@ def pair():
 
 @pytest.fixture
 def build(pair):
-    """A function that builds a case on the pair; what it queued is finished at the end of the test."""
+    """Yield a function that builds a case on the pair; what it queued is finished at the end of the test."""
     gpu, facts, devices = pair
 
     def built(name, **params):

@@ -101,7 +101,7 @@ TESTS = """
 
 @pytest.fixture(scope="module")
 def session(tmp_path_factory):
-    """A session on the first GPU: what pytest said, and the run."""
+    """Return a session on the first GPU: what pytest said, and the run."""
     folder = tmp_path_factory.mktemp("project")
     (folder / "test_gpu.py").write_text(textwrap.dedent(TESTS))
     (folder / "twice.cu").write_text(KERNEL)

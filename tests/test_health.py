@@ -34,7 +34,7 @@ PCI = "0000:3b:00.0"
 
 
 def judged(**values):
-    """The health for these readings; the names are those of HealthSign."""
+    """Return the health for these readings; the names are those of HealthSign."""
     readings = [HealthReading(HealthSign[name], value) for name, value in values.items()]
     return health.judge("cuda:0", health.checked(readings))
 
@@ -224,7 +224,7 @@ def library(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def scenes(library, tmp_path_factory):
-    """Each scene's health before, after, and what appeared in between; one child process reads them all."""
+    """Return each scene's health before, after, and what appeared in between; one child process reads them all."""
     folder = tmp_path_factory.mktemp("scenes")
     state, log = folder / "state", folder / "log"
     log.write_bytes(LOG)
@@ -329,7 +329,7 @@ def test_a_driver_that_does_not_start_is_reported_with_its_own_message(nvml):
 
 @pytest.fixture
 def planned(nvml, monkeypatch):
-    """A plan of one case of the suite `faults` on the card."""
+    """Return a plan of one case of the suite `faults` on the card."""
     monkeypatch.syspath_prepend(str(HERE / "plugin"))
     settings = Settings(suites=("faults",), devices=("card:0",), tier="smoke", filters=("faults/good",))
     return plan.make(Facts((CARD, HOST)), settings)
@@ -479,7 +479,7 @@ def test_a_real_gpu_answers_most_readings_and_the_second_time_at_once():
 
 @pytest.fixture
 def mi300x(tmp_path):
-    """The folder of the driver's files of an MI300X, and a function that judges its health."""
+    """Return the folder of the driver's files of an MI300X, and a function that judges its health."""
     root = sysfs.build(tmp_path, "mi300x", count=1)
     device = Device("cuda:0", "cupy", "AMD Instinct MI300X", "gfx942", pci=sysfs.pci(0))
     source = type(plugins.load("collectors", "amd"))(root).health([device])

@@ -17,7 +17,7 @@ HEAT = sys.modules[f"{type(plugins.load('reports', 'html')).__module__.rpartitio
 
 
 def painted(picture, shape):
-    """The shade that each cell shows: of the last stroke over it, -1 of none."""
+    """Return the shade that each cell shows: of the last stroke over it, -1 of none."""
     shades = np.full(shape, -1)
     for path, index in re.findall(r'<path d="([^"]*)" class="run h(\d)"', picture):
         row = column = 0

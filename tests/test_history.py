@@ -33,7 +33,7 @@ def day(number):
 
 
 def run_file(folder, number, *seconds, of=CASE, **fields):
-    """A run file of one case: a replicate for each of `seconds`, of 1 GB moved."""
+    """Return a run file of one case: a replicate for each of `seconds`, of 1 GB moved."""
     results = [
         make.result(make.timing(value, value, moved=1e9), of=of, replicate=replicate)
         for replicate, value in enumerate(seconds or (1e-3,))
@@ -49,14 +49,14 @@ def recorded(store, *paths):
 
 
 def trend(store, case=CASE.id, series="", runs=400):
-    """The trend of the only line of a case."""
+    """Return the trend of the only line of a case."""
     with history.History(store) as reader:
         (line,) = reader.lines([case], series)
         return reader.trend(line, runs)
 
 
 def last(store, count, of=CASE, kind=H200, tier="quick", **fields):
-    """The newest results of a case, as a gate asks for them."""
+    """Return the newest results of a case, as a gate asks for them."""
     with history.History(store) as reader:
         return reader.last(of.id, of.version, tier, kind.id, count, **fields)
 
@@ -388,7 +388,7 @@ WRONG = ("x", b"\xff\x00", -1, 1e300, "a\x00b", "[1]", "[]", "", 2**62)
 
 
 def fate(store, paths):
-    """Whether a history is read and recorded in, or refused in one line."""
+    """Return whether a history is read and recorded in, or refused in one line."""
     try:
         read_all(store)
         recorded(store, *paths)

@@ -23,7 +23,7 @@ LAST, DAY_S = datetime(2026, 10, 30, 5, 0, tzinfo=UTC).timestamp(), 86400.0
 
 
 def trend_of(medians, seed, noise, newer_from):
-    """A trend of runs, one a day, the last on 30 October; from one of them on cuBLAS is newer."""
+    """Return a trend of runs, one a day, the last on 30 October; from one of them on cuBLAS is newer."""
     rng = random.Random(seed)
     points = []
     for index, median in enumerate(medians):

@@ -69,13 +69,13 @@ def read(name):
 
 
 def case(name, case_id):
-    """The one result of that case in a file."""
+    """Return the one result of that case in a file."""
     (content,) = (result for result in read(name).content.results if result.case.id == case_id)
     return content
 
 
 def values(name, case_id):
-    """The values of each series of a case by its name, headline first."""
+    """Return the values of each series of a case by its name, headline first."""
     return {series.label: series.values for series in case(name, case_id).series}
 
 

@@ -58,7 +58,7 @@ def note(result):
 
 
 def figure(source):
-    """The headline of the only case of a source, as every report shows it."""
+    """Return the headline of the only case of a source, as every report shows it."""
     (spread,) = Summary(foreign.run([source], [])).spreads()
     return spread.figure
 

@@ -98,7 +98,7 @@ def test_the_bound_of_a_prefill_is_that_of_its_products():
 
 
 def plain_logits(weights, sequence):
-    """The logits behind a sequence, in loops over layers, tokens and heads."""
+    """Return the logits behind a sequence, in loops over layers, tokens and heads."""
     shape, layers = weights.shape, weights.layers
 
     def norm(x, factors):

@@ -36,7 +36,7 @@ SHAPES = [
 
 @pytest.fixture(scope="module")
 def gpu() -> Any:
-    """The first GPU, open in this process."""
+    """Return the first GPU, open in this process."""
     device = inventory.facts().devices[0]
     return plugins.load("backends", device.backend).open(device)
 
@@ -49,7 +49,7 @@ def attention(gpu: Any, shape: Any = SMALL, order: str = "ordered") -> Any:
 
 
 def error(task: Any) -> float:
-    """The attention over every copy once, on overwritten results, and the check."""
+    """Return the attention over every copy once, on overwritten results, and the check."""
     task.poison()
     for call in task.calls():
         call()

@@ -26,7 +26,7 @@ MIXED = MODELS.mixture(1024, 512, 8, 16, 4, 3, 1500, "nowhere")
 
 @pytest.fixture(scope="module")
 def gpu() -> Any:
-    """The first GPU, open in this process."""
+    """Return the first GPU, open in this process."""
     device = inventory.facts().devices[0]
     return plugins.load("backends", device.backend).open(device)
 

@@ -191,7 +191,7 @@ USUAL = {"clock.sm_most_hz": "1980000000", "power.limit_w": "700.0", "ecc": "on"
 
 
 def machine(name="NVIDIA H200", device_id="cuda:0", **details):
-    """A manifest's facts with one device of these settings."""
+    """Return a manifest's facts with one device of these settings."""
     device = make.device(device_id, name, details=tuple((USUAL | details).items()))
     return {"facts": make.facts(device, versions=(("nvidia.driver", "580.1"),))}
 
@@ -312,7 +312,7 @@ def test_of_a_baseline_of_several_cards_the_candidates_own_is_used():
 
 
 def clocked(values, hertz, labels=()):
-    """A reading whose processes each ran at a clock of their own, read in their windows."""
+    """Return a reading whose processes each ran at a clock of their own, read in their windows."""
     results = [
         make.result(make.timing(value), of=TRIAD, replicate=index, window=(index, index + 0.9), labels=labels)
         for index, value in enumerate(values)

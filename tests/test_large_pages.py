@@ -17,7 +17,7 @@ MOVED = 1e9
 
 
 def points(count, **fields):
-    """Results of one case over many sizes, each a little slower than the one before."""
+    """Return results of one case over many sizes, each a little slower than the one before."""
     return [
         make.result(
             make.timing(*(1e-3 + 1e-7 * (index + sample) for sample in range(3)), moved=MOVED),

@@ -41,7 +41,7 @@ def test_the_kernels_compile_for_amd(file: str) -> None:
 
 
 def parameters(text: str) -> dict[str, list[str]]:
-    """The parameters of each kernel, macros written out."""
+    """Return the parameters of each kernel, macros written out."""
     text = re.sub(r"\\\n", " ", text)
     for name, arguments in re.findall(r"#define (ORDER) (.*)", text):
         text = re.sub(rf"\b{name}\b", arguments, text)

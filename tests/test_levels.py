@@ -9,12 +9,12 @@ KIB, MIB = 1024, 2**20
 
 
 def sizes(per_octave, first=10, last=33):
-    """A logarithmic grid of working sets, 1 KiB to 8 GiB."""
+    """Return a logarithmic grid of working sets, 1 KiB to 8 GiB."""
     return [2 ** (first + step / per_octave) for step in range((last - first) * per_octave + 1)]
 
 
 def staircase(grid, caches, heights, softness=0.0):
-    """The mean latency of rings over caches that miss, beyond their size, in proportion to the excess."""
+    """Return the mean latency of rings over caches that miss, beyond their size, in proportion to the excess."""
     latencies = []
     for size in grid:
         height = heights[0]
@@ -26,7 +26,7 @@ def staircase(grid, caches, heights, softness=0.0):
 
 
 def noisy(values, share, seed=1):
-    """The same values with normal noise of this relative deviation."""
+    """Return the same values with normal noise of this relative deviation."""
     return (np.array(values) * np.exp(share * np.random.default_rng(seed).standard_normal(len(values)))).tolist()
 
 

@@ -47,7 +47,7 @@ HOST_COUNTERS = {
 
 
 def latest(*gpus):
-    """The newest values of these GPUs and of the host, all GPUs alike."""
+    """Return the newest values of these GPUs and of the host, all GPUs alike."""
     declared = [make.counter(name, unit, kind) for name, (unit, kind, _) in {**COUNTERS, **HOST_COUNTERS}.items()]
     newest = live.Latest(declared)
     for device in gpus:
@@ -59,7 +59,7 @@ def latest(*gpus):
 
 
 def drawn(width, height=40, devices=(H200, HOST), processes=(), file=None):
-    """The lines of the picture on a terminal of this size."""
+    """Return the lines of the picture on a terminal of this size."""
     gpus = [device for device in devices if device.backend != "host"]
     console = Console(file=file or io.StringIO(), width=width, height=height, force_terminal=False, emoji=False)
     console.print(_monitor.Picture(devices).render(latest(*gpus), processes, console, 100.0))
@@ -287,7 +287,7 @@ def test_a_machine_without_a_gpu_starts_no_process_to_list_any():
 
 
 def example():
-    """The picture of docs/monitoring.md: a program that began to compute half a minute ago."""
+    """Return the picture of docs/monitoring.md: a program that began to compute half a minute ago."""
     console = Console(file=io.StringIO(), width=78, height=40, force_terminal=False, emoji=False)
     picture = _monitor.Picture((H200, HOST))
     for second in range(0, 61, 2):

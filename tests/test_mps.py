@@ -51,7 +51,7 @@ def has_ended(pid: int) -> bool:
 
 
 def daemon_of_children() -> int:
-    """The daemon that a process of this one finds."""
+    """Return the daemon that a process of this one finds."""
     program = "import os; print(open(os.environ['CUDA_MPS_PIPE_DIRECTORY'] + '/nvidia-cuda-mps-control.pid').read())"
     return int(subprocess.run([sys.executable, "-S", "-c", program], capture_output=True, check=True).stdout)
 

@@ -161,7 +161,7 @@ def close(*nodes):
 
 
 def connected(port):
-    """A stranger's connection, as soon as somebody listens."""
+    """Return a stranger's connection, as soon as somebody listens."""
     while True:
         with contextlib.suppress(ConnectionRefusedError):
             return socket.create_connection(("127.0.0.1", port), 5)
@@ -207,7 +207,7 @@ def test_nodes_with_different_plans_end_with_one_line_each():
 
 @pytest.fixture
 def channels():
-    """The two ends of an authenticated connection over TCP."""
+    """Yield the two ends of an authenticated connection over TCP."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         onward = socket.create_connection(listener.getsockname())
         back, _ = listener.accept()
@@ -237,7 +237,7 @@ def test_a_frame_arrives_as_it_was_sent(channels):
 
 
 def recorded(send):
-    """The bytes of the frames that `send` makes, by a channel of the same key."""
+    """Return the bytes of the frames that `send` makes, by a channel of the same key."""
     server, connection = socket.create_server(("127.0.0.1", 0)), None
     with server:
         onward = socket.create_connection(server.getsockname())

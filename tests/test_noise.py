@@ -12,7 +12,7 @@ from gpubench.judging import noise
 
 
 def run_of(*medians, case=None, **fields):
-    """A run in which each replicate of one case has one sample, in seconds; None is a failed replicate."""
+    """Return a run in which each replicate of one case has one sample, in seconds; None is a failed replicate."""
     of = case or make.case("chase", "latency", size_bytes=2**25)
     results = [
         make.result(make.timing(seconds), of=of, replicate=index)

@@ -26,7 +26,7 @@ refusals = sys.modules[f"{ROOM}._refusals"].refusals
 
 
 def refuses(code):
-    """A call that NVML answers with this error."""
+    """Return a call that NVML answers with this error."""
 
     def call():
         raise pynvml.NVMLError(code)
@@ -228,7 +228,7 @@ class GpmCard:
 
 @pytest.fixture
 def clock(monkeypatch):
-    """The clock of GPM's samples, in seconds."""
+    """Return the clock of GPM's samples, in seconds."""
     now = [100.0]
     monkeypatch.setattr(sys.modules[type(GPM).__module__].time, "monotonic", lambda: now[0])
     return now

@@ -107,7 +107,7 @@ def clocked(seconds, hertz, limit="", counted=None, **fields):
 
 
 def same_clock(hertz, count=5):
-    """The same clock for every process, but for a hundredth of a per cent."""
+    """Return the same clock for every process, but for a hundredth of a per cent."""
     return noisy(hertz, 1e-4, count)
 
 

@@ -20,14 +20,14 @@ KEY = KeyFigure("Memory read", "read", (("size_bytes", 2**30), ("dtype", "float3
 
 
 def read(size_bytes=2**30, seconds=1e-3, dtype="float32", **fields):
-    """A result of `bandwidth/read` that moved its size at each call."""
+    """Return a result of `bandwidth/read` that moved its size at each call."""
     of = make.case("read", size_bytes=size_bytes, dtype=dtype)
     times = (seconds * 0.999, seconds, seconds * 1.001) * 3
     return make.result(make.timing(*times, moved=float(size_bytes)), of=of, **fields)
 
 
 def overview_of(*results, key=(KEY,), remarks=(), complete=True, **fields):
-    """The overview of a run of these results."""
+    """Return the overview of a run of these results."""
     suites = (SuiteInfo("bandwidth", "memory bandwidth", key_figures=tuple(key)),)
     run = replace(make.run(*results, suites=suites, **fields), remarks=tuple(remarks), complete=complete)
     return overview(Summary(run))

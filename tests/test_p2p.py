@@ -21,7 +21,7 @@ needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="g++ is not h
 
 
 def cases(tier):
-    """The suite's cases on the first of two H200."""
+    """Return the suite's cases on the first of two H200."""
     facts = store.read_run(H200S).manifest.facts
     return list(SUITE.cases(Target(facts, facts.devices[0], tier)))
 
@@ -216,7 +216,7 @@ def test_a_bulk_byte_that_did_not_arrive_is_a_wrong_answer(small_bulk, traffic):
 
 @pytest.fixture(scope="module")
 def recorded():
-    """The medians of each `control` case that two H200 measured, by message and traffic."""
+    """Return the medians of each `control` case that two H200 measured, by message and traffic."""
     run = store.read_run(H200S.with_name("h200x2-p2p.jsonl.gz"))
     results = [result for result in run.results if result.case.name == "control"]
     assert {result.status for result in results} == {"ok"}

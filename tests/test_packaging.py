@@ -19,7 +19,7 @@ BUILD = (
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory) -> Path:
-    """A copy of the source with its sdist and wheel inside: an old build folder would leak into the wheel."""
+    """Return a copy of the source with its sdist and wheel inside: an old build folder would leak into the wheel."""
     copy = tmp_path_factory.mktemp("source") / "copy"
     shutil.copytree(
         ROOT, copy, ignore=shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist", "gpubench-runs")
@@ -30,7 +30,7 @@ def built(tmp_path_factory) -> Path:
 
 
 def source_files() -> set[str]:
-    """Every file of the source folders, by its name inside the wheel."""
+    """Return every file of the source folders, by its name inside the wheel."""
     return {
         f"{package.replace('.', '/')}/{path.relative_to(ROOT / folder).as_posix()}"
         for package, folder in SETUPTOOLS["package-dir"].items()

@@ -20,7 +20,7 @@ def html():
 
 
 def enclosed(tmp_path, run):
-    """The page of a run that was read from a file, and what can be downloaded from it."""
+    """Return the page of a run that was read from a file, and what can be downloaded from it."""
     path = tmp_path / "run.jsonl"
     path.write_bytes(store.encode_run(run))
     page = html().enclose(run, enclosing.enclosure(run, path))

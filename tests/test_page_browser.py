@@ -36,7 +36,7 @@ def browser():
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    """The page of a recording, with its results inside, as a file."""
+    """Return the page of a recording, with its results inside, as a file."""
     folder, made = tmp_path_factory.mktemp("pages"), {}
 
     def page(path):
@@ -89,7 +89,7 @@ def test_a_page_has_at_most_twelve_screens_and_a_megabyte_before_anything_is_ope
 
 
 def contrasts(browser):
-    """The contrast of each kind of text with what lies behind it, as WCAG 2 computes it."""
+    """Return the contrast of each kind of text with what lies behind it, as WCAG 2 computes it."""
     return browser.ask("""(() => {
         const numbers = (colour) => colour.match(/[\\d.]+/g).map(Number);
         const light = (colour) => numbers(colour).slice(0, 3).map((c) => (c /= 255) <= 0.03928 ? c / 12.92

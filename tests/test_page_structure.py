@@ -161,7 +161,7 @@ def test_each_bar_is_marked_with_its_own_peak_and_a_bar_without_one_has_no_mark(
 
 
 def ticks(values, unit, **fields):
-    """The labels of an axis, and its unit."""
+    """Return the labels of an axis, and its unit."""
     placed = sys.modules[f"{ROOM}._ticks"].axis(values, unit, 100.0, 400.0, **fields)
     return [label for _, label in placed.ticks], placed.unit
 

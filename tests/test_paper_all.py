@@ -16,7 +16,7 @@ LIMIT_S = 2400
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory) -> dict[str, str]:
-    """A GPU on paper with 4 GiB, which cannot hold a model that would take hours."""
+    """Return a GPU on paper with 4 GiB, which cannot hold a model that would take hours."""
     return {**built(tmp_path_factory.mktemp("paper")), "PAPER_HIP_GIB": "4"}
 
 
@@ -27,7 +27,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def dry_run(environment, folder):
-    """The results of `gpubench run all --device rocm:0 --tier smoke` by the case's id, and the command."""
+    """Return the results of `gpubench run all --device rocm:0 --tier smoke` by the case's id, and the command."""
     return results_of(environment, folder, "all", limit_s=LIMIT_S)
 
 

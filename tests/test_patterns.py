@@ -25,7 +25,7 @@ RANKS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 33)
 
 
 def part(name):
-    """A private module of the suite, or of the room: `.._between`."""
+    """Return a private module of the suite, or of the room: `.._between`."""
     return sys.modules[importlib.util.resolve_name(f".{name}", SUITE.package)]
 
 
@@ -69,7 +69,7 @@ def test_the_best_depth_is_the_smallest_of_those_that_are_equally_fast():
 
 
 def rounds_after(seconds_of, wanted_s, trials=8):
-    """The rounds of a computation after its calibration, if each number of rounds takes `seconds_of` it."""
+    """Return the rounds of a computation after its calibration, if each number of rounds takes `seconds_of` it."""
     overlap, tried, rounds = part("_overlap"), [], 1
     for _ in range(trials):
         tried.append(overlap.CalibrationPoint(rounds, seconds_of(rounds)))
@@ -151,7 +151,7 @@ def test_a_pipeline_whose_slots_are_overwritten_too_early_fails_its_check():
 
 
 def built(name, rank=0, world=1, exchange=None, seed=7, **params):
-    """A task of that case on the host."""
+    """Return a task of that case on the host."""
     backend = plugins.load("backends", "host")
     device = backend.devices()[0]
     case = Case("patterns", name, tuple(params.items()))
@@ -175,7 +175,7 @@ def faults_of(schedule, ranks, wanted):
 
 
 def ends_in_any_order(schedule, ranks, rng):
-    """Whether all ranks finish if they run in a random order, each waiting for the deliveries of its step."""
+    """Return whether all ranks finish if they run in a random order, each waiting for the deliveries of its step."""
     plans = [part("_schedules").of_rank(schedule, rank) for rank in range(ranks)]
     posted, waiting = [0] * ranks, [False] * ranks
     for _ in range(20 * ranks * (1 + len(plans[0]))):

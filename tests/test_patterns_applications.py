@@ -8,7 +8,7 @@ from gpubench.base.errors import WrongAnswer
 
 
 def is_wrong(check):
-    """The message of the wrong answer that a check finds; empty if it finds none."""
+    """Return the message of the wrong answer that a check finds; empty if it finds none."""
     try:
         check()
     except WrongAnswer as error:

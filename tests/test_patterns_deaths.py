@@ -59,7 +59,7 @@ class DeathResults(list):
 
 
 def run(facts, device, tier, *filters):
-    """The results of the able jobs of the suite that the filters name."""
+    """Return the results of the able jobs of the suite that the filters name."""
     plan = planning.make(facts, Settings(("patterns",), (device,), tier, filters=filters))
     shelf = DeathResults()
     with Runner(plan, SamplingProcess((), 0.0), shelf, 120.0) as runner:

@@ -23,7 +23,7 @@ CASES = ("pipeline", "best_depth", "topology", "incast", "batch", "adaptive")
 
 
 def part(name):
-    """A private module of the suite."""
+    """Return a private module of the suite."""
     return sys.modules[importlib.util.resolve_name(f".{name}", SUITE.package)]
 
 
@@ -45,7 +45,7 @@ def bench_of(facts, gpu, **params):
 
 
 def results_of(facts, tier):
-    """The results of the cases that this machine can run."""
+    """Return the results of the cases that this machine can run."""
     plan = planning.make(facts, Settings(("patterns",), (facts.devices[0].id,), tier))
     able = [job for job in plan.jobs if job.case.name in CASES and not planning.missing_devices(job)]
     results = []

@@ -13,7 +13,7 @@ def module():
 
 
 def straight(per_unit, alpha=0.0):
-    """A curve whose seconds are α + amount · per_unit."""
+    """Return a curve whose seconds are α + amount · per_unit."""
     return module().TimeCurve.through({amount: alpha + amount * per_unit for amount in (1.0, 1e3, 1e6)})
 
 
@@ -158,7 +158,7 @@ def test_youngs_interval_is_dalys_where_snapshots_are_cheap():
 
 
 def simulated(step, save, restart, steps, mtbf, segments, rng):
-    """The slow-down of a run whose failures are drawn: after each, a restart, and the segment again."""
+    """Return the slow-down of a run whose failures are drawn: after each, a restart, and the segment again."""
     segment, total = steps * step + save, 0.0
     for _ in range(segments):
         while (failure := rng.exponential(mtbf)) < segment:

@@ -103,7 +103,7 @@ def suite(tmp_path):
 
 
 def measured(suite, *filters, prefix=()):
-    """The results by the name of the fault, and how long the command took."""
+    """Return the results by the name of the fault, and how long the command took."""
     out = suite.parent / "run.jsonl"
     arguments = [word for pattern in filters for word in ("--filter", pattern)]
     command = [
@@ -130,7 +130,7 @@ def measured(suite, *filters, prefix=()):
 
 
 def left_over(suite):
-    """Processes that still have the suite's path among their arguments."""
+    """Return processes that still have the suite's path among their arguments."""
     running = psutil.process_iter(["cmdline"])
     return [process.pid for process in running if str(suite) in (process.info["cmdline"] or ())]
 
@@ -190,7 +190,7 @@ def test_a_second_process_that_claims_a_rank_is_refused_and_both_are_named():
 
 
 def small_shm():
-    """The command that gives a program a /dev/shm of 64 KiB, or nothing where this machine refuses mounts."""
+    """Return the command that gives a program a /dev/shm of 64 KiB, or nothing where this machine refuses mounts."""
     mount = 'mount -t tmpfs -o size=64k none /dev/shm && exec "$@"'
     for command in (["unshare", "-m"], ["unshare", "-rm"]):
         prefix = [*command, "sh", "-ec", mount, "sh"]

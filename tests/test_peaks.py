@@ -20,13 +20,13 @@ COUNTERS = (SM, MEMORY, make.ENERGY)
 
 
 def product(tflops=684.0, limit="tensor.bfloat16", seconds=1e-3, **fields):
-    """A series of one rate."""
+    """Return a series of one rate."""
     work = Work(flops=tflops * 1e12 * seconds)
     return make.timing(*(seconds,) * 3, work=work, quantity="flops", limit=limit, **fields)
 
 
 def summed(*results, of=H200, at=(0.0, 1.0), **columns):
-    """The summary of these results with the clocks given, read at these times."""
+    """Return the summary of these results with the clocks given, read at these times."""
     columns = {"clock.sm": (1.4e9, 1.6e9), "clock.memory": (3.201e9, 3.201e9), **columns}
     sampled = make.samples(at, of.id, **{name: values for name, values in columns.items() if values})
     return Summary(make.run(*results, sampled=[sampled], facts=make.facts(of), counters=COUNTERS))
@@ -244,7 +244,7 @@ def test_a_board_has_the_memory_bandwidth_of_its_data_sheet_or_none(name, memory
 
 
 def part(compute, memory="NPS1", units=38, name="AMD Instinct MI300X"):
-    """A device of a split card."""
+    """Return a device of a split card."""
     return make.device("rocm:0", name, arch="gfx942", units=units, details=details(compute, memory))
 
 
@@ -290,7 +290,7 @@ def sustained(series, window=(0.5, 9.5), **fields):
 
 
 def filling(series, seconds=9.0, **fields):
-    """The same series with samples that take so long in all."""
+    """Return the same series with samples that take so long in all."""
     return dataclasses.replace(series, values=(seconds / 90,) * 90, stop="interval", **fields)
 
 

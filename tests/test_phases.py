@@ -136,7 +136,7 @@ def test_a_phase_beyond_what_was_sampled_has_no_energy():
 
 @pytest.fixture(scope="module")
 def recorded():
-    """A training loop of three seconds on an H200: it builds and warms up, trains, and rests."""
+    """Return a training loop of three seconds on an H200: it builds and warms up, trains, and rests."""
     return store.read_run(RECORDING)
 
 

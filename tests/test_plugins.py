@@ -14,7 +14,7 @@ from gpubench.base.errors import UsageError
 
 @pytest.fixture
 def install(tmp_path, monkeypatch):
-    """A function that puts a distribution with report modules {file: source} on the path."""
+    """Yield a function that puts a distribution with report modules {file: source} on the path."""
     monkeypatch.syspath_prepend(tmp_path)
     before = set(sys.modules)
 

@@ -30,7 +30,7 @@ def profile(out, *command, options=("-q",), **named):
 
 
 def refused(out, *command, options=("-q",)):
-    """The call where it ends before the program starts, which asks for no process of its own."""
+    """Return the call where it ends before the program starts, which asks for no process of its own."""
     return gpubench("profile", *options, "-o", out, "--", *command)
 
 

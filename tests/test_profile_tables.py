@@ -31,7 +31,7 @@ def recorded():
 
 
 def printed(run, width, **options):
-    """The lines that `profile` prints on a terminal of this width."""
+    """Return the lines that `profile` prints on a terminal of this width."""
     console = Console(file=io.StringIO(), width=width, highlight=False, emoji=False, **options)
     console.print(*_phases.profiled(run, console), sep="\n")
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
@@ -43,7 +43,7 @@ def spans(case, *times):
 
 
 def program(*results, end=10.0, memory=(), devices=("cuda:0",)):
-    """A profiled program from 0 s, its memory on the host read every quarter of a second."""
+    """Return a profiled program from 0 s, its memory on the host read every quarter of a second."""
     at = tuple((np.arange(len(memory)) * 0.25).tolist())
     sampled = [Samples("program", "host", at, ((tree.MEMORY.name, tuple(memory)),))] if memory else []
     program = spans(Case("profile", "program"), (0.0, end))

@@ -28,7 +28,7 @@ def plan(jobs):
 
 
 def events(jobs, status="ok"):
-    """The events of a run of these jobs, each of which takes two seconds."""
+    """Yield the events of a run of these jobs, each of which takes two seconds."""
     forecast = Forecast(plan(jobs), jobs)
     for index, of in enumerate(jobs):
         yield ProgressEvent(of, index, jobs, forecast.left_s())

@@ -39,7 +39,7 @@ def pytest_in(folder, *arguments):
 
 @pytest.fixture
 def project(tmp_path):
-    """A project of its own: write a test file by name, run pytest on it."""
+    """Return a project of its own: write a test file by name, run pytest on it."""
 
     def run(*arguments, **sources):
         for name, source in sources.items():
@@ -264,14 +264,14 @@ def test_a_test_that_becomes_slower_fails_and_one_that_does_not_passes(project):
 
 @pytest.fixture
 def clockwork(monkeypatch):
-    """A session on the clockwork device."""
+    """Return a session on the clockwork device."""
     facts = Facts(tuple(plugins.load("backends", "clockwork").devices()))
     monkeypatch.setattr(inventory, "facts", lambda: facts)
     return MeasuringSession(Options("", "quick", None, 1, (), ()), None, ["tests/test_it.py::test_it"])
 
 
 def spending(device, seconds):
-    """A task whose call takes so long."""
+    """Return a task whose call takes so long."""
     return Task.of(Stage(lambda: device.spend(seconds), Work(moved=1e9), "moved"), check=dict)
 
 
@@ -461,7 +461,7 @@ def test_tests_that_are_missing_in_the_baseline_are_named_before_they_are_measur
 
 
 def run_of(*seconds, case=None, **fields):
-    """A run of one case, a replicate for each of these times."""
+    """Return a run of one case, a replicate for each of these times."""
     results = [
         Result(
             case or make.case(),

@@ -17,7 +17,7 @@ SCHEMA_FILE = Path(record.__file__).with_name("run-1.schema.json")
 
 
 def changed(of, *replacements):
-    """The line of a record with each (old, new) text replaced once."""
+    """Return the line of a record with each (old, new) text replaced once."""
     line = record.encode(of)
     for old, new in zip(replacements[::2], replacements[1::2], strict=True):
         assert old.encode() in line
@@ -232,7 +232,7 @@ def test_validation_of_every_list_stops_at_the_first_fault():
 
 
 def nodes(value):
-    """Every dictionary in a schema."""
+    """Yield every dictionary in a schema."""
     if isinstance(value, dict):
         yield value
         value = list(value.values())
@@ -242,7 +242,7 @@ def nodes(value):
 
 
 def variadic(schema):
-    """Whether a schema is that of a list of any length."""
+    """Return whether a schema is that of a list of any length."""
     return schema.get("type") == "list" or "variadic_item_index" in schema
 
 

@@ -92,7 +92,7 @@ HARMLESS = (
 
 
 def text_run(*texts):
-    """A run that holds these texts wherever a run can hold a text."""
+    """Return a run that holds these texts wherever a run can hold a text."""
     joined = " / ".join(texts)
     device = make.device(
         uuid=UUID,
@@ -406,7 +406,7 @@ ATOMS = (
 
 
 def seconds(atom, length):
-    """The least processor time of three for redacting a note of this text, which no cache has seen."""
+    """Return the least processor time of three for redacting a note of this text, which no cache has seen."""
     run = make.run(make.result(notes=(("note", (atom * (length // len(atom) + 1))[:length]),)))
     outputs = []
     for _ in range(3):

@@ -386,7 +386,7 @@ def test_no_control_character_of_a_run_reaches_a_report(kind, text):
 
 
 def poisoned(value, text):
-    """The same value with every free text in it replaced; the words that the model fixes stay."""
+    """Return the same value with every free text in it replaced; the words that the model fixes stay."""
     if isinstance(value, str):
         return value if value in FIXED else text
     if isinstance(value, tuple):
@@ -524,7 +524,7 @@ def test_a_case_shows_the_counters_of_its_own_window():
 
 
 def ladder_run(*more, **fields):
-    """A latency of 16 ns up to 256 KiB, of 142 ns beyond, on a device that says what its caches are."""
+    """Return a latency of 16 ns up to 256 KiB, of 142 ns beyond, on a device that says what its caches are."""
     device = dataclasses.replace(GPU, cache_bytes=4 * 2**20, details=(("shared.unit_bytes", str(228 * 1024)),))
     results = [
         result(

@@ -19,7 +19,7 @@ TRIAD = make.case(size_bytes=2**30, dtype="float32")
 
 
 def deviation_of(*medians, of=TRIAD, name="NVIDIA H200", devices=("cuda:0",)):
-    """The reproducibility of a case of which each replicate took one of these times."""
+    """Return the reproducibility of a case of which each replicate took one of these times."""
     results = [make.result(make.timing(s), of=of, devices=devices, replicate=i) for i, s in enumerate(medians)]
     device = [make.device(device, name) for device in devices]
     summary = Summary(make.run(*results, facts=make.facts(*device)))

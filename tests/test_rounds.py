@@ -20,7 +20,7 @@ def judged(sides):
 
 
 def settle_one_case(values, again, rounds=3):
-    """A case whose first measurement is `values`; each value of `again` centres a further one."""
+    """Return a case whose first measurement is `values`; each value of `again` centres a further one."""
     asked = []
 
     def measure(sides, suspects):

@@ -44,13 +44,13 @@ def sick(monkeypatch):
 
 
 def pid_of(child):
-    """The number of the process under a child's keeper."""
+    """Return the number of the process under a child's keeper."""
     (process,) = psutil.Process(child.process.pid).children()
     return process.pid
 
 
 def track(chunks, name):
-    """The times and values of one counter, over all chunks."""
+    """Return the times and values of one counter, over all chunks."""
     columns = [(chunk.at, dict(chunk.columns)[name]) for chunk in chunks if name in dict(chunk.columns)]
     return [at for ats, _ in columns for at in ats], [value for _, values in columns for value in values]
 
@@ -226,7 +226,7 @@ def test_every_counter_of_a_device_is_listed_as_available_or_with_the_reason_why
 
 
 def gpubench(*arguments):
-    """The command, with a device that is lost on the way."""
+    """Return the command, with a device that is lost on the way."""
     return _command.gpubench(*arguments, PYTHONPATH=PLUGIN, GPUBENCH_SICK="lost", GPUBENCH_HISTORY="off")
 
 

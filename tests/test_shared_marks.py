@@ -37,7 +37,7 @@ def facts(host):
 
 
 def marked_run(host=HOST):
-    """A run with every mark in each text that its code does not choose: what the model declares no word.
+    """Return a run with every mark in each text that its code does not choose: what the model declares no word.
 
     The fields that are for names have those of the marks.
     """
@@ -77,7 +77,7 @@ def runs(tmp_path_factory):
 
 @pytest.fixture
 def call(call, monkeypatch):
-    """The command as the user of the marks calls it; gives its standard output."""
+    """Return the command as the user of the marks calls it; gives its standard output."""
     monkeypatch.setattr(identity, "names", lambda: (USER,))
 
     def run(*arguments):
@@ -89,13 +89,13 @@ def call(call, monkeypatch):
 
 
 def opened(content):
-    """The run file that a page carries, packed and in base64, in which any three letters may stand by chance."""
+    """Return the run file that a page carries, packed and in base64, in which any three letters may stand by chance."""
     packed = base64.b64decode(content[0] + "=" * (-len(content[0]) % 4))
     return gzip.decompress(packed).decode() if packed[:2] == b"\x1f\x8b" else content[0]
 
 
 def left(*written):
-    """The secrets that stand in the outputs, and the kinds of their marks."""
+    """Return the secrets that stand in the outputs, and the kinds of their marks."""
     assert written
     assert all(written)
     texts = [content if isinstance(content, str) else content.decode("utf-8", "replace") for content in written]

@@ -13,7 +13,7 @@ from gpubench.model import store
 
 @pytest.fixture
 def run(tmp_path):
-    """A run file of a machine called gpu17, with a result."""
+    """Return a run file of a machine called gpu17, with a result."""
     facts = make.facts(make.device(uuid="GPU-1234"), host=(("hostname", "gpu17"),))
     failed = make.result(of=make.case("copy"), status="failed", cause="crash", reason="died on gpu17")
     return write(tmp_path / "run.jsonl", make.result(), failed, manifest=make.manifest(facts=facts))

@@ -27,7 +27,7 @@ def whole_run():
 
 
 def lines(parts, width):
-    """The lines of these parts in a terminal of that width."""
+    """Return the lines of these parts in a terminal of that width."""
     console = Console(width=width, highlight=False, emoji=False)
     with console.capture() as capture:
         console.print(*parts, sep="\n")

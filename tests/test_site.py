@@ -34,13 +34,13 @@ def _salt(tmp_path_factory):
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder of three runs, one a day, the last on two devices."""
+    """Return a folder of three runs, one a day, the last on two devices."""
     return three_runs(tmp_path / "runs")
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """A site of three runs and one of another tier, and what was told while it was built; tests only read it."""
+    """Return a site of three runs and one of another tier, and what was told while it was built; tests only read it."""
     parent = tmp_path_factory.mktemp("built")
     write(three_runs(parent / "runs") / "smoke.jsonl", day=4, tier="smoke")
     return build(parent / "runs", parent / "site")

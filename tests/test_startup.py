@@ -22,7 +22,7 @@ print("MODULES", *{{name.partition(".")[0] for name in sys.modules}})
 
 
 def modules_after(option: str) -> set[str]:
-    """The top-level modules that are imported once `gpubench OPTION` has answered."""
+    """Return the top-level modules that are imported once `gpubench OPTION` has answered."""
     program = PROGRAM.format(option=option)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     answer, _, modules = done.stdout.rpartition("MODULES ")
@@ -39,7 +39,7 @@ def test_version_is_answered_before_typer_and_pydantic_are_imported():
 
 
 def fastest(*name: str, times: int = 10) -> float:
-    """Seconds of the fastest of several starts of Python: the one that was disturbed least."""
+    """Return seconds of the fastest of several starts of Python: the one that was disturbed least."""
 
     def once() -> float:
         started = time.perf_counter()
@@ -57,7 +57,7 @@ def test_the_command_starts_within_a_multiple_of_an_empty_python(option, limit):
 
 
 def commands(command: Any, path: str = "gpubench") -> Iterator[tuple[str, Any]]:
-    """Every command under this one with the words that call it."""
+    """Yield every command under this one with the words that call it."""
     yield path, command
     for name, child in getattr(command, "commands", {}).items():
         yield from commands(child, f"{path} {name}")

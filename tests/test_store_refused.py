@@ -17,7 +17,7 @@ NAMES = ("run.jsonl", "run.jsonl.gz")
 
 
 def refusal(path):
-    """The one line by which a file is refused, without the file's name."""
+    """Return the one line by which a file is refused, without the file's name."""
     with pytest.raises(FileError) as refused:
         store.read_run(path)
     message = str(refused.value)
@@ -33,7 +33,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def small(path):
-    """A file of a manifest, a result and samples, without an end."""
+    """Return a file of a manifest, a result and samples, without an end."""
     return write(path, make.result(), make.samples([1.0, 2.0], power=[300.5, None]), end=False)
 
 

@@ -99,7 +99,7 @@ def trees():
 
 @functools.cache
 def imports(path: Path) -> tuple[Import, ...]:
-    """Every import of a file, also inside functions; `from gpubench import stats` gives gpubench.stats."""
+    """Return every import of a file, also inside functions; `from gpubench import stats` gives gpubench.stats."""
     return tuple(_imports(path))
 
 
@@ -117,13 +117,13 @@ def _imports(path: Path) -> Iterator[Import]:
 
 
 def package_of(path: Path) -> str:
-    """The package of the core that a file lies in; empty for a loose module."""
+    """Return the package of the core that a file lies in; empty for a loose module."""
     parts = path.relative_to(ROOT / "gpubench").parts
     return parts[0] if len(parts) > 1 else ""
 
 
 def package_named(target: str) -> str:
-    """The package of an imported `gpubench.judging.effect`; empty for what is not of a package of the core."""
+    """Return the package of an imported `gpubench.judging.effect`; empty for what is not of a package of the core."""
     family, _, rest = target.partition(".")
     package = rest.partition(".")[0]
     return package if family == "gpubench" and package in ARROWS else ""
@@ -138,7 +138,7 @@ MODULES = {dotted(path): path for path in CORE}
 
 
 def is_room(target: str) -> bool:
-    """Whether a dotted name is a room's or a backend's: those are reached through plugins alone."""
+    """Return whether a dotted name is a room's or a backend's: those are reached through plugins alone."""
     return re.match(r"gpubench\.(suites|collectors|reports|ci|devices\.backends|importers)\b", target) is not None
 
 
@@ -264,7 +264,7 @@ def test_tests_reach_rooms_through_plugins():
 
 
 def section(document: str, title: str) -> str:
-    """The text under one heading of a Markdown document."""
+    """Return the text under one heading of a Markdown document."""
     return re.split(r"^## ", document.split(f"\n## {title}\n")[1], flags=re.MULTILINE)[0]
 
 
@@ -368,7 +368,7 @@ def statements(function: ast.FunctionDef) -> list[ast.stmt]:
 
 
 def handed_on_to(function: ast.FunctionDef) -> str:
-    """The function that this one only hands its arguments on to; empty where it does anything itself."""
+    """Return the function that this one only hands its arguments on to; empty where it does anything itself."""
     match statements(function):
         case [ast.Return(value=ast.Call() as call)]:
             arguments = [*call.args, *(keyword.value for keyword in call.keywords)]

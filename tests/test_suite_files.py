@@ -50,7 +50,7 @@ def greeting(bench):
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder with a suite, and what it imports."""
+    """Yield a folder with a suite, and what it imports."""
     place = tmp_path / "my program"  # a name that no package can have
     place.mkdir()
     (place / "mine.py").write_text(SUITE)
@@ -105,7 +105,7 @@ def test_files_beside_a_suite_are_found_as_those_of_a_package(folder):
 
 @pytest.fixture
 def suite_folder(folder):
-    """A suite that is a folder: its file became `__init__.py`."""
+    """Return a suite that is a folder: its file became `__init__.py`."""
     place = folder / "ours"
     place.mkdir()
     (place / "__init__.py").write_text(SUITE.replace("from helper", "from .helper"))
@@ -152,7 +152,7 @@ def {name}(bench):
 
 
 def assembled(folder, *names):
-    """A suite `parts` whose topics declare a case each."""
+    """Return a suite `parts` whose topics declare a case each."""
     place = folder / "parts"
     place.mkdir()
     for at, name in enumerate(names):

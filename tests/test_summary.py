@@ -123,7 +123,7 @@ def test_a_run_ends_in_3_only_where_a_case_failed(statuses, status):
 
 
 def replicates(*rows, **fields):
-    """A run of one case in which each replicate has these samples in seconds, or a status."""
+    """Return a run of one case in which each replicate has these samples in seconds, or a status."""
     results = [
         make.result(status=row, cause="crash", replicate=index)
         if isinstance(row, str)

@@ -27,7 +27,7 @@ needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 
 
 def paper():
-    """A paper GPU of NVIDIA; g++ builds its kernels for the architecture that mma.sync needs."""
+    """Return a paper GPU of NVIDIA; g++ builds its kernels for the architecture that mma.sync needs."""
     paper = bench(SUITE, "nvidia")
     built = paper.kernel
     return SimpleNamespace(
@@ -45,7 +45,7 @@ def operands(m, n, k):
 
 
 def checked(rung, product):
-    """The rung once, on overwritten results, and the check."""
+    """Return the rung once, on overwritten results, and the check."""
     call, notes = rung.build(paper(), product.product)
     product.poison()
     call()
@@ -103,7 +103,7 @@ def test_a_tile_that_is_left_out_fails_the_check():
 
 
 def device(vendor, arch, *features):
-    """A bench of which only the traits are looked at."""
+    """Return a bench of which only the traits are looked at."""
     return SimpleNamespace(traits=SimpleNamespace(vendor=vendor, arch=arch, features=frozenset(features), warp=32))
 
 

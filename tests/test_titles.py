@@ -38,13 +38,13 @@ UNITS = {  # the unit of a figure, by the quantity that its title names first
 
 
 def quantity(title: str) -> str:
-    """The first word of a title that names a quantity, or nothing."""
+    """Return the first word of a title that names a quantity, or nothing."""
     terms = title.lower().replace(":", " ").replace(",", " ").split()
     return next((word for word in terms if word in UNITS), "")
 
 
 def drawn_units(run: Run) -> Iterator[tuple[View, str]]:
-    """The unit of every point that a view of the run draws."""
+    """Yield the unit of every point that a view of the run draws."""
     summary = Summary(run)
     for info in run.manifest.suites:
         for view in info.views if info.name in SUITES else ():
@@ -76,7 +76,7 @@ def test_the_quantity_in_a_title_is_the_one_on_the_axis(name):
 
 
 def messages(source: str) -> Iterator[str]:
-    """The texts of a module that have a space and are no docstring."""
+    """Yield the texts of a module that have a space and are no docstring."""
     tree = ast.parse(source)
     statements = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     constants = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in statements)

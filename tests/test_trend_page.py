@@ -22,7 +22,7 @@ FIRST = 1767322800.0  # 2026-01-02 03:00 UTC
 
 
 def trend_of(values, line=LINE, every_s=DAY_S, width=0.001, **versions):
-    """A trend of these medians, a run a day; from the 10th on with these versions."""
+    """Return a trend of these medians, a run a day; from the 10th on with these versions."""
     points = [
         trend.TrendPoint(
             trend.RunSource(

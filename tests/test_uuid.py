@@ -16,7 +16,7 @@ PCI = "0000:00:06.0"
 
 @pytest.fixture
 def nvml(monkeypatch):
-    """A driver that knows one GPU, of the UUID that a test gives it."""
+    """Yield a driver that knows one GPU, of the UUID that a test gives it."""
 
     class NVMLError(Exception):
         pass

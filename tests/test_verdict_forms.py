@@ -40,7 +40,7 @@ CENTRES = {"slow": 1.1, "fine": 1.0001, "unsure": 1.0195, "long": 1.2, "hebrew":
 
 
 def judged(*names, **policy):
-    """The gate's judgement of these cases, whose candidates are as much slower as CENTRES says."""
+    """Return the gate's judgement of these cases, whose candidates are as much slower as CENTRES says."""
     before = [reading(noisy(spread=1e-3), of=CASES[name]) for name in names]
     after = [reading(noisy(CENTRES[name], 1.1e-3), of=CASES[name]) for name in names]
     gate = plugins.load("gates", "regression")
@@ -149,7 +149,7 @@ def test_a_right_to_left_name_has_a_line_of_its_own_so_that_no_figure_moves(line
 
 
 def single(name, seconds, manifest=None, **fields):
-    """A run with one process of a case whose figure is a rate."""
+    """Return a run with one process of a case whose figure is a rate."""
     result = make.result(make.timing(seconds, moved=1e9), of=make.case("triad"), **fields)
     return replace(Reading.of(make.run(result, **(manifest or {}))), source=name)
 

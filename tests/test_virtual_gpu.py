@@ -33,7 +33,7 @@ def params(result: Any) -> dict[str, Any]:
 
 
 def headline(result: Any) -> float:
-    """The median of a case that times itself, in seconds per item: a sample holds a batch of calls."""
+    """Return the median of a case that times itself, in seconds per item: a sample holds a batch of calls."""
     (series,) = (series for series in result.series if series.label == "self")
     return float(np.median(series.values)) / series.work.items
 

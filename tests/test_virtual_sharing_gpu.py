@@ -41,7 +41,7 @@ class SharingResults:
 
 
 def measured(facts: Any, tier: str, *patterns: str) -> list[Any]:
-    """The results of the cases whose ids match."""
+    """Return the results of the cases whose ids match."""
     plan = planning.make(facts, Settings(("virtual",), (facts.devices[0].id,), tier))
     jobs = [job for job in plan.jobs if any(fnmatch.fnmatch(job.case.id, f"virtual/{pattern}") for pattern in patterns)]
     assert jobs, patterns
@@ -60,7 +60,7 @@ def expect_ok(results: list[Any]) -> None:
 
 
 def held_processes() -> list[int]:
-    """The children of this suite that are still there."""
+    """Return the children of this suite that are still there."""
     pids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():

@@ -16,7 +16,7 @@ PAGE = (Path(__file__).parents[1] / "docs" / "your-own-program.md").read_text()
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """The page's files, each under the name that stands before its block."""
+    """Return the page's files, each under the name that stands before its block."""
     place = tmp_path_factory.mktemp("program")
     for name, block in re.findall(r"`([\w.]+\.(?:py|cu))`[^`]*\n\n```(?:python|cuda)\n(.*?)```", PAGE, re.DOTALL):
         if not (place / name).exists():
@@ -33,7 +33,7 @@ def run_tests(folder, *options):
 
 
 def shapes(text):
-    """Lines without their numbers, units, tiers and processors, which differ from machine to machine."""
+    """Return lines without their numbers, units, tiers and processors, which differ from machine to machine."""
     text = re.sub(r"(?<![=\w])[\d.]+( [kMGT]?B/s)?", "N", re.sub(r"tier \w+", "tier", text))
     return [
         re.sub(r"^host, .*, tier$", "host, tier", " ".join(line.split())) for line in text.splitlines() if line.strip()

@@ -45,7 +45,7 @@ _OPTIONS = ("-std=c++17", "-O3", "-ffast-math", "-march=native", "-w", "-shared"
 
 
 def wanted(wheel: Path) -> dict[str, dict[str, str]]:
-    """The symbols of each library that the wheel loads, each with its version, empty where it has none."""
+    """Return the symbols of each library that the wheel loads, each with its version, empty where it has none."""
     names: dict[str, dict[str, str]] = {file: {} for _, file, _, _ in LIBRARIES}
     for library in wheel.rglob("*.so"):
         listed = subprocess.run(["objdump", "-T", str(library)], capture_output=True, text=True, check=True).stdout
@@ -84,14 +84,14 @@ def built(source: Path | None, symbols: dict[str, str], missing: int, file: Path
 
 
 def _answer(name: str, missing: int) -> str:
-    """A function that says that it is not supported, in the way in which functions of its name do."""
+    """Return a function that says that it is not supported, in the way in which functions of its name do."""
     if "String" in name:
         return f'const char* {name}() {{ return "not there on paper"; }}'
     return f"int {name}() {{ return {missing}; }}"
 
 
 def _script(versions: dict[str, list[str]]) -> str:
-    """The linker's script that gives the symbols their versions."""
+    """Return the linker's script that gives the symbols their versions."""
     before, lines = "", []
     for version in sorted(filter(None, versions)):
         lines.append(f"{version} {{ global: {' '.join(f'{name};' for name in versions[version])} }}{before};")
@@ -100,7 +100,7 @@ def _script(versions: dict[str, list[str]]) -> str:
 
 
 def _blas_of_numpy() -> Path:
-    """The OpenBLAS that NumPy's wheel brings, which multiplies fifty times as fast as a loop."""
+    """Return the OpenBLAS that NumPy's wheel brings, which multiplies fifty times as fast as a loop."""
     return next((Path(np.__file__).parents[1] / "numpy.libs").glob("libscipy_openblas64_*.so"))
 
 
