@@ -116,8 +116,8 @@ def _row(payoff: Payoff, label: str, top: float, across: Axis) -> Markup:
     coded, y = payoff.coded, top + _ROW / 2
     end = across.place(coded.both_sides)
     tooltip = (
-        f"{payoff.case.id}: B* {units.quantity(coded.both_sides, _RATE, 3)} both ends, "
-        f"{_rate(coded.write_only)} write only, {_rate(coded.read_only)} read only"
+        f"{payoff.case.id}: B* {units.quantity(coded.both_sides, _RATE, 3)} encoder and decoder, "
+        f"{_rate(coded.write_only)} encoder only, {_rate(coded.read_only)} decoder only"
     )
     bar = svg.element(
         "rect",

@@ -22,9 +22,9 @@ RECORDINGS = ROOT / "tests/recordings"
 TABLE = ROOT / "gpubench/knowledge/reproducibility.toml"
 NAMES = ("headline/1", "headline/2", "headline/3", "headline/4", "h200x2-headline", "longer/base")
 HEAD = """\
-# How far the medians of fresh processes of one case lie apart on a model of GPU: their standard deviation (n - 1) in %
-# of their mean, pooled over the recordings named. `.venv/bin/python tests/reproducibility_table.py` writes this file
-# from tests/recordings, and tests/test_reproducibility.py compares the two: do not edit it.
+# The deviation between processes of a case on a model of GPU: the standard deviation (n - 1) of the medians of new
+# processes in % of their mean, pooled over the named recordings. `.venv/bin/python tests/reproducibility_table.py`
+# writes this file from tests/recordings, and tests/test_reproducibility.py compares the two: do not edit it.
 """
 
 

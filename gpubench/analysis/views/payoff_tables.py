@@ -10,9 +10,9 @@ from gpubench.analysis.views.payoffs import Payoff, Payoffs
 from gpubench.analysis.views.table import NO_VALUE, Table
 from gpubench.base import units
 
-_B_STAR = ("B* both ends", "B* write only", "B* read only")
+_B_STAR = ("B* encoder and decoder", "B* encoder only", "B* decoder only")
 _EVEN_HEADS = ("case", "device", "ratio", "compress", "decompress", *_B_STAR)
-_NAMED_HEADS = ("case", "device", "link", "staged", "overlapped", "write only", "read only")
+_NAMED_HEADS = ("case", "device", "link", "staged", "overlapped", "encoder only", "decoder only")
 _MEASURED_HEADS = (
     "case",
     "device",
@@ -41,7 +41,7 @@ def payoff_tables(payoffs: Payoffs) -> list[Table]:
         tables.append(Table(payoffs.title, _EVEN_HEADS, rows, _EVEN_HEADS[:2], note))
     named = tuple(row for payoff in payoffs.codecs for row in _named_link_rows(payoff, payoffs))
     if named:
-        note = "Computed from the rates above and the rate of the link; staged and overlapped have a device at each end"
+        note = "Computed from the rates above and the rate of the link; staged and overlapped use one device per side"
         title = f"Modelled, not measured: {payoffs.title}"
         tables.append(Table(title, _NAMED_HEADS, named, _NAMED_HEADS, note))
     return tables

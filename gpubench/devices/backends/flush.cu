@@ -1,5 +1,6 @@
-// Reads an array, so that the lines of it that a cache holds dirty are written back and clean ones take their place.
-// Its vectors hold four equal words, whose exclusive or is 0: `never` is not written, which the compiler cannot know.
+// Reads an array, so that caches write back their modified lines and fill with clean lines of the array.
+// Each vector holds four equal words, whose exclusive or is 0. So `never` is not written, but the compiler cannot know
+// this and keeps the reads.
 extern "C" __global__ void read_all(const uint4* vectors, unsigned long long count, unsigned int* never) {
     unsigned int seen = 0;
     const unsigned long long step = (unsigned long long)gridDim.x * blockDim.x;

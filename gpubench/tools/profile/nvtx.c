@@ -1,7 +1,7 @@
-/* Writes a program's NVTX ranges as marks (gpubench/marks.py): a tool that NVTX loads by NVTX_INJECTION64_PATH.
+/* Writes the NVTX ranges of a program as marks (gpubench/marks.py). NVTX loads this tool by NVTX_INJECTION64_PATH.
  *
- * The numbers and shapes are NVTX 3's (nvtx3/nvtxDetail/nvtxTypes.h, nvtx3/nvToolsExt.h), part of its ABI since
- * version 2. Ranges of the default domain only: those of a domain are a library's own, and there are many.
+ * The numbers and structures are those of NVTX 3 (nvtx3/nvtxDetail/nvtxTypes.h, nvtx3/nvToolsExt.h), part of its ABI
+ * since version 2. Only ranges of the default domain are written: libraries use the other domains for many ranges.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
