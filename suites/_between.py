@@ -20,7 +20,7 @@ _LARGEST, _HOST_LARGEST = 30, 28  # the largest sizes as powers of two, on a GPU
 _SHARE_OF_MEMORY = 8  # a size is left out where eight buffers of that size do not fit the device
 POISON = 0xA5  # the byte that overwrites outputs before a check
 # Parts of a driver's error message, and the setting that removes the error.
-_MENDS = (
+_REMEDIES = (
     (("NotSupported", "PeerAccessUnsupported"), "MIG instances and some virtual GPUs share no memory: use whole GPUs"),
     (
         ("InvalidDevice", "DevicesUnavailable"),
@@ -135,16 +135,16 @@ def open_shared(bench: Bench, handle: bytes, nbytes: int) -> SharedBuffer:
     try:
         return bench.device.open_shared(handle, nbytes)
     except (RuntimeError, PermissionError) as error:  # the runtime raises RuntimeError
-        if mend := mend_of(str(error)):
-            raise Unavailable(f"the memory of another process cannot be opened ({error})", mend) from error
+        if remedy := remedy_for(str(error)):
+            raise Unavailable(f"the memory of another process cannot be opened ({error})", remedy) from error
         raise
 
 
-def mend_of(error: str) -> str:
+def remedy_for(error: str) -> str:
     """Return the setting that makes the driver accept a refused handle, or an empty text if none is known."""
-    for names, mend in _MENDS:
+    for names, remedy in _REMEDIES:
         if any(name in error for name in names):
-            return mend
+            return remedy
     return ""
 
 

@@ -55,11 +55,11 @@ def test_gpus_are_reported_as_sharing_a_root_port_only_if_they_do(tmp_path: Path
         "pci0000:80/0000:80:01.0/0000:81:00.0",
     )
     gpus = {"cuda:0": "0000:43:00.0", "cuda:1": "0000:44:00.0", "cuda:2": "0000:81:00.0"}
-    assert NUMA.above("0000:43:00.0", bus) == ("0000:40:01.0", "0000:41:00.0", "0000:42:00.0")
-    assert NUMA.upstream(list(gpus), list(gpus.values()), bus) == "cuda:0 and cuda:1 share 0000:40:01.0"
+    assert NUMA.bridges_above("0000:43:00.0", bus) == ("0000:40:01.0", "0000:41:00.0", "0000:42:00.0")
+    assert NUMA.shared_upstream(list(gpus), list(gpus.values()), bus) == "cuda:0 and cuda:1 share 0000:40:01.0"
     apart = ["0000:43:00.0", "0000:81:00.0"]
-    assert NUMA.upstream(["cuda:0", "cuda:2"], apart, bus) == "each device has a root port of its own"
-    assert NUMA.upstream(["cuda:0"], ["0000:99:00.0"], bus).startswith("unknown")
+    assert NUMA.shared_upstream(["cuda:0", "cuda:2"], apart, bus) == "each device has a root port of its own"
+    assert NUMA.shared_upstream(["cuda:0"], ["0000:99:00.0"], bus).startswith("unknown")
 
 
 def test_bound_memory_is_on_its_node_and_the_kernel_says_so() -> None:

@@ -109,10 +109,10 @@ def test_copies_through_the_host_are_divided_into_chunks_that_can_overlap(size_b
     ],
 )
 def test_a_refused_read_of_another_process_names_the_setting_that_permits_it(number, scope, mend):
-    denied = part("_messages").denied(number, scope)
-    assert isinstance(denied, Unavailable)
-    assert errno.errorcode[number] in denied.problem
-    assert mend in denied.remedy
+    refusal_error = part("_messages").refusal_error(number, scope)
+    assert isinstance(refusal_error, Unavailable)
+    assert errno.errorcode[number] in refusal_error.problem
+    assert mend in refusal_error.remedy
 
 
 @pytest.mark.parametrize(
@@ -125,8 +125,8 @@ def test_a_refused_read_of_another_process_names_the_setting_that_permits_it(num
     ],
 )
 def test_a_refused_handle_names_a_setting_only_where_one_is_the_cause(error, mend):
-    assert mend in part("._between").mend_of(error)
-    assert bool(part("._between").mend_of(error)) is bool(mend)
+    assert mend in part("._between").remedy_for(error)
+    assert bool(part("._between").remedy_for(error)) is bool(mend)
 
 
 def test_an_exclusive_gpu_is_refused_before_a_second_process_opens_it():

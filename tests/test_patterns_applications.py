@@ -102,7 +102,7 @@ def test_every_split_of_a_layer_is_the_whole_layer(world):
         return layer._splits, observed
 
     for message, observed in together(world, body):
-        assert message == parallel.possible(parallel.LayerShape(6, 12, 192, 3), world)
+        assert message == parallel.possible_splits(parallel.LayerShape(6, 12, 192, 3), world)
         assert observed["regret"].value >= 0
         assert {name for name in observed if name.startswith("predicted")} == {
             f"predicted {split}" for split in message

@@ -73,7 +73,7 @@ def test_weights_that_are_read_more_slowly_than_multiplied_favour_fewer_columns(
 
 
 def test_a_split_is_possible_where_it_divides_the_layer():
-    possible = module().possible
+    possible = module().possible_splits
     assert possible(shape(), 2) == ("unsplit", "data", "tensor", "sequence", "pipeline")
     assert possible(shape(1, 16, 128, 2), 2) == ("unsplit", "tensor", "sequence", "pipeline")
     assert possible(shape(1, 15, 192, 3), 2) == ("unsplit", "pipeline")

@@ -125,7 +125,7 @@ HOPPER = "needs instructions that only sm_90 (Hopper) has (wgmma, setmaxnreg), n
     ],
 )
 def test_the_reason_for_an_unsupported_rung_names_the_missing_feature(needs, bench, reason):
-    assert RUNGS.missing(bench, needs) == reason
+    assert RUNGS.unsupported_reason(bench, needs) == reason
 
 
 def test_an_unsupported_rung_is_skipped_before_its_kernel_is_compiled():

@@ -175,7 +175,7 @@ def test_every_format_has_a_known_peak():
 
 @pytest.mark.parametrize(("chains", "shared"), [(1, (1, 1)), (8, (8, 1)), (16, (4, 4)), (32, (4, 8))])
 def test_more_than_eight_chains_are_shared_among_several_warps(chains, shared):
-    assert CHAINS.shared_out(chains, 4) == shared
+    assert CHAINS.chains_and_warps(chains, 4) == shared
 
 
 SCALARS = [

@@ -47,7 +47,7 @@ def test_blocks_of_an_arena_never_overlap_and_join_when_they_are_given_back():
             arena.give(offset)
             continue
         nbytes = draws.randrange(1, 5000)
-        if missing := arena.missing(nbytes):
+        if missing := arena.missing_bytes(nbytes):
             arena.grow(-(-missing // 4096) * 4096)
         offset = arena.take(nbytes)
         assert all(offset + nbytes <= start or start + size <= offset for start, size in live.items())
@@ -55,15 +55,15 @@ def test_blocks_of_an_arena_never_overlap_and_join_when_they_are_given_back():
         live[offset] = nbytes
     for offset in live:
         arena.give(offset)
-    assert arena.missing(arena.nbytes) == 0  # there is one free range again
+    assert arena.missing_bytes(arena.nbytes) == 0  # there is one free range again
 
 
 def test_an_arena_grows_only_by_the_bytes_missing_in_its_last_free_range():
     arena = ARENA.OffsetArena()
     arena.grow(4096)
     assert arena.take(1024) == 0
-    assert arena.missing(3072) == 0
-    assert arena.missing(4096) == 1024
+    assert arena.missing_bytes(3072) == 0
+    assert arena.missing_bytes(4096) == 1024
 
 
 @pytest.mark.parametrize("allocator", ["malloc", "vmm"])
@@ -159,10 +159,10 @@ def test_only_exhausted_memory_counts_as_a_first_failure(error, is_full):
         raise error
 
     if is_full:
-        assert CHURN.taken(take, 1) is None
+        assert CHURN.allocate_or_none(take, 1) is None
     else:
         with pytest.raises(type(error)):
-            CHURN.taken(take, 1)
+            CHURN.allocate_or_none(take, 1)
 
 
 def test_bandwidth_and_latency_through_many_handles_are_checked():

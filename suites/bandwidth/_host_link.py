@@ -12,7 +12,7 @@ from .._between import rank_counts, ranks_of
 from .._checks import in_turn
 from .._stream import need_gpu
 from ._link import HostMemory, LinkCopy
-from ._numa import NodeMemory, node_numbers, node_of, upstream
+from ._numa import NodeMemory, node_numbers, node_of, shared_upstream
 
 _SPARE_BYTES = 2**26
 _MOST_CALLS = 32  # calls per batch for both directions at once, because each call queues six commands
@@ -100,7 +100,7 @@ def host_link_all(bench: Bench, of: int, direction: str, size_bytes: int) -> Tas
     works = {"sum": Work(payload=of * size_bytes)}
     stage = Stage(transfer.call, Work(payload=size_bytes), "payload", _LIMITS[direction], also=works, effort=POINT)
     devices = bench.peers[:of]
-    shared = upstream([device.id for device in devices], [device.pci for device in devices])
+    shared = shared_upstream([device.id for device in devices], [device.pci for device in devices])
     return Task.of(
         stage,
         check=in_turn(memory.expect_placed, transfer.check),

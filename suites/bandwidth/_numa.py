@@ -28,7 +28,7 @@ _SYSCALLS = {  # mbind and move_pages (asm/unistd_64.h, asm-generic/unistd.h)
     "aarch64": (235, 239),
 }
 _REFUSALS = (errno.EPERM, errno.ENOSYS)
-_MEND = "in a container: docker run --cap-add SYS_NICE"
+_REMEDY = "in a container: docker run --cap-add SYS_NICE"
 
 
 def node_numbers(text: str) -> tuple[int, ...]:
@@ -49,7 +49,7 @@ def node_of(pci: str, root: Path = _PCI) -> int | None:
     return node if node >= 0 else None
 
 
-def above(pci: str, root: Path = _PCI) -> tuple[str, ...]:
+def bridges_above(pci: str, root: Path = _PCI) -> tuple[str, ...]:
     """Return the PCI addresses of the bridges above a device, from the root port down; empty if unknown."""
     path = root / pci.lower()
     if not path.exists():
@@ -57,11 +57,11 @@ def above(pci: str, root: Path = _PCI) -> tuple[str, ...]:
     return tuple(part for part in path.resolve().parts[:-1] if part.count(":") == 2 and "." in part)
 
 
-def upstream(names: Sequence[str], pcis: Sequence[str], root: Path = _PCI) -> str:
+def shared_upstream(names: Sequence[str], pcis: Sequence[str], root: Path = _PCI) -> str:
     """Return a note that says which of the named devices share a port or a switch on the way to the processor."""
     sharing: dict[str, list[str]] = {}
     for name, pci in zip(names, pcis, strict=True):
-        bridges = above(pci, root)
+        bridges = bridges_above(pci, root)
         if not bridges:
             return "unknown: /sys does not show the bridges above the devices"
         sharing.setdefault(bridges[0], []).append(name)
@@ -112,7 +112,7 @@ def bind(address: int, nbytes: int, node: int) -> None:
     number = _system_call_numbers()[0]
     status = _call_system(number, address, nbytes, _BIND, ctypes.addressof(mask), _MOST_NODES, _STRICT_AND_MOVE)
     if status:
-        raise Skip(f"the kernel refuses to bind memory to NUMA node {node} ({os.strerror(status)}); {_MEND}")
+        raise Skip(f"the kernel refuses to bind memory to NUMA node {node} ({os.strerror(status)}); {_REMEDY}")
 
 
 def placement(address: int, nbytes: int) -> Mapping[int, int]:

@@ -78,7 +78,7 @@ class Maker:
         self.run(f"widen_{kind.name}", out.size, array, at, *sizes, np.uint32(absolute), out)
         return out
 
-    def missing(self, array: Any, kind: Format) -> int:
+    def count_unwritten(self, array: Any, kind: Format) -> int:
         """Return how many elements are NaN, infinite or still poisoned."""
         count = self.xp.zeros(1, "uint32")
         self.run(f"unusable_{kind.name}", array.size, array, np.uint64(array.size), count)
@@ -150,7 +150,7 @@ class Operands:
 
         All of C must be written and finite. With an epilogue the rows alone are compared, because it is not linear.
         """
-        missing = self._make.missing(self.c, self.precision.formats[2])
+        missing = self._make.count_unwritten(self.c, self.precision.formats[2])
         expect(missing == 0, f"{missing} elements of C are not written, NaN or infinite")
         errors = self._compared_rows()
         if self.epilogue is None:

@@ -95,7 +95,7 @@ class ModelChain:
         """
         make, last, head = self._make, self.matrices[-2], self.matrices[-1]
         index = make.xp.asarray(lines.astype(np.int64))
-        missing = make.missing(self.outputs[-1], _HALF)
+        missing = make.count_unwritten(self.outputs[-1], _HALF)
         expect(missing == 0, "elements of the last output are not written, NaN or infinite")
         x = make.widened(self.inputs[0], _HALF, len(lines), head.cols, (head.cols, 1), index)
         for weights in self.matrices[:-1]:

@@ -164,7 +164,7 @@ def compared(make: Maker, weights: Weights, vectors: Vectors, tokens: int) -> Ob
     Raises WrongAnswer if Y is not written or not finite, or if its relative error is above the bound of its precision.
     """
     kind = FORMATS[weights.kind.vectors]
-    missing = make.missing(vectors.y, kind)
+    missing = make.count_unwritten(vectors.y, kind)
     expect(missing == 0, f"{missing} elements of y are not written, NaN or infinite")
     x = make.widened(vectors.x, kind, tokens, weights.cols, (weights.cols, 1))
     y = make.widened(vectors.y, kind, tokens, weights.rows, (weights.rows, 1))

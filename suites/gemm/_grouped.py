@@ -238,7 +238,7 @@ class GroupedProducts:
 
     def check(self) -> Observation:
         """Compare rows of every expert, and every element of some experts, with products in double precision."""
-        missing = self.make.missing(self.y, self.precision.formats[2])
+        missing = self.make.count_unwritten(self.y, self.precision.formats[2])
         expect(missing == 0, f"{missing} elements of Y are not written, NaN or infinite")
         experts = self._experts()
         error = max(expert.compared_rows() for expert in experts)

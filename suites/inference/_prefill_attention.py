@@ -285,7 +285,7 @@ class PrefillAttention:
         Raises WrongAnswer if results are not written or not finite, or have too large an error.
         """
         shape, results = self._shape, self.provider.results()
-        missing = self._make.missing(results, _HALF)
+        missing = self._make.count_unwritten(results, _HALF)
         expect(missing == 0, f"{missing} results are not written, NaN or infinite")
         places = np.append(self._rng.integers(0, shape.tokens, _SAMPLED), (0, shape.tokens - 1))
         heads = self._rng.integers(0, shape.heads, len(places))

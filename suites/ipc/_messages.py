@@ -152,12 +152,12 @@ def direct(bench: Bench, size_bytes: int) -> Task:
     try:
         copy()
     except OSError as error:
-        raise denied(error.errno or 0, _YAMA.read_text().strip() if _YAMA.exists() else "") from error
+        raise refusal_error(error.errno or 0, _YAMA.read_text().strip() if _YAMA.exists() else "") from error
     stage = Stage(copy, Work(payload=size_bytes), "payload", effort=POINT)
     return Task.of(stage, check=check, poison=lambda: received.fill(POISON))
 
 
-def denied(number: int, ptrace_scope: str) -> Unavailable:
+def refusal_error(number: int, ptrace_scope: str) -> Unavailable:
     """Return the error with the reason why the kernel refused to read another process's memory, and its remedy."""
     name = errno.errorcode.get(number, str(number))
     if number == errno.ENOSYS:

@@ -173,7 +173,7 @@ def partitions(matrix: Matrix) -> CachePartitions:
     return CachePartitions(of_units, of_lines, float(np.median(near)), float(np.median(far)), separation)
 
 
-def alike(profiles: Matrix, cycles: float) -> Labels:
+def group_profiles(profiles: Matrix, cycles: float) -> Labels:
     """Return the number of a group for each profile (row): the nearest group whose mean is near enough, or a new one.
 
     Near enough is a root mean square difference of at most `cycles`.
@@ -194,7 +194,7 @@ def alike(profiles: Matrix, cycles: float) -> Labels:
 def places(matrix: Matrix, units: list[int]) -> Observation:
     """Return each compute unit's profile over the groups of lines, both ordered by partition and place."""
     halves, clean = partitions(matrix), centred(matrix)
-    by_line, by_unit = alike(clean.T, _ALIKE_LINES), alike(clean, _ALIKE_UNITS)
+    by_line, by_unit = group_profiles(clean.T, _ALIKE_LINES), group_profiles(clean, _ALIKE_UNITS)
     latency = matrix.mean(axis=0)
 
     def order(group: int) -> tuple[bool, float]:

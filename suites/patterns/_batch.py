@@ -33,7 +33,7 @@ from gpubench.api.suite import (
 
 from .._between import POISON, Params, devices_of
 from ._cores import on_own_core
-from ._routes_host import SENDER, connected
+from ._routes_host import SENDER, connected_socket
 
 _MESSAGE_BYTES = 64
 _ROUNDS = 16  # batches per sample
@@ -101,7 +101,7 @@ class SocketBatch:
 
     def __init__(self, bench: Bench, path: str, messages: int) -> None:
         self._is_sender = bench.rank == SENDER
-        self._socket: socket.socket = connected(bench)
+        self._socket: socket.socket = connected_socket(bench)
         self._expected = _drawn(bench, messages)
         self._messages = [message.data for message in self._expected]
         self._received = np.zeros(messages * _MESSAGE_BYTES, np.uint8)

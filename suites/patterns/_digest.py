@@ -15,7 +15,7 @@ FACTOR, TERM = 1664525, 1013904223  # Knuth & Lewis: Numerical Recipes in C, 2nd
 _MODULUS = 2**32
 
 
-def leap(rounds: int) -> tuple[int, int]:
+def combined_rounds(rounds: int) -> tuple[int, int]:
     """Return the factor and the term of that many rounds at once, modulo 2^32."""
     factor, term = 1, 0
     step_factor, step_term = FACTOR, TERM
@@ -29,6 +29,6 @@ def leap(rounds: int) -> tuple[int, int]:
 
 def expected_digests(chunk_words: Any, rounds: int) -> Any:
     """Return the digest of each chunk: `chunk_words` is uint32, (chunks, words of a chunk)."""
-    factor, term = (np.uint32(number) for number in leap(rounds))
+    factor, term = (np.uint32(number) for number in combined_rounds(rounds))
     places = np.arange(chunk_words.shape[1], dtype=np.uint32)
     return np.array([np.bitwise_xor.reduce((chunk ^ places) * factor + term) for chunk in chunk_words], np.uint32)

@@ -132,7 +132,7 @@ class Prediction:
         return self.compute_s + self.communicate_s
 
 
-def possible(shape: LayerShape, ranks: int) -> tuple[str, ...]:
+def possible_splits(shape: LayerShape, ranks: int) -> tuple[str, ...]:
     """Return the splits that divide the layer evenly; a pipeline of one layer has two stages."""
     fits = {
         UNSPLIT: True,
@@ -146,7 +146,7 @@ def possible(shape: LayerShape, ranks: int) -> tuple[str, ...]:
 
 def choose(models: RunModels, shape: LayerShape, ranks: int) -> str:
     """Return the split of least predicted time."""
-    return min(possible(shape, ranks), key=lambda split: models.predicted(split, shape, ranks).seconds)
+    return min(possible_splits(shape, ranks), key=lambda split: models.predicted(split, shape, ranks).seconds)
 
 
 def regret(chosen: str, measured_s: Mapping[str, float]) -> float:

@@ -44,7 +44,7 @@ class HostRoutes:
         self._last_bytes = 0
         self._roll_call = RollCall.of(bench)
         self._slots = shared_host_memory(bench, max(_CHUNKS) * max(_DEPTHS))
-        self._socket = connected(bench)
+        self._socket = connected_socket(bench)
         self._asked, self._sent = 0, 0  # the progress that the receiver and the sender have posted
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._libc.process_vm_readv.restype = ctypes.c_ssize_t
@@ -140,7 +140,7 @@ class HostRoutes:
         self._roll_call.close()
 
 
-def connected(bench: Bench) -> socket.socket:
+def connected_socket(bench: Bench) -> socket.socket:
     """Return this rank's end of a local stream, with a time-out."""
     pair = socket.socketpair() if bench.rank == SENDER else ()
     given = hand_over(bench, Handle(descriptors=(pair[1].fileno(),)) if pair else None)

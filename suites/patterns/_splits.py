@@ -42,7 +42,7 @@ from ._parallel import (
     best_topology,
     choose,
     message_model,
-    possible,
+    possible_splits,
     regret,
     sync_interval,
 )
@@ -107,7 +107,7 @@ class SplitLayer:
         self._tries = _GPU_TRIES if is_short else _TRIES
         self._layer = TransformerLayer(bench, shape)
         self._group: RankGroup = group_of(bench, 2 * shape.numbers)
-        self._splits = possible(shape, bench.world)
+        self._splits = possible_splits(shape, bench.world)
         self._outputs: dict[str, Any] = {}
         for split in self._splits:  # loads the kernels and sets up channels
             self._run(split)

@@ -118,7 +118,7 @@ class Chains:
         return Task.of(stage, check=check_all, poison=poison, notes=notes)
 
 
-def shared_out(chains: int, most: int) -> tuple[int, int]:
+def chains_and_warps(chains: int, most: int) -> tuple[int, int]:
     """Return the chains of each warp and the number of warps, for `chains` chains of a scheduler.
 
     One warp has 1, 2, 4 or 8 chains alone; of other numbers each warp has `most`.

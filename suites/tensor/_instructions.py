@@ -13,7 +13,7 @@ from gpubench.api.suite import Bench, KeyFigure, Target, Task, Topic, View, Work
 from .._checks import expect_equal
 from ..gemm._product import on_nvidia
 from ..latency._near import chained
-from ._chains import ONE_WARP, SCHEDULERS, Chains, cycle_words, on_nvidia_gpu, rounds_for, shared_out
+from ._chains import ONE_WARP, SCHEDULERS, Chains, chains_and_warps, cycle_words, on_nvidia_gpu, rounds_for
 from ._kernels import resource_notes
 
 BODY = 512  # steps per round, as in instructions.cu
@@ -148,7 +148,7 @@ def _drawn(instruction: ScalarInstruction, rng: np.random.Generator, shape: tupl
 def _chains_task(bench: Bench, instruction: ScalarInstruction, chains_a_scheduler: int) -> Task:
     """Return chains of an instruction on all SMs or CUs as a task, `chains_a_scheduler` on each scheduler."""
     xp, lanes = bench.xp, bench.traits.warp
-    independent, warps = shared_out(chains_a_scheduler, _CHAINS_A_WARP)
+    independent, warps = chains_and_warps(chains_a_scheduler, _CHAINS_A_WARP)
     threads = min(_MOST_THREADS, SCHEDULERS * warps * lanes)
     rounds = rounds_for(BODY, max(instruction.issue * warps, instruction.latency / independent))
     begin, k = _drawn(instruction, bench.rng, (independent, lanes))

@@ -12,7 +12,7 @@ from gpubench.api.suite import Bench, Skip, Target, Task, Topic, View, Work, on_
 
 from .._checks import expect_equal
 from ..gemm._product import on_nvidia
-from ._chains import ONE_WARP, REST_S, SCHEDULERS, Chains, cycle_words, matrix_limit, rounds_for, shared_out
+from ._chains import ONE_WARP, REST_S, SCHEDULERS, Chains, chains_and_warps, cycle_words, matrix_limit, rounds_for
 from ._fragments import drawn, encoded, operand_words, sum_words
 from ._kernels import resource_notes
 
@@ -198,7 +198,7 @@ def _is_instruction(target: Target, params: Mapping[str, Any]) -> bool:
         return form is not None
     m, n, _ = form.shape
     words_a_sum = 2 if form.sums == "f64" else 1
-    return bool(words_a_sum * m * n // 64 * shared_out(params["independent"], _CHAINS_A_WARP)[0] <= _MOST_SUMS)
+    return bool(words_a_sum * m * n // 64 * chains_and_warps(params["independent"], _CHAINS_A_WARP)[0] <= _MOST_SUMS)
 
 
 @topic.case(
@@ -212,7 +212,7 @@ def _is_instruction(target: Target, params: Mapping[str, Any]) -> bool:
 def mma(bench: Bench, shape: str, dtype: str, sums: str, independent: int) -> Task:
     """Throughput of D = A·B + C of one warp in registers (mma.sync; AMD: MFMA): 2·M·N·K operations an instruction."""
     is_nvidia, lanes = bench.traits.vendor == "nvidia", bench.traits.warp
-    chains_a_warp, warps = shared_out(independent, _CHAINS_A_WARP)
+    chains_a_warp, warps = chains_and_warps(independent, _CHAINS_A_WARP)
     form = _instructions(bench.target)[shape, dtype, sums]
     if "matrix" not in bench.traits.features or (is_nvidia and bench.traits.arch < form.since):
         raise Skip(f"the instruction needs {form.since if is_nvidia else 'gfx90a'} or newer, not {bench.traits.arch}")

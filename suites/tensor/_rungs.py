@@ -53,7 +53,7 @@ class Rung:
 
     def _compile(self, bench: Bench) -> Kernel:
         """Return the compiled kernel; raises Skip if the device or a header is unsuitable."""
-        if reason := missing(bench, self.needs):
+        if reason := unsupported_reason(bench, self.needs):
             raise Skip(f"{self.kernel} {reason}")
         if self.needs == "wmma":
             return self._compile_with_header(bench)
@@ -111,7 +111,7 @@ def found_header(name: str) -> Path | None:
     return next((path for toolkit in toolkits if (path := toolkit / "include" / name).is_file()), None)
 
 
-def missing(bench: Bench, needs: str) -> str:
+def unsupported_reason(bench: Bench, needs: str) -> str:
     """Return why the device does not meet `needs`; empty if it does.
 
     `needs` is `matrix`, `wmma`, `hopper`, `mfma` or empty.

@@ -17,7 +17,7 @@ class OffsetArena:
         self._ends: dict[int, int] = {}  # the end of a free place → its offset
         self._taken: dict[int, int] = {}  # taken blocks: offset → size
 
-    def missing(self, nbytes: int) -> int:
+    def missing_bytes(self, nbytes: int) -> int:
         """Return how many bytes the arena must grow by before a block of that size fits; 0 where it fits."""
         size = _aligned(nbytes)
         if self._by_size and self._by_size[-1][0] >= size:

@@ -70,7 +70,7 @@ def is_full(error: Exception) -> bool:
     return isinstance(error, MemoryError) or getattr(error, "status", 0) == _ALLOCATION_FAILED
 
 
-def taken(take: Callable[[int], int], nbytes: int) -> int | None:
+def allocate_or_none(take: Callable[[int], int], nbytes: int) -> int | None:
     """Return the address of a new block, or None if memory is full; raises the other errors of `take`."""
     try:
         return take(nbytes)
@@ -168,7 +168,7 @@ class MappedArena:
 
     def take(self, nbytes: int) -> int:
         """Return the address of a new block; map more memory in whole pages first if no free place fits."""
-        missing = self._arena.missing(nbytes)
+        missing = self._arena.missing_bytes(nbytes)
         if missing:
             whole_pages = -(-missing // PAGE_BYTES) * PAGE_BYTES
             self._range.grow(whole_pages, whole_pages)
@@ -244,7 +244,7 @@ class Churn:
             for operation in self._trace:
                 if operation.nbytes:
                     start = clock()
-                    address = taken(allocator.take, operation.nbytes)
+                    address = allocate_or_none(allocator.take, operation.nbytes)
                     elapsed = clock() - start
                     if address is None:  # the check says which operation failed
                         break
@@ -278,7 +278,7 @@ class Churn:
                 if not operation.nbytes:
                     allocator.give(live.remove(operation.block))
                     continue
-                address = taken(allocator.take, operation.nbytes)
+                address = allocate_or_none(allocator.take, operation.nbytes)
                 if address is None:
                     failed = index
                     break

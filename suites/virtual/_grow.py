@@ -25,7 +25,7 @@ from gpubench.api.suite import (
     points,
 )
 
-from ._space import PAGE_BYTES, MappedRange, WordPattern, array_at, let_clear, open_space
+from ._space import PAGE_BYTES, MappedRange, WordPattern, array_at, open_space, wait_until_cleared
 
 _END_BYTES = 4096  # bytes at the new end, which a kernel writes within the timed section
 _OLD, _NEW = 7, 11  # seeds of the contents before and after the growth
@@ -232,7 +232,7 @@ class Growth:
         array.start()
         self._pattern.filler(array.array(0, self._from_bytes), _OLD)()
         device.synchronize()
-        let_clear(self._bench, array.returned_bytes)
+        wait_until_cleared(self._bench, array.returned_bytes)
         begin = time.perf_counter()
         array.grow(at_peak)
         self._pattern.filler(array.array(self._bytes - _END_BYTES, self._bytes), _NEW)()
@@ -341,7 +341,7 @@ class Replacement:
         mapped.unmap()
         mapped.release()
         returned_s = time.perf_counter() - begin
-        let_clear(self._bench, self._size_bytes)
+        wait_until_cleared(self._bench, self._size_bytes)
         begin = time.perf_counter()
         mapped.grow(self._size_bytes, self._size_bytes)
         return returned_s + time.perf_counter() - begin

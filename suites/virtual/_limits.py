@@ -26,7 +26,7 @@ from gpubench.api.suite import (
     points,
 )
 
-from ._churn import taken
+from ._churn import allocate_or_none
 from ._space import PAGE_BYTES, WordPattern, array_at
 
 _LARGEST_BYTES = 2**30
@@ -61,7 +61,7 @@ def take_all(take: Callable[[int], int]) -> list[tuple[int, int]]:
     blocks: list[tuple[int, int]] = []
     size = _LARGEST_BYTES
     while size >= PAGE_BYTES:
-        address = taken(take, size)
+        address = allocate_or_none(take, size)
         if address is None:
             size //= 2
         else:

@@ -183,7 +183,7 @@ def open_space(bench: Bench) -> VirtualSpace:
     return GpuSpace(bench) if bench.traits.is_gpu else HostSpace()
 
 
-def let_clear(bench: Bench, nbytes: int) -> None:
+def wait_until_cleared(bench: Bench, nbytes: int) -> None:
     """Sleep for as long as a GPU may be busy with `nbytes` of memory that were given back to it.
 
     On an H200, allowing access to 256 MiB took 0.57 ms directly after as much was given back, 0.37 ms after 0.3 ms, and

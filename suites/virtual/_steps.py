@@ -8,7 +8,7 @@ from typing import Any
 
 from gpubench.api.suite import POINT, Bench, Stage, Target, Task, Topic, View, Work, expect, points
 
-from ._space import PAGE_BYTES, MappedRange, WordPattern, array_at, let_clear, open_space
+from ._space import PAGE_BYTES, MappedRange, WordPattern, array_at, open_space, wait_until_cleared
 
 PIECES = {"2MiB": 2**21, "64MiB": 2**26, "whole": 0}
 _SEED = 23
@@ -66,7 +66,7 @@ class StepCosts:
 
     def seconds(self, step: str, use: Callable[[MappedRange], None] = lambda _: None) -> float:
         """Return the seconds of a step; `use` receives the range while it is mapped."""
-        let_clear(self._bench, self._size_bytes)
+        wait_until_cleared(self._bench, self._size_bytes)
         seconds: dict[str, float] = {}
         start = time.perf_counter()
         mapped = MappedRange(self._space, self._size_bytes)

@@ -33,7 +33,7 @@ class TraceWriter:
         self._blocks = 0
 
     @property
-    def taken(self) -> int:
+    def blocks_taken(self) -> int:
         """The number of blocks taken so far."""
         return self._blocks
 
@@ -72,7 +72,7 @@ def training_trace(seed: int, allocations: int, peak_bytes: int) -> tuple[Memory
     Blocks that are live at the end are freed.
     """
     writer = TraceWriter(np.random.default_rng(seed), width_bytes=4096)
-    while writer.taken < allocations:
+    while writer.blocks_taken < allocations:
         writer.step()
     operations = list(_first(writer.operations, allocations))
     scale = peak_bytes / most_live_bytes(operations)
@@ -80,8 +80,8 @@ def training_trace(seed: int, allocations: int, peak_bytes: int) -> tuple[Memory
         MemoryOperation(operation.block, _rounded(operation.nbytes * scale) if operation.nbytes else 0)
         for operation in operations
     ]
-    taken = {operation.block for operation in scaled if operation.nbytes}
-    live = taken - {operation.block for operation in scaled if not operation.nbytes}
+    blocks_taken = {operation.block for operation in scaled if operation.nbytes}
+    live = blocks_taken - {operation.block for operation in scaled if not operation.nbytes}
     return (*scaled, *(MemoryOperation(block, 0) for block in sorted(live)))
 
 
@@ -91,10 +91,10 @@ def _rounded(nbytes: float) -> int:
 
 def _first(operations: Sequence[MemoryOperation], allocations: int) -> Iterator[MemoryOperation]:
     """Yield the operations before the one that would exceed `allocations` allocated blocks."""
-    taken = 0
+    blocks_taken = 0
     for operation in operations:
-        taken += operation.nbytes > 0
-        if taken > allocations:
+        blocks_taken += operation.nbytes > 0
+        if blocks_taken > allocations:
             return
         yield operation
 
