@@ -23,7 +23,7 @@ class EnumOfNames:
 
 
 def reader(folder: Path) -> types.ModuleType:
-    """Return the module `_amd_libraries` from the folder of the collectors, with stand-ins for what it imports."""
+    """Return the module `_amd_libraries` from the folder of the collectors, with its imports replaced."""
     door = types.ModuleType("gpubench.api.collector")
     door.Counter, door.EventBit, door.Measure, door.EventClass = Counter, EventBit, EnumOfNames(), EnumOfNames()
     room = types.ModuleType("gpubench.collectors")

@@ -59,7 +59,7 @@ def build_on(open_device: Any, name: str, **params: Any) -> Task:
 
 
 def assert_checked(task: Task) -> None:
-    """A poisoned output fails the check, a fresh one passes, and the first one fails again."""
+    """Assert that a poisoned output fails the check, a fresh one passes, and a poisoned one fails again."""
     for _ in range(2):
         task.poison()
         with pytest.raises(WrongAnswer):

@@ -19,7 +19,7 @@ def file_of(tmp_path, data, label="mine.bin"):
 
 
 def build(suite, opened, codec, tier="smoke", seed=0, data=(), size_bytes=None, **chosen):
-    """The task of one codec on the first corpus, or on the one of `chosen`; of `size_bytes` instead of the case's."""
+    """Return the task of one codec on the first corpus or on `chosen`; `size_bytes` replaces the case's size."""
     target = Target(Facts((opened.device,)), opened.device, tier, tuple(data))
     wanted = {"codec": codec, **chosen}
     case = next(case for case in suite.cases(target) if wanted.items() <= dict(case.params).items())

@@ -59,7 +59,7 @@ class ThreadLaunch:
     end_reasons: dict[int, str] = dataclasses.field(default_factory=dict)
 
     def poll(self):
-        """Nothing is due."""
+        """Do nothing: threads need no attention."""
 
     def reason_of_end(self, rank):
         return self.end_reasons.get(rank, "")

@@ -71,7 +71,7 @@ def _compiled(*options: str) -> str:
 
 
 def kernel(file: str, name: str, **defines: int) -> Any:
-    """`name` of `file`: called as `Kernel` is, with a grid, a block and arguments (arrays and numpy scalars)."""
+    """Return `name` of `file`, which is called as `Kernel`: with a grid, a block, and arrays or numpy scalars."""
     call = getattr(library(file, tuple(sorted(defines.items()))), f"run_{name}")
 
     def run(across: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...], shared_bytes: int = 0) -> None:
@@ -86,5 +86,5 @@ def kernel(file: str, name: str, **defines: int) -> Any:
 
 
 def _cell(arg: Any) -> Any:
-    """What a parameter holds: an array's address, a scalar itself."""
+    """Return the value of a parameter: the address of an array, or the scalar itself."""
     return np.array([arg.ctypes.data], np.uint64) if arg.ndim else arg.reshape(1)

@@ -75,7 +75,7 @@ def library() -> ctypes.CDLL | None:
 
 @functools.cache
 def version() -> str:
-    """hipRTC's version, `6.4.43484`; empty where there is none."""
+    """Return the version of hipRTC, as `6.4.43484`; empty without hipRTC."""
     child = subprocess.run(
         [*command(), str(Path(__file__))], capture_output=True, text=True, timeout=60, check=False, env=_environment()
     )
@@ -105,7 +105,7 @@ def built(source: str, arch: str) -> Compiled:
 
 
 def compiled(source: str, arch: str) -> tuple[int, str]:
-    """hipRTC's status (0: compiled) and its log."""
+    """Return the status of hipRTC (0: compiled) and its log."""
     answer = built(source, arch)
     return answer.status, answer.log
 
@@ -154,7 +154,7 @@ class _Handle(ctypes.Structure):
 
 
 def _disassemble(code: bytes, arch: str) -> str:
-    """The disassembly of a code object by AMD's comgr (amd_comgr.h of 2.x and 3.0, whose numbers of actions differ)."""
+    """Return the disassembly of a code object by AMD's comgr (amd_comgr.h of 2.x and 3.0; action numbers differ)."""
     comgr = _load_first(_COMGR)
     assert comgr is not None
     major, minor = ctypes.c_size_t(), ctypes.c_size_t()

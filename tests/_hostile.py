@@ -7,7 +7,7 @@ MOST = 4096
 
 
 def buffers(rng, count):
-    """That many buffers of 0 to 4096 bytes: random ones, zeros, runs, words, counters, and a few noisy ones."""
+    """Return `count` buffers of 0 to 4096 bytes: random bytes, zeros, runs, words, counters, and a few with noise."""
     kinds = (_random, _zeros, _runs, _words, _counter, _noisy)
     sizes = [SIZES[i] if i < len(SIZES) else int(rng.integers(0, MOST + 1)) for i in range(count)]
     return [kinds[i % len(kinds)](rng, sizes[i // len(kinds) % len(sizes)]) for i in range(count)]
@@ -43,7 +43,7 @@ def _noisy(rng, size):
 
 
 def mutated(rng, stream, others, kind=None):
-    """A stream that is corrupt, cut, grown, exchanged or made up in one way of KINDS, by chance if none is named."""
+    """Return a corrupted, cut, grown, exchanged or invented stream: in the way `kind` of KINDS, or in a random one."""
     change = KINDS[kind or tuple(KINDS)[int(rng.integers(len(KINDS)))]]
     return change(rng, bytearray(stream), others)
 
@@ -75,7 +75,7 @@ def _grown(rng, stream, others):
 
 
 def _extreme(rng, stream, others):
-    """Lengths and offsets become huge."""
+    """Return the stream with huge lengths and offsets."""
     start = _place(rng, stream[:32])
     return (bytes(stream[:start]) + b"\xff" * int(rng.integers(1, 9)) + bytes(stream[start:]))[: len(stream)]
 
@@ -93,7 +93,7 @@ def _moved(rng, stream, others):
 
 
 def _other(rng, stream, others):
-    """Another chunk's stream, or its end."""
+    """Return the stream of another chunk, or this one with the end of another."""
     donor = others[int(rng.integers(len(others)))]
     cut = min(len(donor), _place(rng, stream))
     return bytes(stream[:cut]) + donor[cut:]

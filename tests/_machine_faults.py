@@ -97,7 +97,7 @@ def lost_folder() -> None:
 
 
 def mounted(commands: str) -> Callable[[Path], Sequence[str]]:
-    """Return the beginning of a command that mounts file systems for this run alone; `$1` is the folder of the run."""
+    """Return the begin of a command that mounts file systems for this run only; `$1` is the folder of the run."""
     script = f'{commands}; shift; exec "$@"'
     return lambda place: ("unshare", "-rm", "sh", "-ec", script, "sh", str(place))
 

@@ -38,7 +38,7 @@ def _declared() -> dict[str, Counter]:
 
 
 def counter(name: str, unit: str, kind: str, period_s: float = 0.1, source: str = "") -> Counter:
-    """Return a counter that measures what the built-in collector says of that name, with its bits."""
+    """Return a counter with the measure and the bits of the built-in counter of that name."""
     declared = _declared()[name]
     return Counter(name, unit, kind, period_s, source, declared.measures, declared.bits)
 

@@ -32,7 +32,7 @@ def compiled(source: str, options: Sequence[str]) -> tuple[int, str]:
 
 
 def built(source: str, options: Sequence[str]) -> tuple[int, str, bytes]:
-    """NVRTC's status, its log, and the machine code where the options name a real architecture (`sm_90`)."""
+    """Return the status of NVRTC, its log, and the machine code if the options name a real architecture (`sm_90`)."""
     nvrtc = library()
     assert nvrtc is not None
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
@@ -61,7 +61,7 @@ def disassembler() -> str:
 
 
 def disassembled(code: bytes, kernel: str = "") -> str:
-    """Machine code as text: of one kernel, or of all."""
+    """Return machine code as text, of one kernel or of all."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(code)
         file.flush()

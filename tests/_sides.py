@@ -21,12 +21,12 @@ def reading(values, of=TRIAD, moved=0.0, status="ok", manifest=None, **fields):
 
 
 def evidence(*values, **fields):
-    """One session of one file."""
+    """Return the evidence of one session with one file."""
     return Evidence([[reading(values, **fields)]])
 
 
 def noisy(centre=1.0, spread=0.01, count=5):
-    """Values about a centre whose logarithms have this standard deviation (n - 1) and the mean of the centre's."""
+    """Return values whose logarithms have the mean log(centre) and exactly this sample standard deviation."""
     steps = [index - (count - 1) / 2 for index in range(count)]
     unit = math.sqrt(sum(step * step for step in steps) / (count - 1))
     return [centre * math.exp(spread * step / unit) for step in steps]

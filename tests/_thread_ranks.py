@@ -58,7 +58,7 @@ def benches(world, **params):
 
 
 def together(world, body, **params):
-    """What `body` returns of each rank's bench; the first error is raised."""
+    """Call `body` with the bench of each rank, in threads, and return the results; raise the first error."""
     with ThreadPoolExecutor(world) as pool:
         futures = [pool.submit(body, bench) for bench in benches(world, **params)]
         return [future.result() for future in futures]

@@ -26,7 +26,7 @@ DRAWS = 400
 
 
 def judged(rng: np.random.Generator, change: float, noise: float, count: int) -> Finding:
-    """One case with `count` processes on each side, weighed as a gate does."""
+    """Return the finding on one case with `count` processes on each side, judged as a gate does."""
     before, after = (tuple(rng.normal(centre, noise, count)) for centre in (0.0, math.log1p(change)))
     (change_effect,) = effect.effects([effect.SidePair(before, after)])
     figures = SideFigures(1.0, count)

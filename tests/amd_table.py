@@ -16,7 +16,7 @@ _SHARED = {
 
 
 def suite_of(file: str) -> str:
-    """Return the suite that a kernel's file belongs to: its folder, or what shares it."""
+    """Return the suite of a kernel's file: its folder, or the suite that shares the file."""
     folder, _, name = file.rpartition("/")
     stem = name.removesuffix(".cu")
     return folder or _SHARED.get(stem, stem)

@@ -137,7 +137,7 @@ def crash(call: Callable[[], object]) -> str:
 
 
 def outcome(path: Path, readers: Iterator[Reader]) -> tuple[str, list[str], tuple[float, str]]:
-    """Return whether a file was `loaded`, `refused` or `crashed`, each crash in words, and the longest reader."""
+    """Return whether a file was loaded, refused or crashed, a description of each crash, and the slowest reader."""
     crashes, longest = [], (0.0, "read")
     start = time.perf_counter()
     try:

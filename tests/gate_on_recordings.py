@@ -79,26 +79,26 @@ class RecordedSessions:
 
 
 def at_random(recording: RecordedSessions, rng: random.Random) -> Draw:
-    """5 against 5 out of all."""
+    """Draw 5 processes against 5 from all sessions."""
     drawn = rng.sample(recording.processes, 2 * PROCESSES)
     return drawn[:PROCESSES], drawn[PROCESSES:], False
 
 
 def by_session(recording: RecordedSessions, rng: random.Random) -> Draw:
-    """5 of one session against 5 of another."""
+    """Draw 5 processes of one session against 5 of another."""
     old, new = rng.sample(range(len(recording.readings)), 2)
     return rng.sample(recording.of(old), PROCESSES), rng.sample(recording.of(new), PROCESSES), False
 
 
 def by_history(recording: RecordedSessions, rng: random.Random) -> Draw:
-    """5 of one session against all others."""
+    """Draw 5 processes of one session against all other sessions."""
     new = rng.randrange(len(recording.readings))
     others = [process for process in recording.processes if process.session != new]
     return others, rng.sample(recording.of(new), PROCESSES), True
 
 
 def within(recording: RecordedSessions, rng: random.Random) -> Draw:
-    """5 against 5 of one session."""
+    """Draw 5 processes against 5 from one session."""
     drawn = rng.sample(recording.of(rng.randrange(len(recording.readings))), 2 * PROCESSES)
     return drawn[:PROCESSES], drawn[PROCESSES:], False
 
@@ -137,7 +137,7 @@ def tally(recording: RecordedSessions, design: str, draws: int, threshold: float
 
 
 def smallest(recording: RecordedSessions, threshold: float, draws: int = 1000) -> Iterator[tuple[str, list[float]]]:
-    """Of each case the least slow-downs that 80 % and 95 % of draws within a session call slower."""
+    """Return, for each case, the smallest slow-downs that 80 % and 95 % of the draws within a session call slower."""
     sides = [recording.evidence(recording.of(index), apart=False).sides for index in range(len(recording.readings))]
     for key in dict.fromkeys(key for side in sides for key in side):
         logs = [side[key].logs for side in sides if key in side and len(side[key].logs) >= 2 * PROCESSES]
@@ -148,7 +148,7 @@ def smallest(recording: RecordedSessions, threshold: float, draws: int = 1000) -
 
 
 def _least(draws: Sequence[Sequence[float]], threshold: float) -> list[float]:
-    """Of each draw the least slow-down of its second five that is called slower, sorted: verdicts only rise with it."""
+    """Return, sorted, for each draw the slow-down of its second five from which on it is called slower."""
     pairs = [SidePair(tuple(values[:PROCESSES]), tuple(values[PROCESSES:])) for values in draws]
     beyond = [
         max(math.log1p(threshold), case_effect.least_threshold) - min(case_effect.low, case_effect.shift)

@@ -99,7 +99,7 @@ class SimulatedSuite:
         return SidePair(tuple(self.before[number, :olds].tolist()), tuple(self.after[number, :news].tolist()))
 
     def judged(self, _: object = None) -> Judgement:
-        """Return the verdicts on what has been measured."""
+        """Return the verdicts on the effects measured so far."""
         return Judgement(tuple(decide(_plain(self.world.cases), self.effects, lambda _: THRESHOLD)))
 
     def again(self, sides: object, suspects: tuple[Finding, ...]) -> object:
@@ -165,13 +165,13 @@ def measured(world: World, suites: int, seed: int = 0) -> list[SimulatedSuite]:
 
 
 def mann_whitney(before: Logs, after: Logs) -> npt.NDArray[np.bool_]:
-    """Two-sided p < 0.05, and a median that is 2 % slower."""
+    """Call a case slower if the two-sided p is below 0.05 and its median is 2 % slower."""
     p = scipy.stats.mannwhitneyu(before, after, axis=-1).pvalue
     return (p < 0.05) & (np.median(after, -1) - np.median(before, -1) > math.log1p(THRESHOLD))
 
 
 def bootstrap(before: Logs, after: Logs, resamples: int = 200) -> npt.NDArray[np.bool_]:
-    """Return the 95 % percentile interval of the difference of the medians lies above zero."""
+    """Call a case slower if the 95 % bootstrap interval of the difference of the medians lies above zero."""
     rng = np.random.default_rng(0)
     medians = [
         np.median(logs[:, rng.integers(logs.shape[1], size=(resamples, logs.shape[1]))], axis=-1)
@@ -181,14 +181,14 @@ def bootstrap(before: Logs, after: Logs, resamples: int = 200) -> npt.NDArray[np
 
 
 def nvbench(before: Logs, after: Logs) -> npt.NDArray[np.bool_]:
-    """nvbench_compare.py: the means differ by more than the smaller of the two relative standard deviations."""
+    """Decide as nvbench_compare.py: the means differ by more than the smaller relative standard deviation."""
     old, new = np.exp(before), np.exp(after)
     noise = np.minimum(*(side.std(axis=-1, ddof=1) / side.mean(axis=-1) for side in (old, new)))
     return new.mean(-1) / old.mean(-1) - 1 > noise
 
 
 def perfherder(before: Logs, after: Logs) -> npt.NDArray[np.bool_]:
-    """Mozilla's alerts: t > 7 of the means, and a change of 2 % or more."""
+    """Decide as Mozilla's alerts: t of the means above 7, and a change of 2 % or more."""
     old, new = np.exp(before), np.exp(after)
     error = np.sqrt(sum(side.var(axis=-1, ddof=1) / side.shape[-1] for side in (old, new)))
     change = new.mean(-1) - old.mean(-1)
@@ -204,7 +204,7 @@ PEERS: dict[str, Callable[[Logs, Logs], npt.NDArray[np.bool_]]] = {
 
 
 def peers(world: World, suites: int, seed: int = 0) -> Iterator[tuple[str, float, float]]:
-    """Of each other rule the share of suites with an alarm, and of the changed cases that it finds."""
+    """Return, for each other rule, the share of suites with an alarm and the share of changed cases that it finds."""
     drawn = [
         SimulatedSuite(replace(world, design="files"), np.random.default_rng((seed, number)))
         for number in range(suites)

@@ -37,17 +37,17 @@ RECORDINGS = sorted((Path(__file__).parent / "recordings" / "headline").glob("*.
 
 
 def normal(rng: np.random.Generator, count: int) -> Floats:
-    """Independent normal noise."""
+    """Draw independent normal noise."""
     return rng.normal(size=count)
 
 
 def heavy_tails(rng: np.random.Generator, count: int) -> Floats:
-    """Independent noise with Student's t distribution of 3 degrees of freedom."""
+    """Draw independent noise with Student's t distribution of 3 degrees of freedom."""
     return rng.standard_t(3, count) / math.sqrt(3)
 
 
 def serial(rng: np.random.Generator, count: int) -> Floats:
-    """Normal noise with a correlation of 0.3 between neighbouring runs: AR(1)."""
+    """Draw normal noise with a correlation of 0.3 between neighbouring runs: AR(1)."""
     correlation, settling = 0.3, 30
     noise = rng.normal(size=count + settling) * math.sqrt(1 - correlation**2)
     for index in range(1, len(noise)):
@@ -56,13 +56,13 @@ def serial(rng: np.random.Generator, count: int) -> Floats:
 
 
 def two_states(rng: np.random.Generator, count: int) -> Floats:
-    """Return processes that are 2 % apart in three runs of ten: allocations that fell well, and others."""
+    """Draw processes of which three in ten are 2 % slower, as with an unfavourable allocation."""
     noise = 0.3 * rng.normal(size=count) + 2.0 * (rng.random(count) < 0.3)
     return noise / math.sqrt(0.3**2 + 4 * 0.3 * 0.7)
 
 
 def recorded_processes() -> list[Floats]:
-    """The medians of the processes of one case on one H200, standardised, for each case and card that was recorded."""
+    """Return the standardised medians of the processes of each recorded case and card of an H200."""
     medians = defaultdict(list)
     for path in RECORDINGS:
         for entry in entries(read_run(path)):
@@ -112,7 +112,7 @@ def was_reported_before(values: Floats) -> bool:
 
 
 def first_reported(values: Floats, lengths: Sequence[int], is_reported: Callable[[Floats], bool]) -> int | None:
-    """Return the first of the lengths at which a change is told; None where it is told at none."""
+    """Return the first of the lengths at which a change is reported; None if none is."""
     return next((length for length in lengths if is_reported(values[:length])), None)
 
 
@@ -126,7 +126,7 @@ def false_share(noise: Noise, count: int, is_reported: Callable[[Floats], bool],
 
 
 def delays(noise: Noise, step: float, count: int, is_reported: Callable[[Floats], bool]) -> Floats:
-    """Return after how many runs a step of that many standard deviations is reported; inf if not within 60 runs."""
+    """Return after how many runs a step of `step` standard deviations is reported; inf if not within 60 runs."""
     rng = np.random.default_rng(SEED)
     lengths = range(QUIET + 1, QUIET + FOLLOWED + 1)
     runs = []

@@ -65,7 +65,7 @@ def _renamed(result: Result, case: Case, factor: float, start: float) -> Result:
 
 
 def _samples(recorded: tuple[Samples, ...], count: int) -> Iterator[Samples]:
-    """What was recorded, over and over, at even steps over the whole run."""
+    """Return the recorded samples, repeated at even steps over the whole run."""
     sources = {(samples.collector, samples.device): samples for samples in recorded}.values()
     moments = count * _READINGS // sum(len(samples.columns) for samples in sources)
     step = count * _CASE_S / moments
@@ -81,7 +81,7 @@ def _repeated(values: tuple[float | None, ...], count: int) -> tuple[float | Non
 
 
 def _timed(*arguments: str | Path) -> str:
-    """Elapsed and processor time of a command with all its processes, and the memory of the largest."""
+    """Return elapsed and processor time of a command with its processes, and the memory of the largest."""
     start = time.perf_counter()
     child = subprocess.Popen([_GPUBENCH, *arguments], stdout=subprocess.DEVNULL)
     _, status, used = os.wait4(child.pid, 0)

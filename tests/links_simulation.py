@@ -19,7 +19,7 @@ from gpubench.judging import links
 
 
 def trial(rng: np.random.Generator, nodes: int, rounds: int, is_healthy: bool, noise: float) -> tuple[bool, bool]:
-    """Return whether both slow ones were found, and whether anything else was accused."""
+    """Return whether both the slow node and the slow link were found, and whether anything else was accused."""
     pairs = sorted({pair for turn in links.schedule(nodes, rounds) for pair in turn})
     slow_node = int(rng.integers(nodes))
     others = [pair for pair in pairs if slow_node not in pair]

@@ -29,7 +29,7 @@ _ROWS = 4000  # a record: six minutes and a half
 
 
 def write(path: Path, seconds: int) -> None:
-    """The run file of such a day."""
+    """Write the run file of a day of `seconds`."""
     manifest = store.read_run(_RECORDING).manifest
     counters = tuple(
         Counter(f"nvml.c{number}", _unit(number), _kind(number), 1 / _HZ, "") for number in range(_COUNTERS)

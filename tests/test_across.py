@@ -53,7 +53,7 @@ def place(rank: int, size: int, port: int) -> dict[str, str]:
 
 
 def end_processes(*processes: subprocess.Popen[str]) -> list[int]:
-    """Return the exit statuses; none outlives the test."""
+    """Return the exit statuses; processes that still run are killed."""
     try:
         outputs = [process.communicate(timeout=100) for process in processes]
     finally:

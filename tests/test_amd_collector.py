@@ -204,7 +204,7 @@ def amdsmi_get_energy_count(gpu): return {"energy_accumulator": 1000000, "counte
 
 
 def library(tmp_path, monkeypatch, text, name="amdsmi"):
-    """A module of that name, found by the child before any other."""
+    """Write a module of that name, which the child imports before any other."""
     path = tmp_path / "libraries" / f"{name.replace('.', '/')}.py"
     path.parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / "libraries/pyrsmi").mkdir(exist_ok=True)

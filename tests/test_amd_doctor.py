@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.slow, *needs_wheel]
 
 
 def doctor(tree: Path, *first: str, wheels: str = str(WHEEL), path: str = "/opt/rocm/bin") -> dict[str, str]:
-    """What is missing: each reason with what to do. `first` are words before the command."""
+    """Return each missing part as reason and remedy. `first` are arguments before the command."""
     command = [*namespace(), "sh", "-c", MACHINE, str(tree), *first, sys.executable, "-P", "-W", "ignore"]
     variables = {"PATH": f"{os.environ['PATH']}:{path}", "PYTHONPATH": wheels, "COLUMNS": "400", "HOME": str(tree)}
     ended = subprocess.run(

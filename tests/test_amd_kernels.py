@@ -110,7 +110,7 @@ pytestmark = pytest.mark.slow
 
 
 def _affixes(name: str) -> set[str]:
-    """What stands before and behind each underscore of a name."""
+    """Return every text before and after an underscore of a name."""
     parts = name.split("_")
     return {"_".join(part) for place in range(1, len(parts)) for part in (parts[:place], parts[place:])}
 

@@ -46,7 +46,7 @@ def namespace() -> list[str]:
 
 
 def run_on_tree(tree: Path, *arguments: str, asked: str = "", **environment: str) -> str:
-    """What a Python program of AMD's packages writes on a machine whose /sys is that tree."""
+    """Run a Python program with AMD's packages on a machine whose /sys is that tree, and return its output."""
     root = _hiprtc.root()
     if root is None:
         pytest.skip("AMD's libraries are not here: bash ci/rocm.sh fetches them")
@@ -126,7 +126,7 @@ COUNT = "sys.stdout.write(f'{rocml.smi_get_device_count()} GPUs')\n"
 
 
 def run_pyrsmi(tree: Path, program: str, **environment: str) -> str:
-    """What a program writes that uses pyrsmi without the collector's reader; the error that ends it."""
+    """Return the output of a program that calls pyrsmi without the collector's reader, or the error that ends it."""
     root = _hiprtc.root()
     if root is not None and not (root / "opt/pyrsmi").exists():
         pytest.skip("pyrsmi is not here: bash ci/rocm.sh fetches it")

@@ -13,7 +13,7 @@ WHEEL = {"cupy-rocm-7-0": "14.2.0"}
 def rocm_in(
     root: Path, name: str = "rocm", version: str = "7.0.1", lacks: tuple[str, ...] = (), thrust=True, hipcc=True
 ) -> None:
-    """A ROCm below /opt."""
+    """Write a ROCm below /opt; `lacks` are libraries to leave out."""
     folder = root / "opt" / name
     for library in rocm.NEEDED:
         if library not in lacks:
@@ -38,7 +38,7 @@ def findings_on(root: Path, environment=None, wheels=WHEEL, may_open=lambda path
 
 
 def remedy_of_only(findings: dict[str, str], *texts: str) -> str:
-    """Return the mend of the one finding, whose reason has these words."""
+    """Return the remedy of the only finding, whose reason must contain these texts."""
     ((reason, mend),) = findings.items()
     assert all(word in reason for word in texts), reason
     return mend

@@ -32,14 +32,14 @@ def files(root):
 
 
 def write(root, **fields):
-    """A new table of the firmware of the first GPU, of the revision that it has."""
+    """Write a new table of the firmware for the first GPU, in its present revision."""
     path = fake.folder(root) / "gpu_metrics"
     path.write_bytes(fake.gpu_metrics(path.read_bytes()[3], **fields))
 
 
 @pytest.fixture
 def every_look(monkeypatch):
-    """The table and the list of processes are read at every look."""
+    """Let the watch read the table and the list of processes at every sample."""
     monkeypatch.setattr(OTHERS, "PERIOD_S", 0.0)
     monkeypatch.setattr(WATCH, "_MOST", float("inf"))
 

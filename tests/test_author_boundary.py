@@ -71,7 +71,7 @@ def run(*arguments):
 
 @pytest.fixture(scope="module")
 def mistakes(tmp_path_factory):
-    """Return a run of every mistake, and what its second half says when it is resumed."""
+    """Run every mistake, then resume; return both commands and the run."""
     out = tmp_path_factory.mktemp("mistakes") / "run.jsonl"
     done = run(*RUN, "--out", str(out))
     lines = out.read_bytes().splitlines(keepends=True)

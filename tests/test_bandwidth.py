@@ -77,7 +77,7 @@ def test_a_partial_sum_that_misses_an_element_is_out_of_bounds() -> None:
 
 
 def reference(seed: int, i: int, bits: int) -> float:
-    """splitmix64 in integers of any width, its upper bits as a number in [-1, 1)."""
+    """Return splitmix64 by Python's integers, with its upper bits as a number in [-1, 1)."""
     x = (seed + i * 0x9E3779B97F4A7C15) % 2**64
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
     x = (x ^ (x >> 27)) * 0x94D049BB133111EB % 2**64

@@ -76,7 +76,7 @@ def test_the_random_order_has_no_fixed_stride() -> None:
 
 
 def simulated(access: str, words: np.ndarray, width: int, passes: int) -> list[int]:
-    """What bandwidth_cache.cu leaves of shared memory, thread by thread, in Python's integers."""
+    """Return the sums that bandwidth_cache.cu leaves in shared memory, computed thread by thread in Python."""
     threads, lanes = 1024, width // 4
     outputs = []
     for thread in range(threads):

@@ -65,7 +65,7 @@ def group(source):
 
 
 def records(taken):
-    """Return the lines of what a group gathered, each checked as the run file checks it."""
+    """Return the records that a group gathered, each encoded and decoded as in a run file."""
     return [record.decode(record.encode(item)) for item in taken]
 
 

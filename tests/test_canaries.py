@@ -37,7 +37,7 @@ def judged(sides):
 
 
 def gate_with_canaries(before, after, limits=None):
-    """What a gate says whose candidate measures the same each time; the cases that it measured again."""
+    """Return the judgement on a candidate that repeats its medians, and the cases that were measured again."""
     asked = []
 
     def again(sides, findings):

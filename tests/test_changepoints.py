@@ -16,7 +16,7 @@ from gpubench.stats.stretches import LEAST_RUNS, Stretch, slope, stretches
 
 
 def by_definition(first, last):
-    """Equations 5 and 6 of Matteson & James (2014) with α = 1, sum by sum."""
+    """Compute equations 5 and 6 of Matteson & James (2014) with α = 1, sum by sum."""
     n, m = len(first), len(last)
     between = sum(abs(x - y) for x in first for y in last) * 2 / (n * m)
     within = [sum(abs(a - b) for a, b in itertools.combinations(part, 2)) for part in (first, last)]

@@ -34,7 +34,7 @@ def frame(content: bytes) -> bytes:
 
 
 def received(parent, child, content):
-    """What the parent makes of bytes that the child writes before it ends."""
+    """Return the messages that the parent reads from bytes that the child writes before it ends."""
 
     def write():
         with child, contextlib.suppress(ConnectionError):  # the parent may have refused the message and closed

@@ -108,7 +108,7 @@ def named(tmp_path, monkeypatch):
 
 
 def left_names(folder):
-    """Which names stand in the files of a folder, or in what these are called; and how many run files there are."""
+    """Return the names that stand in the files of a folder or in their paths, and the number of run files."""
     texts = [f"{path.relative_to(folder)} {path.read_text()}" for path in folder.rglob("*") if path.is_file()]
     return [name for name in NAMES if name in "".join(texts)], len([*folder.rglob("*.jsonl")])
 

@@ -28,7 +28,7 @@ def refused(done: CommandResult) -> str:
 
 
 def process(*arguments: str, **environment: str) -> subprocess.Popen[str]:
-    """Return the command in a process of its own, with the suite `faults`."""
+    """Return a function that runs the command in a separate process, with the suite `faults`."""
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "gpubench", *map(str, arguments)],
         stdout=subprocess.PIPE,
@@ -40,7 +40,7 @@ def process(*arguments: str, **environment: str) -> subprocess.Popen[str]:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> tuple[CommandResult, Path]:
-    """Return a small run by the command in a process of its own: how it ended, and its file."""
+    """Return the exit and the file of a small run by the command in a separate process."""
     out = tmp_path_factory.mktemp("run") / "run.jsonl"
     child = process("run", *QUICKEST, "--out", out)
     printed, said = child.communicate(timeout=100)

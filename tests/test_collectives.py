@@ -29,7 +29,7 @@ def collective(name):
 
 
 def received_by_segments(name, sent):
-    """What every rank ends up with, from the description of segments."""
+    """Return what every rank has received, by the description of segments."""
     world, words = len(sent), sent[0].size if name != "all_gather" else sent[0].size * len(sent)
     results = []
     for rank in range(world):
@@ -45,7 +45,7 @@ def received_by_segments(name, sent):
 
 
 def received_by_definition(name, sent):
-    """Return the same by the operation's own definition."""
+    """Return the same by the definition of the operation."""
     world = len(sent)
     stacked = np.array(sent)
     if name == "all_reduce":
@@ -87,7 +87,7 @@ def test_bus_bandwidth_of_eight_ranks_has_the_factor_of_nccl_tests(name, factor)
 
 
 def splitmix(seed, i):
-    """Steele, Lea & Flood's finaliser with Python's own integers."""
+    """Compute the finaliser of Steele, Lea & Flood with Python's integers."""
     mask = 2**64 - 1
     x = (seed + i * 0x9E3779B97F4A7C15) & mask
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & mask
@@ -103,7 +103,7 @@ def test_the_words_are_whole_numbers_whose_sum_over_eight_ranks_is_exact():
 
 
 def single_rank(name, size_bytes=64):
-    """One rank of one, on the host: no other is waited for."""
+    """Return the only rank of a world of one on the host, so that no other is waited for."""
     backend = plugins.load("backends", "host")
     device = backend.devices()[0]
     facts = Facts((device,))

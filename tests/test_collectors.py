@@ -345,7 +345,7 @@ def started_watch(driver):
 
 @pytest.fixture
 def every_look(monkeypatch):
-    """The list of processes is read at every look."""
+    """Let the watch read the list of processes at every sample."""
     monkeypatch.setattr(OTHERS, "PERIOD_S", 0.0)
 
 

@@ -84,7 +84,7 @@ class SerialPaperBench(_grid_device.PaperBench):
     """A bench on paper whose kernels run one at a time, as several threads launch them."""
 
     def kernel(self, file, name, **defines):
-        """Return a launch that waits until no other kernel runs."""
+        """Return a launch that waits until every other kernel has ended."""
         run = super().kernel(file, name, **defines)
 
         def call(*args):

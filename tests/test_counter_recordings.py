@@ -30,7 +30,7 @@ def sustained():
 
 
 def figures_of_case(summary, case):
-    """What the counters of a case's window say."""
+    """Return the figures of the counters in the window of a case."""
     (result,) = [result for result in summary.run.results if result.case.id.startswith(case)]
     return case_counters(summary, result)
 

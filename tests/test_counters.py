@@ -16,7 +16,7 @@ def track(at, values, counter=make.POWER, device="cuda:0"):
 
 
 def figures(table):
-    """(counter, device) → (mean, low, high, samples)."""
+    """Return (counter, device) → (mean, minimum, maximum, number of samples)."""
     return {
         (figure.counter.name, figure.device): (figure.mean, figure.low, figure.high, figure.samples) for figure in table
     }

@@ -25,7 +25,7 @@ def attacks(monkeypatch, tmp_path):
 
 
 def run(*names, deadline_s=60.0):
-    """Each attack and a case without a fault behind it: the results of the attacks, and the statuses of the others."""
+    """Run each attack and after it a case without a fault; return the results of the attacks and the other statuses."""
     plan = planning.make(host_facts(), Settings(("attacks",), ("host",), "smoke"))
     jobs = {dict(job.case.params).get("what", job.case.name): job for job in plan.jobs}
     shelf = ListSink()

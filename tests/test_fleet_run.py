@@ -35,7 +35,7 @@ TESTS = Path(__file__).parent
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    """The inventory of a machine without GPUs, and steps that are shorter."""
+    """Replace the inventory by a machine without GPUs, and shorten the steps."""
     monkeypatch.setattr(inventory, "facts", lambda: make.facts(make.device("host", "processor")))
     for module, name, seconds in (
         (member, "HEARTBEAT_S", 0.1),

@@ -388,7 +388,7 @@ def test_two_real_builds_are_measured_in_turn(call, longer_suite):
 
 
 def stand_in(path, body):
-    """Return a program that stands where gpubench should."""
+    """Return a program that replaces gpubench."""
     Path(path).write_text(f"#!/bin/sh\n{body}\n")
     Path(path).chmod(0o755)
     return str(Path(path).absolute())

@@ -35,7 +35,7 @@ def test_a_slow_down_of_five_per_cent_is_found_in_nearly_every_case_of_a_gpu(rec
 
 
 def longer(percent, threshold):
-    """Return the verdicts on kernels that took that many per cent longer on a real GPU, 5 processes against 5."""
+    """Return the verdicts on kernels that took `percent` longer on a real GPU, 5 processes vs 5."""
     before, after = (Evidence([[read(LONGER / f"{name}.jsonl.gz")]]) for name in ("base", percent))
     findings = settled(judge(before, after, lambda _: threshold)).findings
     return {finding.case.name: finding.verdict for finding in findings}

@@ -18,7 +18,7 @@ MOST_S = 5.0
 
 
 def run_file(path, seed):
-    """A whole run file of many cases, written without a disk's sync each."""
+    """Write a whole run file of many cases without a sync to the disk for each record."""
     rng, digest = np.random.default_rng(seed), hashlib.sha256()
     with path.open("wb") as file:
 

@@ -283,7 +283,7 @@ def test_without_the_binding_the_skip_says_how_to_get_it(monkeypatch):
 
 
 def stored_scale(format_of, stored, rows, k, i, j):
-    """The scales of elements (i, j) by the formulas of cuBLASLt's documentation, from the array that it is given."""
+    """Return the scales of elements (i, j) from the stored array, by the formulas of cuBLASLt's documentation."""
     parts = -(-k // 128)
     if format_of.mode == "VEC128_32F":  # row-major down the rows: shape rows × L
         return stored[j // 128 * rows + i]
@@ -297,7 +297,7 @@ def scaled_operands(name, m=16, n=132, k=384):
 
 
 def computed(operands, name):
-    """C in bfloat16, from the 8-bit values and the stored scales."""
+    """Compute C in bfloat16 from the 8-bit values and the stored scales."""
     m, n, k = operands.shape.m, operands.shape.n, operands.shape.k
     wide = []
     for array, rows, scales, of in (

@@ -42,7 +42,7 @@ def widen(dtype, array, rows=1, cols=None, strides=None, lines=None):
 
 
 def quantised(bits, rows, cols, tiled=False):
-    """Weights and scales as a kernel takes them, and as doubles; rows fill whole tiles."""
+    """Return weights and scales as a kernel takes them, and as doubles; rows fill whole tiles."""
     room, exact, order = -(-rows // 16) * 16 * cols, np.zeros(rows * cols), (np.uint64(cols // 128), np.uint32(tiled))
     words, scales = np.zeros(room * bits // 32, "uint32"), np.zeros(room // 128, "uint16")
     run(f"quantise_int{bits}", words, scales, np.uint64(rows * cols // 128), *order, np.uint64(5), np.float32(0.5))
@@ -128,7 +128,7 @@ def test_the_scale_of_a_group_of_weights_is_that_of_its_largest_weight(bits, mos
 
 
 def operands(kind, tokens, tiled=False, rows=ROWS):
-    """Weights, scales and activations as the kernels take them, and both as doubles."""
+    """Return weights, scales and activations as the kernels take them, and both as doubles."""
     vectors = {"int8": "float16", "int4": "float16"}.get(kind, kind)
     x = filled(vectors, tokens * COLS, seed=3)
     wide_x = widen(vectors, x, tokens, COLS)
@@ -202,7 +202,7 @@ def gated(products):
 
 
 def gated_operands(kind, tokens, tiled):
-    """Operands whose products are about one, so that gates are neither open nor shut."""
+    """Return operands whose products are about one, so that gates are neither open nor shut."""
     w, scales, _, wide_w, wide_x = operands(kind, tokens, tiled, 2 * GATED_ROWS)
     small = (wide_x / 32).astype("float16")
     return w, scales, small.view("uint16").ravel(), wide_w, small.astype(float)

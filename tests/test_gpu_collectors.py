@@ -92,7 +92,7 @@ def load(gpu):
 
 
 def over_a_load(source, device, load, names, calls=500):
-    """What a windowed source says of a load of known size: its values, bytes each way, and the window's seconds."""
+    """Return what a windowed source measures of a load of known size: values, bytes each way, seconds of the window."""
     source.read(device, names)
     start = time.monotonic()
     nbytes = load.run(calls)

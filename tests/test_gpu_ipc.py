@@ -58,7 +58,7 @@ def test_every_case_passes_its_check(facts, suite):
 
 
 def opened(device, environment):
-    """What a fresh process reads that opens a handle of this device's memory, or the error's name."""
+    """Open a handle of this device's memory in a fresh process; return what it reads, or the name of the error."""
     owner = plugins.load("backends", "cupy").open(device)
     shared = owner.share(2**21)
     shared.array[:16] = owner.xp.asarray(list(WRITTEN), owner.xp.uint8)

@@ -117,7 +117,7 @@ def test_the_mistakes_of_the_page_fail_and_are_reported_as_the_page_shows(measur
 
 @pytest.fixture(params=[0, 1], ids=["first", "larger"])
 def report(request, tmp_path, monkeypatch):
-    """Install a report of the page as the page does it; return which of them it is."""
+    """Install a report of the page in the way the page describes, and return its name."""
     package, metadata = tmp_path / "gpubench_txt", tmp_path / "gpubench_txt-1.0.dist-info"
     package.mkdir(), metadata.mkdir()
     (package / "__init__.py").touch()

@@ -280,7 +280,7 @@ HOST = Device("host", "host", "a processor", "x86_64")
 
 @pytest.fixture
 def nvml(library, tmp_path, monkeypatch):
-    """Child processes get the fake library; the function writes what it answers."""
+    """Give child processes the fake library; the yielded function sets what it answers."""
     state = tmp_path / "state"
     for name, value in fake.environment(library, state, HERE / "plugin").items():
         monkeypatch.setenv(name, value)
@@ -422,7 +422,7 @@ def test_gate_refuses_a_sick_device_with_status_6_and_not_for_the_host_beside_it
 
 
 def doctor_lines(*healths):
-    """What `doctor` prints of the health of devices, a line each."""
+    """Return the lines that `doctor` prints about the health of devices."""
     console = _print.out()
     with console.capture() as capture:
         console.print(*(part for card_health in healths for part in _machine._health_parts(card_health)), sep="\n")

@@ -28,7 +28,7 @@ H200 = fingerprint(make.facts(), ("cuda:0",))
 
 
 def day(number):
-    """Return the start of a run, that many days after the first."""
+    """Return the start of a run, `number` days after the first."""
     return (FIRST + timedelta(days=number)).isoformat(timespec="seconds")
 
 
@@ -330,7 +330,7 @@ def test_a_locked_history_is_waited_for_and_then_reported(tmp_path, store, monke
 
 
 def dump(store):
-    """All that a history holds, but for its inner numbers."""
+    """Return all content of a history but its internal numbers."""
     with history.History(store) as reader:
         return [
             (trend_line.line, trend_line.headline, reader.trend(trend_line, 10**6)) for trend_line in reader.lines()
@@ -366,7 +366,7 @@ def test_a_damaged_history_is_reported_set_aside_and_restored_from_the_run_files
 
 
 def read_all(store):
-    """Everything that commands read of a history."""
+    """Return everything that commands read from a history."""
     with history.History(store) as reader:
         for line in reader.lines():
             assert reader.trend(line, 100).moments
@@ -398,7 +398,7 @@ def fate(store, paths):
 
 
 def fates_of_values(tmp_path, store, places):
-    """What becomes of a history for each table, column and value that is put there."""
+    """Yield the fate of a history for each table, column and value that is put there."""
     paths = [run_file(tmp_path, number) for number in range(3)]
     recorded(store, *paths[:2])
     content = store.read_bytes()

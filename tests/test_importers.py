@@ -443,7 +443,7 @@ IMPORTERS = {name: plugins.load("importers", name) for name in plugins.names("im
 
 
 def parsed(text):
-    """What the importer that takes the text makes of it; None where none does, or where it is refused."""
+    """Return the content that an importer reads from the text; None if no importer takes it or it is refused."""
     for name, importer in IMPORTERS.items():
         if importer.accepts(text):
             try:

@@ -39,7 +39,7 @@ def results(name):
 
 
 def changed(tmp_path, name, number=0, **edits):
-    """The results of a file of JSON objects of which one, of that number, has other values; None takes a key away."""
+    """Return the results of a file of JSON objects, of which object `number` has other values; None removes a key."""
     text = (IMPORTS / name).read_text()
     objects = [json.loads(line) for line in text.splitlines()] if name.endswith("l") else [json.loads(text)]
     objects = objects[0] if isinstance(objects[0], list) else objects

@@ -109,7 +109,7 @@ def test_the_check_of_a_step_finds_a_wrong_cache_a_wrong_token_and_unwritten_log
 
 @pytest.fixture
 def library(monkeypatch):
-    """The products of the vendor's library by NumPy."""
+    """Replace the products of the vendor's library by those of NumPy."""
     for module in (CHAIN, ATTENTION):
         monkeypatch.setattr(module, "vendor", products_by_numpy)
 

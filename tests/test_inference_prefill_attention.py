@@ -33,7 +33,7 @@ def by_kernel(monkeypatch, prompt, shape, rows, cols):
 
 @pytest.fixture
 def library(monkeypatch):
-    """The products of the vendor's library by NumPy."""
+    """Replace the products of the vendor's library by those of NumPy."""
     monkeypatch.setattr(ATTENTION, "vendor", products_by_numpy)
 
 

@@ -106,7 +106,7 @@ def spoiled(text, scale=1.0, replicates=1):
 
 
 def compared(text):
-    """Two runs with the text in every field, one slower, held against each other."""
+    """Return the comparison of two runs with the text in every field, of which the second is slower."""
     sides = [Reading.of(spoiled(text, scale, 5), text) for scale in (1.0, 1.2)]
     return poisoned(comparison.compare(sides, lambda case: 0.02), text)
 
@@ -125,7 +125,7 @@ class TagStructure(HTMLParser):
 
 
 def is_inert_page(page, plain):
-    """Whether a page has no tag and no attribute that one with a harmless text has not, and refers to nothing."""
+    """Assert that a page has the tags and attributes of one with a harmless text, and refers to nothing outside."""
     structure, expected = TagStructure(page), TagStructure(plain)
     assert structure.tags - {"wbr"} <= expected.tags
     assert not [name for name, _ in structure.attributes if name.startswith("on")]
@@ -186,7 +186,7 @@ CHECKS = {
 
 
 def check(form, written, plain):
-    """Whether a form is inert; a form that is not known here is held to be a page."""
+    """Assert that a form is inert; an unlisted form is checked as a page."""
     CHECKS[form](written) if form in CHECKS else is_inert_page(written, plain)
 
 
@@ -220,7 +220,7 @@ def test_text_of_a_run_stays_inert_text_in_a_notebook(texts):
 
 
 def commands(output):
-    """The lines of a step's output that GitHub's runner, the agents of Azure and TeamCity, or GitLab would obey."""
+    """Return the lines of output that are commands to the runners of GitHub, Azure, TeamCity or GitLab."""
     return [
         line
         for line in re.split("[\r\n]", output)
@@ -229,7 +229,7 @@ def commands(output):
 
 
 def printed(*parts):
-    """What `gpubench` prints of the parts, where a program reads its output."""
+    """Return what `gpubench` prints of the parts when a program reads its output."""
     output = io.BytesIO()
     stream = streams._CommandFreeStream(output, encoding="utf-8", errors="backslashreplace")
     Console(file=stream, width=_print._WIDE, highlight=False, emoji=False).print(*parts, sep="\n")
@@ -238,7 +238,7 @@ def printed(*parts):
 
 
 def shown_doctor(text, monkeypatch):
-    """What `doctor` prints of a machine whose every text is this one."""
+    """Return the output of `doctor` for a machine whose every text is this one."""
     facts = poisoned(plain_run().manifest.facts, text)
     finding = HealthFinding(next(iter(HealthSign)), text, 1.0, text, "sick", text, text)
     counter = model.Counter(text, text, "gauge", 0.1, text)
@@ -256,14 +256,14 @@ def shown_doctor(text, monkeypatch):
 
 
 def shown_history(text, monkeypatch):
-    """What `history` prints of a trend whose every text is this one, by itself and in a list."""
+    """Return the output of `history` for a trend whose every text is this one, by itself and in a list."""
     trends = [poisoned(trend_of([4.0e12] * 10 + values), text) for values in ([3.8e12] * 10, [4.0e12] * 10)]
     lines = [line for trend in trends for line in _trends.trend_lines(trend)]
     return [*lines, *_trends.trend_rows(trends, True, _print._WIDE)]
 
 
 def shown_gate(judgement):
-    """What `gate` prints of a judgement, with every case and every column."""
+    """Return the output of `gate` for a judgement, with every case and every column."""
     return _findings.answer_parts(judgement, answer(judgement, 1, "gpubench gate"), every=True, wide=True)
 
 
@@ -312,7 +312,7 @@ def packed(page, name):
 
 
 def many(texts):
-    """Cases too many to stand unfolded in a page, each with its own text in what is folded away, and counters."""
+    """Return too many cases to stand unfolded in a page, each with its own text in the folded parts, and counters."""
     results = [
         make.result(
             make.timing(*[1e-3] * 6, moved=1e9),

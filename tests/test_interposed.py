@@ -55,7 +55,7 @@ def compile_library(folder: Path, name: str, source: str, *options: str) -> Path
 def judged(
     library: Path, version: str = VERSION, preload: Path | str = "", served: str = "served"
 ) -> tuple[str, str, bool]:
-    """What a program says that loads this library, in an environment of its own."""
+    """Return name, text and verdict that a program reports which loads this library in its own environment."""
     environment = {**os.environ, "LD_PRELOAD": str(preload)}
     command = [sys.executable, "-c", PROGRAM, str(library), version, served]
     answer = subprocess.run(command, capture_output=True, text=True, check=True, env=environment, timeout=60)

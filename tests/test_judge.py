@@ -68,7 +68,7 @@ def test_the_interval_is_welchs_on_logarithms():
 
 
 def least(deviation, freedom, *counts):
-    """The least threshold: as many standard errors as Student's t exceeds no oftener than a normal value three."""
+    """Return the smallest threshold: Student's t at the tail of three standard deviations, times the standard error."""
     return scipy.stats.t.isf(0.0027 / 2, freedom) * deviation * math.sqrt(sum(1 / count for count in counts))
 
 
@@ -285,7 +285,7 @@ def test_each_of_two_cards_is_compared_with_itself():
 
 
 def carded(value, *uuids, spread=1e-3):
-    """Evidence of a session on each card."""
+    """Return evidence with a session on each card."""
     return Evidence(
         [
             [reading(noisy(value if i == 0 else 1.0, spread), manifest={"facts": make.facts(make.device(uuid=uuid))})]

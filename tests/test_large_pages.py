@@ -35,7 +35,7 @@ def page(*results, views=(), **fields):
 
 
 def unfolded(page):
-    """What the script of a page puts beneath its cases."""
+    """Return the content that the script of a page puts beneath its cases."""
     packed = re.search(r'id="details">([^<]*)<', page)[1]
     return json.loads(gzip.decompress(base64.b64decode(packed)))
 

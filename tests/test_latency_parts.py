@@ -75,7 +75,7 @@ def test_the_cost_of_reading_the_clock_is_subtracted_from_single_loads() -> None
 
 
 def partitioned(far: float, units: int = 24, lines: int = 96, noise: float = 0.5) -> Any:
-    """A cache of two partitions, six places for units and twelve slices; cycles of units × lines, and the truth."""
+    """Return latencies (units × lines) of a cache of two partitions, with six groups of units and twelve slices."""
     rng = np.random.default_rng(7)
     unit_place, line_slice = rng.permutation(units) % 6, rng.permutation(lines) % 12
     hops = 10 * np.arange(6)[:, None] + 4 * (np.arange(12)[None, :] * 7 % 12) + rng.integers(0, 9, (6, 12))

@@ -27,7 +27,7 @@ def test_one_node_has_no_pair():
 
 
 def rates(nodes, rounds, slow_nodes=None, slow_links=None, noise=0.005, seed=0):
-    """Rates of all pairs that met, in B/s; what is slow has a factor."""
+    """Return rates in B/s of all pairs that met; slow nodes and links have a factor."""
     rng = np.random.default_rng(seed)
     factors = slow_nodes or {}
     return {

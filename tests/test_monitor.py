@@ -99,7 +99,7 @@ def test_prometheus_gets_base_units_labels_and_events():
 
 
 def assert_is_exposition(text):
-    """Every line is a comment or a sample of the text format."""
+    """Assert that every line is a comment or a sample of the text format."""
     sample = r'[a-z_][a-z0-9_]*\{[a-z]+="([^"\\]|\\.)*"(,[a-z]+="([^"\\]|\\.)*")*\} [-+0-9.e]+'
     wrong = [line for line in text.splitlines() if not re.fullmatch(rf"# (HELP|TYPE) \S+ .*|{sample}", line)]
     assert wrong == []

@@ -28,7 +28,7 @@ def test_the_log_deviation_is_that_of_a_sample():
 
 
 def least(deviation, count):
-    """As many standard errors as Student's t exceeds no oftener than a normal value three, `count` against `count`."""
+    """Return Student's t at the tail of three standard deviations, times the standard error of `count` vs `count`."""
     return scipy.stats.t.isf(0.0027 / 2, 2 * count - 2) * deviation * math.sqrt(2 / count)
 
 

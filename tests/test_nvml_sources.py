@@ -123,7 +123,7 @@ SLOWEST = "nvml.pcie.tx"
 
 @pytest.fixture
 def source(monkeypatch):
-    """NVML open for two GPUs; what it is asked for is patched into `COUNTERS.READ`."""
+    """Return NVML opened for two GPUs; a test patches its readings into `COUNTERS.READ`."""
     module = sys.modules[type(NVML).__module__]
     monkeypatch.setattr(COMMON, "initialised", lambda: pynvml)
     opened = module.NvmlSource(())

@@ -25,7 +25,7 @@ def only_finding(before, after):
 
 
 def beside(values, disturbed, labels=("loaded",), discarded=()):
-    """Evidence in which the first `disturbed` processes have these labels and discards."""
+    """Return evidence in which the first `disturbed` processes have these labels and discards."""
     results = [
         make.result(
             make.timing(*[value] * 90),

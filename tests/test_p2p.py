@@ -28,7 +28,7 @@ def cases(tier):
 
 @pytest.fixture
 def small_bulk(monkeypatch):
-    """Bulk copies of 1 MiB, so that the host's kernels are soon done."""
+    """Reduce bulk copies to 1 MiB, so that the host's kernels end soon."""
     monkeypatch.setattr(part("._traffic"), "BULK_BYTES", MIB)
 
 

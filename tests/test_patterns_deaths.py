@@ -19,7 +19,7 @@ MOST_REBUILD_S = 10.0  # seconds to rebuild a communicator
 
 
 def planned(facts, tier, device="cuda:0"):
-    """Name, ranks and devices of the able jobs."""
+    """Return name, ranks and devices of the jobs that can run."""
     jobs = planning.make(facts, Settings(("patterns",), (device,), tier)).jobs
     able = [job for job in jobs if job.case.name in APPLICATIONS and not planning.missing_devices(job)]
     return {(job.case.name, job.case.ranks, len(job.devices)) for job in able}
@@ -59,7 +59,7 @@ class DeathResults(list):
 
 
 def run(facts, device, tier, *filters):
-    """Return the results of the able jobs of the suite that the filters name."""
+    """Return the results of the selected jobs that can run."""
     plan = planning.make(facts, Settings(("patterns",), (device,), tier, filters=filters))
     shelf = DeathResults()
     with Runner(plan, SamplingProcess((), 0.0), shelf, 120.0) as runner:
@@ -70,7 +70,7 @@ def run(facts, device, tier, *filters):
 
 
 def expect_fast(results):
-    """No death is noticed late, and every group continues soon."""
+    """Assert that every death is noticed in time and every group continues soon."""
     for result in results:
         for series in result.series:
             if series.role == "primary" and series.unit == "s":

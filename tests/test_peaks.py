@@ -283,7 +283,7 @@ SECONDS = tuple(float(second) for second in range(11))
 
 
 def sustained(series, window=(0.5, 9.5), **fields):
-    """What `energy` says of a result of this series, with the energy counter of 700 W."""
+    """Return the energy figure of a result of this series, with an energy counter at 700 W."""
     result = make.result(series, window=window, **fields)
     joules = fields.pop("joules", JOULES)
     return summed(result, at=SECONDS, **{"clock.sm": None, "clock.memory": None, "energy": joules}).energy(result)

@@ -78,7 +78,7 @@ def phase(*spans):
 
 
 def counted(*results):
-    """Ten seconds: 100 W, then from 5 s 300 W at the power cap, the energy counter with it, memory with one peak."""
+    """Return ten seconds: 100 W, from 5 s on 300 W at the power cap with its energy, and memory with one peak."""
     at = tuple(np.round(np.arange(0, 10.05, 0.1), 3).tolist())
     late = [moment >= 5 for moment in at]
     sampled = make.samples(

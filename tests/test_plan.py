@@ -21,7 +21,7 @@ TWO = make.facts(make.device("cuda:0", peers=("cuda:1",)), make.device("cuda:1",
 
 
 def suite_of(**cases):
-    """Return a suite of these cases; each is the keywords of its declaration, its axes among them."""
+    """Return a suite of these cases; each value has the keywords of the case's declaration with its axes."""
     suite = Suite("a suite")
     for name, declared in cases.items():
         axes = [word for word in declared if word not in ("headline", "devices", "when", "where", "ranks")]

@@ -30,7 +30,7 @@ def profile(out, *command, options=("-q",), **named):
 
 
 def refused(out, *command, options=("-q",)):
-    """Return the call where it ends before the program starts, which asks for no process of its own."""
+    """Return the outcome of a call that ends before the program starts."""
     return gpubench("profile", *options, "-o", out, "--", *command)
 
 
@@ -39,7 +39,7 @@ def python(source):
 
 
 def started(out, source):
-    """A profiled Python program in a process group of its own, as a shell starts it; returned when it says `ready`."""
+    """Start a profiled Python program in its own process group and return it when it prints `ready`."""
     command = [GPUBENCH, "profile", "-q", "-o", out, "--", *python(source)]
     running = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True

@@ -29,7 +29,7 @@ HOSTILE = "</failure><script>|`*_[x](javascript:y)@team #1 \x1b[31m\r\n::error::
 
 
 def judgement(**centres):
-    """One case for each name, its candidate that much slower; names may be hostile."""
+    """Return the judgement of a case per name with this factor of slow-down; names may be hostile."""
     cases = {name: make.case(name, size_bytes=2**20) for name in centres}
     before = [reading(noisy(spread=1e-3), of=case) for case in cases.values()]
     after = [reading(noisy(centres[name], 1.1e-3), of=case) for name, case in cases.items()]
@@ -70,7 +70,7 @@ def test_junit_names_required_patterns_that_match_no_case():
 
 
 def many_hostile(texts):
-    """A judgement in which each of the texts is a name, a reason, a note, a device, a required case and a unit."""
+    """Return a judgement in which each text is a name, a reason, a note, a device, a required case and a unit."""
     (finding,) = judgement(case=1.1).findings
     findings = [
         replace(

@@ -29,7 +29,7 @@ HEAVY = ("gpubench.model", "gpubench.testing.session", "numpy", "pandas", "pydan
 
 
 def pytest_in(folder, *arguments):
-    """Pytest in another folder, as a user calls it."""
+    """Run pytest in another folder, as a user calls it."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *map(str, arguments)]
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
     return subprocess.run(
@@ -39,7 +39,7 @@ def pytest_in(folder, *arguments):
 
 @pytest.fixture
 def project(tmp_path):
-    """Return a project of its own: write a test file by name, run pytest on it."""
+    """Return a function that writes test files by name into a new project and runs pytest there."""
 
     def run(*arguments, **sources):
         for name, source in sources.items():
@@ -101,7 +101,7 @@ def test_a_project_that_does_not_use_it_imports_nothing_for_it(project):
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
-    """One session of several tests with a run file: what pytest said, the run, the folder."""
+    """Run one session of several tests with a run file; return the output of pytest, the run and the folder."""
     folder = tmp_path_factory.mktemp("project")
     for name, source in {"test_it": COPY, "test_wrong": WRONG, "test_two": TWO}.items():
         (folder / f"{name}.py").write_text(textwrap.dedent(source))

@@ -16,7 +16,7 @@ COUNTER = make.counter("nvml.clock.sm", "Hz", "gauge", 0.1, "nvidia-smi")
 
 @pytest.fixture
 def paths(tmp_path):
-    """Three files with all that a gate weighs: several processes, clocks, labels, what went wrong."""
+    """Write three files with all that a gate reads: several processes, clocks, labels, failures."""
     paths = []
     for index in range(3):
         results = [

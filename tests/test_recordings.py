@@ -19,7 +19,7 @@ RECORDINGS = Path(__file__).parent / "recordings"
 
 @pytest.fixture(scope="module", params=["h200-quick", "h200x2-quick"])
 def run(request):
-    """`run all`, quick, on one H200 and on two."""
+    """Return `run all` in the tier quick on one H200, then on two."""
     return store.read_run(RECORDINGS / f"{request.param}.jsonl.gz")
 
 

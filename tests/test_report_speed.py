@@ -58,7 +58,7 @@ REPORT_S, COMPARE_S, PAGE_BYTES = 5.0, 3.0, 5e6
 
 
 def spent(*arguments):
-    """What a command takes: what passes, and of processors, which other work on the machine lengthens less; seconds."""
+    """Return elapsed and processor seconds of a command; other programs lengthen the second less."""
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run([Path(sys.executable).parent / "gpubench", *arguments], check=True, stdout=subprocess.DEVNULL)
     after, passed = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter() - start

@@ -386,7 +386,7 @@ def test_no_control_character_of_a_run_reaches_a_report(kind, text):
 
 
 def poisoned(value, text):
-    """Return the same value with every free text in it replaced; the words that the model fixes stay."""
+    """Return the value with every free text in it replaced; texts from a fixed set stay."""
     if isinstance(value, str):
         return value if value in FIXED else text
     if isinstance(value, tuple):
@@ -524,7 +524,7 @@ def test_a_case_shows_the_counters_of_its_own_window():
 
 
 def ladder_run(*more, **fields):
-    """Return a latency of 16 ns up to 256 KiB, of 142 ns beyond, on a device that says what its caches are."""
+    """Return a run with 16 ns up to 256 KiB and 142 ns beyond, on a device that states its caches."""
     device = dataclasses.replace(GPU, cache_bytes=4 * 2**20, details=(("shared.unit_bytes", str(228 * 1024)),))
     results = [
         result(
@@ -571,7 +571,7 @@ def test_levels_stand_in_markdown_csv_and_json():
 
 
 def paths_run():
-    """Two engines that cross at 264 kB: 2 µs and 30 GB/s, 6 µs and 55 GB/s."""
+    """Return a run of two engines that cross at 264 kB: 2 µs and 30 GB/s, 6 µs and 55 GB/s."""
     engines = {"kernel": (2e-6, 3e10), "engine": (6e-6, 5.5e10)}
     results = [
         result(
@@ -643,7 +643,7 @@ def test_json_holds_finite_numbers_only():
 
 
 def replicated_run():
-    """Two cases in three replicates: one whose processes differ by 10 %, one that crashed in one of them."""
+    """Return two cases in three replicates: one whose processes differ by 10 %, one that crashed once."""
     cases = {"steady": (1e-3, 1e-3, 1e-3), "wide": (0.9e-3, 1e-3, 1.1e-3)}
     results = [
         result(

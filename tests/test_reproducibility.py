@@ -19,7 +19,7 @@ TRIAD = make.case(size_bytes=2**30, dtype="float32")
 
 
 def deviation_of(*medians, of=TRIAD, name="NVIDIA H200", devices=("cuda:0",)):
-    """Return the reproducibility of a case of which each replicate took one of these times."""
+    """Return the reproducibility of a case with one replicate for each of these medians."""
     results = [make.result(make.timing(s), of=of, devices=devices, replicate=i) for i, s in enumerate(medians)]
     device = [make.device(device, name) for device in devices]
     summary = Summary(make.run(*results, facts=make.facts(*device)))
@@ -97,7 +97,7 @@ def test_the_text_of_a_figure_states_the_kind_of_its_interval():
 
 
 def written(run, **options):
-    """What the terminal shows of the cases of a run, a line each."""
+    """Return the lines that the terminal shows for the cases of a run."""
     console = _print.out()
     with console.capture() as capture:
         console.print(*_summary.cases(run, **options), sep="\n")

@@ -57,7 +57,7 @@ class ListSink:
 
 @pytest.fixture
 def faults(monkeypatch):
-    """The third party's suite `faults` is installed, here and in child processes."""
+    """Install the third party's suite `faults`, here and in child processes."""
     monkeypatch.setenv("PYTHONPATH", PLUGIN)
     monkeypatch.syspath_prepend(PLUGIN)
 
@@ -91,13 +91,13 @@ def shared_run(*names: str) -> ListSink:
 
 @pytest.fixture(scope="module")
 def failing() -> ListSink:
-    """What became of cases that go wrong, and of two behind them that do not."""
+    """Return the results of cases that go wrong and of two sound cases after them."""
     return shared_run("crash", "leave", "bug", "wrong", "nan", "unable", "backwards", "noisy", "good")
 
 
 @pytest.fixture(scope="module")
 def ranked() -> dict[str, Result]:
-    """What became of cases of two ranks, by their names."""
+    """Return the results of cases of two ranks by their names."""
     return {
         result.case.name: result for result in shared_run("pair", "watched", "mourned", "declined", "uneven").results
     }

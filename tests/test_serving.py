@@ -233,7 +233,7 @@ def prefill(tokens, seconds, weights="float16"):
 
 
 def session(arrivals, times, slower=1.0, sizes=(1, 2, 4, 8, 16, 32, 64)):
-    """A session that takes what its simulation says, times `slower`, on a machine whose batches have these sizes."""
+    """Return a session that takes `slower` times as long as simulated, on a machine with these batch sizes."""
     queries = serving.simulate(times, np.array(arrivals), 512, 128)
     first, last = (
         queries.scheduled + slower * (moments - queries.scheduled) for moments in (queries.first, queries.last)
@@ -345,7 +345,7 @@ def test_a_session_is_compared_with_a_machine_of_its_own_batch_sizes():
 
 
 def call_times(times, prefill_s, step_s):
-    """A session with all queries at once, whose calls take longer than alone by these seconds; batches of 1 and 16."""
+    """Return a session of all queries at once in batches of 1 and 16, with these extra seconds per call."""
     contexts = {0: 0.0, 1: 550.0, 4: 0.0, 16: 9000.0}
     seconds = [times.prefill_s(512) + prefill_s]
     for size, further_s in step_s.items():

@@ -68,7 +68,7 @@ def marked_run(host=HOST):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Two run files of two machines, with every mark."""
+    """Write two run files of two machines, with every mark."""
     folder = tmp_path_factory.mktemp("marked")
     for name, host in (("a.jsonl", HOST), ("b.jsonl", OTHER_HOST)):
         (folder / name).write_bytes(store.encode_run(marked_run(host)))

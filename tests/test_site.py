@@ -40,7 +40,7 @@ def folder(tmp_path):
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """Return a site of three runs and one of another tier, and what was told while it was built; tests only read it."""
+    """Return a site of three runs and one of another tier, and the messages of its build; tests only read it."""
     parent = tmp_path_factory.mktemp("built")
     write(three_runs(parent / "runs") / "smoke.jsonl", day=4, tier="smoke")
     return build(parent / "runs", parent / "site")

@@ -76,7 +76,7 @@ def test_the_interval_of_up_to_eight_samples_is_their_whole_range(count):
 
 
 def by_turns(count: int) -> list[float]:
-    """1 … count, a low one and a high one by turns: no neighbour is on the same side of the median."""
+    """Return 1 … count, low and high values alternating, so that neighbours lie on different sides of the median."""
     low, high = range(1, count // 2 + 1), range(count, count // 2, -1)
     return [float(value) for pair in itertools.zip_longest(high, low) for value in pair if value is not None]
 

@@ -123,14 +123,14 @@ def package_of(path: Path) -> str:
 
 
 def package_named(target: str) -> str:
-    """Return the package of an imported `gpubench.judging.effect`; empty for what is not of a package of the core."""
+    """Return the package of a dotted name as `gpubench.judging.effect`; empty outside of the core's packages."""
     family, _, rest = target.partition(".")
     package = rest.partition(".")[0]
     return package if family == "gpubench" and package in ARROWS else ""
 
 
 def dotted(path: Path) -> str:
-    """`gpubench.stats.samples`; of a package's face the package."""
+    """Return the module's name, as `gpubench.stats.samples`; for `__init__.py` that of the package."""
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
@@ -138,7 +138,7 @@ MODULES = {dotted(path): path for path in CORE}
 
 
 def is_room(target: str) -> bool:
-    """Return whether a dotted name is a room's or a backend's: those are reached through plugins alone."""
+    """Return whether a dotted name belongs to a room or a backend, which are only reached as plugins."""
     return re.match(r"gpubench\.(suites|collectors|reports|ci|devices\.backends|importers)\b", target) is not None
 
 
@@ -287,7 +287,7 @@ def test_architecture_fits_one_screen():
 
 
 def folder_of(package: str) -> Path:
-    """Where a package's files lie, by pyproject's mapping; the longest mapped prefix counts."""
+    """Return the folder of a package by pyproject's mapping, in which the longest prefix counts."""
     mapping = SETUPTOOLS["package-dir"]
     prefix = max((package_name for package_name in mapping if f"{package}.".startswith(f"{package_name}.")), key=len)
     return ROOT / mapping[prefix] / package.removeprefix(prefix).strip(".").replace(".", "/")
@@ -328,7 +328,7 @@ def is_broad(handler: ast.ExceptHandler) -> bool:
 
 
 def broad_excepts(path: Path) -> Iterator[tuple[str, str]]:
-    """(file, function) of each broad except, a method by Class.method."""
+    """Yield (file, function) for each broad except, a method as Class.method."""
 
     def walk(node: ast.AST, place: tuple[str, ...]) -> Iterator[tuple[str, str]]:
         for child in ast.iter_child_nodes(node):

@@ -31,7 +31,7 @@ def pinned(extra):
 
 
 def required(extra):
-    """What pyproject asks for with an extra, its own extras followed."""
+    """Return the requirements of an extra in pyproject, with those of the extras that it names."""
     lines = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"][extra]]
     for requirement in map(Requirement, lines):
         if requirement.name == PROJECT["name"]:
@@ -162,7 +162,7 @@ sys.addaudithook(guard)
 
 
 def guarded(tmp_path, *arguments):
-    """gpubench under a guard that ends each process, workers too, that opens a connection to another machine."""
+    """Run gpubench under a guard that ends each process that opens a connection to another machine."""
     (tmp_path / "sitecustomize.py").write_text(GUARD)
     log = tmp_path / "guard.log"
     done = subprocess.run(

@@ -86,7 +86,7 @@ def test_the_version_of_the_records_is_found_by_their_size():
 
 
 def trace_files(folder, rows, names, clocks=((0, 0), (10**10, 10**10)), **about):
-    """rows: start and end in ns, kind, name or copy kind, bytes."""
+    """Write the files of a trace; rows are start and end in ns, kind, name or copy kind, and bytes."""
     events = np.zeros(len(rows), EVENT)
     for event, (start, end, kind, name_id, size) in zip(events, rows, strict=True):
         event["start"], event["end"], event["kind"], event["bytes"] = start, end, kind, size

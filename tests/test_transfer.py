@@ -16,7 +16,7 @@ def times(alpha_s, beta, sizes=SIZES):
 
 
 def narrow_intervals(values, reach=0.001):
-    """Intervals of a narrow relative width."""
+    """Return intervals around the values with the relative half-width `reach`."""
     return [Interval(value * (1 - reach), value, value * (1 + reach)) for value in values]
 
 

@@ -41,7 +41,7 @@ def nvml(monkeypatch):
 
 
 def as_cupy_gives_it(raw):
-    """`char[16]` as Cython makes bytes of it: up to the first zero."""
+    """Return `char[16]` as Cython converts it to bytes: up to the first zero."""
     return {"uuid": raw.bytes.partition(b"\0")[0]}
 
 

@@ -49,7 +49,7 @@ def judged(*names, **policy):
 
 @pytest.fixture
 def lines(monkeypatch, capsys):
-    """What parts look like in a terminal of some width, without colour."""
+    """Return a function that prints parts on a terminal of some width, without colour, and returns the lines."""
 
     def shown(make_parts, width):
         out = Console(width=width, highlight=False, emoji=False, no_color=True)
@@ -66,7 +66,7 @@ def gate_parts(judgement, every=False, wide=False, title="gpubench gate"):
 
 
 def is_command(line):
-    """Whether a line is a command on a line of its own, which a terminal wraps so that it can be copied whole."""
+    """Return whether the line is a command by itself, which a terminal wraps so that it can be copied whole."""
     return line.startswith("    gpubench ")
 
 

@@ -58,7 +58,7 @@ class OneWordArray:
 
 
 def paper_cupy():
-    """NumPy with the parts of CuPy that lead to the driver."""
+    """Return NumPy with the parts of CuPy that lead to the driver."""
     cupy = types.ModuleType("paper_cupy")
     cupy.__dict__.update(np.__dict__)
     graph = types.SimpleNamespace(launch=lambda stream: None)

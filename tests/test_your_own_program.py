@@ -16,7 +16,7 @@ PAGE = (Path(__file__).parents[1] / "docs" / "your-own-program.md").read_text()
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Return the page's files, each under the name that stands before its block."""
+    """Return a folder with the page's files, each under the name before its block."""
     place = tmp_path_factory.mktemp("program")
     for name, block in re.findall(r"`([\w.]+\.(?:py|cu))`[^`]*\n\n```(?:python|cuda)\n(.*?)```", PAGE, re.DOTALL):
         if not (place / name).exists():
@@ -25,7 +25,7 @@ def folder(tmp_path_factory):
 
 
 def run_tests(folder, *options):
-    """Pytest as the page calls it."""
+    """Run pytest as the page calls it."""
     command = [sys.executable, "-B", "-m", "pytest", *options]
     # the program must not count as a neighbour
     alone = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}

@@ -100,7 +100,7 @@ def _script(versions: dict[str, list[str]]) -> str:
 
 
 def _blas_of_numpy() -> Path:
-    """Return the OpenBLAS that NumPy's wheel brings, which multiplies fifty times as fast as a loop."""
+    """Return the OpenBLAS of NumPy's wheel, which multiplies fifty times as fast as a loop."""
     return next((Path(np.__file__).parents[1] / "numpy.libs").glob("libscipy_openblas64_*.so"))
 
 

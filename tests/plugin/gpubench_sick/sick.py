@@ -13,7 +13,7 @@ FAST_S, SLOW_S = 0.01, 0.3
 
 
 def rubbish(turn, names):
-    """A reading that a collector may not give, another one each time."""
+    """Return an invalid reading, a different one at each turn."""
     values = (math.nan, math.inf, -math.inf, "1", b"1", [], {}, object(), 10**400, 1 + 2j, print, True, 1.5)
     if turn % 5 == 0:
         return ("no mapping", None, 7, [1.0], object)[turn // 5 % 5]
