@@ -47,7 +47,7 @@ def host():
 
 @pytest.fixture
 def gpu(host, monkeypatch):
-    """A GPU and an nvCOMP in host memory."""
+    """Return a GPU and an nvCOMP in host memory."""
     monkeypatch.setattr(nvcomp, "load", lambda: nvcomp.NvcompLibrary(device_of.Functions()))
     return device_of.GpuInHostMemory(host, GPU)
 

@@ -27,7 +27,7 @@ TWO = make.facts(make.device(peers=("cuda:1",), **H200), make.device("cuda:1", p
 
 
 def part(name):
-    """A private module of the suite, or of the room: `._between`."""
+    """Return a private module of the suite, or of the room: `._between`."""
     return sys.modules[importlib.util.resolve_name(f".{name}", planning.load_suite("ipc").package)]
 
 
@@ -181,7 +181,7 @@ def test_reading_the_clock_takes_nanoseconds(flags):
 
 
 def run(names, tier="smoke"):
-    """Results of the suite's cases on the host, in real processes."""
+    """Return results of the suite's cases on the host, in real processes."""
     facts = Facts(tuple(plugins.load("backends", "host").devices()))
     plan = planning.make(facts, Settings(("ipc",), ("host",), tier))
     results = []
