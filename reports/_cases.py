@@ -162,7 +162,7 @@ def method_facts(summary: Summary, result: Result) -> list[tuple[str, str]]:
         ("device", " + ".join(result.devices)),
         ("method version", str(result.case.version)),
     ]
-    facts += [("took", units.duration(result.elapsed_s))] if result.elapsed_s > 0 else []
+    facts += [("duration", units.duration(result.elapsed_s))] if result.elapsed_s > 0 else []
     facts += [("ranks", str(result.case.ranks))] if result.case.ranks > 1 else []
     facts += [("cause", result.cause)] if result.cause else []
     discarded = ", ".join(f"{count} {reason}" for reason, count in result.discarded)

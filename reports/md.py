@@ -178,7 +178,7 @@ def _heading(suite: _Suite) -> Iterator[str]:
     if sentence:
         yield f"{escape(sentence)}\n"
     if suite.constants:
-        yield f"Common to all cases: {escape(suite.constants)}.\n"
+        yield f"Constant, and left out of the names: {escape(suite.constants)}.\n"
     yield from table(suite.heads, ())
 
 

@@ -79,7 +79,7 @@ def evidence_of(counters):
 def test_a_stream_on_an_mi300x_is_bound_by_memory_by_the_firmwares_counter(mi300x):
     result = mi300x.bound(BUSY, [{"dram": 88}] * 5, moved=4.4e9, limit="dram")
     assert result.bound.label == "DRAM"
-    assert result.bound.text == "DRAM (amd.dram 88.0 %, of dram peak (data sheet) 83.0 %)"
+    assert result.bound.text == "DRAM (amd.dram 88.0 %, share of dram peak (data sheet) 83.0 %)"
 
 
 def test_the_busy_time_of_an_mi250xs_memory_is_not_taken_for_a_share_of_bandwidth(mi250x):
@@ -88,7 +88,7 @@ def test_the_busy_time_of_an_mi250xs_memory_is_not_taken_for_a_share_of_bandwidt
     result = mi250x.bound({**BUSY, "mem_busy_percent": 97}, [{}] * 5)
     assert result.bound.label == "latency"
     result = mi250x.bound(BUSY, [{}] * 5, moved=1.2e9, limit="dram")
-    assert evidence_of(result) == ["of dram peak (data sheet)"]
+    assert evidence_of(result) == ["share of dram peak (data sheet)"]
 
 
 def test_products_at_the_package_limit_of_an_mi300x_are_bound_by_power(mi300x):

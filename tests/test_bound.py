@@ -70,9 +70,9 @@ def test_memory_at_its_bandwidth_limit_is_not_bound_by_the_power_cap():
 
 
 def test_the_evidence_of_a_bound_lists_high_shares_in_descending_order():
-    bound = bound_by(Activity(dram=(use(0.91, "of dram peak (data sheet)"), use(0.95, "gpm.dram"), use(0.1, "other"))))
-    assert bound == Bound("DRAM", (use(0.95, "gpm.dram"), use(0.91, "of dram peak (data sheet)")))
-    assert bound.text == "DRAM (gpm.dram 95.0 %, of dram peak (data sheet) 91.0 %)"
+    bound = bound_by(Activity(dram=(use(0.91, "share of dram peak (data sheet)"), use(0.95, "gpm.dram"), use(0.1, "other"))))
+    assert bound == Bound("DRAM", (use(0.95, "gpm.dram"), use(0.91, "share of dram peak (data sheet)")))
+    assert bound.text == "DRAM (gpm.dram 95.0 %, share of dram peak (data sheet) 91.0 %)"
 
 
 ACME_BITS = (EventBit(1 << 40, "sips from the mains", EventClass.POWER_CAP),)

@@ -62,7 +62,7 @@ class Bound:
 
     @property
     def text(self) -> str:
-        """`DRAM (gpm.dram 96.7 %, of dram peak (measured clock) 95.6 %)`."""
+        """`DRAM (gpm.dram 96.7 %, share of dram peak (measured clock) 95.6 %)`."""
         return f"{self.label} ({', '.join(use.text for use in self.evidence)})" if self.evidence else self.label
 
 

@@ -43,7 +43,7 @@ def _load(summary: Summary, result: Result, series: Series) -> WindowLoad:
     call_s = min(series.values, default=0.0)
     return WindowLoad(
         limit=series.limit,
-        of_peak=tuple(Use(share.fraction, f"of {share.peak_text}") for share in specified[-1:]),
+        of_peak=tuple(Use(share.fraction, f"share of {share.peak_text}") for share in specified[-1:]),
         clock_of_spec=peaks["clock"] / peaks["spec"] if {"clock", "spec"} <= peaks.keys() else None,
         call_s=call_s,
         launch_s=summary.empty_kernels.seconds(result.devices[0], series.mode),
