@@ -181,7 +181,7 @@ def test_reading_the_clock_takes_nanoseconds(flags):
 
 
 def run(names, tier="smoke"):
-    """Return results of the suite's cases on the host, in real processes."""
+    """Return the results of the suite's cases on the host, in real processes."""
     facts = Facts(tuple(plugins.load("backends", "host").devices()))
     plan = planning.make(facts, Settings(("ipc",), ("host",), tier))
     results = []

@@ -162,7 +162,7 @@ def built(name, rank=0, world=1, exchange=None, seed=7, **params):
 
 
 def faults_of(schedule, ranks, wanted):
-    """What is wrong with a schedule: blocks that are sent before they are there, twice, or not at all."""
+    """Return the mistakes of a schedule: blocks sent before they are there, received twice, or never received."""
     held = {rank: {rank} for rank in range(ranks)}
     mistakes = []
     for _, step in itertools.groupby(schedule, key=lambda delivery: delivery.step):
@@ -280,7 +280,7 @@ def test_ranks_are_distributed_round_robin_over_the_cores():
 
 
 def together(name, world, **params):
-    """The tasks of all ranks, which are threads of this process, and a way to call a method on all of them at once."""
+    """Return the tasks of all ranks, as threads of this process, and a function that calls all of them at once."""
     ranks = mutations.ThreadRanks(world)
     tasks, errors = [None] * world, [None] * world
 

@@ -18,7 +18,7 @@ def straight(per_unit, alpha=0.0):
 
 
 def models(collective_s=1e-9, alpha=0.0):
-    """Products and attention at a unit of time per operation, collectives at α + numbers · collective_s."""
+    """Return models: a unit of time per operation, and α + numbers · collective_s per collective."""
     same = straight(collective_s, alpha)
     return module().RunModels(straight(1.0), straight(1.0), straight(1.0), same, same, same)
 

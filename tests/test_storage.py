@@ -56,7 +56,7 @@ def task():
 
 @pytest.fixture
 def users_file(tmp_path):
-    """Return a file of the user's, on a disk, and how `--data` describes it."""
+    """Return a file of the user on a disk, and its description as `--data` gives it."""
     path = tmp_path / "weights.bin"
     path.write_bytes(np.random.default_rng(1).bytes(SIZE))
     with path.open("rb") as file:
@@ -266,7 +266,7 @@ class SimulatedCufile:
 
 @pytest.fixture
 def paper(monkeypatch):
-    """Return a bench whose device says that it is a GPU, with the host's memory, and a simulated cuFile."""
+    """Return a bench whose device claims to be a GPU in host memory, with a simulated cuFile."""
     library = SimulatedCufile()
     monkeypatch.setattr(CUFILE, "_library", lambda: library)
     made = grid_bench(SUITE, "nvidia")

@@ -21,7 +21,7 @@ SCALAR, MMA, WGMMA, FRAGMENTS, CHAINS = (
 
 
 def step(operation, x, k, i):
-    """One step of a chain of integers, as the kernel's comment describes it."""
+    """Compute one step of a chain of integers as the kernel's comment describes it."""
     a, b, c = (int(number) for number in k)
     plus = c if i % 2 else b
     if operation == "multiply_add":
@@ -62,7 +62,7 @@ def test_a_thread_s_word_depends_on_every_bit_of_every_chain():
 
 
 def element_of(matrix, word, lane, place, a_word):
-    """The element of A that PTX puts there: row lane / 4 and, in odd registers, eight further; then further along."""
+    """Return the element of A that PTX places there: row lane / 4, plus 8 in odd registers; then along a row."""
     blocks = len(matrix) // 8
     row = lane // 4 + 8 * (word % blocks)
     return matrix[row, word // blocks * 4 * a_word + lane % 4 * a_word + place]
