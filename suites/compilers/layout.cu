@@ -32,26 +32,11 @@ static __device__ __forceinline__ float inverse_root(float x) {
     asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(found) : "f"(x));
     return found;
 }
-// A store of what nobody reads soon, so that it leaves the second cache first.
-static __device__ __forceinline__ void put(uint4* to, const uint4& v) {
-    asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
-                 : "memory");
-}
-static __device__ __forceinline__ void put(uint2* to, const uint2& v) {
-    asm volatile("st.global.cs.v2.u32 [%0], {%1, %2};" ::"l"(to), "r"(v.x), "r"(v.y) : "memory");
-}
-static __device__ __forceinline__ void put(u32* to, u32 v) {
-    asm volatile("st.global.cs.u32 [%0], %1;" ::"l"(to), "r"(v) : "memory");
-}
 #else
 static __device__ __forceinline__ u32 word_of(float low, float high) {
     return (u32)gb_to_half(low) | (u32)gb_to_half(high) << 16;
 }
 static __device__ __forceinline__ float inverse_root(float x) { return 1 / sqrtf(x); }
-template <class T>
-static __device__ __forceinline__ void put(T* to, const T& v) {
-    *to = v;
-}
 #endif
 
 static __device__ __forceinline__ uint4 narrow(const float (&wide)[8]) {
@@ -75,10 +60,10 @@ extern "C" __global__ void __launch_bounds__(128)
     factors(of_half(a[channel]), of_half(b[channel]), of_half(c[channel]), of_half(d[channel]), scale, shift);
 #pragma unroll 4
     for (u32 i = threadIdx.x; i < vectors; i += blockDim.x) {
-        widen(gb_stream(x + first + i), wide);
+        widen(gb_fetch(x + first + i), wide);
 #pragma unroll
         for (int k = 0; k < 8; ++k) wide[k] = wide[k] * scale + shift;
-        put(out + first + i, narrow(wide));
+        out[first + i] = narrow(wide);
     }
 }
 
@@ -93,7 +78,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     uint4 held[LOOP];
 #pragma unroll
     for (int j = 0; j < LOOP; ++j)
-        if (first + j * span < vectors) held[j] = gb_stream(x + first + j * span);
+        if (first + j * span < vectors) held[j] = gb_fetch(x + first + j * span);
     float scale[8], shift[8], wide[8];
     {
         float of_a[8], of_b[8], of_c[8], of_d[8];
@@ -107,7 +92,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             widen(held[j], wide);
 #pragma unroll
             for (int k = 0; k < 8; ++k) wide[k] = wide[k] * scale[k] + shift[k];
-            put(out + first + j * span, narrow(wide));
+            out[first + j * span] = narrow(wide);
         }
 }
 
@@ -130,8 +115,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const u64 row = top + 2 * x, col = left + 2 * (word + y);
         if (row < rows && col < cols) {
             const u32 upper = tile[2 * x][word + y], lower = tile[2 * x + 1][word + y];
-            put(out + matrix + (col * rows + row) / 2, (upper & 0xffffu) | lower << 16);
-            put(out + matrix + ((col + 1) * rows + row) / 2, upper >> 16 | (lower & 0xffff0000u));
+            out[matrix + (col * rows + row) / 2] = (upper & 0xffffu) | lower << 16;
+            out[matrix + ((col + 1) * rows + row) / 2] = upper >> 16 | (lower & 0xffff0000u);
         }
     }
 }
@@ -150,11 +135,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     if (i >= vectors) return;
     const uint4* corner = x + ((u64)(i / wide) * 2 * wide + i % wide);
     float found[8];
-    const uint4 upper = gb_stream(corner), lower = gb_stream(corner + wide);
+    const uint4 upper = gb_fetch(corner), lower = gb_fetch(corner + wide);
     widen(upper, found);
     most(lower, found);
-    put(out + i, make_uint2(word_of(fmaxf(found[0], found[1]), fmaxf(found[2], found[3])),
-                            word_of(fmaxf(found[4], found[5]), fmaxf(found[6], found[7]))));
+    out[i] = make_uint2(word_of(fmaxf(found[0], found[1]), fmaxf(found[2], found[3])),
+                        word_of(fmaxf(found[4], found[5]), fmaxf(found[6], found[7])));
 }
 
 // The same with channels side by side, `groups` vectors of them; `side` is even.
@@ -163,10 +148,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const u32 i = blockIdx.x * THREADS + threadIdx.x, place = i / groups, half = side / 2;
     if (i >= vectors) return;
     const uint4* corner = x + (((u64)(place / half) * 2 * side + place % half * 2) * groups + i % groups);
-    const uint4 a = gb_stream(corner), b = gb_stream(corner + groups);
-    const uint4 c = gb_stream(corner + (u64)side * groups), d = gb_stream(corner + (u64)(side + 1) * groups);
+    const uint4 a = gb_fetch(corner), b = gb_fetch(corner + groups);
+    const uint4 c = gb_fetch(corner + (u64)side * groups), d = gb_fetch(corner + (u64)(side + 1) * groups);
     float found[8];
     widen(a, found);
     most(b, found), most(c, found), most(d, found);
-    put(out + i, narrow(found));
+    out[i] = narrow(found);
 }
