@@ -218,7 +218,7 @@ class GpuBlocks:
         if way == _BINDING:
             return self._by_binding(), count
         if self._bench.traits.vendor != "nvidia":
-            raise Skip(f"the way {way} calls CUDA's driver; the ways {_KERNEL} and {_MERGED} need none")
+            raise Skip(f"the way {way} calls CUDA's driver; the ways {_KERNEL} and {_MERGED} do not")
         name, submit = ("cuMemcpyAsync", _compiled_loop()) if way == _LOOP else ("cuMemcpyBatchAsync", as_a_batch)
         copies = BlockCopies(*self._addresses(), self._layout.block_bytes)
         return submit(driver_function(name), copies, self._bench.device.stream), count

@@ -178,7 +178,8 @@ class DecodeAttention:
     def __init__(self, bench: Bench, shape: AttentionShape, order: str = "ordered") -> None:
         group = shape.heads // shape.kv_heads
         if shape.heads % shape.kv_heads or group not in (1, 2, 4, 8) or shape.dim not in (64, 128):
-            raise Skip(f"the kernel has no {shape.heads} heads of {shape.dim} elements over {shape.kv_heads} KV heads")
+            heads = f"{shape.heads} heads of {shape.dim} elements over {shape.kv_heads} KV heads"
+            raise Skip(f"the kernel does not support {heads}")
         self._bench, self._shape = bench, shape
         copies = bench.copies(shape.cache_bytes)
         bench.need(1.1 * copies * shape.cache_bytes + 2**28)

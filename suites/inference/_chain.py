@@ -217,7 +217,7 @@ class DecodeChain:
         logits = to_host(self.logits).view(np.float16).reshape(self._batch, -1)
         expect(bool(np.isfinite(logits).all()), "logits are not written, NaN or infinite")
         tokens = to_host(self.tokens)
-        expect(bool((tokens == logits.argmax(axis=1)).all()), "a token is not the most likely one")
+        expect(bool((tokens == logits.argmax(axis=1)).all()), "a chosen token does not have the largest logit")
         if self._exact is None:
             self._exact, exact = self._expected(self._row)
         else:

@@ -49,7 +49,9 @@ _FOR_P90 = 64  # the fewest queries from which LoadGen estimates a 90th percenti
 
 topic = Topic(
     views=[
-        View("bars", "Time of a query by LoadGen: LoadGen scenarios, not MLPerf results", ("loadgen",), x="scenario")
+        View(
+            "bars", "Query time measured by LoadGen: LoadGen scenarios, not MLPerf results", ("loadgen",), x="scenario"
+        )
     ]
 )
 

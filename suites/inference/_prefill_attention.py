@@ -185,7 +185,7 @@ def _unfused(bench: Bench, shape: PromptShape, prompt: Prompt) -> Provider:
 def _triton(bench: Bench, shape: PromptShape, prompt: Prompt) -> Provider:
     """Return our kernel in Triton, compiled for this GPU and launched by CuPy on the stream of the suite."""
     if bench.traits.vendor != "nvidia":
-        raise Skip(f"our Triton kernel is not tried on {bench.traits.vendor} GPUs")
+        raise Skip(f"our Triton kernel has not been tried on {bench.traits.vendor} GPUs")
     plan, xp = FlashPlan(), bench.xp
     compiled = binary(bench.traits.arch, shape.dim, plan)
     if compiled.shared_bytes > bench.traits.max_shared_bytes:

@@ -118,7 +118,9 @@ class ToyStep:
     def check(self) -> Observation:
         """Compare one sequence with double precision, and the tokens of all with those of each sequence alone."""
         expect(bool(np.isfinite(self.logits).all()), "logits are not written, NaN or infinite")
-        expect(bool((self.tokens == self.logits.argmax(axis=1)).all()), "a token is not the most likely one")
+        expect(
+            bool((self.tokens == self.logits.argmax(axis=1)).all()), "a chosen token does not have the largest logit"
+        )
         row = int(self._rng.integers(len(self.tokens)))
         error = logits_error(self.weights, self._sequences[row], self.logits[row])
         return {"error": Observed(error), "differing": Observed(self._differing() / len(self.tokens))}

@@ -56,7 +56,7 @@ def _refusal(bench: Bench, attempt: Callable[[], object], release: Callable[[], 
 
     def check() -> None:
         expect(len(errors) == 1, "an operation that must be refused was accepted")
-        expect(errors[0].startswith(("cuda", "hip")), f"the refusal is no error of the runtime: {errors[0]}")
+        expect(errors[0].startswith(("cuda", "hip")), f"the refusal is not an error of the runtime: {errors[0]}")
         bench.device.synchronize()  # raises an error if the refused operation has broken the device
 
     refused_after()

@@ -104,7 +104,7 @@ def _survive(group: NcclGroup, communicator: Any) -> None:
         group.board.wait(lambda: bool(done.done))
     except RankLostError as lost:
         group.noticed_s = lost.noticed_s
-    expect(group.noticed_s > 0, "an all-reduce ended that a dead rank had not joined")
+    expect(group.noticed_s > 0, "an all-reduce completed although a dead rank had not joined it")
     communicator.abort()
     group.bench.device.synchronize()
     group.seconds["abort"] = time.perf_counter() - group.noticed_s

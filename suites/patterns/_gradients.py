@@ -53,7 +53,7 @@ topic = Topic(
         ),
         View(
             "curve",
-            "Share of the shorter part that gradient buckets hide",
+            "Overlap efficiency: share of the shorter part that gradient buckets hide",
             ("gradients",),
             "buckets",
             by=("of", "tokens"),

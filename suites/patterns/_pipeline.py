@@ -54,7 +54,7 @@ topic = Topic(
         View("curve", "Pipeline throughput by depth", ("pipeline",), "depth", by=("path", "by", "chunk_bytes")),
         View(
             "curve",
-            "Share of the shorter part that a pipeline hides",
+            "Overlap efficiency: share of the shorter part that a pipeline hides",
             ("pipeline",),
             "depth",
             by=("path", "by", "chunk_bytes", "compute"),

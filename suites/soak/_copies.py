@@ -14,7 +14,7 @@ _ON_GPU = ("h2d", "d2h", "d2d")
 _LOCAL = "local"
 
 topic = Topic(
-    views=[View("bars", "Throughput of soaking copies", ("copy",), by=("direction",), series="self")],
+    views=[View("bars", "Soak: copy throughput", ("copy",), by=("direction",), series="self")],
     key_figures=[KeyFigure("Soak: copy", "copy", ())],
 )
 

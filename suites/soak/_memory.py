@@ -19,7 +19,7 @@ _CHUNK_WORDS = {True: 2**24, False: 2**18}  # True: on a GPU, False: on the host
 _GIB = 2**30
 
 topic = Topic(
-    views=[View("bars", "Throughput of memory patterns", ("memory",), by=("pattern",), series="self")],
+    views=[View("bars", "Soak: memory pattern throughput", ("memory",), by=("pattern",), series="self")],
     key_figures=[KeyFigure("Soak: memory, random words", "memory", (("pattern", "random"),))],
 )
 

@@ -23,7 +23,7 @@ _TOLERANCES = {"float16": 2e-3, "float32": 1e-5, "float64": 1e-13}
 _DRAWN = 2**22  # elements that are drawn at random; a larger matrix repeats them
 
 topic = Topic(
-    views=[View("bars", "Throughput of soaking products", ("product",), by=("dtype", "size"), series="self")],
+    views=[View("bars", "Soak: product throughput", ("product",), by=("dtype", "size"), series="self")],
     key_figures=[KeyFigure("Soak: product, float64", "product", (("dtype", "float64"),))],
 )
 

@@ -81,7 +81,7 @@ def expect_product(result: Any, left: Any, right: Any) -> None:
     """Raise WrongAnswer if the first row of a product differs from the product in float64."""
     expected = left[0].astype(np.float64) @ right.astype(np.float64)
     error = float(np.abs(result[0] - expected).max()) / np.sqrt(_SIDE)
-    expect(error <= _TOLERANCE, f"the first product is off by {error:.3g} of the root of its terms")
+    expect(error <= _TOLERANCE, f"the first product is off by {error:.3g} of the root of its number of terms")
 
 
 def expect_weights(loaded: Any, crc: int) -> None:

@@ -45,7 +45,7 @@ _SAMPLES = 3  # samples in the full tier
 _ATTEMPTS = 3  # attempts per sample
 _LAZY, _EAGER, _DEFAULT = "lazy", "eager", "default"
 _COLD, _WARM = "cold", "warm"
-_LIBRARIES = "their files are in the system's page cache, or are not, as they were found"
+_LIBRARIES = "their files were left in or out of the system's page cache, as they were found"
 
 topic = Topic(
     views=[

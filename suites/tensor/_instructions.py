@@ -36,7 +36,7 @@ topic = Topic(
         ),
         View(
             "curve",
-            "Multiply-adds: cycles of an instruction by independent chains",
+            "Multiply-adds: cycles per instruction by independent chains",
             ("fma",),
             x="independent",
             by=("dtype",),

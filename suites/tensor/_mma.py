@@ -34,7 +34,7 @@ topic = Topic(
             series=series,
             log_x=True,
         )
-        for what, series in (("throughput", ""), ("cycles of an instruction", "cycles"))
+        for what, series in (("throughput", ""), ("cycles per instruction", "cycles"))
     ]
 )
 
@@ -217,7 +217,9 @@ def mma(bench: Bench, shape: str, dtype: str, sums: str, independent: int) -> Ta
     if "matrix" not in bench.traits.features or (is_nvidia and bench.traits.arch < form.since):
         raise Skip(f"the instruction needs {form.since if is_nvidia else 'gfx90a'} or newer, not {bench.traits.arch}")
     if bench.traits.arch == form.not_on:
-        raise Skip(f"a warp's {dtype} product is no instruction of {form.not_on}: the case wgmma has a warpgroup's")
+        raise Skip(
+            f"{form.not_on} has no warp instruction for {dtype} products; the case wgmma has that of a warpgroup"
+        )
     threads = SCHEDULERS * warps * lanes
     issue = form.flops / form.rate
     rounds = rounds_for(BODY, max(issue * warps, max(issue, _CYCLES) / chains_a_warp))

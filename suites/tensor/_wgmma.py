@@ -32,7 +32,7 @@ topic = Topic(
         View("curve", "wgmma: throughput by columns", ("wgmma",), x="columns", by=_LINES, log_x=True),
         View(
             "curve",
-            "wgmma: cycles of an instruction by columns",
+            "wgmma: cycles per instruction by columns",
             ("wgmma",),
             x="columns",
             by=_LINES,

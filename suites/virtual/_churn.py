@@ -41,7 +41,7 @@ _FEW, _MANY = 500, 10_000  # numbers of allocations
 
 topic = Topic(
     views=[
-        View("bars", "Time of an allocator's operation in a training step", ("churn",), log_x=True),
+        View("bars", "Allocator operation time in a training step", ("churn",), log_x=True),
         View("bars", "Ratio of memory held to memory used", ("churn",), series="held per byte used"),
     ]
 )

@@ -18,7 +18,7 @@ _SYMBOLS = (
     *("cuLaunchKernel", "cuStreamSynchronize"),
 )
 _CELLS = 10  # the kernel, the stream, two values, the kernel's three parameters and their addresses
-NEEDS_NVIDIA = "needs CUDA's driver; HIP has the same calls, and its functions are not tried yet"
+NEEDS_NVIDIA = "needs CUDA's driver; HIP has the same calls, but they have not been tried yet"
 
 
 class LocalDriver:

@@ -43,8 +43,8 @@ _TRANSPORTS = (_NATIVE, "shm", "unix", "tcp")
 
 topic = Topic(
     views=[
-        View("bars", "Time of a call of the driver", ("call",), by=("what",), log_x=True),
-        View("bars", "Time of a forwarded call", ("forward",), by=("what",), log_x=True),
+        View("bars", "Driver call time", ("call",), by=("what",), log_x=True),
+        View("bars", "Forwarded driver call time", ("forward",), by=("what",), log_x=True),
         View("bars", "Ratio of native to forwarded time", ("forward", "forward_copy"), series="share of native"),
         View(
             "transfer",

@@ -42,7 +42,7 @@ _SUFFIXES = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 _AMOUNT = re.compile(r"(\d+)\s*([bkmg]?)", re.IGNORECASE)
 
 topic = Topic(
-    views=[View("bars", "Time to take all the memory, and of a kernel on all units", ("limits",), by=("of",))],
+    views=[View("bars", "Time to allocate all memory, and of a kernel on all compute units", ("limits",), by=("of",))],
     key_figures=[KeyFigure("Compute units reached", "limits", (("of", "units"),), "units reached")],
 )
 

@@ -58,8 +58,8 @@ def _matrix(title: str, series: str) -> View:
 
 topic = Topic(
     views=[
-        _matrix("Rate ratio of a victim, beside over alone", "relative"),
-        _matrix("Rate ratio summed over both (above 1 sharing pays)", "sum"),
+        _matrix("Rate ratio of a victim: beside an aggressor over alone", "relative"),
+        _matrix("Rate ratio summed over both programs (above 1 sharing pays)", "sum"),
         _matrix("Operation time of a victim beside an aggressor", "self"),
     ],
     key_figures=[

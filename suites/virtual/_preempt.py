@@ -13,7 +13,7 @@ from ._neighbour import NeighbourPair, operations, share, way_labels
 _LONG_S = 2e-3  # duration of two blocks of the long kernel, which fill an SM
 
 topic = Topic(
-    views=[View("bars", "Start time of an urgent kernel behind long ones", ("preempt",), by=("how", "blocks"))],
+    views=[View("bars", "Start time of an urgent kernel behind long kernels", ("preempt",), by=("how", "blocks"))],
 )
 
 

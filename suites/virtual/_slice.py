@@ -51,7 +51,7 @@ _MOST_OVERLAP = 0.1  # share of the switches that may overlap
 
 Stamps = npt.NDArray[np.uint64]
 
-_GAPS = "how many are below 256 ns, below 512 ns, and so on in powers of two, the last above 8 ms"
+_GAPS = "the number below 256 ns, below 512 ns, and so on in powers of two; the last one is the number above 8 ms"
 
 topic = Topic(views=[View("bars", "Slice time and switch time of processes that take turns", ("slice",))])
 
