@@ -4,7 +4,7 @@
 #
 #   bash ci/compilers.sh [ENVIRONMENT…] [-- OPTIONS of `gpubench run`]     e.g. tvm iree -- --tier quick
 #
-#   light   NumPy and numba, on a GPU also CuPy and our own kernels; Triton
+#   light   NumPy and numba, on a GPU also CuPy and our own kernels; Triton; with cuda13 also cuTile
 #   torch   torch and its Inductor, compared with the eager library of `light`  (3 GB)
 #   jax     JAX, compared with the same library                                 (3 GB)
 #   tvm     TVM on the host, compared with NumPy
@@ -18,8 +18,8 @@
 #
 # An environment that cannot be made is left out. The exit status is the highest of all steps.
 #
-#   bash ci/compilers.sh kernels sm_90 DIR     with TVM write its kernels for a GPU of another machine to DIR. There
-#                                              GPUBENCH_CARRIED_KERNELS=DIR names the copied folder for the provider tvm.
+#   bash ci/compilers.sh kernels sm_90 DIR     let TVM and IREE write their kernels for the GPU of another machine. There
+#                                              GPUBENCH_CARRIED_KERNELS=DIR names the copied folder.
 
 # shellcheck source-path=SCRIPTDIR source=_setup.sh
 . "$(dirname "${BASH_SOURCE[0]}")/_setup.sh"
@@ -31,7 +31,7 @@ if [ "${1:-}" = kernels ]; then
     [ $# -eq 3 ] || fail "kernels takes an architecture and a folder: bash ci/compilers.sh kernels sm_90 DIR"
     kernels=("$2" "$3")
     GPUBENCH_EXTRA=host # no GPU is looked for
-    set -- tvm
+    set -- tvm iree
 fi
 
 base=${GPUBENCH_EXTRA:-$(extra_for_this_machine)}
@@ -50,7 +50,10 @@ options=(--tier full "$@") # if an option occurs twice, the last one counts
 
 plan() { # of the environment $1: the `extras` to install, and the `words` (arguments) of its run
     case $1 in
-        light) extras=$base,compilers words=() ;;
+        light)
+            extras=$base,compilers words=()
+            [ "$base" != cuda13 ] || extras+=,cutile
+            ;;
         torch) extras=$base,compilers,torch words=(--filter '*by=torch*' --filter '*by=inductor*') ;;
         jax) extras=$base,jax words=(--filter '*by=jax*') ;;
         tvm | iree) extras=host,$1 words=(--device host --filter "*by=$1*") ;;
@@ -81,8 +84,11 @@ fi
 for name in "${names[@]}"; do plan "$name"; done
 
 if [ ${#kernels[@]} -gt 0 ]; then
-    make_environment tvm || fail "pip could not install gpubench-suite[$extras]; its message is above"
-    "$work/tvm/bin/python" -m gpubench.suites.compilers._carry "${kernels[@]}"
+    for name in "${names[@]}"; do
+        plan "$name"
+        make_environment "$name" || fail "pip could not install gpubench-suite[$extras]; its message is above"
+        "$work/$name/bin/python" -m gpubench.suites.compilers._carry "$name" "${kernels[@]}"
+    done
     exit
 fi
 

@@ -63,7 +63,7 @@ def test_each_environment_runs_its_compiler_beside_the_eager_library_and_the_pag
     assert status == 0
     installed = [line.partition(" installs ")[::2] for line in log if "installs" in line]
     assert [(name, extra.partition("[")[2]) for name, extra in installed] == [
-        ("light", "cuda13,compilers]"),
+        ("light", "cuda13,compilers,cutile]"),
         ("torch", "cuda13,compilers,torch]"),
         ("tvm", "host,tvm]"),
     ]
@@ -99,14 +99,15 @@ def test_an_environment_that_fails_costs_itself_alone(script):
     assert log[-1].count(".jsonl") == 4
 
 
-def test_kernels_for_a_gpu_elsewhere_need_tvms_environment_alone(script, tmp_path):
+def test_kernels_for_a_gpu_elsewhere_are_written_by_each_compiler_to_one_folder(script, tmp_path):
     status, log, _ = script("kernels", "sm_90", str(tmp_path / "carried"))
     assert status == 0
-    assert log[0].endswith("[host,tvm]")
-    assert log[1:] == ["tvm installs T/carried"], "the last argument of the command that writes them"
+    assert [line.partition("[")[2] for line in log[::2]] == ["host,tvm]", "host,iree]"]
+    written = [f"{name} installs T/carried" for name in ("tvm", "iree")]
+    assert log[1::2] == written, "the last argument of the command that writes them"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["fake-python", "log"], "nothing is run, nothing is left"
     status, log, messages = script("kernels", "sm_90")
-    assert (status, len(log)) == (2, 2)
+    assert (status, len(log)) == (2, 4)
     assert "kernels takes an architecture and a folder" in messages
 
 
