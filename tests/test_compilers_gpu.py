@@ -79,26 +79,20 @@ def test_our_kernels_take_rows_of_any_length_of_the_cases(gpu: Any, by: str, nam
     assert made.compare(built.rows())["error"].value < {"float16": 5e-4, "float32": 3e-6}[dtype]
 
 
-@pytest.mark.parametrize("name", ["bias-gelu", "softmax", "rmsnorm", "residual_norm"])
-def test_a_kernel_that_tvm_compiled_elsewhere_is_its_operator_in_one_launch(
-    gpu: Any, name: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("by", "name"),
+    [("tvm", "bias-gelu"), ("tvm", "softmax"), ("tvm", "rmsnorm"), ("tvm", "residual_norm"), ("iree", "swiglu")],
+)
+def test_a_kernel_that_was_compiled_elsewhere_is_its_operator_in_one_launch(
+    gpu: Any, by: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if gpu.traits.arch != "sm_90":
-        pytest.skip("the kernels in tvm_kernels are for sm_90")
-    monkeypatch.setenv("GPUBENCH_CARRIED_KERNELS", str(Path(__file__).parent / "tvm_kernels"))
-    task = CASES.task_of(bench(gpu), OPERATORS.Problem(bench(gpu), name, 6, 320, "float16"), "tvm")
+        pytest.skip("the carried kernels are for sm_90")
+    monkeypatch.setenv("GPUBENCH_CARRIED_KERNELS", str(Path(__file__).parent / "carried_kernels"))
+    task = CASES.task_of(bench(gpu), OPERATORS.Problem(bench(gpu), name, 6, 320, "float16"), by)
     measured = {one.label: one for one in Engine(gpu, POLICIES["smoke"]).measure(task).series}
     assert 0 < measured["error"].values[0] < 2**-9
     assert measured["launches"].values == (1.0,)
-
-
-def test_a_kernel_of_cutile_tells_its_registers_and_spills_nothing(gpu: Any) -> None:
-    for cols in (1024, 32768):
-        made = OPERATORS.Problem(bench(gpu), "layernorm", 512, cols, "float16")
-        built = available(partial(PROVIDERS.build, full(gpu), made, "cutile"))
-        observed = built.static()
-        assert 16 < observed["registers"].value <= 255
-        assert observed["spilled"].value == 0
 
 
 def rates_in_turn(gpu: Any, workloads: dict[str, tuple[Any, int]]) -> dict[str, float]:

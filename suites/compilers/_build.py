@@ -30,7 +30,7 @@ _OPERATORS = ("softmax", "swiglu")
 _CACHES = points(("cold",), full=("cold", "warm", "process"))
 _GPU_QUICK = ("nvrtc",)
 _UNCACHED = frozenset({"numpy", "numba-cuda", "torch", "tvm", "iree"})  # providers that keep nothing on disk
-_COMPILED_ELSEWHERE = ("tvm",)  # providers whose kernels for GPUs another machine may have compiled
+_COMPILED_ELSEWHERE = ("tvm", "iree")  # providers whose kernels for GPUs another machine may have compiled
 _SHAPES = {"host": (1024, 4096, "float32"), "gpu": (4096, 4096, "float16")}  # rows, columns, type
 _SAMPLES = 3  # interpreters for the first operator in the full tier, with a cold and with a warm cache
 _BUDGET_S = 15.0  # the time after which no further interpreter is started

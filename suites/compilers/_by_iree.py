@@ -1,4 +1,4 @@
-"""IREE: the operator's expression in MLIR's dialect linalg, compiled for the host and run by IREE's runtime."""
+"""IREE: the operator's expression in MLIR's dialect linalg, run on the host by its runtime, on GPUs as its PTX."""
 
 from __future__ import annotations
 
@@ -8,153 +8,54 @@ from importlib.metadata import version
 
 import numpy as np
 
-from gpubench.api.suite import Bench, Unavailable
+from gpubench.api.suite import Bench, Skip, Unavailable
 
-from ._operators import OPERATORS, VECTORS, Problem
+from ._carried import KernelShape, carried
+from ._iree_cuda import INSTALL, compiled
+from ._iree_linalg import linalg
+from ._operators import OPERATORS, Problem
 from ._providers import Built, Expression, no_operator
 
-_INSTALL = "pip install 'gpubench-suite[iree]'"
 _FLAGS = ("--iree-llvmcpu-target-cpu=host", "--iree-opt-level=O3")
 _DRIVER = "local-task"  # the host's processor, on all its threads
 
 
 def build(bench: Bench, problem: Problem) -> Built:
-    """Return the operator as a module of IREE, which allocates its outputs at each call.
+    """Return the operator as a module of IREE, which allocates its outputs at each call; on a GPU as IREE's kernels.
 
-    Raises Skip for other operators and on GPUs, and Unavailable if IREE is not installed.
+    Raises Skip for other operators, on AMD GPUs, and for a shape that the folder of carried kernels does not have.
+    Raises Unavailable if there is neither such a folder nor IREE.
     """
-    if bench.traits.is_gpu or problem.operator.name not in OPERATORS:
+    if problem.operator.name not in OPERATORS:
         raise no_operator("iree", problem)
+    return _on_gpu(bench, problem) if bench.traits.is_gpu else _on_host(problem)
+
+
+def _on_gpu(bench: Bench, problem: Problem) -> Built:
+    """Return the operator as another machine compiled it, or as IREE does here if no kernels were carried."""
+    if bench.traits.vendor != "nvidia":
+        raise Skip(f"gpubench has not tried IREE on {bench.traits.vendor} GPUs")
+    shape = KernelShape.of(problem, bench.traits.arch)
+    kernels = carried("iree", "ptx", shape) or compiled(shape)
+    return kernels.built(bench, problem)
+
+
+def _on_host(problem: Problem) -> Built:
+    """Return the operator as a function that IREE runs on all threads of the host."""
     try:
         compiler, runtime = (importlib.import_module(f"iree.{part}") for part in ("compiler", "runtime"))
     except ImportError as error:
-        raise Unavailable("IREE is not installed", _INSTALL) from error
-    binary = compiler.compile_str(linalg(problem), target_backends=["llvm-cpu"], extra_args=list(_FLAGS))
+        raise Unavailable("IREE is not installed", INSTALL) from error
+    program = linalg(problem.operator, problem.rows, problem.cols, problem.dtype)
+    binary = compiler.compile_str(program, target_backends=["llvm-cpu"], extra_args=list(_FLAGS))
     config = runtime.Config(_DRIVER)
     context = runtime.SystemContext(config=config)
     context.add_vm_module(runtime.VmModule.copy_buffer(context.instance, binary))
     notes = {
         "library": f"IREE {version('iree-base-compiler')}",
-        "precision": f"computed in {problem.dtype}",
+        "precision": "computed in float32",
         "flags": " ".join(_FLAGS),
     }
     theirs = partial(runtime.asdevicearray, config.device)
     expression = Expression(problem, context.modules.module["main"], theirs, np.asarray)
     return Built(expression, expression.rows, expression.poison, notes)
-
-
-class _Traced:
-    """A value of the program that is being written: its name, and which axes of (rows, cols) it has."""
-
-    def __init__(self, program: _Program, name: str, axes: str) -> None:
-        self.program, self.name, self.axes = program, name, axes
-
-    def __add__(self, operand: _Operand) -> _Traced:
-        return self.program.binary("arith.addf", self, operand)
-
-    def __sub__(self, operand: _Operand) -> _Traced:
-        return self.program.binary("arith.subf", self, operand)
-
-    def __mul__(self, operand: _Operand) -> _Traced:
-        return self.program.binary("arith.mulf", self, operand)
-
-    def __truediv__(self, operand: _Operand) -> _Traced:
-        return self.program.binary("arith.divf", self, operand)
-
-    def __radd__(self, operand: float) -> _Traced:
-        return self + operand
-
-    def __rmul__(self, operand: float) -> _Traced:
-        return self * operand
-
-    def __neg__(self) -> _Traced:
-        return self.program.unary("arith.negf", self)
-
-
-_Operand = _Traced | float
-
-
-class _Program:
-    """The lines of a function in MLIR, and the functions of an operator's expression, each of which adds lines.
-
-    A value has the axes `rc` (a matrix), `r` (one value for each row) or `c` (a vector of the columns).
-    """
-
-    def __init__(self, rows: int, cols: int) -> None:
-        self._lengths = {"r": rows, "c": cols}
-        self.lines: list[str] = []
-        self._count = 0
-
-    def type_of(self, axes: str) -> str:
-        """Return the type of a value with these axes."""
-        return f"tensor<{'x'.join(str(self._lengths[axis]) for axis in axes)}xf32>"
-
-    def _let(self, axes: str, text: str) -> _Traced:
-        """Write a line that gives a new name to the value of an operation, and return that value."""
-        self._count += 1
-        self.lines.append(f"  %{self._count} = {text}")
-        return _Traced(self, f"%{self._count}", axes)
-
-    def _constant(self, number: float, axes: str) -> _Traced:
-        return self._let(axes, f"arith.constant dense<{float(number):.17e}> : {self.type_of(axes)}")
-
-    def _empty(self, axes: str) -> str:
-        return self._let(axes, f"tensor.empty() : {self.type_of(axes)}").name
-
-    def _as(self, value: _Operand, axes: str) -> _Traced:
-        """Return a value with these axes: a number or a vector is broadcast along the missing ones."""
-        if not isinstance(value, _Traced):
-            return self._constant(value, axes)
-        if value.axes == axes:
-            return value
-        missing = [place for place, axis in enumerate(axes) if axis not in value.axes]
-        ins, outs = f"{value.name} : {self.type_of(value.axes)}", f"{self._empty(axes)} : {self.type_of(axes)}"
-        return self._let(axes, f"linalg.broadcast ins({ins}) outs({outs}) dimensions = {missing}")
-
-    def unary(self, operation: str, value: _Traced) -> _Traced:
-        """Write an operation on each element, and return its result."""
-        return self._let(value.axes, f"{operation} {value.name} : {self.type_of(value.axes)}")
-
-    def binary(self, operation: str, first: _Traced, second: _Operand) -> _Traced:
-        """Write an operation on pairs of elements, and return its result; operands are broadcast to common axes."""
-        used_axes = {axis for value in (first, second) if isinstance(value, _Traced) for axis in value.axes}
-        axes = "".join(axis for axis in "rc" if axis in used_axes)
-        left, right = self._as(first, axes), self._as(second, axes)
-        return self._let(axes, f"{operation} {left.name}, {right.name} : {self.type_of(axes)}")
-
-    def _reduced(self, operation: str, start: float, value: _Traced) -> _Traced:
-        """Write a reduction of each row of a matrix, which begins with `start`, and return its result."""
-        ins, outs = f"{value.name} : {self.type_of('rc')}", f"{self._constant(start, 'r').name} : {self.type_of('r')}"
-        return self._let("r", f"linalg.reduce {{ {operation} }} ins({ins}) outs({outs}) dimensions = [1]")
-
-    def exp(self, x: _Traced) -> _Traced:
-        return self.unary("math.exp", x)
-
-    def tanh(self, x: _Traced) -> _Traced:
-        return self.unary("math.tanh", x)
-
-    def sqrt(self, x: _Traced) -> _Traced:
-        return self.unary("math.sqrt", x)
-
-    def amax(self, x: _Traced, axis: int, keepdims: bool) -> _Traced:
-        del axis, keepdims  # always the columns, and the result is one value for each row
-        return self._reduced("arith.maximumf", -3.0e38, x)
-
-    def sum(self, x: _Traced, axis: int, keepdims: bool) -> _Traced:
-        del axis, keepdims
-        return self._reduced("arith.addf", 0.0, x)
-
-    def mean(self, x: _Traced, axis: int, keepdims: bool) -> _Traced:
-        return self.sum(x, axis, keepdims) / self._lengths["c"]
-
-
-def linalg(problem: Problem) -> str:
-    """Return the operator as the text of a function in MLIR, for matrices of float32."""
-    program = _Program(problem.rows, problem.cols)
-    names = problem.operator.inputs
-    inputs = [_Traced(program, f"%{name}", "c" if name in VECTORS else "rc") for name in names]
-    outputs = problem.operator.outputs_of(program, *inputs)
-    arguments = ", ".join(f"{value.name}: {program.type_of(value.axes)}" for value in inputs)
-    types = ", ".join([program.type_of("rc")] * len(outputs))
-    returned = f"  return {', '.join(value.name for value in outputs)} : {types}"
-    return "\n".join([f"func.func @main({arguments}) -> ({types}) {{", *program.lines, returned, "}"])

@@ -33,12 +33,12 @@ def build(bench: Bench, problem: Problem) -> Built:
 
 
 def _on_gpu(bench: Bench, problem: Problem) -> Built:
-    """Return the operator as a kernel that another machine compiled, or without its folder as one compiled here."""
+    """Return the operator as another machine compiled it, or as TVM does here if no kernels were carried."""
     if bench.traits.vendor != "nvidia":
         raise Skip(f"gpubench has not tried TVM on {bench.traits.vendor} GPUs")
     shape = KernelShape.of(problem, bench.traits.arch)
-    kernel = carried("tvm", shape) or compiled(shape)
-    return kernel.built(bench, problem)
+    kernels = carried("tvm", "cu", shape) or compiled(shape)
+    return kernels.built(bench, problem)
 
 
 def _on_host(problem: Problem) -> Built:

@@ -1,35 +1,38 @@
-"""Kernels that a compiler wrote in CUDA C++, which may have been carried here from another machine.
+"""Kernels that a compiler wrote in CUDA C++ or PTX, which may have been carried here from another machine.
 
-A compiler that is too large for a machine with a GPU can write its kernels elsewhere, each to a file of a folder
-(`_carry.py`). The variable `GPUBENCH_CARRIED_KERNELS` names that folder. The name of a file says the provider, the
-operator, its shape and the architecture. Its first line has the SHA-256 of the other lines, its second line the launch.
+A compiler that is too large for a machine with a GPU can write its kernels elsewhere, each operator to a file of a
+folder (`_carry.py`). The variable `GPUBENCH_CARRIED_KERNELS` names that folder. The name of a file says the provider,
+the operator, its shape and the architecture. Its first line has the SHA-256 of the other lines, its second line the
+launches.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import os
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from gpubench.api.suite import Bench, FileError, Skip
+from gpubench.api.suite import Bench, FileError, Observed, Skip
 
-from ._operators import Problem
+from ._operators import ITEM_BYTES, Problem
 from ._providers import Built, Outputs
 from ._static import of_launch
 
 VARIABLE = "GPUBENCH_CARRIED_KERNELS"
-_DIGEST, _LAUNCH = "// SHA-256 of the lines below: ", "// "
+OUTPUTS = "outputs"  # the name of the array with all outputs
+_DIGEST, _LAUNCHES = "// SHA-256 of the lines below: ", "// "
 _SHOWN = 16  # digits of a digest in the notes
 _AGAIN = "write the folder again (docs/compilers.md)"
 
 
 class KernelShape(NamedTuple):
-    """An operator, its shape and type, and the architecture that a kernel is compiled for."""
+    """An operator, its shape and type, and the architecture that its kernels are compiled for."""
 
     operator: str
     rows: int
@@ -42,56 +45,120 @@ class KernelShape(NamedTuple):
         """Return the shape of a problem on an architecture."""
         return cls(problem.operator.name, problem.rows, problem.cols, problem.dtype, arch)
 
+    @property
+    def output_bytes(self) -> int:
+        """The bytes of one output."""
+        return self.rows * self.cols * ITEM_BYTES[self.dtype]
+
     def __str__(self) -> str:
         return f"{self.operator}-{self.rows}x{self.cols}-{self.dtype}-{self.arch}"
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenKernel:
-    """A kernel in CUDA C++ for one operator at one shape, computed in float32, and its launch.
+class WrittenLaunch(NamedTuple):
+    """The launch of one function; blocks and threads are counted along x, and y and z have one of each.
 
-    `library` is the compiler with its version. `name` is the function in the source, and `arguments` are its
-    parameters: inputs of the operator by their names, and `output0`, `output1`. `blocks` and `threads` are counted
-    along x, and y and z have one of each.
+    `arguments` are arrays: inputs of the operator by their names, `output0`, `output1`, `outputs` for both in one, and
+    `scratch0`, ….
     """
 
-    library: str
-    shape: KernelShape
-    name: str
+    function: str
     blocks: int
     threads: int
     arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenKernels:
+    """The kernels of one operator at one shape, computed in float32, and their launches in order.
+
+    `library` is the compiler with its version. `language` is `cu` for CUDA C++, or `ptx`. `scratch` has the bytes of
+    each array in which the kernels keep intermediate results. All outputs are in one array, one after the other, and
+    `order` has the number of the output at each place.
+    """
+
+    library: str
+    language: str
+    shape: KernelShape
+    launches: tuple[WrittenLaunch, ...]
+    scratch: tuple[int, ...]
+    order: tuple[int, ...]
     source: str
 
     def written(self, folder: Path, by: str) -> Path:
-        """Write the kernel of the provider `by` to a folder, which exists, and return the path of its file."""
-        launch = dataclasses.asdict(self)
-        source = launch.pop("source")
-        below = f"{_LAUNCH}{json.dumps(launch)}\n{source}"
-        path = folder / _file(by, self.shape)
+        """Write the kernels of the provider `by` to a folder, which exists, and return the path of their file."""
+        described = asdict(self)
+        source = described.pop("source")
+        below = f"{_LAUNCHES}{json.dumps(described)}\n{source}"
+        path = folder / f"{by}-{self.shape}.{self.language}"
         path.write_text(f"{_DIGEST}{_digest(below)}\n{below}", encoding="utf-8")
         return path
 
     def built(self, bench: Bench, problem: Problem) -> Built:
-        """Return the operator as this kernel, which NVRTC compiles, launched on the stream that is timed."""
-        outputs = Outputs(bench, problem)
+        """Return the operator as these kernels, launched on the stream that is timed."""
+        bench.need(problem.moved + sum(self.scratch))
+        outputs = AdjoiningOutputs(bench, problem, self.order)
         arrays = problem.inputs | {f"output{place}": array for place, array in enumerate(outputs.arrays)}
-        function = bench.device.kernel(self.source, self.name, {})
-        launch = partial(function, (self.blocks,), (self.threads,), tuple(arrays[name] for name in self.arguments))
-        notes = {"library": self.library, "precision": "computed in float32", "kernels": "1"}
-        return Built(launch, outputs.rows, outputs.poison, notes, static=partial(of_launch, launch))
+        arrays[OUTPUTS] = outputs.whole
+        arrays |= {f"scratch{place}": bench.xp.empty(size, "uint8") for place, size in enumerate(self.scratch)}
+        functions = (_from_ptx if self.language == "ptx" else _from_cuda)(bench, self)
+        launches = [
+            partial(
+                functions[one.function], (one.blocks,), (one.threads,), tuple(arrays[name] for name in one.arguments)
+            )
+            for one in self.launches
+        ]
+        notes = {"library": self.library, "precision": "computed in float32", "kernels": str(len(launches))}
+        call = launches[0] if len(launches) == 1 else partial(_in_order, launches)
+        return Built(call, outputs.rows, outputs.poison, notes, static=self._static(launches))
+
+    def _static(self, launches: list[partial[None]]) -> Callable[[], Mapping[str, Observed]] | None:
+        """Return the function of a single kernel's resources; CuPy gives those of PTX in another way."""
+        return partial(of_launch, launches[0]) if self.language == "cu" and len(launches) == 1 else None
 
 
-def carried(by: str, shape: KernelShape) -> WrittenKernel | None:
-    """Return the kernel of the provider `by` in the folder that the variable names, or None without the variable.
+class AdjoiningOutputs(Outputs):
+    """Preallocated outputs in one array, `whole`; `order` has the number of the output at each place."""
 
-    Its `library` says that it was compiled elsewhere, with its digest. Raises Skip if the folder has no kernel for this
-    shape, and FileError if the kernel's file is damaged or is the file of another shape.
+    def __init__(self, bench: Bench, problem: Problem, order: Sequence[int]) -> None:
+        self._problem = problem
+        self.whole = bench.xp.empty((problem.operator.outputs, *problem.output_shape), problem.dtype)
+        self.arrays = tuple(self.whole[order.index(output)] for output in range(len(order)))
+
+
+def _in_order(launches: list[partial[None]]) -> None:
+    """Queue the launches, each of which starts after the one before has ended."""
+    for launch in launches:
+        launch()
+
+
+def _from_cuda(bench: Bench, kernels: WrittenKernels) -> dict[str, Any]:
+    """Return the functions by name, as the device's own compiler compiles them."""
+    names = {launch.function for launch in kernels.launches}
+    return {name: bench.device.kernel(kernels.source, name, {}) for name in names}
+
+
+def _from_ptx(bench: Bench, kernels: WrittenKernels) -> dict[str, Any]:
+    """Return the functions by name, as the driver loads them; CuPy reads PTX from a file, at their first use."""
+    with tempfile.NamedTemporaryFile("w", suffix=".ptx", encoding="utf-8") as file:
+        file.write(kernels.source)
+        file.flush()
+        module = bench.xp.RawModule(path=file.name)
+        functions = {launch.function: module.get_function(launch.function) for launch in kernels.launches}
+        for function in functions.values():
+            function.compile()
+    return functions
+
+
+def carried(by: str, language: str, shape: KernelShape) -> WrittenKernels | None:
+    """Return the kernels of the provider `by` in the folder that the variable names, or None without the variable.
+
+    Their `library` says that they were compiled elsewhere, with their digest. Raises Skip if the folder has none for
+    this shape, and FileError if their file is damaged or is the file of another shape.
     """
     folder = os.environ.get(VARIABLE)
     if not folder:
         return None
-    path = Path(folder) / _file(by, shape)
+    path = Path(folder) / f"{by}-{shape}.{language}"
     try:
         head, _, below = path.read_text(encoding="utf-8").partition("\n")
     except FileNotFoundError as error:
@@ -101,22 +168,21 @@ def carried(by: str, shape: KernelShape) -> WrittenKernel | None:
     digest = _digest(below)
     if head != _DIGEST + digest:
         raise FileError(f"{path} is not as it was written: its SHA-256 is another; {_AGAIN}")
-    kernel = _kernel(*below.split("\n", 1))
-    if kernel.shape != shape:
-        raise FileError(f"{path} has the kernel of {kernel.shape}; {_AGAIN}")
-    where = f"compiled elsewhere by {kernel.library}, SHA-256 {digest[:_SHOWN]}"
-    return dataclasses.replace(kernel, library=where)
+    kernels = _kernels(*below.split("\n", 1))
+    if kernels.shape != shape:
+        raise FileError(f"{path} has the kernels of {kernels.shape}; {_AGAIN}")
+    return replace(kernels, library=f"compiled elsewhere by {kernels.library}, SHA-256 {digest[:_SHOWN]}")
 
 
-def _kernel(launch: str, source: str) -> WrittenKernel:
-    """Return the kernel of a file that is as it was written."""
-    fields = json.loads(launch.removeprefix(_LAUNCH))
-    shape, arguments = KernelShape(*fields.pop("shape")), tuple(fields.pop("arguments"))
-    return WrittenKernel(**fields, shape=shape, arguments=arguments, source=source)
-
-
-def _file(by: str, shape: KernelShape) -> str:
-    return f"{by}-{shape}.cu"
+def _kernels(described: str, source: str) -> WrittenKernels:
+    """Return the kernels of a file that is as it was written."""
+    fields = json.loads(described.removeprefix(_LAUNCHES))
+    shape, scratch, order = KernelShape(*fields.pop("shape")), tuple(fields.pop("scratch")), tuple(fields.pop("order"))
+    launches = tuple(
+        WrittenLaunch(function, blocks, threads, tuple(arguments))
+        for function, blocks, threads, arguments in fields.pop("launches")
+    )
+    return WrittenKernels(**fields, shape=shape, launches=launches, scratch=scratch, order=order, source=source)
 
 
 def _digest(text: str) -> str:

@@ -1,44 +1,54 @@
 """The command that compiles the kernels of the full tier for a GPU that another machine has.
 
-Call it as `python -m gpubench.suites.compilers._carry sm_90 FOLDER`.
+Call it as `python -m gpubench.suites.compilers._carry tvm sm_90 FOLDER`, or with `iree` in place of `tvm`.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from gpubench.api.suite import Device, Facts, Target
+from gpubench.api.suite import Device, Facts, Skip, Target
 
-from . import suite
-from ._carried import KernelShape
+from . import _iree_cuda, _tvm_cuda, suite
+from ._carried import KernelShape, WrittenKernels
 from ._cases import SMALL
 from ._operators import OPERATORS
-from ._tvm_cuda import compiled
 
-BY = "tvm"
+_COMPILERS: dict[str, Callable[[KernelShape], WrittenKernels]] = {
+    "tvm": _tvm_cuda.compiled,
+    "iree": _iree_cuda.compiled,
+}
 
 
-def shapes(arch: str) -> Iterator[KernelShape]:
-    """Yield the shapes of the cases of TVM in the full tier on a GPU of an architecture."""
+def shapes(by: str, arch: str) -> Iterator[KernelShape]:
+    """Yield the shapes of the cases of a provider in the full tier on a GPU of an architecture."""
     gpu = Device("cuda:0", "cupy", arch, arch)
     for case in suite.cases(Target(Facts((gpu,)), gpu, "full")):
         params = dict(case.params)
         operator = str(params.get("chain", case.name))
-        if params.get("by") == BY and operator in OPERATORS:
+        if params.get("by") == by and operator in OPERATORS:
             yield KernelShape(operator, int(params["rows"]), int(params["cols"]), str(params["dtype"]), arch)
     yield KernelShape("rmsnorm", *SMALL, "float16", arch)  # of the case `dispatch`
 
 
-def main(arch: str, folder: str) -> None:
-    """Write a kernel for each shape to the folder, which is created if need be; raises Unavailable without TVM."""
+def main(by: str, arch: str, folder: str) -> None:
+    """Write the kernels of each shape to the folder, which is created if need be, and say which were left out.
+
+    Raises Unavailable without the provider's compiler.
+    """
     Path(folder).mkdir(parents=True, exist_ok=True)
-    for shape in shapes(arch):
-        sys.stdout.write(f"{compiled(shape).written(Path(folder), BY)}\n")
+    for shape in shapes(by, arch):
+        try:
+            path = _COMPILERS[by](shape).written(Path(folder), by)
+        except Skip as reason:
+            sys.stderr.write(f"{shape} is left out: {reason}\n")
+            continue
+        sys.stdout.write(f"{path}\n")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
+    if len(sys.argv) != 4 or sys.argv[1] not in _COMPILERS:
         sys.exit(__doc__)
     main(*sys.argv[1:])

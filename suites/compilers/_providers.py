@@ -20,7 +20,7 @@ from ._operators import Problem, Rows
 HOST_QUICK = ("numpy", "numba")
 HOST = (*HOST_QUICK, "torch", "inductor", "jax", "tvm", "iree")
 GPU_QUICK = ("cupy-fused", "nvrtc", "triton")
-GPU = ("cupy", *GPU_QUICK, "cutile", "numba-cuda", "torch", "inductor", "jax", "tvm")
+GPU = ("cupy", *GPU_QUICK, "cutile", "numba-cuda", "torch", "inductor", "jax", "tvm", "iree")
 # providers whose libraries must not share a process with those of other providers
 RUNTIMES = {by: by for by in ("triton", "cutile", "numba-cuda", "torch", "inductor", "jax", "tvm", "iree")}
 _ATTEMPTS, _QUEUED = 3, 8  # tests of where calls execute, and the calls of each test

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpubench.api.suite import Skip, Unavailable
 
-from ._carried import KernelShape, WrittenKernel
+from ._carried import KernelShape, WrittenKernels, WrittenLaunch
 from ._operators import OPERATORS, VECTORS
 
 _INSTALL = "pip install 'gpubench-suite[tvm]'"
@@ -38,7 +38,7 @@ class TensorExpressions:
         return self._topi.sum(x, axis, keepdims) / float(int(x.shape[axis]))
 
 
-def compiled(shape: KernelShape) -> WrittenKernel:
+def compiled(shape: KernelShape) -> WrittenKernels:
     """Return the operator as one kernel, computed in float32.
 
     Raises Unavailable if TVM is not installed, and Skip if TVM gives the operator another number of kernels.
@@ -55,8 +55,9 @@ def compiled(shape: KernelShape) -> WrittenKernel:
     ((name, parameters),) = kernels
     names = (parameter.rpartition(" ")[2].removesuffix("_ptr") for parameter in parameters.split(", "))
     arguments = tuple(_OUTPUTS.get(name, name) for name in names)
-    extents = _extents(tvm, module["main"])
-    return WrittenKernel(f"TVM {tvm.__version__}", shape, name, *extents, arguments, source)
+    launch = WrittenLaunch(name, *_extents(tvm, module["main"]), arguments)
+    order = tuple(range(OPERATORS[shape.operator].outputs))
+    return WrittenKernels(f"TVM {tvm.__version__}", "cu", shape, (launch,), (), order, source)
 
 
 def _function(tvm: Any, shape: KernelShape) -> Any:

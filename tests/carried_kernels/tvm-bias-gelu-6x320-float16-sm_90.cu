@@ -1,5 +1,5 @@
-// SHA-256 of the lines below: bf35882d43e865e2665e8d881d5f9e278c1ab4eaaac5c2e6162593fa6ca50537
-// {"library": "TVM 0.27.0.post1", "shape": ["bias-gelu", 6, 320, "float16", "sm_90"], "name": "main_kernel", "blocks": 2, "threads": 1024, "arguments": ["bias", "output0", "x"]}
+// SHA-256 of the lines below: 8e21d5c6191eadecd018123bebb267bf4baf96064a95c7e5ed090612aa041bd4
+// {"library": "TVM 0.27.0.post1", "language": "cu", "shape": ["bias-gelu", 6, 320, "float16", "sm_90"], "launches": [["main_kernel", 2, 1024, ["bias", "output0", "x"]]], "scratch": [], "order": [0]}
 
 #ifdef __CUDACC_RTC__
   #include <cuda/std/cstdint>

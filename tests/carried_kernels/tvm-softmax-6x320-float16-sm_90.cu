@@ -1,5 +1,5 @@
-// SHA-256 of the lines below: 68853c8f2d45b77329633f0fd2b663f02212a97e3b3066c2e24e8c1276ba8089
-// {"library": "TVM 0.27.0.post1", "shape": ["softmax", 6, 320, "float16", "sm_90"], "name": "main_kernel", "blocks": 6, "threads": 256, "arguments": ["output0", "x"]}
+// SHA-256 of the lines below: db23dbb02e1cf412c524e878e1cbb0045e3efcdfbbb95c90d4aa05ae5f0ef6a6
+// {"library": "TVM 0.27.0.post1", "language": "cu", "shape": ["softmax", 6, 320, "float16", "sm_90"], "launches": [["main_kernel", 6, 256, ["output0", "x"]]], "scratch": [], "order": [0]}
 
 #ifdef __CUDACC_RTC__
   #include <cuda/std/cstdint>
