@@ -44,7 +44,7 @@ class ComparisonRow:
     change: str
     interval: str
     threshold: str
-    why: str
+    explanation: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +73,9 @@ def rows(against: RunComparison, answer: GateAnswer) -> list[ComparisonRow]:
     """Return a row for each finding, the worst first; a reason that the answer already gives is left out."""
     with_devices = len({finding.devices for finding in against.judgement.findings}) > 1
     all_rows = [_row(finding, with_devices) for finding in against.judgement.findings]
-    counts = Counter(row.why for row in all_rows)
-    in_answer = {why for why, count in counts.items() if count > _MANY and any(map(_ends_with(why), answer.why))}
-    return [replace(row, why="") if row.why in in_answer else row for row in all_rows]
+    counts = Counter(row.explanation for row in all_rows)
+    in_answer = {text for text, count in counts.items() if count > _MANY and any(map(_ends_with(text), answer.reasons))}
+    return [replace(row, explanation="") if row.explanation in in_answer else row for row in all_rows]
 
 
 def _ends_with(ending: str) -> Callable[[str], bool]:
@@ -96,7 +96,7 @@ def _row(finding: Finding, with_devices: bool) -> ComparisonRow:
         texts.change,
         texts.interval,
         texts.threshold,
-        texts.why,
+        texts.explanation,
     )
 
 

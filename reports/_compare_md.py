@@ -63,7 +63,7 @@ def _document(
 def _answer(answer: GateAnswer, one_sided: Sequence[str]) -> Iterator[str]:
     """Yield the verdict, its reasons, the cases that only one run has, and the next steps."""
     yield f"**{escape(answer.verdict)}**\n"
-    yield from (f"- {escape(clipped(reason))}" for reason in (*answer.why, *one_sided))
+    yield from (f"- {escape(clipped(reason))}" for reason in (*answer.reasons, *one_sided))
     for step in answer.next_steps:
         yield f"- **next:** {escape(clipped(step.text))}{f': {code(clipped(step.command))}' if step.command else ''}"
     yield ""
@@ -101,7 +101,7 @@ def _against(against: RunComparison, name: str, listed: Sequence[ComparisonRow],
         yield from table(("suite", "geometric mean", "cases"), lines)
         yield ""
     if listed:
-        yield from table(("verdict", "case", "A", name, "change", "95 % interval", "threshold", "why"), ())
+        yield from table(("verdict", "case", "A", name, "change", "95 % interval", "threshold", "reason"), ())
         yield from map(_row_line, listed)
     if left := count - len(listed):
         yield f"\n{left} {'more' if listed else 'cases'}, none worse; a `.html` or `.json` report lists them all."
@@ -111,5 +111,5 @@ def _row_line(row: ComparisonRow) -> str:
     """Return a row as a line of a Markdown table."""
     case = " ".join([code(row.case), *([escape(row.device)] if row.device else [])])
     verdict = f"**{row.verdict}**" if row.style in ("bad", "warning") else row.verdict
-    cells = (row.before, row.after, row.change, row.interval, row.threshold, clipped(row.why))
+    cells = (row.before, row.after, row.change, row.interval, row.threshold, clipped(row.explanation))
     return f"| {' | '.join((verdict, case, *map(escape, cells)))} |"

@@ -20,7 +20,7 @@ class ComparisonBlock:
     letter: str
     name: str
     verdict: str
-    why: tuple[str, ...]
+    reasons: tuple[str, ...]
     next_steps: tuple[NextStep, ...]
     counts: tuple[tuple[str, str], ...]
     suites: tuple[SuiteMean, ...]
@@ -68,7 +68,7 @@ def _block(comparison: Comparison, against: RunComparison, name: str, room: int)
         name,
         against.name,
         answer.verdict,
-        (*answer.why, *comparing.one_sided_cases(comparison, against)),
+        (*answer.reasons, *comparing.one_sided_cases(comparison, against)),
         answer.next_steps,
         tuple(counts),
         tuple(suites(against)),

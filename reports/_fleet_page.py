@@ -115,7 +115,7 @@ class FleetPage:
     title: str
     style: str
     verdict: str
-    why: tuple[str, ...]
+    reasons: tuple[str, ...]
     next_steps: tuple[str, ...]
     map: FleetMap
     tables: Markup
@@ -150,7 +150,7 @@ def fleet_page(judgement: FleetJudgement) -> FleetPage:
         title=fleet_text.devices_text(judgement),
         style=_style(judgement),
         verdict=clipped(fleet_text.fleet_answer(judgement)),
-        why=tuple(_why(judgement)),
+        reasons=tuple(_reasons(judgement)),
         next_steps=tuple(fleet_text.next_steps_text(judgement)),
         map=tile_map,
         tables=tables(tile_map),
@@ -175,7 +175,7 @@ def _style(judgement: FleetJudgement) -> str:
     return "warning" if judgement.of("suspect") or not judgement.is_judged else "good"
 
 
-def _why(judgement: FleetJudgement) -> list[str]:
+def _reasons(judgement: FleetJudgement) -> list[str]:
     """Return sentences on the basis and the limits of the judgement, and on sick components."""
     answered = len(judgement.fleet.nodes) - len(judgement.missing_nodes)
     sentences = [f"{answered} of {len(judgement.fleet.nodes)} nodes answered."]

@@ -174,7 +174,7 @@ def _against(against: RunComparison, answer: GateAnswer) -> dict[str, Any]:
     return {
         "run": against.name,
         "verdict": answer.verdict,
-        "why": list(answer.why),
+        "why": list(answer.reasons),
         "next_steps": [dataclasses.asdict(step) for step in answer.next_steps],
         "counts": {str(verdict): count for verdict, count in judgement.counts().items()},
         "geomeans": [dataclasses.asdict(mean) for mean in against.geomeans],

@@ -91,7 +91,7 @@ def test_of_single_processes_the_change_is_shown_and_nothing_is_decided():
     assert (worst.case.name, str(worst.verdict), worst.effect) == ("triad", "inconclusive", None)
     assert finding_cells(worst).change == "−33.3 %"
     assert finding_cells(worst).interval == "–"
-    assert "do not show the noise between processes" in finding_cells(worst).why
+    assert "do not show the noise between processes" in finding_cells(worst).explanation
     assert second.case.name == "copy"
 
 

@@ -135,7 +135,7 @@ def test_cases_that_cannot_be_compared_stand_last_with_one_sentence_why():
     judgement = plugins.load("gates", "regression").judge(Evidence([old]), Evidence([new]), Policy())
     assert [finding.verdict for finding in judgement.findings][-1] is Verdict.NOT_COMPARABLE
     assert finding_cells(judgement.findings[-1]).change == "–"
-    why = answer(judgement, 1, "gpubench gate").why
+    why = answer(judgement, 1, "gpubench gate").reasons
     assert "not comparable: bandwidth/copy[size=1GiB]: case version was 1, is 2" in why
 
 
@@ -276,5 +276,5 @@ def test_verdict_reasons_and_next_step_are_the_same_text_in_every_form(lines):
     for form in (terminal, junit, document, markdown):
         assert gate_answer.verdict in form
         assert form.index(gate_answer.verdict) < form.index(gate_answer.next_steps[0].text)
-    assert all(sentence in junit for sentence in gate_answer.why)
-    assert all(sentence in terminal for sentence in gate_answer.why)
+    assert all(sentence in junit for sentence in gate_answer.reasons)
+    assert all(sentence in terminal for sentence in gate_answer.reasons)

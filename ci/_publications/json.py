@@ -23,7 +23,7 @@ class Json:
             "title": answer.title,
             "status": answer.status,
             "verdict": answer.verdict,
-            "why": answer.why,
+            "why": answer.reasons,
             "next_steps": [{"words": step.text, "command": step.command} for step in answer.next_steps],
             "counts": judgement.counts(),
             "findings": [_finding_object(finding) for finding in judgement.findings],

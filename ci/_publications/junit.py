@@ -63,7 +63,7 @@ class JUnit:
 
 def _answer_element(answer: GateAnswer) -> str:
     """Return the verdict, the reasons and the next steps, as the output of a suite without tests."""
-    lines = [answer.verdict, *answer.why, *(f"next: {step}" for step in answer.next_steps)]
+    lines = [answer.verdict, *answer.reasons, *(f"next: {step}" for step in answer.next_steps)]
     output = escape("\n".join(lines))
     return (
         f"  <testsuite name={quoteattr(answer.title)} {_count_attributes([])}>\n"

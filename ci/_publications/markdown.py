@@ -22,7 +22,7 @@ from gpubench.api.gate import (
 from ._texts import fit_lines
 
 _MARKER = "<!-- gpubench gate -->"  # identifies the earlier comment, which a workflow then updates
-_HEADS = f"| {' | '.join(HEADS)} | why |\n|{'---|' * (len(HEADS) + 1)}"
+_HEADS = f"| {' | '.join(HEADS)} | reason |\n|{'---|' * (len(HEADS) + 1)}"
 _BOLD = (Verdict.SLOWER, Verdict.INVALID, Verdict.NOT_COMPARABLE)
 
 
@@ -51,7 +51,7 @@ class Markdown:
 
 def _body_lines(answer: GateAnswer, not_passing: list[Finding]) -> Iterator[str]:
     """Yield the reasons, the next steps, and the table of the findings that did not pass."""
-    yield from (f"- {escape(reason)}" for reason in answer.why)
+    yield from (f"- {escape(reason)}" for reason in answer.reasons)
     for step in answer.next_steps:
         yield f"- **next:** {escape(step.text)}{f': {code(step.command)}' if step.command else ''}"
     if not_passing:
@@ -63,7 +63,7 @@ def _row(finding: Finding) -> str:
     """Return a finding as a row of the table."""
     texts = finding_cells(finding)
     verdict = f"**{texts.verdict}**" if finding.verdict in _BOLD else texts.verdict
-    figures = (texts.before, texts.after, texts.change, texts.interval, texts.threshold, texts.why)
+    figures = (texts.before, texts.after, texts.change, texts.interval, texts.threshold, texts.explanation)
     return f"| {' | '.join((verdict, code(name(finding)), *map(escape, figures)))} |"
 
 

@@ -27,7 +27,7 @@ def answer_parts(judgement: Judgement, answer: GateAnswer, every: bool = False, 
 
     With `every`, passing cases are listed too; with `wide`, the table also has the processes and q of each case.
     """
-    parts = verdict_parts(answer.verdict, answer.why, answer.next_steps, _ENDS.get(answer.status, ""))
+    parts = verdict_parts(answer.verdict, answer.reasons, answer.next_steps, _ENDS.get(answer.status, ""))
     passing = PASSING[:1] if answer.title == AB else PASSING  # a comparison of two builds also lists what became faster
     listed_findings = [finding for finding in judgement.findings if every or finding.verdict not in passing]
     hidden = len(judgement.findings) - len(listed_findings)
@@ -51,13 +51,13 @@ def finding_parts(findings: Sequence[Finding], sides: Sequence[str], every: bool
     return [*_table(printed, sides, wide), *([_print.plain(note, "dim")] if rest else [])]
 
 
-def verdict_parts(verdict: str, why: Sequence[str], next_steps: Sequence[NextStep], style: str = "") -> list[Part]:
+def verdict_parts(verdict: str, reasons: Sequence[str], next_steps: Sequence[NextStep], style: str = "") -> list[Part]:
     """Return the verdict as the first line, then the reasons in `why`, then the next steps with their commands.
 
     `style` is a colour for the verdict (`red`), or empty.
     """
     lines: list[Part] = [_print.plain(verdict, f"bold {style}".strip())]
-    lines += [_print.plain(f"- {reason}") for reason in why]
+    lines += [_print.plain(f"- {reason}") for reason in reasons]
     for step in next_steps:
         lines.append(_print.plain(f"next: {step.text}{':' if step.command else ''}"))
         if step.command:  # on a line of its own without line breaks, so that it can be copied

@@ -150,7 +150,7 @@ def _parts(comparison: Comparison, selection: CaseSelection = CaseSelection()) -
     for name, against in zip(letters[1:], comparison.against, strict=True):
         reply = answer(against, name)
         parts += _findings.verdict_parts(
-            reply.verdict, [*reply.why, *one_sided_cases(comparison, against)], reply.next_steps
+            reply.verdict, [*reply.reasons, *one_sided_cases(comparison, against)], reply.next_steps
         )
     parts += [_print.plain(""), *_run_parts(comparison, letters)]
     for name, against in zip(letters[1:], comparison.against, strict=True):

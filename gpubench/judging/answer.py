@@ -46,7 +46,7 @@ class GateAnswer:
     title: str
     status: int
     verdict: str
-    why: tuple[str, ...]
+    reasons: tuple[str, ...]
     next_steps: tuple[NextStep, ...]
 
 
@@ -131,9 +131,9 @@ def _causes(judgement: Judgement) -> Iterator[str]:
     summarised = {finding.key for finding in noisy} if len(noisy) > _MANY else set()
     cases_by_reason: dict[tuple[Verdict, str], list[str]] = {}
     for finding in judgement.findings:
-        if finding.verdict not in PASSING and finding.key not in summarised and (why := explanation(finding)):
-            cases_by_reason.setdefault((finding.verdict, why), []).append(finding.case.id)
-    yield from (f"{verdict}: {first(ids)}: {why}" for (verdict, why), ids in cases_by_reason.items())
+        if finding.verdict not in PASSING and finding.key not in summarised and (reason := explanation(finding)):
+            cases_by_reason.setdefault((finding.verdict, reason), []).append(finding.case.id)
+    yield from (f"{verdict}: {first(ids)}: {reason}" for (verdict, reason), ids in cases_by_reason.items())
     if summarised:
         noises = sorted(math.expm1(finding.effect.between) for finding in noisy if finding.effect)
         varies = f"{percent(noises[0])} to {percent(noises[-1])}"
@@ -224,13 +224,13 @@ def _deciding_steps(noisy: Sequence[Finding], title: str) -> Iterator[NextStep]:
         )
 
 
-def _measure_again(findings: Sequence[Finding], title: str, count: int, why: str) -> NextStep:
+def _measure_again(findings: Sequence[Finding], title: str, count: int, reason: str) -> NextStep:
     """Return the next step that measures these cases again with `count` processes per side, and why."""
     if title == AB:
-        return NextStep(f"repeat with {selection(findings)} --replicates {count}: {why}")
+        return NextStep(f"repeat with {selection(findings)} --replicates {count}: {reason}")
     if _is_floor(findings):
-        return NextStep(f"measure with --replicates {count}: {why}")
-    advice = f"measure both sides in turn with --replicates {count}, because {why}"
+        return NextStep(f"measure with --replicates {count}: {reason}")
+    advice = f"measure both sides in turn with --replicates {count}, because {reason}"
     return NextStep(advice, f"{_ab_command(findings)} --replicates {count}")
 
 

@@ -27,7 +27,7 @@ class FindingCells:
     change: str
     interval: str
     threshold: str
-    why: str
+    explanation: str
 
 
 def finding_cells(finding: Finding) -> FindingCells:

@@ -289,6 +289,8 @@ class Engine:
 
         Keep the steady end for the test of drift.
         """
+        if self._device.traits.is_gpu:
+            self._device.flush()  # or loads of low priority find room, or none, depending on what ran before
         start = self._device.now()
         values: list[float] = []
         times: list[float] = []

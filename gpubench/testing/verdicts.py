@@ -44,7 +44,7 @@ class BaselineVerdict:
         return (
             f"{cells.verdict}: {cells.change}, threshold {cells.threshold}: {finding.case.id}\n"
             f"baseline {cells.before}, candidate {cells.after}, 95 % interval {cells.interval}, "
-            f"{finding.before.processes} and {finding.after.processes} processes\n{cells.why}"
+            f"{finding.before.processes} and {finding.after.processes} processes\n{cells.explanation}"
         ).rstrip()
 
 
