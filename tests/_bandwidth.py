@@ -1,4 +1,4 @@
-"""What the tests of the bandwidth suite share: its cases, built on a device, and whether they are checked."""
+"""Shared by tests of the bandwidth suite: build a case on a device, and assert that its check can fail."""
 
 import dataclasses
 import sys

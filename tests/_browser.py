@@ -1,4 +1,4 @@
-"""A headless Chromium for tests: pages at any width, light or dark or printed, asked by JavaScript and photographed.
+"""Run a headless Chromium for tests: show pages at any width and theme or in print, ask by JavaScript, photograph.
 
 It speaks the DevTools protocol over two pipes, so that no package and no port is needed.
 """

@@ -1,4 +1,4 @@
-"""A device and an nvCOMP in host memory: addresses are real, a batch is a loop over zlib.
+"""A device and an nvCOMP in host memory: addresses are real, and a batch is a loop over zlib.
 
 What it shows is that a suite's batches point where they should; it answers no size of nvCOMP's.
 """
@@ -17,7 +17,7 @@ _STREAM = 7
 
 
 class Addressed(np.ndarray):
-    """A NumPy array with a device array's `data.ptr`."""
+    """A NumPy array that has `data.ptr` as an array of a device has."""
 
     @property
     def data(self):
@@ -87,7 +87,7 @@ def _write_chunk(size, target, index, written, codes):
 
 
 class _Answers:
-    """The functions of nvCOMP by the ends of their names; 0 is success."""
+    """The functions of nvCOMP by the suffixes of their names; 0 is success."""
 
     def nvcompGetStatusString(self, status):  # noqa: N802
         return f"words of {status}".encode()

@@ -1,4 +1,4 @@
-"""What tests of the compression suite share: its tasks, built on a device and checked."""
+"""Shared by tests of the compression suite: build its tasks on a device and check them."""
 
 import dataclasses
 

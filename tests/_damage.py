@@ -110,7 +110,7 @@ def _shorten(document: Document) -> Document:
 
 
 class Damage:
-    """One way to damage a file: `apply` changes the documents of its lines in place."""
+    """A way to damage a file: `apply` changes the documents of its lines in place."""
 
     def __init__(self, seed: str) -> None:
         self.chooser = random.Random(seed)

@@ -1,4 +1,4 @@
-"""NVIDIA's library without a driver: built from tests/_fake_nvml.c, it answers what a file says."""
+"""Build NVIDIA's library without a driver from tests/_fake_nvml.c; it answers what a file states."""
 
 from __future__ import annotations
 

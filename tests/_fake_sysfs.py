@@ -13,7 +13,7 @@ N_A16, N_A64 = 0xFFFF, 0xFFFFFFFFFFFFFFFF
 
 @dataclass(frozen=True)
 class AmdModel:
-    """What differs between models; the gpu_metrics of its firmware has revision 1.`revision`."""
+    """The properties that differ between models; the gpu_metrics of its firmware has revision 1.`revision`."""
 
     product: str
     device: int

@@ -1,4 +1,4 @@
-"""Run files on the disk for tests, and a look inside them however they are packed."""
+"""Write run files to the disk for tests, and read their lines in any packing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fleets on one machine for tests: nodes as threads, whose program leaves a run file that was made before."""
+"""Fleets on one machine for tests: nodes are threads, whose program copies a prepared run file."""
 
 from __future__ import annotations
 

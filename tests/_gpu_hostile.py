@@ -1,4 +1,4 @@
-"""Small buffers and hostile streams through a GPU's codecs, in a process that may die of them.
+"""Pass small buffers and hostile streams to a GPU's codecs, in a process that may die of them.
 
 python tests/_gpu_hostile.py COUNT CODEC…   # what became of them as JSON
 """

@@ -1,4 +1,4 @@
-"""Small buffers of every kind, and streams as an enemy or a bad disk would make them."""
+"""Small buffers of every kind, and streams as an attacker or a bad disk would produce them."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Texts that are code somewhere, and a run or a comparison with one of them in every field that holds a text."""
+"""Texts that are code in some form, and a run or a comparison with one of them in every field that holds a text."""
 
 from __future__ import annotations
 

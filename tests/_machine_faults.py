@@ -47,7 +47,7 @@ def let_run(run: subprocess.Popen[bytes], path: Path) -> None:
 
 @dataclass(frozen=True)
 class MachineFault:
-    """How a run is started on a machine with a fault, and the exit statuses that it may have.
+    """The start of a run on a machine with a fault, and the exit statuses that it may have.
 
     `is_mute`: there is nobody to tell, or the run file is nowhere that the script can read.
     """

@@ -1,4 +1,4 @@
-"""Texts that name a person, a machine or a place, each with the parts of it that must not be left."""
+"""Texts that name a person, a machine or a place, each with the parts that must be removed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OTHER_HOST = "bravo9"  # the host in the manifest of a second run
 
 
 class NamedText(NamedTuple):
-    """A kind of name, a text with such a name, and what must be gone of it."""
+    """A kind of name, a text with such a name, and the parts that must be removed."""
 
     kind: str
     text: str

@@ -1,4 +1,4 @@
-"""A node of a group in a process of its own, for tests: `python _nodes.py RANK SIZE PORT OUT SCRIPT…`.
+"""Run one node of a group in a separate process, for tests: `python _nodes.py RANK SIZE PORT OUT SCRIPT…`.
 
 It runs cases of the suite in tests/plugin as `gpubench run` would, and writes each outcome as a line of JSON to OUT.
 """

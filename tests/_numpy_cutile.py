@@ -1,4 +1,4 @@
-"""What our kernels in cuTile need of cuda.tile, by NumPy on the host: one program after another."""
+"""The part of cuda.tile that our kernels in cuTile use, by NumPy on the host: one program after another."""
 
 import enum
 import itertools

@@ -1,4 +1,4 @@
-"""What our kernels in Triton need of triton.language, by NumPy on the host: one program after another."""
+"""The part of triton.language that our kernels in Triton use, by NumPy on the host: one program after another."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""NVRTC by ctypes, wherever it is found: pip's wheels, or the system's library path. Needs no GPU."""
+"""NVRTC by ctypes, from pip's wheels or from the system's library path. Needs no GPU."""
 
 import ctypes
 import ctypes.util

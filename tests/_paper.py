@@ -1,4 +1,4 @@
-"""gpubench through CuPy's unmodified wheel for ROCm, on a HIP runtime on paper (paper_hip/): how tests start it."""
+"""Run gpubench with CuPy's unmodified wheel for ROCm on a HIP runtime on paper (paper_hip/)."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def part(name: str) -> Any:
 
 
 class PaperArray(np.ndarray):
-    """An array that tells its address as CuPy's arrays do."""
+    """An array that has `data.ptr` as CuPy's arrays have."""
 
     @property
     def data(self) -> Any:

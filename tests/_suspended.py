@@ -1,4 +1,4 @@
-"""A real suspension of a real process with no GPU: SIGSTOP and SIGCONT behind the calls of a driver's checkpoints."""
+"""Suspend a real process without a GPU: SIGSTOP and SIGCONT replace the calls of a driver's checkpoints."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def state_of(pid: int) -> str:
 
 
 class SignalCheckpoints:
-    """The steps by signals; a step out of turn is refused as the driver refuses it."""
+    """The steps by signals; a step in the wrong order is refused as the driver refuses it."""
 
     def lock(self, pid: int, limit_ms: int) -> None:
         """Stop the process; raises DriverCallError if it is not stopped within the limit."""
@@ -86,7 +86,7 @@ class DyingCheckpoints(SignalCheckpoints):
 
 
 class RunningCheckpoints(SignalCheckpoints):
-    """Steps that say that they worked, and did nothing."""
+    """Steps that report success and do nothing."""
 
     def lock(self, pid: int, limit_ms: int) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Ranks of a case as threads of this process, with real shared memory: for what needs several ranks and no death."""
+"""Ranks of a case as threads of this process with shared memory, for tests that need several ranks and no death."""
 
 import sys
 import threading

@@ -1,4 +1,4 @@
-"""What `ci/rocm.sh` found of each suite's kernels, a row a suite and a column an architecture: `amd_table.py XML`."""
+"""Print the outcome for each suite's kernels and each architecture from `ci/rocm.sh`: `amd_table.py XML`."""
 
 import re
 import sys

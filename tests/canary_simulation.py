@@ -1,4 +1,4 @@
-"""What a step of the machine between two sessions does to a gate with a stored baseline, without and with canaries.
+"""Simulate a step of the machine between two sessions: a gate with a stored baseline, without and with canaries.
 
     .venv/bin/python tests/canary_simulation.py [SUITES [PROCESSES…]]        default 200, for 5, 10 and 20 processes
 
@@ -49,7 +49,7 @@ class SteppedWorld:
 
 
 class SteppedSuite:
-    """One suite of a world: its first measurement, and what measuring again gives."""
+    """One suite of a world: its first measurement and its repeated measurements."""
 
     def __init__(self, world: SteppedWorld, rng: np.random.Generator) -> None:
         """Prepare a suite whose first `world.changed` cases are slower, if the world is slower at all."""

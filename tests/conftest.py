@@ -1,4 +1,4 @@
-"""What every test shares: which are left out where, and why."""
+"""Shared by all tests: which tests are left out by default, and the isolation from the developer's history and runs."""
 
 import functools
 import os

@@ -1,4 +1,4 @@
-"""What files cost that were made to cost time or memory: each is refused or shown in time linear in its size.
+"""Measure the cost of files made to take much time or memory: each is refused or shown in time linear in its size.
 
     .venv/bin/python tests/costly_files.py [NAME…]        default all of them
 

@@ -1,4 +1,4 @@
-"""How often the 95 % interval holds the true median when the stopping rule decides how many samples there are.
+"""Measure how often the 95 % interval covers the true median when the stopping rule chooses the number of samples.
 
 The whole engine on the clockwork device, AR(1) noise about a known median::
 

@@ -1,4 +1,4 @@
-"""What every reader of run files does with damaged ones: each loads and is read, or is refused in one line.
+"""Pass damaged run files to every reader: each file loads and is read, or is refused in one line.
 
     .venv/bin/python tests/damaged_files.py [FILES] [SEED] [FOLDER]        default 10000 files, seed 1
 
@@ -43,7 +43,7 @@ _OURS = ("/gpubench/", "/reports/", "/ci/")
 
 @dataclass(slots=True)
 class Outcomes:
-    """What became of the files: counts by kind of damage and outcome, crashes by reader and place, longest times."""
+    """Counts of outcomes by kind of damage, crashes by reader and place, longest times."""
 
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     crashes: Counter[str] = field(default_factory=Counter)

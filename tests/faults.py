@@ -1,4 +1,4 @@
-"""What each fault costs: its status, the results that are kept, the processes that are left behind, and the time.
+"""Print for each fault its status, the results that are kept, the processes that are left behind, and the time.
 
     .venv/bin/python tests/faults.py [PART OF A NAME]              faults of a case
     .venv/bin/python tests/faults.py --machine [PART OF A NAME]    faults of the machine

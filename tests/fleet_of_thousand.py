@@ -1,4 +1,4 @@
-"""How long a fleet of 1000 nodes × 8 GPUs × 30 cases takes: to digest, to judge, to draw. Prints times and sizes.
+"""Time a fleet of 1000 nodes × 8 GPUs × 30 cases: digest, judgement and page. Prints times and sizes.
 
 python tests/fleet_of_thousand.py [NODES]
 """

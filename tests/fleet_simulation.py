@@ -1,4 +1,4 @@
-"""How often the rule for fleets accuses healthy fleets and finds slow GPUs, beside the rules of other tools.
+"""Simulate how often the rule for fleets accuses healthy fleets and finds slow GPUs, beside the rules of other tools.
 
 python tests/fleet_simulation.py [FLEETS]    # 4000 by default, some minutes; prints the table of docs/fleet.md
 

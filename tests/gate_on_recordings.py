@@ -1,4 +1,4 @@
-"""How often the gate cries wolf on real replicates of identical code, and what it would find in them.
+"""Count false alarms of the gate on real replicates of identical code, and the slow-downs that it would find.
 
     .venv/bin/python tests/gate_on_recordings.py [--draws N] [--threshold PERCENT] RUN…
 
@@ -37,7 +37,7 @@ SEED = 7
 
 @dataclass(frozen=True, slots=True)
 class RecordedProcess:
-    """One fresh process: the session it is of, and its place among the session's replicates."""
+    """One fresh process: its session, and its index among the session's replicates."""
 
     session: int
     place: int

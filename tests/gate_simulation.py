@@ -1,4 +1,4 @@
-"""How often the gate cries wolf, and how often it finds one: simulated suites through the whole procedure.
+"""Simulate the gate's whole procedure on suites: how often it raises false alarms and how often it finds a slow-down.
 
     .venv/bin/python tests/gate_simulation.py [SUITES]        default 400 for each line of the tables
 
@@ -54,7 +54,7 @@ class World:
 
 
 class SimulatedSuite:
-    """One suite of a world: all that its processes will say, and what the gate has seen of it."""
+    """One suite of a world: the medians of all its processes, and the effects that the gate has seen."""
 
     def __init__(self, world: World, rng: np.random.Generator) -> None:
         """Draw the times of all processes of both sides; the first `world.changed` cases are slower."""

@@ -1,4 +1,4 @@
-"""How often the history tells a change of identical code, how soon it tells a step, and whether it knows a drift.
+"""Simulate how often the history reports false changes, how soon it reports a step, and whether it recognises a drift.
 
     .venv/bin/python tests/history_simulation.py [SERIES]        default 200 for each line of the tables
 

@@ -1,4 +1,4 @@
-"""The instructions in the main loop of each rung of the HGEMM ladder, and what they bound: no GPU needed.
+"""Count the instructions in the main loop of each rung of the HGEMM ladder and compute their bounds: no GPU needed.
 
     .venv/bin/python tests/instruction_mix.py        needs nvidia-cuda-nvrtc and nvidia-cuda-nvdisasm (pip)
 
@@ -48,7 +48,7 @@ def opcodes(lines: list[str]) -> Counter[str]:
 
 @dataclass(frozen=True)
 class LoopBound:
-    """The main loop of a rung: its instructions, and the shares of the peak at which each unit would hold it back."""
+    """The main loop of a rung: its instructions, and the share of the peak to which each unit limits it."""
 
     loop: Counter[str]
     matrix: float

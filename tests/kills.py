@@ -1,4 +1,4 @@
-"""A hundred deaths of ranks over the phases of their work: all noticed, all survived, nothing left behind.
+"""Kill ranks a hundred times over the phases of their work: every death is noticed and survived, with nothing left.
 
     .venv/bin/python tests/kills.py [COUNT] [DEVICE] [CASE]      default 100 on host, case death
 

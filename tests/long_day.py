@@ -1,4 +1,4 @@
-"""A day of thirty counters at 10 Hz, written and reported: how long each takes, and how much memory.
+"""Write and report a day of thirty counters at 10 Hz, and measure the time and memory of each.
 
     .venv/bin/python tests/long_day.py [SECONDS]        default 86400
 

@@ -1,4 +1,4 @@
-"""Faults that are planted in calls, and which checks find them: the host's suites, and calls of arithmetic time.
+"""Plant faults in calls and print which checks find them: the host's suites, and calls of arithmetic time.
 
     .venv/bin/python tests/mutations.py [SEEDS]      default 3 runs of each fault, with other random places
 

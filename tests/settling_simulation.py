@@ -1,4 +1,4 @@
-"""How far a figure lies from the settled one when the device starts fast or slow, and how often steady noise is blamed.
+"""Measure how far a figure lies from the settled one after a fast or slow start, and how often noise is labelled.
 
 The whole engine on the clockwork device, whose time is arithmetic. A call takes its settled time, times
 1 + A·exp(−t/τ) after t seconds of work, times noise::

@@ -1,4 +1,4 @@
-"""Collectives and messages between nodes, and pairs of nodes: real runs on 127.0.0.1, and verdicts from made files."""
+"""Collectives and messages between nodes, and pairs of nodes: real runs on 127.0.0.1, verdicts from prepared files."""
 
 import dataclasses
 import gzip

@@ -1,4 +1,4 @@
-"""What `gpubench doctor` says on simulated machines with AMD GPUs, with CuPy's unmodified wheel for ROCm.
+"""Findings of `gpubench doctor` on simulated machines with AMD GPUs, with CuPy's unmodified wheel for ROCm.
 
 /sys, /opt and /dev are replaced in a mount namespace, for the command alone. `bash ci/rocm.sh` fetches the wheel.
 """

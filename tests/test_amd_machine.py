@@ -1,4 +1,4 @@
-"""What `doctor` says of a machine with AMD GPUs: trees of files built here, as broken installations leave them."""
+"""Findings of `doctor` on a machine with AMD GPUs: file trees as broken installations leave them."""
 
 from pathlib import Path
 

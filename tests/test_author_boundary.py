@@ -1,4 +1,4 @@
-"""What a suite's author hands over is checked where it is made: a mistake costs its case, and the field is named."""
+"""An author's values are checked where they are made: a mistake costs its case, and the field is named."""
 
 from pathlib import Path
 

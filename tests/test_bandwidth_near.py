@@ -1,4 +1,4 @@
-"""What is near, and parts of lines: working sets, shared memory's sums, strides and random order, on the host."""
+"""Working sets, parts of cache lines, sums in shared memory, strides and random order, on the host."""
 
 from typing import Any
 

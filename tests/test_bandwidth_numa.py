@@ -1,4 +1,4 @@
-"""The host link by NUMA node: lists, bridges, memory that is bound and proved to be where it should be."""
+"""The host link by NUMA node: lists of nodes, PCI bridges, memory that is bound and verified to be there."""
 
 import dataclasses
 import mmap

@@ -1,4 +1,4 @@
-"""What bounds a window, of plain shares; and of a run, joined from the counters of each result's own window."""
+"""The bound of a window from plain shares, and of a run from the counters in each result's window."""
 
 from __future__ import annotations
 
@@ -70,7 +70,9 @@ def test_memory_at_its_bandwidth_limit_is_not_bound_by_the_power_cap():
 
 
 def test_the_evidence_of_a_bound_lists_high_shares_in_descending_order():
-    bound = bound_by(Activity(dram=(use(0.91, "share of dram peak (data sheet)"), use(0.95, "gpm.dram"), use(0.1, "other"))))
+    bound = bound_by(
+        Activity(dram=(use(0.91, "share of dram peak (data sheet)"), use(0.95, "gpm.dram"), use(0.1, "other")))
+    )
     assert bound == Bound("DRAM", (use(0.95, "gpm.dram"), use(0.91, "share of dram peak (data sheet)")))
     assert bound.text == "DRAM (gpm.dram 95.0 %, share of dram peak (data sheet) 91.0 %)"
 

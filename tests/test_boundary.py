@@ -1,4 +1,4 @@
-"""What a collector returns or raises costs the value, the message or the collector, and never the run."""
+"""A mistake of a collector costs the value, the message or the collector, and never the run."""
 
 import math
 import os

@@ -1,4 +1,4 @@
-"""`doctor --bundle`: what is in it, what is not, and that the collector reads it as it read the machine."""
+"""`doctor --bundle`: its content, its limits, and that the collector reads it as it read the machine."""
 
 import io
 import subprocess

@@ -1,4 +1,4 @@
-"""The templates for CIs, run as far as they go without the CI: their scripts are taken out and called."""
+"""The templates for CIs, run as far as possible without the CI: their scripts are extracted and called."""
 
 from __future__ import annotations
 

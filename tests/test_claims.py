@@ -1,4 +1,4 @@
-"""Two runs on one device: said at the start, labelled, refused with --exclusive; a crash frees the device."""
+"""Two runs on one device: reported at the start, labelled, refused with --exclusive; a crash frees the device."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Collectives: what each rank ends up with, the factors of bus bandwidth, and a check that finds one wrong word."""
+"""Collectives: the data that each rank receives, the factors of bus bandwidth, a check that finds one wrong word."""
 
 import os
 import sys

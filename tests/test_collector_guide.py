@@ -1,4 +1,4 @@
-"""The package that docs/writing-a-collector.md builds, as a stranger copies it, and the tables of both documents."""
+"""The package of docs/writing-a-collector.md, built as a reader would copy it, and the tables of both documents."""
 
 import math
 import os

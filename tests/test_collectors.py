@@ -1,4 +1,4 @@
-"""The collectors: what they declare, what the host's read here, and the verdicts of their watches."""
+"""The collectors: their declarations, the host's readings on this machine, and the verdicts of their watches."""
 
 import os
 import sys

@@ -16,7 +16,7 @@ KEY = KeyFigure("Memory read", "read", (("size_bytes", 2**30),))
 
 
 class ParsedTable(HTMLParser):
-    """The words of each row of a page's tables."""
+    """The texts in each row of a page's tables."""
 
     def __init__(self, page):
         super().__init__()

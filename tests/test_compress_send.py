@@ -1,4 +1,4 @@
-"""Messages compressed and moved: bit for bit over every link of the host and, on paper, of a GPU; what goes wrong."""
+"""Messages compressed and moved: bit for bit over every link of the host and, on paper, of a GPU; and faults."""
 
 import ctypes
 import dataclasses
@@ -389,7 +389,7 @@ def test_an_empty_message_has_no_blocks():
 
 
 class ConcurrentSlots(pipeline.Slots):
-    """Slots whose work would go on by itself, so that each schedule counts."""
+    """Slots whose work may run concurrently, so that the order of each schedule matters."""
 
     are_streams = True
 

@@ -1,4 +1,4 @@
-"""The choice of a codec: pure functions of what each was seen to do."""
+"""The choice of a codec: pure functions of the measured rates and ratios."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Counters recorded on H200s, replayed: they agree with each other and with what was counted."""
+"""Counters recorded on H200s, replayed: they agree with each other and with the declared work."""
 
 from __future__ import annotations
 

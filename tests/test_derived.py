@@ -1,4 +1,4 @@
-"""What is derived of a run's views: levels beside what is known of a device, transfer models and crossovers."""
+"""Quantities derived from the views of a run: levels beside known cache sizes, transfer models and crossovers."""
 
 import dataclasses
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What README and docs show as output is what the command above it prints today, from a recording."""
+"""The output in README and docs is what the command above it prints from a recording."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `gpubench doctor` prints of a machine: the answer first, and nothing torn apart in a narrow terminal."""
+"""The output of `gpubench doctor` on a machine: the answer first, and no figure broken in a narrow terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gate on a dry run, whose cases are ok and have no figure: nothing of it can pass."""
+"""The gate on a dry run, whose cases are ok and have no figure: it never passes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a case does to its worker costs that case, and the next is measured; `tests/faults.py` has many more."""
+"""A fault in a case costs that case alone, and the next is measured; `tests/faults.py` has many more faults."""
 
 import psutil
 import pytest

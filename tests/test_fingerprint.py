@@ -1,4 +1,4 @@
-"""The fingerprint: what keeps two results apart, and what does not."""
+"""The fingerprint: which conditions distinguish two results, and which do not."""
 
 import dataclasses
 from pathlib import Path

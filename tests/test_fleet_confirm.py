@@ -1,4 +1,4 @@
-"""What `fleet run --confirm` measures again."""
+"""The selection of nodes for the second measurement of `fleet run --confirm`."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""A fleet is measured into a folder, whatever its nodes do: each is in `fleet.json` with what became of it."""
+"""A fleet is measured into a folder, whatever its nodes do: `fleet.json` records the fate of each."""
 
 import contextlib
 import dataclasses

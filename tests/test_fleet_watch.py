@@ -1,4 +1,4 @@
-"""The same GPUs over days: what is slow again and again, what recovered, and what became slower."""
+"""The same GPUs over days: those that are slow repeatedly, recovered, or became slower."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""`gpubench gate` and `gpubench ab` as a user calls them: words, files, exit statuses."""
+"""`gpubench gate` and `gpubench ab` as a user calls them: options, files, exit statuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two gates: what a policy makes of verdicts, and the exit status that follows."""
+"""The two gates: how a policy turns verdicts into an exit status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gemm suite: points, counting, checks that can fail, refusals in words; its kernels on a GPU on paper."""
+"""The gemm suite: points, counting, checks that can fail, refusals with messages; its kernels on a GPU on paper."""
 
 import dataclasses
 import sys

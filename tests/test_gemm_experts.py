@@ -167,7 +167,7 @@ def test_batches_of_a_loop_fit_the_launch_queue(monkeypatch):
 
 
 class AddressedArray:
-    """An array that says where it is as CuPy's do."""
+    """An array that has `data.ptr` as CuPy's arrays have."""
 
     def __init__(self, array):
         self.array = array
@@ -175,7 +175,7 @@ class AddressedArray:
 
 
 class FakeCublas:
-    """cublasGemmGroupedBatchedEx by NumPy, from nothing but the addresses and numbers that it is called with."""
+    """cublasGemmGroupedBatchedEx by NumPy, from its addresses and numbers alone."""
 
     class cuBLASError(Exception):  # noqa: N801 - the binding's name
         status = 15

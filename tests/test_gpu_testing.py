@@ -1,4 +1,4 @@
-"""The pytest plugin on a real GPU: what is timed is the timed stream, and other streams are found out."""
+"""The pytest plugin on a real GPU: the timed stream is timed, and work on other streams is found."""
 
 import os
 import subprocess

@@ -36,7 +36,7 @@ def test_hipblaslt_adds_bfloat16_and_the_fp8_formats_of_the_ocp():
 
 
 class Standin:
-    """Does what hipBLASLt's documentation says of a product, on the host: matrices column by column."""
+    """Computes a product on the host by hipBLASLt's documentation: matrices are column-major."""
 
     def __init__(self):
         self.held = []

@@ -1,4 +1,4 @@
-"""The history: what is recorded, what is read of it, four writers at once, and a file that is locked or damaged."""
+"""The history: recording, reading, four writers at once, and a locked or damaged file."""
 
 import dataclasses
 import os

@@ -1,4 +1,4 @@
-"""The examples in docs/history.md are what the command prints of these made-up runs."""
+"""The examples in docs/history.md equal the command's output for these prepared runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What other tools printed, read to the last digit; and what is damaged, foreign or newer, refused in one line.
+"""The output of other tools is read to the last digit; damaged, foreign or newer output is refused in one line.
 
 tests/imports holds excerpts of what these tools really printed, cut to a few rows, with names of hosts and paths
 replaced. Where they are from:

@@ -1,4 +1,4 @@
-"""What clients of language models printed: tokens per second, and their share of what the GPU's memory allows.
+"""Output of clients of language models: tokens per second, and their share of the GPU's memory bandwidth.
 
 No server was at hand: the files in tests/imports are made up by the formats of these versions, with numbers that agree
 with each other.

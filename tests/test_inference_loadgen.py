@@ -1,4 +1,4 @@
-"""LoadGen as a cross-check: what happens without it, and with it real runs of the toy model."""
+"""LoadGen as a cross-check: the case without it, and with it real runs of the toy model."""
 
 import json
 import sys

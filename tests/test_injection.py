@@ -1,4 +1,4 @@
-"""Sixty texts that are code somewhere, each in every field that holds one: inert in whatever is made of a run or two.
+"""Sixty texts that are code in some form, each in every field of text: inert in every form of a run or comparison.
 
 Where one takes long, texts that are code wherever they stand come as one by default; slow tests have each by itself.
 """
@@ -112,7 +112,7 @@ def compared(text):
 
 
 class TagStructure(HTMLParser):
-    """The tags of a page with the names of their attributes; and what attributes say."""
+    """The tags of a page with the names of their attributes, and the values of the attributes."""
 
     def __init__(self, page):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Libraries of our own stand in for the driver's, and are preloaded before it: each way to interpose is found."""
+"""Our own libraries replace the driver's or are preloaded before it: each way to interpose is found."""
 
 import json
 import os

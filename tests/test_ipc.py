@@ -1,4 +1,4 @@
-"""Between processes: what is planned where, what is said where it cannot run, kernels that compile, bounded waits."""
+"""Between processes: the plan on each machine, skips with reasons, kernels that compile, bounded waits."""
 
 import errno
 import importlib

@@ -1,4 +1,4 @@
-"""A keeper ends every process below it, however that was started."""
+"""A keeper ends every process below it, however it was started."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What the page of a large run leaves out, and that it says so: tests/large_runs.py measures how long one takes."""
+"""The cases that the page of a large run leaves out, and its note on them; tests/large_runs.py measures the time."""
 
 import base64
 import gzip

@@ -1,4 +1,4 @@
-"""The walk: its rings, its check, its points; what the host measures with it."""
+"""The walk through a ring: its rings, its check, its points, and its figures on the host."""
 
 import dataclasses
 import itertools

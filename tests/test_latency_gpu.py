@@ -1,4 +1,4 @@
-"""The latency suite on a real GPU: figures of the right size, and every check fails on what it is there for."""
+"""The latency suite on a real GPU: figures of the right size, and every check fails on its fault."""
 
 import time
 from typing import Any

@@ -1,4 +1,4 @@
-"""Kernels of the latency suite: they compile, and every case hands each of them what it takes."""
+"""Kernels of the latency suite: they compile, and every case passes the arguments that each of them takes."""
 
 import re
 from types import SimpleNamespace
@@ -59,7 +59,7 @@ def parameters(text: str) -> dict[str, list[str]]:
 
 
 class CheckedKernel:
-    """Holds a launch against the kernel's parameters; runs nothing."""
+    """Compares a launch with the kernel's parameters and runs nothing."""
 
     launched: ClassVar[list[str]] = []
 
@@ -107,7 +107,7 @@ class InertStream(SimpleNamespace):
 
 
 class DryDevice:
-    """An H200 on which nothing runs: what a case builds and launches can be looked at."""
+    """An H200 on which nothing runs; it keeps the launches of a case."""
 
     device, traits = H200, H200_TRAITS
 

@@ -1,4 +1,4 @@
-"""What the latency suite computes beside its kernels: chains known in advance, banks, percentiles, slices."""
+"""Computations of the latency suite outside of kernels: chains known in advance, banks, percentiles, slices."""
 
 import itertools
 import sys

@@ -1,4 +1,4 @@
-"""The levels of a staircase, their boundaries and how sure those are."""
+"""The levels of a staircase, their boundaries and the intervals of those."""
 
 import numpy as np
 import pytest

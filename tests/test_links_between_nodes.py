@@ -1,4 +1,4 @@
-"""Pairs of nodes: who meets whom, and which node or link is slow."""
+"""Pairs of nodes: the schedule of pairs, and which node or link is slow."""
 
 import itertools
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What the devices do now: their newest values on a line and in Prometheus' form."""
+"""Live monitoring: the newest values on a line and in the form of Prometheus."""
 
 import os
 import re

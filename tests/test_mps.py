@@ -1,4 +1,4 @@
-"""A private control daemon of NVIDIA's MPS: started for a run, found by its processes, and stopped whatever happens."""
+"""A private control daemon of NVIDIA's MPS: started for a run, found by its processes, and always stopped."""
 
 from __future__ import annotations
 

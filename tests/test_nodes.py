@@ -1,4 +1,4 @@
-"""Ranks on several nodes: real runner processes over 127.0.0.1, and what strangers and liars do to a group."""
+"""Ranks on several nodes: real runner processes over 127.0.0.1, and intruders and faulty nodes."""
 
 import contextlib
 import json
@@ -133,7 +133,7 @@ def place(rank, size, port, secret=SECRET):
 
 
 class JoiningNode(threading.Thread):
-    """A node that joins in a thread: then it has `channels`, or the `error` that it met."""
+    """A node that joins in a thread; afterwards it has `channels` or `error`."""
 
     def __init__(self, membership, plan=b"the same", patience_s=10.0):
         super().__init__(daemon=True)

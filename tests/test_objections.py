@@ -1,4 +1,4 @@
-"""What else than the code explains a verdict: other work beside either side, and the clock that a figure follows."""
+"""Explanations of a verdict other than the code: other work beside a side, and the clock that a figure depends on."""
 
 from __future__ import annotations
 

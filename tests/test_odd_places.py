@@ -1,4 +1,4 @@
-"""Odd places: streams that are closed or full, limits that are low, signals, pipes for files, a broken installation."""
+"""Unusual environments: closed or full streams, low limits, signals, pipes for files, a broken installation."""
 
 import os
 import re

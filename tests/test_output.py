@@ -1,4 +1,4 @@
-"""Standard output: a window is fitted, a pipe is never folded, a full disk is said in a line."""
+"""Standard output: a window is fitted, a pipe is never folded, a full disk is reported in one line."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The head of every summary: whose figures these are, the key figures, whether to trust them, and what matters."""
+"""The head of every summary: the devices, the key figures, whether to trust them, and the notes."""
 
 from __future__ import annotations
 

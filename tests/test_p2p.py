@@ -1,4 +1,4 @@
-"""Between two GPUs of one process: what is planned, and its kernels and checks on two GPUs on paper."""
+"""Between two GPUs of one process: the plan, and kernels and checks on two GPUs on paper."""
 
 import math
 from collections import Counter

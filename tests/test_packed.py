@@ -1,4 +1,4 @@
-"""Numbers in eight bytes each: they are the sequence that they were made of."""
+"""Numbers in eight bytes each: they equal the sequence that they were made of."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""What a page carries beside what it shows: the results, the cases that unfold, the numbers that zoom."""
+"""The content of a page beside its visible part: the results, the cases that unfold, the numbers that zoom."""
 
 import base64
 import gzip

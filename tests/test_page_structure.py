@@ -1,4 +1,4 @@
-"""How a page is built: the answer first, everything else folded away under a line, a place for each case."""
+"""The structure of a page: the answer first, everything else folded under a line, a place for each case."""
 
 from __future__ import annotations
 

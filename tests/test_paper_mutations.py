@@ -22,7 +22,7 @@ ROOMS = ("suites", "collectors", "reports", "ci")
 
 @dataclass(frozen=True, slots=True)
 class SourceMutation:
-    """A text of a file of the package, what stands there instead, a case that meets it, and what the dry run says."""
+    """A text in a file of the package, its wrong replacement, a case that runs it, and the message of the dry run."""
 
     file: str
     right: str

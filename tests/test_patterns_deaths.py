@@ -1,4 +1,4 @@
-"""Deaths of real ranks in real processes, and where each pattern runs."""
+"""Deaths of real ranks in real processes, and the patterns that each machine can run."""
 
 import _make as make
 import pytest

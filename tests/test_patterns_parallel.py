@@ -1,4 +1,4 @@
-"""Predictions of splits, of topologies, of intervals and of shares: by hand, by trying all, by simulation."""
+"""Predictions of splits, topologies, intervals and shares, compared with hand calculation, search and simulation."""
 
 import itertools
 import math

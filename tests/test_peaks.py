@@ -1,4 +1,4 @@
-"""What a figure is a share of: the specification, the clocks that were measured, the best of the run."""
+"""The shares of a figure: of the specification, of the peak at the measured clocks, of the best in the run."""
 
 import dataclasses
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What would run: the headline case of each suite, and the words that stand where a suite's name does."""
+"""The plan: the headline case of each suite, and the names that stand for several suites."""
 
 from __future__ import annotations
 

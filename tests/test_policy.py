@@ -1,4 +1,4 @@
-"""What a policy file may say, and in which words anything else is refused."""
+"""The content of a policy file, and the messages that refuse anything else."""
 
 from __future__ import annotations
 

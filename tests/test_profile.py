@@ -1,4 +1,4 @@
-"""`gpubench profile` round real programs: what it must not touch, and what it finds of them."""
+"""`gpubench profile` with real programs: what it leaves untouched, and what it measures of them."""
 
 import importlib.util
 import os

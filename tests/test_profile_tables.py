@@ -1,4 +1,4 @@
-"""What `profile` prints fits every terminal: numbers stay whole, names fold, phases are lanes over the counters."""
+"""The output of `profile` fits every terminal: numbers stay whole, names fold, phases are rows over the counters."""
 
 import io
 import re

@@ -1,4 +1,4 @@
-"""Progress of a run: how long the rest will take, one line on a terminal, and a line for each suite without one."""
+"""Progress of a run: the time left, one line on a terminal, and a line for each suite without one."""
 
 from __future__ import annotations
 

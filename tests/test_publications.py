@@ -1,4 +1,4 @@
-"""What a judgement becomes for a CI: whole, inside its limits, and inert whatever a case is called."""
+"""The publications of a judgement for a CI: complete, within size limits, and inert for any name of a case."""
 
 from __future__ import annotations
 

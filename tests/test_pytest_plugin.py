@@ -1,4 +1,4 @@
-"""The pytest plugin as a project uses it: what it costs unused, what it times, writes, judges and refuses."""
+"""The pytest plugin as a project uses it: its cost when unused, timing, files, judgements and refusals."""
 
 import dataclasses
 import os
@@ -389,7 +389,7 @@ def test_further_arguments_are_those_of_the_call_and_its_result_is_returned(cloc
 
 
 class Reporter:
-    """What pytest's terminal reporter is asked for, a line for each call."""
+    """The part of pytest's terminal reporter that the plugin calls; it keeps a line for each call."""
 
     def __init__(self, isatty):
         self.isatty = isatty

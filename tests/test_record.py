@@ -1,4 +1,4 @@
-"""One line of a run file: what survives it, what is refused, and in which words."""
+"""One line of a run file: the values that survive it, and the messages that refuse others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What leaves a machine names nobody: host, user, paths, UUIDs, serials, addresses, in fields and in texts."""
+"""Nothing that leaves a machine identifies it: host, user, paths, UUIDs, serials, addresses, in fields and texts."""
 
 import ast
 import dataclasses

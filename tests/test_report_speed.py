@@ -1,4 +1,4 @@
-"""How the work of a report and of a comparison grows with the cases, counted in calls; slow: how long they take.
+"""The growth of the work of reports and comparisons with the cases, counted in calls; slow: their time.
 
 .venv/bin/pytest -m slow tests/test_report_speed.py
 """

@@ -1,4 +1,4 @@
-"""How far the medians of fresh processes lie apart: by a run's own replicates, else as the recordings have it."""
+"""The deviation of medians between fresh processes: from a run's replicates, else from the recordings."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The backend's ROCm side on a stand-in for CuPy's runtime: what it makes of a GPU, and what it never calls.
+"""The backend's ROCm side on a stand-in for CuPy's runtime: how it describes a GPU, and the calls that it avoids.
 
 No AMD GPU is here. The properties are those that HIP's headers name, with the values of the data sheets.
 """
@@ -41,7 +41,7 @@ PART = {**MI300X, "multiProcessorCount": 38, "totalGlobalMem": MI300X["totalGlob
 
 
 class Runtime:
-    """What the backend asks of CuPy's runtime on ROCm; any other call is an AttributeError."""
+    """The part of CuPy's runtime on ROCm that the backend calls; any other call is an AttributeError."""
 
     is_hip = True
 

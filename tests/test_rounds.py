@@ -1,4 +1,4 @@
-"""The whole procedure: what is measured again, when it ends, and how often it is right (simulated)."""
+"""The whole procedure of a gate: repeated measurements, when they end, and how often they are right (simulated)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The runner on real worker processes: what one case does wrong costs one result and no other."""
+"""The runner on real worker processes: a fault of one case costs one result and no other."""
 
 import dataclasses
 import itertools
@@ -38,7 +38,7 @@ PLUGIN = str(Path(__file__).parent / "plugin")
 
 
 class ListSink:
-    """A sink that keeps what it is given."""
+    """A sink that keeps results and samples in lists."""
 
     def __init__(self) -> None:
         self.results: list[Result] = []

@@ -1,4 +1,4 @@
-"""The sampling process, real, with a collector that goes wrong on purpose: what is kept, what is said."""
+"""The real sampling process with a faulty collector: the values that are kept and the messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever leaves a machine names nobody: each kind of name in every free text, in all outputs of the commands."""
+"""Nothing that leaves a machine identifies it: each kind of name in every free text, in all outputs of the commands."""
 
 from __future__ import annotations
 

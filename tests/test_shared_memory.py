@@ -1,4 +1,4 @@
-"""Memory that processes share on the host, one kind after another; a handle carries what opens it."""
+"""Memory that processes share on the host, by each kind; a handle carries what is needed to open it."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""The commands that make something to be given away, as a user calls them."""
+"""The commands that prepare files for sharing, as a user calls them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `run` and `show` print: the answer first, then cases by suite that fit every terminal."""
+"""The output of `run` and `show`: the answer first, then cases by suite that fit every terminal."""
 
 from __future__ import annotations
 

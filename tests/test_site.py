@@ -1,4 +1,4 @@
-"""A site of many runs: its index and pages, what is made again and what is not, and what it never shows."""
+"""A site of many runs: its index and pages, which of them are made again, and what it never shows."""
 
 import dataclasses
 import os
@@ -80,7 +80,7 @@ def build(folder, out, no_redact=False):
 
 
 class Links(HTMLParser):
-    """Collects where a page leads to and what it would load."""
+    """Collects the links of a page and the files that it would load."""
 
     def __init__(self, page):
         super().__init__()

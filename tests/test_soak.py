@@ -1,4 +1,4 @@
-"""The soak: what counts as grown, and the whole of it once, in a minute."""
+"""The soak: which counters have grown, and one whole soak of a minute."""
 
 import runpy
 import subprocess

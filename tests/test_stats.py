@@ -1,4 +1,4 @@
-"""The statistics, held against scipy and against simulations with a fixed seed."""
+"""The statistics, compared with scipy and with simulations of a fixed seed."""
 
 from __future__ import annotations
 

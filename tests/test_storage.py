@@ -1,4 +1,4 @@
-"""Reading files: what is in the page cache, what a read must give, and files and disks that do not behave."""
+"""Reading files: the page cache, the content of a read, and files and disks that misbehave."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_a_disk_that_fills_while_the_file_is_made_skips_the_case(tmp_path, monke
 
 
 class AddressedCufileArray(np.ndarray):
-    """An array that tells its address as one of CuPy does."""
+    """An array that has `data.ptr` as CuPy's arrays have."""
 
     @property
     def data(self):
@@ -219,7 +219,7 @@ class AddressedCufileArray(np.ndarray):
 
 
 class SimulatedCufile:
-    """What the binding of cuFile offers, in its compatibility mode: reads by POSIX calls, copied to an address."""
+    """The binding of cuFile in its compatibility mode: reads by POSIX calls, copied to an address."""
 
     cuFileError = RuntimeError  # noqa: N815 - the name in the binding
     FileHandleType = types.SimpleNamespace(OPAQUE_FD=1)

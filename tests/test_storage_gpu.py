@@ -1,4 +1,4 @@
-"""Files into the memory of a real GPU, and the ledger of a process that starts on it."""
+"""Files into the memory of a real GPU, and the parts of the start of a process on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The run file as a specification: what is written, what is durable, how a run goes on."""
+"""The run file as a specification: its content, its durability, and resuming."""
 
 from __future__ import annotations
 

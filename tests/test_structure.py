@@ -1,4 +1,4 @@
-"""The shape of the code: layers, rooms, packaging, sizes and broad excepts are what the documents say."""
+"""The shape of the code: layers, rooms, packaging, sizes and broad excepts are those of the documents."""
 
 import ast
 import functools

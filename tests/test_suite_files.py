@@ -1,4 +1,4 @@
-"""Suites by the path of their file: found by the command and by each worker, with what lies beside them."""
+"""Suites by the path of their file: found by the command and by each worker, with the files beside them."""
 
 import json
 import os

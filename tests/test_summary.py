@@ -1,4 +1,4 @@
-"""What a run says: rates, headlines, peaks and counts, derived from raw samples."""
+"""The summary of a run: rates, headlines, peaks and counts, derived from raw samples."""
 
 from __future__ import annotations
 

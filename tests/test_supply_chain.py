@@ -1,4 +1,4 @@
-"""What is installed, and from where: locks with hashes, a bill of materials, a wheel of one package, no network."""
+"""Installed packages and their origin: locks with hashes, a bill of materials, a wheel of one package, no network."""
 
 import json
 import os

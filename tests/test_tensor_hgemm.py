@@ -1,4 +1,4 @@
-"""The HGEMM ladder: kernels against double precision on a grid on the host, what a device lacks, what is planned."""
+"""The HGEMM ladder: kernels against double precision on a grid on the host, unsupported rungs, the plan."""
 
 import dataclasses
 import re
@@ -134,7 +134,7 @@ def test_an_unsupported_rung_is_skipped_before_its_kernel_is_compiled():
 
 
 class CompileError(Exception):
-    """What CuPy raises where the compiler fails."""
+    """The error that CuPy raises when the compiler fails."""
 
 
 MISSING_HEADER = 'could not open source file "cuda_fp16.h"'
@@ -206,7 +206,7 @@ def test_one_thread_per_element_is_left_out_where_it_takes_too_long():
 
 
 class RecordingEncoder:
-    """Stands for the driver's function: keeps what it was given, and answers with a status."""
+    """Replaces the driver's function: keeps its arguments and returns a status."""
 
     def __init__(self, status):
         self.status = status

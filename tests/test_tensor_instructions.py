@@ -1,4 +1,4 @@
-"""What is known of single instructions without a GPU: results of chains, layouts of fragments, and what compiles."""
+"""Single instructions without a GPU: results of chains, layouts of fragments, and compilation."""
 
 import dataclasses
 import re

@@ -1,4 +1,4 @@
-"""A phase's time limit follows from what it is expected to take, and its words say so."""
+"""The time limit of a phase follows from its expected duration, and its message says so."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The words that users read: summaries that fit a line, titles that name the quantity on the axis, plain messages."""
+"""Texts for users: summaries that fit a line, titles that name the quantity on the axis, plain messages."""
 
 from __future__ import annotations
 

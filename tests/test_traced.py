@@ -1,4 +1,4 @@
-"""A traced program: records picked apart, and where the time of the device went, on events known in advance."""
+"""A traced program: records decoded, and the time of the device divided, on events known in advance."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The page of trends: what it draws, that it allows nothing but its style sheet, and text that must come out inert."""
+"""The page of trends: its drawings, its policy that allows only its style sheet, and inert text."""
 
 import base64
 import dataclasses

@@ -1,4 +1,4 @@
-"""A GPU's UUID: whole, ended at its first zero byte by CuPy, or not to be had."""
+"""A GPU's UUID: whole, truncated by CuPy at its first zero byte, or unavailable."""
 
 import sys
 import uuid

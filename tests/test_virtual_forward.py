@@ -1,4 +1,4 @@
-"""The smallest forwarder of a driver's calls: every call arrives once, in order, and what is lost or wrong is found."""
+"""The smallest forwarder of a driver's calls: every call arrives once and in order, and faults are found."""
 
 import importlib
 import threading

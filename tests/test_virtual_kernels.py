@@ -1,4 +1,4 @@
-"""The kernels of programs that share a device, built by g++: what they leave, and that checks find what is wrong."""
+"""The kernels of programs that share a device, built by g++: their results, and checks that find faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program really gets: how all memory is taken, and what a virtualiser was asked for."""
+"""The resources that a program really gets: how all memory is allocated, and the limits of a virtualiser."""
 
 import importlib
 from dataclasses import fields

@@ -1,4 +1,4 @@
-"""Virtual memory: its steps on the host's kernel, growth in place, and checks that find what is wrong."""
+"""Virtual memory: its steps by the host's kernel, growth in place, and checks that find faults."""
 
 import importlib
 import types

@@ -175,7 +175,7 @@ def test_a_wrong_result_of_an_aggressor_is_found(bench: Bench) -> None:
 
 
 class QueueingDevice:
-    """A device that works through what is queued, a millisecond per call, and posts what has ended."""
+    """A device that executes its queue at a millisecond per call and publishes the number of finished calls."""
 
     def __init__(self, call_s: float = 0.001) -> None:
         self._call_s = call_s
@@ -306,7 +306,7 @@ def test_contexts_that_share_an_sm_or_run_on_more_than_they_have_are_a_wrong_ans
 
 
 class SplittingDriver:
-    """A driver whose smallest group has 8 SMs, as a call's results show."""
+    """A driver that splits SMs into groups of at least 8, as a call's results show."""
 
     bindings = SimpleNamespace(CUdevResourceType=SimpleNamespace(CU_DEV_RESOURCE_TYPE_SM=1))
 

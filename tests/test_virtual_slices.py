@@ -1,4 +1,4 @@
-"""Time slices from the stamps of two processes: slices, switches and gaps, and processes that take no turns."""
+"""Time slices from the stamps of two processes: slices, switches and gaps, and overlapping processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The driver's calls of the suite `virtual`, through cuda-bindings, with a library of ours in the driver's place.
+"""The driver's calls of the suite `virtual` by cuda-bindings, with our own library in place of the driver's.
 
 It shows that each call has the arguments that the driver takes, and nothing of what a GPU does.
 """

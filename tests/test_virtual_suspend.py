@@ -220,7 +220,7 @@ def test_a_driver_that_suspends_nothing_is_a_skip_and_any_other_refusal_an_error
 
 
 class CountedDevice:
-    """A device whose free bytes and processes are set; what is allocated on it is thrown away."""
+    """A device whose free bytes and processes a test sets; allocations on it are discarded."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Prepare the device with 1 GiB free and one process on it."""

@@ -1,4 +1,4 @@
-"""Cases whose ranks are spread over nodes, and what they do wrong. tests/test_nodes.py runs them by their path."""
+"""Cases whose ranks are spread over nodes, some of them faulty. tests/test_nodes.py runs them by their path."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A card that an NVIDIA driver would know, on which the host computes: its health comes from tests/_fake_nvml.c."""
+"""A card that an NVIDIA driver would report; the host computes for it, and tests/_fake_nvml.c gives its health."""
 
 from __future__ import annotations
 

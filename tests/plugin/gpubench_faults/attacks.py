@@ -52,14 +52,14 @@ def raising(error: BaseException) -> Task:
 
 
 class MuteError(Exception):
-    """An error that has no words."""
+    """An error without a message."""
 
     def __str__(self) -> str:
         raise ValueError("no words")
 
 
 class Unlike(BaseException):
-    """An exception that is no Exception."""
+    """An exception that does not derive from Exception."""
 
 
 def recursion() -> None:
@@ -88,7 +88,7 @@ def forged(**fields: Any) -> bytes:
 
 
 class Executed:
-    """An object whose pickle runs a command in whoever reads it."""
+    """An object whose pickle runs a command in the process that reads it."""
 
     def __reduce__(self) -> Any:
         return os.system, (f"touch {os.environ.get('GPUBENCH_FAULTS_MARK', '/dev/null')}",)

@@ -1,4 +1,4 @@
-"""Slow-downs that are real: kernels that do LONGER_PERCENT per cent more work than they are counted for.
+"""Real slow-downs: kernels that do LONGER_PERCENT per cent more work than they declare.
 
 A gate has to find them, in the same case on two sides. `told` is for tests of the procedure: its times are arithmetic.
 """

@@ -1,4 +1,4 @@
-"""Mistakes that a suite's author makes: each costs its case, with the field named, and the run goes on."""
+"""Mistakes of a suite's author: each costs its case with the field named, and the run continues."""
 
 from __future__ import annotations
 
