@@ -88,6 +88,21 @@ def test_a_slow_start_is_warmed_up_and_in_no_sample():
     assert series["hot"].warmup_s > 0.25
 
 
+def test_a_series_begins_behind_a_flush_whatever_the_cache_held_before():
+    """Loads of low priority find room in a cache that freed memory left empty, and none behind other kernels."""
+    device = clockwork()
+    device.traits = dataclasses.replace(device.traits, is_gpu=True)
+    flush, speed = device.flush, {"seconds": 0.01}
+
+    def fill() -> None:
+        speed["seconds"] = 0.02
+        flush()
+
+    device.flush = fill
+    task = Task.of(Stage(lambda: device.spend(speed["seconds"]), Work(items=1), "item", modes=("hot",)), check=passing)
+    assert measured(device, task)["hot"].values == pytest.approx([0.02] * RULE.least)
+
+
 def test_a_drift_that_never_ends_uses_up_the_time_budgets_and_is_named_as_the_reason():
     device = clockwork()
     series = measured(device, Task.of(stage(device, seconds=0.01, drift=0.05), check=passing))
