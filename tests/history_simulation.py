@@ -178,8 +178,8 @@ def false_table(count: int) -> Iterator[str]:
 
 
 def delay_table(count: int) -> Iterator[str]:
-    """Yield lines of the table of delays: runs until 50 % and 90 % of the steps are told."""
-    yield "| noise | step | runs until half / nine tenths of the steps are told, before | now |"
+    """Yield lines of the table of delays: runs until 50 % and 90 % of the steps are reported."""
+    yield "| noise | step | runs until half / nine tenths of the steps are reported, before | now |"
     yield "|---|---|---|---|"
     for name, noise in noises().items():
         for step in (2.0, 3.0, 5.0):
