@@ -89,7 +89,7 @@ def test_a_slow_start_is_warmed_up_and_in_no_sample():
 
 
 def test_a_series_begins_behind_a_flush_whatever_the_cache_held_before():
-    """Loads of low priority find room in a cache that freed memory left empty, and none behind other kernels."""
+    """Loads of low priority find room in an empty cache, and none behind other kernels."""
     device = clockwork()
     device.traits = dataclasses.replace(device.traits, is_gpu=True)
     flush, speed = device.flush, {"seconds": 0.01}
@@ -208,7 +208,7 @@ def test_a_self_timed_call_gives_its_own_seconds():
 
 @pytest.mark.parametrize(("is_checked", "further"), [(False, 2), (True, 0)])
 def test_a_call_that_compares_its_own_answer_is_not_called_again_for_a_check(is_checked, further):
-    """It is called before the timing, to warm up and for samples, and without `checked` after each stage's samples."""
+    """It is called before the timing, in the warm-up and for samples; without `checked` also after the samples."""
     device = clockwork()
     calls = []
 
