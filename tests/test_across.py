@@ -198,7 +198,7 @@ class SingleRankBench:
 
 
 def test_a_received_word_that_is_wrong_fails_the_check():
-    """A ring of one rank that connects to itself, in which the listener accepts what the same thread has begun."""
+    """A ring of one rank connects to itself: the listener accepts the connection that the same thread has begun."""
     rank = part("_tcp").TcpRank(SingleRankBench(), part("_operations").COLLECTIVES["send_recv"], 2**20)
     rank.poison()
     with pytest.raises(WrongAnswer, match="262144 of 262144"):

@@ -83,7 +83,7 @@ def test_a_stream_on_an_mi300x_is_bound_by_memory_by_the_firmwares_counter(mi300
 
 
 def test_the_busy_time_of_an_mi250xs_memory_is_not_taken_for_a_share_of_bandwidth(mi250x):
-    """Its firmware tells how busy the memory's clock domain is, which is not what moved."""
+    """Its firmware reports the utilisation of the memory's clock domain, which is no measure of the bytes moved."""
     assert "amd.dram" not in [counter.name for counter in mi250x.counters]
     result = mi250x.bound({**BUSY, "mem_busy_percent": 97}, [{}] * 5)
     assert result.bound.label == "latency"

@@ -300,7 +300,7 @@ def test_a_library_that_aborts_during_a_run_is_replaced_by_the_next_one_and_then
 
 
 def test_two_groups_that_read_at_the_same_time_each_get_their_own_values(tmp_path, monkeypatch):
-    """The sampler has a thread a group; there is one process to ask."""
+    """The sampler has a thread for each group, but there is only one child process to ask."""
     library(tmp_path, monkeypatch, AMDSMI)
     root, device = fake.build(tmp_path / "root", "mi300x"), gpu("mi300x")
     source = type(AMD)(root).open([device])
@@ -330,7 +330,7 @@ def test_a_library_that_does_not_answer_in_time_is_unavailable(tmp_path, monkeyp
 
 
 def test_the_child_ends_when_its_input_ends():
-    """Nothing is left behind where the sampling process dies."""
+    """The child must not outlive a sampling process that dies."""
     program = f"import sys; sys.modules['amdsmi'] = None; from {ROOM} import _amd_libraries as a\n"
     program += "a.serve(type('L', (), {'version': 'x', 'read': lambda *_: None})(), sys.stdin, sys.stdout)"
     ended = subprocess.run(

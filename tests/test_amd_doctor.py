@@ -64,7 +64,7 @@ def test_doctor_names_a_rocm_of_another_release_than_the_wheel(tmp_path):
 
 
 def test_doctor_names_wheels_that_overwrite_each_other(tmp_path):
-    """The one was installed over the other: their files are the same ones, but both are listed as installed."""
+    """Both wheels install the same files, so the second overwrote the first, and both are listed as installed."""
     tree, second_folder = fake.build(tmp_path / "tree", "mi300x"), tmp_path / "other"
     rocm_in(tree)
     fake._write(second_folder / "cupy_cuda13x-14.2.0.dist-info/METADATA", "Name: cupy-cuda13x\nVersion: 14.2.0")

@@ -150,7 +150,7 @@ def test_no_kernel_keeps_values_in_scratch_memory(file: str, macros: dict[str, o
 @arch_of_amd
 @pytest.mark.parametrize("file", [*LATENCY, "p2p/remote.cu"])
 def test_no_chase_goes_through_the_scalar_cache(file: str, arch: str) -> None:
-    """An address that a whole wave shares is else loaded by s_load, from a cache that no other load sees."""
+    """The compiler may load an address that a whole wave shares by s_load, which reads through another cache."""
     for name, instructions in kernels(file, arch).items():
         # the scalar load is intended here: constant memory, and kernel arguments
         if name in ("constant", "atomic_shared"):

@@ -167,7 +167,7 @@ def test_a_domain_above_zero_is_in_the_address_of_its_gpu(tmp_path: Path, monkey
 
 @pytest.mark.parametrize("library", ["amdsmi", "pyrsmi"])
 def test_the_output_and_log_of_a_library_never_mix_with_its_answers(tmp_path: Path, library: str) -> None:
-    """Where sys.stderr is no file of the system, as in a notebook, pyrsmi does not start; the reader has its own."""
+    """pyrsmi does not start if sys.stderr is no file of the system, as in a notebook; the reader has its own."""
     tree = fake.build(tmp_path, "mi300x")
     output = run_pyrsmi(
         tree, HIDE_AMDSMI + INITIALISE.replace("rocml._load", "sys.stderr = io.StringIO()\nrocml._load")
@@ -197,7 +197,7 @@ def test_a_power_of_all_ones_is_missing(tmp_path: Path) -> None:
 
 @each_model
 def test_rocm_smis_command_shows_the_same_numbers(tmp_path: Path, kind: str) -> None:
-    """What a counter's `source` says: `rocm-smi --show…`."""
+    """The `source` of each counter names this command: `rocm-smi --show…`."""
     root = _hiprtc.root()
     topics = ["power", "clocks", "temp", "use", "memuse", "energycounter", "replaycount"]
     options = [*(f"--show{topic}" for topic in topics), "--showmeminfo", "vram", "--json"]
@@ -216,7 +216,7 @@ def test_rocm_smis_command_shows_the_same_numbers(tmp_path: Path, kind: str) -> 
 
 @each_model
 def test_amd_smis_command_shows_the_same_numbers(tmp_path: Path, kind: str) -> None:
-    """What a counter's `source` says: `amd-smi metric …`."""
+    """The `source` of each counter names this command: `amd-smi metric …`."""
     root = _hiprtc.root()
     options = ["metric", "-g", "1", "-p", "-c", "-t", "-u", "-m", "-P", "--json"]
     answer = run_on_tree(fake.build(tmp_path, kind), f"{root}/usr/bin/amd-smi", *options)

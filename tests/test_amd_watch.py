@@ -91,7 +91,7 @@ def test_each_throttle_reason_of_an_mi250x_has_its_verdict(tmp_path, every_look,
 def test_a_reason_that_lasted_between_two_samples_of_an_mi300x_disturbs_the_last_one(
     tmp_path, every_look, place, condition
 ):
-    """The firmware counts how long each reason held: its count is far from 0 before, and rises or begins again."""
+    """The firmware counts how long each reason held. The count starts far from 0, and rises or starts again."""
     root = fake.build(tmp_path, "mi300x", revision=6)
     counts = [2**32 - 2] * 5
     write(root, residencies=counts)
@@ -194,7 +194,7 @@ def test_a_process_that_comes_is_foreign_until_it_goes(tmp_path, every_look):
 
 
 def test_a_process_on_another_gpu_or_on_none_is_not_foreign(tmp_path, every_look):
-    """Each process that opens ROCm has a file for every GPU: only bytes or a queue say which ones it uses."""
+    """Each process that opens ROCm has a file for every GPU; it uses those on which it has bytes or a queue."""
     root = fake.build(tmp_path, "mi300x", revision=6)
     watch = started_watch(root)
     fake.process(root, FIRST_PID, {0: 0, 1: 2**30})
@@ -247,7 +247,7 @@ def test_the_monitor_lists_the_processes_by_the_files_where_no_library_answers(t
 def test_processes_on_any_partition_of_a_card_are_foreign_and_those_of_another_card_are_not(
     tmp_path, every_look, shift
 ):
-    """Kernels write the partition's number into one place of the location or another."""
+    """Versions of Linux write the number of the partition into different bits of the location."""
     root = fake.build(tmp_path, "mi300x", revision=6, split=8)
     for device in range(16):
         path = root / f"sys/class/kfd/kfd/topology/nodes/{device + 1}/properties"

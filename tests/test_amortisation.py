@@ -56,7 +56,7 @@ MEASURED = (
 
 
 def test_the_calls_are_the_difference_of_the_costs_over_the_difference_of_the_times():
-    """A process that is up pays for the compilation, a fresh one for everything to its first result."""
+    """A running process pays for the compilation, a fresh one for everything until its first result."""
     (amortisation,) = amortisations_of(*MEASURED)
     assert (amortisation.by, amortisation.eager, amortisation.operator, amortisation.series) == (
         "triton",
@@ -165,7 +165,7 @@ def test_replicates_count_by_their_medians():
 
 
 def test_the_interval_is_that_of_resampled_medians():
-    """Against resamples that are drawn value by value."""
+    """The comparison draws every value of a resample."""
     rng = np.random.default_rng(5)
     cost, eager_cost = rng.normal(5, 0.2, 7), rng.normal(2, 0.1, 6)
     seconds, eager_seconds = rng.normal(1, 0.1, 40) * 1e-3, rng.normal(3, 0.2, 31) * 1e-3

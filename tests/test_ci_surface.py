@@ -72,7 +72,7 @@ def test_every_action_that_a_template_uses_is_pinned_by_commit(path):
 
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
 def test_no_template_inserts_an_expression_into_a_script(path):
-    """An input that is pasted is code; one in a variable is a text."""
+    """An input inserted into a script is code; an input in a variable is text."""
     assert [script for script in scripts(path) if "${{" in script] == []
 
 

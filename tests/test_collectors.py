@@ -171,7 +171,7 @@ def test_a_sample_is_counted_once_where_a_slow_down_lowers_the_clock(reasons, ca
 
 @pytest.mark.parametrize(("clock_hz", "power_w"), [(1470e6, 684.885), (1635e6, 848.863)])
 def test_a_power_cap_that_takes_effect_before_the_driver_reports_it_is_a_label(clock_hz, power_w):
-    """An H200 of 700 W, 0.15 s into a large product: its clock was down, and its reasons said nothing yet."""
+    """An H200 of 700 W, 0.15 s into a large product: its clock was lower, and no reason was reported yet."""
     assert verdict(0, clock_hz, drawn=power_w / 700) == Condition((), ("power-capped",))
 
 

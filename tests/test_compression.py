@@ -159,7 +159,7 @@ def test_the_choice_and_its_regret_are_measured_on_the_host(suite, host):
 
 @pytest.mark.parametrize("name", ["deflate", "zstd"])
 def test_host_and_device_read_the_same_format(suite, gpu, monkeypatch, name):
-    """The GPU in host memory writes zlib's format whatever it is asked, so that is what the host has to read."""
+    """The GPU in host memory always writes the format of zlib, so the host has to read that."""
     host_codecs = sys.modules[suite.module]._codecs_host
     monkeypatch.setattr(host_codecs, "FORMATS", {name: lambda: host_codecs.open_codec("zlib-1")})
     target = Target(Facts((GPU,)), GPU, "full")

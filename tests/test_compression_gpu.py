@@ -88,7 +88,7 @@ def test_ten_thousand_small_buffers_come_back_on_a_gpu(gpu, chunks, name):
 @pytest.mark.gpu
 @pytest.mark.timeout(600)
 def test_every_mutation_has_one_of_the_counted_outcomes_on_a_gpu():
-    """Each is refused, of a wrong length, seen by the comparison, or unharmed; a worker's death costs a batch."""
+    """Each is refused, has a wrong length, fails the comparison or is unharmed; a worker's death costs a batch."""
     here = Path(__file__).parent
     command = [sys.executable, str(here / "_gpu_hostile.py"), str(MUTATIONS), *nvcomp.ALGORITHMS]
     # with PYTHONSAFEPATH the script's folder is not on the path

@@ -56,7 +56,7 @@ def test_many_threads_give_the_results_of_one_thread_in_the_same_order(codecs, n
 @pytest.mark.parametrize("count", counts(FEW, MANY))
 @pytest.mark.parametrize("name", ALL)
 def test_a_mutated_stream_is_refused_or_its_difference_is_found_at_the_right_length(codecs, name, count):
-    """Checksums tell what they can; LZ4 and bare Deflate have none, so that only a comparison with the source does."""
+    """LZ4 and raw Deflate have no checksum, so only a comparison with the source finds the difference."""
     codec, rng = opened(codecs, name), np.random.default_rng(9)
     chunks = [chunk for chunk in buffers(rng, count) if chunk]
     packed = codec.compress(chunks)
@@ -77,7 +77,7 @@ def test_a_mutated_stream_is_refused_or_its_difference_is_found_at_the_right_len
 
 @pytest.mark.parametrize("name", ["zlib-6", "of deflate", "of gzip", "zstd-3", "isal-1"])
 def test_a_stream_that_expands_beyond_its_length_is_stopped(codecs, name, monkeypatch):
-    """A bomb of 64 MiB in a chunk of 100 bytes: never more than a byte too many is made."""
+    """A stream of 64 MiB in place of a chunk of 100 bytes: at most one byte too many is produced."""
     codec = opened(codecs, name)
     bomb = codec.compress([bytes(2**26)])[0]
     with pytest.raises(codecs.CodecError):

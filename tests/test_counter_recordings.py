@@ -41,7 +41,7 @@ def track(summary, name, device="cuda:0"):
 
 @pytest.mark.parametrize("case", ["read", "write", "copy"])
 def test_pm_sampling_sees_the_bytes_that_stream_counts_within_three_per_cent(cases, case):
-    """Over windows of 0.6 s, a third of which are gaps and warm-up; over seconds it is a hundredth of a per cent."""
+    """Windows of 0.6 s, a third of which is gaps and warm-up; over seconds the difference is 0.01 %."""
     traffic = figures_of_case(cases, f"bandwidth/{case}[size=4GiB").traffic
     assert traffic.by == "cupti.dram.read + cupti.dram.write"
     assert traffic.ratio == pytest.approx(1, abs=0.03)

@@ -42,7 +42,7 @@ def test_the_endpoint_answers_to_its_own_names(place, host):
     "hosts", [["evil.example"], ["127.0.0.1.evil.example"], ["localhost", "evil.example"], [""], []]
 )
 def test_a_foreign_name_is_misdirected(place, hosts):
-    """A page of another site, whose name was made to lead here, gets nothing."""
+    """A page of another site whose name resolves to this address (DNS rebinding) gets nothing."""
     assert status(place, *hosts) == 421
 
 

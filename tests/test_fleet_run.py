@@ -533,7 +533,7 @@ def test_a_ray_cluster_without_a_token_is_refused(tmp_path, mode):
 
 @pytest.mark.gpu
 def test_two_processes_of_a_job_measure_a_gpu_each_at_the_same_time(tmp_path):
-    """What `mpirun -n 2 gpubench fleet run headline --from-env` does on a machine with two GPUs."""
+    """This is `mpirun -n 2 gpubench fleet run headline --from-env` on a machine with two GPUs."""
     listed = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, check=True).stdout
     if len(listed.splitlines()) != 2:
         pytest.skip("needs exactly two GPUs")

@@ -48,7 +48,7 @@ def test_a_kernel_that_is_longer_on_a_real_gpu_is_found(percent, threshold):
 
 
 def test_a_power_capped_product_is_slower_only_where_the_slow_down_exceeds_its_noise():
-    """±2 % between processes: 5 against 5 can tell neither that nothing changed by 2 %, nor that 5 % is no chance."""
+    """With ±2 % between processes, 5 vs 5 processes can neither exclude a change of 2 % nor confirm one of 5 %."""
     verdicts = {percent: longer(percent, 0.02)["product"] for percent in (0, 2, 3, 5, 10)}
     assert verdicts == {
         0: Verdict.INCONCLUSIVE,

@@ -162,7 +162,7 @@ def test_another_card_of_the_model_is_noted():
 
 
 def test_a_wrong_clock_of_a_machine_changes_no_verdict():
-    """Nothing asks which run is older."""
+    """A gate does not compare the ages of runs."""
     late = evidence(*noisy(1.1), manifest={"started": "1970-01-01T00:00:00+00:00"})
     assert exit_status(gate(evidence(*noisy(), manifest={"started": "2099-01-01T00:00:00+00:00"}), late)) == 1
 

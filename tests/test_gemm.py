@@ -97,7 +97,7 @@ def test_layers_are_those_of_dense_models():
 
 
 def test_the_quick_tier_has_every_case_that_floors_and_key_figures_name():
-    """The floors are those of one and of several models of GPU; what they expect has to be measured by every run."""
+    """Every run must measure the cases of the floors, which exist for several models of GPU."""
     wanted = {floor.case.removeprefix("gemm/") for floor in built_in_floors() if floor.case.startswith("gemm/")}
     wanted |= {
         f"{figure.case}[{','.join(f'{axis}={value}' for axis, value in figure.params)}]" for figure in SUITE.key_figures
@@ -145,7 +145,7 @@ def test_unwritten_and_wrong_elements_fail_the_check():
     ("dtype", "order"), [("float32", "nn"), ("float32", "nt"), ("float16", "nn"), ("float64", "nn")]
 )
 def test_one_wrong_element_of_a_product_is_found_in_any_row(monkeypatch, dtype, order, chunk):
-    """Also where a matrix is widened in several parts, and whichever way B lies."""
+    """The same holds for a matrix that is widened in several parts, and for both layouts of B."""
     monkeypatch.setattr(DATA, "_CHUNK", chunk)
     operands = DATA.Operands(bench(SUITE), PRECISIONS[dtype], Shape(600, 300, 64, order))
     storage = PRECISIONS[dtype].formats[2].storage

@@ -101,7 +101,7 @@ def over_a_load(source, device, load, names, calls=500):
 
 
 def test_gpm_sees_the_bytes_that_copies_move_within_five_per_cent(device, load, gpu):
-    """While copies run all the time: what GPM tells of a moment may be a tenth of a second old."""
+    """Copies run all the time, because a value of GPM may be a tenth of a second old."""
     seconds = gpu.time(lambda: gpu.copy(load.target, load.source), 100).device[0]
     source = opened("gpm", device)
     for _ in range(600):

@@ -75,7 +75,7 @@ def test_a_fresh_process_opens_a_handle(facts):
 
 
 def test_a_handle_under_a_mask_that_hides_its_gpu_is_refused_by_name_or_shows_the_right_bytes(facts):
-    """Driver 580 opens it: the mask hides the GPU from the runtime's list, not its memory from a handle."""
+    """Driver 580 opens it: the mask hides the GPU from the runtime's list, but not its memory from a handle."""
     if len(gpus(facts)) < 2:
         pytest.skip("needs two GPUs: a process must see one, and not the handle's")
     said = opened(facts.devices[0], {"CUDA_VISIBLE_DEVICES": "1"})

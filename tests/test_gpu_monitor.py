@@ -14,7 +14,7 @@ GIB = 2**30
 
 
 def test_a_program_that_holds_memory_is_listed_with_it():
-    """In a container NVML may give the host's process numbers: then only the memory can be recognised."""
+    """In a container NVML may give the process ids of the host; then only the memory can be recognised."""
     device = next(candidate for candidate in inventory.facts().devices if candidate.backend != "host")
     opened = plugins.load("backends", device.backend).open(device)
     held = opened.xp.empty(GIB, dtype="uint8")

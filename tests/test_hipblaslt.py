@@ -192,7 +192,7 @@ sys.stdout.write(json.dumps(found))
 
 @pytest.mark.slow
 def test_amds_library_returns_the_attributes_that_the_table_has_set():
-    """Of the real library the functions that need no GPU; its first other call would end the process."""
+    """Only functions of the real library that need no GPU are called; any other would end the process."""
     fetched()
     environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
     command = [*_hiprtc.command(), "-c", REAL]

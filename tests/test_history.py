@@ -415,7 +415,7 @@ PLACES = [(table, column) for table, columns in COLUMNS.items() for column in co
 
 
 def test_a_history_with_changed_values_is_read_or_reported_as_damaged(tmp_path, store):
-    """What a column holds may be of any type: SQLite does not see to it."""
+    """A column may hold a value of any type, because SQLite does not enforce types."""
     places = [(*place, WRONG[number % len(WRONG)]) for number, place in enumerate(PLACES)]
     assert set(fates_of_values(tmp_path, store, places)) == {"read", "refused"}
 

@@ -510,7 +510,7 @@ def test_an_output_with_absurd_numbers_is_refused_or_becomes_a_run_file(name, co
 
 @pytest.mark.parametrize("piece", ["\n", " ", "Running x.\n"])
 def test_the_time_for_refusing_a_file_is_linear_in_its_size(piece):
-    """A pattern that goes over the same blanks again from each line takes minutes for 100 kB of empty lines."""
+    """A pattern that backtracks over blanks from every line would take minutes for 100 kB of empty lines."""
     seconds = []
     for count in (2_500, 40_000):
         start = time.process_time()

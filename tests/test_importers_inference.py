@@ -97,7 +97,7 @@ def test_one_request_at_a_time_moves_all_weights_for_every_token(tmp_path):
 
 @pytest.mark.parametrize("rate", [0.1, 0.3, 1.0, 3.0])
 def test_the_steps_of_requests_that_arrive_at_random_are_those_of_a_simulated_server(rate):
-    """A step takes 10 ms at every batch size and a prefill next to nothing, so the time with work tells the steps."""
+    """A step takes 10 ms at every batch size and a prefill almost nothing, so the busy time gives the steps."""
     step_s, output, queries = 10e-3, 201, 4000
     times = serving.ServingTimes({64: 1e-9}, {64: serving.StepLine(step_s, 0.0)})
     served = serving.simulate(times, serving.poisson(rate, queries, seed=3), 64, output)

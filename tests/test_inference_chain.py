@@ -90,7 +90,7 @@ def test_layer_norm_and_gelu_are_those_of_double_precision(prefill, kind, batch)
 @needs_compiler
 @pytest.mark.slow
 def test_the_check_of_a_step_finds_a_wrong_cache_a_wrong_token_and_unwritten_logits():
-    """A second check knows the logits in double precision: calls over another cache give other logits."""
+    """The second check compares with logits in double precision: another cache gives other logits."""
     decode = chain()
     assert error_once(decode) == error_once(decode)
     kept = decode.chain.caches[1][1].copy()

@@ -102,7 +102,7 @@ extern "C" __global__ void add_one(const u32* from, u32* to, u32 count) {
 
 @pytest.mark.parametrize("mode", ["hot", "graph"])
 def test_a_kernel_that_is_launched_early_reads_the_results_of_the_kernel_before_it(gpu: Any, mode: Any) -> None:
-    """Each launch reads what other blocks of the launch before have written, and writes what that one reads."""
+    """Each launch reads the results of other blocks of the launch before it, and overwrites its input."""
     kernel = gpu.kernel((SUITES / "prelude.cuh").read_text() + ADDS_ONE, "add_one", {})
     written, read_back = gpu.xp.zeros(2**20, "uint32"), gpu.xp.zeros(2**20, "uint32")
 
@@ -143,7 +143,7 @@ def test_a_prefill_gives_the_logits_and_the_cache_of_double_precision(gpu: Any, 
 
 @pytest.mark.parametrize("kind", ["float16", "int4"])
 def test_queries_of_a_session_are_answered_as_each_of_them_alone(gpu: Any, kind: str) -> None:
-    """How often a token differs is a value: a batch of another size adds up in another order."""
+    """Some tokens may differ, because a batch of another size sums in another order; their share is observed."""
     machine = MACHINE.GpuMachine(small_bench(gpu), SMALL_MODEL, kind, 100, 12)
     scenario = SCENARIOS.Scenario(machine, np.random.default_rng(4), 100, 12, 20)
     together = scenario.run(scenario.prompts, [0.0] * 20).answers

@@ -50,7 +50,7 @@ def library():
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", sorted(LOADGEN.PATTERNS.keys() - {"server"}))
 def test_loadgens_figure_is_that_of_our_own_times_of_the_same_queries(library, scenario):
-    """Within 10 %, by the best of three turns: LoadGen's times contain the passing from thread to thread."""
+    """Within 10 % in the best of three attempts: LoadGen's times include the transfer between threads."""
     measured = cross_check(library, scenario, 32, 8)
     samples = 24 if scenario == "offline" else LOADGEN.PATTERNS[scenario].samples
     ratios = []

@@ -68,7 +68,7 @@ def test_a_gated_activation_is_silu_of_the_gate_times_the_value():
 def test_the_parts_of_a_sequence_join_to_the_same_result_for_any_number_of_parts(
     monkeypatch, tokens, threads, heads, kv_heads, dim
 ):
-    """A part is what a block takes at once: there is one, or there are many more than a warp has lanes."""
+    """A part is the work of one block: there may be one, or many more than a warp has lanes."""
     shape = ATTENTION.AttentionShape(1, 8 * tokens, heads, kv_heads, dim)
     chunk = shape.stride(threads)
     plan = ATTENTION.AttentionPlan(threads, chunk, -(-shape.context // chunk))

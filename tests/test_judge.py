@@ -83,7 +83,7 @@ def test_the_deviation_is_pooled_so_that_a_side_that_is_quiet_by_chance_does_not
 
 
 def test_the_smaller_side_counts_with_its_own_noise_if_it_is_the_noisier_one():
-    """Forty quiet processes say nothing of what five noisy ones are worth."""
+    """Forty quiet processes do not make five noisy ones more precise."""
     finding = one(evidence(*noisy(spread=0.05)), evidence(*noisy(1.01, spread=0.01, count=40)))
     assert finding.threshold > least(0.05, 4.3, 5)
 
@@ -327,7 +327,7 @@ FAST, SLOW = noisy(1.98e9, 1e-4), noisy(1.8e9, 1e-4)
 
 
 def test_a_slow_down_that_the_clock_alone_explains_is_inconclusive():
-    """10 % slower at a clock 10 % lower: as many cycles."""
+    """10 % slower at a clock 10 % lower is the same number of cycles."""
     finding = one(clocked(noisy(1.0, 0.001), FAST), clocked(noisy(1.1, 0.001), SLOW, ("power-capped",)))
     assert (finding.verdict, finding.cause) == (Verdict.SUSPECT, "clock")
     assert "1.980 GHz to 1.800 GHz (power-capped on one side only)" in finding.reason
@@ -367,7 +367,7 @@ def test_q_values_depend_on_the_number_of_compared_cases():
 
 
 def test_a_chance_finding_among_many_cases_is_called_neither_slower_nor_faster():
-    """Far beyond a threshold of nothing, and as unlikely as one case in two hundred: two hundred cases have one."""
+    """With a threshold of zero, a probability of 1/200 is expected once among two hundred cases."""
     cases = [make.case("triad", size_bytes=2**10 + n) for n in range(200)]
     effects = [effect.Effect(0.05, 0.02, 0.08, 0.005, 0.001), *[effect.Effect(0.0, -0.01, 0.01, 0.9, 0.001)] * 199]
     plain = [Finding(case, ("cuda:0",), Verdict.INCONCLUSIVE) for case in cases]

@@ -51,7 +51,7 @@ def test_a_missing_library_says_how_to_get_it(monkeypatch):
 
 
 def test_lz4_returns_its_sizes_without_a_gpu(library):
-    """The figures that nvCOMP and hipCOMP both give for 10 chunks of 64 KiB."""
+    """nvCOMP and hipCOMP document the same sizes for 10 chunks of 64 KiB."""
     codec = nvcomp.Codec(library, "lz4")
     assert codec.max_output_bytes(65536) == 65800
     assert codec.compress_temp_bytes(10, 65536, 10 * 65536) == 327680

@@ -72,7 +72,7 @@ def test_refused_counters_are_reported_with_the_message_of_nvml():
 
 @pytest.mark.parametrize("counter", COUNTERS.READERS, ids=lambda counter: counter.name)
 def test_every_reader_calls_functions_that_exist_in_the_binding(counter):
-    """With no library loaded each call of the real binding ends in an error of NVML's, never in a missing name."""
+    """Without the library each call of the real binding raises an NVML error and never an AttributeError."""
     with pytest.raises(pynvml.NVMLError):
         COUNTERS.READERS[counter](pynvml, None)
 
@@ -132,7 +132,7 @@ def source(monkeypatch):
 
 
 def test_calls_of_one_kind_are_made_one_at_a_time(monkeypatch, source):
-    """Of two GPUs, each counter by a thread of its own: each call stays a while, and says who else is there."""
+    """Two GPUs and a thread for each counter: each call waits a while and reports the calls that run beside it."""
     inside, together = [], []
 
     def staying(name):

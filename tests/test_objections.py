@@ -77,7 +77,7 @@ def test_equal_figures_beside_other_work_are_the_same():
     ("reason", "count", "cause"), [("steal", 10, "contended"), ("steal", 9, ""), ("warm-up", 60, "")]
 )
 def test_a_process_that_lost_a_tenth_of_its_samples_to_steal_counts_as_disturbed(reason, count, cause):
-    """Of 90 samples that were kept; a discard for another reason says nothing about neighbours."""
+    """90 samples were kept; discards for other reasons do not count as other work."""
     after = beside(noisy(1.1, QUIET), 5, labels=(), discarded=((reason, count),))
     assert only_finding(evidence(*noisy(1.0, QUIET)), after).cause == cause
 
@@ -156,7 +156,7 @@ def test_a_case_that_is_faster_in_cycles_too_is_faster(hertz):
 
 @pytest.mark.parametrize("seconds", [1.0, 1.0005, 1.012, 0.995])
 def test_slower_code_that_a_faster_clock_hides_is_slower(seconds):
-    """The same time at a clock ten per cent higher: ten per cent more cycles."""
+    """The same time at a clock that is 10 % higher is 10 % more cycles."""
     before = clocked(SEVERAL, same_clock(SLOW_HZ), "tensor.float16")
     finding = only_finding(before, clocked(noisy(seconds, 2 * QUIET), same_clock(FAST_HZ), "tensor.float16"))
     assert (finding.verdict, finding.cause) == (Verdict.SLOWER, "clock")
@@ -176,7 +176,7 @@ def test_a_figure_that_does_not_depend_on_the_clock_is_the_same_at_a_faster_cloc
 
 @pytest.mark.parametrize("fields", [{"labels": ("power-capped",)}, {"labels": ("loaded",)}])
 def test_under_a_power_cap_or_on_a_loaded_machine_a_faster_clock_is_no_objection(fields):
-    """Under the power cap, code that draws less power has a faster clock: its cycles are no fair figure."""
+    """Under the power cap, code that draws less power has a faster clock, so a comparison by cycles would be unfair."""
     after = clocked(noisy(1.0, 2 * QUIET), same_clock(FAST_HZ), "tensor.float16", **fields)
     assert only_finding(clocked(SEVERAL, same_clock(SLOW_HZ), "tensor.float16"), after).verdict is Verdict.SAME
 
@@ -203,7 +203,7 @@ def test_clocks_read_by_the_workers_are_preferred_to_counters():
 
 
 def test_a_baseline_of_an_older_version_is_compared_by_the_counters_of_both():
-    """What the sampling process reads in a case is not what the worker reads after its samples."""
+    """The sampling process and the worker read the clock at different moments."""
     before = clocked(SEVERAL, [None] * 5, counted={"clock.sm": same_clock(1.9e9)})
     after = clocked(noisy(1.1, QUIET), same_clock(FAST_HZ), counted={"clock.sm": same_clock(1.72e9)})
     assert only_finding(before, after).reason.startswith("the clock went from 1.900 GHz to 1.720 GHz; ")

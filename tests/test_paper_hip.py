@@ -71,7 +71,7 @@ def test_every_case_of_a_suite_passes_or_names_what_is_missing(name, environment
 
 
 def test_no_command_shows_a_figure_of_a_dry_run(environment, tmp_path):
-    """A run of cases that are timed, and what is made of it: no text has a rate, and the gate has nothing to judge."""
+    """Cases are timed, but no output of the run shows a rate, and the gate has nothing to judge."""
     arguments = (
         "run",
         "bandwidth",

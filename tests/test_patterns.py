@@ -85,7 +85,7 @@ def test_the_number_of_rounds_for_a_proportional_time_is_found_at_once_and_at_le
 @pytest.mark.parametrize("share", [0.5, 1.0, 2.0])
 @pytest.mark.parametrize("hidden_s", [0.05, 0.25, 0.4])
 def test_a_computation_whose_first_rounds_cost_nothing_is_calibrated_too(hidden_s, share):
-    """Rounds that are hidden behind loads, then 9.4 µs each, as on a GPU: three proportional steps reach 0.43."""
+    """The first rounds are hidden behind loads, then each takes 9.4 µs, as on a GPU; three steps alone reach 0.43."""
 
     def seconds_of(rounds):
         return hidden_s + 9.4e-3 * max(0, rounds - 3)

@@ -139,7 +139,7 @@ def test_the_width_and_clock_of_a_memory_give_the_data_sheet(arch, bits, clock_h
 
 
 def test_sums_of_both_directions_and_algorithm_bandwidths_have_no_share_of_a_link():
-    """172.8 % of spec, and half of it the share of best of every other figure of the link."""
+    """The sum would be 172.8 % of spec, and as the best of the run it would halve every other share of the link."""
     one_way = make.timing(1e-3, work=Work(payload=389e6), quantity="payload", limit="link.peer")
     both = dataclasses.replace(one_way, name="sum", role="derived", work=Work(payload=2 * 389e6))
     algbw = dataclasses.replace(one_way, name="algbw", role="derived", work=Work(payload=300e6))

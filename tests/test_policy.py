@@ -142,7 +142,7 @@ def test_a_floor_holds_for_its_model_alone(tmp_path):
 
 
 def test_every_built_in_floor_of_a_recorded_model_names_a_case_that_is_there():
-    """Where a case is renamed, its floor goes along."""
+    """When a case is renamed, its floor must be renamed, too."""
     facts = read_run(RECORDING).manifest.facts
     plan = planning.make(facts, Settings(planning.suite_names([]), ("cuda:0",), "quick"))
     ids = {job.case.id for job in plan.jobs}

@@ -207,7 +207,7 @@ def test_children_count_as_the_programs_own(out):
 
 @pytest.mark.slow
 def test_sleeping_and_working_are_detected_as_phases(out):
-    """A neighbour that takes the processor away makes phases of its own: what is asked is that sleep is found."""
+    """Other programs that take the processor away add phases, so only the sleep is required."""
     source = """
 import time
 def work(seconds):

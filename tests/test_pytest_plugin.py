@@ -373,7 +373,7 @@ def test_a_parameter_is_an_axis_that_stays_the_same_in_every_session(clockwork, 
 
 
 def test_further_arguments_are_those_of_the_call_and_its_result_is_returned(clockwork):
-    """`gpubench(f, *args)` as pytest-benchmark's `benchmark(f, *args)`."""
+    """`gpubench(f, *args)` works as `benchmark(f, *args)` of pytest-benchmark."""
     item = SimpleNamespace(nodeid="tests/test_it.py::test_it", name="test_it", path=None)
     fixture = Gpubench(clockwork, item)
     asked = []

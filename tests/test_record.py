@@ -215,7 +215,7 @@ def test_the_objects_of_a_record_are_counted_before_it_is_parsed(line, message, 
 @pytest.mark.parametrize("value", ["null", '""', "{}", "[]", "true"])
 @pytest.mark.parametrize("line", ["result", "samples"])
 def test_of_a_million_faults_in_a_record_only_the_first_is_reported(line, value):
-    """Each fault that the parser tells of takes 1.6 KB."""
+    """Each reported fault takes 1.6 KB of memory."""
     values = f"[{','.join([value] * 10_000)}]"
     of, old = (make.result(), "[0.001]") if line == "result" else (make.samples([1.0, 2.0]), "[1.0,2.0]")
     data = changed(of, old, values)
@@ -225,7 +225,7 @@ def test_of_a_million_faults_in_a_record_only_the_first_is_reported(line, value)
 
 
 def test_validation_of_every_list_stops_at_the_first_fault():
-    """Or else a record of 16 MiB makes gigabytes of errors."""
+    """Otherwise a record of 16 MiB would give gigabytes of errors."""
     for adapter in record._ADAPTERS.values():
         lists = [node for node in nodes(adapter.core_schema) if variadic(node)]
         assert [node for node in lists if not node.get("fail_fast")] == []
@@ -274,7 +274,7 @@ def test_the_published_schema_is_the_one_the_model_gives():
 
 
 def test_a_suite_has_at_most_200_views():
-    """Each may draw every case of the suite, so that the time for a page is their product."""
+    """Each view may draw every case of the suite, so the time for a page grows with the product."""
     suites = (model.SuiteInfo("bandwidth", "memory", (model.View("bars", "all", ("triad",)),) * 201),)
     assert refusal(record.encode(make.manifest(suites=suites))).startswith(
         "suites.0.views: Tuple should have at most 200 items"

@@ -121,7 +121,7 @@ def test_the_gallery_shows_every_picture_that_was_drawn():
 
 @pytest.mark.parametrize("name", ["whole/h200", "h200x2-headline", "headline/1"])
 def test_the_duration_that_plan_forecasts_is_within_half_and_twice_the_recorded_one(name):
-    """Runs that found their kernels compiled: with a cold cache, as `h200-quick`, one takes longer."""
+    """These runs had compiled kernels; a run with a cold cache, as `h200-quick`, takes longer."""
     run = store.read_run(RECORDINGS / f"{name}.jsonl.gz")
     devices = {device.id: device for device in run.manifest.facts.devices}
     jobs = (

@@ -272,7 +272,7 @@ def test_a_salt_that_cannot_be_made_says_what_to_set(tmp_path, monkeypatch):
 
 
 def test_the_recordings_are_anonymised():
-    """Whatever is published is what redacting would leave: nothing is found in it that looks like a name."""
+    """A recording equals its redacted form: nothing in it looks like a name."""
     for path in sorted(Path(__file__).parent.glob("recordings/*.jsonl.gz")):
         run = store.read_run(path)
         devices = [device.uuid for device in run.manifest.facts.devices if device.uuid]
@@ -287,7 +287,7 @@ PLAIN = ("whole/h200", "whole/h200x2-compression", "longer/base", "headline/2", 
 
 @pytest.mark.parametrize("path", [*RECORDINGS, *(ROOT / "tests/recordings" / f"{name}.jsonl.gz" for name in PLAIN)])
 def test_no_sentence_of_a_recorded_run_is_changed(path):
-    """They were redacted once; only their devices' identities, which some of them write in another way, may change."""
+    """The recordings are already redacted; only the identities of devices may change, which some write differently."""
 
     def anonymous(run):
         facts = run.manifest.facts
@@ -318,7 +318,7 @@ def test_no_sentence_of_a_suite_or_a_collector_is_changed():
 
 @pytest.mark.slow
 def test_of_the_sentences_in_the_code_only_those_with_paths_and_addresses_are_changed():
-    """Whatever a reason, a note or a remark of ours can say; of docstrings too, which are sentences as well."""
+    """All texts of reasons, notes and remarks, and docstrings as further sentences."""
     paths = (path for room in (*ROOMS, "ci") for path in (ROOT / room).rglob("*.py") if "redact" not in path.name)
     nodes = [node for path in paths for node in ast.walk(ast.parse(path.read_text()))]
     constants = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}

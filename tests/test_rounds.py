@@ -62,7 +62,7 @@ def test_only_cases_that_look_slower_are_measured_again():
 
 
 def test_the_simulation_gives_the_verdicts_of_the_gate():
-    """It leaves out run files and their objections: the verdicts are those of the same medians in run files."""
+    """The simulation uses medians without run files; its verdicts equal those of run files with the same medians."""
     suite = measured(World(noise=0.015, slower=0.05, cases=20), 1, 6)[0]
     cases = [finding.case for finding in suite.judged().findings]
     sides = [
@@ -101,7 +101,7 @@ def test_a_slow_down_is_found_where_both_sides_can_be_measured_again(slower, lea
 
 
 def test_a_slow_down_of_three_per_cent_is_found_against_a_stored_baseline_of_twenty_and_seldom_of_five():
-    """Said in docs/gate.md: a baseline's own uncertainty is no candidate's to remove."""
+    """docs/gate.md explains it: repeated measurements of the candidate cannot remove the baseline's uncertainty."""
     twenty, five = (World(0.03, design="stored", baseline=count) for count in (20, 5))
     assert simulate(twenty, suites=10, seed=3).detected >= 0.75
     assert simulate(five, suites=10, seed=3).detected < 0.5

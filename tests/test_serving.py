@@ -193,7 +193,7 @@ def test_percentiles_need_the_queries_that_loadgen_needs():
 
 @pytest.mark.parametrize(("count", "fraction"), [(6, 0.5), (100, 0.9), (368, 0.99), (662, 0.99), (60_000, 0.99)])
 def test_the_interval_of_a_percentile_leaves_at_most_a_fortieth_on_each_side(count, fraction):
-    """With one value fewer between its ends, it would leave more."""
+    """With one value fewer between the bounds, more than a fortieth would lie outside."""
     low, high = queries.percentile_interval(np.arange(1, count + 1), fraction)
     assert binom.cdf(low - 1, count, fraction) <= 0.025 < binom.cdf(low, count, fraction)
     assert binom.sf(high - 1, count, fraction) <= 0.025 < binom.sf(high - 2, count, fraction)

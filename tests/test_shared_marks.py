@@ -105,7 +105,7 @@ def left(*written):
 
 
 def test_the_runs_contain_every_mark_before_redaction(runs):
-    """Otherwise their absence would say nothing."""
+    """Otherwise a missing mark in an output would prove nothing."""
     assert left(runs[0].read_text()) == KINDS
 
 
@@ -149,7 +149,7 @@ def test_every_page_of_a_site_is_anonymised(call, runs):
 
 @pytest.mark.parametrize("arguments", [("gate", "b.jsonl", "--baseline", "a.jsonl"), ("gate", "a.jsonl", "--floor")])
 def test_the_publications_of_a_gate_are_anonymised(call, runs, tmp_path, monkeypatch, arguments):
-    """Its files, its JSON, its annotations, its summary, and all that it prints where a CI keeps it."""
+    """These are its files, JSON, annotations, summary, and its output where a CI stores it."""
     for path in runs:
         (tmp_path / path.name).write_bytes(path.read_bytes())
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", "summary.md")
@@ -211,7 +211,7 @@ def test_redacting_a_redacted_text_changes_nothing():
 
 
 def test_redacting_a_text_of_several_marks_twice_changes_nothing_more():
-    """A pseudonym looks like none of the marks, whatever stands around it."""
+    """A pseudonym does not look like a mark in any context."""
     rng = random.Random(7)
     signs = (" ", "; ", ". ", ": ", "\n", ", ", " (", ") ", "=", "'", '"', " is ")
     texts = ["".join(rng.choice(MARKS).text + rng.choice(signs) for _ in range(rng.randint(1, 6))) for _ in range(1000)]

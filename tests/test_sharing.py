@@ -48,7 +48,7 @@ def test_a_redacted_run_is_a_run_file_with_the_same_numbers(call, run):
 
 
 def test_a_folder_is_redacted_whole_and_each_file_hides_the_names_of_all(call, run, tmp_path):
-    """Names of files too; one that cannot be read is left out, told of, and decides the status."""
+    """Names in file names are hidden, too. An unreadable file is left out and reported, and sets the exit status."""
     facts = make.facts(host=(("hostname", "gpu18"),))
     (tmp_path / "runs" / "gpu18").mkdir(parents=True)
     met = make.result(of=make.case("copy"), status="failed", reason="gpu17 and gpu18 do not meet")

@@ -94,7 +94,7 @@ OURS = {"id": 5, "body": "<!-- gpubench gate -->\nfaster", "user": {"login": "gi
 @pytest.mark.skipif(not shutil.which("node"), reason="the Action's script is JavaScript: needs node")
 @pytest.mark.parametrize(("comments", "expected"), [(COMMENTS, ["create"]), ([*COMMENTS, OURS], ["update", 5])])
 def test_the_action_changes_only_a_comment_that_it_has_written_itself(tmp_path, comments, expected):
-    """The script of action.yml, with a GitHub that only notes what it is asked for."""
+    """The script of action.yml runs against a GitHub that only records the requests."""
     text = (ROOT / "ci" / "action.yml").read_text()
     script = text.split("script: |\n")[1].split("\n    - name:")[0]
     (tmp_path / "gpubench-runs").mkdir()

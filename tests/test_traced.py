@@ -183,7 +183,7 @@ def test_calls_that_wait_for_a_round_trip_slow_a_program_down():
 
 @pytest.mark.parametrize("name", ["trace", "kernel", "copy"])
 def test_a_result_that_only_has_the_name_of_a_traced_one_is_no_part_of_a_trace(name):
-    """A suite of somebody's own may be called `profile` too."""
+    """A user's own suite may also be called `profile`."""
     run = make.run(make.result(of=make.case(name, suite="profile")), suites=(SuiteInfo("profile", "another"),))
     assert phase_tables(Summary(run)) == []
 

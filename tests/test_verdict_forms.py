@@ -196,7 +196,7 @@ def test_a_decided_change_of_all_cases_of_a_suite_is_better(monkeypatch):
 
 
 def test_chart_and_table_show_one_number_for_a_time_and_for_a_rate():
-    """A time that doubles is +100 % in both, not 50 % of a ratio."""
+    """A time that doubles is +100 % in chart and table, not a ratio of 50 %."""
 
     def run(name, seconds):
         results = [
