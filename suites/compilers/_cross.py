@@ -12,7 +12,6 @@ from typing import Any
 from gpubench.api.suite import Bench, Effort, Observation, Observed, Stage, Target, Task, Topic, View, expect, on_host
 
 from .. import _triton as triton_here
-from . import _by_cutile as cutile
 from . import _providers as providers
 from . import _triton_kernels as kernels
 from ._fresh import Caches
@@ -142,8 +141,8 @@ def _by_cutile(_bench: Bench, op: str, _by: str, arch: str) -> tuple[_Compile, d
 
     The function returns the seconds and the machine code. Raises Unavailable without cuTile or its assembler.
     """
-    tile = cutile.loaded()
-    config = cutile.settings()
+    cutile = importlib.import_module("._by_cutile", __package__)
+    tile, config = cutile.loaded(), cutile.settings()
     compilation = importlib.import_module("cuda.tile.compilation")
     matrix = constraint(compilation, tile.float16, tile.int32, 2)
     launch = cutile.configured(tile, op, _ROWS, _COLS)
