@@ -85,14 +85,14 @@ def say(line: str) -> None:
 
 
 def environment(token: str, mark: Path) -> dict[str, str]:
-    """Return the environment of a run; `mark` is a file that code makes which must not be executed."""
+    """Return the environment of a run; code that must not be executed would create the file `mark`."""
     paths = os.pathsep.join(filter(None, [PLUGIN, os.environ.get("PYTHONPATH")]))
     ours = {"PYTHONPATH": paths, TOKEN: token, "GPUBENCH_FAULTS_MARK": str(mark), "GPUBENCH_HISTORY": "off"}
     return {**os.environ, **ours}
 
 
 def running(token: str) -> list[psutil.Process]:
-    """Return the processes of this token that live."""
+    """Return the running processes that have this token."""
     counts = []
     for process in psutil.process_iter():
         try:
@@ -105,7 +105,7 @@ def running(token: str) -> list[psutil.Process]:
 
 
 def left_behind(token: str, seconds: float = 5.0) -> int:
-    """Return how many processes of this token live on after a while, and end them."""
+    """End the processes that still have this token after `seconds`, and return their number."""
     end = time.monotonic() + seconds
     while (left := running(token)) and time.monotonic() < end:
         time.sleep(0.05)
@@ -156,7 +156,7 @@ def machine_fault(name: str, fault: MachineFault, folder: Path) -> FaultRow:
 
 
 def results(place: Path) -> tuple[int, bool]:
-    """Return how many results the run file has, and whether it is whole or absent."""
+    """Return the number of results in the run file, and whether it is complete, partial or missing."""
     files = [file for file in place.rglob("*.jsonl*") if file.is_file() and not file.is_symlink()]
     if not files:
         return 0, True
@@ -167,7 +167,7 @@ def results(place: Path) -> tuple[int, bool]:
 
 
 def table(heads: str, rows: Sequence[tuple[str, object]], measured: object) -> int:
-    """Print a row as soon as it is known; return how many faults cost too much."""
+    """Print each row as soon as it is measured; return the number of faults that cost too much."""
     columns = heads.split(" · ")
     say(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     bad = 0
@@ -227,7 +227,7 @@ def killed(token: str, path: Path, victim: str, seconds: float, chance: random.R
 
 
 def whole_results(path: Path) -> int:
-    """Return how many results were written whole."""
+    """Return the number of completely written results."""
     lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
     return sum(json.loads(line)["kind"] == "result" for line in lines)
 
@@ -241,7 +241,7 @@ def end(pid: int) -> None:
 
 
 def main(names: Sequence[str]) -> int:
-    """Return how many faults cost too much."""
+    """Return the number of faults that cost too much."""
     if names[:1] == ["--kills"]:
         return kills(int(names[1]))
     if names[:1] == ["--machine"]:

@@ -27,7 +27,7 @@ def _task(value=1.0):
 
 @_case
 def sound(bench, nodes):
-    """Every rank gets every rank's value, of all plain kinds."""
+    """Every rank receives the values of all ranks, of every plain type."""
     mine = (bench.rank, [None, True, 1.5, "text"], bytes([bench.rank]))
     assert bench.exchange(mine) == [(rank, [None, True, 1.5, "text"], bytes([rank])) for rank in range(nodes)]
     return _task()
@@ -35,7 +35,7 @@ def sound(bench, nodes):
 
 @_case
 def strange(bench, nodes):
-    """What a rank offers is no plain data."""
+    """A rank offers a value that is not plain data."""
     bench.exchange(object())
     return _task()
 
@@ -72,7 +72,7 @@ def stopped(bench, nodes):
 
 @_case
 def afterwards(bench, nodes):
-    """A case behind the others."""
+    """A sound case after the others."""
     bench.barrier()
     return _task()
 

@@ -29,21 +29,21 @@ LETTERS = 8000
 
 
 def nothing() -> None:
-    """A call that does nothing."""
+    """Do nothing."""
 
 
 def fine() -> Observation:
-    """A check that finds nothing."""
+    """Return no observations and raise nothing."""
     return {}
 
 
 def task(call: Callable[[], object] = nothing, **fields: Any) -> Task:
-    """A task of one call that may go wrong."""
+    """Return a task of one call that may go wrong."""
     return Task.of(Stage(call, Work(items=1), "item"), **{"check": fine, **fields})
 
 
 def raising(error: BaseException) -> Task:
-    """A task whose call raises."""
+    """Return a task whose call raises this error."""
 
     def call() -> None:
         raise error
@@ -73,7 +73,7 @@ def kill(number: int) -> Callable[[], object]:
 
 
 def channel() -> int:
-    """Return the descriptor over which this worker talks to gpubench."""
+    """Return the descriptor of this worker's channel to gpubench."""
     return int(sys.argv[1])
 
 
@@ -102,20 +102,20 @@ def endless() -> None:
 
 
 def phases() -> None:
-    """Tell for ever of phases that take long."""
+    """Report new phases of long duration for ever."""
     frame = b'Phase\n{"name":"x","limit_s":1e300,"basis":"y"}'
     while True:
         send(frame)
 
 
 def values(count: int) -> bytes:
-    """Return the message of a series of that many values, each one of two characters."""
+    """Return the message of a series of `count` values of two characters each."""
     series = b'[{"name":"x","unit":"","values":[' + b"0," * (count - 1) + b"0]}]"
     return b'RankResult\n{"status":"ok","series":' + series + b"}"
 
 
 def close_channel() -> None:
-    """Close the channel and live on."""
+    """Close the channel and keep running."""
     os.close(channel())
     time.sleep(300)
 
@@ -126,7 +126,7 @@ def sleeper(**how: Any) -> None:
 
 
 def double_fork() -> None:
-    """Leave a grandchild that no one knows, in a session of its own, with its descriptors closed."""
+    """Leave a detached grandchild in its own session with closed descriptors."""
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
@@ -168,7 +168,7 @@ def fork_and_end() -> None:
 
 
 def flood() -> None:
-    """Print for ever from a process beside, and for a second here."""
+    """Print for ever from a second process, and for a second from this one."""
     subprocess.Popen(["yes", "flood"])
     end = time.monotonic() + 1
     while time.monotonic() < end:
@@ -184,7 +184,7 @@ def eat() -> None:
 
 
 def background(run: Callable[[], object], seconds: float = 0.0) -> None:
-    """Do something in a thread, later."""
+    """Run a function in a thread after `seconds`."""
 
     def later() -> None:
         time.sleep(seconds)
@@ -200,7 +200,7 @@ def handlers() -> None:
 
 
 def patched() -> None:
-    """Replace what everybody uses."""
+    """Replace functions of the standard library that gpubench uses."""
 
     def broken(*_: Any, **__: Any) -> Any:
         raise RuntimeError("patched")
@@ -210,7 +210,7 @@ def patched() -> None:
 
 
 def lost_folder() -> None:
-    """Be in a folder that is removed."""
+    """Change into a folder and remove it."""
     folder = Path(f"/tmp/gpubench-lost-{os.getpid()}")
     folder.mkdir()
     os.chdir(folder)
@@ -218,12 +218,12 @@ def lost_folder() -> None:
 
 
 def hang() -> None:
-    """Never come back."""
+    """Never return."""
     time.sleep(300)
 
 
 def spin() -> None:
-    """Never come back, and never let go of the interpreter."""
+    """Never return and never release the interpreter's lock."""
     ctypes.PyDLL(None).pause()
 
 

@@ -20,16 +20,16 @@ suite = Suite("what goes wrong, on purpose")
 
 
 def nothing() -> None:
-    """A call that does nothing."""
+    """Do nothing."""
 
 
 def fine() -> Observation:
-    """A check that finds nothing."""
+    """Return no observations and raise nothing."""
     return {}
 
 
 def task(call=nothing) -> Task:
-    """A task of one call that may go wrong."""
+    """Return a task of one call that may go wrong."""
     return Task.of(Stage(call, Work(items=1), "item"), check=fine)
 
 
@@ -55,7 +55,7 @@ def hang(bench: Bench) -> Task:
 
 @suite.case()
 def silent(bench: Bench) -> Task:
-    """A library's chatter is silenced for good: both outputs are closed."""
+    """Both standard streams are closed for good, as a library might do to silence itself."""
     with Path(os.devnull).open("wb") as nowhere:
         os.dup2(nowhere.fileno(), 1)
         os.dup2(nowhere.fileno(), 2)
@@ -71,7 +71,7 @@ def late(bench: Bench) -> Task:
 
 @suite.case()
 def slow(bench: Bench) -> Task:
-    """Long enough for a neighbour's time bomb."""
+    """The case lasts long enough for the delayed death of the case before it."""
     return task(lambda: time.sleep(0.3))
 
 
@@ -83,7 +83,7 @@ def leave(bench: Bench) -> Task:
 
 @suite.case()
 def noisy(bench: Bench) -> Task:
-    """More output than a pipe holds."""
+    """The case prints more than a pipe holds."""
     sys.stdout.write("x" * 2_000_000)
     sys.stdout.flush()
     return task()
@@ -97,7 +97,7 @@ def bug(bench: Bench) -> Task:
 
 @suite.case()
 def gone(bench: Bench) -> Task:
-    """The device has fallen off the bus."""
+    """The device is unreachable."""
     raise DeviceError(f"{bench.device.device.id} is lost")
 
 
@@ -119,7 +119,7 @@ def nan(bench: Bench) -> Task:
 
 @suite.case()
 def unable(bench: Bench) -> Task:
-    """The device lacks what the case needs."""
+    """The device does not support the case."""
     raise Skip("needs a time machine")
 
 
@@ -131,7 +131,7 @@ def backwards(bench: Bench) -> Task:
 
 @suite.case(ranks=2)
 def pair(bench: Bench) -> Task:
-    """Two ranks that measure in step."""
+    """Two ranks measure in lockstep."""
     met = bench.exchange(bench.rank)
     if met != [0, 1]:
         raise WrongAnswer(f"the ranks met as {met}")
@@ -149,7 +149,7 @@ def lost(bench: Bench) -> Task:
 
 @suite.case(ranks=2)
 def mourned(bench: Bench) -> Task:
-    """Rank 1 is killed, and rank 0 times how long it takes to be told."""
+    """Rank 1 is killed, and rank 0 measures the time until it is notified."""
     if bench.rank == 1:
         bench.barrier()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -174,7 +174,7 @@ def declined(bench: Bench) -> Task:
 
 @suite.case(ranks=2)
 def watched(bench: Bench) -> Task:
-    """Rank 0 takes its time to look at what rank 1 left, which does not look itself and must not go on meanwhile."""
+    """Rank 0 checks the outputs of rank 1 slowly; rank 1 has no check and must not continue meanwhile."""
     folder = tempfile.mkdtemp() if bench.rank == 1 else ""
     place = Path(bench.exchange(folder)[1]) / "calls"
     calls = 0
@@ -203,12 +203,12 @@ def watched(bench: Bench) -> Task:
 
 @suite.case(ranks=3)
 def uneven(bench: Bench) -> Task:
-    """Only rank 1 works; the others hold still."""
+    """Only rank 1 works; the other ranks wait."""
     return task() if bench.rank == 1 else Task.idle()
 
 
 def on_a_gpu(bench: Bench, source: str) -> Task:
-    """A kernel of one thread as a task; skipped on the host."""
+    """Return a kernel of one thread as a task; skip the case on the host."""
     if not bench.traits.is_gpu:
         raise Skip("needs a GPU")
     kernel = bench.device.kernel(source, "kernel", {})
@@ -223,7 +223,7 @@ def illegal(bench: Bench) -> Task:
 
 @suite.case()
 def asserting(bench: Bench) -> Task:
-    """The kernel finds that something is not as it has to be."""
+    """An assertion in the kernel fails."""
     declared = 'extern "C" __device__ void __assertfail(const char*, const char*, unsigned, const char*, size_t);'
     failing = '__assertfail("1 + 1 == 3", "arithmetic.cu", 1, "kernel", 1);'
     return on_a_gpu(bench, f'{declared}\nextern "C" __global__ void kernel() {{ {failing} }}')
@@ -247,7 +247,7 @@ def endless(bench: Bench) -> Task:
 
 
 def on_clockwork(bench: Bench, **program: object) -> Task:
-    """A kernel of the clockwork device as a task; skipped elsewhere."""
+    """Return a kernel of the clockwork device as a task; skip the case elsewhere."""
     if bench.traits.vendor != "clockwork":
         raise Skip("needs the clockwork device")
     kernel = bench.device.kernel(json.dumps(program), "kernel", {})
@@ -256,7 +256,7 @@ def on_clockwork(bench: Bench, **program: object) -> Task:
 
 @suite.case()
 def ticking(bench: Bench) -> Task:
-    """A kernel of exactly a millisecond."""
+    """A kernel that takes exactly a millisecond."""
     return on_clockwork(bench, seconds=1e-3)
 
 

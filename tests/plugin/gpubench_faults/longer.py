@@ -38,13 +38,13 @@ extern "C" __global__ void chase(const unsigned* next, unsigned start, unsigned 
 
 
 def longer(count: int, multiple: int = 1) -> int:
-    """A count with so many per cent more, in multiples of `whole`."""
+    """Return the count plus LONGER_PERCENT per cent, rounded to a multiple of `multiple`."""
     return round(count * (1 + float(os.environ.get(PERCENT, "0")) / 100) / multiple) * multiple
 
 
 @suite.case(headline={})
 def triad(bench: Bench) -> Task:
-    """a = b + 3·c over more elements than are counted: bound by memory."""
+    """a = b + 3·c over more elements than declared: bound by memory."""
     counted = 2**25 if bench.traits.is_gpu else 2**23
     count = longer(counted, 1024)
     b, c = (bench.rng.random(count, dtype=np.float32) for _ in range(2))
@@ -74,7 +74,7 @@ def _on_host(a: Any, b: Any, c: Any) -> Callable[[], object]:
 
 @suite.case()
 def chase(bench: Bench) -> Task:
-    """Dependent loads through a random cycle, more than are counted: bound by latency."""
+    """More dependent loads through a random cycle than declared: bound by latency."""
     counted = 2**14 if bench.traits.is_gpu else 2**16
     steps, nodes = longer(counted), 2**23
     order = bench.rng.permutation(nodes).astype(np.uint32)
@@ -110,7 +110,7 @@ def _walk(ring: Any, start: Any, steps: Any, end: Any) -> Callable[[], object]:
 
 @suite.case()
 def product(bench: Bench) -> Task:
-    """A matrix product whose inner size is longer than what is counted: bound by arithmetic."""
+    """A matrix product with a longer inner size than declared: bound by arithmetic."""
     outer, counted = (2048, 6400) if bench.traits.is_gpu else (512, 6400)
     inner = longer(counted, 64)  # sizes for which the libraries are equally efficient
     dtype = np.float16 if bench.traits.is_gpu else np.float32
@@ -132,7 +132,7 @@ def product(bench: Bench) -> Task:
 
 @suite.case()
 def told(bench: Bench) -> Task:
-    """A time that is arithmetic: a millisecond and the per cent more, with 0.1 % of noise between processes."""
+    """An arithmetic time: a millisecond plus LONGER_PERCENT per cent, with 0.1 % of noise between processes."""
     noise = np.random.default_rng(time.time_ns()).standard_normal()
     seconds = 1e-3 * (1 + float(os.environ.get(PERCENT, "0")) / 100) * float(np.exp(1e-3 * noise))
     return Task.of(Stage(lambda: seconds, Work(items=1), "item", clock="self"), check=dict)

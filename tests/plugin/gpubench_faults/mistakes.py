@@ -12,11 +12,11 @@ suite = Suite("mistakes of an author")
 
 
 def nothing() -> None:
-    """A call that does nothing."""
+    """Do nothing."""
 
 
 def stage(**fields: Any) -> Stage:
-    """A stage that is right but for these fields."""
+    """Return a valid stage with these fields replaced."""
     return Stage(**{"call": nothing, "work": Work(items=1), "quantity": "item", **fields})
 
 
@@ -57,12 +57,12 @@ def mistake(bench: Bench, what: str) -> Task:
 
 @suite.case()
 def graph_alone(bench: Bench) -> Task:
-    """A mode that is known, and that the host has not."""
+    """A timing mode that the host does not support."""
     return Task.of(stage(modes=("graph",)), check=dict)
 
 
 @suite.case()
 def coerced(bench: Bench) -> Task:
-    """NumPy's numbers, and a number for a note: no mistakes."""
+    """Numbers of NumPy and a number as a note: both are accepted."""
     plain = stage(work=Work(items=np.int64(2), moved=np.float32(8)), max_calls=np.int32(4), rest_s=np.float64(0))
     return Task.of(plain, check=lambda: {"error": np.float32(0.5), "count": np.int64(3)}, notes={"blocks": 132})

@@ -31,7 +31,7 @@ class SickSource:
         self._readings = 0
 
     def read(self, device, names):
-        """Return the number of the reading, until the fault that GPUBENCH_SICK names happens."""
+        """Return the number of the reading until the fault of GPUBENCH_SICK happens."""
         if names == ("sick.slow",):
             time.sleep({"slow": 0.25, "stuck": 3600.0}.get(HOW, 0.0))
             return {"sick.slow": 1.0}
