@@ -41,7 +41,7 @@ extern "C" __global__ void link(u8* ring, ORDER) {
             u64 place = (position + i) % nodes;                                                    \
             seen ^= load(gb_vreg((u64)ring + offset_of(place, GIVEN)));                            \
         }                                                                                          \
-        if (seen == 1) state[7] = seen; /* never; but what is loaded for nothing is not loaded */  \
+        if (seen == 1) state[7] = seen; /* never true; it keeps loads from being removed */        \
         __syncthreads();                                                                           \
         if (threadIdx.x != 0) return;                                                              \
         u64 start = gb_clock();                                                                    \

@@ -28,7 +28,7 @@ extern "C" __global__ void census(u32* units, u64 limit) {
         }                                                                                                      \
         if (threadIdx.x != 0) return;                                                                          \
         u64 since = gb_nanoseconds(), gathered = 0;                                                            \
-        u64 nothing = gb_vreg((u64)0); /* a known zero would make a load of the addition */                    \
+        u64 nothing = gb_vreg((u64)0); /* adding a known zero would be compiled to a load */                   \
         u32 pair = ~0u;                                                                                        \
         for (u32 i = 0; i < count; ++i) {                                                                      \
             u64 address = gb_vreg((u64)(data + (u64)lines[i] * 16)), value = 0;                                \
