@@ -156,7 +156,7 @@ def machine_fault(name: str, fault: MachineFault, folder: Path) -> FaultRow:
 
 
 def results(place: Path) -> tuple[int, bool]:
-    """Return the number of results in the run file, and whether it is complete, partial or missing."""
+    """Return the number of results in the run file, and False if the file is damaged."""
     files = [file for file in place.rglob("*.jsonl*") if file.is_file() and not file.is_symlink()]
     if not files:
         return 0, True

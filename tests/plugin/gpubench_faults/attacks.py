@@ -200,7 +200,7 @@ def handlers() -> None:
 
 
 def patched() -> None:
-    """Replace functions of the standard library that gpubench uses."""
+    """Replace functions of Python that all code uses."""
 
     def broken(*_: Any, **__: Any) -> Any:
         raise RuntimeError("patched")
