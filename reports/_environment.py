@@ -27,7 +27,7 @@ def environment(run: Run) -> Iterator[Group]:
         yield Group(device_text(device), tuple(_device(device)))
     yield Group("Host", tuple(units.fact(*pair) for pair in facts.host))
     yield Group("Versions", (("gpubench", run.manifest.gpubench), *facts.versions))
-    yield Group("Unavailable", tuple((absent.what, f"{absent.reason}; {absent.how}") for absent in facts.absent))
+    yield Group("Unavailable", tuple((part.what, f"{part.reason}; {part.how}") for part in facts.absent))
     yield Group("Settings", tuple(_settings(run)))
 
 

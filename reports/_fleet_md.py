@@ -31,8 +31,8 @@ def _key_lines(judgement: FleetJudgement) -> Iterator[str]:
     """Yield the basis of the comparison, the detection limit, and the sick, failed and next lines."""
     if judgement.is_judged:
         yield f"- Compared with {fleet_text.compared_with(judgement)}."
-    if seen := fleet_text.detectable_text(judgement):
-        yield f"- Smallest detectable slowdown: {escape(clipped(seen))}."
+    if detectable := fleet_text.detectable_text(judgement):
+        yield f"- Smallest detectable slowdown: {escape(clipped(detectable))}."
     answered = len(judgement.fleet.nodes) - len(judgement.missing_nodes)
     yield f"- {answered} of {len(judgement.fleet.nodes)} nodes answered."
     sick = [f"{standing.place.text}: {standing.sick[0]}" for standing in judgement.sick]

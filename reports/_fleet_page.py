@@ -181,8 +181,8 @@ def _reasons(judgement: FleetJudgement) -> list[str]:
     sentences = [f"{answered} of {len(judgement.fleet.nodes)} nodes answered."]
     if judgement.is_judged:
         sentences.append(f"Components were compared with {fleet_text.compared_with(judgement)}.")
-    if seen := fleet_text.detectable_text(judgement):
-        sentences.append(f"The smallest detectable slowdown: {seen}.")
+    if detectable := fleet_text.detectable_text(judgement):
+        sentences.append(f"The smallest detectable slowdown: {detectable}.")
     sentences += [
         f"Sick: {standing.place.text}: {clipped('; '.join(standing.sick))}" for standing in judgement.sick[:_MOST_LINES]
     ]

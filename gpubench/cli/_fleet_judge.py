@@ -106,23 +106,23 @@ def show(judged: FleetJudgement) -> None:
 def _parts(judged: FleetJudgement) -> Iterator[Part]:
     """Yield what the terminal shows: the answer, the devices, failures, missing nodes, suspects, next steps."""
     from gpubench.cli import _print
-    from gpubench.judging import fleet_text as words
+    from gpubench.judging import fleet_text
     from gpubench.judging.fleet import fleet_status
 
     end = fleet_status(judged) or (4 if judged.of("suspect") else 0)
-    yield _print.plain(words.fleet_answer(judged), f"bold {_ENDS[end]}")
-    yield _print.plain(words.devices_text(judged))
-    if seen := words.detectable_text(judged):
-        yield _print.plain(f"smallest detectable slowdown: {seen}")
+    yield _print.plain(fleet_text.fleet_answer(judged), f"bold {_ENDS[end]}")
+    yield _print.plain(fleet_text.devices_text(judged))
+    if detectable := fleet_text.detectable_text(judged):
+        yield _print.plain(f"smallest detectable slowdown: {detectable}")
     notes = judged.notes if judged.is_judged or judged.sick else ()  # without a verdict, the answer contains the notes
-    for line in (*map(words.failure_text, judged.failures), *words.population_sentences(judged), *notes):
+    for line in (*map(fleet_text.failure_text, judged.failures), *fleet_text.population_sentences(judged), *notes):
         yield _print.plain(f"- {line}")
-    if absent := words.missing_node_lines(judged):
-        yield _print.plain(f"{len(absent)} of {len(judged.fleet.nodes)} nodes did not answer", "yellow")
-        for line in absent:
+    if missing_nodes := fleet_text.missing_node_lines(judged):
+        yield _print.plain(f"{len(missing_nodes)} of {len(judged.fleet.nodes)} nodes did not answer", "yellow")
+        for line in missing_nodes:
             yield _print.plain(f"- {line}", "yellow")
     yield from _suspects(judged)
-    for line in words.next_steps_text(judged):
+    for line in fleet_text.next_steps_text(judged):
         yield _print.plain(f"next: {line}")
 
 
@@ -131,7 +131,7 @@ def _suspects(judged: FleetJudgement) -> Iterator[Part]:
     from gpubench.base import units
     from gpubench.cli import _print
     from gpubench.cli._layout import NamedRow, named_rows
-    from gpubench.judging import fleet_text as words
+    from gpubench.judging import fleet_text
 
     if not judged.suspects:
         return
@@ -144,10 +144,10 @@ def _suspects(judged: FleetJudgement) -> Iterator[Part]:
             units.percent(worst.slowdown),
             units.percent(worst.detectable),
             str(count),
-            words.STATES[suspect.state],
+            fleet_text.STATES[suspect.state],
         )
         rows.append(
-            NamedRow(suspect.unit, f"{place}, {worst.case or worst.family}: {words.causes_text(suspect)}", figures)
+            NamedRow(suspect.unit, f"{place}, {worst.case or worst.family}: {fleet_text.causes_text(suspect)}", figures)
         )
     heads = ("kind", "component, slowest case, cause", "slowdown", "detectable", "cases", "state")
     yield from named_rows(heads, rows, shutil.get_terminal_size().columns)

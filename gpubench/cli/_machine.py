@@ -88,12 +88,12 @@ def _indented(text: str, style: str = "", depth: int = 1) -> Padding:
     return Padding(_print.plain(text, style), (0, 0, 0, _INDENT * depth), expand=False)
 
 
-def _unavailable_parts(absent: Sequence[UnavailablePart]) -> Iterator[Part]:
+def _unavailable_parts(unavailable: Sequence[UnavailablePart]) -> Iterator[Part]:
     """Yield each unavailable library or device with its reason, and below it how to get it."""
-    for missing in absent:
-        yield _print.plain(f"{missing.what}: {missing.reason}", "yellow")
-        if missing.how:
-            yield _indented(missing.how)
+    for part in unavailable:
+        yield _print.plain(f"{part.what}: {part.reason}", "yellow")
+        if part.how:
+            yield _indented(part.how)
 
 
 def _device_parts(device: Device) -> Iterator[Part]:
@@ -149,8 +149,8 @@ def _counter_parts(entries: Sequence[DeviceCounter], not_sampled: Sequence[Unava
             if entry.reason:
                 yield _indented(f"{entry.counter.name} is unavailable: {entry.reason}", "dim")
     reasons: dict[str, list[str]] = {}
-    for absent in not_sampled:
-        reasons.setdefault(f"{absent.reason}; {absent.how}" if absent.how else absent.reason, []).append(absent.what)
+    for part in not_sampled:
+        reasons.setdefault(f"{part.reason}; {part.how}" if part.how else part.reason, []).append(part.what)
     for reason, names in reasons.items():
         yield _print.plain(f"not sampled: {', '.join(names)}: {reason}", "dim")
     yield _print.plain("every counter: gpubench doctor --counters", "dim")

@@ -203,10 +203,10 @@ def _print_document(facts: Facts) -> None:
     from gpubench.measuring import sampler
     from gpubench.measuring.examination import examine
 
-    available, absent = sampler.list_counters(facts.devices)
+    available, unavailable = sampler.list_counters(facts.devices)
     health = [asdict(device) for device in examine(facts.devices)]
     counters = [{"device": entry.device, **asdict(entry.counter), "missing": entry.reason} for entry in available]
-    not_sampled = [asdict(entry) for entry in absent]
+    not_sampled = [asdict(entry) for entry in unavailable]
     _print.document({**asdict(facts), "health": health, "counters": counters, "not_sampled": not_sampled})
 
 

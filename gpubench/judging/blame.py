@@ -21,12 +21,12 @@ def blamed(findings: Sequence[FleetFinding], components: Mapping[Place, Componen
     by_place: Findings = {}
     for finding in findings:
         by_place.setdefault(finding.place, []).append(finding)
-    whole = list(_slow_nodes(by_place, components))
-    taken = {(suspect.place.node, device) for suspect in whole for device in suspect.place.devices}
-    left = {
+    slow_nodes = list(_slow_nodes(by_place, components))
+    devices_of_slow_nodes = {(suspect.place.node, device) for suspect in slow_nodes for device in suspect.place.devices}
+    other_findings = {
         place: place_findings
         for place, place_findings in by_place.items()
-        if components[place].kind != "GPU" or (place.node, place.devices[0]) not in taken
+        if components[place].kind != "GPU" or (place.node, place.devices[0]) not in devices_of_slow_nodes
     }
     slow = {(place.node, place.devices[0]) for place in by_place if components[place].kind == "GPU"}
     parts = [
@@ -36,9 +36,9 @@ def blamed(findings: Sequence[FleetFinding], components: Mapping[Place, Componen
             components[place].uuids,
             _slowest_first([_with_slow_devices(finding, slow) for finding in place_findings]),
         )
-        for place, place_findings in left.items()
+        for place, place_findings in other_findings.items()
     ]
-    return [*whole, *parts]
+    return [*slow_nodes, *parts]
 
 
 def _slow_nodes(by_place: Findings, components: Mapping[Place, Component]) -> Iterator[Suspect]:

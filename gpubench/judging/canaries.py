@@ -241,10 +241,10 @@ class MachineSteps:
         steps = {finding.key: step for finding in raw if (step := self._step(finding))}
         if not steps:
             return replace(self._judgement, notes=(*self._judgement.notes, *self._unguarded_notes(raw)))
-        left = _without_steps([self._cases[key] for key in steps], list(steps.values()))
+        remaining = _without_steps([self._cases[key] for key in steps], list(steps.values()))
         findings = [
             self._compared(old, new, steps[old.key]) if old.key in steps else old
-            for old, new in zip(raw, _with_q_values([left.get(old.key, old) for old in raw]), strict=True)
+            for old, new in zip(raw, _with_q_values([remaining.get(old.key, old) for old in raw]), strict=True)
         ]
         notes = (*self._judgement.notes, *self._step_notes(raw, findings), *self._unguarded_notes(findings))
         return replace(self._judgement, findings=tuple(sorted(findings, key=badness)), notes=notes)
@@ -268,16 +268,16 @@ class MachineSteps:
         common = group.shift_of(self._cases[finding.key])
         return common if common.is_step(finding.threshold) and (common.shift > 0 or group.name) else None
 
-    def _compared(self, raw: Finding, left: Finding, step: CommonShift) -> Finding:
-        """Return the finding to report for a case with a step; `left` is its finding without the step.
+    def _compared(self, raw: Finding, remaining: Finding, step: CommonShift) -> Finding:
+        """Return the finding to report for a case with a step; `remaining` is its finding without the step.
 
-        It is `left` if the case is still slower. Otherwise a case that looked slower is reported as inconclusive, with
-        the step as the reason.
+        It is `remaining` if the case is still slower. Otherwise a case that looked slower is reported as inconclusive,
+        with the step as the reason.
         """
-        verdict = _verdict(left)
+        verdict = _verdict(remaining)
         moved = f"{self._group(raw.key)} became {_shift_text(step)} together"
         if verdict in _LOOKS_SLOWER:
-            return replace(left, verdict=verdict, cause="", reason=f"{moved}; the change shown is beyond that")
+            return replace(remaining, verdict=verdict, cause="", reason=f"{moved}; the change shown exceeds that")
         if raw.verdict not in _LOOKS_SLOWER:
             return raw
         reason = (
@@ -292,9 +292,7 @@ class MachineSteps:
         if not groups:
             return []
         moved = ", ".join(f"{name} became {_shift_text(group.first)}" for name, group in groups.items())
-        return [
-            f"step of the machine or common cause: {moved}; `gpubench ab` measures both builds in turn and can tell"
-        ]
+        return [f"step of the machine or common cause: {moved}; `gpubench ab` measures both builds in turn to decide"]
 
     def _unguarded_notes(self, findings: Sequence[Finding]) -> list[str]:
         """Return one line if cases are slower and no canaries could test them for a step of the machine."""
@@ -340,14 +338,14 @@ def _without_steps(cases: Sequence[CaseShift], steps: Sequence[CommonShift]) -> 
     )
     chances = stats.Welch(difference - shifts, np.hypot(error, errors), freedom).p
     added = errors * stats.student_quantile(freedom)
-    left = {}
+    findings = {}
     for case, step, margin, p in zip(cases, steps, added.tolist(), chances.tolist(), strict=True):
-        whole = case.finding.effect
-        assert whole is not None  # only cases with an effect have a step
-        centre, margin = (whole.low + whole.high) / 2 - step.shift, math.hypot(whole.margin, margin)
-        effect = replace(whole, shift=whole.shift - step.shift, low=centre - margin, high=centre + margin, p=p)
-        left[case.finding.key] = replace(case.finding, effect=effect)
-    return left
+        effect = case.finding.effect
+        assert effect is not None  # only cases with an effect have a step
+        centre, margin = (effect.low + effect.high) / 2 - step.shift, math.hypot(effect.margin, margin)
+        without_step = replace(effect, shift=effect.shift - step.shift, low=centre - margin, high=centre + margin, p=p)
+        findings[case.finding.key] = replace(case.finding, effect=without_step)
+    return findings
 
 
 def _squares(logs: Sequence[float]) -> float:

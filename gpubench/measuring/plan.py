@@ -303,7 +303,7 @@ def why_host(facts: Facts, settings: Settings) -> str:
 
 
 def _why_no_gpu(facts: Facts) -> str:
-    reasons = "; ".join(f"{absent.what}: {absent.reason}; {absent.how}" for absent in facts.absent)
+    reasons = "; ".join(f"{part.what}: {part.reason}; {part.how}" for part in facts.absent)
     return reasons or f"pip install '{DISTRIBUTION}[cuda13]' for an NVIDIA GPU"
 
 

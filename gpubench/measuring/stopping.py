@@ -230,12 +230,12 @@ class StoppingPolicy:
         """Return whether there are enough samples from before the device settled to keep them as a series."""
         return len(early) >= _ENOUGH
 
-    def is_untrustworthy(self, batches: int, lost: Mapping[str, int]) -> bool:
+    def is_untrustworthy(self, batches: int, discarded_by_reason: Mapping[str, int]) -> bool:
         """Return whether at least 10, and more than half, of the `batches` were discarded.
 
-        `lost` is their number by reason.
+        `discarded_by_reason` is their number by reason.
         """
-        discarded = sum(lost.values())
+        discarded = sum(discarded_by_reason.values())
         return discarded >= _ENOUGH and discarded > _TRUST * batches
 
 

@@ -83,7 +83,7 @@ class RankResult:
     notes: tuple[tuple[str, str], ...] = ()
     window: tuple[float, float] = (0.0, 0.0)  # monotonic seconds
     informed: tuple[int, ...] = ()
-    left: bool = False
+    has_leftovers: bool = False  # processes that the case left behind
 
     @property
     def needs_new_worker(self) -> bool:
@@ -91,7 +91,7 @@ class RankResult:
 
         Processes that a case left behind end with its worker.
         """
-        return self.left or (self.status == "failed" and self.cause not in ("wrong-answer", "suite"))
+        return self.has_leftovers or (self.status == "failed" and self.cause not in ("wrong-answer", "suite"))
 
 
 MOST_OFFERED_BYTES = LIMIT_BYTES - 2**10
@@ -182,7 +182,9 @@ class Worker:
             gc.freeze()  # the remaining objects stay: the next collection then visits the next case's objects only
             if self._open is not None and not part.needs_new_worker:
                 self._open.release()
-            self._channel.send_encoded(_encoded_result(replace(part, left=keeper.has_descendants(self._helpers))))
+            self._channel.send_encoded(
+                _encoded_result(replace(part, has_leftovers=keeper.has_descendants(self._helpers)))
+            )
 
     def measure_case(self, order: CaseOrder) -> RankResult:
         """Return this rank's part of the result of a case; here every error becomes an outcome with a cause."""
@@ -284,7 +286,11 @@ def _encoded_result(part: RankResult) -> bytes:
         return encoded(part)
     except (TypeError, ValueError) as error:
         reason = f"the result of the case cannot be kept: {error}"
-        return encoded(RankResult("failed", "suite", boundary.text(reason), informed=part.informed, left=part.left))
+        return encoded(
+            RankResult(
+                "failed", "suite", boundary.text(reason), informed=part.informed, has_leftovers=part.has_leftovers
+            )
+        )
 
 
 def open_watches(device: Device) -> list[Watch]:

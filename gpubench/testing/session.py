@@ -261,10 +261,10 @@ class MeasuringSession:
         findings = [row.finding for row in rows if row.finding]
         if not findings:
             return []
-        decided, left = sum(finding.verdict in DECIDED for finding in findings), len(findings)
+        decided = sum(finding.verdict in DECIDED for finding in findings)
+        undecided = len(findings) - decided
         line = f"{decided} of {plural(len(findings))} decided against the baseline"
-        left -= decided
-        return [f"warning: {line}: the other {left} may be slower" if left else line]
+        return [f"warning: {line}: the other {undecided} may be slower" if undecided else line]
 
 
 def _suites(nodes: Iterable[str]) -> tuple[str, ...]:

@@ -154,16 +154,16 @@ class Codec:
         restore = algorithm.decompress
         self._decompress = restore(**{**algorithm.decompress_options, **(back or {})}) if restore else None
         self._functions = {
-            end: (self._typed_function(end, [kind for _, kind in arguments]), [name for name, _ in arguments])
-            for end, arguments in signatures(algorithm, library.is_nvcomp).items()
+            suffix: (self._typed_function(suffix, [kind for _, kind in arguments]), [name for name, _ in arguments])
+            for suffix, arguments in signatures(algorithm, library.is_nvcomp).items()
         }
 
-    def _function_name(self, end: str) -> str:
-        return f"{self._library.product}Batched{self._algorithm.prefix}{end}"
+    def _function_name(self, suffix: str) -> str:
+        return f"{self._library.product}Batched{self._algorithm.prefix}{suffix}"
 
-    def _typed_function(self, end: str, kinds: list[Any]) -> Any:
-        """Return the C function of this codec whose name ends in `end`, with the types of its arguments."""
-        function = getattr(self._library.handle, self._function_name(end))
+    def _typed_function(self, suffix: str, kinds: list[Any]) -> Any:
+        """Return the C function of this codec whose name ends in `suffix`, with the types of its arguments."""
+        function = getattr(self._library.handle, self._function_name(suffix))
         function.argtypes = kinds
         function.restype = c_int
         return function
@@ -173,40 +173,41 @@ class Codec:
         """Return whether decompressing waits for the stream before it queues its work."""
         return self._algorithm.decompress_waits
 
-    def _bound_call(self, end: str, **given: Any) -> Callable[[], None]:
+    def _bound_call(self, suffix: str, **call_arguments: Any) -> Callable[[], None]:
         """Return a function without arguments that calls the C function: it is all that a timed call does.
 
-        `end` is the end of the C function's name (`CompressAsync`), and `given` are its arguments by the table's names.
+        `suffix` is the end of the C function's name (`CompressAsync`), and `call_arguments` are its arguments by their
+        names in the table of signatures.
         """
-        function, names = self._functions[end]
-        given["options"] = self._decompress if end.startswith("Decompress") else self._compress
-        arguments = [given[name] for name in names]
+        function, names = self._functions[suffix]
+        call_arguments["options"] = self._decompress if suffix.startswith("Decompress") else self._compress
+        arguments = [call_arguments[name] for name in names]
 
         def call() -> None:
             status = function(*arguments)
             if status:
-                self._library.require(self._function_name(end), status)
+                self._library.require(self._function_name(suffix), status)
 
         return call
 
-    def _call(self, end: str, **given: Any) -> None:
-        self._bound_call(end, **given)()
+    def _call(self, suffix: str, **call_arguments: Any) -> None:
+        self._bound_call(suffix, **call_arguments)()
 
-    def _size(self, end: str, **given: Any) -> int:
+    def _size(self, suffix: str, **call_arguments: Any) -> int:
         """Return the size in bytes that a query of the library gives. Raises NvcompError if it fails."""
         size = c_size_t()
-        self._call(end, result=ctypes.byref(size), **given)
+        self._call(suffix, result=ctypes.byref(size), **call_arguments)
         return size.value
 
-    def _alignments(self, end: str) -> Alignments:
-        """Return the alignments in bytes that the query whose name ends in `end` gives.
+    def _alignments(self, suffix: str) -> Alignments:
+        """Return the alignments in bytes that the query whose name ends in `suffix` gives.
 
         Those of hipCOMP, which has no query, are fixed.
         """
-        if end not in self._functions:
+        if suffix not in self._functions:
             return Alignments(_HIP_ALIGNMENT, _HIP_ALIGNMENT, _HIP_ALIGNMENT)
         alignments = Alignments()
-        self._call(end, result=ctypes.byref(alignments))
+        self._call(suffix, result=ctypes.byref(alignments))
         return alignments
 
     def compress_alignments(self) -> Alignments:
@@ -229,8 +230,8 @@ class Codec:
         """Return the scratch bytes for restoring `count` chunks of at most `chunk_bytes`, `total_bytes` in all."""
         return self._temp_bytes("DecompressGetTempSize", count, chunk_bytes, total_bytes, stream)
 
-    def _temp_bytes(self, end: str, count: int, chunk_bytes: int, total_bytes: int, stream: int) -> int:
-        return self._size(end, count=count, chunk_bytes=chunk_bytes, total_bytes=total_bytes, stream=stream)
+    def _temp_bytes(self, suffix: str, count: int, chunk_bytes: int, total_bytes: int, stream: int) -> int:
+        return self._size(suffix, count=count, chunk_bytes=chunk_bytes, total_bytes=total_bytes, stream=stream)
 
     def compress(
         self, source: Chunks, chunk_bytes: int, scratch: Scratch, target: Chunks, statuses: int, stream: int

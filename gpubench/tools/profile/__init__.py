@@ -197,15 +197,15 @@ def _results(
     of its counters. Moments are seconds of CLOCK_MONOTONIC; the results count from the start of the run.
     """
     devices, zero = manifest.settings.devices, manifest.started_at
-    whole = results.program_result(ended, devices, zero)
+    program_result = results.program_result(ended, devices, zero)
     if spans:
-        return [whole, *results.marked_results(spans, devices, zero)]
+        return [program_result, *results.marked_results(spans, devices, zero)]
     if program.marks:
         edges = [ended.begin, *program.marks, ended.end]
-        return [whole, *results.consecutive_results(phases.PART, edges, devices, zero)]
+        return [program_result, *results.consecutive_results(phases.PART, edges, devices, zero)]
     if file.warnings:
-        return [whole]
-    begin, end = whole.window
+        return [program_result]
+    begin, end = program_result.window
     cuts = detection.changes(CounterTable.of_run(read_run(file.path)).tracks, begin, end)
     edges = [ended.begin, *(zero + cut for cut in cuts), ended.end]
-    return [whole, *(results.consecutive_results(phases.FOUND, edges, devices, zero) if cuts else [])]
+    return [program_result, *(results.consecutive_results(phases.FOUND, edges, devices, zero) if cuts else [])]
