@@ -256,7 +256,7 @@ def test_a_device_that_is_missing_is_reported_and_not_taken_for_the_host():
 
 def test_what_a_library_would_import_without_need_cannot_be_imported_in_its_build(monkeypatch):
     """Triton 3.6 imports torch, where it is installed, at its first launch: seconds that are not Triton's."""
-    monkeypatch.setattr(CHILD, "_LIBRARIES", {})
+    monkeypatch.setattr(CHILD, "LIBRARIES", {})
     monkeypatch.setitem(CHILD._LEFT_OUT, "numpy", ("not_wanted",))
     CHILD.measured(order(), Path("/nonexistent"), CHILD.Ledger(time.monotonic(), 0))
     try:

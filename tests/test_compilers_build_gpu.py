@@ -30,10 +30,10 @@ def build_report(by, caches, is_up=False):
     return FRESH.report_of(order, caches, 90)
 
 
-@pytest.mark.parametrize("by", ["cupy", "cupy-fused", "nvrtc", "triton"])
+@pytest.mark.parametrize("by", ["cupy", "cupy-fused", "nvrtc", "triton", "cutile"])
 def test_a_build_misses_an_empty_cache_and_hits_a_full_one(by):
-    if by == "triton":
-        pytest.importorskip("triton")
+    if by in CHILD.LIBRARIES:
+        pytest.importorskip(CHILD.LIBRARIES[by][0])
     with FRESH.Caches() as caches:
         cold, warm = build_report(by, caches), build_report(by, caches)
     with FRESH.Caches() as caches:

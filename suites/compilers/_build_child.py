@@ -25,7 +25,7 @@ from . import _providers as providers
 from ._operators import Problem
 
 # Libraries that are imported before the provider builds an operator; the provider reports one that is unavailable.
-_LIBRARIES = {
+LIBRARIES = {
     "numba": ("numba",),
     "triton": ("triton", "triton.language"),
     "cutile": ("cuda.tile", "cuda.tile.compilation"),
@@ -119,7 +119,7 @@ def measured(order: Order, caches: Path, ledger: Ledger) -> BuildReport:
     """
     for library in _LEFT_OUT.get(order.by, ()):
         sys.modules.setdefault(library, None)  # type: ignore[arg-type]  # so that it cannot be imported
-    for library in (*(["cupy"] if order.target.device.backend == "cupy" else []), *_LIBRARIES.get(order.by, ())):
+    for library in (*(["cupy"] if order.target.device.backend == "cupy" else []), *LIBRARIES.get(order.by, ())):
         with contextlib.suppress(ImportError):
             importlib.import_module(library)
     seconds = {"import": ledger.now()}
