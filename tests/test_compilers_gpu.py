@@ -96,6 +96,15 @@ def test_a_kernel_that_was_compiled_elsewhere_is_its_operator_in_one_launch(
     assert measured["launches"].values == (1.0,)
 
 
+def test_a_kernel_of_cutile_tells_its_registers_and_spills_nothing(gpu: Any) -> None:
+    for cols in (1024, 32768):
+        made = OPERATORS.Problem(bench(gpu), "layernorm", 512, cols, "float16")
+        built = available(partial(PROVIDERS.build, full(gpu), made, "cutile"))
+        observed = built.static()
+        assert 16 < observed["registers"].value <= 255
+        assert observed["spilled"].value == 0
+
+
 def rates_in_turn(gpu: Any, workloads: dict[str, tuple[Any, int]]) -> dict[str, float]:
     """Return GB/s of each workload, which is a call and its bytes: medians of ten batches in turn, after a warm-up.
 
