@@ -44,7 +44,7 @@ def reads(way: str) -> bool:
 def copier(bench: Bench, target: Any, source: Any, units: int = 0) -> Call:
     """Return a copy by a kernel; on the host it runs over all threads.
 
-    With `units` the kernel has one block on each of that many compute units and leaves the others free.
+    With `units` the kernel has one block on each of `units` compute units and leaves the others free.
     """
     nbytes = int(source.size)
     if not bench.traits.is_gpu:
@@ -88,7 +88,7 @@ def _more_than_half(bench: Bench) -> int:
 def call_of(bench: Bench, way: str, near: Any, far: Any, units: int = 0) -> Call:
     """Return the copy by a way of READING or WRITING between this device's (or process's) memory and another's.
 
-    With `units` a kernel copies by that many compute units. Raises Skip if the way is unsupported.
+    With `units` a kernel copies by this number of compute units. Raises Skip if the way is unsupported.
     """
     require(bench, way)
     target, source = (near, far) if reads(way) else (far, near)

@@ -94,7 +94,7 @@ Prepare = Callable[[Stream], CheckedCall]
 
 @dataclass(frozen=True, slots=True)
 class StreamKernel:
-    """A STREAM kernel: the function that prepares its call and check, and what one call counts.
+    """A STREAM kernel: the function that prepares its call and check, and the bytes that one call counts.
 
     `arrays` is the number of arrays that it moves, `payload` its payload in arrays, `flops` its operations per element.
     """

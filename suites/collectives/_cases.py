@@ -28,7 +28,7 @@ from ._operations import COLLECTIVES
 
 _MEMORY, _NCCL, _RCCL = "memory", "nccl", "rccl"
 _TAIL = 1000  # samples of single calls: ten lie beyond the 99th percentile
-_TAIL_BYTES = 2**20  # up to this size, that many calls take milliseconds
+_TAIL_BYTES = 2**20  # up to this size, the calls of a tail take milliseconds
 _GRAPH_BYTES = 2**16  # up to this size a call is so short that the gap between two launches is visible
 _SMALLEST = 3  # the smallest size as a power of two
 _PROTOCOL = "chosen by the library (LL, LL128 or Simple)"

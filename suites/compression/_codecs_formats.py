@@ -39,7 +39,7 @@ HOST_BYTES = 4 * 2**20  # bytes of data on the host; the GPU works on several co
 
 
 class FormatExchange:
-    """The chunks that GPU and host have compressed, and what each restores from the other's chunks.
+    """The chunks that GPU and host have compressed, and the data that each restores from the other's chunks.
 
     `source` (uint8, on the host) holds the data that `trip` has on the GPU. Creating the object compresses them on
     both.

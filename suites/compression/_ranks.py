@@ -2,7 +2,7 @@
 
 On a GPU that memory is opened by its IPC handle, on the same GPU or on a peer; on the host it is shared memory. Two
 local sockets join the ranks. Over the first, rank 0 says where each block lies, and rank 1 answers when it was taken.
-Over the second, rank 1 asks for a message, and each rank tells the other the seconds that it took. The clock of a
+Over the second, rank 1 asks for a message, and each rank sends the other the seconds that it took. The clock of a
 message is rank 1's, from its request to its last byte restored. When a rank ends, its sockets end the message at the
 other one.
 """

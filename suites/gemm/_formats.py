@@ -16,7 +16,7 @@ Activation = Literal["none", "bias", "relu", "gelu"]
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format of matrix elements: `storage` is the dtype of its arrays, of the same width where NumPy lacks it.
+    """A format of matrix elements: `storage` is the dtype of its arrays, of the same width if NumPy does not have it.
 
     `code` is its cudaDataType (library_types.h). `poison` is a byte that no valid output repeats.
     """
@@ -127,7 +127,7 @@ HALF_SUMS = replace(PRECISIONS["float16"], compute=64, scalars="float16", sums=_
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """C (m × n) = A (m × k) · B (k × n), `batch` times, row-major; `order` tells which of A and B is transposed (t).
+    """C (m × n) = A (m × k) · B (k × n), `batch` times, row-major; `order` says which of A and B is transposed (t).
 
     `pitch` is the distance of two rows of A in elements; 0 means k.
     """

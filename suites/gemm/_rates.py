@@ -55,7 +55,7 @@ topic = Topic(
 
 
 def _precisions(target: Target) -> tuple[str, ...]:
-    """Return the host's own precisions; all of them on a GPU, where each one that it lacks is skipped with a reason."""
+    """Return the host's own precisions; all of them on a GPU, where each unsupported one is skipped with a reason."""
     return target.device.dtypes if target.is_host else tuple(PRECISIONS)
 
 

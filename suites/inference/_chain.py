@@ -52,7 +52,7 @@ class CacheMemory:
 
 
 class Chain:
-    """What a step and a prefill share: `rows` tokens go through all layers together.
+    """The common part of a step and a prefill: `rows` tokens go through all layers together.
 
     `room` holds the outputs of one layer by name, which the next one overwrites. If launches are early (`is_early`), a
     kernel may begin before the launch before it has ended.

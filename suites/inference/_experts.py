@@ -1,4 +1,4 @@
-"""The feed-forward networks of a mixture of experts in a step: the kernels of experts.cu, and what they chose."""
+"""The feed-forward networks of a mixture of experts in a step: the kernels of experts.cu, and the chosen experts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Latency over the working set, from 1 KiB to beyond what caches and page tables cover."""
+"""Latency over the working set, from 1 KiB to beyond the reach of caches and page tables."""
 
 from __future__ import annotations
 

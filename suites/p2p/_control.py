@@ -27,7 +27,7 @@ from ._messages import MESSAGES, ControlMessage, PeerCopies
 from ._peers import BY, device_axis, device_names, peer_axis, two_devices
 from ._traffic import BulkTraffic, Stopwatch
 
-_TAIL = 1000  # samples, as many as a 99th percentile needs
+_TAIL = 1000  # the number of samples that a 99th percentile needs
 _COVER = 3.0  # initial duration of the bulk copies, as a multiple of the time of the messages alone
 _MOST_COVER = 2.0**12
 

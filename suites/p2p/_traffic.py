@@ -104,7 +104,7 @@ class BulkTraffic:
 
     @property
     def note(self) -> str:
-        """The note that names the bytes of a copy and what copies."""
+        """The note that names the bytes of a copy and the engine that copies."""
         who = f"by {self._units} compute units for each direction" if self._units else "by copy engines"
         return f"{BULK_BYTES >> 20} MiB per copy, {who}, one copy after another"
 

@@ -1,4 +1,4 @@
-"""What a model advises ranks to do: the topology of an exchange, the number of ranks, the steps between exchanges.
+"""The advice of a model to ranks: the topology of an exchange, the number of ranks, the steps between exchanges.
 
 The model is the time of one message by its size. A schedule is the sum of its steps. In a step the busiest rank makes
 its sends one after another, and a receiver is as busy as a sender; so a step takes one message of all these bytes. Pure

@@ -1,4 +1,4 @@
-"""What ranks tell each other without a third process: heartbeats, a barrier and numbers, in host memory that all map.
+"""Messages between ranks without a third process: heartbeats, a barrier and numbers, in host memory that all map.
 
 A heartbeat is the time of the system's monotonic clock, which all processes of a machine share. A thread of each rank
 writes it. A rank whose heartbeat is old is taken for dead, and every wait for others looks at their heartbeats.
@@ -82,7 +82,7 @@ class RankBoard:
         return int(self._fields[rank, field])
 
     def oldest_beat_s(self) -> float:
-        """Return the greatest age of a member's heartbeat that a wait of this rank has seen, in seconds."""
+        """Return the largest age of a member's heartbeat that a wait of this rank has seen, in seconds."""
         return max(self._oldest_s[rank] for rank in self.members)
 
     def _age_s(self, rank: int) -> float:

@@ -16,7 +16,7 @@ _MODULUS = 2**32
 
 
 def combined_rounds(rounds: int) -> tuple[int, int]:
-    """Return the factor and the term of that many rounds at once, modulo 2^32."""
+    """Return the factor and the term of `rounds` rounds at once, modulo 2^32."""
     factor, term = 1, 0
     step_factor, step_term = FACTOR, TERM
     while rounds:

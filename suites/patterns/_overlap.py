@@ -45,7 +45,7 @@ class OverlapTimes:
 
 
 def bound(chunks: int) -> float:
-    """Return the highest overlap efficiency of a pipeline of that many chunks.
+    """Return the highest overlap efficiency of a pipeline with this number of chunks.
 
     The transfer of the first chunk and the computation of the last chunk have nothing beside them.
     """

@@ -1,7 +1,7 @@
 """An inference pipeline: the layers of a model in several processes, each of which passes its output to the next one.
 
-A batch of requests enters the first stage as soon as one leaves the last stage, so that there are as many batches on
-their way as there are stages. A stage copies its output into a slot of the next one's memory and then says so by a
+A batch of requests enters the first stage as soon as one leaves the last stage, so that one batch per
+stage is on its way. A stage copies its output into a slot of the next one's memory and then says so by a
 number in host memory.
 """
 

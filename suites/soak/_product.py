@@ -1,7 +1,7 @@
 """Products of the vendor's BLAS on fixed matrices: each must equal the first one bit by bit.
 
-A library gives the same bits for the same product on GPUs of one architecture with as many SMs (NVIDIA, cuBLAS
-documentation, "Results Reproducibility"), if it has one stream and no atomics, as here.
+A library gives the same bits for the same product on GPUs of one architecture with the same number of SMs, if it uses
+one stream and no atomics, as here (NVIDIA, cuBLAS documentation, "Results Reproducibility").
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class MatrixInstruction:
 
     `inputs` and `sums` are its formats in PTX, or on AMD the ends of the built-in function's name. `rate` is about how
     many operations a scheduler does in a clock; it sets the length of a sample. `since` is the oldest architecture, and
-    `not_on` one that is newer and lacks the instruction: the compiler makes it of others, outside of the timed loop.
+    `not_on` a newer one without the instruction: the compiler makes it of others, outside of the timed loop.
     """
 
     shape: tuple[int, int, int]

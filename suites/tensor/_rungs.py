@@ -1,4 +1,4 @@
-"""The rungs of the HGEMM ladder: which kernel, built and launched how, and what a device needs for it."""
+"""The rungs of the HGEMM ladder: the kernel of each, how it is built and launched, and the device that it needs."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def bulk_rung(tile: tuple[int, int], warps: tuple[int, int], stages: int, band: 
 
 
 def wgmma_rung(columns: int, stages: int, cluster: int, band: int = _BAND) -> BulkRung:
-    """Return a rung of hgemm_wgmma.cu: tiles of 128 rows and that many columns."""
+    """Return a rung of hgemm_wgmma.cu: tiles of 128 rows and `columns` columns."""
     defines = {"TILE_N": columns, "STAGES": stages, "CLUSTER": cluster, "BAND": band}
     boxes = 8 * 2 * 16 * 64 * 2  # two boxes per warp
     shared_bytes = stages * (128 + columns) * _BULK_K * 2 + boxes + _ALIGNMENT

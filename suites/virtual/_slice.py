@@ -1,4 +1,4 @@
-"""Time slices: how long a GPU serves one process before it switches to the next, and what the switch costs.
+"""Time slices: how long a GPU serves one process before it switches to the next, and how long the switch takes.
 
 Two processes run kernels that read the clock all processes share, between small pieces of work. The device changes the
 process within a kernel: its registers are saved, and it continues later. Such a kernel sees a jump of the clock, and it

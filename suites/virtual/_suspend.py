@@ -1,4 +1,4 @@
-"""Programs that are suspended: what each step takes, which kinds of memory survive, migration, and eviction."""
+"""Programs that are suspended: the time of each step, which kinds of memory survive, migration, and eviction."""
 
 from __future__ import annotations
 
