@@ -24,7 +24,7 @@ Suites = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[SUITE…|PATH…|all|headline]",
-        help="Suites to measure: names, or paths of suite files or folders. Without any: all suites. The word "
+        help="Suites: names, or paths of suite files or folders. Without any, all suites are selected. The word "
         "`headline` selects one representative case per suite.",
     ),
 ]

@@ -55,7 +55,7 @@ Cases = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[CASE…]",
-        help="Cases whose id contains this text (* and ? are wildcards). Without a case, all are listed.",
+        help="Cases whose id contains this text (* and ? are wildcards). Without a text, all cases are listed.",
         show_default=False,
     ),
 ]
@@ -103,7 +103,7 @@ def show(
     store: Store = None,
     json: options.Json = False,
 ) -> None:
-    """The default: show the runs of a case as bars, its newest figure, and each change with its possible causes."""
+    """Show the runs of a case as bars, its newest figure, and each change with its possible causes (the default)."""
     from gpubench.tools.history import History
 
     with History(_store_path(store)) as history:

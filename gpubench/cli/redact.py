@@ -20,7 +20,11 @@ Source = Annotated[
 ]
 Out = Annotated[
     Path,
-    typer.Option("--out", "-o", help="The run file to write (.jsonl or .jsonl.gz); for a folder, the folder."),
+    typer.Option(
+        "--out",
+        "-o",
+        help="The run file to write (.jsonl or .jsonl.gz), or the folder to write if a folder is redacted.",
+    ),
 ]
 
 

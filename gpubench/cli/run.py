@@ -45,7 +45,7 @@ Mps = Annotated[
     typer.Option(
         "--mps",
         help="Start a private daemon of NVIDIA's Multi-Process Service for this run and stop it afterwards, so that "
-        "processes share a GPU side by side instead of in turns.",
+        "processes use a GPU at the same time instead of in turns.",
     ),
 ]
 

@@ -16,12 +16,15 @@ if TYPE_CHECKING:
     from gpubench.measuring.plan import Plan
 
 For = Annotated[
-    str, typer.Option("--for", metavar="TIME", help="How long to soak: a number with s, min, h or d, such as 10min.")
+    str,
+    typer.Option(
+        "--for", metavar="TIME", help="The duration of the soak: a number with s, min, h or d, such as 10min."
+    ),
 ]
 Resume = Annotated[
     bool,
     typer.Option(
-        "--resume", help="Continue the interrupted soak in the file of --out until it has lasted as long as --for says."
+        "--resume", help="Continue the interrupted soak in the file of --out until it has lasted for the time of --for."
     ),
 ]
 

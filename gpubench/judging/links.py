@@ -39,8 +39,8 @@ def schedule(nodes: int, rounds: int) -> list[list[Pair]]:
     """
     seats = nodes + nodes % 2
     rounds_of_pairs = []
-    for turn in range(rounds if nodes > 1 else 0):
-        ring = [(place + turn) % (seats - 1) for place in range(seats - 1)]
+    for round_number in range(rounds if nodes > 1 else 0):
+        ring = [(place + round_number) % (seats - 1) for place in range(seats - 1)]
         pairs = [(seats - 1, ring[0]), *((ring[step], ring[-step]) for step in range(1, seats // 2))]
         rounds_of_pairs.append(sorted((min(pair), max(pair)) for pair in pairs if max(pair) < nodes))
     return rounds_of_pairs

@@ -207,7 +207,7 @@ def broken_suites() -> dict[str, str]:
     return reasons
 
 
-def suite_names(wanted: Sequence[str]) -> tuple[str, ...]:
+def suite_names(arguments: Sequence[str]) -> tuple[str, ...]:
     """Return the names of the suites that the command's arguments select, each once.
 
     `all` (or no argument) selects every suite that loads, and `headline` selects none. The path of a file selects the
@@ -215,10 +215,10 @@ def suite_names(wanted: Sequence[str]) -> tuple[str, ...]:
     a file is missing, or two suites have the same name.
     """
     installed = plugins.names("suites")
-    for name in wanted:
+    for name in arguments:
         if not plugins.is_file(name) and name not in (*installed, _ALL, _HEADLINE):
             raise plugins.unknown("suite", name, [*installed, _ALL, _HEADLINE])
-    names = [_suite_path(name, installed) if plugins.is_file(name) else name for name in wanted if name != _HEADLINE]
+    names = [_suite_path(name, installed) if plugins.is_file(name) else name for name in arguments if name != _HEADLINE]
     if _ALL in (names or [_ALL]):
         loadable = [name for name in installed if name not in broken_suites()]
         names = [name for selected in names or [_ALL] for name in (loadable if selected == _ALL else (selected,))]
@@ -252,44 +252,44 @@ def _check_unique_names(names: Sequence[str]) -> None:
             raise UsageError(f"{file} and {files[plugins.plugin_name(file)]} are suites of the same name; rename one")
 
 
-def broken_suite_messages(wanted: Sequence[str]) -> tuple[str, ...]:
+def broken_suite_messages(arguments: Sequence[str]) -> tuple[str, ...]:
     """Return a line for each suite that `all` leaves out because it does not load.
 
-    None if `wanted` names single suites.
+    There is no line if `arguments` name single suites.
     """
-    if [name for name in wanted if name not in (_ALL, _HEADLINE)] and _ALL not in wanted:
+    if [name for name in arguments if name not in (_ALL, _HEADLINE)] and _ALL not in arguments:
         return ()
     return tuple(f"left out: {reason}" for reason in broken_suites().values())
 
 
-def is_headline(wanted: Sequence[str]) -> bool:
+def is_headline(arguments: Sequence[str]) -> bool:
     """Return whether these arguments select only the headline case of each suite."""
-    return _HEADLINE in wanted
+    return _HEADLINE in arguments
 
 
-def sampled_devices(facts: Facts, wanted: Sequence[str]) -> list[Device]:
-    """Return the devices whose counters are read: those whose ids are `wanted` (all, if none is), always with the host.
+def sampled_devices(facts: Facts, names: Sequence[str]) -> list[Device]:
+    """Return the devices whose counters are read: those with an id in `names`, or all; always with the host.
 
     Raises UsageError for an unknown device.
     """
     devices = {device.id: device for device in facts.devices}
-    if unknown := [name for name in wanted if name not in devices]:
+    if unknown := [name for name in names if name not in devices]:
         raise UsageError(f"there is no device {unknown[0]}; available: {', '.join(devices)}")
-    return [device for name, device in devices.items() if not wanted or name in wanted or name == "host"]
+    return [device for name, device in devices.items() if not names or name in names or name == "host"]
 
 
-def device_ids(facts: Facts, wanted: Sequence[str], with_host: bool) -> tuple[str, ...]:
-    """Return the ids of the devices to measure; `wanted` are those that the user named.
+def device_ids(facts: Facts, names: Sequence[str], with_host: bool) -> tuple[str, ...]:
+    """Return the ids of the devices to measure; `names` are the arguments of the user.
 
     Without a name it is the first GPU, or the host if there is none; `all` is every GPU, or every device if there is
     none. `with_host` adds the host. Raises UsageError if a device is unknown or there is none.
     """
     ids = [device.id for device in facts.devices]
     gpus = [device.id for device in facts.devices if device.backend != "host"]
-    for device_id in wanted:
+    for device_id in names:
         if device_id not in (*ids, "all"):
             raise UsageError(_no_device_message(facts, device_id))
-    selected = gpus[:1] or ids[:1] if not wanted else gpus or ids if "all" in wanted else list(wanted)
+    selected = gpus[:1] or ids[:1] if not names else gpus or ids if "all" in names else list(names)
     if not selected:
         raise UsageError("no device found; run `gpubench doctor` to see what is missing")
     return tuple(dict.fromkeys([*selected, *(["host"] if with_host else [])]))

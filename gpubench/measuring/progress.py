@@ -37,22 +37,22 @@ class Forecast:
         self._plan = plan
         self._left = Counter(map(_group, jobs))
         self._planned_s = {_group(job): plan.seconds_of(job) for job in jobs}
-        self._taken: dict[object, list[float]] = defaultdict(list)
+        self._durations: dict[object, list[float]] = defaultdict(list)
 
     def add(self, job: Job, seconds: float) -> None:
         """Record how long a job took."""
         group = _group(job)
         self._left[group] -= 1
-        self._taken[group].append(seconds)
+        self._durations[group].append(seconds)
 
     def left_s(self) -> float:
         """Return the estimated seconds that all jobs without a recorded time take, with those that are under way."""
         return sum(count * self._mean_s(group) for group, count in self._left.items())
 
     def _mean_s(self, group: object) -> float:
-        taken = self._taken[group]
+        durations = self._durations[group]
         planned = self._planned_s[group] * _PLANNED_WEIGHT
-        return (planned + sum(taken)) / (_PLANNED_WEIGHT + len(taken))
+        return (planned + sum(durations)) / (_PLANNED_WEIGHT + len(durations))
 
 
 def _group(job: Job) -> object:

@@ -248,9 +248,11 @@ def list_counters(devices: Sequence[Device]) -> tuple[list[DeviceCounter], list[
     ]
     reported = {name for name, _, _ in process.readers} | {entry.what for entry in process.unavailable}
     idle = [UnavailablePart(name, "no supported device", "") for name in plugins.names("collectors")]
-    lost = [UnavailablePart(_SAMPLER, remark.words, "") for remark in process.remarks() if remark.source == _SAMPLER]
+    unavailable_sampler = [
+        UnavailablePart(_SAMPLER, remark.words, "") for remark in process.remarks() if remark.source == _SAMPLER
+    ]
     return counters_here, [
-        *lost,
+        *unavailable_sampler,
         *process.unavailable,
         *(entry for entry in idle if entry.what not in reported),
     ]
