@@ -21,7 +21,7 @@ from . import (
 )
 
 suite = Suite(
-    "patterns of applications between processes and GPUs",
+    "communication patterns of applications between processes and GPUs",
     topics=[
         _pipeline.topic,
         _topology.topic,

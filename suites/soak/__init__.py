@@ -5,6 +5,6 @@ from gpubench.api.suite import Suite
 from . import _copies, _memory, _product
 
 suite = Suite(
-    "the same work again and again, each result the same bit for bit",
+    "repeated work whose results must be equal bit by bit",
     topics=[_product.topic, _memory.topic, _copies.topic],
 )

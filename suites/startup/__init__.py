@@ -4,4 +4,4 @@ from gpubench.api.suite import Suite
 
 from . import _ledger
 
-suite = Suite("seconds from the start of a process to its first result", topics=[_ledger.topic])
+suite = Suite("time from the start of a process to its first result", topics=[_ledger.topic])

@@ -9,6 +9,6 @@ from gpubench.api.suite import Suite
 from . import _hgemm, _hgemv, _instructions, _mma, _wgmma
 
 suite = Suite(
-    "matrix products step by step, and the instructions behind them",
+    "matrix products step by step, and the matrix unit's instructions",
     topics=[_hgemm.topic, _hgemv.topic, _instructions.topic, _mma.topic, _wgmma.topic],
 )
