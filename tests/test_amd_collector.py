@@ -117,7 +117,7 @@ def test_files_that_change_during_a_run_are_read_anew(tmp_path):
     assert source.read(device, ["amd.power", "amd.memory.used"]) == {"amd.power": 200.0, "amd.memory.used": None}
 
 
-def test_a_monitor_that_comes_back_with_another_number_is_found_again(tmp_path):
+def test_a_hardware_monitor_that_returns_under_another_number_is_found_again(tmp_path):
     root = fake.build(tmp_path, "mi250x")
     monitor(root).rename(folder(root) / "hwmon/hwmon9")
     assert read(root, "mi250x")["amd.power"] == 412.0

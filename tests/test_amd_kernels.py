@@ -149,7 +149,7 @@ def test_no_kernel_keeps_values_in_scratch_memory(file: str, macros: dict[str, o
 
 @arch_of_amd
 @pytest.mark.parametrize("file", [*LATENCY, "p2p/remote.cu"])
-def test_no_chase_goes_through_the_scalar_cache(file: str, arch: str) -> None:
+def test_no_chain_of_loads_uses_the_scalar_cache(file: str, arch: str) -> None:
     """The compiler may load an address that a whole wave shares by s_load, which reads through another cache."""
     for name, instructions in kernels(file, arch).items():
         # the scalar load is intended here: constant memory, and kernel arguments
@@ -231,7 +231,7 @@ def test_a_kernel_that_streams_sixteen_bytes_per_lane_loads_them_with_one_instru
 
 @arch_of_amd
 @pytest.mark.parametrize(("width", "names"), [(4, "b32"), (8, "b64"), (16, "b128")])
-def test_shared_memory_is_read_in_words_of_the_width(width: int, names: str, arch: str) -> None:
+def test_shared_memory_is_read_in_units_of_the_kernels_width(width: int, names: str, arch: str) -> None:
     compiled = kernels("bandwidth/cache.cu", arch)
     for access, start in (("read", "ds_read"), ("write", "ds_write")):
         passes = [counted(loop) for loop in timed(compiled[f"shared_{access}_{width}"])]

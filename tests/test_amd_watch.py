@@ -167,7 +167,7 @@ def test_the_counter_of_throttle_reasons_shows_the_bits_that_the_watch_sees(tmp_
     assert source.read(gpu("mi300x"), ["amd.throttle"]) == {"amd.throttle": 0.0}
 
 
-def test_every_bit_that_stands_for_a_residency_is_a_declared_reason():
+def test_every_bit_of_a_residency_counter_is_a_declared_throttle_reason():
     declared = {bit.mask: bit.kind for bit in EVENTS.BITS}
     kinds = [declared[bit] for bit in METRICS.RESIDENCIES]
     assert kinds == [EventClass.HARDWARE_SLOWDOWN, EventClass.POWER_CAP, *[EventClass.THERMAL] * 3]

@@ -90,7 +90,7 @@ def test_every_mistake_fails_its_case_and_names_the_field(mistakes):
         assert reason.startswith(WORDS[name])
 
 
-def test_the_run_goes_on_and_so_does_a_resumed_one(mistakes):
+def test_the_run_and_a_resumed_run_continue_after_mistakes(mistakes):
     done, resumed, run = mistakes
     assert (done.returncode, resumed.returncode) == (3, 3), done.stderr + resumed.stderr
     assert run.complete

@@ -114,7 +114,7 @@ def test_notes_say_how_many_threads_ran() -> None:
     assert build("triad", size_bytes=MIB, dtype="float32").notes["threads"]
 
 
-def test_the_cases_that_floors_stand_on_keep_their_ids() -> None:
+def test_the_cases_that_floors_refer_to_keep_their_ids() -> None:
     assert [
         case for case in ids(H200, "quick") if case.split("[")[0].removeprefix("bandwidth/") in {*MOVED, "memcpy"}
     ] == [

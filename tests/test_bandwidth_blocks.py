@@ -87,7 +87,7 @@ def test_blocks_beyond_the_memory_are_a_skip() -> None:
         build_on(PlainGpu(), "blocks", **(POINT | {"way": "loop", "direction": "h2d", "block_bytes": 2**39}))
 
 
-def test_the_driver_is_not_asked_on_another_vendors_gpu() -> None:
+def test_the_driver_of_nvidia_is_not_called_on_another_vendors_gpu() -> None:
     with pytest.raises(Skip, match="the way batch calls CUDA's driver"):
         on_paper("batch", "h2d")
 

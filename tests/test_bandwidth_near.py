@@ -42,7 +42,7 @@ def test_accesses_to_parts_of_lines_are_checked(name: str, params: dict[str, Any
 @pytest.mark.parametrize(
     ("stride", "payload", "sectors"), [(4, 1, 1), (16, 1 / 4, 1), (64, 1 / 16, 1), (256, 1 / 64, 1 / 4)]
 )
-def test_a_stride_asks_for_words_and_moves_the_sectors_they_lie_in(stride: int, payload: float, sectors: float) -> None:
+def test_a_strided_access_requests_words_and_moves_whole_sectors(stride: int, payload: float, sectors: float) -> None:
     task = build("strided", access="read", stride_bytes=stride, size_bytes=4 * MIB)
     stage = task.stages[""]
     assert stage.work.payload == payload * 4 * MIB

@@ -86,7 +86,9 @@ def test_pages_on_another_node_or_not_mapped_fail_the_check(monkeypatch: pytest.
         memory.expect_placed()
 
 
-def test_the_table_of_the_process_tells_the_nodes_where_the_call_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_call_is_refused_the_nodes_are_read_from_the_table_of_the_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     memory = NUMA.NodeMemory(8 * PAGE, 0, (0,))
     NUMA.bind(memory.pages.ctypes.data, memory.pages.nbytes, 0)
     asked = NUMA.placement(memory.pages.ctypes.data, memory.pages.nbytes)

@@ -151,7 +151,7 @@ def test_a_transfer_that_does_not_state_who_pays_has_a_verdict_and_no_bound():
     assert table.rows[0][-4:] == ("–", "–", "faster 3.6×", "–")
 
 
-def test_measured_and_modelled_links_stand_in_tables_of_their_own():
+def test_measured_and_modelled_links_have_separate_tables():
     links = (NamedLink("25GbE", 25e9 / 8), NamedLink("800GB/s", 800e9))
     measured, even, modelled = derived_tables(Summary(run_of(codec(), transfer_of_ids(), links=links)), "compression")
     assert measured.title == "Measured: Where compressing pays"

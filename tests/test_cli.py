@@ -88,7 +88,7 @@ def test_show_prints_the_table_of_a_run_file(measured, tmp_path):
     assert "square[dtype=float64,n=256]" in done.stdout
 
 
-def test_a_terminal_that_lacks_a_character_shows_another(measured):
+def test_a_terminal_without_a_character_shows_a_replacement(measured):
     child = process("show", measured, PYTHONIOENCODING="ascii")
     printed, said = child.communicate(timeout=100)
     assert child.returncode == 0, said
@@ -168,7 +168,7 @@ def test_a_headline_run_takes_one_case_of_each_suite_and_shows_the_spread_of_its
     assert len(rows) == 6, "of two replicates the range of each case is known"
 
 
-def test_labels_stand_beside_the_status(measured, tmp_path):
+def test_labels_are_shown_beside_the_status(measured, tmp_path):
     # remove the end record, which counts and hashes the lines
     partial = "".join(measured.read_text().splitlines(keepends=True)[:-1])
     labelled = re.sub(r'"labels":\[[^]]*\]', '"labels":["power-capped","loaded"]', partial)  # the machine may be loaded

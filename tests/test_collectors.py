@@ -105,7 +105,7 @@ def unavailable():
 
 
 @pytest.mark.parametrize("answer", [unavailable, lambda: None], ids=["it raises", "it has none"])
-def test_a_counter_that_fails_reads_none_and_the_others_go_on(monkeypatch, answer):
+def test_a_counter_that_fails_is_missing_and_the_others_continue(monkeypatch, answer):
     monkeypatch.setattr(psutil, "cpu_freq", answer)
     values = read_host("host.cpu.clock", "host.load")
     assert values["host.cpu.clock"] is None
@@ -287,7 +287,7 @@ def test_a_process_that_the_runner_did_not_start_is_foreign(child):
     assert runner.are_seen((os.getpid(), os.getppid()))
 
 
-def test_process_ids_of_the_hosts_namespace_are_counted_and_attributed_to_nobody(child):
+def test_process_ids_of_the_hosts_namespace_are_counted_and_attributed_to_no_program(child):
     strangers = OTHERS.Strangers(runner=os.getppid())
     assert strangers.among((BEYOND, BEYOND + 1)) == (BEYOND, BEYOND + 1)
     assert not strangers.are_seen((BEYOND, BEYOND + 1))

@@ -189,7 +189,7 @@ def test_the_page_allows_its_own_style_and_nothing_else(two_runs_compared):
     assert page.count('class="effect bad"') >= 1
 
 
-def test_a_reason_that_many_cases_share_stands_once():
+def test_a_reason_that_many_cases_share_is_given_once():
     cases = [f"case{number}" for number in range(9)]
     sides = [
         reading(n, *(r for case in cases for r in replicated(case, s, count=1))) for n, s in (("a", 1.0), ("b", 1.1))

@@ -191,7 +191,7 @@ def test_a_message_arrives_bit_for_bit_over_every_link_of_a_gpu(real_gpu, tmp_pa
     real_gpu.release()
 
 
-def test_loading_on_a_gpu_stands_beside_a_codec_of_the_host_and_a_copy(gpu, tmp_path):
+def test_loading_on_a_gpu_is_compared_with_a_codec_of_the_host_and_a_copy(gpu, tmp_path):
     task = task_of(gpu, tmp_path, "load", SAMPLE[: 5 * BLOCK - 100])
     assert "host_codec" in task.stages
     assert "LZ4" in task.notes["host codec"]
@@ -416,7 +416,7 @@ def test_one_block_in_flight_is_staged_and_several_overlap():
     threads.close()
 
 
-def test_the_error_of_a_slot_frees_those_that_wait_for_it_and_is_the_one_that_is_raised():
+def test_an_error_in_a_slot_releases_those_that_wait_for_it_and_is_raised():
     threads, order = pipeline.Pipeline(1, 3), pipeline.InOrder()
 
     def step(block):

@@ -83,7 +83,7 @@ def test_tracks_stand_in_the_order_of_the_manifest_and_undeclared_ones_are_left_
     assert names == ["nvml.power", "nvml.energy"]
 
 
-def test_a_counter_is_found_by_what_it_measures_whatever_its_name():
+def test_a_counter_is_found_by_its_measure_and_not_by_its_name():
     acme_power = Counter("acme.watts", "W", "gauge", 0.1, "acme --power", Measure.BOARD_POWER)
     sampled = Samples("acme", "cuda:0", (1.0,), (("acme.watts", (250.0,)),))
     table = CounterTable((acme_power,), (sampled,))

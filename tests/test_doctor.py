@@ -86,5 +86,5 @@ def test_available_counters_are_counted_and_unavailable_ones_named():
         ("clock.sm_hz", "inf", ("clock.sm_hz", "inf")),
     ],
 )
-def test_a_fact_has_its_unit_behind_its_number(name, text, fact):
+def test_each_fact_is_printed_with_its_unit(name, text, fact):
     assert units.fact(name, text) == fact

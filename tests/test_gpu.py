@@ -81,7 +81,7 @@ def test_cold_reads_come_from_memory_and_hot_ones_from_the_cache(gpu):
     assert seconds(gpu, lambda: gpu.copy(target, source), 8, mode="cold") > 1.2 * hot
 
 
-def test_work_goes_on_in_the_devices_own_queue_after_work_beside_it(gpu):
+def test_simultaneous_calls_have_separate_streams_and_the_timed_stream_stays_current(gpu):
     timed_stream, seen = gpu.xp.cuda.get_current_stream(), []
     gpu.together(*[lambda: seen.append(gpu.xp.cuda.get_current_stream())] * 3)
     assert len({stream.ptr for stream in seen}) == 3

@@ -138,7 +138,7 @@ def test_nvbandwidth_on_two_nodes_has_a_device_per_process():
     assert content.results[0].devices == ("process0/cuda:0", "process1/cuda:1")
 
 
-def test_a_test_of_nvbandwidth_that_failed_is_a_failed_case_in_its_own_words():
+def test_a_failed_test_of_nvbandwidth_is_a_failed_case_with_its_message():
     (result,) = read("nvbandwidth-failed.txt").content.results
     assert (result.status, result.cause) == ("failed", "no-result")
     assert result.reason == "Invalid value when checking the pattern at 0x70a640000000"
@@ -531,7 +531,7 @@ def test_an_output_of_too_many_lines_or_values_is_refused_in_one_line(tmp_path, 
 
 
 @pytest.mark.parametrize("tool", plugins.names("importers"))
-def test_every_importer_says_in_a_sentence_what_it_reads(tool):
+def test_every_importer_describes_its_input_in_a_sentence(tool):
     summary = plugins.load("importers", tool).summary
     assert summary
     assert "\n" not in summary

@@ -149,6 +149,6 @@ def test_a_single_short_sequence_is_divided_among_few_wide_blocks():
     assert (plan.threads, plan.chunk, plan.parts) == (512, 128, 16)
 
 
-def test_heads_that_the_kernel_does_not_have_are_skipped_in_words():
+def test_unsupported_head_sizes_are_skipped_with_a_message():
     with pytest.raises(Skip, match="no 12 heads of 128 elements over 4 KV heads"):
         attention(dataclasses.replace(SMALL, heads=12, kv_heads=4))

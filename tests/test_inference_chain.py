@@ -185,7 +185,7 @@ def test_queries_in_several_slots_have_the_answers_of_each_alone(kind):
 
 
 @needs_compiler
-def test_a_model_that_exceeds_the_memory_is_skipped_in_words():
+def test_a_model_that_exceeds_the_memory_is_skipped_with_a_message():
     with pytest.raises(Skip, match=r"needs .* of memory, .* are free"):
         chain(free=2**30)
 

@@ -232,7 +232,7 @@ def test_another_tier_is_not_comparable():
     assert finding.reason == "not comparable with the baseline: tier smoke instead of quick"
 
 
-def test_a_candidate_that_failed_once_is_invalid_whatever_its_speed():
+def test_a_candidate_that_failed_once_is_invalid_at_any_speed():
     bad = reading([1.0], status="failed", cause="wrong-answer", reason="1 + 1 came out as 3")
     finding = one(evidence(*noisy()), Evidence([[reading(noisy()), bad]]))
     assert (finding.verdict, finding.cause) == (Verdict.INVALID, "failed")
@@ -376,7 +376,7 @@ def test_a_chance_finding_among_many_cases_is_called_neither_slower_nor_faster()
     assert decide(plain[:1], effects[:1], percent(1))[0].verdict is Verdict.SLOWER
 
 
-def test_findings_stand_the_worst_first():
+def test_findings_are_listed_with_the_worst_first():
     cases = [make.case(name) for name in ("a", "b", "c")]
     before = Evidence([[reading(noisy(spread=1e-4), of=case) for case in cases]])
     after = Evidence([[reading(noisy(v, 1e-4), of=case) for case, v in zip(cases, (1.0, 1.05, 1.2), strict=True)]])

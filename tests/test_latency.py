@@ -186,7 +186,7 @@ def test_the_largest_ring_of_every_tier_has_at_least_four_times_the_cache() -> N
         assert max(sizes(H200, tier)) >= 4 * H200.cache_bytes
 
 
-def test_a_small_gpu_is_not_asked_for_more_than_three_quarters_of_its_memory() -> None:
+def test_on_a_small_gpu_rings_take_at_most_three_quarters_of_the_memory() -> None:
     small = dataclasses.replace(H200, memory_bytes=2**32)
     assert max(sizes(small, "full")) == 3 * 2**30
     assert max(int(case.param("reach_bytes")) for case in cases(small, "full", "reach")) == 3 * 2**30
@@ -212,7 +212,7 @@ def test_the_host_has_the_cases_that_need_no_gpu() -> None:
     assert {case.name for case in SUITE.cases(host_target("full"))} == {"chase", "core_to_core", "pages"}
 
 
-def test_a_case_of_a_peer_asks_for_two_devices() -> None:
+def test_a_case_with_a_peer_needs_two_devices() -> None:
     wanted = {case.id: case.devices for case in SUITE.cases(Target(Facts((H200,)), H200, "quick"))}
     assert {wanted[f"latency/{name}[space=peer]"] for name in ("load", "atomic")} == {2}
     assert {count for case_id, count in wanted.items() if "peer" not in case_id} == {1}

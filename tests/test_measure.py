@@ -88,7 +88,7 @@ def test_a_slow_start_is_warmed_up_and_in_no_sample():
     assert series["hot"].warmup_s > 0.25
 
 
-def test_a_series_begins_behind_a_flush_whatever_the_cache_held_before():
+def test_every_series_begins_with_a_flush_of_the_cache():
     """Loads of low priority find room in an empty cache, and none behind other kernels."""
     device = clockwork()
     device.traits = dataclasses.replace(device.traits, is_gpu=True)

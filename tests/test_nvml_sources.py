@@ -290,7 +290,7 @@ def test_energy_is_the_sum_over_packages_since_the_start_without_their_parts(tmp
     assert rapl.read() == pytest.approx(80e-6)
 
 
-def test_an_energy_counter_that_wraps_goes_on_rising(tmp_path):
+def test_an_energy_counter_that_wraps_keeps_rising(tmp_path):
     package(tmp_path, "0", 900)
     rapl = HOST_MODULE.Rapl(tmp_path)
     rapl.read()

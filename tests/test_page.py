@@ -127,7 +127,7 @@ def test_cases_of_equal_intensity_give_no_roofline():
     assert roofline(worked("a", 8e11, 1e9, "tensor.float16"), worked("b", 8e11, 1e9, "tensor.float16")) is None
 
 
-def test_a_few_cases_stand_unfolded_in_the_page_and_many_are_packed():
+def test_the_page_contains_few_cases_unfolded_and_many_packed():
     few, many = (html().render(make.run(*(make.result(of=make.case(n=n)) for n in range(c)))) for c in (40, 41))
     assert (few.count('<div class="more">'), few.count("data-more=")) == (40, 0)
     assert (many.count('<div class="more">'), many.count("<details data-more=")) == (0, 41)

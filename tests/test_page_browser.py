@@ -200,7 +200,7 @@ def test_every_link_within_a_page_leads_somewhere(browser, pages):
 MEDIANS = "[...document.querySelectorAll('#suite-latency .of-cases tr[id]')].map((r) => r.cells[1].textContent)"
 
 
-def test_a_table_sorts_by_value_whatever_the_prefix_and_goes_back_to_the_order_measured(browser, pages):
+def test_a_table_sorts_by_value_across_prefixes_and_returns_to_the_measured_order(browser, pages):
     browser.show(pages(WHOLE))
     browser.ask(OPEN_ALL)
     measured = browser.ask(MEDIANS)

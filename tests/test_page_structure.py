@@ -99,7 +99,7 @@ def test_the_contents_and_the_line_of_each_suite_lead_to_its_section():
     assert all(links.count(f"#{id_}") == 2 for id_ in sections), "in the contents, and in the table of suites"
 
 
-def test_cases_stand_in_a_folded_group_each_with_a_link_to_its_own_place():
+def test_each_case_in_a_folded_group_has_a_link_to_its_own_place():
     page = PageElements(run_of(*sizes()))
     rows = [(attrs["id"], inside) for tag, attrs, inside in page.found if tag == "tr" and "id" in attrs]
     assert rows[-1] == ("bandwidth/read[size=1GiB]", ("fold of-cases",))
@@ -114,14 +114,14 @@ def test_cases_of_one_name_on_several_devices_have_places_of_their_own():
     assert {"bandwidth/read[size=1GiB]@cuda:0", "bandwidth/read[size=1GiB]@cuda:1"} <= set(page.attributes("tr", "id"))
 
 
-def test_two_charts_of_a_suite_stand_open_and_the_others_are_folded_and_named():
+def test_two_charts_of_a_suite_are_open_and_the_others_are_folded_and_named():
     views = [View("bars", f"Chart {letter}", ("read",)) for letter in "ABCD"]
     page = PageElements(run_of(*sizes(), views=views))
     assert [inside for tag, _, inside in page.found if tag == "figure"] == [(), (), ("fold",), ("fold",)]
     assert "Chart C, Chart D" in page.words
 
 
-def test_warnings_stand_open_only_where_something_failed():
+def test_warnings_are_unfolded_only_if_something_failed():
     failed = read(suite="ipc", status="failed", reason="no answer")
     for results, is_open in ((sizes(), False), ([*sizes(), failed], True)):
         groups = [attrs for tag, attrs, _ in PageElements(run_of(*results)).found if attrs.get("id") == "notices"]
@@ -129,7 +129,7 @@ def test_warnings_stand_open_only_where_something_failed():
         assert bool(groups) == is_open
 
 
-def test_charts_of_a_gpu_stand_before_those_of_the_host():
+def test_charts_of_a_gpu_come_before_those_of_the_host():
     facts = make.facts(make.device(), make.device("host", "CPU", arch="x86-64"))
     host = [replace(result, case=replace(result.case, name="cores")) for result in sizes(devices=("host",))]
     views = [View("bars", "Of the host", ("cores",)), View("bars", "Of the GPU", ("read",))]
@@ -193,7 +193,7 @@ def test_a_run_with_no_case_or_one_is_a_page_too(runs):
     assert re.search(r"Trustworthy: (yes|no)", page.text)
 
 
-def test_a_name_of_two_hundred_characters_and_one_from_right_to_left_stand_in_the_page():
+def test_a_name_of_two_hundred_characters_and_one_from_right_to_left_fit_the_page():
     long, arabic = "n" * 200, "قراءة"
     page = PageElements(run_of(read(name=long), read(name=arabic)))
     assert {f"bandwidth/{long}[size=1GiB]", f"bandwidth/{arabic}[size=1GiB]"} <= set(page.attributes("tr", "id"))

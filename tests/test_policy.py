@@ -63,7 +63,7 @@ def test_a_policy_may_stand_in_pyproject_under_tool_gpubench(tmp_path):
     assert load(tmp_path, text, "pyproject.toml").threshold_percent == 7.0
 
 
-def test_a_file_of_its_own_stands_before_pyproject(tmp_path):
+def test_a_policy_file_has_precedence_over_pyproject(tmp_path):
     (tmp_path / "pyproject.toml").write_text("[tool.gpubench.gate]\nthreshold_percent = 7\n")
     assert load(tmp_path, "[gate]\nthreshold_percent = 1").threshold_percent == 1.0
 
@@ -128,7 +128,7 @@ def test_a_file_that_is_named_must_be_there(tmp_path):
         policy.load(tmp_path / "none.toml")
 
 
-def test_a_users_floor_stands_before_the_built_in_one(tmp_path):
+def test_a_users_floor_has_precedence_over_the_built_in_one(tmp_path):
     first = policy.built_in().floors[0]
     text = f"[[floor]]\nmodel='{first.model}'\ncase='{first.case}'\nexpected=1\nunit='{first.unit}'\nsource='own'"
     assert load(tmp_path, text).floor(first.model, first.case).source == "own"

@@ -93,7 +93,7 @@ def test_a_phase_without_samples_has_no_memory():
     "name", ["a" * 200, "step of " * 25, "שלום " * 20, "训练" * 60, "x\x1b[31m\nred"], ids=range(5)
 )
 @pytest.mark.parametrize("width", [40, 80])
-def test_a_name_folds_and_the_numbers_beside_it_stay(name, width):
+def test_a_long_name_is_folded_and_the_numbers_beside_it_stay_whole(name, width):
     lines = printed(program(phase(name, (1.0, 3.5)), memory=[GIB] * 41), width)
     assert max(map(cell_len, lines)) <= width
     assert any(re.search(r"\b1\.00 s\b.*\b2\.50 s\b", line) for line in lines)

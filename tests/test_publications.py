@@ -184,7 +184,7 @@ def test_cases_that_could_not_be_judged_are_warnings():
     assert "+2.0 %25 (" in lines[1]
 
 
-def test_an_annotation_is_one_line_whatever_a_case_is_called():
+def test_an_annotation_is_one_line_for_any_name_of_a_case():
     (line,) = render("annotations", judgement(**{HOSTILE: 1.1})).splitlines()
     assert line.count("::") >= 2
     assert "%250A" in line

@@ -330,7 +330,7 @@ def test_a_view_of_extreme_numbers_does_not_break_the_page(kind, extreme):
 
 
 @pytest.mark.parametrize("text", INJECTIONS)
-def test_injected_text_comes_out_inert_in_html(text):
+def test_injected_text_is_inert_in_html(text):
     page = Tags(render("html", poisoned(small_run(), text)))
     assert {tag for tag, _ in page.found} <= ALLOWED
     assert not {name for _, attrs in page.found for name in attrs if name.startswith("on") or name in ("style", "src")}
@@ -342,7 +342,7 @@ def test_injected_text_comes_out_inert_in_html(text):
 
 
 @pytest.mark.parametrize("text", INJECTIONS)
-def test_injected_text_comes_out_inert_in_markdown(text):
+def test_injected_text_is_inert_in_markdown(text):
     written = render("md", poisoned(small_run(), text))
     page = Tags(MarkdownIt("commonmark").enable("table").render(written))
     assert {tag for tag, _ in page.found} <= {
@@ -368,7 +368,7 @@ def test_injected_text_comes_out_inert_in_markdown(text):
 
 
 @pytest.mark.parametrize("text", INJECTIONS)
-def test_injected_text_comes_out_inert_in_csv(text):
+def test_injected_text_is_inert_in_csv(text):
     lines = list(csv.reader(io.StringIO(render("csv", poisoned(small_run(), text)))))
     assert len({len(line) for line in lines}) == 1
     assert len(lines) == 1 + 5  # two series of the first case, and a line for each of the three others
@@ -552,7 +552,7 @@ def test_a_staircase_draws_its_levels_their_ends_and_the_cache_sizes_of_the_devi
     assert "16.03 ns up to 362 KiB, then 142.3 ns" in drawing["aria-label"]
 
 
-def test_levels_stand_in_markdown_csv_and_json():
+def test_levels_are_in_markdown_csv_and_json():
     run = ladder_run()
     written = render("md", run)
     assert "### Levels: Ladder, chase" in written
@@ -594,7 +594,7 @@ def test_a_transfer_view_draws_paths_models_and_crossovers_with_their_tables():
     assert re.search(r"kernel engine 2\d\d(\.\d)? KiB 128 KiB – 512 KiB 257.8 KiB", page.text)
 
 
-def test_models_and_crossovers_stand_in_markdown_csv_and_json():
+def test_models_and_crossovers_are_in_markdown_csv_and_json():
     run = paths_run()
     assert "| kernel | engine | 2" in render("md", run)
     lines = [line for line in csv.DictReader(io.StringIO(render("csv", run))) if line["quantity"] == "derived"]
@@ -690,7 +690,7 @@ def test_replicates_are_one_row_of_the_markdown():
     ]
 
 
-def test_a_spread_stands_in_csv_on_the_headline_of_every_replicate():
+def test_csv_has_the_spread_in_the_headline_row_of_every_replicate():
     lines = list(csv.DictReader(io.StringIO(render("csv", replicated_run()))))
     wide = [line for line in lines if line["case"] == "bandwidth/wide[n=1]" and line["series"] == "rate"]
     assert [line["replicates"] for line in wide] == ["3", "3", "3"]
@@ -740,7 +740,7 @@ def test_a_case_that_failed_in_every_replicate_is_reported_too(kind):
     assert "it ended" in render(kind, run_of(*lost))
 
 
-def test_labels_stand_beside_the_status():
+def test_labels_are_shown_beside_the_status():
     run = run_of(result("s", "c", (), [timed(1e-3)], labels=("power-capped", "loaded")))
     assert "power-capped, loaded" in Tags(render("html", run)).text
     assert "| power-capped, loaded |" in render("md", run)

@@ -227,7 +227,7 @@ def test_each_replicate_runs_in_fresh_processes_in_an_order_of_its_own(faults):
     assert plan == planning.make(host_facts(), settings), "the same seed gives the same order"
 
 
-def test_cases_of_one_runtime_follow_each_other_in_a_process_of_their_own(tmp_path):
+def test_cases_of_one_runtime_run_in_sequence_in_one_separate_process(tmp_path):
     (tmp_path / "runtimes.py").write_text(RUNTIMES, encoding="utf-8")
     settings = Settings((str(tmp_path / "runtimes.py"),), ("host",), "smoke", replicates=2)
     plan, shelf = planning.make(host_facts(), settings), ListSink()

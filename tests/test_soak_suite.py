@@ -125,7 +125,7 @@ def test_a_store_that_is_lost_is_found(monkeypatch):
         memory.task().stages[""].call()
 
 
-def test_no_two_words_of_memory_hold_the_same_address(monkeypatch):
+def test_the_pattern_address_gives_every_word_of_memory_its_own_value(monkeypatch):
     monkeypatch.setattr(MEMORY, "_CHUNK_WORDS", {False: 64})
     memory = MEMORY.MemoryPattern(bench("memory"), "address", 8 * 1000)
     memory.write(0)

@@ -73,7 +73,7 @@ def command_line() -> list[tuple[str, Any]]:
     return list(commands(typer.main.get_command(app)))
 
 
-def test_every_command_says_what_it_does(command_line):
+def test_every_command_has_a_description(command_line):
     assert len(command_line) > 1
     assert [name for name, command in command_line if not command.help] == []
 

@@ -174,7 +174,7 @@ def test_arrows_lead_only_upwards():
     ] == []
 
 
-def test_no_import_of_the_core_goes_in_a_circle_not_even_a_lazy_one():
+def test_the_core_has_no_circular_import_not_even_a_lazy_one():
     edges = {
         name: {imported.target for imported in imports(path) if imported.target in MODULES and imported.target != name}
         for name, path in MODULES.items()
@@ -277,7 +277,7 @@ def test_architecture_lists_the_packages_and_the_rooms_of_the_code():
 
 
 @pytest.mark.parametrize("package", ARROWS)
-def test_every_package_says_what_it_is_for_in_a_paragraph(package):
+def test_the_purpose_of_every_package_is_described_in_a_paragraph(package):
     text = (ast.get_docstring(tree_of(ROOT / "gpubench" / package / "__init__.py")) or "").split()
     assert len(text) >= 25, " ".join(text)
 
@@ -340,7 +340,7 @@ def broad_excepts(path: Path) -> Iterator[tuple[str, str]]:
     return walk(tree_of(path), ())
 
 
-def test_broad_excepts_stand_only_where_the_list_says():
+def test_broad_excepts_are_only_in_the_listed_places():
     excepts = Counter(place for path in SHIPPED for place in broad_excepts(path))
     expected = Counter(place for place in BROAD_EXCEPTS if (ROOT / place[0]).exists())
     assert excepts == expected

@@ -236,7 +236,7 @@ def test_two_files_of_one_name_are_refused_and_a_file_named_twice_counts_once(fo
     assert planning.suite_names(["./mine.py", "mine.py"]) == (str(folder / "mine.py"),)
 
 
-def test_a_module_of_the_users_never_stands_before_an_installed_one(folder):
+def test_a_module_of_the_user_never_shadows_an_installed_one(folder):
     (folder / "json.py").write_text("raise RuntimeError('mine')\n")
     planning.load_suite(str(folder / "mine.py"))
     assert sys.path[-1] == str(folder)

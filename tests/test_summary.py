@@ -95,7 +95,7 @@ def test_a_series_without_a_limit_has_no_share():
     assert (row.figure.share, row.figure.limit, row.figure.share_text) == (None, "", "")
 
 
-def test_a_row_stands_for_each_result_in_the_order_measured_and_by_suite():
+def test_each_result_has_a_row_in_the_measured_order_by_suite():
     results = [
         make.result(of=make.case("a", suite="two")),
         make.result(of=make.case("b", suite="one"), status="skipped"),

@@ -216,7 +216,7 @@ class RecordingEncoder:
         return self.status
 
 
-def test_a_tensor_map_describes_rows_of_halves_and_lies_where_the_driver_wants_it(monkeypatch):
+def test_a_tensor_map_describes_rows_of_halves_and_is_aligned_for_the_driver(monkeypatch):
     encoder = RecordingEncoder(0)
     monkeypatch.setattr(MAPS, "_encode", lambda: encoder)
     matrix = SimpleNamespace(data=SimpleNamespace(ptr=4096))

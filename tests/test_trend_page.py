@@ -175,7 +175,7 @@ def test_anonymising_removes_hosts_and_folders_from_a_trend():
 
 
 @pytest.mark.parametrize("text", INJECTIONS)
-def test_injected_text_comes_out_inert(text):
+def test_injected_text_is_inert_in_the_page_of_trends(text):
     page = Tags(page_of(*[poisoned(STEP, text)] * 2))
     assert {tag for tag, _ in page.found} <= ALLOWED | {"a"}
     assert not {name for _, attrs in page.found for name in attrs if name.startswith("on") or name in ("style", "src")}

@@ -50,7 +50,7 @@ def test_a_uuid_without_a_zero_byte_is_used_unchanged(monkeypatch):
     assert UUID_OF(as_cupy_gives_it(WHOLE), PCI) == f"GPU-{WHOLE}"
 
 
-def test_bytes_behind_the_uuid_in_memory_are_not_part_of_it(monkeypatch):
+def test_bytes_after_the_uuid_in_memory_are_not_part_of_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert UUID_OF({"uuid": WHOLE.bytes + b"\x07\x08"}, PCI) == f"GPU-{WHOLE}"
 

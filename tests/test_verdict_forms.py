@@ -128,7 +128,7 @@ def test_a_gate_whose_cases_all_failed_names_them(lines):
     assert "    gpubench run bandwidth --filter 'bandwidth/copy[size=1GiB]'" in text
 
 
-def test_cases_that_cannot_be_compared_stand_last_with_one_sentence_why():
+def test_cases_that_cannot_be_compared_come_last_with_a_reason_in_one_sentence():
     old = [reading(noisy(spread=1e-3), of=CASES[name]) for name in ("slow", "fine")]
     other_version = replace(CASES["fine"], version=2)
     new = [reading(noisy(1.1, 1e-3), of=CASES["slow"]), reading(noisy(spread=1e-3), of=other_version)]

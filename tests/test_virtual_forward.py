@@ -81,7 +81,7 @@ def test_data_larger_than_the_buffers_arrives_whole_in_both_directions(connected
     connected_client.request(WIRE.FREE, place)
 
 
-def test_an_error_of_a_call_comes_back_with_its_answer(connected_client):
+def test_the_error_of_a_call_is_returned_with_its_answer(connected_client):
     with pytest.raises(WrongAnswer, match="a forwarded call returned the error 2"):
         connected_client.request(WIRE.ALLOCATE, 2**62)
     assert connected_client.request(WIRE.MEMORY_INFO) > 0  # the next call is not to blame

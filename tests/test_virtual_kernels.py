@@ -70,7 +70,7 @@ def test_the_device_publishes_the_number_of_finished_calls() -> None:
     assert word[0] == 7
 
 
-def test_a_walk_round_the_ring_stands_where_the_formula_says_and_a_broken_ring_is_found(bench: Any) -> None:
+def test_a_walk_round_the_ring_ends_where_the_formula_says_and_a_broken_ring_is_found(bench: Any) -> None:
     walk = LOADS.RingWalk(bench, 2**20)
     for _ in range(3):
         walk.call()
