@@ -156,7 +156,7 @@ def test_missing_nodes_fail_a_strict_judgement_only():
     assert fleet_text.missing_node_lines(judgement) == ["gpu05: timed out: no answer in 600 s"]
 
 
-def test_a_sick_device_ends_with_6_whatever_else_is_found():
+def test_a_sick_device_ends_with_6_besides_any_other_finding():
     record, digests = fleet(8, 1)
     sick = replace(digests[2].components[0], sick=("uncorrected ECC errors since the driver was loaded: 3",))
     digests[2] = replace(digests[2], components=(sick,))

@@ -104,7 +104,7 @@ BY_LOCALE = re.compile(r"\.(read|write)_text\((?![^\n]*encoding=)|\btext=True\b|
 OF_THE_KERNEL = re.compile(r"/proc/|zone /|task /|_YAMA|index /")
 
 
-def test_text_is_read_and_written_as_utf_8_whatever_the_locale():
+def test_text_is_read_and_written_as_utf_8_in_any_locale():
     shipped = [path for room in ("gpubench", "suites", "reports", "collectors") for path in (ROOT / room).rglob("*.py")]
     wrong = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()}"

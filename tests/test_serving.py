@@ -298,7 +298,7 @@ def test_steps_without_prefills_give_no_serving_rate():
 
 
 @pytest.mark.usefixtures("few")
-def test_a_session_stands_beside_its_simulation_and_its_percentiles_have_the_queries_that_they_need():
+def test_a_session_is_shown_beside_its_simulation_and_percentiles_need_enough_queries():
     arrivals = serving.poisson(10, 100, seed=2).tolist()
     views = served_of(Summary(run_of(*measured(), session(arrivals, LLAMA))), "inference", VIEW)
     checks, (latencies,) = views[0].sessions, views[0].latencies

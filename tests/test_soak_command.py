@@ -148,7 +148,7 @@ def test_a_pass_whose_first_result_has_other_bits_is_found_also_between_gpus_of_
     assert ledger_of(make.run(*results[:3], facts=GPUS)).exit_status == 0
 
 
-def test_an_unhealthy_device_ends_with_6_whatever_the_results_are():
+def test_an_unhealthy_device_ends_with_6_for_any_results():
     for results in ([passed_result(0)], [failed(0)]):
         run = make.run(*results)
         sick = Remark(1.0, "event", HEALTH_SOURCE, "cuda:0", "uncorrected ECC errors: 3, before the run 1")

@@ -233,7 +233,7 @@ class CountedDevice:
         monkeypatch.setattr(SUSPENSION, "processes_on", lambda _: self.processes)
 
 
-def test_a_suspended_program_leaves_one_process_less_beside_partners_and_one_that_stays_is_found(
+def test_suspending_a_program_leaves_one_process_fewer_and_one_that_stays_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     device = CountedDevice(monkeypatch)
