@@ -88,10 +88,10 @@ def fill_pattern(bench: Bench, array: Any, seed: int) -> None:
     bench.kernel("copies.cu", "fill_pattern")((_BLOCKS,), (_THREADS,), args)
 
 
-def expect_pattern(bench: Bench, array: Any, seed: int, what: str) -> None:
+def expect_pattern(bench: Bench, array: Any, seed: int, label: str) -> None:
     """Raise WrongAnswer if a word differs from the pattern; on a GPU a kernel compares, wherever the memory lies.
 
-    `what` names the array in the message.
+    `label` names the array in the message.
     """
     if bench.traits.is_gpu:
         counter = bench.xp.zeros(1, bench.xp.uint32)
@@ -101,7 +101,7 @@ def expect_pattern(bench: Bench, array: Any, seed: int, what: str) -> None:
     else:
         wrong = int(np.count_nonzero(array.view(np.uint64) != pattern(array.size, seed).view(np.uint64)))
     size = units.size(array.size)
-    expect(wrong == 0, f"{wrong} of {array.size // _WORD_BYTES} words of {size} {what} differ from the data written")
+    expect(wrong == 0, f"{wrong} of {array.size // _WORD_BYTES} words of {size} {label} differ from the data written")
 
 
 def notes(bench: Bench, path: str) -> dict[str, str]:

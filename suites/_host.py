@@ -79,18 +79,18 @@ def _triad(a: Any, b: Any, c: Any, n: Any, s: Any) -> None:
 
 def _xor(array: Any) -> Any:
     """Return the exclusive or of an array of 64-bit words."""
-    mine = np.uint64(0)
+    combined = np.uint64(0)
     for i in range(array.size):
-        mine ^= array[i]
-    return mine
+        combined ^= array[i]
+    return combined
 
 
 def _dot_product(b: Any, c: Any) -> Any:
     """Return the sum of products of two arrays in double precision."""
-    mine = 0.0
+    total = 0.0
     for i in range(b.size):
-        mine += np.float64(b[i]) * np.float64(c[i])
-    return mine
+        total += np.float64(b[i]) * np.float64(c[i])
+    return total
 
 
 xor_of = numba.njit(_xor)
@@ -146,9 +146,9 @@ _compiled_node_at = numba.njit(_node_at)
 def _link(ring: Any, order: Any, stride: Any) -> None:
     """Write into each node of the ring the position of the next node; nodes are `stride` words apart."""
     for i in range(order[0]):
-        here, after = np.uint64(i), np.uint64(i) + np.uint64(1)
-        after = np.uint64(0) if after == order[0] else after
-        ring[_compiled_node_at(here, order) * stride] = _compiled_node_at(after, order) * stride
+        node, successor = np.uint64(i), np.uint64(i) + np.uint64(1)
+        successor = np.uint64(0) if successor == order[0] else successor
+        ring[_compiled_node_at(node, order) * stride] = _compiled_node_at(successor, order) * stride
 
 
 def _sweep(ring: Any, order: Any, stride: Any) -> Any:
@@ -190,10 +190,10 @@ def _ask(array: Any, asking: Any, answering: Any, first: Any, last: Any, spins: 
     """
     for turn in range(first, last + 1):
         _store_word(array, asking, np.uint64(turn))
-        left = spins
+        reads_left = spins
         while _load_word(array, answering) != turn:
-            left -= 1
-            if left == 0:
+            reads_left -= 1
+            if reads_left == 0:
                 return turn - 1
     return last
 
@@ -204,10 +204,10 @@ def _answer(array: Any, asking: Any, answering: Any, first: Any, last: Any, spin
     Returns the last word that came; a wait ends after `spins` reads.
     """
     for turn in range(first, last + 1):
-        left = spins
+        reads_left = spins
         while _load_word(array, asking) != turn:
-            left -= 1
-            if left == 0:
+            reads_left -= 1
+            if reads_left == 0:
                 return turn - 1
         _store_word(array, answering, np.uint64(turn))
     return last
@@ -215,10 +215,10 @@ def _answer(array: Any, asking: Any, answering: Any, first: Any, last: Any, spin
 
 def _chase(ring: Any, steps: Any, state: Any) -> None:
     """Go `steps` nodes on from position state[0], and leave the position that is reached there."""
-    here = state[0]
+    position = state[0]
     for _ in range(steps):
-        here = ring[here]
-    state[0] = here
+        position = ring[position]
+    state[0] = position
 
 
 KERNELS: dict[str, Compiled] = {

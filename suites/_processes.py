@@ -96,7 +96,7 @@ class FreshInterpreter:
 def answer_of(
     program: str,
     order: object,
-    what: str,
+    label: str,
     limit_s: float,
     arguments: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
@@ -114,11 +114,11 @@ def answer_of(
 
     The program reports a failure as an object with the key `skip`, `missing` or `wrong`, which raises Skip, Unavailable
     or WrongAnswer here. Raises RuntimeError if the program crashes or does not end within `limit_s` seconds of its
-    start; its message names the program by `what` and has its last line.
+    start; its message names the program by `label` and has its last line.
     """
-    with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as answered, tempfile.TemporaryFile() as errors:
-        pickle.dump(order, asked)
-        asked.seek(0)
+    with tempfile.TemporaryFile() as request, tempfile.TemporaryFile() as reply, tempfile.TemporaryFile() as errors:
+        pickle.dump(order, request)
+        request.seek(0)
         reader, writer = os.pipe()
         with os.fdopen(reader, "rb", buffering=0) as ready:
             try:
@@ -130,8 +130,8 @@ def answer_of(
                     errors,
                     {**os.environ, **(environment or {})},
                     [writer] if is_ready_awaited else (),
-                    asked,
-                    answered,
+                    request,
+                    reply,
                 )
             finally:
                 os.close(writer)
@@ -141,12 +141,12 @@ def answer_of(
             finally:
                 interpreter.end()
         if status is None:
-            raise RuntimeError(f"{what} did not end within {limit_s:g} s and was ended")
+            raise RuntimeError(f"{label} did not end within {limit_s:g} s and was ended")
         if status:
             how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
-            raise RuntimeError(f"{what} ended with {how}: {interpreter.last_line()}")
-        answered.seek(0)
-        return Answer(_content(json.load(answered)), seconds)
+            raise RuntimeError(f"{label} ended with {how}: {interpreter.last_line()}")
+        reply.seek(0)
+        return Answer(_content(json.load(reply)), seconds)
 
 
 def _ready_after(ready: IO[bytes], started: float, limit_s: float) -> float:

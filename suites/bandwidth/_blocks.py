@@ -181,9 +181,9 @@ class BlockLayout:
 
     def addresses(self, packed: int, pool: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
         """Return the addresses of all blocks in packed memory and in the pool, which begin at these addresses."""
-        first = np.arange(self.count, dtype=np.uint64) * np.uint64(self.block_bytes)
-        there = self.places.astype(np.uint64) * np.uint64(self.block_bytes)
-        return first + np.uint64(packed), there + np.uint64(pool)
+        packed_offsets = np.arange(self.count, dtype=np.uint64) * np.uint64(self.block_bytes)
+        pool_offsets = self.places.astype(np.uint64) * np.uint64(self.block_bytes)
+        return packed_offsets + np.uint64(packed), pool_offsets + np.uint64(pool)
 
 
 class GpuBlocks:

@@ -29,10 +29,10 @@ _ONE, _FIVE, _ALL = np.uint64(1), np.uint64(5), np.uint64(2**32 - 1)
 def _cached_read(rows: Any, passes: Any, parts: Any) -> None:
     """Leave in parts[row] x after `passes` times x = 5·x + xor of the row, from 0; uint64 wraps round."""
     for row in prange(rows.shape[0]):
-        mine = np.uint64(0)
+        combined = np.uint64(0)
         for _ in range(passes):
-            mine = mine * _FIVE + xor_of(rows[row])
-        parts[row] = mine
+            combined = combined * _FIVE + xor_of(rows[row])
+        parts[row] = combined
 
 
 def _cached_copy(there: Any, back: Any, passes: Any) -> None:
@@ -76,22 +76,22 @@ def _strided_read(array: Any, count: Any, stride: Any, parts: Any) -> None:
     """Leave in each part the exclusive or of its share of `count` words, which are `stride` words apart."""
     share = count // parts.size
     for part in prange(parts.size):
-        mine = np.uint32(0)
+        combined = np.uint32(0)
         for t in range(part * share, (part + 1) * share):
-            mine ^= array[np.uint64(t) * stride]
-        parts[part] = mine
+            combined ^= array[np.uint64(t) * stride]
+        parts[part] = combined
 
 
 def _random_read(chunks: Any, count: Any, bits: Any, turn: Any, parts: Any) -> None:
     """Leave in each part the exclusive or of its share of `count` chunks, in a pseudo-random order."""
     share = count // parts.size
     for part in prange(parts.size):
-        mine = np.uint32(0)
+        combined = np.uint32(0)
         for t in range(part * share, (part + 1) * share):
             chunk = _permuted(np.uint64(t), bits, turn)
             for lane in range(chunks.shape[1]):
-                mine ^= chunks[chunk, lane]
-        parts[part] = mine
+                combined ^= chunks[chunk, lane]
+        parts[part] = combined
 
 
 def _strided_write(array: Any, count: Any, stride: Any, key: Any) -> None:

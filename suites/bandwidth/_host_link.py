@@ -94,8 +94,8 @@ def host_link_all(bench: Bench, of: int, direction: str, size_bytes: int) -> Tas
     need_gpu(bench)
     bench.need(2 * size_bytes + _SPARE_BYTES)
     nodes = nodes_of(bench.target)
-    own = node_of(bench.peers[bench.rank].pci)
-    memory = NodeMemory(size_bytes, own if own in nodes else nodes[0], nodes)
+    nearest_node = node_of(bench.peers[bench.rank].pci)
+    memory = NodeMemory(size_bytes, nearest_node if nearest_node in nodes else nodes[0], nodes)
     transfer = LinkCopy(bench, _registered(bench, memory), direction == _H2D)
     works = {"sum": Work(payload=of * size_bytes)}
     stage = Stage(transfer.call, Work(payload=size_bytes), "payload", _LIMITS[direction], also=works, effort=POINT)
@@ -117,5 +117,5 @@ def _registered(bench: Bench, memory: NodeMemory) -> HostMemory:
 
 def _place_notes(bench: Bench) -> Mapping[str, str]:
     """Return the note that names the NUMA node of the GPU."""
-    own = node_of(bench.target.device.pci)
-    return {"NUMA node of the GPU": "not stated by the firmware" if own is None else str(own)}
+    nearest_node = node_of(bench.target.device.pci)
+    return {"NUMA node of the GPU": "not stated by the firmware" if nearest_node is None else str(nearest_node)}

@@ -60,5 +60,5 @@ def source_of(bench: Bench, name: str, size_bytes: int) -> tuple[Corpus, int]:
     if not name.startswith(DATA_PREFIX):
         return make_corpus(name, bench.seed), size_bytes
     files = {DATA_PREFIX + file.label: file for file in bench.target.data}
-    taken = read_bounded(files[name], size_bytes)
-    return Corpus(name, taken.dtype, taken.description, taken.data), taken.data.size
+    part = read_bounded(files[name], size_bytes)
+    return Corpus(name, part.dtype, part.description, part.data), part.data.size

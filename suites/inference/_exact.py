@@ -82,8 +82,8 @@ class ExactChain:
 
     def again(self) -> Doubles:
         """Return the last logits again; raises WrongAnswer if the cache has no longer the same keys and values."""
-        for own in self._own:
-            self._compare(*own)
+        for entry in self._own:
+            self._compare(*entry)
         return self._logits
 
     def _network(
@@ -129,12 +129,12 @@ class ExactChain:
     def _attended(self, layer: int, sampled: SampledToken, heads: Doubles) -> Doubles:
         """Return the attention output of a token's heads; `heads` are its queries, keys and values (heads, dim)."""
         model, xp = self._model, self._xp
-        own = rotated(heads[: model.heads + model.kv_heads], self._turns[sampled.place])
-        queries = own[: model.heads].reshape(model.kv_heads, -1, model.dim)
+        rotated_heads = rotated(heads[: model.heads + model.kv_heads], self._turns[sampled.place])
+        queries = rotated_heads[: model.heads].reshape(model.kv_heads, -1, model.dim)
         keys, values = (self._doubles(array, sampled) for array in self._caches[layer])
-        mine = layer, sampled, own[model.heads :], heads[model.heads + model.kv_heads :]
-        self._compare(*mine)
-        self._own.append(mine)
+        entry = layer, sampled, rotated_heads[model.heads :], heads[model.heads + model.kv_heads :]
+        self._compare(*entry)
+        self._own.append(entry)
         scores = self._to_host(xp.matmul(xp.asarray(queries), keys.transpose(0, 2, 1))) / math.sqrt(model.dim)
         powers = np.exp(scores - scores.max(axis=2, keepdims=True))
         shares = xp.asarray(powers / powers.sum(axis=2, keepdims=True))

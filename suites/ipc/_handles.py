@@ -243,8 +243,8 @@ def mesh(bench: Bench, of: int) -> Task:
     """Seconds per handle when the rank on each GPU opens one handle of every other GPU, all at once."""
     need_shared_gpu(bench)
     memory = bench.device.shared_memory("raw")
-    mine = filled(bench, memory, EACH_BYTES, bench.seed + bench.rank)
-    data = bench.exchange(memory.export(mine).data)
+    own_buffer = filled(bench, memory, EACH_BYTES, bench.seed + bench.rank)
+    data = bench.exchange(memory.export(own_buffer).data)
     others = {rank: Handle(exported) for rank, exported in enumerate(data) if rank != bench.rank}
 
     def open_all() -> dict[int, SharedBuffer]:
@@ -257,7 +257,7 @@ def mesh(bench: Bench, of: int) -> Task:
 
     devices = {"devices": ", ".join(device.id for device in bench.devices)}
     stage = OpenCloseCycle(lambda: list(open_all().values()), of - 1).stage()
-    return Task.of(stage, check=check, release=mine.close, notes=devices)
+    return Task.of(stage, check=check, release=own_buffer.close, notes=devices)
 
 
 @topic.case(ranks=2, devices=devices_of, when=on_gpu, path=paths)
@@ -265,16 +265,16 @@ def event(bench: Bench, path: str) -> Task:
     """Seconds to open the handle of an event, to close it (series `close`) and to make it (stage `export`)."""
     need_shared_gpu(bench)
     if bench.rank == 0:
-        own = bench.device.shared_event()
-        own.record()
+        exported_event = bench.device.shared_event()
+        exported_event.record()
         bench.device.synchronize()
-        bench.exchange(own.export())
-        return Task.idle(own.close)
-    mine = bench.device.shared_event()
+        bench.exchange(exported_event.export())
+        return Task.idle(exported_event.close)
+    own_event = bench.device.shared_event()
     handle = bench.exchange(None)[0]
 
     def exporting() -> float:
-        return _seconds_of(mine.export)[0]
+        return _seconds_of(own_event.export)[0]
 
     def check() -> None:
         opened = bench.device.shared_event(handle)
@@ -282,4 +282,4 @@ def event(bench: Bench, path: str) -> Task:
         opened.close()
 
     stages = {"": OpenCloseCycle(lambda: [bench.device.shared_event(handle)]).stage(), "export": self_timed(exporting)}
-    return Task(stages, check, close=mine.close, notes=notes(bench, path), labels=labels(bench, path))
+    return Task(stages, check, close=own_event.close, notes=notes(bench, path), labels=labels(bench, path))

@@ -104,19 +104,19 @@ def event_wait(bench: Bench) -> Task:
     The check is that of `launch`.
     """
     cuda, empty = bench.xp.cuda, _empty(bench)
-    here, there = cuda.get_current_stream(), cuda.Stream(non_blocking=True)
-    asked, answered = cuda.Event(disable_timing=True), cuda.Event(disable_timing=True)
+    first_stream, second_stream = cuda.get_current_stream(), cuda.Stream(non_blocking=True)
+    first_event, second_event = cuda.Event(disable_timing=True), cuda.Event(disable_timing=True)
 
     def there_and_back() -> None:
         """Queue a kernel on each stream, each of which waits for the kernel before it."""
         empty()
-        asked.record(here)
-        there.wait_event(asked)
-        there.use()  # not `with there`, which would restore the null stream
+        first_event.record(first_stream)
+        second_stream.wait_event(first_event)
+        second_stream.use()  # not `with second_stream`, which would restore the null stream
         empty()
-        here.use()
-        answered.record(there)
-        here.wait_event(answered)
+        first_stream.use()
+        second_event.record(second_stream)
+        first_stream.wait_event(second_event)
 
     stage = Stage(there_and_back, Work(items=2), "item", max_calls=_QUEUED, effort=POINT)
     return Task.of(stage, check=bench.device.synchronize)

@@ -180,10 +180,11 @@ class AdaptedRank:
 
     def _step(self, items: int, ranks: int) -> Callable[[], None]:
         """Return this rank's part of a step of `items` products among the first `ranks` ranks, with its exchange."""
-        exchange, mine = self._plan_exchange(self._schedule(ranks), self._block_bytes), self._own_items(items, ranks)
+        exchange = self._plan_exchange(self._schedule(ranks), self._block_bytes)
+        own_items = self._own_items(items, ranks)
 
         def step() -> None:
-            self._compute(mine)
+            self._compute(own_items)
             exchange()
 
         return step

@@ -73,8 +73,8 @@ def batch(bench: Bench, path: str, messages: int) -> Task:
         """Return the sender's seconds of each batch, and keep their median as the latency."""
         nonlocal latency_s
         with on_own_core(bench):
-            own = [sender.send() for _ in range(_ROUNDS)]
-        batch_s: list[float] = bench.exchange(own)[SENDER]
+            own_seconds = [sender.send() for _ in range(_ROUNDS)]
+        batch_s: list[float] = bench.exchange(own_seconds)[SENDER]
         latency_s = statistics.median(batch_s)
         return batch_s
 

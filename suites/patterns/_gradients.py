@@ -127,11 +127,11 @@ class BackwardPass:
         self._threads = use_threads(1) if bench.target.is_host else 0
         self._buckets = bucket_bounds(LAYERS, buckets)
         self._group = group_of(bench, LAYERS * width * width)
-        normals, own = Normals(bench), _SEEDS * (1 + bench.rank)
-        self._inputs = [normals.matrix(tokens, width, own + layer) for layer in range(LAYERS)]
+        normals, own_seed = Normals(bench), _SEEDS * (1 + bench.rank)
+        self._inputs = [normals.matrix(tokens, width, own_seed + layer) for layer in range(LAYERS)]
         self._weights = [normals.matrix(width, width, layer, 1 / math.sqrt(width)) for layer in range(LAYERS)]
         self._flowing = [bench.xp.empty_like(self._inputs[0]) for _ in range(LAYERS)]  # dY of each layer
-        self._flowing.append(normals.matrix(tokens, width, own + LAYERS))  # the gradient of the loss
+        self._flowing.append(normals.matrix(tokens, width, own_seed + LAYERS))  # the gradient of the loss
         self.work = Work(flops=4.0 * LAYERS * tokens * width * width, items=1)
         self.notes = {"layers": str(LAYERS), "width": str(width), "type": type_of(bench), **self._group.notes}
         self.notes["most overlap"] = (
@@ -209,14 +209,14 @@ class BackwardPass:
         """Raise WrongAnswer if rows of the summed gradients differ from the sum over all ranks in double precision."""
         rng, xp, size = self._bench.rng, self._bench.xp, self._width * self._width
         rows = rng.integers(0, self._width, _CHECKED)
-        own, chain = [], []
+        own_rows, chain = [], []
         for layer in range(LAYERS):
             flowing = self._flowing[layer + 1].astype(np.float64)
-            own.append(self._bench.device.to_host(self._inputs[layer].T[rows].astype(np.float64) @ flowing))
+            own_rows.append(self._bench.device.to_host(self._inputs[layer].T[rows].astype(np.float64) @ flowing))
             lines = rng.integers(0, self._tokens, _CHECKED)
             expected = flowing[lines] @ self._weights[layer].astype(np.float64).T
             chain.append((self._flowing[layer][lines], expected))
-        total = xp.asarray(np.sum(self._bench.exchange(np.array(own)), axis=0))
+        total = xp.asarray(np.sum(self._bench.exchange(np.array(own_rows)), axis=0))
         received = self._group.received
         for layer in range(LAYERS):
             summed = received[layer * size : (layer + 1) * size].reshape(self._width, self._width)[rows]

@@ -24,7 +24,7 @@ def _digest_of(chunk: Any, factor: Any, term: Any, rounds: Any) -> Any:
     Every word is combined with its place by XOR and replaced `rounds` times by word · factor + term. The digest is the
     XOR of the results.
     """
-    held, mine = np.empty(HELD_WORDS, np.uint32), np.zeros(HELD_WORDS, np.uint32)
+    held, combined = np.empty(HELD_WORDS, np.uint32), np.zeros(HELD_WORDS, np.uint32)
     places = np.arange(HELD_WORDS).astype(np.uint32)
     for first in range(0, chunk.size, HELD_WORDS):
         part, offset = chunk[first : first + HELD_WORDS], np.uint32(first)
@@ -34,10 +34,10 @@ def _digest_of(chunk: Any, factor: Any, term: Any, rounds: Any) -> Any:
             for place in range(HELD_WORDS):
                 held[place] = held[place] * factor + term
         for place in range(HELD_WORDS):
-            mine[place] ^= held[place]
+            combined[place] ^= held[place]
     digest = np.uint32(0)
     for place in range(HELD_WORDS):
-        digest ^= mine[place]
+        digest ^= combined[place]
     return digest
 
 

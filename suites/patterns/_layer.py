@@ -150,8 +150,8 @@ class TransformerLayer:
         """Compute this rank's part of the sequences and gather all parts."""
         tokens, numbers = self.shape.tokens // self.world, self.shape.numbers // self.world
         out = group.sent[:numbers].reshape(tokens, self.shape.width)
-        mine = self.input[self.rank * tokens : (self.rank + 1) * tokens]
-        self.whole(mine, self.shape.batch // self.world, out)
+        own_sequences = self.input[self.rank * tokens : (self.rank + 1) * tokens]
+        self.whole(own_sequences, self.shape.batch // self.world, out)
         group.all_gather(0, numbers)
         return self._arrived(group)
 
@@ -171,8 +171,8 @@ class TransformerLayer:
         """Compute this rank's tokens of each sequence; attention gathers the keys and values of all tokens."""
         batch, width, part = self.shape.batch, self.shape.width, self.shape.length // self.world
         tokens = self.input.reshape(batch, self.shape.length, width)[:, self.rank * part : (self.rank + 1) * part]
-        mine = self.xp.ascontiguousarray(tokens).reshape(batch * part, width)
-        queries, keys, values = self._qkv(mine, batch, self._whole)
+        own_tokens = self.xp.ascontiguousarray(tokens).reshape(batch * part, width)
+        queries, keys, values = self._qkv(own_tokens, batch, self._whole)
         count = batch * part * width
         pairs = group.sent[: 2 * count].reshape(2, batch, part, width)
         pairs[0], pairs[1] = keys, values
@@ -181,7 +181,7 @@ class TransformerLayer:
         every = self.xp.ascontiguousarray(every.transpose(1, 2, 0, 3, 4)).reshape(2, batch, self.shape.length, width)
         mixed = self.attended(queries, every[0], every[1])
         middle = self.xp.matmul(mixed.reshape(batch * part, width), self._whole["out"])
-        middle += mine
+        middle += own_tokens
         out = group.sent[:count].reshape(batch * part, width)
         self._network(middle, self._whole, out)
         out += middle

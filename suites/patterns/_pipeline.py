@@ -203,9 +203,9 @@ class PipelinedMessage:
         seconds of the three at that depth.
         """
         line, alone_s = self._pipeline, self._pipeline.alone()
-        taken = {depth: OverlapTimes(*alone_s, *line.together(depth)) for depth in depths}
-        best = best_depth({depth: times.together_s for depth, times in taken.items()})
-        self.times = taken[best]
+        times_by_depth = {depth: OverlapTimes(*alone_s, *line.together(depth)) for depth in depths}
+        best = best_depth({depth: times.together_s for depth, times in times_by_depth.items()})
+        self.times = times_by_depth[best]
         return best
 
     def overlapped(self) -> Observation:

@@ -54,12 +54,12 @@ class HostToDeviceRoutes:
         for index, first in enumerate(range(0, nbytes, chunk_bytes)):
             part = self._source[first : min(first + chunk_bytes, nbytes)]
             slot = self._slots[index % depth * chunk_bytes :][: part.size]
-            taken = self._taken[index % depth]
+            slot_copied = self._taken[index % depth]
             if index >= depth:
-                taken.synchronize()
+                slot_copied.synchronize()
             np.copyto(slot, part)
             self._bench.device.copy(self._target[first : first + part.size], slot)
-            taken.record()  # recorded on the current stream, which is the device's own
+            slot_copied.record()  # recorded on the current stream, which is the device's own
 
     def poison(self) -> None:
         """Overwrite the target."""

@@ -80,14 +80,14 @@ class HostRoutes:
 
     def _by_socket(self, nbytes: int) -> None:
         """Send the first bytes over the socket, or receive them; raises WrongAnswer if the sender closes it early."""
-        rest = self._message[:nbytes].data
+        remaining = self._message[:nbytes].data
         if self._is_sender:
-            self._socket.sendall(rest)
+            self._socket.sendall(remaining)
             return
-        while rest:
-            count = self._socket.recv_into(rest)
+        while remaining:
+            count = self._socket.recv_into(remaining)
             expect(count > 0, "the sender closed the connection")
-            rest = rest[count:]
+            remaining = remaining[count:]
 
     def _by_kernel(self, nbytes: int) -> None:
         """Let the receiver read the sender's memory after the sender has posted that it is ready."""
@@ -100,9 +100,9 @@ class HostRoutes:
 
     def _read(self, first: int, nbytes: int) -> bool:
         """Read bytes of the sender's message; return whether all of them came (process_vm_readv(2))."""
-        here = _MemorySpan(self._message.ctypes.data + first, nbytes)
-        there = _MemorySpan(self._address + first, nbytes)
-        count = self._libc.process_vm_readv(self._pid, ctypes.byref(here), 1, ctypes.byref(there), 1, 0)
+        local_span = _MemorySpan(self._message.ctypes.data + first, nbytes)
+        remote_span = _MemorySpan(self._address + first, nbytes)
+        count = self._libc.process_vm_readv(self._pid, ctypes.byref(local_span), 1, ctypes.byref(remote_span), 1, 0)
         return int(count) == nbytes
 
     def _through_slots(self, nbytes: int, chunk_bytes: int, depth: int) -> None:
@@ -143,9 +143,9 @@ class HostRoutes:
 def connected_socket(bench: Bench) -> socket.socket:
     """Return this rank's end of a local stream, with a time-out."""
     pair = socket.socketpair() if bench.rank == SENDER else ()
-    given = hand_over(bench, Handle(descriptors=(pair[1].fileno(),)) if pair else None)
+    received = hand_over(bench, Handle(descriptors=(pair[1].fileno(),)) if pair else None)
     if pair:
         pair[1].close()
-    connection = pair[0] if pair else socket.socket(fileno=given.descriptors[0])
+    connection = pair[0] if pair else socket.socket(fileno=received.descriptors[0])
     connection.settimeout(PATIENCE_S)
     return connection

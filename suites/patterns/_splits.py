@@ -134,8 +134,8 @@ class SplitLayer:
         The calls take turns, so that a disturbance which lasts longer than a call affects all of them. All ranks get
         the same result.
         """
-        own = [[self._timed(call) for call in calls.values()] for _ in range(self._tries)]
-        slowest = np.max(self._bench.exchange(own), axis=0)
+        own_seconds = [[self._timed(call) for call in calls.values()] for _ in range(self._tries)]
+        slowest = np.max(self._bench.exchange(own_seconds), axis=0)
         return dict(zip(calls, slowest.min(axis=0).tolist(), strict=True))
 
     def _curve(self, calls: Mapping[float, Callable[[], object]]) -> TimeCurve:
@@ -157,10 +157,10 @@ class SplitLayer:
                     tokens[:rows], up, out=hidden
                 )
             )
-            few = xp.ascontiguousarray(up[:, : up.shape[1] // fraction])
-            made = xp.empty((shape.tokens, few.shape[1]), up.dtype)
-            columns[2.0 * shape.tokens * width * few.shape[1]] = lambda few=few, made=made: xp.matmul(  # type: ignore[misc]
-                tokens, few, out=made
+            narrow = xp.ascontiguousarray(up[:, : up.shape[1] // fraction])
+            output = xp.empty((shape.tokens, narrow.shape[1]), up.dtype)
+            columns[2.0 * shape.tokens * width * narrow.shape[1]] = lambda narrow=narrow, output=output: xp.matmul(  # type: ignore[misc]
+                tokens, narrow, out=output
             )
             cut = max(1, width // HEAD // fraction) * HEAD
             part = xp.ascontiguousarray(heads[:, :, :cut])

@@ -41,11 +41,11 @@ class _Copy:
         bench.need(3 * size_bytes)
         data = bench.device.pinned(size_bytes)
         data[:] = np.frombuffer(bench.rng.bytes(size_bytes), np.uint8)
-        here, there = direction in ("h2d", _LOCAL), direction in ("d2h", _LOCAL)
+        from_host, to_host = direction in ("h2d", _LOCAL), direction in ("d2h", _LOCAL)
         on_device = bench.xp.asarray
-        self._source = data if here else on_device(data)
-        self._target = bench.device.pinned(size_bytes) if there else bench.xp.empty(size_bytes, np.uint8)
-        self._expected = data.copy() if there else on_device(data).copy()
+        self._source = data if from_host else on_device(data)
+        self._target = bench.device.pinned(size_bytes) if to_host else bench.xp.empty(size_bytes, np.uint8)
+        self._expected = data.copy() if to_host else on_device(data).copy()
         bench.device.synchronize()
 
     def task(self) -> Task:

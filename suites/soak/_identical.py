@@ -30,12 +30,12 @@ def invert(array: Any, expected: Any, bench: Bench) -> None:
 
 def expect_identical(bench: Bench, kernel: str, array: Any, expected: Any) -> None:
     """Raise WrongAnswer if a bit differs; both arrays must lie on the host, or both on the device."""
-    seen, wanted = bits(array).ravel(), bits(expected).ravel()
-    wrong = seen != wanted
+    seen, expected_bits = bits(array).ravel(), bits(expected).ravel()
+    wrong = seen != expected_bits
     count = int(wrong.sum())
     if count:
         first = int(wrong.argmax())
-        raise difference(bench, kernel, array, first, int(wanted[first]), int(seen[first]), count)
+        raise difference(bench, kernel, array, first, int(expected_bits[first]), int(seen[first]), count)
 
 
 def difference(bench: Bench, kernel: str, array: Any, index: int, expected: int, seen: int, count: int) -> WrongAnswer:

@@ -139,8 +139,8 @@ class ForwardClient:
         self._sent += sent
         expect(status != _wire.LOST, "the forwarder's server is gone, or does not answer")
         expect(status == 0, f"a forwarded call returned the error {status}")
-        made = int(self.answer[3])
-        expect(made == self._sent, f"the server has made {made} calls of {self._sent}")
+        calls_made = int(self.answer[3])
+        expect(calls_made == self._sent, f"the server has made {calls_made} calls of {self._sent}")
 
     def request(self, op: int, *arguments: int) -> int:
         """Make one call and return its value."""

@@ -72,5 +72,5 @@ class SmPool:
         return GreenContext(self._driver, self._device, group)
 
     def _split(self, count: int, units: int) -> list[Any]:
-        groups, given, _ = self._driver("cuDevSmResourceSplitByCount", count, self._whole, 0, units)
-        return list(groups[: int(given)])
+        groups, granted, _ = self._driver("cuDevSmResourceSplitByCount", count, self._whole, 0, units)
+        return list(groups[: int(granted)])

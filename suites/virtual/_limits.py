@@ -106,9 +106,9 @@ class WholeMemory:
         """Return the bytes asked for, reported, free and allocatable; raises WrongAnswer if a word differs."""
         free_bytes, total_bytes = (int(value) for value in self._runtime.memGetInfo())
         self.seconds(self._compare)
-        asked = asked_amount(_MEMORY_ASKED)
+        requested = asked_amount(_MEMORY_ASKED)
         return {
-            **({"asked": Observed(asked, "B", "more")} if asked else {}),
+            **({"asked": Observed(requested, "B", "more")} if requested else {}),
             "reported": Observed(total_bytes, "B", "more"),
             "reported free": Observed(free_bytes, "B", "more"),
             "allocatable": Observed(self._bytes, "B", "more"),
@@ -134,11 +134,11 @@ def _units(bench: Bench) -> Task:
         """Return the number and share of compute units reached, and the share that a virtualiser was asked for."""
         marked = int(np.count_nonzero(bench.device.to_host(marks)))
         expect(marked > 0, "no block of the kernel has run")
-        asked = asked_amount(_UNITS_ASKED)
+        requested = asked_amount(_UNITS_ASKED)
         return {
             "units reached": Observed(marked, "units", "more"),
             "share of units": Observed(marked / units, "", "more"),
-            **({"asked": Observed(asked / 100, "", "more")} if asked else {}),
+            **({"asked": Observed(requested / 100, "", "more")} if requested else {}),
         }
 
     stage = Stage(lambda: kernel((blocks,), (_THREADS,), args), Work(items=1), "item", effort=POINT)

@@ -198,8 +198,9 @@ class SliceSamples:
             self._kernels.call()
         self._bench.device.synchronize()
         self._shared.board.rest()
-        own, peer = self._kernels.stamps(), stamped(self._shared.board.room[HEADER_BYTES:].view(np.uint64))
-        self._last = time_slices(own, np.array(peer[peer[:, 1] >= own[0, 0]]))
+        own_stamps = self._kernels.stamps()
+        peer_stamps = stamped(self._shared.board.room[HEADER_BYTES:].view(np.uint64))
+        self._last = time_slices(own_stamps, np.array(peer_stamps[peer_stamps[:, 1] >= own_stamps[0, 0]]))
         return list(self._last.slices) or [math.nan]
 
     def observed(self) -> Observation:

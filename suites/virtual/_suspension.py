@@ -132,9 +132,9 @@ class DeviceUse:
         """Return the number of processes on each GPU by its UUID of 16 bytes; empty if the driver lists no child."""
         if not self._is_listed:
             return {}
-        here = self._bench.target.device
+        own_device = self._bench.target.device
         counts = {
-            gpu.uuid: processes_on(gpu) for gpu in self._bench.target.facts.devices if gpu.backend == here.backend
+            gpu.uuid: processes_on(gpu) for gpu in self._bench.target.facts.devices if gpu.backend == own_device.backend
         }
         return {uuid_bytes(uuid): count for uuid, count in counts.items() if count is not None}
 

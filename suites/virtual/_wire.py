@@ -214,24 +214,24 @@ _transferred = _compiled(_transfer)
 def _serve(link: Any, table: Any, cells: Any, buffer: Any) -> Any:
     """Make the calls that arrive until STOP; return the number of calls made, or LOST if the client is gone."""
     message, answer = np.zeros(WORDS, np.int64), np.zeros(WORDS, np.int64)
-    made = 0
+    calls_made = 0
     while True:
         if not read(link, message.ctypes.data, _MESSAGE_BYTES):
             return LOST
         op = message[_OP]
         if op == STOP:
-            return made
+            return calls_made
         if op in (TO_DEVICE, TO_HOST):
             status = _transferred(link, table, op, message[_A], message[_B], buffer, cells)
             if status == LOST:
                 return LOST
         else:
             status = _call(table, op, message[_A], message[_B], message[_C], message[_D], cells)
-        made += 1
+        calls_made += 1
         if answer[_STATUS] == 0:
             answer[_STATUS] = status
         if message[_ANSWERED]:
-            answer[_FIRST], answer[_SECOND], answer[_MADE] = cells[2], cells[3], made
+            answer[_FIRST], answer[_SECOND], answer[_MADE] = cells[2], cells[3], calls_made
             if not write(link, answer.ctypes.data, _MESSAGE_BYTES):
                 return LOST
             answer[_STATUS] = 0
