@@ -35,11 +35,12 @@ def sized(case, size_bytes):
 
 
 def verify(opened, task):
+    """Run and check the task as the engine does, and return the observed values."""
     return Engine(opened, POLICIES["smoke"]).verify(task)
 
 
 def trip_of(task):
-    """Return the round trip behind a task's stages, to spoil its buffers."""
+    """Return the round trip behind the stages of a task, so that a test can damage its buffers."""
     return next(iter(task.stages.values())).call.__self__
 
 
@@ -48,6 +49,7 @@ def noise(size):
 
 
 def run_back(task):
+    """Restore the compressed chunks and run the check."""
     task.stages["decompress"].call()
     task.check()
 

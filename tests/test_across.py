@@ -47,7 +47,8 @@ def start(environment: Mapping[str, str], *arguments: str) -> subprocess.Popen[s
     )
 
 
-def place(rank: int, size: int, port: int) -> dict[str, str]:
+def node_variables(rank: int, size: int, port: int) -> dict[str, str]:
+    """Return the environment variables of node `rank` in a group of `size`."""
     names = (joining.RANK, joining.NODES, joining.ADDRESS, joining.SECRET)
     return dict(zip(names, (str(rank), str(size), f"127.0.0.1:{port}", "a secret of the test"), strict=True))
 
@@ -79,7 +80,7 @@ def test_nodes_measure_collectives_and_messages_together_by_tcp(tmp_path, size):
         "message",
     )
     nodes = [
-        start(place(rank, size, 20_500 + size), *arguments, "--out", str(tmp_path / f"{rank}.jsonl"))
+        start(node_variables(rank, size, 20_500 + size), *arguments, "--out", str(tmp_path / f"{rank}.jsonl"))
         for rank in range(size)
     ]
     assert end_processes(*nodes) == [0] * size
@@ -219,8 +220,8 @@ def written(folder: Path, meetings: list[PairMeasurement], factors: Mapping[int,
     """Write the run files of meetings of eight nodes, some of which are slow; return the record of them."""
     rng = np.random.default_rng(1)
     for meeting in meetings:
-        place = folder / pairs.PAIRS / meeting.folder
-        place.mkdir(parents=True, exist_ok=True)
+        node_variables = folder / pairs.PAIRS / meeting.folder
+        node_variables.mkdir(parents=True, exist_ok=True)
         rate = 4e10 * float(np.exp(rng.normal(0, 0.003)))
         for node in meeting.pair:
             rate *= factors.get(node, 1.0)
@@ -228,7 +229,7 @@ def written(folder: Path, meetings: list[PairMeasurement], factors: Mapping[int,
         series = dataclasses.replace(timed, work=Work(payload=2**28), quantity="payload")
         content = gzip.compress(store.encode_run(make.run(make.result(series, of=ACROSS))))
         for node in meeting.pair:
-            (place / f"{NODES[node]}.jsonl.gz").write_bytes(content)
+            (node_variables / f"{NODES[node]}.jsonl.gz").write_bytes(content)
     return PairsRecord(NODES, tuple(meetings))
 
 

@@ -73,6 +73,7 @@ def mi250x(tmp_path):
 
 
 def evidence_of(counters):
+    """Return the counters or peaks that the bound of a case rests on."""
     return [use.by for use in counters.bound.evidence]
 
 

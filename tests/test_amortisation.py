@@ -40,6 +40,7 @@ def run_of(*results):
 
 
 def amortisations_of(*results):
+    """Return the amortisations in a run of these results."""
     return amortised_of(Summary(run_of(*results)), "compilers", VIEW)
 
 

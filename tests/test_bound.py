@@ -26,10 +26,12 @@ RECORDINGS = Path(__file__).parent / "recordings"
 
 
 def use(share, by="gpm.thing"):
+    """Return the use of a resource as a share, and the counter or peak that gave it."""
     return Use(share, by)
 
 
 def label(**activity):
+    """Return the label of the bound of this activity; None without a bound."""
     bound = bound_by(Activity(**activity))
     return bound.label if bound else None
 

@@ -50,6 +50,7 @@ def gate_with_canaries(before, after, limits=None):
 
 
 def same_median(centre, **others):
+    """Return one median for every case but the named ones."""
     return dict.fromkeys(NAMES, centre) | others
 
 

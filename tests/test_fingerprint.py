@@ -21,7 +21,8 @@ H200 = make.device(units=132, details=DETAILS)
 VERSIONS = (("cuda.driver", "13.0"), ("nvidia.driver", "580.159.04"))
 
 
-def of(device=H200, versions=VERSIONS):
+def fingerprint_of(device=H200, versions=VERSIONS):
+    """Return the fingerprint of one device."""
     return fingerprint(make.facts(device, versions=versions), (device.id,))
 
 
@@ -31,7 +32,7 @@ def with_detail(name, value):
 
 def test_a_fingerprint_names_model_driver_clocks_power_limit_ecc_and_mig():
     text = "NVIDIA H200, units 132, driver nvidia 580, clocks 1.500 GHz/1.980 GHz, power limit 700.0 W, ECC on, MIG off"
-    assert of().text == text.replace("units 132", "132 compute units")
+    assert fingerprint_of().text == text.replace("units 132", "132 compute units")
 
 
 @pytest.mark.parametrize(
@@ -50,29 +51,31 @@ def test_a_fingerprint_names_model_driver_clocks_power_limit_ecc_and_mig():
     ],
 )
 def test_results_under_different_conditions_have_different_fingerprints(another, difference):
-    assert of().differences(of(another)) == (difference,)
-    assert of().id != of(another).id
+    assert fingerprint_of().differences(fingerprint_of(another)) == (difference,)
+    assert fingerprint_of().id != fingerprint_of(another).id
 
 
 def test_another_major_version_of_the_driver_is_another_fingerprint_and_another_patch_is_not():
-    assert of().differences(of(versions=(("nvidia.driver", "575.1"),))) == ("driver nvidia 580 instead of nvidia 575",)
-    assert of() == of(versions=(("nvidia.driver", "580.2"),))
+    assert fingerprint_of().differences(fingerprint_of(versions=(("nvidia.driver", "575.1"),))) == (
+        "driver nvidia 580 instead of nvidia 575",
+    )
+    assert fingerprint_of() == fingerprint_of(versions=(("nvidia.driver", "580.2"),))
 
 
 def test_two_boards_of_one_model_have_the_same_fingerprint():
     another = dataclasses.replace(H200, id="cuda:3", uuid="GPU-1", pci="0000:01:00.0", memory_bytes=1)
-    assert of().id == of(another).id
-    assert of().differences(of(another)) == ()
+    assert fingerprint_of().id == fingerprint_of(another).id
+    assert fingerprint_of().differences(fingerprint_of(another)) == ()
 
 
 def test_without_a_driver_version_the_version_of_the_runtime_is_used():
-    assert dict(of(versions=(("cuda.driver", "13.0"),)).pairs)["driver"] == "cuda 13"
-    assert "driver" not in dict(of(versions=()).pairs)
+    assert dict(fingerprint_of(versions=(("cuda.driver", "13.0"),)).pairs)["driver"] == "cuda 13"
+    assert "driver" not in dict(fingerprint_of(versions=()).pairs)
 
 
 def test_the_host_has_no_driver_even_beside_a_gpu():
     host = make.device("host", "a processor", units=8)
-    assert of(host) == Fingerprint((("model", "a processor"), ("units", "8")))
+    assert fingerprint_of(host) == Fingerprint((("model", "a processor"), ("units", "8")))
 
 
 def test_equal_devices_are_named_once_with_a_count_and_different_ones_are_all_named():

@@ -305,7 +305,7 @@ def whole():
     )
 
 
-def spoiled(text):
+def judgement_with_text(text):
     """Return the judgement with a text in every field that holds one; what the types fix stays."""
     return with_texts(whole(), lambda _: text, lambda _: text)
 
@@ -313,9 +313,9 @@ def spoiled(text):
 @TEXTS
 @pytest.mark.parametrize("form", FORMS)
 def test_text_of_a_fleet_stays_inert_text_in_every_form(form, texts):
-    plain = rendered(form, spoiled("plain"))
+    plain = rendered(form, judgement_with_text("plain"))
     for text in texts:
-        written = rendered(form, spoiled(text))
+        written = rendered(form, judgement_with_text(text))
         if form == "html":
             is_inert_page(written, plain)
             assert not UNSEEN.search(json.dumps(layers(written), ensure_ascii=False))

@@ -25,6 +25,7 @@ EMPTY = Evidence([])
 
 
 def two_cases(triad, copy, **fields):
+    """Return evidence with medians for a triad and a copy."""
     return Evidence([[reading(triad, of=TRIAD, **fields), reading(copy, of=COPY)]])
 
 

@@ -56,7 +56,8 @@ def start(uuid, arguments, host_id="", **environment):
     )
 
 
-def place(rank, port):
+def node_variables(rank, port):
+    """Return the environment variables of node `rank` in a group of two."""
     values = (str(rank), "2", f"127.0.0.1:{port}", "a secret of the test")
     return dict(zip((joining.RANK, joining.NODES, joining.ADDRESS, joining.SECRET), values, strict=True))
 
@@ -70,7 +71,7 @@ def test_two_runs_with_a_gpu_each_measure_collectives_and_messages_by_nccl(tmp_p
             uuid,
             [*arguments, "--out", str(tmp_path / f"{rank}.jsonl")],
             "" if is_one_host else f"node-{rank}",
-            **place(rank, 20_700 + is_one_host),
+            **node_variables(rank, 20_700 + is_one_host),
         )
         for rank, uuid in enumerate(uuids)
     ]

@@ -91,7 +91,7 @@ def load(gpu):
     gpu.release()
 
 
-def over_a_load(source, device, load, names, calls=500):
+def measure_load(source, device, load, names, calls=500):
     """Return what a windowed source measures of a load of known size: values, bytes each way, seconds of the window."""
     source.read(device, names)
     start = time.monotonic()
@@ -122,7 +122,7 @@ def test_gpm_sees_the_bytes_that_copies_move_within_five_per_cent(device, load, 
 def test_the_hardware_counts_the_bytes_that_a_copy_reads_and_writes_within_two_per_cent(device, load):
     source = opened("cupti", device)
     time.sleep(0.1)
-    values, nbytes, seconds = over_a_load(source, device, load, ["cupti.dram.read", "cupti.dram.write"])
+    values, nbytes, seconds = measure_load(source, device, load, ["cupti.dram.read", "cupti.dram.write"])
     source.close()
     assert values["cupti.dram.read"] * seconds == pytest.approx(nbytes, rel=0.02)
     assert values["cupti.dram.write"] * seconds == pytest.approx(nbytes, rel=0.02)

@@ -100,14 +100,14 @@ def plain_run(scale=1.0, replicates=1):
     return dataclasses.replace(run, warnings=("a warning",), complete=False)
 
 
-def spoiled(text, scale=1.0, replicates=1):
+def run_with_text(text, scale=1.0, replicates=1):
     """Return the run with the text in every field; what tells cases apart stays a number."""
     return poisoned(plain_run(scale, replicates), text)
 
 
 def compared(text):
     """Return the comparison of two runs with the text in every field, of which the second is slower."""
-    sides = [Reading.of(spoiled(text, scale, 5), text) for scale in (1.0, 1.2)]
+    sides = [Reading.of(run_with_text(text, scale, 5), text) for scale in (1.0, 1.2)]
     return poisoned(comparison.compare(sides, lambda case: 0.02), text)
 
 
@@ -198,9 +198,9 @@ def test_the_injection_tests_use_sixty_hostile_texts():
 @pytest.mark.parametrize("form", FORMS)
 def test_text_of_a_run_stays_inert_text_in_every_form(form, texts):
     report = rendering.report(form)
-    plain = report.render(spoiled("plain"))
+    plain = report.render(run_with_text("plain"))
     for text in texts:
-        check(form, report.render(spoiled(text)), plain)
+        check(form, report.render(run_with_text(text)), plain)
 
 
 @TEXTS
@@ -214,9 +214,9 @@ def test_text_of_two_runs_stays_inert_text_in_every_form(form, texts):
 
 @TEXTS
 def test_text_of_a_run_stays_inert_text_in_a_notebook(texts):
-    plain = NotebookRun(spoiled("plain"))._repr_html_()
+    plain = NotebookRun(run_with_text("plain"))._repr_html_()
     for text in texts:
-        is_inert_page(NotebookRun(spoiled(text))._repr_html_(), plain)
+        is_inert_page(NotebookRun(run_with_text(text))._repr_html_(), plain)
 
 
 def commands(output):
@@ -268,9 +268,12 @@ def shown_gate(judgement):
 
 
 PRINTED = {
-    "show": lambda text, _: [*_summary.run_parts(spoiled(text), text), *_summary.cases(spoiled(text), wide=True)],
-    "show of replicates": lambda text, _: _summary.cases(spoiled(text, replicates=3), wide=True),
-    "profile": lambda text, _: _phases.profiled(spoiled(text), _print.err()),
+    "show": lambda text, _: [
+        *_summary.run_parts(run_with_text(text), text),
+        *_summary.cases(run_with_text(text), wide=True),
+    ],
+    "show of replicates": lambda text, _: _summary.cases(run_with_text(text, replicates=3), wide=True),
+    "profile": lambda text, _: _phases.profiled(run_with_text(text), _print.err()),
     "compare": lambda text, _: _parts(compared(text)),
     "gate": lambda text, _: shown_gate(compared(text).against[0].judgement),
     "history": shown_history,

@@ -129,6 +129,7 @@ def test_without_node_0_the_other_nodes_of_a_group_cannot_reach_each_other(tmp_p
 
 
 def place(rank, size, port, secret=SECRET):
+    """Return the membership of node `rank` in a group on this machine."""
     return Membership(rank, size, "127.0.0.1", port, secret)
 
 

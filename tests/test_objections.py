@@ -17,6 +17,7 @@ COUNTERS = {"clock.sm": "nvml.clock.sm", "clock.memory": "nvml.clock.memory"}
 
 
 def only_finding(before, after):
+    """Return the finding on the only common case at a threshold of 2 %."""
     (finding,) = judge(before, after, percent(2.0)).findings
     return finding
 
@@ -24,7 +25,7 @@ def only_finding(before, after):
 # ---- other work beside either side
 
 
-def beside(values, disturbed, labels=("loaded",), discarded=()):
+def evidence_beside_work(values, disturbed, labels=("loaded",), discarded=()):
     """Return evidence in which the first `disturbed` processes have these labels and discards."""
     results = [
         make.result(
@@ -42,7 +43,7 @@ def beside(values, disturbed, labels=("loaded",), discarded=()):
 @pytest.mark.parametrize("label", ["shared-device", "loaded", "migrated"])
 def test_a_slow_down_beside_other_work_on_both_sides_is_inconclusive(label):
     """A two-core host that is always busy: the same code was called slower in five of six verdicts."""
-    before, after = (beside(noisy(centre, QUIET), 5, (label,)) for centre in (1.0, 1.4))
+    before, after = (evidence_beside_work(noisy(centre, QUIET), 5, (label,)) for centre in (1.0, 1.4))
     finding = only_finding(before, after)
     assert (finding.verdict, finding.cause) == (Verdict.SUSPECT, "contended")
     assert finding.reason == (
@@ -56,21 +57,27 @@ def test_a_slow_down_beside_other_work_on_both_sides_is_inconclusive(label):
 
 @pytest.mark.parametrize(("old", "new"), [(2, 0), (0, 2), (5, 0)])
 def test_a_third_of_the_processes_of_one_side_are_enough_to_object(old, new):
-    assert only_finding(beside(noisy(1.0, QUIET), old), beside(noisy(1.1, QUIET), new)).cause == "contended"
+    assert (
+        only_finding(evidence_beside_work(noisy(1.0, QUIET), old), evidence_beside_work(noisy(1.1, QUIET), new)).cause
+        == "contended"
+    )
 
 
 def test_one_process_in_five_beside_other_work_changes_no_verdict():
-    finding = only_finding(beside(noisy(1.0, QUIET), 1), beside(noisy(1.1, QUIET), 1))
+    finding = only_finding(evidence_beside_work(noisy(1.0, QUIET), 1), evidence_beside_work(noisy(1.1, QUIET), 1))
     assert (finding.verdict, finding.reason) == (Verdict.SLOWER, "")
 
 
 def test_a_case_that_looks_faster_than_a_disturbed_baseline_is_inconclusive():
-    finding = only_finding(beside(noisy(1.4, QUIET), 5), beside(noisy(1.0, QUIET), 0))
+    finding = only_finding(evidence_beside_work(noisy(1.4, QUIET), 5), evidence_beside_work(noisy(1.0, QUIET), 0))
     assert (finding.verdict, finding.cause) == (Verdict.INCONCLUSIVE, "contended")
 
 
 def test_equal_figures_beside_other_work_are_the_same():
-    assert only_finding(beside(noisy(1.0, QUIET), 5), beside(noisy(1.0005, QUIET), 5)).verdict is Verdict.SAME
+    assert (
+        only_finding(evidence_beside_work(noisy(1.0, QUIET), 5), evidence_beside_work(noisy(1.0005, QUIET), 5)).verdict
+        is Verdict.SAME
+    )
 
 
 @pytest.mark.parametrize(
@@ -78,14 +85,14 @@ def test_equal_figures_beside_other_work_are_the_same():
 )
 def test_a_process_that_lost_a_tenth_of_its_samples_to_steal_counts_as_disturbed(reason, count, cause):
     """90 samples were kept; discards for other reasons do not count as other work."""
-    after = beside(noisy(1.1, QUIET), 5, labels=(), discarded=((reason, count),))
+    after = evidence_beside_work(noisy(1.1, QUIET), 5, labels=(), discarded=((reason, count),))
     assert only_finding(evidence(*noisy(1.0, QUIET)), after).cause == cause
 
 
 # ---- the clock
 
 
-def clocked(seconds, hertz, limit="", counted=None, **fields):
+def evidence_at_clocks(seconds, hertz, limit="", counted=None, **fields):
     """Evidence of processes of these times, with the clock that each read after its samples (None: none).
 
     `counted` is a column of the sampling process, by name: one reading in the window of each process.
@@ -117,8 +124,8 @@ SEVERAL = noisy(1.0, QUIET)
 
 @pytest.mark.parametrize("limit", ["", "tensor.float16", "float32", "shared", "l2"])
 def test_a_slow_down_by_a_lower_clock_is_inconclusive_without_any_counter(limit):
-    after = clocked(noisy(1.1, QUIET), same_clock(SLOW_HZ), limit)
-    finding = only_finding(clocked(SEVERAL, same_clock(FAST_HZ), limit), after)
+    after = evidence_at_clocks(noisy(1.1, QUIET), same_clock(SLOW_HZ), limit)
+    finding = only_finding(evidence_at_clocks(SEVERAL, same_clock(FAST_HZ), limit), after)
     assert (finding.verdict, finding.cause) == (Verdict.SUSPECT, "clock")
     text = "the clock went from 1.980 GHz to 1.800 GHz; counted in cycles, it is not slower by the threshold"
     assert finding.reason == text
@@ -127,21 +134,24 @@ def test_a_slow_down_by_a_lower_clock_is_inconclusive_without_any_counter(limit)
 @pytest.mark.parametrize("limit", ["dram", "link.h2d", "link.peer"])
 def test_a_lower_clock_of_the_compute_units_excuses_no_loss_of_memory_or_links(limit):
     finding = only_finding(
-        clocked(SEVERAL, same_clock(FAST_HZ), limit), clocked(noisy(1.1, QUIET), same_clock(SLOW_HZ), limit)
+        evidence_at_clocks(SEVERAL, same_clock(FAST_HZ), limit),
+        evidence_at_clocks(noisy(1.1, QUIET), same_clock(SLOW_HZ), limit),
     )
     assert (finding.verdict, finding.reason) == (Verdict.SLOWER, "")
 
 
 def test_a_lower_clock_of_the_memory_explains_a_loss_of_bandwidth():
-    before = clocked(SEVERAL, same_clock(FAST_HZ), "dram", {"clock.memory": same_clock(3.2e9)})
-    after = clocked(noisy(1.1, QUIET), same_clock(FAST_HZ), "dram", {"clock.memory": same_clock(2.9e9)})
+    before = evidence_at_clocks(SEVERAL, same_clock(FAST_HZ), "dram", {"clock.memory": same_clock(3.2e9)})
+    after = evidence_at_clocks(noisy(1.1, QUIET), same_clock(FAST_HZ), "dram", {"clock.memory": same_clock(2.9e9)})
     finding = only_finding(before, after)
     assert (finding.verdict, finding.cause) == (Verdict.SUSPECT, "clock")
     assert finding.reason.startswith("the memory clock went from 3.200 GHz to 2.900 GHz; ")
 
 
 def test_a_case_that_is_faster_by_the_clock_alone_is_inconclusive():
-    finding = only_finding(clocked(SEVERAL, same_clock(SLOW_HZ)), clocked(noisy(1 / 1.1, QUIET), same_clock(FAST_HZ)))
+    finding = only_finding(
+        evidence_at_clocks(SEVERAL, same_clock(SLOW_HZ)), evidence_at_clocks(noisy(1 / 1.1, QUIET), same_clock(FAST_HZ))
+    )
     assert (finding.verdict, finding.cause) == (Verdict.INCONCLUSIVE, "clock")
     assert finding.reason.endswith("counted in cycles, it is not faster by the threshold")
 
@@ -149,7 +159,9 @@ def test_a_case_that_is_faster_by_the_clock_alone_is_inconclusive():
 @pytest.mark.parametrize("hertz", [FAST_HZ, SLOW_HZ, 1.7e9])
 def test_a_case_that_is_faster_in_cycles_too_is_faster(hertz):
     assert (
-        only_finding(clocked(SEVERAL, same_clock(SLOW_HZ)), clocked(noisy(0.8, QUIET), same_clock(hertz))).verdict
+        only_finding(
+            evidence_at_clocks(SEVERAL, same_clock(SLOW_HZ)), evidence_at_clocks(noisy(0.8, QUIET), same_clock(hertz))
+        ).verdict
         is Verdict.FASTER
     )
 
@@ -157,8 +169,8 @@ def test_a_case_that_is_faster_in_cycles_too_is_faster(hertz):
 @pytest.mark.parametrize("seconds", [1.0, 1.0005, 1.012, 0.995])
 def test_slower_code_that_a_faster_clock_hides_is_slower(seconds):
     """The same time at a clock that is 10 % higher is 10 % more cycles."""
-    before = clocked(SEVERAL, same_clock(SLOW_HZ), "tensor.float16")
-    finding = only_finding(before, clocked(noisy(seconds, 2 * QUIET), same_clock(FAST_HZ), "tensor.float16"))
+    before = evidence_at_clocks(SEVERAL, same_clock(SLOW_HZ), "tensor.float16")
+    finding = only_finding(before, evidence_at_clocks(noisy(seconds, 2 * QUIET), same_clock(FAST_HZ), "tensor.float16"))
     assert (finding.verdict, finding.cause) == (Verdict.SLOWER, "clock")
     more = math.expm1(math.log(seconds * FAST_HZ / SLOW_HZ))
     assert finding.reason == (
@@ -170,40 +182,44 @@ def test_slower_code_that_a_faster_clock_hides_is_slower(seconds):
 @pytest.mark.parametrize("limit", ["", "l2", "dram", "link.h2d"])
 def test_a_figure_that_does_not_depend_on_the_clock_is_the_same_at_a_faster_clock(limit):
     """A latency of memory lasts as long at any clock of the compute units, and takes more cycles of a fast one."""
-    after = clocked(noisy(1.0, 2 * QUIET), same_clock(FAST_HZ), limit)
-    assert only_finding(clocked(SEVERAL, same_clock(SLOW_HZ), limit), after).verdict is Verdict.SAME
+    after = evidence_at_clocks(noisy(1.0, 2 * QUIET), same_clock(FAST_HZ), limit)
+    assert only_finding(evidence_at_clocks(SEVERAL, same_clock(SLOW_HZ), limit), after).verdict is Verdict.SAME
 
 
 @pytest.mark.parametrize("fields", [{"labels": ("power-capped",)}, {"labels": ("loaded",)}])
 def test_under_a_power_cap_or_on_a_loaded_machine_a_faster_clock_is_no_objection(fields):
     """Under the power cap, code that draws less power has a faster clock, so a comparison by cycles would be unfair."""
-    after = clocked(noisy(1.0, 2 * QUIET), same_clock(FAST_HZ), "tensor.float16", **fields)
-    assert only_finding(clocked(SEVERAL, same_clock(SLOW_HZ), "tensor.float16"), after).verdict is Verdict.SAME
+    after = evidence_at_clocks(noisy(1.0, 2 * QUIET), same_clock(FAST_HZ), "tensor.float16", **fields)
+    assert (
+        only_finding(evidence_at_clocks(SEVERAL, same_clock(SLOW_HZ), "tensor.float16"), after).verdict is Verdict.SAME
+    )
 
 
 def test_cycles_with_a_wide_scatter_make_no_case_slower():
     """Clocks that differ by ± 3 % between processes: the cycles of the same code do, too."""
-    before = clocked(SEVERAL, noisy(SLOW_HZ, 0.03), "tensor.float16")
-    after = clocked(noisy(1.0, 2 * QUIET), noisy(1.05 * SLOW_HZ, 0.03), "tensor.float16")
+    before = evidence_at_clocks(SEVERAL, noisy(SLOW_HZ, 0.03), "tensor.float16")
+    after = evidence_at_clocks(noisy(1.0, 2 * QUIET), noisy(1.05 * SLOW_HZ, 0.03), "tensor.float16")
     assert only_finding(before, after).verdict is Verdict.SAME
 
 
 @pytest.mark.parametrize(("missing", "cause"), [(1, "clock"), (2, "clock"), (3, "")])
 def test_the_objection_by_clock_needs_clocks_of_half_of_the_processes(missing, cause):
     hertz = [*[None] * missing, *same_clock(SLOW_HZ)[missing:]]
-    finding = only_finding(clocked(SEVERAL, same_clock(FAST_HZ)), clocked(noisy(1.1, QUIET), hertz))
+    finding = only_finding(
+        evidence_at_clocks(SEVERAL, same_clock(FAST_HZ)), evidence_at_clocks(noisy(1.1, QUIET), hertz)
+    )
     assert finding.cause == cause
 
 
 def test_clocks_read_by_the_workers_are_preferred_to_counters():
     """The sampling process also reads while the case is built and checked, when the device may be idle."""
-    before = clocked(SEVERAL, [FAST_HZ] * 5, counted={"clock.sm": same_clock(1.9e9)})
-    after = clocked(noisy(1.1, QUIET), [FAST_HZ] * 5, counted={"clock.sm": same_clock(1.72e9)})
+    before = evidence_at_clocks(SEVERAL, [FAST_HZ] * 5, counted={"clock.sm": same_clock(1.9e9)})
+    after = evidence_at_clocks(noisy(1.1, QUIET), [FAST_HZ] * 5, counted={"clock.sm": same_clock(1.72e9)})
     assert only_finding(before, after).verdict is Verdict.SLOWER
 
 
 def test_a_baseline_of_an_older_version_is_compared_by_the_counters_of_both():
     """The sampling process and the worker read the clock at different moments."""
-    before = clocked(SEVERAL, [None] * 5, counted={"clock.sm": same_clock(1.9e9)})
-    after = clocked(noisy(1.1, QUIET), same_clock(FAST_HZ), counted={"clock.sm": same_clock(1.72e9)})
+    before = evidence_at_clocks(SEVERAL, [None] * 5, counted={"clock.sm": same_clock(1.9e9)})
+    after = evidence_at_clocks(noisy(1.1, QUIET), same_clock(FAST_HZ), counted={"clock.sm": same_clock(1.72e9)})
     assert only_finding(before, after).reason.startswith("the clock went from 1.900 GHz to 1.720 GHz; ")

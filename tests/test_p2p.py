@@ -160,6 +160,7 @@ def test_the_first_round_of_signals_is_not_timed():
 
 
 def messages_beside(engine, traffic="read"):
+    """Return the task of small copies beside bulk copies by `engine`, and its bench."""
     made = bench(message="copy", beside=engine, traffic=traffic)
     return SUITE.build(made), made
 

@@ -101,7 +101,7 @@ def roofline(*results):
     return re.search(r'aria-label="Roofline: ([^"]*)".*?</svg>', page, re.DOTALL)
 
 
-def worked(name, flops, moved, limit, quantity="flops"):
+def result_with_work(name, flops, moved, limit, quantity="flops"):
     """Return a result of a millisecond with these operations and bytes moved."""
     work = Work(moved=moved, flops=flops)
     timed = make.timing(1e-3, 1e-3, limit=limit)
@@ -111,10 +111,10 @@ def worked(name, flops, moved, limit, quantity="flops"):
 
 def test_the_roofline_has_every_case_that_declares_operations_and_bytes_under_the_specified_and_the_reached_roofs():
     chart = roofline(
-        worked("square", 8e11, 1e9, "tensor.float16"),
-        worked("gemv", 4e9, 4e9, "dram", "moved"),
-        worked("axpy", 1e9, 4e9, "dram", "moved"),
-        worked("read", 0.0, 4e9, "dram", "moved"),
+        result_with_work("square", 8e11, 1e9, "tensor.float16"),
+        result_with_work("gemv", 4e9, 4e9, "dram", "moved"),
+        result_with_work("axpy", 1e9, 4e9, "dram", "moved"),
+        result_with_work("read", 0.0, 4e9, "dram", "moved"),
     )
     assert chart[1].startswith("3 cases; tensor.float16 up to 800.0 TFLOP/s; dram up to 4.000 TFLOP/s")
     assert "gemm/square: 800.0 TFLOP/s at 800.0 FLOP/B" in chart[0]
@@ -124,7 +124,10 @@ def test_the_roofline_has_every_case_that_declares_operations_and_bytes_under_th
 
 
 def test_cases_of_equal_intensity_give_no_roofline():
-    assert roofline(worked("a", 8e11, 1e9, "tensor.float16"), worked("b", 8e11, 1e9, "tensor.float16")) is None
+    assert (
+        roofline(result_with_work("a", 8e11, 1e9, "tensor.float16"), result_with_work("b", 8e11, 1e9, "tensor.float16"))
+        is None
+    )
 
 
 def test_the_page_contains_few_cases_unfolded_and_many_packed():

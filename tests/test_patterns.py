@@ -230,6 +230,7 @@ def test_unfairness_is_the_slowest_time_over_the_mean():
 
 
 def way(path="socket", *chunk):
+    """Return a path for messages, with the size and number of its chunks."""
     return part("_path_model").WayToSend(path, *chunk)
 
 

@@ -32,22 +32,23 @@ def suite_of(**cases):
     return suite
 
 
-def chosen(suite, facts=ONE, tier="quick", device="cuda:0"):
+def headline_ids(suite, facts=ONE, tier="quick", device="cuda:0"):
+    """Return the ids of the headline cases of the suite on the device."""
     return [case.id for case in planning.headline(suite, Target(facts, facts.device(device), tier))]
 
 
 def test_the_headline_is_the_last_point_that_has_the_values_of_the_flag():
     dtypes, sizes = ("float64", "float32"), (1, 2)
     suite = suite_of(first={"n": (1,)}, main={"dtype": dtypes, "n": sizes, "headline": {"dtype": "float64"}})
-    assert chosen(suite) == ["made/main[dtype=float64,n=2]"]
+    assert headline_ids(suite) == ["made/main[dtype=float64,n=2]"]
 
 
 def test_an_empty_headline_flag_takes_the_last_point():
-    assert chosen(suite_of(main={"n": (1, 2, 3), "headline": {}}, last={"n": (9,)})) == ["made/main[n=3]"]
+    assert headline_ids(suite_of(main={"n": (1, 2, 3), "headline": {}}, last={"n": (9,)})) == ["made/main[n=3]"]
 
 
 def test_a_suite_without_a_flag_has_its_first_case_as_headline():
-    assert chosen(suite_of(first={"n": (1, 2)}, second={"n": (9,)})) == ["made/first[n=1]"]
+    assert headline_ids(suite_of(first={"n": (1, 2)}, second={"n": (9,)})) == ["made/first[n=1]"]
 
 
 def test_if_a_flagged_value_is_unsupported_the_headline_has_as_many_others_as_possible():
@@ -58,17 +59,17 @@ def test_if_a_flagged_value_is_unsupported_the_headline_has_as_many_others_as_po
             "headline": {"dtype": "float16", "n": 4},
         }
     )
-    assert chosen(suite) == ["made/main[dtype=float16,n=4]"]
-    assert chosen(suite, tier="smoke") == ["made/main[dtype=float16,n=1]"]
+    assert headline_ids(suite) == ["made/main[dtype=float16,n=4]"]
+    assert headline_ids(suite, tier="smoke") == ["made/main[dtype=float16,n=1]"]
     elsewhere = suite_of(main={"dtype": ("float32",), "n": (1, 8), "headline": {"dtype": "float16", "n": 4}})
-    assert chosen(elsewhere) == ["made/main[dtype=float32,n=8]"]
+    assert headline_ids(elsewhere) == ["made/main[dtype=float32,n=8]"]
 
 
 def test_the_headline_is_a_point_that_has_enough_devices_if_there_is_one():
     pull = {"path": ("same", "peer"), "n": (1, 2), "devices": lambda at: 1 + (at["path"] == "peer"), "headline": {}}
-    assert chosen(suite_of(pull=pull)) == ["made/pull[path=same,n=2]"]
-    assert chosen(suite_of(pull=pull), TWO) == ["made/pull[path=peer,n=2]"]
-    assert chosen(suite_of(pull={**pull, "path": ("peer",)})) == ["made/pull[path=peer,n=2]"]
+    assert headline_ids(suite_of(pull=pull)) == ["made/pull[path=same,n=2]"]
+    assert headline_ids(suite_of(pull=pull), TWO) == ["made/pull[path=peer,n=2]"]
+    assert headline_ids(suite_of(pull={**pull, "path": ("peer",)})) == ["made/pull[path=peer,n=2]"]
 
 
 def test_single_points_of_the_axes_can_be_left_out():
@@ -89,13 +90,13 @@ def test_single_points_of_the_axes_can_be_left_out():
 def test_a_flag_on_a_case_that_does_not_run_on_the_device_has_no_effect():
     gpu_only = {"n": (1,), "when": lambda target: not target.is_host, "headline": {}}
     host = make.facts(make.device("host", "CPU"))
-    assert chosen(suite_of(first={"n": (5,)}, gpu=gpu_only), host, device="host") == ["made/first[n=5]"]
-    assert chosen(suite_of(gpu=gpu_only), host, device="host") == []
+    assert headline_ids(suite_of(first={"n": (5,)}, gpu=gpu_only), host, device="host") == ["made/first[n=5]"]
+    assert headline_ids(suite_of(gpu=gpu_only), host, device="host") == []
 
 
 def headline_of(name, facts, device, tier):
     suite = planning.load_suite(name)
-    return chosen(suite, facts, tier, device)
+    return headline_ids(suite, facts, tier, device)
 
 
 H200 = make.facts(

@@ -331,7 +331,7 @@ def test_a_view_of_extreme_numbers_does_not_break_the_page(kind, extreme):
 
 @pytest.mark.parametrize("text", INJECTIONS)
 def test_injected_text_is_inert_in_html(text):
-    page = Tags(render("html", poisoned(small_run(), text)))
+    page = Tags(render("html", with_text(small_run(), text)))
     assert {tag for tag, _ in page.found} <= ALLOWED
     assert not {name for _, attrs in page.found for name in attrs if name.startswith("on") or name in ("style", "src")}
     assert {attrs["href"][0] for _, attrs in page.found if "href" in attrs} == {"#"}, "links lead within the page alone"
@@ -343,7 +343,7 @@ def test_injected_text_is_inert_in_html(text):
 
 @pytest.mark.parametrize("text", INJECTIONS)
 def test_injected_text_is_inert_in_markdown(text):
-    written = render("md", poisoned(small_run(), text))
+    written = render("md", with_text(small_run(), text))
     page = Tags(MarkdownIt("commonmark").enable("table").render(written))
     assert {tag for tag, _ in page.found} <= {
         "h1",
@@ -369,7 +369,7 @@ def test_injected_text_is_inert_in_markdown(text):
 
 @pytest.mark.parametrize("text", INJECTIONS)
 def test_injected_text_is_inert_in_csv(text):
-    lines = list(csv.reader(io.StringIO(render("csv", poisoned(small_run(), text)))))
+    lines = list(csv.reader(io.StringIO(render("csv", with_text(small_run(), text)))))
     assert len({len(line) for line in lines}) == 1
     assert len(lines) == 1 + 5  # two series of the first case, and a line for each of the three others
     assert not [
@@ -380,20 +380,20 @@ def test_injected_text_is_inert_in_csv(text):
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("text", INJECTIONS)
 def test_no_control_character_of_a_run_reaches_a_report(kind, text):
-    written = render(kind, poisoned(small_run(), f"a\x00\x1b[31mb\x9b1m\u2066\ud800{text}"))
+    written = render(kind, with_text(small_run(), f"a\x00\x1b[31mb\x9b1m\u2066\ud800{text}"))
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", written)
     assert "31m" not in written
 
 
-def poisoned(value, text):
+def with_text(value, text):
     """Return the value with every free text in it replaced; texts from a fixed set stay."""
     if isinstance(value, str):
         return value if value in FIXED else text
     if isinstance(value, tuple):
-        return tuple(poisoned(item, text) for item in value)
+        return tuple(with_text(item, text) for item in value)
     if dataclasses.is_dataclass(value):
         fields = [field.name for field in dataclasses.fields(value)]
-        return dataclasses.replace(value, **{name: poisoned(getattr(value, name), text) for name in fields})
+        return dataclasses.replace(value, **{name: with_text(getattr(value, name), text) for name in fields})
     return value
 
 

@@ -65,6 +65,7 @@ class Runtime:
 
 
 def device_of(props):
+    """Return the description of the first of two GPUs with these properties."""
     return BACKEND.device_facts(Runtime(props), 0, 2)
 
 

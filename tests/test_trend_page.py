@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 import pytest
-from test_reports import ALLOWED, INJECTIONS, Tags, poisoned
+from test_reports import ALLOWED, INJECTIONS, Tags, with_text
 
 from gpubench.analysis import trend
 from gpubench.analysis.fingerprint import Fingerprint
@@ -176,7 +176,7 @@ def test_anonymising_removes_hosts_and_folders_from_a_trend():
 
 @pytest.mark.parametrize("text", INJECTIONS)
 def test_injected_text_is_inert_in_the_page_of_trends(text):
-    page = Tags(page_of(*[poisoned(STEP, text)] * 2))
+    page = Tags(page_of(*[with_text(STEP, text)] * 2))
     assert {tag for tag, _ in page.found} <= ALLOWED | {"a"}
     assert not {name for _, attrs in page.found for name in attrs if name.startswith("on") or name in ("style", "src")}
     assert {attrs["href"] for tag, attrs in page.found if tag == "a"} == {"#trend-1", "#trend-2"}
