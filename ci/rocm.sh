@@ -158,10 +158,10 @@ step "the backend, the collector and doctor on simulated machines, and AMD's lib
 "$python" -m pytest -q -m "slow or not slow" -rs tests/test_rocm_backend.py tests/test_amd_collector.py \
     tests/test_amd_libraries.py tests/test_amd_watch.py tests/test_amd_bound.py tests/test_amd_machine.py \
     tests/test_amd_doctor.py tests/test_bundle.py tests/test_hipblaslt.py "$@" || status=$?
-step "the suites through CuPy's wheel for ROCm, on a HIP runtime on paper: a dry run"
+step "the suites through CuPy's wheel for ROCm, on a stand-in for HIP's runtime: a dry run"
 "$python" -m pytest -q -m slow -rs tests/test_paper_hip.py tests/test_amd_whole.py "$@" || status=$?
 if [ -n "$is_all" ]; then
-    step "the smoke tier of all suites in one command on paper, and planted mistakes: a dry run"
+    step "the smoke tier of all suites in one command, and planted mistakes: a dry run"
     "$python" -m pytest -q -m slow -rs tests/test_paper_all.py tests/test_paper_mutations.py "$@" || status=$?
 fi
 step "the kernels, which were compiled meanwhile"
