@@ -35,7 +35,7 @@ def ids(device: Device, tier: Tier) -> list[str]:
 
 
 def sibling(name: str) -> ModuleType:
-    """Return a module of the suite's own, `_cache` for one."""
+    """Return a private module of the suite, such as `_cache`."""
     return sys.modules[f"{SUITE.package}.{name}"]
 
 
@@ -52,7 +52,7 @@ def build(name: str, backend: str = "host", **params: Any) -> Task:
 
 
 def build_on(open_device: Any, name: str, **params: Any) -> Task:
-    """Return a case on a device that is open already."""
+    """Return the task of a case on a device that is already open."""
     device = open_device.device
     case = Case("bandwidth", name, tuple(params.items()))
     return SUITE.build(Bench(open_device, case, Target(Facts((device,)), device), SUITE.package))

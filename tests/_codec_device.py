@@ -61,7 +61,7 @@ class GpuInHostMemory:
         return getattr(self.host, name)
 
     def kernel(self, source, name, defines):
-        """Return a kernel of the codecs' own file, built by g++."""
+        """Return a kernel of the codecs' .cu file, built by g++."""
         return _grid.kernel("compression/codecs.cu", name, **defines)
 
 

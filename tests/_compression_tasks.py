@@ -29,7 +29,7 @@ def build(suite, opened, codec, tier="smoke", seed=0, data=(), size_bytes=None, 
 
 
 def sized(case, size_bytes):
-    """Return the case with another size."""
+    """Return the case with `size_bytes` as its size."""
     params = tuple((axis, size_bytes if axis == "size_bytes" else value) for axis, value in case.params)
     return dataclasses.replace(case, params=params)
 

@@ -141,7 +141,7 @@ def gpu_id(device: int) -> int:
 
 
 def process(root: Path, pid: int, memory: dict[int, int], queue: int | None = None) -> Path:
-    """Return a process that has opened ROCm, with its bytes on each device, and a queue to one of them."""
+    """Write the files of a process that has opened ROCm: its bytes on each device, and a queue to one of them."""
     files = root / "sys/class/kfd/kfd/proc" / str(pid)
     _write(files / "pasid", 0)
     for device, size in memory.items():

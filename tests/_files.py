@@ -12,7 +12,7 @@ from gpubench.model import disk, store
 
 
 def write(path, *records, end=True, manifest=None):
-    """Return a run file of these results and samples."""
+    """Write a run file of these results and samples and return its path."""
     with store.RunWriter.create(path, manifest or make.manifest()) as writer:
         for item in records:
             writer.samples(item) if isinstance(item, model.Samples) else writer.result(item)
@@ -22,7 +22,7 @@ def write(path, *records, end=True, manifest=None):
 
 
 def content(path):
-    """Return the bytes of a run file's lines, however they are packed; of a torn gzip, the whole ones."""
+    """Return the bytes of a run file's lines, unpacked; of a truncated gzip, the complete lines."""
     with disk.open_bytes(path) as file:
         return file.read()
 

@@ -34,12 +34,12 @@ PATIENCE = Patience(gather_s=2.0, report_s=0.6)
 
 
 def program(source, status=0, seconds=0.0):
-    """Return a program that copies this file instead of measuring."""
+    """Return the command of a program that copies `source` instead of measuring."""
     return (sys.executable, "-S", "-P", "-c", COPY, str(source), str(status), str(seconds))
 
 
 def run_file(path, *devices, started="2026-01-02T03:04:05+00:00", end=True, **settings):
-    """Return the run file of a node that was asked for ORDER, on the host unless other devices are named."""
+    """Write the run file of a node that was ordered ORDER, on the host unless `devices` are given."""
     devices = devices or (make.device("host", "processor"),)
     asked = {"suites": ("bandwidth",), "devices": tuple(device.id for device in devices), "tier": "quick", **settings}
     manifest = make.manifest(facts=make.facts(*devices), settings=model.Settings(**asked), started=started)

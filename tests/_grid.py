@@ -26,7 +26,7 @@ _RUN = 'extern "C" void run_{0}(u32 x, u32 y, u32 n, void** a) {{ grid::run({0},
 
 
 def source(file: str) -> str:
-    """Return a kernel's file, `gemm/gemv.cu` for one, behind the prelude: as it is compiled for a GPU."""
+    """Return the prelude and a kernel's file, such as `gemm/gemv.cu`, as they are compiled for a GPU."""
     return (SUITES / "prelude.cuh").read_text() + (SUITES / file).read_text()
 
 

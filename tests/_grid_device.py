@@ -44,7 +44,7 @@ class PaperBench(Bench):
 
 
 def bench(suite, vendor="amd", free=2**40, **params) -> PaperBench:
-    """Return a bench of that suite on the paper GPU of a vendor: of `amd`, the library's products are NumPy's."""
+    """Return a bench of the suite on a GPU on paper; with vendor `amd`, NumPy computes the library's products."""
     features = frozenset({"matrix"} if vendor == "nvidia" else ())
     traits = Traits(vendor, "sm_90", "cuda", ("hot",), "perf_counter", warp=32, is_gpu=True, features=features)
     gpu = PaperGpu(traits, free=free)
@@ -53,7 +53,7 @@ def bench(suite, vendor="amd", free=2**40, **params) -> PaperBench:
 
 
 def products_by_numpy(bench, product, workspace=None):
-    """Return the vendor's products of halves, whose sums are in single precision, by NumPy."""
+    """Compute the vendor's products of halves by NumPy, with sums in single precision."""
     shape = product.shape
 
     def matrix(array, rows, cols, is_transposed=False):

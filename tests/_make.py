@@ -48,12 +48,12 @@ ENERGY = counter("nvml.energy", "J", "cumulative", 0.1, "nvidia-smi -q -d POWER"
 
 
 def device(device_id: str = "cuda:0", name: str = "NVIDIA H200", **fields: Any) -> Device:
-    """Return a device of the backend that its id names."""
+    """Return a device; its id names the backend."""
     return Device(device_id, device_id.partition(":")[0], name, fields.pop("arch", "sm_90"), **fields)
 
 
 def facts(*devices: Device, **fields: Any) -> Facts:
-    """Return an inventory; without devices, of one H200."""
+    """Return an inventory of these devices, by default of one H200."""
     return Facts(devices or (device(),), **fields)
 
 

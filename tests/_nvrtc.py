@@ -16,7 +16,7 @@ from pathlib import Path
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """Return the library, or None; its own helper library must be loaded before it is used."""
+    """Return NVRTC, or None; its helper library is loaded first."""
     folders = [Path(entry) / "nvidia" for entry in sys.path if entry]
     for path in itertools.chain.from_iterable(folder.glob("*/lib/libnvrtc-builtins.so.*") for folder in folders):
         ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
@@ -54,7 +54,7 @@ def built(source: str, options: Sequence[str]) -> tuple[int, str, bytes]:
 
 @functools.cache
 def disassembler() -> str:
-    """Return the command nvdisasm, of a toolkit or of pip's wheels; empty where there is none."""
+    """Return the path of nvdisasm from a toolkit or pip's wheels; empty without one."""
     folders = [Path(entry) / "nvidia" for entry in sys.path if entry]
     paths = itertools.chain.from_iterable(folder.glob("*/bin/nvdisasm") for folder in folders)
     return shutil.which("nvdisasm") or next((str(path) for path in paths), "")
@@ -73,6 +73,6 @@ def disassembled(code: bytes, kernel: str = "") -> str:
 
 
 def opcodes(code: bytes) -> Counter[str]:
-    """Return how often machine code has each instruction, by its name without predicates and operands."""
+    """Return the number of times that machine code has each instruction, by name without predicates and operands."""
     text = disassembled(code)
     return Counter(re.findall(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", text, re.MULTILINE))

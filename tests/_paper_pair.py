@@ -31,7 +31,7 @@ SUITE = plugins.load("suites", "p2p")
 
 
 def part(name: str) -> Any:
-    """Return a private module of the suite, `._traffic` for one, or of the room, `.._copies`."""
+    """Return a private module of the suite, such as `._traffic`, or of the room, such as `.._copies`."""
     return sys.modules[importlib.util.resolve_name(name, SUITE.package)]
 
 

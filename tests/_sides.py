@@ -12,7 +12,7 @@ TRIAD = make.case("triad", size_bytes=2**30)
 
 
 def reading(values, of=TRIAD, moved=0.0, status="ok", manifest=None, **fields):
-    """Return a run file with a process for each value, in seconds (or as a rate, with `moved`)."""
+    """Return the evidence of a run file with a process for each value, in seconds, or as a rate with `moved`."""
     results = [
         make.result(make.timing(value, moved=moved), of=of, replicate=index, status=status, **fields)
         for index, value in enumerate(values)

@@ -23,7 +23,7 @@ UUID = bytes(range(16))
 
 
 def state_of(pid: int) -> str:
-    """Return the state that the kernel shows: T is stopped, and a process that has ended has none."""
+    """Return the state of the process in /proc: T is stopped; empty if it has ended."""
     try:
         return Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):

@@ -94,7 +94,7 @@ class SteppedSuite:
 
 
 def judged(sides: Sides) -> Judgement:
-    """Return the rule of the gate."""
+    """Return the judgement by the rule of the gate."""
     return judge(sides.before, sides.after, lambda _: THRESHOLD)
 
 

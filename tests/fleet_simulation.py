@@ -27,7 +27,7 @@ KEYS = tuple(
 
 
 def ours(rates):
-    """Return components that the rule accuses: cases, populations and families together."""
+    """Return the components that the rule accuses by cases, populations and families together."""
     members = tuple(Member(Place(str(number), ()), COMPONENT) for number in range(rates.shape[1]))
     rows, matrix, errors, _ = fleet_rows(ComparableGroup(members, KEYS, rates, np.zeros_like(rates)))
     is_suspect = outliers.find(matrix, errors).is_suspect

@@ -132,7 +132,7 @@ class GateOutcome:
 
     @property
     def alarms(self) -> float:
-        """Return the share of the suites that were alarmed."""
+        """Return the share of the suites with an alarm."""
         return self.alarmed / self.suites
 
 
@@ -153,7 +153,7 @@ def simulate(world: World, suites: int, seed: int = 0) -> GateOutcome:
 
 
 def measured(world: World, suites: int, seed: int = 0) -> list[SimulatedSuite]:
-    """Return suites with their first measurement, all weighed at once."""
+    """Return suites after their first measurement, judged together."""
     drawn = [SimulatedSuite(world, np.random.default_rng((seed, number))) for number in range(suites)]
     first = iter(effects([pair for suite in drawn for pair in suite.pairs(range(world.cases))]))
     for suite in drawn:

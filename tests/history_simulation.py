@@ -102,7 +102,7 @@ def reported(values: Sequence[float] | Floats) -> str:
 
 
 def is_reported_now(values: Floats) -> bool:
-    """Return whether the history tells any change."""
+    """Return whether the history reports any change."""
     return reported(values) != "nothing"
 
 

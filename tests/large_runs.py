@@ -32,7 +32,7 @@ _CHUNK = 2000  # readings of a counter in one record
 
 
 def cases() -> Iterator[Case]:
-    """Yield cases without end: suites of five parts, each over four types and twenty-five sizes."""
+    """Yield an endless sequence of cases: suites of five parts, each over four types and twenty-five sizes."""
     for suite in itertools.count():
         for part, dtype, power in itertools.product(_PARTS, _DTYPES, range(_SIZES)):
             yield Case(f"suite{suite}", part, (("size_bytes", 1024 * 2**power), ("dtype", dtype)))

@@ -49,7 +49,7 @@ def _kind(number: int) -> str:
 
 
 def day(seconds: int) -> Iterator[Samples]:
-    """Yield the samples, chunk by chunk: power with three decimals, whole per cents, joules that rise."""
+    """Yield the samples by chunks: power with three decimals, integer per cents, rising joules."""
     rng = np.random.default_rng(8)
     joules = 0.0
     for start in range(0, seconds * _HZ, _ROWS):

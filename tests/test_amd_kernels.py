@@ -92,12 +92,12 @@ def kernels(file: str, arch: str, **macros: object) -> dict[str, list[Instructio
 
 
 def counted(instructions: list[Instruction]) -> Counter[str]:
-    """Return the instructions by name, those that reach for memory or multiply matrices."""
+    """Return the number of instructions by name that access memory or multiply matrices."""
     return Counter(instruction.name for instruction in instructions if instruction.name.startswith((*MEMORY, "v_mfma")))
 
 
 def timed(instructions: list[Instruction]) -> list[list[Instruction]]:
-    """Return the loops that stand between two readings of the clock, or all where the kernel reads none."""
+    """Return the loops between two readings of the clock, or all loops of a kernel without readings."""
     readings = [
         instruction.address for instruction in instructions if instruction.name in ("s_memtime", "s_memrealtime")
     ]
@@ -133,7 +133,7 @@ NVIDIA = {"cluster", "async_copy", "bulk_copy", "wmma", "mma", "bulk", "wgmma", 
 
 
 def code_of(file: str) -> str:
-    """Return the source without its macros and what kernels are bounded by."""
+    """Return the source without its macros and launch bounds."""
     text = re.sub(r"^#define.*(?<=\\)\n(.*(?<=\\)\n)*.*", "", FILES[file].read_text(), flags=re.MULTILINE)
     return re.sub(r"\s+", " ", re.sub(r"__(launch_bounds|cluster_dims)__\([^)]*\)", "", text))
 

@@ -26,7 +26,7 @@ def rocm_in(
 
 
 def machine(tmp_path: Path, **rocms: object) -> Path:
-    """Return a sound machine: an MI300X pair with a whole ROCm."""
+    """Return a sound machine: two MI300X with a complete ROCm."""
     root = fake.build(tmp_path, "mi300x")
     rocm_in(root, **rocms)
     return root

@@ -23,14 +23,14 @@ VIEW = View("amortisation", TITLE, ("softmax", "pointwise", "build"), x="chain",
 
 
 def operator(by, seconds, eager="", name="softmax", series="hot", **params):
-    """Return an operator by one provider: its times of a call, and the providers that it is compared with."""
+    """Return an operator by one provider, with its seconds per call and the eager providers to compare with."""
     notes = (("eager", eager),) if eager else ()
     case = make.case(name, "compilers", **{**params, "rows": 32, "by": by})
     return make.result(make.timing(*seconds, name=series, moved=1e6), of=case, notes=notes)
 
 
 def build(by, cache, op="softmax", **seconds):
-    """Return a build in that state of the caches: the samples of its times by their names."""
+    """Return a build with the caches in that state, with samples of its times by name."""
     series = [Series(name, "s", tuple(values), role="observed") for name, values in seconds.items()]
     return make.result(*series, of=make.case("build", "compilers", op=op, by=by, cache=cache))
 

@@ -100,7 +100,7 @@ SHAPES = ("nothing", "step", "drift")
 
 
 def noisy(*parts, sigma=0.01, seed=1):
-    """Return the parts one after another, each value with independent normal noise."""
+    """Return the parts in sequence, each value with independent normal noise."""
     values = np.concatenate(parts)
     return values + sigma * np.random.default_rng(seed).normal(size=len(values))
 

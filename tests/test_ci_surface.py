@@ -33,7 +33,7 @@ def scripts(path):
 
 
 def bash(script, cwd, **environment):
-    """Return a script run as a CI does: it stops at the first error."""
+    """Run a script as a CI does, which stops at the first error."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GITHUB_")}
     clean.pop("CI", None)
@@ -50,7 +50,7 @@ def bash(script, cwd, **environment):
 
 @pytest.fixture
 def runs(tmp_path):
-    """Return a baseline, and a candidate that is slower, whose name holds a blank."""
+    """Write a baseline, and a slower candidate whose name contains a blank."""
     for name, centre in (("base.jsonl", 1.0), ("a candidate.jsonl", 1.1)):
         results = [make.result(make.timing(v), of=TRIAD, replicate=i) for i, v in enumerate(noisy(centre, 1e-3))]
         files.write(tmp_path / name, *results)

@@ -37,7 +37,7 @@ def runtime(tmp_path, monkeypatch):
 
 @pytest.fixture
 def held():
-    """Yield a process that claims the host until it is told to end, or killed."""
+    """Yield a function that starts a process which claims the host until it is ended or killed."""
     holders = []
 
     def hold(exclusive=False):

@@ -19,7 +19,7 @@ QUICKEST = ("gemm", "--tier", "smoke", "--filter", "float64", "--device", "host"
 
 
 def refused(done: CommandResult) -> str:
-    """Return the one line of a call that was refused as a matter of usage."""
+    """Return the one line of a call that was refused as a usage error."""
     assert done.returncode == 2, done.stderr
     assert done.stdout == ""
     lines = done.stderr.strip().splitlines()
@@ -49,7 +49,7 @@ def run(tmp_path_factory) -> tuple[CommandResult, Path]:
 
 @pytest.fixture(scope="module")
 def measured(run) -> Path:
-    """Return a small run file, made by the command."""
+    """Return a small run file that the command wrote."""
     return run[1]
 
 

@@ -114,7 +114,7 @@ def noise(size):
 
 
 def bench_of(opened, tmp_path, content):
-    """Return a bench whose only data are these bytes."""
+    """Return a bench with these bytes as its only data."""
     path = tmp_path / "mine.bin"
     path.write_bytes(content)
     target = Target(Facts((opened.device,)), opened.device, "full", (DataFile("mine.bin", str(path), len(content)),))
@@ -245,7 +245,7 @@ def test_a_bit_that_flips_in_transit_is_never_accepted(host, tmp_path, codec, pl
 
 
 def _is_unused(packed, place):
-    """Return whether a byte of a packed block is the filling between two chunks."""
+    """Return whether a byte of a packed block is padding between two chunks."""
     offsets, sizes = packed[: 16 * (BLOCK // CHUNK)].view(np.uint64).reshape(2, -1)
     at = place % packed.size
     return at >= 16 * (BLOCK // CHUNK) and not ((offsets <= at) & (at < offsets + sizes)).any()

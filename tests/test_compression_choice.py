@@ -22,7 +22,7 @@ def figures(choice, name, ratio, compress_gb_s, decompress_gb_s):
 
 @pytest.fixture
 def three(choice):
-    """Return a fast one, a strong one, and one that only copies."""
+    """Return the figures of a fast codec, a strong codec, and one that only copies."""
     return [
         figures(choice, "fast", 2, 100, 200),
         figures(choice, "strong", 4, 5, 10),

@@ -75,7 +75,7 @@ def test_clients_above_the_limit_are_disconnected_and_later_ones_are_answered(pl
 
 
 def retry_until_answered(ask):
-    """Return the first answer there is: the threads of clients that were let go end a moment later."""
+    """Repeat the request until it is answered: threads of disconnected clients end a moment later."""
     deadline = time.monotonic() + 10
     while True:
         try:

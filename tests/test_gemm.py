@@ -52,7 +52,7 @@ def ids(device=H200, tier="quick"):
 
 
 def check_once(task):
-    """Return every call of a task once, on spoilt outputs."""
+    """Call everything in a task once on poisoned outputs, and return the checked values."""
     task.poison()
     for stage in task.stages.values():
         for call in stage.rotation or (stage.call,):

@@ -46,7 +46,7 @@ def source(device):
 
 
 def opened(name, device):
-    """Return a collector's source, or the reason why this machine has none."""
+    """Open a collector's source, or skip the test with the reason."""
     try:
         return plugins.load("collectors", name).open([device])
     except OptionalUnavailable as error:

@@ -37,7 +37,7 @@ def faults(monkeypatch):
 
 
 def run(facts, names):
-    """Return the results of these cases of the suite `faults`, with the time limits that any run has."""
+    """Run these cases of the suite `faults` with the usual time limits and return the results."""
     plan = planning.make(facts, Settings(("faults",), (facts.devices[0].id,), "smoke"))
     jobs = {job.case.name: job for job in plan.jobs}
     shelf = ListSink()

@@ -224,7 +224,7 @@ def library(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def scenes(library, tmp_path_factory):
-    """Return each scene's health before, after, and what appeared in between; one child process reads them all."""
+    """Return for each scene the health before and after and the new errors; one child process reads all."""
     folder = tmp_path_factory.mktemp("scenes")
     state, log = folder / "state", folder / "log"
     log.write_bytes(LOG)

@@ -17,7 +17,7 @@ HEAT = sys.modules[f"{type(plugins.load('reports', 'html')).__module__.rpartitio
 
 
 def painted(picture, shape):
-    """Return the shade that each cell shows: of the last stroke over it, -1 of none."""
+    """Return the shade of each cell, which is that of the last stroke over it; -1 without one."""
     shades = np.full(shape, -1)
     for path, index in re.findall(r'<path d="([^"]*)" class="run h(\d)"', picture):
         row = column = 0

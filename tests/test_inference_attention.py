@@ -32,7 +32,7 @@ def attention(shape=SMALL, order="ordered"):
 
 
 def error_once(case):
-    """Return the attention over every copy once, on overwritten results, and the check."""
+    """Run the attention over every copy once on overwritten results, and return the error of the check."""
     case.poison()
     for call in case.calls():
         call()

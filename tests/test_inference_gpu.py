@@ -49,7 +49,7 @@ def attention(gpu: Any, shape: Any = SMALL, order: str = "ordered") -> Any:
 
 
 def error(task: Any) -> float:
-    """Return the attention over every copy once, on overwritten results, and the check."""
+    """Run the attention over every copy once on overwritten results, and return the error of the check."""
     task.poison()
     for call in task.calls():
         call()

@@ -19,7 +19,7 @@ needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 
 
 def by_kernel(monkeypatch, prompt, shape, rows, cols):
-    """Return every program of the kernel in Triton, as the host's Python."""
+    """Run every program of the Triton kernel in Python on the host, and return the result."""
     grid = (-(-shape.tokens // rows), shape.heads)
     triton = NumpyTriton(grid)
     monkeypatch.setattr(FLASH, "tl", triton)

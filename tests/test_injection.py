@@ -57,7 +57,7 @@ TAGS_OF_MARKDOWN = {
 
 
 def plain_run(scale=1.0, replicates=1):
-    """Return a run with something in every kind of field: devices, versions, views, notes, counters, failures."""
+    """Return a run with content in every kind of field: devices, versions, views, notes, counters, failures."""
     detail = ("serial", "1")
     gpu = make.device(uuid="GPU-1", pci="0000:01:00.0", dtypes=("float32",), peers=("cuda:1",), details=(detail,))
     facts = make.facts(
@@ -101,7 +101,7 @@ def plain_run(scale=1.0, replicates=1):
 
 
 def run_with_text(text, scale=1.0, replicates=1):
-    """Return the run with the text in every field; what tells cases apart stays a number."""
+    """Return the run with the text in every field; only numbers still distinguish the cases."""
     return poisoned(plain_run(scale, replicates), text)
 
 

@@ -63,7 +63,7 @@ def walk_of(task: Task) -> Any:
 
 
 def ring_of(task: Task) -> Any:
-    """Return the host's ring: what the walk's kernel is called with."""
+    """Return the host's ring, the first argument of the walk's kernel."""
     return next(
         cell.cell_contents
         for cell in walk_of(task).advance.__closure__

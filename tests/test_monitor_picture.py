@@ -59,7 +59,7 @@ def latest(*gpus):
 
 
 def drawn(width, height=40, devices=(H200, HOST), processes=(), file=None):
-    """Return the lines of the picture on a terminal of this size."""
+    """Return the lines of the picture in a terminal of this size."""
     gpus = [device for device in devices if device.backend != "host"]
     console = Console(file=file or io.StringIO(), width=width, height=height, force_terminal=False, emoji=False)
     console.print(_monitor.Picture(devices).render(latest(*gpus), processes, console, 100.0))

@@ -162,7 +162,7 @@ def close(*nodes):
 
 
 def connected(port):
-    """Return a stranger's connection, as soon as somebody listens."""
+    """Return the connection of an intruder as soon as a node listens."""
     while True:
         with contextlib.suppress(ConnectionRefusedError):
             return socket.create_connection(("127.0.0.1", port), 5)

@@ -114,7 +114,7 @@ def evidence_at_clocks(seconds, hertz, limit="", counted=None, **fields):
 
 
 def same_clock(hertz, count=5):
-    """Return the same clock for every process, but for a hundredth of a per cent."""
+    """Return the same clock for every process within 0.01 %."""
     return noisy(hertz, 1e-4, count)
 
 

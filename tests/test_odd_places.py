@@ -35,7 +35,7 @@ def gpubench(*arguments, **settings):
 
 
 def shell(line, **settings):
-    """Return a line of a shell in which `gpubench` is the command."""
+    """Run a line of a shell in which `gpubench` is the command."""
     arguments = ["bash", "-c", f'gpubench() {{ {sys.executable} -P -m gpubench "$@"; }}; {line}']
     return subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False, **settings)
 
@@ -176,7 +176,7 @@ def test_sufficient_limits_are_left_unchanged():
 
 
 def ended_by(number, **settings):
-    """Return how `main` ends where a signal arrives in start-up."""
+    """Return how `main` ends if a signal arrives during start-up."""
     program = (
         "import os, sys; from gpubench import __main__ as m\n"
         f"m._run = lambda: os.kill(os.getpid(), {int(number)}); sys.exit(m.main())"

@@ -290,7 +290,7 @@ def sustained(series, window=(0.5, 9.5), **fields):
 
 
 def filling(series, seconds=9.0, **fields):
-    """Return the same series with samples that take so long in all."""
+    """Return the same series with samples that take `seconds` in total."""
     return dataclasses.replace(series, values=(seconds / 90,) * 90, stop="interval", **fields)
 
 

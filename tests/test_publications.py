@@ -42,7 +42,7 @@ def many(count):
 
 
 def render(form, judgement, limit=0):
-    """Return the publication of a judgement whose texts are clean, as `gpubench gate` and `gpubench ab` publish it."""
+    """Return the publication of a judgement with clean texts, as `gpubench gate` and `gpubench ab` publish it."""
     clean = tidy(judgement)
     return plugins.load("publications", form).render(clean, answer(clean, exit_status(clean), "gpubench gate"), limit)
 

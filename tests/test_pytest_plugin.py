@@ -271,7 +271,7 @@ def clockwork(monkeypatch):
 
 
 def spending(device, seconds):
-    """Return a task whose call takes so long."""
+    """Return a task whose call takes `seconds`."""
     return Task.of(Stage(lambda: device.spend(seconds), Work(moved=1e9), "moved"), check=dict)
 
 

@@ -406,7 +406,7 @@ ATOMS = (
 
 
 def seconds(atom, length):
-    """Return the least processor time of three for redacting a note of this text, which no cache has seen."""
+    """Return the least of three processor times for redacting a note with this text, without a cache."""
     run = make.run(make.result(notes=(("note", (atom * (length // len(atom) + 1))[:length]),)))
     outputs = []
     for _ in range(3):

@@ -20,7 +20,7 @@ def judged(sides):
 
 
 def settle_one_case(values, again, rounds=3):
-    """Return a case whose first measurement is `values`; each value of `again` centres a further one."""
+    """Settle a case measured as `values`; each further measurement has the median of `again`."""
     asked = []
 
     def measure(sides, suspects):

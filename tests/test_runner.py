@@ -67,7 +67,7 @@ def host_facts() -> Facts:
 
 
 def run(*names: str, deadline_s: float = 30.0, replicates: int = 1) -> ListSink:
-    """Return the results of cases of the suite `faults`, in the order given."""
+    """Run cases of the suite `faults` in the given order and return the sink of results."""
     settings = Settings(("faults",), ("host",), "smoke", replicates=replicates)
     plan = planning.make(host_facts(), settings)
     jobs = [job for name in names for job in plan.jobs if job.case.name == name]
@@ -82,7 +82,7 @@ def outcomes(shelf: ListSink) -> list[tuple[str, str, str]]:
 
 
 def shared_run(*names: str) -> ListSink:
-    """Return a run whose results several tests look at."""
+    """Return a run whose results several tests share."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", PLUGIN)
         patch.syspath_prepend(PLUGIN)
@@ -304,7 +304,7 @@ def test_workers_and_their_keepers_end_when_the_runner_is_killed(faults, tmp_pat
 
 
 def run_on_clockwork(*names: str, deadline_s: float = 30.0, replicates: int = 1) -> tuple[planning.Plan, ListSink]:
-    """Return cases of the suite `faults` on the device whose time is arithmetic, in real workers."""
+    """Run cases of the suite `faults` on the device with arithmetic time, in real workers."""
     facts = Facts(tuple(plugins.load("backends", "clockwork").devices()))
     settings = Settings(("faults",), ("clockwork",), "quick", filters=names, replicates=replicates)
     plan, shelf = planning.make(facts, settings), ListSink()

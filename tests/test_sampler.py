@@ -226,7 +226,7 @@ def test_every_counter_of_a_device_is_listed_as_available_or_with_the_reason_why
 
 
 def gpubench(*arguments):
-    """Return the command, with a device that is lost on the way."""
+    """Return the output of the command with a device that is lost during the run."""
     return _command.gpubench(*arguments, PYTHONPATH=PLUGIN, GPUBENCH_SICK="lost", GPUBENCH_HISTORY="off")
 
 

@@ -69,7 +69,7 @@ def test_queries_beyond_the_number_of_slots_wait_for_a_free_one():
 
 
 def by_steps(times, arrivals, prompt, output):
-    """Return the same scheduler, one step at a time."""
+    """Simulate the same scheduler one step at a time."""
     lines, now, upcoming, running = times.lines(), 0.0, 0, []
     first, last = np.zeros(len(arrivals)), np.zeros(len(arrivals))
     while upcoming < len(arrivals) or running:

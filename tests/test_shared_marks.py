@@ -77,7 +77,7 @@ def runs(tmp_path_factory):
 
 @pytest.fixture
 def call(call, monkeypatch):
-    """Return the command as the user of the marks calls it; gives its standard output."""
+    """Return a function that runs the command as the user of the marks and returns its standard output."""
     monkeypatch.setattr(identity, "names", lambda: (USER,))
 
     def run(*arguments):
@@ -89,13 +89,13 @@ def call(call, monkeypatch):
 
 
 def opened(content):
-    """Return the run file that a page carries, packed and in base64, in which any three letters may stand by chance."""
+    """Return the run file that a page contains in base64, in which marks could occur by chance."""
     packed = base64.b64decode(content[0] + "=" * (-len(content[0]) % 4))
     return gzip.decompress(packed).decode() if packed[:2] == b"\x1f\x8b" else content[0]
 
 
 def left(*written):
-    """Return the secrets that stand in the outputs, and the kinds of their marks."""
+    """Return the secrets that occur in the outputs, each with the kind of its mark."""
     assert written
     assert all(written)
     texts = [content if isinstance(content, str) else content.decode("utf-8", "replace") for content in written]

@@ -33,7 +33,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def small(path):
-    """Return a file of a manifest, a result and samples, without an end."""
+    """Write a file of a manifest, a result and samples, without an end record."""
     return write(path, make.result(), make.samples([1.0, 2.0], power=[300.5, None]), end=False)
 
 

@@ -117,7 +117,7 @@ def _imports(path: Path) -> Iterator[Import]:
 
 
 def package_of(path: Path) -> str:
-    """Return the package of the core that a file lies in; empty for a loose module."""
+    """Return the package of the core that contains a file; empty for a loose module."""
     parts = path.relative_to(ROOT / "gpubench").parts
     return parts[0] if len(parts) > 1 else ""
 
@@ -264,7 +264,7 @@ def test_tests_reach_rooms_through_plugins():
 
 
 def section(document: str, title: str) -> str:
-    """Return the text under one heading of a Markdown document."""
+    """Return the text below one heading of a Markdown document."""
     return re.split(r"^## ", document.split(f"\n## {title}\n")[1], flags=re.MULTILINE)[0]
 
 
@@ -368,7 +368,7 @@ def statements(function: ast.FunctionDef) -> list[ast.stmt]:
 
 
 def handed_on_to(function: ast.FunctionDef) -> str:
-    """Return the function that this one only hands its arguments on to; empty where it does anything itself."""
+    """Return the function to which this one only passes its arguments; empty if it does more."""
     match statements(function):
         case [ast.Return(value=ast.Call() as call)]:
             arguments = [*call.args, *(keyword.value for keyword in call.keywords)]

@@ -45,7 +45,7 @@ def operands(m, n, k):
 
 
 def checked(rung, product):
-    """Return the rung once, on overwritten results, and the check."""
+    """Run the rung once on overwritten results, check them, and return the notes of its build."""
     call, notes = rung.build(paper(), product.product)
     product.poison()
     call()
@@ -103,7 +103,7 @@ def test_a_tile_that_is_left_out_fails_the_check():
 
 
 def device(vendor, arch, *features):
-    """Return a bench of which only the traits are looked at."""
+    """Return a bench that has traits alone."""
     return SimpleNamespace(traits=SimpleNamespace(vendor=vendor, arch=arch, features=frozenset(features), warp=32))
 
 

@@ -38,7 +38,7 @@ UNITS = {  # the unit of a figure, by the quantity that its title names first
 
 
 def quantity(title: str) -> str:
-    """Return the first word of a title that names a quantity, or nothing."""
+    """Return the first word of a title that names a quantity, or an empty text."""
     terms = title.lower().replace(":", " ").replace(",", " ").split()
     return next((word for word in terms if word in UNITS), "")
 

@@ -40,7 +40,7 @@ CENTRES = {"slow": 1.1, "fine": 1.0001, "unsure": 1.0195, "long": 1.2, "hebrew":
 
 
 def judged(*names, **policy):
-    """Return the gate's judgement of these cases, whose candidates are as much slower as CENTRES says."""
+    """Return the gate's judgement of these cases; CENTRES has the slow-down of each candidate."""
     before = [reading(noisy(spread=1e-3), of=CASES[name]) for name in names]
     after = [reading(noisy(CENTRES[name], 1.1e-3), of=CASES[name]) for name in names]
     gate = plugins.load("gates", "regression")

@@ -60,7 +60,7 @@ def expect_ok(results: list[Any]) -> None:
 
 
 def held_processes() -> list[int]:
-    """Return the children of this suite that are still there."""
+    """Return the children of this suite that still run."""
     pids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():

@@ -33,7 +33,7 @@ def run_tests(folder, *options):
 
 
 def shapes(text):
-    """Return lines without their numbers, units, tiers and processors, which differ from machine to machine."""
+    """Return lines without numbers, units, tiers and processors, which differ between machines."""
     text = re.sub(r"(?<![=\w])[\d.]+( [kMGT]?B/s)?", "N", re.sub(r"tier \w+", "tier", text))
     return [
         re.sub(r"^host, .*, tier$", "host, tier", " ".join(line.split())) for line in text.splitlines() if line.strip()

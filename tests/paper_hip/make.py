@@ -84,7 +84,7 @@ def built(source: Path | None, symbols: dict[str, str], missing: int, file: Path
 
 
 def _answer(name: str, missing: int) -> str:
-    """Return a function that says that it is not supported, in the way in which functions of its name do."""
+    """Return the source of a function that returns the error "unsupported" of its library."""
     if "String" in name:
         return f'const char* {name}() {{ return "not there on paper"; }}'
     return f"int {name}() {{ return {missing}; }}"
