@@ -14,7 +14,7 @@ from ._charts import Chart
 from ._ticks import Axis, axis
 
 _ROW, _TOP, _LETTERS, _MOST_ROWS = 19.0, 48.0, 18, 60
-_BARE_TOP = 6.0  # without names of links above the bars
+_BARE_TOP = 6.0  # the top of the bars without names of links above them
 _LEFT = 8.0 + svg.LETTER * _LETTERS
 _ROOM = 1.6  # a factor left free at either end of the axis
 _RATE = "B/s"

@@ -87,7 +87,7 @@ def site_run(run: Run, file: str, content_key: str, written_at: float) -> SiteRu
     run_overview = overview(Summary(run))
     started = run.manifest.started
     statuses = Tally(result.status for result in run.results)
-    figures: dict[str, str] = {}  # of several devices, the figure of the first
+    figures: dict[str, str] = {}  # if there are several devices, the figure of the first one
     for value in run_overview.values:
         figures.setdefault(value.title, value.figure.text)
     return SiteRun(

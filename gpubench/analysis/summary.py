@@ -25,7 +25,7 @@ from gpubench.analysis.quantities import (
 from gpubench.analysis.reproducibility import Reproducibility, reproducibility
 from gpubench.model import Device, Result, Run, Series
 
-_EARLY_DIFFERS = 0.01  # of the headline: early samples that differ by more are reported beside it
+_EARLY_DIFFERS = 0.01  # early samples whose median differs from the headline by this fraction are reported beside it
 
 
 class Summary:
@@ -36,7 +36,7 @@ class Summary:
         self.run = run
         self.counters = CounterTable.of_run(run)
         self._peaks = Peaks(run, self.counters, limited_median)
-        # by the ids of a result and a series, which stay unique as long as the dictionary holds both objects
+        # The keys are the ids of a result and a series, which stay unique as long as the dictionary holds both objects.
         self._figures: dict[tuple[int, int], tuple[Result, Series, Figure]] = {}
 
     def device(self, device_id: str) -> Device:

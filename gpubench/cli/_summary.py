@@ -195,7 +195,7 @@ def _columns(suite: ListedSuite, wide: bool) -> Columns:
     ]
 
 
-_WIDE_SHARES = ("of data sheet", "at the clock", "of best")  # in the order of `peaks.BASES`
+_WIDE_SHARES = ("of data sheet", "at the clock", "of best")  # the heads in the order of `peaks.BASES`
 _LEFT = ("device", "bound by", "state")
 
 

@@ -54,7 +54,7 @@ def site(folder: Folder, out: Out, no_redact: sharing.NoRedact = False) -> None:
     from gpubench.tools import site as sites
 
     if no_redact:
-        sharing.shareable([], no_redact)  # which prints a warning once
+        sharing.shareable([], no_redact)  # prints a warning once
     built = sites.build(folder, out, _SiteSharing(no_redact), _print.say)
     for file, reason in built.refused:
         _print.say(f"not in the site: {file}: {reason}", "yellow")

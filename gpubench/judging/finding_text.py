@@ -12,7 +12,7 @@ from gpubench.judging.judge import Finding
 from gpubench.judging.noise import percent
 from gpubench.model import Verdict
 
-HEADS = ("verdict", "case", "baseline", "candidate", "change", "95 % interval", "threshold")  # of every table
+HEADS = ("verdict", "case", "baseline", "candidate", "change", "95 % interval", "threshold")  # the heads of every table
 MISSING = "–"
 UNDECIDED = (Verdict.INCONCLUSIVE, Verdict.SUSPECT)
 

@@ -40,7 +40,7 @@ def keep(descriptor: int) -> None:
     if child:
         _supervise(child, descriptor)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # so that the child can see what a case left behind
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # the child can then see processes that a case left behind
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != keeper:
         os._exit(1)

@@ -110,7 +110,7 @@ def split_samples(samples: Samples) -> Iterator[tuple[Samples, bytes]]:
     """Yield parts of the samples with their lines, split in time until no line is longer than SAMPLES_LIMIT_BYTES."""
     count = len(samples.at)
     fitting_rows = SAMPLES_LIMIT_BYTES // (_NUMBER_BYTES * (len(samples.columns) + 1))
-    if count > 4 * fitting_rows > 0:  # without making one line of a day to see its length
+    if count > 4 * fitting_rows > 0:  # estimate first: making one line of a whole day takes long
         for start in range(0, count, fitting_rows):
             yield from split_samples(_part(samples, slice(start, start + fitting_rows)))
         return

@@ -217,7 +217,7 @@ def terminable(outcome: Callable[[], str]) -> Iterator[None]:
         received.append(number)
         raise Terminated(number)
 
-    ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()  # by nohup
+    ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()  # nohup has set it
     before = {number: signal.signal(number, end) for number in _ENDING - ignored}
     try:
         yield

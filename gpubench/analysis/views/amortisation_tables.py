@@ -16,7 +16,7 @@ _PAID_NOTE = (
     "beside it; in brackets that library's time for these calls, and the 95 % interval. At most: the run has no build "
     "by that library"
 )
-_ROUNDED = 1 - 1e-9  # so that a whole number with a rounding error is not rounded up
+_ROUNDED = 1 - 1e-9  # keeps a whole number with a rounding error from being rounded up
 _MOST_DIGITS = 1e7  # a smaller number of calls is written in full
 
 

@@ -22,7 +22,7 @@ from gpubench.base import units
 from gpubench.model import Series, View
 from gpubench.stats import Interval
 
-_P99_SAMPLES, _P999_SAMPLES = 1000, 10_000  # so that ten samples lie beyond the percentile
+_P99_SAMPLES, _P999_SAMPLES = 1000, 10_000  # ten samples then lie beyond the percentile
 _TAIL_HEADS = ("case", "device", "median", "p99", "p99.9", "maximum", "samples")
 _LEVEL_HEADS = (
     "level",

@@ -18,7 +18,7 @@ from gpubench.plugins.backend import Handle, SharedBuffer, SharedMemory
 
 _BLOCKS = 4  # a `block` is part of an allocation of four times its size
 _OFFSET = struct.Struct("<Q")
-_EXPORT_BYTES = 64  # of CUmemPoolPtrExportData, cuda.h
+_EXPORT_BYTES = 64  # the size of CUmemPoolPtrExportData, cuda.h
 
 
 class SharedRegion:

@@ -28,7 +28,7 @@ TYPES = {
     "float32": 11,
     "float64": 12,
 }
-ANY_TYPE = 0xFF  # of a decompressor that reads the type from its input
+ANY_TYPE = 0xFF  # the type of a decompressor that reads it from its input
 
 
 class Alignments(ctypes.Structure):
