@@ -28,7 +28,7 @@ _MOST_DRIFTS = 2
 _WINDOW = 5  # values: two outliers in a row are cut to the median of their window, three are a level
 _OUTLIER = 2.6  # standard deviations from the median of the window
 _LOCAL_TO_SIGMA = 2.02  # a normal sample's sigma over its median distance from the median of the window; simulated
-_PRIOR_CORRELATION, _PRIOR_WEIGHT = 0.3, 20  # correlation of neighbouring runs; the number of runs for which the prior counts
+_PRIOR_CORRELATION, _PRIOR_WEIGHT = 0.3, 20  # correlation of neighbouring runs; weight of this prior in runs
 _RESOLUTION = 1e-5  # relative to the median; smaller differences are rounding
 _NORMAL_975 = 1.959963984540054  # Φ⁻¹(0.975)
 
