@@ -17,7 +17,7 @@ _THREADS, _BLOCKS = 256, 1056  # threads per block, and blocks, of the kernels t
 # a wait for another rank gives up after this time; ranks that build the same case are milliseconds apart
 _PATIENCE_S = 10.0
 _LARGEST, _HOST_LARGEST = 30, 28  # the largest sizes as powers of two, on a GPU and on the host
-_SHARE_OF_MEMORY = 8  # a size is left out where eight buffers of that size do not fit the device
+_SHARE_OF_MEMORY = 8  # a size is left out if eight buffers of it do not fit into the device's memory
 POISON = 0xA5  # the byte that overwrites outputs before a check
 # Parts of a driver's error message, and the setting that removes the error.
 _REMEDIES = (

@@ -28,7 +28,7 @@ _PICTURES = _DOCS / "gallery"
 _RECORDINGS = _DOCS.parent / "tests/recordings"
 _RUN = "whole/h200"
 _COMPARED = ("longer/base", "longer/3")
-_SHOWN = {  # by section of the page: the titles of its drawings that are shown, and which of several of one title
+_SHOWN = {  # by section of the page: the titles of the drawings to show, and the index if several have one title
     "Roofline": (("All cases that declare both operations and bytes", 0),),
     "bandwidth": (("Memory bandwidth by STREAM kernel", 0), ("Host-to-device bandwidth", 0)),
     "gemm": (("GEMM throughput by precision and size", 0), ("GEMV bandwidth by size of the weights", 0)),
@@ -61,7 +61,7 @@ _LEGEND = re.compile(r'<line [^>]*class="line (?P<colour>[\w ]+)"/>.*?</svg>(?P<
 _BOX = re.compile(r'viewBox="0 0 ([\d.]+) ([\d.]+)"')
 _STYLE = re.compile(r"<style>(.*?)</style>", re.DOTALL)
 _RULE = re.compile(r"(?:\s*@media[^{]*\{\s*:root \{[^}]*\}\s*\}|[^{}]+\{[^}]*\})")
-_LETTER, _LINE, _COLUMNS = 6.8, 18.0, 2  # of a legend
+_LETTER, _LINE, _COLUMNS = 6.8, 18.0, 2  # in a legend: width of a letter and height of a line in pixels, and columns
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from gpubench.api.suite import POINT, Observation, Observed, Stage, Work, expect
 
-LENGTH_BYTES = 8  # of the 64-bit compressed length that a reader needs for each chunk
+LENGTH_BYTES = 8  # a 64-bit compressed length, which a reader needs for each chunk
 
 
 def stage(

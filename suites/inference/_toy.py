@@ -16,7 +16,7 @@ import numpy.typing as npt
 from .._models import Model, model
 
 TOY = model(64, 128, 4, 2, 2, 4, 512, "this file")
-_EPSILON = 1e-5  # of the norms, as in Llama's configurations
+_EPSILON = 1e-5  # epsilon of the norms, as in Llama's configurations
 _ROTARY_BASE = 10_000.0
 # Products with more multiplications than this are split: OpenBLAS starts threads for them (interface/gemm.c,
 # SMP_THRESHOLD_MIN · GEMM_MULTITHREAD_THRESHOLD), and on a busy machine these threads wait for each other for

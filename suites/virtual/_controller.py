@@ -18,7 +18,7 @@ from gpubench.api.suite import Skip
 
 from ._children import BoundedChild, serve
 
-_PAIRS = "CUcheckpointGpuPair"  # of cuda-bindings 13
+_PAIRS = "CUcheckpointGpuPair"  # a class of cuda-bindings 13
 _FIRST_DRIVER = 12080  # cuDriverGetVersion of the first driver with these calls, 570
 _FIRST_MIGRATION = 13000  # cuDriverGetVersion of driver 580
 _UUID_BYTES = 16
