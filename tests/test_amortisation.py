@@ -108,6 +108,23 @@ def test_a_provider_that_costs_no_more_pays_at_once():
     assert table.rows[0][-3:] == ("at once", "–", "–")
 
 
+def test_a_provider_that_costs_no_more_by_its_median_pays_at_once_within_an_interval():
+    noisy = build("triton", "process", compile=[0.25, 0.25, 1.5])
+    (table,) = amortisation_tables(TITLE, amortisations_of(*MEASURED[:3], noisy))
+    assert table.rows[0][-3] == "at once (0 – 500 calls)"
+
+
+def test_a_library_that_reports_its_own_seconds_is_compared_with_the_same_stage_by_the_clock_of_the_host():
+    """JAX has no stream of ours, so that its calls have no device time."""
+    host = make.timing(0.004, name="host.host", moved=1e6)
+    cupy = make.result(make.timing(0.003), host, of=make.case("softmax", "compilers", rows=32, by="cupy"))
+    jax = operator("jax", [0.002], "cupy", series="host.self")
+    builds = [build("cupy", "cold", first=[1.0]), build("jax", "cold", first=[2.0])]
+    (amortisation,) = amortisations_of(cupy, jax, *builds)
+    assert (amortisation.eager_seconds, amortisation.series) == (0.004, "host.self")
+    assert amortisation.paid[0].calls.centre == pytest.approx(500)
+
+
 def test_an_eager_library_without_a_measured_cost_gives_an_upper_bound():
     (amortisation,) = amortisations_of(*MEASURED[:2], *MEASURED[3:4])
     (table,) = amortisation_tables(TITLE, [amortisation])

@@ -36,7 +36,10 @@ def _row(operator: Amortised) -> tuple[str, ...]:
 
 
 def paid_after_text(operator: Amortised, paid: PaidAfter) -> str:
-    """Return when a provider has paid: `after 626 calls (0.4 s of work; 600 – 655)`, `at once` or `never`."""
+    """Return when a provider has paid: `after 626 calls (0.4 s of work; 600 – 655)`, `at once` or `never`.
+
+    `at once (0 – 48 calls)` says that it may cost more than the eager library, but not by its median.
+    """
     calls = paid.calls
     if math.isinf(calls.centre):
         return "never"
@@ -44,6 +47,8 @@ def paid_after_text(operator: Amortised, paid: PaidAfter) -> str:
         return "at once"
     work = units.quantity(operator.work_s(paid), "s", 2)
     low, high = _calls(calls.low), _calls(calls.high)
+    if calls.centre == 0:
+        return f"at once ({low} – {high} calls)"
     between = f"; {low} – {high}" if low != high else ""
     return f"after {'at most ' if paid.is_bound else ''}{_calls(calls.centre)} calls ({work} of work{between})"
 

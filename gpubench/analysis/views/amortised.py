@@ -16,7 +16,7 @@ import numpy as np
 from gpubench import stats
 from gpubench.analysis.quantities import headline, series_labelled, slowest_series
 from gpubench.analysis.summary import Summary
-from gpubench.model import Case, Result, View
+from gpubench.model import Case, Result, Series, View
 from gpubench.stats import Interval, Vector
 
 STATES = {"process": "in a process that is up", "warm": "from a warm cache", "cold": "from a cold cache"}
@@ -83,9 +83,12 @@ class _Operator:
 
     results: dict[str, list[Result]] = field(default_factory=dict)
 
-    def seconds(self, by: str, label: str) -> list[float]:
-        """Return the times of a call in seconds: the median of each replicate, or the samples of a single one."""
-        return _joined([_values(result, label) for result in self.results.get(by, ())])
+    def seconds(self, by: str, timed: Series) -> list[float]:
+        """Return the times of a call in seconds: the median of each replicate, or the samples of a single one.
+
+        They are those of the series `timed` of another provider, or of the same stage by another clock.
+        """
+        return _joined([_values(result, timed) for result in self.results.get(by, ())])
 
 
 @dataclass(slots=True)
@@ -142,7 +145,7 @@ def _compared(operators: dict[Key, _Operator], costs: _Costs, axis: str) -> Iter
             series = headline(results[0])
             libraries = (name.strip() for name in dict(results[0].notes).get("eager", "").split(","))
             for eager in dict.fromkeys(library for library in libraries if library and library != by):
-                times = [operator.seconds(provider, series.label) if series else [] for provider in (by, eager)]
+                times = [operator.seconds(provider, series) if series else [] for provider in (by, eager)]
                 if series and all(times):
                     paid = tuple(_paid(costs, devices, op, (by, eager), times))
                     seconds, eager_seconds = map(stats.median, times)
@@ -185,10 +188,15 @@ def _calls(cost: Vector, eager_cost: Vector, seconds: Vector, eager_seconds: Vec
     return np.where(gained > 0, paid / np.where(gained > 0, gained, 1.0), np.inf)
 
 
-def _values(result: Result, label: str) -> list[float]:
-    """Return the samples of a series in seconds; empty if the result has no such series of times."""
-    series = series_labelled(result, label)
-    return _possible(series.values) if series and series.unit == "s" else []
+def _values(result: Result, timed: Series) -> list[float]:
+    """Return the samples of a series in seconds; empty if the result has neither `timed` nor its stage as times.
+
+    A library whose stream cannot be timed reports the seconds of its calls, which the host's clock times for others.
+    """
+    same_stage = [series.label for series in slowest_series(result) if series.stage and series.stage == timed.stage]
+    labelled = (series_labelled(result, label) for label in (timed.label, *same_stage))
+    series = next((series for series in labelled if series and series.unit == "s"), None)
+    return _possible(series.values) if series else []
 
 
 def _possible(values: Sequence[float]) -> list[float]:
