@@ -150,7 +150,7 @@ def test_json_is_one_document_with_runs_and_changes(call, filled):
     [
         (("triat",), "no case in the history matches triat; did you mean bandwidth/triad?"),
         (("zzz",), "no case in the history matches zzz; `gpubench history` lists all cases"),
-        (("triad", "--series", "cold"), "no series 'cold'; there is hot"),
+        (("triad", "--series", "cold"), "no series 'cold'; choose from hot"),
     ],
 )
 def test_a_missing_case_or_series_is_answered_with_those_that_exist(call, filled, message, answer):

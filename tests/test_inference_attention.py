@@ -150,5 +150,5 @@ def test_a_single_short_sequence_is_divided_among_few_wide_blocks():
 
 
 def test_unsupported_head_sizes_are_skipped_with_a_message():
-    with pytest.raises(Skip, match="no 12 heads of 128 elements over 4 KV heads"):
+    with pytest.raises(Skip, match="the kernel does not support 12 heads of 128 elements over 4 KV heads"):
         attention(dataclasses.replace(SMALL, heads=12, kv_heads=4))
