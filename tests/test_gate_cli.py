@@ -201,6 +201,15 @@ def test_a_candidate_that_failed_is_no_baseline(call):
     assert "not saved" in err
 
 
+def test_a_dry_run_is_no_baseline(call):
+    dry = make.result(of=TRIAD, labels=("dry-run",), status="ok")
+    files.write(Path("new.jsonl"), dataclasses.replace(dry, series=()), manifest=make.manifest())
+    status, _, err = call("gate", "new.jsonl", "--save-baseline", "main")
+    assert status == 4
+    assert "not saved as the baseline main: no case has a figure" in err
+    assert not Path("gpubench-baselines").exists()
+
+
 def test_a_failed_case_ends_with_3_even_without_a_baseline(call):
     run_file("base.jsonl")
     good = [make.result(make.timing(v), of=TRIAD, replicate=i) for i, v in enumerate(noisy(1.0005, 1e-3))]

@@ -93,6 +93,7 @@ def gate(
     out: Out = None,
 ) -> None:
     """Compare a candidate with its baseline: pass, fail on a regression, or say which measurements would decide."""
+    from gpubench.base.errors import CannotJudge
     from gpubench.tools import health
     from gpubench.tools.gating import baselines
 
@@ -110,6 +111,8 @@ def gate(
     if baseline or floor:
         status = judged.exit_status(request.policy.strict)
         _verdicts.publish(judged, status, "gpubench gate", json, junit, markdown, no_redact, all_, wide)
+    if save_baseline and status == 0 and not judged.measured:
+        raise CannotJudge(f"not saved as the baseline {save_baseline}: no case has a figure to compare with")
     if save_baseline and status == 0:
         _print_message(f"baseline {save_baseline}: {baselines.save(save_baseline, judged.files)}")
     elif save_baseline:

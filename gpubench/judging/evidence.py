@@ -234,6 +234,11 @@ class Evidence:
         """Whether any process failed: a wrong answer, a crash, a hang."""
         return any(process.status == "failed" for side in self.sides.values() for process in side.processes)
 
+    @property
+    def has_figures(self) -> bool:
+        """Whether any process measured a figure: a dry run, or a run whose cases were all skipped, has none."""
+        return any(side.ok for side in self.sides.values())
+
     def with_repeats(self, more: Sequence[Reading]) -> Evidence:
         """Return new evidence in which the readings of a repeated measurement are added to the last session."""
         return Evidence((*self.sessions[:-1], (*self.sessions[-1], *more)))

@@ -25,18 +25,23 @@ from gpubench.tools.gating.readings import garbage_collection_off, read_all
 
 @dataclass(frozen=True, slots=True)
 class GateResult:
-    """A judgement, the run files of the candidate, whether a case of it failed, and the manifests of both sides."""
+    """A judgement, the run files of the candidate, and the manifests of both sides.
+
+    `failed` is True if a case of the candidate failed, and `measured` if any of its cases has a figure.
+    """
 
     judgement: Judgement
     files: tuple[Path, ...]
     failed: bool
+    measured: bool
     manifests: tuple[Manifest, ...]
 
     @classmethod
     def of(cls, judgement: Judgement, files: Sequence[Path], sides: Sides) -> GateResult:
         """Return the result of judging these sides; `files` are the run files of the candidate."""
         manifests = (reading.manifest for side in (sides.before, sides.after) for reading in side.readings)
-        return cls(judgement, tuple(files), sides.after.has_failed, tuple(manifests))
+        after = sides.after
+        return cls(judgement, tuple(files), after.has_failed, after.has_figures, tuple(manifests))
 
     def exit_status(self, strict: bool) -> int:
         """Return the gate's exit status: 3 if a case of the candidate failed, even one without a baseline.
