@@ -1,5 +1,6 @@
 """The command as a user calls it: real measurements on the host, its output, its files and its exit status."""
 
+import itertools
 import json
 import os
 import re
@@ -95,13 +96,14 @@ def test_a_terminal_without_a_character_shows_a_replacement(measured):
     assert re.search(r"FLOP/s\s+\+/- ", printed), printed
 
 
-@pytest.mark.parametrize("suffix", ["html", "md", "csv", "json"])
-def test_report_writes_every_format(measured, tmp_path, suffix):
-    out = tmp_path / f"report.{suffix}"
-    assert gpubench("report", measured, "-o", out, cwd=tmp_path).returncode == 0
-    assert "gemm" in out.read_text()
-    assert "exists; --force replaces it" in refused(gpubench("report", measured, "-o", out, cwd=tmp_path))
-    assert gpubench("report", measured, "-o", out, "--force", cwd=tmp_path).returncode == 0
+def test_report_writes_every_format_and_several_at_once(measured, tmp_path):
+    outs = [tmp_path / f"report.{suffix}" for suffix in ("html", "md", "csv", "json")]
+    arguments = ("report", measured, *itertools.chain.from_iterable(("-o", out) for out in outs))
+    assert gpubench(*arguments, cwd=tmp_path).returncode == 0
+    assert all("gemm" in out.read_text() for out in outs)
+    assert "exists; --force replaces it" in refused(gpubench("report", measured, "-o", outs[-1], cwd=tmp_path))
+    assert "--format is for one report" in refused(gpubench(*arguments, "--force", "--format", "md", cwd=tmp_path))
+    assert gpubench(*arguments, "--force", cwd=tmp_path).returncode == 0
 
 
 def test_a_report_never_replaces_the_run_it_is_of(measured, tmp_path):

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gpubench.cli import _sharing as sharing
+
+if TYPE_CHECKING:
+    from gpubench.model import Run
+    from gpubench.tools.rendering import CleanReport
 
 RunFiles = Annotated[
     list[Path] | None,
@@ -16,8 +21,10 @@ RunFiles = Annotated[
     ),
 ]
 Out = Annotated[
-    Path | None,
-    typer.Option("--out", "-o", help="The file to write; its suffix selects the format.", show_default=False),
+    list[Path] | None,
+    typer.Option(
+        "--out", "-o", help="The file to write; its suffix selects the format. Can be repeated.", show_default=False
+    ),
 ]
 Format = Annotated[
     str | None,
@@ -41,26 +48,41 @@ def report(
 
     from gpubench.base.errors import UsageError
     from gpubench.model import store
-    from gpubench.tools import enclosing, rendering
+    from gpubench.tools import rendering
 
     if formats:
         _print_formats()
         return
-    if not runs or out is None:
+    if not runs or not out:
         raise UsageError("name a run file, and with -o the report to write; --formats lists the formats")
-    name = _format_name(out, format)
-    report = rendering.report(name)
-    if len(runs) > 1 and not report.has_method("columns"):
-        raise UsageError(f"a .{name} report takes one run; .html takes several, and `gpubench compare` judges them")
-    sharing.check_target(out, force, *runs)
+    if format and len(out) > 1:
+        raise UsageError("--format is for one report; the suffixes select the formats of several")
+    reports = []
+    for path in out:
+        name = _format_name(path, format)
+        report = rendering.report(name)
+        if len(runs) > 1 and not report.has_method("columns"):
+            raise UsageError(f"a .{name} report takes one run; .html takes several, and `gpubench compare` judges them")
+        sharing.check_target(path, force, *runs)
+        reports.append((path, report))
     gc.disable()  # a run has no reference cycles; searching for them would take 5 % of the time
     shared = sharing.shareable([store.read_run(run) for run in runs], no_redact)
-    if len(shared) > 1:
-        sharing.write(out, report.columns(shared))
-    elif report.has_method("enclose"):
-        sharing.write(out, report.enclose(shared[0], enclosing.enclosure(shared[0], runs[0])))
-    else:
-        sharing.write(out, report.render(shared[0]))
+    for path, report in reports:
+        sharing.write(path, _render(report, shared, runs[0]))
+
+
+def _render(report: CleanReport, runs: Sequence[Run], source: Path) -> str | bytes:
+    """Return the document that `report` makes of one run or of several side by side.
+
+    `source` is the run file of the first run, which a page of one run encloses.
+    """
+    from gpubench.tools import enclosing
+
+    if len(runs) > 1:
+        return report.columns(runs)
+    if report.has_method("enclose"):
+        return report.enclose(runs[0], enclosing.enclosure(runs[0], source))
+    return report.render(runs[0])
 
 
 def _format_name(out: Path, name: str | None) -> str:
