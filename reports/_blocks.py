@@ -1,4 +1,4 @@
-"""The cases of a page by suite: a line for each, and its details, in the page itself or packed beside it."""
+"""Build the tables of cases of a run's page: one table per suite, one line per case, and the details of each case."""
 
 from __future__ import annotations
 
@@ -31,7 +31,12 @@ from ._web import fragment
 
 @dataclass(frozen=True, slots=True)
 class CaseDetails:
-    """The details of a case; `of` names the replicate whose method, samples and counters are shown."""
+    """The details of a case, which a reader unfolds.
+
+    `method` pairs the name of a fact with its text. `method`, `counters` and `samples` are those of one replicate, and
+    `of` names it (` (replicate 0)`; empty for a run without replicates). `samples` is None if the case has fewer than
+    five.
+    """
 
     replicates: tuple[ReplicateLine, ...]
     series: tuple[SeriesLine, ...]
@@ -46,8 +51,10 @@ class CaseDetails:
 class CaseBlock:
     """One case as a line of a table.
 
-    The page holds its `details`, or the script unfolds them: then `packed` is their index in `Blocks.packed`. A case
-    that the page has no room for has neither.
+    `anchor` is the id of the line in the page, and `link` is `#` with the quoted anchor. `status` is the worst status
+    of the replicates, and `state` the statuses with the labels. `figures` are the cells under the heads of
+    `_cases.heads`. `beside` lists the figures other than the headline. The details are in `details`, or `packed` is
+    their index in `Blocks.packed`; both are None if the page has no room for them.
     """
 
     name: str
@@ -65,7 +72,10 @@ class CaseBlock:
 
 @dataclass(frozen=True, slots=True)
 class CaseTable:
-    """The cases of a suite: how they ended, the axes that are left out of their names, and a line for each."""
+    """The cases of a suite: `title` counts them, and `ended` says how many have each status.
+
+    `constants` names the axes that the names of the cases leave out, because all of them have the same value there.
+    """
 
     title: str
     ended: str
@@ -75,7 +85,11 @@ class CaseTable:
 
 @dataclass
 class Blocks:
-    """Builds the tables of cases of a page; `packed` is the markup of the details, which `CaseBlock.packed` counts."""
+    """Builds the tables of cases of a page.
+
+    `packed` is empty until `tables` runs; then it holds the details of cases as HTML, which the script of the page
+    unfolds.
+    """
 
     summary: Summary
     room: Room
@@ -83,22 +97,28 @@ class Blocks:
 
     @cached_property
     def _anchors(self) -> Anchors:
-        """The anchors of the run's cases, made once."""
+        """The rule that names the anchors of the run's cases."""
         return Anchors.of(self.summary)
 
     def tables(self) -> dict[str, CaseTable]:
-        """Return the table of each suite, by the suite's name."""
+        """Return the table of each suite that has a case in `room`, keyed by the suite's name.
+
+        Call it once: it appends to `packed`.
+        """
         totals = dict(self.summary.suites())
         suites = listed(self.summary, filter(self.room.shows, self.summary.spreads()))
         return {suite.name: self._table(suite, totals[suite.name]) for suite in suites}
 
     def _table(self, suite: ListedSuite, spreads: Sequence[Spread]) -> CaseTable:
-        """Return the table of a suite: `suite` has the cases with a line, `spreads` all cases that were measured."""
+        """Return the table of the cases in `suite`; `spreads` are all cases of that suite, listed or not."""
         title = _count_text(len(suite.cases), len(spreads))
         return CaseTable(title, _ended_text(spreads), suite.constants, tuple(map(self._block, suite.cases)))
 
     def _block(self, case: ListedCase) -> CaseBlock:
-        """Return the line of a case, with its details in the page or packed for the script."""
+        """Return the line of a case, with its details in the line or in `packed`.
+
+        A case for which `room` has no details gets neither.
+        """
         spread = case.spread
         details, packed = None, None
         if self.room.opens(spread):
@@ -123,7 +143,11 @@ class Blocks:
 
 
 def _details(summary: Summary, spread: Spread) -> CaseDetails:
-    """Return the details of a case; its method, samples and counters are those of its first ok replicate."""
+    """Return the details of a case.
+
+    The method, the samples and the counters are those of the first replicate with status ok, or of the first replicate
+    if none is ok. Without replicates in the run, `replicates` is empty.
+    """
     result = spread.row.result
     series = headline(result)
     return CaseDetails(
@@ -138,14 +162,18 @@ def _details(summary: Summary, spread: Spread) -> CaseDetails:
 
 
 def _count_text(listed_count: int, total: int) -> str:
-    """Return `40 cases`, or `40 of 200 cases` where the page has no room for all of them."""
+    """Return the title of a table: `40 cases`, or `40 of 200 cases` if `listed_count` is smaller than `total`."""
     if listed_count < total:
         return f"{listed_count} of {total} cases"
     return "1 case" if total == 1 else f"{total} cases"
 
 
 def _ended_text(spreads: Sequence[Spread]) -> str:
-    """Return how the cases ended and their noise: `58 ok, 2 skipped; median noise within process 0.2 %`."""
+    """Return how many cases have each status, and the median of their noise.
+
+    As an example: `58 ok, 2 skipped; median noise within process 0.2 %`. The noise is left out if no case has two
+    samples.
+    """
     counts = Tally(spread.status for spread in spreads)
     noises = sorted(spread.figure.noise for spread in spreads if spread.figure and spread.figure.samples > 1)
     noise = f"; median noise within process {units.percent(noises[len(noises) // 2])}" if noises else ""

@@ -1,4 +1,4 @@
-"""Charts: a drawing, its legend, and a description of its content for screen readers."""
+"""Draw curves, bars and Pareto charts as SVG, each with a legend and a description for screen readers."""
 
 from __future__ import annotations
 
@@ -33,10 +33,11 @@ MOST_TOOLTIPS = 300  # the most points of a chart with tooltips: more tooltips w
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A drawn view: `legend` pairs a colour class with a label; `note` names what all its points share.
+    """A drawn view.
 
-    `tables` hold the figures derived from the view. `full` asks for the whole width of the page, which wide tables
-    need; `beside` puts the tables beside the drawing instead of below it.
+    `legend` pairs a colour class of the style sheet with a label. `note` is the subtitle, which names what all points
+    share. `tables` hold the figures derived from the view. `full` asks for the whole width of the page, which wide
+    tables need; `beside` puts the tables beside the drawing instead of below it.
     """
 
     title: str
@@ -50,16 +51,19 @@ class Chart:
 
 
 def curve(summary: Summary, suite: str, view: View) -> list[Chart]:
-    """Draw a line for each value of `by` over a numeric axis, with the 95 % intervals that are large enough to see.
+    """Return a line chart for each unit of the view's points, with a line for each value of the axes `view.by`.
 
-    Curves with fewer than three measured places on the axis have no chart.
+    The axis `view.x` goes across. A unit whose points have fewer than three distinct x has no chart.
     """
     groups = by_unit(view_points(summary, suite, view, view.series))
     return [chart for points in groups for chart in _curve(points, view)]
 
 
 def _curve(points: Sequence[Point], view: View) -> list[Chart]:
-    """Return the chart of points of one unit; empty for fewer than three places on the x axis."""
+    """Return the line chart of `points` in a list, which is empty if they have fewer than three distinct x.
+
+    All points must have the same unit.
+    """
     drawn = view_lines(points, view)
     if len({x for line in drawn for x, _ in line.points}) < FEWEST_POINTS:
         return []
@@ -82,20 +86,28 @@ def _curve(points: Sequence[Point], view: View) -> list[Chart]:
 
 
 def x_axis(values: Sequence[float], view: View, left: float, *, log: bool = False) -> Axis:
-    """Return the x axis: sizes have binary ticks; other axes have a tick at each value if there is room for all."""
+    """Return the x axis for `values` of `view.x`, from `left` to the right end of the plot in drawing units.
+
+    Sizes (an axis whose name ends in `_bytes`) have binary ticks. Another axis has a tick at each value if all labels
+    fit, else round ticks. `log` makes the axis logarithmic even if the view does not ask for it.
+    """
     is_size = view.x.endswith("_bytes")
     plain = axis(values, "B" if is_size else "", left, _RIGHT, log=log or view.log_x, zero=False)
     return plain if is_size else at_values(plain, values)
 
 
 def _up_axis(points: Sequence[Point], peak: tuple[str, float] | None, *, log: bool) -> Axis:
-    """Return the y axis, which holds all intervals and the peak."""
+    """Return the y axis of points of one unit; it holds all 95 % intervals and the value of `peak`."""
     ends = [end for point in points for end in (point.figure.interval.low, point.figure.interval.high)]
     return axis([*ends, *([peak[1]] if peak else [])], points[0].figure.unit, BOTTOM, TOP, log=log, room=1.15)
 
 
 def peak_line(peak: tuple[str, float] | None, lines: Sequence[Curve], across: Axis, up: Axis) -> Markup:
-    """Draw the peak as a dashed line, with its name where the fewest points are; return no markup without a peak."""
+    """Draw the data sheet's peak as a dashed line with its name; return empty markup if `peak` is None.
+
+    `peak` is a name and a value in SI units. The name stands at the end of the line where the fewest points of `lines`
+    are.
+    """
     if peak is None:
         return Markup("")
     y, width = up.place(peak[1]), svg.LETTER * len(peak[0])
@@ -107,13 +119,20 @@ def peak_line(peak: tuple[str, float] | None, lines: Sequence[Curve], across: Ax
 
 
 def _points_near(drawn: Sequence[tuple[float, float]], across: Axis, width: float, anchor: str, y: float) -> int:
-    """Return the number of points that lie under or near a text of that width at one end of the plot."""
+    """Return how many points lie under or near a text.
+
+    `drawn` are the points (x, y), `width` is that of the text, `anchor` the end of the plot where it stands (`start` or
+    `end`), and `y` its place, all in drawing units.
+    """
     left = across.end - width if anchor == "end" else across.start
     return sum(left - 20 <= x <= left + width + 20 and y - 16 <= at <= y + 8 for x, at in drawn)
 
 
 def line_of(line: Curve, colour: str, across: Axis, up: Axis, *, has_tooltips: bool = True) -> Markup:
-    """Draw a curve with its points and their intervals; `has_tooltips` describes each point under the pointer."""
+    """Draw a curve with its points, and the 95 % interval of each point if it is taller than 7 drawing units.
+
+    `colour` is a class of the style sheet. With `has_tooltips`, the text of a point is shown under the pointer.
+    """
     places = [(across.place(x), up.place(point.value)) for x, point in line.points]
     parts = [svg.polyline(places, f"line {colour}")] if len(places) > 1 else []
     for (x, y), (_, point) in zip(places, line.points, strict=True):
@@ -124,7 +143,10 @@ def line_of(line: Curve, colour: str, across: Axis, up: Axis, *, has_tooltips: b
 
 
 def point_text(point: Point) -> str:
-    """Return the description of a point: its case, its median, its interval, and its share of the peak."""
+    """Return the tooltip of a point: case id, median, 95 % interval, and share of the data sheet's peak.
+
+    The interval is left out for a single sample, and the share if no data sheet states the peak.
+    """
     figure = point.figure
     count = figure.processes if figure.processes > 1 else figure.samples
     interval = f" ({figure.interval_name} {interval_text(figure, count)})" if figure.samples > 1 else ""
@@ -133,7 +155,10 @@ def point_text(point: Point) -> str:
 
 
 def _range_text(points: Sequence[Point]) -> str:
-    """Return the lowest and the highest value as text: `3901 GB/s to 4213 GB/s`."""
+    """Return the lowest and the highest median as text: `3901 GB/s to 4213 GB/s`.
+
+    A single value if both texts are equal.
+    """
     low = min(points, key=lambda point: point.value).figure.text
     high = max(points, key=lambda point: point.value).figure.text
     return low if low == high else f"{low} to {high}"
@@ -141,7 +166,10 @@ def _range_text(points: Sequence[Point]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The layout of bars: a few bars have their labels above them, many have them at the left to take less room."""
+    """The layout of the rows of a bar chart: the height of a row and the left end of its bar, in drawing units.
+
+    Up to 14 bars have their labels above them; more bars have them at the left, which takes less room.
+    """
 
     height: float
     left: float
@@ -156,13 +184,17 @@ _FARTHEST_PEAK = 2.5  # the largest mark over the highest value: a mark farther 
 
 
 def bars(summary: Summary, suite: str, view: View) -> list[Chart]:
-    """Draw a bar for each case, coloured by `by`; dots on a logarithmic scale, on which a length has no meaning."""
+    """Return a bar chart for each unit of the view's points that has at least three.
+
+    The axes `view.by` give the colours. On a logarithmic scale dots replace the bars, because a length has no meaning
+    there.
+    """
     groups = by_unit(view_points(summary, suite, view, view.series))
     return [bar_chart(points, view) for points in groups if len(points) >= FEWEST_POINTS]
 
 
 def _extremes(points: Sequence[Point]) -> Sequence[Point]:
-    """Return the points in their order; of more than 40, the 20 lowest and the 20 highest."""
+    """Return `points` unchanged if there are at most 40, else the 20 lowest and the 20 highest, in the order given."""
     if len(points) <= _MOST_BARS:
         return points
     ranked = sorted(range(len(points)), key=lambda index: points[index].value)
@@ -171,7 +203,11 @@ def _extremes(points: Sequence[Point]) -> Sequence[Point]:
 
 
 def bar_chart(points: Sequence[Point], view: View) -> Chart:
-    """Draw points of one unit as bars; of more than 40 points, the 20 lowest and the 20 highest."""
+    """Return the bar chart of `points`, which share a unit: a row for each point, with its 95 % interval and its peak.
+
+    Of more than 40 points, only the 20 lowest and the 20 highest are drawn. A peak that exceeds 2.5 times the highest
+    interval is not marked.
+    """
     drawn = _extremes(points)
     rows = _ABOVE if len(drawn) <= _FEW else _BESIDE
     label, group = varying(drawn), group_of(view)
@@ -197,19 +233,22 @@ def bar_chart(points: Sequence[Point], view: View) -> Chart:
 
 
 def _left_out(drawn: int, total: int) -> list[str]:
-    """Return the sentence about the bars that are not drawn; empty if all are."""
+    """Return the sentence about the bars that are not drawn, in a list; an empty list if `drawn` equals `total`."""
     return [f"the {_MOST_BARS // 2} lowest and the {_MOST_BARS // 2} highest of {total}"] if drawn < total else []
 
 
 def _bar_frame(across: Axis, bottom: float) -> list[Markup]:
-    """Draw the grid and the labels of the axis under bars."""
+    """Draw the grid lines, the tick labels and the unit of the axis below the bars; `bottom` is its y."""
     parts = [svg.line(across.place(value), 4.0, across.place(value), bottom, "grid") for value, _ in across.ticks]
     parts += [svg.text(across.place(value), bottom + 15, label, "middle") for value, label in across.ticks]
     return [*parts, svg.text(svg.WIDTH - 2, bottom + 15, across.unit, "end", "name")]
 
 
 def _bar(point: Point, label: str, top: float, across: Axis, colour: str, rows: _Rows) -> Markup:
-    """Draw a row: the label, the bar with its interval, and the value at the right."""
+    """Draw one row of a bar chart: the label, the bar or dot, its 95 % interval, and the value at the right.
+
+    `top` is the y of the row, `colour` a class of the style sheet.
+    """
     y = top + rows.height - 12
     low, high = across.place(point.figure.interval.low), across.place(point.figure.interval.high)
     whisker = svg.line(low, y, high, y, "whisker") if high - low > (9 if across.log else 3) else Markup("")
@@ -224,12 +263,12 @@ def _bar(point: Point, label: str, top: float, across: Axis, colour: str, rows: 
 
 
 def _target(x: float, y: float) -> Markup:
-    """Mark the peak that a bar is compared with."""
+    """Draw the mark of the data sheet's peak at (x, y)."""
     return svg.line(x, y - 7, x, y + 7, "target")
 
 
 def _length(point: Point, across: Axis, y: float, colour: str) -> Markup:
-    """Draw a bar from the start of the axis to the point, or a dot where the axis has no zero."""
+    """Draw the bar from the start of the axis to the value of the point, or a dot if the axis is logarithmic."""
     end = across.place(point.value)
     if across.log:
         return svg.dot(end, y, 4.0, colour, point_text(point))
@@ -240,14 +279,15 @@ def _length(point: Point, across: Axis, y: float, colour: str) -> Markup:
 
 
 def legend_of(labels: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Return pairs of a colour class and a label, in order; empty for fewer than two labels."""
+    """Return pairs of a colour class and a label, in the order of `labels`; empty for fewer than two labels."""
     return tuple((svg.colour(index), label or "other") for index, label in enumerate(labels)) if len(labels) > 1 else ()
 
 
 def pareto(summary: Summary, suite: str, view: View) -> list[Chart]:
-    """Draw one series over another, a point for each case, with the Pareto frontier.
+    """Return the Pareto chart of a view in a list: a point for each case, the series `view.x` across and `view.y` up.
 
-    The x axis shows the series `view.x`, the y axis the series `view.y`.
+    The list is empty if fewer than three cases have both series. The frontier is a dashed line with the names of its
+    cases.
     """
     across_points, up_points = view_points(summary, suite, view, view.x), view_points(summary, suite, view, view.y)
     both = pairs(across_points, up_points, view)
@@ -271,25 +311,31 @@ def pareto(summary: Summary, suite: str, view: View) -> list[Chart]:
 
 
 def _pareto_axis(points: Sequence[Point], start: float, end: float, *, log: bool) -> Axis:
-    """Return an axis for the values of points; it begins at 0 unless all values are close together."""
+    """Return an axis for the medians of `points`, from `start` to `end` in drawing units.
+
+    A linear axis begins at 0 unless the lowest median is at least 60 % of the highest.
+    """
     values = [point.value for point in points]
     zero = min(values) < 0.6 * max(values)
     return axis(values, points[0].figure.unit, start, end, log=log, zero=zero, room=1.2)
 
 
 def _place(pair: Pair, across: Axis, up: Axis) -> tuple[float, float]:
-    """Return where a pair is drawn, as x and y."""
+    """Return the x and the y at which a pair is drawn."""
     return across.place(pair.across.value), up.place(pair.up.value)
 
 
 def _pair(pair: Pair, colour: str, across: Axis, up: Axis, *, has_tooltip: bool) -> Markup:
-    """Draw the dot of a case with the values of both series as its tooltip."""
+    """Draw the dot of a case; with `has_tooltip`, both values are shown under the pointer."""
     tooltip = f"{pair.across.case.id}: {pair.across.figure.text} at {pair.up.figure.text}" if has_tooltip else ""
     return svg.dot(*_place(pair, across, up), 4.0, colour, tooltip)
 
 
 def _names(named: Sequence[tuple[Pair, str]], across: Axis, up: Axis, axis_name: str) -> list[Markup]:
-    """Return labels beside the points of the frontier; a label that would lie on another text is left out."""
+    """Return a label beside each of `named`, pairs on the frontier with their labels.
+
+    A label that would lie on another one, on the name of the y axis (`axis_name`) or left of the plot is left out.
+    """
     taken = [(0.0, svg.width_of(axis_name), 16.0)]
     parts = []
     for pair, label in named:
@@ -306,5 +352,8 @@ def _names(named: Sequence[tuple[Pair, str]], across: Axis, up: Axis, axis_name:
 
 
 def _is_free(left: float, right: float, y: float, taken: Sequence[tuple[float, float, float]]) -> bool:
-    """Return whether a text from `left` to `right` at `y` lies on none in `taken`: left end, right end, y of each."""
+    """Return True if a text from x `left` to `right` on the baseline `y` overlaps none of the texts in `taken`.
+
+    An item of `taken` is the left end, the right end and the baseline of a text, in drawing units.
+    """
     return all(abs(y - at) > 12 or left > end or right < start for start, end, at in taken)

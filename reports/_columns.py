@@ -1,4 +1,4 @@
-"""Several runs as columns: their heads, their key figures and their cases side by side, without a verdict."""
+"""Show several runs as columns side by side, without a verdict: their heads, key figures and cases."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ NOTE = (
 
 @dataclass(frozen=True, slots=True)
 class RunColumn:
-    """The head of a run."""
+    """The head of a run: its letter (`A` for the first run), devices, conditions, and whether to trust its figures.
+
+    `trust` is a sentence, and `limitations` are further sentences about the figures.
+    """
 
     letter: str
     devices: tuple[str, ...]
@@ -44,7 +47,10 @@ class RunColumn:
 
 @dataclass(frozen=True, slots=True)
 class ColumnCell:
-    """A figure of one run: its median, a note, and its change against the first run; empty if the run has no figure."""
+    """A figure of one run, or three empty texts if the run does not have it.
+
+    `text` is the median with its unit, `note` a remark on it, `change` its change from the first run (`+1.2 %`).
+    """
 
     text: str = ""
     note: str = ""
@@ -53,7 +59,10 @@ class ColumnCell:
 
 @dataclass(frozen=True, slots=True)
 class ColumnRow:
-    """One key figure or one case, with a cell for each run."""
+    """One key figure or one case, with a cell for each run, in the order of the runs.
+
+    `anchor` is the id of a case's row in the page, empty for a key figure; `link` leads to the row of the case.
+    """
 
     title: str
     device: str
@@ -64,7 +73,7 @@ class ColumnRow:
 
 @dataclass(frozen=True, slots=True)
 class SuiteColumns:
-    """The cases of a suite that any of the runs has."""
+    """The cases of a suite that at least one of the runs has; `anchor` is the id of its section in the page."""
 
     name: str
     anchor: str
@@ -73,7 +82,10 @@ class SuiteColumns:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Several runs side by side; `left_out` is the number of cases that there is no room for."""
+    """Several runs side by side; `left_out` is the number of cases beyond the 2000 that a page lists.
+
+    `differences` are the facts of the environment that differ between the runs, and `note` explains the changes.
+    """
 
     title: str
     runs: tuple[RunColumn, ...]
@@ -89,7 +101,7 @@ _Key = tuple[str, tuple[str, ...]]  # the title of a key figure or the id of a c
 
 @dataclass(frozen=True, slots=True)
 class _RunFigure:
-    """A figure of one run for a cell of a row."""
+    """A figure of one run for a cell of a row; `figure` is None if the case has none in that run."""
 
     case_id: str
     figure: Figure | None
@@ -97,7 +109,10 @@ class _RunFigure:
 
 
 def columns(runs: Sequence[Run]) -> Columns:
-    """Return the runs side by side, in the order given; their texts must be clean."""
+    """Return the runs side by side, in the order given; run A is the first.
+
+    Their texts must be free of control characters.
+    """
     summaries = [Summary(run) for run in runs]
     heads = [overview(summary) for summary in summaries]
     listed = [
@@ -119,7 +134,7 @@ def columns(runs: Sequence[Run]) -> Columns:
 
 
 def _head(index: int, run_overview: Overview) -> RunColumn:
-    """Return the head of the run at `index`, which gives its letter."""
+    """Return the head of a run; `index` is its place among the runs, from 0, which gives its letter."""
     return RunColumn(
         comparison.letter(index),
         run_overview.devices or ("No device",),
@@ -131,13 +146,16 @@ def _head(index: int, run_overview: Overview) -> RunColumn:
 
 
 def _readable_difference(difference: Difference) -> Difference:
-    """Return a difference of the environment with its values in the units that people read."""
+    """Return a difference of the environment with its values in readable units: `128 GiB` instead of bytes."""
     values = [units.fact(difference.name, value) for value in difference.values]
     return Difference(min((name for name, _ in values), key=len), tuple(value for _, value in values))
 
 
 def _key_figures(heads: Sequence[Overview], anchors: Anchors) -> Iterator[ColumnRow]:
-    """Yield a row for each key figure that any run has."""
+    """Yield a row for each key figure and device set that any run has.
+
+    `heads` holds the overview of each run, in order.
+    """
     figures_by_run: list[dict[_Key, _RunFigure]] = [
         {
             (value.title, value.devices): _RunFigure(value.case_id, value.figure, _of_data_sheet(value.of_spec))
@@ -153,19 +171,22 @@ def _key_figures(heads: Sequence[Overview], anchors: Anchors) -> Iterator[Column
 
 
 def _device(key: _Key, anchors: Anchors) -> str:
-    """Return the devices of a row; an empty text if all rows are of the same devices."""
+    """Return the devices of a row, joined by `+`; empty if all rows are of the same device set."""
     return "+".join(key[1]) if anchors.with_devices else ""
 
 
 def _of_data_sheet(share: float | None) -> str:
-    """Return a share of the data sheet's peak as text; empty for None."""
+    """Return a share of the data sheet's peak (a fraction) as text: `87.7 % of data sheet`; empty for None."""
     return f"{share_text(share)} of data sheet" if share is not None else ""
 
 
 def _by_suite(
     listed: Sequence[dict[_Key, ListedCase]], keys: Sequence[_Key], anchors: Anchors
 ) -> dict[str, tuple[ColumnRow, ...]]:
-    """Return the rows of cases by suite, in the order of `keys`; `listed` has the cases of each run by their key."""
+    """Return the rows of the cases `keys`, in that order, keyed by suite.
+
+    `listed` holds one dict per run, from the id and the device set of a case to the case.
+    """
     rows: dict[str, list[ColumnRow]] = {}
     for key in keys:
         cases = [cases.get(key) for cases in listed]
@@ -178,7 +199,10 @@ def _by_suite(
 
 
 def _cells(figures: Sequence[_RunFigure | None]) -> Iterator[ColumnCell]:
-    """Yield a cell for each run; where the figures are of different cases, each cell names its case."""
+    """Yield a cell for each run, an empty one for None; `figures` holds one figure per run, in the order of the runs.
+
+    If the figures are of different cases, each cell names its case.
+    """
     ids = {figure.case_id for figure in figures if figure}
     first = figures[0]
     for index, figure in enumerate(figures):
@@ -192,7 +216,10 @@ def _cells(figures: Sequence[_RunFigure | None]) -> Iterator[ColumnCell]:
 
 
 def _change_text(first: _RunFigure | None, later: _RunFigure) -> str:
-    """Return the change of a median against the first run: `+1.2 %`; empty if the cases or units differ."""
+    """Return the change of a median from `first`, the figure of run A, to `later`: `+1.2 %`; `0.0 %` below 0.05 %.
+
+    The text is empty if a figure is missing, if the cases or units differ, or if the change is not finite.
+    """
     if first is None or first.figure is None or later.figure is None or first.case_id != later.case_id:
         return _NO_CHANGE
     if first.figure.unit != later.figure.unit or not first.figure.interval.centre:

@@ -1,4 +1,4 @@
-"""Several runs as columns in Markdown: their heads, key figures, differences and cases by suite."""
+"""Write several runs as columns in Markdown: their heads, key figures, differences and cases."""
 
 from __future__ import annotations
 
@@ -11,12 +11,18 @@ from ._markdown import cut, table
 
 
 def columns_markdown(page: Columns) -> str:
-    """Return the document, cut to the length of a comment, with a newline at its end."""
+    """Return the Markdown document, which ends with a newline and has at most 65 536 bytes.
+
+    If it is longer, the lines at its end are left out.
+    """
     return cut("\n".join(_lines(page)) + "\n")
 
 
 def _lines(page: Columns) -> Iterator[str]:
-    """Yield the lines of the document: a table of the runs, the key figures, the differences, and a table per suite."""
+    """Yield the document in parts without a newline at the end; a part may hold several lines.
+
+    The parts are a table of the runs, the key figures, the differences of the environment, and a table for each suite.
+    """
     letters = [run.letter for run in page.runs]
     yield f"# gpubench: {escape(page.title)}\n"
     rows = (
@@ -42,13 +48,13 @@ def _lines(page: Columns) -> Iterator[str]:
 
 
 def _row(row: ColumnRow) -> Sequence[str]:
-    """Return a row of a table: the title with its device, and a cell for each run."""
+    """Return the cells of a table row: the title with its device, then one cell for each run."""
     name = f"{code(row.title) if row.anchor else escape(row.title)} {escape(row.device)}".rstrip()
     return (name, *map(_cell, row.cells))
 
 
 def _cell(cell: ColumnCell) -> str:
-    """Return a figure with its change and its note; a dash if the run has no figure."""
+    """Return a figure with its change and its note as Markdown; a dash if it has neither text nor note."""
     change = f" ({cell.change})" if cell.change else ""
     parts = (f"**{escape(cell.text)}**{change}" if cell.text else "", escape(cell.note))
     return ", ".join(part for part in parts if part) or "–"

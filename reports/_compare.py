@@ -1,4 +1,4 @@
-"""The parts that all forms of a comparison share: rows of texts, the mean of each suite, charts of the changes."""
+"""Build what all forms of a comparison share: rows of texts, the mean of each suite, and charts of the changes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,11 @@ STYLES = {
 
 @dataclass(frozen=True, slots=True)
 class ComparisonRow:
-    """A finding as texts; `style` is a class of the style sheet."""
+    """The verdict on one case as texts; `style` is a class of the style sheet.
+
+    `before` and `after` are the medians of both runs, `interval` is that of the change, and `explanation` says why the
+    verdict is not a plain one. `device` is empty if all cases of the comparison are of one device set.
+    """
 
     verdict: str
     style: str
@@ -49,7 +53,10 @@ class ComparisonRow:
 
 @dataclass(frozen=True, slots=True)
 class SuiteMean:
-    """The geometric mean of a suite's changes as text, and how many cases have each verdict."""
+    """The geometric mean of a suite's changes in `text`, and the number of decided cases in `cases`.
+
+    An example of `cases` is `1 of 12 cases decided`. `style` is a class of the style sheet: `good`, `bad` or `unsure`.
+    """
 
     name: str
     text: str
@@ -58,19 +65,22 @@ class SuiteMean:
 
 
 def title(comparison: Comparison) -> str:
-    """Return the title of a comparison: `now against before`."""
+    """Return the title of a comparison: the candidates, then the baseline, as in `new.jsonl against old.jsonl`."""
     baseline, *candidates = (column.name for column in comparison.columns)
     return f"{', '.join(candidates)} against {baseline}"
 
 
 def column_text(column: Column) -> str:
-    """Return a run in a line: `NVIDIA H200 · 2026-11-20 · 93 results`."""
+    """Return the description of a run in one line: `NVIDIA H200 · 2026-11-20 · 93 results`."""
     count = f"{column.results} result{'' if column.results == 1 else 's'}"
     return " · ".join(part for part in (", ".join(column.devices), column.started, count) if part)
 
 
 def rows(against: RunComparison, answer: GateAnswer) -> list[ComparisonRow]:
-    """Return a row for each finding, the worst first; a reason that the answer already gives is left out."""
+    """Return a row for each finding, in the order of the judgement, which puts the worst first.
+
+    An explanation is left empty if more than three rows share it and a reason of `answer` ends with it.
+    """
     with_devices = len({finding.devices for finding in against.judgement.findings}) > 1
     all_rows = [_row(finding, with_devices) for finding in against.judgement.findings]
     counts = Counter(row.explanation for row in all_rows)
@@ -79,12 +89,12 @@ def rows(against: RunComparison, answer: GateAnswer) -> list[ComparisonRow]:
 
 
 def _ends_with(ending: str) -> Callable[[str], bool]:
-    """Return a test of whether a line ends with this text."""
+    """Return a function that tells whether a line ends with the text `ending`."""
     return lambda line: line.endswith(ending)
 
 
 def _row(finding: Finding, with_devices: bool) -> ComparisonRow:
-    """Return a finding as texts; the device is left empty unless `with_devices`."""
+    """Return a finding as texts; the device is empty unless `with_devices`."""
     texts = finding_cells(finding)
     return ComparisonRow(
         texts.verdict,
@@ -101,15 +111,19 @@ def _row(finding: Finding, with_devices: bool) -> ComparisonRow:
 
 
 def suites(against: RunComparison) -> list[SuiteMean]:
-    """Return the geometric mean of each suite; it is good or bad only if the decided changes agree with it."""
+    """Return the geometric mean of the changes of each suite.
+
+    Its style is `good` or `bad` only if the decided changes of single cases have the same direction, else `unsure`.
+    """
     styles = {1: "good", 0: "unsure", -1: "bad"}
     return [SuiteMean(mean.suite, mean.text, mean.counts, styles[mean.direction]) for mean in against.geomeans]
 
 
 def changes(against: RunComparison) -> list[Chart]:
-    """Return charts of the changes with their intervals, in the order of the table, without unchanged cases.
+    """Return charts of all changes except those with the verdict `same`, in the order of the table.
 
-    If there are more than twelve, one chart has the first twelve of the table and another the last ones.
+    Up to twelve changes fill one chart. Of more, one chart has the first twelve and another the last ones, at most
+    twelve. Without a change the list is empty.
     """
     changed = [finding for finding in against.judgement.findings if finding.verdict is not Verdict.SAME]
     drawable = [finding for finding in changed if comparing.ratio(finding) > 0]
@@ -125,7 +139,10 @@ def changes(against: RunComparison) -> list[Chart]:
 
 
 def _chart(title: str, findings: Sequence[Finding], reach: float) -> Chart:
-    """Return the chart of some findings; `reach` is the end of the axis on either side."""
+    """Return the chart of `findings`, with a row for each finding.
+
+    The axis goes from -`reach` to `reach`, which is a place as returned by `_compressed`.
+    """
     height = _TOP + _ROW * len(findings) + 26
     parts = [*_axis(reach, height), *(_draw_finding(finding, row, reach) for row, finding in enumerate(findings))]
     description = "; ".join(
@@ -136,12 +153,15 @@ def _chart(title: str, findings: Sequence[Finding], reach: float) -> Chart:
 
 
 def _better(finding: Finding) -> float:
-    """Return the change as a fraction, with the sign that makes an improvement positive."""
+    """Return the change as a fraction; it is positive if the figure became better."""
     return change(finding) if finding.better == "more" else -change(finding)
 
 
 def _ends(finding: Finding) -> tuple[float, float]:
-    """Return the ends of the interval as fractions, with the sign that makes an improvement positive."""
+    """Return both ends of the change's 95 % interval as fractions, which are positive for an improvement.
+
+    Without an interval both ends are the change itself.
+    """
     if not finding.effect:
         return _better(finding), _better(finding)
     low, high = finding.bounds
@@ -149,17 +169,20 @@ def _ends(finding: Finding) -> tuple[float, float]:
 
 
 def _compressed(size: float) -> float:
-    """Return the place of a change on an axis that compresses large changes logarithmically."""
+    """Return sign(size) · ln(1 + |size|): the place of a change (a fraction) on an axis that compresses large ones."""
     return math.copysign(math.log1p(abs(size)), size)
 
 
 def _x(size: float, reach: float) -> float:
-    """Return the x of a change in drawing units."""
+    """Return the x, in drawing units, of a change given as a fraction; the axis goes from -`reach` to `reach`."""
     return _LEFT + (_compressed(size) + reach) / (2 * reach) * (_RIGHT - _LEFT)
 
 
 def _axis(reach: float, height: float) -> Iterator[Markup]:
-    """Draw the vertical lines and the labels of the axis of changes, which goes from -`reach` to `reach`."""
+    """Yield the vertical lines and the labels of the axis of changes, which goes from -`reach` to `reach`.
+
+    `reach` is a place as in `_compressed`, and `height` is that of the whole drawing in drawing units.
+    """
     bottom = height - 22
     for value in _ticks(reach):
         x = _x(value, reach)
@@ -170,14 +193,20 @@ def _axis(reach: float, height: float) -> Iterator[Markup]:
 
 
 def _ticks(reach: float) -> list[float]:
-    """Return the ticks as fractions: zero, and round percentages on both sides as far as there is room."""
+    """Return the ticks as fractions: zero, and one or two round percentages on either side, up to `reach`.
+
+    `reach` is a place as returned by `_compressed`.
+    """
     steps = (0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 3.0, 9.0)
     step = next((step for step in steps if math.log1p(step) * 2.5 > reach), steps[-1])
     return [value for value in (-step * 2, -step, 0.0, step, step * 2) if math.log1p(abs(value)) <= reach]
 
 
 def _draw_finding(finding: Finding, row: int, reach: float) -> Markup:
-    """Draw a finding: the case, the change, its interval, and a dot."""
+    """Draw a finding in row `row`, counted from 0: the case, the change as text, its 95 % interval, and a dot.
+
+    A change without an interval has a ring instead of a dot.
+    """
     y = _TOP + _ROW * row
     style = STYLES[finding.verdict]
     texts = finding_cells(finding)

@@ -1,4 +1,4 @@
-"""A comparison as GitHub Markdown, short enough for a comment: where room is short, the worst rows stay."""
+"""Write a comparison of runs as GitHub Markdown, short enough for a comment: if room is short, the worst rows stay."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ _HEAD_BYTES = 300  # bytes for the head of a table and the sentence about the ro
 
 
 def compare_markdown(comparison: Comparison) -> str:
-    """Return the document, with a newline at its end; it fits a comment on GitHub."""
+    """Return the comparison as Markdown, which ends with a newline and has at most 65 536 bytes, as a comment may have.
+
+    Of the rows that do not fit, the best ones are left out and counted.
+    """
     answers = [
         comparing.answer(against, comparing.letter(index)) for index, against in enumerate(comparison.against, 1)
     ]
@@ -27,9 +30,9 @@ def compare_markdown(comparison: Comparison) -> str:
 
 
 def _fitting_rows(rows_by_run: Sequence[Sequence[ComparisonRow]], room_bytes: int) -> list[list[ComparisonRow]]:
-    """Return for each run its first rows, the worst ones, that fit into its share of `room_bytes`.
+    """Return for each run its first rows, the worst ones, that fit into an equal part of `room_bytes`.
 
-    Unchanged cases are left out.
+    The rows of a run end at the first one that does not fit or whose verdict is `same`.
     """
     share, fitting_by_run = room_bytes // max(len(rows_by_run), 1), []
     for run_rows in rows_by_run:
@@ -49,7 +52,11 @@ def _document(
     listed: Sequence[Sequence[ComparisonRow]],
     rows_by_run: Sequence[Sequence[ComparisonRow]],
 ) -> str:
-    """Return the document with the rows in `listed`; `rows_by_run` has all rows, to count those that are left out."""
+    """Return the document with the rows `listed`; `rows_by_run` has all rows, so that those left out are counted.
+
+    `answers`, `listed` and `rows_by_run` have one item for each run after the first, in the order of
+    `comparison.against`.
+    """
     parts = [f"# {escape(title(comparison))}", ""]
     for answer, against in zip(answers, comparison.against, strict=True):
         parts += _answer(answer, comparing.one_sided_cases(comparison, against))
@@ -61,7 +68,10 @@ def _document(
 
 
 def _answer(answer: GateAnswer, one_sided: Sequence[str]) -> Iterator[str]:
-    """Yield the verdict, its reasons, the cases that only one run has, and the next steps."""
+    """Yield the verdict, then a list item for each reason, each sentence in `one_sided` and each next step.
+
+    `one_sided` are sentences on the cases that only one of the two runs has.
+    """
     yield f"**{escape(answer.verdict)}**\n"
     yield from (f"- {escape(clipped(reason))}" for reason in (*answer.reasons, *one_sided))
     for step in answer.next_steps:
@@ -70,13 +80,13 @@ def _answer(answer: GateAnswer, one_sided: Sequence[str]) -> Iterator[str]:
 
 
 def _runs(comparison: Comparison) -> Iterator[tuple[str, ...]]:
-    """Yield the letter, the name and the description of each run."""
+    """Yield the letter, the name and the description of each run, escaped for Markdown."""
     for index, column in enumerate(comparison.columns):
         yield comparing.letter(index), escape(column.name), escape(column_text(column))
 
 
 def _environment(comparison: Comparison) -> Iterator[str]:
-    """Yield the section on the differences of the environment: at most thirty in a table, the rest counted."""
+    """Yield the section on the differences of the environment: a table of at most 30, then the number of the others."""
     yield "\n## Environment\n"
     differences = comparison.differences
     if not differences:
@@ -93,7 +103,10 @@ def _environment(comparison: Comparison) -> Iterator[str]:
 
 
 def _against(against: RunComparison, name: str, listed: Sequence[ComparisonRow], count: int) -> Iterator[str]:
-    """Yield the section of one run: its suites, the listed rows, and how many of `count` rows are left out."""
+    """Yield the section of one run against run A: its suites, the rows `listed`, and how many rows are left out.
+
+    `name` is the letter of the run, and `count` the number of all its rows.
+    """
     yield f"\n## {name} against A: {escape(against.tally)}\n"
     means = suites(against)
     if means:
@@ -108,7 +121,7 @@ def _against(against: RunComparison, name: str, listed: Sequence[ComparisonRow],
 
 
 def _row_line(row: ComparisonRow) -> str:
-    """Return a row as a line of a Markdown table."""
+    """Return a row as a line of a Markdown table; verdicts that are bad or a warning are bold."""
     case = " ".join([code(row.case), *([escape(row.device)] if row.device else [])])
     verdict = f"**{row.verdict}**" if row.style in ("bad", "warning") else row.verdict
     cells = (row.before, row.after, row.change, row.interval, row.threshold, clipped(row.explanation))

@@ -1,4 +1,4 @@
-"""The values that the template of a comparison's page shows: texts, and drawings as markup."""
+"""Collect the values that the template of a comparison's page shows: texts, and drawings as markup."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ _MOST_ROWS = 8_000  # the most rows of a page, which keep it below 5 MB; the oth
 
 @dataclass(frozen=True, slots=True)
 class ComparisonBlock:
-    """One run against the first: `same` are the rows without a change, `notable` the other rows."""
+    """One run against the first: `same` are the rows with the verdict `same`, `notable` the other rows.
+
+    `counts` pairs the number of a verdict (`3 slower`) with a class of the style sheet.
+    """
 
     letter: str
     name: str
@@ -32,7 +35,7 @@ class ComparisonBlock:
 
 @dataclass(frozen=True, slots=True)
 class ComparePage:
-    """Everything the template shows."""
+    """Everything that the template shows; an item of `runs` is the letter, the name and the description of a run."""
 
     title: str
     runs: tuple[tuple[str, str, str], ...]
@@ -41,7 +44,7 @@ class ComparePage:
 
 
 def compare_page(comparison: Comparison) -> ComparePage:
-    """Return the page of a comparison.
+    """Return the page of a comparison, with at most 8000 rows, shared equally between the runs after the first.
 
     The texts of the comparison must be free of control characters: the template only escapes them.
     """
@@ -57,7 +60,10 @@ def compare_page(comparison: Comparison) -> ComparePage:
 
 
 def _block(comparison: Comparison, against: RunComparison, name: str, room: int) -> ComparisonBlock:
-    """Return the section of the run with the letter `name`, with at most `room` rows."""
+    """Return the section of one run against the first.
+
+    `name` is its letter, and `room` the most rows of the section.
+    """
     answer = comparing.answer(against, name)
     all_rows = rows(against, answer)
     listed = all_rows[:room]
