@@ -1,4 +1,4 @@
-"""Latency over the working set, from 1 KiB to beyond the reach of caches and page tables."""
+"""Measure memory latency over the working set, from 1 KiB to beyond the reach of caches and TLBs."""
 
 from __future__ import annotations
 
@@ -44,9 +44,10 @@ topic = Topic(
 
 
 def _working_sets(target: Target) -> Any:
-    """Return a size per octave, two from 8 KiB to 1 GiB, eight where the facts suggest a cache level; in full, double.
+    """Return the axis of ring sizes in bytes, from 1 KiB to three quarters of a GPU's memory, or on a host to 1 GiB.
 
-    Smoke has one size in the first cache and one in memory.
+    `quick` has the sizes of `_curve` with one per octave, `full` those with two; on a host `quick` ends at
+    `memory_bytes(target)`. `smoke` has two sizes: 16 KiB, which is in the first cache, and `memory_bytes(target)`.
     """
     memory = memory_bytes(target)
     room = target.device.memory_bytes * 3 // 4 or memory
@@ -55,16 +56,20 @@ def _working_sets(target: Target) -> Any:
 
 
 def _levels(target: Target) -> list[int]:
-    """Return the cache sizes that the facts report, in bytes; they only decide where points are dense."""
+    """Return the cache sizes that the facts report, in bytes, ascending; empty if they report none.
+
+    They only decide where the points of the curve are dense.
+    """
     details = dict(target.device.details)
     sizes = [int(size) for name, size in details.items() if name.startswith("cache.l") or name == "shared.unit_bytes"]
     return sorted({*sizes, target.device.cache_bytes} - {0})
 
 
 def _curve(target: Target, last: int, times: int) -> tuple[int, ...]:
-    """Return sizes from 1 KiB to `last`: `times` per octave, and twice as many where caches of usual sizes end.
+    """Return ascending ring sizes in bytes from 1 KiB to `last`: `times` per octave.
 
-    Round each reported cache size there are eight times as many.
+    From 8 KiB to 1 GiB, where the caches of usual devices end, there are twice as many per octave, and around each
+    cache size that the facts report eight times as many.
     """
     sizes = {*_grid(_FIRST_BYTES, last, times), *_grid(_CACHES_FROM, min(last, _CACHES_TO), 2 * times), _largest(last)}
     lowest, highest = _HOST_AROUND if target.is_host else _GPU_AROUND
@@ -75,19 +80,26 @@ def _curve(target: Target, last: int, times: int) -> tuple[int, ...]:
 
 
 def _largest(room: int) -> int:
-    """Return the largest of 2, 3, 4, 6, 8, 12, … bytes that fits, so that the curve goes beyond the TLB reach."""
+    """Return the largest of the sizes 2, 3, 4, 6, 8, 12, … bytes that is at most `room` bytes."""
     return max(_grid(room // 2, room, 2))
 
 
 def _grid(first: int, last: int, octave: int) -> Iterable[int]:
-    """Yield the sizes from `first` to `last`, `octave` per octave, even between powers of two: 16, 18, 20, … 32 KiB."""
+    """Yield the sizes in bytes from `first` to `last`: `octave` sizes per octave, evenly spaced between powers of two.
+
+    With `octave` of 8 these are 16, 18, 20, … 32 KiB.
+    """
     for exponent in range(first.bit_length() - 1, last.bit_length()):
         sizes = ((1 << exponent) * (octave + step) // octave for step in range(octave))
         yield from (size for size in sizes if first <= size <= last)
 
 
 def _reaches(target: Target) -> Any:
-    """Return the footprints of the walk by pages: powers of two, and the largest in three quarters of the memory."""
+    """Return the axis of footprints in bytes for `reach`: powers of two from 8 MiB, and the largest size that fits.
+
+    All are at most three quarters of the device's memory. `quick` leaves out footprints below 64 MiB, which have fewer
+    than 32 pages.
+    """
     room = max(target.device.memory_bytes * 3 // 4, _LEAST_REACH)
     sizes = sorted({*_grid(_LEAST_REACH, room, 1), _largest(room)})
     return points(smoke=sizes[:1], quick=[size for size in sizes if size >= _PAGES * PAGE_BYTES] or sizes, full=sizes)

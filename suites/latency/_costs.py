@@ -1,4 +1,4 @@
-"""Launch and synchronisation overhead: launches, graphs, events, waits, barriers, flags, allocations."""
+"""Measure launch and synchronisation overhead: launches, graphs, events, waits, barriers, flags and allocations."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def launch(bench: Bench) -> Task:
 def graph_launch(bench: Bench, nodes: int) -> Task:
     """Seconds of a launch of one graph of `nodes` empty kernels, each of which waits for the one before.
 
-    The check is that of `launch`.
+    The graph has no output; its check is that the device reports no error.
     """
     stream, empty = bench.xp.cuda.get_current_stream(), _empty(bench)
     empty()
@@ -90,7 +90,7 @@ def graph_launch(bench: Bench, nodes: int) -> Task:
 def event_record(bench: Bench) -> Task:
     """Seconds that the host takes to record an event without a time stamp, one record after another.
 
-    The check is that of `launch`.
+    It has no output; its check is that the device reports no error.
     """
     stream, event = bench.xp.cuda.get_current_stream(), bench.xp.cuda.Event(disable_timing=True)
     stage = Stage(lambda: event.record(stream), Work(items=1), "item", clock="host", effort=POINT)
@@ -101,7 +101,7 @@ def event_record(bench: Bench) -> Task:
 def event_wait(bench: Bench) -> Task:
     """Seconds of an empty kernel on two streams in turn, where each kernel waits for the other stream's event.
 
-    The check is that of `launch`.
+    The kernels have no output; their check is that the device reports no error.
     """
     cuda, empty = bench.xp.cuda, _empty(bench)
     first_stream, second_stream = cuda.get_current_stream(), cuda.Stream(non_blocking=True)
@@ -124,7 +124,10 @@ def event_wait(bench: Bench) -> Task:
 
 @topic.case(when=on_gpu, after=("nothing", "kernel"))
 def synchronize(bench: Bench, after: str) -> Task:
-    """Seconds in which the host waits for an idle stream, or launches an empty kernel and waits for it."""
+    """Seconds of the host's wait for the device: for an idle stream, or (`kernel`) after the launch of an empty kernel.
+
+    The launch is part of the time. The check is that the device reports no error.
+    """
     before: Callable[[], object] = {"nothing": lambda: None, "kernel": _empty(bench)}[after]
 
     def call() -> None:
@@ -136,15 +139,18 @@ def synchronize(bench: Bench, after: str) -> Task:
 
 
 def _grids(target: Target) -> Any:
-    """Return one block on each SM or CU; in full also two blocks and some numbers between."""
+    """Return the axis of numbers of blocks: one for each SM or CU.
+
+    `full` also has 2, an eighth and half of that number.
+    """
     most = max(target.device.units, 2)
     return points((most,), full=tuple(sorted({2, max(2, most // 8), max(2, most // 2), most})))
 
 
 class GridBarrier:
-    """Barriers over a whole grid of `blocks` blocks, which all run at once.
+    """Launches of a kernel with `blocks` blocks of one thread that pass 1000 barriers over the whole grid.
 
-    Raises Skip if the device has fewer compute units than blocks.
+    All blocks must run at the same time. Raises Skip if the device has fewer compute units than `blocks`.
     """
 
     def __init__(self, bench: Bench, blocks: int) -> None:
@@ -162,11 +168,14 @@ class GridBarrier:
         self._run = run
 
     def call(self) -> None:
-        """Pass the barrier 1000 times in one launch, as a sample counts."""
+        """Launch the kernel once: 1000 barriers, the sample that is timed."""
         self._run(0)
 
     def check(self) -> None:
-        """Check that no block gave up, every block arrived at every barrier, and no block passed one too early."""
+        """Pass 1000 barriers; raise WrongAnswer if a wait gave up, an arrival is missing or a block passed too early.
+
+        A wait gives up after 0.25 s. A block is too early if it passes a barrier that its neighbour has not reached.
+        """
         self._run(1)
         arrived, _, given_up, early = (int(word) for word in self._bench.device.to_host(self._arrived)[:4])
         expect(not given_up, f"a block waited for {LIMIT_S} s: not all {self._blocks} blocks run at once")
@@ -177,7 +186,10 @@ class GridBarrier:
 
 @topic.case(when=on_gpu, blocks=_grids)
 def barrier(bench: Bench, blocks: int) -> Task:
-    """Seconds of a barrier over a grid of `blocks` blocks, one on each SM or CU: an atomic each, and a bounded wait."""
+    """Seconds of one barrier over a grid of `blocks` blocks, at most one on each SM or CU.
+
+    Each block arrives by one atomic addition and waits until all blocks have arrived.
+    """
     barriers = GridBarrier(bench, blocks)
     stage = Stage(barriers.call, Work(items=_ROUNDS), "item", max_calls=1, effort=POINT)
     return Task.of(stage, check=barriers.check)
@@ -234,7 +246,7 @@ def allocate(bench: Bench, how: str, size_bytes: int) -> Task:
         take, give = partial(runtime.mallocAsync, size_bytes, stream.ptr), partial(_give_back, runtime, stream, how)
 
     def check() -> None:
-        """Write a byte to all of an allocation, and compare a mebibyte at either end."""
+        """Write a byte to all of an allocation; raise WrongAnswer if its first or last mebibyte has another byte."""
         address, byte = take(), int(bench.rng.integers(1, 256))
         runtime.memsetAsync(address, byte, size_bytes, stream.ptr)
         compared = min(size_bytes, _COMPARED_BYTES)
@@ -250,7 +262,10 @@ def allocate(bench: Bench, how: str, size_bytes: int) -> Task:
 
 
 def _give_back(runtime: Any, stream: Any, how: str, address: int) -> None:
-    """Give memory back to the pool; with `trim` wait, since only then the pool gives it back to the driver."""
+    """Queue the release of `address` to the driver's memory pool on `stream`, a CuPy stream; `runtime` is CuPy's.
+
+    If `how` is `trim`, also wait for the stream, because the pool returns memory to the driver only then.
+    """
     runtime.freeAsync(address, stream.ptr)
     if how == "trim":
         stream.synchronize()

@@ -1,4 +1,4 @@
-"""The host alone: a word between two cores, and memory of small and of large pages."""
+"""Measure latency on the host alone: a word between two cores, and loads from memory in small and in large pages."""
 
 from __future__ import annotations
 
@@ -49,14 +49,17 @@ topic = Topic(
 
 
 def _others(target: Target) -> Any:
-    """Return the partners of the first core: the next, the middle and the last core; in full all up to 64."""
+    """Return the axis of partners of the first core by position in the list of cores: the next, the middle and the last.
+
+    `full` has all positions from 1 to at most 63.
+    """
     cores = max(target.device.units, 2)
     return points(quick=sorted({1, cores // 2, cores - 1}), full=tuple(range(1, min(cores, 64))))
 
 
 @contextmanager
 def _on_core(core: int) -> Iterator[None]:
-    """Keep the calling thread on one core."""
+    """Keep the calling thread on the core `core` inside of the `with` block; then allow the former cores again."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})
     try:
@@ -67,7 +70,7 @@ def _on_core(core: int) -> Iterator[None]:
 
 @topic.case(when=on_host, other=_others)
 def core_to_core(bench: Bench, other: int) -> Task:
-    """Seconds in which a word written by the first core reaches another core: half of a round trip."""
+    """Seconds in which a word written by the first core reaches the core at position `other`: half of a round trip."""
     del bench
     cores = sorted(os.sched_getaffinity(0))
     if other >= len(cores):
@@ -81,7 +84,7 @@ def core_to_core(bench: Bench, other: int) -> Task:
             answer(round_trips.words, 0, _APART, 1, _ROUNDS, _SPINS)
 
     def seconds() -> float:
-        """Return the seconds of all round trips but the first, while the partner answers on its core."""
+        """Return the seconds of all round trips but the first, while a thread on the other core answers."""
         round_trips.words[:] = 0
         partner = threading.Thread(target=answer_all)
         partner.start()
@@ -95,14 +98,20 @@ def core_to_core(bench: Bench, other: int) -> Task:
 
 
 def _page_sizes(target: Target) -> Any:
-    """Return the size of a ring that is read from memory; in full also a smaller and a larger one."""
+    """Return the axis of ring sizes in bytes: `memory_bytes(target)` and in `full` also 16 MiB and 1 GiB.
+
+    `smoke` has 8 MiB only.
+    """
     memory = memory_bytes(target)
     return points(smoke=(2**23,), quick=(memory,), full=sorted({2**24, memory, HOST_MOST_BYTES}))
 
 
 @topic.case(when=on_host, page=("4KiB", "2MiB"), size_bytes=_page_sizes)
 def pages(bench: Bench, page: str, size_bytes: int) -> Task:
-    """Seconds of a dependent load from memory in small or large pages (madvise(2)): the cost of address translation."""
+    """Seconds of a dependent load from memory in pages of size `page` (madvise(2)): the cost of address translation.
+
+    The case is skipped if the kernel gives large pages for less than half of the ring.
+    """
     bench.need(size_bytes)
     area = mmap.mmap(-1, size_bytes + PAGE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     area.madvise(mmap.MADV_HUGEPAGE if page == "2MiB" else mmap.MADV_NOHUGEPAGE)
@@ -115,7 +124,10 @@ def pages(bench: Bench, page: str, size_bytes: int) -> Task:
 
 
 def _huge_bytes(address: int) -> int:
-    """Return how much of the mapping at this address is in transparent huge pages: AnonHugePages of smaps, proc(5)."""
+    """Return the bytes in transparent huge pages of the mapping of this process that holds `address`.
+
+    They are AnonHugePages of proc(5); 0 if no mapping holds the address.
+    """
     smaps = Path("/proc/self/smaps").read_text(encoding="utf-8", errors="replace")
     for entry in re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", smaps, flags=re.MULTILINE)[1:]:
         first, last = (int(bound, 16) for bound in entry.split(None, 1)[0].split("-"))

@@ -1,4 +1,4 @@
-"""DRAM latency under load: a walk through memory while other SMs or CUs stream."""
+"""Measure DRAM latency under load: one lane walks through memory while other SMs or CUs stream."""
 
 from __future__ import annotations
 
@@ -41,7 +41,10 @@ topic = Topic(
 
 
 def _streams(target: Target) -> Any:
-    """Return how many SMs or CUs stream: from none to all but the one that walks, in eighths; in full more between."""
+    """Return the axis of numbers of streaming SMs or CUs, from 0 to all but the one that walks.
+
+    `quick` has the eighths, `full` also powers of two and multiples of 8, and `smoke` the first and the last number.
+    """
     most = max(target.device.units - 1, 1)
     doublings = {2**exponent for exponent in range(most.bit_length())}
     eighths = {round(most * eighth / 8) for eighth in range(9)}
@@ -49,9 +52,10 @@ def _streams(target: Target) -> Any:
 
 
 class LoadedWalk:
-    """A walk through memory while `units` other SMs or CUs read it as fast as they can.
+    """A walk of one lane through memory while `units` other SMs or CUs read memory as fast as they can.
 
-    The ring exceeds the caches, and so do the data that the others read.
+    The ring of the walk and the data of the streams each exceed the last-level cache. Raises Skip if they do not fit
+    into the free memory.
     """
 
     def __init__(self, bench: Bench, units: int) -> None:
@@ -78,23 +82,32 @@ class LoadedWalk:
         bench.device.flush()
 
     def seconds(self) -> float:
-        """Return the seconds of one walk of 4096 loads by the device's clock; the kernel also waits for others."""
+        """Walk 4096 loads in one launch; return the seconds of these loads by the device's clock.
+
+        The time in which the kernel waits for the streaming blocks is not part of them.
+        """
         self._walk.call()
         return self._walk.read(4) * 1e-9
 
     def beside(self) -> Observation:
-        """Return the cycles per load, and the rate at which the other SMs or CUs read meanwhile."""
+        """Return the cycles per load of the last launch, and as `streamed` the bytes per second of all streams."""
         return {**self._walk.cycles(), "streamed": Observed(self._rate(), "B/s", "more")}
 
     def _rate(self) -> float:
-        """Return the bytes per second of all streaming lanes together, each over its own time."""
+        """Return the bytes per second of all streaming lanes in the last launch; 0 if none streams.
+
+        It is the sum over lanes of the bytes that a lane read, divided by the time between its start and its end.
+        """
         if not self._units:
             return 0.0
         turns = self._bench.device.to_host(self._turns).astype(float)
         return float((turns[:, 0] * _BYTES_A_TURN / (turns[:, 2] - turns[:, 1])).sum() * 1e9)
 
     def check(self) -> Observation:
-        """Check that all blocks ran at once, the words that lanes read, and the walk's end; raises WrongAnswer."""
+        """Raise WrongAnswer if not all blocks ran at once, if a stream read wrong words, or if the walk ended wrongly.
+
+        Returns no observations.
+        """
         to_host = self._bench.device.to_host
         expect(not int(to_host(self._flag)[2]), f"not all {self._units + 1} blocks ran at once")
         if self._units:

@@ -1,4 +1,4 @@
-"""Spaces nearer than memory: registers, shared memory and its banks, a cluster's, constant memory; and atomics."""
+"""Measure the latency of registers, shared memory with bank conflicts, cluster and constant memory, and of atomics."""
 
 from __future__ import annotations
 
@@ -45,7 +45,11 @@ topic = Topic(
 
 
 def _in_shared_memory(bench: Bench, size_bytes: int, kernel: str, blocks: int, steps: int) -> Task:
-    """Return the walk of one lane round a ring of 4-byte nodes that the kernel copies into shared memory."""
+    """Return the task of a walk of one lane in shared memory, `steps` dependent loads in each launch.
+
+    The kernel `kernel` of near.cu runs in `blocks` blocks and copies a ring of 4-byte nodes, of `size_bytes` less one
+    node, from device memory into shared memory before the timed loads.
+    """
     nodes = size_bytes // _WORD_BYTES - 1
     offsets = bench.rng.permutation(nodes) * _WORD_BYTES
     ring = np.zeros(nodes, np.uint32)
@@ -91,7 +95,7 @@ def conflict(bench: Bench, degree: int) -> Task:
     )
 
     def check() -> None:
-        """Check that every lane is at the place that its ring gives."""
+        """Raise WrongAnswer if a lane does not end at the position that its ring gives."""
         expected = [int(places[walk.walked % len(places)]) * _WORD_BYTES for places in rings]
         expect_equal(bench.device.to_host(positions), np.array(expected), "positions of lanes")
 
@@ -99,7 +103,12 @@ def conflict(bench: Bench, degree: int) -> Task:
 
 
 def conflict_rings(rng: np.random.Generator, degree: int, lanes: int, word_count: int) -> list[npt.NDArray[np.intp]]:
-    """Return the places of words in each lane's ring; of any 32 lanes, `degree` use different rows of the same bank."""
+    """Return the ring of each of `lanes` lanes: indices of 4-byte words in shared memory, in the order of the walk.
+
+    The bank of word i is i % 32. At each step `degree` of each group of 32 lanes load different words of the same bank;
+    the last bank in use serves fewer lanes if 32 is not a multiple of `degree`. The rings share no word, all indices
+    are below `word_count`, and every ring has the same odd length.
+    """
     classes = degree * (lanes // _LANES)  # rings that share a bank take turns on its rows
     length = word_count // _BANKS // classes
     length -= 1 - length % 2  # an odd length: after a power of two of steps the walk is not at its start
@@ -144,7 +153,7 @@ def constant(bench: Bench, size_bytes: int) -> Task:
 
 @topic.case(when=on_gpu, dtype=points(("float32", "float64", "uint32"), ("float32",)))
 def register(bench: Bench, dtype: str) -> Task:
-    """Seconds, and device cycles, of a dependent multiply-add in registers.
+    """Seconds, and device cycles, of a dependent multiply-add x = a·x + b in registers.
 
     Integers wrap round. Real numbers have a factor of 1 and sums below 2^23, so they stay exact.
     """
@@ -165,7 +174,7 @@ def register(bench: Bench, dtype: str) -> Task:
 
 
 def chained(x: int, a: int, b: int, steps: int, modulus: int) -> int:
-    """Return x after `steps` steps x = a·x + b modulo `modulus`, by squaring."""
+    """Return x after `steps` steps of x = (a·x + b) mod `modulus`, in a number of operations logarithmic in `steps`."""
     while steps:
         if steps & 1:
             x = (a * x + b) % modulus
@@ -174,9 +183,10 @@ def chained(x: int, a: int, b: int, steps: int, modulus: int) -> int:
 
 
 class AtomicChain:
-    """A chain of atomic additions to cells in turn; each addition adds the value that the previous one returned.
+    """A chain of atomic additions to 64 cells in turn; each addition adds the value that the previous one returned.
 
-    `space` is one of the case `atomic`. `walk` times the chain.
+    `space` is a value of the axis of the case `atomic`: it selects the memory of the cells and the scope of the
+    atomics. `walk` is the Walk that makes the additions.
     """
 
     def __init__(self, bench: Bench, space: str) -> None:
@@ -196,7 +206,10 @@ class AtomicChain:
         self._checked = 0
 
     def check(self) -> Observation:
-        """Compare the cells and the last value with the result of the same additions on the host."""
+        """Raise WrongAnswer if the cells or the last value differ from those of the same additions on the host.
+
+        Returns no observations.
+        """
         # Synchronises with the device before the cells are read, which may lie in the host's memory.
         value = self.walk.read(0)
         modulus = int(np.iinfo(self._word).max) + 1
@@ -209,7 +222,10 @@ class AtomicChain:
 
 
 def after_additions(value: int, cells: list[int], steps: int, modulus: int) -> int:
-    """Return the value after `steps` times (cell, cell + value), cells in turn from the first; changes `cells`."""
+    """Return the value after `steps` atomic additions to `cells` in turn, from the first.
+
+    Each addition replaces the pair (value, cell) by (cell, (cell + value) % modulus) and so changes the list `cells`.
+    """
     for step in range(steps):
         place = step % len(cells)
         value, cells[place] = cells[place], (cells[place] + value) % modulus
@@ -222,10 +238,11 @@ def after_additions(value: int, cells: list[int], steps: int, modulus: int) -> i
     space=points(("shared", "global", "system", "host", "peer"), ("shared", "global")),
 )
 def atomic(bench: Bench, space: str) -> Task:
-    """Seconds of a dependent atomic addition to 64 words in turn, 64 bits wide.
+    """Seconds of a dependent atomic addition to 64 cells in turn; a cell has 64 bits, in shared memory 32.
 
-    `shared` is of the block, and 32 bits wide; `global` is of the device, in its memory. `system`, `host` and `peer`
-    are of the whole system: in the memory of the device, in page-locked memory, and in the memory of another GPU.
+    `shared` atomics have the scope of a block, in shared memory; `global` atomics that of the device, in its memory.
+    `system`, `host` and `peer` atomics have the scope of the whole system: in the device's memory, in page-locked host
+    memory, and in another GPU's memory.
     """
     chain = AtomicChain(bench, space)
     return Task.of(chain.walk.stage(), check=chain.check)

@@ -1,4 +1,4 @@
-"""Rings for pointer chasing: a random single cycle over cache lines, known without being stored.
+"""Build rings for pointer chasing: a ring is a random cycle over cache lines, computed by a formula instead of a table.
 
 The order of a ring is a keyed permutation of its nodes. A ring of any size is written in one pass, the host knows the
 position of a walk after any number of steps, and no table has to be drawn, sorted or kept.
@@ -37,35 +37,42 @@ _STATE = 8  # words of the state that a walk keeps
 
 
 def cache_bytes(target: Target) -> int:
-    """Return the size of the last-level cache in bytes, or a guess if the device does not report it."""
+    """Return the size of the last-level cache in bytes, or 32 MiB if the device does not report it."""
     return target.device.cache_bytes or _UNKNOWN_CACHE_BYTES
 
 
 def memory_bytes(target: Target) -> int:
-    """Return the size of a ring that is read from memory: a power of two of at least four last-level caches."""
+    """Return the bytes of a ring that memory serves: the smallest power of two of at least four last-level caches.
+
+    On the host it is at most 1 GiB.
+    """
     size_bytes: int = 1 << (CACHES * cache_bytes(target) - 1).bit_length()
     return min(size_bytes, HOST_MOST_BYTES) if target.is_host else size_bytes
 
 
 def device_count(params: Mapping[str, str | int | float]) -> int:
-    """Return the number of devices that a case needs: two if its space is another GPU's memory."""
+    """Return the number of devices that a case needs: 2 if its parameter `space` is `peer`, else 1."""
     return 2 if params["space"] == "peer" else 1
 
 
 def remote_memory(bench: Bench, space: str, size_bytes: int) -> Any:
-    """Return page-locked host memory (`host`) or another GPU's (`peer`); None for spaces of the GPU itself."""
+    """Return new memory outside of the GPU, uint8 of shape (size_bytes,); None for spaces other than `host` and `peer`.
+
+    `host` is page-locked host memory, a NumPy array; `peer` is the memory of the second device of the case, a CuPy
+    array.
+    """
     if space == "host":
         return bench.device.pinned(size_bytes)
     return bench.device.peer_memory(bench.devices[1], size_bytes) if space == "peer" else None
 
 
 def cycles_of(bench: Bench, seconds: float) -> np.uint64:
-    """Convert seconds to cycles of the device's clock, at the rate that the facts report."""
+    """Return `seconds` as cycles of the device's clock, at the frequency `clock.sm_hz` of the facts, or else 2 GHz."""
     return np.uint64(seconds * float(dict(bench.target.device.details).get("clock.sm_hz", 2e9)))
 
 
 def host_kernel(name: str) -> Callable[..., Any]:
-    """Return a kernel of `_host`, compiled by numba; raises Skip if numba is unavailable."""
+    """Return the function `name` of suites/_host.py, compiled by numba; raises Skip if numba is unavailable."""
     try:
         from .. import _host
     except ImportError as error:
@@ -74,7 +81,7 @@ def host_kernel(name: str) -> Callable[..., Any]:
 
 
 def random_word(seed: int, i: int) -> int:
-    """Return word i of the random words of a seed, as gb_random of the prelude does."""
+    """Return word `i` of the splitmix64 sequence of `seed`, below 2^64, as gb_random of prelude.cuh does."""
     x = (seed + i * _GOLDEN) & _WORD
     x = (x ^ (x >> 30)) * _FIRST & _WORD
     x = (x ^ (x >> 27)) * _SECOND & _WORD
@@ -82,7 +89,10 @@ def random_word(seed: int, i: int) -> int:
 
 
 def drawn_words(bench: Bench, nbytes: int, seed: int) -> Any:
-    """Return 64-bit words on a GPU, uint64 of shape (nbytes / 8,): word i is random_word(seed, i)."""
+    """Return new random words in the GPU's memory, a CuPy array of uint64 of shape (nbytes / 8,).
+
+    Word i is random_word(seed, i).
+    """
     data = bench.xp.empty(nbytes // 8, bench.xp.uint64)
     blocks = min(nbytes // 8 // _THREADS, _MOST_BLOCKS)
     bench.kernel("units.cu", "draw")((blocks,), (_THREADS,), (data, np.uint64(data.size), np.uint64(seed)))
@@ -93,9 +103,9 @@ def drawn_words(bench: Bench, nbytes: int, seed: int) -> Any:
 class RingOrder:
     """A keyed pseudo-random permutation of the numbers below `nodes`: `at(i)` is the i-th node of the ring.
 
-    The permutation mixes the numbers below the next power of two by reversible steps, keyed by `add` and `factors`,
-    again and again until the result is below `nodes`. Nodes are `stride` bytes apart. With a stride above `line` bytes
-    each node lies on a random line of its stride.
+    The permutation mixes the numbers below the next power of two by reversible steps, keyed by `add` and the odd
+    `factors`, again and again until the result is below `nodes`. Nodes are `stride` bytes apart. With a stride above
+    `line`, the bytes of a cache line, each node lies on a random line of its stride.
     """
 
     nodes: int
@@ -106,7 +116,7 @@ class RingOrder:
 
     @classmethod
     def drawn(cls, rng: np.random.Generator, nodes: int, stride: int, line: int) -> RingOrder:
-        """Draw one of the permutations; `stride` is `line` times a power of two."""
+        """Return a random permutation of `nodes` nodes; `stride` is in bytes, `line` times a power of two."""
         add, *factors = (int(rng.integers(2**64, dtype=np.uint64)) for _ in range(1 + _FACTORS))
         return cls(nodes, add, tuple(factor | 1 for factor in factors), stride, line)
 
@@ -121,7 +131,7 @@ class RingOrder:
         return (self.mask.bit_length() + 1) // 2
 
     def at(self, i: int) -> int:
-        """Return the i-th node, as a number below `nodes`."""
+        """Return the number of the i-th node, below `nodes`; `i` is from 0 to `nodes` − 1."""
         while True:
             i = (i + self.add) & self.mask
             for factor in self.factors:
@@ -131,7 +141,7 @@ class RingOrder:
                 return i
 
     def offset(self, i: int) -> int:
-        """Return the position of the i-th node in the ring, in bytes."""
+        """Return the bytes from the start of the ring's memory to the i-th node; `i` is from 0 to `nodes` − 1."""
         node = self.at(i)
         return node * self.stride + (random_word(self.add, node) & (self.stride // self.line - 1)) * self.line
 
@@ -151,9 +161,10 @@ class RingOrder:
 class Walk:
     """A walk round a ring, and the position where it should stand.
 
-    `advance` walks `steps` timed steps and leaves the byte offset in `state[0]` and the device cycles in `state[1]`.
-    `expected` gives the offset after a number of steps. The number of nodes is odd and `steps` a power of two, so no
-    sample ends where it began.
+    `advance` walks `steps` timed steps from the position that `state[0]` holds. It leaves the new position there, a
+    byte offset (on the host a word index), and on a GPU the device cycles of the steps in `state[1]`. `state` is a
+    uint64 array on the device. `expected(walked)` returns the position after `walked` steps, and `walked` counts them.
+    The number of nodes is odd and `steps` a power of two, so no sample ends where it began.
     """
 
     bench: Bench
@@ -165,26 +176,29 @@ class Walk:
     walked: int = 0
 
     def call(self) -> None:
-        """Take one sample, which continues where the previous one ended."""
+        """Take one sample, which starts at the position where the previous one ended."""
         self.advance()
         self.walked += self.steps_per_call or self.steps
 
     def check(self) -> Observation:
-        """Compare the position with the one that the order gives; it differs if the ring or a load was wrong."""
+        """Raise WrongAnswer unless the walk stands where the ring's order says; a wrong ring or load leads elsewhere.
+
+        Returns no observations.
+        """
         expected, position = self.expected(self.walked), self.read(0)
         expect(position == expected, f"after {self.walked} loads the walk is at {position}, not at {expected}")
         return {}
 
     def read(self, word: int) -> int:
-        """Return word `word` of the state, after the device has finished."""
+        """Return the word of index `word` of the state, after the device has finished."""
         return int(self.bench.device.to_host(self.state)[word])
 
     def cycles(self) -> Observation:
-        """Return the cycles per load of the last sample, by the device's clock in the kernel."""
+        """Return the observation `cycles`: device cycles per load of the last sample, as the kernel counted them."""
         return {"cycles": Observed(self.read(1) / self.steps, "cycles")}
 
     def stage(self) -> Stage:
-        """Return the walk as a stage; on a GPU each sample is one launch, and its cycles stand beside the seconds."""
+        """Return the walk as a stage in seconds per load; on a GPU a sample is one launch, with `cycles` observed."""
         work = Work(items=self.steps)
         if not self.bench.traits.is_gpu:
             return Stage(self.call, work, "item", effort=POINT)
@@ -196,18 +210,27 @@ class Walk:
 
 
 def new_state(bench: Bench, offset: int) -> Any:
-    """Return the state of a walk, eight words on the device, that stands at this byte offset."""
+    """Return the state of a walk that stands at `offset` bytes: uint64 of shape (8,) on the device.
+
+    The words after the first are zeros.
+    """
     return bench.xp.asarray(np.array([offset] + [0] * (_STATE - 1), np.uint64))
 
 
 def pointer(memory: Any) -> Any:
-    """Return the memory as a kernel takes it; with unified addressing the host's address is valid on the device."""
+    """Return `memory` as an argument for a kernel: the address of a NumPy array, as uint64, and a CuPy array unchanged.
+
+    With unified addressing the address of page-locked host memory is valid on the device.
+    """
     return np.uint64(memory.ctypes.data) if isinstance(memory, np.ndarray) else memory
 
 
 @dataclass(frozen=True, slots=True)
 class GpuRing:
-    """A ring in memory that the GPU reaches: its own memory, a peer's, or page-locked memory of the host."""
+    """A ring in memory that the GPU reaches: its own memory, another GPU's, or page-locked host memory.
+
+    `memory` is the CuPy or NumPy array that holds the ring, and `order` the order of its nodes.
+    """
 
     bench: Bench
     memory: Any
@@ -215,7 +238,11 @@ class GpuRing:
 
     @classmethod
     def linked(cls, bench: Bench, size_bytes: int, memory: Any = None, stride: int = GPU_LINE_BYTES) -> GpuRing:
-        """Write a new ring over all of `memory` but one node; without `memory`, over new memory of the device."""
+        """Return a new ring of size_bytes / stride − 1 nodes, `stride` bytes apart, that a kernel writes into `memory`.
+
+        `memory` is uint8 of shape (size_bytes,); with None, new memory of the device is allocated. Raises Skip if the
+        device does not have that much free memory.
+        """
         if memory is None:
             bench.need(size_bytes)
             memory = bench.xp.empty(size_bytes, bench.xp.uint8)
@@ -225,17 +252,18 @@ class GpuRing:
         return cls(bench, memory, order)
 
     def offset(self, walked: int) -> int:
-        """Return the byte offset of a walk after this number of steps."""
+        """Return the byte offset at which a walk stands after `walked` steps from the start."""
         return self.order.offset(walked % self.order.nodes)
 
     def state(self) -> Any:
-        """Return the state of a walk that stands at the start."""
+        """Return a new state of a walk that stands at the first node: uint64 of shape (8,), on the device."""
         return new_state(self.bench, self.offset(0))
 
     def walk(self, steps: int, *, sweep: bool, kernel: str = "chase") -> Walk:
-        """Return a walk with `steps` timed steps in each call, by a kernel of chase.cu.
+        """Return a walk from the start with `steps` timed steps in each call, by the kernel `kernel` of chase.cu.
 
-        With `sweep` the kernel goes round the ring once before the timed steps.
+        With `sweep` each call first loads the whole ring once, untimed. The kernel `chase` loads through the first
+        cache, `chase_l2` past it.
         """
         run, state = self.bench.kernel("chase.cu", kernel), self.state()
         nodes = np.uint64(self.order.nodes if sweep else 0)
@@ -243,18 +271,22 @@ class GpuRing:
         return Walk(self.bench, lambda: run((1,), (_BLOCK,), args), self.offset, state, steps)
 
     def settle(self, kernel: str = "chase") -> None:
-        """Go round the ring once with all lanes of one block, untimed, so that the caches are as a walk leaves them."""
+        """Load the whole ring once in its order by all threads of a block, so that the caches are as a walk leaves them.
+
+        `kernel` is `chase`, which loads through the first cache, or `chase_l2`, which loads past it.
+        """
         nodes = np.uint64(self.order.nodes)
         args = (pointer(self.memory), *self.order.arguments, nodes, np.uint64(0), self.state())
         self.bench.kernel("chase.cu", kernel)((1,), (_BLOCK,), args)
 
 
 def host_walk(bench: Bench, ring: Any) -> Walk:
-    """Write a ring over 64-bit words of the host and return the walk of one thread round it.
+    """Write a ring of 64-byte lines into `ring`, a NumPy array of uint64, and return a walk of one thread round it.
 
     Nodes hold unsigned word indices, because negative indices would cost instructions. The ring is written in its own
-    order, so the lines that the walk meets first were written longest ago. A ring of less than four last-level caches
-    is then read in its order too, by the thread that walks it.
+    order, so the lines that the walk meets first were written longest ago. If the array is smaller than four last-level
+    caches, the calling thread then reads it once in that order, so that the caches are as after a walk. Raises Skip if
+    numba is unavailable.
     """
     line_words = HOST_LINE_BYTES // 8
     order = RingOrder.drawn(bench.rng, ring.nbytes // HOST_LINE_BYTES - 1, HOST_LINE_BYTES, HOST_LINE_BYTES)

@@ -1,4 +1,4 @@
-"""Round trips of a word between a thread of the host and a partner that answers: another core, or a GPU's kernel."""
+"""Time round trips of a word between a thread of the host and a partner that answers: another core, or a GPU kernel."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ._ring import host_kernel
 
 
 class RoundTrips:
-    """Questions with the numbers 1 to `rounds`, each written to the first of `words` and answered `apart` words on.
+    """Questions with the numbers 1 to `rounds`: the host writes each to `flags[0]` and waits for it in `flags[apart]`.
 
-    `words` is an array of 64-bit words in memory that both sides reach. `spins` is how often the asking thread reads
-    the answer before it gives up.
+    `flags`, kept as `words`, is a NumPy array of uint64 in memory that both sides reach. The host gives up a wait after
+    `spins` reads of the answer. Raises Skip if numba is unavailable.
     """
 
     def __init__(self, flags: Any, apart: int, rounds: int, spins: int) -> None:
@@ -28,14 +28,14 @@ class RoundTrips:
         return int(self._ask(self.words, 0, self._apart, first, last, self._spins))
 
     def seconds(self) -> float:
-        """Return the host's seconds for all questions but the first, which waits for the partner to start."""
+        """Ask all questions; return the host's seconds for all but the first, which waits for the partner to start."""
         self.ask(1, 1)
         start = time.perf_counter_ns()
         self.ask(2, self._rounds)
         return (time.perf_counter_ns() - start) * 1e-9
 
     def check(self) -> None:
-        """Check that the last question was asked and answered; raises WrongAnswer if not."""
+        """Raise WrongAnswer unless the last question was asked and answered."""
         sent, answered = int(self.words[0]), int(self.words[self._apart])
         complete = sent == answered == self._rounds
         expect(complete, f"{sent} of {self._rounds} requests were sent, {answered} were answered")

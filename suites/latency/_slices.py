@@ -1,9 +1,9 @@
-"""Latency by the SM or CU that loads and by the slice of the last-level cache that answers.
+"""Measure last-level cache latency by the SM or CU that loads and by the slice of the cache that answers.
 
-It is not documented how far compute units and slices are from each other, and a hash of its address decides which slice
-holds a line. But the slice decides the latency: lines with the same latencies from every compute unit lie in one place,
-and compute units with the same latencies to all lines sit in one place. Where a cache has two partitions, each compute
-unit is near to one of them.
+It is not documented how far compute units and slices are from each other, and a hash of an address decides which slice
+holds its line. But the slice decides the latency: lines with the same latencies from every compute unit lie in one
+place, and compute units with the same latencies to all lines sit in one place. Where a cache has two partitions, each
+compute unit is near to one of them.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ topic = Topic(
 class SliceLatencies:
     """Accesses to the same `lines` random lines of the last-level cache from every SM or CU, one unit at a time.
 
-    `access` is `load` or `atomic`. Raises Skip if some compute units cannot be reached.
+    `access` is `load` or `atomic`. Raises Skip if some compute units cannot be reached, or without 16 MiB of free
+    memory.
     """
 
     def __init__(self, bench: Bench, access: str, lines: int) -> None:
@@ -82,24 +83,30 @@ class SliceLatencies:
         self._run = run
 
     def median(self) -> float:
-        """Return the seconds of the median access over all compute units and lines."""
+        """Access all lines from every compute unit and return the seconds of the median access.
+
+        The cost of reading the clock is subtracted.
+        """
         self._run()
         _, cycles, nanoseconds, _ = self._bench.device.to_host(self._state).sum(axis=0, dtype=float)
         return float(np.median(self._matrix()) * nanoseconds * 1e-9 / cycles)
 
     def _matrix(self) -> Matrix:
-        """Return the cycles of each line (column) from each compute unit (row), without the cost of the clock."""
+        """Return the cycles of each line (column) from each compute unit (row), without those of reading the clock."""
         state, took = self._bench.device.to_host(self._state), self._bench.device.to_host(self._took)
         cycles: Matrix = took.astype(float) - state[:, 3:].astype(float)
         return cycles
 
     def poison(self) -> None:
-        """Overwrite the results with zeros."""
+        """Overwrite the measured cycles and the sums of the contents with zeros."""
         self._took.fill(0)
         self._state.fill(0)
 
     def check(self) -> Observation:
-        """Check that every compute unit read the contents of the lines; return the places that the matrix shows."""
+        """Return the observations of `places` for the last accesses.
+
+        Raises WrongAnswer if a compute unit read wrong contents, or an access took no longer than reading the clock.
+        """
         expected = sum(random_word(self._seed, GPU_LINE_BYTES // 8 * int(line)) for line in self._lines) % 2**64
         sums = self._bench.device.to_host(self._state)[:, 0]
         wrong = [unit for unit, total in zip(self._units, sums, strict=True) if int(total) != expected]
@@ -110,9 +117,9 @@ class SliceLatencies:
 
 
 def census(bench: Bench) -> list[int]:
-    """Return the numbers of all SMs or CUs, as blocks that run at the same time report them.
+    """Return the hardware numbers of all SMs or CUs, ascending, as one block on each of them reports them.
 
-    Raises Skip if fewer than the device's number of compute units report.
+    Raises Skip if fewer compute units report than the device has.
     """
     blocks = bench.target.device.units
     numbers = bench.xp.zeros(blocks, bench.xp.uint32)
@@ -125,17 +132,18 @@ def census(bench: Bench) -> list[int]:
 
 
 def alone_bytes(bench: Bench) -> int:
-    """Return a size of shared memory that leaves no room for a second block on the SM or CU."""
+    """Return the bytes of dynamic shared memory with which a block leaves no room for a second one on its SM or CU."""
     return bench.traits.max_shared_bytes - 1024
 
 
 @dataclass(frozen=True, slots=True)
 class CachePartitions:
-    """The two modes of a matrix: `near` and `far` are medians in cycles, `separation` is Ashman's D of the two.
+    """The two partitions of a cache, and how clearly the latencies show them.
 
-    Each compute unit and each line belongs to one of two partitions; `near` are the cells in which both belong to the
-    same. D is the distance of the two means over their mean deviation; above 2 there are two modes (Ashman, Bird &
-    Zepf, The Astronomical Journal 108, 1994).
+    `of_units` (shape (units,)) and `of_lines` (shape (lines,)) are True for members of one partition and False for
+    those of the other. `near` is the median in cycles of all pairs of a unit and a line of the same partition, `far`
+    that of all other pairs. `separation` is Ashman's D, the distance of the two means over their root mean square
+    deviation; above 2 the latencies have two modes (Ashman, Bird & Zepf, The Astronomical Journal 108, 1994).
     """
 
     of_units: npt.NDArray[np.bool_]
@@ -146,9 +154,9 @@ class CachePartitions:
 
 
 def centred(matrix: Matrix) -> Matrix:
-    """Return each compute unit's latencies (row) minus their mean, without noise, in cycles.
+    """Return the latencies in cycles, shape (units, lines), with each row's mean subtracted and noise removed.
 
-    Of the singular values only those are kept that stand out of the noise.
+    Noise is removed by keeping only the singular values above twice their median, but at least the largest.
     """
     u, sizes, v = np.linalg.svd(matrix - matrix.mean(axis=1, keepdims=True), full_matrices=False)
     rank = max(1, int((sizes > _ABOVE_NOISE * np.median(sizes)).sum()))
@@ -157,9 +165,10 @@ def centred(matrix: Matrix) -> Matrix:
 
 
 def partitions(matrix: Matrix) -> CachePartitions:
-    """Return the two partitions of compute units (rows) and lines (columns) that a matrix of latencies shows.
+    """Return the two partitions of compute units (rows) and lines (columns) that latencies in cycles show.
 
-    They are the signs of the largest singular pair of the matrix, with rows and columns centred.
+    A unit or a line belongs to a partition by the sign of its entry in the first pair of singular vectors of the
+    matrix, after the means of rows and columns are subtracted.
     """
     rest = matrix - matrix.mean(axis=1, keepdims=True)
     u, _, v = np.linalg.svd(rest - rest.mean(axis=0), full_matrices=False)
@@ -174,9 +183,10 @@ def partitions(matrix: Matrix) -> CachePartitions:
 
 
 def group_profiles(profiles: Matrix, cycles: float) -> Labels:
-    """Return the number of a group for each profile (row): the nearest group whose mean is near enough, or a new one.
+    """Return the number of the group of each profile (row), counted from 0: shape (rows,).
 
-    Near enough is a root mean square difference of at most `cycles`.
+    In order of rows, a profile joins the group with the nearest mean if their root mean square difference is at most
+    `cycles`; otherwise it starts a new group.
     """
     means, sizes, labels = np.zeros_like(profiles), np.zeros(len(profiles)), np.zeros(len(profiles), np.intp)
     groups = 0
@@ -192,7 +202,12 @@ def group_profiles(profiles: Matrix, cycles: float) -> Labels:
 
 
 def places(matrix: Matrix, units: list[int]) -> Observation:
-    """Return each compute unit's profile over the groups of lines, both ordered by partition and place."""
+    """Return the observations of latencies in cycles, shape (units, lines); row i is of the compute unit `units[i]`.
+
+    `near`, `far` and `separation` are those of CachePartitions. `line_groups` and `unit_groups` count the groups of
+    lines and of units with alike latencies. The profile `unit N` has the mean latency of unit N for each group of
+    lines; units and groups are ordered by partition, then by group or latency.
+    """
     halves, clean = partitions(matrix), centred(matrix)
     by_line, by_unit = group_profiles(clean.T, _ALIKE_LINES), group_profiles(clean, _ALIKE_UNITS)
     latency = matrix.mean(axis=0)

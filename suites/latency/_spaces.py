@@ -1,4 +1,4 @@
-"""Each space by itself: the first cache, the L2, DRAM, the host's memory and a peer's; and single loads one by one."""
+"""Measure the latency of each memory space by itself (first cache, L2, DRAM, host and peer), and of single loads."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ topic = Topic()
 
 
 def _ring(bench: Bench, space: str) -> GpuRing:
-    """Return a ring in the space, with the caches as a walk round it leaves them; a ring in DRAM begins flushed."""
+    """Return a ring in the memory `space` of the case `load`; its caches are as a walk leaves them, for `dram` flushed.
+
+    Raises Skip if the memory is not available.
+    """
     size_bytes = {"l1": _L1_BYTES, "l2": _L2_BYTES, "dram": memory_bytes(bench.target)}.get(space, _BUS_BYTES)
     ring = GpuRing.linked(bench, size_bytes, remote_memory(bench, space, size_bytes))
     if space == "dram":
@@ -50,7 +53,7 @@ def load(bench: Bench, space: str) -> Task:
     """Seconds, and device cycles, of a dependent load from one memory space by itself.
 
     `l1`: through the first cache; `l2`: past it; `dram`: a flushed ring of four last-level caches; `host`: page-locked
-    memory over the bus; `peer`: another GPU's memory, from its cache.
+    memory over the bus; `peer`: another GPU's memory, from that GPU's cache.
     """
     steps = {"l1": _L1_STEPS, "l2": _L2_STEPS, "dram": _DRAM_STEPS}.get(space, _BUS_STEPS)
     kernel = "chase_l2" if space == "l2" else "chase"
@@ -65,7 +68,7 @@ def load(bench: Bench, space: str) -> Task:
 class SingleLoads:
     """Loads from a ring that are timed one by one, each between two readings of the device's clock.
 
-    The kernel makes `warm` loads before them, untimed.
+    `kernel` is `single` or `single_l2` of chase.cu. The kernel makes `warm` untimed loads first, then 8192 timed ones.
     """
 
     def __init__(self, bench: Bench, ring: GpuRing, kernel: str, warm: int) -> None:
@@ -78,7 +81,10 @@ class SingleLoads:
         self._cycles: dict[str, float] = {}
 
     def median(self) -> float:
-        """Return the seconds of the median load, without the cost of reading the clock."""
+        """Make one sample of 8192 loads and return the median in seconds, without the cost of reading the clock.
+
+        Raises WrongAnswer if a clock of the device did not advance.
+        """
         self._walk.call()
         took = self._bench.device.to_host(self._took)
         self._cycles = single_figures(took[:_SINGLE_STEPS], took[_SINGLE_STEPS:], self._walk.read(6) / _LINKS)
@@ -90,11 +96,14 @@ class SingleLoads:
         return self._cycles["p50"] * (nanoseconds * 1e-9 / cycles)
 
     def percentiles(self) -> Observation:
-        """Return the percentiles of the last sample in cycles."""
+        """Return the figures of `single_figures` for the last sample, in cycles; empty before the first sample."""
         return {name: Observed(cycles, "cycles") for name, cycles in self._cycles.items()}
 
     def check(self) -> Observation:
-        """Check that every load took time and that the walk stands where its order says; raises WrongAnswer if not."""
+        """Raise WrongAnswer if a load took no cycles, or if the walk does not stand where the ring's order says.
+
+        Returns no observations.
+        """
         expect(bool((self._bench.device.to_host(self._took) > 0).all()), "a load took no cycles")
         return self._walk.check()
 
@@ -104,10 +113,11 @@ class SingleLoads:
 
 
 def single_figures(took: Any, chained: Any, cycles: float) -> dict[str, float]:
-    """Return the percentiles, the maximum and the overhead of the cycle counts `took` by name, without that overhead.
+    """Return `p50`, `p90`, `p99`, `p99.9` and `max` of the cycle counts `took`, less the overhead; and `overhead`.
 
-    The overhead is the cost of reading the clock: the median of the counts `chained`, whose loads are timed in the same
-    way, minus the `cycles` of such a load in an untimed chain.
+    The overhead is the cost of reading the clock, in cycles: the median of `chained` minus `cycles`. `chained` are
+    counts, timed in the same way, of loads that each take `cycles` in an untimed chain. `took` and `chained` are NumPy
+    arrays with one count per load.
     """
     overhead = float(np.median(chained)) - cycles
     percentiles = {f"p{share:g}": float(np.percentile(took, share)) - overhead for share in _PERCENTILES}
@@ -116,9 +126,9 @@ def single_figures(took: Any, chained: Any, cycles: float) -> dict[str, float]:
 
 @topic.case(when=on_gpu, devices=device_count, space=points(("l1", "l2", "dram"), ("l1",)))
 def single(bench: Bench, space: str) -> Task:
-    """Seconds of the median load of many that are timed one by one, without the cost of reading the clock.
+    """Seconds of the median load from `space`, timed one by one, without the cost of reading the clock.
 
-    The percentiles are in device cycles.
+    The percentiles are in device cycles. The spaces are those of the case `load`.
     """
     ring = _ring(bench, space)
     # Loads the whole ring first, because the first cache is empty when a kernel starts.
