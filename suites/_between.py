@@ -1,4 +1,4 @@
-"""Shared by the suites that work between processes: axes, patterns, and memory and handles that ranks exchange."""
+"""Share what the suites that work between processes need: axes, patterns, and the exchange of memory and handles."""
 
 from __future__ import annotations
 
@@ -34,12 +34,15 @@ Params = Mapping[str, str | int | float]
 
 
 def paths(target: Target) -> tuple[str, ...]:
-    """Return the paths between two ranks: both on one device, or the second one on a peer of the first one's device."""
+    """Return the points of the axis `path`: `same` if both ranks use one device, `peer` if they use two.
+
+    The two devices of `peer` reach each other's memory. The host has only `same`.
+    """
     return ("same",) if target.is_host else ("same", "peer")
 
 
 def devices_of(params: Params) -> int:
-    """Return the number of devices that a path needs."""
+    """Return the number of devices that a case needs: 2 if its axis `path` is `peer`, else 1."""
     return 2 if params["path"] == "peer" else 1
 
 
@@ -49,7 +52,11 @@ def ranks_of(params: Params) -> int:
 
 
 def rank_counts(target: Target, host_counts: tuple[int, ...] = (2,)) -> Any:
-    """Return the points of the axis `of`: up to all GPUs that reach each other, on the host `host_counts`."""
+    """Return the points of the axis `of`, the number of ranks of a case.
+
+    On a GPU they are 2, 4 and 8 as far as they are below the number of GPUs that reach each other, and that number
+    itself (at least 2); on the host they are `host_counts`. The full tier has all, quick the last, and smoke has 2.
+    """
     reachable = max(1 + len(target.device.peers), 2)
     gpu_counts = (*(count for count in (2, 4, 8) if count < reachable), reachable)
     counts = host_counts if target.is_host else gpu_counts
@@ -57,7 +64,11 @@ def rank_counts(target: Target, host_counts: tuple[int, ...] = (2,)) -> Any:
 
 
 def sizes(target: Target) -> Any:
-    """Return sizes from a word to 1 GiB (on the host to 256 MiB); `quick` has a few of them."""
+    """Return the points of an axis of sizes in bytes, from 8 bytes to 1 GiB (on the host to 256 MiB).
+
+    The full tier has every power of two, quick has at most six sizes, and smoke has 1 MiB. Sizes of which the device
+    cannot hold eight buffers are left out, as `fitting` says.
+    """
     if target.is_host:
         few = (_WORD_BYTES, 2**16, 2**24)
         return points(few, smoke=(2**20,), full=fitting(target, powers_of_two(3, _HOST_LARGEST)))
@@ -66,13 +77,19 @@ def sizes(target: Target) -> Any:
 
 
 def fitting(target: Target, wanted: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the sizes of `wanted` of which eight buffers fit the device; its first size if none does."""
+    """Return the sizes in bytes of `wanted` of which eight buffers fit the device's memory.
+
+    Returns the first size alone if none fits, and all sizes if the size of the memory is unknown.
+    """
     room = target.device.memory_bytes // _SHARE_OF_MEMORY
     return tuple(size for size in wanted if size <= room or not room) or wanted[:1]
 
 
 def pattern(nbytes: int, seed: int) -> Any:
-    """Return bytes on the host that differ at every 8-byte position and with the seed: uint8, shape (nbytes,)."""
+    """Return `nbytes` bytes that differ at every 8-byte position and with `seed`: NumPy, uint8, shape (nbytes,).
+
+    `nbytes` is a multiple of 8.
+    """
     elements = np.arange(nbytes // _WORD_BYTES, dtype=np.uint64)
     elements *= np.uint64(_GOLDEN)
     elements += np.uint64(seed)
@@ -80,7 +97,10 @@ def pattern(nbytes: int, seed: int) -> Any:
 
 
 def fill_pattern(bench: Bench, array: Any, seed: int) -> None:
-    """Write the bytes of `pattern` into memory that the device reaches."""
+    """Write the bytes of `pattern` for `seed` into `array`, which is uint8 and in memory that the device reaches.
+
+    Its size is a multiple of 8 bytes.
+    """
     if not bench.traits.is_gpu:
         array[:] = pattern(array.size, seed)
         return
@@ -89,9 +109,9 @@ def fill_pattern(bench: Bench, array: Any, seed: int) -> None:
 
 
 def expect_pattern(bench: Bench, array: Any, seed: int, label: str) -> None:
-    """Raise WrongAnswer if a word differs from the pattern; on a GPU a kernel compares, wherever the memory lies.
+    """Raise WrongAnswer if a 64-bit word of `array` (uint8) differs from `pattern` of the same size and `seed`.
 
-    `label` names the array in the message.
+    `label` names the array in the message. On a GPU a kernel compares the words, wherever the memory lies.
     """
     if bench.traits.is_gpu:
         counter = bench.xp.zeros(1, bench.xp.uint32)
@@ -105,9 +125,10 @@ def expect_pattern(bench: Bench, array: Any, seed: int, label: str) -> None:
 
 
 def notes(bench: Bench, path: str) -> dict[str, str]:
-    """Return the note `devices` of a case.
+    """Return the note `devices` of a case with two ranks.
 
-    It names both devices, receiver first, if `path` is `peer`, and says that the processes share one if it is `same`.
+    If `path` is `peer`, it names both devices, the receiver first; if `path` is `same`, it says that both processes
+    share one device.
     """
     if path == "peer":
         return {"devices": " ← ".join(device.id for device in reversed(bench.devices))}
@@ -117,7 +138,7 @@ def notes(bench: Bench, path: str) -> dict[str, str]:
 
 
 def labels(bench: Bench, path: str) -> tuple[str, ...]:
-    """Return the label `time-sliced` if processes share a GPU."""
+    """Return the label `time-sliced` if two processes share a GPU (`path` is `same`), and no label otherwise."""
     return ("time-sliced",) if path == "same" and bench.traits.is_gpu else ()
 
 
@@ -131,7 +152,11 @@ def need_shared_gpu(bench: Bench) -> None:
 
 
 def open_shared(bench: Bench, handle: bytes, nbytes: int) -> SharedBuffer:
-    """Map memory that another rank shares; raises Unavailable, with the setting to change, if it is forbidden."""
+    """Map memory of `nbytes` that another rank shares by the handle `handle`, and return the mapping.
+
+    Raises Unavailable with the setting to change if the driver refuses for a known reason, and else the driver's own
+    error.
+    """
     try:
         return bench.device.open_shared(handle, nbytes)
     except (RuntimeError, PermissionError) as error:  # the runtime raises RuntimeError
@@ -141,7 +166,10 @@ def open_shared(bench: Bench, handle: bytes, nbytes: int) -> SharedBuffer:
 
 
 def remedy_for(error: str) -> str:
-    """Return the setting that makes the driver accept a refused handle, or an empty text if none is known."""
+    """Return a clause with the setting that makes the driver accept a refused handle; empty if none is known.
+
+    `error` is the driver's message.
+    """
     for names, remedy in _REMEDIES:
         if any(name in error for name in names):
             return remedy
@@ -192,7 +220,10 @@ class RankMemory:
 
 
 def shared_host_memory(bench: Bench, nbytes: int) -> SharedBuffer:
-    """Return host memory of `nbytes` that all ranks map: rank 0 allocates it and hands its handle to the others."""
+    """Return host memory of `nbytes` that all ranks map: rank 0 allocates it and hands its handle to the others.
+
+    Every rank must call it.
+    """
     memory = bench.device.shared_memory("memfd")
     own = memory.allocate(nbytes) if bench.rank == 0 else None
     handle = hand_over(bench, memory.export(own) if own else None)
@@ -202,7 +233,7 @@ def shared_host_memory(bench: Bench, nbytes: int) -> SharedBuffer:
 
 
 def hand_over(bench: Bench, handle: Handle | None, source: int = 0) -> Handle:
-    """Return the handle of rank `source` in every rank; the other ranks pass None.
+    """Return the handle of rank `source` in every rank; every rank must call it, and the other ranks pass None.
 
     Descriptors of the handle go over a local socket (unix(7), SCM_RIGHTS). Raises WrongAnswer if descriptors are
     missing, and TimeoutError if a rank does not come within 10 s.
@@ -228,9 +259,10 @@ def hand_over(bench: Bench, handle: Handle | None, source: int = 0) -> Handle:
 
 
 def _receive_descriptors(address: str, count: int) -> tuple[int, ...]:
-    """Return the file descriptors that another rank sends to a local socket at this address; none if `count` is 0.
+    """Return the `count` file descriptors that another rank sends over the local socket at `address`.
 
-    Raises WrongAnswer if some are missing, and TimeoutError if they do not come within 10 s.
+    With a `count` of 0 it returns none and does not connect. Raises WrongAnswer if some are missing, and TimeoutError
+    if they do not come within 10 s.
     """
     if not count:
         return ()

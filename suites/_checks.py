@@ -1,4 +1,4 @@
-"""Checks of results that the suites share, and a call together with its check."""
+"""Check results in the ways that several suites share."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ class CheckedCall:
 
 
 def expect_equal(results: Any, expected: Any, items: str) -> None:
-    """Raise WrongAnswer if two arrays on the host differ; the message counts wrong elements, named `items`."""
+    """Raise WrongAnswer if two NumPy arrays of the same shape differ in any element.
+
+    The message counts the wrong elements and calls them `items`.
+    """
     wrong = np.count_nonzero(results != expected)
     expect(wrong == 0, f"{wrong} of {results.size} {items} are wrong")
 
@@ -33,10 +36,10 @@ def expect_equal(results: Any, expected: Any, items: str) -> None:
 def expect_no_mistakes(
     bench: Bench, count_mistakes: Callable[[], object], mistakes: Any, total: int, items: str
 ) -> None:
-    """Raise WrongAnswer if the kernel that `count_mistakes` launches finds wrong items.
+    """Raise WrongAnswer if a kernel that counts mistakes on the device finds any.
 
-    It counts them in the array `mistakes`, which is zeroed before. The message names them `items`, of which there are
-    `total`.
+    `count_mistakes` launches the kernel, which writes its counts into the device array `mistakes`; the array is zeroed
+    before. The message says how many of `total` items are wrong, and calls them `items`.
     """
     mistakes.fill(0)
     count_mistakes()
@@ -45,7 +48,7 @@ def expect_no_mistakes(
 
 
 def in_turn(*calls: Callable[[], object]) -> Callable[[], None]:
-    """Return a function that calls all of these in order: the checks, or the clean-up, of a case with several parts."""
+    """Return a function that calls all of `calls` in order, such as the checks of a case with several parts."""
 
     def call_all() -> None:
         for call in calls:

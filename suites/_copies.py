@@ -1,4 +1,4 @@
-"""A copy between two memories that one process reaches, in each way that the suites of links compare."""
+"""Copy between two memories that one process reaches, in each way that the suites of links compare."""
 
 from __future__ import annotations
 
@@ -42,9 +42,10 @@ def reads(way: str) -> bool:
 
 
 def copier(bench: Bench, target: Any, source: Any, units: int = 0) -> Call:
-    """Return a copy by a kernel; on the host it runs over all threads.
+    """Return a function that copies `source` to `target` by a kernel; on the host a loop over all threads copies.
 
-    With `units` the kernel has one block on each of `units` compute units and leaves the others free.
+    Both are uint8 arrays of the same size, a multiple of 8 bytes. With `units` the kernel has one block on each of that
+    many compute units, and leaves the other compute units free; with 0 it uses all.
     """
     nbytes = int(source.size)
     if not bench.traits.is_gpu:
@@ -64,7 +65,10 @@ def copier(bench: Bench, target: Any, source: Any, units: int = 0) -> Call:
 
 
 def bulk_copier(bench: Bench, target: Any, source: Any, units: int = 0) -> Call:
-    """Return a copy by bulk copies (TMA) through shared memory; `units` has the meaning that it has in `copier`."""
+    """Return a function that copies `source` to `target` by bulk copies (TMA) through shared memory.
+
+    Both are arrays of the same size in bytes. `units` has the meaning that it has in `copier`.
+    """
     nbytes = int(source.nbytes)
     kernel = bench.kernel("bulk_copy.cu", "bulk_copy")
     if units:
@@ -81,14 +85,15 @@ def bulk_copier(bench: Bench, target: Any, source: Any, units: int = 0) -> Call:
 
 
 def _more_than_half(bench: Bench) -> int:
-    """Return the bytes of shared memory that leave no room for a second block on a compute unit."""
+    """Return the bytes of shared memory with which a block leaves no room for a second block on a compute unit."""
     return bench.traits.max_shared_bytes // 2 + 1024
 
 
 def call_of(bench: Bench, way: str, near: Any, far: Any, units: int = 0) -> Call:
-    """Return the copy by a way of READING or WRITING between this device's (or process's) memory and another's.
+    """Return a function that copies between `near`, this process's memory, and `far`, another's memory.
 
-    With `units` a kernel copies by this number of compute units. Raises Skip if the way is unsupported.
+    `way` is a value of READING, which copies from `far` to `near`, or of WRITING. With `units` a kernel copies on this
+    number of compute units. Raises Skip if the device does not support the way.
     """
     require(bench, way)
     target, source = (near, far) if reads(way) else (far, near)

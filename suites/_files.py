@@ -1,6 +1,6 @@
-"""Files that are read from a disk: where they are made, and which of their pages are in the system's page cache.
+"""Make files on a disk for suites that read them, and control which of their pages are in the system's cache.
 
-The pages of a file leave the cache only by `drop`, for that file alone (posix_fadvise(2)). The kernel
+The pages of a file leave the cache only by `drop_from_page_cache`, for that file alone (posix_fadvise(2)). The kernel
 is asked whether they left (mincore(2)), because dirty pages and pages that a program has mapped stay.
 """
 
@@ -30,14 +30,17 @@ T = TypeVar("T")
 
 
 def folder_for_files() -> Path:
-    """Return the folder for new files: that for temporary files, or /var/tmp if that folder is in memory."""
+    """Return the folder for new files: the system's folder for temporary files, unless it is in memory.
+
+    It is then /var/tmp, if /var/tmp exists.
+    """
     first = Path(tempfile.gettempdir())
     on_disk = Path("/var/tmp")
     return on_disk if file_system(first) in IN_MEMORY and on_disk.is_dir() else first
 
 
 def file_system(path: Path) -> str:
-    """Return the type of the file system that a path is on, such as ext4; empty if the kernel does not say."""
+    """Return the type of the file system that `path` is on, such as ext4; empty if the kernel does not say."""
     if not _MOUNTS.is_file():
         return ""
     mounts = [line.split()[1:3] for line in _MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()]
@@ -52,7 +55,7 @@ def unwritable(where: Path | str, error: OSError) -> Skip:
 
 
 def need_space(nbytes: int, where: Path) -> None:
-    """Raise Skip if a folder has less than `nbytes` of free space, and OSError if the query fails."""
+    """Raise Skip if the folder `where` has less than `nbytes` of free space, and OSError if the query fails."""
     space = os.statvfs(where)
     free = space.f_bavail * space.f_frsize
     if free < nbytes:
@@ -60,7 +63,7 @@ def need_space(nbytes: int, where: Path) -> None:
 
 
 def write_all(descriptor: int, block: Any, place: int) -> None:
-    """Write the whole array at offset `place` of the file; raises OSError if the disk refuses."""
+    """Write the whole array `block` at offset `place` (bytes) of the open file; raises OSError on failure."""
     missing = memoryview(block)
     while missing:
         count = os.pwrite(descriptor, missing, place)
@@ -68,7 +71,10 @@ def write_all(descriptor: int, block: Any, place: int) -> None:
 
 
 def read_all(descriptor: int, target: Any, place: int) -> None:
-    """Fill the array from offset `place` of the file; raises WrongAnswer if the file ends before the array is full."""
+    """Fill the array `target` from the offset `place` (bytes) of the open file `descriptor`.
+
+    Raises WrongAnswer if the file ends before the array is full.
+    """
     missing = memoryview(target)
     while missing:
         count = os.preadv(descriptor, [missing], place)
@@ -78,9 +84,10 @@ def read_all(descriptor: int, target: Any, place: int) -> None:
 
 
 def make_file(data: Any, where: Path) -> int:
-    """Return the descriptor of a new file without a name in the folder `where` that holds these bytes, durably.
+    """Write the array `data` to a new file without a name in the folder `where`, and flush it to the disk.
 
-    Raises Skip if the folder has too little space or cannot be written.
+    Returns a descriptor for reading and writing, which the caller closes. Raises Skip if the folder has too little
+    space or cannot be written.
     """
     try:
         need_space(data.nbytes, where)
@@ -94,17 +101,17 @@ def make_file(data: Any, where: Path) -> int:
 
 @functools.cache
 def _mincore() -> Callable[..., int]:
-    """Return mincore(2) of the C library."""
+    """Return mincore(2) of the C library: it takes an address, a size in bytes, and the result's address."""
     call = ctypes.CDLL(None, use_errno=True).mincore
     call.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
     return call
 
 
 def resident_pages(descriptor: int, nbytes: int) -> tuple[int, int]:
-    """Return how many of the pages of the first `nbytes` of a file are in the system's cache, and how many there are.
+    """Return the pages of the first `nbytes` of a file that are in the system's cache, and all pages, as two numbers.
 
-    The kernel reports every page as resident if this user neither owns nor may write the file. Raises OSError if the
-    kernel refuses the query.
+    `descriptor` is the open file. The kernel reports every page as resident if this user neither owns nor may write the
+    file. Raises OSError if the kernel refuses the query.
     """
     with mmap.mmap(descriptor, nbytes, prot=mmap.PROT_READ) as mapping:
         pages = np.zeros(-(-nbytes // mmap.PAGESIZE), np.uint8)
@@ -118,10 +125,10 @@ def resident_pages(descriptor: int, nbytes: int) -> tuple[int, int]:
 
 
 def drop_from_page_cache(descriptor: int, nbytes: int) -> None:
-    """Drop the pages of this file, and of no other, from the system's page cache.
+    """Drop the pages of the open file `descriptor` from the system's page cache, and no page of another file.
 
-    It tries ten times, because the journal of the file system can hold newly written pages for a moment. Raises
-    Untrustworthy if a page stays.
+    It looks at the first `nbytes`, and tries ten times, because the journal of the file system can hold newly written
+    pages for a moment. Raises Untrustworthy if a page stays.
     """
     for attempt in range(_ATTEMPTS):
         time.sleep(_PAUSE_S if attempt else 0)
@@ -134,7 +141,10 @@ def drop_from_page_cache(descriptor: int, nbytes: int) -> None:
 
 
 def read_into_page_cache(descriptor: int, nbytes: int) -> None:
-    """Read the file into the system's cache; raises Untrustworthy if a page is not there afterwards."""
+    """Read the first `nbytes` of the open file `descriptor` into the system's page cache.
+
+    Raises Untrustworthy if a page is not in the cache afterwards.
+    """
     place, room = 0, bytearray(2**20)
     while place < nbytes and (count := os.preadv(descriptor, [room], place)):
         place += count
@@ -154,12 +164,15 @@ class FileState:
 
     @classmethod
     def of(cls, file: int | str) -> FileState:
-        """Return the state of an open file, or of the file of that path."""
+        """Return the state of a file, given as a descriptor or a path; raises FileNotFoundError if it is missing."""
         status = os.fstat(file) if isinstance(file, int) else Path(file).stat()
         return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
     def expect_same(self, file: int | str, name: str) -> None:
-        """Raise Untrustworthy if the file is no longer in this state; `name` names it in the message."""
+        """Raise Untrustworthy if a file was removed, replaced or written to since this state was recorded.
+
+        `file` is a descriptor or a path, and `name` names the file in the message.
+        """
         try:
             now = FileState.of(file)
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Calls that a device replays as one graph, so that launching each of their kernels costs the host nothing."""
+"""Replay calls as one graph of the device, so that launching each of their kernels costs the host nothing."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from gpubench.api.suite import Bench
 
 
 def replayed(bench: Bench, call: Callable[[], None]) -> Callable[[], object]:
-    """Return a function that replays the call as one graph; the call itself on a device without graphs.
+    """Return a function that replays `call` as one graph; `call` itself on a device without graphs.
 
-    The call runs once before, because memory that a first call allocates cannot be captured.
+    `call` runs once before the capture, because memory that a first call allocates cannot be captured.
     """
     if "graph" not in bench.traits.modes:
         return call

@@ -1,8 +1,8 @@
-"""The host's kernels, compiled by numba: the same names and meanings as in the .cu files.
+"""Compile the host's kernels with numba; they have the same names and meanings as in the .cu files.
 
-Importing this module imports numba, so suites import it only where a kernel is wanted. Loops run
-over all threads of the process's affinity; `n` is the number of elements. Machine code is cached
-on disk: only the first run of a kernel on a machine waits for the compiler.
+Importing this module imports numba, so suites import it only where a kernel is wanted. Loops run over all threads of
+the process's affinity; `n` is the number of elements. Machine code is cached on disk: only the first run of a kernel on
+a machine waits for the compiler.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ def parallel(function: Compiled) -> Compiled:
 
 
 def _random_real(seed: Any, i: Any, bits: Any, grid: Any) -> Any:
-    """Return element i of the seeded data, uniform in [-1, 1): by `bits` bits of word i of splitmix64."""
+    """Return element `i` of the data of `seed` (uint64) as float64, uniform in [-1, 1): a multiple of `grid`.
+
+    The element is the upper `bits` bits of word i of splitmix64, times `grid`, minus 1; `grid` is 2^(1 - bits).
+    """
     x = seed + np.uint64(i) * _GOLDEN
     x = (x ^ (x >> _S30)) * _FIRST
     x = (x ^ (x >> _S27)) * _SECOND
@@ -45,7 +48,10 @@ _compiled_random_real = numba.njit(inline="always")(_random_real)
 
 
 def _fill(a: Any, n: Any, seed: Any) -> None:
-    """Fill an array with the seeded data: uniform in [-1, 1), on a grid that the dtype holds exactly."""
+    """Fill the first `n` elements of `a` with the data of `seed`, uniform in [-1, 1).
+
+    `a` is float32 or float64; the elements are multiples of 2^-23 or 2^-52, which the dtype holds exactly.
+    """
     bits = np.uint64(24 if a.itemsize == 4 else 53)
     grid = 0.5 ** (np.float64(bits) - 1.0)
     for i in prange(n):
@@ -86,7 +92,7 @@ def _xor(array: Any) -> Any:
 
 
 def _dot_product(b: Any, c: Any) -> Any:
-    """Return the sum of products of two arrays in double precision."""
+    """Return the sum of products of two arrays of equal length, in double precision."""
     total = 0.0
     for i in range(b.size):
         total += np.float64(b[i]) * np.float64(c[i])
@@ -99,7 +105,10 @@ _compiled_dot_product = numba.njit(fastmath={"reassoc", "contract"})(_dot_produc
 
 
 def _read(b: Any, n: Any, parts: Any) -> None:
-    """Leave in each part the exclusive or of its share of the first n elements, as 64-bit words."""
+    """Write to each element of `parts` (uint64) the exclusive or of one share of the first `n` elements of `b`.
+
+    The 64-bit words of the elements are divided into `parts.size` equal shares in order; a remainder is left out.
+    """
     elements = b[:n].view(np.uint64)
     share = elements.size // parts.size
     for part in prange(parts.size):
@@ -107,14 +116,21 @@ def _read(b: Any, n: Any, parts: Any) -> None:
 
 
 def _dot(b: Any, c: Any, n: Any, parts: Any) -> None:
-    """Leave in each part the sum of products of its share of the first n elements."""
+    """Write to each element of `parts` (float64) the sum of products of one share of the first `n` elements of b and c.
+
+    The elements are divided into `parts.size` equal shares in order; a remainder is left out.
+    """
     share = n // parts.size
     for part in prange(parts.size):
         parts[part] = _compiled_dot_product(b[part * share : (part + 1) * share], c[part * share : (part + 1) * share])
 
 
 def _count_mistakes(a: Any, n: Any, seed_b: Any, seed_c: Any, k: Any, kb: Any, kc: Any, parts: Any) -> None:
-    """Leave in each part how many of its elements of `a` differ from k + kb·b + kc·c, with b and c of the two seeds."""
+    """Write to each element of `parts` the number of elements of one share of `a` that differ from k + kb·b + kc·c.
+
+    b and c are the data that `_fill` computes from `seed_b` and `seed_c`. The first `n` elements of `a` are divided
+    into `parts.size` equal shares in order; a remainder is left out.
+    """
     bits = np.uint64(24 if a.itemsize == 4 else 53)
     grid = 0.5 ** (np.float64(bits) - 1.0)
     share = n // parts.size
@@ -127,7 +143,10 @@ def _count_mistakes(a: Any, n: Any, seed_b: Any, seed_c: Any, k: Any, kb: Any, k
 
 
 def _node_at(i: Any, order: Any) -> Any:
-    """Return the i-th node of a ring; `order` has the keys of a RingOrder of the suite latency."""
+    """Return the node at place `i` of a ring, a number below the number of nodes, order[0]; everything is uint64.
+
+    `order` is the tuple `keys` of a RingOrder of the suite latency: a permutation, computed by mixing bits.
+    """
     nodes, mask, shift, add, f1, f2, f3, f4 = order
     while True:
         i = (i + add) & mask
@@ -144,7 +163,10 @@ _compiled_node_at = numba.njit(_node_at)
 
 
 def _link(ring: Any, order: Any, stride: Any) -> None:
-    """Write into each node of the ring the position of the next node; nodes are `stride` words apart."""
+    """Write into each node of `ring` (uint64) the index of the next node's word; nodes are `stride` words apart.
+
+    `order` is the one of `_node_at`; the last node leads back to the first.
+    """
     for i in range(order[0]):
         node, successor = np.uint64(i), np.uint64(i) + np.uint64(1)
         successor = np.uint64(0) if successor == order[0] else successor
@@ -152,7 +174,10 @@ def _link(ring: Any, order: Any, stride: Any) -> None:
 
 
 def _sweep(ring: Any, order: Any, stride: Any) -> Any:
-    """Return the exclusive or of all nodes of the ring, read in its own order."""
+    """Return the exclusive or of the words of all nodes of the ring, read in the order of their links.
+
+    `ring`, `order` and `stride` are those of `_link`.
+    """
     seen = np.uint64(0)
     for i in range(order[0]):
         seen ^= ring[_compiled_node_at(np.uint64(i), order) * stride]
@@ -160,7 +185,10 @@ def _sweep(ring: Any, order: Any, stride: Any) -> Any:
 
 
 def _emit_load(_: Any, array: Any, place: Any) -> Any:
-    """Emit an atomic load of a word as another processor last wrote it, which is not moved out of a loop."""
+    """Return numba's signature and code generator for a load of word `place` of an array of uint64.
+
+    The load is atomic with acquire order: it sees what another processor wrote last, and is not moved out of a loop.
+    """
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         struct = context.make_array(signature.args[0])(context, builder, args[0])
@@ -170,7 +198,10 @@ def _emit_load(_: Any, array: Any, place: Any) -> Any:
 
 
 def _emit_store(_: Any, array: Any, place: Any, __: Any) -> Any:
-    """Emit an atomic store of a word, which another processor sees after all that was written before."""
+    """Return numba's signature and code generator for a store of a uint64 into word `place` of an array of uint64.
+
+    The store is atomic with release order: another processor sees it after everything that was written before.
+    """
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         struct = context.make_array(signature.args[0])(context, builder, args[0])
@@ -184,9 +215,10 @@ _load_word, _store_word = intrinsic(_emit_load), intrinsic(_emit_store)
 
 
 def _ask(array: Any, asking: Any, answering: Any, first: Any, last: Any, spins: Any) -> Any:
-    """Write the words `first` to `last` to array[asking], and wait after each until array[answering] holds it too.
+    """Write the words `first` to `last` to array[asking]; wait after each until array[answering] holds it too.
 
-    Returns the last word that was answered; a wait ends after `spins` reads.
+    `array` has uint64, and `asking` and `answering` are indices. Returns `last`, or the last word that was answered if
+    an answer did not come within `spins` reads.
     """
     for turn in range(first, last + 1):
         _store_word(array, asking, np.uint64(turn))
@@ -199,9 +231,10 @@ def _ask(array: Any, asking: Any, answering: Any, first: Any, last: Any, spins: 
 
 
 def _answer(array: Any, asking: Any, answering: Any, first: Any, last: Any, spins: Any) -> Any:
-    """Wait for the words `first` to `last` in array[asking], and write each to array[answering].
+    """Wait for each of the words `first` to `last` in array[asking], and write that word to array[answering].
 
-    Returns the last word that came; a wait ends after `spins` reads.
+    `array` has uint64, and `asking` and `answering` are indices. Returns `last`, or the last word that came if the next
+    one did not come within `spins` reads.
     """
     for turn in range(first, last + 1):
         reads_left = spins
@@ -214,7 +247,7 @@ def _answer(array: Any, asking: Any, answering: Any, first: Any, last: Any, spin
 
 
 def _chase(ring: Any, steps: Any, state: Any) -> None:
-    """Go `steps` nodes on from position state[0], and leave the position that is reached there."""
+    """Follow `steps` links of the ring from the index state[0], and write the index that is reached to state[0]."""
     position = state[0]
     for _ in range(steps):
         position = ring[position]
@@ -250,19 +283,22 @@ _placed = parallel(_place)
 
 
 def placed(array: Any) -> Any:
-    """Return a copy whose pages are first touched by the threads that work on its rows, and so lie near to them."""
+    """Return a copy of a NumPy array whose pages lie in memory near the threads that work on them.
+
+    The threads of a parallel kernel, which divide the first axis among them, touch the pages of the copy first.
+    """
     target = np.empty_like(array)
     _placed(target, array)
     return target
 
 
 def on_threads(kernel: Compiled, count: int) -> Compiled:
-    """Return the kernel on at most `count` threads, or on all threads if `count` is 0."""
+    """Return a function that runs `kernel` on at most `count` threads, or `kernel` itself if `count` is 0."""
     if not count:
         return kernel
 
     def call(*args: Any) -> None:
-        """Run the kernel with fewer threads, and restore their number."""
+        """Run the kernel on the smaller number of threads, and restore numba's number of threads."""
         every = numba.get_num_threads()
         numba.set_num_threads(min(count, every))
         try:

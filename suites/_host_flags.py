@@ -1,6 +1,7 @@
-"""Flags between processes on the host, compiled by numba: loads and stores that the compiler neither moves nor drops.
+"""Set flags in host memory that processes share, and wait for them, by code that numba compiles.
 
-Every wait ends after a number of looks at the flag. Importing this module imports numba.
+The compiler neither moves nor drops these loads and stores. Every wait ends after a number of looks at the flag.
+Importing this module imports numba.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ _clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32
 
 
 def _emit_load(typing: Any, address: Any) -> Any:
-    """Emit a load of the 64-bit word at an address, from memory each time, with acquire order."""
+    """Return numba's signature and code generator for a load of the 64-bit word at an address (uint64).
+
+    `numba.extending.intrinsic` calls it. The load reads memory each time and has acquire order.
+    """
     del typing, address
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -37,7 +41,10 @@ def _emit_load(typing: Any, address: Any) -> Any:
 
 
 def _emit_store(typing: Any, address: Any, value: Any) -> Any:
-    """Emit a store of a 64-bit word at an address, with release order."""
+    """Return numba's signature and code generator for a store of a uint64 word at an address (uint64).
+
+    `numba.extending.intrinsic` calls it. The store has release order.
+    """
     del typing, address, value
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -65,7 +72,7 @@ def _read_clock(pair: Any) -> Any:
 
 
 def _wait_for_value(address: Any, value: Any, looks: Any) -> Any:
-    """Return whether the word at an address reaches `value` within `looks` reads of it."""
+    """Return True as soon as the word at `address` is at least `value`, or False after `looks` reads."""
     left = looks
     while seen(address) < value:
         left -= 1
@@ -79,7 +86,10 @@ reaches = _compiled(_wait_for_value)
 
 
 def _ping_pong(watched: Any, written: Any, serves: Any, start: Any, looks: Any, took: Any) -> Any:
-    """See `ping_pong`, whose arguments these are."""
+    """Make the round trips of `ping_pong`, whose arguments these are with the integers as uint64; numba compiles it.
+
+    Returns 0, or the number (from 1) of the round trip in which `looks` reads of the word were not enough.
+    """
     pair = np.zeros(2, np.int64)
     last = now(pair)
     for turn in range(took.size):
@@ -97,7 +107,10 @@ def _ping_pong(watched: Any, written: Any, serves: Any, start: Any, looks: Any, 
 
 
 def _all_meet(flags: Any, step: Any, rank: Any, world: Any, start: Any, looks: Any, took: Any) -> Any:
-    """See `all_meet`, whose arguments these are."""
+    """Make the barriers of `all_meet`, whose arguments these are with the integers as uint64; numba compiles it.
+
+    Returns 0, or the number (from 1) of the barrier in which `looks` reads of a word were not enough.
+    """
     pair = np.zeros(2, np.int64)
     last = now(pair)
     for turn in range(took.size):
@@ -113,7 +126,7 @@ def _all_meet(flags: Any, step: Any, rank: Any, world: Any, start: Any, looks: A
 
 
 def _time_clock_reads(count: Any) -> Any:
-    """Return the mean nanoseconds of `count` reads of the clock."""
+    """Return the mean nanoseconds of `count` reads of CLOCK_MONOTONIC."""
     pair = np.zeros(2, np.int64)
     begin = end = now(pair)
     for _ in range(count):
@@ -127,26 +140,28 @@ _compiled_time_clock_reads = _compiled(_time_clock_reads)
 
 
 def ping_pong(watched: int, written: int, serves: bool, start: int, looks: int, took: Any) -> int:
-    """Make round trips between two processes by words at two addresses, which count up from `start`.
+    """Make `took.size` round trips with another process that calls this function too; exactly one of the two `serves`.
 
-    This process waits for the word at `watched` and writes the one at `written`. The process that `serves` begins each
-    round trip. Writes the nanoseconds of each into `took` (int64). Returns 0, or the number of the round trip in which
-    `looks` reads of the word were not enough.
+    Both write start + 1, start + 2, … as 64-bit words in shared memory, one value for each round trip. This process
+    writes the value to the address `written`, and waits until the word at the address `watched` is at least the value.
+    It writes first if it `serves`, and after its wait otherwise. `took` (NumPy, int64) receives the nanoseconds of each
+    round trip. Returns 0, or the number (from 1) of the round trip in which `looks` reads of the word were not enough.
     """
     return int(_compiled_ping_pong(np.uint64(watched), np.uint64(written), serves, np.uint64(start), looks, took))
 
 
 def all_meet(flags: int, step: int, rank: int, world: int, start: int, looks: int, took: Any) -> int:
-    """Make barriers of `world` processes; each has a word, `step` bytes after the one of the rank before.
+    """Make `took.size` barriers of `world` processes, each of which calls this function with its own `rank`, from 0.
 
-    The first word is at the address `flags`, and the words count up from `start`. Writes the nanoseconds of each
-    barrier into `took` (int64). Returns 0, or the number of the barrier in which `looks` reads of a word were not
-    enough.
+    The 64-bit word of rank r is at the address flags + r · step, with `step` in bytes. In each barrier every process
+    writes the next value, start + 1, start + 2, …, to its word and waits until all words are at least that value.
+    `took` (NumPy, int64) receives the nanoseconds of each barrier. Returns 0, or the number (from 1) of the barrier in
+    which `looks` reads of a word were not enough.
     """
     place = np.uint64(flags), np.uint64(step), np.uint64(rank)
     return int(_compiled_all_meet(*place, world, np.uint64(start), looks, took))
 
 
 def look_seconds() -> float:
-    """Return the seconds that reading the clock takes, which are part of every round."""
+    """Return the mean seconds of one read of the clock; every round of `ping_pong` and `all_meet` contains one read."""
     return float(_compiled_time_clock_reads(_CLOCK_LOOKS)) * 1e-9

@@ -1,4 +1,4 @@
-"""Notes that tell two figures of one link apart.
+"""Write the notes that tell two figures of the same link apart.
 
 gpubench shows these notes side by side if figures of one link differ (gpubench/analysis/views/links.py).
 """
@@ -25,10 +25,11 @@ _ENGINES = {READING["kernel"]: KERNEL, WRITING["kernel"]: KERNEL, READING["bulk"
 def link(
     direction: str, engine: str, way: str, *, counts: str = PAYLOAD, protocol: str = "none", state: str = STEADY
 ) -> dict[str, str]:
-    """Return the notes of a case whose figure is the rate of a link; the values are the texts of this module.
+    """Return the notes of a case whose figure is the rate of a link; their names begin with `link.`.
 
-    `direction` is one way or both, `engine` moves the data, `way` reads or writes the far memory, `counts` says which
-    bytes count, and `state` whether the mapping is fresh.
+    The values are texts of this module: `direction` is ONE_WAY or BOTH_WAYS; `engine` moves the data, as COPY_ENGINE
+    does; `way` is READS or WRITES; `counts` says which bytes count; `protocol` is the library's protocol; `state` is
+    STEADY, or FIRST for a fresh mapping.
     """
     tags = {
         "direction": direction,
@@ -42,6 +43,9 @@ def link(
 
 
 def link_of(direction: str, way: str, *, protocol: str = "none", state: str = STEADY) -> dict[str, str]:
-    """Return the notes of a copy whose way is one of READING or WRITING of _copies.py, or of the copy engine."""
+    """Return the notes of a copy in the way `way`: a value of READING or WRITING of _copies.py, or any other name.
+
+    A value that these do not have counts as a copy engine's. `direction`, `protocol` and `state` are those of `link`.
+    """
     engine = _ENGINES.get(way, COPY_ENGINE)
     return link(direction, engine, READS if reads(way) else WRITES, protocol=protocol, state=state)

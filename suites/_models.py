@@ -1,4 +1,4 @@
-"""The language models that suites measure, of those that the core knows."""
+"""List the language models that the suites measure."""
 
 from gpubench.api.language_models import LANGUAGE_MODELS, Layer, Model, mixture, model
 

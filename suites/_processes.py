@@ -1,4 +1,4 @@
-"""Fresh interpreters that a case starts: bounded in time, and ended with all that they started.
+"""Run a case's code in a fresh interpreter, bound its time, and end it with all the processes that it started.
 
 The clock of both sides is CLOCK_MONOTONIC, which all processes of a machine share.
 """
@@ -71,7 +71,10 @@ class FreshInterpreter:
         return self._process.pid
 
     def status(self, limit_s: float) -> int | None:
-        """Return the exit status, or None if it does not end within `limit_s`; it is -N after signal N."""
+        """Wait at most `limit_s` seconds for the end; return the exit status, or None if the interpreter still runs.
+
+        The status is -N after signal N.
+        """
         try:
             return self._process.wait(max(limit_s, 0.0))
         except subprocess.TimeoutExpired:
@@ -87,7 +90,7 @@ class FreshInterpreter:
         self.status(_ENDING_S)
 
     def last_line(self) -> str:
-        """Return the last line of its standard error."""
+        """Return the last line of the interpreter's standard error, or `it printed nothing`."""
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
         return lines[-1] if lines else "it printed nothing"
@@ -114,7 +117,7 @@ def answer_of(
 
     The program reports a failure as an object with the key `skip`, `missing` or `wrong`, which raises Skip, Unavailable
     or WrongAnswer here. Raises RuntimeError if the program crashes or does not end within `limit_s` seconds of its
-    start; its message names the program by `label` and has its last line.
+    start; the message names the program by `label`, and after a crash it quotes the last line of standard error.
     """
     with tempfile.TemporaryFile() as request, tempfile.TemporaryFile() as reply, tempfile.TemporaryFile() as errors:
         pickle.dump(order, request)
@@ -150,14 +153,22 @@ def answer_of(
 
 
 def _ready_after(ready: IO[bytes], started: float, limit_s: float) -> float:
-    """Return the seconds until the interpreter is ready, or NaN if it ends or hangs before."""
+    """Return the seconds from `started` until the interpreter writes READY to the pipe whose reading end is `ready`.
+
+    `started` is a time of `time.monotonic`. Returns NaN if the pipe is closed before, or nothing comes within `limit_s`
+    seconds.
+    """
     arrived, _, _ = select.select([ready], [], [], limit_s)
     seconds = time.monotonic() - started
     return seconds if arrived and ready.read(1) == READY else float("nan")
 
 
 def _content(answer: dict[str, Any]) -> dict[str, Any]:
-    """Return an interpreter's answer; raises Skip, Unavailable or WrongAnswer if the answer reports one of them."""
+    """Return the interpreter's JSON object `answer` unchanged if it reports no failure.
+
+    Raises Skip if it has the key `skip`, Unavailable if it has `missing` (the problem and its remedy), and WrongAnswer
+    if it has `wrong`.
+    """
     if "skip" in answer:
         raise Skip(answer["skip"])
     if "missing" in answer:

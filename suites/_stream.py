@@ -1,4 +1,4 @@
-"""Arrays for STREAM kernels and the kernels themselves, with one interface for GPUs and the host.
+"""Create the arrays and kernels of STREAM, with one interface for GPUs and the host.
 
 The data are a function of (seed, index), uniform in [-1, 1), so a check needs no copy of them.
 """
@@ -35,10 +35,11 @@ Call = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class LaunchShape:
-    """The bytes that a lane moves at once, and the number of threads that run a kernel.
+    """The bytes that a GPU's thread moves at once, and the number of threads that run a kernel.
 
-    `threads` are resident on each compute unit of a GPU and go over the arrays in turn, or are all threads on the host.
-    With 0 threads each kernel has the grid that serves it best. The host's compiler chooses its own width.
+    On a GPU `threads` is the number of threads on each compute unit, which go over the arrays in turn; on the host it
+    is the number of all threads. With 0 threads each kernel has the grid that serves it best, and the host uses all
+    threads. The host's compiler chooses its own width.
     """
 
     width_bytes: int = 16
@@ -50,7 +51,7 @@ BEST_SHAPE = LaunchShape()
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """An array of random data, and the seed from which it can be computed."""
+    """An array of random data of the device's array module, and the seed from which the data can be computed again."""
 
     array: Any
     seed: np.uint64
@@ -72,7 +73,8 @@ class Stream(ABC):
     """Arrays of `size_bytes` each in one dtype, and the kernels that work on them.
 
     `count` is the number of elements in the type that the kernels take. `read`, `dot` and the checks leave `parts`
-    partial results, each over at most `terms` elements.
+    partial results, each over at most `terms` elements. `arrays` is the number of arrays that the caller will create:
+    raises Skip if the device has too little free memory for them.
     """
 
     def __init__(self, bench: Bench, size_bytes: int, dtype: str, arrays: int, shape: LaunchShape) -> None:
@@ -97,19 +99,19 @@ class Stream(ABC):
     @property
     @abstractmethod
     def notes(self) -> Mapping[str, str]:
-        """Return notes on how the kernels ran."""
+        """The notes on how the kernels ran, by name."""
 
     @abstractmethod
     def call(self, name: str, *args: Any) -> Call:
-        """Compile the kernel of that name and bind it to its arguments."""
+        """Return a function that launches the kernel `name` with `args`; compile the kernel first if it is new."""
 
     @abstractmethod
     def expected_xor(self, b: Drawn) -> npt.NDArray[np.uint64]:
-        """Return the partial results that `read` should leave, computed in another way."""
+        """Return the partial results of `read` for `b`, computed in another way: uint64, shape (parts,)."""
 
     @abstractmethod
     def expected_dot(self, b: Drawn, c: Drawn) -> npt.NDArray[np.float64]:
-        """Return the partial sums that `dot` should leave, computed in another way in double precision."""
+        """Return the partial sums of `dot` for `b` and `c`, computed in another way: float64, shape (parts,)."""
 
     def real(self, value: float) -> Any:
         """Return the value as a scalar of the arrays' dtype."""
@@ -120,7 +122,7 @@ class Stream(ABC):
         return lambda: a.fill(math.nan)
 
     def empty(self) -> Any:
-        """Return an array full of NaN, first touched by the threads that will work on it."""
+        """Return an array of `size_bytes` full of NaN, first touched by the threads that will work on it."""
         array = self.bench.xp.empty(self._elements, self._dtype)
         self.call("write", array, self.count, self.real(math.nan))()
         return array
@@ -136,13 +138,17 @@ class Stream(ABC):
         return self.bench.xp.zeros(self.parts, dtype)
 
     def bound(self) -> float:
-        """Return the error bound of a partial `dot`: at most 64 roundings in a chain of terms of at most 1 each."""
+        """Return the absolute error bound of a partial result of `dot`.
+
+        It allows 64 roundings in a chain for each of `terms` products, which are at most 1 each.
+        """
         return 64 * float(np.finfo(self._dtype).eps) * self.terms
 
     def verifier(self, a: Any, inputs: tuple[Drawn, ...], factors: tuple[float, float, float]) -> Call:
-        """Return a check that every element of `a` is k + kb·b + kc·c, exactly; factors are (k, kb, kc).
+        """Return a check that raises WrongAnswer unless every element of `a` equals k + kb·b + kc·c exactly.
 
-        kb and kc are powers of two or zero: nothing is then rounded more than once, in any order.
+        `inputs` are b and c, only b, or none; `factors` are (k, kb, kc). kb and kc are powers of two or zero: nothing
+        is then rounded more than once, in any order.
         """
         seeds = [*(drawn.seed for drawn in inputs), np.uint64(0), np.uint64(0)][:2]
         mistakes = self.partial(np.float64)
@@ -178,7 +184,7 @@ class GpuStream(Stream):
         return self._elements * self._dtype.itemsize // self._shape.width_bytes
 
     def _layout(self, name: str) -> tuple[int, int]:
-        """Return the number of blocks for the kernel of that name, and of threads in each."""
+        """Return the number of blocks of a launch of the kernel `name`, and the number of threads in each block."""
         if self._shape.threads:
             threads = min(self._shape.threads, _OTHER_THREADS)
             return max(1, self.bench.target.device.units) * (self._shape.threads // threads), threads
@@ -186,6 +192,7 @@ class GpuStream(Stream):
         return math.ceil(self._vectors() / (threads * (1 if name in _THREADS else _VECTORS))), threads
 
     def call(self, name: str, *args: Any) -> Call:
+        """Return a function that launches the kernel `name` of stream.cu; compile the kernel first if it is new."""
         if name not in self._kernels:
             real, width = _REALS[self._dtype.name], self._shape.width_bytes
             self._kernels[name] = self.bench.kernel("stream.cu", name, REAL=real, WIDTH=width)
@@ -199,7 +206,7 @@ class GpuStream(Stream):
         return self._folded("dot_expected", np.float64, b.seed, c.seed)
 
     def _folded(self, name: str, dtype: Any, *seeds: np.uint64) -> npt.NDArray[Any]:
-        """Return the partial results that a kernel computes from the seeds of the data."""
+        """Return the results, shape (parts,), that the kernel `name` computes from the seeds of the data."""
         parts = self.partial(dtype)
         self.call(name, *seeds, self.count, parts)()
         return np.asarray(self.bench.device.to_host(parts))
@@ -242,7 +249,11 @@ class HostStream(Stream):
 
 
 def open_stream(bench: Bench, size_bytes: int, dtype: str, arrays: int, shape: LaunchShape = BEST_SHAPE) -> Stream:
-    """Return the stream for this bench's device; raises Skip without kernels or without memory for `arrays`."""
+    """Return the arrays and kernels of STREAM for the device of `bench`.
+
+    The caller will create `arrays` arrays of `size_bytes` bytes and `dtype` (float32 or float64). Raises Skip if the
+    host has no compiled kernels (numba), or if the arrays do not fit into the free memory.
+    """
     if bench.traits.is_gpu:
         return GpuStream(bench, size_bytes, dtype, arrays, shape)
     need_numba(bench)

@@ -11,7 +11,7 @@ _INSTALL = "pip install 'gpubench-suite[torch]'"
 
 
 def imported(is_gpu: bool = True) -> Any:
-    """Return the module torch; raises Unavailable without it, or if `is_gpu` and it finds no GPU."""
+    """Return the module torch; raises Unavailable if it is not installed, or if `is_gpu` and torch finds no GPU."""
     try:
         torch = importlib.import_module("torch")
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Triton on the stream of the suite: its own compiler and launcher, with CuPy's arrays and without torch.
+"""Run Triton's kernels on the stream of the suite, by its own compiler and launcher, with CuPy's arrays, without torch.
 
 Triton asks a driver for the device and the stream that it launches on, and its own driver asks torch for them. The
 driver here answers with the device and the stream that gpubench times.
@@ -20,7 +20,7 @@ _INSTALL = "pip install 'gpubench-suite[compilers]'"
 
 
 class TritonArray:
-    """An array as an argument of a Triton kernel; `dtype` names the type of its elements."""
+    """A CuPy array as an argument of a Triton kernel; `dtype` names the type of its elements, such as float16."""
 
     __slots__ = ("array", "data_ptr", "dtype")
 
@@ -30,7 +30,7 @@ class TritonArray:
 
 
 def imported() -> Any:
-    """Return the module triton, with triton.language loaded; raises Unavailable without it."""
+    """Return the module triton, with triton.language loaded; raises Unavailable if it is not installed."""
     try:
         triton = importlib.import_module("triton")
         importlib.import_module("triton.language")
@@ -40,7 +40,7 @@ def imported() -> Any:
 
 
 def on_stream(bench: Bench) -> Any:
-    """Return the module triton, whose kernels compile for this GPU and launch on the stream that is timed.
+    """Return the module triton, set so that kernels compile for this GPU and launch on the stream that is timed.
 
     Raises Skip on other vendors' GPUs, and Unavailable without Triton or the C compiler that builds its launchers.
     """
@@ -74,7 +74,10 @@ def on_stream(bench: Bench) -> Any:
 
 @contextlib.contextmanager
 def without_torch() -> Iterator[None]:
-    """Hide torch from Triton's first launch, which would import it for 3 s to know its tensors; ours are CuPy's."""
+    """Hide torch inside the `with` block; a torch that is already imported stays visible.
+
+    Triton's first launch would import torch, which takes 3 s, to recognise its tensors; ours are CuPy's.
+    """
     if "torch" in sys.modules:
         yield
         return
