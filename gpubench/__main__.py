@@ -1,4 +1,7 @@
-"""The command's entry: `--version` is answered before anything is imported."""
+"""Start the command `gpubench`: turn signals into exceptions, report errors in one line, and return the exit status.
+
+`--version` is answered before the command line is imported.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,11 @@ _INTERNAL = 70
 
 
 def main() -> int:
-    """Run the command and return its exit status (docs/commands.md, "Exit status")."""
+    """Run the command in `sys.argv` and return its exit status (docs/commands.md, "Exit status").
+
+    A known error is one line on standard error. An unknown one is a bug: its traceback is printed, and the status is
+    70.
+    """
     arrived: list[int] = []
     try:
         streams.make_safe(is_json="--json" in sys.argv)
@@ -30,10 +37,10 @@ def main() -> int:
     except GpubenchError as error:
         return _report(error)
     except (Terminated, KeyboardInterrupt):
-        return _ended(arrived)
+        return _report_signal(arrived)
     except Exception as error:  # noqa: BLE001 - a bug: its traceback is kept, its exit status is its own
         if arrived:  # inside a class body, Python 3.11 replaces the exception of a signal by a RuntimeError
-            return _ended(arrived)
+            return _report_signal(arrived)
         if cause := _outside_cause(error):
             return _report(cause)
         sys.stderr.writelines(f"{one_line(line)}\n" for line in traceback.format_exc().splitlines())
@@ -42,19 +49,25 @@ def main() -> int:
 
 
 def _report(error: GpubenchError) -> int:
-    """Print the error in one line; return its exit status."""
+    """Print the error as one line on standard error; return the exit status that the error carries."""
     sys.stderr.write(one_line(f"gpubench: {error}") + "\n")
     return error.exit_status
 
 
-def _ended(arrived: list[int]) -> int:
-    """Report that a signal has ended the command; return the exit status for the first signal that arrived."""
+def _report_signal(arrived: list[int]) -> int:
+    """Print a line that says which signal ended the command; return its exit status, 128 plus the number of the signal.
+
+    `arrived` holds the numbers of the signals in their order; the first one counts, or SIGINT if the list is empty.
+    """
     number = arrived[0] if arrived else signal.SIGINT
     return _report(Interrupted(f"ended by {signal.Signals(number).name}", 128 + number))
 
 
 def _run() -> int:
-    """Run the command that the arguments name; return its exit status."""
+    """Run the subcommand in `sys.argv` and return its exit status; `--version` alone only prints the version.
+
+    Except for help, it first checks the limits of the system and the installation, which raise a GpubenchError.
+    """
     if sys.argv[1:] == ["--version"]:
         sys.stdout.write(f"gpubench {__version__}\n")
         return 0
@@ -69,7 +82,10 @@ def _run() -> int:
 
 
 def _outside_cause(error: Exception) -> GpubenchError | None:
-    """Return the error for a limit of the system or a package that is not installed; None for a bug of gpubench."""
+    """Return the error to report if `error` is no bug of gpubench, else None.
+
+    Such an error comes from a limit of the system (such as a full disk) or from a package that is not installed.
+    """
     if limit := limits.reason(error):
         return UsageError(limit)
     if isinstance(error, ImportError):
@@ -80,7 +96,10 @@ def _outside_cause(error: Exception) -> GpubenchError | None:
 
 
 def _raise_on_signals(arrived: list[int]) -> None:
-    """Make signals raise an exception, so that open files and children are closed; append each signal to `arrived`."""
+    """Make SIGINT raise KeyboardInterrupt, and SIGTERM and SIGHUP raise Terminated, so that `with` blocks clean up.
+
+    The handler first appends the number of the signal to `arrived`. A signal that is ignored stays ignored.
+    """
 
     def end(number: int, frame: FrameType | None) -> None:
         del frame

@@ -1,6 +1,6 @@
-"""The bound of a workload, from the used share of each resource: a pure function of shares.
+"""Decide what bounds a piece of work from the share of each resource that it uses.
 
-The rule is in docs/method.md. It applies to cases and to phases of a program.
+Pure functions of shares. The rule is in docs/method.md. It applies to cases and to phases of a program.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Activity:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The bound of the work in one word, with the counters and shares as evidence."""
+    """What bounds the work, as a label, with the used shares that show it as evidence."""
 
     label: Label
     evidence: tuple[Use, ...] = ()
@@ -67,12 +67,17 @@ class Bound:
 
 
 def bound_by(activity: Activity) -> Bound | None:
-    """Return the bound of the work in a window; None if the shares do not decide.
+    """Return the bound of the work in a window; None for work on a host to which none of the first four rules applies.
 
-    The rules in order: the resource with the highest used share, if that is at least MUCH; but power instead of compute
-    if the power cap lowered the clock. Else power alone; launch for a call hardly longer than an empty kernel; latency
-    for a chain of dependent steps; host for a GPU that is idle for more than half of the time; and latency for a GPU
-    that is busy and uses little of every resource.
+    The first rule that applies decides:
+    - the resource with the highest used share, if that share is at least 0.6; not `compute` if the power cap lowered
+      the clock;
+    - `power`, if the power cap lowered the clock: half of the readings are under the cap, and the clock is at most 0.97
+      of nominal;
+    - `launch`, if an empty kernel takes at least half of the time of a call;
+    - `latency`, for a chain of dependent steps;
+    - `host`, for a GPU that runs kernels for less than half of the time;
+    - `latency`, for any other GPU: it is busy and uses little of every resource.
     """
     most_used = _most_used(activity)
     power_evidence = _power_cap_evidence(activity)
@@ -93,7 +98,10 @@ def bound_by(activity: Activity) -> Bound | None:
 
 
 def _most_used(activity: Activity) -> Bound | None:
-    """Return the resource with the highest used share as a bound; None if that share is below MUCH."""
+    """Return the resource with the highest used share as a bound; None if no share is at least 0.6 (MUCH).
+
+    The evidence holds each share of that resource of at least 0.6, the highest first.
+    """
     resources: tuple[tuple[Label, tuple[Use, ...]], ...] = (
         ("compute", activity.compute),
         ("DRAM", activity.dram),
@@ -108,7 +116,11 @@ def _most_used(activity: Activity) -> Bound | None:
 
 
 def _power_cap_evidence(activity: Activity) -> tuple[Use, ...]:
-    """Return the evidence that the power cap lowered the clock; empty if it did not or that is unknown."""
+    """Return `capped` and `clock` of the activity if the power cap lowered the clock, else an empty tuple.
+
+    That is so if at least half of the readings are under the cap and the mean clock is at most 0.97 of the nominal
+    clock.
+    """
     if activity.capped is None or activity.clock is None:
         return ()
     is_lowered = activity.capped.fraction >= CAPPED and activity.clock.fraction <= SLOWED

@@ -1,4 +1,4 @@
-"""The counters of a case: its bound, the traffic of the memory, and throttling."""
+"""Derive from the counters of a case what bounds it, how much memory traffic it has, and why the device throttled."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpubench.model import Result, Series
 
 @dataclass(frozen=True, slots=True)
 class CaseCounters:
-    """The bound of a case, the traffic of the memory, and each throttle reason with its time."""
+    """The bound of a case, its memory traffic, and the throttle reasons in its window; None for an unknown value."""
 
     bound: Bound | None
     traffic: Traffic | None
@@ -22,7 +22,10 @@ class CaseCounters:
 
 
 def case_counters(summary: Summary, result: Result) -> CaseCounters:
-    """Return the bound, traffic and throttling of a result's first device; empty if the result is not ok."""
+    """Return the bound, memory traffic and throttle reasons of a result, from the counters of its first device.
+
+    All three are None or empty if the status of the result is not ok, or if it has no series.
+    """
     series = headline(result)
     if series is None or result.status != "ok":
         return CaseCounters(None, None)
@@ -33,7 +36,10 @@ def case_counters(summary: Summary, result: Result) -> CaseCounters:
 
 
 def _load(summary: Summary, result: Result, series: Series) -> WindowLoad:
-    """Return the load of a case: its headline, its shares of peaks, and whether the headline fills the window."""
+    """Return the load of a case, from its headline `series`: shares of peak, time of a call, and rates of moved bytes.
+
+    Its `fills_window` is False if other work ran in the same window; its `counted_rate` is then 0.
+    """
     alone = not shared_window_reason(result, series)
     shares = summary.figure(result, series).shares
     specified = [share for share in shares if share.basis != "best"]

@@ -1,4 +1,7 @@
-"""The counters of a run by device and by time (CLOCK_MONOTONIC), joined to cases: pure functions of a run."""
+"""Look up the counters of a run by device and time, and compute their figures for a case. Pure functions of a run.
+
+Times are in seconds of the run (CLOCK_MONOTONIC).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,11 @@ _Readings = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]  # moments i
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """One counter of one device over a whole run: `at` (s) and `values`, shape (n,), without missing readings."""
+    """The readings of one counter on one device over a whole run, in order of time, without missing readings.
+
+    `device` is the id of the device, `at` are the moments of the readings in seconds of the run, and `values` the
+    readings in the unit of the counter; both have the shape (readings,).
+    """
 
     counter: Counter
     device: str
@@ -24,9 +31,10 @@ class Track:
     values: npt.NDArray[np.float64]
 
     def during(self, start: float, end: float) -> Track:
-        """Return the readings in [start, end] (s); a cumulative counter keeps one more reading on either side.
+        """Return the track with only the readings in [start, end] (seconds of the run).
 
-        A reading of a window counter covers the period before it, and the whole period must lie inside.
+        A reading of a window counter counts if the whole period before it, which it covers, lies inside. A cumulative
+        counter also keeps the last reading before `start` and the first one after `end`, if there are such readings.
         """
         start = start + self.counter.period_s if self.counter.kind == "window" else start
         low, high = int(np.searchsorted(self.at, start, "left")), int(np.searchsorted(self.at, end, "right"))
@@ -35,7 +43,10 @@ class Track:
         return Track(self.counter, self.device, self.at[low:high], self.values[low:high])
 
     def around(self, start: float, end: float) -> Track:
-        """Return the last reading before and the first after [start, end], each at most two periods away."""
+        """Return the track with only the last reading before `start` and the first after `end` (seconds of the run).
+
+        A reading more than two periods of the counter away from its end is left out, so that none, one or two remain.
+        """
         low, high = int(np.searchsorted(self.at, start, "left")), int(np.searchsorted(self.at, end, "right"))
         reach = 2 * self.counter.period_s
         near = [index for index in (low - 1, high) if 0 <= index < len(self.at)]
@@ -45,9 +56,9 @@ class Track:
 
 @dataclass(frozen=True, slots=True)
 class CounterFigure:
-    """A counter over a case's window: mean, minimum and maximum of its readings, in the unit of the counter.
+    """A counter over the window of a case: mean, minimum and maximum of `samples` readings, in the unit of the counter.
 
-    Of a cumulative counter all three are the rise per second, of an event counter the mask of all bits that were set.
+    Of a cumulative counter all three are the rise per second; of an event counter, the mask of all bits that were set.
     """
 
     counter: Counter
@@ -59,7 +70,10 @@ class CounterFigure:
 
 
 def figure_of(track: Track) -> CounterFigure | None:
-    """Return the figure of a track; None without readings, or with fewer than two of a cumulative counter."""
+    """Return the mean, minimum and maximum of a track (see `CounterFigure` for sums and events).
+
+    The result is None for a track without readings, and for a cumulative counter with fewer than two of them.
+    """
     count = len(track.values)
     if track.counter.kind == "cumulative":
         if count < 2 or track.at[-1] <= track.at[0]:
@@ -91,7 +105,7 @@ class CounterTable:
 
     @cached_property
     def tracks(self) -> list[Track]:
-        """All tracks, in the order of the counters, then of the devices."""
+        """All tracks, by counter in the order given to the table; those of one counter by device as first sampled."""
         chunks: dict[str, dict[str, list[_Readings]]] = {}
         for samples in self._samples:
             _gather(samples, chunks)
@@ -103,7 +117,7 @@ class CounterTable:
 
     @cached_property
     def _by_measure(self) -> dict[tuple[str, Measure], list[Track]]:
-        """The tracks by device and measure, in the order of the counters."""
+        """The tracks by device id and measure; the tracks of one key in the order of the counters."""
         by_measure: dict[tuple[str, Measure], list[Track]] = {}
         for track in self.tracks:
             by_measure.setdefault((track.device, track.counter.measures), []).append(track)
@@ -114,7 +128,10 @@ class CounterTable:
         return self._by_measure.get((device, measure), ())
 
     def during(self, result: Result) -> list[CounterFigure]:
-        """Return the figures of the counters of a result's devices and of the host over its window."""
+        """Return the figures of all counters of a result's devices and of the host over the result's window.
+
+        A counter with too few readings in the window is left out.
+        """
         start, end = result.window
         wanted = {*result.devices, "host"}
         parts = (track.during(start, end) for track in self.tracks if track.device in wanted)
@@ -122,7 +139,7 @@ class CounterTable:
 
 
 def _gather(samples: Samples, chunks: dict[str, dict[str, list[_Readings]]]) -> None:
-    """Add the finite readings of `samples` to `chunks`, by the name of the counter and by device."""
+    """Append the finite readings of `samples` to `chunks[counter name][device id]`; None and NaN are left out."""
     at = np.asarray(samples.at, dtype=float)
     for name, column in samples.columns:
         values = np.asarray(column, dtype=float)  # None becomes NaN
@@ -134,7 +151,7 @@ def _gather(samples: Samples, chunks: dict[str, dict[str, list[_Readings]]]) -> 
 
 
 def _joined(parts: list[_Readings]) -> _Readings:
-    """Return the parts of one counter as one part, sorted by time."""
+    """Return the readings of one counter, given in one or more parts, as one pair of arrays sorted by time."""
     if len(parts) == 1:
         return parts[0]
     at, values = np.concatenate([at for at, _ in parts]), np.concatenate([values for _, values in parts])
@@ -145,9 +162,10 @@ def _joined(parts: list[_Readings]) -> _Readings:
 
 
 def extremes(values: npt.NDArray[np.float64], most: int) -> npt.NDArray[np.intp]:
-    """Return the indices of the samples that a drawing keeps, ascending, so that every spike stays visible.
+    """Return the indices of the values that a drawing keeps, ascending, so that every spike stays visible.
 
-    They are the minimum and the maximum of each of `most` / 2 equal spans, or all samples if there are at most `most`.
+    `values` has the shape (n,). With at most `most` values all are kept. Otherwise the values are cut into at most
+    `most` / 2 spans of equal length, and the minimum and the maximum of each span are kept; `most` must be at least 2.
     """
     count = len(values)
     if count <= most:

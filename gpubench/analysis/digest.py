@@ -1,4 +1,4 @@
-"""The digest of one node's run for the judge of a fleet: the rate of each component in each case, and its conditions.
+"""Reduce the run of one node to a digest for the judge of a fleet: the rate of each component in each case.
 
 A *component* can be slow by itself: it is a GPU, the host, or the link between the devices of a case. A run file of
 megabytes becomes a digest of kilobytes, so that thousands of nodes are read once and judged together.
@@ -30,10 +30,11 @@ _ARITHMETIC = ("tensor.", "float", "int")
 
 
 class CaseKey(NamedTuple):
-    """A row of a fleet: two components are compared only by rates that have the same key.
+    """The key of a rate: the rates of two components are compared only if they have the same key.
 
-    `family` groups cases that the same part of a machine bounds: compute, memory, host link, latency, host. The cases
-    of several devices have their suite as family.
+    `case` is the id of the case, `version` that of its method, `series` the label of its headline, and `unit` its SI
+    unit. `family` groups cases that the same part of a machine bounds: compute, memory, host link, latency, host. The
+    cases of several devices have their suite as family.
     """
 
     case: str
@@ -73,8 +74,9 @@ class CaseFailure(NamedTuple):
 class Component:
     """A GPU, a host, or a link between GPUs: `devices` are the ids on the node, `uuids` the ids everywhere.
 
-    `temperature_c` is the highest and `power_w` the median value while its cases ran, NaN if unknown. `sick` and
-    `warnings` are the remarks of the run file about its health. `details` are settings of its links (`pcie.width`).
+    `model` is the name of its first device. `temperature_c` is the highest and `power_w` the highest median reading of
+    its devices while their cases ran, NaN if unknown. `sick` and `warnings` are messages about its health. `details`
+    are settings of its link to the host as name and value (`pcie.width`). `failures` are the failed and invalid cases.
     """
 
     kind: ComponentKind
@@ -95,7 +97,8 @@ class Component:
 class NodeDigest:
     """The digest of one node's run: its components with their rates, and the versions of drivers and libraries.
 
-    `complete` is False for a run that was interrupted.
+    `node` is the name of the node; `versions` are pairs of name and version. `complete` is False for a run that was
+    interrupted.
     """
 
     node: str
@@ -106,7 +109,7 @@ class NodeDigest:
 
 @dataclass(slots=True)
 class DigestBuilder:
-    """Builds the digest of a node from the records of its run file, which `add` takes in their order."""
+    """Builds the digest of a node from the records of its run file, which `add` takes in the order of the file."""
 
     _manifest: Manifest | None = None
     _results: dict[tuple[str, ...], dict[CaseKey, list[_Process]]] = field(default_factory=dict)
@@ -117,7 +120,7 @@ class DigestBuilder:
     _wanted: frozenset[str] = frozenset()
 
     def add(self, record: Manifest | Result | Samples | Remark) -> None:
-        """Add one record; the manifest must come first, as in a file."""
+        """Add one record of a run file; the manifest must be the first."""
         if isinstance(record, Manifest):
             self._manifest = record
             self._wanted = frozenset(counter.name for counter in record.counters if counter.measures in _SHOWN)
@@ -131,10 +134,10 @@ class DigestBuilder:
             self._remarks.append(record)
 
     def digest(self, node: str, complete: bool = True) -> NodeDigest:
-        """Return the digest of the records so far; `node` is the name of the node that made the run.
+        """Return the digest of the records added so far; `node` is the name of the node that made the run.
 
-        A run that was interrupted is not `complete`: its file has no end record, as the reader of the file knows. The
-        cases that it finished are in the digest all the same.
+        The caller passes `complete` = False for a file without an end record, that is, for an interrupted run; the
+        cases that the run finished are in the digest all the same. The manifest must have been added.
         """
         assert self._manifest is not None  # `store.scan` refuses a file that does not begin with a manifest
         declared = [counter for counter in self._manifest.counters if counter.measures in _SHOWN]
@@ -143,7 +146,11 @@ class DigestBuilder:
         return NodeDigest(node, components, self._manifest.facts.versions, complete)
 
     def _add_result(self, result: Result) -> None:
-        """Keep the rate, the failure and the window of a result; ignore one on devices that the manifest leaves out."""
+        """Keep the rate of an ok result with its window, or the failure of a failed or invalid one.
+
+        A result without a positive finite median adds no rate. Ignored are results on devices that the manifest does
+        not list, and all results before the manifest.
+        """
         if self._manifest is None:
             return
         device_ids = {device.id for device in self._manifest.facts.devices}
@@ -165,12 +172,12 @@ class DigestBuilder:
             self._windows.setdefault(device, []).append(result.window)
 
     def _component(self, devices: tuple[str, ...], manifest: Manifest, counters: CounterTable) -> Component:
-        """Return the component that these devices are: several are a link, one is the host or a GPU."""
+        """Return the component of these device ids, a key of `_results`: a link if several, else a host or a GPU."""
         described = [manifest.facts.device(device) for device in devices]
         rates = {key: _rate(key, processes) for key, processes in self._results[devices].items()}
         details = tuple((name, value) for name, value in described[0].details if name in _LINK_DETAILS)
-        heat = [self._while_measured(counters, device, Measure.TEMPERATURE) for device in devices]
-        power = [self._while_measured(counters, device, Measure.BOARD_POWER) for device in devices]
+        heat = [self._readings_while_measured(counters, device, Measure.TEMPERATURE) for device in devices]
+        power = [self._readings_while_measured(counters, device, Measure.BOARD_POWER) for device in devices]
         is_host = described[0].backend == "host"
         return Component(
             "link" if len(devices) > 1 else "host" if is_host else "GPU",
@@ -187,21 +194,24 @@ class DigestBuilder:
             tuple(dict.fromkeys(self._failures.get(devices, ()))),
         )
 
-    def _while_measured(self, counters: CounterTable, device: str, measure: Measure) -> np.ndarray:
-        """Return the readings of a device's counter from its first case to the end of its last, shape (readings,)."""
+    def _readings_while_measured(self, counters: CounterTable, device: str, measure: Measure) -> np.ndarray:
+        """Return a device's readings of `measure` from the start of its first ok case to the end of its last.
+
+        The shape is (readings,); the array is empty without readings.
+        """
         windows = self._windows.get(device, [(0.0, 0.0)])
         start, end = min(start for start, _ in windows), max(end for _, end in windows)
         parts = [track.during(start, end).values for track in counters.of(device, measure)]
         return np.concatenate(parts) if parts else np.array([])
 
     def _event_remarks(self, devices: Sequence[str], source: str) -> tuple[str, ...]:
-        """Return the remarks of one source on events of these devices, each once."""
+        """Return the messages of the event remarks of one `source` about any of these devices, each message once."""
         events = (remark for remark in self._remarks if (remark.source, remark.state) == (source, "event"))
         return tuple(dict.fromkeys(remark.words for remark in events if remark.device in devices))
 
 
 class _Process(NamedTuple):
-    """One replicate of a case: its median in SI units, its clock in hertz, and its labels and disturbances."""
+    """One replicate of a case: its median in SI units, its clock in hertz (NaN if unknown), labels and slowdowns."""
 
     value: float
     clock_hz: float
@@ -209,7 +219,7 @@ class _Process(NamedTuple):
 
 
 def _case_key(result: Result, series: Series, manifest: Manifest) -> CaseKey:
-    """Return the row of the fleet to which the rate of a result belongs."""
+    """Return the key under which the headline `series` of a result is compared with other components."""
     return CaseKey(
         result.case.id,
         result.case.version,
@@ -222,7 +232,11 @@ def _case_key(result: Result, series: Series, manifest: Manifest) -> CaseKey:
 
 
 def _family(result: Result, series: Series, manifest: Manifest) -> str:
-    """Return the family of a case: the part of the machine that bounds it, or its suite."""
+    """Return the family of a case (see `CaseKey`): its suite for several devices, `host` for the host processor.
+
+    On one GPU the peak and the quantity of the headline `series` decide between compute, host link, memory and latency;
+    the family of any other case is its suite.
+    """
     if len(result.devices) > 1:
         return result.case.suite
     if manifest.facts.device(result.devices[0]).backend == "host":
@@ -237,7 +251,10 @@ def _family(result: Result, series: Series, manifest: Manifest) -> str:
 
 
 def _rate(key: CaseKey, processes: Sequence[_Process]) -> CaseRate:
-    """Return the rate of a case over its processes: the median of their medians, and the error of its logarithm."""
+    """Return the rate of a case over its processes, of which there is at least one.
+
+    Its value is the median of the processes' medians; its error is the standard error of the mean of their logarithms.
+    """
     sign = 1.0 if key.better == "more" else -1.0
     logs = [sign * math.log(process.value) for process in processes]
     count = len(logs)

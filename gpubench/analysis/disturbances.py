@@ -1,4 +1,4 @@
-"""The disturbances of a result: other work on the machine, and slowdowns of the device itself."""
+"""Read from a result what disturbed it: other work on the machine, or slowdowns of the device itself."""
 
 from __future__ import annotations
 
@@ -11,18 +11,24 @@ _DISCARDED = 0.1  # share of discarded samples from which the remaining ones cou
 
 
 def other_work(result: Result) -> tuple[str, ...]:
-    """Return the signs of other work: labels, and reasons for which a tenth of the samples was discarded."""
+    """Return the signs of other work on the machine, sorted: labels (`loaded`), and frequent discard reasons (`steal`).
+
+    A discard reason is frequent if at least a tenth of the samples were discarded for it.
+    """
     labels = _OTHER_WORK_LABELS.intersection(result.labels)
     return tuple(sorted(labels | (_frequent_discards(result) & _OTHER_WORK_DISCARDS)))
 
 
 def slowdowns(result: Result) -> tuple[str, ...]:
-    """Return the slowdowns of the device, such as `thermal`, for which a tenth of the samples was discarded."""
+    """Return the slowdowns of the device (`thermal`) for which a tenth or more of the samples was discarded, sorted."""
     return tuple(sorted(_frequent_discards(result) & _SLOWDOWNS))
 
 
 def _frequent_discards(result: Result) -> set[str]:
-    """Return the reasons for which a tenth of the samples was discarded."""
+    """Return each reason for which a tenth or more of the samples was discarded.
+
+    The tenth is of all kept samples and those discarded for this reason.
+    """
     if not result.discarded:
         return set()
     kept_count = sum(len(series.values) for series in result.series if series.role == "primary")

@@ -1,4 +1,4 @@
-"""The time of an empty kernel on each device of a run, as the run measured it, else as gpubench has it recorded."""
+"""Look up the time of an empty kernel on each device: measured by the run itself, else recorded with gpubench."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from gpubench.model import Run, SeriesMode
 
 @dataclass(frozen=True, slots=True)
 class EmptyKernels:
-    """The medians of the run's own empty kernels in seconds, by device id and way of launching, replicates joined."""
+    """The medians of the run's own empty kernels in seconds, by device id and way of launching, over all replicates."""
 
     medians: dict[tuple[str, Launch], float]
 
     @classmethod
     def of_run(cls, run: Run) -> EmptyKernels:
-        """Return the times from the case `latency/launch`; empty if the run does not have this case."""
+        """Return the times that the case `latency/launch` measured in this run; without an ok result there are none.
+
+        Replicates are joined by the median of their medians.
+        """
         medians: dict[tuple[str, Launch], list[float]] = defaultdict(list)
         for result in run.results:
             if result.case.id == EMPTY_KERNEL_CASE and result.status == "ok":

@@ -1,4 +1,4 @@
-"""Work per joule: a rate over the mean power of its window, from the device's energy counter.
+"""Compute work per joule: the rate of a case over the device's mean power in its window, from the energy counter.
 
 The counter advances only every few tens of milliseconds and is read twice per second. A window must therefore be long,
 and one series must fill it; otherwise the case has a reason in place of an energy figure.
@@ -63,9 +63,11 @@ class NoEnergy:
 
 
 def energy_of(result: Result, series: Series, rate: float, unit: str, counters: CounterTable) -> Energy | NoEnergy:
-    """Return the energy figure of a series, or the reason why it has none.
+    """Return the energy figure of a series of a result, or the reason why it has none.
 
-    `rate` is the median of the series in its judged `unit`.
+    `rate` is the median of the series in `unit`, its judged unit. There is a figure only if `unit` is a rate, the
+    series alone fills at least 75 % of the result's window, and the energy counter rose between two readings at least
+    1.5 s apart.
     """
     if not unit.endswith("/s") or not rate > 0:
         return NoEnergy("the figure is a time, not a rate")
@@ -84,7 +86,11 @@ def energy_of(result: Result, series: Series, rate: float, unit: str, counters: 
 
 
 def shared_window_reason(result: Result, series: Series) -> str:
-    """Return why the counters of a window do not belong to one series alone; an empty text if they do."""
+    """Return why the counters in a result's window do not belong to `series` alone, as a clause; empty if they do.
+
+    They do not if several devices or processes took part, the cache was flushed between calls, another primary series
+    ran in the window, or the samples fill less than 75 % of it.
+    """
     if len(result.devices) != 1 or result.case.ranks != 1:
         return "several processes or devices ran at the same time"
     if series.mode == "cold":
@@ -101,16 +107,20 @@ def shared_window_reason(result: Result, series: Series) -> str:
 
 
 def filled_fraction(result: Result, series: Series) -> float:
-    """Return the fraction of a result's window that the calls of a series fill, with warm-up and dropped samples."""
+    """Return the fraction of a result's window in which the calls of a series ran; 0 for an empty window.
+
+    Its early samples, its warm-up and the discarded samples of the result count too; a discarded one is taken to have
+    lasted as long as the median sample.
+    """
     window = result.window[1] - result.window[0]
-    same_load = [timed for timed in result.series if _is_same_load(series, timed)]
+    same_load = [timed for timed in result.series if _runs_same_calls(series, timed)]
     seconds = sum(sum(timed.values) * timed.calls for timed in same_load)
     dropped = sum(count for _, count in result.discarded) - sum(len(timed.values) for timed in same_load[1:])
     seconds += max(dropped, 0) * stats.median(series.values) * series.calls  # a discarded sample ran the same calls
     return (seconds + series.warmup_s) / window if window > 0 else 0.0
 
 
-def _is_same_load(series: Series, candidate: Series) -> bool:
-    """Return whether `candidate` ran the same calls as `series`: it is the same, or its early samples."""
+def _runs_same_calls(series: Series, candidate: Series) -> bool:
+    """Return whether `candidate` ran the same calls as `series`: it is `series` itself or has its early samples."""
     is_early = candidate.role == "early" and (candidate.stage, candidate.mode) == (series.stage, series.mode)
     return is_early or candidate.label == series.label

@@ -1,4 +1,4 @@
-"""The figure of a series, and the figures of a case over its replicates: the values that reports and tables show."""
+"""Describe the figure of a series, and the figures of a case over its replicates, as reports and tables show them."""
 
 from __future__ import annotations
 
@@ -79,7 +79,10 @@ class Figure:
 
     @property
     def shares_text(self) -> str:
-        """All shares in per cent, in the order of `peaks.BASES`: `87.7 · 87.4 · 99.8 dram`; empty without shares."""
+        """The shares in per cent in the order of `peaks.BASES`: `87.7 · 87.4 · 99.8 dram`; empty without shares.
+
+        An unknown share is `–`.
+        """
         if not self.shares:
             return ""
         by_basis = [self.share_of(basis) for basis in peaks.BASES]
@@ -88,9 +91,10 @@ class Figure:
 
     @classmethod
     def over_replicates(cls, figures: Sequence[Figure]) -> Figure:
-        """Return the figure of a case over its replicates, at least one: the medians of medians, noise and shares.
+        """Return the figure of a series over its replicates, of which `figures` holds at least one figure each.
 
-        The interval is that of the median of the processes' medians. A single figure is returned unchanged.
+        Median, noise and shares are medians over the replicates, `samples` is the sum, and the interval is that of the
+        median of the processes' medians. A single figure is returned unchanged.
         """
         first = figures[0]
         if len(figures) == 1:
@@ -122,7 +126,7 @@ class ImpossibleShare:
 class ResultRow:
     """One result with its headline figure, which is None if nothing was timed.
 
-    `impossible` are the shares of its series above the peak of the device.
+    `impossible` are the shares of its series that exceed the peak of the device.
     """
 
     result: Result
@@ -188,7 +192,7 @@ class Spread:
 
     @cached_property
     def row(self) -> ResultRow:
-        """All replicates as one row: the first one that is ok, with the figure over all that are ok.
+        """All replicates as one row: the result of the first ok replicate, with the figure over all ok replicates.
 
         If no replicate is ok, it is the row of the first replicate.
         """

@@ -1,4 +1,4 @@
-"""A device's fingerprint: two results are comparable only if their devices have the same one.
+"""Describe the settings of devices that change their figures; results are comparable only if these are the same.
 
 Model, number of compute units, driver, clocks, ECC, MIG and power limit change a figure without a change of code. The
 board, its id and its host are not part of the fingerprint: two H200 in the same state have the same one.
@@ -39,14 +39,17 @@ class Fingerprint:
 
     @property
     def text(self) -> str:
-        """`NVIDIA H200, 132 compute units, driver nvidia 580, …`: the model, then every other known value."""
+        """The model, then every other known value: `NVIDIA H200, 132 compute units, driver nvidia 580, …`."""
         (_, model), *further_pairs = self.pairs
         named = [(name, _text(name, value)) for name, value in further_pairs]
         parts = (f"{text} compute units" if name == "units" else f"{name} {text}" for name, text in named)
         return ", ".join([model, *parts])
 
     def differences(self, other: Fingerprint) -> tuple[str, ...]:
-        """Return the differences as text: `driver nvidia 580 instead of nvidia 575`; empty if both are equal."""
+        """Return each value of this fingerprint that `other` has otherwise: `driver nvidia 580 instead of nvidia 575`.
+
+        A value that one of them lacks is `unknown` there. The result is empty if both are equal.
+        """
         here, there = dict(self.pairs), dict(other.pairs)
         return tuple(
             f"{name} {_text(name, here.get(name, 'unknown'))} instead of {_text(name, there.get(name, 'unknown'))}"
@@ -56,7 +59,10 @@ class Fingerprint:
 
 
 def _text(name: str, value: str) -> str:
-    """Return a value as text for people: clocks and the power limit with units, other values unchanged."""
+    """Return the value of the pair `name` as text for people: clocks (`a/b` in Hz) and power limits get units.
+
+    Other values, and values that are no numbers, are returned unchanged.
+    """
     unit = _UNITS.get(name)
     if unit is None:
         return value
@@ -67,10 +73,10 @@ def _text(name: str, value: str) -> str:
 
 
 def fingerprint(facts: Facts, device_ids: Sequence[str]) -> Fingerprint:
-    """Return the fingerprint of devices, such as `Result.devices` or `Settings.devices`, on the machine of `facts`.
+    """Return the fingerprint of devices on the machine of `facts`; the ids are those of `Result.devices`, for example.
 
-    Several equal devices have the values of one and a count; where they differ, the value of each device is listed.
-    Raises KeyError if an id is not in the facts.
+    A value that several devices share stands once, else the value of each device is listed; a pair `devices` gives
+    their number if there are several. Raises KeyError if an id is not in the facts.
     """
     by_device = [dict(_pairs(facts.device(device_id), facts)) for device_id in device_ids]
     names = dict.fromkeys(name for pairs in by_device for name in pairs)
@@ -84,7 +90,7 @@ def _joined(values: Sequence[str]) -> str:
 
 
 def _pairs(device: Device, facts: Facts) -> list[tuple[str, str]]:
-    """Return the known names and values of one device; the model stands even if it is empty."""
+    """Return the pairs of name and value of one device without empty values; the model is kept even if it is empty."""
     details = dict(device.details)
     values = {"model": device.name, "units": str(device.units), "driver": _driver(device, facts)}
     for name, keys in _DETAILS.items():
@@ -93,7 +99,10 @@ def _pairs(device: Device, facts: Facts) -> list[tuple[str, str]]:
 
 
 def _driver(device: Device, facts: Facts) -> str:
-    """Return the major version of the vendor's driver, else of the driver that the runtime names: `nvidia 580`."""
+    """Return vendor and major version of the device's driver, such as `nvidia 580`; empty for the host or if unknown.
+
+    Without a version of the vendor's driver, it is the version that the runtime names: `cuda 13`.
+    """
     if device.backend == "host":
         return ""
     drivers = {name: value for name, value in facts.versions if name.endswith(".driver") and value}

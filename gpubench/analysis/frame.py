@@ -1,4 +1,4 @@
-"""A run as flat lines in SI units, one for each series: the content of CSV, Parquet and data frames.
+"""Turn a run into flat lines in SI units, one for each series: the content of CSV, Parquet and data frames.
 
 docs/reports.md lists the columns. pandas is imported only when a frame is requested.
 """
@@ -29,7 +29,10 @@ _MOST_ROWS = 30  # the most rows that a notebook shows
 
 @dataclass(frozen=True, slots=True)
 class FrameColumn:
-    """A column of the flat lines: `whole` numbers are counts; an unknown number is a missing value."""
+    """A column of the flat lines: its name, the kind of its values, and its meaning in words.
+
+    Values of the kind `whole` are counts. An unknown number is a missing value.
+    """
 
     name: str
     kind: Literal["text", "number", "whole"]
@@ -96,9 +99,10 @@ COLUMNS = tuple(
 
 
 def lines(summary: Summary) -> Iterator[dict[str, Any]]:
-    """Yield a line for each series, in the order measured, as values by the names of `COLUMNS`.
+    """Yield a dictionary from column name (see `COLUMNS`) to value for each series of a run, in the order measured.
 
-    A result without a series has one line of its own. Unknown columns are left out or None.
+    A result without a series has one line of its own. An unknown column is left out or None. Columns on energy, bound
+    and replicates are only in the line of a result's headline.
     """
     spreads = {row.result.key: spread for spread in summary.spreads() for row in spread.rows}
     for result in summary.run.results:
@@ -111,19 +115,22 @@ def lines(summary: Summary) -> Iterator[dict[str, Any]]:
             if series.label in above:
                 line |= {"labels": ";".join((*result.labels, ABOVE_PEAK))}
             if series is headline_series:
-                line |= _headline(summary, result, spreads[result.key])
+                line |= _headline_columns(summary, result, spreads[result.key])
             yield line
 
 
-def _headline(summary: Summary, result: Result, spread: Spread) -> dict[str, Any]:
-    """Return the columns that only the line of a result's headline has."""
+def _headline_columns(summary: Summary, result: Result, spread: Spread) -> dict[str, Any]:
+    """Return the columns that only the line of a result's headline has; `spread` is that of the result's case.
+
+    They are energy, bound and memory traffic, and if they are known the spread over replicates and the reproducibility.
+    """
     joined = spread_record(spread) if summary.replicated else {}
     record = reproducibility_record(summary, spread)
     reproducible = {"reproducibility": record["between"], "reproducibility_of": record["source"]} if record else {}
-    return joined | reproducible | _energy(summary, result)
+    return joined | reproducible | _energy_columns(summary, result)
 
 
-def _energy(summary: Summary, result: Result) -> dict[str, Any]:
+def _energy_columns(summary: Summary, result: Result) -> dict[str, Any]:
     """Return the columns of a headline's energy and counters."""
     record = energy_record(summary, result)
     return {name: record[name] for name in ("work_per_joule", "watts")} | counter_record(case_counters(summary, result))
@@ -145,9 +152,9 @@ def _result_columns(result: Result) -> dict[str, Any]:
 
 
 def records(summary: Summary, result: Result) -> Iterator[dict[str, Any]]:
-    """Yield a record for each series of a result, in the order measured: its figure in SI units and its shares.
+    """Yield a dictionary from column name (see `COLUMNS`) to value for each series of a result, in the order measured.
 
-    The keys are names of `COLUMNS`.
+    It has only the columns of the figure: series, unit, median and interval in SI units, noise, and shares of peaks.
     """
     for series in result.series:
         figure = summary.figure(result, series)
@@ -165,12 +172,12 @@ def records(summary: Summary, result: Result) -> Iterator[dict[str, Any]]:
             "share": finite(figure.share),
             "limit": figure.limit,
             "basis": figure.basis,
-            **_shares(figure),
+            **_share_columns(figure),
         }
 
 
-def _shares(figure: Figure) -> dict[str, float | None]:
-    """Return the share and the peak for each basis; None if that peak is unknown."""
+def _share_columns(figure: Figure) -> dict[str, float | None]:
+    """Return the columns `share_BASIS` (a fraction) and `peak_BASIS` (SI units) for each basis; None if unknown."""
     record: dict[str, float | None] = {}
     for basis in BASES:
         share = figure.share_of(basis)
@@ -180,9 +187,9 @@ def _shares(figure: Figure) -> dict[str, float | None]:
 
 
 def energy_record(summary: Summary, result: Result) -> dict[str, Any]:
-    """Return the work per joule (FLOP, OP, bytes or items) and the watts of a headline.
+    """Return `work_per_joule` (FLOP, OP, bytes or items per joule), `watts` and `no_energy` of a result's headline.
 
-    Where they are None, `no_energy` gives the reason.
+    Without an energy figure the first two are None, and `no_energy` gives the reason; otherwise it is empty.
     """
     energy = summary.energy(result)
     if isinstance(energy, NoEnergy):
@@ -191,7 +198,10 @@ def energy_record(summary: Summary, result: Result) -> dict[str, Any]:
 
 
 def counter_record(counters: CaseCounters) -> dict[str, Any]:
-    """Return the bound and the memory traffic (B/s) of a headline; traffic that is unknown is None."""
+    """Return `bound` (a label, empty if undecided), `dram_seen` and `dram_counted` (B/s) of a headline.
+
+    An unknown traffic is None.
+    """
     traffic = counters.traffic
     return {
         "bound": counters.bound.label if counters.bound else "",
@@ -201,7 +211,11 @@ def counter_record(counters: CaseCounters) -> dict[str, Any]:
 
 
 def spread_record(spread: Spread) -> dict[str, Any]:
-    """Return the spread of a headline over the replicates, medians in SI units; None if no replicate is ok."""
+    """Return the spread of a headline over the ok replicates, by the column names of `COLUMNS`.
+
+    `replicates` is their number, `within` and `between` are noise as a fraction, `lowest` and `highest` medians in SI
+    units; a value that is not defined is None.
+    """
     medians = spread.medians
     return {
         "replicates": len(medians),
@@ -213,7 +227,10 @@ def spread_record(spread: Spread) -> dict[str, Any]:
 
 
 def reproducibility_record(summary: Summary, spread: Spread) -> dict[str, Any] | None:
-    """Return the deviation between processes (a fraction), their number and its source; None if it is unknown."""
+    """Return `between`, the deviation between processes (a fraction), `processes`, their number, and `source`, a text.
+
+    The result is None if the deviation is unknown.
+    """
     deviation_of_case = summary.reproducibility(spread)
     if deviation_of_case is None:
         return None
@@ -225,12 +242,17 @@ def reproducibility_record(summary: Summary, spread: Spread) -> dict[str, Any] |
 
 
 def finite(value: float | None) -> float | None:
-    """Return the value, or None if it is not a finite number, because a file has neither NaN nor infinity."""
+    """Return the value, or None if it is not a finite number, because JSON has neither NaN nor infinity."""
     return value if value is not None and math.isfinite(value) else None
 
 
 def to_frame(run: Run, samples: bool = False) -> pd.DataFrame:
-    """Return a run as a data frame: a row for each series or each sample, a column `axis.NAME` for each axis."""
+    """Return a run as a data frame: a row per series, the columns of `COLUMNS`, and a column `axis.NAME` per axis.
+
+    With `samples` it has a row for each sample instead, with `value` in the judged unit of the series and `at` in
+    seconds of the run (None for a timing). A result without a series has one row in the first form and none in the
+    second.
+    """
     import pandas as pd
 
     if samples:
@@ -240,17 +262,23 @@ def to_frame(run: Run, samples: bool = False) -> pd.DataFrame:
     table = table.astype({column.name: kinds[column.kind] for column in COLUMNS})
     texts = [column.name for column in COLUMNS if column.kind == "text"]
     table[texts] = table[texts].where(table[texts].notna(), "")
-    axes = pd.DataFrame([_axes(result) for result in run.results for _ in result.series or (None,)], index=table.index)
+    axes = pd.DataFrame(
+        [_axis_columns(result) for result in run.results for _ in result.series or (None,)], index=table.index
+    )
     return pd.concat([table, axes], axis=1)
 
 
-def _axes(result: Result) -> dict[str, str | int | float]:
+def _axis_columns(result: Result) -> dict[str, str | int | float]:
     """Return a column `axis.NAME` for each axis of a result's case."""
     return {f"axis.{axis}": value for axis, value in result.case.params}
 
 
 def _samples(run: Run) -> Iterator[dict[str, Any]]:
-    """Yield a row for each sample, in the judged quantity and its SI unit."""
+    """Yield the columns of one sample as a dictionary, for each sample of each series, in the order measured.
+
+    `sample` counts from 0, `value` is the judged quantity in its SI unit, and `at` the moment in seconds, None for a
+    timing.
+    """
     for result in run.results:
         shared = {name: _result_columns(result)[name] for name in ("case", "suite", "device", "replicate", "status")}
         for series in result.series:
@@ -262,11 +290,14 @@ def _samples(run: Run) -> Iterator[dict[str, Any]]:
             }
             for index, value in enumerate(judged_values(series).tolist()):
                 at = series.at[index] if series.at else None
-                yield {**shared, **series_columns, "sample": index, "value": value, "at": at, **_axes(result)}
+                yield {**shared, **series_columns, "sample": index, "value": value, "at": at, **_axis_columns(result)}
 
 
 def to_html(run: Run) -> str:
-    """Return a table of the first cases for a notebook, without a style and without data that names the machine."""
+    """Return the HTML table of the first 30 cases of a run for a notebook; a line below it counts the other cases.
+
+    It has no style sheet and names neither the machine nor its user.
+    """
     summary = Summary(tidy(run))
     rows = [spread.row for spread in summary.spreads()]
     devices = {device for row in rows for device in row.result.devices}
@@ -281,7 +312,7 @@ def to_html(run: Run) -> str:
 
 
 def _html_row(row: ResultRow) -> str:
-    """Return a case as a row of the notebook's table."""
+    """Return one case as `<tr>…</tr>` of the notebook's table; a case that is not ok has only id, status and cause."""
     figure, cells = row.figure, ["", "", "", ""]
     if figure and row.result.status == "ok":
         interval = figure.interval

@@ -1,4 +1,4 @@
-"""The key figures of a run: the values of the figures that each suite declares as its most important."""
+"""Find the values of a run's key figures, which each suite declares as its most important figures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from gpubench.model import KeyFigure
 
 @dataclass(frozen=True, slots=True)
 class KeyValue:
-    """A key figure with its value in this run; `floor` is the value expected of this model of GPU, None if unknown."""
+    """A key figure with its value in this run.
+
+    `title` is the name for people, and `case_id` the case that supplied the value. `floor` is the value expected of
+    this model of GPU, None if it is unknown.
+    """
 
     title: str
     suite: str
@@ -32,7 +36,7 @@ class KeyValue:
 
     @property
     def of_expected(self) -> float | None:
-        """The fraction of the expected value, above 1 if the figure is better; None if no value is recorded."""
+        """The figure over the expected value, or the inverse if less is better: above 1 is better; None if unknown."""
         if self.floor is None or self.floor.unit != self.figure.unit:
             return None
         ratio = self.figure.interval.centre / self.floor.expected
@@ -48,7 +52,10 @@ class KeyValue:
 
 
 def key_values(summary: Summary) -> list[KeyValue]:
-    """Return the key figures for which a run has values, in the order of its suites; one for each device."""
+    """Return the key figures for which a run has values, by suite in the order of the manifest, then as declared.
+
+    A key figure has one entry for each device with a value.
+    """
     return [
         value
         for suite in summary.run.manifest.suites
@@ -58,7 +65,10 @@ def key_values(summary: Summary) -> list[KeyValue]:
 
 
 def _values(summary: Summary, suite: str, wanted: KeyFigure) -> Iterator[KeyValue]:
-    """Yield for each device the value of a key figure, from the case with the nearest parameters."""
+    """Yield the value of the key figure `wanted` of a suite for each first device of its cases.
+
+    It is taken from the case with the nearest parameters (see `_distance`), the last one of equally near cases.
+    """
     nearest: dict[str, tuple[float, Spread]] = {}  # first device → distance and case
     for spread in summary.spreads():
         case = spread.case
@@ -75,9 +85,9 @@ def _values(summary: Summary, suite: str, wanted: KeyFigure) -> Iterator[KeyValu
 
 
 def _distance(params: Mapping[str, str | float], wanted: KeyFigure) -> float | None:
-    """Return how far the numbers of a case are from the wanted ones, summed over the axes in octaves.
+    """Return the distance of a case's parameters (by axis) from the `wanted` ones, summed over the axes in octaves.
 
-    The result is None if a text differs or an axis is missing.
+    An octave is a factor of two in |value| + 1. The result is None if a text differs or the case has no such axis.
     """
     octaves = 0.0
     for axis, value in wanted.params:
@@ -91,7 +101,10 @@ def _distance(params: Mapping[str, str | float], wanted: KeyFigure) -> float | N
 
 
 def _figure(summary: Summary, spread: Spread, label: str) -> Figure | None:
-    """Return the figure of the series with a label over the ok replicates; the headline for an empty label."""
+    """Return the figure of the series with that label over the ok replicates; None if none has such a series.
+
+    An empty label stands for the headline.
+    """
     if not label:
         return spread.figure
     results = [row.result for row in spread.rows if row.result.status == "ok"]
