@@ -1,4 +1,4 @@
-"""Check the run file that a node sent; it is stored in the fleet's folder only if the strict reader accepts it."""
+"""Check the run file that a node sent, and store it in the fleet's folder only if the strict reader accepts it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ _COMPLETED_STATUSES = (0, 3)  # exit statuses of `gpubench run`: every case was 
 
 @dataclass(frozen=True, slots=True)
 class NodeOutcome:
-    """The outcome of one turn of a node: its status, its run file in the fleet's folder, and the reason for a failure.
+    """The outcome of one turn of a node: its status, its run file, and the reason for a status other than `answered`.
 
-    `seconds` are measured by the launcher's clock. `file` is empty if no run file was stored. `exit_status` is that of
-    the node's `gpubench run`, if it ended.
+    `seconds` is the time since the node got its order, by the launcher's clock. `file` is the name of the run file in
+    the fleet's folder, empty if none was stored. `exit_status` is that of the node's `gpubench run`, 0 if it has not
+    ended.
     """
 
     status: NodeStatus
@@ -37,11 +38,12 @@ class NodeOutcome:
 def check_answer(
     data: bytes | None, folder: Path, name: str, order: NodeOrder, uuids: tuple[str, ...], ended: MeasurementEnd
 ) -> NodeOutcome:
-    """Return the outcome of a node's answer to an order; a valid run file is stored in `folder` under the node's name.
+    """Check the run file that a node sent, store it in `folder` if it is valid, and return the node's outcome.
 
-    `data` is the run file that the node sent, None without one. `uuids` are those of the GPUs that the node reported,
-    `ended` is how its measurement ended. A run that ended early leaves a valid partial run file, which is stored too. A
-    file that is invalid, or of another order or other GPUs, is refused. Raises FileError if the file cannot be written.
+    `data` is the content of the compressed run file, None if the node sent none; it is stored as `{name}.jsonl.gz`.
+    `uuids` are the UUIDs of the ordered GPUs in the order of `order.devices`; empty if they are unknown. The status is
+    `refused`, and nothing is stored, if the file is invalid or of another order or other GPUs. A valid file is stored
+    even if the run was interrupted. Raises FileError if the file cannot be written.
     """
     status, reason = _status_and_reason(ended)
     if data is None:
@@ -66,12 +68,16 @@ def check_answer(
 
 
 def _without_path(message: str, path: Path) -> str:
-    """Return an error message in one line without the path of the file, which is a temporary one."""
+    """Return an error message as one line that does not name the temporary file `path`."""
     return one_line(message.replace(f"{path}: ", "").replace(str(path), "it"))
 
 
 def _status_and_reason(ended: MeasurementEnd) -> tuple[NodeStatus, str]:
-    """Return the status of a node by the way its measurement ended, and the reason; empty if it answered."""
+    """Return the status of a node and the reason for it, from the way its measurement ended.
+
+    The status is `timed out`, `answered` (exit status 0 or 3) or `failed`. The reason is a clause, empty for
+    `answered`.
+    """
     last_line = f": {one_line(ended.last_line)[:500]}" if ended.last_line else ""
     if ended.is_timed_out:
         return "timed out", f"it was ended after {ended.seconds:.0f} s, at the time limit{last_line}"
@@ -81,9 +87,10 @@ def _status_and_reason(ended: MeasurementEnd) -> tuple[NodeStatus, str]:
 
 
 def _differences_from_order(run: Run, order: NodeOrder, uuids: tuple[str, ...]) -> Iterator[str]:
-    """Yield a sentence for each difference between a run and the order that the node was given.
+    """Yield a clause for each setting of a run that differs from the order that the node was given.
 
-    Tier, filters, replicates and devices are compared, and the UUIDs of the measured GPUs with those that it reported.
+    Tier, filters, replicates and devices are compared. If the devices agree, the UUIDs of the measured GPUs are
+    compared with `uuids`, which the node reported in the same order; empty `uuids` are not compared.
     """
     settings = run.manifest.settings
     for setting, measured, expected in (
@@ -95,15 +102,15 @@ def _differences_from_order(run: Run, order: NodeOrder, uuids: tuple[str, ...]) 
         if measured != expected:
             yield f"{setting} are {measured!r} instead of {expected!r}"
     with contextlib.suppress(KeyError):
-        measured_uuids = tuple(_uuid(run, device) for device in settings.devices)
+        measured_uuids = tuple(_device_identity(run, device) for device in settings.devices)
         if uuids and measured_uuids != uuids and settings.devices == order.devices:
             yield f"it measured {', '.join(measured_uuids)}, but it had reported {', '.join(uuids)}"
 
 
-def _uuid(run: Run, device_id: str) -> str:
-    """Return what identifies a device of a run: its UUID, else its PCI id, else its id.
+def _device_identity(run: Run, device_id: str) -> str:
+    """Return the UUID of a device of a run; without a UUID its PCI id, and without a PCI id its device id.
 
-    Raises KeyError if it has none.
+    Raises KeyError if the run does not describe the device.
     """
     device = run.manifest.facts.device(device_id)
     return device.uuid or device.pci or device.id

@@ -1,4 +1,4 @@
-"""The board of a fleet: short messages and run files by key, through which launcher and nodes communicate.
+"""Exchange short messages and run files between a launcher and its nodes through a board that stores bytes by key.
 
 A board is a folder that all nodes share, or a Ray actor. gpubench opens no port for it. A board holds bytes, and each
 reader checks them.
@@ -27,21 +27,24 @@ FOLDER = ".board"  # the board's folder in the folder of the fleet
 
 
 class BoardGone(FileError):  # noqa: N818 - an event: the launcher does not wait for this node any more
-    """The board was removed, or does not belong to this user alone: members that use it end."""
+    """The board was removed, or does not belong to this user alone; a member that uses it ends."""
 
 
 class Board(Protocol):
-    """Bytes by key; a later value replaces an earlier one."""
+    """A store of bytes by key that the launcher and its nodes share; a later value of a key replaces an earlier one."""
 
     def put(self, key: str, value: bytes) -> None:
         """Set the value of a key. Raises BoardGone once the board is removed."""
 
     def get(self, key: str) -> bytes | None:
-        """Return the value of a key, None if it has none yet. Raises BoardGone once the board is removed."""
+        """Return the value of a key, None if the key has no value yet. Raises BoardGone once the board is removed."""
 
 
 def check_entry(key: str, value: bytes = b"") -> None:
-    """Raise ValueError for a malformed key, or for a value of more than MOST_BYTES."""
+    """Raise ValueError if `key` is malformed, or if `value` is larger than MOST_BYTES.
+
+    A key has one to four parts of lower-case letters and digits, separated by dots; it begins with a letter.
+    """
     if not _KEY.fullmatch(key):
         raise ValueError(f"not a key of a board: {key!r}")
     if len(value) > MOST_BYTES:
@@ -49,16 +52,19 @@ def check_entry(key: str, value: bytes = b"") -> None:
 
 
 class FolderBoard:
-    """A board in a folder that belongs to this user alone; links and other users' folders and files are refused."""
+    """A board in a folder that belongs to this user alone; links and other users' folders and files are refused.
+
+    Each value is a file, and the key is the name of the file.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def put(self, key: str, value: bytes) -> None:
-        """Write the value atomically.
+        """Write the value of a key atomically, replacing an earlier value.
 
-        Raises BoardGone if the folder is missing, cannot be written or is not this user's own, and ValueError for a
-        malformed key or too large a value.
+        Raises BoardGone if the folder is missing, cannot be written or does not belong to this user alone, and
+        ValueError if the key is malformed or the value larger than MOST_BYTES.
         """
         check_entry(key, value)
         self._check_folder()
@@ -68,10 +74,10 @@ class FolderBoard:
             raise BoardGone(f"{self.folder}: {error.strerror}") from error
 
     def get(self, key: str) -> bytes | None:
-        """Return the value of a key, None if it has none yet.
+        """Return the value of a key, None if the key has no value yet.
 
-        Raises BoardGone if the folder or the file is not this user's own or cannot be read, and ValueError for a
-        malformed key.
+        Raises BoardGone if the folder or the value's file is not this user's own or cannot be read, and ValueError if
+        the key is malformed.
         """
         check_entry(key)
         self._check_folder()
@@ -87,7 +93,7 @@ class FolderBoard:
         raise BoardGone(f"{self.folder / key}: not a file that a fleet of this user wrote")
 
     def _check_folder(self) -> None:
-        """Raise BoardGone if the folder is missing or does not belong to this user alone."""
+        """Raise BoardGone unless the folder exists, this user owns it, and no other user may write to it."""
         try:
             status = self.folder.lstat()
         except OSError as error:
@@ -103,7 +109,11 @@ class FolderBoard:
 
 
 def private_folder(path: Path) -> Path:
-    """Return a folder of this user alone, made if needed. Raises FileError if it cannot be made or is not private."""
+    """Make the folder `path` if it does not exist, and return it.
+
+    Its parent must exist. Raises FileError if the folder cannot be made, if another user owns it or may write to it, or
+    if `path` is a link or a file.
+    """
     try:
         with contextlib.suppress(FileExistsError):
             path.mkdir(mode=0o700)
@@ -116,5 +126,8 @@ def private_folder(path: Path) -> Path:
 
 
 def new_board(folder: Path) -> FolderBoard:
-    """Return an empty board in a fleet's folder, under a new random name. Raises FileError if it cannot be made."""
+    """Make an empty board in the folder of a fleet, under a random name in FOLDER, and return it.
+
+    Raises FileError if the board cannot be made.
+    """
     return FolderBoard(private_folder(private_folder(folder / FOLDER) / secrets.token_hex(16)))

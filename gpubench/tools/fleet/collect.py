@@ -34,16 +34,16 @@ _OVERTIME_S = 10.0  # time for a node to end a measurement that takes too long, 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long the launcher waits, in s: for all nodes before the first order, for a first report, between orders."""
+    """The longest waits of the launcher for its nodes, and the time between two orders, in s."""
 
-    gather_s: float = 30.0
-    report_s: float = 120.0
-    stagger_s: float = 0.0
+    gather_s: float = 30.0  # for all nodes to be ready, after the first one is found
+    report_s: float = 120.0  # for the first report of a node
+    stagger_s: float = 0.0  # between the orders to two nodes of a turn
 
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """The state of a node for display; `outcome` is None while the launcher waits for the node."""
+    """The state of a node for display; `phase` is a line of text, `outcome` is None until the node has one."""
 
     name: str
     phase: str
@@ -52,23 +52,23 @@ class NodeView:
 
 
 WatchNodes = Callable[[Sequence[NodeView]], None]
-OnOutcome = Callable[[int, NodeOutcome], None]
+OnOutcome = Callable[[int, NodeOutcome], None]  # takes the rank of a node and its outcome
 AdaptOrder = Callable[[int, NodeOrder], NodeOrder]
 
 
 def same_order(rank: int, order: NodeOrder) -> NodeOrder:
-    """Return the order unchanged: every node measures the same."""
+    """Return `order` unchanged, so that every node measures the same; this is the default of `NodeCoordinator.turn`."""
     del rank
     return order
 
 
 @dataclass(slots=True)
 class TrackedNode:
-    """The launcher's knowledge of a node: its last report, the time of that report, and the GPUs that it measures."""
+    """The launcher's knowledge of a node; `changed_at` and `ordered_at` are times in monotonic s."""
 
     report: NodeReport | None = None
-    data: bytes = b""
-    changed_at: float = 0.0
+    data: bytes = b""  # the report as it was on the board
+    changed_at: float = 0.0  # when the report last changed
     problem: str = ""  # the reason why its report cannot be read
     turn: int = 0  # the number of orders that the node was given in earlier turns
     ordered_at: float | None = None  # when it got the order of the current turn; None before
@@ -104,9 +104,9 @@ class LauncherHeartbeat:
 
 
 class NodeCoordinator:
-    """Leads the nodes of one launch through any number of turns; `end` dismisses them.
+    """Leads the nodes of one launch through any number of turns: call `gather` once, then `turn`, and `end` at last.
 
-    `watch` receives the state of all nodes several times per second.
+    `watch` receives the state of all nodes several times per second. `nodes` has what is known of each rank.
     """
 
     def __init__(self, launch: FleetLaunch, racks: Racks, patience: Patience, watch: WatchNodes) -> None:
@@ -124,10 +124,10 @@ class NodeCoordinator:
         self.most_at_once = 0
 
     def gather(self) -> None:
-        """Wait until all nodes are ready, at most `gather_s` after the first one, and assign the GPUs.
+        """Wait for all nodes to be ready, at most `gather_s` after the first one is found, and assign the GPUs.
 
-        Raises UsageError if no node reports or the map of racks names none of them, BoardGone if the board is removed,
-        and FileError if the number of nodes cannot be read.
+        Raises UsageError if no node starts or reports (within `report_s` if nodes cannot queue) or the map of racks
+        names no node, BoardGone if the board is removed, and FileError if the number of nodes cannot be read.
         """
         self._heartbeat.start()
         begin = time.monotonic()
@@ -149,7 +149,7 @@ class NodeCoordinator:
         self._assign_gpus()
 
     def _find_nodes(self) -> None:
-        """Find out the number of nodes, from the launcher or else from the first node that reports."""
+        """Fill `nodes` if the launcher or the board has the number of nodes; else `nodes` stays empty."""
         world = self._launch.world
         if not world and (data := self._launch.board.get(messages.WORLD)):
             world = messages.decode_world(data)
@@ -157,13 +157,13 @@ class NodeCoordinator:
         self.nodes = {rank: TrackedNode(changed_at=now) for rank in range(world)}
 
     def _is_gathered(self, rank: int) -> bool:
-        """Return whether the coordinator need not wait for a node any more: it is ready, unreadable or has ended."""
+        """Return whether `gather` need not wait for a node: it is ready, its report cannot be read, or it has ended."""
         tracked = self.nodes[rank]
         is_ready = tracked.report is not None and tracked.report.is_ready
         return is_ready or bool(tracked.problem) or self._has_ended(rank)
 
     def ready(self) -> list[int]:
-        """Return the nodes that can measure."""
+        """Return the ranks of the nodes that can measure: their devices are assigned, and `_reason_unfit` is empty."""
         return [rank for rank, node in self.nodes.items() if node.devices is not None and not self._reason_unfit(node)]
 
     def turn(
@@ -174,10 +174,11 @@ class NodeCoordinator:
         on_outcome: OnOutcome,
         adapt_order: AdaptOrder = same_order,
     ) -> None:
-        """Let these nodes measure at the same time, and call `on_outcome` whenever the outcome of a node changes.
+        """Let these nodes measure at the same time into `folder`, and return when each of them has an outcome.
 
-        `folder` receives the run files. `adapt_order` returns the order of a node from its rank and the order with its
-        devices. Raises BoardGone if the board is removed, and FileError if a run file cannot be written.
+        `on_outcome` gets a rank and its outcome whenever the status changes, also when a node that seemed dead answers.
+        `adapt_order` gets a rank and `order` with the node's devices, and returns the order to send. Raises BoardGone
+        if the board is removed, and FileError if a run file cannot be written.
         """
         self._adapt_order = adapt_order
         pending = sorted(ranks)
@@ -208,12 +209,11 @@ class NodeCoordinator:
             tracked.ordered_at = None
 
     def end(self, wait: bool) -> None:
-        """Dismiss the nodes; with `wait`, give those that live 5 s to end. Raises BoardGone if the board is removed."""
+        """Dismiss all nodes; `wait` gives them up to 5 s to end. Raises BoardGone if the board is removed."""
         self._heartbeat.stop()
         for rank, tracked in self.nodes.items():
-            turn = tracked.turn + (
-                tracked.ordered_at is not None
-            )  # the number of an interrupted turn is not used again
+            # the number of an interrupted turn is not used again
+            turn = tracked.turn + (tracked.ordered_at is not None)
             self._launch.board.put(messages.order_key(rank, turn), messages.encode(NodeOrder()))
         deadline = time.monotonic() + _DISMISSAL_S
         while wait and any(map(self._is_staying, self.nodes)) and time.monotonic() < deadline:
@@ -222,29 +222,29 @@ class NodeCoordinator:
             self._read_reports(self.nodes)
 
     def _is_staying(self, rank: int) -> bool:
-        """Return whether a node still lives, but has not yet read that it is dismissed."""
+        """Return whether a node still sends reports and has not yet reported that its process is done."""
         report = self.nodes[rank].report
-        is_still = time.monotonic() - self.nodes[rank].changed_at > SILENCE_S
-        return report is not None and report.phase != DONE and not is_still and not self._has_ended(rank)
+        is_silent = time.monotonic() - self.nodes[rank].changed_at > SILENCE_S
+        return report is not None and report.phase != DONE and not is_silent and not self._has_ended(rank)
 
     def _has_ended(self, rank: int) -> bool:
-        """Return whether the process of a node is known to have ended."""
+        """Return whether a node has reported its end, or the launcher knows that the process of the node has ended."""
         report = self.nodes[rank].report
         return bool((report and report.end_reason) or self._launch.reason_of_end(rank))
 
     def name(self, rank: int) -> str:
-        """Return the name of a node, which is also the name of its run file."""
+        """Return the name of a node, which is unique in the fleet and safe as the name of its run file."""
         host = self.host(rank)
         namesakes = sum(self.host(node) == host for node in self.nodes if node != rank)
         return self._names.name(rank, host, namesakes if host else 0)
 
     def host(self, rank: int) -> str:
-        """Return the host name of a node, from the launcher or else from its report; empty if neither has it."""
+        """Return the host name of a node, from the launcher or else from the node's report; empty if neither has it."""
         report = self.nodes[rank].report
         return self._launch.hosts[rank] if rank < len(self._launch.hosts) else report.host if report else ""
 
     def rack(self, rank: int) -> str:
-        """Return the rack of a node from the map of racks, or else from its report."""
+        """Return the rack of a node, from the map of racks or else from the node's report; empty if neither has it."""
         report = self.nodes[rank].report
         reported = report.rack if report else ""
         return self._racks.get(self.host(rank)) or self._racks.get(self.name(rank)) or reported
@@ -254,7 +254,7 @@ class NodeCoordinator:
         return self._outcomes.get(rank)
 
     def _read_reports(self, ranks: Iterable[int]) -> None:
-        """Read the newest reports of these nodes; an invalid report is recorded as the node's problem."""
+        """Read the newest report of each of these nodes; an invalid report is recorded as the node's problem."""
         for rank in ranks:
             tracked = self.nodes[rank]
             data = self._launch.board.get(messages.report_key(rank))
@@ -267,7 +267,7 @@ class NodeCoordinator:
                 tracked.problem = f"it sent a report that cannot be read: {error}"
 
     def _assign_gpus(self) -> None:
-        """Assign each GPU to one node: nodes on one machine that see the same GPUs share them evenly."""
+        """Divide each machine's GPUs evenly among the ready nodes that see them; nodes keep what they have."""
         assigned: Counter[int] = Counter()
         for rank, tracked in self.nodes.items():
             for gpu in tracked.report.gpus if tracked.report and tracked.devices is None else ():
@@ -286,7 +286,7 @@ class NodeCoordinator:
                 tracked.devices, tracked.uuids = tuple(gpu.id for gpu in own_gpus), tuple(gpu.uuid for gpu in own_gpus)
 
     def _can_measure(self, rank: int, key: tuple[str, str]) -> bool:
-        """Return whether a node is ready, has no GPUs assigned yet, and sees the GPU of `key`: machine and UUID."""
+        """Return whether a node is ready, has no GPUs assigned yet, and sees the GPU `key` (machine id, UUID)."""
         tracked = self.nodes[rank]
         return (
             tracked.devices is None
@@ -297,7 +297,7 @@ class NodeCoordinator:
         )
 
     def _send_orders(self, ranks: Sequence[int], order: NodeOrder, begin: float) -> None:
-        """Send their orders to the nodes that are ready, `stagger_s` apart from the `begin` of the turn."""
+        """Send its order to each ready node; `stagger_s` separates the orders from `begin` (monotonic s) on."""
         self._assign_gpus()
         now = time.monotonic()
         for index, rank in enumerate(ranks):
@@ -316,11 +316,11 @@ class NodeCoordinator:
         self.most_at_once = max(self.most_at_once, active)
 
     def _order_for(self, rank: int, order: NodeOrder) -> NodeOrder:
-        """Return the order of one node: the turn's order with its devices, adapted by the caller of `turn`."""
+        """Return the order of one node: `order` with the node's devices, changed by the `adapt_order` of `turn`."""
         return self._adapt_order(rank, replace(order, devices=self.nodes[rank].devices or ("host",)))
 
     def _reason_unfit(self, tracked: TrackedNode) -> str:
-        """Return why a node that reports must not measure; empty if it may, or if it has no GPUs assigned yet."""
+        """Return a clause that says why a node must not measure; empty if it may, or before its GPUs are assigned."""
         report = tracked.report
         if report is None or tracked.devices is None:
             return ""
@@ -336,7 +336,7 @@ class NodeCoordinator:
     def _find_outcome(self, rank: int, order: NodeOrder, folder: Path) -> NodeOutcome | None:
         """Return the outcome of a node in the current turn, None while it may still answer.
 
-        A run file that it sent is checked and stored in `folder`.
+        If the node has finished its measurement, its run file is checked and stored in `folder`.
         """
         tracked = self.nodes[rank]
         now = time.monotonic()
@@ -370,10 +370,7 @@ class NodeCoordinator:
         return None
 
     def _outcome_without_report(self, rank: int, now: float) -> NodeOutcome | None:
-        """Return the outcome of a node that never reported; None while it may still report.
-
-        `now` is in s, monotonic.
-        """
+        """Return the outcome of a node without any report at `now` (monotonic s), None while it may still report."""
         if reason := self._launch.reason_of_end(rank):
             return NodeOutcome("died", reason=f"it ended before it sent a report: {reason}")
         if now - self._began > self._patience.report_s:
@@ -389,11 +386,11 @@ class NodeCoordinator:
         self._watch(views)
 
     def _phase(self, rank: int) -> str:
-        """Return the phase that a node reported last, for display."""
+        """Return the phase that a node reported last, or `has sent no report`."""
         tracked = self.nodes[rank]
         return tracked.report.phase if tracked.report else "has sent no report"
 
 
 def _phase_text(report: NodeReport) -> str:
-    """Return the last phase that a node reported, as the end of a sentence."""
+    """Return the last phase that a node reported, as the end of a sentence: `during: …`."""
     return f"during: {one_line(report.phase)[:200]}"

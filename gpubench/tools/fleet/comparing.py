@@ -1,4 +1,4 @@
-"""Compare the components of a fleet with themselves in an earlier fleet, and with the floors of their models."""
+"""Compare the GPUs, links and hosts of a fleet with an earlier fleet, and with the least accepted figures (floors)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gpubench.tools.gating import readings
 
 @dataclass(frozen=True, slots=True)
 class FleetComparison:
-    """The components that are slower than expected, and the number of comparisons that were made."""
+    """The components that are slower than expected, and in `compared` the number of compared cases."""
 
     findings: tuple[FleetFinding, ...]
     compared: int
@@ -31,7 +31,11 @@ class FleetComparison:
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """One case of one component in the earlier (`before`) and in the current fleet (`after`)."""
+    """One case of one component, as measured in the current fleet and in the earlier fleet.
+
+    `place` is the component's place in the current fleet. `earlier` is the component, and `before` the measurement, in
+    the earlier fleet; `component` and `after` are those of the current fleet.
+    """
 
     place: Place
     component: Component
@@ -41,7 +45,7 @@ class _Pair:
 
 
 def compare_with_baseline(current: ReadFleet, earlier: ReadFleet, policy: Policy) -> FleetComparison:
-    """Compare each component with itself in an earlier fleet.
+    """Compare each case of each component with its measurement in an earlier fleet, and return the slower ones.
 
     A component is the same if its UUIDs are equal (for a host: its node), and comparable if driver and settings are
     equal. The statistics are those of a gate. A condition that keeps a gate from judging, such as other programs on the
@@ -60,9 +64,10 @@ def compare_with_baseline(current: ReadFleet, earlier: ReadFleet, policy: Policy
 
 
 def compare_with_floors(current: ReadFleet, policy: Policy) -> FleetComparison:
-    """Compare each component with the floors of its model of GPU.
+    """Compare each case of each component with the floor of its GPU model, and return those below their floor.
 
-    Raises UsageError if the table of floors is invalid, and FileError if a run file cannot be read again.
+    A floor is the least accepted figure, as the gate `floor` reads it. Raises UsageError if the table of floors is
+    invalid, and FileError if a run file cannot be read again.
     """
     gate: Gate = plugins.load("gates", "floor")
     findings, compared = [], 0
@@ -80,7 +85,11 @@ def compare_with_floors(current: ReadFleet, policy: Policy) -> FleetComparison:
 
 
 def _comparable_pairs(current: ReadFleet, earlier: ReadFleet) -> Iterator[_Pair]:
-    """Yield the cases of all components that were also measured in the earlier fleet with equal driver and settings."""
+    """Yield a pair of measurements for each case of each component that both fleets measured.
+
+    Only components with the same driver and settings in both fleets are compared. Raises FileError if a run file cannot
+    be read again.
+    """
     earlier_by_identity = {
         _identity(digest.node, component): (digest.node, component)
         for digest in earlier.digests
@@ -104,14 +113,18 @@ def _comparable_pairs(current: ReadFleet, earlier: ReadFleet) -> Iterator[_Pair]
 
 
 def _identity(node: str, component: Component) -> tuple[str, ...]:
-    """Return the UUIDs of a component; for a host, which has no UUID, its node and its device ids."""
+    """Return the key of a component in every fleet: its UUIDs, or for a host its node and device ids."""
     return component.uuids if all(component.uuids) else (node, *component.devices)
 
 
 def _case_pairs(
     place: Place, component: Component, earlier: Component, before: Evidence, after: Evidence
 ) -> Iterator[_Pair]:
-    """Yield the cases of a component that both fleets measured in the same unit and that can be judged."""
+    """Yield the pair of each case of one component that can be judged in both fleets.
+
+    A case can be judged if both measurements have at least three ok processes and the same unit. `before` and `after`
+    are the evidence in the run files of the component's node in the earlier and the current fleet.
+    """
     for key in component.rates:
         old = before.sides.get((key.case, earlier.devices))
         new = after.sides.get((key.case, component.devices))
@@ -120,7 +133,7 @@ def _case_pairs(
 
 
 def _unjudged_finding(pair: _Pair) -> Finding:
-    """Return the finding of a pair before it is judged, with the figures of both fleets."""
+    """Return the inconclusive finding of a pair, with the figures of both fleets, for `decide` to judge."""
     (kind, *_) = pair.after.kinds
     before, after = SideFigures.of(pair.before), SideFigures.of(pair.after)
     return Finding(
@@ -131,9 +144,10 @@ def _unjudged_finding(pair: _Pair) -> Finding:
 def _fleet_finding(
     place: Place, component: Component, finding: Finding, basis: Basis, others: Sequence[Component]
 ) -> FleetFinding:
-    """Return a gate's finding as one of the fleet, with its probable causes.
+    """Return a gate's finding about one component as a finding of the fleet, with the probable causes.
 
-    `others` are the components that it was compared with: the same one in the earlier fleet, or none for a floor.
+    `others` holds the component as the earlier fleet measured it; it is empty for a floor. The state is `confirmed` if
+    both sides have at least LEAST_TO_FAIL processes (a floor counts as having them), else `suspect`.
     """
     key = next((key for key in component.rates if key.case == finding.case.id), None)
     shift = finding.effect.shift if finding.effect else math.nan

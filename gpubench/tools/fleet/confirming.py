@@ -13,16 +13,17 @@ _MOST_CASES = 40  # cases of a second measurement, the slowest findings, so that
 
 
 class SecondMeasurementPlan(NamedTuple):
-    """The nodes to measure again with their roles, and the ids of the cases; empty if there is no suspect."""
+    """The role of each node to measure again, by name, and the ids of the cases; empty if there is no suspect."""
 
     roles: dict[str, Role]
     cases: tuple[str, ...]
 
 
 def plan_second_measurement(judgement: FleetJudgement, draw: random.Random) -> SecondMeasurementPlan:
-    """Return the slowest cases of the suspects, their nodes, and an equal number of healthy nodes as controls.
+    """Return the nodes and cases to measure again: every suspect's node, as many healthy controls, the slowest cases.
 
-    `draw` chooses the healthy nodes at random.
+    `draw` chooses the controls among the nodes that answered and have no suspect; they are fewer if there are too few
+    such nodes. At most 40 cases are chosen.
     """
     suspects = dict.fromkeys(suspect.place.node for suspect in judgement.suspects)
     answered = [node.name for node in judgement.fleet.nodes if node.status == "answered"]
@@ -33,7 +34,10 @@ def plan_second_measurement(judgement: FleetJudgement, draw: random.Random) -> S
 
 
 def _slowest_cases(judgement: FleetJudgement) -> Iterator[str]:
-    """Yield the cases of the findings, the slowest first; for a finding of a family, all its cases."""
+    """Yield the ids of the cases in which suspects are slow, the largest slowdown first; an id may come several times.
+
+    For a finding about a whole family, yield every case of the family.
+    """
     findings = [finding for suspect in judgement.suspects for finding in suspect.findings]
     for finding in sorted(findings, key=lambda finding: -finding.slowdown):
         if finding.case:

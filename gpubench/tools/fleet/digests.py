@@ -1,4 +1,4 @@
-"""Read the folder of a fleet: each node's run file once, into a digest, with one process per core."""
+"""Read the run file of each node of a fleet once, into a digest, with one process per core."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MANY_BYTES = 16 * 2**20  # below this total size, starting processes takes long
 
 
 class _ReadDigest(NamedTuple):
-    """The digest of a run file, or the reason why the file was refused."""
+    """The digest of a run file, or None with the reason why the file was refused."""
 
     digest: NodeDigest | None
     reason: str = ""
@@ -32,7 +32,8 @@ class _ReadDigest(NamedTuple):
 class ReadFleet:
     """A fleet with the digests of its nodes; a node whose file was refused has the status `refused` in `fleet`.
 
-    `again` are the second measurements. `files` are the run files by node; `seconds` is the time that reading took.
+    `digests` are those of the nodes with a valid run file, and `again` are the second measurements. `files` has the
+    path of each valid run file by the node's name. `seconds` is the time that reading took.
     """
 
     fleet: Fleet
@@ -43,7 +44,10 @@ class ReadFleet:
 
 
 def read(folder: Path) -> ReadFleet:
-    """Read the fleet in a folder; an invalid run file affects its node alone. Raises FileError if it is no fleet."""
+    """Read the fleet in `folder`: its record, and a digest of each run file of a node that answered.
+
+    An invalid run file affects its node alone. Raises FileError if the folder holds no fleet.
+    """
     start = time.monotonic()
     fleet = read_fleet(folder)
     first = [node for node in _first_by_name(fleet.nodes) if node.file and node.status == "answered"]
@@ -64,7 +68,7 @@ def read(folder: Path) -> ReadFleet:
 
 
 def _first_by_name(nodes: Sequence[FleetNode]) -> list[FleetNode]:
-    """Return one entry per name: the first one, unless only a later one answered."""
+    """Return one entry per name of a node: the first that answered, or the first of all if none answered."""
     by_name: dict[str, FleetNode] = {}
     for node in nodes:
         earlier = by_name.get(node.name)
@@ -74,17 +78,17 @@ def _first_by_name(nodes: Sequence[FleetNode]) -> list[FleetNode]:
 
 
 def _with_refusal(node: FleetNode, reasons: dict[str, str]) -> FleetNode:
-    """Return the record of a node; with the status `refused` if `reasons` has a reason for it."""
+    """Return the entry of a node; with the status `refused` if `reasons`, by the node's name, has a reason for it."""
     return replace(node, status="refused", reason=reasons[node.name], file="") if node.name in reasons else node
 
 
 def _second_measurement(entry: Remeasured, answer: _ReadDigest) -> SecondMeasurement | None:
-    """Return a node's second measurement; None if its run file was refused."""
+    """Return the second measurement of a node from `answer`, the content of its run file; None if it was refused."""
     return SecondMeasurement(answer.digest, entry.role == "control") if answer.digest else None
 
 
 def _read_digests(paths: Sequence[Path], names: Sequence[str]) -> list[_ReadDigest]:
-    """Return the digests of these files, in order, by one process per core if the files are large.
+    """Return the digest of each file in the order of `paths`; together large files are read by one process per core.
 
     `names` are the names of the nodes, one for each file.
     """
@@ -97,7 +101,7 @@ def _read_digests(paths: Sequence[Path], names: Sequence[str]) -> list[_ReadDige
 
 
 def _read_digest(path: Path, name: str) -> _ReadDigest:
-    """Return the digest of a run file of the node `name`, or the reason why the file is invalid."""
+    """Return the digest of the run file of the node `name`, or the reason why the file is invalid."""
     builder = DigestBuilder()
     try:
         with garbage_collection_off():

@@ -1,4 +1,4 @@
-"""A fleet that torchrun, mpirun or srun has started: the processes find each other through a shared folder.
+"""Measure a fleet that torchrun, mpirun or srun has started: its processes find each other through a shared folder.
 
 Each process knows its rank from its environment, but not the random name of the job's board. It writes a random token
 into the folder, and accepts the name of the board only from an answer that repeats this token. So files that an earlier
@@ -41,9 +41,10 @@ class JobRank:
 
 
 def job_rank(environment: Mapping[str, str], variables: Sequence[tuple[str, str]] = _VARIABLES) -> JobRank:
-    """Return the rank of this process and the number of processes, from the first pair of `variables` that is set.
+    """Return the rank of this process in its job, and the number of processes, from variables of the environment.
 
-    Raises UsageError if no pair is set, or if the values are not a rank and a number of processes.
+    Each pair in `variables` has the names of the variables for the rank and for the number; the first pair that is set
+    counts. Raises UsageError if no pair is set, or if the values are not a rank and a number of processes.
     """
     for rank, world in variables:
         if rank in environment and world in environment:
@@ -59,9 +60,9 @@ def job_rank(environment: Mapping[str, str], variables: Sequence[tuple[str, str]
 
 @dataclass(slots=True)
 class EnvironmentLaunch:
-    """The processes of a job as rank 0 sees them, which knows only what they write on the board.
+    """A job as its rank 0 sees it: rank 0 knows the other processes only by what they write on the board.
 
-    `rendezvous` is the folder in which the other processes ask for the `name` of the board.
+    `rendezvous` is the folder in which the other processes ask for `name`, the name of the board's folder.
     """
 
     board: Board
@@ -78,7 +79,7 @@ class EnvironmentLaunch:
         return ""
 
     def poll(self) -> None:
-        """Answer the processes that ask for the name of the board."""
+        """Write the name of the board for each process that asks for it, after the random token with which it asked."""
         for rank in range(self.world):
             token = self.rendezvous.get(f"ask.{rank}")
             if token and _TOKEN.fullmatch(token):
@@ -89,9 +90,9 @@ class EnvironmentLaunch:
 
 @contextlib.contextmanager
 def environment_launch(folder: Path, job: JobRank) -> Iterator[EnvironmentLaunch]:
-    """Make a board in `folder` and yield the launch of a job in which this process has rank 0.
+    """Make a board in `folder`, start the node of rank 0 in a child process, and yield the launch; rank 0 calls this.
 
-    The node of rank 0 runs in a child process. Raises FileError if the board cannot be made.
+    At the end of the context the child is ended and the board removed. Raises FileError if the board cannot be made.
     """
     board = new_board(folder)
     rendezvous = FolderBoard(private_folder(folder / FOLDER / _RENDEZVOUS))
@@ -105,7 +106,7 @@ def environment_launch(folder: Path, job: JobRank) -> Iterator[EnvironmentLaunch
 
 
 def find_board(folder: Path, job: JobRank) -> FolderBoard:
-    """Return the board that rank 0 of this job made in `folder`.
+    """Wait for rank 0 to name the board that it made in `folder`, and return that board; each other rank calls this.
 
     Raises UsageError if rank 0 does not answer within 120 s.
     """

@@ -1,4 +1,4 @@
-"""Judge a fleet: compare its components with each other, an earlier fleet, and the floors of their models."""
+"""Judge a fleet: compare its GPUs, links and hosts with each other, with an earlier fleet, and with floors."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from gpubench.tools.gating import baselines
 
 
 def judge(current: ReadFleet, policy: Policy, baseline: ReadFleet | None = None, floor: bool = False) -> FleetJudgement:
-    """Return the judgement of a fleet, whose components are compared with each other.
+    """Return the judgement of a fleet: its components are compared with each other and, on request, with other figures.
 
     With `baseline`, each component is also compared with the component of the same UUID in that earlier fleet. With
-    `floor`, each is compared with the floors of its model. Raises FileError if a run file cannot be read again, and
-    UsageError if the table of floors is invalid.
+    `floor`, each component is compared with the least accepted figures of its GPU model. Raises FileError if a run file
+    cannot be read again, and UsageError if the table of floors is invalid.
     """
     findings: list[FleetFinding] = []
     bases: list[Basis] = []
@@ -43,7 +43,10 @@ def judge(current: ReadFleet, policy: Policy, baseline: ReadFleet | None = None,
 
 
 def read_baseline(folder_or_name: str) -> ReadFleet:
-    """Return the fleet in a folder, or in the saved baseline of that name. Raises FileError if there is neither."""
+    """Return the fleet in a folder, or in the saved baseline of that name; a folder is tried first.
+
+    Raises FileError if there is neither, or if the folder holds no fleet.
+    """
     for folder in (Path(folder_or_name), Path(baselines.FOLDER) / folder_or_name):
         if folder.is_dir():
             return read(folder)

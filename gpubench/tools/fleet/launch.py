@@ -44,7 +44,11 @@ class NodeNames:
     names: dict[int, str] = field(default_factory=dict)
 
     def name(self, rank: int, host: str, others: int) -> str:
-        """Return the name of a node, the same at each call; `others` counts the other nodes with the same host name."""
+        """Return the name of the node of a rank: its host name in safe characters, made distinct if needed.
+
+        The rank is appended if `others`, the number of other nodes with the same host name, is not 0. Later calls
+        return the same name. An empty `host` gives `rank-N`, which is not kept.
+        """
         if not host:  # the node has sent no report; its report may still bring a host name
             return f"rank-{rank}"
         if rank not in self.names:
@@ -57,9 +61,10 @@ class NodeNames:
 
 
 def read_racks(path: Path) -> Racks:
-    """Return the rack of each node, from a file with a node and its rack per line.
+    """Return the rack of each node by the node's name, from a text file with a node and its rack per line.
 
-    Text after `#` is a comment. Raises UsageError if the file cannot be read or a line has another form.
+    Text after `#` is a comment. Raises UsageError if the file cannot be read, or if a line has another form or repeats
+    a node.
     """
     try:
         with path.open("rb") as file:
@@ -79,6 +84,6 @@ def read_racks(path: Path) -> Racks:
 
 
 def check_racks(racks: Racks, hosts: list[str]) -> None:
-    """Raise UsageError if a map of racks names none of the nodes, given by host names or by node names."""
+    """Raise UsageError if `racks` is not empty and names none of `hosts`, the host names and node names."""
     if racks and hosts and not racks.keys() & set(hosts):
         raise UsageError(f"the map names none of the nodes; a line for one of them is: {hosts[0]} rack1")

@@ -41,7 +41,10 @@ _TAIL_BYTES = 4096
 
 
 class NodeHeartbeat:
-    """Puts the node's report on the board about once per second, and watches the launcher's heartbeat."""
+    """Puts the node's report on the board about once per second, and watches the launcher's heartbeat.
+
+    `problem` becomes the reason, a clause, when the launcher does not wait for this node any more.
+    """
 
     def __init__(self, board: Board, rank: int, report: NodeReport) -> None:
         self._board = board
@@ -55,7 +58,7 @@ class NodeHeartbeat:
         self.problem = ""  # why the launcher does not wait for this node any more
 
     def start(self) -> None:
-        """Send the report about once per second from now on, until the node ends or the board is gone."""
+        """Send the report about once per second from now on, until `stop` is called or the launcher is gone."""
         self._thread.start()
 
     def _beat(self) -> None:
@@ -64,7 +67,7 @@ class NodeHeartbeat:
             self.send_report()
 
     def send_report(self, **fields: object) -> None:
-        """Send the report now, with these fields changed. If the board is gone, `problem` says so."""
+        """Put the report on the board now, with these fields changed; set `problem` if the board is gone."""
         try:
             with self._lock:
                 self._report = replace(self._report, beat=self._report.beat + 1, **fields)  # type: ignore[arg-type]
@@ -74,7 +77,10 @@ class NodeHeartbeat:
             self.problem = str(error)
 
     def _check_launcher(self) -> None:
-        """Set `problem` if the launcher's heartbeat has not changed for LAUNCHER_SILENCE_S."""
+        """Set `problem` if the launcher's heartbeat has not changed for LAUNCHER_SILENCE_S.
+
+        Raises BoardGone without a board.
+        """
         now = time.monotonic()
         if (heartbeat_value := self._board.get(messages.LAUNCHER)) != self._last_heartbeat:
             self._last_heartbeat, self._heard_at = heartbeat_value, now
@@ -103,9 +109,9 @@ def serve(
     """Work as one node of a fleet: report, and carry out the order of each turn until an order without suites comes.
 
     `world` is the number of nodes, and `program` is the command that runs gpubench. `environment` names the host, the
-    rack and the address of this node; `host` overrides its host name. Call it from the main thread, because its child
-    processes end with the thread that started them. Raises BoardGone if the launcher ends or removes its board before,
-    and FileError if an order is malformed.
+    rack and the address of this node; a `host` that is not empty replaces the host name. Call it from the main thread,
+    because its child processes end with the thread that started them. Raises BoardGone if the launcher falls silent or
+    removes the board before it dismisses the node, and FileError if an order is malformed.
     """
     report = NodeReport(
         beat=0,
@@ -146,7 +152,7 @@ def serve(
 
 
 def machine_id() -> str:
-    """Return the id of the running kernel, which is unique per machine; containers on one machine share it."""
+    """Return the boot id of the running kernel, which containers on one machine share; without it, the host name."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -154,13 +160,16 @@ def machine_id() -> str:
 
 
 def rack_of(environment: Mapping[str, str]) -> str:
-    """Return the switches above this node as Slurm names them (SLURM_TOPOLOGY_ADDR without the node), else empty."""
+    """Return the switches above this node as Slurm names them in SLURM_TOPOLOGY_ADDR; empty without that variable."""
     address = environment.get("SLURM_TOPOLOGY_ADDR", "")
     return address.rpartition(".")[0].strip(".")[:200]
 
 
 def own_address(environment: Mapping[str, str]) -> str:
-    """Return the address of this node for other nodes: GPUBENCH_NODE_HOST, else the address of the default route."""
+    """Return the address at which other nodes reach this node: GPUBENCH_NODE_HOST, else that of the default route.
+
+    Without a route it is 127.0.0.1.
+    """
     if configured := environment.get(NODE_HOST):
         return configured[:255]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
@@ -171,7 +180,7 @@ def own_address(environment: Mapping[str, str]) -> str:
 
 
 def _group_environment(place: PairPlace | None) -> dict[str, str]:
-    """Return the environment variables for a run with other nodes; empty if `place` is None.
+    """Return the environment variables with which a run joins the other nodes of `place`; empty if `place` is None.
 
     They contain the secret of the group, which a command line would reveal.
     """
@@ -182,7 +191,7 @@ def _group_environment(place: PairPlace | None) -> dict[str, str]:
 
 
 def _visible_gpus() -> tuple[SeenGpu, ...]:
-    """Return the GPUs that this node sees."""
+    """Return the id and the UUID of each GPU that this node sees; without a UUID, its PCI id or device id."""
     devices = inventory.facts().devices
     return tuple(
         SeenGpu(device.id, device.uuid or device.pci or device.id) for device in devices if device.backend != "host"
@@ -190,9 +199,9 @@ def _visible_gpus() -> tuple[SeenGpu, ...]:
 
 
 def _wait_for_order(board: Board, heartbeat: NodeHeartbeat, rank: int, turn: int) -> NodeOrder:
-    """Wait for the order of a turn and return it.
+    """Wait until the launcher puts this node's order for a turn on the board, and return the order.
 
-    Raises BoardGone if the launcher ends, FileError if it is malformed.
+    Raises BoardGone if the launcher falls silent or removes the board, and FileError if the order is malformed.
     """
     while (data := board.get(messages.order_key(rank, turn))) is None:
         heartbeat.check()
@@ -203,7 +212,10 @@ def _wait_for_order(board: Board, heartbeat: NodeHeartbeat, rank: int, turn: int
 def _measure(
     order: NodeOrder, program: Sequence[str], board: Board, heartbeat: NodeHeartbeat, rank: int, turn: int
 ) -> MeasurementEnd:
-    """Measure an order in a child process, put the run file on the board, and return how the measurement ended."""
+    """Measure an order in a child process, put the run file on the board, and return how the measurement ended.
+
+    `turn` numbers the run file on the board. Raises BoardGone if the launcher does not wait any more.
+    """
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="gpubench-fleet-") as folder:
         out = Path(folder, "run.jsonl.gz")
@@ -222,9 +234,10 @@ def _measure(
 def supervised_child(
     command: Sequence[str], environment: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a program, yield its process, and end it with its descendants when the context or this thread ends.
+    """Start a program, yield its process, and end the program with all its descendants when the context ends.
 
-    Its standard error can be read. `environment` has further variables for it.
+    They also end when the thread that started the program ends. `process.stderr` is a pipe; standard input and output
+    are /dev/null. `environment` has variables for the program beside those of this process.
     """
     with subprocess.Popen(
         [sys.executable, "-P", "-c", _SUPERVISED, *command],
@@ -246,9 +259,10 @@ def supervised_child(
 
 
 def _follow(child: subprocess.Popen[bytes], heartbeat: NodeHeartbeat, deadline: float) -> tuple[str, bool]:
-    """Report a child's last line on standard error as the phase until it ends or `deadline` (monotonic s) is reached.
+    """Wait until a child ends or `deadline` (monotonic s) has passed, and report its progress as the node's phase.
 
-    Returns that line, and whether the deadline was reached. Raises BoardGone if the launcher ends.
+    The phase is the last line that the child wrote to standard error. Returns that line (empty without one), and
+    whether the deadline has passed. Raises BoardGone if the launcher does not wait any more.
     """
     assert child.stderr is not None
     os.set_blocking(child.stderr.fileno(), False)
