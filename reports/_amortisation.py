@@ -1,4 +1,4 @@
-"""An amortisation view: the number of calls after which each provider pays, as a drawing and as records."""
+"""Show the number of calls after which each compiler has earned back its cost, as a chart and as records."""
 
 from __future__ import annotations
 
@@ -30,7 +30,11 @@ _ROOM = 1.6  # a factor left free at either end of the axis
 
 
 def amortisation(summary: Summary, suite: str, view: View) -> list[Chart]:
-    """Draw a row for each operator and provider that pays, with a dot for each cache state; the tables list all."""
+    """Return the chart of an amortisation view in a list, which is empty if the view has no operator.
+
+    A row is one operator by one provider that pays, with a dot and an interval for each cache state; at most 40 rows
+    are drawn. The tables of the chart list all rows. If no provider pays, the chart has its tables and no drawing.
+    """
     operators = amortised_of(summary, suite, view)
     tables = tuple(amortisation_tables(view.title, operators))
     paying = [operator for operator in operators if any(_dots(operator))]
@@ -61,16 +65,21 @@ def amortisation(summary: Summary, suite: str, view: View) -> list[Chart]:
 
 
 def _left_out(not_drawable: int, over_limit: int) -> str:
-    """Return how many rows are in the table alone: those without a dot, and those beyond the limit of the drawing."""
+    """Return the clause on the rows that only the tables have.
+
+    `not_drawable` rows have no dot, and `over_limit` rows are beyond the 40 that are drawn. The clause begins with a
+    semicolon; it is empty if both numbers are 0.
+    """
     reason = "that never pay, pay at once, or have no measured build"
     text = f"; {not_drawable} {reason} are in the table" if not_drawable else ""
     return text + (f"; {over_limit} more are in the table" if over_limit else "")
 
 
 def _dots(operator: Amortised) -> Iterator[tuple[str, float, str]]:
-    """Yield for each cache state in which a provider pays: the state, the number of calls, and a sentence about them.
+    """Yield a dot for each cache state: the state (a key of `STATES`), the number of calls, and a sentence about them.
 
-    A number of calls that is 0 or infinite has no place on the logarithmic axis and is left out.
+    A number of calls that is 0 (it pays at once) or infinite (it never pays) has no place on a logarithmic axis: no
+    dot.
     """
     for paid in operator.paid:
         if 0 < paid.calls.centre < math.inf:
@@ -78,12 +87,12 @@ def _dots(operator: Amortised) -> Iterator[tuple[str, float, str]]:
 
 
 def _name(operator: Amortised) -> str:
-    """Return the provider, the library that it is compared with, and the operator as one text."""
+    """Return the provider, in brackets the eager library that it is compared with, and the operator as one text."""
     return f"{operator.by} ({operator.eager}) {operator.operator}"
 
 
 def _row(operator: Amortised, y: float, across: Axis) -> Markup:
-    """Draw the row of an operator: its label, and for each cache state the interval and a dot."""
+    """Draw the row of an operator at `y`: its label, and for each cache state the 95 % interval and a dot."""
     parts = [
         svg.text(
             across.start - 6, y + 4, svg.shorten(f"{operator.op}: {operator.by} ({operator.eager})", _LETTERS), "end"
@@ -101,9 +110,10 @@ def _row(operator: Amortised, y: float, across: Axis) -> Markup:
 
 
 def amortisation_records(summary: Summary) -> Iterator[dict[str, Any]]:
-    """Yield a record for each operator and provider: the times of a call in seconds, and the calls after which it pays.
+    """Yield a record for each operator and provider of the run's amortisation views.
 
-    A number of calls is null where the provider never pays.
+    `seconds` and `eager_seconds` are the times of a call. `pays_after` is keyed by cache state: `calls` is the number
+    of calls after which the provider pays, with its 95 % interval `low` and `high`; None if it never pays.
     """
     for view, operators in amortisations(summary):
         for operator in operators:
@@ -128,7 +138,10 @@ def amortisation_records(summary: Summary) -> Iterator[dict[str, Any]]:
 
 
 def amortisation_lines(summary: Summary) -> Iterator[dict[str, Any]]:
-    """Yield the numbers of calls as flat lines, like those of series; the median is None for never."""
+    """Yield the numbers of calls after which providers pay as flat lines, whose keys are names of `frame.COLUMNS`.
+
+    There is one line for each operator, provider and cache state; the median is None if the provider never pays.
+    """
     for _, operators in amortisations(summary):
         for operator in operators:
             line = {

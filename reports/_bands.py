@@ -1,4 +1,4 @@
-"""The events of a counter as spans of time, marked where they slowed the device down."""
+"""Turn the events of a counter into spans of time, and say which events slowed the device down."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ Moments = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """The spans of one event in seconds of the run; `kind` says how it slowed the device down, empty if it did not."""
+    """The spans of one event: start and end in seconds of the run.
+
+    `kind` is `capped` if the power cap slowed the device down, `slowed` for another reason, and empty if it did not
+    slow.
+    """
 
     name: str
     kind: Literal["", "capped", "slowed"]
@@ -25,9 +29,9 @@ class Band:
 
 
 def bands(track: Track, apart_s: float) -> list[Band]:
-    """Return a band for each event that occurred; spans less than `apart_s` seconds apart are joined.
+    """Return a band for each event that occurred.
 
-    `track` holds the samples of a counter whose values are bit masks.
+    The values of `track` are bit masks. Spans less than `apart_s` seconds apart are joined.
     """
     values = track.values.astype(np.int64)
     all_bits = int(np.bitwise_or.reduce(values)) if len(values) else 0
@@ -40,26 +44,30 @@ def bands(track: Track, apart_s: float) -> list[Band]:
 
 
 def _kind(bit: EventBit) -> Literal["", "capped", "slowed"]:
-    """Return how an event slowed the device down; empty if it did not."""
+    """Return how an event slows the device down: `capped` by the power cap, else `slowed`; empty if it does not."""
     if bit.kind is EventClass.POWER_CAP:
         return "capped"
     return "slowed" if bit.slows else ""
 
 
 def slowdowns_among(event_bands: Iterable[Band]) -> list[Band]:
-    """Return the bands in which the device was slowed down: by its power cap, by heat, or by a request."""
+    """Return the bands whose event slows the device down: by its power cap, by heat, or by a request."""
     return [band for band in event_bands if band.kind]
 
 
 def _spans(at: npt.NDArray[np.float64], is_set: npt.NDArray[np.bool_], period_s: float) -> Iterator[Moments]:
-    """Yield the start and end of each occurrence in seconds; a sample stands for the period before it."""
+    """Yield the start and the end of each occurrence in seconds; a sample covers the `period_s` seconds before it.
+
+    `at` holds the times of the samples in seconds, ascending, and `is_set` whether the event was set; both have shape
+    (n,).
+    """
     edges = np.flatnonzero(np.diff(np.concatenate([[False], is_set, [False]]).astype(np.int8)))
     for first, past in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
         yield float(at[first]) - period_s, float(at[past - 1])
 
 
 def _join(spans: Iterable[Moments], apart_s: float) -> list[Moments]:
-    """Return the spans in order of time; a span that follows another within `apart_s` seconds extends it."""
+    """Return `spans`, which are sorted by time, with those less than `apart_s` seconds apart joined."""
     joined: list[Moments] = []
     for start, end in spans:
         if joined and start - joined[-1][1] < apart_s:

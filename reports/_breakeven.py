@@ -1,4 +1,4 @@
-"""The break-even chart: the fastest link over which each codec pays, beside the links of this machine."""
+"""Draw the break-even chart: the fastest link over which each codec pays, next to the links of this machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ Link = tuple[str, float]
 
 
 def break_even_chart(summary: Summary, payoffs_of_view: Payoffs) -> Chart:
-    """Draw a bar for each codec up to its break-even rate B*, marks for one side alone, and a line for each link."""
+    """Draw a bar for each codec up to B*, the rate of the fastest link over which compression pays.
+
+    Two marks give that rate if only the encoder, or only the decoder, is charged. A dashed line marks each measured
+    link of the run and each link that the user named. Codecs that never pay have no bar; at most 60 codecs are drawn.
+    """
     paying = [payoff for payoff in payoffs_of_view.codecs if payoff.coded.both_sides > 0]
     drawn, labels = paying[:_MOST_ROWS], _labels(paying[:_MOST_ROWS])
     links = sorted(
@@ -50,7 +54,10 @@ def break_even_chart(summary: Summary, payoffs_of_view: Payoffs) -> Chart:
 
 
 def _note(never: int, over_limit: int) -> str:
-    """Return the note of the chart; `never` and `over_limit` count the codecs that it leaves out."""
+    """Return the note of the chart.
+
+    It says that `never` codecs never pay and that `over_limit` more are only in the table.
+    """
     parts = ["compression pays over links slower than the end of the bar; dashed: links of this machine"]
     parts += [f"not shown, because they never pay: {never}"] if never else []
     parts += [f"{over_limit} more are in the table"] if over_limit else []
@@ -69,13 +76,13 @@ def measured_links(summary: Summary, suite: str) -> list[Link]:
 
 
 def _rates(payoff: Payoff) -> list[float]:
-    """Return the break-even rates of a codec in B/s that are positive and finite, so that a chart can hold them."""
+    """Return the break-even rates of a codec in B/s, at most three, without those that are 0 or infinite."""
     coded = payoff.coded
     return [rate for rate in (coded.both_sides, coded.write_only, coded.read_only) if 0 < rate < math.inf]
 
 
 def _labels(drawn: Sequence[Payoff]) -> list[str]:
-    """Return a label for each row: the parameters in which the rows differ, or the name of the case."""
+    """Return a label for each row: the values of the parameters that differ between rows, or the name of the case."""
     values: dict[str, set[object]] = {}
     for payoff in drawn:
         for name, value in payoff.case.params:
@@ -89,14 +96,17 @@ def _labels(drawn: Sequence[Payoff]) -> list[str]:
 
 
 def _frame(across: Axis, top: float, bottom: float) -> list[Markup]:
-    """Draw the grid and the labels of the axis of links."""
+    """Draw the grid lines, the ticks and the name of the axis of link rates.
+
+    `top` and `bottom` are the ends of the grid.
+    """
     parts = [svg.line(across.place(value), top, across.place(value), bottom, "grid") for value, _ in across.ticks]
     parts += [svg.text(across.place(value), bottom + 15, label, "middle") for value, label in across.ticks]
     return [*parts, svg.text(2.0, bottom + 15, f"link, {across.unit}" if across.unit else "link", "start", "name")]
 
 
 def _links(links: Sequence[Link], across: Axis, bottom: float) -> Markup:
-    """Draw a dashed line for each link, with its name above the bars."""
+    """Draw a dashed line for each link, a name and a rate in B/s, with its name above the bars where there is room."""
     names = svg.Labels()
     parts = []
     for name, rate in links:
@@ -107,12 +117,15 @@ def _links(links: Sequence[Link], across: Axis, bottom: float) -> Markup:
 
 
 def _dashed(x: float, bottom: float) -> Markup:
-    """Draw the dashed line of a link."""
+    """Draw the dashed line of a link at `x`, down to `bottom`."""
     return svg.line(x, _TOP - 2, x, bottom, "peak")
 
 
 def _row(payoff: Payoff, label: str, top: float, across: Axis) -> Markup:
-    """Draw the bar of a codec up to B* in B/s, with a mark for each side that is charged alone."""
+    """Draw the bar of a codec from the start of the axis to B*, with a mark for each side that is charged alone.
+
+    `top` is the y of the row in drawing units.
+    """
     coded, y = payoff.coded, top + _ROW / 2
     end = across.place(coded.both_sides)
     tooltip = (
@@ -138,5 +151,5 @@ def _row(payoff: Payoff, label: str, top: float, across: Axis) -> Markup:
 
 
 def _rate(rate: float) -> str:
-    """Return a break-even rate as text; an infinite one means that compressing pays over any link."""
+    """Return a break-even rate in B/s as text; `any link` if it is infinite."""
     return units.quantity(rate, _RATE, 3) if math.isfinite(rate) else "any link"

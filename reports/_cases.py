@@ -1,4 +1,4 @@
-"""The texts of a case that the page and the Markdown share: its cells in a table, and the details beneath it."""
+"""Write the texts of a case that the page and the Markdown share: its cells in a table, and its details."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NONE = "–"
 
 @dataclass(frozen=True, slots=True)
 class SeriesLine:
-    """One series of a case and how it was timed."""
+    """One series of a case as texts; `timing` says how it was timed, and `samples` counts those of all replicates."""
 
     name: str
     median: str
@@ -44,7 +44,10 @@ class SeriesLine:
 
 @dataclass(frozen=True, slots=True)
 class ShareLine:
-    """One peak that the headline of a case is compared with: the share, the peak itself, and its source."""
+    """One peak with which the headline of a case is compared: the share in per cent, the peak itself, and its source.
+
+    `basis` names where the peak is from and what it is a peak of: `peak (data sheet), dram`.
+    """
 
     basis: str
     share: str
@@ -54,7 +57,7 @@ class ShareLine:
 
 @dataclass(frozen=True, slots=True)
 class ReplicateLine:
-    """One replicate of a case."""
+    """One replicate of a case as texts: dashes without a figure; `status` includes the labels."""
 
     replicate: int
     median: str
@@ -66,7 +69,10 @@ class ReplicateLine:
 
 @dataclass(frozen=True, slots=True)
 class CounterLine:
-    """One counter over a case's window."""
+    """One counter in the time window of a case: `span` has the lowest and the highest reading.
+
+    A dash if they are equal.
+    """
 
     name: str
     device: str
@@ -76,30 +82,36 @@ class CounterLine:
 
 
 def heads(summary: Summary) -> tuple[str, ...]:
-    """Return the column heads of the figures in tables of cases."""
+    """Return the heads of the columns that `figure_cells` fills.
+
+    With replicates the interval is that of the processes.
+    """
     interval = "95 % of processes" if summary.replicated else WITHIN_PROCESS
     return ("median", interval, "% of peak", "noise within process", "between processes", "bound by")
 
 
 def figure_cells(case: ListedCase) -> tuple[str, ...]:
-    """Return the cells of a case under the columns of `heads`."""
+    """Return the cells of a case under the heads of `heads`; a dash for an empty text."""
     cells = (case.median, case.interval, case.share, case.within, case.between, case.bound)
     return tuple(text or _NONE for text in cells)
 
 
 def reason_text(spread: Spread) -> str:
-    """Return the reasons why replicates of a case are not ok, each reason once."""
+    """Return the reasons of all replicates of a case, each once, joined by semicolons; empty if there is none."""
     reasons = dict.fromkeys(row.result.reason for row in spread.rows)
     return "; ".join(reason for reason in reasons if reason)
 
 
 def _quoted(row: ResultRow) -> Figure | None:
-    """Return the figure of a replicate that is ok or invalid; other replicates have none."""
+    """Return the figure of a replicate with status ok or invalid; None for any other replicate."""
     return row.figure if row.result.status in ("ok", "invalid") else None
 
 
 def _cells(figure: Figure) -> tuple[str, str, str, str, str]:
-    """Return the median, its interval, the share of the peak, the noise and the number of samples as texts."""
+    """Return the median, its 95 % interval, the share of the main peak, the noise and the number of samples as texts.
+
+    A text that does not apply is a dash.
+    """
     return (
         figure.text,
         interval_text(figure),
@@ -110,7 +122,7 @@ def _cells(figure: Figure) -> tuple[str, str, str, str, str]:
 
 
 def replicate_lines(spread: Spread) -> Iterator[ReplicateLine]:
-    """Yield each replicate of a case, in order; a failed one has no figure."""
+    """Yield a line for each replicate of a case, in the order of their numbers."""
     for row in spread.rows:
         figure, result = _quoted(row), row.result
         median, interval, _, noise, samples = _cells(figure) if figure else (_NONE,) * 5
@@ -119,7 +131,11 @@ def replicate_lines(spread: Spread) -> Iterator[ReplicateLine]:
 
 
 def series_lines(summary: Summary, spread: Spread) -> Iterator[SeriesLine]:
-    """Yield every series of a case, the headline first, with the replicates of each series joined."""
+    """Yield a line for each series of a case, in the order measured, which puts the headline first.
+
+    The replicates that have the status of the case's row are joined. Several ranks have a line each, which names its
+    rank.
+    """
     of_status = spread.row.result.status
     results = [row.result for row in spread.rows if row.result.status == of_status]
     ranks = len({series.rank for result in results for series in result.series}) > 1
@@ -138,7 +154,7 @@ def series_lines(summary: Summary, spread: Spread) -> Iterator[SeriesLine]:
 
 
 def share_lines(spread: Spread) -> Iterator[ShareLine]:
-    """Yield the peaks that the headline of a case is compared with."""
+    """Yield a line for each known peak with which the headline is compared; none unless the case is ok or invalid."""
     figure = _quoted(spread.row)
     for share in figure.shares if figure else ():
         peak = units.quantity(share.peak, figure.unit) if figure else ""
@@ -146,7 +162,10 @@ def share_lines(spread: Spread) -> Iterator[ShareLine]:
 
 
 def _timing_text(series: Series) -> str:
-    """Return how a series was timed: `612.4 µs per call, 20 calls per sample, warm-up 110 ms, stopped: narrow`."""
+    """Return how a series was timed: `612.4 µs per call, 20 calls per sample, warm-up 110 ms, stopped: narrow`.
+
+    A part that does not apply is left out.
+    """
     call = units.quantity(stats.median(series.values), series.unit) if series.quantity != "value" else ""
     parts = [f"{call} per call"] if call else []
     parts += [f"{series.calls} calls per sample"] if series.calls > 1 else []
@@ -156,7 +175,10 @@ def _timing_text(series: Series) -> str:
 
 
 def method_facts(summary: Summary, result: Result) -> list[tuple[str, str]]:
-    """Return the facts about the measurement of a case as pairs of a name and a text."""
+    """Return the facts about the measurement of a result as pairs of a name and a text, with its notes at the end.
+
+    Energy and counters are given only for a result with status ok.
+    """
     facts = [
         ("case", result.case.id),
         ("device", " + ".join(result.devices)),
@@ -175,7 +197,10 @@ def method_facts(summary: Summary, result: Result) -> list[tuple[str, str]]:
 
 
 def joined_facts(counters: CaseCounters) -> list[tuple[str, str]]:
-    """Return the bound, the memory traffic and the throttle reasons of a case as pairs of a name and a text."""
+    """Return what bounds the case, its memory traffic and its throttle reasons as pairs of a name and a text.
+
+    Only those that are known are given.
+    """
     facts = [("bound by", counters.bound.text)] if counters.bound else []
     facts += [("device memory", counters.traffic.text)] if counters.traffic else []
     reasons = ", ".join(f"{reason.name} for {units.duration(reason.seconds)}" for reason in counters.throttled)
@@ -183,7 +208,10 @@ def joined_facts(counters: CaseCounters) -> list[tuple[str, str]]:
 
 
 def counter_lines(table: CounterTable, result: Result) -> Iterator[CounterLine]:
-    """Yield a line for each counter during a case; the figures of a cumulative counter are its rise per second."""
+    """Yield a line for each counter that has readings in the time window of `result`.
+
+    A cumulative counter shows its rise per second; a counter of events names the events that occurred.
+    """
     for figure in table.during(result):
         if figure.counter.kind == "event":
             names = ", ".join(bit.name for bit in figure.counter.events(int(figure.mean))) or "none"
@@ -196,12 +224,15 @@ def counter_lines(table: CounterTable, result: Result) -> Iterator[CounterLine]:
 
 
 def _span(figure: CounterFigure, unit: str) -> str:
-    """Return the lowest and the highest reading of a counter as text; a dash if they are equal."""
+    """Return the lowest and the highest reading in `unit`, which the readings must have; a dash if they are equal."""
     if figure.low == figure.high:
         return _NONE
     return f"{units.quantity(figure.low, unit)} – {units.quantity(figure.high, unit)}"
 
 
 def rise_unit(unit: str) -> str:
-    """Return the unit of the rise of a counter per second: joules become watts, core seconds become cores."""
+    """Return the unit of the rise per second of a cumulative counter in `unit`.
+
+    `J` becomes `W`, `core·s` becomes `core`, and any other unit `x` becomes `x/s`.
+    """
     return "W" if unit == "J" else unit.removesuffix("·s") if unit.endswith("·s") else f"{unit}/s"

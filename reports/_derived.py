@@ -1,4 +1,4 @@
-"""Levels and transfer models as records of plain values in SI units, for programs."""
+"""Turn cache levels and transfer models into records of plain values in SI units, for programs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ from gpubench.api.report import (
 
 
 def staircase_record(staircase: Staircase) -> dict[str, Any]:
-    """Return the levels of a line: the height and the end of each, and the sizes in bytes that the device reports."""
+    """Return the record of one curve of a staircase view.
+
+    `suite`, `view` and `line` are the names of the suite, the view and the curve. `levels` holds a dict for each level,
+    from the smallest working set to the largest.
+    """
     return {
         "suite": staircase.suite,
         "view": staircase.title,
@@ -33,7 +37,11 @@ def staircase_record(staircase: Staircase) -> dict[str, Any]:
 
 
 def _step(step: Step) -> dict[str, Any]:
-    """Return a level with its height, its end, and the sizes from the device's own report that it spans."""
+    """Return the record of a level: its height with the 95 % interval, its cycles, and its working sets in bytes.
+
+    `end` is the interval of the working set at which the level ends, None for the last level. `known` lists the sizes
+    in bytes that the device or a table with sources states near that end.
+    """
     return {
         "unit": step.unit,
         **_interval(step.height),
@@ -47,7 +55,10 @@ def _step(step: Step) -> dict[str, Any]:
 
 
 def transfer_record(view_transfers: Transfers) -> dict[str, Any]:
-    """Return the paths of a view with their models and crossovers."""
+    """Return the record of a transfer view: its curves (`paths`) with their models, and the crossovers.
+
+    `fastest` lists which curve is the fastest from which size on. docs/reports.md describes the fields.
+    """
     return {
         "suite": view_transfers.suite,
         "view": view_transfers.title,
@@ -59,7 +70,11 @@ def transfer_record(view_transfers: Transfers) -> dict[str, Any]:
 
 
 def _path(path: TransferFit, by: tuple[str, ...]) -> dict[str, Any]:
-    """Return a path with the fitted model: latency in seconds, rate in `rate_unit`, sizes in bytes."""
+    """Return the record of one curve of a transfer view; `by` names the axes whose values become `params`.
+
+    `pieces` are the parts of the model: `alpha_s` is in seconds, `beta` in `rate_unit`; `from`, `to` and `half` (n½)
+    are on the x axis of the view. `residual` is that of the fit. A number that is not finite is None.
+    """
     return {
         "line": path.line.label,
         "params": path_params(path, by),
@@ -80,7 +95,11 @@ def _path(path: TransferFit, by: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _crossover(crossover: Crossover) -> dict[str, Any]:
-    """Return the size in bytes from which `above` is faster than `below`, measured and fitted."""
+    """Return the record of a crossover: the size from which the curve `above` is faster than the curve `below`.
+
+    `low`, `median` and `high` are the measured size with its interval; `fitted` is the size at which the models meet,
+    or None.
+    """
     return {
         "below": crossover.below,
         "above": crossover.above,
@@ -90,7 +109,10 @@ def _crossover(crossover: Crossover) -> dict[str, Any]:
 
 
 def _fastest(fastest_choices: FastestChoices) -> dict[str, Any]:
-    """Return which value of an axis is the fastest, and from which size in bytes on."""
+    """Return the record of one group of curves that differ only in `axis`.
+
+    `choices` lists each fastest value of `axis` with the size from which it is the fastest.
+    """
     return {
         "params": dict(fastest_choices.params),
         "devices": list(fastest_choices.devices),
@@ -100,7 +122,7 @@ def _fastest(fastest_choices: FastestChoices) -> dict[str, Any]:
 
 
 def _interval(interval: stats.Interval) -> dict[str, float | None]:
-    """Return an interval with its centre as `median`; a number that is not finite is None."""
+    """Return an interval as `low`, `median` (its centre) and `high`; a number that is not finite is None."""
     return {
         "low": frame.finite(interval.low),
         "median": frame.finite(interval.centre),
@@ -109,7 +131,11 @@ def _interval(interval: stats.Interval) -> dict[str, float | None]:
 
 
 def derived_lines(summary: Summary) -> Iterator[dict[str, Any]]:
-    """Yield levels and transfer models as flat lines: `params` names the curve, `series` the part of it."""
+    """Yield the cache levels and the transfer models of a run as flat lines, whose keys are names of `frame.COLUMNS`.
+
+    `params` is the label of the curve, empty for a crossover between two curves; `series` names the value: `level 1`,
+    `model alpha`. Values are in SI units.
+    """
     for staircase in staircases(summary):
         line = _line(staircase.suite, staircase.title, staircase.line.label)
         for number, step in enumerate(staircase.steps, 1):
@@ -137,12 +163,15 @@ def derived_lines(summary: Summary) -> Iterator[dict[str, Any]]:
 
 
 def _line(suite: str, title: str, label: str) -> dict[str, Any]:
-    """Return the fields that all flat lines of a curve share; `label` names the curve."""
+    """Return the columns that all flat lines of a curve share; `label` is that of the curve."""
     return {"case": f"{suite}: {title}", "suite": suite, "params": label, "quantity": "derived"}
 
 
 def _path_lines(line: dict[str, Any], path: TransferFit) -> Iterator[dict[str, Any]]:
-    """Yield the parameters of a transfer model as flat lines."""
+    """Yield α (s), β, n½ and the residual of a transfer model as flat lines, each with the columns in `line`.
+
+    A model of several pieces has α and β for each.
+    """
     for number, piece in enumerate(path.model.pieces, 1):
         name = f"piece {number}" if len(path.model.pieces) > 1 else "model"
         yield {**line, "series": f"{name} alpha", "unit": "s", "median": frame.finite(piece.alpha_s)}

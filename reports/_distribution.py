@@ -1,4 +1,4 @@
-"""The samples of a case as a histogram, with the median and its interval marked."""
+"""Draw the samples of a case as a histogram that marks the median and its 95 % interval."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Distribution:
 
 
 def distribution(series: Series, figure: Figure) -> Distribution | None:
-    """Return the distribution of a series' samples in the judged quantity; None for fewer than five samples.
+    """Return the histogram of a series' samples; None for fewer than five samples.
 
-    Of more than 1000 samples, the first and the last bin each take 0.5 % of the samples, so that a few far ones do not
-    fill the axis.
+    `figure` is that of the series: its unit and median are those of the histogram, a rate for a counted amount of work.
+    Of more than 1000 samples, the first and the last bin each hold 0.5 %, so that a few extremes do not fill the axis.
     """
     values = judged_values(series)
     if len(values) < _FEWEST:
@@ -45,7 +45,11 @@ def distribution(series: Series, figure: Figure) -> Distribution | None:
 
 
 def _draw_histogram(values: np.ndarray, ends: tuple[float, float], figure: Figure, description: str) -> Markup:
-    """Draw the histogram; values beyond `ends` are counted in the first or the last bin."""
+    """Draw the histogram of `values`, shape (samples,), in the unit of `figure`.
+
+    `ends` are the ends of the axis; values beyond them count in the first or the last bin. `description` is for screen
+    readers.
+    """
     low, high = ends if ends[1] > ends[0] else (ends[0] - 1.0, ends[0] + 1.0)
     bins = min(_BINS, max(8, 2 * math.isqrt(len(values))))
     counts, _ = np.histogram(np.clip(values, low, high), bins, (low, high))

@@ -1,4 +1,4 @@
-"""The devices, host, versions and settings of a run, in the units that people read."""
+"""List the devices, host, versions and settings of a run, in the units that people read."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ Pairs = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Some facts under a title: names and texts."""
+    """Facts under a title; an item of `facts` is a name and a text, which is empty if the fact is unknown."""
 
     title: str
     facts: Pairs
 
 
 def environment(run: Run) -> Iterator[Group]:
-    """Yield the devices, the host, the versions, the unavailable libraries and the settings of a run."""
+    """Yield the facts of a run in groups: one for each device, then `Host`, `Versions`, `Unavailable` and `Settings`.
+
+    `Unavailable` gives for each missing library the reason and the remedy.
+    """
     facts = run.manifest.facts
     for device in facts.devices:
         yield Group(device_text(device), tuple(_device(device)))
@@ -32,7 +35,7 @@ def environment(run: Run) -> Iterator[Group]:
 
 
 def environment_text(run: Run) -> str:
-    """Return the environment in a line: `Linux 6.18, Python 3.12.3, 15 versions`."""
+    """Return the environment in one line: `Linux 6.18, Python 3.12.3, 2 devices, 15 versions`."""
     facts = run.manifest.facts
     versions = dict(facts.versions)
     names = [dict(facts.host).get("system", ""), f"Python {versions['python']}" if "python" in versions else ""]
@@ -58,7 +61,7 @@ def _device(device: Device) -> Iterator[tuple[str, str]]:
 
 
 def _settings(run: Run) -> Iterator[tuple[str, str]]:
-    """Yield the settings of a run as pairs of a name and a text; an unused setting has an empty text."""
+    """Yield the settings of a run as pairs of a name and a text; an unused setting has an empty text or `none`."""
     settings = run.manifest.settings
     yield "suites", ", ".join(settings.suites)
     yield "devices", ", ".join(settings.devices)

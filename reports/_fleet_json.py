@@ -1,4 +1,4 @@
-"""The judgement of a fleet as JSON, schema `gpubench.fleet-judgement/1`: docs/fleet.md describes it."""
+"""Turn the judgement of a fleet into a JSON document, schema `gpubench.fleet-judgement/1`, as in docs/fleet.md."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FLEET_SCHEMA = "gpubench.fleet-judgement/1"
 
 
 def fleet_document(judgement: FleetJudgement) -> dict[str, Any]:
-    """Return the whole judgement as plain values; a figure that is not a finite number is null."""
+    """Return the whole judgement as plain values, ready for `json.dumps`; a number that is not finite is None."""
     fleet = judgement.fleet
     return {
         "schema": FLEET_SCHEMA,
@@ -45,12 +45,15 @@ def fleet_document(judgement: FleetJudgement) -> dict[str, Any]:
 
 
 def _timed(record: dict[str, Any]) -> dict[str, Any]:
-    """Return the record of a node with its field `seconds` named `elapsed_s`, as in the other documents."""
+    """Return a copy of a node's record with the key `seconds` renamed to `elapsed_s`, as in the other documents."""
     return {"elapsed_s" if name == "seconds" else name: value for name, value in record.items()}
 
 
 def _failure(failure: FailedCases) -> dict[str, Any]:
-    """Return the failed cases of one component: their number, the first one, and its reason."""
+    """Return the record of the cases that have no valid result on one component but have one on others.
+
+    `cases` is their number, `first_case` the first of them, and `reason` is that of the first.
+    """
     return {
         "node": failure.place.node,
         "devices": list(failure.place.devices),
@@ -62,7 +65,10 @@ def _failure(failure: FailedCases) -> dict[str, Any]:
 
 
 def _suspect(suspect: Suspect) -> dict[str, Any]:
-    """Return a suspect with its causes, its slow cases (`findings`) and all its cases."""
+    """Return the record of a suspect, with the cases in which it is slow (`findings`) and all its cases (`cases`).
+
+    `slowdown_fraction` is the largest slowdown among the findings.
+    """
     return {
         "unit": suspect.unit,
         "node": suspect.place.node,
@@ -77,7 +83,7 @@ def _suspect(suspect: Suspect) -> dict[str, Any]:
 
 
 def _case(case: SuspectCase) -> dict[str, Any]:
-    """Return a case of a suspect beside the median of comparable components."""
+    """Return the record of a suspect's case, with the median of comparable components; both values are in SI units."""
     return {
         "node": case.place.node,
         "devices": list(case.place.devices),
@@ -91,7 +97,11 @@ def _case(case: SuspectCase) -> dict[str, Any]:
 
 
 def _finding(finding: FleetFinding) -> dict[str, Any]:
-    """Return a slow case; a slowdown is a fraction of the expected value, `again` that of the second measurement."""
+    """Return the record of a case, or a family of cases, in which a component is slow.
+
+    Slowdowns are fractions of the expected rate; `slowdown_again_fraction` is that of the second measurement, or None.
+    `value` and `expected` are in SI units, None for a family.
+    """
     return {
         "node": finding.place.node,
         "devices": list(finding.place.devices),
@@ -112,7 +122,10 @@ def _finding(finding: FleetFinding) -> dict[str, Any]:
 
 
 def _group(group: FleetGroup) -> dict[str, Any]:
-    """Return a group of comparable components with the median and the spread of each of its cases."""
+    """Return the record of a group of comparable components, with the median and the spread of each of its cases.
+
+    The spread is the relative standard deviation between the components; the median is in SI units.
+    """
     cases = [
         {
             "case": case.case,
@@ -135,7 +148,11 @@ def _group(group: FleetGroup) -> dict[str, Any]:
 
 
 def _two_populations(two: TwoPopulations) -> dict[str, Any]:
-    """Return two populations within a group: the slower components, and the gap to the faster ones as a fraction."""
+    """Return the record of two populations within a group, one of which is slower.
+
+    `slower` lists the places of the slower one, `faster_components` is the size of the other, and `gap_fraction` the
+    fraction by which the slower one is slower.
+    """
     return {
         "cases": list(two.cases),
         "slower": [{"node": place.node, "devices": list(place.devices)} for place in two.slower],
@@ -146,7 +163,11 @@ def _two_populations(two: TwoPopulations) -> dict[str, Any]:
 
 
 def _component(standing: Standing) -> dict[str, Any]:
-    """Return how a component stands: its shares of the median by family of cases, and its mean readings."""
+    """Return the record of a component, with its mean readings while the cases ran; an unknown reading is None.
+
+    `share_of_median_fraction` maps a family of cases to the component's rate as a fraction of the group's median.
+    `group` is an index into the groups of the document.
+    """
     return {
         "node": standing.place.node,
         "devices": list(standing.place.devices),

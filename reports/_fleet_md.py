@@ -1,4 +1,4 @@
-"""The judgement of a fleet as GitHub Markdown: at most 60 lines for any fleet, the worst first, the rest counted."""
+"""Write the judgement of a fleet as GitHub Markdown in at most 60 lines: the worst first, the rest counted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WHOLE = "a report with `-o fleet.html` or `-o fleet.json` lists them all"
 
 
 def fleet_markdown(judgement: FleetJudgement) -> str:
-    """Return the document, with a newline at its end."""
+    """Return the Markdown document, which ends with a newline."""
     lines = [
         f"# {escape(clipped(fleet_text.devices_text(judgement)))}",
         "",
@@ -28,7 +28,11 @@ def fleet_markdown(judgement: FleetJudgement) -> str:
 
 
 def _key_lines(judgement: FleetJudgement) -> Iterator[str]:
-    """Yield the basis of the comparison, the detection limit, and the sick, failed and next lines."""
+    """Yield the list items below the verdict: what was compared, the smallest detectable slowdown, the nodes.
+
+    At most three items each follow for sick components, failed cases and groups of two populations, then the next
+    steps.
+    """
     if judgement.is_judged:
         yield f"- Compared with {fleet_text.compared_with(judgement)}."
     if detectable := fleet_text.detectable_text(judgement):
@@ -46,7 +50,7 @@ def _key_lines(judgement: FleetJudgement) -> Iterator[str]:
 
 
 def _suspects(suspects: Sequence[Suspect]) -> Iterator[str]:
-    """Yield the table of suspects, at most fifteen; no line without suspects."""
+    """Yield the table of at most fifteen suspects and the number of the others; nothing if there is no suspect."""
     if not suspects:
         return
     yield from ("", "## Suspects", "")
@@ -57,7 +61,7 @@ def _suspects(suspects: Sequence[Suspect]) -> Iterator[str]:
 
 
 def _cells(suspect: Suspect) -> tuple[str, ...]:
-    """Return the cells of a suspect, with the slowdown of its slowest case."""
+    """Return the cells of a suspect's row; case, family and slowdown are those of its slowest finding."""
     worst = suspect.findings[0]
     place = suspect.place.node if suspect.unit == "node" else suspect.place.text
     state = fleet_text.STATES[suspect.state]
@@ -74,7 +78,7 @@ def _cells(suspect: Suspect) -> tuple[str, ...]:
 
 
 def _section(title: str, lines: Sequence[str]) -> Iterator[str]:
-    """Yield a section with at most six of these lines, the rest counted; no line if there are none."""
+    """Yield a section that lists at most six of `lines` and counts the others; nothing if `lines` is empty."""
     if not lines:
         return
     yield from ("", f"## {title}", "")

@@ -1,4 +1,4 @@
-"""The values that the template of a fleet's page shows: texts, and drawings as markup."""
+"""Collect the values that the template of a fleet's page shows: texts, and drawings as markup."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ _REST = "`gpubench fleet judge … -o fleet.json` lists all"
 
 @dataclass(frozen=True, slots=True)
 class FindingLine:
-    """A slow case of a suspect as texts."""
+    """A case in which a component is slow as texts, with a dash for an unknown figure.
+
+    `basis` names what it was compared with, and `again` is the slowdown in the second measurement.
+    """
 
     place: str
     case: str
@@ -49,7 +52,7 @@ class FindingLine:
 
 @dataclass(frozen=True, slots=True)
 class EvidenceLine:
-    """A case of a suspect beside the median of comparable components, as texts."""
+    """A case of a suspect as texts, with the median of comparable components and the share of that median."""
 
     place: str
     case: str
@@ -60,7 +63,11 @@ class EvidenceLine:
 
 @dataclass(frozen=True, slots=True)
 class SuspectLine:
-    """A suspect as texts; `findings` are its slow cases, `cases` all its cases, `more` counts those left out."""
+    """A suspect as texts.
+
+    `findings` are the cases in which it is slow, `cases` all its cases, `more` counts those left out. `anchor` is the
+    id of its section in the page, `style` a class of the style sheet, `worst` its slowest finding.
+    """
 
     anchor: str
     unit: str
@@ -91,7 +98,7 @@ class CaseLine:
 
 @dataclass(frozen=True, slots=True)
 class GroupSection:
-    """Comparable components with their cases."""
+    """A group of comparable components with its cases; `title` counts them, `text` says in what they agree."""
 
     title: str
     text: str
@@ -100,7 +107,7 @@ class GroupSection:
 
 @dataclass(frozen=True, slots=True)
 class SmallMap:
-    """A small drawing of a layer."""
+    """A small drawing of one layer of the map; `index` is the place of the layer in the map."""
 
     index: int
     name: str
@@ -110,7 +117,12 @@ class SmallMap:
 
 @dataclass(frozen=True, slots=True)
 class FleetPage:
-    """The content of the page; `data` are the layers of the map, packed for the script."""
+    """The content of the page.
+
+    `style` is the class of the verdict. `data` holds the device columns and the layers of the map, packed for the
+    script. `are_open` says that the suspects are unfolded. An item of `missing` is a node without an answer: name,
+    rack, status, reason. `more_suspects` and `more_missing` count those that the page leaves out.
+    """
 
     title: str
     style: str
@@ -169,14 +181,21 @@ def fleet_page(judgement: FleetJudgement) -> FleetPage:
 
 
 def _style(judgement: FleetJudgement) -> str:
-    """Return the style class of the verdict: bad, warning or good."""
+    """Return the style class of the verdict.
+
+    It is `bad` if a component is sick, a slow one is confirmed or a case failed, `warning` if there is a suspect or
+    nothing was compared, else `good`.
+    """
     if judgement.sick or judgement.of("confirmed") or any(failure.status == "failed" for failure in judgement.failures):
         return "bad"
     return "warning" if judgement.of("suspect") or not judgement.is_judged else "good"
 
 
 def _reasons(judgement: FleetJudgement) -> list[str]:
-    """Return sentences on the basis and the limits of the judgement, and on sick components."""
+    """Return sentences below the verdict: how many nodes answered, what was compared, the smallest detectable slowdown.
+
+    Sentences on sick components and on groups of two populations follow, at most 200 of each.
+    """
     answered = len(judgement.fleet.nodes) - len(judgement.missing_nodes)
     sentences = [f"{answered} of {len(judgement.fleet.nodes)} nodes answered."]
     if judgement.is_judged:
@@ -191,12 +210,15 @@ def _reasons(judgement: FleetJudgement) -> list[str]:
 
 
 def _sentence(phrase: str) -> str:
-    """Return a phrase as a sentence, with a capital letter and a full stop."""
+    """Return a phrase with its first letter as a capital and a full stop at its end."""
     return f"{phrase[:1].upper()}{phrase[1:]}."
 
 
 def _anchors(suspects: Sequence[Suspect]) -> dict[tuple[str, str], tuple[str, str]]:
-    """Return the anchor and the state of the suspect by node and device; a link marks only devices without a mark."""
+    """Return the anchor and the state of the suspect that a tile of the map links to, keyed by node and device.
+
+    A GPU, node or host takes its tiles before a link does.
+    """
     anchors: dict[tuple[str, str], tuple[str, str]] = {}
     numbered = list(enumerate(suspects[:_MOST_SUSPECTS], 1))
     for number, suspect in sorted(numbered, key=lambda pair: pair[1].unit == "link"):
@@ -206,7 +228,10 @@ def _anchors(suspects: Sequence[Suspect]) -> dict[tuple[str, str], tuple[str, st
 
 
 def _suspects(judgement: FleetJudgement) -> tuple[SuspectLine, ...]:
-    """Return the suspects that the page has room for; together they list at most 1000 slow cases and 2000 cases."""
+    """Return a line for each of the first 300 suspects; together they list at most 2000 cases and about 1000 findings.
+
+    Every suspect has at least its slowest finding.
+    """
     standings = {standing.place: standing for standing in judgement.standings}
     lines, findings_left, cases_left = [], _MOST_FINDINGS, _MOST_CASES
     for number, suspect in enumerate(judgement.suspects[:_MOST_SUSPECTS], 1):
@@ -224,7 +249,10 @@ def _suspect(
     cases: Sequence[SuspectCase],
     standings: dict[Place, Standing],
 ) -> SuspectLine:
-    """Return a suspect as texts; `findings` and `cases` are those of its cases that the page lists."""
+    """Return a suspect as texts; `number`, from 1, gives its anchor.
+
+    `findings` and `cases` are those that the page lists. `standings` has every component by its place.
+    """
     parts = [standings[place] for place in suspect.parts if place in standings]
     worst = suspect.findings[0]
     return SuspectLine(
@@ -245,7 +273,7 @@ def _suspect(
 
 
 def _finding(finding: FleetFinding) -> FindingLine:
-    """Return a slow case as texts; a figure that is not finite is a dash."""
+    """Return a finding as texts; a figure that is not finite is a dash."""
     return FindingLine(
         place=finding.place.text,
         case=finding.case or f"all cases of {finding.family} together",
@@ -261,13 +289,13 @@ def _finding(finding: FleetFinding) -> FindingLine:
 
 
 def _evidence(case: SuspectCase) -> EvidenceLine:
-    """Return a case of a suspect beside the median of comparable components, as texts."""
+    """Return a case of a suspect as texts, with the median of comparable components."""
     value, median = (_quantity(rate, case.unit) for rate in (case.value, case.median))
     return EvidenceLine(case.place.text, case.case, value, median, _percent(case.share))
 
 
 def _group(group: FleetGroup) -> GroupSection:
-    """Return a group of comparable components as texts."""
+    """Return a group of comparable components as texts; its title is `64 GPUs`."""
     cases = tuple(
         CaseLine(
             case.case,
@@ -283,7 +311,7 @@ def _group(group: FleetGroup) -> GroupSection:
 
 
 def _notes(judgement: FleetJudgement, tile_map: FleetMap) -> tuple[str, ...]:
-    """Return the notes of the judgement, and a sentence about each list that is cut."""
+    """Return at most 200 notes of the judgement, and a sentence about each list that the page cuts short."""
     notes = [clipped(note) for note in judgement.notes[:_MOST_LINES]]
     if (more := len(judgement.notes) - len(notes)) > 0:
         notes.append(f"{more} more notes are left out: {_REST}")
@@ -295,7 +323,7 @@ def _notes(judgement: FleetJudgement, tile_map: FleetMap) -> tuple[str, ...]:
 
 
 def _quantity(value: float, unit: str) -> str:
-    """Return a value with its unit; a dash if it is not finite."""
+    """Return a value in SI units as text with its unit; a dash if it is not finite."""
     return units.quantity(value, unit) if math.isfinite(value) else _NONE
 
 
