@@ -1,4 +1,4 @@
-"""The answer of a gate to its user, in the order of reading: the verdict, the reasons, and the next steps."""
+"""Compose the answer of a gate to its user: the verdict first, then the reasons, then the next steps."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ _NOISE = ("", "chance", "few-processes")  # causes of an undecided case that mor
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
-    """A next step as a sentence, with the command that performs it; `command` is empty if there is none."""
+    """A recommended next step.
+
+    `text` is a sentence without a full stop. `command` is the command that performs the step, empty if there is none.
+    """
 
     text: str
     command: str = ""
@@ -40,7 +43,7 @@ class NextStep:
 class GateAnswer:
     """The answer of a gate: the verdict with its exit status, the reasons, and the next steps, all in plain sentences.
 
-    `status` is the exit status; `title` names the command that judged.
+    `title` names the command that judged, such as `gpubench gate`; `status` is its exit status.
     """
 
     title: str
@@ -51,16 +54,20 @@ class GateAnswer:
 
 
 def answer(judgement: Judgement, status: int, title: str) -> GateAnswer:
-    """Return the answer of a gate; `status` is its exit status, and `title` the command that judged.
+    """Return the answer of a gate: one sentence with the verdict and the exit status, the reasons, and the next steps.
 
-    Its texts are clean (`gpubench.base.clean`) if those of the judgement are, because all of them come from there.
+    `status` is the exit status of the gate, a key of `STATUS_TEXTS`. `title` is the command that judged. All texts come
+    from the judgement; they are clean (`gpubench.base.clean`) if the texts of the judgement are.
     """
     verdict = f"{_verdict(judgement, status)} (exit status {status}: {STATUS_TEXTS[status]})"
     return GateAnswer(title, status, verdict, reasons(judgement), next_steps(judgement, title))
 
 
 def tally(judgement: Judgement) -> str:
-    """Return the number of cases with each verdict: `2 slower, 1 inconclusive, 90 same`."""
+    """Return the number of cases with each verdict, and of the missing cases: `2 slower, 90 same, 1 missing`.
+
+    If there are neither findings nor missing cases, the text is `nothing to judge`.
+    """
     counts = [f"{count} {verdict}" for verdict, count in judgement.counts().items()]
     missing = [f"{len(judgement.missing)} missing"] if judgement.missing else []
     return ", ".join([*counts, *missing]) or "nothing to judge"
@@ -72,7 +79,10 @@ def decided(judgement: Judgement) -> str:
 
 
 def _verdict(judgement: Judgement, status: int) -> str:
-    """Return the verdict as a sentence for this exit status, without the status itself."""
+    """Return the verdict on all cases as a clause that begins in capitals: `SLOWER: 1 of 9 cases is slower`.
+
+    `status` is the exit status of the gate, a key of `STATUS_TEXTS`; it does not stand in the text.
+    """
     cases = plural(judgement.cases)
     if status == 3:
         failed = sum(finding.cause == "failed" for finding in judgement.findings)
@@ -90,7 +100,11 @@ def _verdict(judgement: Judgement, status: int) -> str:
 
 
 def _obstacle(judgement: Judgement) -> str:
-    """Return the reason why a gate cannot judge, as the end of a sentence."""
+    """Return why a gate cannot judge (exit status 4), as a clause.
+
+    The reason is the first pattern of required cases that matches no case, or else that no case has a figure on both
+    sides, or else the number of decided cases with the tally.
+    """
     if judgement.unmet:
         return f"no case matches the required pattern {judgement.unmet[0]}"
     if not judgement.findings:
@@ -99,7 +113,10 @@ def _obstacle(judgement: Judgement) -> str:
 
 
 def reasons(judgement: Judgement) -> tuple[str, ...]:
-    """Return the reasons for the verdict: first the counts, then each reason once with its cases, then the notes."""
+    """Return the lines that justify the verdict: the tally, each reason with its cases, and the notes of the judgement.
+
+    If the tally and the reasons make more than eight lines, the further ones are replaced by a line with their number.
+    """
     lines = [*_conditions(judgement), *_causes(judgement)]
     rest = len(lines) - _MOST_REASONS
     lines = lines[:_MOST_REASONS] + ([f"{plural(rest, 'more reason')}: --json has them all"] if rest > 0 else [])
@@ -107,7 +124,11 @@ def reasons(judgement: Judgement) -> tuple[str, ...]:
 
 
 def _conditions(judgement: Judgement) -> Iterator[str]:
-    """Yield one line with the tally, the device if all cases share one, and the numbers of processes."""
+    """Yield one line with the tally, devices and numbers of processes: `2 slower on cuda:0 (5 and 5 processes)`.
+
+    The devices are left out if the findings differ in them. Nothing is yielded if the judgement has neither findings
+    nor missing cases.
+    """
     devices = {finding.devices for finding in judgement.findings if finding.devices}
     where = f" on {'+'.join(*devices)}" if len(devices) == 1 else ""
     compared = [finding for finding in judgement.findings if finding.effect]
@@ -125,7 +146,12 @@ def _conditions(judgement: Judgement) -> Iterator[str]:
 
 
 def _causes(judgement: Judgement) -> Iterator[str]:
-    """Yield each reason for an undecided or worse verdict once, with the cases that it holds for."""
+    """Yield a line for each reason why the gate does not pass, with the cases that the reason holds for.
+
+    Findings with one verdict and one reason share a line: `slower: suite/case and 2 more: …`. If noise alone leaves
+    more than three cases undecided, one line sums them up. The first lines are the required patterns that match no
+    case, and the last line is about the missing cases.
+    """
     yield from (f"no case matches the required pattern {pattern}" for pattern in judgement.unmet)
     noisy = _undecided_by_noise(judgement.findings)
     summarised = {finding.key for finding in noisy} if len(noisy) > _MANY else set()
@@ -146,14 +172,17 @@ def _causes(judgement: Judgement) -> Iterator[str]:
 
 
 def _undecided_by_noise(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the undecided cases whose only obstacle is that noise is large compared with the threshold."""
+    """Return the findings that are inconclusive or suspects, have an effect, and have no other cause than noise.
+
+    Noise is the cause if `cause` is empty, `chance` or `few-processes`.
+    """
     return [
         finding for finding in findings if finding.verdict in UNDECIDED and finding.effect and finding.cause in _NOISE
     ]
 
 
 def next_steps(judgement: Judgement, title: str) -> tuple[NextStep, ...]:
-    """Return the next steps with the number of processes and the commands; empty if all cases pass.
+    """Return the next steps with the commands and the numbers of processes; empty if there is nothing to do.
 
     `title` is the command that judged, because `gpubench ab` and `gpubench compare` recommend other steps than a gate.
     """
@@ -176,7 +205,10 @@ def next_steps(judgement: Judgement, title: str) -> tuple[NextStep, ...]:
 
 
 def _corrections(judgement: Judgement, causes: Mapping[str, Sequence[Finding]]) -> Iterator[NextStep]:
-    """Yield the next steps that make incomparable cases comparable; `causes` has the findings by their cause."""
+    """Yield the next steps that make incomparable, disturbed or missing cases comparable.
+
+    `causes` maps each `Finding.cause` of the judgement to the findings that have it.
+    """
     if "contended" in causes:
         yield NextStep("measure again while no other work runs on the machine")
     if others := causes.get("machine"):
@@ -189,7 +221,11 @@ def _corrections(judgement: Judgement, causes: Mapping[str, Sequence[Finding]]) 
 
 
 def _step_for_slower(slower: Sequence[Finding], title: str) -> NextStep:
-    """Return the next step that finds or confirms the cause of slower cases; `title` is the command that judged."""
+    """Return the next step for slower cases; `title` is the command that judged.
+
+    After `gpubench ab` it is a profile of the first case. Otherwise it is `gpubench doctor` if the baseline is a
+    published floor, and else a measurement of both builds in turn.
+    """
     if title == AB:
         command = f"gpubench run {selection(slower[:1])} --print-profiler-command ncu"
         return NextStep("find the cause with a profiler", command)
@@ -204,7 +240,12 @@ def _is_floor(findings: Sequence[Finding]) -> bool:
 
 
 def _deciding_steps(noisy: Sequence[Finding], title: str) -> Iterator[NextStep]:
-    """Yield how many processes would decide the noisy cases, and the cases that even 100 processes leave undecided."""
+    """Yield the next steps for cases that noise leaves undecided: `noisy`, the worst first.
+
+    One step measures the cases that at most 100 processes per side decide. Another names the cases that need more, and
+    the threshold with which they would pass. Only the first 200 cases are estimated. `title` is the command that
+    judged.
+    """
     estimated = noisy[:_MOST_ESTIMATED]
     needed = {finding.key: processes_needed(finding) for finding in estimated}
     decidable = [finding for finding in estimated if needed[finding.key]]
@@ -225,7 +266,10 @@ def _deciding_steps(noisy: Sequence[Finding], title: str) -> Iterator[NextStep]:
 
 
 def _measure_again(findings: Sequence[Finding], title: str, count: int, reason: str) -> NextStep:
-    """Return the next step that measures these cases again with `count` processes per side, and why."""
+    """Return the next step that measures the cases of `findings` again with `count` processes per side.
+
+    `reason` is the clause that says why. `title` is the command that judged.
+    """
     if title == AB:
         return NextStep(f"repeat with {selection(findings)} --replicates {count}: {reason}")
     if _is_floor(findings):
@@ -240,7 +284,10 @@ def _ab_command(findings: Sequence[Finding]) -> str:
 
 
 def selection(findings: Sequence[Finding]) -> str:
-    """Return the command-line arguments that select these cases; for more than three cases they select whole suites."""
+    """Return the command-line arguments that select the cases of `findings`: the suites, and a filter for each case.
+
+    For more than three cases there are no filters, so that the whole suites are selected.
+    """
     ids = list(dict.fromkeys(finding.case.id for finding in findings))
     filters = [f"--filter {shlex.quote(case_id)}" for case_id in ids] if len(ids) <= _MOST_FILTERS else []
     return " ".join([_suites(findings), *filters])
@@ -252,7 +299,10 @@ def _suites(findings: Sequence[Finding]) -> str:
 
 
 def warnings(judgement: Judgement) -> list[str]:
-    """Return the warnings that a gate prints even if it ends with status 0, one line each."""
+    """Return the warnings that a gate prints even if it ends with status 0, one line each.
+
+    They are about missing cases, cases with too few processes, and the number of cases that are not decided.
+    """
     names = [case.id for case in judgement.missing]
     few = [finding.case.id for finding in judgement.findings if finding.cause == "few-processes"]
     lines = [f"{first(names)}: the baseline has a figure, the candidate has none"] if names else []

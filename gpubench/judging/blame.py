@@ -13,10 +13,11 @@ Findings = dict[Place, list[FleetFinding]]
 
 
 def blamed(findings: Sequence[FleetFinding], components: Mapping[Place, Component]) -> list[Suspect]:
-    """Return the suspects: each component with findings, but a node in place of its GPUs if all of them are slow.
+    """Return the suspects: each component with findings, or the whole node if all GPUs of a node are slow.
 
-    `components` has every component of the fleet by its place. A finding on a link also names the slow devices at its
-    ends as causes.
+    A node is slow if it has at least two GPUs and every GPU has a finding in the same family; its GPUs are then no
+    suspects of their own. `components` has every component of the fleet by place. A finding on a link also names the
+    slow devices at the ends of the link as causes.
     """
     by_place: Findings = {}
     for finding in findings:
@@ -42,7 +43,10 @@ def blamed(findings: Sequence[FleetFinding], components: Mapping[Place, Componen
 
 
 def _slow_nodes(by_place: Findings, components: Mapping[Place, Component]) -> Iterator[Suspect]:
-    """Yield each node with at least two GPUs in which every GPU has a finding in the same family."""
+    """Yield each node with at least two GPUs in which every GPU has a finding in the same family.
+
+    `by_place` has the findings by place, and `components` every component of the fleet by place.
+    """
     gpus: dict[str, list[Place]] = {}
     for place, component in components.items():
         if component.kind == "GPU":
@@ -57,9 +61,9 @@ def _slow_nodes(by_place: Findings, components: Mapping[Place, Component]) -> It
 
 
 def _with_slow_devices(finding: FleetFinding, slow: set[tuple[str, str]]) -> FleetFinding:
-    """Return the finding; to that of a link, add as causes the devices at its ends that are slow by themselves.
+    """Return the finding; if it is about a link, its causes also name the ends of the link that are slow by themselves.
 
-    `slow` are the slow GPUs as (node, device).
+    `slow` has the node and the device id of each slow GPU.
     """
     if finding.kind != "link":
         return finding

@@ -1,4 +1,4 @@
-"""Canaries: cases that distinguish a step of the machine from a change of the code. Pure functions of evidence.
+"""Tell a step of the machine from a change of the code by canaries: other cases that became slower at the same time.
 
 A stored baseline comes from another session. Between two sessions a machine can become slower as a whole, because of
 its temperature, another load, or a setting that nobody records. Cases that move together are the sign of such a step,
@@ -60,10 +60,10 @@ class CommonShift:
 
     @classmethod
     def of(cls, shifts: Sequence[float], variances: Sequence[float]) -> CommonShift:
-        """Return the common shift of several cases with its standard error.
+        """Return the common shift of at least two cases; `variances` are those of the single shifts, in the same order.
 
-        The shift is the median of the pairwise means of the cases' shifts; with many cases it is their plain median.
-        The standard error comes from the scatter of the shifts or from the noise of the cases, whichever is larger.
+        The common shift is the median of the pairwise means of the shifts; with more than 200 cases it is their plain
+        median. Its standard error comes from the scatter of the shifts or from `variances`, whichever is larger.
         """
         noise, total = statistics.fmean(variances), statistics.variance(shifts)
         error = math.sqrt(max(noise, total) / len(shifts))
@@ -75,7 +75,7 @@ class CommonShift:
         return cls(float(np.median(values[first] + values[second])) / 2, _PAIRED_ERROR * error, scatter)
 
     def is_step(self, threshold: float) -> bool:
-        """Return whether the shift is larger than chance explains and large enough to matter at this threshold."""
+        """Return whether the shift exceeds two of its standard errors and a tenth of `threshold`, a logarithm."""
         return abs(self.shift) > max(_ERRORS * self.error, _RELEVANT * threshold)
 
     @property
@@ -94,8 +94,8 @@ class CommonShift:
 class CaseShift:
     """One judged case with the logarithms of its processes, signed so that more is worse.
 
-    `before` are those of the baseline, `after` is the whole side of the candidate, and `first` are the logarithms of
-    the candidate's first measurement.
+    `before` are the logarithms of the baseline, and `first` those of the candidate's first run file. `after` is the
+    whole side of the candidate, with the run files in which the case was measured again.
     """
 
     finding: Finding
@@ -138,10 +138,10 @@ class CaseShift:
         return frozenset(self.after.readings) - _FIRST
 
     def repeated_shift(self, readings: frozenset[int], step: float) -> tuple[float, float] | None:
-        """Return how far the case moved in these run files from its usual level, and the variance of that shift.
+        """Return how far the case moved in the run files `readings` from its usual level, with the variance of that.
 
-        The usual level is the mean of the baseline and of the first measurement without its step, `step`. The result is
-        None if these files do not contain the case.
+        The usual level is the mean of the baseline and of the first measurement less `step`. The result is None if the
+        run files do not contain the case.
         """
         logs = self.after.only(readings).logs
         if not logs:
@@ -154,11 +154,14 @@ class CaseShift:
 class CaseGroup:
     """Cases on the same devices, bound by the same resource if `name` is not empty.
 
-    `canaries` are the cases that moved together.
+    `canaries` are the members that moved together; it is empty if too few did.
     """
 
     def __init__(self, name: str, members: Sequence[CaseShift]) -> None:
-        """Find the members that moved together; there are no canaries if too few of them did."""
+        """Find the members that moved together: those whose shifts agree with the median shift of all members.
+
+        There are no canaries if fewer than three members, or fewer than 75 % of them, agree.
+        """
         self.name = name
         self.members = members
         middle = statistics.median(case.moved for case in members)
@@ -179,7 +182,10 @@ class CaseGroup:
         return CommonShift.of([case.moved for case in self.canaries], [case.error**2 for case in self.canaries])
 
     def shift_of(self, case: CaseShift) -> CommonShift:
-        """Return the common shift while the processes of the case were measured, first and again with the canaries."""
+        """Return the common shift that applied to the processes of `case`: of its first and its repeated measurement.
+
+        Both are weighted by the numbers of processes.
+        """
         if not case.repeat_readings:
             return self.first
         if case.repeat_readings not in self._repeated:
@@ -188,7 +194,7 @@ class CaseGroup:
         return self.first.mixed(self._repeated[case.repeat_readings], share)
 
     def _measured_again(self, readings: frozenset[int]) -> CommonShift:
-        """Return the common shift of the canaries in these run files."""
+        """Return the common shift of the canaries in the run files `readings`, or `first` with fewer than three."""
         moved = [shift for case in self.canaries if (shift := case.repeated_shift(readings, self.first.shift))]
         if len(moved) < LEAST_CANARIES:
             return self.first
@@ -217,10 +223,10 @@ class MachineSteps:
         self._groups = {key: CaseGroup(key[1], cases) for key, cases in members.items()}
 
     def canaries(self, suspects: Sequence[Finding]) -> tuple[Finding, ...]:
-        """Return the cases to measure again with the suspects: the least noisy canaries of each group.
+        """Return the cases to measure again with `suspects`: up to five canaries of each group, none of them a suspect.
 
-        Suspects are not among them. Canaries that were already measured again come first, so that all rounds have the
-        same.
+        Canaries that were already measured again come first, so that all rounds have the same, then the least noisy
+        ones.
         """
         suspect_keys = {finding.key for finding in suspects}
         groups = {id(group): group for finding in suspects if (group := self._group(finding.key))}
@@ -235,7 +241,8 @@ class MachineSteps:
         """Return the judgement after the steps of the machine are subtracted from the cases that look slower.
 
         A case is inconclusive if the shift of its canaries explains its slowdown. It is slower if it is slower than its
-        canaries by more than the threshold; its finding then has the remaining effect.
+        canaries by more than the threshold; its finding then has the remaining effect. A note names each step that
+        changed a finding, and another the slower cases that no canaries could test.
         """
         raw = self._judgement.findings
         steps = {finding.key: step for finding in raw if (step := self._step(finding))}
@@ -250,7 +257,10 @@ class MachineSteps:
         return replace(self._judgement, findings=tuple(sorted(findings, key=badness)), notes=notes)
 
     def _group(self, key: Key) -> CaseGroup | None:
-        """Return the group that a case is compared with; None if too few cases moved together in every group."""
+        """Return the group that a case is compared with: the cases of its resource, or else all cases of its devices.
+
+        The result is None if neither group has three canaries besides the case, or if the case has no shift.
+        """
         case = self._cases.get(key)
         if case is None:
             return None
@@ -258,9 +268,10 @@ class MachineSteps:
         return next((group for group in groups if group.can_judge(case)), None)
 
     def _step(self, finding: Finding) -> CommonShift | None:
-        """Return the step of the machine that a finding contains; None if there is none, or another cause is known.
+        """Return the step of the machine that a finding contains; None if no group can judge it or the shift is small.
 
-        Only cases that are bound by the same resource can show that a case should have become faster.
+        The result is also None if the finding has a cause other than `chance`. A step to faster counts only among cases
+        that are bound by the same resource, because only these can show that a case should have become faster.
         """
         group = self._group(finding.key)
         if group is None or finding.effect is None or finding.cause not in _OPEN:
@@ -269,10 +280,10 @@ class MachineSteps:
         return common if common.is_step(finding.threshold) and (common.shift > 0 or group.name) else None
 
     def _compared(self, raw: Finding, remaining: Finding, step: CommonShift) -> Finding:
-        """Return the finding to report for a case with a step; `remaining` is its finding without the step.
+        """Return the finding to report for a case with `step`; `raw` is its finding before the step is subtracted.
 
-        It is `remaining` if the case is still slower. Otherwise a case that looked slower is reported as inconclusive,
-        with the step as the reason.
+        It is `remaining`, the finding without the step, if the case still looks slower, and `raw` if it did not look
+        slower before. Otherwise the case is reported as inconclusive, with the step as the reason.
         """
         verdict = _verdict(remaining)
         moved = f"{self._group(raw.key)} became {_shift_text(step)} together"
@@ -286,7 +297,10 @@ class MachineSteps:
         return replace(raw, verdict=Verdict.INCONCLUSIVE, cause=CAUSE, reason=reason)
 
     def _step_notes(self, raw: Sequence[Finding], findings: Sequence[Finding]) -> list[str]:
-        """Return one line about the steps that changed a finding, or nothing if none did."""
+        """Return one note about the steps that changed a finding, or nothing if none did.
+
+        `raw` and `findings` are the findings with and without the steps, in the same order.
+        """
         changed = [old.key for old, new in zip(raw, findings, strict=True) if old is not new]
         groups = {str(group): group for key in changed if (group := self._group(key))}
         if not groups:
@@ -295,7 +309,7 @@ class MachineSteps:
         return [f"step of the machine or common cause: {moved}; `gpubench ab` measures both builds in turn to decide"]
 
     def _unguarded_notes(self, findings: Sequence[Finding]) -> list[str]:
-        """Return one line if cases are slower and no canaries could test them for a step of the machine."""
+        """Return one note if any of `findings` is slower and no canaries could test it for a step of the machine."""
         alone = [finding.case.id for finding in findings if _is_slower(finding) and not self._group(finding.key)]
         if not alone:
             return []
@@ -307,7 +321,7 @@ class MachineSteps:
 
 
 def _case_shifts(judgement: Judgement, before: Evidence, after: Evidence) -> dict[Key, CaseShift]:
-    """Return by key the cases whose figures were compared and whose first measurement shows how far they moved.
+    """Return by key the cases whose figures were compared and that have enough processes to show a shift.
 
     Such a case has at least two processes in the baseline and in the candidate's first run file.
     """
@@ -330,7 +344,10 @@ def _case_shifts(judgement: Judgement, before: Evidence, after: Evidence) -> dic
 
 
 def _without_steps(cases: Sequence[CaseShift], steps: Sequence[CommonShift]) -> dict[Key, Finding]:
-    """Return the findings with the effects that remain after the steps, with the uncertainty of the steps added."""
+    """Return by key the findings of `cases` with the effects that remain after `steps`, one step for each case.
+
+    The uncertainty of the steps widens the intervals; verdicts and q-values stay. Every case must have an effect.
+    """
     differences = [stats.welch(np.array(case.before), np.array(case.after.logs)) for case in cases]
     shifts, errors = (np.array([getattr(step, name) for step in steps]) for name in ("shift", "uncertainty"))
     difference, error, freedom = (
@@ -355,7 +372,7 @@ def _squares(logs: Sequence[float]) -> float:
 
 
 def _with_q_values(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings with the q-values of their effects, some of which remain after a step."""
+    """Return the findings in order, those with an effect with new q-values from the p-values of all effects."""
     with_effect = [finding for finding in findings if finding.effect is not None]
     adjusted = stats.false_discovery([finding.effect.p for finding in with_effect if finding.effect]).tolist()
     q = dict(zip((finding.key for finding in with_effect), adjusted, strict=True))
@@ -363,7 +380,7 @@ def _with_q_values(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _verdict(finding: Finding) -> Verdict:
-    """Return the verdict on a finding by its effect alone; slower is a suspect if chance finds as much (q)."""
+    """Return the verdict by the effect and the threshold alone, but `suspect` instead of `slower` if q is above 5 %."""
     assert finding.effect is not None
     verdict = verdict_of(finding.effect, finding.threshold)
     return Verdict.SUSPECT if verdict is Verdict.SLOWER and finding.q > _MOST_Q else verdict

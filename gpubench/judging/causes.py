@@ -1,4 +1,4 @@
-"""Causes that may explain why a component of a fleet is slow: evidence from its own run, compared with other runs."""
+"""Name the causes that may explain why a component of a fleet is slow, from its own run compared with other runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ _OF_LINKS = ("host link",)
 
 @dataclass(frozen=True, slots=True)
 class SlowCause:
-    """An explanation of a slow component: its kind, by which causes are counted, and a sentence without a full stop."""
+    """An explanation of a slow component.
+
+    Causes are counted by `kind`. `text` is a sentence without a full stop.
+    """
 
     kind: CauseKind
     text: str
@@ -43,8 +46,9 @@ def causes(
 ) -> tuple[SlowCause, ...]:
     """Return the causes that explain why a component is slow in a case, or in a family if `key` is None.
 
-    `slowdown` is the natural logarithm of the expected rate over the measured one. `others` are the comparable
-    components that are not slow in the case. The result is empty if nothing explains the slowdown.
+    `family` is the family of the case. `slowdown` is the natural logarithm of the expected rate over the measured one.
+    `others` are the comparable components that are not slow in the case. The result is empty if nothing explains the
+    slowdown.
     """
     keys = [key] if key else [case_key for case_key in component.rates if case_key.family == family]
     explanations: list[SlowCause] = [SlowCause("health", text) for text in (*component.sick, *component.warnings)]
@@ -58,7 +62,7 @@ def causes(
 
 
 def _disturbances(rate: CaseRate, others: Sequence[CaseRate]) -> list[SlowCause]:
-    """Return the disturbances during the measurement of a rate that most of the other components did not have."""
+    """Return the disturbances during the measurement of `rate` that at most half of the rates `others` had too."""
     usual = Tally(state for other in others for state in other.states)
     return [
         SlowCause(*_STATES[state])
@@ -68,7 +72,11 @@ def _disturbances(rate: CaseRate, others: Sequence[CaseRate]) -> list[SlowCause]
 
 
 def _lower_clock(rate: CaseRate, others: Sequence[CaseRate], slowdown: float) -> list[SlowCause]:
-    """Return the lower core clock as a cause if it accounts for half of the slowdown (a logarithm) or more."""
+    """Return the core clock as a cause if it was low enough to explain half of the slowdown or more; else nothing.
+
+    `rate` is the slow one, `others` are those of the other components, whose median clock is the expected one.
+    `slowdown` is a natural logarithm.
+    """
     clocks = [other.clock_hz for other in others if other.clock_hz > 0]
     if not clocks or not rate.clock_hz > 0:
         return []
@@ -80,7 +88,7 @@ def _lower_clock(rate: CaseRate, others: Sequence[CaseRate], slowdown: float) ->
 
 
 def _narrower_links(component: Component, others: Sequence[Component]) -> list[SlowCause]:
-    """Return each link setting, such as the width, that is a smaller number than its usual value in the others."""
+    """Return each link setting, such as the PCIe width, with a smaller number than most of `others` have."""
     narrower = []
     for name, value in component.details:
         values = Tally(dict(other.details).get(name, value) for other in others)

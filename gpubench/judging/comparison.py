@@ -1,4 +1,4 @@
-"""A comparison of runs: first the differences of their environments, then every case that they share, the worst first.
+"""Compare runs: first the differences of their environments, then every case that they share, the worst first.
 
 The functions are pure functions of readings, and the verdicts are those of the gate (docs/gate.md). Unlike a gate, a
 comparison also judges runs of different machines, drivers and settings, because the user asked for that; it names the
@@ -26,7 +26,11 @@ _NAMED = 3  # the most cases of only one side that are named
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A fact about the environment that differs between the runs: its value in each run, empty where it is unknown."""
+    """A fact about the environment that differs between the runs.
+
+    `name` says which fact it is. `values` has its value in each run, in the order of the runs, empty where it is
+    unknown.
+    """
 
     name: str
     values: tuple[str, ...]
@@ -61,7 +65,10 @@ class Geomean:
 
 @dataclass(frozen=True, slots=True)
 class RunComparison:
-    """One run compared with the first run: its findings, the worst first, and the geometric mean of each suite."""
+    """One run compared with the first run: its findings, the worst first, and the geometric mean of each suite.
+
+    `name` is the name of the run, as in its `Column`.
+    """
 
     name: str
     judgement: Judgement
@@ -98,7 +105,10 @@ def letter(index: int) -> str:
 
 
 def one_sided_cases(comparison: Comparison, against: RunComparison) -> list[str]:
-    """Return a sentence for each side that has figures of cases which the other side does not have."""
+    """Return up to two sentences: on the cases that only the first run has, and on those that only `against` has.
+
+    `against` is one of `comparison.against`. A sentence is left out if there are no such cases.
+    """
     first = comparison.columns[0].name
     cases_by_run = ((against.judgement.missing, first), (against.judgement.new, against.name))
     return [_only_text([case.id for case in cases], name) for cases, name in cases_by_run if cases]
@@ -113,8 +123,8 @@ def _only_text(ids: Sequence[str], name: str) -> str:
 def compare(readings: Sequence[Reading], threshold: Callable[[str], float]) -> Comparison:
     """Compare every run with the first one, case by case; `source` of a reading is the name of its run.
 
-    `threshold` returns the smallest relevant change of a case, by its id, as a fraction. Raises UsageError if the first
-    run has no case in common with any other run.
+    `threshold` takes the id of a case and returns the smallest relevant change of the case as a fraction. Raises
+    UsageError if the first run has no case in common with any other run.
     """
     first, *others = readings
     against = tuple(_against(first, other, threshold) for other in others)
@@ -125,21 +135,27 @@ def compare(readings: Sequence[Reading], threshold: Callable[[str], float]) -> C
 
 
 def _against(first: Reading, other: Reading, threshold: Callable[[str], float]) -> RunComparison:
-    """Return the comparison of one run with the first, its findings sorted with the worst first."""
+    """Return the comparison of the run `other` with the run `first`, its findings sorted with the worst first.
+
+    `threshold` is that of `compare`.
+    """
     judgement = settled(judge(Evidence([[first]]), Evidence([[other]]), threshold, allow_mismatch=True))
     ordered = tuple(sorted(judgement.findings, key=_order))
     return RunComparison(other.source, replace(judgement, findings=ordered), tuple(_geomeans(ordered)))
 
 
 def _order(finding: Finding) -> tuple[int, float, str]:
-    """Return the sort key that puts the worst finding first; findings without an effect sort by their medians."""
+    """Return the sort key that puts the worst finding first: by verdict, then by `ratio`, then by case id."""
     place, _, case = badness(finding)
     worse = -math.log(times_as_good) if (times_as_good := ratio(finding)) > 0 else 0.0
     return place, -worse, case
 
 
 def ratio(finding: Finding) -> float:
-    """Return how many times as good a figure is as before, where more is better; NaN if the two cannot be compared."""
+    """Return how many times as good the figure of the candidate is as that of the baseline: 1.02 is 2 % better.
+
+    The result is NaN if the figures cannot be compared or their ratio is not positive and finite.
+    """
     grown = 1 + change(finding)
     if not grown > 0 or not math.isfinite(grown):
         return math.nan
@@ -147,7 +163,10 @@ def ratio(finding: Finding) -> float:
 
 
 def answer(against: RunComparison, name: str) -> GateAnswer:
-    """Return the answer of a comparison: verdict, reasons and next steps; `name` is the letter of the run."""
+    """Return the answer of a comparison: verdict, reasons and next steps; its exit status is 0.
+
+    `name` is the letter of the run that was compared with run A.
+    """
     judgement = replace(against.judgement, missing=())  # `one_sided_cases` already lists the missing cases
     counts = judgement.counts()
     changes = [f"{counts[verdict]} {verdict}" for verdict in (Verdict.SLOWER, Verdict.FASTER) if verdict in counts]
@@ -157,7 +176,7 @@ def answer(against: RunComparison, name: str) -> GateAnswer:
 
 
 def _geomeans(findings: Sequence[Finding]) -> Iterator[Geomean]:
-    """Yield the geometric mean of each suite over the findings that have a ratio."""
+    """Yield the geometric mean of the ratios of each suite, over the findings whose `ratio` is not NaN."""
     suites: dict[str, list[Finding]] = {}
     for finding in findings:
         if ratio(finding) > 0:
@@ -175,7 +194,11 @@ def _geomeans(findings: Sequence[Finding]) -> Iterator[Geomean]:
 
 
 def _direction(mean: float, verdicts: Sequence[Verdict]) -> int:
-    """Return 1 or -1 if all decided changes of a suite have the direction of the mean, otherwise 0."""
+    """Return the direction of a suite: 1 if it is better, −1 if it is worse, and 0 if neither is certain.
+
+    It is 1 if the geometric `mean` of the ratios is above 1 and the verdicts contain `faster` but not `slower`. It is
+    −1 if the mean is below 1 and they contain `slower` but not `faster`.
+    """
     ways = {Verdict.SLOWER, Verdict.FASTER}.intersection(verdicts)
     if ways == {Verdict.FASTER} and mean > 1:
         return 1
@@ -197,7 +220,10 @@ def _column(reading: Reading) -> Column:
 
 
 def differences(manifests: Sequence[Manifest]) -> Iterator[Difference]:
-    """Yield the facts about the environment that differ between the runs, those of the devices first."""
+    """Yield the facts about the environment that differ between the runs, the facts about the devices first.
+
+    The values of each difference are in the order of `manifests`.
+    """
     environments = [dict(_environment(manifest)) for manifest in manifests]
     for name in dict.fromkeys(name for environment in environments for name in environment):
         values = tuple(environment.get(name, "") for environment in environments)
@@ -206,7 +232,10 @@ def differences(manifests: Sequence[Manifest]) -> Iterator[Difference]:
 
 
 def _environment(manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """Yield the facts and settings of a run that a comparison shows, those of the measured devices first."""
+    """Yield the name and the value of each fact and setting of a run that a comparison shows, the devices' facts first.
+
+    The devices are those that the run measured, or all of them if the settings name none that it describes.
+    """
     facts, settings = manifest.facts, manifest.settings
     measured = [device for device in facts.devices if device.id in settings.devices] or list(facts.devices)
     for number, device in enumerate(measured, 1):
@@ -220,7 +249,7 @@ def _environment(manifest: Manifest) -> Iterator[tuple[str, str]]:
 
 
 def _device(device: Device) -> Iterator[tuple[str, str]]:
-    """Yield the facts about one device."""
+    """Yield the name and the value of each fact about a device; the value is empty if it is unknown."""
     yield "model", device.name
     yield "architecture", device.arch
     yield "units", str(device.units) if device.units else ""

@@ -29,7 +29,10 @@ class _Counts(NamedTuple):
 
 @cache
 def _counts(sides: int) -> _Counts:
-    """Return the numbers of processes to try, for one measured side or two, with their quantiles."""
+    """Return the numbers of processes to try with their quantiles and chance errors.
+
+    `sides` is 2, or 1 if the baseline is a floor that has no processes.
+    """
     processes = np.array([_COUNTS], dtype=float)
     freedom = sides * (processes - 1)
     return _Counts(processes, stats.student_quantile(freedom), chance_errors(freedom))
@@ -37,7 +40,10 @@ def _counts(sides: int) -> _Counts:
 
 @cache
 def _places(freedom: int) -> stats.Vector:
-    """Return 21 evenly spread quantiles of Student's distribution, in standard errors, of shape (21, 1)."""
+    """Return 21 evenly spread quantiles of Student's distribution, in standard errors, of shape (21, 1).
+
+    Their probabilities are 1/42, 3/42, …, 41/42. `freedom` is the number of degrees of freedom.
+    """
     tails = 2 * np.minimum(_PLACES, 1 - _PLACES)
     sizes = [float(stats.student_quantile(np.array(float(freedom)), tail)) for tail in tails]
     return np.copysign(sizes, _PLACES - 0.5)[:, np.newaxis]
@@ -46,10 +52,11 @@ def _places(freedom: int) -> stats.Vector:
 def processes_needed(finding: Finding) -> int:
     """Return the estimated number of processes per side that decide a case with a probability of 80 %.
 
-    It is 0 if more than 100 were needed. The probability is the mean over the true changes that the measured change
-    and the noise between processes allow. With n processes per side and the standard deviation s between processes, the
-    effect has the standard error s·√(2/n), or s·√(1/n) if the baseline is a floor. A case is decided if its
-    95 % interval lies beyond the threshold, which noise widens, or within the threshold that the user asked for.
+    It is 0 if 100 are not enough, and if the finding has no effect or the processes do not differ at all. The
+    probability is the mean over the true changes that the measured change and the noise between processes allow. With n
+    processes per side and the standard deviation s between processes, the effect has the standard error s·√(2/n), or
+    s·√(1/n) if the baseline is a floor. A case is decided if its 95 % interval lies beyond the threshold, which noise
+    widens, or within the threshold that the user asked for.
     """
     effect = finding.effect
     if effect is None or not effect.between:
@@ -70,11 +77,12 @@ def processes_needed(finding: Finding) -> int:
 def _processes(
     shift: float, between: float, user_threshold: float, other_sessions: float, before: int, after: int
 ) -> int:
-    """Return the smallest number of processes that reaches the power, or 0 if none does.
+    """Return the smallest number of processes per side that decides a case with a probability of 80 %; 0 above 100.
 
-    All arguments but the two counts are logarithms. `shift` is the measured effect, `user_threshold` that of the
-    policy, `between` the standard deviation between processes, and `other_sessions` the threshold due to other
-    sessions. `before` and `after` are the numbers of processes so far; `before` is 0 if the baseline is a floor.
+    All arguments but the last two are logarithms. `shift` is the measured effect, `between` the standard deviation
+    between processes, `user_threshold` the threshold of the policy, and `other_sessions` the smallest threshold that
+    the noise between sessions allows, 0 if it does not count. `before` and `after` are the measured numbers of
+    processes of the baseline, 0 if it is a floor, and of the candidate.
     """
     sides, measured = (2, 1 / before + 1 / after) if before else (1, 1 / after)
     processes, quantiles, chances = _counts(sides)
@@ -97,7 +105,7 @@ def _normal(z: stats.Vector) -> stats.Vector:
 
 
 def deciding_threshold(finding: Finding) -> float:
-    """Return the smallest threshold, a fraction, for which the case would be the same; NaN if it has no effect."""
+    """Return the smallest threshold, as a fraction, that makes the verdict `same`; NaN if there is no effect."""
     if finding.effect is None:
         return math.nan
     return math.expm1(max(abs(finding.effect.low), abs(finding.effect.high)))

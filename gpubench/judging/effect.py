@@ -1,7 +1,7 @@
-"""The effect of a change on one case, and the smallest effect that noise leaves visible; docs/gate.md has the reasons.
+"""Compute the effect of a change on one case, and the smallest effect that noise leaves visible.
 
-All values are logarithms whose sign makes more worse: +0.02 is 2 % slower, whatever the unit. Nothing here depends on a
-policy, because a comparison and a gate call the same functions.
+docs/gate.md has the reasons. All values are logarithms whose sign makes more worse: +0.02 is 2 % slower, whatever the
+unit. Nothing here depends on a policy, because a comparison and a gate call the same functions.
 """
 
 from __future__ import annotations
@@ -88,7 +88,11 @@ def is_judgeable(side: Side) -> bool:
 
 
 def pair(before: Side, after: Side, noise: Side | None = None) -> SidePair:
-    """Return two sides as a pair, both judgeable; `noise` is the same case in a run of identical code."""
+    """Return the logarithms of two judgeable sides, with the scatters that other measurements show for the same case.
+
+    `noise` is the case in a run of identical code, or None; it counts if it is judgeable. The sessions of the baseline
+    count if there are at least three.
+    """
     scatters = []
     if noise is not None and is_judgeable(noise):
         counted = f"{len(noise.logs)} processes of the noise run"
@@ -100,9 +104,9 @@ def pair(before: Side, after: Side, noise: Side | None = None) -> SidePair:
 
 
 def _scatter(logs: Sequence[float], before: int, after: int, counted: str) -> Scatter:
-    """Return the scatter of these logarithms, for an effect between the means of `before` and of `after` such values.
+    """Return the scatter of an effect between two means, of `before` and of `after` values like those in `logs`.
 
-    `counted` names the values for people: `4 sessions of the baseline`.
+    `logs` are at least two logarithms. `counted` names them for people: `4 sessions of the baseline`.
     """
     mean = sum(logs) / len(logs)
     deviation = math.sqrt(sum((value - mean) ** 2 for value in logs) / (len(logs) - 1))
@@ -111,7 +115,10 @@ def _scatter(logs: Sequence[float], before: int, after: int, counted: str) -> Sc
 
 
 def effects(pairs: Sequence[SidePair]) -> list[Effect]:
-    """Return the effect of each pair, in order; pairs with the same numbers of processes are computed together."""
+    """Return the effect of each pair, in the order of `pairs`.
+
+    Pairs with the same numbers of processes are computed together, which is much faster.
+    """
     shapes: dict[tuple[int, int], list[int]] = {}
     for index, side_pair in enumerate(pairs):
         shapes.setdefault((len(side_pair.before), len(side_pair.after)), []).append(index)
@@ -146,9 +153,10 @@ def _effects_of_equal_counts(pairs: Sequence[SidePair]) -> list[Effect]:
 
 
 def _scatters_of_processes(before: stats.Vector, after: stats.Vector, welch: stats.Welch) -> Iterator[Scatter]:
-    """Yield for each row the scatter between the processes of both sides; the arrays have a row for each pair.
+    """Yield for each pair of sides the scatter between the processes of both sides.
 
-    Two estimates of the standard error are compared, and the one with the wider threshold counts: the pooled one if one
+    `before` and `after` are logarithms of shape (pairs, processes of the side), and `welch` is their difference. Two
+    estimates of the standard error are compared, and the one with the wider threshold counts: the pooled one if one
     side is quiet by chance, and Welch's if the side with fewer processes is the noisier one.
     """
     old, new = before.shape[-1], after.shape[-1]
@@ -163,9 +171,10 @@ def _scatters_of_processes(before: stats.Vector, after: stats.Vector, welch: sta
 
 
 def against(side: Side, expected: float) -> Effect:
-    """Return the effect of one judgeable side against an expected figure in its unit, with Student's 95 % interval.
+    """Return the effect of a judgeable side compared with an expected figure, with Student's 95 % interval.
 
-    `shift` is the median. `p` is NaN, because the question is not whether the side differs from the expected figure.
+    `expected` is positive and in the unit of the side. `shift` is the median of the processes' logarithms less that of
+    `expected`. `p` is NaN, because the question is not whether the side differs from the expected figure.
     """
     logs = np.array(side.logs)
     centre = (-1.0 if side.kinds[0].better == "more" else 1.0) * math.log(expected)

@@ -1,4 +1,4 @@
-"""The results of runs, collected case by case and process by process: the two sides of a comparison or a gate.
+"""Collect the results of runs by case and process, as the two sides that a comparison or a gate compares.
 
 A *process* is one replicate of a case: the median of its headline series. A *session* holds the run files that were
 measured together; its processes share a state of the machine that the processes of another session do not share.
@@ -26,9 +26,10 @@ _CLOCKS = (Measure.CORE_CLOCK, Measure.MEMORY_CLOCK)
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """The method of a figure; two kinds with `differences` are not comparable.
+    """The method of a figure; two figures whose kinds have `differences` are not comparable.
 
-    `limit` names the peak that bounds the figure.
+    `version` is that of the case, `series` the label of the headline series, and `limit` the peak that bounds the
+    figure, such as `dram`; empty if none does.
     """
 
     version: int
@@ -38,7 +39,10 @@ class Kind:
     limit: str = ""
 
     def differences(self, other: Kind) -> tuple[str, ...]:
-        """Return the differences from another kind, one phrase for each field; `limit` does not count."""
+        """Return a phrase for each of version, series, unit and better direction in which `other` differs.
+
+        Example: `unit was s, is B/s`; the second value is that of `other`.
+        """
         names = {"version": "case version", "series": "series", "unit": "unit", "better": "the better direction"}
         return tuple(
             f"{label} was {getattr(self, name)}, is {getattr(other, name)}"
@@ -50,9 +54,10 @@ class Kind:
 class Process(NamedTuple):
     """One replicate of a case: `value` is its median in SI units, or NaN if its status is not ok.
 
-    `clock_hz` is the clock that the worker read after the samples, NaN if it read none. `neighbours` are the labels and
-    the reasons for discarded samples that show that other work disturbed the replicate. The class is a tuple, because
-    the programs that read files send hundreds of thousands of them.
+    `kind` is None if there is no value, and `reason` then says why. `window` is the begin and end of the measurement,
+    in seconds since the start of its run. `clock_hz` is the clock that the worker read after the samples, NaN if it
+    read none. `neighbours` are the labels and the reasons for discarded samples that show that other work disturbed the
+    replicate. The class is a tuple, because the programs that read files send hundreds of thousands of them.
     """
 
     status: Status
@@ -69,7 +74,8 @@ class Process(NamedTuple):
 class Gathering:
     """The records of one run file, reduced to the parts that a gate needs while they are read.
 
-    `clocks` are the samples with a clock of a device, which may explain a slower case.
+    `results` has, by case id and device set, each result as its case and its process, in the order of the file.
+    `clocks` are the samples of counters that contain a clock of a device, which may explain a slower case.
     """
 
     results: dict[Key, list[tuple[Case, Process]]] = field(default_factory=dict)
@@ -78,7 +84,10 @@ class Gathering:
     _kinds: dict[tuple[int, str, str, Better, str], Kind] = field(default_factory=dict)
 
     def add(self, record: Manifest | Result | Samples | Remark) -> None:
-        """Add one record; the manifest must come first, as in a file, because it declares which counters are clocks."""
+        """Add one record; the manifest must come first, as in a file, because it declares which counters are clocks.
+
+        Remarks, and samples without a clock, are ignored.
+        """
         if isinstance(record, Manifest):
             clocks = (counter.name for counter in record.counters if counter.measures in _CLOCKS)
             self._clock_names = frozenset(clocks)
@@ -89,7 +98,10 @@ class Gathering:
             self.clocks.append(record)
 
     def _process(self, result: Result) -> Process:
-        """Return one replicate of a case; without a figure it is not ok, and its value is NaN."""
+        """Return `result` as one process; without a valid figure its value is NaN and its kind None.
+
+        A result that is ok but has no headline series becomes invalid.
+        """
         series = headline(result)
         if series is None and result.status == "ok":
             reason = "a dry run measures nothing" if "dry-run" in result.labels else "nothing was timed"
@@ -112,9 +124,10 @@ class Gathering:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The parts of one run file that a gate needs; `source` is the file's name for people.
+    """The parts of one run file that a gate needs: the manifest, the figure of each result, and the clocks.
 
-    `complete` is False for a run that ended early, and `warnings` are those of reading the file.
+    `source` is the file's name for people. `complete` is False for a run that ended early. `warnings` are the warnings
+    that reading the file gave.
     """
 
     manifest: Manifest
@@ -125,7 +138,10 @@ class Reading:
 
     @classmethod
     def of(cls, run: Run, source: str = "") -> Reading:
-        """Return the parts of a whole run that a gate needs."""
+        """Return the reading of a run in memory: its manifest, the figure of each result, and the clocks.
+
+        `source` is the name of the run in messages.
+        """
         gathered = Gathering()
         gathered.add(run.manifest)
         for result in run.results:
@@ -174,14 +190,17 @@ class Side:
 
     @property
     def centres(self) -> tuple[float, ...]:
-        """The mean of `logs` for each session that has any, in the order of the sessions."""
+        """The mean of `logs` for each session with an ok process, in the order of the sessions; empty if `logs` is."""
         grouped: dict[int, list[float]] = {}
         for index, value in zip(self.ok, self.logs, strict=False):
             grouped.setdefault(self.sessions[index], []).append(value)
         return tuple(sum(values) / len(values) for values in grouped.values())
 
     def only(self, readings: Collection[int]) -> Side:
-        """Return the side with only the processes of these run files, given by their indices."""
+        """Return the side with only the processes of some run files.
+
+        `readings` are the indices of these run files, as in the field `readings`.
+        """
         selected = [index for index, reading in enumerate(self.readings) if reading in readings]
         columns = (self.processes, self.readings, self.sessions)
         processes, sources, sessions = (tuple(column[index] for index in selected) for column in columns)
@@ -205,12 +224,15 @@ class Side:
 
     @property
     def neighbours(self) -> tuple[tuple[str, ...], ...]:
-        """For each ok process that other work disturbed, the labels and reasons that show it."""
+        """For each ok process that other work disturbed, the labels and reasons that show the disturbance."""
         return tuple(disturbances for index in self.ok if (disturbances := self.processes[index].neighbours))
 
     @property
     def problem(self) -> str:
-        """The statuses of the processes that are not ok, with a reason: `2 of 5 invalid: …`; empty if all are ok."""
+        """The statuses of the processes that are not ok, each once, with the first reason: `2 of 5 invalid: …`.
+
+        The text is empty if all processes are ok. The numbers are left out if no process is ok.
+        """
         bad = [process for process in self.processes if process.status != "ok"]
         if not bad:
             return ""
@@ -221,7 +243,11 @@ class Side:
 
 
 class Evidence:
-    """The results of several runs by case; `sessions` groups the readings that were measured together."""
+    """The results of several runs by case.
+
+    `sessions` groups the readings that were measured together. `readings` are all readings in this order. `sides` has,
+    by case id and device set, the processes of all readings.
+    """
 
     def __init__(self, sessions: Sequence[Sequence[Reading]]) -> None:
         self.sessions = tuple(tuple(session) for session in sessions)
@@ -244,11 +270,17 @@ class Evidence:
         return Evidence((*self.sessions[:-1], (*self.sessions[-1], *more)))
 
     def clocks(self, side: Side, measure: Measure = Measure.CORE_CLOCK) -> tuple[float, ...]:
-        """Return the median of a clock in the window of each ok process, in Hz; NaN if no counter was read."""
+        """Return for each ok process of `side` the median that a clock had in the window of the process, in Hz.
+
+        `measure` says which clock. The value is NaN if no counter of the clock was read in the window.
+        """
         return tuple(self._clock(side, index, measure) for index in side.ok)
 
     def _clock(self, side: Side, index: int, measure: Measure) -> float:
-        """Return the median of a clock's counters in the window of one process, in Hz; NaN if there are none."""
+        """Return the median that a clock had in the window of one process, in Hz; NaN if no counter was read in it.
+
+        `index` is the index of the process in `side.processes`, and `measure` says which clock.
+        """
         source, process = side.readings[index], side.processes[index]
         if source not in self._tables:
             reading = self.readings[source]
@@ -263,7 +295,10 @@ class Evidence:
 
 
 def _sides(sessions: Iterable[Sequence[Reading]]) -> dict[Key, Side]:
-    """Return the side of each case and device set, with the processes of all sessions in order."""
+    """Return the side of each case and device set, with the processes in the order of the sessions and their readings.
+
+    The readings of all sessions are numbered through from 0, as in `Evidence.readings`.
+    """
     columns: dict[Key, tuple[Case, list[Process], list[int], list[int]]] = {}
     numbered = ((session_number, reading) for session_number, session in enumerate(sessions) for reading in session)
     for source, (session_number, reading) in enumerate(numbered):
@@ -279,10 +314,10 @@ def _sides(sessions: Iterable[Sequence[Reading]]) -> dict[Key, Side]:
 
 
 def paired(before: Evidence, after: Evidence) -> list[tuple[Side | None, Side | None]]:
-    """Return the sides that belong together: by case and device set, or else by case alone.
+    """Return the two sides of each case, first that of `before`, then that of `after`; None where one has no such case.
 
-    The device set is ignored if each evidence has the case on one set only, so that `cuda:0` of one machine can be
-    compared with `cuda:1` of another.
+    Sides belong together if their case and their device set are equal. The device set is ignored if each evidence has
+    the case on one set only, so that `cuda:0` of one machine can be compared with `cuda:1` of another.
     """
     old, new = _by_case(before), _by_case(after)
     pairs: list[tuple[Side | None, Side | None]] = []
@@ -296,7 +331,7 @@ def paired(before: Evidence, after: Evidence) -> list[tuple[Side | None, Side | 
 
 
 def _by_case(evidence: Evidence) -> dict[str, dict[tuple[str, ...], Side]]:
-    """Return the sides by case id and then by device set."""
+    """Return the sides of `evidence` by case id and then by device set."""
     sides: dict[str, dict[tuple[str, ...], Side]] = {}
     for (case_id, devices), side in evidence.sides.items():
         sides.setdefault(case_id, {})[devices] = side

@@ -1,4 +1,4 @@
-"""The texts of a finding, which are the same in the terminal, in Markdown, in JUnit and on a page."""
+"""Write a finding as text; the text is the same in the terminal, in Markdown, in JUnit and on a page."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ class FindingCells:
 
 
 def finding_cells(finding: Finding) -> FindingCells:
-    """Return the cells of a finding: both figures, the change with its interval, the threshold, and the reason."""
+    """Return the cells of a finding: both figures, the change with its interval, the threshold, and the explanation.
+
+    A cell is MISSING if there is no figure, or, for the last three numbers, no effect.
+    """
     fraction = change(finding)
     return FindingCells(
         str(finding.verdict),
@@ -45,9 +48,10 @@ def finding_cells(finding: Finding) -> FindingCells:
 
 
 def change(finding: Finding) -> float:
-    """Return the change of a figure as a fraction: that of its effect, or else that of the medians.
+    """Return the change of a figure from baseline to candidate as a fraction: +0.02 is a figure that is 2 % larger.
 
-    The result is NaN if a figure is missing or the figures are not comparable.
+    It is the change of the effect, or of the medians if the finding has no effect. The result is NaN if a figure is
+    missing or the figures are not comparable.
     """
     if finding.effect:
         return finding.change
@@ -80,7 +84,10 @@ def name(finding: Finding) -> str:
 
 
 def sentence(finding: Finding) -> str:
-    """Return a finding as one line: `+4.9 % (+4.1 to +5.6 %), threshold 2.0 %; measured on another card`."""
+    """Return a finding as one line: `+4.9 % (+4.1 to +5.6 %), threshold 2.0 %; measured on another card`.
+
+    Without an effect the line is only the reason, which may be empty.
+    """
     if finding.effect is None:
         return finding.reason
     threshold = _widened_threshold(finding) or f"threshold {percent(math.expm1(finding.threshold))}"
@@ -89,7 +96,7 @@ def sentence(finding: Finding) -> str:
 
 
 def explanation(finding: Finding) -> str:
-    """Return the reason for a wider threshold than the user's, and the reason of the finding."""
+    """Return why the threshold is wider than the user's, and the reason of the finding; empty if it has neither."""
     return "; ".join(filter(None, (_widened_threshold(finding), _reason(finding))))
 
 
@@ -103,7 +110,11 @@ def _widened_threshold(finding: Finding) -> str:
 
 
 def _reason(finding: Finding) -> str:
-    """Return the reason of a finding; for a noisy one, the number of processes that would decide it."""
+    """Return the reason of a finding as a clause.
+
+    If an inconclusive or suspect finding has none, the clause names the number of processes that would decide it. For
+    any other finding without a reason the text is empty.
+    """
     if finding.reason or finding.verdict not in UNDECIDED:
         return finding.reason
     count = processes_needed(finding)
@@ -111,7 +122,7 @@ def _reason(finding: Finding) -> str:
 
 
 def first(names: Sequence[str]) -> str:
-    """Return the first of several names and the number of further ones."""
+    """Return the first of several names and the number of the others: `a and 2 more`; `names` is not empty."""
     return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
 
 

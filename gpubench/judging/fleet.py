@@ -1,4 +1,4 @@
-"""The judgement of a fleet: which GPU, node or link is slow, how certain that is, and what explains it.
+"""Hold the judgement of a fleet: which GPU, node or link is slow, how certain that is, and what explains it.
 
 `judging.fleet_rule` makes it; reports and publications show it. docs/fleet.md explains the rule.
 """
@@ -39,10 +39,10 @@ class Place:
 class FleetFinding:
     """A component that is slow in one case, or in all cases of a family together; then `case` is empty.
 
-    `slowdown` is the missing fraction of the expected rate: 0.03 is 3 % slow. `detectable` is the smallest slowdown
-    that the rule would have found. `again` is the slowdown in the second measurement, NaN without one. `expected` is
-    the median of the other components, the baseline, or the floor; `value` and `expected` are in SI units, NaN for a
-    family.
+    `basis` says what it was compared with. `slowdown` is the missing fraction of the expected rate: 0.03 is 3 % slow.
+    `detectable` is the smallest slowdown that the rule would have found. `again` is the slowdown in the second
+    measurement, NaN without one. `expected` is the median of the other components, the baseline, or the floor; `value`
+    and `expected` are in SI units, NaN for a family.
     """
 
     place: Place
@@ -81,8 +81,8 @@ class SuspectCase:
 class Suspect:
     """A component that is to blame: a GPU, a node (all its GPUs are slow), a host, or a link.
 
-    `findings` start with the slowest. `cases` are all cases of the suspect, also those in which it is not slow, the
-    lowest share first.
+    `uuids` are those of its devices. `findings` start with the slowest. `cases` are all cases of the suspect, also
+    those in which it is not slow, the lowest share first.
     """
 
     unit: Literal["GPU", "node", "host", "link"]
@@ -159,7 +159,7 @@ class FleetGroup:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The standing of a component: for each family of cases its rate as a share of the group's median.
+    """The standing of a component: for each family of cases its mean rate as a share of the group's median (`shares`).
 
     Temperature, power and clock are NaN if they are unknown. `sick` and `warnings` are the remarks about its health.
     """
@@ -189,7 +189,10 @@ class FailedCases:
 
 @dataclass(frozen=True, slots=True)
 class FleetJudgement:
-    """The judgement of a fleet: its record, groups of comparable components, suspects (the worst first), and notes."""
+    """The judgement of a fleet: its record, groups of comparable components, suspects (the worst first), and notes.
+
+    `standings` has every component. `failures` has the failed and the invalid cases of each component.
+    """
 
     fleet: Fleet
     groups: tuple[FleetGroup, ...]
@@ -225,7 +228,7 @@ class FleetJudgement:
 
 
 def fleet_status(judgement: FleetJudgement, strict: bool = False) -> int:
-    """Return the exit status of a judgement.
+    """Return the exit status of a judgement: the first of 6, 3, 1, 4 and 0 that applies.
 
     It is 6 if a device is sick, 3 if a case failed on one component and not on the others, 1 if a slow component is
     confirmed, 4 if the fleet cannot be judged, and else 0. A fleet cannot be judged if nothing is comparable, and with

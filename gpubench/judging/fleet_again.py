@@ -1,4 +1,4 @@
-"""The second measurement of the suspects of a fleet, next to healthy controls: it confirms a finding or clears it."""
+"""Judge the second measurement of a fleet's suspects, next to healthy controls: it confirms a finding or clears it."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ def measured_again(
 ) -> FleetFinding:
     """Return the finding as confirmed or transient if its component was measured again, and otherwise unchanged.
 
-    `first` is the first measurement of all comparable components. `suspects` are the places and cases of all findings,
-    with an empty case for a family. `again` are the second measurements of all nodes.
+    It is confirmed if the slowdown in the second measurement is beyond chance, on average over the cases of the
+    finding. `first` has the first measurement of all comparable components by place. `suspects` are the places and
+    cases of all findings, with an empty case for a family. `again` are the second measurements of all nodes.
     """
     second = _second_measurement(finding.place, again)
     if second is None:
@@ -60,7 +61,11 @@ def _second_measurement(place: Place, again: Sequence[SecondMeasurement]) -> Com
 def _healthy_rates(
     key: CaseKey, finding: FleetFinding, first: Mapping[Place, Component], suspects: Collection[tuple[Place, str]]
 ) -> dict[Place, float]:
-    """Return the logarithms of the first rates of all components that are not suspects in this case, by place."""
+    """Return by place the logarithms of the first rates in the case `key` of the components without a finding in it.
+
+    `first` and `suspects` are those of `measured_again`. If `finding` is about a family, the components with a finding
+    in a family are left out too.
+    """
     return {
         place: component.rates[key].log
         for place, component in first.items()
@@ -73,9 +78,10 @@ def _slowdown_and_limit(
 ) -> tuple[float, float]:
     """Return the slowdown of a component in its second measurement of a case, and its limit, as natural logarithms.
 
-    `others` are the first rates of the healthy components, `suspects` is the number of findings for which the level is
-    corrected, and a slowdown above the limit is beyond chance. The expected rate is the mean of the other components in
-    the first measurement, shifted by the mean change of the healthy controls between the two measurements.
+    A slowdown above the limit is beyond chance. `key` is the case, `second` the component in the second measurement,
+    `others` are the logarithms of the first rates of the healthy components by place, `again` are the second
+    measurements of all nodes, and `suspects` is the number of findings for which the level is corrected. The expected
+    rate is the mean of `others`, shifted by the mean change of the healthy controls between the two measurements.
     """
     moved = [log - others[place] for place, log in _control_rates(key, again) if place in others]
     values, count = list(others.values()), len(others)

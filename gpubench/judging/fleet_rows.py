@@ -1,4 +1,4 @@
-"""The matrix by which a group of comparable components is judged: one row for each case, and one for each family."""
+"""Build the matrix by which a group of comparable components is judged, with a row for each case and each family."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ class FleetRow:
 class ComparableGroup:
     """Comparable members with their rates and the standard errors of these, both as natural logarithms.
 
-    The matrices have one row for each case (`keys`) and one column for each member, NaN where a member has no rate.
+    The matrices have one row for each case (`keys`) and one column for each member, NaN where a member has no rate. The
+    logarithm of a time is negated, so that a smaller value is always slower.
     """
 
     members: tuple[Member, ...]
@@ -52,10 +53,11 @@ class ComparableGroup:
 
 
 def fleet_rows(group: ComparableGroup) -> tuple[list[FleetRow], Matrix, Matrix, tuple[TwoPopulations, ...]]:
-    """Return the rows to judge with their rates and standard errors, and the cases that have two populations.
+    """Return the rows to judge, their rates and standard errors as matrices, and the cases that have two populations.
 
-    The matrices have a row for each of the rows and a column for each member. The rows are the cases, then the slower
-    part of each case with two populations, then the families.
+    The rows are the cases, then the slower population of each case with two populations, then the families. In a case
+    with two populations, its own row keeps only the faster one. Both matrices have shape (rows, members) and natural
+    logarithms, NaN where a member has no rate.
     """
     rows = [FleetRow(key, key.family) for key in group.keys]
     rates, errors = group.rates.copy(), group.errors
@@ -75,11 +77,12 @@ def fleet_rows(group: ComparableGroup) -> tuple[list[FleetRow], Matrix, Matrix, 
 
 
 def _family_rows(group: ComparableGroup, rates: Matrix) -> tuple[list[FleetRow], Matrix, Matrix]:
-    """Return a row for each family of two cases or more, with the weighted means of its rates and their errors.
+    """Return a row for each family of two cases or more, the weighted means of its rates, and their standard errors.
 
-    A case in which the components agree closely weighs more. The mean of several noisy cases shows smaller slowdowns
-    than each of them. A slowdown that all cases of a component share stays in the mean, and therefore in the deviation
-    that the rule compares with.
+    `rates` and both results have a column for each member; `rates` has a row for each case, and the results have one
+    for each family, NaN for a member without a rate in all its cases. A case in which the components agree closely
+    weighs more. The mean of several noisy cases shows smaller slowdowns than each of them. A slowdown that all cases of
+    a component share stays in the mean, and therefore in the deviation that the rule compares with.
     """
     rows, means, errors = [], [], []
     for family in dict.fromkeys(key.family for key in group.keys):
@@ -105,9 +108,9 @@ def _family_rows(group: ComparableGroup, rates: Matrix) -> tuple[list[FleetRow],
 
 
 def _populations(group: ComparableGroup, split: np.ndarray) -> tuple[TwoPopulations, ...]:
-    """Return the cases with two populations, grouped by the components that are in the slower one.
+    """Return the cases with two populations; cases that have the same components in the slower one stand together.
 
-    `split` has the number of components in the slower population of each case, 0 for one population.
+    `split` has the number of components in the slower population of each case, 0 for one population, shape (cases,).
     """
     parts: dict[tuple[int, ...], list[int]] = {}
     for row in np.nonzero(split)[0]:
@@ -116,7 +119,10 @@ def _populations(group: ComparableGroup, split: np.ndarray) -> tuple[TwoPopulati
 
 
 def _two_populations(group: ComparableGroup, slower: tuple[int, ...], rows: Sequence[int]) -> TwoPopulations:
-    """Return the two populations of these cases, given the columns of the slower one."""
+    """Return the description of two populations that several cases share.
+
+    `slower` are the columns of the members in the slower population, and `rows` the indices of the cases in the group.
+    """
     is_slower = np.isin(np.arange(len(group.members)), slower)
     gaps = [np.nanmedian(group.rates[row][~is_slower]) - np.nanmedian(group.rates[row][is_slower]) for row in rows]
     slow = [group.members[column].component for column in np.flatnonzero(is_slower)]
@@ -131,7 +137,7 @@ def _two_populations(group: ComparableGroup, slower: tuple[int, ...], rows: Sequ
 
 
 def _differences(slow: Sequence[Component], fast: Sequence[Component]) -> Iterator[str]:
-    """Yield each detail for which the two populations have no value in common."""
+    """Yield a clause for each detail for which the components in `slow` and those in `fast` have no value in common."""
     for name in dict.fromkeys(name for component in (*slow, *fast) for name, _ in component.details):
         here, there = (
             Tally(dict(component.details).get(name, "unknown") for component in part) for part in (slow, fast)

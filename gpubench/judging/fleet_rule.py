@@ -1,4 +1,4 @@
-"""The rule that finds the slow components of a fleet: a pure function of the nodes' digests."""
+"""Find the slow components of a fleet by a rule: a pure function of the nodes' digests."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def judge_fleet(
 ) -> FleetJudgement:
     """Judge a fleet by the digests of its nodes.
 
-    `again` are second measurements. `other_findings` are findings against the baselines and floors that `bases` names.
-    `notes` come before the notes of the rule.
+    `again` are the second measurements of suspects and of healthy controls. `other_findings` are findings against the
+    baselines and floors that `bases` names. `notes` come before the notes of the rule.
     """
     members, duplicate_notes = _members(digests)
     groups = [_group(members) for members in _comparable(members)]
@@ -71,7 +71,10 @@ def judge_fleet(
 
 
 def _members(digests: Sequence[NodeDigest]) -> tuple[list[Member], list[str]]:
-    """Return every component once, and a note for each GPU that two nodes report."""
+    """Return every component once, and a note for each GPU that two nodes report.
+
+    A component belongs to the first node that reports the UUIDs of its devices.
+    """
     node_of_uuid: dict[str, str] = {}
     members, notes = [], []
     for digest in digests:
@@ -107,7 +110,7 @@ def _disturbance_notes(members: Sequence[Member]) -> Iterator[str]:
 
 
 def _comparable(members: Sequence[Member]) -> list[list[Member]]:
-    """Return the comparable members together: those of one kind with one fingerprint."""
+    """Return the members in groups of comparable ones, which have the same kind and the same fingerprint."""
     groups: dict[tuple[str, str], list[Member]] = {}
     for member in members:
         groups.setdefault((member.component.kind, member.component.fingerprint.id), []).append(member)
@@ -115,7 +118,7 @@ def _comparable(members: Sequence[Member]) -> list[list[Member]]:
 
 
 def _group(members: Sequence[Member]) -> ComparableGroup:
-    """Return the members with the logarithms of their rates and standard errors; NaN for a missing case."""
+    """Return the members as a group with the logarithms of their rates; the cases are all that any member has."""
     keys = tuple(dict.fromkeys(key for member in members for key in member.component.rates))
     rows = [[member.component.rates.get(key) for member in members] for key in keys]
     rates = [[rate.log if rate else math.nan for rate in row] for row in rows]
@@ -125,7 +128,10 @@ def _group(members: Sequence[Member]) -> ComparableGroup:
 
 
 def _judge_group(group: ComparableGroup, again: Sequence[SecondMeasurement]) -> tuple[list[FleetFinding], FleetGroup]:
-    """Return the findings of a group, with the second measurements taken into account, and its description."""
+    """Return the findings of a group and its description; a group of fewer than five members has no findings.
+
+    `again` are the second measurements of all nodes, which confirm or clear the findings.
+    """
     first = group.members[0].component
     described = FleetGroup(first.kind, first.fingerprint.text, len(group.members), ())
     if not group.is_comparable:
@@ -148,9 +154,10 @@ def _judge_group(group: ComparableGroup, again: Sequence[SecondMeasurement]) -> 
 def _finding(
     group: ComparableGroup, row: FleetRow, column: int, rates: Matrix, judged: outliers.Outliers, index: int
 ) -> FleetFinding:
-    """Return the finding about the member in this column of a row.
+    """Return the finding about one member in one row of the judged matrix.
 
-    `rates` are the rates of that row as logarithms, and `index` is the number of the row in the `judged` matrices.
+    `row` says which case or family the row is, `index` is its number in the `judged` matrices, and `rates` are the
+    rates of all members in it as logarithms, shape (members,). `column` is the index of the slow member.
     """
     place, component = group.members[column]
     slowdown = float(judged.slowdown[index, column])
@@ -178,13 +185,13 @@ def _finding(
 
 
 def _without_repeats(findings: Sequence[FleetFinding]) -> list[FleetFinding]:
-    """Return the findings without a family's finding where the component has a finding in a case of that family."""
+    """Return the findings without those on a family in which the same component has a finding on a single case."""
     cases = {(finding.place, finding.family) for finding in findings if finding.case}
     return [finding for finding in findings if finding.case or (finding.place, finding.family) not in cases]
 
 
 def _cases(group: ComparableGroup, detectable: Matrix) -> tuple[FleetCase, ...]:
-    """Return the cases of a group with their medians and the smallest detectable slowdown.
+    """Return the cases of a group with their medians, their spread and the smallest detectable slowdowns.
 
     `detectable` has a row for each case and a column for each member, as logarithms, NaN where it is unknown.
     """
@@ -203,7 +210,10 @@ def _cases(group: ComparableGroup, detectable: Matrix) -> tuple[FleetCase, ...]:
 
 
 def _standings(index: int, group: ComparableGroup, suspects: Sequence[Suspect]) -> Iterator[Standing]:
-    """Yield the standing of each member of a group; `index` is the number of the group."""
+    """Yield the standing of each member of a group.
+
+    `index` is the number of the group in the judgement, and `suspects` are the suspects of the whole fleet.
+    """
     states = {place: suspect.state for suspect in suspects for place in suspect.parts}
     families = list(dict.fromkeys(key.family for key in group.keys))
     centred = group.rates - np.nanmedian(group.rates, axis=1, keepdims=True) if len(group.keys) else group.rates
@@ -248,7 +258,7 @@ def _partial_run_notes(digests: Sequence[NodeDigest]) -> Iterator[str]:
 
 
 def _failures(group: ComparableGroup) -> Iterator[FailedCases]:
-    """Yield for each member its cases without a valid result that tell something about it: failed, then invalid."""
+    """Yield for each member its informative failures: one record for all failed cases, and one for all invalid ones."""
     valid = {key.case for key in group.keys}
     for place, component in group.members:
         for status in ("failed", "invalid"):
@@ -265,5 +275,8 @@ def _failures(group: ComparableGroup) -> Iterator[FailedCases]:
 
 
 def _is_informative(failure: CaseFailure, group: ComparableGroup, valid: Collection[str]) -> bool:
-    """Return whether a failure says something about its component: others have a result, or there are no others."""
+    """Return whether a failure says something about its component: another member has a result, or there is no other.
+
+    `valid` are the ids of the cases in which any member of `group` has a rate.
+    """
     return failure.case in valid or len(group.members) == 1

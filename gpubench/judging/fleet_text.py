@@ -1,4 +1,4 @@
-"""The texts of a fleet's judgement, which are the same in the terminal, on the page and in every other form."""
+"""Write the judgement of a fleet as text; the text is the same in the terminal, on the page and in every other form."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _MOST_CAUSES = 2
 
 
 def fleet_answer(judgement: FleetJudgement) -> str:
-    """Return the judgement as one sentence, without a full stop: the first of these that applies.
+    """Return the judgement as one sentence without a full stop.
 
-    Sick devices, components with failed cases, that the fleet cannot be judged, that no component is slow, or the slow
-    components (GPUs, nodes, hosts or links), which are confirmed by a second measurement or not. At most three are
-    named.
+    It is about the first of these that applies: sick devices; components with failed cases; the reason why the fleet
+    cannot be judged; that no component is slow; the slow components that a second measurement confirmed; those that
+    were not measured again. At most three are named.
     """
     if judgement.sick:
         places = ", ".join(standing.place.text for standing in judgement.sick[:_MOST_NAMED])
@@ -61,7 +61,7 @@ def suspect_text(suspect: Suspect) -> str:
 
 
 def failure_text(failure: FailedCases) -> str:
-    """Return failed cases as text: `gpu07 cuda:3: 2 cases failed, unlike others: gemm/square[…]: wrong answer …`."""
+    """Return failed cases as one line: `gpu07 cuda:3: 2 cases failed, unlike others: gemm/square[…]: wrong answer`."""
     verb = "failed" if failure.status == "failed" else "without a valid result"
     return (
         f"{failure.place.text}: {plural(failure.count, 'case')} {verb}, unlike others: {failure.case}: {failure.reason}"
@@ -76,7 +76,7 @@ def causes_text(subject: Suspect | FleetFinding) -> str:
 
 
 def compared_with(judgement: FleetJudgement) -> str:
-    """Return the bases of the comparison as text: `each other and the baseline`."""
+    """Return what the components were compared with as text: `each other and the baseline`."""
     names = {"others": "each other", "baseline": "the baseline", "floor": "the floors of their models"}
     return " and ".join(names[basis] for basis in judgement.bases)
 
@@ -92,7 +92,10 @@ def devices_text(judgement: FleetJudgement) -> str:
 
 
 def detectable_text(judgement: FleetJudgement) -> str:
-    """Return for each family the median of the smallest detectable slowdowns: `memory 2.0 %, compute 11.2 %`."""
+    """Return for each family the median of the smallest detectable slowdowns: `memory 2.0 %, compute 11.2 %`.
+
+    Families in which no case has such a slowdown are left out.
+    """
     limits_by_family: dict[str, list[float]] = {}
     for group in judgement.groups:
         for case in group.cases:
@@ -104,7 +107,7 @@ def detectable_text(judgement: FleetJudgement) -> str:
 
 
 def population_sentences(judgement: FleetJudgement) -> list[str]:
-    """Return a sentence for each pair of populations in a group."""
+    """Return a clause for each two populations in a group: their sizes, the gap, the cases, and the differences."""
     sentences = []
     for group in judgement.groups:
         for two in group.populations:
@@ -126,7 +129,10 @@ def missing_node_lines(judgement: FleetJudgement) -> list[str]:
 
 
 def next_steps_text(judgement: FleetJudgement) -> list[str]:
-    """Return the next steps as sentences; empty if nothing is left to do."""
+    """Return the next step as a sentence: for the first confirmed suspect, or else to measure suspects again.
+
+    The list is empty if there is neither.
+    """
     if confirmed := judgement.of("confirmed"):
         place = confirmed[0].place
         if any(cause.kind == "other programs" for cause in confirmed[0].causes):

@@ -1,4 +1,4 @@
-"""The same components over several days: in how many fleets each was a suspect, and when its figures changed."""
+"""Follow the components of a fleet over several days: how often each was a suspect, and when its figures changed."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ class WatchedFleet:
 
 @dataclass(frozen=True, slots=True)
 class ComponentHistory:
-    """A component over several fleets: its latest place, its UUIDs, and its state in each fleet that measured it.
+    """A component over several fleets: its latest place and its UUIDs.
 
-    `trends` are those of its cases with a change for the worse, the largest change first.
+    `states` has its state in each fleet that measured it, in order of time, None where it was no suspect. `trends` are
+    those of its cases with a change for the worse, the largest change first.
     """
 
     place: Place
@@ -59,7 +60,7 @@ class ComponentHistory:
 
 
 def watch(fleets: Sequence[WatchedFleet]) -> list[ComponentHistory]:
-    """Return the components that were suspects or became slower, the most often suspected first.
+    """Return the components that were suspects in any fleet or became slower, the most often suspected first.
 
     `fleets` are in order of time. Two components are the same if their UUIDs are equal, or, without UUIDs, their
     places.
@@ -78,7 +79,7 @@ def watch(fleets: Sequence[WatchedFleet]) -> list[ComponentHistory]:
 
 
 def _states(judgement: FleetJudgement) -> dict[tuple[str, str], SuspectState]:
-    """Return the state of each suspect by node and device."""
+    """Return the state of each suspect by the name of its node and the id of each of its devices."""
     return {
         (suspect.place.node, device): suspect.state
         for suspect in judgement.suspects
@@ -89,9 +90,10 @@ def _states(judgement: FleetJudgement) -> dict[tuple[str, str], SuspectState]:
 def _history(
     days: Sequence[tuple[WatchedFleet, Place, Component]], states: dict[int, dict[tuple[str, str], SuspectState]]
 ) -> ComponentHistory:
-    """Return the history of a component from the fleets that measured it (`days`), in order of time.
+    """Return the history of a component from the fleets that measured it.
 
-    `states` has the suspects of each fleet, by the id() of the fleet, then by node and device.
+    `days` has each of these fleets with the component and its place there, in order of time. `states` has the suspects
+    of each fleet, by the id() of the fleet, then by node and device.
     """
     _, place, component = days[-1]
     of_days = tuple(
@@ -104,9 +106,10 @@ def _history(
 
 
 def _trend(key: CaseKey, days: Sequence[tuple[WatchedFleet, Place, Component]]) -> Trend | None:
-    """Return the trend of a case of one component over the fleets that measured it with today's fingerprint.
+    """Return the trend of a case of one component over the fleets that measured it with its newest fingerprint.
 
-    It is None if the figure varied by less than half of the least effect, or was measured only once.
+    `days` is that of `_history`. The result is None if fewer than two of the fleets have the case, or if its values
+    differ by less than 1 % of their median.
     """
     newest = days[-1][2].fingerprint
     measured = [
@@ -135,7 +138,10 @@ def _worse(trend: Trend) -> float:
 
 
 def newest_event_text(trend: Trend) -> str:
-    """Return the newest change of a trend as text: `bandwidth/read: 3.1 % less (worse) since fleet-2026-11-20`."""
+    """Return the newest change of a trend as text: `bandwidth/read: 3.1 % less (worse) since fleet-2026-11-20`.
+
+    The trend must have a change.
+    """
     event = trend.newest_event
     assert event is not None  # only trends with a change are kept
     first = event.start if isinstance(event, Drift) else event.index

@@ -1,4 +1,4 @@
-"""Verdicts: the decision on an effect for a given threshold. Pure functions of evidence.
+"""Decide the verdict on each case from an effect and a threshold. Pure functions of evidence.
 
 docs/gate.md states the rule.
 """
@@ -48,8 +48,9 @@ class Finding:
 
     `threshold` is a logarithm, as the effect is, and NaN like `q` if the case has no effect. For the verdict `same` it
     is the user's threshold; for the other verdicts it is never below the smallest difference that noise leaves
-    decidable. `user_threshold` is always that of the user. A case that is not `required` changes the exit status only
-    if it is slower or failed.
+    decidable. `user_threshold` is always the user's threshold, a logarithm too. `q` is the share of chance findings
+    among all that are at least as convincing. A case that is not `required` changes the exit status only if it is
+    slower or failed.
     """
 
     case: Case
@@ -144,8 +145,8 @@ def judge(
 ) -> Judgement:
     """Compare the candidate `after` with the baseline `before`, case by case, and return the judgement.
 
-    `threshold` returns the smallest relevant change of a case, by its id, as a fraction; the effective threshold is
-    never below the smallest difference that noise leaves decidable (`Effect.least_threshold`). `noise` is a run of
+    `threshold` takes the id of a case and returns the smallest relevant change as a fraction; the effective threshold
+    is never below the smallest difference that noise leaves decidable (`Effect.least_threshold`). `noise` is a run of
     identical code, whose deviation counts if it is larger. With `allow_mismatch`, runs of other machines or settings
     are compared.
     """
@@ -180,7 +181,10 @@ def judge(
 
 
 def _partial_run_notes(name: str, evidence: Evidence) -> list[str]:
-    """Return a note for each run that ended early, and one for each warning of a run; `name` is that of the side."""
+    """Return a note for each run that ended early, and a note for each warning of a run.
+
+    `name` is `baseline` or `candidate`, with which the notes begin.
+    """
     return [f"{name}: {reading.source} is a partial run" for reading in evidence.readings if not reading.complete] + [
         f"{name}: {warning}" for reading in evidence.readings for warning in reading.warnings
     ]
@@ -193,7 +197,7 @@ def badness(finding: Finding) -> tuple[int, float, str]:
 
 
 def settled(judgement: Judgement) -> Judgement:
-    """Return the judgement in which the remaining suspects are inconclusive, because nothing is measured again."""
+    """Return the judgement with the remaining suspects as inconclusive, because nothing is measured again."""
     findings = tuple(
         replace(finding, verdict=Verdict.INCONCLUSIVE) if finding.verdict is Verdict.SUSPECT else finding
         for finding in judgement.findings
@@ -204,8 +208,9 @@ def settled(judgement: Judgement) -> Judgement:
 def exit_status(judgement: Judgement, strict: bool = False) -> int:
     """Return the exit status of a gate: 3 a case failed, 1 a case is slower, 4 it cannot judge, 0 nothing is slower.
 
-    It cannot judge if a required case is missing, invalid or not comparable, or if nothing was judged at all. With
-    `strict` it also cannot judge if a required case is inconclusive or missing from the candidate.
+    If several apply, the first of 3, 1, 4 and 0 counts. A gate cannot judge if there is no finding, if a required case
+    is invalid or not comparable, or if a pattern of required cases matches no case. With `strict` it also cannot judge
+    if a required case is inconclusive, or if any case is missing from the candidate.
     """
     silent = {Verdict.INVALID, Verdict.NOT_COMPARABLE, *([Verdict.INCONCLUSIVE, Verdict.SUSPECT] if strict else [])}
     required = [finding.verdict for finding in judgement.findings if finding.required]
@@ -218,7 +223,7 @@ def exit_status(judgement: Judgement, strict: bool = False) -> int:
 
 
 def _finding(old: Side, new: Side, verdict: Verdict, cause: str = "", reason: str = "") -> Finding:
-    """Return a finding with the figures of both sides and no effect."""
+    """Return a finding about the candidate's side `new` with the figures of both sides and no effect."""
     kinds = new.kinds or old.kinds
     unit, better = (kinds[0].unit, kinds[0].better) if kinds else ("", "less")
     before, after = SideFigures.of(old), SideFigures.of(new)
@@ -228,7 +233,10 @@ def _finding(old: Side, new: Side, verdict: Verdict, cause: str = "", reason: st
 def _findings_with_effects(
     pairs: Sequence[tuple[Side, Side]], threshold: Callable[[str], float], noise: Evidence | None
 ) -> list[Finding]:
-    """Return the findings of pairs of sides (baseline, candidate) that can be compared, with effects and verdicts."""
+    """Return the findings of comparable pairs of sides (baseline, candidate), with effects and verdicts.
+
+    `threshold` and `noise` are those of `judge`.
+    """
     noises = noise.sides if noise else {}
     effects = effect.effects([effect.pair(old, new, noises.get((old.case.id, old.devices))) for old, new in pairs])
     plain = [_finding(old, new, Verdict.INCONCLUSIVE) for old, new in pairs]
@@ -236,10 +244,10 @@ def _findings_with_effects(
 
 
 def decide(plain: Sequence[Finding], effects: Sequence[Effect], threshold: Callable[[str], float]) -> list[Finding]:
-    """Return the findings with their effects, thresholds and q-values, and the verdicts that follow from these alone.
+    """Return the findings with effects, thresholds and q-values, and the verdicts that follow from these alone.
 
     `plain` are findings without an effect, and `effects` are those of the same cases in the same order. `threshold`
-    returns the user's threshold of a case, by its id, as a fraction.
+    takes the id of a case and returns the user's threshold as a fraction.
     """
     adjusted = stats.false_discovery([case_effect.p for case_effect in effects]).tolist()
     decided = []
@@ -258,7 +266,7 @@ def decide(plain: Sequence[Finding], effects: Sequence[Effect], threshold: Calla
 
 
 def _beyond_chance(finding: Finding) -> Finding:
-    """Return the finding, but as undecided if chance alone finds as much among all cases (q above 5 %)."""
+    """Return the finding, but undecided instead of slower or faster if chance alone finds as much (q above 5 %)."""
     if finding.q <= _MOST_Q or finding.verdict is Verdict.SAME:
         return finding
     return _as_undecided(
@@ -267,7 +275,7 @@ def _beyond_chance(finding: Finding) -> Finding:
 
 
 def _by_enough_processes(finding: Finding) -> Finding:
-    """Return the finding, but as undecided if a side has too few processes to call a change slower or faster."""
+    """Return the finding, but undecided instead of slower or faster if a side has fewer than five ok processes."""
     before, after = finding.before.processes, finding.after.processes
     if min(before, after) >= LEAST_TO_FAIL:
         return finding
@@ -276,9 +284,10 @@ def _by_enough_processes(finding: Finding) -> Finding:
 
 
 def _as_undecided(finding: Finding, cause: str, reason: str) -> Finding:
-    """Return the finding as undecided for this reason if it was called slower or faster.
+    """Return the finding as undecided for the given cause and reason if its verdict is slower or faster.
 
-    A slower one becomes a suspect, which may be measured again.
+    Slower becomes a suspect, which may be measured again, and faster becomes inconclusive. A finding with any other
+    verdict is returned unchanged.
     """
     if finding.verdict not in (Verdict.SLOWER, Verdict.FASTER):
         return finding
@@ -287,9 +296,10 @@ def _as_undecided(finding: Finding, cause: str, reason: str) -> Finding:
 
 
 def _with_explanation(finding: Finding, grounds: Grounds, old: Side, new: Side) -> Finding:
-    """Return the finding with another explanation than the code, if there is one for its change.
+    """Return the finding; if something other than the code may explain its change, with that as verdict and reason.
 
-    A case without a change is examined too, because a faster clock may hide a slowdown.
+    `old` and `new` are the sides of the finding. A case without a change is examined too, because a faster clock may
+    hide a slowdown.
     """
     if finding.effect is None:
         return finding

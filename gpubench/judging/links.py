@@ -33,9 +33,11 @@ _FULL_LEVERAGE = 1 - 1e-6  # a pair with a larger leverage is the only source of
 
 
 def schedule(nodes: int, rounds: int) -> list[list[Pair]]:
-    """Return the pairs of each round; they are disjoint, and all pairs occur as equally often as the rounds allow.
+    """Return the pairs of each of `rounds` rounds among nodes with the numbers 0 to `nodes` − 1, each round sorted.
 
-    With an odd number of nodes, a different node pauses in each round.
+    The pairs of a round are disjoint, so that all can measure at the same time. After every `nodes` − 1 rounds (or
+    `nodes`, if this is odd) all pairs have occurred equally often. With an odd number of nodes, a different node pauses
+    in each round. Fewer than two nodes have no rounds.
     """
     seats = nodes + nodes % 2
     rounds_of_pairs = []
@@ -50,7 +52,7 @@ def schedule(nodes: int, rounds: int) -> list[list[Pair]]:
 class LinkEffect:
     """The slowdown of a node or a link against the others, as a share of the rate, and whether it is beyond chance.
 
-    `detectable` is the smallest slowdown that would have been beyond chance. Both are NaN if too few were compared.
+    `detectable` is the smallest slowdown that would have been beyond chance. Both are NaN if there are too few pairs.
     """
 
     slowdown: float
@@ -72,14 +74,18 @@ class LinkJudgement:
 
 
 def judge(rates: Mapping[Pair, float]) -> LinkJudgement:
-    """Return the judgement of the rates of pairs, in B/s; a pair holds the numbers of its nodes, the lower first."""
+    """Return the judgement of the rates of pairs, in B/s; a pair holds the numbers of its nodes, the lower first.
+
+    The numbers need not be consecutive. With fewer than five nodes, or too few pairs to fit the model, nothing is a
+    suspect, and `too_few` gives the reason.
+    """
     pairs = sorted(rates)
     values = np.log([rates[pair] for pair in pairs])
     numbers = sorted({node for pair in pairs for node in pair})
     place = {node: index for index, node in enumerate(numbers)}
     ends = np.array([[place[node] for node in pair] for pair in pairs], dtype=np.intp).reshape(-1, 2)
     typical = float(np.exp(np.median(values))) if pairs else np.nan
-    if reason := _too_few(ends, len(numbers)):
+    if reason := _reason_too_few(ends, len(numbers)):
         none = LinkEffect(np.nan, np.nan, False)
         return LinkJudgement(typical, dict.fromkeys(numbers, none), dict.fromkeys(pairs, none), reason)
     slow, slowdowns, limits = _slow_links(ends, values, len(numbers))
@@ -94,10 +100,12 @@ def judge(rates: Mapping[Pair, float]) -> LinkJudgement:
     )
 
 
-def _too_few(ends: npt.NDArray[np.intp], count: int) -> str:
-    """Return the reason why these pairs of `count` nodes are too few for a verdict; empty if they are enough.
+def _reason_too_few(ends: npt.NDArray[np.intp], count: int) -> str:
+    """Return the reason why the pairs are too few for a verdict, as a clause; empty if they are enough.
 
-    `ends` holds the indices of the two nodes of each pair, shape (pairs, 2).
+    There must be at least five nodes, and two pairs more than nodes, and the pairs must determine the effect of each
+    node. `ends` has the indices of both nodes of each pair, 0 to `count` − 1, shape (pairs, 2), and `count` is the
+    number of nodes.
     """
     if count < outliers.LEAST_COMPONENTS:
         return f"{count} nodes are too few for a verdict, which needs at least {outliers.LEAST_COMPONENTS}"
@@ -108,7 +116,10 @@ def _too_few(ends: npt.NDArray[np.intp], count: int) -> str:
 
 
 def _design(ends: npt.NDArray[np.intp], count: int) -> npt.NDArray[np.float64]:
-    """Return the matrix of the model, shape (pairs, count): a row for each pair, with a 1 for each of its nodes."""
+    """Return the matrix of the model, shape (pairs, count): a row for each pair, with a 1 for both of its nodes.
+
+    `ends` has the indices of both nodes of each pair, shape (pairs, 2); `count` is the number of nodes.
+    """
     design = np.zeros((len(ends), count))
     design[np.arange(len(ends))[:, None], ends] = 1.0
     return design
@@ -118,8 +129,9 @@ def _design(ends: npt.NDArray[np.intp], count: int) -> npt.NDArray[np.float64]:
 class _Fit:
     """Least squares of the model, from which pairs can be removed one after the other.
 
-    `ends` holds the indices of the nodes of each pair, `values` the logarithms of their rates. `effects` are μ/2 + aᵢ
-    of each node. `inverse` is (XᵀX)⁻¹; removing a row changes it by a matrix of rank 1 (Sherman and Morrison).
+    `ends` has the indices of both nodes of each pair, shape (pairs, 2), and `values` the logarithms of the rates, shape
+    (pairs,). `effects` has μ/2 + aᵢ of each node. `inverse` is (XᵀX)⁻¹; removing a row changes it by a matrix of rank 1
+    (Sherman and Morrison).
     """
 
     ends: npt.NDArray[np.intp]
@@ -129,7 +141,7 @@ class _Fit:
 
     @classmethod
     def of(cls, ends: npt.NDArray[np.intp], values: Vector, count: int) -> _Fit:
-        """Return the fit of all pairs."""
+        """Return the fit of all pairs; `count` is the number of nodes."""
         design = _design(ends, count)
         inverse = np.asarray(np.linalg.inv(design.T @ design), dtype=np.float64)
         return cls(ends, values, inverse @ (design.T @ values), inverse)
@@ -151,7 +163,9 @@ class _Fit:
 def _slow_links(ends: npt.NDArray[np.intp], values: Vector, count: int) -> tuple[npt.NDArray[np.intp], Vector, Vector]:
     """Return the indices of the slow links, and for every link its distance below its prediction and the limit.
 
-    The distances and limits are natural logarithms of rates, from the fit without the slow links.
+    `ends` has the indices of both nodes of each pair, shape (pairs, 2), `values` the logarithms of the rates, shape
+    (pairs,), and `count` is the number of nodes. The distances and limits are natural logarithms of rates, shape
+    (pairs,), from the fit without the slow links.
     """
     fit = _Fit.of(ends, values, count)
     removed: list[int] = []
@@ -177,10 +191,11 @@ def _slow_links(ends: npt.NDArray[np.intp], values: Vector, count: int) -> tuple
 
 
 def _deletion_residuals(fit: _Fit, removed: list[int]) -> tuple[Vector, Vector]:
-    """Return for each link how far it is below the prediction from the pairs without it, and the limit, as logarithms.
+    """Return for each link how far it is below the prediction from the other pairs, and the limit of this distance.
 
-    `removed` are the indices of the pairs that the fit leaves out. A link that is the only source of an effect has an
-    infinite limit.
+    Both are natural logarithms of rates, shape (pairs,). A distance above the limit is beyond chance. `removed` are the
+    indices of the pairs that `fit` leaves out already. A link that is the only source of an effect has an infinite
+    limit.
     """
     residuals, leverages = fit.residuals()
     is_in = np.ones(len(residuals), dtype=bool)
@@ -204,6 +219,6 @@ def _share(logarithm: float) -> float:
 
 
 def _effects(node_effects: outliers.Outliers) -> list[LinkEffect]:
-    """Return the effects of the nodes from the arrays of the rule, whose only row they are."""
+    """Return the effects of the nodes, in order, from `Outliers` whose arrays have a single row."""
     rows = zip(node_effects.slowdown[0], node_effects.detectable[0], node_effects.is_suspect[0], strict=True)
     return [LinkEffect(_share(slow), _share(least), bool(flag)) for slow, least, flag in rows]

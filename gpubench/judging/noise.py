@@ -1,6 +1,6 @@
-"""The noise floors of an A/A, identical code in fresh processes: the smallest effect that can be seen on this machine.
+"""Compute the noise floors of an A/A test: the smallest changes that can be seen on this machine, by identical code.
 
-They are pure functions of a run with replicates; `gpubench doctor --noise` measures one.
+They are pure functions of a run with replicates in fresh processes; `gpubench doctor --noise` measures one.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class NoiseFloor:
 
 
 def percent(fraction: float) -> str:
-    """Return a fraction as a percentage: two decimals below 0.1 %, none from 10 %, otherwise one."""
+    """Return a non-negative fraction as a percentage: two decimals below 0.1 %, none from 10 %, otherwise one."""
     return units.percent(fraction, 0 if fraction >= COARSE else 1 if fraction >= 0.001 else 2)
 
 
@@ -92,7 +92,7 @@ def threshold(deviation: float, replicates: int) -> float:
 
 
 def floors(run: Run) -> list[NoiseFloor]:
-    """Return the floor of each case with enough ok replicates, in the order of their first measurement."""
+    """Return the noise floor of each case with three ok replicates or more, in the order of their first measurement."""
     return [_floor(spread) for spread in Summary(run).spreads() if is_decided(spread)]
 
 
@@ -103,7 +103,7 @@ def is_decided(spread: Spread) -> bool:
 
 
 def undecided(run: Run) -> list[str]:
-    """Return a sentence for each case that has no floor.
+    """Return a sentence for each case that has no noise floor.
 
     Example: `ipc/pull[…]: no floor, 2 of 10 replicates are ok: needs 2 devices`.
     """

@@ -1,6 +1,6 @@
-"""Reasons why two sides cannot be compared, and explanations of a slowdown other than the code.
+"""Find reasons why two sides cannot be compared, and explanations of a slowdown other than the code.
 
-Pure functions of evidence.
+All are pure functions of evidence.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _Sources = tuple[tuple[int, ...], tuple[int, ...], _Devices, _Devices]  # readin
 
 @dataclass(frozen=True, slots=True)
 class Objection:
-    """A verdict without a comparison, or in spite of one.
+    """A verdict that replaces that of the figures, or stands where the figures cannot be compared.
 
-    `cause` is a slug for programs, and `reason` a text for people.
+    `cause` is a slug for programs, and `reason` a clause for people.
     """
 
     verdict: Verdict
@@ -64,7 +64,8 @@ class Grounds:
     def objection(self, old: Side, new: Side) -> Objection | None:
         """Return the reason why the sides of one case cannot be compared; None if they can.
 
-        `old` is the baseline's side and `new` the candidate's, here and in all methods.
+        The verdict is `same` if both sides have identical figures. `old` is the baseline's side and `new` the
+        candidate's, here and in all methods.
         """
         if reasons := _kind_differences(old, new) or self._data_differences(old, new):
             return Objection(Verdict.NOT_COMPARABLE, "method", "; ".join(reasons))
@@ -75,7 +76,7 @@ class Grounds:
         return _process_objection(old, new) or _figure_objection(old, new)
 
     def machine_differences(self, old: Side, new: Side) -> tuple[str, ...]:
-        """Return the differences between the machines, drivers and settings of the two sides, as texts."""
+        """Return the differences between the machines, drivers and settings of the two sides, as clauses, each once."""
         sources = _sources(old, new)
         if sources not in self._machines:
             reasons = [
@@ -87,9 +88,10 @@ class Grounds:
         return self._machines[sources]
 
     def of_same_card(self, old: Side, new: Side) -> Side:
-        """Return the baseline's side with only the processes of the candidate's own card.
+        """Return the baseline's side with only the processes that ran on the cards of the candidate.
 
-        It is returned whole if it has fewer than LEAST_REPLICATES such processes, or none of another card.
+        The whole side is returned if fewer than three of these processes are ok, or if all its processes ran on these
+        cards.
         """
         if self.are_other_cards(old, new) and len(set(old.readings)) > 1:
             before, after = self._before.readings, self._after.readings
@@ -101,7 +103,10 @@ class Grounds:
         return old
 
     def are_other_cards(self, old: Side, new: Side) -> bool:
-        """Return whether the baseline was measured on other cards than the candidate, according to their UUIDs."""
+        """Return whether any run of the baseline has other cards than any run of the candidate, by their UUIDs.
+
+        Runs without known UUIDs do not count.
+        """
         sources = _sources(old, new)
         if sources not in self._cards:
             pairs = self._manifests(old, new)
@@ -110,13 +115,13 @@ class Grounds:
         return self._cards[sources]
 
     def _manifests(self, old: Side, new: Side) -> list[tuple[Manifest, Manifest]]:
-        """Return each run of the baseline paired with each run of the candidate."""
+        """Return the manifest of each run of `old` paired with the manifest of each run of `new`."""
         first = [self._before.readings[reading].manifest for reading in dict.fromkeys(old.readings)]
         second = [self._after.readings[reading].manifest for reading in dict.fromkeys(new.readings)]
         return [(before, after) for before in first for after in second]
 
     def _data_differences(self, old: Side, new: Side) -> tuple[str, ...]:
-        """Return the labels of the user's data files that name different files on the two sides, as texts."""
+        """Return a clause for each data file of the user that the case names and that differs between the two sides."""
         if not self._has_data:
             return ()
         values = {value for _, value in new.case.params}
@@ -129,10 +134,9 @@ class Grounds:
         return tuple(dict.fromkeys(reasons))
 
     def other_card(self, old: Side, new: Side, effect: Effect) -> Objection | None:
-        """Return an objection if the sides have different cards and the effect may be a difference of cards.
+        """Return an objection if the sides have different cards and the effect may be a difference of cards; else None.
 
-        That is so if its 95 % interval comes closer to 0 than 8 %. Otherwise, and for the same cards, the result is
-        None.
+        It may be one if an end of its 95 % interval is closer to 0 than 8 %.
         """
         nearest = min(abs(effect.low), abs(effect.high))
         if nearest > math.log1p(_CARDS_DIFFER) or not self.are_other_cards(old, new):
@@ -141,12 +145,11 @@ class Grounds:
         return Objection(Verdict.INCONCLUSIVE, "card", f"{reason}: use a baseline of this card")
 
     def explanation(self, old: Side, new: Side, verdict: Verdict, threshold: float) -> Objection | None:
-        """Return an explanation of a verdict other than the code, or a slowdown that a faster clock hides; else None.
+        """Return an explanation of `verdict` other than the code, or a slowdown that a faster clock hides; else None.
 
-        `threshold` is that of the finding, a logarithm.
-
-        A change is explained by other work during either side, or by a clock that differs between the sides while the
-        cycles do not. A matrix product that also needs more cycles is slower in any case.
+        `threshold` is that of the finding, a logarithm. A change is explained by other work during either side, or by a
+        clock that differs between the sides while the cycles do not. A case of arithmetic or shared memory that also
+        needs more cycles is slower in any case.
         """
         if verdict in (Verdict.SAME, Verdict.INCONCLUSIVE):
             return self._hidden_slowdown(old, new, threshold)
@@ -156,7 +159,11 @@ class Grounds:
         return explained or (self._hidden_slowdown(old, new, threshold) if verdict is Verdict.SUSPECT else None)
 
     def _explained_by_clock(self, old: Side, new: Side, verdict: Verdict, threshold: float) -> Objection | None:
-        """Return the change of the clock as an objection if it explains the change of the figure; else None."""
+        """Return the change of the clock as an objection if it explains the change of the figure; else None.
+
+        It does if the 95 % interval of the clock's change excludes 0 and that of the cycles' change does not lie beyond
+        `threshold`, a logarithm.
+        """
         change = self._clock_change(old, new)
         if change is None or abs(change.clock.difference) <= change.clock.margin:
             return None
@@ -170,8 +177,9 @@ class Grounds:
     def _hidden_slowdown(self, old: Side, new: Side, threshold: float) -> Objection | None:
         """Return a slowdown in cycles of arithmetic or shared memory that a faster clock hides in the times, or None.
 
-        The result is None at the power cap: there the clock depends on the code itself, because code that draws less
-        power has a faster clock.
+        `threshold` is a logarithm, which the cycles must exceed. The result is None with fewer than five processes on a
+        side, on other cards, under other work, and at the power cap: there the clock depends on the code itself,
+        because code that draws less power has a faster clock.
         """
         if not new.kinds[0].limit.startswith(_PER_CLOCK) or min(len(old.ok), len(new.ok)) < _LEAST_FOR_CYCLES:
             return None
@@ -196,8 +204,8 @@ class Grounds:
     def _clock_change(self, old: Side, new: Side) -> _ClockChange | None:
         """Return the change of the clock that the figure depends on; None without such a clock or enough readings.
 
-        The clocks of both sides have the same source: the workers, which read them after their samples, or, in runs of
-        older versions, the sampling process.
+        Half of the processes of each side, and at least two, need a reading. The clocks of both sides have the same
+        source: the workers, which read them after their samples, or, in runs of older versions, the sampling process.
         """
         limit = new.kinds[0].limit
         if limit.startswith("link."):  # the clock of a link is not measured
@@ -258,7 +266,7 @@ def _verdict_if_explained(verdict: Verdict) -> Verdict:
 
 
 def _disturbance_text(old: Side, new: Side) -> str:
-    """Return a text with the disturbed processes if they are a third of either side or more, and else an empty one."""
+    """Return a clause about the processes that other work disturbed; empty if they are below a third of each side."""
     sides = (("baseline", old), ("candidate", new))
     if not any(len(side.neighbours) >= _DISTURBED * len(side.ok) > 0 for _, side in sides):
         return ""
@@ -273,9 +281,10 @@ def _sources(old: Side, new: Side) -> _Sources:
 
 
 def _machine_differences(before: Manifest, old: _Devices, after: Manifest, new: _Devices) -> tuple[str, ...]:
-    """Return the differences of schema, tier and device fingerprints of two runs on these devices, as texts.
+    """Return the differences of schema, tier and device fingerprints between two runs, as clauses.
 
-    Tiers count because they settle and sample differently.
+    `old` are the devices in the run `before`, and `new` those in the run `after`. Tiers count because they settle and
+    sample differently.
     """
     differences = [] if before.schema == after.schema else [f"schema {after.schema} instead of {before.schema}"]
     if before.settings.tier != after.settings.tier:
@@ -297,7 +306,7 @@ def _data_hashes(manifest: Manifest) -> dict[str, str]:
 
 
 def _kind_differences(old: Side, new: Side) -> tuple[str, ...]:
-    """Return the differences between the methods of two sides, as texts, each once."""
+    """Return the differences between the methods of two sides, as phrases, each once."""
     kinds = tuple(dict.fromkeys((*old.kinds, *new.kinds)))
     reasons = (reason for kind in kinds[1:] for reason in kinds[0].differences(kind))
     return tuple(dict.fromkeys(reasons))
@@ -306,18 +315,25 @@ def _kind_differences(old: Side, new: Side) -> tuple[str, ...]:
 def unjudged(side: Side, name: str = "candidate") -> Objection | None:
     """Return the reason why a side by itself cannot be compared with an expected figure; None if it can.
 
-    `name` stands in the reason; a failed process is an objection only for the `candidate`.
+    `name` is `baseline` or `candidate`, which stands in the reason; a failed process is an objection only for the
+    latter.
     """
     return _side_objection(name, side) or _logarithm_objection(side.logs, side.logs, side.values)
 
 
 def _process_objection(old: Side, new: Side) -> Objection | None:
-    """Return an objection if a process of the candidate failed, or if a side has too few ok processes."""
+    """Return an objection if a process of the candidate `new` failed, or if a side has processes that are not ok.
+
+    The latter counts only if fewer than three processes of the side are ok.
+    """
     return _side_objection("candidate", new) or _side_objection("baseline", old)
 
 
 def _side_objection(name: str, side: Side) -> Objection | None:
-    """Return an objection if the candidate failed, or if this side has too few ok processes."""
+    """Return an objection if a process failed, or if processes are not ok and fewer than three are; else None.
+
+    `name` is `baseline` or `candidate`, and a failed process counts only for the candidate.
+    """
     if name == "candidate" and any(process.status == "failed" for process in side.processes):
         return Objection(Verdict.INVALID, "failed", f"candidate: {side.problem}")
     if side.problem and len(side.values) < LEAST_REPLICATES:
@@ -326,16 +342,20 @@ def _side_objection(name: str, side: Side) -> Objection | None:
 
 
 def _figure_objection(old: Side, new: Side) -> Objection | None:
-    """Return an objection if the figures are identical, or if they cannot be compared."""
+    """Return an objection with the verdict `same` if the figures are identical, and one if they cannot be compared.
+
+    The latter is that of `_logarithm_objection`; the result is None if neither holds.
+    """
     if sorted(old.values) == sorted(new.values):
         return Objection(Verdict.SAME, "identical", "the same figures to the last digit")
     return _logarithm_objection(old.logs, new.logs, (*old.values, *new.values))
 
 
 def _logarithm_objection(old: Sequence[float], new: Sequence[float], values: Sequence[float]) -> Objection | None:
-    """Return an objection if a figure has no logarithm or a side has fewer than LEAST_REPLICATES processes.
+    """Return an objection if a figure is not positive and finite, or a side has fewer than three ok processes.
 
     `old` and `new` are the logarithms of both sides, the same object for a side by itself; `values` are their figures.
+    The result is None if neither holds.
     """
     if not all(0 < value < math.inf for value in values):
         return Objection(Verdict.INCONCLUSIVE, "no-ratio", "a figure that is not positive has no ratio")

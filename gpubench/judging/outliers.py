@@ -1,4 +1,4 @@
-"""The rule that finds the components of a fleet that are slower than the others in a case: pure functions of arrays.
+"""Find the components of a fleet that are slower than the others in a case. Pure functions of arrays.
 
 The rule is the generalized extreme Studentized deviate (Rosner, Technometrics 25, 1983), one-sided: each of the slowest
 components is compared with the mean and the standard deviation of all that are faster. A rule that compares with all
@@ -40,6 +40,7 @@ class Outliers:
 
     `slowdown` is the natural logarithm of the others' mean rate over the component's rate: positive if it is slow, and
     NaN if it was not compared. `detectable` is the smallest slowdown that would have made it a suspect, as a logarithm.
+    `is_suspect` is true for the slow components.
     """
 
     slowdown: Matrix
@@ -48,12 +49,12 @@ class Outliers:
 
 
 def find(rates: Matrix, errors: Matrix | None = None) -> Outliers:
-    """Return the components that are slower than the others.
+    """Return for each component in each case its slowdown against the others and whether this makes it a suspect.
 
     `rates` are natural logarithms of rates (of times, negated), with one row for each case and one column for each
     component, NaN where a value is missing. `errors` are the standard errors of these logarithms, from the processes of
     each component; without them they count as 0. A component that is much faster than the others is not used as a
-    reference for them.
+    reference for them. With fewer than five components in a case, none of them is a suspect.
     """
     errors = np.zeros_like(rates) if errors is None else np.nan_to_num(errors)
     comparisons = max(1, int(np.isfinite(rates).sum()))
@@ -66,8 +67,9 @@ def find(rates: Matrix, errors: Matrix | None = None) -> Outliers:
 def populations(rates: Matrix) -> npt.NDArray[np.intp]:
     """Return for each case the number of components in the slower of two populations; 0 if there is one population.
 
-    `rates` are logarithms as in `find`, and the result has the shape (cases,). Each of two populations has at least a
-    fifth of the components. The gap between them is wider than the least effect and wider than chance makes it.
+    `rates` are logarithms as in `find`, and the result has the shape (cases,). Each of two populations has at least two
+    components and a fifth of them. The gap between them is wider than 2 % and wider than chance makes it. With fewer
+    than 8 components there is always one population.
     """
     ordered = np.sort(rates, axis=1)  # NaN last
     count = np.isfinite(rates).sum(axis=1, keepdims=True)
@@ -88,10 +90,10 @@ def populations(rates: Matrix) -> npt.NDArray[np.intp]:
 
 
 def _slow_extremes(rates: Matrix, errors: Matrix, comparisons: int) -> Mask:
-    """Return which components are slower than all faster ones by more than chance and the least effect.
+    """Return a mask of the components that are slower than all faster ones by more than chance and the least effect.
 
-    The arrays have one row for each case and one column for each component. `errors` are the standard errors of the
-    rates, and `comparisons` is the number of tests for which the level of each is corrected (Bonferroni).
+    `rates` and the result have one row for each case and one column for each component, `errors` are the standard
+    errors of the rates, and `comparisons` is the number of tests for which the level of each is corrected (Bonferroni).
     """
     order = np.argsort(rates, axis=1)  # NaN last
     ordered = np.take_along_axis(rates, order, axis=1)
@@ -139,8 +141,9 @@ def _limit(
 ) -> tuple[Matrix, Matrix]:
     """Return for each component the mean of the others, and the smallest slowdown against it that is beyond chance.
 
-    `sums` and `squares` are those of the logarithms of the others and their squares, and `others` is their number. The
-    deviation of the others counts as no smaller than the component's standard error (`errors`) and LEAST_SPREAD.
+    `sums` and `squares` are the sum of the logarithms of the others and of their squares, and `others` is their number,
+    all of shape (cases, components) or broadcast to it. The deviation of the others counts as no smaller than the
+    component's standard error (`errors`) and LEAST_SPREAD.
     """
     count = np.maximum(others, 1)
     mean = sums / count
@@ -154,5 +157,5 @@ def _limit(
 
 @functools.lru_cache(maxsize=64)  # the same in each round, and for every case
 def _quantiles(freedoms: tuple[float, ...], comparisons: int) -> tuple[float, ...]:
-    """Return Student's one-sided quantiles at ALPHA for these degrees of freedom, corrected for the comparisons."""
+    """Return Student's one-sided quantile at ALPHA / `comparisons` for each of the degrees of freedom."""
     return tuple(stats.student_quantile(np.array(freedoms), 2 * ALPHA / comparisons).tolist())

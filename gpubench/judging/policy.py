@@ -1,7 +1,7 @@
-"""The policy of a gate: thresholds by case, required cases, allowed skips, and the user's own floors.
+"""Read the policy of a gate: thresholds by case, required cases, allowed skips, and the user's own floors.
 
-It is read from `gpubench.toml`, or from `[tool.gpubench]` of a `pyproject.toml`. A policy is only data: an unknown key
-is an error, whose message names the most similar key.
+It stands in `gpubench.toml`, or in `[tool.gpubench]` of a `pyproject.toml`. A policy is only data: an unknown key is an
+error, whose message names the most similar key.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ _MOST_BYTES = 2**20  # a policy with thresholds for 10 000 cases fits; a parser 
 class Policy:
     """The user's demands on a gate. If several patterns match a case, the last one counts.
 
-    `thresholds_percent` are thresholds by pattern of case ids; `required` and `allowed_skips` are patterns too.
+    `thresholds_percent` has a pattern of case ids and a threshold in per cent each; `threshold_percent` is the
+    threshold of the other cases. `required` and `allowed_skips` are patterns of case ids. With `strict`, inconclusive
+    and missing cases also fail the gate. `floors` are the expected figures of GPU models.
 
     With `allow_mismatch`, runs of other machines or settings are compared. `noise` is a run of identical code, whose
     deviation counts if it is larger than that of the two sides.
@@ -56,11 +58,14 @@ class Policy:
         return not self.required or matches(case_id, self.required)
 
     def allows_skip(self, cause: str, case_id: str) -> bool:
-        """Return whether the case was skipped (`cause`) and may be, so that a gate leaves it out."""
+        """Return whether `cause` is `skipped` and the policy allows that for the case, so that a gate leaves it out."""
         return cause == "skipped" and matches(case_id, self.allowed_skips)
 
     def floor(self, model: str, case_id: str) -> Floor | None:
-        """Return the floor of a case on a model, or None; the user's floors take precedence over the built-in ones."""
+        """Return the floor of a case on a GPU model, or None if there is none.
+
+        The user's floors take precedence over the built-in ones, and later ones over earlier ones.
+        """
         return next((floor for floor in reversed(self.floors) if floor.is_of(model, case_id)), None)
 
     @property
@@ -70,12 +75,12 @@ class Policy:
 
 
 def load(path: Path | None = None, folder: Path | None = None) -> Policy:
-    """Return the policy in the file `path`; without a path, that in `gpubench.toml` or `pyproject.toml` of a folder.
+    """Return the policy in the file `path`; without a path, that of a folder, and without a file the built-in one.
 
-    The folder is the current one by default. Of `pyproject.toml`, only the table `tool.gpubench` counts. If neither
-    file has a policy, the result is the built-in one, whose values also stand for keys that a file leaves out. Raises
-    UsageError if the file cannot be read or is not TOML, and, with the key and the expected value, if it is not a valid
-    policy; a `path` that does not exist is an error.
+    The first of `gpubench.toml` and `pyproject.toml` in `folder`, by default the current one, that has a policy counts.
+    Of `pyproject.toml`, only the table `tool.gpubench` counts. The values of the built-in policy stand for the keys
+    that a file leaves out. Raises UsageError if the file cannot be read or is not TOML, and, with the key and the
+    expected value, if it is not a valid policy; a `path` that does not exist is an error.
     """
     if path is not None:
         return _of_file(path)
@@ -108,7 +113,10 @@ def _of_file(path: Path) -> Policy:
 
 
 def _document(path: Path) -> Mapping[str, Any]:
-    """Return the part of the file that belongs to gpubench. Raises UsageError if the file is not readable TOML."""
+    """Return the part of a policy file for gpubench: the table `tool.gpubench` of `pyproject.toml`, else the whole.
+
+    Raises UsageError if the file is not readable TOML.
+    """
     try:
         document = tomllib.loads(_text(path))
     except OSError as error:
@@ -123,7 +131,10 @@ def _document(path: Path) -> Mapping[str, Any]:
 
 
 def _text(path: Path) -> str:
-    """Return the text of a file. Raises UsageError if it is too large, and OSError if it cannot be read."""
+    """Return the text of a file.
+
+    Raises UsageError if it is larger than 1 MiB, OSError if it cannot be read, and ValueError if it is not UTF-8.
+    """
     with os.fdopen(open_to_read(path), "rb") as file:
         data = file.read(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:
@@ -133,7 +144,7 @@ def _text(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _PolicyTable:
-    """A table of a policy file.
+    """A table of a policy file: the path of the file, the name of the table in it (empty for the top), and the values.
 
     Its methods return checked values and raise UsageError with the place of a wrong one.
     """
@@ -162,7 +173,10 @@ class _PolicyTable:
         return _PolicyTable(self.file, f"{self.name}.{key}".strip("."), value)
 
     def tables(self, key: str) -> list[_PolicyTable]:
-        """Return the list of tables under a key, empty if it is missing. Raises UsageError if it is not one."""
+        """Return the tables in the list under a key, empty if it is missing.
+
+        Raises UsageError if it is no list of tables.
+        """
         value = self.values.get(key, [])
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
             raise self.refuse(key, f"tables are expected: [[{key}]]")
@@ -183,14 +197,14 @@ class _PolicyTable:
         return float(value)
 
     def text(self, key: str, default: str | None = None) -> str:
-        """Return the text under a key. Raises UsageError if it is not a text, or missing without a default."""
+        """Return the text under a key. Raises UsageError if it is no text or empty, or missing without a default."""
         value = self.values.get(key, default)
         if not isinstance(value, str) or not value:
             raise self.refuse(key, "a text is expected" if key in self.values else "it is missing")
         return value
 
     def texts(self, key: str) -> tuple[str, ...]:
-        """Return the texts under a key, empty if it is missing. Raises UsageError if it is not a list of texts."""
+        """Return the texts under a key, empty if it is missing. Raises UsageError if it is no list of texts."""
         value = self.values.get(key, [])
         if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
             raise self.refuse(key, "a list of texts is expected")
@@ -210,7 +224,7 @@ def _floors(tables: list[_PolicyTable]) -> tuple[Floor, ...]:
 
 
 def _floor(table: _PolicyTable) -> Floor:
-    """Return the floor of a table. Raises UsageError if a key is wrong."""
+    """Return the floor of a table. Raises UsageError if a key is unknown, missing or has a wrong value."""
     table.only("model", "case", "expected", "unit", "tolerance_percent", "source", "better")
     better = table.text("better", "less" if table.text("unit") == "s" else "more")
     if better not in ("more", "less"):
