@@ -49,7 +49,7 @@ topic = Topic(
 
 
 def _others(target: Target) -> Any:
-    """Return the axis of partners of the first core by position in the list of cores: the next, the middle and the last.
+    """Return the axis of partners of the first core by position in the list of cores: next, middle and last core.
 
     `full` has all positions from 1 to at most 63.
     """

@@ -271,7 +271,7 @@ class GpuRing:
         return Walk(self.bench, lambda: run((1,), (_BLOCK,), args), self.offset, state, steps)
 
     def settle(self, kernel: str = "chase") -> None:
-        """Load the whole ring once in its order by all threads of a block, so that the caches are as a walk leaves them.
+        """Load the whole ring once in its order by a block of threads, so that the caches are as a walk leaves them.
 
         `kernel` is `chase`, which loads through the first cache, or `chase_l2`, which loads past it.
         """

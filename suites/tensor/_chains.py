@@ -1,4 +1,4 @@
-"""Chains of one instruction on every SM or CU, timed by the device's events and by the clock of each SM or CU.
+"""Time chains of one instruction on every SM or CU, by the device's events and by the clock of each SM or CU.
 
 A figure per clock needs no clock of the driver: each SM counts its own cycles from its first instruction to its last.
 """
@@ -24,7 +24,10 @@ _LAUNCHES = 3  # a check uses the fastest of these launches, because other progr
 
 
 def rounds_for(body: int, cycles_a_step: float) -> int:
-    """Return how many rounds of `body` steps take about TARGET_CYCLES."""
+    """Return how many rounds of `body` steps take about 2^20 cycles, at least 1.
+
+    A step takes `cycles_a_step` cycles.
+    """
     return max(1, round(TARGET_CYCLES / (body * cycles_a_step)))
 
 
@@ -32,9 +35,9 @@ def rounds_for(body: int, cycles_a_step: float) -> int:
 class Chains:
     """A kernel of chains: `launch(rounds)` runs it with one block on each SM or CU, which counts its cycles.
 
-    A warp (of wgmma, a warpgroup) executes `steps` instructions in a launch of `rounds`, and `issuers` of them are on
-    each SM or CU. `operation` is the work of one instruction. `cycles` has two words for each block: its cycles and the
-    number of its SM or CU.
+    A call launches `rounds` rounds. In it each warp (of wgmma, each warpgroup) executes `steps` instructions, and
+    `issuers` warps are on each SM or CU. `operation` is the work of one instruction of a warp. `cycles` is a uint64
+    array on the device with two words for each block: the cycles that it took, and the number of its SM or CU.
     """
 
     bench: Bench
@@ -50,11 +53,15 @@ class Chains:
         self.launch(self.rounds)
 
     def elapsed(self) -> Any:
-        """Return the cycles of each block of the last launch."""
+        """Return the cycles of each block of the last launch: a NumPy array of uint64, shape (blocks,)."""
         return self.bench.device.to_host(self.cycles)[::2]
 
     def observed(self) -> Observation:
-        """Return the median cycles of an instruction of one warp, and the operations of an SM or CU per clock."""
+        """Return observations of the last launch: `cycles` per instruction of a warp, and `per_clock`.
+
+        `per_clock` is the number of operations of an SM or CU per clock. Both follow from the median cycles of the
+        blocks.
+        """
         cycles = float(np.median(self.elapsed())) / self.steps
         operations = self.operation.flops or self.operation.items
         return {
@@ -63,10 +70,10 @@ class Chains:
         }
 
     def check(self) -> None:
-        """Check that each block had an SM or CU of its own, and that twice as many steps take twice the time.
+        """Raise WrongAnswer if blocks shared an SM or CU, or if twice as many steps did not take twice the cycles.
 
-        A chain that the compiler removed or shortened takes the same time at any length. Raises WrongAnswer if blocks
-        shared an SM or CU, or the time does not follow the steps.
+        The ratio of cycles may differ from 2 by 10 %. A chain that the compiler removed or shortened takes the same
+        time at any length. The last launch has `rounds` rounds, so it leaves the results of a call in place.
         """
         twice = self._fewest_cycles(2 * self.rounds)
         ratio = twice / self._fewest_cycles(self.rounds)  # the last launch leaves the results of a call in place
@@ -76,7 +83,10 @@ class Chains:
         expect(used == len(places), f"{len(places)} blocks ran on {used} SMs or CUs instead of one on each")
 
     def _fewest_cycles(self, rounds: int) -> float:
-        """Return the fewest cycles of a block in a few launches."""
+        """Return the fewest cycles of any block in three launches of `rounds` rounds.
+
+        Raises WrongAnswer if they are 0.
+        """
         counts = []
         for _ in range(_LAUNCHES):
             self.launch(rounds)
@@ -92,10 +102,12 @@ class Chains:
         notes: Mapping[str, str],
         rest_s: float = 0.0,
     ) -> Task:
-        """Return the chains as a task; `check` compares the results of the last launch, and `limit` names the peak.
+        """Return the chains as a task whose figure is the operations per second of the whole device.
 
-        If `rest_s` is given, the device idles for it before each sample, which is then one launch, so that the power
-        cap does not act on it.
+        `limit` names the peak with which the figure is compared, or is empty. `check` compares the results of the last
+        launch; the task's check also calls `Chains.check`. `poison` overwrites the results. With a `rest_s` above 0 the
+        device idles for that many seconds before each sample, and a sample is one launch, so that the power cap does
+        not act on it.
         """
         total = self.steps * self.issuers * len(self.cycles) // 2
         flops, items = self.operation.flops * total, self.operation.items * total
@@ -119,15 +131,15 @@ class Chains:
 
 
 def chains_and_warps(chains: int, most: int) -> tuple[int, int]:
-    """Return the chains of each warp and the number of warps, for `chains` chains of a scheduler.
+    """Return the chains of each warp and the number of warps that together give a scheduler `chains` chains.
 
-    One warp has 1, 2, 4 or 8 chains alone; of other numbers each warp has `most`.
+    1, 2, 4 and 8 chains are those of one warp. Other numbers are multiples of `most`, the chains of each warp then.
     """
     return (chains, 1) if chains in ONE_WARP else (most, chains // most)
 
 
 def matrix_limit(dtype: str) -> str:
-    """Return the name of the peak of matrix products in this format."""
+    """Return the name of the peak of matrix products in the format `dtype`, such as `tensor.float16`."""
     return f"tensor.{dtype.removesuffix('_e4m3')}"
 
 
@@ -137,5 +149,5 @@ def on_nvidia_gpu(target: Target) -> bool:
 
 
 def cycle_words(bench: Bench) -> Any:
-    """Return the array in which each block, one per SM or CU, stores two words."""
+    """Return a zeroed uint64 array on the device with two words for each SM or CU, for the field `cycles` of Chains."""
     return bench.xp.zeros(2 * max(1, bench.target.device.units), bench.xp.uint64)

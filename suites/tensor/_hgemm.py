@@ -1,4 +1,4 @@
-"""The HGEMM ladder: C = A·Bᵀ of halves with sums in float, from one thread per element to Hopper's own instructions."""
+"""Measure the HGEMM ladder: kernels for C = A·Bᵀ of halves, from one thread per element to Hopper's instructions."""
 
 from __future__ import annotations
 
@@ -48,7 +48,10 @@ topic = Topic(
 
 
 def _rungs(target: Target) -> Any:
-    """Return the rungs of this vendor's GPUs, and the vendor's own product as the last."""
+    """Return the axis of rungs for the target's vendor by name; `vendor`, the vendor library's product, is the last.
+
+    `smoke` leaves out the vendor's product; `quick` has the faster rungs only.
+    """
     nvidia, amd = ("wmma", "mma", "swizzled", "async", "bulk", "wgmma"), ("mfma",)
     foreign = amd if target.device.arch.startswith("sm_") else nvidia
     full = tuple(rung for rung in (*RUNGS, "vendor") if rung not in foreign)
@@ -57,16 +60,17 @@ def _rungs(target: Target) -> Any:
 
 
 def _in_time(target: Target, params: Mapping[str, Any]) -> bool:
-    """Leave out large matrices for the slowest rung."""
+    """Return whether a point is measured: the slowest rung, `naive`, has no matrices of more than 4096 rows."""
     del target
     return params["rung"] not in _SLOW or params["n"] <= _MOST_SLOW
 
 
 def paired(bench: Bench, call: Callable[[], None], by_vendor: Callable[[], None]) -> Callable[[], Observation]:
-    """Return a probe that calls both in turn and observes the rate of `call` as a share of the vendor's rate.
+    """Return a probe that times `call` and `by_vendor` in turn and observes `of_vendor`, a share in percent.
 
-    Each pair runs in the same state of clock, power and temperature. One leads the other, so that the timed call waits
-    in the device's queue and no gate is needed.
+    It is the share of the rate of `call` in the rate of `by_vendor`. Both are single calls in the same state of clock,
+    power and temperature. Each is queued behind a call of the other, so that it waits in the device's queue and no gate
+    is needed. This function calls `by_vendor` once, because a library's first call waits for the device.
     """
     by_vendor()  # the library's first call waits for the device
     bench.device.synchronize()

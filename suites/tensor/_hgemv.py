@@ -1,4 +1,4 @@
-"""The HGEMV ladder: y = W·x of halves with sums in float, from one thread per row to rows that several blocks share."""
+"""Measure the HGEMV ladder: kernels for y = W·x of halves, from one thread per row to rows that several warps share."""
 
 from __future__ import annotations
 
@@ -36,12 +36,16 @@ RUNGS = ("naive", "warp", "vectorised", "rows", "split")
 
 
 def rows_of_block(rung: str, warp: int) -> int:
-    """Return how many rows a block of the rung's kernel computes, with warps of `warp` lanes."""
+    """Return how many rows of W a block of the kernel `rung` computes, if a warp has `warp` lanes."""
     return {"naive": _THREADS, "rows": _THREADS // warp * _TOGETHER, "split": _TOGETHER}.get(rung, _THREADS // warp)
 
 
 class _RungCalls:
-    """The calls of one rung of the ladder, one for each copy of the weights, each with its own y."""
+    """Calls of one rung of the ladder with the vector `x`, a flat float16 array on the device.
+
+    `rung` is one of RUNGS, or `vendor` for the vendor library's product. `weights` gives the number of rows. `notes`
+    describe the kernel; for `vendor` they are empty before the first use of `call`.
+    """
 
     def __init__(self, bench: Bench, rung: str, weights: Weights, x: Any) -> None:
         self._bench, self._rung, self._x = bench, rung, x
@@ -52,7 +56,7 @@ class _RungCalls:
             self.notes = {"grid": f"{self._grid[0]} blocks", **resource_notes(bench, self._kernel, _THREADS)}
 
     def call(self, weights: Weights, y: Any) -> Call:
-        """Return the product of one copy of the weights."""
+        """Return the call that computes y = W·x with the copy `weights` of W; `y` is a float16 array on the device."""
         rows, cols = weights.rows, weights.cols
         if self._rung == "vendor":
             product = MatrixProduct(PRECISIONS["float16"], Shape(1, rows, cols, "nt"), self._x, weights.words, y)
@@ -86,7 +90,10 @@ def hgemv(bench: Bench, rung: str, shape: str) -> Task:
     calls = [ladder.call(copy, y) for copy, y in zip(copies, ys, strict=True)]
 
     def check() -> Observation:
-        """Compare one y with the product in double precision, and the others, bit by bit, with that one."""
+        """Compare one y with the product in double precision and every other y, bit by bit, with that y.
+
+        Returns the errors of the compared y. Raises WrongAnswer if an error is above its bound or a copy of y differs.
+        """
         written = make.written(ys)
         first = int(written[0]) if written.size else 0
         differing = make.differing(ys, first)

@@ -1,4 +1,4 @@
-"""Scalar instructions one by one: multiply-adds, integers and special functions, in chains that depend or do not."""
+"""Measure scalar instructions one by one: multiply-adds, integers and special functions, in one chain or in many."""
 
 from __future__ import annotations
 
@@ -71,10 +71,11 @@ topic = Topic(
 
 @dataclass(frozen=True, slots=True)
 class ScalarInstruction:
-    """An instruction of instructions.cu, by the name of its struct there.
+    """A scalar instruction of instructions.cu; `operation` is the name of its struct there.
 
-    `work` is that of one lane. `issue` and `latency` are cycles: a scheduler begins a new one after the first, and its
-    result can be used after the second. They set the length of a sample and nothing else.
+    `storage` is the format of its values and `work` the work of one lane. `limit` names the peak of its rate, or is
+    empty. `issue` is how many cycles after an instruction a scheduler can begin the next one, and `latency` how many
+    cycles later the result can be used. Both only set the length of a sample.
     """
 
     operation: str
@@ -101,7 +102,10 @@ SPECIAL = {name: ScalarInstruction(name, "float32", Work(items=1), issue=8, late
 
 
 def packed(numbers: Any, storage: str) -> Any:
-    """Return numbers as the kernel's values: as they are, or each twice in a word of 32 bits."""
+    """Return `numbers`, a NumPy array, as the kernel takes values of the format `storage`, in the same shape.
+
+    `float16` and `bfloat16` give each number twice in a word of 32 bits (uint32); other formats are dtypes of NumPy.
+    """
     if storage == "bfloat16":
         halves = numbers.astype(np.float32).view(np.uint32) >> 16
         return halves << 16 | halves
@@ -111,7 +115,11 @@ def packed(numbers: Any, storage: str) -> Any:
 
 
 def folded(values: Any) -> Any:
-    """Return the word that the kernel makes of each thread's values (chains, lanes): one word per lane."""
+    """Return the word that the kernel leaves for each lane: uint32 of shape (lanes,).
+
+    `values` are the last values of the chains, of shape (chains, lanes) and of 4 or 8 bytes each. From 0, the word is
+    rotated left by 5 bits and combined by exclusive or with each 32-bit half of each chain's value in turn.
+    """
     bits = values.view(np.uint32).reshape(*values.shape, -1)
     word = np.zeros(values.shape[1], np.uint32)
     for chain in bits:
@@ -121,9 +129,13 @@ def folded(values: Any) -> Any:
 
 
 def results_of(operation: str, storage: str, begin: Any, k: Any, steps: int) -> Any:
-    """Return the values of chains after an even number of steps and one further step, as the kernel has them.
+    """Return the values of all chains after `steps` + 1 steps, bit for bit as the kernel leaves them; `steps` is even.
 
-    Each second multiply-add of real numbers, −1 − x, leads back to where it began; integers wrap round.
+    `begin` are the first values, a NumPy array of shape (chains, lanes), and `k` three operands, both before `packed`.
+    The result is a packed array of the same shape. `operation` is the name of an integer or multiply-add instruction. A
+    floating-point multiply-add is k[0]·x + k[0]; for k[0] = −1 every second step restores x. Integers have 32 bits and
+    wrap round; step i of `multiply_add` is k[0]·x + k[1 + i % 2], of `logic` x ^ (k[i % 2] & k[1 + i % 2]), and of
+    `shift` a rotation to the left by k[i % 2].
     """
     if operation == "multiply_add":
         a, plus, constant = (int(number) for number in k)
@@ -139,14 +151,21 @@ def results_of(operation: str, storage: str, begin: Any, k: Any, steps: int) -> 
 
 
 def _drawn(instruction: ScalarInstruction, rng: np.random.Generator, shape: tuple[int, int]) -> tuple[Any, Any]:
-    """Return the values that chains begin with (of `shape`), and the three operands of every step, as plain numbers."""
+    """Return random first values of chains, of `shape` (chains, lanes), and the three operands of all steps.
+
+    Both are integer arrays of NumPy. Integer instructions get random 32-bit words. Other instructions get values from 1
+    to 7 and the operands −1.
+    """
     if instruction.operation in INTEGER:
         return rng.integers(_WORD, size=shape, dtype=np.uint32), rng.integers(1, _WORD, size=3, dtype=np.uint32)
     return rng.integers(1, 8, size=shape), np.full(3, -1)
 
 
 def _chains_task(bench: Bench, instruction: ScalarInstruction, chains_a_scheduler: int) -> Task:
-    """Return chains of an instruction on all SMs or CUs as a task, `chains_a_scheduler` on each scheduler."""
+    """Return the task of chains of `instruction` on all SMs or CUs, with `chains_a_scheduler` chains per scheduler.
+
+    An SM or CU has four schedulers.
+    """
     xp, lanes = bench.xp, bench.traits.warp
     independent, warps = chains_and_warps(chains_a_scheduler, _CHAINS_A_WARP)
     threads = min(_MOST_THREADS, SCHEDULERS * warps * lanes)
@@ -163,7 +182,7 @@ def _chains_task(bench: Bench, instruction: ScalarInstruction, chains_a_schedule
         kernel((blocks,), (threads,), (operands, first, np.uint32(rounds), results, cycles))
 
     def check() -> None:
-        """Compare each thread's word with the host's; special functions must be at their fixed point."""
+        """Raise WrongAnswer if a thread's word differs from the host's, or special functions miss their fixed point."""
         values = bench.device.to_host(results).reshape(-1, lanes)
         if is_special:
             off = float(np.abs(values / independent - FIXED_POINTS[instruction.operation]).max())
@@ -181,12 +200,12 @@ def _chains_task(bench: Bench, instruction: ScalarInstruction, chains_a_schedule
 
 
 def _poison(results: Any) -> Callable[[], None]:
-    """Return the function that fills the results with a pattern that is NaN and no folded word that is expected."""
+    """Return a function that fills `results` with bytes 0xFF: NaN in float32, and no word that `folded` returns."""
     return lambda: results.view("uint8").fill(0xFF)
 
 
 def _in_tier(target: Target, params: Mapping[str, Any]) -> bool:
-    """Return whether a tier has the point: outside of full, a single chain is of float32."""
+    """Return whether the tier has the point: outside of `full`, only float32 is measured with a single chain."""
     return target.tier == "full" or params["independent"] != 1 or params["dtype"] == "float32"
 
 
@@ -197,7 +216,11 @@ def _in_tier(target: Target, params: Mapping[str, Any]) -> bool:
     where=_in_tier,
 )
 def fma(bench: Bench, dtype: str, independent: int) -> Task:
-    """Throughput of multiply-adds x = a·x + b in registers, in `independent` chains: two operations for each number."""
+    """Throughput of multiply-adds x = a·x + b in registers: two operations for each number.
+
+    Each scheduler has `independent` chains, in each of which a step needs the result of the step before. The formats
+    `float16x2` and `bfloat16x2` have two numbers in a register.
+    """
     return _chains_task(bench, FMA[dtype], independent)
 
 
@@ -211,7 +234,10 @@ def _dtypes(target: Target) -> tuple[str, ...]:
     when=on_nvidia_gpu,
 )
 def integer(bench: Bench, operation: str, independent: int) -> Task:
-    """Throughput of 32-bit integers: multiply-add (two operations), three-operand logic, rotation (one each)."""
+    """Throughput of 32-bit integers: multiply-add (two operations), three-operand logic, rotation (one each).
+
+    Each scheduler has `independent` chains, in each of which a step needs the result of the step before.
+    """
     return _chains_task(bench, INTEGER[operation], independent)
 
 
@@ -221,5 +247,8 @@ def integer(bench: Bench, operation: str, independent: int) -> Task:
     when=on_nvidia_gpu,
 )
 def special(bench: Bench, function: str, independent: int) -> Task:
-    """Throughput of special functions in float32, one operation each; rcp and cosine take one addition more."""
+    """Throughput of special functions in float32, one operation each; rcp and cosine take one addition more.
+
+    Each scheduler has `independent` chains, in each of which a step needs the result of the step before.
+    """
     return _chains_task(bench, SPECIAL[function], independent)

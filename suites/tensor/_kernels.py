@@ -1,4 +1,4 @@
-"""The resources of a compiled kernel: registers, shared memory, spills and occupancy."""
+"""Describe the resources of a compiled kernel: registers, shared memory, spills and occupancy."""
 
 from __future__ import annotations
 

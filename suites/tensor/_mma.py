@@ -1,4 +1,4 @@
-"""Matrix instructions of a warp one by one: mma.sync by shape and format, and on AMD MFMA, in chains of sums."""
+"""Measure the matrix instructions of a warp one by one, by shape and format: mma.sync, and MFMA on AMD."""
 
 from __future__ import annotations
 
@@ -41,11 +41,13 @@ topic = Topic(
 
 @dataclass(frozen=True, slots=True)
 class MatrixInstruction:
-    """A matrix instruction: m × n sums of k products each.
+    """A matrix instruction of a warp: it adds a product of m × k and k × n to m × n sums; `shape` is (m, n, k).
 
-    `inputs` and `sums` are its formats in PTX, or on AMD the ends of the built-in function's name. `rate` is about how
-    many operations a scheduler does in a clock; it sets the length of a sample. `since` is the oldest architecture, and
-    `not_on` a newer one without the instruction: the compiler makes it of others, outside of the timed loop.
+    `dtype` is the format of A and B. `inputs` and `sums` name the formats of A and B and of the sums in PTX; on AMD
+    they are the last and the first part of the built-in function's name. `rate` is about how many operations a
+    scheduler does in a clock; it only sets the length of a sample. `since` is the oldest architecture with the
+    instruction. `not_on` is a newer architecture without it: the compiler makes it of others there, outside of the
+    timed loop.
     """
 
     shape: tuple[int, int, int]
@@ -64,7 +66,7 @@ class MatrixInstruction:
 
     @property
     def word_bytes(self) -> int:
-        """Bytes of a register of A and B."""
+        """Bytes of a register that holds elements of A or B."""
         return 8 if self.dtype == "float64" else 4
 
     @property
@@ -74,7 +76,11 @@ class MatrixInstruction:
 
 
 def _forms(dtype: str, inputs: str, shapes: str, **more: Any) -> dict[tuple[str, str, str], MatrixInstruction]:
-    """Return instructions of one format by shape, format and format of the sums; `shapes` has names: m16n8k16."""
+    """Return the instructions of one input format by (name of the shape, `dtype`, format of the sums).
+
+    `shapes` are the names of shapes, separated by spaces, such as m16n8k16. `inputs` and `more` are fields of
+    MatrixInstruction.
+    """
     forms = {}
     for shape in shapes.split():
         m, n, k = (int(side) for side in shape[1:].replace("n", " ").replace("k", " ").split())
@@ -108,7 +114,7 @@ _WORDS = {"f32": "float", "f64": "double", "f16": "u32", "s32": "u32"}
 
 
 def nvidia_defines(form: MatrixInstruction) -> dict[str, str | int]:
-    """Return the macros of instructions_mma.cu for an instruction of NVIDIA."""
+    """Return the macros with which instructions_mma.cu is compiled for an instruction of NVIDIA, by name."""
     m, n, k = form.shape
     bits = {"float16": 16, "bfloat16": 16, "float8_e4m3": 8, "int8": 8, "tf32": 32, "float64": 64}[form.dtype]
     lanes_bits = 32 * 8 * form.word_bytes
@@ -125,7 +131,7 @@ def nvidia_defines(form: MatrixInstruction) -> dict[str, str | int]:
 
 
 def amd_defines(form: MatrixInstruction) -> dict[str, str | int]:
-    """Return the macros of instructions_mma.cu for an instruction of AMD."""
+    """Return the macros with which instructions_mma.cu is compiled for an instruction of AMD, by name."""
     m, n, k = form.shape
     element, vector, count = _AMD_INPUTS[form.dtype]
     sums = {("f32", 4): "gb_float4", ("f32", 16): "gb_float16", ("f64", 4): "gb_double4"}[form.sums, m * n // 64]
@@ -143,7 +149,11 @@ def amd_defines(form: MatrixInstruction) -> dict[str, str | int]:
 
 @dataclass(frozen=True, slots=True)
 class MatrixData:
-    """The words of A, B and −B, of the sums that chains begin with, and of those that they end with."""
+    """The inputs of a kernel of matrix chains and its expected results: NumPy arrays of shape (registers, lanes).
+
+    `operands` has the registers of A, of B and of −B in this order; `begin` and `end` have the sums with which a chain
+    begins and ends.
+    """
 
     operands: Any
     begin: Any
@@ -151,9 +161,10 @@ class MatrixData:
 
 
 def nvidia_data(form: MatrixInstruction, rng: np.random.Generator) -> MatrixData:
-    """Return random matrices of whole numbers as the registers of a warp hold them.
+    """Return random matrices of small whole numbers for an instruction of NVIDIA, as the registers of a warp hold them.
 
-    An even number of steps add A·B and −A·B in turn, and one further step adds A·B.
+    The steps of a chain add A·B and −A·B in turn, an even number of times. One further step adds A·B, so `end` is
+    `begin` + A·B.
     """
     m, n, k = form.shape
     a, b, c = drawn(rng, m, k), drawn(rng, n, k), drawn(rng, m, n)
@@ -163,7 +174,10 @@ def nvidia_data(form: MatrixInstruction, rng: np.random.Generator) -> MatrixData
 
 
 def amd_data(form: MatrixInstruction, rng: np.random.Generator) -> MatrixData:
-    """Return the data of matrices whose elements are all equal, so that no layout matters; the sums are random."""
+    """Return the data for an instruction of AMD: all elements of A are 3 and all of B are 5, so that no layout matters.
+
+    The sums in `begin` are random, and each in `end` is larger by 15·k.
+    """
     m, n, k = form.shape
     count = _AMD_INPUTS[form.dtype][2]
     parts = [encoded(np.full((count, 64), value), form.dtype) for value in (_A, _B, -_B)]
@@ -172,14 +186,14 @@ def amd_data(form: MatrixInstruction, rng: np.random.Generator) -> MatrixData:
 
 
 def _instructions(target: Target) -> Mapping[tuple[str, str, str], MatrixInstruction]:
-    """Return the instructions of the vendor by shape, format and format of the sums."""
+    """Return the instructions of the target's vendor by (name of the shape, input format, format of the sums)."""
     return MMA if on_nvidia(target) else MFMA
 
 
 def _axis(place: int) -> Any:
-    """Return the function that gives the values of an axis: shape (0), dtype (1) or sums (2).
+    """Return the function that gives the values of an axis for a target: of shape (`place` 0), dtype (1) or sums (2).
 
-    Quick has the best known value alone.
+    `full` has all values of the vendor's instructions, `quick` one.
     """
 
     def values(target: Target) -> Any:
@@ -192,7 +206,10 @@ def _axis(place: int) -> Any:
 
 
 def _is_instruction(target: Target, params: Mapping[str, Any]) -> bool:
-    """Return whether the vendor has the instruction, and on AMD whether its sums fit the registers of a lane."""
+    """Return whether the vendor has the instruction; on AMD also its sums must fit the registers of a lane.
+
+    The instruction is that of the parameters `shape`, `dtype` and `sums`, in `independent` chains.
+    """
     form = _instructions(target).get((params["shape"], params["dtype"], params["sums"]))
     if form is None or on_nvidia(target):
         return form is not None
@@ -210,7 +227,11 @@ def _is_instruction(target: Target, params: Mapping[str, Any]) -> bool:
     where=_is_instruction,
 )
 def mma(bench: Bench, shape: str, dtype: str, sums: str, independent: int) -> Task:
-    """Throughput of D = A·B + C of one warp in registers (mma.sync; AMD: MFMA): 2·M·N·K operations an instruction."""
+    """Throughput of D = A·B + C of one warp in registers (mma.sync; AMD: MFMA): 2·M·N·K operations an instruction.
+
+    Each scheduler has `independent` chains, in each of which an instruction adds to the sums of the one before. `dtype`
+    is the format of A and B, `sums` that of C and D.
+    """
     is_nvidia, lanes = bench.traits.vendor == "nvidia", bench.traits.warp
     chains_a_warp, warps = chains_and_warps(independent, _CHAINS_A_WARP)
     form = _instructions(bench.target)[shape, dtype, sums]

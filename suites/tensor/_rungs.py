@@ -1,4 +1,4 @@
-"""The rungs of the HGEMM ladder: the kernel of each, how it is built and launched, and the device that it needs."""
+"""Build and launch the kernels of the HGEMM ladder, and say which device each of them needs."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ _ALIGNMENT = 1024  # bytes to which such a part is aligned; dynamic shared memor
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """A kernel of the ladder: blocks of `threads` compute tiles of `tile` rows × columns of C, one each.
+    """A kernel of the ladder whose blocks, of `threads` threads, each compute a tile of C of `tile` (rows, columns).
 
-    `needs` is what the device must have (see `missing`), `defines` are the macros that the file is built with.
+    `file` and `kernel` name its source and function, and `defines` are the macros with which it is compiled. `needs` is
+    what the device must have (see `unsupported_reason`). `shared_bytes` is the dynamic shared memory of a block.
     """
 
     file: str
@@ -44,7 +45,11 @@ class Rung:
     shared_bytes: int = 0
 
     def build(self, bench: Bench, product: MatrixProduct) -> Built:
-        """Return the call of the kernel on these operands, and notes on it; raises Skip if it is unsupported."""
+        """Return a call that launches the kernel on the operands of `product`, and notes on the kernel by name.
+
+        The sides of `product` are multiples of the tile's. Raises Skip if the device or its software does not support
+        the kernel.
+        """
         shape = product.shape
         kernel = self._compile(bench)
         grid = (shape.m // self.tile[0] * (shape.n // self.tile[1]),)
@@ -52,7 +57,10 @@ class Rung:
         return lambda: kernel(grid, (self.threads,), args, self.shared_bytes), self._notes(bench, kernel)
 
     def _compile(self, bench: Bench) -> Kernel:
-        """Return the compiled kernel; raises Skip if the device or a header is unsuitable."""
+        """Return the compiled kernel.
+
+        Raises Skip if the device does not meet `needs`, or a header of CUDA is missing.
+        """
         if reason := unsupported_reason(bench, self.needs):
             raise Skip(f"{self.kernel} {reason}")
         if self.needs == "wmma":
@@ -60,7 +68,10 @@ class Rung:
         return bench.kernel(self.file, self.kernel, **self.defines)
 
     def _compile_with_header(self, bench: Bench) -> Kernel:
-        """Return the kernel compiled with the header of wmma; raises Skip if a header of CUDA is missing."""
+        """Return the kernel compiled with CUDA's header mma.h.
+
+        Raises Skip if this header, or one that it includes, is not found.
+        """
         header = found_header(_WMMA_HEADER)
         if header is None:
             raise Skip(f"{self.kernel} needs the header {_WMMA_HEADER}, which is not found: {_HOW_TO_WMMA}")
@@ -72,7 +83,7 @@ class Rung:
             raise Skip(f"{header} includes a header that is not found: {_HOW_TO_WMMA}") from error
 
     def _notes(self, bench: Bench, kernel: Kernel) -> Mapping[str, str]:
-        """Return notes on the kernel, its tiles and macros, and its registers, shared memory and occupancy."""
+        """Return two or three notes by name: `kernel` with the file, tile and macros, and those of `resource_notes`."""
         macros = " ".join(f"{name}={value}" for name, value in self.defines.items())
         return {
             "kernel": f"{self.kernel} of {self.file}, tiles of {self.tile[0]} × {self.tile[1]} {macros}".strip(),
@@ -81,10 +92,14 @@ class Rung:
 
 
 class BulkRung(Rung):
-    """A rung whose parts come by bulk tensor copies (TMA): its grid stays on the device and takes tensor maps."""
+    """A rung that loads parts of A and B by bulk tensor copies (TMA), with blocks that process tile after tile."""
 
     def build(self, bench: Bench, product: MatrixProduct) -> Built:
-        """Return the call of the kernel on these operands, and notes on it; raises Skip if it is unsupported."""
+        """Return a call that launches the kernel on the operands of `product`, and notes on the kernel by name.
+
+        The grid has at most one block on each SM, and tensor maps describe A and B. Raises Skip if the device or its
+        software does not support the kernel.
+        """
         shape, (tile_m, tile_n), cluster = product.shape, self.tile, self.defines.get("CLUSTER", 1)
         kernel = self._compile(bench)
         tiles = shape.m // tile_m * (shape.n // tile_n)
@@ -99,7 +114,11 @@ class BulkRung(Rung):
 
 
 def found_header(name: str) -> Path | None:
-    """Return the path of a header of the CUDA toolkit or of NVIDIA's wheels, or None; CuPy's are incomplete."""
+    """Return the path of the header `name` of a CUDA toolkit or of NVIDIA's wheels; None if there is none.
+
+    Toolkits come first: those of CUDA_PATH and CUDA_HOME, of the nvcc on the PATH, and of /usr/local. CuPy's own
+    headers are not searched, because they are incomplete.
+    """
     toolkits = [Path(os.environ[variable]) for variable in ("CUDA_PATH", "CUDA_HOME") if os.environ.get(variable)]
     if compiler := shutil.which("nvcc"):
         toolkits.append(Path(compiler).resolve().parents[1])
@@ -112,9 +131,10 @@ def found_header(name: str) -> Path | None:
 
 
 def unsupported_reason(bench: Bench, needs: str) -> str:
-    """Return why the device does not meet `needs`; empty if it does.
+    """Return why the device does not meet `needs`, empty if it does: a text such as `needs …, not sm_80`.
 
-    `needs` is `matrix`, `wmma`, `hopper`, `mfma` or empty.
+    `needs` is empty, `matrix` or `wmma` (matrix instructions of NVIDIA, sm_80 or newer), `hopper` (sm_90), or `mfma`
+    (those of AMD, gfx90a or newer).
     """
     traits = bench.traits
     has_matrix = "matrix" in traits.features
@@ -130,7 +150,13 @@ def unsupported_reason(bench: Bench, needs: str) -> str:
 def mma_rung(
     tile: tuple[int, int, int], warps: tuple[int, int], swizzled: bool, stages: int, resident: int, band: int = _BAND
 ) -> Rung:
-    """Return a rung of hgemm_mma.cu; `tile` is its rows, columns and inner elements, `warps` lie down and across."""
+    """Return a rung of hgemm_mma.cu with tiles of `tile` (rows, columns, inner elements of a part in shared memory).
+
+    `warps` are the warps of a block (down, across), and `resident` the blocks on an SM. `stages` is the number of parts
+    in shared memory; with more than one, parts are loaded asynchronously. With `swizzled`, reads of shared memory have
+    no bank conflicts. `band` is the number of rows of tiles that are computed column by column, so that their inputs
+    stay in the L2 cache.
+    """
     defines = {
         "TILE_M": tile[0], "TILE_N": tile[1], "TILE_K": tile[2], "DOWN": warps[0], "ACROSS": warps[1],
         "SWIZZLED": int(swizzled), "STAGES": stages, "RESIDENT": resident, "BAND": band, "BULK": 0,
@@ -140,7 +166,11 @@ def mma_rung(
 
 
 def bulk_rung(tile: tuple[int, int], warps: tuple[int, int], stages: int, band: int = _BAND) -> BulkRung:
-    """Return a rung of hgemm_mma.cu whose parts come by bulk tensor copies, which a warpgroup of its own starts."""
+    """Return a rung of hgemm_mma.cu that loads parts of 64 inner elements by bulk tensor copies (TMA).
+
+    A separate warpgroup starts the copies. `tile` is (rows, columns) of a tile; `warps`, `stages` and `band` are those
+    of `mma_rung`.
+    """
     of_warps = mma_rung((*tile, _BULK_K), warps, swizzled=True, stages=stages, resident=1, band=band)
     shared_bytes = of_warps.shared_bytes + _ALIGNMENT
     defines = {**of_warps.defines, "BULK": 1}
@@ -148,7 +178,11 @@ def bulk_rung(tile: tuple[int, int], warps: tuple[int, int], stages: int, band: 
 
 
 def wgmma_rung(columns: int, stages: int, cluster: int, band: int = _BAND) -> BulkRung:
-    """Return a rung of hgemm_wgmma.cu: tiles of 128 rows and `columns` columns."""
+    """Return a rung of hgemm_wgmma.cu with tiles of 128 rows and `columns` columns.
+
+    `stages` is the number of parts of 64 inner elements in shared memory. `cluster` is the number of blocks, 1 or 2,
+    that share each part of B. `band` is that of `mma_rung`, for the tiles of a cluster.
+    """
     defines = {"TILE_N": columns, "STAGES": stages, "CLUSTER": cluster, "BAND": band}
     boxes = 8 * 2 * 16 * 64 * 2  # two boxes per warp
     shared_bytes = stages * (128 + columns) * _BULK_K * 2 + boxes + _ALIGNMENT

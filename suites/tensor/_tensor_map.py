@@ -1,4 +1,4 @@
-"""Descriptions of matrices for Hopper's copy engine (TMA), by the driver's own function, which CuPy does not bind."""
+"""Describe matrices for Hopper's copy engine (TMA) by the driver's own function, which CuPy does not bind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FLOAT16, _NO_INTERLEAVE, _SWIZZLE_128_BYTES, _L2_PROMOTION_128_BYTES, _NO_FILL 
 
 @functools.cache
 def _encode() -> Any:
-    """Return the driver's cuTensorMapEncodeTiled; raises Skip if the driver does not have it."""
+    """Return the driver's function cuTensorMapEncodeTiled, of ctypes; raises Skip if the driver does not have it."""
     try:
         return ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled
     except (OSError, AttributeError) as error:
@@ -26,10 +26,11 @@ def _encode() -> Any:
 
 
 def tensor_map(matrix: Any, rows: int, columns: int, box_rows: int, box_columns: int) -> npt.NDArray[np.void]:
-    """Return the map of a row-major float16 matrix for copies of boxes, as the argument of a kernel.
+    """Return the tensor map of `matrix` for copies of boxes of box_rows × box_columns, as the argument of a kernel.
 
-    Rows of a box lie in shared memory in the 128-byte swizzle, so that `box_columns` is 64. Raises
-    DeviceError if the driver refuses the map.
+    `matrix` is a row-major float16 CuPy array of rows × columns. Rows of a box lie in shared memory in the 128-byte
+    swizzle, so `box_columns` is 64. The result is a CUtensorMap: one element of 128 bytes. Raises Skip if the driver
+    has no tensor maps, and DeviceError if it refuses this map.
     """
     room = np.zeros(_MAP_BYTES + _ALIGNMENT, np.uint8)
     first = -room.ctypes.data % _ALIGNMENT

@@ -1,4 +1,4 @@
-"""Hopper's wgmma one by one: a warpgroup's product by columns, with A in shared memory or in registers."""
+"""Measure Hopper's wgmma instructions one by one: a warpgroup's product by the number of columns and the place of A."""
 
 from __future__ import annotations
 
@@ -46,10 +46,11 @@ topic = Topic(
 
 @dataclass(frozen=True, slots=True)
 class WarpgroupFormat:
-    """A format of wgmma.
+    """A combination of formats that wgmma supports.
 
-    `inputs` and `sums` are its names in PTX, and `inner` the products in a sum of one instruction. If it is signed, an
-    instruction can negate B; if it `has_orders`, PTX lets it transpose its operands.
+    `dtype` is the format of A and B. `inputs` and `sums` are the names in PTX of the formats of A and B and of the
+    sums. `inner` is the number of products in a sum of one instruction. If it `is_signed`, an instruction can negate B;
+    if it `has_orders`, PTX lets an instruction transpose its operands.
     """
 
     dtype: str
@@ -77,7 +78,11 @@ FORMATS = {
 
 @dataclass(frozen=True, slots=True)
 class WarpgroupData:
-    """A and B as they lie in shared memory, A as registers hold it, and the sums before and after."""
+    """The inputs of a kernel of wgmma chains and its expected results, as NumPy arrays.
+
+    `images` are A and below it B as they lie in shared memory: uint8, shape (64 + columns, 128). `fragments` is A as
+    registers hold it: uint32, shape (16, 128). `begin` and `end` are the sums before and after: shape (registers, 128).
+    """
 
     images: Any
     fragments: Any
@@ -86,14 +91,18 @@ class WarpgroupData:
 
 
 def warpgroup_words(elements: Any, warp_words: Any) -> Any:
-    """Return the words of a matrix of 64 rows, of which each warp of a warpgroup has 16: (registers, 128)."""
+    """Return a matrix of 64 rows as the registers of a warpgroup hold it, of shape (registers, 128).
+
+    Each of four warps has 16 rows. `warp_words` arranges 16 rows for one warp, as `operand_words` and `sum_words` do.
+    """
     return np.concatenate([warp_words(elements[first : first + 16]) for first in range(0, _ROWS, 16)], axis=1)
 
 
 def warpgroup_data(form: WarpgroupFormat, rng: np.random.Generator, columns: int, rounds: int) -> WarpgroupData:
-    """Return random matrices of whole numbers. Four further steps, one for each part of a row, add the whole A·B.
+    """Return random matrices of whole numbers for `rounds` rounds of steps, and the sums that these steps leave.
 
-    Signed steps cancel each other. Integers wrap round: each round adds each part as often.
+    Steps of signed formats add and subtract the same products in turn, and so leave nothing. Those of integers add each
+    part of A·B equally often and wrap round. Four further steps, one for each part of a row, add A·B once.
     """
     k = form.inner * _STEPS_A_ROW
     a, b, c = drawn(rng, _ROWS, k), drawn(rng, columns, k), drawn(rng, _ROWS, columns)
@@ -109,12 +118,18 @@ def warpgroup_data(form: WarpgroupFormat, rng: np.random.Generator, columns: int
 
 
 def body_of(columns: int) -> int:
-    """Return the steps of a round: fewer for long steps, since the compiler needs a second for 64 of them."""
+    """Return the number of steps in a round: 32 from 128 columns on, else 64.
+
+    With many columns an instruction has many operands, which make the compiler slow.
+    """
     return 32 if columns >= _WIDE else 64
 
 
 def wgmma_defines(form: WarpgroupFormat, columns: int, a: str) -> dict[str, str | int]:
-    """Return the macros of instructions_wgmma.cu that follow from formats, columns and where A is."""
+    """Return by name the macros of instructions_wgmma.cu that follow from the format, the number of columns and `a`.
+
+    `a` is where A lies: `shared` or `registers`.
+    """
     return {
         "BODY": body_of(columns),
         "COLUMNS": columns,
@@ -130,12 +145,15 @@ def wgmma_defines(form: WarpgroupFormat, columns: int, a: str) -> dict[str, str 
 
 
 def sum_registers(form: WarpgroupFormat, columns: int) -> int:
-    """Return the registers of a thread for the sums of one chain."""
+    """Return the number of 32-bit registers in which a thread keeps the sums of one chain."""
     return columns // (4 if form.sums == "f16" else 2)
 
 
 def _has_point(target: Target, params: Mapping[str, Any]) -> bool:
-    """Return whether the formats exist; other formats than float16 have two column counts, with A in shared memory."""
+    """Return whether the formats exist and the point is measured.
+
+    Except for float16 with sums in float32, only 64 and 256 columns with A in shared memory are measured.
+    """
     del target
     formats = params["dtype"], params["sums"]
     is_curve = formats == ("float16", "float32")
@@ -154,8 +172,8 @@ def _has_point(target: Target, params: Mapping[str, Any]) -> bool:
 def wgmma(bench: Bench, dtype: str, sums: str, columns: int, a: str, wait: str) -> Task:
     """Throughput of D = A·B + C of 64 rows by a warpgroup, B in shared memory: 2·M·N·K operations per instruction.
 
-    `a` is where A lies. With `wait` of `each` the warpgroup waits for each instruction before the next; with `late` 16
-    more are in flight.
+    `a` is where A lies, `columns` is N, and `sums` is the format of C and D. With `wait` of `each` the warpgroup waits
+    for each instruction before the next; with `late` it waits after every 16 instructions, for all but the last 16.
     """
     if bench.traits.arch != "sm_90":
         raise Skip(f"wgmma is an instruction of sm_90 alone, not of {bench.traits.arch}")
