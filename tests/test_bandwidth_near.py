@@ -19,9 +19,8 @@ def test_a_pass_that_is_left_out_is_found() -> None:
     call = task.stages[""].call
     call()
     names = call.__code__.co_freevars  # type: ignore[attr-defined]
-    # type: ignore[attr-defined]
-    held = {name: cell.cell_contents for name, cell in zip(names, call.__closure__, strict=True)}
-    host._copy(held["there"], held["back"], held["passes"] - 2)
+    bound = {name: cell.cell_contents for name, cell in zip(names, call.__closure__, strict=True)}  # type: ignore[attr-defined]
+    host._copy(bound["there"], bound["back"], bound["passes"] - 2)
     with pytest.raises(WrongAnswer, match="turns are not a whole number of calls"):
         task.check()
 
