@@ -1,4 +1,4 @@
-"""The cases of a run as lines by suite: short names, a figure with its interval and its share of one peak."""
+"""List the cases of a run by suite, as texts: a short name, a figure with its interval, and its share of one peak."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ _ONE_DIGIT = 0.00095  # ± 0.1 %: a smaller half width has two digits behind the
 class ListedCase:
     """One case as texts, which are empty for missing values, with the `spread` that they describe.
 
-    `name` leaves out the axes that all cases of its name share. `share` is that of the main peak, and `shares` are
-    those of each peak in the order of `peaks.BASES`. `within` and `between` are the noise within and between processes.
-    `ended` has the statuses and labels, and `beside` the secondary figures.
+    `name` leaves out the axes that all cases of its name share. `device` is empty unless cases of the suite ran on
+    different devices. `share` is that of the main peak, and `shares` are those of each peak in the order of
+    `peaks.BASES`. `within` and `between` are the noise within and between processes. `ended` has the statuses and
+    labels, and `beside` the secondary figures.
     """
 
     name: str
@@ -58,27 +59,30 @@ class ListedSuite:
 def listing(
     summary: Summary, filters: Sequence[str] = (), order: Order = "measured", top: int | None = None
 ) -> list[ListedSuite]:
-    """Return the cases whose id matches a filter, by suite.
+    """Return the cases whose id contains one of `filters` (with the wildcards * and ?), by suite; without filters, all.
 
-    Without filters all cases match. `order` puts the highest share, the highest noise or the longest case first; `top`
-    limits the number of cases.
+    `order` puts the highest share, the highest noise or the longest case first. Only the first `top` cases are
+    returned; None returns all.
     """
     spreads = [spread for spread in summary.spreads() if not filters or matches(spread.case.id, filters)]
     if order != "measured":
-        spreads.sort(key=lambda spread: -_rank(spread, order))
+        spreads.sort(key=lambda spread: -_sort_value(spread, order))
     return listed(summary, spreads[:top])
 
 
 def listed(summary: Summary, spreads: Iterable[Spread]) -> list[ListedSuite]:
-    """Return these cases of a run by suite, in the order given."""
+    """Return these spreads of a run as listed cases by suite; suites and cases keep the order given."""
     by_suite: dict[str, list[Spread]] = {}
     for spread in spreads:
         by_suite.setdefault(spread.case.suite, []).append(spread)
     return [_suite(summary, name, suite_spreads) for name, suite_spreads in by_suite.items()]
 
 
-def _rank(spread: Spread, order: Order) -> float:
-    """Return the sort key of a case: its share, noise or duration; the highest comes first."""
+def _sort_value(spread: Spread, order: Order) -> float:
+    """Return the share, the noise or (in seconds) the duration of a case, by which the highest is listed first.
+
+    A case without the value has minus infinity.
+    """
     figure = spread.figure
     if order == "duration":
         return sum(row.result.elapsed_s for row in spread.rows)
@@ -88,7 +92,7 @@ def _rank(spread: Spread, order: Order) -> float:
 
 
 def _suite(summary: Summary, name: str, spreads: Sequence[Spread]) -> ListedSuite:
-    """Return the lines of a suite's cases, with the axes and devices that they have in common."""
+    """Return the suite `name` with its cases as texts, and with the axes and devices that they have in common."""
     shared = _shared_axes(summary, name)
     devices = {spread.devices for spread in spreads}
     lines = tuple(
@@ -99,7 +103,10 @@ def _suite(summary: Summary, name: str, spreads: Sequence[Spread]) -> ListedSuit
 
 
 def _shared_axes(summary: Summary, suite: str) -> dict[str, dict[str, str]]:
-    """Return for each case name with several cases the axes on which all of them have the same value."""
+    """Return the axes on which all cases of a name have the same value: by case name, from axis to value as text.
+
+    A name with a single case is left out.
+    """
     grouped: dict[str, dict[str, Case]] = {}
     for result in summary.results_of(suite):
         grouped.setdefault(result.case.name, {})[result.case.id] = result.case
@@ -118,7 +125,10 @@ def _axis_texts(case: Case) -> dict[str, str]:
 
 
 def _constants(shared: Mapping[str, Mapping[str, str]], spreads: Iterable[Spread]) -> list[str]:
-    """Return each constant with the names of the cases that leave it out: `dtype=float32 in read, copy`."""
+    """Return each shared axis value with the cases that have it, such as `dtype=float32 in read, copy`.
+
+    `shared` is the result of `_shared_axes`; names that no spread has are left out.
+    """
     names: dict[str, list[str]] = {}
     for name in dict.fromkeys(spread.case.name for spread in spreads):
         for axis, text in shared.get(name, {}).items():
@@ -127,7 +137,11 @@ def _constants(shared: Mapping[str, Mapping[str, str]], spreads: Iterable[Spread
 
 
 def _listed_case(summary: Summary, spread: Spread, shared: Mapping[str, str], with_device: bool) -> ListedCase:
-    """Return a case as texts; its name leaves out the axes in `shared`, and it names its devices if `with_device`."""
+    """Return a case as texts.
+
+    Its name leaves out the axes in `shared` (from axis to value as text), and it names its devices only if
+    `with_device`.
+    """
     figure = spread.figure
     deviation = summary.reproducibility(spread)
     bound = case_counters(summary, spread.row.result).bound
@@ -144,7 +158,7 @@ def _listed_case(summary: Summary, spread: Spread, shared: Mapping[str, str], wi
         units.percent(figure.noise) if figure and figure.samples > 1 else "",
         deviation.text if figure and deviation else "",
         bound.label if bound else "",
-        _ended(spread),
+        _outcome_text(spread),
         spread.status == "ok",
         _secondary_figures(summary, spread, bool(stage)),
         spread,
@@ -152,13 +166,19 @@ def _listed_case(summary: Summary, spread: Spread, shared: Mapping[str, str], wi
 
 
 def _secondary_figures(summary: Summary, spread: Spread, has_stages: bool) -> str:
-    """Return at most three secondary figures of a case as text; of a case without stages only its early samples."""
+    """Return the first three secondary figures of a case as text: `compress 12.1 GB/s, ratio 2.1`.
+
+    If the headline belongs to no stage (`has_stages` is False), only the early samples are such a figure.
+    """
     figures = [figure for figure in summary.secondary_figures(spread) if has_stages or figure.short == "early"]
     return ", ".join(f"{figure.short} {figure.text}" for figure in figures[:_MOST_BESIDE])
 
 
 def _interval(figure: Figure) -> str:
-    """Return half the interval as `± 0.1 %`, with a second digit if smaller; marked `range` for few values."""
+    """Return half the width of the interval as `± 0.1 %`, with a second digit if it is smaller than 0.1 %.
+
+    It is empty for fewer than two values. With fewer than six it is the range of the values and is marked `range`.
+    """
     half_width = figure.interval.half_width
     values = figure.processes if figure.processes > 1 else figure.samples
     if values < 2 or not math.isfinite(half_width):
@@ -179,8 +199,11 @@ def _of_peak(figure: Figure, basis: Literal["spec", "clock", "best"]) -> str:
     return units.percent(share.fraction) if share else ""
 
 
-def _ended(spread: Spread) -> str:
-    """Return how the replicates ended, and their labels; empty if all are ok and have no label."""
+def _outcome_text(spread: Spread) -> str:
+    """Return how the replicates ended, with cause and labels: `2 ok, 1 failed: wrong answer (loaded)`.
+
+    If all are ok, it is their labels only, joined by commas.
+    """
     counts = spread.statuses
     cause = spread.rows[0].result.cause.replace("-", " ")
     ending = ", ".join(status if count == len(spread.rows) else f"{count} {status}" for status, count in counts.items())

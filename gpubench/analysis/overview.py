@@ -1,4 +1,4 @@
-"""The overview of a run: its devices, its key figures, whether to trust them, and its main limitations."""
+"""Compose the overview of a run: its devices, its key figures, whether to trust them, and its main limitations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OF_HOST = "these are figures of the host processor, not of a GPU"
 
 @dataclass(frozen=True, slots=True)
 class SuiteLine:
-    """One suite of a run in a line: how its cases ended, and how long they took together."""
+    """One suite of a run in a line: its name and summary, the number of cases by status, and their seconds together."""
 
     name: str
     summary: str
@@ -35,8 +35,9 @@ class SuiteLine:
 class Overview:
     """The first lines of every summary of a run, in the terminal, in Markdown and on the page.
 
-    `conditions` say how the run was made: driver, runtime, tier, number of cases, duration, date. `doubts` are reasons
-    not to trust its figures; `limitations` are the most important other facts about the figures.
+    `devices` has a line for each model. `conditions` say how the run was made: driver, runtime, tier, number of cases,
+    duration, date. `doubts` are reasons not to trust its figures; `limitations` are the three most important other
+    facts about the figures.
     """
 
     devices: tuple[str, ...]
@@ -58,7 +59,7 @@ class Overview:
 
 
 def overview(summary: Summary) -> Overview:
-    """Return the overview of a run."""
+    """Return the overview of a run, with at most three limitations, after a note if only the host was measured."""
     values = key_values(summary)
     run_limitations = limitations(summary, values)
     return Overview(
@@ -67,19 +68,19 @@ def overview(summary: Summary) -> Overview:
         tuple(values),
         tuple(doubts(summary, values)),
         (*_host_note(summary), *run_limitations[:_MOST_LIMITATIONS]),
-        tuple(_suite_line(summary, name, summary.results_of(name)) for name in _suites(summary.run)),
+        tuple(_suite_line(summary, name, summary.results_of(name)) for name in _suite_names(summary.run)),
     )
 
 
 def _measured_devices(summary: Summary) -> list[Device]:
-    """Return the devices with results, or all devices if there is no result."""
+    """Return the devices of the manifest that have results, or all of them if there is no result."""
     used = {device for result in summary.run.results for device in result.devices}
     devices = summary.run.manifest.facts.devices
     return [device for device in devices if device.id in used] or list(devices)
 
 
 def _device_lines(summary: Summary) -> Iterator[str]:
-    """Yield a line for each model of device: `2 × NVIDIA H200 (cuda:0, cuda:1), 132 SMs, 139.8 GiB`."""
+    """Yield a line for each model of measured device: `2 × NVIDIA H200 (cuda:0, cuda:1), 132 SMs, 139.8 GiB`."""
     models: dict[tuple[str, str], list[str]] = {}
     for device in _measured_devices(summary):
         models.setdefault((device.name, _device_size(device)), []).append(device.id)
@@ -89,14 +90,14 @@ def _device_lines(summary: Summary) -> Iterator[str]:
 
 
 def _device_size(device: Device) -> str:
-    """Return the number of compute units and the memory of a device: `, 132 SMs, 139.8 GiB`."""
+    """Return compute units and memory of a device as `, 132 SMs, 139.8 GiB`; an unknown one is left out."""
     kind = {"cuda": "SMs", "rocm": "CUs"}.get(device.id.partition(":")[0], "cores")
     count = f", {device.units} {kind}" if device.units else ""
     return count + (f", {units.round_size(device.memory_bytes)}" if device.memory_bytes else "")
 
 
 def _conditions(summary: Summary) -> list[str]:
-    """Return how the run was made: versions, tier, number of cases, duration, date and version of gpubench."""
+    """Return texts on how the run was made: versions, tier, number of cases, duration, date and version of gpubench."""
     run = summary.run
     settings = run.manifest.settings
     cases = len({result.case.id for result in run.results})
@@ -113,12 +114,12 @@ def _conditions(summary: Summary) -> list[str]:
 
 
 def _end_s(run: Run) -> float:
-    """Return the end of the last case in seconds since the run started."""
+    """Return the end of the last window of a result in seconds since the run started; 0 without results."""
     return max((result.window[1] for result in run.results), default=0.0)
 
 
 def _versions(facts: Facts) -> list[str]:
-    """Return the versions of driver and runtime as text."""
+    """Return the known versions of driver, CUDA and ROCm as texts, such as `CUDA 13.0`."""
     versions = dict(facts.versions)
     driver = next((value for name, value in facts.versions if name.endswith(".driver") and name != "cuda.driver"), "")
     names = (("driver", driver), ("CUDA", versions.get("cuda.runtime", "")), ("ROCm", versions.get("rocm", "")))
@@ -140,13 +141,13 @@ def _host_note(summary: Summary) -> list[str]:
     return [_OF_HOST] if hosts and len(hosts) == len(devices) else []
 
 
-def _suites(run: Run) -> list[str]:
+def _suite_names(run: Run) -> list[str]:
     """Return the names of the suites with results, in the order measured."""
     return list(dict.fromkeys(result.case.suite for result in run.results))
 
 
 def _suite_line(summary: Summary, name: str, results: Sequence[Result]) -> SuiteLine:
-    """Return how the cases of a suite ended, and how long they took together."""
+    """Return the line of the suite `name`: the number of its `results` by status, and their seconds together."""
     info = next((info for info in summary.run.manifest.suites if info.name == name), None)
     counts = dict.fromkeys(("ok", "skipped", "failed", "invalid"), 0)
     for result in results:

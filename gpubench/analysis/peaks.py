@@ -1,4 +1,4 @@
-"""The peaks of a figure from three separate sources: the data sheet, the measured clock, and the best of the run."""
+"""Relate a figure to its peaks from three separate sources: the data sheet, the measured clock, the best of the run."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _MOST_BOOST = 1.25  # the largest possible clock over that of the data sheet: an
 class Share:
     """A figure as a fraction of a peak.
 
-    `limit` is the id of the peak (`dram`, `tensor.float16`). `basis` names where its value is from: `spec` the data
-    sheet, `clock` the mean clock measured during the case, `best` the best figure of the device in this run. `peak` is
-    its value in SI units, `source` names its origin.
+    `limit` is the id of the peak (`dram`, `tensor.float16`). `basis` names where the value of the peak is from: `spec`
+    the data sheet, `clock` the mean clock measured during the case, `best` the best figure of the device in this run.
+    `peak` is the value of the peak in SI units, and `source` names its origin.
     """
 
     basis: Basis
@@ -53,10 +53,11 @@ class Share:
 
 
 def impossible(shares: Sequence[Share]) -> Share | None:
-    """Return the share that exceeds the peak of the device; None if the figure is possible.
+    """Return the share by which a figure exceeds the peak of its device; None if the figure is possible.
 
-    The limit is 102 % of the peak at the measured clock. If that peak is unknown, the data sheet decides, with an
-    allowance for arithmetic at a clock above that of the data sheet.
+    `shares` are those of one figure. The limit is 1.02 of the peak at the measured clock. If that peak is unknown, it
+    is 1.02 of the data sheet's peak for memory and links, and 1.25 for arithmetic, whose clock can exceed that of the
+    data sheet.
     """
     by_basis = {share.basis: share for share in shares}
     if clock := by_basis.get("clock"):
@@ -69,7 +70,10 @@ def impossible(shares: Sequence[Share]) -> Share | None:
 
 
 def shares_over_replicates(by_replicate: Sequence[tuple[Share, ...]]) -> tuple[Share, ...]:
-    """Return the shares of a case over its replicates: for each basis the median fraction and the median peak."""
+    """Return the shares of a figure over its replicates: for each basis the median fraction and the median peak.
+
+    `by_replicate` has the shares of each replicate. A basis that no replicate has is left out.
+    """
     joined = []
     for basis in BASES:
         shares = [share for shares in by_replicate for share in shares if share.basis == basis]
@@ -83,7 +87,7 @@ def shares_over_replicates(by_replicate: Sequence[tuple[Share, ...]]) -> tuple[S
 class Peaks:
     """The peaks of a run: of the data sheet, at the clocks of each case, and the best figure reached.
 
-    `median` is a function that returns the median of a series in the unit of its peak.
+    `counters` are those of the run; `median` returns the median of a series in the unit of its peak.
     """
 
     def __init__(self, run: Run, counters: CounterTable, median: Callable[[Series], float]) -> None:
@@ -96,9 +100,9 @@ class Peaks:
         return self._devices[device_id]
 
     def shares(self, result: Result, series: Series, centre: float) -> tuple[Share, ...]:
-        """Return a figure as a share of each known peak of its series, in the order of `BASES`.
+        """Return the figure `centre` of a series as a share of each known peak of the series, in the order of `BASES`.
 
-        `centre` is the figure in the unit of the peak. The result is empty for a series that has no peak.
+        `centre` is in the unit of the peak. The result is empty for a series that has no peak.
         """
         limit = peak_limit(series)
         if not limit:
@@ -114,13 +118,13 @@ class Peaks:
         return hardware.peak(self.device(result.devices[0]), limit)
 
     def _best_possible(self, candidates: list[_Candidate]) -> float:
-        """Return the highest possible median; if all are impossible, the highest of all."""
+        """Return the highest median that does not exceed the peak of its device, or the highest if all exceed it."""
         candidates.sort(key=lambda candidate: -candidate.median)
         possible = (candidate.median for candidate in candidates if not self._is_impossible(candidate))
         return next(possible, candidates[0].median)
 
     def _is_impossible(self, candidate: _Candidate) -> bool:
-        """Return whether a median exceeds the peak of the device, by the rule of `impossible`."""
+        """Return whether a median exceeds the peak of its device, as `impossible` decides."""
         peaks: list[tuple[Basis, hardware.Peak | None]] = [
             ("spec", self._spec(candidate.result, candidate.limit)),
             ("clock", self._at_clocks(candidate.result, candidate.limit)),
@@ -128,14 +132,15 @@ class Peaks:
         return impossible(_shares(candidate.limit, candidate.median, peaks)) is not None
 
     def _best_of(self, result: Result, limit: str) -> hardware.Peak | None:
-        """Return the best median of this run on a result's first device; None if there is none."""
+        """Return the best median of this run on a result's first device for that limit; None if there is none."""
         best = self._best.get((result.devices[0], limit))
         return hardware.Peak(best, "the best of this run") if best else None
 
     def _at_clocks(self, result: Result, limit: str) -> hardware.Peak | None:
-        """Return the peak at the mean clock during the case; None if the clock or the work per clock is unknown.
+        """Return the peak of `limit` on a result's first device at the mean clock during the case; None if unknown.
 
-        It is compute units × work per clock × clock, for memory bytes per clock × memory clock.
+        It is compute units × work per clock × core clock, and for `dram` bytes per clock × memory clock. It is unknown
+        if the clock or the work per clock is.
         """
         device = self.device(result.devices[0])
         if limit == "dram":
@@ -176,7 +181,11 @@ class _Candidate:
 
 
 def _candidates(run: Run, median: Callable[[Series], float]) -> dict[tuple[str, str], list[_Candidate]]:
-    """Return the medians of ok results, in the unit of the peak, by device and id of the peak; no early samples."""
+    """Return the medians of a run's ok results that may be the best of a device, by device id and id of the peak.
+
+    `median` returns the median of a series in the unit of its peak. Early samples and series without a peak are left
+    out.
+    """
     candidates: dict[tuple[str, str], list[_Candidate]] = {}
     for result in run.results:
         for series in result.series if result.status == "ok" else ():

@@ -1,4 +1,4 @@
-"""The phases of a profiled program, with the figures of each device. Pure functions of a run.
+"""Compute the figures of each device in the phases of a profiled program. Pure functions of a run.
 
 A phase is a result of the suite `profile` whose series `time` holds its starts (`at`) and its durations.
 """
@@ -22,7 +22,7 @@ SHARES = (Measure.BUSY, Measure.SM_ACTIVITY, Measure.TENSOR_ACTIVITY, Measure.DR
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """Bytes of a program's memory in a phase: the largest reading, and by how much it grew from begin to end.
+    """Bytes of a program's memory in a phase: the highest value, and by how much it grew from begin to end.
 
     For a phase that ran several times, `change_bytes` is the sum over all times.
     """
@@ -33,11 +33,11 @@ class MemoryUse:
 
 @dataclass(frozen=True, slots=True)
 class PhaseFigures:
-    """The figures of one device in a phase; None if it has no such counter or too few readings.
+    """The figures of one device in a phase; a figure is None if the device has no such counter or too few readings.
 
-    `begin` is the first start of the phase in seconds of the run, and `times` how often it ran. `shares` are fractions
-    of its time by measure, `cores` the processor cores that the program kept busy, `program_memory` is the program's
-    memory on the host.
+    `begin` is the first start of the phase in seconds of the run, `times` how often it ran, and `seconds` its total
+    time. `shares` are fractions of that time by measure, `memory_bytes` the most used memory of the device, `cores` the
+    mean number of processor cores that the program kept busy, and `program_memory` the program's memory on the host.
     """
 
     result: Result
@@ -59,7 +59,7 @@ def phases(run: Run) -> list[Result]:
 
 
 def spans_of(result: Result) -> list[Span]:
-    """Return the start and the end of a phase for each time that it ran, in seconds of the run."""
+    """Return the start and the end of a phase for each time that it ran, in seconds of the run; empty for no phase."""
     for series in result.series:
         if series.label == TIME and series.at:
             return [(at, at + value) for at, value in zip(series.at, series.values, strict=True)]
@@ -67,7 +67,7 @@ def spans_of(result: Result) -> list[Span]:
 
 
 def figures(result: Result, table: CounterTable, device: str) -> PhaseFigures:
-    """Return the figures of a phase on one device by its id; on `host`, of the program's processes."""
+    """Return the figures of a phase on the device with that id; for `host` those of the program's processes."""
     spans = spans_of(result)
     window = Window(table, device, spans)
     shares = {measure: reading.value for measure in SHARES if (reading := window.share(measure))}
@@ -94,10 +94,10 @@ def while_running(track: Track) -> Track:
 
 
 def _program_memory(table: CounterTable, device: str, spans: Sequence[Span]) -> MemoryUse | None:
-    """Return the program's memory over the spans; None if a span is outside the readings.
+    """Return the memory of the program over the spans of a phase; None without such a counter on `device`.
 
-    Between two readings the memory is interpolated linearly, so that a phase shorter than the counter's period has a
-    value too.
+    It is also None if a span lies more than three periods outside the readings. Between two readings the memory is
+    interpolated linearly, so that a phase shorter than the counter's period has a value too.
     """
     for track in map(while_running, table.of(device, Measure.PROGRAM_MEMORY)):
         begins, ends = np.asarray([begin for begin, _ in spans]), np.asarray([end for _, end in spans])

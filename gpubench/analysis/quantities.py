@@ -1,4 +1,4 @@
-"""The quantity by which a series is judged: a rate, seconds per item, or a value; and the headline of a case."""
+"""Compute the quantity by which a series is judged (a rate, seconds per item, or a value), and find headlines."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ def rate(work: float, seconds: Number) -> Number:
 
 
 def judged(values: Number, series: Series) -> Number:
-    """Return samples of a series, in seconds or any other unit, in its judged quantity.
+    """Return samples of a series in the quantity by which the series is judged.
 
-    The quantity is a rate of work in SI units per second, seconds per item, or the unchanged value.
+    `values` are in seconds, or in the unit of a series of values. The result is a rate of work in SI units per second,
+    seconds per item, or the unchanged values.
     """
     if series.quantity == "value":
         return values
@@ -43,7 +44,8 @@ def judged_values(series: Series) -> npt.NDArray[np.float64]:
 def judged_median(series: Series) -> float:
     """Return the median of `judged_values`, NaN without samples.
 
-    It makes no array, because a gate calls it for 100 000 series.
+    It makes no array, because a gate calls it for 100 000 series. For an even count the median of a rate is the mean of
+    the two middle rates.
     """
     ordered = sorted(series.values)
     if not ordered:
@@ -65,7 +67,7 @@ def judged_better(series: Series) -> Better:
 
 
 def limited_median(series: Series) -> float:
-    """Return the median in the unit of the series' limit: items per second become bytes or operations per second."""
+    """Return the median of a series in the unit of its peak: items per second become bytes or operations per second."""
     if series.quantity == "items":
         arithmetic = series.limit.startswith(("tensor.", "float"))
         series = replace(series, quantity="flops" if arithmetic else "moved")
@@ -82,19 +84,28 @@ def peak_limit(series: Series) -> str:
 
 
 def headline(result: Result) -> Series | None:
-    """Return the headline of a result: its first series, of the slowest rank; None if nothing was timed."""
+    """Return the headline of a result: the series with the label of its first one; None if nothing was timed.
+
+    If several ranks have such a series, it is the one with the worst median.
+    """
     ranks = [series for series in result.series if series.label == result.series[0].label]
     return max(ranks, key=_badness) if len(ranks) > 1 else next(iter(ranks), None)
 
 
 def series_labelled(result: Result, label: str) -> Series | None:
-    """Return the series with a label, of the slowest rank; the headline for an empty label, None if there is none."""
+    """Return the series of a result with that label; the headline for an empty label; None if there is none.
+
+    If several ranks have such a series, it is the one with the worst median.
+    """
     labelled = tuple(series for series in result.series if not label or series.label == label)
     return headline(replace(result, series=labelled))
 
 
 def slowest_series(result: Result) -> Iterator[Series]:
-    """Yield one series for each label, in the order measured, the headline first; of several ranks the slowest."""
+    """Yield one series for each label of a result, in the order measured, so that the headline comes first.
+
+    If several ranks have a series of that label, it is the one with the worst median.
+    """
     labelled: dict[str, list[Series]] = {}
     for series in result.series:
         labelled.setdefault(series.label, []).append(series)

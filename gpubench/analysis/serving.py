@@ -1,4 +1,4 @@
-"""The serving capacity of a device: a simulation of continuous batching from measured times of prefills and steps.
+"""Simulate how many queries a device can serve with continuous batching, from measured times of prefills and steps.
 
 A query has a prompt and asks for a number of tokens. A prefill computes its prompt and its first token; a step computes
 one further token for every sequence of the batch. Queries arrive at random, and no query waits for another to be sent:
@@ -46,7 +46,11 @@ class StepLine:
 
     @classmethod
     def fitted(cls, tokens: Sequence[float], seconds: Sequence[float]) -> StepLine:
-        """Return the line of the least squared relative distances of times; its base and slope are at least 0."""
+        """Return the line through measured times of steps that has the least sum of squared relative distances.
+
+        `tokens` are the tokens of context of all sequences and `seconds` the time of a step, one pair for each
+        measurement. Base and slope are at least 0; with a single number of tokens the slope is 0.
+        """
         x, y = np.asarray(tokens, dtype=float), np.asarray(seconds, dtype=float)
         terms = np.stack([1 / y, x / y], axis=1)
         base, slope = _least_squares(terms) if len(set(tokens)) > 1 else (0.0, -1.0)
@@ -63,24 +67,33 @@ class StepLine:
         return cls(base, token_s) if base >= 0 else cls(0.0, seconds / tokens)
 
     def seconds(self, batch: int, context: float, steps: float) -> float:
-        """Return the seconds of `steps` steps of `batch` sequences that hold `context` tokens before the first step."""
+        """Return the seconds of `steps` steps of `batch` sequences that together hold `context` tokens at the start.
+
+        Each step adds a token to each sequence.
+        """
         return steps * (self.base_s + self.token_s * (context + batch * (steps + 1) / 2))
 
     def steps_within(self, batch: int, context: float, seconds: float) -> int:
-        """Return the least number of steps that take at least `seconds`."""
+        """Return the least number of steps, at least 1, that together take at least `seconds`.
+
+        The `batch` sequences together hold `context` tokens before the first step.
+        """
         linear, square = self.base_s + self.token_s * (context + batch / 2), self.token_s * batch / 2
         root = math.sqrt(linear * linear + 4 * square * seconds)
         return max(1, math.ceil(2 * seconds / (linear + root) - _ENOUGH))
 
 
 def _least_squares(terms: Floats) -> tuple[float, ...]:
-    """Return the factors of the columns, whose sum is as close to 1 as possible in every row; shape (rows, columns)."""
+    """Return a factor for each column of `terms`, shape (rows, columns), such that the weighted row sums are near 1.
+
+    The sum of the squared distances from 1 is the smallest possible.
+    """
     return tuple(float(factor) for factor in np.linalg.lstsq(terms, np.ones(len(terms)))[0])
 
 
 @dataclass(frozen=True, slots=True)
 class ServingTimes:
-    """The measured times of a model on a device in seconds: prefills by prompt tokens, steps by batch size.
+    """The measured times of a model on a device in seconds: prefills by tokens of the prompt, steps by batch size.
 
     A batch runs in the smallest measured size that holds it; the largest measured size is the number of slots.
     """
@@ -94,9 +107,9 @@ class ServingTimes:
         return max(self.steps)
 
     def of_sizes(self, sizes: Sequence[int]) -> ServingTimes | None:
-        """Return the times of a machine with batches of these sizes; None if a size is beyond the measured ones.
+        """Return the times of a machine whose batches have these sizes; None if a size is below 1 or above `slots`.
 
-        A size that was not measured takes the time of the next larger one.
+        A size that was not measured takes the time of the next larger one. Without sizes the result is None too.
         """
         if not sizes or not 1 <= min(sizes) <= max(sizes) <= self.slots:
             return None
@@ -104,9 +117,11 @@ class ServingTimes:
         return ServingTimes(self.prefills, {size: lines[size] for size in sizes})
 
     def longer(self, prefill_s: float, step_s: Mapping[int, float]) -> ServingTimes:
-        """Return the times of calls that take longer by `prefill_s` or `step_s`, which is by batch size, in seconds.
+        """Return the times with `prefill_s` seconds added to each prefill and `step_s[size]` to each step of that size.
 
-        A batch size without such a time takes one between those of the sizes around it, or that of the nearest one.
+        `size` is the number of sequences of a batch. One that is not in `step_s` takes a value interpolated between the
+        sizes around it, or that of the nearest size. Negative seconds shorten a call, at most to about 0. If `step_s`
+        is empty, nothing is added at all.
         """
         if not step_s:
             return self
@@ -117,9 +132,10 @@ class ServingTimes:
         return ServingTimes(prefills, steps)
 
     def prefill_s(self, tokens: int) -> float:
-        """Return the seconds of a prefill, interpolated between the two measured lengths around it.
+        """Return the seconds of the prefill of a prompt of `tokens` tokens, interpolated between the measured lengths.
 
-        Beyond the measured lengths, the time is proportional to the length.
+        Above the longest measured length the time is proportional to the length; below the shortest it is that of the
+        shortest.
         """
         lengths = sorted(self.prefills)
         if tokens > lengths[-1]:
@@ -136,7 +152,7 @@ class ServingTimes:
 class Served:
     """The moments in seconds at which each query was scheduled, had its first and had its last token; shape (queries,).
 
-    `output` is the number of tokens of each answer.
+    The queries are in the order of their arrivals. `output` is the number of tokens of each answer.
     """
 
     output: int
@@ -168,7 +184,8 @@ class Served:
     def is_sustained(self, slots: int) -> bool:
         """Return whether the mean queue stays level from the third to the last quarter of the queries.
 
-        Growth is more than a full batch and more than one further waiting query in a hundred arrivals.
+        It does not if the mean number of waiting queries grows by more than `slots` (a full batch) and by more than 1 %
+        of the arrivals in a quarter. At least four queries are needed.
         """
         quarter = len(self.scheduled) // 4
         waiting = self.waiting
@@ -177,9 +194,10 @@ class Served:
 
 
 def poisson(rate: float, count: int, seed: int) -> Floats:
-    """Return the times in seconds of `count` arrivals at `rate` per second; one seed scales the same arrivals.
+    """Return the times in seconds of `count` random arrivals (a Poisson process) at `rate` per second, ascending.
 
-    Raises ValueError if the rate is not above 0.
+    With the same `seed`, another rate gives the same arrivals on another scale of time. Raises ValueError if the rate
+    is not above 0.
     """
     if not rate > 0:
         raise ValueError(f"the rate of arrivals is {rate}; it must be above 0")
@@ -187,10 +205,11 @@ def poisson(rate: float, count: int, seed: int) -> Floats:
 
 
 def simulate(times: ServingTimes, scheduled: Floats, prompt: int, output: int) -> Served:
-    """Return the moments at which each query is served; all have `prompt` tokens and ask for `output` tokens.
+    """Return the moments at which queries that arrive at the times `scheduled` (s) are served.
 
-    Between two events (an arrival into a free slot, or the end of a sequence) the batch stays the same, so all of its
-    steps are simulated at once. Raises ValueError if the arrivals are not in the order of their times.
+    All queries have `prompt` tokens and ask for `output` tokens. Between two events (an arrival into a free slot, or
+    the end of a sequence) the batch stays the same, so all of its steps are simulated at once. Raises ValueError if the
+    arrivals are not in the order of their times.
     """
     if np.any(np.diff(scheduled) < 0):
         raise ValueError("the arrivals are not in the order of their times; sort them first")
@@ -247,9 +266,11 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class RatePoint:
-    """The latencies in seconds of queries at one rate (per second); a percentile that needs more queries is None.
+    """The latencies in seconds of queries that arrive at `rate` per second, each as median and 99th percentile.
 
-    `goodput` is the rate of the queries within each of `OBJECTIVES`, in their order.
+    The percentile is None if there are too few queries for it. The latencies are the time to the first token, the mean
+    time of a further token, and the time to the last token. `goodput` is the rate of the queries within each of
+    `OBJECTIVES`, in their order. `is_sustained` says that the queue stayed level.
     """
 
     rate: float
@@ -268,7 +289,7 @@ class RatePoint:
 
 
 def rate_point(served: Served, rate: float, slots: int) -> RatePoint:
-    """Return the percentiles, the goodput and the state of the queue of queries served at `rate` per second.
+    """Return the latencies of served queries that arrived at `rate` per second, and whether that rate is sustained.
 
     `slots` is the number of sequences in a full batch.
     """
@@ -285,7 +306,7 @@ def rate_point(served: Served, rate: float, slots: int) -> RatePoint:
 
 
 def _percentiles(seconds: Floats) -> tuple[float, float | None]:
-    """Return the median and an upper estimate of the 99th percentile; None for the latter with too few queries."""
+    """Return the median and an upper estimate of the 99th percentile, None for too few queries (`tail_estimate`)."""
     return float(np.median(seconds)), queries.tail_estimate(seconds.tolist(), 0.99)
 
 
@@ -315,7 +336,10 @@ class SimulatedPercentile:
 
 
 def simulated_percentile(measured: Floats, simulated: Floats, fraction: float) -> SimulatedPercentile:
-    """Return a percentile of measured times beside that of simulated ones; `fraction` 0.99 is the 99th."""
+    """Return the percentile `fraction` (0.99 is the 99th) of measured times in seconds beside that of simulated ones.
+
+    The interval of the measured percentile is None if there are too few queries for it.
+    """
     values = measured.tolist()
     low, high = queries.percentile_interval(values, fraction) or (None, None)
     return SimulatedPercentile(quantile(values, fraction), low, high, quantile(simulated.tolist(), fraction))
@@ -335,7 +359,10 @@ def capacity(times: ServingTimes, load: Workload) -> float:
 
 
 def knee(times: ServingTimes, load: Workload, objectives: Objectives) -> RatePoint | None:
-    """Return the highest rate within the objectives, to one per cent, by bisection; None if no rate is."""
+    """Return the highest rate that meets the objectives, to one per cent, found by bisection, with its latencies.
+
+    The result is None if no rate above a thousandth of the capacity meets them.
+    """
     low, high = 0.0, 1.05 * capacity(times, load)
     best: RatePoint | None = None
     while high - low > _RATE_STEP * high:

@@ -1,4 +1,4 @@
-"""A run as a site of many runs lists it: one line in the index, and the figures for its trends."""
+"""Describe a run as a site of many runs lists it: one line in the index, and the figures for its trends."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from gpubench.model import Run
 class SiteRun:
     """The part of a run that a site keeps: its line in the index and the figures of its trends.
 
-    `key` is the same for every copy of the run, `device` names the models that it measured (`2 × NVIDIA H200`), `at` is
-    its start in seconds since 1970. `figures` are titles and values as text, `doubts` the reasons not to trust them.
+    `key` is the same for every copy of the run, `file` the name of the run file, `device` names the models that it
+    measured (`2 × NVIDIA H200`), and `at` is its start in seconds since 1970. `results` is their number and `ended`
+    their statuses as text. `figures` are titles and values as text, `doubts` the reasons not to trust them.
     """
 
     key: str
@@ -48,7 +49,10 @@ class SiteRun:
 
 @dataclass(frozen=True, slots=True)
 class ListedRun:
-    """A run in the index, with the addresses of its page and of its comparison with an earlier run, if there is one."""
+    """A run in the index, with the addresses of its page and of its comparison with an earlier run.
+
+    `compared_with` names the earlier run; both texts are empty without a comparison.
+    """
 
     run: SiteRun
     page: str
@@ -79,10 +83,10 @@ class Site:
 
 
 def site_run(run: Run, file: str, content_key: str, written_at: float) -> SiteRun:
-    """Return the part of a run that a site keeps.
+    """Return the part of a run that a site keeps; `file` is the name of its run file.
 
-    `file` is the name of its run file. A run that does not say when it started has `content_key` as key and
-    `written_at` (s since 1970) as start. Raises ValueError for a start that is no date.
+    A run that does not say when it started takes `content_key` as its key and `written_at` (s since 1970) as its start.
+    Raises ValueError for a start that is no date.
     """
     run_overview = overview(Summary(run))
     started = run.manifest.started
@@ -93,7 +97,7 @@ def site_run(run: Run, file: str, content_key: str, written_at: float) -> SiteRu
     return SiteRun(
         f"{started} {run.manifest.started_at}" if started else content_key,
         file,
-        _device(run),
+        _device_text(run),
         _seconds(started) if started else written_at,
         run.manifest.settings.tier,
         tuple(dict.fromkeys(result.case.suite for result in run.results)),
@@ -107,13 +111,19 @@ def site_run(run: Run, file: str, content_key: str, written_at: float) -> SiteRu
 
 
 def _seconds(started: str) -> float:
-    """Return the start of a run in seconds since 1970; a time without a zone is in UTC, as gpubench writes it."""
+    """Return an ISO date and time in seconds since 1970; without a time zone it is in UTC, as gpubench writes it.
+
+    Raises ValueError for a text that is no date.
+    """
     moment = datetime.fromisoformat(started)
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-def _device(run: Run) -> str:
-    """Return the models that a run measured: `2 × NVIDIA H200`; the host appears only if no GPU was measured."""
+def _device_text(run: Run) -> str:
+    """Return the models of the measured devices as text, `2 × NVIDIA H200`; the host only if no GPU was measured.
+
+    It is `no device` if the manifest describes none of them.
+    """
     used = {device for result in run.results for device in result.devices} or set(run.manifest.settings.devices)
     devices = [device for device in run.manifest.facts.devices if device.id in used]
     gpus = [device for device in devices if device.backend != "host"]
@@ -122,7 +132,7 @@ def _device(run: Run) -> str:
 
 
 def _key_entries(run: Run, values: tuple[KeyValue, ...]) -> list[Entry]:
-    """Return the entries of the run that belong to its key figures."""
+    """Return the trend entries of the run that belong to the key figures `values` of its overview."""
     wanted = {
         (value.case_id, value.devices, key.series)
         for value in values
@@ -139,7 +149,7 @@ def _key_entries(run: Run, values: tuple[KeyValue, ...]) -> list[Entry]:
 
 
 def trends(runs: Sequence[SiteRun]) -> list[Trend]:
-    """Return the trends of the key figures of these runs, which must be in order of time."""
+    """Return a trend for each line of the key figures of these runs, which must be in order of time, oldest first."""
     points: dict[Line, list[TrendPoint]] = {}
     for run in runs:
         source = RunSource(run.key, run.file, run.at, "", run.versions)

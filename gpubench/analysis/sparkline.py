@@ -1,4 +1,4 @@
-"""A trend as a line of text: one bar for each run, with its steps and drifts marked below."""
+"""Draw a trend as a line of text: one bar for each run, with its steps and drifts marked below."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from gpubench.base import blocks
 
 
 def sparkline(trend: Trend, width: int) -> tuple[str, str]:
-    """Return the values as a row of at most `width` bars, and a row of marks below them.
+    """Return the values of a trend, which has at least one run, as at most `width` bars, and a row of marks below them.
 
-    The bars reach from the minimum to the maximum. If there are more runs than `width`, a bar is a median of several. A
-    `^` marks the first run after a step, and a `~` each run of a drift; the row of marks ends at its last mark.
+    The bars reach from the minimum to the maximum. If there are more runs than `width`, a bar is the median of several.
+    A `^` marks the first run after a step, and a `~` each run of a drift; the row of marks ends at its last mark.
     """
     values = trend.values
     count = min(width, len(values))

@@ -1,4 +1,4 @@
-"""The figures of a run, derived from its raw samples: the one place where rates are computed, for every report."""
+"""Derive the figures of a run from its raw samples, once for all reports."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ _EARLY_DIFFERS = 0.01  # early samples whose median differs from the headline by
 
 
 class Summary:
-    """A run with its figures, which are computed once: what every report reads."""
+    """A run with its figures, which every report reads; each figure is computed once, when it is first needed.
+
+    `run` is the run, and `counters` its counters by device and measure.
+    """
 
     def __init__(self, run: Run) -> None:
         """Prepare the counters and the peaks of a run."""
@@ -51,7 +54,7 @@ class Summary:
         return self._figures[key][2]
 
     def _figure(self, result: Result, series: Series) -> Figure:
-        """Return the figure of one series, computed from its samples."""
+        """Return the figure of one series of a result, computed from the samples of the series."""
         values = judged_values(series).tolist()
         interval = stats.median_interval(values)
         return Figure(
@@ -67,9 +70,9 @@ class Summary:
         )
 
     def _shares(self, result: Result, series: Series, centre: float) -> tuple[Share, ...]:
-        """Return the shares of a figure of its peaks; `centre` is the figure's median.
+        """Return the shares of peaks of a series whose median is `centre`, in the judged unit; empty without a limit.
 
-        The peaks of a figure in items per second are scaled from bytes or operations to items.
+        For a figure in items per second, the value of each peak is scaled from bytes or operations to items.
         """
         if not series.limit:
             return ()
@@ -82,7 +85,8 @@ class Summary:
     def secondary_figures(self, spread: Spread) -> list[Figure]:
         """Return the figures of a case other than its headline, over the replicates with the status of `spread.row`.
 
-        They are the first series of each other stage, the observed values, and early samples that differ.
+        They are the first series of each other stage, the observed values, and early samples that differ from the
+        headline by more than 1 %.
         """
         status = spread.row.result.status
         results = [row.result for row in spread.rows if row.result.status == status]
@@ -118,7 +122,10 @@ class Summary:
         )
 
     def impossible_shares(self, result: Result) -> Iterator[ImpossibleShare]:
-        """Yield each share of a result above its device's peak, except of early samples, whose clock is unknown."""
+        """Yield each share of an ok result that exceeds the peak of the device, with the label of its series.
+
+        Early samples are left out, because their clock is unknown.
+        """
         for series in result.series if result.status == "ok" else ():
             if series.limit and series.role != "early":
                 share = peaks.impossible(self._peaks.shares(result, series, limited_median(series)))
@@ -126,7 +133,10 @@ class Summary:
                     yield ImpossibleShare(series.label, share)
 
     def reproducibility(self, spread: Spread) -> Reproducibility | None:
-        """Return the deviation between fresh processes of a case, from this run or a recording; None if unknown."""
+        """Return the deviation of a case between processes, from replicates of this run or a recording.
+
+        The result is None if there are fewer than three ok replicates and no recording.
+        """
         models = {self.device(device_id).name for device_id in spread.devices}
         return reproducibility(spread.medians, spread.case.id, models)
 
@@ -148,7 +158,10 @@ class Summary:
         return by_suite
 
     def spreads(self) -> list[Spread]:
-        """Return the spread of each case on each device set, in the order measured; sorted if there are replicates."""
+        """Return the spread of each case on each device set, in the order measured.
+
+        If there are replicates, the spreads are sorted by suite, case name, parameters and devices.
+        """
         return list(self._spreads)
 
     @cached_property
@@ -161,7 +174,7 @@ class Summary:
         return sorted(spreads, key=self._sort_key) if self.replicated else spreads
 
     def _sort_key(self, spread: Spread) -> tuple[object, ...]:
-        """Return the sort key of a spread: suite, case name, parameters, devices."""
+        """Return the sort key of a spread: the place of its suite in the manifest, case name, parameters, devices."""
         suites = [suite.name for suite in self.run.manifest.suites]
         suite = spread.case.suite
         values = tuple((axis, isinstance(value, str), value) for axis, value in spread.case.params)
@@ -174,14 +187,14 @@ class Summary:
         )
 
     def counts(self) -> dict[str, int]:
-        """Return the number of results with each status: ok, skipped, failed, invalid."""
+        """Return the number of results by status, with the keys ok, skipped, failed and invalid in this order."""
         by_status = dict.fromkeys(("ok", "skipped", "failed", "invalid"), 0)
         for result in self.run.results:
             by_status[result.status] += 1
         return by_status
 
     def suites(self) -> list[tuple[str, list[Spread]]]:
-        """Return the spreads by suite, in the order of `spreads`."""
+        """Return pairs of a suite's name and its spreads, both in the order of `spreads`."""
         grouped: dict[str, list[Spread]] = {}
         for spread in self.spreads():
             grouped.setdefault(spread.case.suite, []).append(spread)
@@ -189,10 +202,11 @@ class Summary:
 
 
 def _secondary_series(result: Result) -> Iterator[Series]:
-    """Yield the series of a result that are reported besides the headline.
+    """Yield the series of a result that are reported besides the headline, in the order measured.
 
-    These are the first series of each other stage, every observed value, and the early samples of the headline (from
-    before the device settled) if they differ from it by more than 1 %.
+    They are the first series of each other stage, every observed value, and the early samples of the headline (from
+    before the device settled) if their medians differ by more than 1 %. If several ranks have a series, it is the worst
+    one.
     """
     stages = {series.stage for series in result.series[:1]}
     for series in list(slowest_series(result))[1:]:

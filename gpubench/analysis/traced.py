@@ -1,4 +1,4 @@
-"""The use of time on traced devices, their kernels and their copies. Pure functions of a run.
+"""Read from a traced run how its devices spent their time, and their kernels and copies. Pure functions of a run.
 
 `gpubench profile --trace` writes these results in the suite `profile`. A result of the same name without one of these
 parts was written by another program and is left out.
@@ -18,7 +18,10 @@ _COUNTS = ("kernels", "copies", "dropped")
 
 @dataclass(frozen=True, slots=True)
 class TracedDevice:
-    """One traced device: seconds by the names of TIMES out of `span_s`, and the numbers of its events, as noted."""
+    """One traced device: `seconds` by the names of TIMES, out of `span_s` seconds.
+
+    `counts` are the numbers of kernels, copies and dropped events as texts.
+    """
 
     device: str
     span_s: float
@@ -28,9 +31,9 @@ class TracedDevice:
 
 @dataclass(frozen=True, slots=True)
 class TracedWork:
-    """One kernel or one kind of copy: its calls, the seconds in total and of each call, and the bytes of a copy.
+    """One kernel or one kind of copy on one device: its number of calls and their seconds in total.
 
-    `size_bytes` is None for a kernel.
+    `each_s` are the seconds of each call, and `size_bytes` the bytes of all copies; None for a kernel.
     """
 
     name: str
@@ -42,7 +45,10 @@ class TracedWork:
 
 
 def traced_devices(run: Run) -> list[TracedDevice]:
-    """Return the traced devices of a run, in the order of the file."""
+    """Return the traced devices of a run, in the order of the file.
+
+    Devices with missing times or counts are left out.
+    """
     devices = []
     for result in _results(run, "trace"):
         values, notes = _values(result), dict(result.notes)
@@ -54,7 +60,10 @@ def traced_devices(run: Run) -> list[TracedDevice]:
 
 
 def traced_work(run: Run) -> list[TracedWork]:
-    """Return the kernels of a run, then its copies, each in the order of the file."""
+    """Return the traced kernels of a run, then its copies, both in the order of the file.
+
+    A result without its parameter, total, calls or times is left out.
+    """
     work = []
     for result in (*_results(run, "kernel"), *_results(run, "copy")):
         values = _values(result)
@@ -79,7 +88,10 @@ class WaitingCalls:
     most: float
 
     def slowdowns(self, round_trip_s: float) -> tuple[float, float]:
-        """Return the slowdown if the fewest calls, and if the most calls each wait for a round trip."""
+        """Return the slowdowns of the program if only the fewest calls wait for a round trip, and if the most do.
+
+        `round_trip_s` is in seconds.
+        """
         return (
             forwarding_slowdown(self.fewest, round_trip_s, self.span_s),
             forwarding_slowdown(self.most, round_trip_s, self.span_s),
@@ -95,7 +107,10 @@ def forwarding_slowdown(waiting_calls: float, round_trip_s: float, run_s: float)
 
 
 def waiting_calls(run: Run) -> list[WaitingCalls]:
-    """Return for each traced device the calls that would wait if they were forwarded."""
+    """Return for each traced device the fewest and the most of its calls that would wait if they were forwarded.
+
+    A device whose numbers of kernels and copies are unknown is left out.
+    """
     to_host = {work.device: work.calls for work in traced_work(run) if work.name == "copy d2h"}
     forwarded = []
     for traced in traced_devices(run):

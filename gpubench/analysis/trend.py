@@ -1,4 +1,4 @@
-"""Trends: the figures of one series, run after run, their steps and drifts. Pure functions of values."""
+"""Follow the figures of one series from run to run, and find their steps and drifts. Pure functions of values."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class TrendPoint:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One run of a line: the median of its replicates' medians.
+    """One run of a line: the median of its replicates' medians in SI units, and the number of replicates.
 
     The interval spans the medians of the replicates; with a single replicate it is its confidence interval.
     """
@@ -123,7 +123,10 @@ class Shift:
 
 @dataclass(frozen=True, slots=True)
 class Change(Shift):
-    """A step at the moment `index`: the values just before and after it, and the versions that changed with it."""
+    """A step before the moment with the index `index`, with the heights of the levels on either side.
+
+    `differences` are the versions that changed with it.
+    """
 
     index: int
     before: float
@@ -151,8 +154,8 @@ class Change(Shift):
 class Drift(Shift):
     """A slow rise or fall over the moments from `start` to before `end`.
 
-    `before` and `after` are the values of its line at its first and last moment. `rate` is the change over 10 runs as a
-    fraction of `before`, with its 95 % interval.
+    `before` and `after` are the values of the fitted line at the first and the last of these moments. `rate` is the
+    change over 10 runs as a fraction of `before`, with its 95 % interval.
     """
 
     start: int
@@ -185,7 +188,7 @@ class Drift(Shift):
 
 @dataclass(frozen=True, slots=True)
 class TrendLevel:
-    """The line that the values from `start` to before `end` follow: its height at the first and at the last of them."""
+    """The straight line of the values from `start` to before `end`, by its heights `first` and `last` at both ends."""
 
     start: int
     end: int
@@ -206,7 +209,7 @@ class Trend:
 
     @classmethod
     def of(cls, line: Line, points: Sequence[TrendPoint]) -> Trend:
-        """Return the trend of a line's points, which must be in order of time.
+        """Return the trend of a line's points, which must be in order of time; points of one run are its replicates.
 
         Only the last 400 runs are searched for steps and drifts.
         """
@@ -216,7 +219,7 @@ class Trend:
         slopes = {start: slope(values[start:end]) for start, end, is_drift in parts if is_drift}
         levels = tuple(_level(values, start, end, slopes.get(start)) for start, end, _ in parts)
         drifts = tuple(_drift(level, slopes[level.start], line) for level in levels if level.is_drift)
-        return cls(line, moments, levels, tuple(_changes(line, moments, levels)), drifts)
+        return cls(line, moments, levels, tuple(_steps_between(line, moments, levels)), drifts)
 
     @property
     def values(self) -> tuple[float, ...]:
@@ -252,7 +255,7 @@ class Trend:
 
     @property
     def newest_comparison(self) -> str:
-        """`newest 50.0 % less than the median of the 4 runs before`; empty for a single run."""
+        """`newest 50.0 % less than the median of the 4 runs before`; an empty string for a single run."""
         if self.newest_step is None:
             return ""
         before = f"median of the {len(self.moments) - 1} runs" if len(self.moments) > 2 else "run"
@@ -262,7 +265,7 @@ class Trend:
 
     @property
     def state_text(self) -> str:
-        """The state of a trend without a change, and the newest value against the earlier ones."""
+        """`no change in 20 runs` or that they are too few, and the newest value compared with the earlier ones."""
         count = len(self.moments)
         state = f"no change in {count} runs"
         if self.state == "too few runs":
@@ -271,7 +274,7 @@ class Trend:
 
 
 def _relative(value: float, reference: float) -> float:
-    """Return the difference from the reference as a fraction of its size; infinite for 0 as reference."""
+    """Return the difference from the reference as a fraction of its size; for a reference of 0, infinite or 0."""
     return (value - reference) / abs(reference) if reference else math.copysign(math.inf, value) if value else 0.0
 
 
@@ -287,7 +290,7 @@ def _worse_or_better(is_worse: bool) -> str:
 
 
 def anonymised_trend(trend: Trend) -> Trend:
-    """Return the trend without the names of hosts and the folders of run files."""
+    """Return the trend without the names of hosts and without the folders of run files."""
     moments = tuple(
         replace(moment, source=replace(moment.source, host="", path=PurePath(moment.source.path).name))
         for moment in trend.moments
@@ -302,9 +305,10 @@ def _hostless(difference: str) -> str:
 
 
 def entries(run: Run) -> Iterator[Entry]:
-    """Yield an entry for each series of each result that is ok, of each result the headline first.
+    """Yield an entry for each series of each result whose status is ok; the headline of a result is its first entry.
 
-    Of several ranks, the entry is that of the slowest.
+    Results stay in the order of the run. If several ranks have a series of the same label, the entry is that of the
+    rank with the worst median. A series whose median is not finite has none.
     """
     summary = Summary(run)
     for result in run.results:
@@ -330,7 +334,7 @@ def entries(run: Run) -> Iterator[Entry]:
 
 
 def _moment(points: Sequence[TrendPoint]) -> Moment:
-    """Return one run of a line from its replicates."""
+    """Return the moment of one run from the points of its replicates, at least one, with the labels of all of them."""
     labels = tuple(dict.fromkeys(label for point in points for label in point.labels))
     medians = [point.interval.centre for point in points]
     several = stats.Interval(min(medians), stats.median(medians), max(medians))
@@ -348,7 +352,7 @@ def _level(values: Sequence[float], start: int, end: int, drift_slope: Slope | N
 
 
 def _drift(level: TrendLevel, drift_slope: Slope, line: Line) -> Drift:
-    """Return the drift along a level; its rate is the slope over 10 runs as a fraction of the first value."""
+    """Return the drift along a level; its rate is the slope over 10 runs as a fraction of the level's first value."""
     low, centre, high = (
         _RUNS_OF_RATE * end / abs(level.first) if level.first else math.inf
         for end in (drift_slope.interval.low, drift_slope.interval.centre, drift_slope.interval.high)
@@ -357,9 +361,12 @@ def _drift(level: TrendLevel, drift_slope: Slope, line: Line) -> Drift:
     return Drift(level.start, level.end, level.first, level.last, rate, line.better)
 
 
-def _changes(line: Line, moments: Sequence[Moment], levels: Sequence[TrendLevel]) -> Iterator[Change]:
-    """Yield the steps between levels; at the begin or end of a drift, only a jump beyond the noise counts as one."""
-    noise = _noise(moments, levels)
+def _steps_between(line: Line, moments: Sequence[Moment], levels: Sequence[TrendLevel]) -> Iterator[Change]:
+    """Yield the steps between levels, with the differences of the runs around them.
+
+    Where a drift begins or ends, only a jump of more than three times the noise between runs is a step.
+    """
+    noise = _noise_between_runs(moments, levels)
     for before, after in itertools.pairwise(levels):
         joins_a_drift = before.is_drift or after.is_drift
         if not joins_a_drift or abs(after.first - before.last) > _JUMP * noise:
@@ -367,8 +374,8 @@ def _changes(line: Line, moments: Sequence[Moment], levels: Sequence[TrendLevel]
             yield Change(after.start, before.last, after.first, line.better, differences)
 
 
-def _noise(moments: Sequence[Moment], levels: Sequence[TrendLevel]) -> float:
-    """Return the standard deviation of the runs around their levels, from the median distance (1.4826 · MAD)."""
+def _noise_between_runs(moments: Sequence[Moment], levels: Sequence[TrendLevel]) -> float:
+    """Return the standard deviation of the runs around their levels, as 1.4826 · the median distance from the level."""
     distances = []
     for level in levels:
         step = (level.last - level.first) / max(level.end - level.start - 1, 1)
@@ -380,7 +387,7 @@ def _noise(moments: Sequence[Moment], levels: Sequence[TrendLevel]) -> float:
 
 
 def _differences(before: Moment, after: Moment) -> tuple[str, ...]:
-    """Return the known differences between two runs: `cublas 13.1 → 13.2`."""
+    """Return each version or host that differs between two runs: `cublas 13.1 → 13.2`; `none` for an unknown one."""
     old = {**dict(before.source.versions), _HOST: before.source.host}
     new = {**dict(after.source.versions), _HOST: after.source.host}
     return tuple(

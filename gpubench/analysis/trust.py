@@ -1,4 +1,4 @@
-"""The reasons not to trust the figures of a run, and the most important other facts about it."""
+"""Say why the figures of a run should not be trusted, and name the most important other facts about it."""
 
 from __future__ import annotations
 
@@ -30,18 +30,28 @@ _POWER_CAPPED = "power-capped"
 
 
 def doubts(summary: Summary, values: Sequence[KeyValue]) -> list[str]:
-    """Return the reasons not to trust the figures of a run as sentences, the worst first; empty if there is none.
+    """Return the reasons not to trust the figures of a run, each as a clause, the worst first; empty if there is none.
 
-    `values` are the key figures of the run.
+    `values` are the key figures of the run. The reasons are a stand-in for a GPU, an interruption, failed cases,
+    figures above a peak, a sick device, disturbances, and key figures with an interval wider than ± 5 %.
     """
-    return [*_dry_run(summary), *_broken(summary), *_sick(summary), *_disturbed(summary, values), *_uncertain(values)]
+    return [
+        *_dry_run(summary),
+        *_defects(summary),
+        *_sick(summary),
+        *_disturbances(summary, values),
+        *_uncertain(values),
+    ]
 
 
 def limitations(summary: Summary, values: Sequence[KeyValue]) -> list[str]:
-    """Return further facts about a run, the most important first: low figures, power caps, missing cases."""
+    """Return other facts that limit the figures of a run, each as a clause, the most important first.
+
+    `values` are the key figures of the run. The facts are, for example, low figures, power caps and skipped cases.
+    """
     return [
         *_below_expectation(values),
-        *_ended(summary.run.results, "invalid", "without a valid result"),
+        *_cases_with_status(summary.run.results, "invalid", "without a valid result"),
         *(remark.words for remark in summary.run.remarks if (remark.source, remark.state) == (STATE_SOURCE, "event")),
         *_capped(summary),
         *_unwatched(summary),
@@ -51,30 +61,33 @@ def limitations(summary: Summary, values: Sequence[KeyValue]) -> list[str]:
     ]
 
 
-def _broken(summary: Summary) -> Iterator[str]:
-    """Yield a sentence each for an interrupted run, for failed cases, and for figures above the peak."""
+def _defects(summary: Summary) -> Iterator[str]:
+    """Yield up to three clauses: for an interrupted run, for failed cases, and for figures above the peak."""
     if not summary.run.complete:
         yield "the run was interrupted before all cases were measured (`run --resume` continues it)"
-    yield from _ended(summary.run.results, "failed", "failed")
+    yield from _cases_with_status(summary.run.results, "failed", "failed")
     if impossible := [row for row in summary.rows() if row.impossible]:
-        yield f"{_cases(len(impossible))} above the peak of the device"
+        yield f"{_case_count(len(impossible))} above the peak of the device"
 
 
 def _dry_run(summary: Summary) -> Iterator[str]:
     """Yield the number of cases that ran on a stand-in for a GPU."""
     if count := sum("dry-run" in result.labels for result in summary.run.results):
-        yield f"{_cases(count)} ran on a stand-in for a GPU, which measures nothing (dry-run)"
+        yield f"{_case_count(count)} ran on a stand-in for a GPU, which measures nothing (dry-run)"
 
 
-def _ended(results: Iterable[Result], status: Status, verb: str) -> Iterator[str]:
-    """Yield the number of cases with a status and their causes, the most frequent first; `verb` says how they ended."""
+def _cases_with_status(results: Iterable[Result], status: Status, verb: str) -> Iterator[str]:
+    """Yield one clause with the number of cases of a status and their causes, the most frequent cause first.
+
+    `verb` says how the cases ended: `3 cases VERB (wrong answer)`. Without such cases nothing is yielded.
+    """
     causes = Tally(result.cause for result in results if result.status == status)
     if causes:
         causes_text = ", ".join(cause.replace("-", " ") or "no cause given" for cause, _ in causes.most_common())
-        yield f"{_cases(causes.total())} {verb} ({causes_text})"
+        yield f"{_case_count(causes.total())} {verb} ({causes_text})"
 
 
-def _cases(count: int) -> str:
+def _case_count(count: int) -> str:
     """Return `1 case` or `2 cases`."""
     return "1 case" if count == 1 else f"{count} cases"
 
@@ -85,8 +98,11 @@ def _sick(summary: Summary) -> Iterator[str]:
     yield from dict.fromkeys(f"{remark.device} is unhealthy: {remark.words}" for remark in events)
 
 
-def _disturbed(summary: Summary, values: Sequence[KeyValue]) -> Iterator[str]:
-    """Yield the disturbances of a key figure, or of at least a tenth of the cases."""
+def _disturbances(summary: Summary, values: Sequence[KeyValue]) -> Iterator[str]:
+    """Yield a clause for other work and one for slowdowns, with the number of disturbed cases and the causes.
+
+    A clause is yielded only if a tenth of the ok cases or any key figure was disturbed; `values` are the key figures.
+    """
     measured = [result for result in summary.run.results if result.status == "ok"]
     key = {(value.case_id, value.devices) for value in values}
     for disturbances in (other_work, slowdowns):
@@ -106,7 +122,7 @@ def _uncertain(values: Sequence[KeyValue]) -> Iterator[str]:
 
 
 def _below_expectation(values: Sequence[KeyValue]) -> Iterator[str]:
-    """Yield the key figures that miss the value expected of this model of GPU by more than its tolerance."""
+    """Yield a clause for each key figure that misses the value expected of its model by more than the tolerance."""
     for value in values:
         if value.is_below_expectation and value.floor and value.of_expected is not None:
             expected = units.quantity(value.floor.expected, value.floor.unit)
@@ -115,7 +131,7 @@ def _below_expectation(values: Sequence[KeyValue]) -> Iterator[str]:
 
 
 def _capped(summary: Summary) -> Iterator[str]:
-    """Yield the number of cases under the power cap, and the lowest clock among them."""
+    """Yield one clause with the number of ok cases under the power cap, if any, and the lowest of their clocks."""
     measured = [result for result in summary.run.results if result.status == "ok"]
     capped = [result for result in measured if _POWER_CAPPED in result.labels]
     if not capped:
@@ -138,20 +154,23 @@ def _interposed(summary: Summary) -> Iterator[str]:
 
 
 def _unsettled(summary: Summary) -> Iterator[str]:
-    """Yield the number of cases whose samples still changed when the settling time ended."""
+    """Yield one clause with the number of cases, if any, that still drifted when the settling time ended."""
     count = sum("unsettled" in result.labels for result in summary.run.results)
     if count:
-        yield f"{_cases(count)} still drifted at the end of the measuring time (unsettled)"
+        yield f"{_case_count(count)} still drifted at the end of the measuring time (unsettled)"
 
 
 def _skipped(results: Iterable[Result]) -> Iterator[str]:
-    """Yield the cases skipped for a missing library, then the other skipped cases with their most frequent reason."""
+    """Yield a clause for each missing library with its number of skipped cases, then one for all other skipped cases.
+
+    The last clause gives the most frequent reason and the number of further reasons.
+    """
     skipped = [result for result in results if result.status == "skipped"]
     missing = Tally(result.reason for result in skipped if result.cause == "missing")
     for reason, count in missing.most_common():
-        yield f"{_cases(count)} skipped: {reason}"
+        yield f"{_case_count(count)} skipped: {reason}"
     other_reasons = Tally(result.reason for result in skipped if result.cause != "missing")
     if other_reasons:
         (reason, _), *rest = other_reasons.most_common()
         more = f" (and {len(rest)} more {'reason' if len(rest) == 1 else 'reasons'})" if rest else ""
-        yield f"{_cases(other_reasons.total())} skipped: {reason}{more}"
+        yield f"{_case_count(other_reasons.total())} skipped: {reason}{more}"

@@ -1,1 +1,1 @@
-"""Figures derived from the views of a run: lines, cache levels, transfer models, break-even links, and their tables."""
+"""Derive figures from the views of a run: curves, cache levels, transfer models, break-even links, and their tables."""

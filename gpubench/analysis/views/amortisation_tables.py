@@ -1,4 +1,4 @@
-"""The number of calls after which compilers have earned back their cost, as a table and as texts."""
+"""Show after how many calls compilers have earned back their cost, as a table and as texts."""
 
 from __future__ import annotations
 
@@ -21,13 +21,19 @@ _MOST_DIGITS = 1e7  # a smaller number of calls is written in full
 
 
 def amortisation_tables(title: str, operators: Sequence[Amortised]) -> list[Table]:
-    """Return the table of the calls after which providers have earned back their cost, a row for each comparison."""
+    """Return a table of the calls after which providers have earned back their cost, a row for each comparison.
+
+    The result has one table, or none if no cost was measured.
+    """
     rows = tuple(_row(operator) for operator in operators if operator.paid)
     return [Table(title, _PAID_HEADS, rows, (*_PAID_HEADS[:4], *STATES.values()), _PAID_NOTE)] if rows else []
 
 
 def _row(operator: Amortised) -> tuple[str, ...]:
-    """Return the row of an operator by one provider: both times of a call, and the calls to pay by cache state."""
+    """Return the cells of one comparison: operator, providers, both times of a call, speed-up, and calls to pay.
+
+    There is one cell of calls for each state of the caches, `NO_VALUE` where the cost was not measured.
+    """
     paid = {payment.cache: paid_after_text(operator, payment) for payment in operator.paid}
     times = (units.quantity(seconds, "s") for seconds in (operator.seconds, operator.eager_seconds))
     speedup = breakeven.times(operator.speedup)
@@ -36,9 +42,10 @@ def _row(operator: Amortised) -> tuple[str, ...]:
 
 
 def paid_after_text(operator: Amortised, paid: PaidAfter) -> str:
-    """Return when a provider has paid: `after 626 calls (0.4 s of work; 600 – 655)`, `at once` or `never`.
+    """Return when a provider has earned back its cost, as text: `after 626 calls (0.4 s of work)`, `at once`, `never`.
 
-    `at once (0 – 48 calls)` says that it may cost more than the eager library, but not by its median.
+    The text has the 95 % interval of the calls unless both ends are equal. `at once (0 – 48 calls)` says that the
+    provider may cost more than the eager library, but not by its median. `paid` is one of the payments of `operator`.
     """
     calls = paid.calls
     if math.isinf(calls.centre):

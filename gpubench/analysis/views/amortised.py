@@ -1,4 +1,4 @@
-"""The number of calls after which a compiler has earned back its cost, compared with the eager library.
+"""Compute after how many calls a compiler has earned back its cost, compared with the eager library.
 
 A view of the kind `amortisation` names cases of two kinds, distinguished by their axes: operators by several providers
 (axis `by`), and builds of an operator (axes `op`, `by` and `cache`) with the times `compile` and `first`. The note
@@ -32,11 +32,11 @@ Key = tuple[tuple[str, ...], str, tuple[tuple[str, str | int | float], ...]]  # 
 
 @dataclass(frozen=True, slots=True)
 class PaidAfter:
-    """The number of calls after which a provider has earned back its cost from one state of its caches.
+    """The number of calls after which a provider has earned back its cost from one state of its caches, `cache`.
 
-    `cache` is the state of the caches, a key of `STATES`. The number is infinite if the provider is not faster, and 0
-    if it costs no more than the eager library. `is_bound` says that the cost of the eager library was not measured: it
-    then counts as 0, and the number of calls is an upper bound.
+    `cache` is a key of `STATES`. `calls` is infinite if the provider is not faster, and 0 if it costs no more than the
+    eager library. `is_bound` says that the cost of the eager library was not measured: it then counts as 0, and the
+    number of calls is an upper bound.
     """
 
     cache: str
@@ -46,9 +46,10 @@ class PaidAfter:
 
 @dataclass(frozen=True, slots=True)
 class Amortised:
-    """An operator by one provider and by an eager library: the seconds of a call by each, and the calls to pay.
+    """An operator by the provider `by`, compared with the eager library `eager`.
 
-    `by` is the provider, and `eager` the provider that it is compared with.
+    `seconds` and `eager_seconds` are the medians of a call by each of the two. `paid` has the number of calls to pay
+    for each state of the caches whose cost was measured.
     """
 
     case: Case
@@ -79,14 +80,15 @@ class Amortised:
 
 @dataclass(slots=True)
 class _Operator:
-    """The results of one operator at one shape by provider, for each in the order measured."""
+    """The ok results of one operator at one shape on one device set, by provider, in the order measured."""
 
     results: dict[str, list[Result]] = field(default_factory=dict)
 
     def seconds(self, by: str, timed: Series) -> list[float]:
-        """Return the times of a call in seconds: the median of each replicate, or the samples of a single one.
+        """Return the times of a call by the provider `by` in seconds: medians of replicates, or the samples of one.
 
-        They are those of the series `timed` of another provider, or of the same stage by another clock.
+        They are taken from the series with the label of `timed`, else from one of the same stage. Empty if there is
+        none.
         """
         return _joined([_values(result, timed) for result in self.results.get(by, ())])
 
@@ -98,7 +100,10 @@ class _Costs:
     samples: dict[tuple[tuple[str, ...], str, str, str], list[list[float]]] = field(default_factory=dict)
 
     def add(self, result: Result) -> None:
-        """Keep the cost of the build that a result measured; a result with an unknown state of the cache is ignored."""
+        """Keep the seconds of the build that a result measured.
+
+        The case must have the axes `op`, `by` and `cache`; a result with an unknown state of the cache is ignored.
+        """
         params = {axis: str(value) for axis, value in result.case.params}
         cost = _COSTS.get(params["cache"])
         for series in slowest_series(result) if cost else ():
@@ -118,7 +123,7 @@ def amortisations(summary: Summary) -> list[tuple[View, list[Amortised]]]:
 
 
 def amortised_of(summary: Summary, suite: str, view: View) -> list[Amortised]:
-    """Return each operator of a view by each provider, compared with each of its eager libraries.
+    """Return each operator of a view by each provider, compared with each of its eager libraries; at most 400.
 
     The view's `x` is the axis that names operators; an operator whose case has no such axis is named by its case.
     """
@@ -134,11 +139,14 @@ def amortised_of(summary: Summary, suite: str, view: View) -> list[Amortised]:
             by = str(params.pop("by"))
             key = (result.devices, result.case.name, tuple(params.items()))
             operators.setdefault(key, _Operator()).results.setdefault(by, []).append(result)
-    return list(_compared(operators, costs, view.x))[:_MOST]
+    return list(_comparisons(operators, costs, view.x))[:_MOST]
 
 
-def _compared(operators: dict[Key, _Operator], costs: _Costs, axis: str) -> Iterator[Amortised]:
-    """Yield each operator by each provider against each of its eager libraries, if both times are known."""
+def _comparisons(operators: dict[Key, _Operator], costs: _Costs, axis: str) -> Iterator[Amortised]:
+    """Yield each operator by each provider, compared with each of its eager libraries, if both times are known.
+
+    `axis` names the axis whose value is the name of the operator in `costs`; without it that is the name of the case.
+    """
     for (devices, name, params), operator in operators.items():
         op = str(dict(params).get(axis, name))
         for by, results in operator.results.items():
@@ -147,17 +155,18 @@ def _compared(operators: dict[Key, _Operator], costs: _Costs, axis: str) -> Iter
             for eager in dict.fromkeys(library for library in libraries if library and library != by):
                 times = [operator.seconds(provider, series) if series else [] for provider in (by, eager)]
                 if series and all(times):
-                    paid = tuple(_paid(costs, devices, op, (by, eager), times))
+                    paid = tuple(_payments(costs, devices, op, (by, eager), times))
                     seconds, eager_seconds = map(stats.median, times)
                     yield Amortised(results[0].case, devices, op, by, eager, seconds, eager_seconds, series.label, paid)
 
 
-def _paid(
+def _payments(
     costs: _Costs, devices: tuple[str, ...], op: str, pair: tuple[str, str], times: Sequence[list[float]]
 ) -> Iterator[PaidAfter]:
-    """Yield the calls to pay from each cache state whose cost was measured.
+    """Yield the calls to pay for each state of the caches from which the provider's build was timed.
 
-    `pair` is the provider and the eager library, and `times` are the samples of a call by each in seconds.
+    `op` is the name of the operator in `costs`, `pair` the provider and the eager library, and `times` the samples of a
+    call by each of them in seconds.
     """
     for cache in STATES:
         cost, eager_cost = (costs.of(devices, op, by, cache) for by in pair)
@@ -170,8 +179,8 @@ def calls_to_pay(
 ) -> Interval:
     """Return the calls to pay: (cost − eager cost) / (eager time − time) of the medians, with a 95 % interval.
 
-    All arguments are samples in seconds. The interval is that of resampled medians. The number is infinite if the time
-    is not below the eager time, and 0 if the cost is not above the eager cost.
+    All arguments are samples in seconds, at least one each. The interval is that of resampled medians. The number is
+    infinite if the time of a call is not below the eager time, else 0 if the cost is not above the eager cost.
     """
     samples = (cost, eager_cost, seconds, eager_seconds)
     centre = float(_calls(*(np.array([stats.median(values)]) for values in samples))[0])
@@ -183,15 +192,19 @@ def calls_to_pay(
 
 
 def _calls(cost: Vector, eager_cost: Vector, seconds: Vector, eager_seconds: Vector) -> Vector:
-    """Return the calls to pay for arrays of costs and times in seconds; infinite without a gain."""
+    """Return the calls to pay for arrays of costs and times of a call in seconds, all of one shape.
+
+    The number is infinite where a call is not faster than the eager one.
+    """
     paid, gained = np.maximum(cost - eager_cost, 0.0), eager_seconds - seconds
     return np.where(gained > 0, paid / np.where(gained > 0, gained, 1.0), np.inf)
 
 
 def _values(result: Result, timed: Series) -> list[float]:
-    """Return the samples of a series in seconds; empty if the result has neither `timed` nor its stage as times.
+    """Return the samples of a result's series with the label of `timed`, in seconds.
 
-    A library whose stream cannot be timed reports the seconds of its calls, which the host's clock times for others.
+    If it has none in seconds, they are those of a series of the same stage; else empty. A library whose stream cannot
+    be timed reports the seconds of its calls, which the host's clock times for others.
     """
     same_stage = [series.label for series in slowest_series(result) if series.stage and series.stage == timed.stage]
     labelled = (series_labelled(result, label) for label in (timed.label, *same_stage))
@@ -200,7 +213,7 @@ def _values(result: Result, timed: Series) -> list[float]:
 
 
 def _possible(values: Sequence[float]) -> list[float]:
-    """Return the samples; an empty list if one of them cannot be the time of a call or a build."""
+    """Return the samples; an empty list if one of them is outside 1 ps to 1e6 s, so that it cannot be a time."""
     return list(values) if all(_LEAST_S <= value <= _MOST_S for value in values) else []
 
 

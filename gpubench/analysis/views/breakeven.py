@@ -1,7 +1,7 @@
-"""Break-even links of compression, serial and pipelined models of a transfer, and their verdicts.
+"""Model a transfer with compression over a link: break-even rates, serial and pipelined rates, and verdicts.
 
-Rates are of *uncompressed* bytes, B/s. C compresses, D decompresses, the ratio r is uncompressed over compressed, and
-r · link is the rate at which uncompressed bytes cross a link in compressed form.
+Rates are of *uncompressed* bytes, B/s. C compresses, D decompresses, the ratio r is uncompressed over compressed, and r
+· link is the rate at which uncompressed bytes cross a link in compressed form.
 """
 
 from __future__ import annotations
@@ -54,7 +54,11 @@ class CodecRates:
         return self._break_even(1 / self.decompress)
 
     def _break_even(self, seconds_per_byte: float) -> float:
-        """Return the rate in B/s at which the saved bytes take as long as the codec does."""
+        """Return the link rate in B/s at which the saved bytes take as long as the codec does.
+
+        `seconds_per_byte` is the time of the codec. The rate is 0 if compression makes the data larger, else infinite
+        if the codec takes no time.
+        """
         saved = 1 - 1 / self.ratio
         if saved <= 0:
             return 0.0
@@ -66,9 +70,9 @@ class CodecRates:
         return 1 / (paid + 1 / (self.ratio * link))
 
     def pipelined(self, sides: ChargedSides, link: float) -> float:
-        """Return the rate in B/s of perfect overlap over `link` B/s: that of the slowest step.
+        """Return the rate in B/s over `link` B/s if all steps overlap perfectly: that of the slowest step.
 
-        A shared device compresses and decompresses in turn, so both times count as one step.
+        With the sides `shared`, one device compresses and decompresses in turn, so both times count as one step.
         """
         both = 1 / self.compress + 1 / self.decompress
         codec = {
@@ -81,7 +85,7 @@ class CodecRates:
 
 
 def quotient(above: Interval, below: Interval) -> Interval:
-    """Return the quotient of two independent positive rates with its 95 % interval.
+    """Return the quotient `above` / `below` of two independent positive rates with its 95 % interval.
 
     On logarithms, the squared half-widths of the two intervals add up.
     """
@@ -108,7 +112,7 @@ def modelled_verdict(speedup: float) -> str:
 
 
 def times(factor: float) -> str:
-    """Return a factor as text: 2.1×, 0.97×, 0.04×, 140×."""
+    """Return a factor as text: 2.1×, 0.97×, 0.04×, 140×; `n/a` if it is not finite."""
     if not math.isfinite(factor):
         return "n/a"
     fine = abs(factor - 1) < _FINE or factor < _FINE

@@ -1,4 +1,4 @@
-"""The curves of a suite's views: the place of each case on the axes, with its replicates joined."""
+"""Place the cases of a suite's views on curves, one point for all replicates of a case."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Point:
 
     @property
     def seconds(self) -> stats.Interval | None:
-        """The time of one call with its interval; None if the figure is neither a time nor a rate."""
+        """The time of one call in seconds with its interval; None for a figure that is neither a time nor a rate."""
         interval = self.figure.interval
         if self.figure.unit == "s":
             return interval
@@ -45,9 +45,9 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """The points of a curve that belong together, with their places on the x axis, in order.
+    """The points of one curve of a view, each with its place on the x axis, in ascending order.
 
-    `parts` are the texts that distinguish this line from the others of its view; the label joins them.
+    `parts` are the texts that distinguish this curve from the others of its view; `label` joins them.
     """
 
     label: str
@@ -56,10 +56,10 @@ class Curve:
 
 
 def view_points(summary: Summary, suite: str, view: View, series: str) -> list[Point]:
-    """Return a point for each ok case of a view, with replicates joined, in the order measured.
+    """Return a point for each ok case of a view of a suite, with replicates joined, in the order measured.
 
-    `series` is the label of the series that gives the figure, the headline if it is empty. Values that no axis can show
-    are left out.
+    `series` is the label of the series that gives the figure, the headline if it is empty. Cases without this series
+    are left out, as are values beyond 1e±100, which no axis can show.
     """
     grouped: dict[tuple[str, tuple[str, ...]], list[tuple[Result, Series]]] = {}
     for result in summary.results_of(suite):
@@ -77,7 +77,7 @@ def _is_drawable(interval: stats.Interval) -> bool:
 
 
 def _point(summary: Summary, group: Sequence[tuple[Result, Series]]) -> Point:
-    """Return the point of a case from its replicates, each with the series that gives its figure."""
+    """Return the point of a case from `group`: for each replicate, at least one, its result and the series to show."""
     result, series = group[0]
     figure = Figure.over_replicates([summary.figure(replicate, chosen) for replicate, chosen in group])
     amount = float(getattr(series.work, series.quantity, 0.0)) if figure.unit in ("B/s", "FLOP/s", "OP/s") else 0.0
@@ -85,7 +85,7 @@ def _point(summary: Summary, group: Sequence[tuple[Result, Series]]) -> Point:
 
 
 def by_unit(points: Iterable[Point]) -> list[list[Point]]:
-    """Return the points grouped by unit, because seconds and rates have no common axis.
+    """Return the points grouped by unit, because seconds and rates have no common axis; the order is kept.
 
     Integer and floating-point operations per second share an axis.
     """
@@ -101,7 +101,10 @@ def drawable(value: float) -> bool:
 
 
 def view_lines(points: Sequence[Point], view: View) -> list[Curve]:
-    """Return the curves of a view; if several cases of a curve have the same x, it shows the best one."""
+    """Return the curves of a view through these points; if several cases of a curve have the same x, the best one.
+
+    A point whose case has no number on the axis `view.x` is left out.
+    """
     parts_of = _parts_function(points, view)
     grouped: dict[tuple[str, ...], dict[float, Point]] = {}
     for point in points:
@@ -116,7 +119,7 @@ def view_lines(points: Sequence[Point], view: View) -> list[Curve]:
 
 
 def _best(first: Point, second: Point) -> Point:
-    """Return the point with the better median."""
+    """Return the point with the better median, by the direction of the first point's figure."""
     if first.figure.better == "more":
         return max(first, second, key=lambda point: point.value)
     return min(first, second, key=lambda point: point.value)
@@ -134,7 +137,11 @@ def _label(parts: Sequence[str], point: Point) -> str:
 
 
 def _parts_function(points: Sequence[Point], view: View) -> Callable[[Point], tuple[str, ...]]:
-    """Return a function from a point to the texts that distinguish its curve from the others of the view."""
+    """Return a function from a point to the texts that distinguish its curve from the others of the view.
+
+    They are the case name, the values on the axes `view.by`, and the devices. The case name or the devices are empty if
+    all `points` have the same, and an axis is empty if the case lacks it.
+    """
     names = len({point.case.name for point in points}) > 1
     devices = len({point.devices for point in points}) > 1
 

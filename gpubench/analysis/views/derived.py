@@ -1,4 +1,4 @@
-"""Figures derived from the curves of a run: cache levels beside the sizes that the device reports, transfer models."""
+"""Derive cache levels and transfer models from the curves of a run, with the sizes that the device reports."""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ class KnownSize:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A level of a staircase in SI units; `smallest` and `largest` are the first and last working set on it.
+    """A level of a staircase in SI units; `smallest` and `largest` are the first and last working set on it in bytes.
 
-    `cycles` is its height in cycles of the device's clock, if they were measured. `end` is the working set at which the
-    level ends; `known_sizes` are the known sizes of the device that are nearest to this end.
+    `points` is the number of measured working sets on it. `cycles` is its height in cycles of the device's clock, None
+    if they were not measured. `end` is the working set at which the level ends, None for the last one; `known_sizes`
+    are the known sizes of the device that are nearest to this end.
     """
 
     height: Interval
@@ -60,7 +61,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Staircase:
-    """The levels of one curve of a view."""
+    """The levels of one curve of a view.
+
+    `title` is that of the view, `axis` the name of its x axis, and `line` the curve.
+    """
 
     suite: str
     title: str
@@ -71,11 +75,11 @@ class Staircase:
 
 @dataclass(frozen=True, slots=True)
 class TransferFit:
-    """The transfer model fitted to one curve of a transfer view, called a path: time over size.
+    """The transfer model fitted to one curve of a transfer view; such a curve is called a path.
 
-    `sizes` are the places on the x axis (bytes, or counts such as messages), and `seconds` the time of a call at each.
-    `scale` is the number of counted bytes for each unit of size. `unit` is that of the rate. `is_rate` is False if the
-    view shows times.
+    `sizes` are the places on the x axis (bytes, or counts such as messages), and `seconds` the time of a call at each
+    size. `scale` is the number of counted bytes for each unit of size. `unit` is that of the rate. `is_rate` is False
+    if the view shows times.
     """
 
     line: Curve
@@ -93,9 +97,10 @@ class TransferFit:
 
 @dataclass(frozen=True, slots=True)
 class Crossover:
-    """The size at which the path `above` becomes faster than the path `below`, with the labels of both.
+    """The size from which the path `above` is faster than the path `below`, which are named by their labels.
 
-    `size` is measured: low and high are the sizes on either side of it. `fitted` is the size at which the models meet.
+    `size` is measured: low and high are the sizes on either side of it. `fitted` is the size at which the models meet,
+    None if they do not.
     """
 
     below: str
@@ -117,7 +122,7 @@ class Transfers:
 
 
 def known_sizes(device: Device) -> list[KnownSize]:
-    """Return the cache sizes of a device, in ascending order, from its driver and from a table with sources."""
+    """Return the known cache sizes of a device, in ascending order, as the driver or a table of gpubench gives them."""
     sizes = [
         KnownSize(name, float(text), f"{key}, reported by the driver of {device.id}")
         for key, name in _DETAILS.items()
@@ -138,7 +143,7 @@ def staircases(summary: Summary) -> list[Staircase]:
 
 
 def staircases_of(summary: Summary, suite: str, view: View) -> list[Staircase]:
-    """Return the levels of every curve of one view that has at least two points of positive height."""
+    """Return the levels of every curve of a view of a suite; a curve needs two points above 0 on both axes."""
     cycles = {line.parts: line for line in view_lines(view_points(summary, suite, view, _CYCLES), view)}
     curves = []
     for points in by_unit(view_points(summary, suite, view, view.series)):
@@ -149,7 +154,7 @@ def staircases_of(summary: Summary, suite: str, view: View) -> list[Staircase]:
 
 
 def _steps(summary: Summary, line: Curve, cycles: Curve | None) -> list[Step]:
-    """Return the levels of a curve with the known sizes nearest to their ends.
+    """Return the levels of a curve, each with the known sizes nearest to its end; empty for too few points.
 
     `cycles` is the same curve in cycles of the device's clock, None if it was not measured.
     """
@@ -180,7 +185,11 @@ def _steps(summary: Summary, line: Curve, cycles: Curve | None) -> list[Step]:
 
 
 def _known_sizes_by_end(summary: Summary, line: Curve, ends: Sequence[Interval | None]) -> list[tuple[KnownSize, ...]]:
-    """Return for each end of a level the known sizes that are nearer to it, by ratio, than to any other end."""
+    """Return for each of `ends` (bytes) the known sizes of the curve's device that are nearer to it than to others.
+
+    Distances are ratios. A size more than a factor of 4 away from every end is left out; a level without an end (None)
+    has no known size.
+    """
     sizes_by_end: list[list[KnownSize]] = [[] for _ in ends]
     for size in known_sizes(summary.device(line.points[0][1].devices[0])):
         apart = [abs(math.log(size.bytes / end.centre)) if end else math.inf for end in ends]
@@ -197,7 +206,7 @@ def transfers(summary: Summary) -> list[Transfers]:
 
 
 def transfers_of(summary: Summary, suite: str, view: View) -> list[Transfers]:
-    """Return the models and crossovers of one view, one group for each unit; a curve needs three sizes."""
+    """Return the models and crossovers of a view of a suite, one group for each unit; a curve needs three sizes."""
     groups = []
     for points in by_unit(view_points(summary, suite, view, view.series)):
         paths = [path for line in view_lines(points, view) if (path := _fit(line, view))]
@@ -207,7 +216,7 @@ def transfers_of(summary: Summary, suite: str, view: View) -> list[Transfers]:
 
 
 def _fit(line: Curve, view: View) -> TransferFit | None:
-    """Return the transfer model of a curve; None if fewer than three of its sizes have a positive finite time."""
+    """Return the transfer model of a curve of a view; None without three sizes that have a positive finite time."""
     timed = [(x, seconds, point) for x, point in line.points if x > 0 and (seconds := point.seconds)]
     timed = [(x, seconds, point) for x, seconds, point in timed if seconds.low > 0 and math.isfinite(seconds.high)]
     sizes, times = tuple(x for x, _, _ in timed), tuple(seconds for _, seconds, _ in timed)
@@ -222,7 +231,7 @@ def _fit(line: Curve, view: View) -> TransferFit | None:
 
 
 def _crossovers(paths: Sequence[TransferFit]) -> Iterator[Crossover]:
-    """Yield the crossovers of each pair of paths that differ in one axis."""
+    """Yield the crossovers of each pair of paths whose labels differ in one part."""
     for first, second in itertools.combinations(paths, 2):
         if sum(a != b for a, b in zip(first.line.parts, second.line.parts, strict=True)) != 1:
             continue
@@ -237,7 +246,7 @@ def _crossovers(paths: Sequence[TransferFit]) -> Iterator[Crossover]:
 
 
 def _views(run: Run, kind: str) -> Iterator[tuple[str, View]]:
-    """Yield the views of one kind with the name of their suite."""
+    """Yield pairs of a suite's name and a view of that kind, in the order of the manifest."""
     for suite in run.manifest.suites:
         for view in suite.views:
             if view.kind == kind:

@@ -1,4 +1,4 @@
-"""The levels of a staircase: the working sets over which a latency is flat, and the end of each level.
+"""Find the levels of a staircase: the working sets over which a latency is flat, and the end of each level.
 
 A ring that outgrows a cache misses gradually: random replacement, hashed sets and a partitioned cache turn a knee into
 a ramp. So a curve is levels with free points between them, and its boundary is the largest working set that still is on
@@ -34,7 +34,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class StaircaseLevel:
-    """A level: the points `first` to `last` of the curve, its height, and its end.
+    """A level: the points `first` to `last` of the curve (indices), its height, and its end.
 
     `height` is the median of its points with its interval; the highest point is at most 1.5 times the lowest. `end` is
     the largest working set that is still on the level, or None for a level to the end of the curve. Its low and high
@@ -63,7 +63,7 @@ def levels(
     if len(sizes) < 2:
         return ()
     curve = _Curve.of(sizes, heights, half_widths)
-    segments = _joined(_best(curve), curve)
+    segments = _joined_levels(_cheapest_partition(curve), curve)
     return tuple(
         StaircaseLevel(first, last, stats.median_interval(list(heights[first : last + 1])), curve.end(segments, index))
         for index, (first, last) in enumerate(segments)
@@ -98,7 +98,7 @@ class _Curve:
     def end(self, segments: Sequence[tuple[int, int]], index: int) -> Interval | None:
         """Return the end of the level `segments[index]` with its 95 % interval; None if it reaches the curve's end.
 
-        A segment is the first and the last point of a level.
+        A segment is the first and the last point of a level, as indices; the segments are in order.
         """
         (first, last), final = segments[index], len(self.logs) - 1
         if last == final:
@@ -114,9 +114,10 @@ class _Curve:
         return Interval(float(grid[min(low, below, last)]), float(centre), float(grid[max(high, last) + 1]))
 
     def _likely_ends(self, first: int, follows: tuple[int, int] | None) -> tuple[int, int]:
-        """Return the first and the last likely end of a level as indices, over all ends of the ramp after it.
+        """Return the first and the last likely end of a level as indices of points: its 95 % interval.
 
-        The level starts at point `first`; `follows` is the next level, None without one.
+        The level starts at point `first`; `follows` is the first and the last point of the next level, None without
+        one. The likelihood of an end is summed over all ends of the ramp after it.
         """
         last = len(self.logs) - 1
         if follows is None:
@@ -133,10 +134,11 @@ class _Curve:
         return int(ends[low]), int(ends[min(int(high), len(ends) - 1)])
 
     def _ramp_start(self, last: int, beyond: int, height: float) -> float:
-        """Return the size at which the ramp after point `last` leaves the level, whose logarithm is `height`.
+        """Return the size at which the ramp after point `last` leaves the level.
 
-        It lies on the line through the next two points. If only one point lies before the point `beyond`, it is the
-        middle of the gap.
+        The logarithm of its height is `height`. The size lies on the line through the next two points. If fewer than
+        two points lie before `beyond`, the first point of the next level, or if both have one height, it is the
+        geometric middle between `last` and the point after it.
         """
         after = last + 1
         if after + 1 < beyond and self.logs[after + 1] != self.logs[after]:
@@ -160,7 +162,12 @@ def _free_cost(logs: Floats, scatter: float) -> float:
 
 
 def _costs(octaves: Floats, logs: Floats, sigmas: Floats) -> Floats:
-    """Return the cost of each level, shape (n, n): the least squares of a nearly flat line, and its parameters."""
+    """Return the costs of all levels, shape (n, n): `costs[i, j]` is that of a level from point i to point j.
+
+    A cost is the sum of squared residuals, in units of `sigmas`, from a nearly flat line, plus a penalty of 2·ln n. It
+    is infinite if the points are too narrow, too steep or too different in height for a level. All arguments have the
+    shape (n,).
+    """
     count = len(logs)
     costs = np.full((count, count), np.inf)
     weights = 1 / sigmas**2
@@ -180,8 +187,11 @@ def _costs(octaves: Floats, logs: Floats, sigmas: Floats) -> Floats:
     return costs + _LEVEL_PARAMETERS * math.log(count)
 
 
-def _best(curve: _Curve) -> list[tuple[int, int]]:
-    """Return the first and the last point of each level of the cheapest segmentation."""
+def _cheapest_partition(curve: _Curve) -> list[tuple[int, int]]:
+    """Return the first and the last point of each level, in order, of the partition with the smallest total cost.
+
+    Each point is on a level or free; a free point costs `curve.free`.
+    """
     count = len(curve.logs)
     least, taken = np.zeros(count + 1), np.full(count + 1, -1)
     for end in range(1, count + 1):
@@ -197,8 +207,12 @@ def _best(curve: _Curve) -> list[tuple[int, int]]:
     return segments[::-1]
 
 
-def _joined(segments: Sequence[tuple[int, int]], curve: _Curve) -> list[tuple[int, int]]:
-    """Return the levels with neighbours of the same height joined, because the points between them are no step."""
+def _joined_levels(segments: Sequence[tuple[int, int]], curve: _Curve) -> list[tuple[int, int]]:
+    """Return the levels with neighbours joined whose heights differ by less than three times the scatter.
+
+    They are joined only if their highest point is at most 1.5 times the lowest. A segment is the first and the last
+    point of a level.
+    """
     joined: list[tuple[int, int]] = []
     for first, last in segments:
         is_same = joined and abs(_height(curve, first, last) - _height(curve, *joined[-1])) < _SAME * curve.scatter

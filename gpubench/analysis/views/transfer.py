@@ -1,4 +1,4 @@
-"""The transfer model t(n) = α + n/β: latency, bandwidth, half-bandwidth size n½, and crossovers of two paths.
+"""Fit the transfer model t(n) = α + n/β: latency, bandwidth, half-bandwidth size n½, and crossovers of two paths.
 
 α and β are Hockney's start-up time and asymptotic rate, n½ = α·β his half-performance length (Parallel Computing 20,
 1994). The fit minimises relative residuals, because absolute ones would let the largest size decide α.
@@ -27,7 +27,10 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The time α + n/β over the points `first` to `last`: α in s, β in sizes per second, infinite for constant time."""
+    """The time α + n/β over the points `first` to `last` (indices): α in s, β in sizes per second.
+
+    β is infinite if the time does not grow with size.
+    """
 
     first: int
     last: int
@@ -67,9 +70,9 @@ class TransferModel:
 def fit(sizes: Sequence[float], seconds: Sequence[float]) -> TransferModel | None:
     """Return the model of positive times over ascending positive sizes; None for fewer than three sizes.
 
-    The number of pieces minimises n·ln(σ²) + p·ln n (Yao, Statistics & Probability Letters 6, 1988), and the cuts are
-    found by dynamic programming (Bai & Perron, Journal of Applied Econometrics 18, 2003). A piece has at least three
-    points; α or n/β is set to 0 if it is nowhere 1 % of the time, and σ is taken as at least 3 %.
+    The number of pieces, at most four, minimises n·ln(σ²) + p·ln n (Yao, Statistics & Probability Letters 6, 1988), and
+    the cuts are found by dynamic programming (Bai & Perron, Journal of Applied Econometrics 18, 2003). A piece has at
+    least three points; α or n/β is set to 0 if it is nowhere 1 % of the time, and σ is taken as at least 3 %.
     """
     count = len(sizes)
     if count < _LEAST_POINTS:
@@ -81,18 +84,19 @@ def fit(sizes: Sequence[float], seconds: Sequence[float]) -> TransferModel | Non
         for last in range(first + _LEAST_POINTS - 1, count)
     }
     best = min(
-        (cut for most in range(1, MOST_PIECES + 1) if (cut := _cut(fits, count, most))),
+        (cut for most in range(1, MOST_PIECES + 1) if (cut := _best_cut(fits, count, most))),
         key=lambda cut: _criterion(cut, count),
     )
     pieces = tuple(piece for piece, _ in best)
     residual = math.sqrt(sum(squares for _, squares in best) / count)
-    return TransferModel(pieces, residual, _half(n, t, pieces[-1].beta))
+    return TransferModel(pieces, residual, _half_bandwidth_size(n, t, pieces[-1].beta))
 
 
 def _fitted(n: Floats, t: Floats, first: int, last: int) -> tuple[Piece, float]:
     """Return the piece a + b·n with the least squared relative residuals, and the sum of these squares.
 
-    It is fitted to the points `first` to `last` of the sizes `n` and times `t`; a and b are not negative.
+    It is fitted to the points `first` to `last` of the sizes `n` and times `t` (s), both of shape (points,). a and b
+    are not negative; one of them is 0 if it is at most 1 % of the time everywhere.
     """
     inside = slice(first, last + 1)
     u, v = 1 / t[inside], n[inside] / t[inside]
@@ -111,10 +115,11 @@ def _fitted(n: Floats, t: Floats, first: int, last: int) -> tuple[Piece, float]:
 _Fits = dict[tuple[int, int], tuple[Piece, float]]
 
 
-def _cut(fits: _Fits, count: int, pieces: int) -> list[tuple[Piece, float]]:
-    """Return the best model of `pieces` pieces, each with its squared residuals; empty for too few points.
+def _best_cut(fits: _Fits, count: int, pieces: int) -> list[tuple[Piece, float]]:
+    """Return the best model of exactly `pieces` pieces, each with its squared residuals; empty for too few points.
 
-    `fits` has the piece for each pair of a first and a last point, and `count` is the number of points.
+    `fits` has the piece with its squared residuals for each pair of a first and a last point, and `count` is the number
+    of points. The best model has the smallest sum of squared residuals.
     """
     if count < pieces * _LEAST_POINTS:
         return []
@@ -132,13 +137,18 @@ def _cut(fits: _Fits, count: int, pieces: int) -> list[tuple[Piece, float]]:
 
 
 def _criterion(cut: list[tuple[Piece, float]], count: int) -> float:
-    """Return Schwarz' criterion, with two parameters for each piece and one for each cut."""
+    """Return Schwarz' criterion of a model of `count` points; a piece has two parameters and each cut one."""
     variance = max(sum(squares for _, squares in cut) / count, _FLOOR**2)
     return count * math.log(variance) + (3 * len(cut) - 1) * math.log(count)
 
 
-def _half(n: Floats, t: Floats, beta: float) -> Interval | None:
-    """Return the size at which the measured rate passes β/2, interpolated in the logarithms; None if it does not."""
+def _half_bandwidth_size(n: Floats, t: Floats, beta: float) -> Interval | None:
+    """Return n½: the first size at which the measured rate n/t reaches β/2, with the two sizes around it.
+
+    `n` are ascending sizes and `t` times in s, shape (points,); `beta` is in sizes per second. The size is interpolated
+    linearly in the logarithms of size and rate. The result is None if no rate reaches β/2, if the first one already
+    does, or if β is infinite.
+    """
     if not math.isfinite(beta):
         return None
     excess = np.log(2 * n / t / beta)
@@ -149,7 +159,11 @@ def _half(n: Floats, t: Floats, beta: float) -> Interval | None:
 
 
 def _crossing(n: Floats, excess: Floats, low: int, high: int) -> Interval:
-    """Return the size between points `low` and `high` at which `excess` is 0, interpolated in the logarithm of size."""
+    """Return the size between the points `low` and `high` at which `excess` is 0, with the sizes of both points.
+
+    `excess` has one value for each of the sizes `n` and another sign at `low` than at `high`; it is interpolated
+    linearly in the logarithm of size.
+    """
     share = float(excess[low] / (excess[low] - excess[high]))
     return Interval(float(n[low]), float(n[low] * (n[high] / n[low]) ** share), float(n[high]))
 
@@ -157,11 +171,11 @@ def _crossing(n: Floats, excess: Floats, low: int, high: int) -> Interval:
 def crossovers(
     sizes: Sequence[float], first: Sequence[Interval], second: Sequence[Interval]
 ) -> list[tuple[bool, Interval]]:
-    """Return the crossovers of two paths over the same sizes: whether `first` is faster above, and the size.
+    """Return each crossover of two paths: whether `first` is faster above it, and the size with its bounds.
 
-    Only sizes at which the times differ significantly count: their intervals do not touch and their medians are 2 %
-    apart. A crossover lies between two such sizes with different fastest paths; it is interpolated in the logarithms of
-    size and ratio.
+    `first` and `second` are the times of the paths (s) at the ascending `sizes`. Only sizes at which the times differ
+    significantly count (see `is_apart`). A crossover lies between two such sizes with different fastest paths, which
+    are its bounds; it is interpolated in the logarithms of size and ratio.
     """
     n = np.asarray(sizes, dtype=float)
     excess = np.asarray([math.log(b.centre / a.centre) for a, b in zip(first, second, strict=True)])
@@ -176,7 +190,7 @@ def crossovers(
 
 
 def is_apart(first: Interval, second: Interval) -> bool:
-    """Return whether two times differ significantly: their intervals do not touch, their medians are 2 % apart."""
+    """Return whether two times differ significantly: their intervals do not touch, and their centres are 2 % apart."""
     is_disjoint = first.high < second.low or second.high < first.low
     return is_disjoint and abs(math.log(second.centre / first.centre)) > math.log1p(_APART)
 
