@@ -112,8 +112,8 @@ def test_at_the_best_depth_nearly_all_of_the_shorter_part_is_hidden_by_a_computa
             efficiencies = []
             for _ in range(7):
                 message.sample((depth,))
-                efficiencies.append(message.overlapped()["overlap"].value)
-                ratios.append(message.overlapped()["compute_over_transfer"].value)
+                efficiencies.append(message.observed()["overlap"].value)
+                ratios.append(message.observed()["compute_over_transfer"].value)
             shares[depth] = float(np.median(efficiencies))
         assert np.median(ratios) == pytest.approx(2, rel=0.15), (path, ratios)
         assert shares[1] < 30, (path, shares)

@@ -1,4 +1,4 @@
-"""Between processes, as applications use them: pipelines, topologies, batches and an adaptive sender."""
+"""Measure how applications communicate between processes: pipelines, topologies, batches, failures, adaptation."""
 
 from __future__ import annotations
 

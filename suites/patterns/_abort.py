@@ -1,4 +1,4 @@
-"""The death of a rank in an all-reduce of NCCL: the others abort their communicator and make a new one with a spare.
+"""Measure how soon ranks of an NCCL all-reduce continue after one of them dies: a spare rank takes its place.
 
 A kernel of NCCL waits for a dead rank for ever. The survivors notice the missing heartbeat on the host, abort the
 communicator, which ends the kernel, and make a new one with a process that stood by on the dead rank's GPU.
@@ -57,18 +57,18 @@ def _has_peers(target: Target) -> bool:
 
 
 def _is_affordable(target: Target, params: Params) -> bool:
-    """Return whether the tier is `full`: the case starts two processes that open a GPU, which takes seconds."""
+    """Return whether the tier is `full`: the ranks take seconds to open their GPUs. `params` is ignored."""
     del params
     return target.tier == "full"
 
 
 def _gpus(target: Target) -> Any:
-    """Return the axis `of`: two GPUs, and in `full` also all GPUs that can access each other."""
+    """Return the numbers of GPUs, the axis `of`: 2, and in the tier `full` also all that reach each other."""
     return points((2,), full=tuple(sorted({2, 1 + len(target.device.peers)})))
 
 
 def _ranks(params: Params) -> int:
-    """Return one rank per GPU, and the spare: it is on the GPU of rank 0, which dies."""
+    """Return the number of ranks of a case: one per GPU, and a spare on the GPU of rank 0, which dies."""
     return ranks_of(params) + 1
 
 
@@ -84,8 +84,8 @@ def abort(bench: Bench, of: int, size_bytes: int) -> Task:
     group = NcclGroup(bench, size_bytes)
     if bench.rank < of:
         before = group.joined(range(of))
-        group.timed(before)  # the first calls set up channels
-        group.rates["before"] = group.timed(before)
+        group.bytes_per_s(before)  # the first calls set up channels
+        group.rates["before"] = group.bytes_per_s(before)
         group.board.meet()
         if bench.rank == _VICTIM:
             time.sleep(_WAIT_S)
@@ -98,7 +98,11 @@ def abort(bench: Bench, of: int, size_bytes: int) -> Task:
 
 
 def _survive(group: NcclGroup, communicator: Any) -> None:
-    """Begin an all-reduce that cannot end, notice the death, and abort; raises WrongAnswer if it ends."""
+    """Begin an all-reduce that cannot end because rank 0 is dead, notice the death, and abort `communicator`.
+
+    Sets `group.noticed_s`, and sets `group.seconds["abort"]` to the seconds from that moment until the GPU is idle.
+    Raises WrongAnswer if the all-reduce completes, and StalledError if no heartbeat stops within 20 s.
+    """
     done = group.begin(communicator)
     try:
         group.board.wait(lambda: bool(done.done))
@@ -111,22 +115,32 @@ def _survive(group: NcclGroup, communicator: Any) -> None:
 
 
 def _continued(bench: Bench, group: NcclGroup) -> Task:
-    """Create the new group; return the task whose stages report the measured seconds."""
+    """Make a communicator of the survivors and the spare rank, check it, and return this rank's task.
+
+    Every living rank must call it. Writes the times `rebuild` and `detect` and the rate `after` to `group`; the spare
+    rank copies the times of the survivor that took longest. Raises Untrustworthy unless exactly rank 0 has ended, and
+    WrongAnswer if the new communicator reduces wrongly.
+    """
     expect_death(bench, _VICTIM)
     communicator = group.joined(range(1, bench.world))
-    group.verified(communicator)
+    group.verify_all_reduce(communicator)
     if group.noticed_s:
         group.seconds["rebuild"] = time.perf_counter() - group.noticed_s
         group.seconds["detect"] = group.noticed_s - group.board.died_s(_VICTIM)
     measured = [seconds for seconds in bench.exchange(group.seconds) if seconds]
     if not group.noticed_s:  # the spare rank reports the times of the survivor that took longest
         group.seconds = max(measured, key=lambda seconds: seconds["rebuild"])
-    group.rates["after"] = group.timed(communicator)
+    group.rates["after"] = group.bytes_per_s(communicator)
     return group.task(communicator)
 
 
 class NcclGroup:
-    """One rank's arrays of `size_bytes`, and the communicators that it joins one after the other."""
+    """One rank's send and receive buffers, `size_bytes` of float32 each, and the communicators that it joins in turn.
+
+    `seconds` maps `detect`, `abort` and `rebuild` to seconds. `rates` maps `before` and `after` to bytes per second.
+    `noticed_s` is when this rank noticed the death, by `time.perf_counter`; 0 before. Every rank must create the
+    object.
+    """
 
     def __init__(self, bench: Bench, size_bytes: int) -> None:
         self.bench = bench
@@ -146,7 +160,11 @@ class NcclGroup:
         self.board = RankBoard(bench)
 
     def joined(self, members: Any) -> Any:
-        """Return a communicator of these ranks, None in a rank that is no member; every living rank must call it."""
+        """Return a new `cupy.cuda.nccl.NcclCommunicator` of the ranks `members`, or None if `members` is empty.
+
+        Every living rank must call it: members with the same `members`, all other ranks with an empty one. Rank numbers
+        in the communicator follow the order of `members`.
+        """
         self._members = tuple(members)
         leader = self._members[0] if self._members else -1
         leaders = self.bench.exchange(leader)
@@ -158,7 +176,11 @@ class NcclGroup:
         return self._nccl.NcclCommunicator(len(self._members), token, self._members.index(self.bench.rank))
 
     def begin(self, communicator: Any) -> Any:
-        """Queue an all-reduce; return an event that is done when it has ended."""
+        """Queue an all-reduce of this rank's words (sum, float32) on the current stream, without waiting for it.
+
+        `communicator` is the result of `joined`; every member must call it. Returns a `cupy.cuda.Event` that is done
+        when the all-reduce has ended.
+        """
         word, total = self._nccl.NCCL_FLOAT32, self._nccl.NCCL_SUM
         addresses = int(self._sent.data.ptr), int(self._received.data.ptr)
         communicator.allReduce(*addresses, self._words, word, total, self._stream)
@@ -166,16 +188,24 @@ class NcclGroup:
         event.record()
         return event
 
-    def timed(self, communicator: Any) -> float:
-        """Return the bytes of the array per second, over a few all-reduces."""
+    def bytes_per_s(self, communicator: Any) -> float:
+        """Return `size_bytes` of an all-reduce per second, averaged over 10 calls; every member must call it.
+
+        `communicator` is the result of `joined`.
+        """
         start = time.perf_counter()
         for _ in range(_CALLS):
             self.begin(communicator)
         self.bench.device.synchronize()
         return _CALLS * self._words * _WORD_BYTES / (time.perf_counter() - start)
 
-    def verified(self, communicator: Any) -> None:
-        """Run an all-reduce; raises WrongAnswer if a sum is wrong or this rank's input changed."""
+    def verify_all_reduce(self, communicator: Any) -> None:
+        """Poison the receive buffer, run one all-reduce over `communicator`, and check it on this rank.
+
+        Every member must call it. `communicator` is the result of the last call of `joined`. Raises WrongAnswer if a
+        word is not the members' sum, or if the all-reduce changed this rank's own words. It does not return if another
+        member is dead.
+        """
         self._received.fill(np.nan)
         self.begin(communicator)
         self.bench.device.synchronize()
@@ -188,10 +218,13 @@ class NcclGroup:
             expect(wrong == 0, f"{wrong} of {self._words} {name} words are wrong on rank {self.bench.rank}")
 
     def task(self, communicator: Any) -> Task:
-        """Return the task of a rank of the new group, whose checks are further all-reduces."""
+        """Return this rank's task: stages that report `detect`, `abort` and `rebuild`, checked by further all-reduces.
+
+        `communicator` is that of the survivors and the spare rank. Closing the task aborts it.
+        """
 
         def check() -> Observation:
-            self.verified(communicator)
+            self.verify_all_reduce(communicator)
             return {name: Observed(rate, "B/s", "more") for name, rate in self.rates.items()}
 
         def close() -> None:

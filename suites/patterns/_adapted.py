@@ -1,4 +1,4 @@
-"""Ranks that adapt: topology, number of ranks and steps between exchanges by a model, and the regret of each choice.
+"""Measure ranks that adapt their topology, their number and their steps between exchanges by a model, and the regret.
 
 Ranks divide products among themselves and exchange a block each after some steps, as data-parallel training does. The
 model follows from a few messages and from one product. Then every topology, every number of ranks and every interval
@@ -70,7 +70,10 @@ topic = Topic(
 
 
 def _rank_counts(target: Target) -> Any:
-    """Return the points of the axis `of`; on a host of few cores more ranks than two mostly wait for each other."""
+    """Return the points of the axis `of`, the number of ranks: on the host 2, and in the tier `full` also 4.
+
+    More ranks on few cores mostly wait for each other. For GPUs see `rank_counts`.
+    """
     return points((2,), full=(2, 4)) if target.is_host else rank_counts(target)
 
 
@@ -89,14 +92,15 @@ def adapted(bench: Bench, by: str, of: int) -> Task:
 
 
 def counts_up_to(ranks: int) -> tuple[int, ...]:
-    """Return the powers of two below `ranks`, and `ranks` itself."""
+    """Return the powers of two below `ranks`, ascending, and then `ranks` itself: (1, 2, 4, 6) for 6."""
     return (*(2**power for power in range((ranks - 1).bit_length())), ranks)
 
 
 class AdaptedRank:
-    """One rank's products and blocks, the model of all ranks, and the choices that follow from the model.
+    """One rank's products and blocks, the measured model, and the choices that the model advises.
 
-    Creating the object measures the model and every choice, so all ranks must do it at the same time.
+    Creating the object measures the model and every choice, so all ranks must do it at the same time. Raises
+    WrongAnswer if a topology delivers a wrong word.
     """
 
     def __init__(self, bench: Bench) -> None:
@@ -126,33 +130,43 @@ class AdaptedRank:
         self._interval, self._needed, self._share = self._adapt_interval()
 
     def _plan_exchange(self, schedule: Schedule, size_bytes: int) -> Callable[[], None]:
-        """Return a call that exchanges blocks of `size_bytes` by the schedule."""
+        """Return a call that exchanges the first `size_bytes` of each rank's block by `schedule`.
+
+        Every rank must call it.
+        """
         steps = self._blocks.steps(schedule, size_bytes)
         return lambda: self._blocks.perform(steps)
 
     def _shortest(self, calls: Mapping[Key, Callable[[], object]]) -> dict[Key, float]:
-        """Return the seconds of each call until the last rank has ended: the shortest of several rounds.
+        """Return by key the shortest time of each call in seconds, from the first rank's start to the last rank's end.
 
-        The calls take turns, and all ranks get the same result.
+        The calls are made in turn, once per round (1, 11 or 25 rounds by tier). Every rank must call it with the same
+        keys, and gets the same result.
         """
         rounds = [[max(self._blocks.completions(call)) for call in calls.values()] for _ in range(self._rounds)]
         return dict(zip(calls, np.min(rounds, axis=0).tolist(), strict=True))
 
     def _compute(self, items: int) -> None:
-        """Compute `items` products and wait for the device."""
+        """Compute `items` matrix products on this rank, all of the same input, and wait for the device."""
         for _ in range(items):
             self._bench.xp.matmul(self._input, self._weights, out=self._output)
         self._bench.device.synchronize()
 
     def _expect_right_topologies(self) -> None:
-        """Raise WrongAnswer if a topology delivers a wrong word."""
+        """Exchange a block over each topology; raises WrongAnswer if a received word is wrong.
+
+        Every rank must call it.
+        """
         for schedule in TOPOLOGIES.values():
             self._blocks.poison(self._received)
             self._blocks.perform(self._blocks.steps(schedule(self._world), self._block_bytes))
             self._blocks.check(self._received, self._block_bytes)
 
     def _measured_model(self) -> ExchangeModel:
-        """Return the model of messages from rank 1 to rank 0."""
+        """Return the model of an exchange, measured on messages of several sizes from rank 1 to rank 0.
+
+        Every rank must call it. On the host its `lanes` are at most the cores that this process may use.
+        """
         times = self._shortest({size: self._plan_exchange(incast(2), size) for size in self._probed})
         lanes = self._world
         if self._bench.target.is_host:
@@ -160,15 +174,18 @@ class AdaptedRank:
         return ExchangeModel(TimeCurve.through({float(size): seconds for size, seconds in times.items()}), lanes)
 
     def _predicted(self, ranks: int, size_bytes: int) -> dict[str, float]:
-        """Return the predicted seconds of an exchange over each topology."""
+        """Return by topology the predicted seconds to exchange blocks of `size_bytes` among the first `ranks` ranks."""
         return {name: self._model.exchange_s(schedule(ranks), size_bytes) for name, schedule in TOPOLOGIES.items()}
 
     def _schedule(self, ranks: int) -> Schedule:
-        """Return the advised schedule for the block of a step among the first `ranks` ranks."""
+        """Return the advised schedule among the first `ranks` ranks for the block that each rank sends after a step."""
         return TOPOLOGIES[first_best(self._predicted(ranks, self._block_bytes))](ranks)
 
     def _adapt_topology(self, size_bytes: int) -> float:
-        """Choose the topology for blocks of one size, measure all of them, and return the regret."""
+        """Choose the topology for blocks of `size_bytes`, measure every topology, and return the regret.
+
+        The regret is (chosen time − shortest time) / shortest time. Every rank must call it.
+        """
         chosen = first_best(self._predicted(self._world, size_bytes))
         self._topologies[size_bytes] = chosen
         calls = {name: self._plan_exchange(schedule(self._world), size_bytes) for name, schedule in TOPOLOGIES.items()}
@@ -179,7 +196,10 @@ class AdaptedRank:
         return len(range(self._bench.rank, items, ranks)) if self._bench.rank < ranks else 0
 
     def _step(self, items: int, ranks: int) -> Callable[[], None]:
-        """Return this rank's part of a step of `items` products among the first `ranks` ranks, with its exchange."""
+        """Return this rank's part of one step, as a call: its products, and then the exchange of the blocks.
+
+        The first `ranks` ranks divide the step's `items` products; another rank computes nothing.
+        """
         exchange = self._plan_exchange(self._schedule(ranks), self._block_bytes)
         own_items = self._own_items(items, ranks)
 
@@ -190,7 +210,10 @@ class AdaptedRank:
         return step
 
     def _adapt_ranks(self, items: int) -> float:
-        """Choose the number of ranks for a step of `items` products, measure all numbers, and return the regret."""
+        """Choose the number of ranks for a step of `items` products, measure every number, and return the regret.
+
+        The regret is (chosen time − shortest time) / shortest time. Every rank must call it.
+        """
         predicted_s = {
             ranks: self._model.work_s(items, self._item_s, ranks)
             + self._model.exchange_s(self._schedule(ranks), self._block_bytes)
@@ -200,9 +223,11 @@ class AdaptedRank:
         return regret(chosen, self._shortest({ranks: self._step(items, ranks) for ranks in predicted_s}))
 
     def _adapt_interval(self) -> tuple[int, int, float]:
-        """Return the advised steps between exchanges, the fewest by the measured times, and the cost of the advice.
+        """Return the advised steps between two exchanges, the needed steps, and the cost of the advised ones.
 
-        The cost is the time that the exchanges add at the advised interval, as a share of the time of the steps alone.
+        The needed steps are the fewest at which, by measurement, exchanges add at most 5 % to the time of the steps
+        alone; if there are none, the most steps measured. The cost is what exchanges add at the advised interval, as a
+        fraction of the time of the steps alone. Every rank must call it.
         """
         work_s = self._model.work_s(_JOB, self._item_s, self._ranks)
         exchange_s = self._model.exchange_s(self._schedule(self._ranks), self._block_bytes)
@@ -227,15 +252,20 @@ class AdaptedRank:
         self._exchange()
 
     def _seconds(self) -> float:
+        """Return the seconds per step over one advised interval, up to the last rank's end; every rank must call it."""
         return max(self._blocks.completions(functools.partial(self._steps, self._interval))) / self._interval
 
     def _poison(self) -> None:
-        """Overwrite the received blocks and the product."""
+        """Overwrite the received blocks and the product; every rank must call it."""
         self._output.fill(np.nan)
         self._blocks.poison(self._received)
 
     def _check(self) -> Observation:
-        """Return the regrets; raises WrongAnswer if a block or this rank's product is wrong."""
+        """Check the last exchange and this rank's product, and return the regrets and the interval.
+
+        Every rank must call it. Raises WrongAnswer if a received block differs from its sender's, or if a checked row
+        of the product is wrong.
+        """
         members = range(self._ranks)
         active = self._bench.rank in members
         self._blocks.check([rank for rank in self._received if active and rank in members], self._block_bytes)
@@ -257,7 +287,7 @@ class AdaptedRank:
         self._blocks.close()
 
     def task(self) -> Task:
-        """Return the task of this rank."""
+        """Return this rank's task, whose only stage times a step with the advised topology, ranks and interval."""
         stage = Stage(self._seconds, Work(items=1), "item", clock="self", effort=POINT)
         notes = {
             "advised topologies": "; ".join(f"{units.size(size)}: {name}" for size, name in self._topologies.items()),

@@ -1,4 +1,4 @@
-"""A sender that picks path, chunk and depth for each message from a measured model, and the regret of its choices.
+"""Measure a sender that picks path, chunk size and depth of each message by a model, and the regret of its choices.
 
 Every way to send is measured at a few sizes. The model of each way follows from them, and the sender takes the way
 whose predicted time is shortest. Then every way is measured at other sizes, and the chosen one is compared with the
@@ -89,7 +89,12 @@ def adaptive(bench: Bench, link: str) -> Task:
 
 
 class AdaptiveSender:
-    """The models of all ways to send, and the regret of the choices by them; both ranks have the same models."""
+    """Sends each message in the way that a measured model predicts as fastest, and knows the regret of these choices.
+
+    Creating it measures every way of `routes`, so that both ranks must do it at the same time; they get the same
+    models. `observed` has the regrets, and `notes` the chosen ways and the models as text. Raises WrongAnswer if a way
+    delivers a wrong byte.
+    """
 
     def __init__(self, bench: Bench, routes: HostRoutes | HostToDeviceRoutes | PeerRoutes) -> None:
         self._bench, self._routes = bench, routes
@@ -116,7 +121,10 @@ class AdaptiveSender:
         }
 
     def _expect_right_ways(self) -> None:
-        """Raise WrongAnswer if a way delivers a wrong byte of a message whose last chunk is not a whole one."""
+        """Send one message in each way, and raise WrongAnswer if a byte arrives wrong.
+
+        The message's last chunk is shorter than the others. With two ranks both must call it.
+        """
         for way in self._routes.ways:
             self._routes.poison()
             self._routes.send(way, _CHECKED_BYTES)
@@ -124,9 +132,10 @@ class AdaptiveSender:
             expect(wrong == 0, f"{wrong} of {_CHECKED_BYTES} B differ from what was sent by {way.text}")
 
     def _measured(self, sizes: Sequence[int]) -> dict[int, dict[WayToSend, float]]:
-        """Return the seconds of every way at every size; ways and sizes take turns.
+        """Return the seconds of every way for each size of `sizes` (bytes), keyed by size and then by way.
 
-        The shortest of several times counts, because other programs only add to a time.
+        Ways and sizes take turns. The shortest of several times counts, because other programs only add to a time. With
+        two ranks both must call it, and both get the receiver's times.
         """
         measured: dict[int, dict[WayToSend, list[float]]] = {
             nbytes: {way: [] for way in self._routes.ways} for nbytes in sizes
@@ -144,6 +153,6 @@ class AdaptiveSender:
         }
 
     def send_all(self) -> float:
-        """Send a message of each size by the way that the model picks; return the seconds of all of them."""
+        """Send one message of each size in `sizes` in the way that the models choose; return the sum of the seconds."""
         with on_own_core(self._bench):
             return sum(self._routes.send(choose(self.models, nbytes), nbytes) for nbytes in self.sizes)

@@ -1,4 +1,4 @@
-"""The advice of a model to ranks: the topology of an exchange, the number of ranks, the steps between exchanges.
+"""Predict by a model the best topology of an exchange, the best number of ranks, and the steps between two exchanges.
 
 The model is the time of one message by its size. A schedule is the sum of its steps. In a step the busiest rank makes
 its sends one after another, and a receiver is as busy as a sender; so a step takes one message of all these bytes. Pure
@@ -23,18 +23,25 @@ Choice = TypeVar("Choice", str, int)
 
 
 def first_best(predicted_s: Mapping[Choice, float]) -> Choice:
-    """Return the first choice listed whose predicted time is within 2 % of the shortest one."""
+    """Return the first choice in the order of `predicted_s` whose predicted seconds are within 2 % of the shortest."""
     least_s = min(predicted_s.values())
     return next(choice for choice, seconds in predicted_s.items() if seconds <= (1 + _EQUAL) * least_s)
 
 
 def regret(chosen: Choice, measured_s: Mapping[Choice, float]) -> float:
-    """Return how much longer a choice takes than the fastest one, as a share of the fastest one's time."""
+    """Return (t − shortest) / shortest, where t is the seconds of `chosen`.
+
+    `measured_s` has the seconds of every choice.
+    """
     return measured_s[chosen] / min(measured_s.values()) - 1
 
 
 def blocks_in_turn(deliveries: Sequence[Delivery], lanes: int) -> int:
-    """Return how many blocks of a step are copied one after another, if at most `lanes` copies run at the same time."""
+    """Return how many blocks of one step are copied one after another, if at most `lanes` copies run at the same time.
+
+    `deliveries` are those of one step. The result is the largest of: the sends of a rank, the receipts of a rank, and
+    ⌈deliveries / lanes⌉.
+    """
     sent = Counter(delivery.source for delivery in deliveries)
     received = Counter(delivery.target for delivery in deliveries)
     return max(*sent.values(), *received.values(), -(-len(deliveries) // lanes))
@@ -42,27 +49,38 @@ def blocks_in_turn(deliveries: Sequence[Delivery], lanes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeModel:
-    """Seconds of a message by its bytes, and how many copies run at the same time."""
+    """Predicts seconds of exchanges and of work; `message` gives the seconds of one message by its bytes.
+
+    At most `lanes` copies, or ranks that compute, run at the same time.
+    """
 
     message: TimeCurve
     lanes: int
 
     def exchange_s(self, schedule: Schedule, size_bytes: int) -> float:
-        """Return the predicted seconds of a schedule whose blocks have `size_bytes`; 0 without deliveries."""
+        """Return the predicted seconds of all steps of `schedule`, whose blocks have `size_bytes`.
+
+        The result is 0 if `schedule` is empty. A step takes as long as one message with the bytes of its
+        `blocks_in_turn`.
+        """
         steps = itertools.groupby(sorted(schedule, key=lambda delivery: delivery.step), lambda delivery: delivery.step)
         return sum(
             self.message.seconds(size_bytes * blocks_in_turn(list(deliveries), self.lanes)) for _, deliveries in steps
         )
 
     def work_s(self, items: int, item_s: float, ranks: int) -> float:
-        """Return the predicted seconds of equal items over `ranks` ranks, of which `lanes` run at the same time."""
+        """Return the predicted seconds of `items` equal items divided over `ranks` ranks.
+
+        One item takes `item_s` seconds on one rank. Only `lanes` ranks run at the same time, so that more ranks are
+        slowed by ranks / lanes.
+        """
         return math.ceil(items / ranks) * item_s * max(1.0, ranks / self.lanes)
 
 
 def steps_between(work_s: float, exchange_s: float, most_share: float, offered: Sequence[int]) -> int:
-    """Return the fewest offered steps between two exchanges that then cost at most `most_share` of the steps' time.
+    """Return the fewest steps of `offered` between two exchanges such that exchange_s ≤ most_share · steps · work_s.
 
-    If none is enough, the most steps are returned. Fewer exchanges let the ranks' results drift apart, so no more steps
-    than needed are chosen.
+    `work_s` is the time of one step, `exchange_s` of one exchange, in seconds. Returns the most steps offered if none
+    is enough. Fewer exchanges let the ranks' results drift apart, so no more steps than needed are chosen.
     """
     return next((steps for steps in sorted(offered) if exchange_s <= most_share * steps * work_s), max(offered))

@@ -1,4 +1,4 @@
-"""Small messages sent in batches: how many arrive per second, and how long each one waits for its batch.
+"""Measure small messages that are sent in batches: how many arrive per second, and how long a whole batch takes.
 
 With k messages in a batch, the time of a batch is about α + k/β: the rate k/t rises and levels off, and the latency t
 rises without end. Their ratio, Kleinrock's power (ICC 1979), is largest at k = α·β, which the transfer model calls n½.
@@ -70,7 +70,10 @@ def batch(bench: Bench, path: str, messages: int) -> Task:
     latency_s = 0.0
 
     def seconds() -> list[float]:
-        """Return the sender's seconds of each batch, and keep their median as the latency."""
+        """Return the sender's seconds of each of 16 batches, and keep their median as the latency.
+
+        Every rank must call it.
+        """
         nonlocal latency_s
         with on_own_core(bench):
             own_seconds = [sender.send() for _ in range(_ROUNDS)]
@@ -97,7 +100,10 @@ def _drawn(bench: Bench, messages: int) -> Any:
 
 
 class SocketBatch:
-    """One of two processes: rank 0 sends `messages` messages by one system call, and rank 1 acknowledges the batch."""
+    """One of two processes: rank 0 sends `messages` messages by one system call, and rank 1 acknowledges the batch.
+
+    Both ranks must create it. `path` only appears in `notes`.
+    """
 
     def __init__(self, bench: Bench, path: str, messages: int) -> None:
         self._is_sender = bench.rank == SENDER
@@ -108,7 +114,11 @@ class SocketBatch:
         self.notes = {"sent": f"{path}: one sendmsg(2) per batch, acknowledged by one byte"}
 
     def send(self) -> float:
-        """Send or receive one batch; return its seconds; raises WrongAnswer if the other rank is gone."""
+        """Send one batch (rank 0) or receive and acknowledge it (rank 1), and return the seconds.
+
+        Both ranks must call it. Raises WrongAnswer if the other rank has closed the connection, and TimeoutError if it
+        is silent for 5 s.
+        """
         start = time.perf_counter()
         if self._is_sender:
             sent = self._socket.sendmsg(self._messages)
@@ -129,7 +139,10 @@ class SocketBatch:
         self._received.fill(POISON)
 
     def check(self) -> Observation:
-        """Raise WrongAnswer if a message differs."""
+        """Raise WrongAnswer if a message that this rank received differs from the one sent.
+
+        The sender checks nothing.
+        """
         if not self._is_sender:
             _expect_messages(self._received, self._expected)
         return {}
@@ -140,7 +153,11 @@ class SocketBatch:
 
 
 class DeviceBatch:
-    """Messages packed in page-locked memory and copied to a GPU, or (`peer`) copied from one GPU to another."""
+    """A batch of `messages` messages for a GPU, which crosses in one copy.
+
+    If `path` is `h2d`, the host packs the messages into page-locked memory before each copy. If it is `peer`, they lie
+    packed in this GPU's memory and are copied to the peer's.
+    """
 
     def __init__(self, bench: Bench, path: str, messages: int) -> None:
         self._device, self._xp = bench.device, bench.xp
@@ -160,7 +177,7 @@ class DeviceBatch:
         np.concatenate(self._messages, out=self._packed)
 
     def send(self) -> float:
-        """Send one batch and wait for the device; return the seconds."""
+        """Send one batch and wait for the device; return the seconds. For `h2d` they include the packing."""
         start = time.perf_counter()
         if self._far is None:
             self._pack()
@@ -176,7 +193,7 @@ class DeviceBatch:
         self._device.synchronize()
 
     def check(self) -> Observation:
-        """Raise WrongAnswer if a message differs; those of a peer are copied back."""
+        """Raise WrongAnswer if a message that arrived differs from the one sent."""
         arrived = self._near
         if self._far is not None:
             arrived = self._xp.empty_like(self._near)
@@ -190,5 +207,9 @@ class DeviceBatch:
 
 
 def _expect_messages(received: Any, expected: Any) -> None:
+    """Raise WrongAnswer if a message in `received` differs from the row of `expected` with its number.
+
+    Both are NumPy arrays, uint8: `expected` of shape (messages, 64), `received` flat.
+    """
     wrong = int((received.reshape(expected.shape) != expected).any(axis=1).sum())
     expect(wrong == 0, f"{wrong} of {len(expected)} messages differ from those sent")

@@ -1,4 +1,4 @@
-"""One thread for NumPy's products: each rank on the host has one processor, as each rank on GPUs has one GPU."""
+"""Limit NumPy's products to one thread, so that each rank on the host has one processor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ _NAMES = (
 
 @functools.cache
 def _calls() -> tuple[Callable[[], int], Callable[[int], object]] | None:
-    """Return the functions of the loaded BLAS that get and set its number of threads, or None if it is unknown."""
+    """Return the two functions of the loaded BLAS that get and set its number of threads.
+
+    None if the loaded BLAS is neither OpenBLAS nor BLIS.
+    """
     np.ones((2, 2)) @ np.ones((2, 2))
     paths = {
         line.split()[-1] for line in _MAPS.read_text(encoding="utf-8", errors="replace").splitlines() if ".so" in line
@@ -35,7 +38,10 @@ def _calls() -> tuple[Callable[[], int], Callable[[int], object]] | None:
 
 
 def use_threads(count: int) -> int:
-    """Let products use `count` threads from now on; return the number before, 0 if the BLAS cannot set it."""
+    """Let NumPy's products use `count` threads from now on; return the number of threads before.
+
+    Returns 0 and changes nothing if the loaded BLAS is neither OpenBLAS nor BLIS.
+    """
     calls = _calls()
     if calls is None:
         return 0
@@ -45,6 +51,6 @@ def use_threads(count: int) -> int:
 
 
 def restore_threads(before: int) -> None:
-    """Restore the number of threads that `use_threads` returned."""
+    """Restore the number of threads `before`, the result of `use_threads`; 0 changes nothing."""
     if before:
         use_threads(before)

@@ -1,4 +1,4 @@
-"""Blocks of all ranks in the memory of each rank, and the exchange of them by a schedule."""
+"""Exchange blocks of memory among ranks by a schedule: each rank has room for the block of every rank."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ RankSteps = Sequence[tuple[tuple[Callable[[], None], ...], frozenset[int]]]
 class BlockExchange:
     """The memory of one rank, with room for a block of each rank, and the mapped memory of the other ranks.
 
-    A block has at most `most_bytes`. Every rank of the case must create its object at the same time.
+    A block has at most `most_bytes`. Every rank of the case must create its object at the same time. Raises Unavailable
+    if the GPU or the driver does not let processes share memory.
     """
 
     def __init__(self, bench: Bench, most_bytes: int) -> None:
@@ -42,24 +43,29 @@ class BlockExchange:
         return self._block(self._memory.local, self._bench.rank, self._most_bytes)
 
     def _fill(self, array: Any) -> None:
+        """Overwrite `array`, this rank's memory (uint8), and write this rank's pattern into its own block."""
         array.fill(POISON)
         own = self._block(array, self._bench.rank, self._most_bytes)
         fill_pattern(self._bench, own, self._bench.seed + self._bench.rank)
 
     def steps(self, schedule: Schedule, size_bytes: int) -> RankSteps:
-        """Return this rank's steps of a schedule that exchanges the first `size_bytes` of each block."""
+        """Return this rank's steps of `schedule`, which moves the first `size_bytes` of each block; see RankSteps."""
         return [
             (tuple(self._send(delivery.target, delivery.block, size_bytes) for delivery in sends), sources)
             for sends, sources in of_rank(schedule, self._bench.rank)
         ]
 
     def _send(self, target: int, block: int, size_bytes: int) -> Callable[[], None]:
-        """Return the copy of a block of this rank's memory to its place in another rank's memory."""
+        """Return a call that copies the first `size_bytes` of block number `block` into the memory of rank `target`."""
         near, far = (self._block(self._memory.arrays[rank], block, size_bytes) for rank in (self._bench.rank, target))
         return lambda: self._bench.device.copy(far, near)
 
     def perform(self, steps: RankSteps) -> None:
-        """Make the sends of each step, and wait for those of the other ranks; every rank must take part."""
+        """Make this rank's sends of each step, and wait for the ranks from which it receives; every rank must call it.
+
+        `steps` is the result of `steps`. Raises PeerDied if an awaited rank has ended, and WrongAnswer if it is silent
+        for 5 s.
+        """
         for sends, sources in steps:
             for send in sends:
                 send()
@@ -70,7 +76,10 @@ class BlockExchange:
             self._roll_call.await_progress(sources, self._progress)
 
     def completions(self, call: Callable[[], object]) -> list[float]:
-        """Return the seconds from the first rank's beginning of a call to each rank's end; the same in all ranks."""
+        """Return, in rank order, the seconds from the first rank's start of `call` until each rank's end of `call`.
+
+        Every rank must call it, and all get the same list.
+        """
         with on_own_core(self._bench):
             self._meet()
             began = time.monotonic()
@@ -86,14 +95,21 @@ class BlockExchange:
         self._roll_call.meet(self._progress)
 
     def poison(self, blocks: Iterable[int]) -> None:
-        """Overwrite received blocks, before any rank sends again."""
+        """Overwrite the blocks with the numbers `blocks` in this rank's memory.
+
+        Every rank must call it, and waits for the others.
+        """
         for block in blocks:
             self._block(self._memory.local, block, self._most_bytes).fill(POISON)
         self._bench.device.synchronize()
         self._bench.barrier()
 
     def check(self, blocks: Iterable[int], size_bytes: int) -> None:
-        """Raise WrongAnswer if a received block is not its rank's; no rank sends while another one checks."""
+        """Raise WrongAnswer if the first `size_bytes` of a block in this rank's memory differ from those of its owner.
+
+        `blocks` are the blocks to compare; a block has the number of the rank that owns it. Every rank must call it; no
+        rank continues before all have checked.
+        """
         self._bench.barrier()
         for block in blocks:
             received = self._block(self._memory.local, block, size_bytes)

@@ -1,4 +1,4 @@
-"""Messages between ranks without a third process: heartbeats, a barrier and numbers, in host memory that all map.
+"""Let ranks exchange heartbeats, barriers and numbers through host memory that all of them map.
 
 A heartbeat is the time of the system's monotonic clock, which all processes of a machine share. A thread of each rank
 writes it. A rank whose heartbeat is old is taken for dead, and every wait for others looks at their heartbeats.
@@ -46,7 +46,8 @@ class StalledError(RuntimeError):
 class RankBoard:
     """A row of numbers for each rank, and `room_bytes` of shared memory (`room`, uint8) for the ranks' data.
 
-    Every rank of the case must make it at the same time. The heartbeat starts at once and ends with `close`.
+    Every rank of the case must create it at the same time. The heartbeat starts at once and ends with `close`.
+    `members` are the ranks, in ascending order, that waits watch: at first all, later those given to `regroup`.
     """
 
     def __init__(self, bench: Bench, room_bytes: int = 0) -> None:
@@ -88,8 +89,8 @@ class RankBoard:
     def _age_s(self, rank: int) -> float:
         return (time.perf_counter_ns() - self.read(rank, BEAT)) * 1e-9
 
-    def look(self) -> None:
-        """Raise RankLostError if a member has no heartbeat any more."""
+    def expect_heartbeats(self) -> None:
+        """Raise RankLostError if another member's heartbeat is older than 0.4 s."""
         for rank in self.members:
             age_s = self._age_s(rank)
             if rank != self.rank and age_s > SILENT_S:
@@ -97,19 +98,25 @@ class RankBoard:
             self._oldest_s[rank] = max(self._oldest_s[rank], age_s)
 
     def wait(self, is_over: Callable[[], bool]) -> None:
-        """Wait until a condition is true; raises RankLostError if a member dies, StalledError if the wait times out."""
+        """Wait until `is_over()` is true, which is polled.
+
+        Raises RankLostError if another member's heartbeat is older than 0.4 s, and StalledError after 20 s.
+        """
         deadline = time.monotonic() + _PATIENCE_S
         looks = 0
         while not is_over():
             looks += 1
             if looks > _SPINS:
                 time.sleep(_NAP_S)
-                self.look()
+                self.expect_heartbeats()
                 if time.monotonic() > deadline:
                     raise StalledError(f"ranks {self.members} made no progress for {_PATIENCE_S} s")
 
     def meet(self) -> None:
-        """Wait until every member has called this; raises RankLostError and StalledError."""
+        """Wait until every member has called this as often as this rank.
+
+        Raises RankLostError and StalledError as `wait` does.
+        """
         step = self.read(self.rank, STEP) + 1
         self.post(STEP, step)
         steps = self._fields[:, STEP]
@@ -117,12 +124,16 @@ class RankBoard:
         self.wait(lambda: bool((steps[others] >= step).all()))
 
     def regroup(self, members: Iterable[int], steps: Sequence[int]) -> None:
-        """Continue with these members; `steps` are the numbers of barriers that they have reached."""
+        """Continue with the ranks `members`.
+
+        `steps` are the numbers of barriers (field STEP) that they have reached, in any order. Every member must call it
+        with the same arguments, and none may call `meet` before all have called it.
+        """
         self.members = tuple(members)
         self.post(STEP, max(steps))
 
     def die(self) -> NoReturn:
-        """Kill this process without clean-up, as a crash would, and leave the time on the board.
+        """Write the time of death to this rank's row, and kill this process by SIGKILL, without clean-up.
 
         Raises AssertionError if SIGKILL does not end the process.
         """
@@ -131,7 +142,10 @@ class RankBoard:
         raise AssertionError("SIGKILL did not end this process")
 
     def died_s(self, rank: int) -> float:
-        """Return when a rank died, in seconds of time.perf_counter."""
+        """Return when rank `rank` called `die`, in seconds of `time.perf_counter`, which all processes share.
+
+        0 if it did not.
+        """
         return self.read(rank, DIED) * 1e-9
 
     def close(self) -> None:
@@ -143,9 +157,10 @@ class RankBoard:
 
 
 def expect_death(bench: Bench, rank: int) -> None:
-    """Consume the runner's message that a rank has ended; raises Untrustworthy if another rank or none has ended.
+    """Consume the runner's message that rank `rank` has ended; every living rank must call it.
 
-    On a busy machine a living rank may be late with its heartbeat. That makes the case invalid, not wrong.
+    Raises Untrustworthy if another rank or none has ended: on a busy machine a living rank may be late with its
+    heartbeat, which makes the case invalid, not wrong.
     """
     try:
         bench.exchange(None)

@@ -1,4 +1,4 @@
-"""A pipeline of chunks on a GPU: one stream copies chunks into slots, another one computes on them.
+"""Run a pipeline of chunks on a GPU: one stream copies chunks into slots while another stream computes on them.
 
 The source is page-locked host memory, or the memory of a peer. A copy engine copies, or a kernel does. The whole
 message is queued behind the gate, so that no launch is waited for.
@@ -34,7 +34,7 @@ class _Spans:
         self.ended = [cuda.Event() for _ in range(chunks)]
 
     def busy_s(self) -> float:
-        """Return the seconds between the events of all chunks, when the device has finished."""
+        """Return the sum over all chunks of the seconds between their two events; the device must have finished."""
         pairs = zip(self.begun, self.ended, strict=True)
         return sum(float(self._cuda.get_elapsed_time(begun, ended)) for begun, ended in pairs) * _MILLI
 
@@ -43,7 +43,9 @@ class StreamPipeline:
     """A pipeline on a GPU: a message of `chunks` chunks, `most_depth` slots, and a digest per thread and chunk.
 
     `chunk_words` has shape (distinct chunks, words of a chunk), uint32, on the host; the message repeats these chunks.
-    `path` says where the source lies, and `by` whether a kernel or a copy engine copies.
+    `path` is `h2d` if the source is page-locked host memory, `peer` if it is a peer's memory. `by` is `kernel` if a
+    kernel copies; otherwise a copy engine does. `rounds`, the rounds of computation per word, may be changed between
+    calls.
     """
 
     def __init__(self, bench: Bench, chunk_words: Any, chunks: int, most_depth: int, path: str, by: str) -> None:
@@ -68,12 +70,16 @@ class StreamPipeline:
         bench.device.synchronize()
 
     def _engine_copies(self, path: str) -> Callable[[int, int], None]:
+        """Return a call that queues the copy of a chunk into a slot by a copy engine.
+
+        Its arguments are both numbers.
+        """
         copy, nbytes = self._cuda.runtime.memcpyAsync, self._chunk_bytes
         kind, stream = (_TO_DEVICE if path == "h2d" else _BETWEEN_DEVICES), self._copying.ptr
         return lambda chunk, slot: copy(self._slot_at(slot), self._chunk_at(chunk), nbytes, kind, stream)
 
     def _kernel_copies(self, bench: Bench) -> Callable[[int, int], None]:
-        """Return a call that queues the copy of a chunk into a slot by a kernel."""
+        """Return a call that queues the copy of a chunk into a slot by a kernel; its arguments are both numbers."""
         kernel, vectors = bench.kernel("copies.cu", "copy"), self._chunk_bytes // _VECTOR_BYTES
         grid = (max(1, -(-vectors // (_THREADS * _FLIGHT))),)
 
@@ -92,7 +98,11 @@ class StreamPipeline:
         return self._slots_base + slot * self._chunk_bytes
 
     def _queue(self, depth: int, *, copies: bool, computes: bool) -> None:
-        """Queue the whole message: a chunk is copied once its slot is free, and computed on once it has arrived."""
+        """Queue the whole message in both streams: its copies, its computations, or both.
+
+        With both, a chunk is copied once the computation `depth` chunks earlier has freed its slot, and computed on
+        once it has arrived.
+        """
         own, copying = self._own, self._copying
         self._begin.record(own)
         copying.wait_event(self._begin)
@@ -112,7 +122,7 @@ class StreamPipeline:
         own.wait_event(self._transfers.ended[-1])
 
     def _compute(self, chunk: int, slot: int) -> None:
-        """Queue the digest of a chunk in its slot."""
+        """Queue the digest of chunk number `chunk`, which lies in slot number `slot`."""
         numbers = [np.uint32(number) for number in (self._count, FACTOR, TERM, self.rounds)]
         digests = np.uint64(int(self._digests.data.ptr) + chunk * self._blocks * _THREADS * _WORD_BYTES)
         self._digest((self._blocks,), (_THREADS,), (np.uint64(self._slot_at(slot)), *numbers, digests))
@@ -121,13 +131,13 @@ class StreamPipeline:
         return float(self._device.time(call, 1, "hot").device[0])
 
     def alone(self) -> tuple[float, float]:
-        """Return the seconds of all digests, with every slot filled before, and the seconds of all copies."""
+        """Return the seconds of all digests without copies, and the seconds of all copies without computation."""
         depth = len(self._slots)
         compute_s = self._timed(lambda: self._queue(depth, copies=False, computes=True))
         return compute_s, self._timed(lambda: self._queue(depth, copies=True, computes=False))
 
     def together(self, depth: int) -> tuple[float, float, float]:
-        """Return the seconds of the pipeline, and the busy seconds of the computation and of the transfer."""
+        """Return the seconds of the pipeline with `depth` slots, and the busy seconds of computation and transfer."""
         seconds = self._timed(lambda: self._queue(depth, copies=True, computes=True))
         return seconds, self._computations.busy_s(), self._transfers.busy_s()
 
@@ -137,7 +147,7 @@ class StreamPipeline:
         self._slots.fill(_FILL)
 
     def chunk_digests(self) -> Any:
-        """Return the digest of each chunk: uint32, shape (chunks,)."""
+        """Return the digest of each chunk: uint32, shape (chunks,), a NumPy array."""
         return np.bitwise_xor.reduce(self._device.to_host(self._digests), axis=1)
 
     def close(self) -> None:
@@ -146,7 +156,10 @@ class StreamPipeline:
 
 
 def _source(bench: Bench, chunk_words: Any, path: str) -> tuple[Any, int]:
-    """Return the source of the message and its address: pinned host memory, or the peer's memory."""
+    """Return the source of the message, filled with `chunk_words`, and its address as an integer.
+
+    It is page-locked host memory (NumPy, uint8) if `path` is `h2d`, else memory of the peer (CuPy, uint8).
+    """
     if path == "h2d":
         pinned = bench.device.pinned(chunk_words.nbytes)
         pinned.view(np.uint32).reshape(chunk_words.shape)[:] = chunk_words

@@ -1,4 +1,4 @@
-"""A pipeline of chunks on the host: one thread copies chunks into slots, another one computes on them."""
+"""Run a pipeline of chunks on the host: one thread copies chunks into slots while another thread computes on them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ _NANO = 1e-9
 
 
 class ThreadPipeline:
-    """Chunks of a message in ordinary memory, slots of one chunk each, and a digest for each chunk.
+    """A pipeline of two threads: a message in ordinary memory, `most_depth` slots of one chunk, and a digest per chunk.
 
     `chunk_words` has shape (chunks, words of a chunk), uint32. Each thread has a core of its own if there are two.
+    `rounds`, the rounds of computation per word, may be changed between calls. Raises Skip without numba.
     """
 
     def __init__(self, bench: Bench, chunk_words: Any, most_depth: int) -> None:
@@ -45,7 +46,7 @@ class ThreadPipeline:
         self._compute_all(0, most_depth)
 
     def alone(self) -> tuple[float, float]:
-        """Return the seconds of all digests and of all copies, without anything beside them.
+        """Return the seconds of all digests and the seconds of all copies, each without the other one at the same time.
 
         Copies and digests alternate, so that the digests read what another core has just written, as in a pipeline.
         """
@@ -53,7 +54,10 @@ class ThreadPipeline:
         return compute_s, transfer_s
 
     def together(self, depth: int) -> tuple[float, float, float]:
-        """Return the seconds of the pipeline, and the busy seconds of the computation and of the transfer."""
+        """Return the seconds of the pipeline with `depth` slots, and the busy seconds of computation and transfer.
+
+        Raises WrongAnswer if one thread waits too long for the other.
+        """
         self._counters.fill(0)
         chunks = len(self._words)
         copying = self._threads.submit(self._copy_all, chunks, depth)
@@ -62,7 +66,10 @@ class ThreadPipeline:
         return float(np.diff(self._moments)[0]) * _NANO, compute_busy_s, transfer_busy_s
 
     def _copy_all(self, chunks: int, depth: int) -> float:
-        """Copy every chunk into its slot once the slot is free; return the busy seconds."""
+        """Copy the first `chunks` chunks, each into one of `depth` slots once that slot is free.
+
+        Return the busy seconds. Raises WrongAnswer if no slot becomes free in time.
+        """
         flags = np.uint64(self._counters.ctypes.data)
         with on_core(self._copy_core):
             busy = self._compiled.copy_all(self._words[:chunks], self._slots, depth, flags, _LOOKS, self._moments)
@@ -70,7 +77,10 @@ class ThreadPipeline:
         return float(busy) * _NANO
 
     def _compute_all(self, chunks: int, depth: int) -> float:
-        """Compute on every chunk once it has arrived; return the busy seconds."""
+        """Compute the digests of the first `chunks` chunks, each once it has arrived in its slot.
+
+        Return the busy seconds. Raises WrongAnswer if no chunk arrives in time.
+        """
         flags = np.uint64(self._counters.ctypes.data)
         numbers = np.uint32(FACTOR), np.uint32(TERM), self.rounds
         with on_core(self._compute_core):
@@ -85,7 +95,7 @@ class ThreadPipeline:
         self._slots.fill(0)
 
     def chunk_digests(self) -> Any:
-        """Return the digest of each chunk: uint32, shape (chunks,)."""
+        """Return the digest of each chunk: uint32, shape (chunks,), a NumPy array that the next run overwrites."""
         return self.digests
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The computation of a pipeline: rounds of a linear congruential generator over every word of a chunk.
+"""Compute the expected digests of a pipeline's chunks: a linear congruential generator is applied to every word.
 
 The digest of a chunk is the exclusive or of all words after their rounds. A word is combined with its place first, so
 that words in the wrong order give another digest. The check needs no rounds: n rounds are one multiplication by aⁿ and
@@ -16,7 +16,7 @@ _MODULUS = 2**32
 
 
 def combined_rounds(rounds: int) -> tuple[int, int]:
-    """Return the factor and the term of `rounds` rounds at once, modulo 2^32."""
+    """Return the factor and the term of x → FACTOR · x + TERM (modulo 2^32) applied `rounds` times."""
     factor, term = 1, 0
     step_factor, step_term = FACTOR, TERM
     while rounds:
@@ -28,7 +28,10 @@ def combined_rounds(rounds: int) -> tuple[int, int]:
 
 
 def expected_digests(chunk_words: Any, rounds: int) -> Any:
-    """Return the digest of each chunk: `chunk_words` is uint32, (chunks, words of a chunk)."""
+    """Return the digest of each chunk after `rounds` rounds: uint32, shape (chunks,).
+
+    `chunk_words` is a NumPy array, uint32, shape (chunks, words of a chunk).
+    """
     factor, term = (np.uint32(number) for number in combined_rounds(rounds))
     places = np.arange(chunk_words.shape[1], dtype=np.uint32)
     return np.array([np.bitwise_xor.reduce((chunk ^ places) * factor + term) for chunk in chunk_words], np.uint32)

@@ -1,4 +1,4 @@
-"""The death of a rank: how soon the others know, how long they take to continue without it, and at which throughput.
+"""Measure how soon ranks notice the death of a rank, how soon they continue without it, and at which throughput.
 
 Three ranks push messages round a ring. In one phase of their work the last rank is killed by SIGKILL. The others find
 out by its missing heartbeat, unmap its memory, open each other's memory anew and push round the smaller ring.
@@ -61,14 +61,17 @@ topic = Topic(
 
 
 def _phases(target: Target) -> Any:
-    """Return the phases of a death; on GPUs the collective is that of NCCL (case `abort`)."""
+    """Return the points of the axis `phase`, in which a rank dies; the phase `collective` exists on the host only."""
     if target.is_host:
         return points(("collective",), smoke=("mapped",), full=PHASES)
     return points(("mapped",), full=PHASES[:-1])
 
 
 def _paths(target: Target) -> Any:
-    """Return the axis `path`: `quick` prefers the path between GPUs over a single device; `full` has both."""
+    """Return the points of the axis `path`: in `quick` the path between GPUs, or `same` on a single device.
+
+    In `full` both.
+    """
     both = paths(target)
     reached = both[-1:] if target.device.peers else both[:1]
     return points(reached, full=both)
@@ -79,7 +82,7 @@ def _sizes(target: Target) -> Any:
 
 
 def _is_affordable(target: Target, params: Params) -> bool:
-    """Return whether to measure a death: on a single GPU only in the tier `full`.
+    """Return whether to measure a death: on the host and between GPUs always, on a single GPU only in the tier `full`.
 
     Three processes open that GPU, which takes seconds.
     """
@@ -105,7 +108,10 @@ def death(bench: Bench, path: str, phase: str, size_bytes: int) -> Task:
 
 
 class MessageRing:
-    """One rank's message, the memory in which messages of `size_bytes` arrive, and the next rank's mapped memory."""
+    """One rank's message, the memory in which messages of `size_bytes` arrive, and the next rank's mapped memory.
+
+    Every rank must create it. `handles` has the handle of each rank's inbox, in rank order.
+    """
 
     def __init__(self, bench: Bench, size_bytes: int) -> None:
         self.bench, self.size_bytes = bench, size_bytes
@@ -119,7 +125,10 @@ class MessageRing:
         self.handles: list[bytes] = bench.exchange(self._inbox.handle)
 
     def _neighbour(self, step: int) -> int:
-        """Return the member that is `step` places further in the ring."""
+        """Return the rank number of the living member that is `step` places further in the ring.
+
+        −1 gives the previous one.
+        """
         members = self.board.members
         return members[(members.index(self.bench.rank) + step) % len(members)]
 
@@ -148,12 +157,12 @@ class MessageRing:
         return self.board.room[rank * self.size_bytes : (rank + 1) * self.size_bytes]
 
     def stage(self) -> None:
-        """Page-lock the host memory that all ranks share, if the device supports that, for rounds through the host."""
+        """Prepare `staged_round`: page-lock the host memory that all ranks share, if the device supports that."""
         if "register" in self.bench.traits.features:
             self._unregister = self.bench.device.register(self.board.room)
 
     def staged_round(self) -> None:
-        """Copy the message into host memory, and the message of the previous member out of it."""
+        """Send this rank's message to the next member through host memory; every member must call it."""
         device, board = self.bench.device, self.board
         device.copy(self._slot(self.bench.rank), self.source)
         device.synchronize()
@@ -162,8 +171,12 @@ class MessageRing:
         device.synchronize()
         board.meet()
 
-    def verified(self, round_once: Callable[[], None]) -> None:
-        """Overwrite the inbox and make a round; raises WrongAnswer if another message arrives."""
+    def verify_round(self, round_once: Callable[[], None]) -> None:
+        """Overwrite the inbox, call `round_once`, and check what arrived; every member must call it.
+
+        `round_once` is `round` or `staged_round`. Raises WrongAnswer if the message that arrived is not that of the
+        previous member, or if this rank's own message has changed, and RankLostError if a member dies.
+        """
         self._inbox.array.fill(POISON)
         self.bench.device.synchronize()
         self.board.meet()
@@ -178,7 +191,10 @@ class MessageRing:
         expect_pattern(bench, self.source, bench.seed + bench.rank, "of this rank's own message")
 
     def bytes_per_s(self, round_once: Callable[[], None]) -> float:
-        """Return the payload of all members per second, over a few rounds."""
+        """Return the payload of all members per second, over 6 calls of `round_once`; every member must call it.
+
+        `round_once` is `round` or `staged_round`.
+        """
         self.board.meet()
         start = time.perf_counter()
         for _ in range(_ROUNDS):
@@ -186,7 +202,10 @@ class MessageRing:
         return _ROUNDS * len(self.board.members) * self.size_bytes / (time.perf_counter() - start)
 
     def add_all(self) -> Any:
-        """Return the sum of all members' messages, byte by byte: every rank reads the others' copies in host memory."""
+        """Return the sum of all members' messages modulo 256, byte by byte: NumPy, uint8, shape (size_bytes,).
+
+        Every member must call it; the messages are exchanged in host memory. Raises RankLostError if a member dies.
+        """
         self.bench.device.copy(self._slot(self.bench.rank), self.source)
         self.bench.device.synchronize()
         self.board.meet()
@@ -215,12 +234,12 @@ class Victim:
         self._ring, self._phase = ring, phase
 
     def live(self) -> NoReturn:
-        """Take part until the phase of the death, and die."""
+        """Take part in the work until the phase in which this rank dies, and kill this process."""
         ring = self._ring
         if self._phase == "opening":
             self._ring.board.die()
         ring.open()
-        ring.verified(ring.round)
+        ring.verify_round(ring.round)
         ring.bytes_per_s(ring.round)
         ring.board.meet()
         if self._phase == "copying":
@@ -230,14 +249,17 @@ class Victim:
         self._ring.board.die()
 
     def _die_amid(self, call: Callable[[], object]) -> NoReturn:
-        """Die while repeating a call; on a GPU its queued work is still in flight."""
+        """Call `call` again and again until a timer kills this process after 10 ms."""
         threading.Timer(_AMID_S, self._ring.board.die).start()
         while True:
             call()
 
 
 class Survivor:
-    """A rank that continues: it times the detection, the new ring and the way through the host."""
+    """A rank that continues after the death: it times the detection, the new ring and the ring through the host.
+
+    `phase` is an element of PHASES.
+    """
 
     def __init__(self, bench: Bench, ring: MessageRing, phase: str) -> None:
         self._bench, self._ring, self._phase = bench, ring, phase
@@ -246,31 +268,38 @@ class Survivor:
         self._refusal = ""
 
     def live(self) -> None:
-        """Work until a rank dies and continue without it; raises WrongAnswer or Untrustworthy if that fails."""
+        """Work until a rank dies, continue without it, and measure both rings; every survivor must call it.
+
+        Raises WrongAnswer if a message arrives wrong or the dead rank's memory can still be opened, and Untrustworthy
+        if the rank that was silent has not ended.
+        """
         ring = self._ring
         lost = self._until_death()
         ring.unmap()
         self._agree_on(lost.rank)
         ring.open()
-        ring.verified(ring.round)
+        ring.verify_round(ring.round)
         self._seconds["rebuild"] = time.perf_counter() - lost.noticed_s
         self._seconds["detect"] = lost.noticed_s - ring.board.died_s(lost.rank)
-        self._refusal = self._expect_void(lost.rank)
+        self._refusal = self._refusal_of_dead(lost.rank)
         self._observe("after", ring.bytes_per_s(ring.round))
         start = time.perf_counter()
         ring.stage()
-        ring.verified(ring.staged_round)
+        ring.verify_round(ring.staged_round)
         self._seconds["staged"] = time.perf_counter() - start
         self._observe("through host", ring.bytes_per_s(ring.staged_round))
 
     def _until_death(self) -> RankLostError:
-        """Return the error that reports the death in this phase; raises AssertionError if no rank dies."""
+        """Work in the phase `phase` until a rank dies, and return the error that reports the death.
+
+        Raises AssertionError if no rank dies, and StalledError if a wait exceeds 20 s.
+        """
         ring, board = self._ring, self._ring.board
         try:
             if self._phase == "opening":
                 board.wait(lambda: False)
             ring.open()
-            ring.verified(ring.round)
+            ring.verify_round(ring.round)
             self._observe("before", ring.bytes_per_s(ring.round))
             board.meet()
             if self._phase == "mapped":
@@ -284,8 +313,11 @@ class Survivor:
             return lost.with_traceback(None)  # its frames hold arrays of memory that will be unmapped
         raise AssertionError("no rank has died")
 
-    def _expect_void(self, rank: int) -> str:
-        """Return the error that refuses the handle of a dead rank's memory; raises WrongAnswer if it still opens."""
+    def _refusal_of_dead(self, rank: int) -> str:
+        """Return the first part of the driver's error message when the memory of the dead rank `rank` is opened.
+
+        Raises WrongAnswer if it can still be opened.
+        """
         try:
             opened = self._bench.device.open_shared(self._ring.handles[rank], self._ring.size_bytes)
         except (RuntimeError, OSError) as error:
@@ -295,7 +327,10 @@ class Survivor:
         return ""
 
     def _agree_on(self, rank: int) -> None:
-        """Make a new group of the surviving ranks; raises Untrustworthy if another rank has died."""
+        """Make the surviving ranks the members of the ring, after the runner has reported the end of rank `rank`.
+
+        Every survivor must call it. Raises Untrustworthy if another rank or none has ended.
+        """
         bench, board = self._bench, self._ring.board
         expect_death(bench, rank)
         steps = bench.exchange(board.read(bench.rank, STEP))
@@ -307,13 +342,19 @@ class Survivor:
         self._observed[name] = Observed(bytes_per_s, "B/s", "more")
 
     def _check(self) -> Observation:
-        """Verify a round of each kind again, and return the throughputs."""
-        self._ring.verified(self._ring.round)
-        self._ring.verified(self._ring.staged_round)
+        """Check another round through both rings; return the throughputs and the age of the oldest heartbeat seen.
+
+        Every survivor must call it. Raises WrongAnswer if a message arrives wrong.
+        """
+        self._ring.verify_round(self._ring.round)
+        self._ring.verify_round(self._ring.staged_round)
         return {**self._observed, "oldest heartbeat": Observed(self._ring.board.oldest_beat_s(), "s")}
 
     def task(self, notes: dict[str, str], labels: tuple[str, ...]) -> Task:
-        """Return the task whose stages report the measured seconds."""
+        """Return this rank's task, whose stages report the measured seconds of `detect`, `rebuild` and `staged`.
+
+        `notes` and `labels` are added to the results.
+        """
         ring = self._ring
 
         def stage(name: str) -> Stage:

@@ -1,4 +1,4 @@
-"""Gradient synchronisation: a backward pass of products, and the all-reduce of its gradients, bucket by bucket.
+"""Measure a backward pass of matrix products whose gradients are all-reduced, bucket by bucket, beside the products.
 
 The layers of a backward pass run from the last to the first. Each has two products: the gradient of its weights,
 dW = Xᵀ·dY, and the gradient that the layer before needs, dX = dY·Wᵀ. As soon as the gradients of a bucket of layers are
@@ -65,17 +65,17 @@ topic = Topic(
 
 
 def has_ranks(target: Target) -> bool:
-    """Return whether there are processors or GPUs for several ranks."""
+    """Return whether several ranks find processors: on the host always, else if the GPU can reach another GPU."""
     return target.is_host or bool(target.device.peers)
 
 
 def devices_of_ranks(params: Params) -> int:
-    """Return the number of devices of a case whose ranks have a GPU each; the host is one device."""
+    """Return the number of devices of a case whose ranks have a GPU each; 1 on the host (axis `by` = `memory`)."""
     return 1 if params["by"] == _MEMORY else ranks_of(params)
 
 
 def libraries(target: Target) -> tuple[str, ...]:
-    """Return the library of the collectives, the axis `by`: shared memory on the host, NCCL or RCCL between GPUs."""
+    """Return the only point of the axis `by`: `memory` on the host, `rccl` for AMD GPUs and `nccl` for other GPUs."""
     if target.is_host:
         return (_MEMORY,)
     return ("rccl" if target.device.id.startswith("rocm") else "nccl",)
@@ -110,7 +110,10 @@ def gradients(bench: Bench, by: str, of: int, tokens: int, buckets: int) -> Task
 
 
 def bucket_bounds(layers: int, buckets: int) -> list[tuple[int, int]]:
-    """Return the first layer and the end of each bucket, in the order of a backward pass: the last layers first."""
+    """Return the first layer of each bucket and the layer after its last one, in the order of a backward pass.
+
+    `layers` are divided as evenly as possible into at most `buckets` buckets: (8, 2) gives [(4, 8), (0, 4)].
+    """
     bounds = [layers * index // buckets for index in range(buckets + 1)]
     return [(low, high) for low, high in itertools.pairwise(bounds) if high > low][::-1]
 
@@ -118,7 +121,8 @@ def bucket_bounds(layers: int, buckets: int) -> list[tuple[int, int]]:
 class BackwardPass:
     """One rank's inputs, weights and gradients of `tokens` tokens, and the group that adds the gradients up.
 
-    The gradients are reduced in `buckets` groups of layers.
+    The 8 layers have `width` numbers per token. The gradients are reduced in `buckets` groups of layers. Every rank
+    must create the object.
     """
 
     def __init__(self, bench: Bench, tokens: int, width: int, buckets: int) -> None:
@@ -142,18 +146,18 @@ class BackwardPass:
         self.seconds()
 
     def _gradient(self, layer: int) -> Any:
-        """Return the place of a layer's gradient in the numbers that the group sends."""
+        """Return the part of the group's `sent` for the weight gradient of layer `layer`, shape (width, width)."""
         size = self._width * self._width
         return self._group.sent[layer * size : (layer + 1) * size].reshape(self._width, self._width)
 
     def _layer(self, layer: int) -> None:
-        """Compute the gradients of one layer: of its weights and of its input."""
+        """Compute two gradients of layer number `layer`: that of its weights, and that of its input."""
         xp = self._bench.xp
         xp.matmul(self._inputs[layer].T, self._flowing[layer + 1], out=self._gradient(layer))
         xp.matmul(self._flowing[layer + 1], self._weights[layer].T, out=self._flowing[layer])
 
     def _reduce(self, low: int, high: int) -> None:
-        """Add up the gradients of layers low … high - 1 over all ranks."""
+        """Add up the weight gradients of the layers low … high − 1 over all ranks; every rank must call it."""
         size = self._width * self._width
         self._group.all_reduce(low * size, (high - low) * size)
 
@@ -169,7 +173,10 @@ class BackwardPass:
             self._reduce(low, high)
 
     def _step(self) -> None:
-        """Compute the gradients of all layers, and reduce each bucket beside the products that follow it."""
+        """Compute the gradients of all layers, and reduce each bucket beside the products that follow it.
+
+        Every rank must call it.
+        """
         for low, high in self._buckets:
             for layer in reversed(range(low, high)):
                 self._layer(layer)
@@ -177,18 +184,25 @@ class BackwardPass:
         self._group.join()
 
     def seconds(self) -> float:
-        """Time the products alone, the all-reduces alone and the step; return the seconds of the step."""
+        """Time the products alone, the all-reduces alone and the whole step; return the seconds of the step.
+
+        Every rank must call it. `observed` reports all three.
+        """
         compute_s, reduce_s = self._timed(self._compute_all), self._timed(self._reduce_all)
         step_s = self._timed(self._step)
         self._times = OverlapTimes(compute_s, reduce_s, step_s, compute_s, reduce_s)
         return step_s
 
     def _timed(self, call: Callable[[], None]) -> float:
+        """Return the device's seconds of one call of `call`, which starts when all ranks are ready.
+
+        Every rank must call it.
+        """
         self._group.board.meet()
         return float(self._bench.device.time(call, 1, "hot", gated=False, lead=self._group.meet).device[0])
 
     def observed(self) -> Observation:
-        """Return the times of both parts in seconds, the overlap and the scaling of the last sample."""
+        """Return the seconds of products and of all-reduces, the overlap and the scaling in %, of the last sample."""
         times = self._times
         assert times is not None
         return {
@@ -199,14 +213,20 @@ class BackwardPass:
         }
 
     def poison(self) -> None:
-        """Overwrite the gradients, those of this rank and their sums."""
+        """Overwrite this rank's gradients and the received sums with NaN.
+
+        Every rank must call it, and waits for the others.
+        """
         self._group.received.fill(np.nan)
         self._group.sent.fill(np.nan)
         self._bench.device.synchronize()
         self._group.board.meet()
 
     def check(self) -> None:
-        """Raise WrongAnswer if rows of the summed gradients differ from the sum over all ranks in double precision."""
+        """Raise WrongAnswer if a summed gradient, or one that a layer passes on, differs from double precision.
+
+        Four rows of each are compared. Every rank must call it: the expected sum is over all ranks.
+        """
         rng, xp, size = self._bench.rng, self._bench.xp, self._width * self._width
         rows = rng.integers(0, self._width, _CHECKED)
         own_rows, chain = [], []

@@ -1,4 +1,4 @@
-"""Collectives of a case's ranks beside their computation: by NCCL on GPUs, through shared memory on the host.
+"""Run collectives of a case's ranks beside their computation: by NCCL on GPUs, through shared memory on the host.
 
 Both groups have the same methods. `begin` starts a collective beside the computation: on a GPU in a second stream, on
 the host in a thread. What it reads must be computed before, and `join` waits for all that was begun.
@@ -21,7 +21,12 @@ _ABOVE_PRODUCTS = -1  # priority of a stream: collectives get free SMs before th
 
 
 class HostGroup:
-    """Ranks on the host: the sent numbers lie in shared memory, from which each rank reads the others' numbers."""
+    """Collectives of ranks on the host: each rank reads the others' numbers in shared memory.
+
+    `count` is the most numbers that a rank sends. `received` (NumPy, float32, shape (world · count,)) gets the results.
+    Every rank must create it and call the same collectives in the same order. A collective raises RankLostError if a
+    rank dies, and StalledError if it waits for more than 20 s.
+    """
 
     notes: ClassVar[dict[str, str]] = {
         "collectives": "through shared memory; every rank reads what it needs from the others"
@@ -50,7 +55,10 @@ class HostGroup:
         return self._part(self._rank)
 
     def all_reduce(self, first: int, count: int) -> None:
-        """Write the sums of all ranks' numbers `first` … `first + count` - 1 to the same places of `received`."""
+        """Write the sum of all ranks' `sent[i]` to `received[i]` for the `count` indices i from `first` on.
+
+        Every rank must call it.
+        """
         bounds = [first + count * rank // self._world for rank in range(self._world + 1)]
         self.meet()
         low, high = bounds[self._rank], bounds[self._rank + 1]
@@ -64,7 +72,10 @@ class HostGroup:
             np.copyto(self.received[part], self._part(self._world + rank)[part])
 
     def all_gather(self, first: int, count: int) -> None:
-        """Write `count` numbers of each rank from `first` on, in rank order, to `received` from world · first on."""
+        """Gather `count` numbers of every rank, from `sent[first]` on; every rank must call it.
+
+        The gathered numbers are written to `received` in rank order, without gaps, from index world · `first` on.
+        """
         self.meet()
         for rank in range(self._world):
             place = self._world * first + rank * count
@@ -72,24 +83,34 @@ class HostGroup:
         self.meet()
 
     def send(self, target: int, first: int, count: int) -> None:
-        """Announce that this rank's numbers from `first` on are ready; every receiver reads them itself."""
+        """Announce that this rank's `sent` is ready.
+
+        The arguments are ignored, because each receiver reads the numbers by itself.
+        """
         del target, first, count
         self._sends += 1
         self.board.post(NUMBER, self._sends)
 
     def receive(self, source: int, first: int, count: int) -> None:
-        """Wait for the next message of a rank and write it to the same places of `received`; raises RankLostError."""
+        """Wait for the next message of rank `source`, and copy its `sent[i]` to `received[i]`.
+
+        This is done for the `count` indices i from `first` on. Raises RankLostError if a rank dies, and StalledError
+        after 20 s.
+        """
         number = self._messages.get(source, 0) + 1
         self._messages[source] = number
         self.board.wait(lambda: self.board.read(source, NUMBER) >= number)
         np.copyto(self.received[first : first + count], self._part(source)[first : first + count])
 
     def begin(self, call: Callable[[], None]) -> None:
-        """Start a collective that runs beside the following computation."""
+        """Start `call`, a collective, in the group's thread beside the computation that follows.
+
+        `join` waits for it.
+        """
         self._begun.append(self._thread.submit(call))
 
     def join(self) -> None:
-        """Wait for every collective that was begun; raises the first error of one, such as RankLostError."""
+        """Wait for every collective that `begin` started; raises the first error among them, such as RankLostError."""
         begun, self._begun = self._begun, []
         for future in begun:
             future.result()
@@ -101,7 +122,12 @@ class HostGroup:
 
 
 class GpuGroup:
-    """Ranks that have a GPU each: collectives of NCCL, in a stream of their own while they run beside a computation."""
+    """Collectives of NCCL among ranks that have a GPU each; those started by `begin` run in a second stream.
+
+    `count` is the most numbers that a rank sends. `sent` (CuPy, float16, shape (count,)) holds them, and `received`
+    (shape (world · count,)) gets the results. Every rank must create it and call the same collectives in the same
+    order.
+    """
 
     def __init__(self, bench: Bench, count: int) -> None:
         """Allocate `count` numbers that are sent, and room for the results."""
@@ -122,39 +148,49 @@ class GpuGroup:
         self.meet()
         bench.device.synchronize()
 
-    def _reduced(self, sent: int, received: int, count: int) -> None:
+    def _queue_all_reduce(self, sent: int, received: int, count: int) -> None:
+        """Queue an all-reduce (sum) of `count` float16 numbers; `sent` and `received` are addresses on the device."""
         nccl = self._nccl
         self._ranks.allReduce(sent, received, count, nccl.NCCL_FLOAT16, nccl.NCCL_SUM, int(self._current.ptr))
 
     def all_reduce(self, first: int, count: int) -> None:
-        """Queue the sums of all ranks' numbers `first` … `first + count` - 1 to the same places of `received`."""
+        """Queue an all-reduce: `received[i]` becomes the sum of all ranks' `sent[i]`.
+
+        This is done for the `count` indices i from `first` on. Every rank must call it.
+        """
         offset = first * self.dtype.itemsize
-        self._reduced(int(self.sent.data.ptr) + offset, int(self.received.data.ptr) + offset, count)
+        self._queue_all_reduce(int(self.sent.data.ptr) + offset, int(self.received.data.ptr) + offset, count)
 
     def all_gather(self, first: int, count: int) -> None:
-        """Queue `count` numbers of each rank from `first` on, in rank order, to `received` from world · first on."""
+        """Queue a gathering of `count` numbers of every rank, from `sent[first]` on; every rank must call it.
+
+        The gathered numbers are written to `received` in rank order, without gaps, from index world · `first` on.
+        """
         size = self.dtype.itemsize
         sent, received = int(self.sent.data.ptr) + first * size, int(self.received.data.ptr)
         place = received + self._world * first * size
         self._ranks.allGather(sent, place, count, self._nccl.NCCL_FLOAT16, int(self._current.ptr))
 
     def send(self, target: int, first: int, count: int) -> None:
-        """Queue a message of this rank's numbers from `first` on."""
+        """Queue the sending of `count` numbers, from `sent[first]` on, to rank `target`, which must call `receive`."""
         address = int(self.sent.data.ptr) + first * self.dtype.itemsize
         self._ranks.send(address, count, self._nccl.NCCL_FLOAT16, target, int(self._current.ptr))
 
     def receive(self, source: int, first: int, count: int) -> None:
-        """Queue the receipt of a message to the same places of `received`."""
+        """Queue the receipt of `count` numbers from rank `source` into `received`, from index `first` on.
+
+        Rank `source` must call `send`.
+        """
         address = int(self.received.data.ptr) + first * self.dtype.itemsize
         self._ranks.recv(address, count, self._nccl.NCCL_FLOAT16, source, int(self._current.ptr))
 
     def meet(self) -> None:
-        """Queue a small all-reduce: when it ends, the device of every rank is ready."""
+        """Queue a small all-reduce, which ends when every rank's GPU has reached it; every rank must call it."""
         place = int(self._meeting.data.ptr)
-        self._reduced(place, place, 1)
+        self._queue_all_reduce(place, place, 1)
 
     def begin(self, call: Callable[[], None]) -> None:
-        """Queue a collective in the second stream, behind all that was queued so far."""
+        """Queue `call`, a collective, in the second stream, behind all work that the first stream has so far."""
         self._sync.record(self._own)
         self._beside.wait_event(self._sync)
         self._current = self._beside
@@ -164,7 +200,7 @@ class GpuGroup:
             self._current = self._own
 
     def join(self) -> None:
-        """Let the own stream wait for every collective that was begun."""
+        """Make work that is queued from now on in the first stream wait for every collective that `begin` queued."""
         self._sync.record(self._beside)
         self._own.wait_event(self._sync)
 
@@ -178,5 +214,8 @@ RankGroup = HostGroup | GpuGroup
 
 
 def group_of(bench: Bench, count: int) -> RankGroup:
-    """Return the group of the case's ranks, with room for `count` sent numbers: NCCL on GPUs, else shared memory."""
+    """Return a group of the case's ranks in which each can send up to `count` numbers.
+
+    It uses NCCL on GPUs, and shared memory on the host. Every rank must call it.
+    """
     return GpuGroup(bench, count) if bench.traits.is_gpu else HostGroup(bench, count)

@@ -1,4 +1,4 @@
-"""The two loops of a pipeline on the host, compiled by numba; they run outside Python's lock. Importing imports numba.
+"""Copy and digest the chunks of a pipeline on the host in two loops that numba compiles; importing this imports numba.
 
 A chunk is handed on by two counters in shared memory, how many chunks are filled and how many are free again. A thread
 that waits watches the other one's counter: a wake-up by the operating system takes as long as a chunk.
@@ -19,7 +19,7 @@ _LINE_BYTES = 128  # distance of the two counters: two cache lines, because the 
 
 
 def _digest_of(chunk: Any, factor: Any, term: Any, rounds: Any) -> Any:
-    """Return the digest of a chunk (uint32).
+    """Return the digest of `chunk` (uint32, a whole multiple of HELD_WORDS words), a uint32.
 
     Every word is combined with its place by XOR and replaced `rounds` times by word · factor + term. The digest is the
     XOR of the results.
@@ -45,7 +45,12 @@ digest: Any = numba.njit(cache=True, nogil=True)(_digest_of)  # takes whole grou
 
 
 def _copy_all(chunks: Any, slots: Any, depth: Any, counters: Any, looks: Any, moments: Any) -> Any:
-    """Copy every chunk into its slot once that is free; return the busy nanoseconds, or -1 if a wait times out."""
+    """Copy each row of `chunks` into row number i % `depth` of `slots` once that slot is free.
+
+    Return the busy nanoseconds. `chunks` and `slots` are uint32, shapes (chunks, words) and (slots, words). `counters`
+    is the address of the two counters of filled and of freed chunks. Returns -1 if a slot is not free after `looks`
+    polls. Writes the time of the start, in nanoseconds, to `moments[0]`.
+    """
     pair, busy = np.zeros(2, np.int64), 0
     moments[0] = now(pair)
     for chunk in range(chunks.shape[0]):
@@ -61,7 +66,12 @@ def _copy_all(chunks: Any, slots: Any, depth: Any, counters: Any, looks: Any, mo
 
 
 def _digest_all(slots: Any, digests: Any, depth: Any, counters: Any, looks: Any, moments: Any, numbers: Any) -> Any:
-    """Digest every chunk once it has arrived; return the busy nanoseconds, or -1 if a wait times out."""
+    """Write the digest of each chunk to `digests` once it has arrived in row i % `depth` of `slots`.
+
+    Return the busy nanoseconds. `slots` and `digests` are uint32, shapes (slots, words) and (chunks,). `counters` is
+    the address of the two counters of filled and of freed chunks, and `numbers` are factor, term and rounds. Returns -1
+    if a chunk has not arrived after `looks` polls. Writes the time of the end, in nanoseconds, to `moments[1]`.
+    """
     factor, term, rounds = numbers
     pair, busy = np.zeros(2, np.int64), 0
     for chunk in range(digests.size):

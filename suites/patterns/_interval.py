@@ -1,4 +1,4 @@
-"""How often to save a snapshot: pure functions of the times of a step, a snapshot and a restart, and of the failures.
+"""Compute how often to save a snapshot, from the times of a step, a snapshot and a restart, and the rate of failures.
 
 Sources: Young, "A first order approximation to the optimum checkpoint interval", CACM 17 (1974), 530–531; Daly, "A
 higher order estimate of the optimum checkpoint interval for restart dumps", FGCS 22 (2006), 303–312, equations 20 and
@@ -20,16 +20,20 @@ class SnapshotCosts:
     restart_s: float = 0.0
 
     def slowdown(self, steps: int, mtbf_s: float) -> float:
-        """Return the expected run time over the time of the steps alone, with a snapshot after every `steps` steps.
+        """Return the expected run time with a snapshot after every `steps` steps, over the time of the steps alone.
 
-        `mtbf_s` is the mean time between failures, which are exponentially distributed (Daly, equation 20).
+        `mtbf_s` is the mean time between failures in seconds; these are exponentially distributed (Daly, equation 20).
         """
         work_s = steps * self.step_s
         segments = math.expm1(min((work_s + self.save_s) / mtbf_s, _MOST_EXPONENT))
         return mtbf_s * math.exp(min(self.restart_s / mtbf_s, _MOST_EXPONENT)) * segments / work_s
 
     def best_steps(self, mtbf_s: float) -> int:
-        """Return the number of steps between snapshots with the shortest expected run time, at least 1."""
+        """Return the number of steps between snapshots, at least 1, that Daly's formula advises for `mtbf_s` seconds.
+
+        The formula's result is rounded down or up, whichever has the shorter expected run time. `mtbf_s` is the mean
+        time between failures.
+        """
         steps = max(1, math.floor(daly_s(self.save_s, mtbf_s) / self.step_s))
         return min((steps, steps + 1), key=lambda count: self.slowdown(count, mtbf_s))
 
@@ -38,12 +42,16 @@ _MOST_EXPONENT = 700.0  # the exponential of a larger exponent would exceed the 
 
 
 def young_s(save_s: float, mtbf_s: float) -> float:
-    """Return the optimal seconds of work between snapshots by Young's first-order formula, √(2δM)."""
+    """Return the optimal seconds of work between snapshots by Young's first-order formula, √(2 · save_s · mtbf_s)."""
     return math.sqrt(2 * save_s * mtbf_s)
 
 
 def daly_s(save_s: float, mtbf_s: float) -> float:
-    """Return the optimal seconds of work between snapshots by Daly's higher-order formula (equation 37)."""
+    """Return the optimal seconds of work between snapshots by Daly's higher-order formula (equation 37).
+
+    `save_s` is the time to save one, and `mtbf_s` the mean time between failures. From save_s = 2 · mtbf_s on the
+    result is `mtbf_s`.
+    """
     if save_s >= 2 * mtbf_s:
         return mtbf_s
     share = save_s / (2 * mtbf_s)

@@ -1,4 +1,4 @@
-"""A transformer layer, whole and split over ranks in four ways; every split ends when every rank has the whole output.
+"""Compute a transformer layer on one rank or split over ranks in four ways; at the end every rank has the whole output.
 
 The layer: X → Y = X + attention(X·Wqkv)·Wo → Y + relu(Y·W1)·W2, with heads of 64 numbers and no mask.
 """
@@ -58,7 +58,11 @@ class Silent:
 
 
 class TransformerLayer:
-    """The input and the weights of a layer, which every rank has, and the computation of each split."""
+    """The input and the weights of a layer, which every rank has, and the computation of each split.
+
+    All arrays are of the device: float16 (CuPy) on GPUs, float32 (NumPy) on the host. `input` has shape (tokens,
+    width).
+    """
 
     def __init__(self, bench: Bench, shape: LayerShape) -> None:
         normals, width = Normals(bench), shape.width
@@ -72,12 +76,15 @@ class TransformerLayer:
         self._column_row = self._concatenate_qkv(self._slices()) if shape.heads % self.world == 0 else {}
 
     def _concatenate_qkv(self, weights: Weights) -> Weights:
-        """Return weights with the matrices for queries, keys and values concatenated."""
+        """Return `weights` with one matrix `qkv` in place of `q`, `k` and `v`, which are concatenated by columns."""
         queries = self.xp.concatenate([weights[name] for name in "qkv"], axis=1)
         return {"qkv": queries, **{name: weights[name] for name in ("out", "up", "down")}}
 
     def _slices(self) -> Weights:
-        """Return this rank's columns of the first matrices, and its rows of those that follow (Megatron-LM, 2019)."""
+        """Return this rank's part of the weights, for a tensor split (Megatron-LM, 2019), by name.
+
+        It has an equal part of the columns of `q`, `k`, `v` and `up`, and of the rows of `out` and `down`.
+        """
         sliced = {}
         for name, matrix in self.weights.items():
             axis = 0 if name in ("out", "down") else 1
@@ -87,9 +94,14 @@ class TransformerLayer:
         return sliced
 
     def attended(self, queries: Any, keys: Any, values: Any) -> Any:
-        """Return attention of each head: softmax(Q·Kᵀ / √64)·V; arrays have the shape (batch, length, heads · 64)."""
+        """Return attention without a mask, softmax(Q·Kᵀ / √64)·V, computed for each head.
+
+        Keys and values may have another length than queries. All arrays, and the result, have shape (batch, length,
+        heads · 64).
+        """
 
         def by_head(array: Any) -> Any:
+            """Return a contiguous copy of `array` with shape (batch, heads, length, 64)."""
             batch, length, numbers = array.shape
             return self.xp.ascontiguousarray(array.reshape(batch, length, numbers // HEAD, HEAD).transpose(0, 2, 1, 3))
 
@@ -102,24 +114,30 @@ class TransformerLayer:
         return self.xp.ascontiguousarray(mixed).reshape(queries.shape)
 
     def _attention(self, tokens: Any, batch: int, weights: Weights, out: Any) -> None:
-        """Write attention(X·Wqkv)·Wo of whole sequences."""
+        """Write attention(X·Wqkv)·Wo to `out`, shape (tokens, width), where X is `tokens`: `batch` whole sequences.
+
+        `weights` are those of `_concatenate_qkv`, of all heads or of this rank's heads.
+        """
         queries, keys, values = self._qkv(tokens, batch, weights)
         mixed = self.attended(queries, keys, values)
         self.xp.matmul(mixed.reshape(len(tokens), -1), weights["out"], out=out)
 
     def _qkv(self, tokens: Any, batch: int, weights: Weights) -> Any:
-        """Return the queries, keys and values of the tokens."""
+        """Return the queries, keys and values of `tokens`, each of shape (batch, length, heads · 64).
+
+        `weights` are those of `_concatenate_qkv`.
+        """
         projected = self.xp.matmul(tokens, weights["qkv"])
         return self.xp.split(projected.reshape(batch, len(tokens) // batch, -1), 3, axis=2)
 
     def _network(self, tokens: Any, weights: Weights, out: Any) -> None:
-        """Write relu(Y·W1)·W2."""
+        """Write relu(X·W1)·W2 to `out`, where X is `tokens`, W1 is `weights["up"]` and W2 is `weights["down"]`."""
         hidden = self.xp.matmul(tokens, weights["up"])
         self.xp.maximum(hidden, 0, out=hidden)
         self.xp.matmul(hidden, weights["down"], out=out)
 
     def whole(self, tokens: Any, batch: int, out: Any) -> None:
-        """Write the layer's output for whole sequences."""
+        """Write the output of the whole layer to `out`; `tokens` are `batch` whole sequences, of the shape of `out`."""
         middle = self.xp.empty_like(tokens)
         self._attention(tokens, batch, self._whole, middle)
         middle += tokens
@@ -127,7 +145,11 @@ class TransformerLayer:
         out += middle
 
     def call(self, split: str, group: Collectives) -> Callable[[], Any]:
-        """Return the call that computes the layer split in that way, and returns its output, shape (tokens, width)."""
+        """Return a call that computes the layer in the way `split`, an element of SPLITS, with collectives of `group`.
+
+        The call returns the output, shape (tokens, width), which lies in the group's memory or in new memory. Every
+        rank must make it.
+        """
         calls = {
             UNSPLIT: self._unsplit,
             DATA: self._data,
@@ -141,13 +163,13 @@ class TransformerLayer:
         return group.received[: self.shape.numbers].reshape(self.shape.tokens, self.shape.width)
 
     def _unsplit(self, group: Collectives) -> Any:
-        """Compute the whole layer on every rank."""
+        """Compute the whole layer on this rank, without communication, and return the output."""
         out = self._arrived(group)
         self.whole(self.input, self.shape.batch, out)
         return out
 
     def _data(self, group: Collectives) -> Any:
-        """Compute this rank's part of the sequences and gather all parts."""
+        """Compute this rank's sequences, gather those of all ranks, and return the output; every rank must call it."""
         tokens, numbers = self.shape.tokens // self.world, self.shape.numbers // self.world
         out = group.sent[:numbers].reshape(tokens, self.shape.width)
         own_sequences = self.input[self.rank * tokens : (self.rank + 1) * tokens]
@@ -156,7 +178,10 @@ class TransformerLayer:
         return self._arrived(group)
 
     def _tensor(self, group: Collectives) -> Any:
-        """Compute with this rank's columns of each first matrix and rows of the next one, and sum over the ranks."""
+        """Compute the layer with this rank's columns and rows of the weights, sum over ranks, and return the output.
+
+        Every rank must call it.
+        """
         numbers, out = self.shape.numbers, self._arrived(group)
         partial = group.sent[:numbers].reshape(self.shape.tokens, self.shape.width)
         self._attention(self.input, self.shape.batch, self._column_row, partial)
@@ -168,7 +193,10 @@ class TransformerLayer:
         return out
 
     def _sequence(self, group: Collectives) -> Any:
-        """Compute this rank's tokens of each sequence; attention gathers the keys and values of all tokens."""
+        """Compute this rank's tokens of every sequence, gather the output of all ranks, and return it.
+
+        Every rank must call it. Attention needs the keys and values of all tokens, which are gathered first.
+        """
         batch, width, part = self.shape.batch, self.shape.width, self.shape.length // self.world
         tokens = self.input.reshape(batch, self.shape.length, width)[:, self.rank * part : (self.rank + 1) * part]
         own_tokens = self.xp.ascontiguousarray(tokens).reshape(batch * part, width)
@@ -190,7 +218,10 @@ class TransformerLayer:
         return self.xp.ascontiguousarray(gathered.transpose(1, 0, 2, 3)).reshape(self.shape.tokens, width)
 
     def _pipeline(self, group: Collectives) -> Any:
-        """Compute attention on rank 0 and the network on rank 1, one sequence after the other."""
+        """Compute attention on rank 0 and the network on rank 1, one sequence after another, and return the output.
+
+        Both ranks must call it. Rank 1 finally sends the output to rank 0.
+        """
         length, width = self.shape.length, self.shape.width
         count, numbers = length * width, self.shape.numbers
         for index in range(self.shape.batch):
@@ -215,10 +246,10 @@ class TransformerLayer:
 
 
 def in_double(weights: dict[str, Any], tokens: Any, rows: Any) -> Any:
-    """Return the layer's output for some tokens of one sequence, (rows, width), in double precision.
+    """Return the layer's output for the tokens number `rows` of one sequence: float64, shape (len(rows), width).
 
-    `tokens` is the whole sequence, (length, width), because every token attends to all. Heads are computed one by one,
-    on the device of the arrays.
+    `rows` is an array of indices, and `tokens` is the input of the whole sequence, shape (length, width), because every
+    token attends to all. `weights` are those of TransformerLayer. It is computed on the device of the arrays.
     """
     q, k, v, out, up, down = (weights[name].astype(np.float64) for name in _MATRICES)
     tokens = tokens.astype(np.float64)

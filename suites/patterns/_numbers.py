@@ -1,4 +1,4 @@
-"""Matrices of normal numbers in the type of a device's products, the same for the same seed on every rank."""
+"""Draw matrices of normal numbers in the number type of a device's products, the same for a seed on every rank."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _TOLERANCE = {HOST_TYPE: 1e-4, GPU_TYPE: 1e-2}  # relative to the largest number
 
 
 def type_of(bench: Bench) -> str:
-    """Return the name of the number type that this device's matrix units use."""
+    """Return the number type of the device's products: `float16` on a GPU, `float32` on the host."""
     return GPU_TYPE if bench.traits.is_gpu else HOST_TYPE
 
 
 def width_of(bench: Bench) -> int:
-    """Return the width of a layer in numbers: a few layers fill a GPU, and take milliseconds on the host."""
+    """Return the width of a layer in numbers: 256 on the host, 4096 on a GPU, and 128 on a GPU in the tier `smoke`."""
     if not bench.traits.is_gpu:
         return 256
     return 128 if bench.target.tier == "smoke" else 4096
@@ -35,7 +35,11 @@ class Normals:
         self._maker = _data.Maker(replace(bench, package=_data.__package__ or "")) if bench.traits.is_gpu else None
 
     def matrix(self, rows: int, cols: int, seed: int, spread: float = 1.0) -> Any:
-        """Return a matrix of the device, shape (rows, cols)."""
+        """Return a matrix on the device, shape (rows, cols), of numbers drawn from N(0, `spread`²).
+
+        The type is `type_of`: float16 (CuPy) on a GPU, float32 (NumPy) on the host. The same `seed` gives the same
+        numbers on every rank.
+        """
         if self._maker is not None:
             kind = _formats.FORMATS[GPU_TYPE]
             return self._maker.drawn(kind, rows * cols, seed, spread=spread).reshape(rows, cols)
@@ -44,11 +48,12 @@ class Normals:
 
 
 def expect_close(computed: Any, expected: Any, items: str) -> None:
-    """Raise WrongAnswer if `computed` differs from the double-precision `expected` by more than rounding.
+    """Raise WrongAnswer if `computed` differs from the float64 array `expected` by more than rounding, or is NaN.
 
-    Both are arrays of the device, or both of the host. References are computed on the device, because the threads of
-    the host's BLAS stay busy for some 80 ms after a product and would disturb the samples that follow a check. The
-    message counts the wrong `items`.
+    Both are arrays of the device, or both of the host, of one shape. A difference may be 1e-4 (float32) or 1e-2
+    (float16) of the largest expected magnitude. `items` names the elements in the message. References are computed on
+    the device, because the threads of the host's BLAS stay busy for some 80 ms after a product and would disturb later
+    samples.
     """
     tolerance = _TOLERANCE[str(computed.dtype)] * float(np.abs(expected).max())
     wrong = int(np.count_nonzero(~(np.abs(computed.astype(np.float64) - expected) <= tolerance)))

@@ -1,4 +1,4 @@
-"""How much of a transfer a computation hides: overlap efficiency, its bound, and the best pipeline depth."""
+"""Compute how much of a transfer a computation hides: overlap efficiency, its upper bound, and the best depth."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class OverlapTimes:
         """Return the share of the shorter part that is hidden behind the longer part, from 0 to 1.
 
         Where the computation is the longer part, this is the overlap of the OSU micro-benchmarks for non-blocking
-        collectives: max(0, 1 − (t_together − t_compute) / t_transfer). 0 also stands for parts that take longer
-        together than one after the other; the slowdowns say which part the other one disturbs.
+        collectives: max(0, 1 − (t_together − t_compute) / t_transfer). It is also 0 if both take longer together than
+        one after the other; the slowdowns then say which part is disturbed.
         """
         hidden_s = self.compute_s + self.transfer_s - self.together_s
         return min(max(hidden_s / min(self.compute_s, self.transfer_s), 0.0), 1.0)
@@ -45,15 +45,18 @@ class OverlapTimes:
 
 
 def bound(chunks: int) -> float:
-    """Return the highest overlap efficiency of a pipeline with this number of chunks.
+    """Return the highest overlap efficiency of a pipeline of `chunks` chunks, 1 − 1 / chunks.
 
-    The transfer of the first chunk and the computation of the last chunk have nothing beside them.
+    Nothing runs beside the transfer of the first chunk and the computation of the last chunk.
     """
     return 1 - 1 / chunks
 
 
 def best_depth(seconds: Mapping[int, float]) -> int:
-    """Return the smallest depth whose time is within 2 % of the shortest one; `seconds` has the time of each depth."""
+    """Return the smallest pipeline depth whose time is within 2 % of the shortest.
+
+    `seconds` maps a depth to its time.
+    """
     least_s = min(seconds.values())
     return min(depth for depth, taken_s in seconds.items() if taken_s <= (1 + _EQUAL) * least_s)
 
@@ -67,11 +70,11 @@ class CalibrationPoint:
 
 
 def next_rounds(tried: Sequence[CalibrationPoint], wanted_s: float) -> int:
-    """Return the rounds of a computation that take `wanted_s`, by the line through the first and the last point tried.
+    """Return the rounds of a computation that take `wanted_s`, by the line through the first and last point of `tried`.
 
-    The line has an intercept: on a GPU a few rounds are hidden behind the loads of the words, so their number hardly
-    matters. With one point, or where the line does not rise, the seconds are taken to be proportional to the rounds.
-    The number grows at most sixteenfold from one trial to the next, and it is at least 1.
+    With one point, or where the line does not rise, seconds are taken to be proportional to rounds. The result is at
+    least 1 and at most 16 times the last rounds tried. The line has an intercept: on a GPU a few rounds are hidden
+    behind the loads of the words, so that their number hardly matters.
     """
     first, last = tried[0], tried[-1]
     rise_s, run = last.seconds - first.seconds, last.rounds - first.rounds

@@ -1,4 +1,4 @@
-"""Which split of a transformer layer is fastest, predicted from times that the same run has measured; pure functions.
+"""Predict which split of a transformer layer is fastest, by curves through times that the same run has measured.
 
 The models are curves through measured times: of products over their operations, of attention over its operations, and
 of each collective over its numbers. A split is the sum of its parts, so that the prediction says where time goes.
@@ -21,19 +21,25 @@ _EQUAL = 0.02  # predictions that differ by less count as equally good
 
 @dataclass(frozen=True, slots=True)
 class TimeCurve:
-    """Predicted seconds by amount of work: straight lines between measured points, extended beyond them."""
+    """Predicted seconds by amount of work: straight lines between measured points, extended beyond the last ones.
+
+    `amounts` ascend, and `measured_s` has their seconds.
+    """
 
     amounts: tuple[float, ...]
     measured_s: tuple[float, ...]
 
     @classmethod
     def through(cls, times: Mapping[float, float]) -> TimeCurve:
-        """Return the curve through seconds by amount, of two points or more; time never falls with the amount."""
+        """Return the curve through `times`, seconds by amount, of two points or more.
+
+        A time below that of a smaller amount is raised to it, so that time never falls with the amount.
+        """
         amounts = tuple(sorted(times))
         return cls(amounts, tuple(itertools.accumulate((times[amount] for amount in amounts), max)))
 
     def seconds(self, amount: float) -> float:
-        """Return the predicted seconds; below the smallest amount they are a share of its seconds, never negative."""
+        """Return the predicted seconds of `amount`, by the line through two neighbouring points; at least 0."""
         last = len(self.amounts) - 1
         high = min(max(bisect.bisect_right(self.amounts, amount), 1), last)
         (left, right), (left_s, right_s) = self.amounts[high - 1 : high + 1], self.measured_s[high - 1 : high + 1]
@@ -96,13 +102,16 @@ class RunModels:
     send: TimeCurve
 
     def _halves(self, shape: LayerShape, parts: int, product: TimeCurve) -> tuple[float, float]:
-        """Return the seconds of attention with its products, and of the network, for one of `parts` equal parts."""
+        """Return the predicted seconds of attention with its products, and those of the network.
+
+        They are for one of `parts` equal parts of the layer `shape`. `product` is the curve for the products.
+        """
         first = sum(product.seconds(flops / parts) for flops in shape.first_products)
         last = sum(product.seconds(flops / parts) for flops in shape.last_products)
         return first + self.attention.seconds(shape.attention / parts), last
 
     def predicted(self, split: str, shape: LayerShape, ranks: int) -> Prediction:
-        """Return the predicted times of a layer that is split in one of the ways of SPLITS."""
+        """Return the predicted times of the layer `shape`, split over `ranks` ranks by `split` (one of SPLITS)."""
         part = shape.numbers / ranks
         if split == UNSPLIT:
             return Prediction(sum(self._halves(shape, 1, self.product)), 0.0)
@@ -133,7 +142,10 @@ class Prediction:
 
 
 def possible_splits(shape: LayerShape, ranks: int) -> tuple[str, ...]:
-    """Return the splits that divide the layer evenly; a pipeline of one layer has two stages."""
+    """Return the splits that divide the layer evenly over `ranks` ranks, in the order of SPLITS.
+
+    `unsplit` is always there. A pipeline has two stages, so that it needs exactly two ranks.
+    """
     fits = {
         UNSPLIT: True,
         DATA: shape.batch % ranks == 0,
@@ -145,28 +157,31 @@ def possible_splits(shape: LayerShape, ranks: int) -> tuple[str, ...]:
 
 
 def choose(models: RunModels, shape: LayerShape, ranks: int) -> str:
-    """Return the split of least predicted time."""
+    """Return the split with the shortest predicted time among those that divide the layer evenly over `ranks` ranks."""
     return min(possible_splits(shape, ranks), key=lambda split: models.predicted(split, shape, ranks).seconds)
 
 
 def regret(chosen: str, measured_s: Mapping[str, float]) -> float:
-    """Return how much longer the chosen split takes than the fastest one, as a share of it."""
+    """Return (t − shortest) / shortest, where t is the measured seconds of the split `chosen`."""
     return measured_s[chosen] / min(measured_s.values()) - 1
 
 
 def message_model(send: TimeCurve, itemsize: int) -> tuple[float, float]:
-    """Return α in seconds and β in bytes per second of a message, from the smallest and the largest measured one."""
+    """Return α in seconds and β in bytes per second of a message, from the smallest and the largest measured one.
+
+    `send` has the seconds by numbers sent, and `itemsize` is the bytes of a number.
+    """
     (low, *_, high), (low_s, *_, high_s) = send.amounts, send.measured_s
     per_item_s = max(high_s - low_s, _LEAST_S) / (high - low)
     return max(low_s - low * per_item_s, 0.0), itemsize / per_item_s
 
 
 def topology_s(topology: str, nbytes: float, ranks: int, alpha_s: float, bytes_per_s: float) -> float:
-    """Return the predicted seconds of an all-reduce of `nbytes` by its topology, in the model α + n/β of a message.
+    """Return the predicted seconds of an all-reduce of `nbytes` over `ranks` ranks by `topology` (one of TOPOLOGIES).
 
-    ring: 2(n-1) steps of a part; tree: up and down with the whole array; mesh: every part straight to its owner, and
-    the sums back. Sources: Thakur, Rabenseifner & Gropp, IJHPCA 19 (2005), §4; a mesh is their pairwise exchange with
-    all messages in flight at once.
+    A message of n bytes takes α + n/β: `alpha_s` is α, `bytes_per_s` is β. ring: 2(n−1) steps of a part; tree: up and
+    down with the whole array; mesh: every part straight to its owner, and the sums back. Sources: Thakur, Rabenseifner
+    & Gropp, IJHPCA 19 (2005), §4; a mesh is their pairwise exchange with all messages in flight at once.
     """
     part_s = nbytes / ranks / bytes_per_s
     if topology == "ring":
@@ -177,29 +192,36 @@ def topology_s(topology: str, nbytes: float, ranks: int, alpha_s: float, bytes_p
 
 
 def best_topology(topologies: Iterable[str], nbytes: float, ranks: int, alpha_s: float, bytes_per_s: float) -> str:
-    """Return the topology of least predicted time."""
+    """Return the element of `topologies` with the shortest predicted time.
+
+    The other arguments are those of `topology_s`.
+    """
     return min(topologies, key=lambda topology: topology_s(topology, nbytes, ranks, alpha_s, bytes_per_s))
 
 
 def sync_interval(step_s: float, exposed_s: float, most_share: float) -> int:
-    """Return the fewest steps between two synchronisations that cost at most `most_share` of the steps' time.
+    """Return the fewest steps between synchronisations such that these cost at most `most_share` of the steps' time.
 
-    `exposed_s` is what a synchronisation adds to a step. Fewer synchronisations let the ranks' weights drift apart, so
-    that no larger interval than needed is chosen.
+    A step takes `step_s` seconds, and a synchronisation adds `exposed_s`. The result is at least 1. Fewer
+    synchronisations let the ranks' weights drift apart, so that no larger interval than needed is chosen.
     """
     return max(1, math.ceil(exposed_s / (most_share * step_s)))
 
 
 def best_ranks(seconds: Mapping[int, float]) -> int:
-    """Return the smallest number of ranks whose predicted time is within 2 % of the least; `seconds` by ranks."""
+    """Return the smallest number of ranks whose predicted time is within 2 % of the shortest.
+
+    `seconds` maps a number of ranks to the predicted seconds.
+    """
     least_s = min(seconds.values())
     return min(ranks for ranks, predicted_s in seconds.items() if predicted_s <= (1 + _EQUAL) * least_s)
 
 
 def balanced(items: int, item_s: Sequence[float]) -> tuple[int, ...]:
-    """Return each rank's number of equal items so that the last rank ends earliest; `item_s` is seconds per item.
+    """Return the number of items of each rank, in rank order, such that the last rank ends earliest.
 
-    Each item goes to the rank that would end it first, which is optimal for equal items.
+    The `items` items are equal, and `item_s` is the seconds per item of each rank. Each item goes to the rank that
+    would end it first, which is optimal for equal items.
     """
     shares = [0] * len(item_s)
     for _ in range(items):

@@ -1,4 +1,4 @@
-"""The model from which a sender picks path, chunk and depth for a message, and the regret of its choices.
+"""Predict by a model which path, chunk size and depth sends a message fastest, and compute the regret of such choices.
 
 Each way to send has a transfer model t(n) = α + n/β in pieces, one piece between two neighbouring measured sizes. So
 the model is exact where it was measured, and needs no assumption about where a protocol or a cache changes the rate.
@@ -28,7 +28,10 @@ class WayToSend:
 
     @property
     def text(self) -> str:
-        """Return the way as `memory, 4 × 64 KiB`."""
+        """Return the way as text, such as `memory, 4 × 64 KiB` for a depth of 4.
+
+        Only the path for a message in one piece.
+        """
         return f"{self.path}, {self.depth} × {self.chunk_bytes >> 10} KiB" if self.chunk_bytes else self.path
 
 
@@ -53,7 +56,10 @@ class SendModel:
 
     @classmethod
     def through(cls, sizes: Sequence[int], seconds: Sequence[float]) -> SendModel:
-        """Return the model through measured times of two or more rising sizes; time never falls with size."""
+        """Return the model through the measured `seconds` of messages of `sizes` bytes: two or more, ascending.
+
+        A time below that of a smaller size is raised to it, so that time never falls with size.
+        """
         rising = list(itertools.accumulate(seconds, max))
         pieces = []
         for (low, high), (short_s, long_s) in zip(itertools.pairwise(sizes), itertools.pairwise(rising), strict=True):
@@ -63,13 +69,16 @@ class SendModel:
 
     @property
     def text(self) -> str:
-        """Return α of the smallest and β of the largest messages as text."""
+        """Return the model as text, `α 1.2 µs, β 9.8 GB/s`: α of the smallest messages and β of the largest."""
         first, last = self.pieces[0], self.pieces[-1]
         rate = units.quantity(1 / last.per_byte_s, "B/s") if last.per_byte_s else "unlimited"
         return f"α {units.quantity(max(first.alpha_s, 0.0), 's')}, β {rate}"
 
     def seconds(self, nbytes: int) -> float:
-        """Return the predicted seconds of a message; beyond the measured sizes the nearest piece is extended."""
+        """Return the predicted seconds of a message of `nbytes`.
+
+        Beyond the measured sizes the nearest piece is extended.
+        """
         index = bisect.bisect_right([piece.first_bytes for piece in self.pieces], nbytes) - 1
         return self.pieces[max(index, 0)].seconds(nbytes)
 
@@ -78,7 +87,7 @@ Models = Mapping[WayToSend, SendModel]
 
 
 def choose(models: Models, nbytes: int) -> WayToSend:
-    """Return the way to send a message: the first one listed whose prediction is within 2 % of the shortest one."""
+    """Return the first way in the order of `models` whose predicted time for `nbytes` is within 2 % of the shortest."""
     predicted = {way: model.seconds(nbytes) for way, model in models.items()}
     least_s = min(predicted.values())
     return next(way for way, seconds in predicted.items() if seconds <= (1 + _EQUAL) * least_s)
@@ -86,10 +95,10 @@ def choose(models: Models, nbytes: int) -> WayToSend:
 
 @dataclass(frozen=True, slots=True)
 class Regrets:
-    """How much longer chosen ways take than the best way of each size, as shares; `fixed_worst` is for comparison.
+    """How much longer the chosen ways take than the fastest way, as a fraction of its time: one value for each size.
 
-    `fixed_worst` is the worst regret over sizes of the single way whose worst regret is smallest: the
-    best that a sender without a model can reach.
+    `fixed_worst` is for comparison: the worst regret of the single way whose worst regret is smallest, the best that a
+    sender without a model can reach.
     """
 
     by_size: tuple[float, ...]
@@ -107,7 +116,7 @@ class Regrets:
 
 
 def regrets(models: Models, measured: Mapping[int, Mapping[WayToSend, float]]) -> Regrets:
-    """Return the regrets of choosing by the models; `measured` has the seconds of every way for each size."""
+    """Return the regrets of the ways that `choose` picks; `measured` has the seconds of every way by size in bytes."""
     shares = {
         nbytes: {way: seconds / min(times.values()) - 1 for way, seconds in times.items()}
         for nbytes, times in measured.items()

@@ -1,4 +1,4 @@
-"""Transfer and computation overlapped in a pipeline: by depth, by size of a chunk, by copy engine and by kernel.
+"""Measure transfer and computation that overlap in a pipeline: by depth, chunk size, copy engine and copy kernel.
 
 A message has 32 chunks. Up to `depth` chunks are in flight: a chunk is copied into a free slot, and computed on when it
 is there. Each sample times the computation alone, the transfer alone and the pipeline, one right after the other.
@@ -74,7 +74,10 @@ topic = Topic(
 
 
 def _paths(target: Target) -> tuple[str, ...]:
-    """Return where a message comes from: memory of the host, page-locked memory beside a GPU, or a peer's memory."""
+    """Return the axis `path`, where a message comes from: `memory` on the host.
+
+    `h2d`, and `peer` if there is one, on a GPU.
+    """
     if target.is_host:
         return ("memory",)
     return ("h2d", "peer") if target.device.peers else ("h2d",)
@@ -135,7 +138,7 @@ def pipeline(bench: Bench, path: str, by: str, chunk_bytes: int, compute: str, d
         message.sample((depth,))
         return message.times.together_s
 
-    return message.task(Stage(seconds, message.work, "payload", clock="self", probe=message.overlapped, effort=POINT))
+    return message.task(Stage(seconds, message.work, "payload", clock="self", probe=message.observed, effort=POINT))
 
 
 @topic.case(
@@ -152,15 +155,17 @@ def best_depth_(bench: Bench, path: str, by: str, chunk_bytes: int, compute: str
         return message.times.together_s
 
     def observed() -> Observation:
-        return {"depth": Observed(best, "in flight"), **message.overlapped()}
+        return {"depth": Observed(best, "in flight"), **message.observed()}
 
     return message.task(Stage(seconds, message.work, "payload", clock="self", probe=observed, effort=POINT))
 
 
 class PipelinedMessage:
-    """A message of chunks, its pipeline, and the calibrated rounds of computation.
+    """A message of 32 chunks of `chunk_bytes`, its pipeline, and the calibrated rounds of computation.
 
-    `compute` names the time of the computation relative to the transfer's, and `most_depth` is the number of slots.
+    `path` and `by` are as in StreamPipeline; the host ignores them. `compute` is a key of _COMPUTE, the time of the
+    computation relative to the transfer's, and `most_depth` is the number of slots. `times` are those of the last
+    sample.
     """
 
     def __init__(self, bench: Bench, path: str, by: str, chunk_bytes: int, compute: str, most_depth: int) -> None:
@@ -187,7 +192,10 @@ class PipelinedMessage:
         }
 
     def _calibrate(self, share: float) -> None:
-        """Choose the rounds of the computation that take `share` times as long as the transfer."""
+        """Choose the rounds of computation such that it takes `share` times as long as the transfer, within 3 %.
+
+        After 8 trials the last choice stays.
+        """
         line, tried = self._pipeline, []
         for _ in range(_TRIALS):
             compute_s, transfer_s = (min(times) for times in zip(*(line.alone() for _ in range(_REPEATS)), strict=True))
@@ -197,10 +205,10 @@ class PipelinedMessage:
             line.rounds = next_rounds(tried, share * transfer_s)
 
     def sample(self, depths: Sequence[int]) -> int:
-        """Time the transfer alone and the computation alone, and right after that the pipeline at each depth.
+        """Time the transfer alone and the computation alone, and right after that the pipeline at each of `depths`.
 
-        A depth is the number of chunks in flight. Returns the depth with the shortest time. `times` then has the
-        seconds of the three at that depth.
+        A depth is the number of chunks in flight. Returns the smallest depth whose time is within 2 % of the shortest,
+        and sets `times` to the times with that depth.
         """
         line, alone_s = self._pipeline, self._pipeline.alone()
         times_by_depth = {depth: OverlapTimes(*alone_s, *line.together(depth)) for depth in depths}
@@ -208,8 +216,11 @@ class PipelinedMessage:
         self.times = times_by_depth[best]
         return best
 
-    def overlapped(self) -> Observation:
-        """Return the overlap efficiency in % and the slowdowns of the last sample, at its best depth."""
+    def observed(self) -> Observation:
+        """Return the overlap efficiency in %, both slowdowns and computation time over transfer time.
+
+        They are those of the last sample at its best depth.
+        """
         times = self.times
         return {
             "overlap": Observed(_PERCENT * times.efficiency, "%", "more"),
@@ -223,6 +234,6 @@ class PipelinedMessage:
         expect_equal(self._pipeline.chunk_digests(), self._expected, "digests of chunks")
 
     def task(self, stage: Stage) -> Task:
-        """Return the task of one stage of this message."""
+        """Return a task with the one stage `stage`, and with the check, the clean-up and the notes of this message."""
         line = self._pipeline
         return Task.of(stage, check=self.check, poison=line.poison, close=line.close, notes=self._notes)

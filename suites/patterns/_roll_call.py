@@ -1,4 +1,4 @@
-"""A page of host memory in which ranks register, post their progress, and wait for each other for a limited time."""
+"""Let ranks register in a page of host memory, post their progress, and wait for each other for a limited time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class RankTwiceError(RuntimeError):
 class RollCall:
     """One line per rank: the process of the rank, the last step that it finished, and two moments.
 
-    Waits end after `patience_s`. Raises RankTwiceError if another process has claimed the rank.
+    `page` is zeroed memory that all ranks map, with 128 bytes per rank. A wait ends after `patience_s` seconds. Raises
+    RankTwiceError if another process has claimed the rank.
     """
 
     def __init__(self, page: SharedBuffer, rank: int, world: int, patience_s: float = PATIENCE_S) -> None:
@@ -42,7 +43,10 @@ class RollCall:
 
     @classmethod
     def of(cls, bench: Bench) -> RollCall:
-        """Return the roll call of all ranks of a case; raises RankTwiceError if two processes claim one rank."""
+        """Return the roll call of all ranks of a case; every rank must call it.
+
+        Raises RankTwiceError if two processes claim one rank.
+        """
         nbytes = -(-bench.world * _LINE_WORDS * 8 // 4096) * 4096
         roll_call = cls(shared_host_memory(bench, nbytes), bench.rank, bench.world)
         bench.barrier()
@@ -50,7 +54,7 @@ class RollCall:
         return roll_call
 
     def expect_owned(self) -> None:
-        """Raise RankTwiceError if another process has claimed the rank of this one meanwhile."""
+        """Raise RankTwiceError if another process has overwritten this process's claim of its rank."""
         owner = int(self._lines[self._rank, _OWNER])
         if owner != os.getpid():
             raise RankTwiceError(f"process {owner} claims rank {self._rank}, which process {os.getpid()} has")
@@ -60,9 +64,10 @@ class RollCall:
         self._lines[self._rank, _PROGRESS] = progress
 
     def await_progress(self, ranks: Iterable[int], progress: int) -> None:
-        """Wait until each of the ranks has posted `progress`.
+        """Wait until each of `ranks` has posted at least `progress`.
 
-        Raises PeerDied for a rank whose process has ended, and WrongAnswer for one that makes no progress in time.
+        Raises PeerDied for a rank whose process has ended, and WrongAnswer for a rank that has not posted it after
+        `patience_s` seconds.
         """
         end = time.monotonic() + self._patience_s
         for rank in ranks:
@@ -77,7 +82,10 @@ class RollCall:
                     raise WrongAnswer(f"rank {rank} made no progress for {self._patience_s:g} s")
 
     def _expect_alive(self, rank: int) -> None:
-        """Raise PeerDied if the process of a rank has ended; a rank that has not registered yet counts as alive."""
+        """Raise PeerDied if the process of rank `rank` has ended.
+
+        A rank that has not registered yet counts as alive.
+        """
         owner = int(self._lines[rank, _OWNER])
         if owner and rank not in self._processes:
             try:
@@ -88,16 +96,19 @@ class RollCall:
             raise PeerDied(rank)
 
     def meet(self, progress: int) -> None:
-        """Wait until every rank has posted `progress`; raises PeerDied and WrongAnswer as `await_progress` does."""
+        """Post `progress`, and wait until every rank has posted at least `progress`.
+
+        Raises PeerDied and WrongAnswer as `await_progress` does.
+        """
         self.post(progress)
         self.await_progress(range(self._world), progress)
 
     def write_times(self, began: float, ended: float) -> None:
-        """Write the moments at which this rank began and ended, in seconds of the clock that all processes share."""
+        """Write the moments at which this rank began and ended, in seconds of `time.monotonic`."""
         self._moments[self._rank, [_BEGAN, _ENDED]] = began, ended
 
     def completions(self) -> list[float]:
-        """Return the seconds from the first rank's beginning to each rank's end."""
+        """Return, in rank order, the seconds from the earliest beginning among all ranks to the end of each rank."""
         first = float(self._moments[:, _BEGAN].min())
         return [float(ended) - first for ended in self._moments[:, _ENDED]]
 

@@ -1,4 +1,4 @@
-"""Ways to send a message to a GPU: from ordinary host memory, or into the memory of a peer."""
+"""Send messages to a GPU in several ways: from ordinary host memory, or into the memory of a peer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PEER_WAYS = {"engine": "push", "kernel": "store", "bulk": "bulk-store"}
 class HostToDeviceRoutes:
     """Ways to send a message of at most `most_bytes` from ordinary host memory to a GPU.
 
-    The driver copies it whole, or chunks pass through page-locked slots.
+    The driver copies it whole, or chunks pass through page-locked slots. `ways` are the ways that `send` accepts.
     """
 
     def __init__(self, bench: Bench, most_bytes: int) -> None:
@@ -38,7 +38,7 @@ class HostToDeviceRoutes:
         self.notes = {"timed": "from ordinary memory to the device, by the host's clock, with the wait for the device"}
 
     def send(self, way: WayToSend, nbytes: int) -> float:
-        """Send the first bytes of the message and wait for the device; return the seconds."""
+        """Send the first `nbytes` of the message in the way `way`, and wait for the device; return the seconds."""
         self._last_bytes = nbytes
         device = self._bench.device
         start = time.perf_counter()
@@ -50,7 +50,7 @@ class HostToDeviceRoutes:
         return time.perf_counter() - start
 
     def _through_slots(self, nbytes: int, chunk_bytes: int, depth: int) -> None:
-        """Copy chunk by chunk into a free page-locked slot, and queue its copy to the device."""
+        """Copy each chunk into one of `depth` page-locked slots once it is free, and queue the copy to the device."""
         for index, first in enumerate(range(0, nbytes, chunk_bytes)):
             part = self._source[first : min(first + chunk_bytes, nbytes)]
             slot = self._slots[index % depth * chunk_bytes :][: part.size]
@@ -67,7 +67,7 @@ class HostToDeviceRoutes:
         self._bench.device.synchronize()
 
     def wrong_bytes(self) -> int:
-        """Return how many bytes of the last message are wrong."""
+        """Return how many bytes of the last message differ on the device from what was sent."""
         arrived = self._bench.device.to_host(self._target[: self._last_bytes])
         return int(np.count_nonzero(arrived != self._source[: self._last_bytes]))
 
@@ -77,7 +77,10 @@ class HostToDeviceRoutes:
 
 
 class PeerRoutes:
-    """Ways to write a message of at most `most_bytes` from this GPU's memory into a peer's, one per engine."""
+    """Ways to write a message of at most `most_bytes` from this GPU's memory into a peer's, one per engine.
+
+    `ways` are the ways that `send` accepts.
+    """
 
     def __init__(self, bench: Bench, most_bytes: int) -> None:
         bench.need(3 * most_bytes)
@@ -94,7 +97,7 @@ class PeerRoutes:
         self.notes = {"timed": "from one device's memory to the other's, by the host's clock, with the wait"}
 
     def send(self, way: WayToSend, nbytes: int) -> float:
-        """Send the first bytes of the message and wait for the device; return the seconds."""
+        """Send the first `nbytes` of the message in the way `way`, and wait for the device; return the seconds."""
         self._last_bytes = nbytes
         call = self._calls.get((way, nbytes)) or self._bound(way, nbytes)
         start = time.perf_counter()
@@ -103,7 +106,7 @@ class PeerRoutes:
         return time.perf_counter() - start
 
     def _bound(self, way: WayToSend, nbytes: int) -> Call:
-        """Return the call that copies `nbytes` in this way, made once for each size."""
+        """Return the call that copies the first `nbytes` in the way `way`, and keep it for the next `send`."""
         near, far = self._near[:nbytes], self._far[:nbytes]
         call = self._calls[way, nbytes] = call_of(self._bench, _PEER_WAYS[way.path], near, far)
         return call
@@ -113,7 +116,10 @@ class PeerRoutes:
         self._bench.device.copy(self._far, self._poison)
 
     def wrong_bytes(self) -> int:
-        """Return how many bytes of the last message are wrong; the copy engine copies the message back first."""
+        """Return how many bytes of the last message differ at the peer from what was sent.
+
+        The copy engine copies them back first.
+        """
         arrived = self._bench.xp.empty(self._last_bytes, self._bench.xp.uint8)
         self._bench.device.copy(arrived, self._far[: self._last_bytes])
         return int(np.count_nonzero(self._bench.device.to_host(arrived) != self._source[: self._last_bytes]))

@@ -1,4 +1,4 @@
-"""Ways to send a message between two processes of the host: a socket, the kernel's copy, or slots of shared memory.
+"""Send messages between two processes of the host through a socket, by the kernel's copy, or through shared memory.
 
 Rank 1 asks, rank 0 sends. Both have the message in ordinary memory, so that every way pays for what it needs.
 """
@@ -33,7 +33,8 @@ class _MemorySpan(ctypes.Structure):
 class HostRoutes:
     """One of two ranks: a message of at most `most_bytes`, and the resources of each way to send it.
 
-    Both ranks must call `send` in the same order.
+    Rank 0 sends and rank 1 receives. Both must create the object, and call `send` with the same arguments in the same
+    order. `ways` are the ways that `send` accepts.
     """
 
     def __init__(self, bench: Bench, most_bytes: int) -> None:
@@ -62,7 +63,11 @@ class HostRoutes:
         }
 
     def send(self, way: WayToSend, nbytes: int) -> float:
-        """Send the first bytes of the message; return the seconds from the request to the last byte."""
+        """Send the first `nbytes` of the message in the way `way`, or receive them; both ranks must call it.
+
+        Returns the seconds from the receiver's request to the last byte. Raises WrongAnswer or PeerDied if the other
+        rank does not take part.
+        """
         self._last_bytes = nbytes
         start = time.perf_counter()
         self._asked += 1
@@ -79,7 +84,10 @@ class HostRoutes:
         return time.perf_counter() - start
 
     def _by_socket(self, nbytes: int) -> None:
-        """Send the first bytes over the socket, or receive them; raises WrongAnswer if the sender closes it early."""
+        """Send the first `nbytes` over the socket, or receive them.
+
+        Raises WrongAnswer if the sender closes it early.
+        """
         remaining = self._message[:nbytes].data
         if self._is_sender:
             self._socket.sendall(remaining)
@@ -90,7 +98,10 @@ class HostRoutes:
             remaining = remaining[count:]
 
     def _by_kernel(self, nbytes: int) -> None:
-        """Let the receiver read the sender's memory after the sender has posted that it is ready."""
+        """Let the receiver read the first `nbytes` of the sender's memory, once the sender has posted that it is ready.
+
+        Raises WrongAnswer if the kernel copies fewer bytes.
+        """
         self._sent += 1
         if self._is_sender:
             self._roll_call.post(self._sent)
@@ -99,14 +110,20 @@ class HostRoutes:
             expect(self._read(0, nbytes), f"the kernel did not copy {nbytes} B out of the sender's memory")
 
     def _read(self, first: int, nbytes: int) -> bool:
-        """Read bytes of the sender's message; return whether all of them came (process_vm_readv(2))."""
+        """Read `nbytes` from index `first` on from the sender's message into this rank's by process_vm_readv(2).
+
+        Returns whether all of them were copied.
+        """
         local_span = _MemorySpan(self._message.ctypes.data + first, nbytes)
         remote_span = _MemorySpan(self._address + first, nbytes)
         count = self._libc.process_vm_readv(self._pid, ctypes.byref(local_span), 1, ctypes.byref(remote_span), 1, 0)
         return int(count) == nbytes
 
     def _through_slots(self, nbytes: int, chunk_bytes: int, depth: int) -> None:
-        """Copy each chunk into a slot of shared memory and out of it; up to `depth` chunks are in flight."""
+        """Copy each chunk into a slot of shared memory (sender) or out of it (receiver).
+
+        Up to `depth` chunks of `chunk_bytes` are in flight.
+        """
         asked, sent = self._asked, self._sent
         for index, first in enumerate(range(0, nbytes, chunk_bytes)):
             part = self._message[first : min(first + chunk_bytes, nbytes)]
@@ -128,7 +145,7 @@ class HostRoutes:
             self._message.fill(POISON)
 
     def wrong_bytes(self) -> int:
-        """Return how many bytes of the last message differ from the sender's."""
+        """Return how many bytes of the last message differ from what was sent; 0 in the sender."""
         return int(np.count_nonzero(self._message[: self._last_bytes] != self._expected[: self._last_bytes]))
 
     def close(self) -> None:
@@ -141,7 +158,7 @@ class HostRoutes:
 
 
 def connected_socket(bench: Bench) -> socket.socket:
-    """Return this rank's end of a local stream, with a time-out."""
+    """Return this rank's end of a local stream to the other rank, with a time-out of 5 s; both ranks must call it."""
     pair = socket.socketpair() if bench.rank == SENDER else ()
     received = hand_over(bench, Handle(descriptors=(pair[1].fileno(),)) if pair else None)
     if pair:

@@ -1,4 +1,4 @@
-"""Who sends which block to whom in which step, so that every rank has the block of every rank: pure functions.
+"""Plan who sends which block to whom in which step, so that in the end every rank has the block of every rank.
 
 Each topology does the same job, an all-gather: every rank begins with one block and ends with all of them. So in each
 of them every rank receives every other block exactly once, in n·(n − 1) deliveries, and their times can be compared.
@@ -52,7 +52,8 @@ def incast(ranks: int) -> Schedule:
 def tree(ranks: int) -> Schedule:
     """Return the steps of a binomial tree: rank 0 gathers all blocks and then sends every rank its missing blocks.
 
-    A rank whose number is a multiple of 2^k and not of 2^(k+1) is a child of the rank 2^k below it.
+    A rank whose number is a multiple of 2^k and not of 2^(k+1) is a child of the rank 2^k below it. The deliveries are
+    in the order of their steps.
     """
     levels = (ranks - 1).bit_length()
     deliveries = []
@@ -71,7 +72,7 @@ TOPOLOGIES: dict[str, Callable[[int], Schedule]] = {"ring": ring, "star": star, 
 
 
 def of_rank(schedule: Schedule, rank: int) -> list[tuple[Schedule, frozenset[int]]]:
-    """Return for each step the deliveries that a rank sends, and the ranks from which it receives."""
+    """Return, for each step in order, the deliveries that rank `rank` sends and the ranks from which it receives."""
     steps = 1 + max((delivery.step for delivery in schedule), default=-1)
     return [
         (
@@ -83,5 +84,5 @@ def of_rank(schedule: Schedule, rank: int) -> list[tuple[Schedule, frozenset[int
 
 
 def unfairness(seconds: Sequence[float]) -> float:
-    """Return the slowest rank's completion time over the mean of all ranks: 1 if all end at the same moment."""
+    """Return the longest completion time over the mean of all ranks' times: 1 if all end at the same moment."""
     return max(seconds) * len(seconds) / sum(seconds)

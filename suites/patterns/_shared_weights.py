@@ -1,4 +1,4 @@
-"""One model's weights for several processes: loaded once and shared by handle, or loaded by each process for itself.
+"""Measure the loading of one model's weights in several processes: shared by handle, or read by each from a file.
 
 The weights lie in a file. It is in the page cache, so that no disk is measured. A process is ready when its first
 product with the weights has ended.
@@ -70,7 +70,11 @@ def weights(bench: Bench, way: str, of: int, width: int) -> Task:
 
 
 class ModelFile:
-    """The file of weights of width × width, which rank 0 writes, and requests with their expected products."""
+    """The file of weights of width × width, which rank 0 writes, and requests with their expected products.
+
+    Every rank must create it. `requests` has shape (4, width), and `expected` their products with the weights in
+    float64.
+    """
 
     def __init__(self, bench: Bench, width: int) -> None:
         dtype = np.dtype(type_of(bench))
@@ -97,7 +101,10 @@ class ModelFile:
         bench.barrier()
 
     def read(self, into: Any) -> None:
-        """Read the file into memory of the device, flat uint8; raises WrongAnswer if the file is too short."""
+        """Read the file into `into`, memory of the device (flat uint8), through page-locked memory on a GPU.
+
+        Raises WrongAnswer if the file is too short.
+        """
         bench = self.bench
         if bench.traits.is_gpu and self._staging is None:
             self._staging = bench.device.pinned(self.nbytes)
@@ -108,7 +115,7 @@ class ModelFile:
             bench.device.synchronize()
 
     def multiply(self, flat: Any) -> None:
-        """Multiply the requests by the weights, flat uint8, and wait for the product."""
+        """Write the product of the requests with the weights in `flat` (uint8) to `output`, and wait for the device."""
         matrix = flat.view(self.dtype).reshape(self.width, self.width)
         self.bench.xp.matmul(self.requests, matrix, out=self.output)
         self.bench.device.synchronize()
@@ -128,7 +135,10 @@ class ModelFile:
 
 
 def _fill(file: Any, into: Any) -> None:
-    """Read from the file until the buffer is full; raises WrongAnswer if the file ends before."""
+    """Read from `file`, a raw binary file, until the buffer `into` is full.
+
+    Raises WrongAnswer if the file ends before.
+    """
     view, done = memoryview(into), 0
     while done < len(view):
         count = file.readinto(view[done:])
@@ -137,7 +147,10 @@ def _fill(file: Any, into: Any) -> None:
 
 
 def _resident_bytes() -> int:
-    """Return the memory of this process in bytes, counting shared pages in parts (PSS); 0 if unavailable."""
+    """Return the memory of this process in bytes, with shared pages divided among their processes (PSS).
+
+    Returns 0 if the kernel does not report it.
+    """
     with contextlib.suppress(OSError):
         for line in _SMAPS.read_text(encoding="utf-8").splitlines():
             if line.startswith("Pss:"):
@@ -146,7 +159,10 @@ def _resident_bytes() -> int:
 
 
 class LoadedModel:
-    """One rank's weights: `private` has its own copy of the file, `shared` maps the copy of rank 0."""
+    """One rank's weights in the way `way`: `private` reads its own copy of the file, `shared` maps the copy of rank 0.
+
+    Every rank must create it; creating it loads the weights once and measures the memory in use.
+    """
 
     def __init__(self, model: ModelFile, way: str) -> None:
         self._bench, self._model = model.bench, model
@@ -168,7 +184,7 @@ class LoadedModel:
             loaded.close()
 
     def _load(self) -> SharedBuffer:
-        """Open or read the weights, compute the first product with them, and return their buffer."""
+        """Open or read the weights, compute the first product, and return their buffer, which the caller must close."""
         if self._opens:
             buffer = open_shared(self._bench, self._handle, self._model.nbytes)
         else:
@@ -178,13 +194,20 @@ class LoadedModel:
         return buffer
 
     def _used_bytes(self) -> float:
-        """Return the used memory in bytes: of the device, reported by one rank, or of this process on the host."""
+        """Return the memory in use in bytes, of which only differences have a meaning.
+
+        On the host it is this process's; on a GPU it is the device's, which rank 0 reports and the other ranks report
+        as 0.
+        """
         if not self._bench.traits.is_gpu:
             return _resident_bytes()
         return -float(self._bench.device.free_bytes()) if self._bench.rank == _OWNER else 0.0
 
     def _load_seconds(self) -> float:
-        """Return the seconds to load the weights up to their first product."""
+        """Return the seconds to load the weights and compute the first product with them.
+
+        They are given back afterwards.
+        """
         start = time.perf_counter()
         buffer = self._load()
         seconds = time.perf_counter() - start
@@ -192,6 +215,11 @@ class LoadedModel:
         return seconds
 
     def _check(self) -> Observation:
+        """Check the last product, and return the memory per process in % of a private copy.
+
+        Where rank 0 shares its weights, the other ranks also return the seconds of its loading. Raises WrongAnswer if
+        the product is wrong.
+        """
         self._model.check()
         observed = {"memory": Observed(_PERCENT * self._share, "%")}
         return {**observed, "first": Observed(self._first_s, "s")} if self._opens else observed
@@ -203,7 +231,7 @@ class LoadedModel:
         self._model.remove()
 
     def task(self) -> Task:
-        """Return the task of a rank that loads weights; a rank that only holds them for the others is idle."""
+        """Return this rank's task: idle if it only holds weights, else one stage that times their loading."""
         if self._holds:
             return Task.idle(self._release)
         work = Work(payload=self._model.nbytes, items=1)

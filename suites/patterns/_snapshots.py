@@ -1,4 +1,4 @@
-"""Snapshots of a state: the cost of saving one, the work that a death loses, and the check of the resumed work.
+"""Measure snapshots of a state: the cost of saving one, the work that a death loses, and whether resumed work is right.
 
 Rank 1 works and saves its state every few steps, and is killed in a step or in the middle of a save. Rank 0 continues
 from the last whole snapshot. Its result is compared, bit by bit, with uninterrupted work.
@@ -85,7 +85,10 @@ def snapshot(bench: Bench, medium: str, amid: str, size_bytes: int) -> Task:
 
 
 class State:
-    """An array (float32) that every step changes completely, so that its bits depend on all earlier steps."""
+    """An array (float32) that every step changes completely, so that its bits depend on all earlier steps.
+
+    `array` is of the device and has `size_bytes`; `steps` counts the steps made.
+    """
 
     def __init__(self, bench: Bench, size_bytes: int) -> None:
         rng = np.random.default_rng(bench.seed)
@@ -109,7 +112,7 @@ class State:
 
 
 class Snapshots:
-    """Snapshots of a state in host memory, or in files if there is a `folder`.
+    """Snapshots of `state` in the host memory of `board`, and also in files if `folder` is not None.
 
     An interrupted save leaves the previous snapshot intact.
     """
@@ -122,12 +125,15 @@ class Snapshots:
             self._unregister = bench.device.register(board.room)
 
     def slot(self, number: int) -> Any:
-        """Return the memory of a snapshot by its number: float32."""
+        """Return the memory of snapshot number `number`: a NumPy array, float32, of the state's size.
+
+        Two slots take turns.
+        """
         start = number % _SLOTS * self._nbytes
         return self._board.room[start : start + self._nbytes].view(np.float32)
 
     def save(self) -> None:
-        """Save the state; the snapshot is announced only when it is complete."""
+        """Save the state as snapshot number steps // 8, and announce it on the board when it is complete."""
         number = self._state.steps // _EVERY
         slot = self.slot(number)
         self._device.copy(slot, self._state.array)
@@ -137,7 +143,7 @@ class Snapshots:
         self._board.post(NUMBER, self._state.steps)
 
     def save_half(self) -> None:
-        """Write half of a snapshot, as an interrupted save does."""
+        """Write half of the next snapshot and do not announce it, as an interrupted save does."""
         slot = self.slot(self._state.steps // _EVERY)
         half = slot.size // 2
         self._device.copy(slot[:half], self._state.array[:half])
@@ -146,7 +152,7 @@ class Snapshots:
             (self._folder / f"{self._state.steps // _EVERY % _SLOTS}.part").write_bytes(slot[:half])
 
     def resume(self, rank: int) -> None:
-        """Load the last complete snapshot that `rank` saved."""
+        """Load the last complete snapshot that rank `rank` announced into the state."""
         steps = self._board.read(rank, NUMBER)
         slot = self.slot(steps // _EVERY)
         if self._folder:
@@ -156,7 +162,7 @@ class Snapshots:
         self._state.steps = steps
 
     def expect_saved(self) -> None:
-        """Raise WrongAnswer if the last snapshot differs from the state."""
+        """Raise WrongAnswer if the last snapshot, in a file or else in memory, differs from the state."""
         number = self._state.steps // _EVERY
         state = self._state.array
         saved = state.copy()  # a copy on the device, because an error's frames would keep the shared memory mapped
@@ -167,7 +173,7 @@ class Snapshots:
         expect(wrong == 0, f"{wrong} of {saved.size} words of the snapshot differ from the state")
 
     def poison(self) -> None:
-        """Overwrite the snapshot of the present state."""
+        """Overwrite the snapshot of the present state, in memory and in its file."""
         number = self._state.steps // _EVERY
         self.slot(number).view(np.uint8).fill(POISON)
         if self._folder:
@@ -181,7 +187,7 @@ class Snapshots:
 
 
 def _write(path: Path, array: Any) -> None:
-    """Write a file atomically: after a crash it has the old or the new content (fsync(2), rename(2))."""
+    """Write `array` to the file `path`, which after a crash has the old or the new content (fsync(2), rename(2))."""
     part = path.with_suffix(".part")
     with part.open("wb") as file:
         file.write(array)
@@ -196,7 +202,10 @@ def _write(path: Path, array: Any) -> None:
 
 
 def _work_until_death(board: RankBoard, state: State, store: Snapshots, amid: str) -> NoReturn:
-    """Make steps and save snapshots, then kill this process without clean-up, in the phase that `amid` names."""
+    """Make steps and save snapshots until the step of `amid` (a key of _DEATHS), and kill this process by SIGKILL.
+
+    If `amid` is `save`, half of a snapshot is written before.
+    """
     while state.steps < _DEATHS[amid]:
         state.step()
         if state.steps % _EVERY == 0 and state.steps < _DEATHS[amid]:
@@ -207,7 +216,10 @@ def _work_until_death(board: RankBoard, state: State, store: Snapshots, amid: st
 
 
 class ResumingRank:
-    """The rank that resumes the work of the dead rank from its last snapshot."""
+    """The rank that resumes the work of the dead rank from its last snapshot.
+
+    Creating it works without interruption for comparison, waits for the death, resumes, and finishes the work.
+    """
 
     def __init__(self, bench: Bench, board: RankBoard, state: State, store: Snapshots) -> None:
         self._bench, self._board, self._state, self._store = bench, board, state, store
@@ -227,21 +239,27 @@ class ResumingRank:
         self._costs = SnapshotCosts(step_s, save_s, self._resume_s)
 
     def _await_death(self) -> None:
-        """Wait until the other rank has died; raises Untrustworthy if the runner reports another end."""
+        """Wait until the other rank has died.
+
+        Raises Untrustworthy if a rank is silent but has not ended, and StalledError if none is silent within 20 s.
+        """
         try:
             self._board.wait(lambda: False)
         except RankLostError as lost:
             expect_death(self._bench, lost.rank)
 
     def _seconds(self, call: Callable[[], None]) -> float:
-        """Return the seconds of a call, with the wait for the device."""
+        """Return the seconds of `call`, including the wait for the device."""
         start = time.perf_counter()
         call()
         self._bench.device.synchronize()
         return time.perf_counter() - start
 
     def _check(self) -> Observation:
-        """Return the measured costs; raises WrongAnswer if the snapshot or the resumed work differs."""
+        """Return the measured costs and the advised intervals between snapshots.
+
+        Raises WrongAnswer if the last snapshot differs from the state, or the resumed work from uninterrupted work.
+        """
         self._store.expect_saved()
         wrong = int((self._finished.view(np.uint32) != self._uninterrupted.view(np.uint32)).sum())
         expect(wrong == 0, f"{wrong} of {self._finished.size} words differ from work that was not interrupted")
@@ -260,7 +278,7 @@ class ResumingRank:
         self._board.close()
 
     def task(self, size_bytes: int) -> Task:
-        """Return the task: saving is timed here, resuming was timed before."""
+        """Return the task: a stage that saves `size_bytes`, and a stage that reports the seconds of resuming."""
         save = Stage(self._store.save, Work(payload=size_bytes), "payload", clock="host", max_calls=1, effort=POINT)
         resume = Stage(
             lambda: self._resume_s, Work(items=1), "item", clock="self", effort=Effort.exactly(1), checked=True

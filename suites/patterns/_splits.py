@@ -1,4 +1,4 @@
-"""Automatic parallelism: one transformer layer, split in each way, and the split that the run's own times predict.
+"""Measure a transformer layer split over ranks in each way, and the split that a model of the run's own times chooses.
 
 The case first measures the inputs of its model: products, attention and collectives of a few sizes. Then it predicts
 the time of every split, and times every split.
@@ -125,14 +125,18 @@ class SplitLayer:
         self._outputs[split] = self._layer.call(split, self._group)()
 
     def _timed(self, call: Callable[[], object]) -> float:
+        """Return the device's seconds of one call of `call`, which starts when all ranks are ready.
+
+        Every rank must call it.
+        """
         self._group.board.meet()
         return float(self._bench.device.time(call, 1, "hot", gated=False, lead=self._group.meet).device[0])
 
     def _fastest(self, calls: Mapping[Key, Callable[[], object]]) -> dict[Key, float]:
-        """Return the seconds of each call: the fastest of a few tries, each as slow as its slowest rank.
+        """Return by key the seconds of its call: the fastest of several tries, each as slow as its slowest rank.
 
-        The calls take turns, so that a disturbance which lasts longer than a call affects all of them. All ranks get
-        the same result.
+        The calls take turns, so that a disturbance which lasts longer than a call affects all of them. Every rank must
+        call it with the same keys, and all ranks get the same result.
         """
         own_seconds = [[self._timed(call) for call in calls.values()] for _ in range(self._tries)]
         slowest = np.max(self._bench.exchange(own_seconds), axis=0)
@@ -142,7 +146,10 @@ class SplitLayer:
         return TimeCurve.through(self._fastest(calls))
 
     def _measured_models(self) -> RunModels:
-        """Return models from measured products and attention (by operations) and collectives (by numbers)."""
+        """Return models from measured products and attention (by operations) and collectives (by numbers per rank).
+
+        Every rank must call it.
+        """
         shape, group, xp, width = self._shape, self._group, self._bench.xp, self._shape.width
         tokens, up = self._layer.input, self._layer.weights["up"]
         heads = tokens.reshape(shape.batch, shape.length, width)
@@ -174,11 +181,14 @@ class SplitLayer:
             self._curve(attention),
             self._curve({count: lambda count=count: group.all_reduce(0, count) for count in counts}),  # type: ignore[misc]
             self._curve({count: lambda count=count: group.all_gather(0, count) for count in counts}),  # type: ignore[misc]
-            self._curve({count: lambda count=count: self._passed(count) for count in counts}),  # type: ignore[misc]
+            self._curve({count: lambda count=count: self._pass_on(count) for count in counts}),  # type: ignore[misc]
         )
 
-    def _passed(self, count: int) -> None:
-        """Send to the other rank of a pair; a rank without a partner does nothing."""
+    def _pass_on(self, count: int) -> None:
+        """Send `count` numbers from each even rank to the next rank, or receive them.
+
+        A rank without a partner does nothing.
+        """
         rank, pairs = self._bench.rank, self._bench.world // 2
         if rank % 2 == 0 and rank // 2 < pairs:
             self._group.send(rank + 1, 0, count)
@@ -186,7 +196,7 @@ class SplitLayer:
             self._group.receive(rank - 1, 0, count)
 
     def task(self) -> Task:
-        """Return the task with a stage for each split."""
+        """Return this rank's task, with a stage for each split that times one call."""
         limit = "" if self._bench.target.is_host else f"tensor.{type_of(self._bench)}"
         work = Work(flops=self._shape.flops, items=1)
         effort = Effort.exactly(self._tries)  # the splits were called many times when they were compared
@@ -204,7 +214,7 @@ class SplitLayer:
         return Task(stages, self._check, self._poison, self._close, {**notes, **self._group.notes})
 
     def _poison(self) -> None:
-        """Overwrite the buffers of the group and all outputs with NaN, in all ranks before any of them continues."""
+        """Overwrite the group's buffers and all outputs with NaN; every rank must call it, and waits for the others."""
         self._group.received.fill(np.nan)
         self._group.sent.fill(np.nan)
         for output in self._outputs.values():
@@ -213,7 +223,10 @@ class SplitLayer:
         self._group.board.meet()
 
     def _check(self) -> Observation:
-        """Return predictions and efficiencies; raises WrongAnswer if a split or the whole layer is wrong."""
+        """Check every split; return the regret, and the prediction, efficiency and hidden communication of each split.
+
+        Every rank must call it. Raises WrongAnswer if the output of a split or of the whole layer is wrong.
+        """
         self._expect_outputs()
         observed: dict[str, Observed] = {"regret": Observed(regret(self._chosen, self._seconds))}
         unsplit_s, ranks = self._seconds[UNSPLIT], self._bench.world
@@ -225,9 +238,9 @@ class SplitLayer:
             observed[f"efficiency {split}"] = Observed(_PERCENT * unsplit_s / (ranks * together_s), "%", "more")
             observed[f"hidden {split}"] = Observed(_PERCENT * hidden, "%", "more")
         observed["predicted unsplit"] = Observed(self._predicted[UNSPLIT].seconds, "s")
-        return {**observed, **self._adapted()}
+        return {**observed, **self._advice()}
 
-    def _adapted(self) -> dict[str, Observed]:
+    def _advice(self) -> dict[str, Observed]:
         """Return the models' advice: the number of ranks, and the steps between two exchanges of all weights."""
         predicted_s = {1: self._predicted[UNSPLIT].seconds, self._bench.world: self._predicted[self._chosen].seconds}
         exposed_s = self._models.all_reduce.seconds(12 * self._shape.width**2)
@@ -238,16 +251,16 @@ class SplitLayer:
         }
 
     def _topology(self) -> str:
-        """Return the topology that is predicted fastest for an all-reduce of the layer's output."""
+        """Return the topology, one of TOPOLOGIES, that is predicted fastest for an all-reduce of the layer's output."""
         itemsize = self._group.dtype.itemsize
         alpha_s, bytes_per_s = message_model(self._models.send, itemsize)
         return best_topology(TOPOLOGIES, self._shape.numbers * itemsize, self._bench.world, alpha_s, bytes_per_s)
 
     def _expect_outputs(self) -> None:
-        """Run each split again and compare it with the whole layer, and the whole layer with a reference.
+        """Compute each split again, and raise WrongAnswer if it differs from the whole layer, or that from a reference.
 
-        The splits share memory, so that earlier outputs are gone. Nothing is compared before every split has run: a
-        rank that ends earlier would leave the others waiting.
+        Every rank must call it. The splits share memory, so that earlier outputs are gone. Nothing is compared before
+        every split has run: a rank that ends earlier would leave the others waiting.
         """
         outputs = {}
         for split in self._splits:

@@ -1,4 +1,4 @@
-"""An inference pipeline: the layers of a model in several processes, each of which passes its output to the next one.
+"""Measure an inference pipeline: several processes have the layers of a model, and each passes its output to the next.
 
 A batch of requests enters the first stage as soon as one leaves the last stage, so that one batch per
 stage is on its way. A stage copies its output into a slot of the next one's memory and then says so by a
@@ -108,7 +108,7 @@ def stages(bench: Bench, path: str, of: int, batch: int) -> Task:
 class PipelineRank:
     """One stage: its layers, the slots in which batches arrive, and the mapped slots of the next stage.
 
-    A batch is an array of the shape (batch, width).
+    A batch is an array of the shape (batch, width). Every rank must create the object; rank 0 is the first stage.
     """
 
     def __init__(self, bench: Bench, batch: int, width: int) -> None:
@@ -137,7 +137,7 @@ class PipelineRank:
         self._call()
 
     def _slot(self, buffer: SharedBuffer, number: int) -> Any:
-        """Return the slot of a buffer in which the batch of this number arrives."""
+        """Return the slot of `buffer` for batch number `number`, an array of the device of shape (batch, width)."""
         start = number % _SLOTS * self._batch_bytes
         part = buffer.array[start : start + self._batch_bytes]
         return part.view(self._requests[0].dtype).reshape(self._batch, self._width)
@@ -147,7 +147,10 @@ class PipelineRank:
         self._board.wait(lambda: self._board.read(rank, NUMBER) >= count)
 
     def _compute(self, source: Any, target: Any) -> None:
-        """Multiply by the weights of each layer and set negative numbers to zero."""
+        """Apply this stage's layers to `source` and write the result to `target`, both of shape (batch, width).
+
+        A layer multiplies by its weights and sets negative numbers to zero.
+        """
         xp = self._bench.xp
         for index, weights in enumerate(self._weights):
             out = target if index == len(self._weights) - 1 else self._between[index % 2]
@@ -156,7 +159,11 @@ class PipelineRank:
             source = out
 
     def _call(self) -> None:
-        """Work on all batches of a sample."""
+        """Work on the 25 batches of a sample: wait for each, compute it, and pass it on; every rank must call it.
+
+        Rank 0 stamps when a batch enters, and the last rank when it ends. Raises RankLostError if a rank dies, and
+        StalledError if a wait exceeds 20 s.
+        """
         device, rank = self._bench.device, self._bench.rank
         self._board.meet()
         for index in range(_BATCHES):
@@ -181,24 +188,30 @@ class PipelineRank:
         self._board.meet()
 
     def seconds(self) -> list[float]:
-        """Return the seconds of each batch from its entry to its end."""
+        """Return the seconds of each of the 25 batches from its entry to its end.
+
+        Every rank must call it, and all get the same.
+        """
         self._call()
         return [float(nanoseconds) * 1e-9 for nanoseconds in self._stamps[1] - self._stamps[0]]
 
     def observed(self) -> Observation:
-        """Return the throughput of the last sample."""
+        """Return the requests per second of the last sample, from the first batch's entry to the last batch's end."""
         whole_s = float(self._stamps[1, -1] - self._stamps[0, 0]) * 1e-9
         return {"requests": Observed(_BATCHES * self._batch / whole_s, "request/s", "more")}
 
     def poison(self) -> None:
-        """Overwrite the outputs and the slots."""
+        """Overwrite the outputs and the slots with NaN; every rank must call it, and waits for the others."""
         for array in (*self._outputs, *self._between, self._inbox.array.view(self._requests[0].dtype)):
             array.fill(np.nan)
         self._bench.device.synchronize()
         self._board.meet()
 
     def check(self) -> None:
-        """Raise WrongAnswer if rows of the last stage's outputs differ from the model in double precision."""
+        """Raise WrongAnswer if rows of the last stage's outputs differ from the model in double precision.
+
+        The other stages check nothing.
+        """
         if not self._is_last:
             return
         rows = self._bench.rng.integers(0, self._batch, _CHECKED)
@@ -209,7 +222,7 @@ class PipelineRank:
             expect_close(output[rows], expected, "outputs of the pipeline")
 
     def close(self) -> None:
-        """Unmap the slots of the next stage."""
+        """Unmap the slots of the next stage and the shared memory, and restore the number of threads."""
         restore_threads(self._threads)
         del self._stamps
         if self._next is not None:

@@ -1,4 +1,4 @@
-"""An all-gather of blocks over four topologies, and all ranks that send to one (incast): host processes and GPUs."""
+"""Measure an all-gather of blocks over four topologies, and an incast, in which all ranks send to one."""
 
 from __future__ import annotations
 
@@ -60,14 +60,20 @@ def _rank_counts(target: Target) -> Any:
 
 
 def _sizes(target: Target) -> Any:
-    """Return block sizes in bytes: every rank starts with one block and ends with all."""
+    """Return the points of the axis `size_bytes`, the size of a block.
+
+    Every rank starts with one block and ends with all blocks.
+    """
     if target.is_host:
         return points((2**20,), smoke=(2**16,), full=powers_of_two(12, 24, 4))
     return points(fitting(target, (2**16, 2**26)), smoke=(2**20,), full=fitting(target, powers_of_two(12, 28, 4)))
 
 
 def _senders(target: Target) -> Any:
-    """Return the numbers of senders: one, for comparison, and all other ranks; `full` has every number between too."""
+    """Return the points of the axis `senders`: 1, for comparison, and all other ranks.
+
+    `full` has every number between too.
+    """
     most = _MOST_HOST_RANKS if target.is_host else max(1 + len(target.device.peers), 2)
     return points(tuple(dict.fromkeys((1, most - 1))), smoke=(1,), full=tuple(range(1, most)))
 
@@ -101,7 +107,7 @@ def incast_(bench: Bench, by: str, senders: int, size_bytes: int) -> Task:
 
 
 class ScheduledRank:
-    """One rank's steps of a schedule, and the blocks of `size_bytes` that it exchanges."""
+    """One rank's steps of `schedule`, and the blocks of `size_bytes` that it exchanges; every rank must create it."""
 
     def __init__(self, bench: Bench, schedule: Schedule, size_bytes: int) -> None:
         self._bench, self._size_bytes = bench, size_bytes
@@ -112,7 +118,10 @@ class ScheduledRank:
         self._unfairness = 1.0
 
     def call(self) -> float:
-        """Return the seconds from the first rank's beginning to the last rank's end."""
+        """Exchange the blocks, and return the seconds from the first rank's beginning to the last rank's end.
+
+        Every rank must call it, and all get the same result.
+        """
         completions = self._blocks.completions(lambda: self._blocks.perform(self._steps))
         self._unfairness = unfairness(completions)
         return max(completions)
@@ -126,7 +135,10 @@ class ScheduledRank:
         self._blocks.poison(self._received)
 
     def check(self) -> None:
-        """Raise WrongAnswer if a block is not its rank's; no rank sends while another one checks."""
+        """Raise WrongAnswer if a received block differs from that of its rank.
+
+        Every rank must call it, and waits for the others.
+        """
         self._blocks.check(self._received, self._size_bytes)
 
     def close(self) -> None:
@@ -135,7 +147,7 @@ class ScheduledRank:
         self._blocks.close()
 
     def task(self, by: str) -> Task:
-        """Return the task of this rank."""
+        """Return the task of this rank, with one stage that times the exchange; `by` is the case's axis `by`."""
         names = ", ".join(device.id for device in self._bench.devices)
         notes = {"devices": names if by == PEER else f"{self._bench.world} processes of {names}"}
         notes["transfer"] = "the sender writes into the receiver's memory, and then posts a flag in host memory"

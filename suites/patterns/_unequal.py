@@ -1,4 +1,4 @@
-"""Work that is divided over unequal ranks: in equal shares, or in shares that follow from the ranks' measured times."""
+"""Measure work that unequal ranks divide in equal shares, or in shares that follow from their measured times."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ def unequal(bench: Bench, by: str, of: int, shares: str) -> Task:
 
 
 class UnequalRank:
-    """One rank's share of the products; `shares` is `equal` or `balanced`. The last rank repeats each product."""
+    """One rank's share of 24 products, computed twice per product by the last rank.
+
+    `shares` is `equal` or `balanced`. Every rank must create the object, which measures the ranks.
+    """
 
     def __init__(self, bench: Bench, shares: str) -> None:
         self._bench = bench
@@ -67,7 +70,7 @@ class UnequalRank:
         self._mine = range(sum(counts[: bench.rank]), sum(counts[: bench.rank + 1]))
 
     def _busy(self) -> float:
-        """Compute this rank's products; return the seconds."""
+        """Compute this rank's products and wait for the device; return the seconds."""
         start = self._bench.device.now()
         for item in self._mine:
             for _ in range(self._repeats):
@@ -76,9 +79,10 @@ class UnequalRank:
         return self._bench.device.now() - start
 
     def seconds(self) -> float:
-        """Return the seconds until every rank has computed its products; raises RankLostError and StalledError.
+        """Return the seconds until every rank has computed its products; every rank must call it.
 
-        The products are computed once before, untimed: a GPU that was idle has not raised its clock yet.
+        The products are computed once before, untimed: a GPU that was idle has not raised its clock yet. Raises
+        RankLostError if a rank dies, and StalledError if a wait exceeds 20 s.
         """
         self._busy()
         self._board.meet()
@@ -89,7 +93,7 @@ class UnequalRank:
         return self._all_s
 
     def observed(self) -> Observation:
-        """Return this rank's number of products, and its share of idle time in the last sample."""
+        """Return this rank's number of products, and the time in % of the last sample in which it was idle."""
         idle = _PERCENT * (1 - self._busy_s / self._all_s)
         return {"items": Observed(len(self._mine), "products", "more"), "idle": Observed(idle, "%")}
 
@@ -99,7 +103,10 @@ class UnequalRank:
             output.fill(np.nan)
 
     def check(self) -> None:
-        """Raise WrongAnswer if a product is wrong, or if a product is computed by no rank or by several."""
+        """Raise WrongAnswer if a product is wrong, or the ranks did not compute each of the 24 products exactly once.
+
+        Every rank must call it.
+        """
         rng = self._bench.rng
         products = sorted(item for items in self._bench.exchange(list(self._mine)) for item in items)
         expect(products == list(range(_ITEMS)), f"the products {products} were made, not each of {_ITEMS} once")
