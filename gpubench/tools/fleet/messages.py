@@ -1,4 +1,4 @@
-"""The messages between a launcher and its nodes, as checked JSON on the board.
+"""Encode and check the messages between a launcher and its nodes, which are JSON on the board.
 
 A node is not trusted: its messages have a limited size and a strict schema. They contain durations and counts but no
 times of day, because the clocks of nodes can differ by hours.
@@ -37,7 +37,10 @@ class SeenGpu:
 
 @dataclass(frozen=True, slots=True)
 class MeasurementEnd:
-    """How the measurement of a turn ended; `last_line` is the last line that it printed to standard error."""
+    """How the measurement of a turn ended; `last_line` is the last line that it printed to standard error.
+
+    `exit_status` is 128 + n if signal n ended the measurement. `has_file` says that the run file is on the board.
+    """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -54,8 +57,8 @@ class NodeReport:
     """The report that a node writes about once per second; `beat` increases while the node lives.
 
     `machine` is the id of the running kernel, which all nodes on one machine share. `phase` is a line about its present
-    work. `ended` is the end of its last measurement. `end_reason` says why the node ended before the launcher dismissed
-    it.
+    work, and `is_ready` says that the node can take an order. `ended` is the end of its last measurement. `end_reason`
+    says why the node ended before the launcher dismissed it; it is empty otherwise.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -76,7 +79,10 @@ class NodeReport:
 
 @dataclass(frozen=True, slots=True)
 class PairPlace:
-    """The place of a node in a group that measures together: see `measuring.joining.Membership`."""
+    """The place of a node in a group that measures together: its number, the group's size, the address, the secret.
+
+    `address` is HOST:PORT of the node with number 0. The fields are those of `measuring.joining.Membership`.
+    """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
@@ -104,7 +110,7 @@ class NodeOrder:
     place: PairPlace | None = None
 
     def arguments(self, out: str) -> list[str]:
-        """Return the arguments of `gpubench` that write the run file `out`.
+        """Return the arguments with which `gpubench` measures this order into the run file `out`.
 
         No text of the order can be taken for another option.
         """
@@ -115,12 +121,15 @@ class NodeOrder:
 
 
 def encode(message: NodeReport | NodeOrder) -> bytes:
-    """Return a message as JSON."""
+    """Return a message as JSON in UTF-8."""
     return _adapter(type(message)).dump_json(message)
 
 
 def decode(kind: type[Message], data: bytes) -> Message:
-    """Return a message from its JSON. Raises FileError if it is too large or does not match the schema."""
+    """Return the message of class `kind` that `data`, JSON in UTF-8, contains.
+
+    Raises FileError if it is larger than 1 MiB or does not match the schema of `kind`.
+    """
     if len(data) > _MOST_BYTES:
         raise FileError(f"a message of {len(data)} bytes is larger than {_MOST_BYTES} bytes")
     try:
@@ -131,7 +140,7 @@ def decode(kind: type[Message], data: bytes) -> Message:
 
 
 def _adapter(kind: type[Message]) -> pydantic.TypeAdapter[Message]:
-    """Return the encoder and strict decoder of a class of messages."""
+    """Return pydantic's encoder and strict decoder of a class of messages."""
     return pydantic.TypeAdapter(kind)
 
 
@@ -141,7 +150,10 @@ def encode_world(count: int) -> bytes:
 
 
 def decode_world(data: bytes) -> int:
-    """Return the number of nodes from the value of WORLD. Raises FileError unless it is from 1 to MOST_NODES."""
+    """Return the number of nodes from the value of the key WORLD.
+
+    Raises FileError unless it is a number from 1 to MOST_NODES.
+    """
     if data.isdigit() and len(data) <= 6 and 1 <= int(data) <= MOST_NODES:
         return int(data)
     raise FileError(f"not a number of nodes: {data[:20]!r}")

@@ -40,7 +40,8 @@ _LOCAL = "127.0.0.1"
 class PairMeasurement:
     """One measurement of two nodes: its round (0: measured alone) and the numbers of the nodes.
 
-    `folder` holds its run files. `reason` says why figures are missing; it is empty if both nodes answered.
+    `folder` is the name of the folder below `pairs` that holds its run files. `reason` is a clause that says why
+    figures are missing; it is empty if both nodes answered.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -75,9 +76,9 @@ _RECORD = pydantic.TypeAdapter(PairsRecord)
 class PairsSuspect:
     """A node or a link that is slow in a case, with its slowdown as a share of the expected rate.
 
-    `pair` is the pair that is measured again for it. `detectable` is the smallest detectable slowdown. `alone` is the
-    slowdown when only this pair used the network, compared with a healthy pair that was alone too; None if it was not
-    measured again.
+    `case` is the case's id, and `name` that of the node, or of both nodes of the link. `pair` is the pair that is
+    measured again for it. `detectable` is the smallest detectable slowdown. `alone` is the slowdown when only this pair
+    used the network, compared with a healthy pair that was alone too; None if it was not measured again.
     """
 
     case: str
@@ -89,13 +90,16 @@ class PairsSuspect:
 
     @property
     def is_confirmed(self) -> bool:
-        """Return whether the pair was also slow when no other pair used the network."""
+        """Return whether the pair was measured alone and was then slower by at least `detectable`."""
         return self.alone is not None and self.alone >= self.detectable
 
 
 @dataclass(frozen=True, slots=True)
 class PairsJudgement:
-    """The judgement of all pairs: rates in B/s and verdicts by case, the suspects, and the failed measurements."""
+    """The judgement of all pairs: rates in B/s and verdicts by case id, the suspects, and the failed measurements.
+
+    `nodes` are the names of the nodes by number. A text in `failures` names a pair, its round and the reason.
+    """
 
     nodes: tuple[str, ...]
     rates: dict[str, dict[Pair, float]]
@@ -105,21 +109,21 @@ class PairsJudgement:
 
     @property
     def too_few(self) -> str:
-        """Return why nothing can be judged; empty if something can."""
+        """Return the first reason (a clause) why a case is not judged, or `no pair has a figure`; else empty."""
         if not self.cases:
             return "no pair has a figure"
         return next((judgement.too_few for judgement in self.cases.values() if judgement.too_few), "")
 
     @property
     def exit_status(self) -> int:
-        """Return 1 if a suspect is confirmed, 4 if nothing can be judged, else 0."""
+        """Return 1 if a suspect is confirmed, else 4 if `too_few` has a reason, else 0."""
         if any(suspect.is_confirmed for suspect in self.suspects):
             return 1
         return 4 if self.too_few else 0
 
 
 class PairsSession:
-    """A measurement of pairs; leaving the context dismisses the nodes."""
+    """A measurement of the pairs of a fleet; enter the context and call `measure`. Leaving it dismisses the nodes."""
 
     def __init__(self, launch: FleetLaunch, request: FleetRequest, watch: WatchNodes) -> None:
         self._request = request
@@ -136,8 +140,9 @@ class PairsSession:
     def measure(self, rounds: int) -> PairsJudgement:
         """Measure all rounds, then the suspects alone, and return the judgement.
 
-        `rounds` is the number of other nodes that each node is paired with. Raises UsageError if no node reports,
-        BoardGone if the board is removed, and FileError if a file cannot be written or read.
+        In each of the `rounds`, each node is paired with another node (with an odd number of nodes, one node pauses).
+        Raises UsageError if no node reports, BoardGone if the board is removed, and FileError if a file cannot be
+        written or read.
         """
         self._coordinator.gather()
         self._record = PairsRecord(tuple(map(self._coordinator.name, self._coordinator.nodes)))
@@ -148,9 +153,10 @@ class PairsSession:
         return self._measure_suspects_again(judgement) if judgement.suspects else judgement
 
     def _measure_suspects_again(self, judgement: PairsJudgement) -> PairsJudgement:
-        """Return the judgement after the suspects' pairs and a healthy pair were measured alone.
+        """Measure the pairs of the suspects and one healthy pair alone, and return the judgement with their slowdowns.
 
-        Each pair measures while all other nodes are idle.
+        At most 8 pairs of suspects are measured, each while all other nodes are idle. `judgement` has at least one
+        suspect.
         """
         slow = [suspect.pair for suspect in judgement.suspects]
         suspect_nodes = {node for pair in slow for node in pair}
@@ -166,9 +172,11 @@ class PairsSession:
         return replace(judgement, suspects=suspects)
 
     def _measure_round(self, number: int, pairs: Sequence[Pair], name: str) -> None:
-        """Let these pairs measure at the same time, and add them to the record; `name` is the round's folder.
+        """Let these pairs measure at the same time, and add them to the record.
 
-        A pair with a node that did not answer before is left out.
+        `number` is the number of the round, 0 for a pair that is measured alone, and `name` is the folder of the run
+        files. A pair with a node that did not answer earlier is recorded with that reason, and not measured. Raises
+        BoardGone if the board is removed, and FileError if a file cannot be written.
         """
         measurable = [pair for pair in pairs if not self._unreachable & set(pair)]
         folder = self._request.folder / PAIRS / name
@@ -192,7 +200,10 @@ class PairsSession:
             write_whole(path, _RECORD.dump_json(self._record, indent=1) + b"\n")
 
     def _pair_places(self, pair: Pair) -> Iterable[tuple[int, PairPlace]]:
-        """Yield the places of both nodes of a pair; the first one listens at a random port, with a random secret."""
+        """Yield the number of each node of a pair with its place; the first node listens at a random port.
+
+        Both places have the same random secret.
+        """
         reports = [self._coordinator.nodes[rank].report for rank in pair]
         is_local = len({report.machine for report in reports if report}) == 1
         host = _LOCAL if is_local or reports[0] is None else reports[0].address
@@ -201,7 +212,10 @@ class PairsSession:
             yield rank, PairPlace(number, len(pair), address, secret)
 
     def _missing_reason(self, pair: Pair, outcomes: Mapping[int, NodeOutcome]) -> str:
-        """Return why a pair has no figures in a round; empty if both nodes answered."""
+        """Return a clause that says why a pair has no figures in a round; empty if both nodes answered.
+
+        `outcomes` has the outcome in this round of each node that measured.
+        """
         if not outcomes.keys() & set(pair):
             unreachable = [self._coordinator.name(rank) for rank in pair if rank in self._unreachable]
             return f"{' and '.join(unreachable)} did not answer in an earlier round"
@@ -212,7 +226,10 @@ class PairsSession:
 
 
 def _slowdown(rates: Mapping[Pair, float], pair: Pair, healthy: Sequence[Pair]) -> float | None:
-    """Return the slowdown of a pair as a share of the rate of the first healthy pair that has one, else None."""
+    """Return the slowdown of a pair against the first pair of `healthy` that has a rate: 1 − rate / healthy rate.
+
+    `rates` are in B/s. The slowdown is None if either rate is missing.
+    """
     control = next((rates[control_pair] for control_pair in healthy if control_pair in rates), None)
     return None if control is None or pair not in rates else 1 - rates[pair] / control
 
@@ -220,8 +237,9 @@ def _slowdown(rates: Mapping[Pair, float], pair: Pair, healthy: Sequence[Pair]) 
 def rates_of(record: PairsRecord, folder: Path, is_alone: bool = False) -> dict[str, dict[Pair, float]]:
     """Return the rate of each pair in B/s by case: the geometric mean over its measurements and its two nodes.
 
-    With `is_alone`, only the measurements outside the rounds count, else only those of rounds. Raises FileError if a
-    run file cannot be read.
+    The keys are the ids of the cases and the numbers of the two nodes. With `is_alone`, only the measurements of pairs
+    alone count, else only those of rounds. The rate is the payload over the median time of the headline series. Raises
+    FileError if a run file cannot be read.
     """
     logs: dict[str, dict[Pair, list[float]]] = {}
     for meeting in record.meetings:
@@ -241,7 +259,7 @@ def rates_of(record: PairsRecord, folder: Path, is_alone: bool = False) -> dict[
 
 
 def judge(record: PairsRecord, folder: Path) -> PairsJudgement:
-    """Return the judgement of all measurements of rounds, case by case.
+    """Return the judgement of all measurements of rounds, case by case; `folder` is that of the record.
 
     Raises FileError if a run file cannot be read.
     """
@@ -257,9 +275,10 @@ def judge(record: PairsRecord, folder: Path) -> PairsJudgement:
 
 
 def _find_suspects(record: PairsRecord, case: str, judgement: LinkJudgement) -> Iterable[PairsSuspect]:
-    """Yield the slow nodes and links of a case.
+    """Yield the slow nodes of a case, then its slow links.
 
-    A slow node will be measured again in that of its pairs whose slowdown is nearest to the prediction.
+    A slow node is measured again in the pair whose link is nearest to normal, so that the link does not explain the
+    slowdown.
     """
     for node, effect in judgement.nodes.items():
         if effect.is_suspect:

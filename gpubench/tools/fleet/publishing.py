@@ -1,4 +1,4 @@
-"""Write a fleet's judgement in the form that the ending of a file chooses."""
+"""Write a fleet's judgement in the format that the suffix of a file selects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ _REPORTS = {".html": "html", ".md": "md", ".json": "json"}
 
 
 def rendered(path: Path, judgement: FleetJudgement) -> str:
-    """Return the judgement in the format that the suffix of `path` selects. Raises UsageError for an unknown suffix."""
+    """Return the judgement in the format that the suffix of `path` selects: .html, .md, .json, or .xml for JUnit.
+
+    Raises UsageError for another suffix. Nothing is written.
+    """
     suffix = path.suffix.lower()
     if suffix == _JUNIT:
         text: str = plugins.load("publications", "junit").fleet(tidy(judgement))

@@ -35,7 +35,7 @@ class BytesByKey:
         self._values: dict[str, bytes] = {}
 
     def put(self, key: str, value: bytes) -> None:
-        """Set the value of a key. Raises ValueError for a malformed key or too large a value."""
+        """Set the value of a key. Raises ValueError if the key is malformed or the value larger than MOST_BYTES."""
         check_entry(key, value)
         self._values[key] = value
 
@@ -45,7 +45,7 @@ class BytesByKey:
 
 
 class RayBoard:
-    """A board whose values a Ray actor holds."""
+    """A board whose values a Ray actor holds; `actor` is Ray's handle of a `BytesByKey`."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
@@ -53,15 +53,16 @@ class RayBoard:
     def put(self, key: str, value: bytes) -> None:
         """Set the value of a key.
 
-        Raises BoardGone if the actor does not answer, and ValueError for a malformed key or too large a value.
+        Raises BoardGone if the actor does not answer within 30 s, and ValueError if the key is malformed or the value
+        larger than MOST_BYTES.
         """
         check_entry(key, value)
         self._call(self._actor.put, key, value)
 
     def get(self, key: str) -> bytes | None:
-        """Return the value of a key, None if it has none yet.
+        """Return the value of a key, None if the key has no value yet.
 
-        Raises BoardGone if the actor does not answer, or answers with anything but bytes.
+        Raises BoardGone if the actor does not answer within 30 s, or answers with anything but bytes.
         """
         value = self._call(self._actor.get, key)
         if value is not None and not isinstance(value, bytes):
@@ -69,7 +70,10 @@ class RayBoard:
         return value
 
     def _call(self, method: Any, *arguments: object) -> object:
-        """Return the answer of a method of the actor. Raises BoardGone if it does not answer within 30 s."""
+        """Call a method of the actor (Ray's handle of it), and return its answer.
+
+        Raises BoardGone if the actor does not answer within 30 s.
+        """
         import ray
 
         try:
@@ -79,7 +83,10 @@ class RayBoard:
 
 
 def ray_member(actor: Any, rank: int, world: int, host: str) -> None:
-    """Work as the node of a Ray task until the launcher dismisses it; raises as `member.serve` does."""
+    """Work as the node of a Ray task until the launcher dismisses it; raises as `member.serve` does.
+
+    `actor` is Ray's handle of the board's `BytesByKey`, `world` the number of nodes, and `host` the node's host name.
+    """
     serve(RayBoard(actor), rank, world, host=host)
 
 
@@ -92,7 +99,10 @@ def requires_token() -> bool:
 
 @dataclass(slots=True)
 class RayLaunch:
-    """The tasks on the nodes of a Ray cluster; `end_reasons` has the reason for each rank whose task has ended."""
+    """The tasks on the nodes of a Ray cluster, by rank; `tasks` are Ray's references to their results.
+
+    `end_reasons` has, by rank, the reason for each task that has ended.
+    """
 
     board: Board
     world: int
@@ -103,7 +113,7 @@ class RayLaunch:
     end_reasons: dict[int, str] = field(default_factory=dict)
 
     def poll(self) -> None:
-        """Ask Ray which tasks have ended, and record the reasons."""
+        """Ask Ray, without waiting, which tasks have ended, and record the reasons."""
         import ray
 
         running = {task: rank for rank, task in enumerate(self.tasks) if rank not in self.end_reasons}
@@ -117,7 +127,10 @@ class RayLaunch:
 
 
 def _end_reason(task: Any) -> str:
-    """Return why a Ray task that has ended did so: its error in one line, or that it is done."""
+    """Return why a Ray task has ended: its error as one line of at most 500 characters, or `its task is done`.
+
+    `task` is Ray's reference to the result of a task that has ended.
+    """
     import ray
 
     try:
@@ -131,8 +144,8 @@ def _end_reason(task: Any) -> str:
 def ray_launch(on: str) -> Iterator[RayLaunch]:
     """Start one task per node of a running cluster (`ray://HOST:PORT`), or of a new local one (`ray:local:N`).
 
-    Yields the launch. Raises UsageError if `on` is malformed, or the cluster cannot be used or requires no token, and
-    Unavailable if Ray is not installed.
+    Yields the launch; leaving the context disconnects from the cluster, and ends a local one. Raises UsageError if `on`
+    is malformed, or if the cluster cannot be used or requires no token, and Unavailable if Ray is not installed.
     """
     local = re.fullmatch(r"ray:local:([1-9]\d{0,2})", on)
     if not local and not re.fullmatch(r"ray://[^/\s]+:\d+", on):
@@ -162,7 +175,7 @@ def ray_launch(on: str) -> Iterator[RayLaunch]:
 
 @contextlib.contextmanager
 def _local_cluster(count: int) -> Iterator[str]:
-    """Start `count` Ray nodes on this machine and yield their address."""
+    """Start a Ray cluster of `count` nodes on this machine, yield its address, and end it with the context."""
     from ray.cluster_utils import Cluster
 
     options = {"num_cpus": 1, "object_store_memory": _STORE_BYTES}
@@ -178,7 +191,7 @@ def _local_cluster(count: int) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _environment_variables(values: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables during this context; the processes of Ray inherit them."""
+    """Set environment variables of this process during the context, and restore their former values after it."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -192,7 +205,10 @@ def _environment_variables(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def _start_tasks(ray: Any) -> RayLaunch:
-    """Start the board and one task on each node that is alive, and return the launch."""
+    """Start the board on the head node and one task on each node that is alive, and return the launch.
+
+    `ray` is the module `ray` after `ray.init`.
+    """
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     actor = ray.remote(BytesByKey).options(num_cpus=0, resources={_HEAD: 0.001}).remote()

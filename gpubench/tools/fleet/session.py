@@ -27,7 +27,7 @@ _UNANSWERED = NodeOutcome("missing", reason="the launcher ended before this node
 class FleetRequest:
     """A request to measure a fleet: the order to each node, the folder for the files, racks by node, waiting times.
 
-    `argv` is the command line of gpubench for the record.
+    The coordinator sets the devices of each order. `argv` is the command line of gpubench for the record.
     """
 
     order: NodeOrder
@@ -38,7 +38,10 @@ class FleetRequest:
 
 
 def new_folder(path: Path) -> Path:
-    """Make and return the folder of a fleet. Raises UsageError if it cannot be made, or holds a fleet or run files."""
+    """Make the folder of a fleet, with its parents, and return it; an existing folder without a fleet is used.
+
+    Raises UsageError if the folder cannot be made or read, or if it already holds a fleet or run files.
+    """
     try:
         path.mkdir(parents=True, exist_ok=True)
         names = [entry.name for entry in path.iterdir()]
@@ -50,7 +53,10 @@ def new_folder(path: Path) -> Path:
 
 
 class FleetSession:
-    """A measurement of a fleet; leaving the context dismisses its nodes."""
+    """A measurement of a fleet; enter the context and call `measure`. Leaving it dismisses the nodes.
+
+    `watch` receives the state of all nodes several times per second. `fleet` is the record as it was last written.
+    """
 
     def __init__(self, launch: FleetLaunch, request: FleetRequest, watch: WatchNodes) -> None:
         self._request = request
@@ -81,7 +87,7 @@ class FleetSession:
         return DeviceError.exit_status if is_unwell else CannotJudge.exit_status
 
     def measure(self) -> Fleet:
-        """Measure every node and return the fleet.
+        """Measure every node, write the run files and the record into the requested folder, and return the record.
 
         Raises UsageError if no node reports, BoardGone if the board is removed, and FileError if a file cannot be
         written.
@@ -92,11 +98,11 @@ class FleetSession:
         return self._write_nodes()
 
     def measure_again(self, roles: Mapping[str, Role], filters: Sequence[str]) -> Fleet:
-        """Measure these nodes again, at the same time, with only the cases that the filters select.
+        """Measure these nodes again, at the same time, in the cases that the filters select, and return the record.
 
-        Their run files go to the folder `again`, and their outcomes to `fleet.json`. Every node must have answered
-        before. A node has one second measurement: a later one replaces it. Raises BoardGone if the board is removed,
-        and FileError if a file cannot be written.
+        `roles` has the role of each node by its name; every node must have answered before. The run files go to the
+        folder `again`, and the outcomes to `fleet.json`, where they replace those of an earlier second measurement.
+        Raises BoardGone if the board is removed, and FileError if a file cannot be written.
         """
         ranks = {self._coordinator.name(rank): rank for rank in self._coordinator.nodes}
         folder = self._request.folder / AGAIN
@@ -123,14 +129,17 @@ class FleetSession:
         return self._write_record(nodes=tuple(self._nodes()), at_once=self._coordinator.most_at_once)
 
     def _nodes(self) -> Iterable[FleetNode]:
-        """Yield the record of each node with its present outcome."""
+        """Yield the record of each node with its present outcome, by rank; a node without an outcome is `missing`."""
         for rank in self._coordinator.nodes:
             outcome = self._outcomes.get(rank, _UNANSWERED)
             name, rack = self._coordinator.name(rank), self._coordinator.rack(rank)
             yield FleetNode(name, outcome.status, outcome.seconds, outcome.file, outcome.reason, rack)
 
     def _write_record(self, **changed: object) -> Fleet:
-        """Write the record with these fields changed, and return it. Raises FileError if it cannot be written."""
+        """Write the record with these fields of Fleet changed, and return it.
+
+        Raises FileError if it cannot be written.
+        """
         seconds = time.monotonic() - self._begin
         self.fleet = replace(self.fleet, seconds=seconds, **changed)  # type: ignore[arg-type]
         path = self._request.folder / FLEET_FILE

@@ -14,10 +14,9 @@ from gpubench.tools.redact import is_searchable_name, pseudonyms, without_names
 def anonymised(judgement: FleetJudgement, salt: bytes, names: Sequence[str] = ()) -> FleetJudgement:
     """Return the judgement without anything that identifies the machines or their owner, as docs/sharing.md defines.
 
-    Nodes become `node-1`, `node-2`, … and racks `rack-1`, … in the order of the record, with the same number wherever
-    they are named. UUIDs get the pseudonyms that they have in other shared documents with the same `salt`. The names of
-    the nodes' files and the arguments of the command are removed. `names` are further names to redact, such as a
-    user's.
+    Nodes become `node-1`, `node-2`, … and racks `rack-1`, … in the order of the record, also within texts. UUIDs get
+    the pseudonyms that they have in other shared documents with the same `salt`. The names of the nodes' files and the
+    arguments of the command are removed. `names` are further names to redact, such as a user's.
     """
     names_to_pseudonyms = _pseudonyms(judgement, salt)
     fleet = judgement.fleet
@@ -33,7 +32,11 @@ def anonymised(judgement: FleetJudgement, salt: bytes, names: Sequence[str] = ()
 
 
 class _NameReplacer:
-    """Replaces names by pseudonyms: a text that is a name, and names within a text, in upper or lower case."""
+    """Replaces names by pseudonyms in a text, in upper or lower case; call it with the text to get the new text.
+
+    A text that is a name is always replaced. Within a longer text, numbers and names that `is_searchable_name` rejects
+    are left. `pseudonyms_by_name` has the pseudonym of each name.
+    """
 
     def __init__(self, pseudonyms_by_name: Mapping[str, str]) -> None:
         self._pseudonyms = pseudonyms_by_name
@@ -53,7 +56,7 @@ class _NameReplacer:
 
 
 def _pseudonyms(judgement: FleetJudgement, salt: bytes) -> dict[str, str]:
-    """Return the pseudonym of each node, rack and UUID, and of the first label of each node's name."""
+    """Return the pseudonym of each node, rack and UUID, and of the first label of each node's host name, by name."""
     pseudonym_of = pseudonyms(salt)
     racks = _numbered("rack", (node.rack for node in judgement.fleet.nodes))
     nodes = _numbered("node", _nodes(judgement))
@@ -63,7 +66,7 @@ def _pseudonyms(judgement: FleetJudgement, salt: bytes) -> dict[str, str]:
 
 
 def _nodes(judgement: FleetJudgement) -> Iterator[str]:
-    """Yield the names of all nodes of a judgement, in the order of the record."""
+    """Yield the names of all nodes of a judgement, in the order of the record; a name may come several times."""
     yield from (node.name for node in judgement.fleet.nodes)
     yield from (entry.node for entry in judgement.fleet.again)
     yield from (standing.place.node for standing in judgement.standings)
@@ -71,6 +74,6 @@ def _nodes(judgement: FleetJudgement) -> Iterator[str]:
 
 
 def _numbered(kind: str, names: Iterable[str]) -> dict[str, str]:
-    """Return `kind-1`, `kind-2`, … for the distinct names in their order; an empty name gets none."""
+    """Return `kind-1`, `kind-2`, … by name for the distinct names in their order; an empty name has no number."""
     distinct = (name for name in dict.fromkeys(names) if name)
     return {name: f"{kind}-{number}" for number, name in enumerate(distinct, 1)}

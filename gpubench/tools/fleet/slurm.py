@@ -20,7 +20,10 @@ _GRACE_S = 20.0  # time for srun to end its processes
 
 @dataclass(slots=True)
 class SlurmLaunch:
-    """The processes of one `srun`, which may first have to wait for nodes that other jobs use."""
+    """The processes of one `srun`, which may first have to wait for nodes that other jobs use.
+
+    `world` is 0 and `hosts` is empty, because only the nodes know them.
+    """
 
     board: Board
     process: subprocess.Popen[bytes]
@@ -34,24 +37,25 @@ class SlurmLaunch:
         self.process.poll()
 
     def reason_of_end(self, rank: int) -> str:
-        """Return why all ranks have ended, once srun has; a single process gives its reason in its last report."""
+        """Return why all ranks have ended, once srun has ended; empty before, because each node reports its own end."""
         del rank
         status = self.process.returncode
         return "" if status is None else f"srun ended with exit status {status}"
 
 
 def check_options(options: Sequence[str]) -> None:
-    """Raise UsageError if the first argument is no option: srun would run it as a program instead of gpubench."""
+    """Raise UsageError if `options` begin with no option: srun would run that argument as a program."""
     if options and not options[0].startswith("-"):
         raise UsageError(f"{options[0]!r} is no option of srun; write srun's options last, as in: --slurm -- --nodes=4")
 
 
 @contextlib.contextmanager
 def slurm_launch(folder: Path, options: Sequence[str]) -> Iterator[SlurmLaunch]:
-    """Start one process on each node by `srun` with these options; the output of srun goes to standard error.
+    """Start one node on each machine by `srun` with these options, and yield the launch.
 
-    Yields the launch. Raises UsageError if the options begin with no option, Unavailable if srun is not installed, and
-    FileError if the board cannot be made.
+    The output of srun goes to standard error. At the end of the context the board is removed, and srun is ended. Raises
+    UsageError if the first of `options` is no option, Unavailable if srun is not installed, and FileError if the board
+    cannot be made in `folder`, which all nodes must share.
     """
     check_options(options)
     srun = shutil.which("srun")
@@ -78,7 +82,7 @@ def slurm_launch(folder: Path, options: Sequence[str]) -> Iterator[SlurmLaunch]:
 
 
 def _end_srun(process: subprocess.Popen[bytes]) -> None:
-    """Wait 20 s for srun and its processes to end, 20 s more after SIGTERM, and 20 s after SIGKILL."""
+    """Wait up to 20 s for srun to end, then send SIGTERM to its process group, and SIGKILL after 20 s more."""
     for number in (None, signal.SIGTERM, signal.SIGKILL):
         if number is not None:
             with contextlib.suppress(ProcessLookupError):

@@ -13,9 +13,9 @@ from gpubench.tools.fleet.digests import read
 
 
 def read_all(folders: Sequence[Path]) -> list[WatchedFleet]:
-    """Return the fleets of these folders in order of time; those without a date come first, in the given order.
+    """Return the fleet in each folder with its judgement, in order of time; fleets without a date come first.
 
-    Raises FileError if a folder is no fleet.
+    Raises FileError if a folder holds no fleet.
     """
     fleets = []
     for index, folder in enumerate(folders):
@@ -27,7 +27,10 @@ def read_all(folders: Sequence[Path]) -> list[WatchedFleet]:
 
 
 def document(history: ComponentHistory) -> dict[str, Any]:
-    """Return a component's history as an object for JSON."""
+    """Return a component's history as an object for JSON: place, UUIDs, counts of states, states, and changes.
+
+    `states` has one word for each fleet that measured the component, and `changes` the newest change of each case.
+    """
     return {
         "node": history.place.node,
         "devices": list(history.place.devices),
@@ -45,7 +48,7 @@ def document(history: ComponentHistory) -> dict[str, Any]:
 
 
 def _seconds_since_1970(started: str) -> float:
-    """Return a date in s since 1970; a date without a time zone is UTC, and a text that is no date gives 0."""
+    """Return a date in ISO 8601 in s since 1970, in UTC unless it has a time zone; 0 if the text is no date."""
     try:
         moment = datetime.fromisoformat(started)
     except ValueError:

@@ -20,9 +20,9 @@ _COMPLETED_STATUSES = (0, 3)  # every case was measured; a case failed, which is
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """A command that runs a build of gpubench in its environment, and environment variables for it.
+    """A command that runs a build of gpubench, and environment variables for it, in addition to those of this process.
 
-    `name` is the option that names the build: a or b.
+    `name` is the option of the command line that names the build: a or b.
     """
 
     name: str
@@ -33,7 +33,8 @@ class Build:
     def parse(cls, name: str, text: str) -> Build:
         """Return the build of a shell command: `LD_LIBRARY_PATH=/opt/cublas/lib /opt/venv/bin/gpubench`.
 
-        Raises UsageError if the text cannot be split or contains no command.
+        `name` is the option (a or b). Leading NAME=VALUE words become variables. Raises UsageError if the text cannot
+        be split as a shell does, or contains no command.
         """
         try:
             arguments = shlex.split(text)
@@ -52,7 +53,7 @@ class Build:
 class BuildPair:
     """Two builds to measure in turn, the arguments and filters of `gpubench run` for both, and the run files' folder.
 
-    `tell` receives a line before each measurement.
+    `arguments` do not include `--filter`. `tell` receives a line before each measurement.
     """
 
     builds: tuple[Build, Build]
@@ -64,9 +65,9 @@ class BuildPair:
     def measure(self, first: int, count: int, filters: Sequence[str] = ()) -> tuple[list[Path], list[Path]]:
         """Measure `count` processes of each build, numbered from `first`, and return the run files of A and of B.
 
-        The order alternates (A B, B A, A B, …), so that neither build has the warmer machine. `filters` replace the
-        filters of the pair. Raises UsageError if a command cannot be started, FileError if it writes no run file,
-        Interrupted if a signal ended it, and GpubenchError with its exit status if it failed.
+        The order alternates (A B, B A, A B, …), so that neither build has the warmer machine. `filters`, unless empty,
+        replace the filters of the pair. Raises UsageError if a command cannot be started, FileError if it writes no run
+        file, Interrupted if a signal ended it, and GpubenchError with its exit status if it failed.
         """
         files: dict[str, list[Path]] = {build.name: [] for build in self.builds}
         for turn in range(first, first + count):
@@ -77,7 +78,7 @@ class BuildPair:
         return before, after
 
     def _measure_build(self, build: Build, turn: int, filters: Sequence[str]) -> Path:
-        """Measure one process of a build and return its run file; raises as `measure` does."""
+        """Measure process number `turn` of a build, and return its run file; raises as `measure` does."""
         file = self.folder / f"{build.name}-{turn:03d}.jsonl"
         filtered = [argument for text in filters for argument in ("--filter", text)]
         command = [*build.command, "run", *self.arguments, *filtered, "--replicates", "1", "--out", str(file)]
@@ -90,9 +91,10 @@ class BuildPair:
 
 
 def _run(build: Build, command: Sequence[str]) -> tuple[int, str]:
-    """Run a command to its end, and return its exit status and its last lines on standard error, joined.
+    """Run a command to its end, and return its exit status (−n for signal n) and its last lines of standard error.
 
-    The command ends with this process. Raises UsageError if it cannot be started.
+    The lines are joined by spaces. If this process is interrupted, the command is ended too. Raises UsageError if the
+    command cannot be started.
     """
     try:
         child = subprocess.Popen(
@@ -119,7 +121,11 @@ def _run(build: Build, command: Sequence[str]) -> tuple[int, str]:
 
 
 def _build_error(build: Build, status: int, last_lines: str) -> GpubenchError:
-    """Return the error for a build's exit status: Interrupted after a signal, else GpubenchError with that status."""
+    """Return the error for a build's exit status (−n for signal n), with `last_lines` in its message.
+
+    It is Interrupted for SIGINT and SIGTERM, else GpubenchError with the exit status if that is 2, 5, 6 or 70, else
+    with 2.
+    """
     status = 128 - status if status < 0 else status
     message = f"--{build.name} ended with status {status}: {last_lines or 'it printed no message'}"
     if status in (130, 143):

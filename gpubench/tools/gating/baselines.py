@@ -24,7 +24,10 @@ _MOST_ADDED = 1000  # results of one case that a candidate's own file can have a
 
 @dataclass(frozen=True, slots=True)
 class CaseInHistory:
-    """A case as the history identifies it: id, version, tier, and fingerprint of device and settings."""
+    """A case as the history identifies it: the case's id, version and tier, and a fingerprint id.
+
+    The fingerprint is that of the device, the driver, the libraries and the settings.
+    """
 
     case: str
     version: int
@@ -33,14 +36,14 @@ class CaseInHistory:
 
 
 def planned_cases(plan: Plan) -> list[CaseInHistory]:
-    """Return the cases of a plan as the history identifies them, each once."""
+    """Return the cases of a plan as the history identifies them, each once and in the order of the plan."""
     facts, tier = plan.facts, plan.settings.tier
     cases = (CaseInHistory(job.case.id, job.case.version, tier, fingerprint(facts, job.key[1]).id) for job in plan.jobs)
     return list(dict.fromkeys(cases))
 
 
 def measured_cases(evidence: Evidence) -> list[CaseInHistory]:
-    """Return the cases of run files as the history identifies them.
+    """Return the cases of run files as the history identifies them; a case may occur several times.
 
     Cases on a device that the manifest does not describe are left out.
     """
@@ -55,14 +58,14 @@ def measured_cases(evidence: Evidence) -> list[CaseInHistory]:
 
 
 def needs_cases(arguments: Iterable[str]) -> bool:
-    """Return whether an argument is `last:N`: only then does `find_files` need the wanted cases."""
+    """Return whether one of the arguments of `--baseline` is `last:N`: only then does `find_files` need `wanted`."""
     return any(_LAST.fullmatch(argument) for argument in arguments)
 
 
 def find_files(
     arguments: Iterable[str], wanted: Sequence[CaseInHistory], candidates: Sequence[Path] = ()
 ) -> list[Path]:
-    """Return the run files that the arguments name: files, folders, saved names, or `last:N`.
+    """Return the run files that the arguments of `--baseline` name: files, folders, saved names, or `last:N`.
 
     `last:N` selects the files of the newest N results of each `wanted` case. Each file is returned once. The
     `candidates`, which are the files to be judged, are left out unless no other file is named, because a candidate
@@ -100,9 +103,9 @@ def _files_in_folder(folder: Path) -> list[Path]:
 
 
 def _newest_files(count: int, wanted: Sequence[CaseInHistory], candidates: Sequence[Path]) -> list[Path]:
-    """Return the files of the newest `count` results of each wanted case, without the candidates.
+    """Return the files of the newest `count` results of each wanted case, each file once, without the candidates.
 
-    Raises FileError if the history has none.
+    Files that do not exist any more are skipped. Raises FileError if no file remains, or the history cannot be read.
     """
     path = history.default_place()
     candidate_paths = {path.resolve() for path in candidates}
@@ -120,7 +123,7 @@ def _newest_files(count: int, wanted: Sequence[CaseInHistory], candidates: Seque
 
 
 def _is_available(path: Path, candidate_paths: set[Path]) -> bool:
-    """Return whether a run file exists and is not one of the candidates."""
+    """Return whether a run file exists and is not one of `candidate_paths`, which are resolved."""
     return path.resolve() not in candidate_paths and path.exists()
 
 
@@ -131,7 +134,7 @@ def names() -> list[str]:
 
 
 def check_name(name: str) -> None:
-    """Raise UsageError if a text cannot be the name of a baseline."""
+    """Raise UsageError unless `name` can name a baseline: letters, digits and `.+-_`, but none of `.+-` first."""
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"{name!r} is no name for a baseline: use letters, digits, . + - and _; begin with a letter or digit"
@@ -139,9 +142,9 @@ def check_name(name: str) -> None:
 
 
 def save(name: str, files: Sequence[Path]) -> Path:
-    """Save these run files as the baseline of that name, replacing an earlier one; return its folder.
+    """Copy these run files into the baseline of that name, which replaces an earlier one, and return its folder.
 
-    Raises UsageError if the name is invalid or the files cannot be copied.
+    If copying fails, the earlier baseline stays. Raises UsageError if the name is invalid or a file cannot be copied.
     """
     check_name(name)
     folder = Path(FOLDER) / name

@@ -1,4 +1,4 @@
-"""Judge run files, or measure and judge; suspects are measured again."""
+"""Judge run files against a baseline, or measure first and then judge; suspects are measured again."""
 
 from __future__ import annotations
 
@@ -38,15 +38,16 @@ class GateResult:
 
     @classmethod
     def of(cls, judgement: Judgement, files: Sequence[Path], sides: Sides) -> GateResult:
-        """Return the result of judging these sides; `files` are the run files of the candidate."""
+        """Return the result of the judgement of these sides; `files` are the run files of the candidate."""
         manifests = (reading.manifest for side in (sides.before, sides.after) for reading in side.readings)
         after = sides.after
         return cls(judgement, tuple(files), after.has_failed, after.has_figures, tuple(manifests))
 
     def exit_status(self, strict: bool) -> int:
-        """Return the gate's exit status: 3 if a case of the candidate failed, even one without a baseline.
+        """Return the gate's exit status: 3 failed, 1 slower, 4 cannot judge, 0 nothing is slower.
 
-        With `strict`, a required case that is inconclusive or missing gives status 4.
+        A failed case of the candidate counts even without a baseline. With `strict`, a required case that is
+        inconclusive or missing gives 4.
         """
         return 3 if self.failed else exit_status(self.judgement, strict)
 
@@ -60,22 +61,22 @@ class GateRequest:
     rounds: int = ROUNDS
 
     def judge(self, sides: Sides) -> Judgement:
-        """Return the gate's verdicts on these sides; a case that may be slower is a suspect."""
+        """Return the gate's verdicts on the measurements so far; a case that may be slower is a suspect."""
         return self.gate.judge(sides.before, sides.after, self.policy)
 
     def settle(self, sides: Sides, measure_again: Callable[[Sides, tuple[Finding, ...]], Sides]) -> Judgement:
-        """Return the verdicts after the suspects were measured again.
+        """Return the verdicts after the suspects were measured again, in at most `rounds` rounds.
 
-        `measure_again` measures the cases of these findings and returns the sides with the new measurements. A strict
-        gate also measures inconclusive cases again.
+        `measure_again` takes the sides and the findings to measure again, and returns the sides with the new
+        measurements. A strict gate also measures inconclusive cases again.
         """
         return settle(sides, self.judge, measure_again, self.rounds, undecided=self.policy.strict)
 
     def settle_stored(self, sides: Sides, measure_again: Callable[[Sides, tuple[Finding, ...]], Sides]) -> Judgement:
-        """Return the verdicts against a stored baseline, as `settle` does.
+        """Return the verdicts against a stored baseline, as `settle` does, but with canaries in each round.
 
-        Other cases are measured again as canaries. If most of them shifted together, the machine has changed, and that
-        shift is subtracted from every change.
+        Canaries are other cases that are measured again. If most of them shifted together, the machine has changed, and
+        that shift is subtracted from every change.
         """
         if not sides.before.sides:  # the gate compares with floors and has no baseline
             return self.settle(sides, measure_again)
@@ -83,17 +84,18 @@ class GateRequest:
 
 
 def read_evidence(paths: Sequence[Path]) -> Evidence:
-    """Return run files as evidence; each file counts once and as a separate session.
+    """Return the evidence in these run files; each file counts once and as a separate session.
 
-    Raises FileError if one is invalid.
+    Raises FileError if a file cannot be read or is invalid.
     """
     return read_evidence_groups(paths)[0]
 
 
 def read_evidence_groups(*groups: Sequence[Path]) -> list[Evidence]:
-    """Return the evidence of each group of files as `read_evidence` does; the groups are read together.
+    """Return the evidence of each group of run files, as `read_evidence` does for one group.
 
-    Raises FileError if a file is invalid.
+    All files are read together, large ones by several processes. Raises FileError if a file cannot be read or is
+    invalid.
     """
     distinct = [list({path.resolve(): path for path in paths}.values()) for paths in groups]
     readings = iter(read_all([path for paths in distinct for path in paths]))
@@ -102,9 +104,9 @@ def read_evidence_groups(*groups: Sequence[Path]) -> list[Evidence]:
 
 
 def judge_files(request: GateRequest, baseline: Evidence, candidate: Evidence, files: Sequence[Path]) -> GateResult:
-    """Judge files that have been measured; a suspect counts as inconclusive, because it is not measured again.
+    """Return the result for run files that have been measured; a suspect counts as inconclusive.
 
-    `files` are the candidate's run files.
+    Nothing is measured again. `files` are the candidate's run files.
     """
     sides = Sides(baseline, candidate)
     with garbage_collection_off():
@@ -113,7 +115,11 @@ def judge_files(request: GateRequest, baseline: Evidence, candidate: Evidence, f
 
 
 def refuse_other_machines(plan: Plan, baseline: Evidence) -> None:
-    """Raise CannotJudge, before anything is measured, if the whole baseline is of other machines or settings."""
+    """Raise CannotJudge if every run of the baseline is of another machine, driver or setting than the plan.
+
+    Devices are compared by their fingerprints; a baseline without a device of the plan is not refused. Call it before
+    anything is measured.
+    """
     differences: list[tuple[str, ...]] = []
     for reading in baseline.readings:
         device_ids = {device.id for device in reading.manifest.facts.devices}
@@ -130,7 +136,7 @@ def refuse_other_machines(plan: Plan, baseline: Evidence) -> None:
 def measure_and_judge(
     request: GateRequest, baseline: Evidence, plan: Plan, path: Path, argv: Sequence[str], watch: Observer
 ) -> GateResult:
-    """Measure a plan into `path` and judge it.
+    """Measure a plan into the run file `path`, judge it against a stored baseline, and return the result.
 
     Suspects and canaries are measured again, in another order, into files beside `path`. `argv` is the command line of
     gpubench for the record, and `watch` receives the progress. Raises the errors of `session.measure`, and CannotJudge
@@ -152,7 +158,10 @@ def measure_and_judge(
 
 
 def _restricted_plan(plan: Plan, findings: Sequence[Finding], round_: int) -> Plan:
-    """Return the plan with the jobs of these findings alone, each replicate in an order that depends on the round."""
+    """Return the plan with the jobs of these findings alone, ordered at random in each replicate.
+
+    The plan's seed and `round_` determine the order.
+    """
     wanted_keys = {finding.key for finding in findings}
     jobs = [job for job in plan.jobs if job.key[:2] in wanted_keys]
     random.Random(f"{plan.settings.seed}/again/{round_}").shuffle(jobs)
@@ -162,15 +171,16 @@ def _restricted_plan(plan: Plan, findings: Sequence[Finding], round_: int) -> Pl
 
 
 def measure_and_judge_pair(request: GateRequest, pair: ab.BuildPair, replicates: int) -> GateResult:
-    """Measure two builds in turn and judge the second against the first; suspects are measured again with both.
+    """Measure two builds in turn, judge the second against the first, and return the result.
 
-    `replicates` is the number of processes of each build in each round. Raises the errors of `ab.BuildPair.measure`.
+    Suspects are measured again with both builds. `replicates` is the number of processes of each build in each round.
+    Raises the errors of `ab.BuildPair.measure`.
     """
     files: list[Path] = []
     turns = 0
 
     def measure_builds(filters: Sequence[str] = ()) -> tuple[list[Reading], list[Reading]]:
-        """Measure both builds once more and return what was read from the files of each."""
+        """Measure `replicates` more processes of each build, and return the evidence in the run files of A and of B."""
         nonlocal turns
         before, after = pair.measure(turns + 1, replicates, filters)
         turns += replicates

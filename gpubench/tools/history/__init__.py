@@ -1,7 +1,7 @@
-"""The history: the figures of all runs by case, in an SQLite database beside the run files.
+"""Keep the figures of all runs by case in the history, an SQLite database beside the run files.
 
-The run files are the record and the database is an index of them: `rebuild` restores it. Any number of processes
-may write at once.
+The run files are the record and the database is an index of them: `rebuild` restores it. Any number of processes may
+write at once.
 """
 
 from gpubench.tools.history.database import Damaged

@@ -49,13 +49,14 @@ class Damaged(FileError):  # noqa: N818 - the file is damaged
 
 
 def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
-    """Open a history; with `create`, make it if it does not exist.
+    """Open the history in the file `path`; with `create`, make it if it does not exist.
 
     Committed transactions are on the disk. A history on a network file system has a rollback journal, because a
-    write-ahead log needs memory that all of its users share.
+    write-ahead log needs memory that all of its users share. The caller closes the connection, and wraps each use of it
+    in `reported`.
 
-    Raises FileError if the file does not exist (without `create`), is no history, has another version, stays locked or
-    cannot be written, and Damaged if SQLite cannot read it.
+    Raises FileError if the file does not exist (without `create`), is no history, has another version, stays locked for
+    WAIT_S or cannot be written, and Damaged if SQLite cannot read it.
     """
     if not create and not path.exists():
         raise FileError(f"there is no history at {path}; `gpubench history import FOLDER` makes one of run files")
@@ -68,16 +69,20 @@ def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
 
 
 def _uri(path: Path, create: bool) -> str:
-    """Return the URI to open the file with: immutable if its folder is read-only and no log lies beside it.
+    """Return the URI with which SQLite opens the file `path`, and creates it with `create`.
 
-    Without a log, the database file alone is complete.
+    If the folder is read-only and no write-ahead log lies beside the file, it is opened as immutable: without a log,
+    the database file alone is complete.
     """
     read_only = path.exists() and not os.access(path.parent, os.W_OK) and not Path(f"{path}-wal").exists()
     return f"{path.absolute().as_uri()}?{'immutable=1' if read_only else 'mode=rwc' if create else 'mode=rw'}"
 
 
 def _check_database(connection: sqlite3.Connection, path: Path, create: bool) -> None:
-    """Raise FileError if the database is no history of this version; with `create`, make the tables of an empty one."""
+    """Raise FileError if the database is no history of this version; with `create`, make the tables of an empty one.
+
+    With `create`, the journal mode is set too.
+    """
     if create and not _pragma(connection, "application_id"):
         _make_tables(connection)
     application, version = _pragma(connection, "application_id"), _pragma(connection, "user_version")
@@ -90,7 +95,7 @@ def _check_database(connection: sqlite3.Connection, path: Path, create: bool) ->
 
 
 def _make_tables(connection: sqlite3.Connection) -> None:
-    """Create the tables in an empty file, unless another process has just done so."""
+    """Create the tables in an empty database; do nothing if another process has just created them."""
     with transaction(connection):
         if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             return
@@ -101,14 +106,14 @@ def _make_tables(connection: sqlite3.Connection) -> None:
 
 
 def _set_journal_mode(connection: sqlite3.Connection, path: Path) -> None:
-    """Use a write-ahead log, or on a network file system a rollback journal."""
+    """Use a write-ahead log, or on a network file system a rollback journal; do nothing if the file is in use."""
     mode = "DELETE" if is_on_network(path) else "WAL"
     with contextlib.suppress(sqlite3.OperationalError):  # another process has it open: a later start sets the mode
         connection.execute(f"PRAGMA journal_mode = {mode}")
 
 
 def _pragma(connection: sqlite3.Connection, name: str) -> int:
-    """Return the whole number that a PRAGMA statement gives."""
+    """Return the whole number that SQLite's `PRAGMA name` gives."""
     return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
 
 
@@ -127,9 +132,10 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reported(path: Path) -> Iterator[None]:
-    """Turn an error of SQLite in the context into one line that names the file and the next step.
+    """Turn an error of SQLite in the context into a FileError or Damaged: one line with the file and the next step.
 
-    Raises FileError if the file is locked or cannot be written, or if a text is no UTF-8; Damaged for any other error.
+    Raises FileError if the file is locked or cannot be written, or if a text is no UTF-8, and Damaged if its content is
+    unreadable. Errors in the use of SQLite are raised unchanged.
     """
     try:
         yield
@@ -155,7 +161,7 @@ def damaged(path: Path) -> Damaged:
 
 
 def checked(types: TypeAdapter[Row], row: object, path: Path) -> Row:
-    """Return a row of the database after a check of its types and ranges.
+    """Return a row of the history in `path` after a check of its types and ranges; `types` describes the row.
 
     Raises Damaged if gpubench cannot have written these values.
     """
@@ -166,7 +172,7 @@ def checked(types: TypeAdapter[Row], row: object, path: Path) -> Row:
 
 
 def is_on_network(path: Path, mounts: str | None = None) -> bool:
-    """Return whether a file's folder is on a file system that several machines may share.
+    """Return whether the folder of a file is on a network file system, by the file system's type (nfs, lustre, …).
 
     `mounts` is the text of /proc/mounts; None reads it.
     """

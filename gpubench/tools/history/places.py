@@ -28,7 +28,8 @@ def place_of(run_file: Path, environment: Mapping[str, str] = os.environ) -> Pat
 def default_place(environment: Mapping[str, str] = os.environ) -> Path:
     """Return the path of the history that commands read if the user names none.
 
-    The variable GPUBENCH_HISTORY names it; without the variable it is in `gpubench-runs` in the working directory.
+    The variable GPUBENCH_HISTORY names it; without the variable, or if it is `off`, the path is `history.sqlite` in
+    `gpubench-runs` in the working directory. The file need not exist.
     """
     named = environment.get(VARIABLE, "")
     return Path(named) if named not in ("", _OFF) else Path(FOLDER) / FILE

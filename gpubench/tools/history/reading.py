@@ -1,4 +1,4 @@
-"""Read the history: its lines, their trends, and the newest results for a gate."""
+"""Read the history: its lines (the series of each case), their trends, and the newest results for a gate."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ _PAIRS = TypeAdapter(tuple[tuple[str, str], ...])
 
 @dataclass(frozen=True, slots=True)
 class StoredLine:
-    """A line of the history with the number of its row; `headline` is true for the series that represents its case."""
+    """A line of the history: one series of a case on one kind of device, in all runs; `number` is its row.
+
+    `headline` is true for the series that represents its case.
+    """
 
     number: int
     line: Line
@@ -76,7 +79,7 @@ class History:
         return matching
 
     def _parse_line(self, row: tuple[Any, ...]) -> StoredLine:
-        """Return a row of _LINES_OF_CASE as a line. Raises Damaged if it is inconsistent."""
+        """Return the line in a row of _LINES_OF_CASE. Raises Damaged if a value has a wrong type or range."""
         number, headline, case, version, tier, series, unit, better, devices, pairs = checked(_LINE_ROW, row, self.path)
         kind = Fingerprint(self._parse_pairs(pairs))
         if not kind.pairs:
@@ -85,14 +88,14 @@ class History:
         return StoredLine(number, line, bool(headline))
 
     def series(self, case_patterns: Sequence[str]) -> list[str]:
-        """Return the names of the series of the cases that match one of the patterns, as in `lines`, sorted."""
+        """Return the names of all series of the cases whose id matches a pattern, as in `lines`; sorted."""
         rows = self._fetch_all("SELECT DISTINCT case_id, series FROM lines")
         return sorted(
             {str(series) for case, series in rows if not case_patterns or patterns.matches(str(case), case_patterns)}
         )
 
     def trend(self, stored: StoredLine, runs: int) -> Trend:
-        """Return the results of a line in its newest `runs` runs, and the changes among them.
+        """Return the results of a line in its newest `runs` runs, oldest first, and the changes among them.
 
         Raises Damaged if the line has no points.
         """
@@ -113,7 +116,7 @@ class History:
         """Return the newest `count` headline results of a case on devices with this fingerprint id, oldest first.
 
         Each replicate is a result. Runs that start more than AHEAD_S after `now` (s since 1970, by default the present)
-        are left out: their clock was wrong.
+        are left out: their clock was wrong. The result is empty if the history has none.
         """
         query = "SELECT id FROM lines WHERE case_id = ? AND version = ? AND tier = ? AND fingerprint = ? AND headline"
         numbers = [number for (number,) in self._fetch_all(query, (case, version, tier, fingerprint))]
@@ -123,14 +126,14 @@ class History:
         return tuple(newest[-count:])
 
     def files(self, points: Iterable[TrendPoint]) -> tuple[Path, ...]:
-        """Return the run files that these results come from, each once, oldest first."""
+        """Return the run files that these results come from, each once, the oldest run first."""
         sources = sorted({point.source for point in points}, key=lambda source: (source.at, source.key))
         return tuple(Path(source.path) for source in sources)
 
     def warnings(self, now: float | None = None) -> tuple[str, ...]:
-        """Return warnings about clocks: runs that start after `now`, and runs whose start had to be corrected.
+        """Return sentences that warn of runs with a wrong clock: those that start in the future, and those corrected.
 
-        `now` is in s since 1970, by default the present.
+        A start is in the future if it is more than AHEAD_S after `now`, in s since 1970, by default the present.
         """
         limit = (time.time() if now is None else now) + AHEAD_S
         ((future, ahead),) = self._fetch_all("SELECT total(at > ?), total(ahead_s > 0) FROM runs", (limit,))
@@ -165,18 +168,21 @@ class History:
             yield TrendPoint(sources[run], replicate, stats.Interval(low, centre, high), noise, samples, label_list)
 
     def _parse_pairs(self, text: str) -> tuple[tuple[str, str], ...]:
-        """Return names and values from their JSON. Raises Damaged if it is invalid."""
+        """Return pairs of names and values from their JSON. Raises Damaged if the JSON has another form."""
         try:
             return _parse_pairs(text)
         except ValidationError as error:
             raise damaged(self.path) from error
 
     def _fetch_all(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Return all rows of a query; raises as `_fetch` does."""
+        """Return all rows of a query; `values` replace its question marks. Raises as `_fetch` does."""
         return list(self._fetch(query, values))
 
     def _fetch(self, query: str, values: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of a query. Raises Damaged if SQLite cannot read the database, FileError if it is locked."""
+        """Yield the rows of a query; `values` replace its question marks.
+
+        Raises Damaged if SQLite cannot read the database, and FileError if the database is locked.
+        """
         with reported(self.path):
             cursor: sqlite3.Cursor = self._connection.execute(query, values)
             yield from cursor
@@ -184,5 +190,5 @@ class History:
 
 @functools.lru_cache(maxsize=1024)
 def _parse_pairs(text: str) -> tuple[tuple[str, str], ...]:
-    """Return names and values from their JSON. Raises ValidationError if it is invalid."""
+    """Return pairs of names and values from their JSON. Raises ValidationError if the JSON has another form."""
     return _PAIRS.validate_json(text, strict=True)

@@ -32,7 +32,7 @@ _SOURCE_ROW = TypeAdapter(tuple[str, FileName])
 
 @dataclass(frozen=True, slots=True)
 class RecordedFile:
-    """How a run file was recorded, with its number of results.
+    """How a run file was recorded, with the number of results in it.
 
     The state is `new`, `updated` (the file has more results than were recorded), `known` (already recorded), or
     `refused`; the warning then gives the reason.
@@ -45,7 +45,7 @@ class RecordedFile:
 
 
 class HistoryRecorder:
-    """Records runs in a history, which it makes if needed.
+    """Records runs in the history in the file `path`, which it makes with its folder if needed; use it as a context.
 
     Raises FileError if the folder cannot be made, and FileError and Damaged as `database.connect` does.
     """
@@ -68,10 +68,11 @@ class HistoryRecorder:
         self._connection.close()
 
     def record(self, file: Path, run: Run | None = None, *, anew: bool = False) -> RecordedFile:
-        """Record a run file and return how; of two copies of a run, the one with more results counts.
+        """Record a run file and return how it was recorded; of two copies of a run, the one with more results counts.
 
-        `run` is the content of the file, if it has been read. `anew` replaces the run even if it is already recorded.
-        Raises FileError if the file cannot be read or is invalid.
+        `run` is the content of the file; None reads it. `anew` replaces the run even if it is already recorded. Raises
+        FileError if the file cannot be read or is invalid, or if the history cannot be written, and Damaged if it
+        cannot be read.
         """
         run = run or read_run(file)
         written = file.stat().st_mtime
@@ -90,7 +91,8 @@ class HistoryRecorder:
     ) -> Literal["new", "updated", "known"]:
         """Write a run into the tables, unless they have all of its results, and return the resulting state.
 
-        `at` is its start in s since 1970, and `ahead_s` the correction of a clock that was ahead.
+        `key` identifies the run, and `run_entries` are its figures. `at` is its start in s since 1970, and `ahead_s` is
+        by how much the clock was ahead, which `at` does not contain any more. The caller holds a transaction.
         """
         row = self._connection.execute("SELECT id, path, results FROM runs WHERE key = ?", (key,)).fetchone()
         stored = checked(_RUN_ROW, row, self.path) if row else None
@@ -117,7 +119,7 @@ class HistoryRecorder:
         return "updated" if stored else "new"
 
     def _add_points(self, run: int, at: float, run_entries: Sequence[Entry]) -> None:
-        """Write the results of the run with this row number; `at` is its start in s since 1970."""
+        """Write the figures of the run with this row number; `at` is its start in s since 1970."""
         headlines = {entry.line: entry.headline for entry in run_entries}
         lines = {line: self._find_or_add_line(line, headline) for line, headline in headlines.items()}
         self._connection.executemany(
@@ -140,7 +142,7 @@ class HistoryRecorder:
         )
 
     def _find_or_add_line(self, line: Line, headline: bool) -> int:
-        """Return the row number of a line, which is added if needed; `headline` is set anew."""
+        """Return the row number of a line, which is added if needed; store whether it is a headline."""
         fingerprint, execute = line.fingerprint, self._connection.execute
         execute("INSERT OR IGNORE INTO fingerprints VALUES (?, ?)", (fingerprint.id, json.dumps(fingerprint.pairs)))
         identity = (line.case, line.version, line.tier, line.series, line.unit, line.better)
@@ -155,17 +157,20 @@ class HistoryRecorder:
         return checked(_NUMBER_ROW, execute(f"SELECT id FROM lines WHERE {where}", values).fetchone(), self.path)[0]
 
     def _stored_path(self, file: Path) -> str:
-        """Return the path to store: relative if the file is inside the history's folder, so that both can be moved."""
+        """Return the path to store for a run file: relative if the file is inside the history's folder, else absolute.
+
+        So the folder can be moved with the history and its files.
+        """
         folder, file = self.path.absolute().parent.resolve(), file.resolve()
         return str(file.relative_to(folder) if file.is_relative_to(folder) else file)
 
     def _delete_run(self, key: str) -> None:
-        """Delete a run and its points; the caller holds a transaction."""
+        """Delete the run with this key, if there is one, and its points; the caller holds a transaction."""
         self._connection.execute("DELETE FROM points WHERE run = (SELECT id FROM runs WHERE key = ?)", (key,))
         self._connection.execute("DELETE FROM runs WHERE key = ?", (key,))
 
     def sources(self) -> dict[str, Path]:
-        """Return the path of each recorded run file by the key of its run, oldest first."""
+        """Return the path of each recorded run file by the key of its run, oldest run first; a file may be gone."""
         with reported(self.path):
             rows = self._connection.execute("SELECT key, path FROM runs ORDER BY at").fetchall()
         checked_rows = (checked(_SOURCE_ROW, row, self.path) for row in rows)
@@ -180,7 +185,7 @@ class HistoryRecorder:
             self._connection.execute("DELETE FROM fingerprints WHERE id NOT IN (SELECT fingerprint FROM lines)")
 
     def runs_to_delete(self, keep: int) -> list[str]:
-        """Return the keys of the runs to delete, oldest first.
+        """Return the keys of the runs to delete if the newest `keep` are to stay, oldest first; nothing is deleted.
 
         A run stays if it is among the newest `keep` of all runs, or among the newest `keep` of one of its lines.
         """
@@ -202,18 +207,18 @@ class HistoryRecorder:
 
 
 def full_path(folder: Path, path: str) -> str:
-    """Return the path of a run file from its stored path and the history's folder, as text for speed."""
+    """Return the path of a run file from its stored `path`, relative or absolute, and the history's folder, as text."""
     return os.path.join(folder, path)  # noqa: PTH118 - pathlib takes ten times as long
 
 
 def _started(manifest: Manifest) -> float:
-    """Return the start of a run in s since 1970; a time without a zone is UTC, as gpubench writes it."""
+    """Return the start of a run in s since 1970; a time without a time zone is UTC, as gpubench writes it."""
     moment = datetime.fromisoformat(manifest.started)
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def _clock_warnings(file: Path, run: Run, ahead_s: float) -> Iterator[str]:
-    """Yield a warning if a run has no start time, and one if its clock was ahead by `ahead_s`."""
+    """Yield a sentence if a run has no start time, and one if its clock was ahead by `ahead_s`, which is not 0."""
     if not run.manifest.started:  # imported output of another tool may have no date
         yield f"{file}: it has no date of measurement: the time of the file is used instead"
     if ahead_s:
@@ -221,7 +226,7 @@ def _clock_warnings(file: Path, run: Run, ahead_s: float) -> Iterator[str]:
 
 
 def _run_key(run: Run) -> str:
-    """Return the key of a run, which stays the same when the run is copied, packed or continued.
+    """Return the key of a run: 32 hexadecimal digits that stay the same if the run is copied, packed or resumed.
 
     A run without a start time is identified by its results.
     """
@@ -240,7 +245,7 @@ def _run_key(run: Run) -> str:
 
 
 def record_measured_run(file: Path, run: Run) -> tuple[str, ...]:
-    """Record a run that has just been measured, if there is a history for it, and return warnings.
+    """Record a run that has just been measured in the history for its file, if there is one, and return warnings.
 
     It raises no FileError: an error of the history becomes a warning, because the run file is complete.
     """
@@ -255,7 +260,10 @@ def record_measured_run(file: Path, run: Run) -> tuple[str, ...]:
 
 
 def run_files(places: Sequence[Path]) -> Iterator[Path]:
-    """Yield these files, and all run files in these folders and below. Raises FileError if a path does not exist."""
+    """Yield these files, and all run files (.jsonl, .jsonl.gz) in these folders and below, sorted in each folder.
+
+    Raises FileError if a path does not exist.
+    """
     for place in places:
         if place.is_dir():
             yield from sorted({path for suffix in _SUFFIXES for path in place.rglob(suffix) if path.is_file()})
@@ -266,7 +274,7 @@ def run_files(places: Sequence[Path]) -> Iterator[Path]:
 
 
 def record_files(recorder: HistoryRecorder, files: Iterable[Path], *, anew: bool = False) -> Iterator[RecordedFile]:
-    """Record these files one after the other and yield how; a file that cannot be read or is invalid is `refused`.
+    """Record these files one after the other and yield how each was recorded; an invalid file is `refused`.
 
     `anew` replaces runs that are already recorded.
     """
@@ -294,7 +302,7 @@ def refill(recorder: HistoryRecorder, places: Sequence[Path]) -> tuple[list[Reco
 def open_for_rebuild(path: Path) -> tuple[HistoryRecorder, Path | None]:
     """Return a recorder to rebuild a history with, and the path to which a damaged history was moved, else None.
 
-    Raises FileError if the history cannot be opened or moved.
+    A damaged history is replaced by an empty one. Raises FileError if the history cannot be opened or moved.
     """
     try:
         recorder = HistoryRecorder(path)

@@ -34,11 +34,11 @@ def serve_counters(
     names: Collection[str] = (),
     client_s: float = _CLIENT_S,
 ) -> Iterator[str]:
-    """Serve the counters at an address and port (0 chooses a free port), and yield the URL.
+    """Serve the counters at an address and port (0 chooses a free port) during the context, and yield the URL.
 
     `latest` has the values, and `devices` the devices by id. The server answers to `localhost`, to the machine's host
-    name, to the addresses of this machine and to `names`. A connection may take `client_s`. Raises UsageError if it
-    cannot listen at that address and port.
+    name, to the addresses of this machine and to `names`. A connection ends after `client_s`. Raises UsageError if the
+    server cannot listen at that address and port.
     """
     own_names = {
         "localhost",
@@ -67,7 +67,11 @@ def serve_counters(
 
 
 class _Server(ThreadingHTTPServer):
-    """A server with one thread per client, a limit on clients, and a deadline for each request."""
+    """A server with one thread per client, a limit on clients, and a deadline for each request.
+
+    `own_names` are the names, in lower case, to which it answers. `page` returns the text to serve. A client is
+    disconnected after `client_s`.
+    """
 
     daemon_threads = True
     request_queue_size = 2 * _MOST_CLIENTS  # refused clients are accepted first, to be disconnected at once
@@ -84,7 +88,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address_and_port, _Handler)
 
     def process_request(self, request: socket.socket, client_address: object) -> None:  # type: ignore[override]
-        """Answer in a new thread; disconnect the client if there are too many."""
+        """Answer the client in a new thread; disconnect it at once if 16 other clients are connected."""
         with self._lock:
             is_full = len(self._deadlines) >= _MOST_CLIENTS
             if not is_full:
@@ -101,7 +105,7 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Disconnect clients whose time is over, which wakes the threads that wait for them."""
+        """Disconnect each client whose time is over; this wakes the thread that waits for the client."""
         now = time.monotonic()
         with self._lock:
             for request, deadline in self._deadlines.items():
@@ -120,7 +124,7 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "gpubench", ""
 
     def do_GET(self) -> None:
-        """Answer with the counters, with 404 for another path, with 421 for a name that is not this machine's."""
+        """Answer with the counters; with 404 for another path, 421 for a host name that is not this machine's."""
         if not self._names_this_machine():
             self._send_text(HTTPStatus.MISDIRECTED_REQUEST, "this is not a name of this machine: see --host-name\n")
         elif self.path.partition("?")[0] != _PAGE:
@@ -129,7 +133,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._send_text(HTTPStatus.OK, self.server.page(), _METRICS_TYPE)
 
     def _names_this_machine(self) -> bool:
-        """Return whether each Host header names this machine; an old client without any is no browser."""
+        """Return whether the request has one Host header, with a name or an address of this machine.
+
+        A request by HTTP/1.0 may have no Host header, because no browser sends such a request.
+        """
         hosts = self.headers.get_all("Host", [])
         if not hosts:
             return self.request_version == "HTTP/1.0"
@@ -140,7 +147,7 @@ class _Handler(BaseHTTPRequestHandler):
         return name in self.server.own_names or _same_address(name, str(self.connection.getsockname()[0]))
 
     def _send_text(self, status: HTTPStatus, text: str, content_type: str = _TEXT_TYPE) -> None:
-        """Send a whole answer with this status and text."""
+        """Send a whole answer: the status, the headers, and `text` as its body."""
         body = text.encode()
         self.send_response(status)
         self.send_header("Content-Type", content_type)
@@ -154,7 +161,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _name_in(host: str) -> str:
-    """Return the name or address in a Host header, without its port: `[::1]:9000` gives `::1`."""
+    """Return the name or address in a Host header, in lower case and without its port: `[::1]:9000` gives `::1`."""
     host = host.strip().lower()
     if host.startswith("["):
         return host[1:].partition("]")[0]
@@ -162,7 +169,10 @@ def _name_in(host: str) -> str:
 
 
 def _same_address(name: str, address: str) -> bool:
-    """Return whether a name is the address that the client has reached, however it is spelled."""
+    """Return whether `name` is the IP address `address`, however it is spelled; false if one of both is no IP address.
+
+    An IPv4 address equals the IPv6 address that it is mapped to.
+    """
     try:
         reached = ipaddress.ip_address(address.partition("%")[0])
         named = ipaddress.ip_address(name.partition("%")[0])

@@ -1,4 +1,4 @@
-"""Return the present state of a device as gauges: text, value, fraction of the limit, and the last minute."""
+"""Return the present state of a device as gauges, and keep the values of the last minute for display."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _SHARES = (("SM", Measure.SM_ACTIVITY), ("tensor", Measure.TENSOR_ACTIVITY), ("D
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """One value of a device for display; `fraction` is the value over its limit, None if no limit is known."""
+    """One value of a device for display; `text` is the value with its unit.
+
+    `fraction` is the value over its limit, which may exceed 1; None if no limit is known.
+    """
 
     label: str
     text: str
@@ -27,7 +30,7 @@ class Gauge:
 
 
 def gauges(latest: Latest, device: Device) -> tuple[Gauge, ...]:
-    """Return the gauges of a device; those without a present value are left out."""
+    """Return the gauges of a device in the order of display; those without a present value are left out."""
     window = latest.window(device.id)
     return tuple(_host_gauges(window, device) if device.backend == "host" else _gpu_gauges(window, device))
 
@@ -40,7 +43,7 @@ def shares_text(latest: Latest, device: Device) -> str:
 
 
 def throttle_text(latest: Latest, device: Device) -> str:
-    """Return the throttle reasons of a device, separated by commas."""
+    """Return the throttle reasons of a device that are present, separated by commas; empty without one."""
     return ", ".join(reason.name for reason in latest.window(device.id).throttling())
 
 
@@ -83,7 +86,7 @@ def _memory_gauge(used_bytes: float, whole_bytes: float) -> Gauge:
 
 
 def _gauge_with_limit(label: str, value: float, limit: float | None, unit: str) -> Gauge:
-    """Return the gauge of a value and its limit in the same unit; None if no limit is known."""
+    """Return the gauge of a value, with its limit in the same `unit`; `limit` is None if no limit is known."""
     whole = f" / {units.quantity(limit, unit, 3)}" if limit else ""
     return Gauge(
         label, _with_common_unit(units.quantity(value, unit, 3), whole), value, value / limit if limit else None
@@ -102,7 +105,7 @@ def _with_common_unit(value: str, whole: str) -> str:
 
 
 def _number_or_none(text: str) -> float | None:
-    """Return a text as a number; None if it is none or 0."""
+    """Return the number in a text; None if the text is no number, or if the number is 0."""
     try:
         return float(text) or None
     except ValueError:
@@ -110,14 +113,17 @@ def _number_or_none(text: str) -> float | None:
 
 
 class Recent:
-    """The gauges of the last minute, by device and label."""
+    """The gauges of the last minute, as fractions of their limits, by device and label."""
 
     def __init__(self) -> None:
         self._values: dict[tuple[str, str], deque[tuple[float, float]]] = {}
         self._highest: dict[tuple[str, str], float] = {}
 
     def add(self, at: float, device: str, current: Sequence[Gauge]) -> None:
-        """Add the gauges of a device at a moment (monotonic seconds), and drop values older than a minute."""
+        """Add the gauges of a device at a moment (monotonic s), and drop values older than a minute.
+
+        The fraction of a gauge without a limit is that of the highest value so far.
+        """
         for gauge in current:
             key = (device, gauge.label)
             values = self._values.setdefault(key, deque())
@@ -128,9 +134,10 @@ class Recent:
                 values.popleft()
 
     def fractions(self, now: float, device: str, label: str, columns: int) -> list[float | None]:
-        """Return the mean fraction in each of `columns` equal parts of the last minute, the oldest first.
+        """Return the mean fraction of a gauge in each of `columns` equal parts of the last minute, oldest part first.
 
-        A part without a sample repeats the part before it; parts before the first sample are None.
+        `now` is the present in monotonic s. A part without a sample repeats the part before it; parts before the first
+        sample are None.
         """
         parts: list[list[float]] = [[] for _ in range(columns)]
         for at, fraction in self._values.get((device, label), ()):

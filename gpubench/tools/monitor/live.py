@@ -27,14 +27,17 @@ _SUFFIXES = {
 
 
 class Latest:
-    """Keeps the newest sample of each counter, and the newest two of a cumulative counter."""
+    """Keeps the newest sample of each counter, and the newest two of a cumulative counter, for each device."""
 
     def __init__(self, counters: Sequence[Counter]) -> None:
         self.counters = {counter.name: counter for counter in counters}
         self._last: dict[tuple[str, str], tuple[tuple[float, float], ...]] = {}
 
     def add(self, chunks: Iterable[Samples]) -> None:
-        """Add samples. A missing value removes the counter's value, because an old one would mislead."""
+        """Add samples in order of time; those of other counters than the given ones are ignored.
+
+        A missing value removes the counter's value, because an old one would mislead.
+        """
         for samples in chunks:
             for name, values in samples.columns:
                 if name not in self.counters or not len(values):
@@ -45,7 +48,7 @@ class Latest:
                 self._last[samples.device, name] = (*earlier, *samples_read)[-keep:] if values[-1] is not None else ()
 
     def window(self, device: str) -> Window:
-        """Return a window with the newest samples of a device, from which averages and rates can be taken."""
+        """Return the newest samples of a device as a window, from which averages and rates can be taken."""
         samples = [
             Samples(
                 "", device, tuple(at for at, _ in samples_read), ((name, tuple(value for _, value in samples_read)),)
@@ -56,7 +59,7 @@ class Latest:
         return Window(CounterTable(tuple(self.counters.values()), samples), device, [(-math.inf, math.inf)])
 
     def all(self) -> list[tuple[str, Counter, float]]:
-        """Return device, counter and value of every counter that has one, in the order of the counters."""
+        """Return device id, counter and value of every counter that has a value, in the order of the counters."""
         order = {name: index for index, name in enumerate(self.counters)}
         newest = [
             (device, name, samples_read[-1][1])
@@ -83,14 +86,14 @@ HOST_COLUMNS = ("host", "cores", "memory free", "load")
 
 
 def device_cells(latest: Latest, device: str) -> tuple[str, ...]:
-    """Return the cells of COLUMNS for a GPU; a missing value is an empty cell."""
+    """Return the cells of COLUMNS for a GPU, given by its id; a missing value is an empty cell."""
     window = latest.window(device)
     cells = (_cell(window, measure, unit) for _, measure, unit in _CELLS)
     return (device, *cells, ", ".join(reason.name for reason in window.throttling()))
 
 
 def host_cells(latest: Latest) -> tuple[str, ...]:
-    """Return the cells of HOST_COLUMNS."""
+    """Return the cells of HOST_COLUMNS; a missing value is an empty cell."""
     window = latest.window("host")
     cores, load = window.rate(Measure.CPU_TIME), window.mean(Measure.LOAD)
     free = _cell(window, Measure.MEMORY_AVAILABLE, "B")
@@ -98,7 +101,7 @@ def host_cells(latest: Latest) -> tuple[str, ...]:
 
 
 def _cell(window: Window, measure: Measure, unit: str) -> str:
-    """Return the present value of a measure with its unit; empty if it is missing."""
+    """Return the present value of a measure as text with its unit; empty if the value is missing."""
     value = window.mean(measure)
     if value is None:
         return ""
@@ -108,13 +111,13 @@ def _cell(window: Window, measure: Measure, unit: str) -> str:
 
 
 def lines(latest: Latest, devices: Sequence[str]) -> list[str]:
-    """Return a line for each device, the host last: for a log."""
+    """Return a line of text for each device id, the host last: for a log."""
     gpu_lines = [_log_line(COLUMNS, device_cells(latest, device)) for device in devices if device != "host"]
     return [*gpu_lines, *([_log_line(HOST_COLUMNS, host_cells(latest))] if "host" in devices else [])]
 
 
 def _log_line(heads: Sequence[str], cells: Sequence[str]) -> str:
-    """Return the first cell, then each other cell that is not empty with its head."""
+    """Return a line for a log: the first cell, then each other cell that is not empty, after its heading."""
     named_values = (
         f"{head} {cell}" for head, cell in itertools.islice(zip(heads, cells, strict=True), 1, None) if cell
     )
@@ -122,7 +125,10 @@ def _log_line(heads: Sequence[str], cells: Sequence[str]) -> str:
 
 
 def prometheus(latest: Latest, devices: Mapping[str, Device]) -> str:
-    """Return the counters in the text format of Prometheus 0.0.4: one metric per counter, one label per device."""
+    """Return the counters in the text format of Prometheus 0.0.4: a metric for each counter, a sample for each device.
+
+    `devices` has the devices by id; it gives the model for a label.
+    """
     lines: list[str] = []
     for name, entries in itertools.groupby(latest.all(), key=lambda entry: entry[1].name):
         rows = list(entries)
@@ -133,7 +139,8 @@ def prometheus(latest: Latest, devices: Mapping[str, Device]) -> str:
 def _metric(name: str, counter: Counter, rows: Sequence[tuple[Device | None, str, float]]) -> list[str]:
     """Return the lines of one metric: its help, its type, and a sample for each row (device, device id, value).
 
-    A counter of events has a sample with the value 1 for each event that is present.
+    The device is None if it is unknown. A counter of events has a sample with the value 1 for each event that is
+    present.
     """
     suffix, scale = _SUFFIXES.get(counter.unit, ("", 1.0))
     rises = counter.kind == "cumulative"
@@ -151,7 +158,7 @@ def _metric(name: str, counter: Counter, rows: Sequence[tuple[Device | None, str
 
 
 def _labels(model: Device | None, device: str) -> str:
-    """Return the labels of a sample: the device's id, and its model if it is known."""
+    """Return the labels of a sample: the device's id, and its model if the device is known."""
     model_label = f',model="{_escaped_value(model.name)}"' if model else ""
     return f'device="{_escaped_value(device)}"{model_label}'
 

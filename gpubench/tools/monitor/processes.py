@@ -26,7 +26,10 @@ PERIOD_S = 2.0  # between two lists: to read one takes a driver some 20 µs, and
 
 @dataclass(frozen=True, slots=True)
 class RunningProcess:
-    """A process on a device; `user` and `command` are empty if /proc does not show it, as from another container."""
+    """A process on a device, given by the device's id; `memory_bytes` is its memory there, None if unknown.
+
+    `user` and `command` are empty if /proc does not show the process, as one from another container.
+    """
 
     device: str
     pid: int
@@ -43,7 +46,10 @@ class ProcessesAtMoment:
 
 
 class ProcessList:
-    """Keeps the newest list of processes in `newest`. If the child ends, the list becomes empty."""
+    """Keeps the newest list of the processes on these devices in `newest`, which `update` renews.
+
+    The list is empty at first, without a GPU, and once the child process that reads the list has ended.
+    """
 
     def __init__(self, devices: Sequence[Device]) -> None:
         self.newest: tuple[RunningProcess, ...] = ()
@@ -55,7 +61,7 @@ class ProcessList:
                 self._child.channel.send(watched)
 
     def update(self) -> None:
-        """Read the lists that have arrived, without waiting for more."""
+        """Replace `newest` by the newest list that has arrived, without waiting for another one."""
         if self._child is None:
             return
         try:
@@ -74,7 +80,10 @@ class ProcessList:
 
 
 def main() -> None:
-    """Send the processes on the devices every two seconds, until the parent closes the channel."""
+    """Send the list of processes on the devices every two seconds, until the parent closes the channel.
+
+    The name of the channel is the first argument of the program. The devices are the first message in it.
+    """
     faulthandler.enable()
     channel = to_parent(sys.argv[1])
     devices: Sequence[Device] = channel.recv()
@@ -90,7 +99,10 @@ def main() -> None:
 
 
 def _open_sources(devices: Sequence[Device]) -> Iterator[tuple[str, ProcessSource, list[Device]]]:
-    """Yield the collectors that can list processes here: name, open source, and the devices that it accepts."""
+    """Yield each collector that can list processes on this machine: name, open source, and the devices it accepts.
+
+    A collector that is unavailable or broken is left out.
+    """
     for name in plugins.names("collectors"):
         with contextlib.suppress(Unavailable, plugins.BrokenPlugin):
             collector: Collector = plugins.load("collectors", name)
@@ -103,7 +115,10 @@ def _open_sources(devices: Sequence[Device]) -> Iterator[tuple[str, ProcessSourc
 
 
 def _read_processes(name: str, source: ProcessSource, devices: Sequence[Device]) -> Iterator[RunningProcess]:
-    """Yield the processes on these devices as the collector called `name` lists them."""
+    """Yield the processes on each of these devices as the collector called `name` lists them.
+
+    A device whose processes cannot be read is left out.
+    """
     for device in devices:
         with contextlib.suppress(Unavailable):
             for process in plugins.call_library(name, partial(source.read, device)):
@@ -111,7 +126,7 @@ def _read_processes(name: str, source: ProcessSource, devices: Sequence[Device])
 
 
 def with_user_and_command(device: Device, process: DeviceProcess) -> RunningProcess:
-    """Return a process with its user and its command line, which are empty if /proc does not show them."""
+    """Return a process with its user and its command line, both empty if /proc does not show the process."""
     user = command = ""
     with contextlib.suppress(psutil.Error):
         running = psutil.Process(process.pid)

@@ -39,7 +39,10 @@ class ProfileError(GpubenchError):
 
 @dataclass(frozen=True, slots=True)
 class ProgramProfile:
-    """A profiled program: its exit status, its run, and warnings; `run` is None if the file is incomplete."""
+    """A profiled program: its exit status as a shell gives it, its run, and warnings.
+
+    `run` is None if the run file is incomplete; the warnings then give the reason.
+    """
 
     status: int
     run: Run | None
@@ -82,7 +85,10 @@ def profile(
 
 
 class _ProfileFile:
-    """The run file while the program runs: if the disk is full, the file ends, and the program continues."""
+    """The run file while the program runs: if the disk is full, the file ends, and the program continues.
+
+    `warnings` has the reason then, and later calls write nothing.
+    """
 
     def __init__(self, recording: Recording, path: Path) -> None:
         self.path = path
@@ -90,13 +96,13 @@ class _ProfileFile:
         self._recording = recording
 
     def write(self, chunks: Sequence[Samples], *, is_last: bool = False) -> None:
-        """Write these samples and those that the sampler has sent; with `is_last`, stop sampling."""
+        """Write these samples and those that the sampling process has sent; with `is_last`, stop sampling too."""
         with self._collecting_errors():
             if not self.warnings:
                 (self._recording.stop_sampling if is_last else self._recording.write_sampled)(chunks)
 
     def finish(self, phase_results: Sequence[Result]) -> None:
-        """Write the results and the end record."""
+        """Write these results and the end record, after which the file is complete."""
         with self._collecting_errors():
             for result in phase_results if not self.warnings else ():
                 self._recording.result(result)
@@ -104,7 +110,7 @@ class _ProfileFile:
                 self._recording.end()
 
     def abandon(self) -> None:
-        """Remove the file, because the program was not started."""
+        """Close and remove the file, because the program was not started."""
         with self._recording:
             pass  # leaving the context closes the file, which can be removed only then
         self.path.unlink(missing_ok=True)
@@ -123,8 +129,9 @@ def _run_and_record(
 ) -> ProgramProfile:
     """Run the program while the devices are sampled, write its phases into the file, and return its profile.
 
-    `manifest` describes this run in the file. If the program was started with a trace, its kernels and copies are
-    written too. The program's marks, its NVTX ranges and the trace pass through a temporary folder.
+    `manifest` describes this run in the file. If the command is that of a traced script, its kernels and copies are
+    written too. The program's marks, its NVTX ranges and the trace pass through a temporary folder. If the program
+    cannot be started, the file is removed and CannotRun is raised.
     """
     with tempfile.TemporaryDirectory(prefix="gpubench-") as folder:
         marked = Path(folder, "marks")
@@ -152,8 +159,9 @@ def _run_and_record(
 def tracing_command(command: Sequence[str]) -> list[str]:
     """Return the command that runs a Python script with tracing in this Python interpreter.
 
-    Raises ProfileError if `command` is no Python script, names another interpreter, or cupti-python is unavailable.
-    Raises CannotRun if the script does not exist.
+    `command` is the script with its arguments, or this interpreter, the script and its arguments. Raises ProfileError
+    if `command` is no Python script, names another interpreter, or cupti-python is not installed, and CannotRun if the
+    script does not exist.
     """
     if Path(command[0]).name.startswith("python") and len(command) > 1:
         python = shutil.which(command[0])
@@ -172,9 +180,9 @@ def tracing_command(command: Sequence[str]) -> list[str]:
 def _run_and_sample(
     command: Sequence[str], environment: Mapping[str, str], file: _ProfileFile, zero: float
 ) -> tuple[Program, ProgramEnd]:
-    """Run the program to its end and write samples meanwhile; return it and how it ended.
+    """Run the program to its end, write samples into `file` meanwhile, and return the program and how it ended.
 
-    `zero` is the start of the run in s of CLOCK_MONOTONIC.
+    `zero` is the start of the run in s of CLOCK_MONOTONIC. Raises CannotRun if the program cannot be started.
     """
     with watching_signals() as mask:
         program = Program(command, environment, mask)
@@ -191,10 +199,11 @@ def _run_and_sample(
 def _results(
     program: Program, ended: ProgramEnd, spans: Sequence[marks.Span], file: _ProfileFile, manifest: Manifest
 ) -> list[Result]:
-    """Return the results of the program and its phases.
+    """Return the result of the program and, after it, those of its phases.
 
     The phases come from the program's marks (`spans`), else from the mark signals that it received, else from changes
-    of its counters. Moments are seconds of CLOCK_MONOTONIC; the results count from the start of the run.
+    of its counters, unless the file is incomplete. Moments are seconds of CLOCK_MONOTONIC; the results count from the
+    start of the run.
     """
     devices, zero = manifest.settings.devices, manifest.started_at
     program_result = results.program_result(ended, devices, zero)

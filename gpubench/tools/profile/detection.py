@@ -31,9 +31,11 @@ _ACTIVITY = (
 
 
 def changes(tracks: Sequence[Track], begin: float, end: float) -> list[float]:
-    """Return the moments in (begin, end), in s and ascending, at which a new phase begins.
+    """Return the moments between `begin` and `end`, in s and ascending, at which a new phase begins.
 
-    The list is empty if no activity counter was sampled.
+    `tracks` are the samples of all counters, with times in s. A change of less than 15 % of a counter's range, or
+    beside a phase shorter than about SHORTEST_S, does not count. The list is empty if no activity counter was sampled,
+    or if the window is shorter than 0.5 s.
     """
     series = [activity for track in tracks if (activity := _activity_of(track, begin, end))]
     bins = int(min(_BINS, (end - begin) / _LEAST_BIN_S))
@@ -47,10 +49,10 @@ def changes(tracks: Sequence[Track], begin: float, end: float) -> list[float]:
 
 
 def _activity_of(track: Track, begin: float, end: float) -> tuple[Floats, Floats, float] | None:
-    """Return the times (s) and values of an activity counter in the window, and the range that scales its steps.
+    """Return the times (s) and values of an activity counter from `begin` to `end`, and the range of the values.
 
-    A cumulative counter gives its rate between neighbouring samples. The range is that of 96 % of the values. Returns
-    None for any other counter, and for fewer than two values.
+    A cumulative counter gives its rate between neighbouring samples. The range leaves out the lowest and the highest 2
+    % of the values, and has a minimum for each unit. Returns None for any other counter, and for fewer than two values.
     """
     least_range = _LEAST_RANGE.get(track.counter.unit)
     if least_range is None or track.counter.measures not in _ACTIVITY:
@@ -68,7 +70,11 @@ def _activity_of(track: Track, begin: float, end: float) -> tuple[Floats, Floats
 
 
 def _bin_means(at: Floats, values: Floats, begin: float, end: float, bins: int) -> Floats:
-    """Return the mean of each bin, shape (bins,); a bin without a sample is interpolated between its neighbours."""
+    """Return the mean of `values` in each of `bins` equal parts of the time from `begin` to `end`, shape (bins,).
+
+    `at` are the times of the values, shape (samples,), with at least one sample. A part without a sample is
+    interpolated between its neighbours.
+    """
     places = np.clip(((at - begin) / (end - begin) * bins).astype(int), 0, bins - 1)
     counts = np.bincount(places, minlength=bins)
     sums = np.bincount(places, weights=values, minlength=bins)
@@ -78,11 +84,11 @@ def _bin_means(at: Floats, values: Floats, begin: float, end: float, bins: int) 
 
 
 def _clear_cuts(table: Floats, cuts: Sequence[int], shortest_bins: int) -> list[int]:
-    """Return the cuts between phases that differ and are long enough.
+    """Return the cuts between phases that differ by at least 0.15 and have at least `shortest_bins` rows.
 
-    `table` has a row for each bin and a column for each counter, scaled by its range; a cut is the index of a row. The
-    weakest cut is removed until all remaining cuts are strong enough. A cut beside a phase that is too short counts as
-    weaker than any other.
+    `table` has a row for each bin and a column for each counter, scaled by its range; a cut is the index of the first
+    row of a phase. The difference of two phases is the largest difference of their medians in any column. The weakest
+    cut is removed until all remaining cuts suffice; a cut beside a phase that is too short counts as the weakest.
     """
     remaining = list(cuts)
     while remaining:
@@ -103,8 +109,8 @@ def _clear_cuts(table: Floats, cuts: Sequence[int], shortest_bins: int) -> list[
 def _change_time(series: Sequence[tuple[Floats, Floats, float]], near_s: float, distance_s: float) -> float:
     """Return the time of a change in s: the middle between two samples at most `distance_s` from `near_s`.
 
-    `series` has the times, the values and the range of each counter. The counter whose least-squares cut explains most
-    decides.
+    `series` has the times, the values and the range of each counter. The counter whose least-squares cut into two means
+    explains most decides. Without two samples in reach, it is `near_s`.
     """
     best = (0.0, near_s)
     for at, values, scale in series:
@@ -119,6 +125,6 @@ def _change_time(series: Sequence[tuple[Floats, Floats, float]], near_s: float, 
 
 
 def _gain(part: Floats, cut: int) -> float:
-    """Return by how much the sum of squared residuals falls if two means, split at index `cut`, replace one."""
+    """Return by how much the sum of squared residuals falls if two means, split at index `cut`, replace one mean."""
     first, last = part[:cut], part[cut:]
     return float(len(first) * len(last) / len(part) * (first.mean() - last.mean()) ** 2)

@@ -54,9 +54,9 @@ class CuptiUnavailable(Exception):  # noqa: N818 - CUPTI is unusable
 
 
 def load() -> ctypes.CDLL:
-    """Load the CUPTI that cupti-python installs, else the system's, and return it.
+    """Load the CUPTI library that cupti-python installs, else the system's, and return it.
 
-    Call this before the program loads another CUPTI. Raises CuptiUnavailable if there is none.
+    Call this before the program loads another CUPTI. Raises CuptiUnavailable if neither can be loaded.
     """
     import nvidia
 
@@ -70,9 +70,10 @@ def load() -> ctypes.CDLL:
 
 
 def layouts() -> list[Layouts]:
-    """Return the layouts of all kinds of records, for every combination of versions in cupti-python, newest first.
+    """Return the layouts of CUPTI's records, for every combination of versions in cupti-python, newest first.
 
-    Raises CuptiUnavailable if cupti-python has no layout for a kind of record.
+    A layout is the NumPy type of a record by its activity kind (CUpti_ActivityKind). Raises CuptiUnavailable if
+    cupti-python has no layout for a kind of record.
     """
     from cupti import cupti
 
@@ -93,10 +94,11 @@ def layouts() -> list[Layouts]:
 
 
 class RecordDecoder:
-    """Decodes buffers of CUPTI's records; `name_of` returns the text at an address.
+    """Decodes buffers of CUPTI's records; `name_of` returns the text at an address of this process.
 
     Each CUPTI writes the records of its own version. The version of a buffer is the first of `versions` with which its
-    records lie without gaps up to the end of the buffer.
+    records lie without gaps up to the end of the buffer. `texts` are the names of the kernels so far, and `unknown` is
+    the number of buffers that no version fits.
     """
 
     def __init__(self, versions: Sequence[Layouts], name_of: Callable[[int], str]) -> None:
@@ -109,7 +111,11 @@ class RecordDecoder:
         self.unknown = 0  # number of buffers that no version fits
 
     def events(self, buffer: Bytes) -> npt.NDArray[Any]:
-        """Return the records of a buffer as an array of EVENT, shape (records,), by kind; empty if no version fits."""
+        """Return the records of a buffer as an array of EVENT, shape (records,), grouped by kind.
+
+        The array is empty if no version fits; `unknown` then counts the buffer. The field `name` is an index in
+        `texts`.
+        """
         offsets = self._record_offsets(buffer)
         self.unknown += not offsets
         parts = [
@@ -120,9 +126,10 @@ class RecordDecoder:
         return np.concatenate(parts) if parts else np.empty(0, EVENT)
 
     def _record_offsets(self, buffer: Bytes) -> dict[int, list[int]]:
-        """Return the byte offsets of the records of each kind; empty if no version fits.
+        """Return the byte offsets of the records in a buffer by activity kind; empty if no version fits.
 
-        After the first buffer with kernels, only the versions that fit it are tried.
+        The version that fits is kept for `_decode_kind`. After the first buffer with kernels, only the versions that
+        fit that buffer are tried.
         """
         for first, layouts in enumerate(self._versions):
             if offsets := _record_offsets(buffer, layouts):
@@ -134,7 +141,10 @@ class RecordDecoder:
         return {}
 
     def _decode_kind(self, buffer: Bytes, kind: int, at: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the records of one kind, which begin at the byte offsets `at`, as an array of EVENT."""
+        """Return the records of an activity kind, which begin at the byte offsets `at`, as an array of EVENT.
+
+        Its shape is that of `at`: (records,).
+        """
         event_kind = _KINDS[kind][0]
         events = np.zeros(len(at), EVENT)
         events["kind"] = event_kind
@@ -150,7 +160,7 @@ class RecordDecoder:
         return events
 
     def _read_field(self, buffer: Bytes, kind: int, at: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
-        """Return a field of the records at these byte offsets, shape (records,)."""
+        """Return the field `name` of the records of an activity kind at the byte offsets `at`, shape (records,)."""
         fields = self._layouts[kind].fields
         assert fields is not None
         field_type, offset = fields[name][:2]
@@ -159,7 +169,10 @@ class RecordDecoder:
         return values
 
     def _name_indices(self, addresses: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the index in `texts` of the name at each address; a new name is read and appended."""
+        """Return the index in `texts` of the name at each address, shape (records,); a new name is appended.
+
+        The address 0 stands for an empty name.
+        """
         unique, inverse = np.unique(addresses, return_inverse=True)
         for address in unique.tolist():
             if address not in self.names:
@@ -169,7 +182,10 @@ class RecordDecoder:
 
 
 def _record_offsets(buffer: Bytes, layouts: Layouts) -> dict[int, list[int]]:
-    """Return the byte offsets of the records of each kind; empty if the records do not fill the buffer exactly."""
+    """Return the byte offsets of the records in a buffer by activity kind, as these layouts give them.
+
+    The result is empty if the records do not fill the buffer exactly, or if one is of another kind.
+    """
     kinds = memoryview(buffer[: len(buffer) // 4 * 4].tobytes()).cast("I")
     sizes = {kind: layout.itemsize for kind, layout in layouts.items()}
     offsets: dict[int, list[int]] = {kind: [] for kind in sizes}
@@ -185,7 +201,10 @@ def _record_offsets(buffer: Bytes, layouts: Layouts) -> dict[int, list[int]]:
 
 
 class Tracer:
-    """Records kernels and copies with CUPTI's activity API in this process, from `start` to `stop`, into `folder`."""
+    """Records kernels and copies with CUPTI's activity API in this process, from `start` to `stop`, into `folder`.
+
+    The files are `events` (an array of EVENT), `names` (JSON texts, one per line), `raw`, and `about`, the description.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._lib = load()
@@ -216,7 +235,10 @@ class Tracer:
         self._describe("the program ended (by os._exit or a signal) before its records could be read")
 
     def stop(self) -> None:
-        """Stop recording and write the remaining records. Raises CuptiUnavailable if CUPTI's clock cannot be read."""
+        """Stop recording, decode all records and write their events.
+
+        Raises CuptiUnavailable if CUPTI's clock cannot be read.
+        """
         self._lib.cuptiActivityFlushAll(_FORCED)
         for kind in _KINDS:
             self._lib.cuptiActivityDisable(kind)
@@ -227,7 +249,7 @@ class Tracer:
         self._describe(reason="")
 
     def _call(self, name: str, *arguments: Any) -> None:
-        """Call a function of CUPTI. Raises CuptiUnavailable with CUPTI's message if it fails."""
+        """Call the function `name` of CUPTI. Raises CuptiUnavailable with CUPTI's message if it fails."""
         status = getattr(self._lib, name)(*arguments)
         if status:
             text = ctypes.c_char_p()
@@ -235,24 +257,31 @@ class Tracer:
             raise CuptiUnavailable(f"{name}: {(text.value or b'').decode() or f'status {status}'}")
 
     def _read_clocks(self) -> None:
-        """Record a moment on CUPTI's clock and on CLOCK_MONOTONIC, in nanoseconds."""
+        """Record the present moment on CUPTI's clock and on CLOCK_MONOTONIC, both in ns."""
         now = ctypes.c_uint64()
         before = time.monotonic_ns()
         self._call("cuptiGetTimestamp", ctypes.byref(now))
         self._clocks.append((now.value, (before + time.monotonic_ns()) // 2))
 
     def _describe(self, reason: str) -> None:
-        """Write the description of the trace; `reason` says why it is incomplete, and is empty if it is not."""
+        """Write the description of the trace; `reason` says why it is incomplete, and is empty if it is complete."""
         about = {"clocks": self._clocks, "dropped": self._dropped, "unknown": self._records.unknown, "reason": reason}
         write_description(self._folder, about)
 
     def _provide_buffer(self, buffer: Any, size: Any, most_records: Any) -> None:
-        """Give CUPTI an empty buffer: its address, its size, and no limit on the number of records."""
+        """Give CUPTI an empty buffer: set its address, its size, and 0 (no limit) as the largest number of records.
+
+        The arguments are ctypes pointers, through which CUPTI receives the values.
+        """
         buffer[0] = self._libc.malloc(_BUFFER_BYTES)
         size[0], most_records[0] = _BUFFER_BYTES, 0
 
     def _take_buffer(self, context: int | None, stream: int, buffer: int, size: int, valid: int) -> None:
-        """Store the first `valid` bytes of a full buffer, free it, and count the records that CUPTI dropped."""
+        """Store the first `valid` bytes of a full buffer, free it, and count the records that CUPTI dropped.
+
+        CUPTI calls this: `context` is a CUcontext, `stream` a stream's number, and `buffer` the buffer's address.
+        Beyond 1 GiB of undecoded records, the buffer is decoded at once.
+        """
         del size
         if sum(self._sizes) + valid <= _MOST_RAW_BYTES:
             self._store_undecoded((ctypes.c_char * valid).from_address(buffer))
@@ -264,14 +293,14 @@ class Tracer:
             self._dropped += dropped.value
 
     def _store_undecoded(self, data: Any) -> None:
-        """Write a buffer to the file undecoded, because decoding would delay the program more."""
+        """Write a ctypes array of bytes to the file `raw`, because decoding would delay the program more."""
         remaining = memoryview(data).cast("B")
         while remaining:
             remaining = remaining[self._raw.write(remaining) :]
         self._sizes.append(len(data))
 
     def _decode(self, data: bytes) -> None:
-        """Decode a buffer and write its events."""
+        """Decode a buffer of records, and append its events and the new names to their files."""
         self._events.write(self._records.events(np.frombuffer(data, np.uint8)).tobytes())
         new = self._records.texts[self._written :]
         if new:
@@ -281,14 +310,21 @@ class Tracer:
 
 
 def write_description(folder: Path, about: dict[str, Any]) -> None:
-    """Replace the description of the trace in the folder atomically; `about` is written as JSON."""
+    """Replace the description of the trace in the folder atomically by `about`, written as JSON.
+
+    `about` has `clocks` (pairs of moments in ns: CUPTI's clock, CLOCK_MONOTONIC), `dropped` (number of records),
+    `unknown` (number of buffers) and `reason`.
+    """
     partial = folder / "about.part"
     partial.write_text(json.dumps(about), encoding="utf-8")
     partial.replace(folder / "about")
 
 
 def main() -> None:
-    """Run the script of the command line as Python would, and trace it if CUPTI can be used."""
+    """Run the Python script that the arguments name, as Python would, and trace it if CUPTI can be used.
+
+    The trace goes to the folder that the variable GPUBENCH_TRACE names.
+    """
     sys.argv = sys.argv[1:]
     sys.path.insert(0, str(Path(sys.argv[0]).resolve().parent))
     folder = Path(os.environ[VARIABLE])

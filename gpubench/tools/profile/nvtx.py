@@ -15,16 +15,20 @@ _COMPILE_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class NvtxSetup:
-    """Environment variables that let a program record its NVTX ranges; `warnings` say why it does not record them."""
+    """The environment variables (name to value) with which a program records its NVTX ranges.
+
+    Without variables, the ranges are not recorded, and `warnings` say why.
+    """
 
     variables: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
 
 def prepare(environment: Mapping[str, str], folder: Path) -> NvtxSetup:
-    """Compile the recording library into `folder` and return the variables that load it.
+    """Compile the recording library into `folder` and return the variables that make NVTX load it.
 
-    If `environment` names another tool for NVTX, or the library cannot be compiled, only warnings are returned.
+    `environment` is that of the program. If it names another library for NVTX, or if the library cannot be compiled
+    within 20 s, only warnings are returned.
     """
     if environment.get(VARIABLE):
         return NvtxSetup(warnings=(f"NVTX ranges are not recorded: {VARIABLE} names another tool; unset it",))

@@ -35,8 +35,8 @@ class CannotRun(GpubenchError):  # noqa: N818 - the program is not started
 class ProgramEnd:
     """How a program ended: `status` as a shell gives it, which is 128 + n if signal n killed it.
 
-    `begin` and `end` are seconds of CLOCK_MONOTONIC. `cpu_s` and `memory_bytes`, the largest resident set of one
-    process, include the children that it waited for.
+    `killed_by` is the name of that signal, else empty. `begin` and `end` are seconds of CLOCK_MONOTONIC. `cpu_s` and
+    `memory_bytes`, the largest resident set of one process, include the children that the program waited for.
     """
 
     status: int
@@ -55,13 +55,13 @@ class ProgramEnd:
 
 
 class Program:
-    """A running program. Create it inside `watching_signals`, which blocks the signals that it waits for.
+    """A running program. Create it inside `watching_signals`, which blocks the signals that `wait` reads.
 
     `marks` are the times at which the program or the user sent the mark signal, in s of CLOCK_MONOTONIC.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], mask: set[signal.Signals]) -> None:
-        """Start the program with the signal mask `mask`. Raises CannotRun if it cannot be run."""
+        """Start a program whose signal mask is `mask`. Raises CannotRun if the program cannot be run."""
         self.begin = time.monotonic()
         self.marks: list[float] = []
         try:
@@ -72,7 +72,10 @@ class Program:
             raise cannot_run(command[0], error) from error
 
     def wait(self, seconds: float) -> ProgramEnd | None:
-        """Wait at most `seconds` for the program to end, and forward signals; return None if it still runs."""
+        """Wait at most `seconds` for the program to end, and return how it ended; None if it still runs.
+
+        Meanwhile, marks are recorded and other signals forwarded.
+        """
         deadline = time.monotonic() + seconds
         while True:
             info = signal.sigtimedwait(_WATCHED, max(deadline - time.monotonic(), 0.0))
@@ -85,7 +88,10 @@ class Program:
                 self._handle_signal(info.si_signo, info.si_code)
 
     def _handle_signal(self, number: int, code: int) -> None:
-        """Record a mark, or forward any other signal, unless the terminal sent it to the program too."""
+        """Record a mark if `number` is the mark signal; forward any other signal to the program.
+
+        A signal whose si_code `code` is the kernel's is not forwarded: the terminal sent it to the program too.
+        """
         if number == MARK:
             self.marks.append(time.monotonic())
         elif code != _FROM_KERNEL:
@@ -93,7 +99,7 @@ class Program:
                 os.kill(self.pid, number)
 
     def _reap(self) -> ProgramEnd | None:
-        """Return how the program ended, None if it still runs."""
+        """Return how the program ended, None if it still runs; do not wait."""
         pid, status, used = os.wait4(self.pid, os.WNOHANG)
         if not pid:
             return None
@@ -110,7 +116,10 @@ class Program:
 
 @contextlib.contextmanager
 def watching_signals() -> Iterator[set[signal.Signals]]:
-    """Block the signals that `Program.wait` reads, and yield the previous signal mask, which the program gets."""
+    """Block the signals that `Program.wait` reads, and yield the previous signal mask, which the program gets.
+
+    Afterwards, pending signals of this kind are dropped, and the mask is restored.
+    """
     previous = signal.signal(
         signal.SIGCHLD, signal.SIG_DFL
     )  # if SIGCHLD were ignored, the kernel would keep no exit status
@@ -140,6 +149,6 @@ def check_executable(command: Sequence[str], environment: Mapping[str, str]) -> 
 
 
 def cannot_run(name: str, error: OSError) -> CannotRun:
-    """Return the error for the program `name`, with the exit status that a shell gives."""
+    """Return the error for the program `name`, with a shell's exit status: 127 if it is missing, else 126."""
     missing = error.errno in (errno.ENOENT, errno.ENOTDIR)
     return CannotRun(f"cannot run {name}: {error.strerror}", 127 if missing else 126)

@@ -32,9 +32,11 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The events of a traced program, with their times in seconds of CLOCK_MONOTONIC.
+    """The events of a traced program in order of start, with their times in seconds of CLOCK_MONOTONIC.
 
-    `dropped` counts the records that CUPTI dropped. `reason` says why events are missing.
+    `events` is an array of `inside.EVENT`, shape (events,); its field `name` is an index in `names`, the demangled
+    names of kernels. `start` and `end` have the same shape. `dropped` counts the records that CUPTI dropped. `reason`
+    says why events are missing; it is empty if none is.
     """
 
     events: npt.NDArray[Any]
@@ -46,7 +48,7 @@ class Trace:
 
 
 def read(folder: Path) -> Trace:
-    """Return the trace that the program wrote to the folder; if it wrote none, an empty one with the reason."""
+    """Return the trace that the program wrote to the folder; without a trace, an empty one with the reason."""
     about_file = folder / "about"
     if not about_file.exists():
         return _empty_trace("the script ended before it was traced")
@@ -72,9 +74,10 @@ def _empty_trace(reason: str) -> Trace:
 
 
 def _monotonic(nanoseconds: npt.NDArray[Any], clocks: Sequence[Sequence[int]]) -> Floats:
-    """Return CUPTI's times in s of CLOCK_MONOTONIC.
+    """Return times on CUPTI's clock, in ns, as seconds of CLOCK_MONOTONIC; the shape is the same.
 
-    `clocks` are moments that were read on both clocks, in ns; a line through the first and the last converts the times.
+    `clocks` are moments in ns that were read on both clocks (CUPTI's, CLOCK_MONOTONIC); a line through the first and
+    the last one converts the times.
     """
     (their, our), (their_last, our_last) = clocks[0], clocks[-1]
     rate = (our_last - our) / (their_last - their) if their_last - their > 1e9 else 1.0
@@ -83,7 +86,7 @@ def _monotonic(nanoseconds: npt.NDArray[Any], clocks: Sequence[Sequence[int]]) -
 
 
 def readable_name(name: str) -> str:
-    """Return the demangled name of a kernel; the name itself if it cannot be demangled."""
+    """Return the demangled name of a kernel; `name` itself if it is not mangled or cannot be demangled."""
     if not name.startswith("_Z"):
         return name
     try:
@@ -103,7 +106,10 @@ def readable_name(name: str) -> str:
 
 
 def brief(name: str) -> str:
-    """Return the name of a kernel without return type, namespaces, template arguments and parameters."""
+    """Return the name of a kernel without return type, namespaces, template arguments and parameters.
+
+    It has at most 80 characters.
+    """
     bare, before = name, ""
     while bare != before:  # from the innermost brackets out
         bare, before = re.sub(r"<[^<>]*>|\([^()]*\)", "", bare), bare
@@ -111,9 +117,10 @@ def brief(name: str) -> str:
 
 
 def results(trace: Trace, devices: Sequence[str], zero: float) -> list[Result]:
-    """Return the results of each device: where its time went, the kernels that took the most time, and the copies.
+    """Return the results of each traced device: where its time went, its longest kernels, and its copies by kind.
 
-    `zero` is the start of the run in s of CLOCK_MONOTONIC; windows count from it.
+    `devices` are the ids of the devices of the run; other devices are left out. `zero` is the start of the run in s of
+    CLOCK_MONOTONIC; windows count from it.
     """
     device_results: list[Result] = []
     for ordinal in np.unique(trace.events["device"]).tolist():
@@ -126,7 +133,8 @@ def results(trace: Trace, devices: Sequence[str], zero: float) -> list[Result]:
 def _device_results(trace: Trace, on_device: npt.NDArray[np.bool_], device: str, zero: float) -> Iterator[Result]:
     """Yield the results of one device: where its time went, then its longest kernels, then its copies by kind.
 
-    `on_device` selects the events of the device.
+    `on_device` is true for the events of the device, shape (events,), and at least one is. `device` is its id. Windows
+    count from `zero`, in s of CLOCK_MONOTONIC.
     """
     kernels, copies = on_device & (trace.events["kind"] == KERNEL), on_device & (trace.events["kind"] == COPY)
     start, end = trace.start[on_device], trace.end[on_device]
@@ -151,7 +159,10 @@ def _device_results(trace: Trace, on_device: npt.NDArray[np.bool_], device: str,
 
 
 def _longest_kernels(trace: Trace, kernels: npt.NDArray[np.bool_]) -> Iterator[tuple[Case, npt.NDArray[np.intp], str]]:
-    """Yield the kernels with the longest total time: case, indices of their events, and full name."""
+    """Yield case, indices of the events, and full name of each kernel, the longest total time first.
+
+    `kernels` is true for the kernels of one device, shape (events,). At most MOST_KERNELS are yielded.
+    """
     places = np.flatnonzero(kernels)
     numbers = trace.events["name"][places]
     totals = np.bincount(numbers, weights=(trace.end - trace.start)[places]) if len(places) else np.empty(0)
@@ -163,7 +174,7 @@ def _longest_kernels(trace: Trace, kernels: npt.NDArray[np.bool_]) -> Iterator[t
 
 
 def _make_unique(name: str, used: set[str]) -> str:
-    """Return the name, with a number appended if it is in `used`; add the returned name to `used`."""
+    """Return `name`, with `#2`, `#3`, … appended if it is in `used`, and add the result to `used`."""
     candidate, number = name, 1
     while candidate in used:
         number += 1
@@ -173,7 +184,10 @@ def _make_unique(name: str, used: set[str]) -> str:
 
 
 def _copy_kinds(trace: Trace, copies: npt.NDArray[np.bool_]) -> Iterator[tuple[Case, npt.NDArray[np.intp], str]]:
-    """Yield the kinds of copies, such as `h2d`: case, indices of their events, and an empty name."""
+    """Yield case, indices of the events, and an empty name for each kind of copy, such as `h2d`.
+
+    `copies` is true for the copies of one device, shape (events,).
+    """
     places = np.flatnonzero(copies)
     for kind in np.unique(trace.events["copy"][places]).tolist():
         case = Case(phases.SUITE, "copy", (("kind", _COPIES.get(kind, f"other{kind}")),))
@@ -183,9 +197,10 @@ def _copy_kinds(trace: Trace, copies: npt.NDArray[np.bool_]) -> Iterator[tuple[C
 def _event_result(
     trace: Trace, case: Case, indices: npt.NDArray[np.intp], full_name: str, device: str, zero: float
 ) -> Result:
-    """Return the result of one kernel or one kind of copy: total time, durations, number of calls, bytes.
+    """Return the result of one kernel or one kind of copy: total time, single durations, number of calls, bytes.
 
-    `indices` are those of its events; `full_name` is the demangled name of a kernel, else empty.
+    `indices` are those of its events, at least one. `full_name` is the demangled name of a kernel, else empty. Of more
+    than MOST_VALUES durations, evenly spaced ones are kept. The window counts from `zero`, in s of CLOCK_MONOTONIC.
     """
     times = trace.end[indices] - trace.start[indices]
     evenly_picked = np.linspace(0, len(times) - 1, min(len(times), MOST_VALUES)).astype(int)
@@ -206,10 +221,11 @@ def _event_result(
 def events(
     trace: Trace, numbered_results: Sequence[tuple[int, Result]], devices: Sequence[str], zero: float
 ) -> list[Samples]:
-    """Return the first MOST_EVENTS events for a timeline: start, duration, stream, and the number of the result.
+    """Return the first MOST_EVENTS events as samples of each device, for a timeline.
 
-    `numbered_results` are the results of kernels and copies with their numbers in the file. An event whose kernel has
-    no result has None instead of a number. Times count from `zero`.
+    The columns are duration (s), stream, and the number of the result. `numbered_results` are the results of kernels
+    and copies with their numbers in the file. An event without a result has None instead of a number. Times count from
+    `zero`, in s of CLOCK_MONOTONIC.
     """
     kernels = {
         dict(result.notes)["name"]: number for number, result in numbered_results if result.case.name == "kernel"
@@ -240,7 +256,10 @@ def _none_for_nan(values: npt.NDArray[Any]) -> tuple[float | None, ...]:
 
 
 def covered_seconds(start: Floats, end: Floats) -> float:
-    """Return the time in s that is covered by at least one interval; `start` ascends."""
+    """Return the time in s that is covered by at least one of the intervals from `start` to `end`.
+
+    Both are in s, of shape (intervals,), and `start` ascends. Without an interval it is 0.
+    """
     if not len(start):
         return 0.0
     covered = np.maximum.accumulate(end)
@@ -249,6 +268,9 @@ def covered_seconds(start: Floats, end: Floats) -> float:
 
 
 def uncovered_gaps(start: Floats, end: Floats) -> Floats:
-    """Return the lengths in s of the gaps that no interval covers; `start` ascends."""
+    """Return the lengths in s of the gaps between intervals that no interval covers, in order of time.
+
+    `start` and `end` are in s, of shape (intervals,), and `start` ascends.
+    """
     gaps: Floats = start[1:] - np.maximum.accumulate(end)[:-1]
     return gaps[gaps > 0]

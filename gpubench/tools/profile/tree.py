@@ -40,7 +40,7 @@ class ProcessTree:
         self._highest_cpu_s = 0.0
 
     def read(self) -> None:
-        """Take a sample now. The recorded processor time never falls, even if a child ends that was not waited for."""
+        """Take a sample now. The recorded processor time never falls, even if a child ends that nobody waited for."""
         usages = [usage for pid in _process_and_descendants(self._pid) if (usage := _usage(pid))]
         if usages:
             self._highest_cpu_s = max(self._highest_cpu_s, sum(seconds for seconds, _ in usages))
@@ -49,7 +49,7 @@ class ProcessTree:
             )
 
     def take(self) -> list[Samples]:
-        """Return the samples since the last call."""
+        """Return the samples since the last call, as one chunk for the host; an empty list if there is none."""
         if not self._rows:
             return []
         at, seconds, sizes = zip(*self._rows, strict=True)
@@ -58,7 +58,7 @@ class ProcessTree:
 
 
 def _process_and_descendants(pid: int) -> Iterator[int]:
-    """Yield a process and, if the kernel lists children (CONFIG_PROC_CHILDREN), its descendants."""
+    """Yield the id of a process and, if the kernel lists children (CONFIG_PROC_CHILDREN), those of its descendants."""
     yield pid
     try:
         for task in Path(f"/proc/{pid}/task").iterdir():
@@ -69,7 +69,10 @@ def _process_and_descendants(pid: int) -> Iterator[int]:
 
 
 def _usage(pid: int) -> tuple[float, int] | None:
-    """Return the CPU seconds of a process and of the children it waited for, and its resident bytes (proc(5), stat)."""
+    """Return the CPU seconds of a process with the children it waited for, and its resident bytes.
+
+    None if the process has ended. The source is /proc/PID/stat (proc(5)).
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
