@@ -40,7 +40,7 @@ class PaperBench(Bench):
     """A bench whose kernels are built by g++ from the same file."""
 
     def kernel(self, file: str, name: str, **defines: int):
-        return kernel(str(self._beside(file).relative_to(SUITES)), name, **defines)
+        return kernel(str(self._find_source(file).relative_to(SUITES)), name, **defines)
 
 
 def bench(suite, vendor="amd", free=2**40, **params) -> PaperBench:

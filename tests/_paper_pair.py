@@ -138,7 +138,7 @@ class PairBench(Bench):
 
     def kernel(self, file: str, name: str, **defines: int) -> Any:
         """Return a launch that is kept, runs on the host, and takes its bytes over LINK if it copies in bulk."""
-        path = str(self._beside(file).relative_to(SUITES))
+        path = str(self._find_source(file).relative_to(SUITES))
         replacement = {"fill_pattern": _fill, "count_wrong": _count_wrong}.get(name)
         run = replacement or kernel(path, name, **({"__CUDA_ARCH__": 900} if path == "bulk_copy.cu" else defines))
 

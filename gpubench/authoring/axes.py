@@ -1,4 +1,4 @@
-"""The axes of a case: their points by tier, and the target of a plan."""
+"""Define the axes of a case, with their values in each tier, and the target for which a plan is made."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ Values = Sequence[Value]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The target of a plan: the device, the machine, the tier, the user's data, and the number of nodes."""
+    """The target of a plan.
+
+    `facts` describes the machine, `device` the device to measure. `data` are the user's own data files, and `nodes` is
+    the number of nodes of the run.
+    """
 
     facts: Facts
     device: Device
@@ -63,9 +67,10 @@ Axis = Values | Points | Callable[[Target], "Values | Points"]
 
 
 def axis_values(axis: Axis, target: Target) -> Values:
-    """Return the points of an axis for a target, those of its tier.
+    """Return the values of an axis in the tier of `target`, with NumPy's numbers converted to Python's.
 
-    Raises SuiteError if one is neither text nor number.
+    An axis that is a function is called with `target` first. Raises SuiteError if the axis is not a sequence, or if a
+    value is neither one line of text nor a finite number.
     """
     of_target = axis(target) if callable(axis) else axis
     values = getattr(of_target, target.tier) if isinstance(of_target, Points) else of_target

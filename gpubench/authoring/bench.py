@@ -1,4 +1,4 @@
-"""The inputs of a case: the open device, the case, its ranks, its seed, its kernels."""
+"""Give a case its inputs: the open device, its parameters, its ranks, its seed and its kernels."""
 
 from __future__ import annotations
 
@@ -58,9 +58,11 @@ class Bench:
 
     @classmethod
     def untimed(cls, case: Case, target: Target, package: str, seed: int = 0) -> Bench:
-        """Return a bench with the target's device opened in this process, for a program that a case starts.
+        """Return a Bench whose device is opened in this process, for a program that a case starts.
 
-        Its `device` cannot time. Raises UsageError or BrokenPlugin if the backend cannot be loaded.
+        `package` is the name of the package whose folder holds the suite's kernels. If the backend can open a device
+        without preparing its clock, it does, and `device` cannot time. Raises UsageError or BrokenPlugin if the backend
+        cannot be loaded.
         """
         backend: Backend = plugins.load("backends", target.device.backend)
         open_device = backend.open_untimed if isinstance(backend, OpensUntimed) else backend.open
@@ -83,7 +85,7 @@ class Bench:
 
     @property
     def rng(self) -> np.random.Generator:
-        """A new generator, seeded by the run's seed and the case's id, so that the data are the same every time."""
+        """A new random generator, seeded by the run's seed and the case's id: the data are the same every time."""
         return np.random.default_rng([self.seed, zlib.crc32(self.case.id.encode())])
 
     def barrier(self) -> None:
@@ -91,9 +93,9 @@ class Bench:
         self.exchange(None)
 
     def copies(self, nbytes: int) -> int:
-        """Return how many buffers of `nbytes` bytes a rotation needs to outgrow the last-level cache fourfold.
+        """Return how many buffers of `nbytes` bytes must be used in turn so that none is still in the last-level cache.
 
-        While one of them is in use, the others together are at least four times as large as the cache.
+        While one buffer is in use, the others together are at least four times as large as the cache.
         """
         return -(-4 * max(self.target.device.cache_bytes, 1) // nbytes) + 1
 
@@ -104,27 +106,29 @@ class Bench:
             raise Skip(f"needs {units.round_size(nbytes)} of memory, {units.round_size(free_bytes)} are free")
 
     def kernel(self, file: str, name: str, **defines: str | int) -> Kernel:
-        """Return the kernel `name`, compiled from a .cu file next to the suite with the macros `defines`.
+        """Return the kernel `name`, compiled from the .cu file `file` with the macros `defines` and their values.
 
-        A file `prelude.cuh` is put ahead of it, if there is one. Both files are also searched in the package above, so
-        that a suite that is a folder shares them with its neighbours.
+        The text of `prelude.cuh`, if that file exists, is put in front. Both files are searched in the suite's package
+        and then in the package above it, so that several suites can share them. Raises FileNotFoundError if `file` is
+        in neither.
         """
-        prelude, kernels = self._beside("prelude.cuh"), self._beside(file)
+        prelude, kernels = self._find_source("prelude.cuh"), self._find_source(file)
         parts = (prelude, kernels) if prelude.is_file() else (kernels,)
         source = "".join(part.read_text(encoding="utf-8") for part in parts)
         return self.open_device.kernel(source, name, defines)
 
     def compile(self, file: str, name: str, variants: Iterable[Mapping[str, str | int]]) -> None:
-        """Compile the kernel `name` of a file with each of these sets of macros, so that `kernel` then returns at once.
+        """Compile the kernel `name` of `file` once for each set of macros in `variants`, in parallel threads.
 
-        The variants are compiled in parallel threads.
+        A later call of `kernel` with the same macros then returns at once. Raises the error of the first variant that
+        cannot be compiled.
         """
         with ThreadPoolExecutor(thread_name_prefix="gpubench-compile") as threads:
             for compiled in [threads.submit(self.kernel, file, name, **defines) for defines in variants]:
                 compiled.result()
 
-    def _beside(self, file: str) -> Traversable:
-        """Return the file next to the suite, or else in the package above it."""
+    def _find_source(self, file: str) -> Traversable:
+        """Return the path of `file` in the suite's package, or in the package above it if the file is only there."""
         above = self.package.rpartition(".")[0]
         own, *others = (resources.files(package) / file for package in (self.package, above) if package)
         return next((place for place in (own, *others) if place.is_file()), own)

@@ -1,4 +1,4 @@
-"""Checks of the values that a suite's author passes, which return plain values or raise an error with the field."""
+"""Check the values that a suite's author passes: return plain values, or raise an error that names the field."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ _NAME = re.compile(r"[^\x00-\x1f\x7f\u2028\u2029]{1,200}")
 
 
 def invalid_value(field: str, value: object, expected: str) -> SuiteError:
-    """Return the SuiteError for a field with an invalid value, for the caller to raise.
+    """Return, without raising it, the SuiteError which says that `field` has `value` and not what is `expected`.
 
-    `field` names the field in the error (`Stage.work`), here and in every check, and `expected` the valid values.
+    `field` is the name in the message (`Stage.work`), as in every check, and `expected` a noun phrase (`a number`).
     """
     return SuiteError(f"{field} is {type(value).__name__} {value!r:.80}, not {expected}")
 
 
 def choice(field: str, value: object, choices: Collection[str]) -> None:
-    """Raise SuiteError if the value is none of these texts."""
+    """Raise SuiteError, which names `field`, if `value` is not one of the texts in `choices`."""
     if not isinstance(value, str) or value not in choices:
         raise invalid_value(field, value, f"one of {', '.join(sorted(choices))}")
 
 
 def number(field: str, value: object, least: float = -math.inf, most: float = math.inf) -> float:
-    """Return a real number, also one of NumPy's, as a float.
+    """Return `value`, a real number of Python or NumPy, as a float.
 
-    Raises SuiteError if it is not a number or not from `least` to `most`.
-
-    NaN passes only without bounds: an observed NaN makes the case invalid, which the engine decides.
+    Raises SuiteError, which names `field`, if it is a bool, is not a real number, is too large for a float64, or is not
+    from `least` to `most`. NaN passes only if both bounds are infinite: the engine decides that a case with an observed
+    NaN is invalid.
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise invalid_value(field, value, "a number")
@@ -51,7 +51,10 @@ def number(field: str, value: object, least: float = -math.inf, most: float = ma
 
 
 def count(field: str, value: object, most: int) -> int:
-    """Return a whole number from 0 to `most` as an int. Raises SuiteError for any other value."""
+    """Return `value`, a whole number of Python or NumPy from 0 to `most`, as an int.
+
+    Raises SuiteError, which names `field`, for any other value.
+    """
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or not 0 <= int(value) <= most:
         raise invalid_value(field, value, f"a whole number from 0 to {most}")
     return int(value)
@@ -65,16 +68,20 @@ def name(field: str, value: object) -> str:
 
 
 def names(field: str, values: object) -> tuple[str, ...]:
-    """Return a sequence of names as a tuple. Raises SuiteError for any other value, also for a single text."""
+    """Return a sequence of names, each one line of 1 to 200 characters, as a tuple.
+
+    Raises SuiteError, which names `field`, for any other value, also for a single text.
+    """
     if isinstance(values, str) or not isinstance(values, Sequence):
         raise invalid_value(field, values, "a tuple of texts")
     return tuple(name(field, value) for value in values)
 
 
 def axis_value(value: object) -> str | int | float:
-    """Return a point of an axis: a text, an int or a finite float, with NumPy's numbers converted to Python's.
+    """Return a value of an axis as a text, an int or a finite float, with NumPy's numbers converted to Python's.
 
-    Raises SuiteError for any other value.
+    Raises SuiteError for any other value, and for a text that is empty, longer than 200 characters or more than one
+    line.
     """
     if isinstance(value, str):
         return name("an axis's value", value)
@@ -85,7 +92,10 @@ def axis_value(value: object) -> str | int | float:
 
 
 def text(field: str, value: object) -> str:
-    """Return a text, or the digits of a number. Raises SuiteError for any other value and beyond 8192 characters."""
+    """Return `value` if it is a text of at most 8192 characters, or a number as text.
+
+    Raises SuiteError, which names `field`, for any other value.
+    """
     if isinstance(value, numbers.Real):
         return str(value)
     if not isinstance(value, str) or len(value) > _MOST_LETTERS:
@@ -100,29 +110,34 @@ def function(field: str, value: object) -> None:
 
 
 def functions(field: str, values: object) -> tuple[Callable[[], object], ...]:
-    """Return a sequence of functions as a tuple. Raises SuiteError for any other value."""
+    """Return `values`, a sequence of functions, as a tuple.
+
+    Raises SuiteError, which names `field`, for any other value.
+    """
     if isinstance(values, str) or not isinstance(values, Sequence) or not all(map(callable, values)):
         raise invalid_value(field, values, "a sequence of functions")
     return tuple(values)
 
 
 def mapping(field: str, value: object) -> Mapping[Any, Any]:
-    """Return a mapping unchanged. Raises SuiteError for any other value."""
+    """Return `value` unchanged if it is a mapping. Raises SuiteError, which names `field`, for any other value."""
     if not isinstance(value, Mapping):
         raise invalid_value(field, value, "a mapping")
     return value
 
 
 def limit(field: str, value: object) -> None:
-    """Raise SuiteError if the value is not the name of a peak; the empty text means no peak."""
+    """Raise SuiteError unless `value` is the name of a peak in LIMITS; the empty text means no peak."""
     if value != "":
         choice(field, value, LIMITS)
 
 
 def work(field: str, value: object, quantity: str) -> Work:
-    """Return the work of a call with its counts as floats. Raises SuiteError if one is negative or not finite.
+    """Return the Work `value` with its counts as floats.
 
-    Also raises SuiteError if the count from which the figure of this `quantity` is made is 0.
+    Raises SuiteError, which names `field`, if a count is negative or not finite, or if the count that `quantity` names
+    is 0. `quantity` is what the stage's figure is made of: `moved`, `payload`, `flops`, `item` or `items`, or `value`
+    for none.
     """
     if not isinstance(value, Work):
         raise invalid_value(field, value, "a Work")

@@ -1,4 +1,4 @@
-"""How long a stage is sampled: by its tier, as a point of a curve, for a time, for a tail, or a number of times."""
+"""Say how long a stage is sampled: by its tier, as a point of a curve, for a time, for a tail, or a number of times."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Effort:
     samples: int = 0
 
     def __post_init__(self) -> None:
-        """Check the fields. Raises SuiteError, which names the wrong field."""
+        """Convert the numbers. Raises SuiteError, which names the field, for a wrong type or a number out of bounds."""
         choice("Effort.kind", self.kind, ("tier", "point", "sustained", "exactly"))
         object.__setattr__(self, "seconds", number("Effort.seconds", self.seconds, 0.0, _MOST_S))
         object.__setattr__(self, "samples", count("Effort.samples", self.samples, _MOST_SAMPLES))
@@ -36,7 +36,7 @@ class Effort:
 
     @classmethod
     def exactly(cls, samples: int) -> Effort:
-        """Return the effort of this number of samples in every tier, at least one, without a warm-up.
+        """Return the effort of taking exactly `samples` samples in every tier, at least one, without a warm-up.
 
         It is for calls that take seconds and start from nothing, such as the start of a process.
         """

@@ -36,7 +36,7 @@ Builder = Callable[..., Task]
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A case as declared: its name, the function that builds it, and the arguments of `Topic.case`."""
+    """A case as declared: its name, the function that builds it, and the other arguments of `Topic.case`."""
 
     name: str
     build: Builder
@@ -73,23 +73,28 @@ class Topic:
         headline: Mapping[str, Value] | None = None,
         **axes: Axis,
     ) -> Callable[[Builder], Builder]:
-        """Return a decorator that declares a case.
+        """Return a decorator for a function that builds a case from a Bench and the values of the axes.
 
         Each axis is a keyword: values, `points(...)`, or a function of the Target that returns either. `ranks` is the
         number of processes that build and run the case together, or a function of the parameters that returns it.
-        `devices` returns, from the parameters, the number of devices of the ranks (the device and its first peers; an
-        axis `peer` names the second itself). `spread` returns the number of nodes over which the ranks are distributed
-        evenly, each of which has that many devices. `runtime` returns the libraries that a case loads and that other
-        cases must not share a process with: cases of one runtime run one after another, in their own worker. `when`
-        leaves the case out on other kinds of device, and `where` leaves out single points of its axes. `version`
-        increases when the method changes. `headline` marks the case that represents the suite in a headline run: among
-        the points that share most of these values, the last that can run.
+        `devices` returns, from the parameters, the number of devices that the ranks use: the measured device and its
+        first peers. (An axis `peer` names the second device itself.) `spread` returns, from the parameters, the number
+        of nodes over which the ranks are distributed evenly; each node has that many devices. `runtime` returns the
+        libraries that the case loads and that other cases must not share a process with: cases of one runtime run one
+        after another, in their own worker. `when` returns False for a Target on which the case is left out, and `where`
+        returns False for a Target and single points of the axes that are left out. Increase `version` when the method
+        changes. `headline` marks the case that represents the suite in a headline run: among the points that share most
+        of these values, the last that can run.
 
         The decorator raises TypeError if the function does not take its axes in that order, or if the name is taken.
         """
 
         def declare(build: Builder) -> Builder:
-            """Declare the case. Raises TypeError if the axes do not match or the name is taken."""
+            """Declare the case that `build` builds, and return `build` unchanged.
+
+            The case has the name of `build` without underscores at its ends. Raises TypeError if the parameters of
+            `build` after the first are not the axes in the same order, or if the name is taken.
+            """
             wanted = list(inspect.signature(build).parameters)[1:]
             if wanted != list(axes):
                 raise TypeError(f"{build.__qualname__}{wanted} does not take its axes {list(axes)} in that order")
@@ -103,7 +108,7 @@ class Topic:
         return declare
 
     def _declare(self, definition: Definition) -> None:
-        """Add a case. Raises TypeError if its name is taken."""
+        """Add a case in declared order. Raises TypeError if the suite has a case of the same name."""
         if definition.name in self.definitions:
             raise TypeError(f"two cases are called {definition.name}; rename one")
         self.definitions[definition.name] = definition
@@ -122,9 +127,10 @@ class Suite(Topic):
         topics: Sequence[Topic] = (),
         key_figures: Sequence[KeyFigure] = (),
     ) -> None:
-        """Create a suite with the cases, views and key figures of its topics; `summary` is its line in lists.
+        """Create a suite with its own views and key figures and all cases, views and key figures of its topics.
 
-        Raises TypeError if two topics have a case of the same name.
+        `summary` is the line that describes the suite in lists. Raises TypeError if two topics have a case of the same
+        name.
         """
         parts = [Topic(views, key_figures), *topics]
         super().__init__(
@@ -143,14 +149,15 @@ class Suite(Topic):
 
     @property
     def package(self) -> str:
-        """The package whose folder holds the suite's kernels; a suite that is a folder is that package itself."""
+        """The name of the package with the suite's .cu files: the suite itself if it is a folder, else its parent."""
         is_folder = hasattr(sys.modules.get(self.module), "__path__")
         return self.module if is_folder else self.module.rpartition(".")[0]
 
     def cases(self, target: Target) -> Iterator[Case]:
-        """Yield every case of this tier on this device, in declared order, without using the device.
+        """Yield every case that this suite has in the tier and on the device of `target`, without using the device.
 
-        Raises SuiteError if the points of an axis are not valid.
+        The cases come in the order of declaration; within a declaration, the values of the last axis change fastest.
+        Raises SuiteError if the values of an axis are not valid.
         """
         for definition in self.definitions.values():
             if not definition.when(target):
@@ -164,9 +171,10 @@ class Suite(Topic):
                 yield Case(self.name, definition.name, params, definition.version, ranks, devices)
 
     def build(self, bench: Bench) -> Task:
-        """Build the task of `bench.case`.
+        """Return the task of `bench.case`, built by the function that declares the case.
 
-        Raises Skip if the case cannot run here, and SuiteError if it is malformed.
+        Raises Skip if the case cannot run here, and SuiteError if the function returns no Task or a Task with a wrong
+        field.
         """
         task: object = self.definitions[bench.case.name].build(bench, **dict(bench.case.params))
         if not isinstance(task, Task):
@@ -174,7 +182,10 @@ class Suite(Topic):
         return task
 
     def info(self) -> SuiteInfo:
-        """Return the facts that reports need. Raises SuiteError if a key figure belongs to no case of this suite."""
+        """Return the suite's name, summary, views and key figures, which reports need.
+
+        Raises SuiteError if a key figure belongs to no case of this suite.
+        """
         for figure in self.key_figures:
             if figure.case not in self.definitions:
                 raise SuiteError(f"the key figure {figure.title!r} is of {figure.case!r}; {self.name} has no such case")

@@ -1,4 +1,4 @@
-"""The result of building a case: stages to time, a check, and observed values other than times.
+"""Define the result of building a case: stages to time, a check, and observed values other than times.
 
 Every value is checked where it is created, in the worker: a mistake raises SuiteError, which names the field and costs
 only that case.
@@ -36,7 +36,7 @@ class Observed:
     better: Better = "less"
 
     def __post_init__(self) -> None:
-        """Convert the value to a float. Raises SuiteError, which names the wrong field."""
+        """Convert `value` to a float. Raises SuiteError, which names the wrong field."""
         object.__setattr__(self, "value", checks.number("Observed.value", self.value))
         checks.text("Observed.unit", self.unit)
         checks.choice("Observed.better", self.better, checks.BETTER)
@@ -51,7 +51,7 @@ class Profile:
     better: Better = "less"
 
     def __post_init__(self) -> None:
-        """Convert the values to floats. Raises SuiteError, which names the wrong field."""
+        """Convert `values`, 1 to 65,536 numbers, to floats. Raises SuiteError, which names the wrong field."""
         try:
             values = tuple(self.values)
         except TypeError:
@@ -105,7 +105,11 @@ class Stage:
     checked: bool = False
 
     def __post_init__(self) -> None:
-        """Convert numbers and sequences. Raises SuiteError, which names the wrong field."""
+        """Check every field, and convert numbers and sequences to plain floats, ints, bools and tuples.
+
+        Raises SuiteError, which names the wrong field; also if the device's clock has neither a mode nor a rotation to
+        time, and if `checked` is set with a clock other than `self`.
+        """
         put = object.__setattr__
         for name in ("call", "lead"):
             checks.function(f"Stage.{name}", getattr(self, name))
@@ -136,7 +140,10 @@ class Stage:
 
 
 def _modes(modes: object) -> tuple[Mode, ...]:
-    """Return the modes, each once. Raises SuiteError if they are not a sequence of known modes."""
+    """Return `modes`, a tuple or list of names, as a tuple with each mode once, in order.
+
+    Raises SuiteError for any other value and for an unknown mode.
+    """
     if isinstance(modes, str) or not isinstance(modes, tuple | list):
         raise checks.invalid_value("Stage.modes", modes, f"a tuple of {', '.join(_MODES)}")
     for mode in modes:
@@ -167,7 +174,10 @@ class Task:
     release: Callable[[], None] = nothing
 
     def __post_init__(self) -> None:
-        """Convert notes to texts. Raises SuiteError, which names the wrong field."""
+        """Check every field, and convert the values of `notes` to texts.
+
+        Raises SuiteError, which names the wrong field.
+        """
         for name in ("check", "poison", "close", "release"):
             checks.function(f"Task.{name}", getattr(self, name))
         for name, stage in _entries("Task.stages", self.stages).items():
@@ -192,7 +202,10 @@ class Task:
         labels: tuple[str, ...] = (),
         release: Callable[[], None] = nothing,
     ) -> Task:
-        """Return a task with one stage. Raises SuiteError if a field is wrong."""
+        """Return a task with `stage` as its only stage.
+
+        The other arguments are fields of Task; None means no notes. Raises SuiteError if a field is wrong.
+        """
         return cls({"": stage}, check, poison, close, notes or {}, labels, release)
 
     @classmethod
@@ -202,7 +215,10 @@ class Task:
 
 
 def _entries(field: str, value: object) -> Mapping[str, object]:
-    """Return a mapping unchanged. Raises SuiteError if the value is no mapping or has more than 1000 entries."""
+    """Return `value` unchanged if it is a mapping of at most 1000 entries.
+
+    Else raise SuiteError, which names `field`.
+    """
     entries = checks.mapping(field, value)
     if len(entries) > _MOST_NAMES:
         raise SuiteError(f"{field} has {len(entries)} entries, more than {_MOST_NAMES}")
@@ -216,9 +232,10 @@ def expect(condition: bool, message: str) -> None:
 
 
 def observed(source: str, returned: object) -> dict[str, Observed | Profile]:
-    """Return the values that a check or a probe (`source`) returned, with plain numbers as `Observed`.
+    """Return the observed values by name in what a check or a probe `returned`, with plain numbers as `Observed`.
 
-    The result is empty for None, which a check returns that only asserts. Raises SuiteError if a value is wrong.
+    `source` names the function in errors (`the check`). None, which a check without values returns, gives an empty
+    dictionary. Raises SuiteError if `returned` is no mapping, has more than 1000 entries, or has a wrong name or value.
     """
     if returned is None:
         return {}

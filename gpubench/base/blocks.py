@@ -1,4 +1,4 @@
-"""Bars and small charts of block characters, or of ASCII characters if a terminal has no others."""
+"""Draw bars and small charts with block characters, or with ASCII characters if a terminal has no others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FULL, _ASCII_FULL, _REST, _ASCII_REST = "█", "#", "░", "."
 
 
 def bar(fraction: float, width: int, *, ascii_only: bool = False) -> str:
-    """Return a bar of `width` characters that is filled from the left; fractions outside 0 to 1 are clipped.
+    """Return a bar of `width` characters, filled from the left up to `fraction`, which is clipped to 0 … 1.
 
     `ascii_only` draws it with # and . in place of blocks.
     """
@@ -24,9 +24,9 @@ def bar(fraction: float, width: int, *, ascii_only: bool = False) -> str:
 
 
 def chart(fractions: Sequence[float | None], *, ascii_only: bool = False) -> str:
-    """Return one character per fraction, taller for a larger one; a missing fraction is a blank.
+    """Return one character per fraction, taller for a larger one, and a blank for None.
 
-    Fractions outside 0 to 1 are clipped. `ascii_only` uses ASCII characters in place of blocks.
+    Fractions are clipped to 0 … 1. `ascii_only` uses ASCII characters in place of blocks.
     """
     heights = _ASCII_HEIGHTS if ascii_only else _HEIGHTS
     return "".join(

@@ -1,4 +1,4 @@
-"""The one place that makes text from outside safe to show: no control characters, a single line, a limited length.
+"""Make text from outside safe to show: no control characters, a single line, a limited length.
 
 Shown text also cannot start a command of a CI system: the standard streams pass every line through `without_commands`.
 """
@@ -31,7 +31,10 @@ _COMMANDS = re.compile(r"(?:^|(?<=\r))[^\S\r\n]*(?=::)|#(?=#\w*\[)", re.MULTILIN
 
 
 def clean(text: str) -> str:
-    """Return the text on one line, without escape sequences or control, bidi, invisible and surrogate characters."""
+    """Return `text` on one line, without escape sequences or control, bidi, invisible and surrogate characters.
+
+    Each line break and each tab becomes a blank.
+    """
     if text.isprintable() and (text.isascii() or not _IGNORABLE.search(text)):
         return text
     return "".join(map(_visible, _IGNORABLE.sub("", _ESCAPES.sub("", text))))
@@ -45,9 +48,10 @@ def _visible(character: str) -> str:
 
 
 def without_commands(text: str, is_json: bool = False) -> str:
-    r"""Return the lines without commands of a CI system: a backslash inside the mark disables it, `\::` or `#\#[`.
+    r"""Return `text` with every mark disabled by which a CI system would execute a line of it as a command.
 
-    In a JSON document the mark is escaped instead, as `\u0023#[`, so that a program reads the same text.
+    A backslash is put into the mark: `\::` at the start of a line, `#\#[` anywhere. In a JSON document the first # is
+    escaped instead, as `\u0023#[`, so that a program reads the same text.
     """
     if "::" not in text and "##" not in text:
         return text
@@ -55,9 +59,10 @@ def without_commands(text: str, is_json: bool = False) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return the text as a clean message; one longer than MESSAGE_LETTERS has … in place of its middle.
+    """Return `text` as a clean single line of at most MESSAGE_LETTERS (500) characters.
 
-    The beginning says what happened, and the end what to do. The file that the message names has the whole text.
+    A longer text has … in place of its middle. The beginning says what happened, and the end what to do. The file that
+    the message names has the whole text.
     """
     if len(text) > 8 * MESSAGE_LETTERS:  # shorten it before cleaning, which takes time for each letter
         text = f"{text[: 4 * MESSAGE_LETTERS]}…{text[-4 * MESSAGE_LETTERS :]}"

@@ -1,4 +1,4 @@
-"""The errors that a user can act on; any other exception is a bug and keeps its traceback."""
+"""Define the errors that a user can act on; any other exception is a bug and keeps its traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files in places where others may have put obstacles: they are written whole, under a name that nobody can guess."""
+"""Write files whole and open files safely in folders where other users may have put obstacles."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ _STREAMS = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")  # a pipe that the calle
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file completely or not at all: first under a random name in its folder, then under its own name.
+    """Write `data` to the file `path` completely or not at all: to a random name in its folder, which is then renamed.
 
-    A device or a pipe, such as /dev/null, is written to and never replaced by a file. Raises OSError if that fails.
+    If `path` is a device or a pipe, such as /dev/null, the data are written into it, and it is not replaced. Raises
+    OSError if writing fails.
     """
     if path.exists() and not path.is_file() and not path.is_dir():
         path.write_bytes(data)
@@ -34,10 +35,10 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def open_to_read(path: Path) -> int:
-    """Return the descriptor of a regular file, a folder, or a stream that the caller opened (`/dev/fd/63`).
+    """Return the descriptor of the file `path`, opened for reading; the caller closes it.
 
-    Opening a named pipe would wait until another program writes into it, perhaps forever. Raises OSError for any other
-    file.
+    `path` is a regular file, a folder, or a stream that the user's shell opened (`/dev/fd/63`). Raises OSError if it
+    cannot be opened or is another kind of file: a named pipe would wait for a writer, perhaps forever.
     """
     if str(path).startswith(_STREAMS):
         return os.open(path, _READ)

@@ -1,4 +1,4 @@
-"""The requirements of an installation: the packages that are imported, and the pip command for a missing one."""
+"""Check that the packages that gpubench imports are installed, and give the pip command for a missing one."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ PACKAGES = {
 
 
 def check() -> None:
-    """Check that every package is installed that gpubench needs, without importing any.
+    """Check that every package in PACKAGES is installed, without importing any of them.
 
-    Raises Unavailable for the first missing one.
+    Raises Unavailable for the first missing one, with the pip command that installs it.
     """
     for module in PACKAGES:
         if importlib.util.find_spec(module) is None:
@@ -34,9 +34,9 @@ def check() -> None:
 
 
 def reason(error: ImportError) -> Unavailable | None:
-    """Return the error that names the installation command for a failed import.
+    """Return the error for a failed import of another package, with the pip command that repairs it.
 
-    The result is None if the missing module is gpubench's own, which is a bug.
+    The result is None, because it is a bug, if the failed module is gpubench's own or `error` names no module.
     """
     module = (error.name or "").partition(".")[0]
     if not module or module == __name__.partition(".")[0]:
@@ -47,9 +47,9 @@ def reason(error: ImportError) -> Unavailable | None:
 
 
 def _unavailable(module: str, problem: str) -> Unavailable:
-    """Return the error for the package of an imported module, with the pip command that repairs it.
+    """Return the error for the distribution that contains `module`, with the pip command that repairs it.
 
-    `problem` is the end of a sentence (`is not installed`).
+    `problem` continues the sentence `the Python package NAME …`, such as `is not installed`.
     """
     distribution = PACKAGES.get(module, module.replace("_", "-"))
     command = f"{sys.executable} -m pip install --force-reinstall '{_requirement(distribution)}'"
@@ -57,7 +57,10 @@ def _unavailable(module: str, problem: str) -> Unavailable:
 
 
 def _requirement(distribution: str) -> str:
-    """Return gpubench's requirement on a distribution (`numpy>=1.26`), or the plain name if it has none."""
+    """Return gpubench's requirement on a distribution (`numpy>=1.26`), or the plain name if there is none.
+
+    Requirements of extras do not count. The plain name is also returned if gpubench runs from its source folder.
+    """
     try:
         required = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:  # gpubench runs from its source folder

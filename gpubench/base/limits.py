@@ -1,4 +1,4 @@
-"""Limits of the operating system that are too low for any measurement, and how to raise them."""
+"""Find limits of the operating system that are too low for any measurement, and say how to raise them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ _TASKS_HINT = "raise the limit with `ulimit -u`, or that of the container (docke
 
 
 def check() -> None:
-    """Raise UsageError if the limits of open files, processes or threads are too low to measure anything."""
+    """Raise UsageError if fewer than 64 files, or too few processes and threads, may be open at once.
+
+    The number of processes and threads that is needed is 16, and one more for each of at most 64 usable cores.
+    """
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files != resource.RLIM_INFINITY and files < _FILES:
         raise UsageError(f"only {files} files may be open at once, and {_FILES} are needed; {_FILES_HINT}")
@@ -25,9 +28,9 @@ def check() -> None:
 
 
 def _check_tasks(count: int) -> None:
-    """Start `count` threads at once and end them, because the kernel limits threads and processes together.
+    """Start `count` threads at once and end them; raise UsageError if they cannot all be started.
 
-    Raises UsageError if they cannot all be started.
+    The kernel limits threads and processes together, so the threads stand for both.
     """
     release = threading.Event()
     threads = [threading.Thread(target=release.wait, daemon=True) for _ in range(count)]
@@ -46,7 +49,7 @@ def _check_tasks(count: int) -> None:
 
 
 def reason(error: BaseException) -> str:
-    """Return the remedy if an error means that a limit was reached, and otherwise an empty text."""
+    """Return which limit `error` shows to be reached, and the remedy, as a clause; empty for any other error."""
     code = error.errno if isinstance(error, OSError) else None
     if code in (errno.EMFILE, errno.ENFILE):
         return f"too many files are open; {_FILES_HINT}"

@@ -1,4 +1,4 @@
-"""Text that appears unchanged in Markdown on GitHub and GitLab: no markup, link, reference or mention.
+"""Write text so that it appears unchanged in Markdown on GitHub and GitLab: no markup, link, reference or mention.
 
 GitHub and GitLab search the rendered text for references, so that a backslash or an entity does not disable them. They
 do not search code. Therefore a word that could be more than a plain word is shown as code; all other words stay
@@ -26,7 +26,11 @@ _SPLITTING = {"`": "&#96;", "|": "&#124;"}  # a backtick ends a code span, and a
 
 
 def escape(text: str) -> str:
-    """Return clean text that appears unchanged, also in a cell of a table and at the start of a line."""
+    """Return `text`, which is already clean, as Markdown that shows the same text.
+
+    This also holds in a cell of a table and at the start of a line. Words are joined by single blanks, and each word
+    that Markdown could interpret becomes code.
+    """
     plain_words = text.split()
     escaped_words = [code(word) if _LIVE.search(word) else word for word in plain_words]
     if plain_words and _LINE_START.fullmatch(plain_words[0]):
@@ -35,6 +39,9 @@ def escape(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """Return clean text as code; backticks and bars stand between pieces of code, as entities."""
+    """Return `text`, which is already clean, as Markdown code.
+
+    Each backtick and bar becomes an entity between two pieces.
+    """
     pieces = re.split(r"([`|])", text)
     return "".join(_SPLITTING.get(piece) or (f"`{piece}`" if piece else "") for piece in pieces)

@@ -1,4 +1,4 @@
-"""Patterns with wildcards, by which `--filter` and a policy select cases."""
+"""Match texts with the wildcard patterns by which `--filter` and a policy select cases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Safe standard streams of the process: one that cannot be written gives an exit status that says so.
+"""Make the standard streams of the process safe: a failed write ends the command with an exit status that says so.
 
 Printed text cannot start a command of a CI system, although names of cases and devices come from files and drivers.
 Rich and Typer end with status 1 if a pipe is closed, and Python does if standard error is full. Here status 1 means a
@@ -47,10 +47,12 @@ _TABLE, _JSON = "gpubench.table", "gpubench.json"
 
 
 def make_safe(is_json: bool) -> None:
-    """Open the closed standard streams, and guard output and error.
+    """Replace `sys.stdout` and `sys.stderr` by streams whose lines cannot start a command of a CI system.
 
-    In a test, which has its own streams, they are only opened. `is_json` says that a program reads standard output: a
-    character that cannot be encoded is then escaped as in JSON, and never replaced by another one.
+    A closed standard stream is opened on /dev/null; streams that a test has installed stay. A failed write to standard
+    output raises ReaderLeft or UsageError, and one to standard error is ignored. `is_json` says that a program reads
+    standard output: a character that cannot be encoded is then escaped as in JSON, and otherwise replaced by similar
+    ASCII characters.
     """
     _open_closed()
     codecs.register_error(_TABLE, _replace_with_ascii)
@@ -63,7 +65,7 @@ def make_safe(is_json: bool) -> None:
 
 
 def _open_closed() -> None:
-    """Open each closed descriptor from 0 to 2 on the null device, so that no file of a run gets its number."""
+    """Open each closed descriptor from 0 to 2 on /dev/null, so that no file that is opened later gets its number."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
@@ -79,10 +81,10 @@ def _is_own(stream: TextIO | None, original: TextIO | None) -> bool:
 
 
 def _guarded_stream(stream: TextIO | None, raw: io.FileIO, errors: str) -> io.TextIOWrapper:
-    """Return a text stream on `raw` whose lines start no command of a CI system.
+    """Return a text stream on `raw` whose lines cannot start a command of a CI system.
 
-    It has the encoding of `stream`, the stream that it replaces, or UTF-8 if that is None. `errors` is the name of a
-    registered error handler.
+    It has the encoding of `stream`, which it replaces and which is flushed first, or UTF-8 if `stream` is None.
+    `errors` is the name of a registered handler for characters that the encoding does not have.
     """
     if stream is not None:
         stream.flush()
@@ -94,7 +96,7 @@ def _guarded_stream(stream: TextIO | None, raw: io.FileIO, errors: str) -> io.Te
 
 
 def write_commands(lines: str, stream: TextIO) -> None:
-    """Write lines that are intended as commands of a CI system."""
+    """Write `lines` to `stream` unchanged, because they are intended as commands of a CI system."""
     if isinstance(stream, _CommandFreeStream):
         stream.write_unchanged(lines)
     else:
@@ -116,7 +118,11 @@ class _Output(io.FileIO):
     """Standard output: a failed write ends the command, and buffered text is dropped."""
 
     def write(self, data: Any, /) -> int:
-        """Write the data. Raises ReaderLeft if the pipe is closed, and UsageError if writing fails otherwise."""
+        """Write `data`, any object with a buffer, and return the number of bytes written.
+
+        After a failure the stream continues on /dev/null, so that buffered text is dropped. Raises ReaderLeft if the
+        reader has closed the pipe, and UsageError if writing fails otherwise.
+        """
         try:
             return super().write(data) or 0
         except OSError as error:
@@ -131,7 +137,10 @@ class _ErrorOutput(io.FileIO):
     """Standard error: a failed write is ignored, because the error could not be shown, and the command continues."""
 
     def write(self, data: Any, /) -> int:
-        """Write the data, or drop it if that fails."""
+        """Write `data`, any object with a buffer, and return the number of its bytes.
+
+        If writing fails, the data are dropped.
+        """
         try:
             return super().write(data) or 0
         except OSError:
@@ -139,21 +148,29 @@ class _ErrorOutput(io.FileIO):
 
 
 def _replace_with_ascii(error: UnicodeError) -> tuple[str, int]:
-    """Handle a character that the encoding does not have: return similar ASCII characters, or else an escape."""
+    """Return similar ASCII characters, or else a JSON escape, for what the encoding does not have.
+
+    The second result is the position at which encoding continues. Any error other than UnicodeEncodeError is raised
+    again.
+    """
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return _escape(error.object[error.start : error.end].translate(_ASCII)), error.end
 
 
 def _replace_with_escape(error: UnicodeError) -> tuple[str, int]:
-    r"""Return a character that the encoding does not have as JSON escapes it, `\uXXXX`, twice above 16 bits."""
+    r"""Return the JSON escape (`\uXXXX`, two above 16 bits) of each character that the encoding does not have.
+
+    The second result is the position at which encoding continues. Any error other than UnicodeEncodeError is raised
+    again.
+    """
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return _escape(error.object[error.start : error.end]), error.end
 
 
 def _escape(text: str) -> str:
-    """Return the JSON escape of a character."""
+    r"""Return `text` with each character outside ASCII as a JSON escape, `\uXXXX`, or two of them above 16 bits."""
     units = text.encode("utf-16-be", "surrogatepass")
     codes = [int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2)]
     return "".join(chr(code) if code < 0x80 else f"\\u{code:04x}" for code in codes)

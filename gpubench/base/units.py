@@ -1,4 +1,4 @@
-"""Numbers for people: GB = 1e9 B, GiB = 2^30 B; sizes are in KiB/MiB/GiB, rates in GB/s."""
+"""Write numbers for people: GB = 1e9 B, GiB = 2^30 B; sizes are in KiB/MiB/GiB, rates in GB/s."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def size(number: float) -> str:
 
 
 def round_size(number: float) -> str:
-    """Return a number of bytes in the fitting binary unit, with four significant digits: 139.8 GiB."""
+    """Return a number of bytes in the largest binary unit that fits, with four significant digits: 139.8 GiB."""
     value, index = float(number), 0
     while abs(value) >= 1024 and index < len(_BINARY) - 1:
         value /= 1024
@@ -41,14 +41,20 @@ def axis_label(axis: str) -> str:
 
 
 def axis_text(axis: str, value: str | int | float) -> str:
-    """Return the value of an axis in a case id: a `_bytes` axis as a size, any other unchanged."""
+    """Return the text of an axis's value in a case id: a whole number of an axis `…_bytes` as a size (64MiB).
+
+    Any other value is written as Python does.
+    """
     if axis.endswith("_bytes") and isinstance(value, int):
         return size(value)
     return str(value)
 
 
 def significant(value: float, digits: int = 4) -> str:
-    """Return a number with `digits` significant digits, without an exponent for everyday magnitudes."""
+    """Return `value` with `digits` significant digits, without an exponent from 1e-4 to below 1e7.
+
+    Infinity and NaN are `n/a`.
+    """
     if not math.isfinite(value):
         return "n/a"
     if value == 0:
@@ -64,10 +70,11 @@ def _rounded(value: float, digits: int) -> float:
 
 
 def scale(value: float, unit: str) -> tuple[float, str]:
-    """Return the most readable factor and prefixed unit for this value: 4.2e12 B/s → (1e12, TB/s).
+    """Return the factor and the prefixed unit in which `value`, given in `unit`, reads best: 4.2e12 B/s → (1e9, GB/s).
 
-    Rates of bytes stay in GB/s up to 10 TB/s, because the field compares them so. A counted thing keeps its name:
-    1.2e8 message/s → (1e6, M message/s).
+    Divide the value by the factor to show it. Rates of bytes stay in GB/s from 0.1 to 10,000 GB/s, because the field
+    compares them so. A counted thing keeps its name: 1.2e8 message/s → (1e6, M message/s). A unit that takes no prefix
+    is returned unchanged with factor 1.
     """
     if unit.endswith("/s") and unit not in _SCALED and 1e6 <= abs(value) < math.inf:  # message/s, token/s
         return (1e6, f"M {unit}") if abs(value) < 1e9 else (1e9, f"G {unit}")
@@ -82,7 +89,7 @@ def scale(value: float, unit: str) -> tuple[float, str]:
 
 
 def quantity(value: float, unit: str, digits: int = 4) -> str:
-    """Return a value with its unit: 4213 GB/s, 341.2 ns, 785.0 TFLOP/s."""
+    """Return `value`, given in `unit`, with a prefixed unit and `digits` significant digits: 4213 GB/s, 341.2 ns."""
     if unit == "B":
         return round_size(value)
     factor, text = scale(_rounded(value, digits), unit)
@@ -90,7 +97,7 @@ def quantity(value: float, unit: str, digits: int = 4) -> str:
 
 
 def interval(low: float, high: float, unit: str, centre: float, digits: int = 4) -> str:
-    """Return two bounds in the unit of their centre, which all three numbers are scaled to: 4198 – 4221 GB/s."""
+    """Return the bounds `low` and `high`, in `unit`, as text in the prefixed unit of `centre`: 4198 – 4221 GB/s."""
     factor, text = scale(centre, unit)
     return f"{significant(low / factor, digits)} – {significant(high / factor, digits)} {text}".rstrip()
 
@@ -111,9 +118,9 @@ def duration(seconds: float) -> str:
 
 
 def fact(name: str, text: str) -> tuple[str, str]:
-    """Return the name and text of a fact; a unit at the end of the name moves behind the number.
+    """Return the name and the text of a fact for people; the unit at the end of the name moves to the number.
 
-    Example: ("clock.sm_hz", "1980000000") becomes ("clock.sm", "1980 MHz").
+    ("clock.sm_hz", "1980000000") becomes ("clock.sm", "1980 MHz"). A text that is not a finite number stays unchanged.
     """
     try:
         value = float(text)

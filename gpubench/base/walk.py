@@ -1,4 +1,4 @@
-"""Copies of a value with all its texts changed; cleaning a run and anonymising it both use this."""
+"""Copy a value with all its texts changed; cleaning a run and anonymising it both use this."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ WORD: Final = WordMark.WORD
 
 
 def with_texts(value: Value, change: Change, change_word: Change | None = None) -> Value:
-    """Return the same value with `change` applied to every string in its tuples and in the fields of its dataclasses.
+    """Return a copy of `value` with `change` applied to every text in it: in tuples and in fields of dataclasses.
 
-    A part without a changed text is returned as the same object. Each text is changed once, however often it occurs. If
-    `change_word` is given, it is applied instead to texts whose type is marked by WORD, and texts of a `Literal` type
-    stay unchanged.
+    A part without a changed text is returned as the same object. `change` is called once for each text, however often
+    the text occurs. If `change_word` is given, it is applied instead to texts whose type is marked by WORD, and texts
+    of a `Literal` type stay unchanged.
     """
     return _TextChanger(cache(change), cache(change_word) if change_word else None).changed(value)  # type: ignore[no-any-return]
 
@@ -40,7 +40,7 @@ def with_texts(value: Value, change: Change, change_word: Change | None = None) 
 class _Shape(NamedTuple):
     """The facts that a type gives about a value: whether it is a marked or literal text, and the shapes of its items.
 
-    `items` of a tuple are one shape for all items, one for each, or empty if they are unknown.
+    `items` of a tuple has one shape that holds for all items, one shape for each item, or none if they are unknown.
     """
 
     is_word: bool = False
@@ -64,7 +64,11 @@ class _TextChanger:
         self.unchanged: set[tuple[str, ...]] = set()
 
     def changed(self, value: Any, shape: _Shape = _ANY) -> Any:
-        """Return the value with its texts changed, or the same object if none changed."""
+        """Return `value` with the texts in it changed, or the same object if none changed.
+
+        `value` is a text, a tuple, a dataclass or any other object, which stays unchanged; `shape` has the facts of its
+        type.
+        """
         if isinstance(value, str):
             return value if isinstance(value, Enum) else self._change_text(value, shape)
         if isinstance(value, tuple):
@@ -81,7 +85,10 @@ class _TextChanger:
         return new
 
     def _change_text(self, value: str, shape: _Shape) -> str:
-        """Return a text changed by the function for its type, or the same object."""
+        """Return `value` changed by the function for its type, or the same object if the text stays equal.
+
+        `shape` says whether the type is marked by WORD or a `Literal`.
+        """
         if self.change_word and shape.is_literal:
             return value
         changed = self.change_word(value) if self.change_word and shape.is_word else self.change(value)
@@ -90,7 +97,11 @@ class _TextChanger:
         )  # keep the original object, because equal texts may be several objects
 
     def _change_tuple(self, value: tuple[Any, ...], shapes: tuple[_Shape, ...]) -> tuple[Any, ...]:
-        """Return a tuple with its texts changed, or the same object."""
+        """Return the tuple with the texts in it changed, or the same object if none changed.
+
+        `shapes` has the facts of the items' types: one for each item, one for all, or none if they are unknown. A tuple
+        that begins with a number or None holds samples and stays unchanged.
+        """
         if not value or value[0] is None or isinstance(value[0], float | int):  # a column of samples has no text
             return value
         if len(shapes) == len(value):
@@ -101,7 +112,10 @@ class _TextChanger:
         return changed if any(map(operator.is_not, changed, value)) else value
 
     def _change_fields(self, value: Any, fields: tuple[tuple[str, _Shape], ...]) -> Any:
-        """Return a dataclass with its texts changed, or the same object."""
+        """Return the dataclass `value` with its texts changed, or the same object if none changed.
+
+        `fields` has the name and the shape of each field that can hold a text.
+        """
         changed = {}
         for name, shape in fields:
             old = getattr(value, name)
@@ -113,9 +127,10 @@ class _TextChanger:
 
 @cache
 def _text_fields(kind: Any) -> tuple[tuple[tuple[str, _Shape], ...], Callable[[Any], tuple[str, ...]] | None]:
-    """Return the fields of a dataclass that can hold a text, and a getter of all of them if each is a text.
+    """Return the name and shape of each field of the type `kind` that can hold a text, and a getter of their values.
 
-    The getter is None otherwise, and there are no fields for another type.
+    The getter is None unless `kind` has at least two such fields and each is a text. A type that is not a dataclass has
+    no fields.
     """
     names, hints = _text_field_names(kind), _field_types(kind)
     fields = tuple((name, _shape(hints.get(name))) for name in names)
@@ -125,7 +140,7 @@ def _text_fields(kind: Any) -> tuple[tuple[tuple[str, _Shape], ...], Callable[[A
 
 
 def _shape(hint: Any) -> _Shape:
-    """Return the facts that a type gives about its values."""
+    """Return the facts that the type annotation `hint` gives about its values; None means an unknown type."""
     bare = _without_annotations(hint)
     items: tuple[Any, ...] = ()
     if typing.get_origin(bare) is tuple:
@@ -142,7 +157,10 @@ def _without_annotations(hint: Any) -> Any:
 
 @cache
 def _field_types(kind: Any) -> dict[str, Any]:
-    """Return the types of a dataclass's fields; empty if one of them exists only for the type checker."""
+    """Return the type annotation of each field of the dataclass `kind`.
+
+    The result is empty if a type exists only for the type checker.
+    """
     try:
         return typing.get_type_hints(kind, include_extras=True)
     except NameError:
@@ -156,7 +174,7 @@ def _is_text(hint: Any) -> bool:
 
 @cache
 def _text_field_names(kind: Any) -> tuple[str, ...]:
-    """Return the fields of a dataclass that can hold a text; empty for any other type."""
+    """Return the names of the fields of a dataclass that can hold a text; empty for any other type."""
     if not dataclasses.is_dataclass(kind):
         return ()
     hints = _field_types(cast(Hashable, kind))
@@ -164,7 +182,10 @@ def _text_field_names(kind: Any) -> tuple[str, ...]:
 
 
 def _can_hold_text(hint: Any) -> bool:
-    """Return whether a value of this type can hold a text; an unknown type can."""
+    """Return whether a value of the type `hint` can hold a text, itself or in its parts.
+
+    The result is True for None, an unknown type.
+    """
     hint = _without_annotations(hint)
     if hint in (int, float, bool, type(None), Ellipsis) or (isinstance(hint, type) and issubclass(hint, Enum)):
         return False
