@@ -34,7 +34,10 @@ _PRELOAD_FILE = Path("/etc/ld.so.preload")
 
 @dataclass(frozen=True, slots=True)
 class DriverLibrary:
-    """One of the driver's libraries in this process; `origin` says where its functions come from."""
+    """One of the driver's libraries in this process.
+
+    `name` is its soname, and `origin` a clause that says where its functions come from.
+    """
 
     name: str
     origin: str
@@ -51,7 +54,7 @@ class MappedFile:
 
 
 def driver_version() -> str:
-    """Return the version of the kernel's NVIDIA driver; empty if the kernel does not report it."""
+    """Return the version of the NVIDIA driver in the kernel (`580.65.06`); empty if the kernel does not report it."""
     for place in _MODULE_VERSIONS:
         try:
             match = _VERSION.search(place.read_text(encoding="utf-8"))
@@ -68,9 +71,10 @@ def has_driver() -> bool:
 
 
 def libraries(version: str | None = None, is_served: bool | None = None) -> tuple[DriverLibrary, ...]:
-    """Return the driver's libraries that this process has loaded, and load none.
+    """Return the driver's libraries, libcuda and libnvidia-ml, that this process has already loaded.
 
-    `version` is the version of the kernel's driver and `is_served` says whether there is one; None asks the kernel.
+    This function loads no library. `version` is the version of the kernel's driver (empty if unknown), and `is_served`
+    says whether the kernel has a driver; with None, the kernel is asked.
     """
     kernel_version = driver_version() if version is None else version
     served = has_driver() if is_served is None else is_served
@@ -84,7 +88,7 @@ def libraries(version: str | None = None, is_served: bool | None = None) -> tupl
         mapped = _mapped_files()
         for function, address in _addresses(library, functions):
             files.setdefault(_file_of(address, mapped), []).append(function)
-        loaded.append(_judged(name, files, kernel_version, served))
+        loaded.append(_driver_library(name, files, kernel_version, served))
     return tuple(loaded)
 
 
@@ -95,7 +99,10 @@ def labels() -> tuple[str, ...]:
 
 
 def facts() -> dict[str, str]:
-    """Return the entries of the inventory: each library's origin, and the libraries preloaded into every program."""
+    """Return the entries of the inventory: the origin of each loaded driver library by its name (`libcuda`).
+
+    An entry `preloaded`, if there is one, lists the libraries that are loaded into every program, separated by commas.
+    """
     origins = {library.name.partition(".")[0]: library.origin for library in libraries()}
     preloaded = [*os.environ.get("LD_PRELOAD", "").replace(":", " ").split(), *_preloaded_by_file()]
     return {**origins, **({"preloaded": ", ".join(preloaded)} if preloaded else {})}
@@ -106,6 +113,7 @@ def _preloaded_by_file() -> list[str]:
 
 
 def _mapped_files() -> list[MappedFile]:
+    """Return the files mapped into this process, one entry for each mapping, in the order of their addresses."""
     files = []
     for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():
         addresses, *rest = line.split(maxsplit=5)
@@ -121,7 +129,11 @@ def _file_of(address: int, mapped: Sequence[MappedFile]) -> str:
 
 
 def _addresses(library: ctypes.CDLL, functions: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """Yield functions and their addresses: in the library, among all symbols, and by the driver's own look-up."""
+    """Yield the name and the address of each of `functions` that is found in `library`, and then among all symbols.
+
+    Functions that the driver's own look-up (cuGetProcAddress) returns follow, marked `by cuGetProcAddress`. A function
+    may be yielded up to three times, with different addresses if a library interposes.
+    """
     for scope in (library, ctypes.CDLL(None)):
         for function in functions:
             if hasattr(scope, function):
@@ -138,7 +150,13 @@ def _address(function: object) -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0  # type: ignore[arg-type]
 
 
-def _judged(name: str, files: dict[str, list[str]], version: str, is_served: bool) -> DriverLibrary:
+def _driver_library(name: str, files: dict[str, list[str]], version: str, is_served: bool) -> DriverLibrary:
+    """Return the library `name` with the verdict on whether it is the driver's own.
+
+    `files` has, for each file that holds a function, the functions in it; an empty path is memory without a file. It is
+    interposed if a file has another name, if the kernel has no driver (`is_served` is False), or if a file shows no
+    version although the driver's `version` is known (not empty).
+    """
     stem = name.partition(".")[0]
     foreign = {path: names for path, names in files.items() if not Path(path).name.startswith(f"{stem}.so")}
     if foreign:
@@ -160,7 +178,7 @@ def _judged(name: str, files: dict[str, list[str]], version: str, is_served: boo
 
 
 def _version_of(path: Path, version: str) -> str | None:
-    """Return the version in a library's file name, or the expected one if the file contains it; else None."""
+    """Return the version in the name of the file `path`, or `version` if the file contains that text; else None."""
     named = _VERSIONED.fullmatch(path.resolve().name)
     if named:
         return named[1]

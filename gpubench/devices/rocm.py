@@ -1,4 +1,4 @@
-"""What prevents the use of an AMD GPU of this machine, and how to fix it: pure functions of a probe of its files.
+"""Find what prevents the use of an AMD GPU of this machine, and how to fix it, from a probe of the machine's files.
 
 Nothing of ROCm is loaded, so that this works where ROCm itself would end the process.
 """
@@ -37,7 +37,10 @@ _CUDA_WHEEL = re.compile(r"cupy(-cuda\w+)?")
 
 @dataclass(frozen=True, slots=True)
 class Install:
-    """One ROCm: its folder, its version (`7.0.1`, empty if unknown), and the libraries of `NEEDED` that are missing."""
+    """One ROCm: its folder, its version (`7.0.1`, empty if unknown), and the libraries of `NEEDED` that are missing.
+
+    `has_thrust` and `has_hipcc` say whether the folder has Thrust's headers and the compiler hipcc.
+    """
 
     path: str
     version: str
@@ -50,9 +53,9 @@ class Install:
 class Probe:
     """The facts that the files of a machine give.
 
-    `driverless` are GPUs without a running driver, `closed` the device files that this user may not open, `wheels` the
-    relevant Python distributions with their versions, `chosen` the ROCm that the environment names, `hipcc` the
-    compiler on the path.
+    `gpus` are the PCI addresses of AMD GPUs, `driverless` those without a running driver. `closed` are the device files
+    that this user may not open, `wheels` the relevant Python distributions with their versions, `chosen` the ROCm that
+    the environment names, `override` the value of HSA_OVERRIDE_GFX_VERSION, `hipcc` the compiler on the path.
     """
 
     gpus: tuple[str, ...] = ()
@@ -73,10 +76,10 @@ def probe(
     wheels: Mapping[str, str] | None = None,
     may_open: Callable[[Path], bool] = lambda path: os.access(path, os.R_OK | os.W_OK),
 ) -> Probe:
-    """Return the facts from the files below `root` and from the environment's variables.
+    """Return the facts about ROCm from the files below `root` and from the variables in `environment`.
 
-    `wheels` are the installed distributions with their versions, and `may_open` says whether this user may read and
-    write a device file.
+    `wheels` are the installed Python distributions with their versions (None: none), and `may_open` returns whether
+    this user may read and write a device file.
     """
     cards = [path for path in sorted((root / "sys/bus/pci/devices").glob("*")) if _is_amd_gpu(path)]
     nodes = [root / "dev/kfd", *sorted((root / "dev/dri").glob("renderD*"))] if cards else []
@@ -95,7 +98,10 @@ def probe(
 
 
 def _find_program(program: str, root: Path, path: str) -> str:
-    """Return the first program of that name in the folders of `path` (below `root`); empty if there is none."""
+    """Return the first path of `program` in the folders of `path`, a PATH variable; empty if none has it.
+
+    The folders are searched below `root`, and the result does not contain `root`.
+    """
     folders = [folder for folder in path.split(os.pathsep) if folder.startswith("/")]
     return next((f"{folder}/{program}" for folder in folders if (root / folder.lstrip("/") / program).is_file()), "")
 
@@ -113,14 +119,20 @@ def _is_amd_gpu(path: Path) -> bool:
 
 
 def _find_installs(root: Path) -> tuple[Install, ...]:
-    """Return every ROCm: folders /opt/rocm* except links to another one, and a distribution's own in /usr."""
+    """Return every ROCm below `root`: each folder /opt/rocm*, and /usr if it has libraries of ROCm.
+
+    A folder that has several names by links is returned once.
+    """
     folders = {path.resolve(): path for path in sorted((root / "opt").glob("rocm*"), reverse=True) if path.is_dir()}
     folders |= {root / "usr": root / "usr"} if _libraries(root / "usr") else {}
     return tuple(_read_install(root, path) for path in sorted(folders.values()))
 
 
 def _read_install(root: Path, path: Path) -> Install:
-    """Return the ROCm in a folder: its version, and which parts are missing that CuPy needs."""
+    """Return the ROCm in the folder `path`: its version, and which parts are missing that CuPy needs.
+
+    `root` is the folder that stands for /.
+    """
     libraries = _libraries(path)
     version = re.match(r"[\d.]+", _read_text(path / ".info/version")) or re.search(r"[\d.]*\d$", path.resolve().name)
     missing_libraries = tuple(name for name in NEEDED if name not in libraries)
@@ -130,7 +142,7 @@ def _read_install(root: Path, path: Path) -> Install:
 
 
 def _libraries(path: Path) -> set[str]:
-    """Return the libraries of `NEEDED` that are in the folder, without their version numbers."""
+    """Return the libraries of `NEEDED` in the ROCm folder `path`, without version numbers (`libamdhip64`)."""
     folders = [path / "lib", path / "lib64", *path.glob("lib/*-linux-gnu")]
     names = {name.name.split(".so")[0] for folder in folders for name in folder.glob("lib*.so*")}
     return names & set(NEEDED)
@@ -142,7 +154,7 @@ def has_amd_parts(machine: Probe) -> bool:
 
 
 def findings(machine: Probe) -> tuple[UnavailablePart, ...]:
-    """Return every obstacle with its fix; nothing if there is no AMD GPU and no wheel for one."""
+    """Return every obstacle with its fix; empty if there is no AMD GPU and no wheel for one."""
     if not has_amd_parts(machine):
         return ()
     return tuple(
@@ -155,7 +167,7 @@ Problem = tuple[str, str]
 
 
 def _machine_problems(machine: Probe) -> Iterator[Problem]:
-    """Yield each problem of GPUs, driver and permissions, as the problem and its fix."""
+    """Yield each problem of GPUs, driver and permissions, as a clause and a fix; only the first if there is no GPU."""
     if not machine.gpus:
         yield "no AMD GPU is on the PCI bus", "in a container, pass the devices: --device /dev/kfd --device /dev/dri"
         return
@@ -188,7 +200,7 @@ def _used_install(machine: Probe) -> Install | None:
 
 
 def _rocm_problems(machine: Probe) -> Iterator[Problem]:
-    """Yield each problem of the installed ROCm, as the problem and its fix."""
+    """Yield each problem of the installed ROCm, as a clause and a fix; only the first if no ROCm is installed."""
     used = _used_install(machine)
     if used is None:
         yield (
@@ -227,7 +239,7 @@ def _rocm_problems(machine: Probe) -> Iterator[Problem]:
 
 
 def _python_problems(machine: Probe) -> Iterator[Problem]:
-    """Yield each problem of the Python wheels beside this ROCm, as the problem and its fix."""
+    """Yield each problem of the installed Python packages with this machine and this ROCm, as a clause and a fix."""
     wheels, used = machine.wheels or {}, _used_install(machine)
     rocm = [name for name in wheels if _WHEEL.fullmatch(name)]
     cuda = [name for name in wheels if _CUDA_WHEEL.fullmatch(name)]

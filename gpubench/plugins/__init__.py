@@ -1,4 +1,4 @@
-"""The ways to find backends, collectors, suites, reports, gates and importers, and the interface of each of them.
+"""Find backends, collectors, suites, reports, gates and importers, and define the interface of each kind of plugin.
 
 `loading` turns entry points into objects; the other modules are structural protocols, one for each kind of plugin, so
 that a plugin inherits nothing.

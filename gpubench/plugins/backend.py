@@ -1,4 +1,4 @@
-"""The interface of a backend and of an open device: structural protocols, from which nothing is inherited."""
+"""Define the interface of a backend and of an open device as structural protocols, from which nothing is inherited."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ class Traits:
 class Timing:
     """Seconds per call, by the device's clock and by the host's.
 
-    `device` has one value for hot calls, and one per call for the modes `each` and `cold`.
+    `device` has one value per call for the modes `each` and `cold`, and for other modes one value, the mean. `host` is
+    the mean time in which the host queued a call.
     """
 
     device: tuple[float, ...]
@@ -73,16 +74,16 @@ class Kernel(Protocol):
     def early(self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any]) -> None:
         """Launch a kernel that may start before the previous launch has ended and that waits for it by itself.
 
-        On a device without `early_launch` it is launched like any other kernel.
+        `args` are arrays and NumPy scalars. On a device without `early_launch` it is launched like any other kernel.
         """
 
     def symbol(self, name: str, nbytes: int) -> Any:
         """Return a `__constant__` or `__device__` array of the kernel's source by its name: uint8, shape (nbytes,)."""
 
     def resources(self, threads: int, shared_bytes: int = 0) -> KernelResources | None:
-        """Return the resources of a launch, or None if they are unknown.
+        """Return the resources that a launch of the kernel uses, or None if they are unknown.
 
-        `threads` are those of a block, and `shared_bytes` is the launch's dynamic shared memory.
+        `threads` is the number of threads per block, and `shared_bytes` the dynamic shared memory per block.
         """
 
 
@@ -158,13 +159,13 @@ class OpenDevice(Protocol):
         """
 
     def leave(self) -> None:
-        """Restore the device that was current in the process before."""
+        """Make the device current that was so before `enter`."""
 
     def ranged(self, name: str) -> AbstractContextManager[object]:
         """Return a range with this name for a profiler that is attached (NVTX, rocTX); it does nothing without one."""
 
     def elsewhere(self) -> float:
-        """Return the seconds for which work outside the timed stream still runs after that stream is empty.
+        """Wait for all work of the device, and return the seconds for which work outside the timed stream ran longer.
 
         Without such work this is about 0.
         """
@@ -180,12 +181,13 @@ class OpenDevice(Protocol):
         gated: bool = True,
         lead: Callable[[], object] | None = None,
     ) -> Timing:
-        """Time `calls` calls and return their times in seconds.
+        """Time `calls` calls of `call` and return their times in seconds.
 
         `hot` times them back to back, `each` also gives a time for every call, `cold` flushes the cache before each
         call, and `graph` replays a graph of the calls. `gated` excludes launch gaps (docs/method.md); set it to False
-        for calls that wait for the device. `lead` is queued once, before the time starts. Raises GateTimedOut if the
-        gate opened by itself, and Untrustworthy if the device's clock contradicts the host's.
+        for calls that wait for the device. `lead`, if given, is called once before the time starts, to queue work.
+        Raises GateTimedOut if the gate opened by itself, and Untrustworthy if the device's clock contradicts the
+        host's.
         """
 
     def synchronize(self) -> None:
@@ -210,28 +212,28 @@ class OpenDevice(Protocol):
         """Queue a copy between contiguous arrays of equal size, each on the host or the device."""
 
     def register(self, array: Any) -> Callable[[], None]:
-        """Page-lock a NumPy array's memory for copies and kernels, and return a function that unlocks it.
+        """Page-lock the memory of a NumPy array for copies and kernels, and return a function that unlocks it.
 
         Raises Skip if the device does not support that.
         """
 
     def together(self, *calls: Callable[[], object], peer: Device | None = None) -> None:
-        """Queue calls that start together: the first on the timed stream, each other one on a stream of its own.
+        """Queue `calls` so that they start together: the first on the timed stream, each other on a stream of its own.
 
-        The streams of the others belong to the device `peer` if it is given. Work that is queued afterwards waits for
-        all calls. Raises Skip if the device cannot do that.
+        The other streams belong to the device `peer` if it is given. Work that is queued afterwards waits for all
+        calls. Raises Skip if the device cannot do that.
         """
 
     def peer_memory(self, peer: Device, nbytes: int) -> Any:
-        """Return memory of another device that this device's kernels and copies can access: uint8, shape (nbytes,).
+        """Return memory of the device `peer` that this device's kernels and copies can access: uint8, shape (nbytes,).
 
-        Raises Skip if the two devices cannot access each other.
+        The array is one of `xp`. Raises Skip if the two devices cannot access each other.
         """
 
     def launches_of(self, call: Callable[[], object]) -> int | None:
-        """Return the number of kernels that a call launches; None if they cannot be counted.
+        """Return the number of kernels that one call of `call` launches; None if they cannot be counted.
 
-        The call must have run before.
+        The call must have run once before.
         """
 
     def free_bytes(self) -> int:
@@ -251,7 +253,7 @@ class OpenDevice(Protocol):
         """
 
     def shared_event(self, handle: bytes = b"") -> SharedEvent:
-        """Return a new event that another process can open, or the event of this handle.
+        """Return a new event that another process can open, or the event that `handle`, if not empty, names.
 
         Raises Skip if that is impossible.
         """
@@ -270,7 +272,7 @@ class Backend(Protocol):
     def devices(self) -> Sequence[Device]:
         """Return every device of this backend.
 
-        Raises errors.Unavailable, which says how to get it, if the backend cannot be used.
+        Raises errors.Unavailable, which says how to get what is missing, if the backend cannot be used.
         """
 
     def versions(self) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""The interface of a collector: a source of counters, and a watch between samples."""
+"""Define the interface of a collector: a source of counters, and a watch between samples."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class CounterSource(Protocol):
     """
 
     def read(self, device: Device, names: Sequence[str]) -> Mapping[str, float | None]:
-        """Return these counters of one device now; None for a counter that gave no value.
+        """Return the values of the counters `names` of one device now, by name; None for a counter that gave no value.
 
-        Raises errors.Unavailable if the source is unavailable now.
+        The values are in the units of the counters. Raises errors.Unavailable if the source is unavailable now.
         """
 
     def close(self) -> None: ...
@@ -58,7 +58,7 @@ class ReportsUnsupported(Protocol):
     """A source that also names the counters that a device does not have, which are then not read."""
 
     def unsupported(self, device: Device) -> Mapping[str, str]:
-        """Return the counters that this device does not support, each with the reason. They are not read there."""
+        """Return the counters that this device does not support, each name with the reason. They are not read there."""
 
 
 @runtime_checkable
@@ -80,7 +80,7 @@ class Collector(Protocol):
         """Return whether this collector reads that device."""
 
     def open(self, devices: Sequence[Device]) -> CounterSource:
-        """Open the source for these devices.
+        """Open the source for these devices, all of which the collector accepts.
 
         Raises errors.Unavailable, or errors.OptionalUnavailable for a source that most machines do not have.
         """
@@ -91,7 +91,10 @@ class ReportsSettings(Protocol):
     """A collector that also reads the settings of a device."""
 
     def describe(self, device: Device) -> Mapping[str, str]:
-        """Return settings that a gate compares: power limit, ECC, MIG mode. Raises errors.Unavailable if that fails."""
+        """Return settings that a gate compares (power limit, ECC, MIG mode) by name.
+
+        Raises errors.Unavailable if that fails.
+        """
 
 
 @runtime_checkable
@@ -175,7 +178,7 @@ class ChecksHealth(Protocol):
     def health(self, devices: Sequence[Device]) -> HealthSource:
         """Open a source for these devices, which is read before and after a run.
 
-        Raises errors.Unavailable if it is unavailable.
+        Raises errors.Unavailable if that fails.
         """
 
 

@@ -1,4 +1,4 @@
-"""The interface of a gate, which judges a candidate, and of a publication of its verdicts."""
+"""Define the interface of a gate, which judges a candidate, and of a publication of its verdicts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Gate(Protocol):
     def judge(self, baseline: Evidence, candidate: Evidence, policy: Policy) -> Judgement:
         """Return the judgement of the candidate against the baseline by the user's policy.
 
-        Its suspects, cases that look slower, may be measured again before anything fails.
+        Suspects of the judgement, cases that look slower, may be measured again before anything fails.
         """
 
 
@@ -33,10 +33,11 @@ class Publication(Protocol):
         """One sentence with its readers."""
 
     def render(self, judgement: Judgement, answer: GateAnswer, limit: int = 0) -> str:
-        """Return the whole document, in at most `limit` bytes of UTF-8 if that is not 0; the worst findings are kept.
+        """Return the whole document, in at most `limit` bytes of UTF-8 if `limit` is not 0.
 
-        `answer` has the verdict and the next steps of the judgement. Every text of both is clean
-        (`gpubench.base.clean`) but not escaped for any form.
+        If the document must be shortened, the worst findings are kept. `answer` has the verdict and the next steps of
+        the judgement. All texts of `judgement` and `answer` are clean (`gpubench.base.clean`) but not escaped for any
+        form.
         """
 
 
@@ -44,4 +45,4 @@ class FleetPublication(Publication, Protocol):
     """A form in which the judgement of a fleet can be published too."""
 
     def fleet(self, judgement: FleetJudgement) -> str:
-        """Return the whole document; every text of the judgement is clean but not escaped for any form."""
+        """Return the whole document; all texts of the judgement are clean but not escaped for any form."""

@@ -1,4 +1,4 @@
-"""The interface of an importer, which reads the output of another tool."""
+"""Define the interface of an importer, which reads the output of another tool."""
 
 from __future__ import annotations
 
@@ -36,5 +36,5 @@ class Importer(Protocol):
     def read(self, text: str) -> Imported:
         """Return the content of the output.
 
-        Raises errors.BadOutput if it is damaged or newer than the known versions.
+        Raises errors.BadOutput if the text is damaged or newer than the known versions.
         """

@@ -1,4 +1,4 @@
-"""From entry points to plugins. One entry point names a package, and each public module in it is a plugin.
+"""Turn entry points into plugins: an entry point names a package, and each public module in the package is a plugin.
 
 Listing names imports nothing; a broken plugin fails only when it is loaded itself.
 """
@@ -49,9 +49,9 @@ def names(room: Room) -> tuple[str, ...]:
 
 
 def load(room: Room, name: str) -> Any:
-    """Return the plugin object of this name: the attribute `suite`, `collector`, `report`, … of its module.
+    """Return the plugin `name`: the attribute `suite`, `collector`, `report`, … (by `room`) of its module.
 
-    Raises UsageError with the most similar name if there is none, and BrokenPlugin if it cannot be loaded.
+    Raises UsageError with the most similar name if there is no such plugin, and BrokenPlugin if it cannot be loaded.
     """
     modules = _modules(room)
     if name not in modules:
@@ -60,10 +60,7 @@ def load(room: Room, name: str) -> Any:
 
 
 def is_file(word: str) -> bool:
-    """Return whether a word is the path of a plugin instead of its name.
-
-    Paths are `./gather.py`, `suites/gather.py`, `./gather/`.
-    """
+    """Return whether a word is the path of a plugin instead of a name: whether it ends in .py or contains a /."""
     return word.endswith(".py") or os.sep in word
 
 
@@ -73,11 +70,11 @@ def plugin_name(path: str | Path) -> str:
 
 
 def load_file(room: Room, path: Path) -> Any:
-    """Return the plugin object of a file or folder that no entry point names.
+    """Return the plugin in a file or folder that no entry point names: the attribute `suite`, `report`, … (by `room`).
 
-    Its folder becomes a separate package (`from ._shared import …` works, and so do data files in it), and is searched
-    last for other modules (`import mine`), in this process and in each worker. Raises UsageError if the file does not
-    exist or its name is not valid, and BrokenPlugin if it cannot be loaded.
+    The folder that contains the file becomes a separate package (`from ._shared import …` works, and so do data files
+    in it), and is searched last for other modules (`import mine`), in this process and in each worker. Raises
+    UsageError if the file does not exist or its name is not valid, and BrokenPlugin if it cannot be loaded.
     """
     package = _make_package(path.resolve().parent)
     if not re.fullmatch(r"[A-Za-z_][\w-]*", plugin_name(path)):
@@ -88,9 +85,9 @@ def load_file(room: Room, path: Path) -> Any:
 
 
 def _make_package(folder: Path) -> str:
-    """Return the name of the package for a folder of plugins without an entry point; it is made on first use.
+    """Return the name of the package for a folder of plugins without an entry point.
 
-    The folder then also is the last one that is searched for modules.
+    On first use, the package is made, and the folder becomes the last one that is searched for modules.
     """
     name = f"gpubench_files_{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
     if name not in sys.modules:
@@ -104,7 +101,7 @@ def _make_package(folder: Path) -> str:
 
 
 def _load_attribute(module: str, attribute: str, description: str) -> Any:
-    """Return an attribute of a module, given by its dotted name.
+    """Return the attribute `attribute` of the module with the dotted name `module`.
 
     Raises BrokenPlugin, whose message starts with `description`, if the module does not load or does not have the
     attribute.
@@ -121,7 +118,10 @@ def _load_attribute(module: str, attribute: str, description: str) -> Any:
 
 
 def _place_text(error: BaseException) -> str:
-    """Return the place in the plugin that raised: ` (gather.py, line 12)`; empty if it is unknown or in the message."""
+    """Return the line of the plugin that raised `error`, as ` (gather.py, line 12)`.
+
+    The text is empty if no line of the plugin is known, and for a SyntaxError, whose message has the line.
+    """
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if frame.filename != __file__ and not frame.filename.startswith("<frozen")]
     inner = [frame for frame in ours if Path(frame.filename).parent != Path(importlib.__file__).parent]
@@ -131,9 +131,9 @@ def _place_text(error: BaseException) -> str:
 
 
 def call_library(name: str, function: Callable[[], T]) -> T:
-    """Return what `function`, code of a collector's or a backend's library, returns.
+    """Return what `function` returns, which calls the library of a collector or a backend.
 
-    Raises Unavailable for any error of the library and for an exit; the message begins with `name`, the plugin's.
+    Raises Unavailable for any error of the library and for an exit; the message begins with `name`, the plugin's name.
     """
     try:
         return function()
@@ -146,9 +146,9 @@ def call_library(name: str, function: Callable[[], T]) -> T:
 
 
 def unknown(kind: str, name: str, available: Iterable[str]) -> UsageError:
-    """Return a UsageError for an unknown name, with the most similar available one, or with all; the caller raises it.
+    """Return, without raising it, a UsageError for an unknown name, with the most similar available one, or all.
 
-    `kind` is the kind of thing in the message, such as `suite`.
+    `kind` is the noun for the thing in the message, such as `suite`.
     """
     choices = sorted(available)
     near = difflib.get_close_matches(name, choices, n=1)
@@ -159,7 +159,10 @@ def unknown(kind: str, name: str, available: Iterable[str]) -> UsageError:
 
 
 def _modules(room: Room) -> dict[str, str]:
-    """Return the dotted modules of a room's plugins by plugin name; of two with one name, gpubench's own counts."""
+    """Return the dotted name of each plugin's module by the name of the plugin.
+
+    If two plugins have one name, gpubench's own counts. Modules whose names begin with _ are no plugins.
+    """
     modules: dict[str, str] = {}
     points = entry_points(group=f"gpubench.{room}")
     for point in sorted(
@@ -173,7 +176,7 @@ def _modules(room: Room) -> dict[str, str]:
 
 
 def _package_folders(package: str) -> Sequence[str]:
-    """Return the folders of a package; empty if it does not exist."""
+    """Return the folders of the package with the dotted name `package`; empty if it does not exist."""
     try:
         spec = importlib.util.find_spec(package)
     except ModuleNotFoundError:  # a removed distribution left its entry point behind; the others still load

@@ -1,4 +1,4 @@
-"""The interface of a report: an output format, which is a pure function of a run."""
+"""Define the interface of a report: an output format, which is a pure function of a run."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class TrendReport(Report, Protocol):
     """An output format that also has a page for the trends of a history."""
 
     def trends(self, trends: Sequence[Trend]) -> str:
-        """Return the document of the trends with their changes, in the given order: a pure function of them."""
+        """Return the whole document of the trends with their changes, in the given order: a pure function of them."""
 
 
 class ComparisonReport(Report, Protocol):
@@ -65,7 +65,7 @@ class SiteReport(Report, Protocol):
     """An output format that also has a page that lists the runs of a site."""
 
     def index(self, site: Site) -> str:
-        """Return the whole index, whose links lead to the other pages of the site: a pure function of it."""
+        """Return the whole index page, whose links lead to the other pages of the site: a pure function of `site`."""
 
 
 class FleetReport(Report, Protocol):

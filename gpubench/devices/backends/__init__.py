@@ -1,1 +1,1 @@
-"""Devices: host, cupy (CUDA and ROCm) and clockwork, reached only through gpubench.plugins."""
+"""Open devices: host, cupy (CUDA and ROCm) and clockwork, reached only through gpubench.plugins."""

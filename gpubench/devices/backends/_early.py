@@ -1,4 +1,4 @@
-"""Launches that may begin before the launch before them has ended (CUDA's programmatic dependent launch)."""
+"""Launch a kernel so that it may begin before the previous launch has ended (CUDA's programmatic dependent launch)."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ class EarlyLaunch:
     def __call__(
         self, function: int, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], stream: int
     ) -> None:
-        """Launch the function at this address on the stream at that address.
+        """Launch a kernel that may start before the previous launch ends.
 
-        It may start before the previous launch ends. `args` are CuPy's arrays and NumPy's scalars. Raises
-        DriverCallError if the driver refuses the launch, and Skip if it does not have the call.
+        `function` is the address of its CUfunction, and `stream` that of the CUstream. `grid` and `block` are one to
+        three sizes. `args` are CuPy arrays and NumPy scalars. Raises DriverCallError if the driver refuses the launch,
+        and Skip if the driver does not have the call.
         """
         bindings = self._driver.bindings
         config = bindings.CUlaunchConfig()

@@ -1,4 +1,4 @@
-"""Timing on a CuPy stream: the gate, hot and cold batches, graph replays."""
+"""Time calls on a CuPy stream by device events: the gate, hot and cold batches, and graph replays."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class KernelGate:
         self._kernel((1,), (1,), (np.uint64(self._address), self._limit))  # loads the module before any gate closes
 
     def hold(self) -> None:
-        """Queue the gate on the stream: work that is queued behind it waits until `open`, for at most half a second."""
+        """Queue the gate on the current stream: later work on it waits for `open`, for at most half a second."""
         self._flags[0] = 0
         self._flags[1] = 0
         self._kernel((1,), (1,), (np.uint64(self._address), self._limit))
@@ -64,12 +64,12 @@ class EventClock:
         self._graph: tuple[object, int, Any] | None = None
 
     def hot(self, call: Callable[[], object], calls: int, gated: bool, lead: Lead = None) -> Timing:
-        """Time the calls back to back.
+        """Time `calls` calls of `call` back to back between two events.
 
-        The device time is the total in seconds over the number of calls, and the host time the seconds to queue a call.
-        If `gated`, the gate holds the stream until all calls are queued. `lead` is queued once before the first event.
-        Raises GateTimedOut if the gate opened by itself, and Untrustworthy if events count more time than the host's
-        clock.
+        The Timing has one device time, the total over the number of calls, and the host's time to queue a call, both in
+        seconds. If `gated`, the gate holds the stream until all calls are queued. `lead` is called once before the
+        first event. Raises GateTimedOut if the gate opened by itself, and Untrustworthy if the events count over 1 %
+        and 1 ms more than the host's clock.
         """
 
         def batch() -> None:
@@ -80,9 +80,9 @@ class EventClock:
         return Timing((device / calls,), host / calls)
 
     def each(self, call: Callable[[], object], calls: int, gated: bool, lead: Lead = None) -> Timing:
-        """Time the calls back to back with an event between two calls, which gives a time in seconds for each call.
+        """Time `calls` calls of `call` back to back with an event between two calls.
 
-        Arguments and errors are those of `hot`.
+        The Timing has a device time in seconds for each call. Arguments and errors are those of `hot`.
         """
         events = [self._cupy.cuda.Event() for _ in range(calls + 1)]
 
@@ -96,18 +96,20 @@ class EventClock:
         return Timing(tuple(itertools.starmap(self._elapsed, itertools.pairwise(events))), host / calls)
 
     def graph(self, call: Callable[[], object], calls: int, lead: Lead = None) -> Timing:
-        """Time a replay of a captured graph of the calls, always gated, after the capture and a first replay.
+        """Time one replay of a captured graph of `calls` calls of `call`.
 
-        Arguments and errors are those of `hot`.
+        A new graph is captured and replayed once before. The timed replay is always gated. Result, arguments and errors
+        are those of `hot`.
         """
         graph = self._capture(call, calls)
         device, host = self._time_batch(lambda: graph.launch(self._stream), True, lead)
         return Timing((device / calls,), host / calls)
 
     def cold(self, call: Callable[[], object], calls: int, gated: bool, lead: Lead = None) -> Timing:
-        """Time each call after a cache flush; the flush is outside the call's pair of events.
+        """Time `calls` calls of `call`, each after a cache flush.
 
-        Arguments and errors are those of `hot`; there is a time in seconds for each call.
+        The Timing has a device time in seconds for each call, without the flush. Arguments and errors are those of
+        `hot`; the host's time per call includes queueing the flush.
         """
         pairs = [(self._cupy.cuda.Event(), self._cupy.cuda.Event()) for _ in range(calls)]
 
@@ -122,10 +124,11 @@ class EventClock:
         return Timing(tuple(self._elapsed(before, after) for before, after in pairs), host / calls)
 
     def _time_batch(self, batch: Callable[[], object], gated: bool, lead: Lead) -> tuple[float, float]:
-        """Return the seconds of a batch by the device's events, and the seconds the host took to queue it.
+        """Return the seconds of a batch by the device's events, and the seconds that the host took to queue it.
 
-        `lead` is queued before the first event. Raises GateTimedOut if the batch is `gated` and the gate opened by
-        itself, and Untrustworthy if the events count over 1 % and 1 ms more than the host's clock.
+        `batch` queues the work. `lead`, if not None, is called before the first event. Raises GateTimedOut if the batch
+        is `gated` and the gate opened by itself, and Untrustworthy if the events count over 1 % and 1 ms more than the
+        host's clock.
         """
         before, after = self._cupy.cuda.Event(), self._cupy.cuda.Event()
         if gated:
@@ -155,7 +158,10 @@ class EventClock:
         return float(self._cupy.cuda.get_elapsed_time(before, after)) * _SECONDS_OF_MS
 
     def _capture(self, call: Callable[[], object], calls: int) -> Any:
-        """Return the graph of these calls; a new one is captured and replayed once, and the last one is kept."""
+        """Return the CuPy graph of `calls` calls of `call`, which has been replayed once.
+
+        The last graph is kept and returned again for the same `call` and `calls`.
+        """
         if self._graph is None or self._graph[:2] != (call, calls):
             self._stream.begin_capture()
             for _ in range(calls):

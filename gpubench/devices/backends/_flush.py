@@ -28,7 +28,7 @@ class CacheFlush:
         self._grid = (max(1, units) * _BLOCKS_PER_UNIT,)
 
     def queue(self, stream: int) -> None:
-        """Queue one flush on this stream, which must be the current one."""
+        """Queue one flush of the cache on the stream with the address `stream`, which must be the current one."""
         self._runtime.memsetAsync(self._array.data.ptr, 1, self._array.nbytes, stream)
         count = np.uint64(self._array.nbytes // _VECTOR_BYTES)
         self._read_all(self._grid, (_THREADS,), (self._array, count, self._never))

@@ -1,4 +1,4 @@
-"""The facts that CuPy reports about a GPU: its properties, data types, traits and versions, for CUDA and ROCm."""
+"""Read the facts that CuPy reports about a GPU: its properties, data types, traits and versions, for CUDA and ROCm."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ _KILO = 1000
 
 
 def binding_versions() -> dict[str, str]:
-    """Return the versions of bindings that affect figures: without nvmath-python, products go through cuBLAS itself."""
+    """Return the version of nvmath-python by its name, or an empty dictionary if it is not installed.
+
+    It affects figures: without nvmath-python, matrix products go through cuBLAS itself.
+    """
     try:
         return {"nvmath-python": version("nvmath-python")}
     except PackageNotFoundError:
@@ -28,7 +31,10 @@ def binding_versions() -> dict[str, str]:
 
 
 def driver_versions(runtime: Any) -> dict[str, str]:
-    """Return the versions of the driver and the runtime; HIP has one number for both."""
+    """Return the versions of the driver and the runtime by name (`cuda.driver`); HIP has one number for both.
+
+    `runtime` is the module `cupy.cuda.runtime`.
+    """
     if runtime.is_hip:
         return {"hip.runtime": _rocm.version(runtime.runtimeGetVersion())}
     return {
@@ -43,7 +49,10 @@ def _dotted(number: int) -> str:
 
 
 def device_facts(runtime: Any, index: int, count: int) -> Device:
-    """Return the device with this index of `count`, with its facts and the peers whose memory it can access."""
+    """Return the Device with `index` among `count` devices, with its facts and the peers whose memory it can access.
+
+    `runtime` is the module `cupy.cuda.runtime`.
+    """
     props = runtime.getDeviceProperties(index)
     family = "rocm" if runtime.is_hip else "cuda"
     name = props["name"]
@@ -75,7 +84,10 @@ def pci_address(runtime: Any, index: int) -> str:
 
 
 def _dtypes(runtime: Any, props: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the data types of the matrix products that the device supports: by compute capability, or by AMD model."""
+    """Return the data types of the matrix products that the device supports: by compute capability, or by AMD model.
+
+    `runtime` is the module `cupy.cuda.runtime`, and `props` the result of its `getDeviceProperties`.
+    """
     if runtime.is_hip:
         return _rocm.dtypes(props, hipblaslt.is_on())
     capability = (props["major"], props["minor"])
@@ -85,13 +97,17 @@ def _dtypes(runtime: Any, props: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _details(runtime: Any, index: int) -> tuple[tuple[str, str], ...]:
-    """Return CUDA's attributes of `_ATTRIBUTES` as texts: clocks in Hz, the width of the bus in bits, bytes."""
+    """Return the name and the number (as text) of each attribute in `_ATTRIBUTES`.
+
+    Clocks are in Hz, the width of the memory bus is in bits, and shared memory in bytes. `runtime` is the module
+    `cupy.cuda.runtime`.
+    """
     numbers = {name: int(runtime.deviceGetAttribute(code, index)) for name, code in _ATTRIBUTES.items()}
     return tuple((name, str(value * (_KILO if name.endswith("_hz") else 1))) for name, value in numbers.items())
 
 
 def traits_of(runtime: Any, device: Device) -> Traits:
-    """Return the traits of a device, which is the current one."""
+    """Return the traits of `device`, which must be the current one; `runtime` is the module `cupy.cuda.runtime`."""
     props = runtime.getDeviceProperties(runtime.getDevice())
     return Traits(
         vendor="amd" if runtime.is_hip else "nvidia",
@@ -112,9 +128,9 @@ def _shared_bytes(props: Mapping[str, Any]) -> int:
 
 
 def _features(props: Mapping[str, Any]) -> frozenset[str]:
-    """Return the features by compute capability, and those of the driver's bound calls.
+    """Return the names for `Traits.features` by compute capability, and those of calls that CuPy for CUDA always binds.
 
-    CUDA C++ Programming Guide, "Compute Capabilities".
+    `props` are the device's properties. Source: CUDA C++ Programming Guide, "Compute Capabilities".
     """
     first_major = {
         "async_copy": 8,

@@ -1,4 +1,4 @@
-"""Kinds of host memory that another process can map: anonymous shared files, and files in /dev/shm."""
+"""Allocate host memory that another process can map: anonymous shared files, and files in /dev/shm."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ class AnonymousMemory:
         return SharedFile(anonymous_file(nbytes), nbytes, b"")
 
     def export(self, buffer: SharedBuffer) -> Handle:
-        """Return a handle with a copy of the file's descriptor, which the caller closes."""
+        """Return a handle with a copy of the descriptor of the buffer's file; the caller closes the copy."""
         assert isinstance(buffer, SharedFile)
         return Handle(descriptors=(os.dup(buffer.descriptor),))
 
     def open(self, handle: Handle, nbytes: int) -> SharedBuffer:
-        """Return the file of another process, by a descriptor that it passed."""
+        """Return the file of another process, mapped into this one, by the descriptor in `handle`, which stays open."""
         return SharedFile(os.dup(handle.descriptors[0]), nbytes, b"")
 
 
@@ -72,7 +72,10 @@ class ShmMemory:
     """
 
     def allocate(self, nbytes: int) -> SharedBuffer:
-        """Return a new buffer of `nbytes` bytes. Raises Skip if /dev/shm is missing, full or too old."""
+        """Return a new buffer of `nbytes` bytes in /dev/shm.
+
+        Raises Skip if /dev/shm is missing, has no room, or does not support unnamed files.
+        """
         if not _SHM.is_dir():
             raise Skip(f"needs {_SHM}: mount a tmpfs there")
         try:
@@ -91,7 +94,7 @@ class ShmMemory:
         return Handle(buffer.handle)
 
     def open(self, handle: Handle, nbytes: int) -> SharedBuffer:
-        """Return the file of another process, by its path."""
+        """Return the file of another process, mapped into this one, by the path in `handle`."""
         return SharedFile(os.open(handle.data.decode(), os.O_RDWR), nbytes, handle.data)
 
 

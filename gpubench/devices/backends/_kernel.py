@@ -1,4 +1,4 @@
-"""A kernel that CuPy compiled: its launch, its symbols, and the resources that the compiler gave it."""
+"""Wrap a kernel that CuPy compiled: its launch, its symbols, and the resources that the compiler gave it."""
 
 from __future__ import annotations
 
@@ -30,14 +30,18 @@ class CupyKernel:
     def __call__(
         self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], shared_bytes: int = 0
     ) -> None:
-        """Launch the kernel on the current stream; `shared_bytes` is its dynamic shared memory per block."""
+        """Launch the kernel on the current stream; `args` are CuPy arrays and NumPy scalars.
+
+        `shared_bytes` is the dynamic shared memory per block. Raises Skip on ROCm if that is more than the default
+        maximum.
+        """
         self._allow(shared_bytes)
         self._function(grid, block, tuple(args), shared_mem=shared_bytes)
 
     def early(self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any]) -> None:
         """Launch the kernel so that it may start before the previous launch ends.
 
-        Like any other where the device cannot do that.
+        On a device that does not support this, it is launched like any other kernel.
         """
         if self._has_early:
             stream = int(self._cupy.cuda.get_current_stream().ptr)
@@ -46,9 +50,9 @@ class CupyKernel:
             self(grid, block, args)
 
     def _allow(self, shared_bytes: int) -> None:
-        """Request this size of dynamic shared memory per block for later launches.
+        """Request `shared_bytes` bytes of dynamic shared memory per block for this and later launches.
 
-        Raises Skip on ROCm above the default.
+        Raises Skip on ROCm if that is more than the default maximum.
         """
         if shared_bytes > self._most:
             if self._cupy.cuda.runtime.is_hip:
@@ -56,9 +60,10 @@ class CupyKernel:
             self._function.max_dynamic_shared_size_bytes = self._most = shared_bytes
 
     def resources(self, threads: int, shared_bytes: int = 0) -> KernelResources | None:
-        """Return registers, shared and local memory of the kernel, and the blocks per compute unit; None on ROCm.
+        """Return registers, shared and local memory of the kernel, and the blocks that fit on a compute unit.
 
-        `threads` are those of a block, and `shared_bytes` is its dynamic shared memory.
+        The result is None on ROCm. `threads` is the number of threads per block, and `shared_bytes` the dynamic shared
+        memory per block.
         """
         if self._cupy.cuda.runtime.is_hip:  # these calls were never tried on ROCm
             return None

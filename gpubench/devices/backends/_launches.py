@@ -1,4 +1,4 @@
-"""Count the kernels that a call launches in a graph captured from it, which needs no privilege."""
+"""Count the kernels of a call by capturing it into a CUDA graph; unlike profiling, this needs no privilege."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from gpubench.devices.native.driver import Driver
 
 
 def launches_of(cupy: Any, stream: Any, call: Callable[[], object]) -> int | None:
-    """Return the number of kernels that one call queues on the stream; None if it cannot be captured or counted.
+    """Return the number of kernels that one call of `call` queues on `stream`.
 
-    The call must have run before, because a capture forbids the first use of a library and the growth of a memory pool.
+    `cupy` is the module, and `stream` a CuPy stream, which must be the current one. The kernels are recorded, not run.
+    Run `call` once before, because a library cannot be initialised and a memory pool cannot grow during a capture. The
+    result is None if cuda-bindings is not installed, or if CUDA or CuPy refuses to capture the call.
     """
     try:
         driver = Driver()

@@ -1,4 +1,4 @@
-"""Kinds of GPU memory that another process can open; each step is a method, so that each can be timed.
+"""Allocate GPU memory that another process can open; each step is a method, so that each can be timed.
 
 `raw` is an allocation by the runtime itself, `block` a part of a larger one (as a framework's pool hands it out),
 `pool` a block of the driver's stream-ordered pool, `virtual` physical memory that is mapped explicitly. The last two
@@ -36,9 +36,9 @@ class SharedRegion:
 
 
 def array_at(cupy: Any, address: int, nbytes: int, owner: object) -> Any:
-    """Return memory that CuPy does not own as an array of uint8, shape (nbytes,).
+    """Return the memory at `address`, which CuPy does not own, as a CuPy array of uint8, shape (nbytes,).
 
-    CuPy treats it as memory of the current device, wherever it lies.
+    The array keeps `owner` alive. CuPy treats the memory as that of the current device, wherever it lies.
     """
     memory = cupy.cuda.UnownedMemory(address, nbytes, owner, cupy.cuda.Device().id)
     return cupy.ndarray((nbytes,), cupy.uint8, cupy.cuda.MemoryPointer(memory, 0))
@@ -110,7 +110,10 @@ class VirtualMemory:
         return self._map(self._driver("cuMemImportFromShareableHandle", descriptor, kind), nbytes)
 
     def _map(self, physical: Any, nbytes: int) -> SharedBuffer:
-        """Map physical memory into a new range of addresses, and return its first `nbytes` bytes."""
+        """Map physical memory into a new range of addresses, and return the first `nbytes` bytes of the range.
+
+        `physical` is a CUmemGenericAllocationHandle, which is released when the returned buffer is closed.
+        """
         size = self._rounded_up(nbytes)
         address = int(self._driver("cuMemAddressReserve", size, 0, 0, 0))
         self._driver("cuMemMap", address, size, 0, physical, 0)
@@ -120,19 +123,19 @@ class VirtualMemory:
         return SharedRegion(array, b"", lambda: self._unmap(address, size))
 
     def _unmap(self, address: int, size: int) -> None:
-        """Unmap and release the physical memory at this address, and free the range of `size` bytes."""
+        """Unmap and release the physical memory at `address`, and free the range of `size` bytes."""
         self._driver("cuMemUnmap", address, size)
         self._driver("cuMemRelease", self._physical.pop(address))
         self._driver("cuMemAddressFree", address, size)
 
     def _rounded_up(self, nbytes: int) -> int:
-        """Return the size rounded up to whole granules (2 MiB on an H200)."""
+        """Return `nbytes` rounded up to whole granules, the smallest unit of physical memory (2 MiB on an H200)."""
         least = self._driver.bindings.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
         granule = int(self._driver("cuMemGetAllocationGranularity", self._properties(), least))
         return -(-nbytes // granule) * granule
 
     def _properties(self) -> Any:
-        """Return the properties of physical memory on this device whose handle is a file descriptor."""
+        """Return the CUmemAllocationProp of physical memory on this device whose handle is a file descriptor."""
         properties = self._driver.bindings.CUmemAllocationProp()
         properties.type = self._driver.pinned
         properties.location = self._driver.location(self._device)
@@ -153,7 +156,7 @@ class PoolMemory:
         self._pools: dict[int, Any] = {}  # address of a block → its pool
 
     def allocate(self, nbytes: int) -> SharedBuffer:
-        """Return a block of `nbytes` bytes from a new pool whose handle is a file descriptor."""
+        """Return a block of `nbytes` bytes from a new pool, which another process can open by a file descriptor."""
         properties = self._driver.bindings.CUmemPoolProps()
         properties.allocType = self._driver.pinned
         properties.handleTypes = self._driver.descriptor
@@ -163,7 +166,7 @@ class PoolMemory:
         return self._as_region(pool, address, nbytes)
 
     def export(self, buffer: SharedBuffer) -> Handle:
-        """Return the handle of a block: the descriptor of its pool, and 64 bytes that name the block in it."""
+        """Return the handle of a block: a descriptor of its pool, and 64 bytes that name the block in the pool."""
         address = buffer.array.data.ptr
         pool = self._pools[address]
         descriptor = self._driver("cuMemPoolExportToShareableHandle", pool, self._driver.descriptor, 0)
@@ -171,7 +174,7 @@ class PoolMemory:
         return Handle(ctypes.string_at(int(block.getPtr()), _EXPORT_BYTES), (int(descriptor),))
 
     def open(self, handle: Handle, nbytes: int) -> SharedBuffer:
-        """Import the pool of another process and map the block that the handle names."""
+        """Import the pool of another process, and return the block of `nbytes` bytes that `handle` names."""
         (descriptor,) = handle.descriptors
         pool = self._driver("cuMemPoolImportFromShareableHandle", descriptor, self._driver.descriptor, 0)
         self._driver("cuMemPoolSetAccess", pool, [self._driver.access(self._device)], 1)
@@ -184,7 +187,10 @@ class PoolMemory:
         return SharedRegion(array_at(self._cupy, address, nbytes, self), b"", lambda: self._free(address))
 
     def _free(self, address: int) -> None:
-        """Free a block and its pool; the importing process frees first, then the exporting one."""
+        """Free the block at `address` and its pool.
+
+        The importing process must free it before the exporting one does.
+        """
         self._driver("cuMemFreeAsync", address, self._stream())
         self._cupy.cuda.runtime.streamSynchronize(self._stream())
         self._driver("cuMemPoolDestroy", self._pools.pop(address))
@@ -202,7 +208,10 @@ _KINDS: dict[str, Callable[[Any], SharedMemory]] = {
 
 
 def shared_memory(cupy: Any, kind: str) -> SharedMemory:
-    """Return memory of this kind on the current device. Raises Skip if this GPU's software does not support it."""
+    """Return memory of a kind (`raw`, `block`, `pool`, `virtual`) on the current device; `cupy` is the module.
+
+    Raises Skip for another kind, and if ROCm or the installed software does not support it.
+    """
     if kind not in _KINDS:
         raise Skip(f"a GPU does not support {kind} memory")
     if cupy.cuda.runtime.is_hip and kind in ("pool", "virtual"):

@@ -1,4 +1,4 @@
-"""The common base of devices with NumPy arrays: a call returns when its work is done, and nothing is queued."""
+"""Provide the common base of devices with NumPy arrays: a call returns when its work is done, and nothing is queued."""
 
 from __future__ import annotations
 
@@ -46,10 +46,12 @@ class NumpyDevice:
         gated: bool = True,
         lead: Callable[[], object] | None = None,
     ) -> Timing:
-        """Time `calls` calls; the time of the host is that of the device, because a call returns when its work is done.
+        """Time `calls` calls of `call`; the times are in seconds.
 
-        A mode other than `each` and `cold` is timed as `hot`, and `gated` has no effect: there is no queue to hold
-        back. `lead` is called once before the time starts.
+        In the modes `each` and `cold` the Timing has a time for each call, and in `cold` the caches are flushed before
+        each call. Any other mode gives the mean of the calls in a row. The host's time is the device's, because a call
+        returns when its work is done. `gated` has no effect, because no queue has to be held back. `lead`, if not None,
+        is called once before.
         """
         del gated  # the host has no launch queue
         if lead is not None:
@@ -64,7 +66,7 @@ class NumpyDevice:
         return None
 
     def _timed_call(self, call: Callable[[], object], cold: bool) -> float:
-        """Return the seconds of one call; with `cold` the caches are flushed before."""
+        """Return the seconds of one call of `call`; if `cold`, the caches are flushed before, outside the time."""
         if cold:
             self.flush()
         start = self.now()
@@ -72,7 +74,7 @@ class NumpyDevice:
         return self.now() - start
 
     def _mean_seconds(self, call: Callable[[], object], calls: int) -> float:
-        """Return the mean seconds per call of calls in a row."""
+        """Return the mean seconds of `calls` calls of `call` in a row."""
         return sum(self._timed_call(call, False) for _ in range(calls)) / calls
 
     def now(self) -> float:

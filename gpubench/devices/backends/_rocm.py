@@ -1,4 +1,4 @@
-"""What CuPy reports about an AMD GPU, and what its ROCm build cannot do: pure functions of device properties.
+"""Derive from device properties what an AMD GPU has, and what CuPy's ROCm build cannot do with it.
 
 Nothing here was run on an AMD GPU; docs/amd.md says what was checked instead.
 """
@@ -23,7 +23,8 @@ _DETAILS = {"clock.sm_hz": "clockRate", "clock.memory_hz": "memoryClockRate", "m
 def arch(props: Mapping[str, Any]) -> str:
     """Return the compiler's name of the architecture (`gfx942`) without its features (`:sramecc+:xnack-`).
 
-    HIP's major and minor numbers use another scale than CUDA's, so they never select a code path.
+    `props` are the device's properties in HIP. Their major and minor numbers use another scale than CUDA's, so that
+    they never select a code path.
     """
     name = props.get("gcnArchName", b"")
     return (name.decode() if isinstance(name, bytes) else str(name)).split(":")[0]
@@ -53,8 +54,8 @@ def max_shared_bytes(props: Mapping[str, Any]) -> int:
 def dtypes(props: Mapping[str, Any], with_hipblaslt: bool) -> tuple[str, ...]:
     """Return the data types of matrix products that an AMD GPU supports; `props` are its properties in HIP.
 
-    bfloat16 and FP8 through CuPy's hipBLAS would end the process. hipBLASLt, if the user has turned it on, supports
-    them, but OCP's FP8 formats on the MI350 only: the MI300 has other formats (`FNUZ`).
+    `with_hipblaslt` says that the user has turned hipBLASLt on: it adds bfloat16, and OCP's FP8 formats on the MI350
+    only, because the MI300 has other formats (`FNUZ`). Through CuPy's hipBLAS, these types would end the process.
     """
     native = ("float64", "float32", "float16")
     if not with_hipblaslt or arch(props) not in _MATRIX:
@@ -63,7 +64,10 @@ def dtypes(props: Mapping[str, Any], with_hipblaslt: bool) -> tuple[str, ...]:
 
 
 def details(props: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Return the clocks in Hz and the width of the memory bus in bits, as far as the runtime reports them."""
+    """Return the clocks in Hz and the width of the memory bus in bits, as pairs of name and number as text.
+
+    `props` are the device's properties in HIP; a value that is missing or 0 is left out.
+    """
     numbers = {
         name: int(props.get(key) or 0) * (_KILO if name.endswith("_hz") else 1) for name, key in _DETAILS.items()
     }
@@ -73,6 +77,6 @@ def details(props: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 def version(number: int) -> str:
     """Return HIP's integer version as text: 70051831 → 7.0.51831.
 
-    hip_version.h: major · 10⁷ + minor · 10⁵ + patch.
+    The number is major · 10⁷ + minor · 10⁵ + patch (hip_version.h).
     """
     return f"{number // 10_000_000}.{number // 100_000 % 100}.{number % 100_000}"

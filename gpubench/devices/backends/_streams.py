@@ -1,4 +1,4 @@
-"""Further streams and events: work beside the device's own stream, and events that another process can wait for."""
+"""Create further streams and events: for work beside the device's own stream, and events that processes can share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from gpubench.plugins.backend import SharedEvent
 
 
 class SideStreams:
-    """Streams beside a device's own one; each is created when first needed, and kept."""
+    """Streams in addition to a device's own stream; each is created when first needed, and kept.
+
+    `current` is the stream on which copies are queued.
+    """
 
     def __init__(self, cupy: Any, stream: Any) -> None:
         self._cupy = cupy
@@ -19,10 +22,11 @@ class SideStreams:
         self.current = stream  # where copies are queued
 
     def together(self, device: int, calls: Sequence[Callable[[], object]]) -> None:
-        """Queue calls that begin together: the first on the device's own stream, the others on streams of `device`.
+        """Queue `calls` so that they begin together.
 
-        `device` is an index of CUDA. The own stream continues when all are done. Nothing waits on the host, so that the
-        calls can be gated and captured.
+        The first is queued on the device's own stream, and each other one on a further stream of `device`. `device` is
+        CUDA's index of a device. Later work on the device's own stream waits until all calls are done. The host waits
+        for nothing, so that the calls can be gated and captured.
         """
         first, *others = calls
         begin = self._recorded_event(self._own)
@@ -36,21 +40,24 @@ class SideStreams:
             self._own.wait_event(self._recorded_event(side_stream))
 
     def _side_stream(self, device: int, index: int) -> Any:
-        """Return the stream number `index` of a device beside its own one; it is created on first use."""
+        """Return the CuPy stream number `index` of the device with CUDA's index `device`.
+
+        It is created on first use.
+        """
         if (device, index) not in self._streams:
             with self._cupy.cuda.Device(device):
                 self._streams[device, index] = self._cupy.cuda.Stream(non_blocking=True)
         return self._streams[device, index]
 
     def _recorded_event(self, stream: Any) -> Any:
-        """Return a new event that is recorded on the stream."""
+        """Return a new CuPy event without timing that is recorded on the CuPy stream `stream`."""
         with self._cupy.cuda.Device(stream.device_id):
             event = self._cupy.cuda.Event(disable_timing=True)
             event.record(stream)
         return event
 
     def _call_on(self, side_stream: Any, call: Callable[[], object]) -> None:
-        """Make a call while this stream is the current one, and restore the one before."""
+        """Call `call` while the CuPy stream `side_stream` is the current one, then restore the previous one."""
         before = self._cupy.cuda.get_current_stream()
         self.current = side_stream
         side_stream.use()  # not `with lane`: that restores the null stream, and never a stream made current by `use`
@@ -62,7 +69,7 @@ class SideStreams:
 
 
 class IpcEvent:
-    """An event of this process, or an event that another process shares. Raises Skip on ROCm."""
+    """An event of this process, or, with a `handle`, an event that another process shares. Raises Skip on ROCm."""
 
     def __init__(self, cupy: Any, stream: Any, handle: bytes = b"") -> None:
         self._runtime = cupy.cuda.runtime

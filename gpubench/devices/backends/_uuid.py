@@ -1,4 +1,4 @@
-"""A GPU's UUID as CUDA reports it and nvidia-smi prints it: it connects a GPU with its counters."""
+"""Find a GPU's UUID as CUDA reports it and nvidia-smi prints it: it connects a GPU with its counters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ _BYTES = 16
 
 
 def uuid_of(props: Mapping[str, Any], pci: str) -> str:
-    """Return the UUID (`GPU-…`) of the device with these properties at that PCI address; empty if unknown."""
+    """Return the UUID (`GPU-…`) of the device at the PCI address `pci`; empty if unknown.
+
+    `props` is the result of CuPy's `getDeviceProperties` for the device.
+    """
     raw = props.get("uuid")
     if not isinstance(raw, bytes):
         return ""
@@ -19,9 +22,10 @@ def uuid_of(props: Mapping[str, Any], pci: str) -> str:
 
 
 def _complete_uuid(prefix: bytes, pci: str) -> bytes:
-    """Return the whole UUID whose `prefix` CuPy (14.2) cut at its first zero byte, with NVML's help.
+    """Return the UUID (16 bytes) of the GPU at the PCI address `pci`, which begins with `prefix` and a zero byte.
 
-    This happens to one GPU in sixteen. The result is empty if NVML's UUID differs: a part of a split GPU has its own.
+    CuPy 14.2 cuts a UUID at its first zero byte, which happens to one GPU in sixteen; NVML has all of it. The result is
+    empty if NVML is unavailable or its UUID begins otherwise: a part of a split GPU has its own.
     """
     try:
         import pynvml

@@ -1,4 +1,4 @@
-"""A device whose time is arithmetic, for tests only: it is never listed, and every figure is exact.
+"""Simulate a device whose time is arithmetic, for tests only: it is never listed, and every figure is exact.
 
 A kernel's source is JSON: `{"seconds": 1e-3}` and these optional fields: `warmup` (seconds of the first launches),
 `noise` (relative sigma), `rho` (its lag-one correlation: AR(1)), `seed`, `drift` (relative growth per launch), `cold`
@@ -86,17 +86,17 @@ class ClockworkDevice(NumpyDevice):
         self._throttled = False
 
     def look(self) -> Condition:
-        """Return, as the device's own watch, whether a launch was throttled since the last call."""
+        """Return the condition since the last call: it has `thermal` in `discard` if a launch was throttled."""
         throttled, self._throttled = self._throttled, False
         return Condition(discard=("thermal",) if throttled else ())
 
     def was_idle(self) -> bool:
-        """Return whether nothing was queued before this launch, which is queued now."""
+        """Return whether nothing was queued before this launch, and mark the device as busy."""
         idle, self._is_busy = not self._is_busy, True
         return idle
 
     def take_flushed(self) -> bool:
-        """Return whether the cache was flushed since the last launch."""
+        """Return whether the cache was flushed since the last launch, and forget the flush."""
         flushed, self._flushed = self._flushed, False
         return flushed
 
@@ -141,7 +141,11 @@ class _ClockworkKernel:
         raise Skip(f"clockwork has no memory behind its kernels ({name} of {nbytes} B was asked for)")
 
     def _duration(self) -> float:
-        """Return the seconds of this launch, which are negative if the program moves the clock back."""
+        """Return the seconds of this launch by the kernel's program; negative if the program moves the clock back.
+
+        It never returns if the program hangs. The flush and the idle time before the launch are taken into account
+        once.
+        """
         program, launch = self._program, self._launches
         cold = program.cold if self._device.take_flushed() else 1.0
         begin = program.begin if self._device.was_idle() else 0.0
@@ -155,7 +159,10 @@ class _ClockworkKernel:
         return begin + seconds
 
     def _slowdown(self, launch: int) -> float:
-        """Return the factor for this launch: 2 if it is throttled, which marks the device, 3 for an outlier, else 1."""
+        """Return the factor of launch number `launch`: 2 if it is throttled, 3 for an outlier, else 1.
+
+        A throttled launch marks the device as throttled.
+        """
         start, end = self._program.throttled
         if start <= launch < end:
             self._device.throttle()

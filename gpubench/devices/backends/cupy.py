@@ -1,4 +1,4 @@
-"""GPUs through CuPy: one class for CUDA and ROCm, with different traits."""
+"""Measure GPUs through CuPy: one class for CUDA and ROCm, with different traits."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ _PORTABLE_AND_MAPPED = 1 | 2  # cudaHostRegisterPortable | cudaHostRegisterMappe
 
 
 def _import_cupy() -> Any:
-    """Return the module cupy. Raises Unavailable if it is not installed, or a library that it needs does not load."""
+    """Return the module cupy.
+
+    Raises Unavailable if CuPy is not installed, or if a library that it needs cannot be loaded.
+    """
     try:
         return importlib.import_module("cupy")
     except ImportError as error:
@@ -52,7 +55,7 @@ def _first_line(error: BaseException) -> str:
 
 
 class CupyDevice:
-    """One GPU, opened in this process on a stream of its own, which is the current one.
+    """One GPU, opened in this process on a stream of its own, which becomes the current one.
 
     Unless it `is_timed`, it has neither the kernel that gates batches nor the one that flushes the cache. Raises
     Unavailable if CuPy or the device is not available.
@@ -103,7 +106,7 @@ class CupyDevice:
 
     @contextlib.contextmanager
     def ranged(self, name: str) -> Iterator[None]:
-        """Mark what happens meanwhile with this name for an attached profiler (NVTX, rocTX), if CuPy supports it."""
+        """Mark the work in the context with `name` for an attached profiler (NVTX, rocTX), if CuPy supports it."""
         from cupy.cuda import nvtx  # in a CuPy for ROCm this is rocTX
 
         if not nvtx.available:  # this CuPy was built without it
@@ -132,9 +135,10 @@ class CupyDevice:
         gated: bool = True,
         lead: Callable[[], object] | None = None,
     ) -> Timing:
-        """Time `calls` calls on the device's stream in a mode; `lead` is queued once before the time starts.
+        """Time `calls` calls of `call` on the device's stream in the mode `mode`: `hot`, `each`, `cold` or `graph`.
 
-        A graph is always gated. Raises GateTimedOut and Untrustworthy as `EventClock.hot` does.
+        `EventClock` has a method for each mode, with result and errors. A graph is always gated. `lead` is called once
+        before the time starts.
         """
         self._stream.use()  # a suite's call of CuPy may have made another stream current, whose launches are not timed
         if mode == "graph":
@@ -174,7 +178,10 @@ class CupyDevice:
         self._runtime.memcpyAsync(_address(target), _address(source), target.nbytes, kind, stream)
 
     def register(self, array: Any) -> Callable[[], None]:
-        """Register host memory and return the function that unregisters it. Raises Skip on ROCm."""
+        """Register `array`, a NumPy array, as page-locked memory, and return the function that unregisters it.
+
+        Raises Skip on ROCm.
+        """
         if "register" not in self.traits.features:
             raise Skip("CuPy on ROCm does not support registering host memory")
         address = _address(array)
@@ -191,10 +198,10 @@ class CupyDevice:
         return self.xp.ndarray((nbytes,), self.xp.uint8, self.xp.cuda.MemoryPointer(memory, 0))
 
     def _enable_access(self, peer: Device, back: bool = False) -> int:
-        """Return the peer's index after enabling access to its memory.
+        """Return CUDA's index of `peer` after enabling this device's access to the memory of `peer`.
 
-        With `back` the peer's access to this device's memory is enabled too. Raises Skip if the devices cannot access
-        each other's memory.
+        With `back`, the access of `peer` to this device's memory is enabled too. Raises Skip if a device cannot access
+        the other's memory, and Unavailable if `peer` is not visible.
         """
         if peer.id not in self._ordinals:
             self._ordinals[peer.id] = _ordinal(self.xp, peer)
@@ -242,7 +249,10 @@ class CupyBackend:
     listed = True
 
     def devices(self) -> Sequence[Device]:
-        """Return every GPU that CuPy finds. Raises Unavailable if CuPy is not usable or finds no GPU."""
+        """Return every GPU that CuPy finds, in CUDA's order.
+
+        Raises Unavailable if CuPy is not usable or finds no GPU.
+        """
         cupy = _import_cupy()
         runtime = cupy.cuda.runtime
         try:
@@ -254,7 +264,10 @@ class CupyBackend:
         return tuple(device_facts(runtime, index, count) for index in range(count))
 
     def versions(self) -> Mapping[str, str]:
-        """Return the versions of CuPy, of driver and runtime, and of bindings that affect figures."""
+        """Return the versions of CuPy, driver and runtime by name, and that of nvmath-python if it is installed.
+
+        Raises Unavailable if CuPy is not usable.
+        """
         cupy = _import_cupy()
         runtime = cupy.cuda.runtime
         return {
@@ -271,9 +284,9 @@ class CupyBackend:
 
 
 def _ordinal(cupy: Any, device: Device) -> int:
-    """Return the index of a device in this process, found by UUID or PCI address: masks may reorder devices.
+    """Return CUDA's index of `device` in this process, found by UUID or PCI address, because masks may reorder devices.
 
-    Raises Unavailable if the device is not visible.
+    `cupy` is the module. Raises Unavailable if the device is not visible.
     """
     runtime = cupy.cuda.runtime
     count = runtime.getDeviceCount()

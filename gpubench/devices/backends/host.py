@@ -1,4 +1,4 @@
-"""The host processor as a device: NumPy arrays, numba kernels, perf_counter, shared memory."""
+"""Measure the host processor as a device: NumPy arrays, numba kernels, perf_counter, shared memory."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class HostDevice(NumpyDevice):
         return time.perf_counter()
 
     def _mean_seconds(self, call: Callable[[], object], calls: int) -> float:
-        """Return the mean seconds per call of calls in a row, timed as a whole."""
+        """Return the mean seconds of `calls` calls of `call` in a row, timed as a whole."""
         start = time.perf_counter_ns()
         for _ in range(calls):
             call()
         return (time.perf_counter_ns() - start) * 1e-9 / calls
 
     def _timed_call(self, call: Callable[[], object], cold: bool) -> float:
-        """Return the seconds of one call; with `cold` the caches are flushed before."""
+        """Return the seconds of one call of `call`; if `cold`, the caches are flushed before, outside the time."""
         if cold:
             self.flush()
         start = time.perf_counter_ns()
@@ -90,7 +90,7 @@ class HostBackend:
     listed = True
 
     def devices(self) -> Sequence[Device]:
-        """Return the host processor with its memory, caches, usable cores and data types."""
+        """Return the host processor as the only device, with its memory, caches, usable cores and data types."""
         caches = _cache_bytes()
         details = tuple((f"cache.l{level}", str(size)) for level, size in sorted(caches.items()))
         return (
@@ -123,7 +123,7 @@ def _version(distribution: str) -> str:
 
 
 def _processor_name() -> str:
-    """Return the model of the processor as Linux names it, or else its architecture."""
+    """Return the model of the processor as Linux names it; its architecture if Linux gives no model."""
     if _CPUINFO.exists():
         text = _CPUINFO.read_text(encoding="utf-8", errors="replace")
         line = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
@@ -133,7 +133,10 @@ def _processor_name() -> str:
 
 
 def _cache_bytes() -> dict[int, int]:
-    """Return the bytes of the data or unified cache of each level, as the kernel reports them for CPU 0."""
+    """Return the bytes of the data or unified cache by its level (1, 2, 3), as the kernel reports them for CPU 0.
+
+    A cache without a size, as virtual machines on arm64 list it, is left out.
+    """
     nbytes: dict[int, int] = {}
     for index in sorted(_CACHES.glob("index*")):
         # arm64 virtual machines list caches without a size

@@ -1,4 +1,4 @@
-"""What vendor libraries offer and CuPy does not: small ctypes tables of libraries that have no binding, and the driver.
+"""Call what vendor libraries offer and CuPy does not: the driver, and libraries that have no Python binding.
 
 No library is loaded at import.
 """

@@ -1,4 +1,4 @@
-"""The C functions of nvCOMP and hipCOMP: option structs, algorithms and signatures.
+"""List the C functions of nvCOMP and hipCOMP: option structs, algorithms and signatures.
 
 Read from the headers of nvCOMP 6.0.0, whose option structs are 64 bytes each and passed by value, with the unused bytes
 zero; and from those of hipCOMP, a fork of nvCOMP 2.2 (snapshot of 2024-10-08), whose functions have other names and
@@ -253,10 +253,11 @@ Arguments = tuple[tuple[str, Any], ...]
 
 
 def signatures(algorithm: Algorithm, since_4: bool = True) -> dict[str, Arguments]:
-    """Return the names and C types of the arguments of every batched function, by the end of its name.
+    """Return the arguments of every batched function of `algorithm`, each as name and C type, in order.
 
-    `since_4` selects the functions of nvCOMP 4 and newer. The fork of 2.2 has no options for decompressing, no statuses
-    of compressing and no query for alignments, and its scratch size does not depend on the total.
+    The key is the end of the function's name (`CompressAsync`). `since_4` selects the functions of nvCOMP 4 and newer;
+    else those of hipCOMP, a fork of 2.2, which has no options for decompressing, no statuses of compressing and no
+    query for alignments, and whose scratch size does not depend on the total.
     """
     size, address, sizes = c_size_t, c_void_p, POINTER(c_size_t)
     batch: Arguments = (("pointers", address), ("sizes", address))

@@ -1,4 +1,4 @@
-"""Calls of CUDA's driver that CuPy does not bind, through cuda-bindings: virtual memory, exported pools, launches."""
+"""Call functions of CUDA's driver that CuPy does not bind, through cuda-bindings: virtual memory, pools, launches."""
 
 from __future__ import annotations
 
@@ -25,9 +25,11 @@ class Driver:
             raise Skip(f"needs cuda-bindings ({error}): pip install '{DISTRIBUTION}[cuda13]'") from error
 
     def __call__(self, name: str, *args: Any) -> Any:
-        """Return the value of one call, a tuple of several values, or None.
+        """Call the driver's function `name` with `args`, and return its value.
 
-        Raises DriverCallError if the call fails, and Skip if cuda-bindings or the driver does not have it.
+        Several values are a tuple, and no value is None. `args` and values are objects of cuda-bindings or plain
+        numbers. Raises DriverCallError if the call fails, and Skip if cuda-bindings or the driver does not have the
+        function.
         """
         call = getattr(self.bindings, name, None)
         if call is None:
@@ -43,14 +45,14 @@ class Driver:
         return values[0] if len(values) == 1 else tuple(values) or None
 
     def location(self, device: int) -> Any:
-        """Return a device as the driver's location of memory."""
+        """Return the CUmemLocation of the device with CUDA's index `device`."""
         place = self.bindings.CUmemLocation()
         place.type = self.bindings.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
         place.id = device
         return place
 
     def access(self, device: int) -> Any:
-        """Return the driver's description of read and write access by one device."""
+        """Return the CUmemAccessDesc that gives the device with CUDA's index `device` read and write access."""
         access = self.bindings.CUmemAccessDesc()
         access.location = self.location(device)
         access.flags = self.bindings.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
@@ -58,10 +60,10 @@ class Driver:
 
     @property
     def descriptor(self) -> Any:
-        """Return the kind of handle that is a POSIX file descriptor."""
+        """Return the CUmemAllocationHandleType whose handle is a POSIX file descriptor."""
         return self.bindings.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 
     @property
     def pinned(self) -> Any:
-        """Return the type of allocation that stays in place: the driver has no other."""
+        """Return the CUmemAllocationType of memory that stays in place: the driver has no other."""
         return self.bindings.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED

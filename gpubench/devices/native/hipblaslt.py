@@ -1,4 +1,4 @@
-"""Matrix products of hipBLASLt by ctypes: bfloat16 and OCP's FP8, which CuPy does not bind on ROCm.
+"""Multiply matrices with hipBLASLt by ctypes: bfloat16 and OCP's FP8, which CuPy does not bind on ROCm.
 
 **Off until an owner of such a GPU confirms it**: GPUBENCH_HIPBLASLT=1 turns it on. Only the table was checked: sizes
 and numbers against the headers of hipBLASLt 1.1 (ROCm 7.1), and the functions that need no GPU.
@@ -104,15 +104,19 @@ class HipblasltLibrary:
             raise HipblasltError(name, status)
 
     def create(self, name: str, *arguments: Any) -> c_void_p:
-        """Return the handle of a new object from a function of the library, such as `MatmulDescCreate`."""
+        """Return the handle of the object that the function `hipblasLt` + `name` (`MatmulDescCreate`) creates.
+
+        `arguments` are those after the first, in the C function's order. Raises HipblasltError if the call fails.
+        """
         created = c_void_p()
         self(name, byref(created), *arguments)
         return created
 
     def layout(self, kind: str, rows: int, cols: int, pitch: int, batch: int = 1, apart: int = 0) -> c_void_p:
-        """Return the layout of a matrix of `rows` × `cols`, stored by column, `pitch` elements between columns.
+        """Return the handle of the layout of a batch of `rows` × `cols` matrices, stored by column.
 
-        `kind` is a name in `FORMATS`, and `apart` the number of elements between two matrices of a batch.
+        `kind` is a name in `FORMATS`; `pitch` is the number of elements from one column to the next, and `apart` from
+        one matrix of the batch to the next. Raises HipblasltError if the library refuses it.
         """
         handle = self.create("MatrixLayoutCreate", FORMATS[kind], rows, cols, pitch)
         for attribute, value in ((LAYOUT_BATCH_COUNT, c_int32(batch)), (LAYOUT_STRIDED_BATCH_OFFSET, c_int64(apart))):
@@ -120,7 +124,10 @@ class HipblasltLibrary:
         return handle
 
     def description(self, transpose_first: bool, transpose_second: bool) -> c_void_p:
-        """Return the description of a product with float32 sums, whose operands are used transposed or as they are."""
+        """Return the handle of the description of a product with float32 sums.
+
+        Each argument says whether an operand is used transposed. Raises HipblasltError if the library refuses it.
+        """
         handle = self.create("MatmulDescCreate", COMPUTE_32F, REAL_32F)
         for attribute, transposed in ((DESC_TRANSA, transpose_first), (DESC_TRANSB, transpose_second)):
             value = c_int32(OP_T if transposed else OP_N)
@@ -130,7 +137,7 @@ class HipblasltLibrary:
 
 @functools.cache
 def load() -> HipblasltLibrary:
-    """Return the library of the user's ROCm, loaded once. Raises Unavailable that says how to get it."""
+    """Return hipBLASLt of the user's ROCm, loaded once. Raises Unavailable if it cannot be loaded."""
     try:
         return HipblasltLibrary(ctypes.CDLL(_SONAME))
     except OSError as error:
@@ -147,9 +154,10 @@ def _context() -> c_void_p:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A matrix on the device, stored row by row.
+    """A matrix on the device, stored row by row, at `address`.
 
-    `rows` and `cols` are those in memory; `pitch` is the number of elements between rows, 0 for dense rows.
+    `kind` is a name in `FORMATS`, `rows` and `cols` are those in memory, and `pitch` is the number of elements from one
+    row to the next, 0 for dense rows.
     """
 
     address: int
@@ -185,7 +193,7 @@ class Product:
         self._proposal = self._propose()
 
     def _propose(self) -> HeuristicResult:
-        """Return the heuristics' best algorithm. Raises HipblasltError if there is none."""
+        """Return the best algorithm by the library's heuristics. Raises HipblasltError if there is none."""
         library, proposal, count = self._library, HeuristicResult(), c_int()
         preference, workspace_limit = library.create("MatmulPreferenceCreate"), c_uint64(WORKSPACE_BYTES)
         library(
@@ -209,9 +217,10 @@ class Product:
         return int(self._proposal.workspace_bytes)
 
     def queue(self, workspace: int, stream: int) -> None:
-        """Queue the product on a stream; `workspace` is the address of WORKSPACE_BYTES bytes on the device.
+        """Queue the product on the stream with the address `stream`.
 
-        Raises HipblasltError if the library refuses it.
+        `workspace` is the address of WORKSPACE_BYTES bytes on the device. Raises HipblasltError if the library refuses
+        it.
         """
         b, a, c = self._layouts
         at_b, at_a, at_c = (operand.address for operand in self._operands)

@@ -1,4 +1,4 @@
-"""nvCOMP's batched C API by ctypes: one table for every algorithm of nvCOMP 6, and of hipCOMP.
+"""Call nvCOMP's batched C functions by ctypes: one table for every algorithm of nvCOMP 6, and of hipCOMP.
 
 A batch is one call over many chunks. Its arrays (addresses of chunks, their sizes as 64-bit integers, 32-bit statuses)
 are on the device and are passed as plain integer addresses. Calls are queued on a stream and do not wait for it, with
@@ -119,7 +119,7 @@ class NvcompLibrary:
 
     @property
     def version(self) -> str:
-        """Return the library's version (`6.0.0`); for hipCOMP the version of nvCOMP that it is a fork of.
+        """Return the library's version (`6.0.0`); for hipCOMP `2.2`, the version of nvCOMP from which it was forked.
 
         Raises NvcompError if the library does not answer.
         """
@@ -134,8 +134,9 @@ class NvcompLibrary:
 class Codec:
     """One algorithm on elements of one type (a NumPy name); every method may raise NvcompError.
 
-    `options` and `back` are fields of the option structs of compressing and of decompressing, which replace the
-    defaults of the table. Raises KeyError if the library has no such algorithm.
+    `data_type` is the type that the library is given. `options` and `back` are fields of the option structs of
+    compressing and of decompressing, which replace the defaults of the table. Raises KeyError if the library has no
+    such algorithm.
     """
 
     def __init__(
@@ -162,7 +163,10 @@ class Codec:
         return f"{self._library.product}Batched{self._algorithm.prefix}{suffix}"
 
     def _typed_function(self, suffix: str, kinds: list[Any]) -> Any:
-        """Return the C function of this codec whose name ends in `suffix`, with the types of its arguments."""
+        """Return the C function (ctypes) of this codec whose name ends in `suffix`.
+
+        `kinds` are the C types of its arguments.
+        """
         function = getattr(self._library.handle, self._function_name(suffix))
         function.argtypes = kinds
         function.restype = c_int
@@ -174,10 +178,11 @@ class Codec:
         return self._algorithm.decompress_waits
 
     def _bound_call(self, suffix: str, **call_arguments: Any) -> Callable[[], None]:
-        """Return a function without arguments that calls the C function: it is all that a timed call does.
+        """Return a function without arguments that calls the C function once and raises NvcompError if it fails.
 
         `suffix` is the end of the C function's name (`CompressAsync`), and `call_arguments` are its arguments by their
-        names in the table of signatures.
+        names in the table of signatures, without the codec's options. The arguments are bound now, so that a timed call
+        does nothing else.
         """
         function, names = self._functions[suffix]
         call_arguments["options"] = self._decompress if suffix.startswith("Decompress") else self._compress
@@ -194,15 +199,18 @@ class Codec:
         self._bound_call(suffix, **call_arguments)()
 
     def _size(self, suffix: str, **call_arguments: Any) -> int:
-        """Return the size in bytes that a query of the library gives. Raises NvcompError if it fails."""
+        """Return the size in bytes that the library's query whose name ends in `suffix` gives.
+
+        Raises NvcompError if it fails.
+        """
         size = c_size_t()
         self._call(suffix, result=ctypes.byref(size), **call_arguments)
         return size.value
 
     def _alignments(self, suffix: str) -> Alignments:
-        """Return the alignments in bytes that the query whose name ends in `suffix` gives.
+        """Return the alignments in bytes that the library's query whose name ends in `suffix` gives.
 
-        Those of hipCOMP, which has no query, are fixed.
+        Each is 8 for hipCOMP, which has no query.
         """
         if suffix not in self._functions:
             return Alignments(_HIP_ALIGNMENT, _HIP_ALIGNMENT, _HIP_ALIGNMENT)
@@ -236,11 +244,11 @@ class Codec:
     def compress(
         self, source: Chunks, chunk_bytes: int, scratch: Scratch, target: Chunks, statuses: int, stream: int
     ) -> Callable[[], None]:
-        """Return a function that queues compressing `source` into `target` on a stream.
+        """Return a function without arguments that queues compressing the chunks of `source` into `target` on a stream.
 
-        It fills target's chunks and sizes. `chunk_bytes` is the most bytes of a chunk of `source`. `statuses` and
-        `stream` are addresses, `statuses` of an array on the device with one status per chunk. hipCOMP writes no
-        statuses: that array keeps its values.
+        Each call overwrites the chunks and the sizes of `target`, and raises NvcompError if the library refuses it.
+        `chunk_bytes` is the most bytes of a chunk of `source`. `stream` is the address of a stream, and `statuses` that
+        of an array on the device with one 32-bit status per chunk, which hipCOMP leaves unchanged.
         """
         return self._bound_call(
             "CompressAsync",
@@ -259,10 +267,11 @@ class Codec:
     def decompress(
         self, source: Chunks, target: Chunks, restored_sizes: int, scratch: Scratch, statuses: int, stream: int
     ) -> Callable[[], None]:
-        """Return a function that queues restoring `source` into `target`, whose sizes are the capacities of its chunks.
+        """Return a function without arguments that queues restoring `source` into `target` on a stream.
 
-        `restored_sizes` and `statuses` are the addresses of arrays on the device that receive the number of bytes
-        written and the status for each chunk; `stream` is the address of a stream.
+        The sizes of `target` are the capacities of its chunks. `restored_sizes` and `statuses` are the addresses of
+        arrays on the device that receive, for each chunk, the number of bytes written (64 bits) and the status (32
+        bits); `stream` is the address of a stream. A call raises NvcompError if the library refuses it.
         """
         return self._bound_call(
             "DecompressAsync",
@@ -279,9 +288,10 @@ class Codec:
         )
 
     def restored_sizes(self, source: Chunks, sizes: int, stream: int) -> None:
-        """Queue a call that reads the restored size of each compressed chunk into the array at `sizes`.
+        """Queue a call that writes the restored size of each compressed chunk of `source` to an array.
 
-        `stream` is the address of the stream.
+        `sizes` is the address of the array, which is on the device and holds 64-bit integers; `stream` is the address
+        of a stream. Raises NvcompError if the library refuses the call.
         """
         self._call(
             "GetDecompressSizeAsync",
@@ -297,7 +307,7 @@ class Codec:
 def load() -> NvcompLibrary:
     """Return nvCOMP from the Python wheel, or else from the system, loaded once.
 
-    Raises Unavailable that says how to get it.
+    Raises Unavailable if neither has it.
     """
     reasons = []
     for path in (*_wheel_files(), _SONAME):
@@ -310,9 +320,9 @@ def load() -> NvcompLibrary:
 
 @functools.cache
 def load_hip() -> NvcompLibrary:
-    """Return hipCOMP if the user has built it.
+    """Return hipCOMP, which the user has to build, loaded once. Raises Unavailable if it cannot be loaded.
 
-    Raises Unavailable that says how to get it. It has never run on a device.
+    It has never run on a device.
     """
     try:
         return NvcompLibrary(ctypes.CDLL(_HIP_SONAME), "hipcomp")
@@ -321,7 +331,10 @@ def load_hip() -> NvcompLibrary:
 
 
 def engine_formats(ordinal: int) -> frozenset[str]:
-    """Return the formats that a CUDA device's hardware decompression engine reads; none if there is no engine."""
+    """Return the formats that the hardware decompression engine of a CUDA device reads: `deflate`, `snappy` or `lz4`.
+
+    `ordinal` is the driver's index of the device. The result is empty if the device has no engine.
+    """
     driver, mask = ctypes.CDLL("libcuda.so.1"), c_int()
     if driver.cuDeviceGetAttribute(ctypes.byref(mask), _ENGINE_ALGORITHMS, ordinal):
         return frozenset()
@@ -329,7 +342,10 @@ def engine_formats(ordinal: int) -> frozenset[str]:
 
 
 def _wheel_files() -> list[Path]:
-    """Return the library files in the distribution nvidia-libnvcomp-cu13 or -cu12: both have the same module."""
+    """Return the paths of nvCOMP's library in the distribution nvidia-libnvcomp-cu13 or -cu12.
+
+    The result is empty if neither is installed.
+    """
     try:
         spec = importlib.util.find_spec("nvidia.libnvcomp")
     except ModuleNotFoundError:
