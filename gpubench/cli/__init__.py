@@ -60,9 +60,9 @@ app.command("import")(import_.import_)
 
 
 def call() -> int:
-    """Run the command in the arguments of the process (without arguments, print the help); return the exit status.
+    """Run the command in the process's arguments and return the exit status; without arguments, print the help.
 
-    Typer prints an invalid argument over several lines. Here it raises UsageError, which is printed as one line.
+    Raises UsageError, which is printed as one line, for an invalid argument, because Typer would print several lines.
     """
     arguments = sys.argv[1:]
     try:
@@ -73,7 +73,10 @@ def call() -> int:
 
 
 def _usage_error(error: typer.BadParameter) -> UsageError:
-    """Return Typer's error about an argument as one line that names the command's --help, with Typer's exit status."""
+    """Return Typer's error about an argument as a UsageError of one line that names the command's --help.
+
+    The exit status is that of Typer's error.
+    """
     command = error.ctx.command_path if error.ctx else "gpubench"
     usage_error = UsageError(f"{error.format_message().rstrip('.')}; see {command} --help")
     usage_error.exit_status = error.exit_code

@@ -25,10 +25,10 @@ run.jsonl.gz   the smallest run of every suite: `gpubench show run.jsonl.gz`
 
 
 def write(target: Path, device: list[str] | None) -> None:
-    """Measure the smallest run, read the device's files, and write both, anonymised, to the archive `target`.
+    """Measure the smallest run, and write it and the driver's files about GPUs, anonymised, to the archive `target`.
 
     `device` are the ids to measure, as for `run --device`; None measures the first GPU, or the host. Raises UsageError
-    if `target` exists or cannot be written.
+    if `target` exists or cannot be written, or for an unknown device, and DeviceError if a device is lost meanwhile.
     """
     import json
 
@@ -49,9 +49,10 @@ def write(target: Path, device: list[str] | None) -> None:
 
 
 def _measure_smoke(device: list[str] | None) -> Run:
-    """Return a run of all suites in the smoke tier on these devices; its run file is temporary.
+    """Measure all suites in the smoke tier and return the run; its run file is temporary.
 
-    Raises UsageError for an unknown device, and DeviceError if a device is lost meanwhile.
+    `device` are the ids to measure; None measures the first GPU, or the host. Raises UsageError for an unknown device,
+    and DeviceError if a device is lost meanwhile.
     """
     from gpubench.cli._progress import run_display
     from gpubench.measuring import inventory, plan

@@ -25,7 +25,8 @@ _WIDE = ("processes", "q")
 def answer_parts(judgement: Judgement, answer: GateAnswer, every: bool = False, wide: bool = False) -> list[Part]:
     """Return the lines and tables of a gate's answer: verdict, reasons, next steps, then the cases, the worst first.
 
-    With `every`, passing cases are listed too; with `wide`, the table also has the processes and q of each case.
+    With `every`, passing cases are listed too, and no case is left out; else a line says how many are hidden. With
+    `wide`, the table also has the processes and q of each case.
     """
     parts = verdict_parts(answer.verdict, answer.reasons, answer.next_steps, _ENDS.get(answer.status, ""))
     passing = PASSING[:1] if answer.title == AB else PASSING  # a comparison of two builds also lists what became faster
@@ -40,10 +41,10 @@ def answer_parts(judgement: Judgement, answer: GateAnswer, every: bool = False, 
 
 
 def finding_parts(findings: Sequence[Finding], sides: Sequence[str], every: bool, wide: bool) -> list[Part]:
-    """Return the table of the cases, and a note with the number of cases that are left out of it.
+    """Return the table of the cases in `findings`, and a note with the number of cases that are left out of it.
 
     `findings` are sorted, the worst first, and `sides` are the headings of the two compared figures. The first 60 cases
-    are listed; `every` lists all. `wide` adds the columns of `_statistics`.
+    are listed; `every` lists all. `wide` adds the number of processes on each side and q, the false discovery rate.
     """
     printed = findings if every else findings[:_MOST_ROWS]
     rest = len(findings) - len(printed)
@@ -52,9 +53,9 @@ def finding_parts(findings: Sequence[Finding], sides: Sequence[str], every: bool
 
 
 def verdict_parts(verdict: str, reasons: Sequence[str], next_steps: Sequence[NextStep], style: str = "") -> list[Part]:
-    """Return the verdict as the first line, then the reasons in `why`, then the next steps with their commands.
+    """Return lines with the verdict, with each of the `reasons`, and with the text and the command of each next step.
 
-    `style` is a colour for the verdict (`red`), or empty.
+    A command stands on a line of its own that is never broken. `style` is a colour for the verdict (`red`), or empty.
     """
     lines: list[Part] = [_print.plain(verdict, f"bold {style}".strip())]
     lines += [_print.plain(f"- {reason}") for reason in reasons]
@@ -66,9 +67,10 @@ def verdict_parts(verdict: str, reasons: Sequence[str], next_steps: Sequence[Nex
 
 
 def _table(findings: Sequence[Finding], sides: Sequence[str], wide: bool) -> list[Part]:
-    """Return the cases with the figures of both `sides`; a threshold that all share is written once above them.
+    """Return the table of the cases with the figures of both sides, or nothing if there are no cases.
 
-    `wide` adds the columns of `_statistics`. Columns without any value are left out.
+    `sides` are the headings of the two figures, and `wide` adds the columns of `_statistics`. Columns without any value
+    are left out. If all cases have the same threshold, it is written once above the table.
     """
     if not findings:
         return []
@@ -104,7 +106,7 @@ def _table(findings: Sequence[Finding], sides: Sequence[str], wide: bool) -> lis
 
 
 def _statistics(finding: Finding) -> tuple[str, str]:
-    """Return the processes of baseline and candidate (`5, 5`), and q, the false discovery rate of the change."""
+    """Return the numbers of processes of both sides (`5, 5`), and q, the false discovery rate (– if unknown)."""
     q = f"{finding.q:.2g}" if math.isfinite(finding.q) else MISSING
     return f"{finding.before.processes}, {finding.after.processes}", q
 

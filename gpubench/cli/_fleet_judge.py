@@ -1,4 +1,4 @@
-"""`gpubench fleet judge`: which GPU, node or link of a fleet is slow."""
+"""`gpubench fleet judge`: find the GPU, node or link of a fleet that is slow."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ def judge(
 
 
 def publish(judged: FleetJudgement, out: list[Path], force: bool, no_redact: bool, json: bool) -> None:
-    """Write the reports that were asked for, then print the answer, or with `json` the JSON document.
+    """Write a report to each path in `out`, then print the answer, or with `json` the JSON document.
 
-    Reports and the document are anonymised unless `no_redact` is set; so is the printed answer in a CI. `force`
+    Reports and the document are anonymised unless `no_redact` is set; in a CI, so is the printed answer. `force`
     replaces existing files. Raises UsageError if a file exists without `force`, or cannot be written.
     """
     import sys
@@ -96,7 +96,7 @@ def publish(judged: FleetJudgement, out: list[Path], force: bool, no_redact: boo
 
 
 def show(judged: FleetJudgement) -> None:
-    """Print the answer, the suspects and the smallest detectable slowdown."""
+    """Print the answer, the suspects and the smallest detectable slowdown on standard output."""
     from gpubench.cli import _print
 
     for part in _parts(judged):
@@ -104,7 +104,11 @@ def show(judged: FleetJudgement) -> None:
 
 
 def _parts(judged: FleetJudgement) -> Iterator[Part]:
-    """Yield what the terminal shows: the answer, the devices, failures, missing nodes, suspects, next steps."""
+    """Yield the texts and tables of a judgement in the order in which the terminal shows them.
+
+    The order is: answer, devices, smallest detectable slowdown, failures and notes, missing nodes, suspects, next
+    steps.
+    """
     from gpubench.cli import _print
     from gpubench.judging import fleet_text
     from gpubench.judging.fleet import fleet_status
@@ -127,7 +131,10 @@ def _parts(judged: FleetJudgement) -> Iterator[Part]:
 
 
 def _suspects(judged: FleetJudgement) -> Iterator[Part]:
-    """Yield the table of the slow components, each with its slowest case, and the number of further ones."""
+    """Yield the table of the first 40 suspects, each with its slowest case, and a line with the number of further ones.
+
+    Nothing is yielded if there is no suspect.
+    """
     from gpubench.base import units
     from gpubench.cli import _print
     from gpubench.cli._layout import NamedRow, named_rows

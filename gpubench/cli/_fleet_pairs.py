@@ -58,7 +58,10 @@ def pairs(
 
 
 def _show(judgement: PairsJudgement) -> None:
-    """Print for each case the slowest pairs and nodes, then the pairs that failed, the suspects, and the verdict."""
+    """Print for each case the slowest pairs and nodes, then the pairs that failed, the suspects, and the verdict.
+
+    A table has at most 40 rows. Tables go to standard output, and the lines after them to standard error.
+    """
     from gpubench.base import units
     from gpubench.cli import _print
 
@@ -99,8 +102,5 @@ def _show(judgement: PairsJudgement) -> None:
 
 
 def _slowdown_text(judged: LinkJudgement, pair: tuple[int, int]) -> str:
-    """Return how much slower a pair of nodes is than predicted, as `3.1%`.
-
-    An empty text if too few pairs were measured.
-    """
+    """Return how much slower a pair of nodes is than predicted, as `3.1%`; empty if too few pairs were measured."""
     return "" if judged.too_few else f"{judged.links[pair].slowdown:.1%}"

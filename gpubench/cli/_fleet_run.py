@@ -1,4 +1,4 @@
-"""`gpubench fleet run`: measure many machines at the same time; and what `srun` and mpirun start on each of them."""
+"""`gpubench fleet run`: measure many machines at the same time; `gpubench fleet member` is started on each of them."""
 
 from __future__ import annotations
 
@@ -104,7 +104,10 @@ class FleetRunCommand(TyperCommand):
     """A command whose arguments after `--` are options of srun."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments before `--`, and store those after it in `ctx.meta` for `srun_options`."""
+        """Parse the arguments before `--`, and store the arguments after it in `ctx.meta` for `srun_options`.
+
+        `ctx` is a context of Click. Returns the arguments that the command did not use.
+        """
         if "--" in args:
             place = args.index("--")
             ctx.meta[_SRUN] = tuple(args[place + 1 :])
@@ -156,7 +159,7 @@ def run(
 
 
 def _measure_suspects_again(session: FleetSession, folder: Path) -> Fleet:
-    """Judge the run files in `folder`, and measure the suspects again beside as many healthy nodes.
+    """Judge the run files in `folder`, and measure the suspects again together with an equal number of healthy nodes.
 
     Returns the fleet with the second measurements, or the unchanged fleet if there is no suspect.
     """
@@ -191,7 +194,7 @@ World = Annotated[int, typer.Argument(help="The number of nodes.")]
 
 
 def member(board: Board, rank: Rank = -1, world: World = 1) -> None:
-    """Work as one node of a fleet for the launcher that made this board.
+    """Work as one node of a fleet for the launcher that made the folder `board`, until the launcher ends the work.
 
     A negative `rank` means that rank and number of nodes are read from srun's environment variables.
     """
@@ -206,10 +209,10 @@ def member(board: Board, rank: Rank = -1, world: World = 1) -> None:
 
 
 def srun_options(ctx: typer.Context, on: str, slurm: bool, from_env: bool) -> tuple[str, ...]:
-    """Return the options of srun that follow `--` on the command line; empty without any.
+    """Return the options of srun that follow `--` on the command line; empty if there are none.
 
-    Raises UsageError unless exactly one of the launchers `on`, `slurm` and `from_env` is named, or if options of srun
-    are given to another launcher than srun.
+    `ctx` is the context in which `FleetRunCommand` stored them. Raises UsageError unless exactly one of the launchers
+    `on`, `slurm` and `from_env` is named, or if options of srun are given without `slurm`.
     """
     from gpubench.base.errors import UsageError
 
@@ -223,10 +226,11 @@ def srun_options(ctx: typer.Context, on: str, slurm: bool, from_env: bool) -> tu
 
 @contextmanager
 def launched(on: str, slurm: bool, request: FleetRequest, srun: Sequence[str]) -> Iterator[FleetLaunch]:
-    """Start nodes by Ray (`on`) or srun (`slurm`), or join those of a job; yield the launch that talks to them.
+    """Start nodes by Ray (`on`, an address) or srun (`slurm`), or join those of a job, and yield their launch.
 
-    With --from-env every process of the job calls this: a process whose rank is not 0 works as a node here and raises
-    typer.Exit at the end. Raises UsageError if the folder of the request exists.
+    The launch talks to the nodes. `srun` are options of srun. With --from-env every process of the job calls this: a
+    process whose rank is not 0 works as a node here and raises typer.Exit at the end. Raises UsageError if the folder
+    of the request exists.
     """
     from gpubench.tools.fleet import environment, member
     from gpubench.tools.fleet.ray_cluster import ray_launch
@@ -251,9 +255,10 @@ def launched(on: str, slurm: bool, request: FleetRequest, srun: Sequence[str]) -
 
 @contextmanager
 def node_display() -> Iterator[Callable[[Sequence[NodeView]], None]]:
-    """Yield an observer of the nodes' states.
+    """Yield a function that shows the nodes' states on standard error; call it with the views of all nodes.
 
-    On a terminal it draws a table of the nodes that measure; elsewhere it prints a line for each change.
+    On a terminal it draws a table of the nodes that measure, and prints a line for each node that ends. Elsewhere it
+    prints a line for each change.
     """
     from gpubench.cli._print import err
 
@@ -274,9 +279,9 @@ def node_display() -> Iterator[Callable[[Sequence[NodeView]], None]]:
 
 
 def _measuring_nodes_table(views: Sequence[NodeView], height: int) -> Table:
-    """Return a table with the phase of each measuring node, as many as fit `height` lines.
+    """Return a table with the phase of each measuring node in `views`, for a terminal of `height` lines.
 
-    A last line has the number of the others.
+    If not all nodes fit, a last row has the number of the others.
     """
     from gpubench.cli import _print
 
@@ -295,7 +300,7 @@ class _NodeLines:
         self._printed: dict[str, str] = {}
 
     def watch(self, views: Sequence[NodeView]) -> None:
-        """Print a line for each node whose status differs from the one printed last."""
+        """Print a line for each node whose status text is not empty and differs from the one printed last."""
         from gpubench.cli._print import plain
 
         for view in views:
@@ -307,7 +312,10 @@ class _NodeLines:
 
 
 def _status(view: NodeView) -> str:
-    """Return `measures` or the outcome of a node with its duration and reason; an empty text before it measures."""
+    """Return the status text of a node: empty before it measures, `measures` while it does, then the outcome.
+
+    The outcome has the time that the node took and, if it failed, the reason: `answered after 12.4 s`.
+    """
     from gpubench.base import units
 
     if view.outcome is None:
@@ -317,7 +325,10 @@ def _status(view: NodeView) -> str:
 
 
 def _print_outcomes(fleet: Fleet, folder: Path) -> None:
-    """Print a table with the outcome of each node, the reasons of failures, and the command that judges the fleet."""
+    """Print a table with the outcome of each node, the reasons of failures, and the command that judges the fleet.
+
+    The run files are in `folder`. The table goes to standard output, and the lines to standard error.
+    """
     from gpubench.base import units
     from gpubench.cli import _print
 

@@ -1,4 +1,4 @@
-"""`gpubench fleet watch`: the same GPUs over days."""
+"""`gpubench fleet watch`: follow the same GPUs over days."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def watch(folders: Folders, json: options.Json = False, no_redact: sharing.NoRed
 
 
 def _show(histories: list[ComponentHistory], fleets: int) -> None:
-    """Print a table of the components with a slow or a worse figure.
+    """Print a table of the first 60 components with a slow or a worse figure, and a line that says how many there are.
 
     `fleets` is the number of measurements that were compared.
     """

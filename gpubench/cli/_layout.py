@@ -22,7 +22,10 @@ _RIGHT_TO_LEFT = ("R", "AL")
 
 @dataclass(frozen=True, slots=True)
 class NamedRow:
-    """A row of a list: a leading word, a name, and a figure for each further column."""
+    """A row of a list: a leading word, a name, and a figure for each further column.
+
+    `style` is Rich's style for the leading word.
+    """
 
     lead: str
     name: str
@@ -35,7 +38,7 @@ def named_rows(heads: Sequence[str], rows: Sequence[NamedRow], width: int) -> It
 
     The first two headings belong to the lead and the name, the others to the figures. Each row is one line if the names
     fit. Otherwise the figures stand in columns below the lead and the name. On a terminal that is too narrow for that,
-    each figure follows its heading, in as many lines as needed.
+    each figure follows its heading, in lines of at most `width` columns.
     """
     rows = [
         NamedRow(one_line(row.lead), one_line(row.name), tuple(map(one_line, row.figures)), row.style) for row in rows
@@ -56,7 +59,8 @@ def named_rows(heads: Sequence[str], rows: Sequence[NamedRow], width: int) -> It
 def least_room(names: Sequence[str]) -> int:
     """Return the least width for a column of these names, in columns of the terminal.
 
-    It is that of the longest name or, if less, of the longest part that is not broken.
+    It is the width of the longest name or, if less, that of the longest part between commas (at most 40) with an
+    indent.
     """
     whole = max(map(cell_len, names), default=0)
     longest = max((cell_len(part) for name in names for part in name_parts(name)), default=0)
@@ -69,7 +73,10 @@ def _is_right_to_left(name: str) -> bool:
 
 
 def _one_line_each(heads: Sequence[str], rows: Sequence[NamedRow], room: int) -> Table:
-    """Return a table with one row per line; a name wider than `room` columns is folded within its cell."""
+    """Return a table with one row per line; a name wider than `room` columns is folded at its commas within its cell.
+
+    The first two of `heads` belong to lead and name, the others to the figures.
+    """
     cells = [
         [_print.plain(row.lead, row.style), folded(row.name, room), *map(_print.plain, row.figures)] for row in rows
     ]
@@ -82,9 +89,10 @@ def _one_line_each(heads: Sequence[str], rows: Sequence[NamedRow], room: int) ->
 def _two_lines_each(
     heads: Sequence[str], rows: Sequence[NamedRow], columns: Sequence[int], lead: int, width: int
 ) -> Iterator[Text]:
-    """Yield the headings and then each row in two lines: lead and name, then the figures below their headings.
+    """Yield the headings in two lines, and then each row: lead and name, then the figures below their headings.
 
-    `columns` are the widths of the figures, and `lead` is that of the leading words.
+    The first two of `heads` belong to lead and name. `columns` are the widths of the figures, `lead` is that of the
+    leading words, and `width` that of the terminal.
     """
     yield _print.plain(f"{heads[0]:{lead}}  {heads[1]}", "bold")
     yield _aligned(heads[2:], columns, "bold")
@@ -100,7 +108,10 @@ def _aligned(figures: Sequence[str], columns: Sequence[int], style: str = "") ->
 
 
 def _lead_and_name(row: NamedRow, lead: int, width: int) -> Iterator[Text]:
-    """Yield the lines of a row's lead and name: side by side if the name has 20 characters of room, else below."""
+    """Yield the lines of a row's lead, padded to `lead` columns, and name, folded to the terminal's `width`.
+
+    They stand side by side if the name then has at least 20 columns; else the name begins on the next line.
+    """
     start = f"{row.lead:{lead}}  "
     room = width - len(start)
     if room < _LEAST_BESIDE:
@@ -113,7 +124,10 @@ def _lead_and_name(row: NamedRow, lead: int, width: int) -> Iterator[Text]:
 
 
 def _labelled(heads: Sequence[str], rows: Sequence[NamedRow], width: int) -> Iterator[Text]:
-    """Yield each row as its lead and name, and below them each heading with its figure, in lines of at most `width`."""
+    """Yield each row as its lead, its name and its figures, each figure after its heading, in lines of at most `width`.
+
+    The first two of `heads` belong to lead and name, the others to the figures.
+    """
     for row in rows:
         yield _print.plain(row.lead, row.style)
         yield folded(row.name, width)
@@ -128,14 +142,14 @@ def _pair_parts(head: str, figure: str, room: int) -> tuple[str, ...]:
 
 
 def folded(name: str, room: int) -> Text:
-    """Return a name in lines of at most `room` characters, broken behind commas."""
+    """Return a name in lines of at most `room` characters, broken after commas; a longer part is not broken."""
     return Text("\n").join(_print.plain(line) for line in joined("", name_parts(name), room))
 
 
 def joined(start: str, parts: Sequence[str], room: int) -> list[str]:
-    """Return the parts joined into lines of at most `room` characters.
+    """Return `parts` joined into lines of at most `room` characters; a longer part has a line to itself.
 
-    The first line begins with `start`, the others are indented.
+    The first line begins with `start`, and the others are indented.
     """
     lines = [start]
     for part in parts:
@@ -146,6 +160,6 @@ def joined(start: str, parts: Sequence[str], room: int) -> list[str]:
 
 
 def name_parts(name: str) -> list[str]:
-    """Return the parts of a name, split behind its commas."""
+    """Return the parts of a name, each with the comma that ends it."""
     pieces = name.split(",")
     return [f"{piece}," for piece in pieces[:-1]] + pieces[-1:]

@@ -25,10 +25,10 @@ _UNITS = {"cuda": "SMs", "rocm": "CUs", "host": "cores"}
 def machine(
     facts: Facts, healths: Sequence[Health], available: Sequence[DeviceCounter], not_sampled: Sequence[UnavailablePart]
 ) -> list[Part]:
-    """Return what `gpubench doctor` prints, beginning with whether the machine can measure a GPU.
+    """Return the texts and tables of `gpubench doctor`, beginning with a line that says whether a GPU can be measured.
 
-    `available` has every counter of the devices, also unavailable ones with a reason; `not_sampled` are the collectors
-    that read none of the devices.
+    `healths` may be empty, which leaves out their section. `available` has every counter of the devices; an unavailable
+    one has a reason. `not_sampled` are the collectors that read none of the devices.
     """
     parts: list[Part] = [_print.plain(_verdict(facts, healths), "bold")]
     if facts.absent:
@@ -48,7 +48,10 @@ def machine(
 
 
 def counters(available: Sequence[DeviceCounter]) -> list[Part]:
-    """Return a table of every counter of the devices, with its unit, period, availability and the vendor's command."""
+    """Return a table of every counter of the devices, with its unit, period, availability and the vendor's command.
+
+    An entry of `available` whose reason is not empty is unavailable.
+    """
     heads = ("device", "counter", "unit", "kind", "period", "available", "vendor command")
     rows = [
         (
@@ -70,7 +73,7 @@ def counters(available: Sequence[DeviceCounter]) -> list[Part]:
 
 
 def _verdict(facts: Facts, healths: Sequence[Health]) -> str:
-    """Return one line: how many GPUs can be measured, their models, and which of them are unhealthy."""
+    """Return one line: how many GPUs can be measured, their models, and the ids of the unhealthy ones."""
     gpus = [device for device in facts.devices if device.backend != "host"]
     if not gpus:
         return "no GPU is usable: `gpubench run` measures the host processor"
@@ -89,7 +92,7 @@ def _indented(text: str, style: str = "", depth: int = 1) -> Padding:
 
 
 def _unavailable_parts(unavailable: Sequence[UnavailablePart]) -> Iterator[Part]:
-    """Yield each unavailable library or device with its reason, and below it how to get it."""
+    """Yield each unavailable library or device with its reason, and below it a line on how to get it, if known."""
     for part in unavailable:
         yield _print.plain(f"{part.what}: {part.reason}", "yellow")
         if part.how:
@@ -97,7 +100,7 @@ def _unavailable_parts(unavailable: Sequence[UnavailablePart]) -> Iterator[Part]
 
 
 def _device_parts(device: Device) -> Iterator[Part]:
-    """Yield a line with a device's model, size and peers, and a line with its clocks and caches."""
+    """Yield a line with a device's model, size and peers, and a line with its clocks and caches, if they are known."""
     kind = _UNITS.get(device.id.partition(":")[0], "cores")
     facts = [
         device.name,
@@ -117,9 +120,9 @@ def _pairs_part(facts: Iterator[tuple[str, str]] | Sequence[tuple[str, str]]) ->
 
 
 def _health_parts(health: Health) -> Iterator[Part]:
-    """Yield the lines on one device's health: its state, findings with advice and commands, unavailable readings.
+    """Yield the lines on one device's health: its state, bad findings with advice and command, unavailable readings.
 
-    The commands are printed and never run.
+    The commands are printed and never run. A device without readings has one line with the reason.
     """
     if not health.findings:
         yield _print.plain(f"{health.device}: unavailable: {health.unavailable}", "yellow")
@@ -140,7 +143,11 @@ def _health_parts(health: Health) -> Iterator[Part]:
 
 
 def _counter_parts(entries: Sequence[DeviceCounter], not_sampled: Sequence[UnavailablePart]) -> Iterator[Part]:
-    """Yield how many counters each device has, why others are unavailable, and which collectors read no device here."""
+    """Yield lines on the counters of each device, and on the collectors that read none of the devices.
+
+    They say how many counters are available, and why each other one is not: the reason of an available entry is empty.
+    `not_sampled` has the collectors, with their reasons.
+    """
     for device in dict.fromkeys(entry.device for entry in entries):
         of_device = [entry for entry in entries if entry.device == device]
         available = [entry for entry in of_device if not entry.reason]

@@ -1,4 +1,4 @@
-"""The picture of `gpubench monitor` on a terminal: bars, a minute of history and the processes on each device."""
+"""Draw the picture of `gpubench monitor` on a terminal: bars, a minute of history, and the processes on each device."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class Picture:
     ) -> RenderableType:
         """Return the picture at the moment `now` (monotonic seconds), in the size of the console.
 
-        It also adds the gauges to the history. Without room for the gauges of all devices it is a table with a row for
-        each. Processes fill the lines that are left.
+        The values are added to the history. If the console has too few lines for the gauges of all devices, the picture
+        is a table with one row per device. Processes, those with the most memory first, fill the lines that are left.
         """
         gauges_by_device = {device.id: gauges.gauges(latest, device) for device in self._devices}
         for device, current in gauges_by_device.items():
@@ -69,7 +69,10 @@ class Picture:
     def _device_lines(
         self, latest: live.Latest, device: Device, current: Sequence[gauges.Gauge], console: Console, now: float
     ) -> list[Text]:
-        """Return the lines of a device: its name, each gauge with bar and history, its activity, and an empty line."""
+        """Return the lines of a device: its name, each gauge with bar and history, its activity, and an empty line.
+
+        `current` are the device's gauges, `now` is in monotonic seconds, and the lines fit the width of the console.
+        """
         title = _print.plain(f"{device.id}  {device.name}", "bold")
         if reasons := gauges.throttle_text(latest, device):
             title.append_text(_print.plain(f"  {reasons}", "yellow"))
@@ -94,9 +97,9 @@ class Picture:
         return [*lines, Text("")]
 
     def _table(self, latest: live.Latest, width: int) -> Iterator[RenderableType]:
-        """Yield the table with one row per device, for terminals that have no room for gauges.
+        """Yield a table with one row per GPU, and one for the host, for terminals without enough lines for gauges.
 
-        Of the columns with a value, the first ones are drawn that fit a terminal of `width` columns.
+        Only columns with a value are drawn, from the left as many as fit a terminal of `width` columns.
         """
         rows = [live.device_cells(latest, device.id) for device in self._devices if device.backend != "host"]
         filled = [place for place in range(len(live.COLUMNS)) if any(row[place] for row in rows)]
@@ -108,7 +111,11 @@ class Picture:
 
 
 def widths(room: int) -> tuple[int, int]:
-    """Return the widths of a bar and of a history chart that share `room` columns; 0 for one that does not fit."""
+    """Return the widths of a bar and of a history chart that share `room` columns.
+
+    The history gets two thirds, at most 60 columns, and the bar gets the rest. Below 12 columns there is no history:
+    its width is 0, and the bar's may be 0 too.
+    """
     if room < 2 * _LEAST_HISTORY:
         return max(room, 0), 0
     history = min(room * 2 // 3, _HISTORY)
@@ -129,9 +136,10 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 
 
 def _processes(processes: Sequence[RunningProcess], room: int, width: int) -> Iterator[RenderableType]:
-    """Yield the table of the first `room` processes, and a line with the number of the others.
+    """Yield the table of the first `room` processes, and a line with the number of the others, if there are any.
 
-    `processes` are sorted, those with the most memory first; `width` is the terminal's, in columns.
+    `processes` are sorted, those with the most memory first. On a terminal with less than 60 columns of `width`, user
+    and command are left out.
     """
     from gpubench.base import units
 
@@ -168,7 +176,10 @@ class Keys:
         self._descriptor = sys.stdin.fileno() if _is_ours() else -1
 
     def wait(self, seconds: float) -> None:
-        """Wait for `seconds`. Raises KeyboardInterrupt if q is pressed, which ends the command like Ctrl-C."""
+        """Wait for `seconds`, or until a key is pressed.
+
+        Raises KeyboardInterrupt if the key is q, which ends the command like Ctrl-C.
+        """
         if self._descriptor < 0:
             time.sleep(seconds)
         elif select.select([self._descriptor], [], [], seconds)[0]:
@@ -180,7 +191,7 @@ class Keys:
 
     @contextlib.contextmanager
     def unbuffered(self) -> Iterator[None]:
-        """Deliver each key at once and do not echo it; restore the terminal's settings at the end."""
+        """Deliver each key to `wait` at once, without echo, until the context ends, and then restore the terminal."""
         if self._descriptor < 0:
             yield
             return

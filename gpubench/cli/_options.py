@@ -83,9 +83,9 @@ Json = Annotated[
 
 
 def check_suites(suites: list[str] | None) -> None:
-    """Raise UsageError for an unknown suite, and print which suites cannot be loaded, before devices are opened.
+    """Raise UsageError for an unknown suite, and print which of the suites cannot be loaded, on standard error.
 
-    `suites` are the command's arguments; None or an empty list stands for all suites.
+    `suites` are the command's arguments; None or an empty list stands for all suites. No device is opened.
     """
     from gpubench.cli import _print
     from gpubench.measuring import plan as planning
@@ -107,10 +107,11 @@ def settings(
     seed: int = 0,
     links: list[str] | None = None,
 ) -> Settings:
-    """Return the settings of a run from the command's options; None for an option that was not given.
+    """Return the settings of a run from the command's options; None means that an option was not given.
 
-    `suites` and `devices` are the words of the command line, `filters` patterns of case ids, `links` texts such as
-    `25GbE`. Raises UsageError, with the valid choices, if one is invalid, and if a file of `data` cannot be used.
+    `suites` and `devices` are the words of the command line, `filters` patterns of case ids, `data` files and folders,
+    and `links` texts such as `25GbE`. Raises UsageError, with the valid choices, for an invalid option or a file that
+    cannot be used.
     """
     from gpubench import model
     from gpubench.analysis.views import breakeven
@@ -133,9 +134,10 @@ def settings(
 
 
 def run_file(out: Path | None, kind: str = "") -> Path:
-    """Return the path of a new run file: `out`, or if that is None a new name in the folder gpubench-runs.
+    """Return the path of a new run file: `out`, or if `out` is None a new name in the folder gpubench-runs.
 
-    The name consists of the time (UTC) and `kind` (`-gate`). Raises UsageError if the folder cannot be made.
+    The folder is made. The new name consists of the time (UTC) and `kind`, such as `-gate`. Raises UsageError if the
+    folder cannot be made.
     """
     from datetime import UTC, datetime
 

@@ -29,7 +29,7 @@ _LEAST_LANE = 8
 
 
 def profiled(run: Run, console: Console) -> list[Part]:
-    """Return the phases of a profiled program in lines that fit the console, then warnings and failures."""
+    """Return the phases of a profiled program in lines that fit the console, then its warnings and failures."""
     from gpubench.analysis.summary import Summary
 
     failed = [result.reason for result in run.results if result.status in ("failed", "invalid")]
@@ -48,8 +48,8 @@ def phases(summary: Summary, console: Console) -> list[Part]:
 def _table_parts(table: PhaseTable, width: int) -> Iterator[Part]:
     """Yield a table of phases that fits `width` columns of the terminal.
 
-    Cells that are equal in all rows move into the title; columns that do not fit move into a second table below. Names
-    are folded, and headings between words; numbers are never folded.
+    A column of texts that are equal in all rows moves into the title; columns that do not fit move into further tables
+    below. Names are folded, and headings between words; numbers are never folded.
     """
     constants = [
         f"{head} {table.rows[0][place]}"
@@ -73,14 +73,15 @@ def _table_parts(table: PhaseTable, width: int) -> Iterator[Part]:
 
 
 def _key_count(table: PhaseTable) -> int:
-    """Return the number of first columns that name the rows."""
+    """Return how many columns at the left are texts: they name the rows."""
     return next((place for place, head in enumerate(table.heads) if head not in table.text_heads), len(table.heads))
 
 
 def _column_width(table: PhaseTable, place: int) -> int:
-    """Return the width of the column with the index `place`: that of its longest cell or of its heading.
+    """Return the width of the column with the index `place`: that of its longest cell or of its heading, if longer.
 
-    A heading counts with its longest word, because headings are folded; that of a column of names counts as a whole.
+    A heading counts with its longest word, because headings are folded; the heading of a column of names counts as a
+    whole.
     """
     head, cells = table.heads[place], [row[place] for row in table.rows]
     parts = head.split() if head not in table.text_heads or place >= _key_count(table) else [head]
@@ -104,7 +105,7 @@ def _column_groups(places: Sequence[int], rooms: dict[int, int], left: int) -> I
 def _rich_table(table: PhaseTable, places: Sequence[int], rooms: dict[int, int], title: str) -> Table:
     """Return the columns with the indices `places` as a table of the terminal; `rooms` are the widths by index.
 
-    Columns of numbers get at least their width, columns of names at most theirs. `title` is empty for a further part.
+    A column of numbers is at least as wide as `rooms` says, and a column of texts at most. `title` may be empty.
     """
     heads = [table.heads[place] for place in places]
     rows = [[row[place] for place in places] for row in table.rows]
@@ -119,9 +120,9 @@ def _rich_table(table: PhaseTable, places: Sequence[int], rooms: dict[int, int],
 
 
 def _lanes(summary: Summary, console: Console) -> Iterator[Text]:
-    """Yield the lanes of the phases and of the counters below them, on one axis of time.
+    """Yield a line for each phase and, below, for each counter, all on one axis of time, and then the axis.
 
-    Nothing for a run without phases.
+    Nothing is yielded for a run without phases, or if the console is too narrow.
     """
     from gpubench.analysis.views.phase_lanes import phase_lanes
 
@@ -138,7 +139,10 @@ def _lanes(summary: Summary, console: Console) -> Iterator[Text]:
 
 
 def _lane_lines(drawn: PhaseLanes, name_room: int, columns: int, ascii_only: bool) -> Iterator[Text]:
-    """Yield each lane as a name of `name_room` characters and `columns` characters of time, then the time axis."""
+    """Yield each lane as a name of `name_room` characters and `columns` characters of time, then the time axis.
+
+    `ascii_only` uses ASCII characters in place of blocks.
+    """
     from gpubench.base import units
 
     yield Text("")
@@ -161,16 +165,16 @@ def _lane_lines(drawn: PhaseLanes, name_room: int, columns: int, ascii_only: boo
 
 
 def _padded_name(name: str, room: int) -> str:
-    """Return a name cut or padded to `room` characters, with the gap behind it."""
+    """Return a name cut or padded to `room` columns of the terminal, with a gap of two columns after it."""
     name = clean(name)
     short = name if cell_len(name) <= room else set_cell_size(name, room - 1) + "…"
     return set_cell_size(short, room + _GAP)
 
 
 def _share_block(share: float, ascii_only: bool) -> str:
-    """Return the block for the share (0 to 1) of a column's time in which a phase ran.
+    """Return the character for the share (0 to 1) of a column's time in which a phase ran.
 
-    It is full from 0.5, half below that, and blank for 0.
+    It is a full block from 0.5, a half one below that, and a blank for 0; `ascii_only` uses # and - in place of blocks.
     """
     if share <= 0.0:
         return " "

@@ -25,7 +25,7 @@ _BAR_FITS = 60  # columns of a terminal that has room for a bar
 
 @contextmanager
 def run_display() -> Iterator[Observer]:
-    """Yield an observer of a run's progress.
+    """Yield an observer of a run's progress, which prints to standard error.
 
     It draws one changing line on a terminal; elsewhere it prints a line for each suite, or for each replicate if there
     are several. Failed and invalid cases are printed at once.
@@ -38,6 +38,7 @@ def run_display() -> Iterator[Observer]:
         task = progress.add_task("", total=None, left="")
 
         def watch(event: ProgressEvent) -> None:
+            """Draw the state after `event`, and print a line if the result is failed or invalid."""
             done = event.index + (event.result is not None)
             case = plain(event.job.case.id).plain
             progress.update(
@@ -71,7 +72,10 @@ class _ProgressLines:
         self._seconds: dict[str, float] = defaultdict(float)
 
     def watch(self, event: ProgressEvent) -> None:
-        """Print the problem of an event, and the line of a group that it completes."""
+        """Print the problem of the event's result, if it has one, and the line of the group whose last case it is.
+
+        The first event of a run, which has index 0 and no result, only starts the count.
+        """
         if event.result is None:
             if event.index == 0:
                 self._begin(event.jobs)
@@ -88,7 +92,7 @@ class _ProgressLines:
             say(f"{group}: {ended} in {units.duration(self._seconds[group])}{left}")
 
     def _begin(self, jobs: Sequence[Job]) -> None:
-        """Count the jobs of each group, so that its line can be printed when all have ended."""
+        """Count the jobs of each group, so that the group's line can be printed when all its jobs have ended."""
         self._groups = dict(zip(jobs, _group_names(jobs), strict=True))
         self._left = Counter(self._groups.values())
         self._ended.clear()
@@ -96,7 +100,10 @@ class _ProgressLines:
 
 
 def _group_names(jobs: Sequence[Job]) -> Iterator[str]:
-    """Yield the group that each job counts for: its replicate, or its suite (and device)."""
+    """Yield for each job, in order, the name of the group that it counts for.
+
+    The group is the replicate if there are several, else the suite, with the device if there are several.
+    """
     replicates = {job.replicate for job in jobs}
     devices = {job.devices[0].id for job in jobs}
     for job in jobs:
@@ -112,9 +119,9 @@ def _left_text(seconds: float) -> str:
 
 
 def _problem_text(result: Result | None) -> str:
-    """Return a line for a failed or invalid result.
+    """Return a line on a failed or invalid result, or an empty text for any other.
 
-    An empty text for any other, and for None, a job that has not ended.
+    None stands for a job that has not ended.
     """
     if result is None or result.status not in ("failed", "invalid"):
         return ""

@@ -31,8 +31,8 @@ Force = Annotated[bool, typer.Option("--force", help="Overwrite the file if it e
 def shareable(runs: list[Run], no_redact: bool, others: Sequence[Manifest] = ()) -> list[Run]:
     """Return the runs anonymised with one salt; with `no_redact`, print a warning and return them unchanged.
 
-    A text of one run can name the machine of another, so the names in all runs and in the manifests `others` are hidden
-    in each run.
+    A text of one run can name the machine of another run, so the names in all runs and in the manifests `others` are
+    hidden in each run.
     """
     from gpubench.tools import identity
     from gpubench.tools.redact import redacted
@@ -53,10 +53,10 @@ def shareable_manifests(manifests: list[Manifest], no_redact: bool) -> list[Mani
 
 
 def anonymised_value(value: Value, manifests: Sequence[Manifest], no_redact: bool) -> Value:
-    """Return a value without the names of people, hosts and devices that these manifests contain.
+    """Return `value` without the names of people, hosts and devices that the manifests contain.
 
-    With `no_redact`, unchanged. `value` is any tuple or dataclass of texts that was made from the runs of the
-    manifests, such as a judgement.
+    `value` is any tuple or dataclass of texts that was made from the runs of the manifests, such as a judgement. With
+    `no_redact` it is returned unchanged.
     """
     from gpubench.tools import identity
     from gpubench.tools.redact import without_names
@@ -122,6 +122,7 @@ def shareable_histories(histories: list[ComponentHistory], no_redact: bool) -> l
 
 
 def _warn_not_redacted() -> None:
+    """Print on standard error that the output is not anonymised and what it contains."""
     from gpubench.cli import _print
 
     message = (
@@ -131,9 +132,9 @@ def _warn_not_redacted() -> None:
 
 
 def _salt() -> bytes:
-    """Return the user's salt for pseudonyms.
+    """Return the user's salt for pseudonyms, 32 bytes.
 
-    If it cannot be read or stored, print a warning and return a salt for this command only.
+    If it cannot be read or stored, print a warning and return a random salt for this command only.
     """
     from gpubench.tools import identity
 
@@ -142,9 +143,9 @@ def _salt() -> bytes:
 
 @functools.cache
 def _read_salt(path: Path) -> bytes:
-    """Return the salt in a file, 32 bytes.
+    """Return the salt in the file `path`, 32 bytes, which is made if it does not exist.
 
-    If it cannot be stored, one random salt for the whole command, with a warning.
+    If it cannot be read or stored, print a warning and return a random salt, the same one for the whole command.
     """
     import secrets
 
@@ -163,7 +164,7 @@ def _read_salt(path: Path) -> bytes:
 
 
 def check_target(out: Path, force: bool, *sources: Path) -> None:
-    """Check that an output file may be written.
+    """Check that the output file `out` may be written.
 
     Raises UsageError if `out` is one of the `sources`, the files that are read, or if it exists and `force` is not set.
     """
@@ -186,7 +187,10 @@ def make_folder(folder: Path) -> None:
 
 
 def write(out: Path, content: str | bytes) -> None:
-    """Write `content` to a file atomically, text as UTF-8. Raises UsageError if it cannot be written."""
+    """Write `content` to the file `out` completely or not at all, text as UTF-8.
+
+    Raises UsageError if it cannot be written.
+    """
     from gpubench.base.errors import UsageError
     from gpubench.base.files import write_whole
 

@@ -27,9 +27,9 @@ _EXPECTED_NOTE = "of expected: what this model of GPU reached on other machines 
 
 
 def run_parts(run: Run, path: object) -> list[Part]:
-    """Return what `run` prints at its end: the overview and, if they are at most 40, the cases; else how to list them.
+    """Return the texts and tables that `run` prints at its end: the overview, and the cases if they are at most 40.
 
-    `path` is the run file, as the printed command names it.
+    If there are more, a line with the command that lists them follows the overview; `path` is the run file in it.
     """
     if len({result.case.id for result in run.results}) <= FEW_CASES:
         return [*overview(run), *cases(run)]
@@ -94,11 +94,11 @@ def _key_table(run_overview: Overview) -> Table:
 def cases(
     run: Run, filters: Sequence[str] = (), order: Order = "measured", top: int | None = None, wide: bool = False
 ) -> list[Part]:
-    """Return the cases of a run by suite; if all are listed, also the tables that are derived from them.
+    """Return the cases of a run by suite; if no case is left out or moved, also the tables that are derived from them.
 
-    `filters` selects cases by patterns in their ids. `order` is `measured`, or what sorts them, the highest first:
-    `share` of peak, `noise` or `duration`. `top` lists only that number of them. `wide` adds every kind of peak and the
-    noise within and between processes.
+    `filters` selects cases by patterns in their ids; empty selects all. `order` is `measured`, or the figure by which
+    the cases are sorted, the highest first: `share` of peak, `noise` or `duration`. `top` lists only that number of
+    cases. `wide` adds every kind of peak and the noise within and between processes.
     """
     from gpubench.analysis.listing import listing
     from gpubench.analysis.soak import soak_tables
@@ -142,7 +142,10 @@ def _interval_notes(summary: Summary, wide: bool) -> list[Part]:
 
 
 def _suite_parts(suite: ListedSuite, wide: bool, width: int) -> Iterator[Part]:
-    """Yield a suite's heading and its cases: one line each in the columns that fit `width`, else two lines each."""
+    """Yield a suite's heading and its cases: a table with one row each if it fits `width` columns, else lines of text.
+
+    The most complete variant of the columns is used that leaves room for the names.
+    """
     yield Text("")
     heading = _print.plain(suite.name, "bold")
     yield heading.append_text(_print.plain(f"  {suite.constants}" if suite.constants else "", "not bold dim"))
@@ -160,7 +163,8 @@ def _suite_parts(suite: ListedSuite, wide: bool, width: int) -> Iterator[Part]:
 def _column_variants(suite: ListedSuite, wide: bool) -> list[Columns]:
     """Return three variants of the columns: complete, without the peaks' names, and also without the bounds.
 
-    Columns without any value are left out; `wide` adds shares of every kind of peak and the noise.
+    A column has a heading and a cell per case. Columns without any value are left out; `wide` adds shares of every kind
+    of peak and the noise.
     """
     whole = [(head, cells) for head, cells in _columns(suite, wide) if any(cells)]
     unnamed = [
@@ -175,7 +179,10 @@ def _without_peak_name(share: str) -> str:
 
 
 def _columns(suite: ListedSuite, wide: bool) -> Columns:
-    """Return the columns of figures, each with its heading and one cell per case; `wide` adds shares and noise."""
+    """Return the columns of figures, each with its heading and one cell per case.
+
+    `wide` adds shares of every kind of peak, and the noise within and between processes.
+    """
     named = [
         ("device", [case.device for case in suite.cases]),
         ("median", [case.median for case in suite.cases]),
@@ -214,7 +221,7 @@ def _one_line_each(suite: ListedSuite, columns: Columns, room: int) -> Table:
 
 
 def _two_lines_each(suite: ListedSuite, columns: Columns, width: int) -> Iterator[Text]:
-    """Yield each case with its figures below it, for terminals that are too narrow for a table."""
+    """Yield each case as its name and, below, its figures in indented lines of at most `width` characters."""
     for number, case in enumerate(suite.cases):
         yield _folded(case.name, "", width)
         line = INDENT
@@ -230,17 +237,24 @@ def _styled(cell: str, case: ListedCase) -> Text:
     return _print.plain(cell, "" if case.is_ok else "yellow")
 
 
-def _folded(name: str, beside: str, room: int) -> Text:
-    """Return a name in lines of at most `room` characters, broken behind commas, and `beside` below it."""
+def _folded(name: str, secondary: str, room: int) -> Text:
+    """Return a case's name in lines of at most `room` characters, broken after commas, and `secondary` below, dimmed.
+
+    `secondary` is a list of figures, separated by commas, or empty, which adds no line. A part between two commas that
+    is longer than `room` is not broken.
+    """
     text = Text("\n").join(_print.plain(line) for line in joined("", name_parts(name), room))
-    if beside:
-        lines = joined(INDENT, [f"{part}, " for part in beside.split(", ")], room + 1)
+    if secondary:
+        lines = joined(INDENT, [f"{part}, " for part in secondary.split(", ")], room + 1)
         text = Text("\n").join([text, *(_print.plain(line.rstrip(", "), "dim") for line in lines)])
     return text
 
 
 def _warnings(run: Run) -> list[str]:
-    """Return the warnings and remarks of a run; remarks on the health of devices are printed elsewhere."""
+    """Return the warnings and remarks of a run, without remarks on the health and the state of devices.
+
+    Those remarks, and remarks on what is unavailable, are printed elsewhere.
+    """
     from gpubench.analysis.trust import HEALTH_SOURCE, STATE_SOURCE
 
     sources = (HEALTH_SOURCE, STATE_SOURCE)
@@ -249,7 +263,10 @@ def _warnings(run: Run) -> list[str]:
 
 
 def _reasons(results: Sequence[Result]) -> list[str]:
-    """Return why cases failed or are invalid, each reason once with the number of its cases."""
+    """Return why cases failed or are invalid, each reason once, with a case and the number of further cases.
+
+    After eight reasons, a last line says how many more there are.
+    """
     cases_by_reason: dict[tuple[str, str], dict[str, None]] = {}
     for result in results:
         if result.status in ("failed", "invalid"):

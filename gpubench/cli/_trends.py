@@ -1,4 +1,4 @@
-"""Show the trends of a history in the terminal: a series in full with its changes, or a row for each of many."""
+"""Show the trends of a history in the terminal: one series in full with its changes, or a row for each of many."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ NARROW = 24  # characters of a sparkline in a list of many series
 
 
 def trend_rows(trends: Sequence[Trend], judged: bool, width: int) -> list[Part]:
-    """Return one row per series in a terminal of `width` columns, with a line for the device if all are of one.
+    """Return the rows of the series, one each, for a terminal of `width` columns.
 
-    If the series are `judged` for changes, those whose newest change is for the worse come first.
+    A line above names the device if all series are of one device. If `judged`, the rows have the newest change, and
+    those whose newest change is for the worse come first.
     """
     from gpubench.cli import _print
     from gpubench.cli._layout import NamedRow, named_rows
@@ -34,13 +35,13 @@ def trend_rows(trends: Sequence[Trend], judged: bool, width: int) -> list[Part]:
 
 
 def _rank(trend: Trend) -> int:
-    """Return the sort key of a series: 0 if its newest change is worse, 1 if better, 2 without a change."""
+    """Return the sort key of a series: 0 if the newest change is for the worse, 1 if for the better, 2 if none."""
     event = trend.newest_event
     return 2 if event is None else 0 if event.is_worse else 1
 
 
 def trend_lines(trend: Trend) -> list[Text]:
-    """Return the text for one series: verdict, next step, fingerprint, sparkline of the runs, and each change."""
+    """Return the text on one series: case, verdict, next step, fingerprint, sparkline of the runs, and each change."""
     from gpubench.analysis.sparkline import sparkline
     from gpubench.base import units
     from gpubench.cli import _print
@@ -67,7 +68,7 @@ def trend_lines(trend: Trend) -> list[Text]:
 
 
 def _next_step(trend: Trend) -> list[Text]:
-    """Return the command that compares the runs before and after the newest change."""
+    """Return a line with the command that compares the runs before and after the newest change, if there is one."""
     import shlex
 
     from gpubench.cli import _print
@@ -80,7 +81,7 @@ def _next_step(trend: Trend) -> list[Text]:
 
 
 def _events(trend: Trend) -> Iterator[Text]:
-    """Return one line for each step and each drift, in order of time, red if for the worse."""
+    """Return one line for each step and each drift, in order of time, red if it is for the worse, else green."""
     from gpubench.base import units
     from gpubench.cli import _print
 
@@ -97,10 +98,10 @@ def _events(trend: Trend) -> Iterator[Text]:
 
 
 def _row(trend: Trend, is_judged: bool, several: bool) -> tuple[str, str, tuple[str, ...], str]:
-    """Return a series' row: state, name, figures and style.
+    """Return the state, name, figures and style of a series' row.
 
-    `several` says that the rows are of several devices, which the name then tells; state and change are empty unless
-    `is_judged`.
+    `several` says that the rows are of several devices: the name then contains the device. Unless `is_judged`, the
+    state is empty and the figures do not contain the newest change.
     """
     from gpubench.analysis.sparkline import sparkline
     from gpubench.base import units
@@ -115,7 +116,10 @@ def _row(trend: Trend, is_judged: bool, several: bool) -> tuple[str, str, tuple[
 
 
 def _newest_event(trend: Trend) -> str:
-    """Return the step or drift that began last; with too few runs, how the newest run differs from the others."""
+    """Return the step or drift that began last as text; – if there is none.
+
+    If there are too few runs to find one, the text says how the newest run differs from the others.
+    """
     event = trend.newest_event
     if event is None:
         return trend.newest_comparison.partition(" than")[0] if trend.state == "too few runs" else "–"

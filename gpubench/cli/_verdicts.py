@@ -1,4 +1,4 @@
-"""Publish a gate's answer: in the terminal, in the requested files, and for GitHub's runner."""
+"""Publish a gate's answer in the terminal, in the requested files, and for GitHub's runner."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ Markdown = Annotated[
 
 
 def policy(file: Path | None, threshold: float | None, strict: bool, allow_mismatch: bool) -> Policy:
-    """Return the policy of the file, changed by the command's options.
+    """Return the policy in `file`, changed by the command's options.
 
-    With `file` None it is that of gpubench.toml or pyproject.toml here, or the built-in one. `threshold` is in per
-    cent; None keeps the policy's. `strict` and `allow_mismatch` are the options of these names. Raises UsageError if
-    the file is invalid.
+    If `file` is None, it is that of gpubench.toml or pyproject.toml in the current folder, or the built-in one.
+    `threshold` is in per cent; None keeps the policy's threshold. `strict` and `allow_mismatch` are the options of
+    these names. Raises UsageError if the file is invalid.
     """
     from dataclasses import replace
 
@@ -88,7 +88,7 @@ def publish(
     every: bool = False,
     wide: bool = False,
 ) -> None:
-    """Write the requested files, then print the answer, or with `json` the document, with warnings on stderr.
+    """Write the requested files, then print the answer, or with `json` the JSON document, with warnings on stderr.
 
     `junit` and `markdown` are the files to write; `status` is the exit status, `title` the command's name in the
     documents; `every` and `wide` are the options --all and --wide. Publications receive texts without control
@@ -109,6 +109,7 @@ def publish(
         printed = shared if is_ci else printed
 
     def render(form: str, limit: int = 0) -> str:
+        """Return the document in the form of the publication `form`, in at most `limit` bytes if `limit` is not 0."""
         text: str = plugins.load("publications", form).render(shared, answer(shared, status, title), limit)
         return text
 
@@ -132,7 +133,7 @@ def _size(path: Path) -> int:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file atomically. Raises UsageError if that fails."""
+    """Write `text` to the file `path` completely or not at all. Raises UsageError if that fails."""
     from gpubench.base.errors import UsageError
     from gpubench.base.files import write_whole
 
@@ -143,7 +144,10 @@ def _write(path: Path, text: str) -> None:
 
 
 def _append(path: Path, text: str) -> None:
-    """Append text to a file; print a warning if that fails, because a missing summary must not fail the gate."""
+    """Append `text` to the file `path`, or print a warning if that fails.
+
+    A missing summary must not fail the gate.
+    """
     try:
         with path.open("a", encoding="utf-8") as file:
             file.write(text)

@@ -89,8 +89,8 @@ def ab(
 def _make_folder(out: Path | None) -> Path:
     """Make a new folder for the run files of both builds, with its parents, and return its absolute path.
 
-    Without `out` it is `gpubench-runs/TIME-ab` in the current folder, with the time in UTC. Raises UsageError if the
-    folder exists or cannot be made.
+    `out` is the folder; None means `gpubench-runs/TIME-ab` in the current folder, with the time in UTC. Raises
+    UsageError if the folder exists or cannot be made.
     """
     from gpubench.base.errors import UsageError
     from gpubench.tools import history

@@ -44,7 +44,11 @@ Top = Annotated[int | None, typer.Option("--top", min=1, help="List at most this
 
 @dataclass(frozen=True, slots=True)
 class CaseSelection:
-    """The cases to list, and whether to print all their columns."""
+    """The cases to list, and whether to print all their columns.
+
+    `filters` are patterns of case ids (empty: all), `top` is the most cases to list (None: no limit). `every` also
+    lists cases with the verdict same, and `wide` adds columns.
+    """
 
     filters: tuple[str, ...] = ()
     top: int | None = None
@@ -88,9 +92,9 @@ def compare(
 
 
 def _output_form(out: Path | None, json: bool) -> str:
-    """Return the form of the output, `html`, `md` or `json`; empty for the terminal.
+    """Return the form of the output: `html`, `md` or `json`, or an empty text for the terminal.
 
-    Raises UsageError if both `out` and `json` are given, or the suffix of `out` names no form that compares.
+    Raises UsageError if both `out` and `json` are given, or if the suffix of `out` names no form that can compare.
     """
     from gpubench import plugins
     from gpubench.base.errors import UsageError
@@ -111,7 +115,7 @@ def _output_form(out: Path | None, json: bool) -> str:
 
 
 def _run_names(paths: Sequence[Path]) -> list[str]:
-    """Return the names of the runs: file names without the suffix, numbered if they are equal."""
+    """Return the names of the runs, in order: file names without suffix; equal names get a number, as in `a (2)`."""
     names = [path.name.removesuffix(".gz").removesuffix(".jsonl") for path in paths]
     return [
         f"{name} ({names[: index + 1].count(name)})" if names.count(name) > 1 else name
@@ -120,10 +124,10 @@ def _run_names(paths: Sequence[Path]) -> list[str]:
 
 
 def _comparison(run_readings: list[Reading], names: list[str], threshold: float | None, no_redact: bool) -> Comparison:
-    """Return the comparison of the runs with the first one, anonymised unless `no_redact` is set.
+    """Return the comparison of each run with the first one, anonymised unless `no_redact` is set.
 
-    `threshold` is the smallest change that matters, in per cent; None is that of the built-in policy. `names` replace
-    the paths of the run files.
+    `threshold` is the smallest change that matters, in per cent; None means that of the built-in policy. `names`, one
+    for each run, replace the paths of the run files.
     """
     from dataclasses import replace
 
@@ -141,7 +145,10 @@ def _comparison(run_readings: list[Reading], names: list[str], threshold: float 
 
 
 def _parts(comparison: Comparison, selection: CaseSelection = CaseSelection()) -> list[Part]:
-    """Return the comparison for a terminal: the verdict of each run against the first, the runs, then the cases."""
+    """Return the texts and tables of a comparison: the verdict of each run, the runs, then the cases.
+
+    The verdict and the cases are those against the first run; `selection` says which cases are listed.
+    """
     from gpubench.cli import _findings
     from gpubench.judging.comparison import answer, letter, one_sided_cases
 
@@ -159,7 +166,7 @@ def _parts(comparison: Comparison, selection: CaseSelection = CaseSelection()) -
 
 
 def _run_parts(comparison: Comparison, letters: Sequence[str]) -> list[Part]:
-    """Return a line for each run, and the table of environment differences."""
+    """Return a line for each run, which begins with its letter, and the table of environment differences."""
     lines = [
         f"{name}: {column.name}, {', '.join(column.devices)}, {column.started}, {column.results} results"
         for name, column in zip(letters, comparison.columns, strict=True)
@@ -174,16 +181,20 @@ def _run_parts(comparison: Comparison, letters: Sequence[str]) -> list[Part]:
 
 
 def _suite_parts(against: RunComparison, name: str) -> list[Part]:
-    """Return the table of each suite's geometric mean; an undecided change has a sign but no verb."""
+    """Return the table of each suite's geometric mean; an undecided change has a sign but no verb.
+
+    `name` is the letter of the run that is compared with the run A. Without suites, there is no table.
+    """
     rows = [(mean.suite, _print.plain(mean.text, _COLORS[mean.direction]), mean.counts) for mean in against.geomeans]
     heads = ("suite", f"{name} against A", "cases")
     return [_print.table(heads, rows, right=heads[1:2])] if rows else []
 
 
 def _case_parts(against: RunComparison, name: str, selection: CaseSelection) -> list[Part]:
-    """Return the cases, the worst first; if they are many, without those whose verdict is same.
+    """Return the table of the selected cases, the worst first, and a note on those that are not listed.
 
-    `name` is the letter of the run that is compared with the run A.
+    If more than 40 cases are selected, those with the verdict same are left out. `name` is the letter of the run that
+    is compared with the run A.
     """
     from gpubench.base.patterns import matches
     from gpubench.cli import _findings

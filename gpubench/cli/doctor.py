@@ -101,9 +101,10 @@ def doctor(
 
 
 def _write_bundle(target: Path, device: list[str] | None, more: bool) -> None:
-    """Write the archive of `--bundle`.
+    """Measure, and write the archive of `--bundle` to `target`; `device` are the ids to measure, None for the default.
 
-    Raises UsageError if `more`, that is, if other options than --device were given, or if the archive exists.
+    `more` says that options other than --device were given too: it raises UsageError. Raises UsageError also if the
+    archive exists.
     """
     from gpubench.base.errors import UsageError
     from gpubench.cli import _bundle as bundling
@@ -114,9 +115,10 @@ def _write_bundle(target: Path, device: list[str] | None, more: bool) -> None:
 
 
 def _read_replicates(source: Path) -> Run:
-    """Return the run in a file.
+    """Return the run in the file `source`.
 
-    Raises UsageError if it has fewer replicates than a noise floor needs, and FileError if it cannot be read.
+    Raises UsageError if the run has fewer replicates than a noise floor needs, and FileError if the file cannot be
+    read.
     """
     from gpubench.base.errors import UsageError
     from gpubench.judging import noise
@@ -131,9 +133,9 @@ def _read_replicates(source: Path) -> Run:
 def _measure(replicates: int | None, device: list[str] | None, tier: options.TierName | None, out: Path | None) -> Run:
     """Measure identical code repeatedly: the headline cases, each replicate in new processes and in a new order.
 
-    Returns the run, which is also in the run file `out`. None stands for the default of an option: 10 replicates, the
-    first GPU, the tier quick, and a file in gpubench-runs. Raises UsageError for too few replicates, and the errors of
-    `session.measure`.
+    Returns the run, which is also written to the run file `out`. None means the default of an option: 10 replicates,
+    the first GPU, the tier quick, and a file in gpubench-runs. Raises UsageError for too few replicates, and the errors
+    of `session.measure`.
     """
     from gpubench.base import units
     from gpubench.base.errors import UsageError
@@ -163,7 +165,7 @@ def _measure(replicates: int | None, device: list[str] | None, tier: options.Tie
 
 
 def _print_noise(run: Run, json: bool) -> None:
-    """Print the noise floors of a run, then the cases without one and why; with `json` as one document.
+    """Print the noise floors of a run, then the cases without a floor and why; with `json` as one JSON document.
 
     It always ends by raising typer.Exit, with the exit status of the run.
     """
@@ -196,7 +198,7 @@ def _print_noise(run: Run, json: bool) -> None:
 
 
 def _print_document(facts: Facts) -> None:
-    """Print everything that `doctor` shows as one JSON document."""
+    """Print facts, health and counters of the machine as one JSON document."""
     from dataclasses import asdict
 
     from gpubench.cli import _print

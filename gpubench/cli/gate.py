@@ -123,7 +123,7 @@ def gate(
 def _check_arguments(
     arguments: list[str] | None, baseline: list[str] | None, run: bool, floor: bool, save: str | None
 ) -> None:
-    """Check that the arguments fit together.
+    """Check that the arguments fit together; `save` is the name of a baseline to save, or None.
 
     Raises UsageError if baseline and floor are both given, if there is nothing to compare with and nothing to save, if
     there is no candidate, or if `save` is not a valid name of a baseline.
@@ -144,7 +144,7 @@ def _check_arguments(
 def _check_no_run_options(**given: object) -> None:
     """Raise UsageError if an option was given that only `--run` uses.
 
-    `given` holds the options by name, None if not given.
+    `given` has the options by name; None or an empty list means that an option was not given.
     """
     from gpubench.base.errors import UsageError
 
@@ -155,8 +155,8 @@ def _check_no_run_options(**given: object) -> None:
 def _request(floor: bool, policy: Policy, noise: list[Path] | None, rounds: int | None) -> GateRequest:
     """Return the request to the regression gate, or with `floor` to the gate that compares with floors.
 
-    `noise` are run files whose noise the policy uses; `rounds` is how often suspects are measured again, None for the
-    default.
+    `noise` are run files whose noise the policy uses, and `rounds` is how often suspects are measured again. None means
+    no files, and the default number of rounds.
     """
     from dataclasses import replace
 
@@ -170,10 +170,10 @@ def _request(floor: bool, policy: Policy, noise: list[Path] | None, rounds: int 
 
 
 def _judge_files(request: GateRequest, baseline: list[str] | None, paths: list[Path]) -> GateResult:
-    """Return the judgement of the candidate's run files (`paths`).
+    """Return the judgement of the candidate's run files `paths`.
 
-    `baseline` holds run files, folders, saved names and `last:N`, which is looked up in the history for the candidate's
-    cases; None for a comparison with floors. Raises FileError if a file cannot be read or is missing.
+    `baseline` has run files, folders, saved names and `last:N`, which is looked up in the history for the candidate's
+    cases; None means a comparison with floors. Raises FileError if a file cannot be read or is missing.
     """
     from gpubench.tools.gating import baselines
     from gpubench.tools.gating import gate as gating
@@ -194,7 +194,7 @@ def _plan(
 ) -> Plan:
     """Return the plan of the candidate's measurement: `count` replicates of the suites.
 
-    None stands for the default of an option. Raises UsageError for an unknown suite or device.
+    None means the default of an option. Raises UsageError for an unknown suite or device.
     """
     from gpubench.measuring import inventory, plan
 
@@ -204,10 +204,11 @@ def _plan(
 
 
 def _measure_and_judge(request: GateRequest, baseline: list[str] | None, planned: Plan, path: Path) -> GateResult:
-    """Measure the candidate into the file `path`, measure suspects again, and return the judgement.
+    """Measure the candidate into the run file `path`, measure suspects again, and return the judgement.
 
-    The baseline is read first, so that a missing one or one of another machine costs no measurement. Raises FileError,
-    CannotJudge for another machine unless the policy allows it, and DeviceError for an unhealthy device.
+    `baseline` has run files, folders, saved names and `last:N`. It is read first, so that a missing baseline or one of
+    another machine costs no measurement. Raises FileError if it cannot be read, CannotJudge for another machine unless
+    the policy allows that, and DeviceError for an unhealthy device.
     """
     from dataclasses import replace
 

@@ -31,7 +31,10 @@ class CaseFirst(TyperGroup):
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put `show` before arguments that name no command, and parse them."""
+        """Put `show` before arguments that name no command, and parse them.
+
+        `ctx` is a context of Click. Returns the arguments that the group did not use.
+        """
         if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
             args = ["show", *args]
         return super().parse_args(ctx, args)
@@ -126,9 +129,10 @@ def _store_path(store: Path | None) -> Path:
 
 
 def _selected_lines(history: History, cases: list[str], series: str) -> list[StoredLine]:
-    """Return the stored lines, one per case, device set and series, that the arguments name; all without `cases`.
+    """Return the stored lines of the series `series` whose case id matches a text in `cases`; all if it is empty.
 
-    Raises UsageError with a hint if there are none.
+    There is one line per case, device set and series; an empty `series` is the headline. Raises UsageError with a hint
+    if no line matches.
     """
     from gpubench import plugins
     from gpubench.base.errors import UsageError
@@ -147,9 +151,9 @@ def _selected_lines(history: History, cases: list[str], series: str) -> list[Sto
 
 
 def _print_trends(history: History, stored_lines: list[StoredLine], last: int, named: bool) -> None:
-    """Print each series in full if cases were `named` and the series are at most 8; else a table with a row for each.
+    """Print each series in full if cases were `named` and the series are at most 8, else a table with a row for each.
 
-    `last` is the number of newest runs that count.
+    Only the newest `last` runs of a series count. In a table of more than 200 series, changes are not searched for.
     """
     from gpubench.cli import _print, _trends
 
@@ -172,9 +176,9 @@ def _print_trends(history: History, stored_lines: list[StoredLine], last: int, n
 def _write_page(
     history: History, stored_lines: list[StoredLine], last: int, html: Path, force: bool, no_redact: bool
 ) -> None:
-    """Write the trends as an HTML page, anonymised unless `no_redact` is set.
+    """Write the trends as an HTML page to the file `html`, anonymised unless `no_redact` is set.
 
-    Raises UsageError if the file exists without `force`.
+    Only the newest `last` runs of a series count. Raises UsageError if the file exists without `force`.
     """
     from gpubench.tools import rendering
 
@@ -185,7 +189,7 @@ def _write_page(
 
 
 def _document(trend: Trend) -> dict[str, Any]:
-    """Return a trend as the object that `--json` prints: its fingerprint, state, runs, steps and drifts."""
+    """Return a trend as the object that `--json` prints: its line, fingerprint, state, runs, steps and drifts."""
     from dataclasses import asdict
 
     from gpubench.stats.stretches import LEAST_RUNS
@@ -255,7 +259,10 @@ def rebuild(sources: MoreSources = None, store: Store = None) -> None:
 
 
 def _print_records(recorder: HistoryRecorder, records: Iterable[RecordedFile]) -> None:
-    """Print how the files were recorded; exit with status 5 if a file was refused."""
+    """Print how many files were recorded and how, and why files were refused.
+
+    Raises typer.Exit with status 5 if a file was refused.
+    """
     from gpubench.cli import _print
 
     counts = {"new": 0, "updated": 0, "known": 0, "refused": 0}

@@ -73,7 +73,7 @@ def import_(
 
 
 def _print_sources(sources: list[ImportedFile], path: Path) -> None:
-    """Print on standard error the number of results of each source, and what had to be left out."""
+    """Print the number of results of each source, what was left out, and the run file `path`, on standard error."""
     from gpubench.cli import _print
     from gpubench.tools import foreign
 
@@ -90,7 +90,7 @@ def _print_sources(sources: list[ImportedFile], path: Path) -> None:
 
 
 def _print_tools() -> None:
-    """Print a table of the tools whose output can be read."""
+    """Print a table of the tools whose output can be read, and what is read from each."""
     from gpubench import plugins
     from gpubench.cli import _print
 

@@ -82,7 +82,10 @@ def monitor(
 
 @contextlib.contextmanager
 def _killing(sampler: SamplingProcess) -> Iterator[None]:
-    """End the sampler and flush standard output when the context ends."""
+    """Kill the sampler's process and flush standard output on leaving the context, also after an error or an interrupt.
+
+    A closed pipe is ignored in the flush.
+    """
     try:
         yield
     finally:
@@ -94,7 +97,7 @@ def _killing(sampler: SamplingProcess) -> Iterator[None]:
 def _take_samples(
     sampler: SamplingProcess, latest: Latest, seconds: float, wait: Callable[[float], None] = time.sleep
 ) -> None:
-    """Take the samples that arrive within `seconds`.
+    """Add the samples that arrive within `seconds` to `latest`.
 
     `wait` is called with the seconds of each pause and may end the command. Raises DeviceError if the sampler has
     ended.
@@ -112,7 +115,7 @@ def _take_samples(
 
 
 def _print_once(sampler: SamplingProcess, latest: Latest, devices: list[Device]) -> None:
-    """Print every counter once, in the format of Prometheus."""
+    """Print every counter of the devices once, in the format of Prometheus, after sampling for 1.2 seconds."""
     from gpubench.tools.monitor.live import prometheus
 
     _take_samples(sampler, latest, _FIRST_S)
@@ -121,9 +124,9 @@ def _print_once(sampler: SamplingProcess, latest: Latest, devices: list[Device])
 
 
 def _watch(sampler: SamplingProcess, latest: Latest, devices: list[Device], interval: float, count: int) -> None:
-    """Show the devices every `interval` seconds: drawn on a terminal, as lines elsewhere.
+    """Show the devices every `interval` seconds: drawn if standard output is a terminal, else as lines.
 
-    `count` is the number of updates, 0 for no end.
+    `count` is the number of updates; 0 means no end.
     """
     from gpubench.cli import _print
 
@@ -136,9 +139,9 @@ def _watch(sampler: SamplingProcess, latest: Latest, devices: list[Device], inte
 
 
 def _log(sampler: SamplingProcess, latest: Latest, devices: list[str], interval: float, updates: Iterable[int]) -> None:
-    """Print a line for each device and interval, without any cursor movement.
+    """Print a line for each device every `interval` seconds, without any cursor movement.
 
-    `updates` ends after the wanted number of updates.
+    `devices` are ids, and there is one update for each item of `updates`.
     """
     from gpubench.tools.monitor import live
 
@@ -153,7 +156,10 @@ def _log(sampler: SamplingProcess, latest: Latest, devices: list[str], interval:
 def _draw(
     sampler: SamplingProcess, latest: Latest, devices: list[Device], interval: float, updates: Iterable[int]
 ) -> None:
-    """Draw the devices on the whole terminal until q or Ctrl-C, and leave the terminal as it was."""
+    """Draw the devices on the whole terminal until q or Ctrl-C, and then restore the terminal.
+
+    There is one update every `interval` seconds for each item of `updates`. Raises KeyboardInterrupt for q and Ctrl-C.
+    """
     from rich.live import Live
 
     from gpubench.cli import _monitor, _print
@@ -172,7 +178,10 @@ def _draw(
 
 
 def _address_and_port(listen: str) -> tuple[str, int]:
-    """Return address and port of `ADDRESS:PORT`, `[::1]:PORT` or `PORT`. Raises UsageError for anything else."""
+    """Return the address and the port in `ADDRESS:PORT`, `[::1]:PORT` or `PORT`; without an address, 127.0.0.1.
+
+    Raises UsageError if the port is no number up to 65535.
+    """
     from gpubench.base.errors import UsageError
 
     address, _, port = listen.rpartition(":")
@@ -184,7 +193,10 @@ def _address_and_port(listen: str) -> tuple[str, int]:
 def _serve(
     place: tuple[str, int], sampler: SamplingProcess, latest: Latest, devices: list[Device], names: list[str]
 ) -> None:
-    """Answer GET /metrics at this address and port until Ctrl-C, also under the host `names`."""
+    """Answer GET /metrics with the newest counters at the address and port in `place`, until Ctrl-C.
+
+    `names` are further host names under which the endpoint answers.
+    """
     from gpubench.cli import _print
     from gpubench.tools.monitor import endpoint
 

@@ -46,7 +46,7 @@ class Command(TyperCommand):
     """A command whose own errors have exit status 125; every other status is the program's."""
 
     def make_context(self, *given: Any, **named: Any) -> Any:
-        """Parse the arguments; an invalid one has exit status 125."""
+        """Return Click's context for the arguments; the error for an invalid argument gets exit status 125."""
         try:
             return super().make_context(*given, **named)
         except TyperUsageError as error:
@@ -85,11 +85,11 @@ def profile(
 def _run_profiled(
     command: list[str], out: Path | None, trace: bool, device: list[str] | None
 ) -> tuple[ProgramProfile, Path]:
-    """Run the command while its devices are sampled; return the profile and the path of its run file.
+    """Run the command while the devices are sampled, and return the profile and the path of its run file.
 
-    The run file is `out`, or a new one in gpubench-runs. With `trace` the command is a Python script whose kernels and
-    copies are recorded too. `device` are the ids to sample, None for every device. Raises CannotRun if the program
-    cannot be started.
+    The run file is `out`, or a new one in gpubench-runs if `out` is None. With `trace` the command is a Python script
+    whose kernels and copies are recorded too. `device` are the ids to sample, None for every device. Raises CannotRun
+    if the program cannot be started.
     """
     import os
 
@@ -107,7 +107,10 @@ def _run_profiled(
 
 
 def _print_outcome(outcome: ProgramProfile, path: Path) -> None:
-    """Print the phases and warnings on standard error, because standard output belongs to the program."""
+    """Print the phases and warnings on standard error, because standard output belongs to the program.
+
+    `path` is the run file, which a last line names.
+    """
     from gpubench.cli import _phases, _print
 
     if outcome.run is not None:

@@ -37,9 +37,10 @@ def redact(run: Source, out: Out, force: sharing.Force = False) -> None:
 
 
 def _redact_file(run: Path, out: Path, force: bool, others: tuple[Manifest, ...] = ()) -> None:
-    """Write an anonymised copy of one run file to `out`; the names in the manifests `others` are hidden in it too.
+    """Write an anonymised copy of the run file `run` to `out`.
 
-    Raises UsageError if `out` exists without `force`, and FileError if `run` cannot be read.
+    The names in the manifests `others` are hidden too. Raises UsageError if `out` exists without `force`, and FileError
+    if `run` cannot be read.
     """
     from gpubench.model import store
 
@@ -49,10 +50,10 @@ def _redact_file(run: Path, out: Path, force: bool, others: tuple[Manifest, ...]
 
 
 def _redact_folder(folder: Path, out: Path, force: bool) -> None:
-    """Anonymise every run file in a folder and below, and their names; skip unreadable files with a warning.
+    """Write anonymised copies of all run files in `folder` and below to the folder `out`, under anonymised names.
 
-    `force` replaces existing files. Raises UsageError if `out` is inside the folder, and FileError at the end if a file
-    was skipped.
+    Unreadable files are skipped with a warning. `force` replaces existing files. Raises UsageError if `out` is inside
+    the folder or a file exists without `force`, and FileError at the end if a file was skipped.
     """
     from gpubench.base.errors import FileError, UsageError
     from gpubench.cli import _print
@@ -78,7 +79,7 @@ def _redact_folder(folder: Path, out: Path, force: bool) -> None:
 
 
 def _manifest(path: Path) -> Manifest:
-    """Return the manifest of a run file. Raises FileError unless the whole file can be read."""
+    """Return the manifest of the run file `path`. Raises FileError unless the whole file can be read."""
     from gpubench.model import store
 
     manifest = store.scan(path, lambda _: None).manifest

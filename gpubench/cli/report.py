@@ -86,9 +86,9 @@ def _render(report: CleanReport, runs: Sequence[Run], source: Path) -> str | byt
 
 
 def _format_name(out: Path, name: str | None) -> str:
-    """Return the format of the report: `name` or, if that is None, the suffix of `out`.
+    """Return the format of the report: `name` or, if `name` is None, the suffix of `out` without its point.
 
-    Raises UsageError for an unknown one.
+    Raises UsageError for an unknown format.
     """
     from gpubench import plugins
     from gpubench.base.errors import UsageError
@@ -101,7 +101,7 @@ def _format_name(out: Path, name: str | None) -> str:
 
 
 def _print_formats() -> None:
-    """Print a table of the formats with the use of each."""
+    """Print a table of the formats, each with a description."""
     from gpubench import plugins
     from gpubench.cli import _print
     from gpubench.tools import rendering

@@ -130,9 +130,10 @@ def _warn(message: str) -> None:
 
 
 def _print_command(name: ProfilerName, planned: Plan, suites: list[str]) -> None:
-    """Print the command that runs the planned case under a profiler.
+    """Print the command that runs the planned case under the profiler `name`.
 
-    Raises UsageError unless the plan has exactly one case that fits the profiler.
+    `suites` are the suites of the command line. Raises UsageError unless the plan has exactly one case that fits the
+    profiler.
     """
     from gpubench.tools import profilers
 

@@ -1,4 +1,4 @@
-"""`gpubench show`: a run file in the terminal."""
+"""`gpubench show`: print a run file in the terminal."""
 
 from __future__ import annotations
 

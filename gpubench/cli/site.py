@@ -1,4 +1,4 @@
-"""`gpubench site`: a static web site of many runs."""
+"""`gpubench site`: write a static web site of many runs."""
 
 from __future__ import annotations
 

@@ -62,9 +62,9 @@ def soak(
 
 
 def _measure_and_print(plan: Plan, path: Path, is_json: bool, resume: bool, exclusive: bool) -> int:
-    """Measure, print the ledger or with `is_json` the run, and return the exit status.
+    """Measure `plan`, print the ledger or with `is_json` the run, and return the exit status.
 
-    `resume` continues the run file at `path`; `exclusive` refuses to start while another run uses a device. An
+    `resume` continues the run file at `path`; `exclusive` raises DeviceError while another run uses a device. An
     interrupted soak prints its ledger and raises Interrupted again.
     """
     from gpubench.analysis.soak import ledger_of
@@ -103,7 +103,7 @@ def _warn(message: str) -> None:
 
 
 def _print_ledger(ledger: SoakLedger) -> None:
-    """Print the passes of each case, the reports of the devices, and the wrong results."""
+    """Print the passes of each case, the reports of the devices, and the wrong results, as tables."""
     from gpubench.analysis.soak import tables_of
     from gpubench.cli import _print, _summary
 
