@@ -1,4 +1,4 @@
-"""The same operators by several compilers and libraries: the gain of fusion, and the bytes that each must move."""
+"""Compare compilers and libraries on the same operators: the gain of fusion, and the cost of compiling."""
 
 from gpubench.api.suite import Suite
 

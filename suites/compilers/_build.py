@@ -1,4 +1,4 @@
-"""The cost of compiling: the time of a fresh interpreter to its first checked result, step by step."""
+"""Measure the cost of compiling: the time of a fresh interpreter to its first checked result, step by step."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _by(target: Target) -> Any:
 
 
 def _is_informative(_target: Target, params: Mapping[str, Any]) -> bool:
-    """Leave out the second operator in a running process, because it takes long and shows nothing new."""
+    """Return whether a point is measured: all but the second operator in a running process, which shows nothing new."""
     return bool(params["op"] == _OPERATORS[0] or params["cache"] != "process")
 
 
@@ -74,12 +74,19 @@ def build(bench: Bench, op: str, by: str, cache: str) -> Task:
 
 
 def samples_of(target: Target, op: str, cache: str) -> int:
-    """Return the number of interpreters that a case starts if time allows."""
+    """Return the number of interpreters that a case starts if time allows.
+
+    It is three for softmax in the full tier with a cold or a warm cache, else one.
+    """
     return _SAMPLES if target.tier == "full" and op == _OPERATORS[0] and cache != "process" else 1
 
 
 def _reports(order: Order, cache: str, samples: int) -> list[BuildReport]:
-    """Return the reports of interpreters, started one after the other: one, and more while time allows."""
+    """Return the reports of at most `samples` fresh interpreters, which build the order one after the other.
+
+    At least one is started, and no further one after 15 s. `cache` is an axis value of `build`: with `warm` all use
+    caches that another interpreter filled before, otherwise each has empty caches.
+    """
     reports: list[BuildReport] = []
     with Caches() as filled:
         if cache == "warm" and order.by not in _UNCACHED:
@@ -95,14 +102,21 @@ def _reports(order: Order, cache: str, samples: int) -> list[BuildReport]:
 
 
 def _report(order: Order, cache: str, caches: Caches) -> BuildReport:
-    """Return the report of one fresh interpreter; raises Untrustworthy if its caches were not as `cache` says."""
+    """Return the report of one fresh interpreter that builds the order with these caches.
+
+    Raises Untrustworthy if the caches were not in the state `cache`, as `expect_state` says.
+    """
     report = report_of(order, caches, _LIMITS_S[order.target.tier])
     expect_state(cache, order.by, report)
     return report
 
 
 def expect_state(cache: str, by: str, report: BuildReport) -> None:
-    """Raise Untrustworthy if the entries before and after the compile show that the caches had another state."""
+    """Raise Untrustworthy if a report shows that the caches of the provider `by` were not in the state `cache`.
+
+    A warm cache has entries before the compile and gets none; any other cache gets entries. A provider that keeps
+    nothing on disk must write none.
+    """
     before, written = report.entries_before, report.entries_written
     if by in _UNCACHED:
         is_right, wanted = not written, "no cache at all"
@@ -115,12 +129,15 @@ def expect_state(cache: str, by: str, report: BuildReport) -> None:
 
 
 def _stage(seconds: Sequence[float]) -> Stage:
-    """Return a stage whose call returns all samples at once: the interpreters have ended before."""
+    """Return a stage whose call returns all `seconds` at once, one sample for each interpreter that has ended."""
     return Stage(lambda: seconds, clock="self", effort=Effort.exactly(len(seconds)), checked=True)
 
 
 def _observations(reports: Sequence[BuildReport], load: float) -> Observation:
-    """Return the largest error, cache entries, bytes and memory of the reports, and the load of the machine."""
+    """Return the largest error, cache entries, bytes written and resident memory of the reports, by name, and the load.
+
+    `load` is the machine's average load of the last minute, taken before the interpreters were started.
+    """
     return {
         "error": max(report.error for report in reports),
         "entries": Observed(max(report.entries_written for report in reports)),
@@ -131,7 +148,7 @@ def _observations(reports: Sequence[BuildReport], load: float) -> Observation:
 
 
 def _notes(by: str, rows: int, cols: int, dtype: str) -> dict[str, str]:
-    """Return notes on the shape, on the caches, and on the work that the times exclude."""
+    """Return notes on the shape, on the caches of the provider `by`, and on the work that the times exclude."""
     caches = "this provider keeps nothing on disk" if by in _UNCACHED else "private, removed afterwards"
     return {
         "shape": f"{rows} × {cols} elements of {dtype}",

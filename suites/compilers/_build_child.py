@@ -1,7 +1,7 @@
-"""The program of a fresh interpreter: build one operator by one provider, timed from the interpreter's start.
+"""Build one operator by one provider in a fresh interpreter, timed from the interpreter's start.
 
-The clock is CLOCK_MONOTONIC, which all processes of a machine share. Some work is excluded, because a program
-that only uses the operator would not do it: gpubench's own modules, the inputs, overwriting the outputs.
+The clock is CLOCK_MONOTONIC, which all processes of a machine share. Some work is excluded, because a program that only
+uses the operator would not do it: gpubench's own modules, the inputs, overwriting the outputs.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ _KIB = 1024  # the unit of ru_maxrss on Linux, getrusage(2)
 class Order:
     """The operator to build and its case, which the parent process sends to this program.
 
-    With `is_up` another operator is built before it, outside the times. `by` names the provider.
+    `op`, `rows`, `cols` and `dtype` describe the problem, and `by` names the provider. With `is_up` another operator is
+    built before it, outside the times.
     """
 
     case: Case
@@ -66,8 +67,10 @@ class Order:
 class BuildReport:
     """The result of one build: the seconds of each step, its caches, its memory, and the relative error of its result.
 
-    `entries_before` are files in the caches, `entries_written` those that the build created or enlarged, and
-    `resident_bytes` is the peak of resident memory.
+    `seconds` has the steps `import`, `context` (only on GPUs), `compile`, `again` (a second call) and `first`: from the
+    start of the interpreter to the first checked result. After another build (`is_up`) it has only the last three, and
+    `first` begins with the build. `entries_before` are files in the caches, `entries_written` those that the build
+    created or enlarged, and `resident_bytes` is the peak of resident memory.
     """
 
     seconds: Mapping[str, float]
@@ -79,7 +82,10 @@ class BuildReport:
 
 
 class Ledger:
-    """A stopwatch of the seconds since the interpreter was started, without those of excluded work."""
+    """A stopwatch of the seconds since the interpreter was started, without those of excluded work.
+
+    `started` is a time of `time.monotonic`, and `outside` the seconds that are excluded from the outset.
+    """
 
     def __init__(self, started: float, outside: float) -> None:
         self._started, self._outside = started, outside
@@ -97,7 +103,7 @@ class Ledger:
 
 
 def entries(folder: Path) -> dict[str, int]:
-    """Return the size in bytes of every file in the caches by path; lock files are not counted."""
+    """Return the size in bytes of every file below `folder`, keyed by its path; lock files are not counted."""
     sizes: dict[str, int] = {}
     for path in folder.rglob("*"):
         with contextlib.suppress(FileNotFoundError):  # a compiler may remove what it wrote for a moment
@@ -107,7 +113,10 @@ def entries(folder: Path) -> dict[str, int]:
 
 
 def added(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """Return the bytes that were added to every file which is new or has grown; cuTile keeps all code in one file."""
+    """Return the bytes that were added to every file that is new or has grown, keyed by the file's path.
+
+    `before` and `after` are results of `entries`. Growth counts because cuTile keeps all code in one file.
+    """
     return {path: size - before.get(path, 0) for path, size in after.items() if size > before.get(path, -1)}
 
 
@@ -148,7 +157,11 @@ def measured(order: Order, caches: Path, ledger: Ledger) -> BuildReport:
 
 @contextlib.contextmanager
 def _usual_cache(folder: str | None) -> Iterator[None]:
-    """Let CuPy use the cache that it has outside of measurements; it reads its variable for each kernel."""
+    """Let CuPy use its usual cache folder inside the `with` block, and its private one again afterwards.
+
+    `folder` is the value of CUPY_CACHE_DIR outside of measurements; None leaves the variable unset. CuPy reads it for
+    each kernel.
+    """
     name = "CUPY_CACHE_DIR"
     private = os.environ.pop(name, "")
     if folder is not None:
@@ -175,7 +188,7 @@ class _Build:
         self.again()
 
     def again(self) -> float:
-        """Call the operator on overwritten outputs, and return the seconds of the call."""
+        """Overwrite the outputs, call the operator, and return the seconds of the call and the device's work."""
         assert self._built is not None
         with self._ledger.outside():
             self._built.poison()
@@ -188,7 +201,10 @@ class _Build:
         return self._ledger.now() - begun
 
     def compared(self) -> float:
-        """Return the relative error of the last call, or of a first call; raises WrongAnswer if it is too large."""
+        """Return the relative error of the last call, or of a first call if there was none.
+
+        Raises WrongAnswer if it is above the bound of the dtype.
+        """
         if self._built is None:
             self.first()
         assert self._built is not None
@@ -203,8 +219,9 @@ def _peak_bytes() -> int:
 
 
 def main(begun: float) -> None:
-    """Read an order from standard input and write the answer to standard output.
+    """Read a pickled Order from standard input, build it, and write the answer as a JSON object to standard output.
 
+    The object has the report as `report`, or a failure as `skip`, `missing` or `wrong`, which `answer_of` raises.
     `begun` is the time at which the import of this module began, in seconds. The program's arguments are the time at
     which the interpreter was started, in seconds, and the folder of all caches.
     """

@@ -1,4 +1,4 @@
-"""CuPy: each operation is a kernel of its own, and its result goes through memory."""
+"""Build operators as expressions of CuPy: each operation is a kernel, and its result goes through memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ._providers import Built, Expression
 
 
 def build(bench: Bench, problem: Problem) -> Built:
-    """Return the operator as an expression of CuPy; the outputs come from its memory pool."""
+    """Return the operator as an expression of CuPy, which takes its outputs from CuPy's memory pool at each call."""
     expression = Expression(problem, partial(problem.operator.expression, bench.xp))
     notes = {"library": f"CuPy {bench.xp.__version__}", "precision": f"every operation in {problem.dtype}"}
     temporary = partial(temporary_bytes, bench.xp, expression)
@@ -21,9 +21,9 @@ def build(bench: Bench, problem: Problem) -> Built:
 
 
 def temporary_bytes(cupy: Any, call: Callable[[], object]) -> float:
-    """Return the most bytes of CuPy's memory pool that are in use during a call, minus those in use before it.
+    """Return the most bytes of CuPy's memory pool that are in use during `call`, minus those in use before it.
 
-    Arrays that the call returns are counted too.
+    `cupy` is the module. Arrays that the call returns are counted too.
     """
     current_and_peak = [0, 0]  # bytes
 

@@ -1,4 +1,4 @@
-"""CuPy's own means of fusion: an ElementwiseKernel for pointwise operators, else reductions and one of them."""
+"""Build operators by CuPy's own means of fusion: an ElementwiseKernel, after ReductionKernels for operators on rows."""
 
 from __future__ import annotations
 
@@ -30,22 +30,29 @@ _POINTWISE = {
 
 
 class _Kernels:
-    """The kernels of CuPy that an operator needs, made when it is built."""
+    """A factory of CuPy's kernels; `cupy` is the module."""
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
 
     def pointwise(self, inputs: str, outputs: str, body: str) -> Any:
-        """Return a kernel over all elements."""
+        """Return an ElementwiseKernel; `inputs`, `outputs` and `body` are its parameters and operation in CUDA C++."""
         return self._cupy.ElementwiseKernel(inputs, outputs, body, "gpubench_pointwise")
 
     def reduction(self, inputs: str, mapped: str, joined: str, last: str, start: str) -> Any:
-        """Return a kernel that reduces each row to a float."""
+        """Return a ReductionKernel to float32 from CuPy's expressions for an element, a pair, the result and the start.
+
+        `mapped` is the expression of an element, `joined` combines a and b, `last` writes the result, `start` is the
+        identity.
+        """
         return self._cupy.ReductionKernel(inputs, "float32 z", mapped, joined, last, start, "gpubench_reduction")
 
 
 def _softmax(kernels: _Kernels, x: Any, out: Any) -> Callable[[], None]:
-    """Return the softmax of every row as two reductions and an elementwise kernel."""
+    """Return a call that writes the softmax of every row of x to `out`, as two reductions and an elementwise kernel.
+
+    x and `out` are CuPy arrays (rows, cols).
+    """
     most = kernels.reduction("T x", "(float)x", "max(a, b)", "z = a", "-1e30f")
     total = kernels.reduction("T x, float32 top", "expf((float)x - top)", "a + b", "z = a", "0")
     last = kernels.pointwise("T x, float32 top, float32 sum", "T z", "z = expf((float)x - top) / sum")
@@ -58,7 +65,10 @@ def _softmax(kernels: _Kernels, x: Any, out: Any) -> Callable[[], None]:
 
 
 def _rmsnorm(kernels: _Kernels, x: Any, weight: Any, out: Any) -> Callable[[], None]:
-    """Return the RMSNorm of every row as a reduction and an elementwise kernel."""
+    """Return a call that writes the RMSNorm of every row of x to `out`, as a reduction and an elementwise kernel.
+
+    x and `out` are CuPy arrays (rows, cols), and `weight` is one of shape (cols,).
+    """
     squares = kernels.reduction("T x", "(float)x * (float)x", "a + b", "z = a", "0")
     last = kernels.pointwise(
         "T x, float32 sum, T weight, int32 cols",
@@ -69,7 +79,10 @@ def _rmsnorm(kernels: _Kernels, x: Any, weight: Any, out: Any) -> Callable[[], N
 
 
 def _layernorm(kernels: _Kernels, x: Any, weight: Any, bias: Any, out: Any) -> Callable[[], None]:
-    """Return the layer norm of every row as two reductions and an elementwise kernel."""
+    """Return a call that writes the layer norm of every row of x to `out`, as two reductions and an elementwise kernel.
+
+    x and `out` are CuPy arrays (rows, cols), `weight` and `bias` have the shape (cols,).
+    """
     sums = kernels.reduction("T x", "(float)x", "a + b", "z = a", "0")
     squares = kernels.reduction(
         "T x, float32 sum, int32 cols", "((float)x - sum / cols) * ((float)x - sum / cols)", "a + b", "z = a", "0"
@@ -89,7 +102,10 @@ def _layernorm(kernels: _Kernels, x: Any, weight: Any, bias: Any, out: Any) -> C
 
 
 def _residual_norm(kernels: _Kernels, x: Any, residual: Any, weight: Any, summed: Any, out: Any) -> Callable[[], None]:
-    """Return a sum by an elementwise kernel, and its RMSNorm."""
+    """Return a call that writes x + residual to `summed` and the RMSNorm of that sum to `out`, as three kernels.
+
+    `weight` is a CuPy array (cols,), and the others are CuPy arrays (rows, cols).
+    """
     add = kernels.pointwise("T x, T residual", "T z", "z = (float)x + (float)residual")
     norm = _rmsnorm(kernels, summed, weight, out)
 
@@ -101,19 +117,25 @@ def _residual_norm(kernels: _Kernels, x: Any, residual: Any, weight: Any, summed
 
 
 def _gemm_gelu(kernels: _Kernels, a: Any, weights: Any, bias: Any, out: Any) -> Callable[[], None]:
-    """Return a product, and bias and GELU as one elementwise kernel."""
+    """Return a call that writes GELU(a·weights + bias) to `out`: CuPy's product, then one elementwise kernel."""
     gelu = kernels.pointwise("T x, T bias", "T z", _GELU)
     return lambda: gelu(a @ weights, bias, out)
 
 
 def _written(kernels: _Kernels, *arrays: Any) -> Callable[[], None]:
-    """Return a batch norm, as a model is written, as one elementwise kernel."""
+    """Return a call that computes a batch norm from its statistics as one elementwise kernel.
+
+    `arrays` are x, mean, variance, weight, bias and the output.
+    """
     body = f"z = ((float)x - (float)mean) / sqrtf((float)variance + {EPSILON}f) * (float)weight + (float)bias"
     return partial(kernels.pointwise("T x, T mean, T variance, T weight, T bias", "T z", body), *arrays)
 
 
 def _folded(kernels: _Kernels, *arrays: Any) -> Callable[[], None]:
-    """Return a factor and a shift for each column as one elementwise kernel."""
+    """Return a call that computes x · scale + shift as one elementwise kernel.
+
+    `arrays` are x, scale, shift and the output.
+    """
     body = "z = (float)x * (float)scale + (float)shift"
     return partial(kernels.pointwise("T x, T scale, T shift", "T z", body), *arrays)
 
@@ -130,7 +152,10 @@ _ROWS: dict[str, Callable[..., Callable[[], None]]] = {
 
 
 def build(bench: Bench, problem: Problem) -> Built:
-    """Return the operator as few kernels of CuPy; raises Skip if there is none for it."""
+    """Return the operator as one to three kernels of CuPy, whose outputs are preallocated.
+
+    Raises Skip if the operator has none here.
+    """
     kernels, outputs, name = _Kernels(bench.xp), Outputs(bench, problem), problem.operator.name
     arrays = (*problem.inputs.values(), *outputs.arrays)
     notes = {"library": f"CuPy {bench.xp.__version__}", "precision": "computed in float32"}

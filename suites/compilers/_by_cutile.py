@@ -1,4 +1,4 @@
-"""cuTile: a kernel of our own for each operator, with tiles fixed by the shape, on our stream."""
+"""Build operators as cuTile kernels of our own, with tiles that the shape fixes, on the stream that is timed."""
 
 from __future__ import annotations
 
@@ -72,13 +72,19 @@ def loaded() -> Any:
 
 
 def settings() -> Any:
-    """Return cuTile's settings, with the folder of its cache and the one in which its assembler works."""
+    """Return the `config` of cuTile's default context, with `cache_dir`, the folder of its code, and `temp_dir`.
+
+    cuTile's assembler works in `temp_dir`.
+    """
     return importlib.import_module("cuda.tile._cext").default_tile_context.config
 
 
 @functools.cache
 def _folder() -> str:
-    """Return the name of a folder of this process for the assembler; cuTile asks the assembler anew for a new name."""
+    """Return the path of a folder for the assembler, the same one for the whole process; it does not exist yet.
+
+    cuTile asks the assembler for its version again whenever the path changes.
+    """
     folder = tempfile.mkdtemp(prefix="gpubench-cutile-")
     shutil.rmtree(folder)
     return folder
@@ -86,7 +92,10 @@ def _folder() -> str:
 
 @contextlib.contextmanager
 def _assembler() -> Iterator[None]:
-    """Remove what cuTile's assembler leaves behind; raises Unavailable where cuTile finds none."""
+    """Let cuTile's assembler work in a folder that exists only inside the `with` block.
+
+    Raises Unavailable where cuTile finds no assembler.
+    """
     config, folder = settings(), _folder()
     usual, config.temp_dir = config.temp_dir, folder
     Path(folder).mkdir(0o700)
@@ -119,7 +128,10 @@ class CutileLaunch:
 
 
 def configured(tile: Any, name: str, rows: int, cols: int) -> CutileLaunch:
-    """Return how an operator is launched on a matrix."""
+    """Return the launch of the operator `name` (a key of ELEMENTS or ROWS) on a matrix of `rows` × `cols` elements.
+
+    `tile` is the module cuda.tile, as `loaded` returns it.
+    """
     width = 1 << (cols - 1).bit_length()
     if name in kernels.ELEMENTS:
         width = min(width, _ELEMENTS)
@@ -131,12 +143,12 @@ def configured(tile: Any, name: str, rows: int, cols: int) -> CutileLaunch:
 
 @functools.cache
 def _kernel(tile: Any, function: Callable[..., None], blocks: int) -> Any:
-    """Return the function as a kernel of cuTile, the same one for later calls."""
+    """Return `function` as a kernel of cuTile with clusters of `blocks` blocks; later calls return the same kernel."""
     return tile.kernel(function, num_ctas=blocks if blocks > 1 else None)
 
 
 def _static(bench: Bench, launch: CutileLaunch, arguments: tuple[Any, ...]) -> Mapping[str, Observed]:
-    """Return the resources and instructions of a kernel for these arguments, which is compiled once more."""
+    """Return the resources and instructions of a kernel, by name; it is compiled once more for `arguments`."""
     compilation = importlib.import_module("cuda.tile.compilation")
     convention = compilation.CallingConvention.cutile_python_v1()
     signature = compilation.KernelSignature.from_kernel_args(launch.kernel, arguments, convention)
@@ -155,9 +167,9 @@ def _static(bench: Bench, launch: CutileLaunch, arguments: tuple[Any, ...]) -> M
 
 
 def compiled_code(kernel: Any, signature: Any, arch: str) -> bytes:
-    """Return the machine code of a kernel for arguments of a signature on GPUs of an architecture.
+    """Return the machine code (a cubin) of a cuTile kernel for arguments of the KernelSignature `signature`.
 
-    Raises Unavailable without the assembler.
+    `arch` is the architecture, such as sm_90. Raises Unavailable without the assembler.
     """
     code = BytesIO()
     export = importlib.import_module("cuda.tile.compilation").export_kernel

@@ -1,4 +1,4 @@
-"""torch.compile: Inductor fuses the functions that `_by_torch.py` calls one by one into kernels in Triton or C++.
+"""Build operators by torch.compile: Inductor fuses the functions that `_by_torch.py` calls one by one.
 
 The kernels of a shape are compiled when the case is built, in this process: no worker of the compiler is left behind.
 """
@@ -24,9 +24,9 @@ def build(bench: Bench, problem: Problem) -> Built:
 
 
 def varied(bench: Bench, problems: Sequence[Problem]) -> Varied:
-    """Return an operator on rows of several lengths as one function; torch decides which lengths it compiles again.
+    """Return one function, compiled by torch, for problems whose rows have different lengths.
 
-    Raises Unavailable without torch.
+    torch decides for which lengths it compiles the function again. Raises Unavailable without torch.
     """
     torch = _in_this_process(bench)
     counters = importlib.import_module("torch._dynamo.utils").counters
@@ -41,7 +41,10 @@ def _notes(torch: Any) -> dict[str, str]:
 
 
 def _in_this_process(bench: Bench) -> Any:
-    """Return the module torch on our stream, with a compiler that has no compiled operator and starts no process."""
+    """Return the module torch, set to our stream, whose compiler has no compiled operator and starts no process.
+
+    Raises Unavailable without torch.
+    """
     torch = on_stream(bench)
     config: Any = importlib.import_module("torch._inductor.config")
     config.compile_threads = 1

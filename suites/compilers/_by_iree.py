@@ -1,4 +1,4 @@
-"""IREE: the operator's expression in MLIR's dialect linalg, run on the host by its runtime, on GPUs as its PTX."""
+"""Build operators by IREE from MLIR's dialect linalg, for the host's processor and as PTX for GPUs."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ _DRIVER = "local-task"  # the host's processor, on all its threads
 
 
 def build(bench: Bench, problem: Problem) -> Built:
-    """Return the operator as a module of IREE, which allocates its outputs at each call; on a GPU as IREE's kernels.
+    """Return the operator as IREE compiles it: on a GPU as IREE's kernels, on the host as a function of IREE's runtime.
 
-    Raises Skip for other operators, on AMD GPUs, and for a shape that the folder of carried kernels does not have.
-    Raises Unavailable if there is neither such a folder nor IREE.
+    The function on the host allocates its outputs at each call. Raises Skip for an operator that is not in OPERATORS,
+    on AMD GPUs, and for a shape that the folder of carried kernels does not have. Raises Unavailable if there is
+    neither such a folder nor IREE.
     """
     if problem.operator.name not in OPERATORS:
         raise no_operator("iree", problem)
@@ -32,7 +33,11 @@ def build(bench: Bench, problem: Problem) -> Built:
 
 
 def _on_gpu(bench: Bench, problem: Problem) -> Built:
-    """Return the operator as another machine compiled it, or as IREE does here if no kernels were carried."""
+    """Return the operator as kernels that another machine compiled, or else as IREE compiles them here.
+
+    IREE compiles here only if the variable of `_carried.py` names no folder. Raises Skip on AMD GPUs or if the folder
+    has no kernels of this shape, and Unavailable with neither a folder nor IREE.
+    """
     if bench.traits.vendor != "nvidia":
         raise Skip(f"gpubench has not tried IREE on {bench.traits.vendor} GPUs")
     shape = KernelShape.of(problem, bench.traits.arch)
@@ -41,7 +46,7 @@ def _on_gpu(bench: Bench, problem: Problem) -> Built:
 
 
 def _on_host(problem: Problem) -> Built:
-    """Return the operator as a function that IREE runs on all threads of the host."""
+    """Return the operator as a function that IREE runs on all threads of the host; raises Unavailable without IREE."""
     try:
         compiler, runtime = (importlib.import_module(f"iree.{part}") for part in ("compiler", "runtime"))
     except ImportError as error:

@@ -1,4 +1,7 @@
-"""JAX: XLA compiles the expression. On a GPU it works on a stream of its own, and only the host's clock times it."""
+"""Build operators by JAX, whose XLA compiles the expression.
+
+On a GPU it works on a stream of its own, and only the host's clock times it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ _INSTALL = "pip install 'gpubench-suite[jax]'"
 
 
 def build(bench: Bench, problem: Problem) -> Built:
-    """Return the compiled expression over our memory; raises Unavailable without JAX."""
+    """Return the expression as XLA compiles it, over our memory; raises Unavailable without JAX or without its GPU."""
     jax = _imported(bench)
     if isinstance(problem, ConvolutionProblem):
         compiled = jax.jit(by_jax(jax, problem))
@@ -41,7 +44,10 @@ def build(bench: Bench, problem: Problem) -> Built:
 
 
 def _imported(bench: Bench) -> Any:
-    """Return the module jax, which takes device memory as it needs it; raises Unavailable without it or its GPU."""
+    """Return the module jax, which takes device memory as it needs it.
+
+    Raises Unavailable without JAX, or if JAX finds no GPU where `bench` has one.
+    """
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     try:
         jax = importlib.import_module("jax")

@@ -1,4 +1,4 @@
-"""numba: one loop over the rows on all threads of the host, with everything of a row fused.
+"""Build operators by numba as one loop over the rows on all threads of the host, which fuses everything of a row.
 
 Importing this module imports numba.
 """
@@ -29,6 +29,7 @@ _EIGHTH, _QUARTER, _SCALE, _EPSILON = (np.float32(value) for value in (0.125, 0.
 
 
 def _bias_gelu(x: Any, bias: Any, out: Any) -> None:
+    """Write GELU(x + bias), by its approximation with tanh, to `out`; `bias` has a number for each column."""
     for row in prange(x.shape[0]):
         for i in range(x.shape[1]):
             y = x[row, i] + bias[i]
@@ -36,19 +37,21 @@ def _bias_gelu(x: Any, bias: Any, out: Any) -> None:
 
 
 def _swiglu(gate: Any, up: Any, out: Any) -> None:
+    """Write SiLU(gate) · up to `out`; all are float32 matrices of the same shape."""
     for row in prange(gate.shape[0]):
         for i in range(gate.shape[1]):
             out[row, i] = gate[row, i] / (_ONE + np.exp(-gate[row, i])) * up[row, i]
 
 
 def _residual_dropout(x: Any, residual: Any, kept: Any, out: Any) -> None:
+    """Write x · kept · 1.25 + residual to `out`; all are float32 matrices of the same shape."""
     for row in prange(x.shape[0]):
         for i in range(x.shape[1]):
             out[row, i] = x[row, i] * kept[row, i] * _SCALE + residual[row, i]
 
 
 def _twelve(x: Any, y: Any, out: Any) -> None:
-    """Compute twelve pointwise operations on x and y."""
+    """Write the result of twelve pointwise operations on x and y to `out`; all have the same shape, float32."""
     for row in prange(x.shape[0]):
         for i in range(x.shape[1]):
             s = x[row, i] + y[row, i]
@@ -58,7 +61,7 @@ def _twelve(x: Any, y: Any, out: Any) -> None:
 
 
 def _softmax(x: Any, out: Any) -> None:
-    """Compute the softmax of every row."""
+    """Write the softmax of every row of x to `out`; both are float32 matrices of the same shape."""
     for row in prange(x.shape[0]):
         top = x[row, 0]
         for i in range(x.shape[1]):
@@ -73,7 +76,7 @@ def _softmax(x: Any, out: Any) -> None:
 
 
 def _rmsnorm(x: Any, weight: Any, out: Any) -> None:
-    """Divide every row by its root mean square, and multiply it by the weight of each column."""
+    """Write every row of x over √(mean of its squares + EPSILON), times the weight of each column, to `out`."""
     for row in prange(x.shape[0]):
         squares = np.float32(0)
         for i in range(x.shape[1]):
@@ -84,7 +87,10 @@ def _rmsnorm(x: Any, weight: Any, out: Any) -> None:
 
 
 def _layernorm(x: Any, weight: Any, bias: Any, out: Any) -> None:
-    """Give every row mean 0 and variance 1, then multiply by the weight and add the bias of each column."""
+    """Write the layer norm of every row of x to `out`: mean 0, variance 1, times `weight` and plus `bias`.
+
+    `weight` and `bias` have a number for each column. All are float32; EPSILON is added to the variance.
+    """
     for row in prange(x.shape[0]):
         total = np.float32(0)
         for i in range(x.shape[1]):
@@ -98,7 +104,7 @@ def _layernorm(x: Any, weight: Any, bias: Any, out: Any) -> None:
 
 
 def _residual_norm(x: Any, residual: Any, weight: Any, summed: Any, out: Any) -> None:
-    """Write x + residual to `summed`, and its RMSNorm to `out`."""
+    """Write x + residual to `summed`, and the RMSNorm of that sum times `weight` to `out`; all are float32."""
     for row in prange(x.shape[0]):
         squares = np.float32(0)
         for i in range(x.shape[1]):
@@ -123,12 +129,12 @@ _LOOPS: dict[str, Compiled] = {
 
 
 def _product(loop: Compiled, a: Any, weights: Any, bias: Any, out: Any) -> None:
-    """Multiply, then run the loop on the product and the bias."""
+    """Compute a·weights with NumPy, then call `loop` with the product, `bias` and `out`."""
     loop(np.matmul(a, weights), bias, out)
 
 
 def build(bench: Bench, problem: Problem) -> Built:
-    """Return the operator as a compiled loop; raises Skip where there is none."""
+    """Return the operator as a compiled loop with preallocated outputs; raises Skip if it has no loop here."""
     if isinstance(problem, ImageProblem):
         return _layout_numba.build(bench, problem)
     if isinstance(problem, FoldingProblem):
@@ -142,20 +148,23 @@ def build(bench: Bench, problem: Problem) -> Built:
 
 
 def _static(loop: Any) -> Mapping[str, Observed]:
-    """Return values of a loop that has run; it is compiled again, since numba keeps no assembly on disk."""
+    """Return the cycles per element that llvm-mca expects of a compiled loop, as `mca`; empty if unknown.
+
+    The loop has run. It is compiled again, since numba keeps no assembly on disk.
+    """
     again: Any = numba.njit(parallel=True)(loop.py_func)
     again.compile(loop.signatures[-1])
     return of_assembly(again.inspect_asm(loop.signatures[-1]))
 
 
 def _built(bench: Bench, problem: Problem, loop: Compiled) -> Built:
-    """Return a compiled loop, with preallocated outputs, as a built operator."""
+    """Return a compiled loop over the inputs of `problem` and over preallocated outputs as a built operator."""
     outputs = Outputs(bench, problem)
     notes = {"library": f"numba {numba.__version__}", "precision": "computed in float32, not reassociated"}
     return Built(partial(loop, *problem.inputs.values(), *outputs.arrays), outputs.rows, outputs.poison, notes)
 
 
 def varied(bench: Bench, problems: Sequence[Problem]) -> Varied:
-    """Return an operator on rows of several lengths as one loop, which is compiled by its first call."""
+    """Return one loop, compiled by its first call, for problems whose rows have different lengths."""
     loop = numba.njit(parallel=True)(_LOOPS[problems[0].operator.name])
     return Varied([_built(bench, problem, loop) for problem in problems], lambda: len(loop.signatures))

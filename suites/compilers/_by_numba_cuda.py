@@ -1,6 +1,6 @@
-"""numba's GPU target: a kernel of our own in Python for each operator, on our stream.
+"""Build operators by numba's GPU target as kernels of our own in Python, on the stream that is timed.
 
-It comes with numba, or newer as the package numba-cuda.
+The target comes with numba, or newer as the package numba-cuda.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ _OLDER_NUMPY = "pip install 'numpy<2.5'"
 
 
 def build(bench: Bench, problem: Problem) -> Built:
-    """Return the operator as one kernel; raises Skip if it has none, Unavailable without numba for this GPU."""
+    """Return the operator as one kernel.
+
+    Raises Skip if it has none here, and Unavailable without numba for this GPU.
+    """
     name = problem.operator.name
     if name not in (*kernels.ELEMENTS, *kernels.ROWS):
         raise no_operator("numba-cuda", problem)
@@ -39,7 +42,7 @@ def build(bench: Bench, problem: Problem) -> Built:
 
 
 def _imported() -> Any:
-    """Return the module numba.cuda, whose compiler is loaded.
+    """Return the module numba.cuda with its compiler and our kernels loaded.
 
     Raises Unavailable without numba, where it finds no GPU or no compiler, and where its compiler needs an older NumPy.
     """
@@ -58,7 +61,7 @@ def _imported() -> Any:
 def load_compiler() -> None:
     """Load what numba's GPU target loads before it compiles its first function.
 
-    Raises Unavailable where it uses a function of NumPy that the installed version no_operator: numba-cuda 0.30.4 uses
+    Raises Unavailable if the target uses a function that the installed NumPy does not have: numba-cuda 0.30.4 uses
     `row_stack`, which NumPy 2.5 has dropped.
     """
     try:

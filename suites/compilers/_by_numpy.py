@@ -1,4 +1,4 @@
-"""NumPy: each operation is a loop of its own over arrays in memory."""
+"""Build operators as expressions of NumPy: each operation is a loop over arrays in memory."""
 
 from __future__ import annotations
 

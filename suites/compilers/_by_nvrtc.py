@@ -1,4 +1,4 @@
-"""Our own fused kernels, compiled at run time: the time that a compiler could reach with one kernel per operator."""
+"""Build operators as our own fused kernels, compiled at run time: what one kernel per operator can reach."""
 
 from __future__ import annotations
 
@@ -30,7 +30,11 @@ _MOST_ELEMENTS = 32  # of a row in each thread: 1024 threads have 64 registers e
 
 
 def build(bench: Bench, problem: Problem) -> Built:
-    """Return the operator as one kernel of rows.cu; raises Skip if there is none, or a row is too long for a block."""
+    """Return the operator as one kernel of rows.cu or layout.cu with preallocated outputs, compiled for the device.
+
+    Raises Skip if neither file has a kernel for the operator and its shape: a row must be a multiple of 16 bytes, and a
+    block must hold a row in its registers (32 elements in each of 1024 threads).
+    """
     if isinstance(problem, ImageProblem):
         return _layout_nvrtc.build(bench, problem)
     if isinstance(problem, FoldingProblem):
@@ -50,15 +54,19 @@ _Launch = tuple[partial[None], Callable[[], Mapping[str, Observed]]]  # a launch
 
 
 def _launched(bench: Bench, name: str, defines: Mapping[str, int], blocks: int, args: tuple[Any, ...]) -> _Launch:
-    """Return the launch of a kernel of rows.cu with these macros, and the function of its static values."""
+    """Return the launch of the kernel `name` of rows.cu with the macros `defines`, and its static values' function.
+
+    `blocks` is the size of the grid, `args` are the kernel's arguments, and the macro THREADS is the size of a block.
+    """
     launch = partial(bench.kernel("rows.cu", name, **defines), (blocks,), (defines["THREADS"],), args)
     return launch, partial(static_of, bench, name, defines, launch)
 
 
 def static_of(bench: Bench, name: str, defines: Mapping[str, int], launch: partial[None]) -> Mapping[str, Observed]:
-    """Return the resources of a launch and, on an NVIDIA GPU in the full tier, the instructions of its kernel.
+    """Return the resources of a launch and, on an NVIDIA GPU in the full tier, the instructions of its kernel, by name.
 
-    NVRTC compiles the kernel once more, because the backend keeps no code.
+    `launch` is bound to its grid, block and arguments; `name` and `defines` are the kernel of rows.cu and its macros.
+    NVRTC compiles the kernel once more, because the backend keeps no code; without NVRTC the instructions are left out.
     """
     observed = of_launch(launch)
     if bench.traits.vendor != "nvidia" or bench.target.tier != "full":
@@ -73,13 +81,16 @@ def static_of(bench: Bench, name: str, defines: Mapping[str, int], launch: parti
 
 
 def _defines(problem: Problem, threads: int) -> dict[str, int]:
-    """Return the macros of rows.cu for a problem and a number of threads."""
+    """Return the macros of rows.cu, by name, for a problem whose blocks have `threads` threads."""
     number = _NUMBERS[problem.operator.name]
     return {"OPERATOR": number, "HALVES": int(problem.dtype == "float16"), "COLS": problem.cols, "THREADS": threads}
 
 
 def _elements_launch(bench: Bench, problem: Problem, outputs: Outputs) -> _Launch:
-    """Return the launch of a pointwise operator."""
+    """Return the launch of a pointwise operator, one vector of 16 bytes in each thread, and its values' function.
+
+    The function returns the static values that `static_of` returns.
+    """
     inputs = list(problem.inputs.values())
     vectors = problem.elements * ITEM_BYTES[problem.dtype] // _VECTOR_BYTES
     a, b, c = (*inputs, *[inputs[0]] * (3 - len(inputs)))
@@ -89,7 +100,11 @@ def _elements_launch(bench: Bench, problem: Problem, outputs: Outputs) -> _Launc
 
 
 def _rows_launch(bench: Bench, problem: Problem, outputs: Outputs) -> _Launch:
-    """Return the launch of an operator on rows, with one block for each row; raises Skip if a row is too long."""
+    """Return the launch of an operator on rows, with one block for each row, and its values' function.
+
+    The function returns the static values that `static_of` returns. Raises Skip if a row has more than 32 elements for
+    each thread of the block.
+    """
     vectors = problem.cols * ITEM_BYTES[problem.dtype] // _VECTOR_BYTES
     threads = threads_of(vectors, bench.traits.warp)
     if problem.cols > threads * _MOST_ELEMENTS:
@@ -102,6 +117,9 @@ def _rows_launch(bench: Bench, problem: Problem, outputs: Outputs) -> _Launch:
 
 
 def threads_of(vectors: int, warp: int) -> int:
-    """Return the threads of a block, a power of two, for a row of `vectors` vectors of 16 bytes."""
+    """Return the threads of a block for a row of `vectors` vectors of 16 bytes; `warp` is the warp's number of threads.
+
+    It is the power of two from 64 (or `warp`, if larger) to 1024 that gives a thread at most 4 vectors, where possible.
+    """
     threads: int = 1 << (-(-vectors // _VECTORS) - 1).bit_length()
     return min(_MOST_THREADS, max(_LEAST_THREADS, warp, threads))

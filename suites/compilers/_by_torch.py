@@ -1,4 +1,4 @@
-"""torch in eager mode, with torch's own functions where it has them: the result of each goes through memory."""
+"""Build operators by torch in eager mode, with its own functions: the result of each goes through memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ def build(bench: Bench, problem: Problem) -> Built:
 
 
 def function_of(torch: Any, problem: Problem) -> Callable[..., Any]:
-    """Return the operator in the functions that a user of torch calls, else in the operators of its tensors."""
+    """Return the operator as a function of torch's tensors, one tensor for each input of the problem.
+
+    It calls torch's own functions where torch has them, as a user would, and else the operators of the tensors. `torch`
+    is the module.
+    """
     if isinstance(problem, ConvolutionProblem):
         return by_torch(torch, problem)
     functional = torch.nn.functional
@@ -55,7 +59,7 @@ def function_of(torch: Any, problem: Problem) -> Callable[..., Any]:
 
 
 def on_stream(bench: Bench) -> Any:
-    """Return the module torch, set to the stream that is timed, and free the memory that torch keeps unused.
+    """Return the module torch, set to the stream that is timed; frees the memory that torch keeps unused.
 
     Raises Unavailable without torch, or on a GPU that torch does not find.
     """
@@ -67,7 +71,10 @@ def on_stream(bench: Bench) -> Any:
 
 
 def built_of(bench: Bench, problem: Problem, torch: Any, function: Callable[..., Any], notes: dict[str, str]) -> Built:
-    """Return a function of torch's tensors as an operator: the inputs are ours by DLPack, the outputs torch's."""
+    """Return `function`, which takes and returns torch's tensors, as a built operator.
+
+    The inputs are ours, which torch reads by DLPack, and torch allocates the outputs. `torch` is the module.
+    """
     expression = Expression(problem, function, torch.from_dlpack, bench.xp.from_dlpack)
     temporary = partial(_peak_bytes_of_call, torch, expression) if bench.traits.is_gpu else None
     return Built(expression, expression.rows, expression.poison, notes, temporary=temporary)
@@ -76,7 +83,7 @@ def built_of(bench: Bench, problem: Problem, torch: Any, function: Callable[...,
 def _peak_bytes_of_call(torch: Any, expression: Expression) -> float:
     """Return the most bytes of torch's allocator that are in use during a call, minus those in use before it.
 
-    The outputs, which each call allocates, are counted too.
+    The outputs, which each call allocates, are counted too. `torch` is the module.
     """
     expression.poison()
     torch.cuda.reset_peak_memory_stats()

@@ -1,4 +1,4 @@
-"""Triton: a kernel of our own for each operator, with a configuration fixed by the shape, so that nothing is tuned."""
+"""Build operators as Triton kernels of our own, with a configuration that the shape fixes, so that nothing is tuned."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_WARPS = 32
 
 
 def build(bench: Bench, problem: Problem) -> Built:
-    """Return the operator as one kernel in Triton; raises Skip if there is none, Unavailable without Triton."""
+    """Return the operator as one kernel in Triton; raises Skip if it has none here, and Unavailable without Triton."""
     name = problem.operator.name
     if name not in (*POINTWISE, *kernels.ROWS):
         raise no_operator("triton", problem)
@@ -40,7 +40,7 @@ def build(bench: Bench, problem: Problem) -> Built:
 
 
 def varied(bench: Bench, problems: Sequence[Problem]) -> Varied:
-    """Return an operator on rows of several lengths as one kernel, which Triton compiles for each kind of argument.
+    """Return one kernel for problems of different row lengths; Triton compiles it for each kind of argument.
 
     Raises Unavailable without Triton.
     """
@@ -72,14 +72,18 @@ def _arrays(problem: Problem, outputs: Outputs) -> list[TritonArray]:
 
 
 def _built(triton: Any, call: TritonCall, outputs: Outputs) -> Built:
-    """Return a launch as a built operator, with notes on its configuration."""
+    """Return a launch, whose outputs are `outputs`, as a built operator with notes on its configuration."""
     notes = {"library": f"Triton {triton.__version__}", "precision": "computed in float32, multiply-adds fused"}
     notes["configuration"] = call.words
     return Built(call, outputs.rows, outputs.poison, notes)
 
 
 class TritonCall:
-    """The launch of a kernel by Triton's own launcher, with its arguments and options."""
+    """The launch of a kernel by Triton's own launcher, with its arguments and options.
+
+    `programs` is the size of the grid, `warps` those of a program, and `constants` the kernel's compile-time arguments,
+    among them `block`. `words` describes the configuration for the notes.
+    """
 
     def __init__(self, kernel: Any, programs: int, arguments: tuple[Any, ...], warps: int, **constants: Any) -> None:
         options = {"num_warps": warps, "enable_fp_fusion": True}  # Triton 3.10 changes the defaults
@@ -88,18 +92,21 @@ class TritonCall:
         self.words = f"{constants['block']} elements and {warps} warps in each of {programs} programs"
 
     def __call__(self) -> Any:
-        """Launch the kernel, and return it as Triton compiled it."""
+        """Launch the kernel, and return Triton's object of the compiled kernel."""
         return self._launch()
 
 
 @functools.cache
 def _jitted(triton: Any, function: Callable[..., None]) -> Any:
-    """Return the function as a kernel of Triton, the same one for later calls."""
+    """Return `function` as a kernel of Triton (`triton` is the module); later calls return the same kernel."""
     return triton.jit(function)
 
 
 def _elements_call(triton: Any, problem: Problem, arrays: list[TritonArray]) -> TritonCall:
-    """Return the launch of a pointwise operator, with a program for each 2048 elements."""
+    """Return the launch of a pointwise operator, with a program for each 2048 elements.
+
+    `arrays` are the inputs and then the output; `triton` is the module.
+    """
     *inputs, out = arrays
     a, b, c = (*inputs, *[inputs[0]] * (3 - len(inputs)))
     kernel, programs = _jitted(triton, kernels.elements), -(-problem.elements // _ELEMENTS)
@@ -112,7 +119,10 @@ def _row_operator_call(triton: Any, problem: Problem, arrays: list[TritonArray])
 
 
 def rows_call(kernel: Any, problem: Problem, arrays: list[TritonArray]) -> TritonCall:
-    """Return the launch of a kernel of rows with one program for each row."""
+    """Return the launch of a kernel on rows, with one program for each row.
+
+    `kernel` is Triton's, `arrays` are the inputs and then the outputs.
+    """
     block = 1 << (problem.cols - 1).bit_length()
     warps = min(_MOST_WARPS, max(1, block // (32 * _THREAD_ELEMENTS[block > _SHORT])))
     epsilon = {} if problem.operator.name == "softmax" else {"epsilon": EPSILON}

@@ -1,4 +1,4 @@
-"""TVM: the operator's expression in its tensor expressions, compiled for the host by its LLVM, for GPUs as CUDA C++.
+"""Build operators by TVM from its tensor expressions: its LLVM compiles for the host, and it writes CUDA C++ for GPUs.
 
 Rows are parallel on the host. On a GPU TVM's own rules schedule the operator, here or on the machine that carried it.
 """
@@ -22,10 +22,10 @@ _DATA_PARALLEL = 0  # the kind of an axis that is not reduced (tirx.IterVar.Data
 
 
 def build(bench: Bench, problem: Problem) -> Built:
-    """Return the operator as one function over all rows in parallel; on a GPU as one kernel, computed in float32.
+    """Return the operator as TVM compiles it: one function over all rows in parallel, or one kernel on a GPU.
 
-    Raises Skip for other operators, on AMD GPUs, and for a shape that the folder of carried kernels does not have.
-    Raises Unavailable if there is neither such a folder nor TVM.
+    The kernel computes in float32. Raises Skip for an operator that is not in OPERATORS, on AMD GPUs, and for a shape
+    that the folder of carried kernels does not have. Raises Unavailable if there is neither such a folder nor TVM.
     """
     if problem.operator.name not in OPERATORS:
         raise no_operator("tvm", problem)
@@ -33,7 +33,11 @@ def build(bench: Bench, problem: Problem) -> Built:
 
 
 def _on_gpu(bench: Bench, problem: Problem) -> Built:
-    """Return the operator as another machine compiled it, or as TVM does here if no kernels were carried."""
+    """Return the operator as a kernel that another machine compiled, or else as TVM compiles it here.
+
+    TVM compiles here only if the variable of `_carried.py` names no folder. Raises Skip on AMD GPUs or if the folder
+    has no kernel of this shape, and Unavailable with neither a folder nor TVM.
+    """
     if bench.traits.vendor != "nvidia":
         raise Skip(f"gpubench has not tried TVM on {bench.traits.vendor} GPUs")
     shape = KernelShape.of(problem, bench.traits.arch)
@@ -42,7 +46,7 @@ def _on_gpu(bench: Bench, problem: Problem) -> Built:
 
 
 def _on_host(problem: Problem) -> Built:
-    """Return the operator as a function that TVM runs on all threads of the host."""
+    """Return the operator as a function that TVM runs on all threads of the host; raises Unavailable without TVM."""
     tvm = imported()
     processor = tvm.target.codegen.llvm_get_system_cpu()
     module = tvm.compile(scheduled(tvm, problem), target=tvm.target.Target({"kind": "llvm", "mcpu": processor}))
@@ -71,7 +75,10 @@ def _on_host(problem: Problem) -> Built:
 
 
 def scheduled(tvm: Any, problem: Problem) -> Any:
-    """Return the operator as a module of one function: rows in parallel, and all steps of a row one after the other."""
+    """Return the operator as TVM's module of one function: rows in parallel, the steps of a row in order.
+
+    `tvm` is the module tvm.
+    """
     te, topi = tvm.te, tvm.topi
     inputs = [te.placeholder(problem.shape_of(name), problem.dtype, name) for name in problem.operator.inputs]
     outputs = problem.operator.outputs_of(TensorExpressions(topi), *inputs)

@@ -1,4 +1,4 @@
-"""The vendor's library: products with bias and GELU in the epilogue; a layer of its products and our kernels."""
+"""Build operators by the vendor's library: products with bias and GELU in the epilogue, and a layer of its products."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ._providers import Built, Outputs, no_operator
 
 
 def build(bench: Bench, problem: Problem) -> Built:
-    """Return the operator by the vendor's library; raises Skip if it has none for it."""
+    """Return a product with bias and GELU, or a decoder layer, by the vendor's library; else raise Skip."""
     if isinstance(problem, LayerProblem):
         return _layer(bench, problem)
     if isinstance(problem, ProductProblem):
@@ -26,7 +26,7 @@ def build(bench: Bench, problem: Problem) -> Built:
 
 
 def _product(bench: Bench, problem: ProductProblem) -> Built:
-    """Return a product with bias and GELU as one call of the library."""
+    """Return GELU(A·B + bias) as one call of the vendor's library, with a preallocated output."""
     outputs, (a, weights, bias) = Outputs(bench, problem), problem.inputs.values()
     shape, out = Shape(problem.rows, problem.cols, problem.k), outputs.arrays[0].ravel()
     operands = MatrixProduct(PRECISIONS[problem.dtype], shape, a.ravel(), weights.ravel(), out, bias, "gelu")
@@ -37,7 +37,10 @@ def _product(bench: Bench, problem: ProductProblem) -> Built:
 
 
 def _layer(bench: Bench, problem: LayerProblem) -> Built:
-    """Return all of a prefill but the head: its last call is a norm, which adds the layer's output to the stream."""
+    """Return the layer as all calls of the suite inference's prefill but the last, which is the head.
+
+    The last call that remains is a norm: it adds the layer's output to the residual stream, whose rows are checked.
+    """
     prefill, tokens = PrefillChain(inference_bench(bench), problem.weights, problem.rows), problem.rows
     chain, device = prefill.chain, bench.device
     device.copy(chain.device_input, np.arange(tokens, dtype=np.uint32))

@@ -1,4 +1,4 @@
-"""Kernels that a compiler wrote in CUDA C++ or PTX, which may have been carried here from another machine.
+"""Write and read kernels that a compiler wrote in CUDA C++ or PTX, perhaps on another machine, and launch them.
 
 A compiler that is too large for a machine with a GPU can write its kernels elsewhere, each operator to a file of a
 folder (`_carry.py`). The variable `GPUBENCH_CARRIED_KERNELS` names that folder. The name of a file says the provider,
@@ -42,7 +42,7 @@ class KernelShape(NamedTuple):
 
     @classmethod
     def of(cls, problem: Problem, arch: str) -> KernelShape:
-        """Return the shape of a problem on an architecture."""
+        """Return the operator, shape and dtype of a problem, together with the architecture `arch`, such as sm_90."""
         return cls(problem.operator.name, problem.rows, problem.cols, problem.dtype, arch)
 
     @property
@@ -85,7 +85,7 @@ class WrittenKernels:
     source: str
 
     def written(self, folder: Path, by: str) -> Path:
-        """Write the kernels of the provider `by` to a folder, which exists, and return the path of their file."""
+        """Write these kernels to a file in `folder`, which exists, and return its path; `by` is the provider."""
         described = asdict(self)
         source = described.pop("source")
         below = f"{_LAUNCHES}{json.dumps(described)}\n{source}"
@@ -94,7 +94,11 @@ class WrittenKernels:
         return path
 
     def built(self, bench: Bench, problem: Problem) -> Built:
-        """Return the operator as these kernels, launched on the stream that is timed."""
+        """Return the operator as these kernels, launched in order on the stream that is timed.
+
+        `problem` has the shape of these kernels; its outputs are preallocated. Raises Skip if the arrays do not fit
+        into the free memory.
+        """
         bench.need(problem.moved + sum(self.scratch))
         outputs = AdjoiningOutputs(bench, problem, self.order)
         arrays = problem.inputs | {f"output{place}": array for place, array in enumerate(outputs.arrays)}
@@ -132,13 +136,16 @@ def _in_order(launches: list[partial[None]]) -> None:
 
 
 def _from_cuda(bench: Bench, kernels: WrittenKernels) -> dict[str, Any]:
-    """Return the functions by name, as the device's own compiler compiles them."""
+    """Return the functions of kernels in CUDA C++ by name, as the device's own compiler compiles them."""
     names = {launch.function for launch in kernels.launches}
     return {name: bench.device.kernel(kernels.source, name, {}) for name in names}
 
 
 def _from_ptx(bench: Bench, kernels: WrittenKernels) -> dict[str, Any]:
-    """Return the functions by name, as the driver loads them; CuPy reads PTX from a file, at their first use."""
+    """Return the functions of kernels in PTX by name (CuPy's), as the driver loads them.
+
+    CuPy reads PTX from a file at the first use of a function; so every function is compiled here.
+    """
     with tempfile.NamedTemporaryFile("w", suffix=".ptx", encoding="utf-8") as file:
         file.write(kernels.source)
         file.flush()
@@ -152,8 +159,9 @@ def _from_ptx(bench: Bench, kernels: WrittenKernels) -> dict[str, Any]:
 def carried(by: str, language: str, shape: KernelShape) -> WrittenKernels | None:
     """Return the kernels of the provider `by` in the folder that the variable names, or None without the variable.
 
-    Their `library` says that they were compiled elsewhere, with their digest. Raises Skip if the folder has none for
-    this shape, and FileError if their file is damaged or is the file of another shape.
+    `language` is `cu` or `ptx`. The kernels' `library` says that they were compiled elsewhere, with their digest.
+    Raises Skip if the folder has no kernels for this shape, and FileError if their file cannot be read, is damaged or
+    is the file of another shape.
     """
     folder = os.environ.get(VARIABLE)
     if not folder:
@@ -175,7 +183,10 @@ def carried(by: str, language: str, shape: KernelShape) -> WrittenKernels | None
 
 
 def _kernels(described: str, source: str) -> WrittenKernels:
-    """Return the kernels of a file that is as it was written."""
+    """Return the kernels of a file: `described` is its second line, the launches, and `source` the lines below.
+
+    The digest of both has been compared before.
+    """
     fields = json.loads(described.removeprefix(_LAUNCHES))
     shape, scratch, order = KernelShape(*fields.pop("shape")), tuple(fields.pop("scratch")), tuple(fields.pop("order"))
     launches = tuple(

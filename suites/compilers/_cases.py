@@ -1,4 +1,4 @@
-"""One operator by several providers: its time, the bytes that it must move, and the cost of a call."""
+"""Measure one operator by several compilers and libraries: its time, the bytes moved, the cost of a call."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ topic = Topic(
 
 
 def _by(target: Target) -> Any:
-    """Return the providers of the device; quick has the fastest to build."""
+    """Return the points of the axis `by`, the providers of the device: quick has those that build fastest."""
     if target.is_host:
         return points(providers.HOST_QUICK, providers.HOST_QUICK[1:2], providers.HOST)
     return points(providers.GPU_QUICK, ("nvrtc",), providers.GPU)
 
 
 def _by_few(target: Target) -> Any:
-    """Return the providers of a case; its quick tier has only those that compile fast."""
+    """Return the providers as the points of an axis; on a GPU quick has two that compile fast, and smoke one."""
     return _by(target) if target.is_host else points(("nvrtc", "triton"), ("nvrtc",), providers.GPU)
 
 
@@ -80,12 +80,18 @@ def _dtypes(target: Target) -> Any:
 
 
 def _has_size(target: Target, params: Mapping[str, Any]) -> bool:
-    """Leave out other lengths of rows, at which a pointwise chain takes the same time."""
+    """Return whether a point is measured: on a GPU in the full tier only rows of 4096 elements, else all.
+
+    A pointwise chain takes the same time at other lengths of a row.
+    """
     return target.is_host or target.tier != "full" or params["cols"] == 4096
 
 
 def _of_interest(target: Target, params: Mapping[str, Any]) -> bool:
-    """Leave out float32 at all lengths but 4096, because float16 shows the effect of the length."""
+    """Return whether a point is measured: float32 on a GPU only at rows of 4096 elements, else all.
+
+    Float16 shows the effect of the length.
+    """
     return target.is_host or params["dtype"] == "float16" or params["cols"] == 4096
 
 
@@ -99,10 +105,11 @@ def _task(bench: Bench, name: str, rows: int, cols: int, dtype: str, by: str) ->
 
 
 def task_of(bench: Bench, problem: Problem, by: str) -> Task:
-    """Return one operator by the provider `by` as a task; the rate counts the work that no implementation can avoid.
+    """Return one operator, built by the provider `by`, as a task.
 
-    Raises Unavailable if the provider's library is unavailable, Skip if it has no such operator, and WrongAnswer if its
-    calls execute on another stream than the one that is timed.
+    Its rate counts the work that no implementation can avoid. Raises Unavailable if the provider's library is
+    unavailable, Skip if it has no such operator, and WrongAnswer if its calls execute on another stream than the one
+    that is timed.
     """
     built = providers.build(bench, problem, by)
     stages = {}
@@ -116,13 +123,20 @@ def task_of(bench: Bench, problem: Problem, by: str) -> Task:
 
 
 def _eager(bench: Bench, by: str) -> tuple[str, ...]:
-    """Return the eager libraries that a provider is compared with: its framework, and CuPy or NumPy."""
+    """Return the names of the eager libraries with which the provider `by` is compared.
+
+    They are CuPy on a GPU and NumPy on the host, and before them torch if the provider is Inductor.
+    """
     plain = "cupy" if bench.traits.is_gpu else "numpy"
     return (*_EAGER.get(by, ()), plain)
 
 
 def _stage(bench: Bench, problem: Problem, built: providers.Built) -> Stage:
-    """Return the calls timed on our stream, judged by operations or bytes; small arrays are timed after a flush too."""
+    """Return the stage whose calls are timed on our stream, judged by operations or by bytes as the problem says.
+
+    If the bytes moved are less than a quarter of the last-level cache, calls after a flush of the cache are a series
+    too.
+    """
     if problem.quantity == "flops":
         return Stage(built.call, problem.work, "flops", problem.limit, effort=POINT, max_calls=16)
     is_small = problem.moved * _L2_SHARE < bench.target.device.cache_bytes
@@ -131,7 +145,10 @@ def _stage(bench: Bench, problem: Problem, built: providers.Built) -> Stage:
 
 
 def _host_stage(built: providers.Built, problem: Problem) -> Stage:
-    """Return calls timed by the host's clock; a batch ends when all of its calls have ended."""
+    """Return the stage whose calls the host's clock times, until all calls of a batch have ended.
+
+    If the library has a wait of its own (`built.wait`), that wait ends the batch.
+    """
     stage = Stage(built.call, problem.work, problem.quantity, problem.limit, clock="host", effort=POINT)
     if built.wait is None:
         return stage
@@ -139,7 +156,7 @@ def _host_stage(built: providers.Built, problem: Problem) -> Stage:
 
 
 def _seconds(call: Callable[[], object], wait: Callable[[], None]) -> float:
-    """Return the seconds of a call: a batch of calls, and the library's own wait for them, over their number."""
+    """Return the mean seconds of a call, from a batch of 100 calls and `wait`, the library's wait for all of them."""
     start = time.perf_counter()
     for _ in range(_BATCH):
         call()
@@ -148,11 +165,14 @@ def _seconds(call: Callable[[], object], wait: Callable[[], None]) -> float:
 
 
 def _check_of(bench: Bench, problem: Problem, built: providers.Built) -> Callable[[], Observation]:
-    """Return the check of an operator, which also observes its launches, temporary bytes and static values."""
+    """Return the check of a built operator; besides the error it observes launches, temporary bytes and static values.
+
+    The check raises WrongAnswer if an output is wrong before or after a change of an input.
+    """
     static = cache(built.static) if built.static else dict
 
     def check() -> Observation:
-        """Compare the last results, then change an input, call again and compare again; return the observed values."""
+        """Compare the last results, change an input, call and compare again; return the observed values by name."""
         observed = {**problem.compare(built.rows()), **static()}
         launches = bench.device.launches_of(built.call) if built.is_ours else None
         if launches is not None:

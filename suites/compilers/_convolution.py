@@ -1,4 +1,4 @@
-"""A convolution followed by ReLU, as in ResNet-50 (He et al., 2015), in the layouts NCHW and NHWC."""
+"""Measure a convolution followed by ReLU, as in ResNet-50 (He et al., 2015), in the layouts NCHW and NHWC."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ topic = Topic(
 
 @dataclass(frozen=True, slots=True)
 class ConvolutionShape:
-    """A convolution of square images with square filters; padding keeps the sides, and the stride divides them."""
+    """A convolution of square images with square filters; padding keeps the sides, and the stride divides them.
+
+    `inputs` and `outputs` are numbers of channels, and `side` and `filter` the sides of an image and of a filter.
+    """
 
     inputs: int
     outputs: int
@@ -55,11 +58,14 @@ _GPU_IMAGES, _HOST_IMAGES = 128, 4
 
 
 def _expression(layout: str, shape: ConvolutionShape) -> Callable[..., Any]:
-    """Return the convolution as one product per position of the filter, in functions of NumPy and CuPy."""
+    """Return the convolution and ReLU in `layout`, as the expression of an Operator with the inputs x and `filters`.
+
+    It computes one product for each position of the filter, in functions that NumPy and CuPy share.
+    """
     pad, last = (shape.padding,) * 2, 1 + shape.stride * (shape.out_side - 1)
 
     def nchw(xp: Any, x: Any, filters: Any) -> Any:
-        """Compute the convolution and ReLU of images in NCHW."""
+        """Return ReLU of the convolution of images x (images, inputs, rows, columns); `xp` is NumPy or CuPy."""
         padded = xp.pad(x, ((0, 0), (0, 0), pad, pad))
         total: Any = 0
         for row in range(shape.filter):
@@ -69,7 +75,7 @@ def _expression(layout: str, shape: ConvolutionShape) -> Callable[..., Any]:
         return xp.maximum(total, 0).reshape(x.shape[0], shape.outputs, shape.out_side, shape.out_side)
 
     def nhwc(xp: Any, x: Any, filters: Any) -> Any:
-        """Compute the convolution and ReLU of images in NHWC."""
+        """Return ReLU of the convolution of images x (images, rows, columns, inputs); `xp` is NumPy or CuPy."""
         padded = xp.pad(x, ((0, 0), pad, pad, (0, 0)))
         total: Any = 0
         for row in range(shape.filter):
@@ -84,8 +90,8 @@ def _expression(layout: str, shape: ConvolutionShape) -> Callable[..., Any]:
 class ConvolutionProblem(Problem):
     """ReLU of a convolution of `images` images, drawn so that the sums are N(0, 1).
 
-    Images and filters lie in the same layout: NCHW with filters (outputs, inputs, rows, columns), or NHWC with filters
-    (outputs, rows, columns, inputs).
+    `name` is a key of SHAPES. Images and filters lie in the same layout: NCHW with filters (outputs, inputs, rows,
+    columns), or NHWC with filters (outputs, rows, columns, inputs). A checked row is an image.
     """
 
     operators = {  # noqa: RUF012
@@ -101,7 +107,7 @@ class ConvolutionProblem(Problem):
         super().__init__(bench, f"conv-{name}-{layout}", images, self.shape.outputs * self.shape.out_side**2, dtype)
 
     def shape_of(self, name: str) -> tuple[int, ...]:
-        """Return the shape of the images or of the filters."""
+        """Return the shape of the images (`name` is x) or of the filters, in the problem's layout."""
         shape = self.shape
         if name == "x":
             return self._laid(self.rows, shape.inputs, shape.side)
@@ -130,13 +136,16 @@ class ConvolutionProblem(Problem):
         return "float32" if self.dtype == "float32" else f"tensor.{self.dtype}"
 
     def expected(self) -> tuple[Any, ...]:
-        """Return the checked images in double precision."""
+        """Return the checked images of the output, computed by NumPy in double precision, as a tuple of one array."""
         filters = self._to_host(self.inputs["filters"]).astype(np.float64)
         return self.operator.outputs_of(np, self.rows_of(self.inputs["x"]), filters)
 
 
 def by_torch(torch: Any, problem: ConvolutionProblem) -> Callable[..., Any]:
-    """Return the convolution as torch's own functions; NHWC is torch's memory format channels_last."""
+    """Return the convolution and ReLU as a function of torch's tensors for the images and the filters.
+
+    `torch` is the module. The tensors are in the problem's layout; NHWC is torch's memory format channels_last.
+    """
     functional, shape = torch.nn.functional, problem.shape
     convolve = partial(functional.conv2d, stride=shape.stride, padding=shape.padding)
     if problem.layout == "nchw":
@@ -147,7 +156,10 @@ def by_torch(torch: Any, problem: ConvolutionProblem) -> Callable[..., Any]:
 
 
 def by_jax(jax: Any, problem: ConvolutionProblem) -> Callable[..., Any]:
-    """Return the convolution as an operation of XLA."""
+    """Return the convolution and ReLU as a function of JAX's arrays for the images and the filters, in their layout.
+
+    `jax` is the module.
+    """
     layouts = ("NCHW", "OIHW", "NCHW") if problem.layout == "nchw" else ("NHWC", "OHWI", "NHWC")
     shape = problem.shape
     strides, padding = (shape.stride,) * 2, ((shape.padding,) * 2,) * 2

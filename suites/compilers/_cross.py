@@ -1,4 +1,4 @@
-"""Compiling on the host for GPUs that need not be here: how long it takes, and how large the code is."""
+"""Compile on the host for GPUs that need not be here, and measure the time and the size of the code."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _in_full(target: Target) -> bool:
 
 
 def _has_target(_target: Target, params: Mapping[str, Any]) -> bool:
-    """Return whether the compiler `by` can compile for the architecture."""
+    """Return whether the compiler `by` can compile for the architecture `arch`."""
     return params["arch"] in ARCHS[params["by"]]
 
 
@@ -51,6 +51,7 @@ def cross(bench: Bench, op: str, by: str, arch: str) -> Task:
     code: list[bytes] = []
 
     def call() -> float:
+        """Compile the operator, keep its machine code for the check, and return the seconds."""
         seconds, machine_code = compiled()
         code[:] = [machine_code]
         return seconds
@@ -66,7 +67,7 @@ def cross(bench: Bench, op: str, by: str, arch: str) -> Task:
 
 
 def expect_code(code: bytes, arch: str) -> None:
-    """Raise WrongAnswer if the bytes are not an ELF file for GPUs of the architecture's vendor."""
+    """Raise WrongAnswer if `code` is not an ELF file for GPUs of the vendor of `arch` (sm_… or gfx…)."""
     kind = "gfx" if arch.startswith("gfx") else "sm"
     machine = struct.unpack_from("<H", code, 18)[0] if code[:4] == b"\x7fELF" and len(code) >= 20 else None
     expect(machine == _MACHINES[kind], f"the {len(code)} bytes are no code for {arch}: machine {machine}")
@@ -76,9 +77,10 @@ _Compile = Callable[[], tuple[float, bytes]]
 
 
 def _by_runtime(bench: Bench, op: str, by: str, arch: str) -> tuple[_Compile, dict[str, str]]:
-    """Return a function that compiles our kernel by NVRTC or hipRTC, with the source and macros that a GPU gets.
+    """Return a function that compiles our kernel by NVRTC or hipRTC (`by`), and notes.
 
-    The function returns the seconds and the machine code. Raises Unavailable if the library is not installed.
+    The kernel has the source and macros that a GPU of the architecture `arch` would get. The function returns the
+    seconds and the machine code. Raises Unavailable if the library is not installed.
     """
     compiler = nvrtc() if by == "nvrtc" else hiprtc()
 
@@ -92,9 +94,9 @@ def _by_runtime(bench: Bench, op: str, by: str, arch: str) -> tuple[_Compile, di
 
 
 def _by_triton(_bench: Bench, op: str, _by: str, arch: str) -> tuple[_Compile, dict[str, str]]:
-    """Return a function that compiles Triton's kernel ahead of time; raises Unavailable without Triton.
+    """Return a function that compiles Triton's kernel of `op` ahead of time for `arch` (sm_… or gfx…), and notes.
 
-    The function returns the seconds and the machine code.
+    The function returns the seconds and the machine code. Raises Unavailable without Triton.
     """
     triton = triton_here.imported()
     kernels.load(triton.language)
@@ -117,9 +119,10 @@ def _by_triton(_bench: Bench, op: str, _by: str, arch: str) -> tuple[_Compile, d
 
 
 def constraint(compilation: Any, dtype: Any, index_dtype: Any, dimensions: int) -> Any:
-    """Return what cuTile may assume of an array when it compiles: rows without gaps, aligned to 16 bytes.
+    """Return cuTile's ArrayConstraint of an array with rows without gaps, which is aligned to 16 bytes.
 
-    `compilation` is the module cuda.tile.compilation; the types are cuTile's.
+    The compiler may assume it. `compilation` is the module cuda.tile.compilation; `dtype` and `index_dtype` are
+    cuTile's types of an element and of an index, and `dimensions` is 1 or 2.
     """
     aligned = 8 * 16 // dtype.bitwidth
     return compilation.ArrayConstraint(
@@ -137,9 +140,10 @@ def constraint(compilation: Any, dtype: Any, index_dtype: Any, dimensions: int) 
 
 
 def _by_cutile(_bench: Bench, op: str, _by: str, arch: str) -> tuple[_Compile, dict[str, str]]:
-    """Return a function that compiles cuTile's kernel ahead of time, after one such compile.
+    """Return a function that compiles cuTile's kernel of `op` ahead of time for `arch` (sm_…), and notes.
 
-    The function returns the seconds and the machine code. Raises Unavailable without cuTile or its assembler.
+    The function returns the seconds and the machine code; it is called once before it is returned. Raises Unavailable
+    without cuTile or its assembler.
     """
     cutile = importlib.import_module("._by_cutile", __package__)
     tile, config = cutile.loaded(), cutile.settings()

@@ -1,4 +1,4 @@
-"""The operators as kernels in cuTile: every input is read once, every output written once.
+"""Define the operators as kernels in cuTile: every input is read once, every output written once.
 
 A program (a block in cuTile's words) computes a tile of `height` rows and `width` columns, which are powers of two.
 Elements of a tile that lie outside of the matrix are not stored. Everything is computed in float32; exponentials,
@@ -47,14 +47,17 @@ def _times_logistic(x: Tile, z: Tile) -> Tile:
 
 
 def bias_gelu(x: Array, bias: Array, out: Array, height: Constant, width: Constant) -> None:
-    """Write a tile of GELU(x + bias), by its approximation with tanh: (1 + tanh(z)) / 2 is the logistic of 2·z."""
+    """Write a tile of GELU(x + bias) to `out`, by its approximation with tanh; `bias` has a number for each column.
+
+    (1 + tanh(z)) / 2 is the logistic function of 2·z.
+    """
     row, part = ct.bid(0), ct.bid(1)
     s = _tile(x, row, part, height, width, ct.PaddingMode.ZERO) + _columns(bias, part, width)
     _write(out, row, part, _times_logistic(s, 1.5957691216057308 * (s + 0.044715 * s * s * s)))
 
 
 def swiglu(gate: Array, up: Array, out: Array, height: Constant, width: Constant) -> None:
-    """Write a tile of SiLU(gate) · up."""
+    """Write a tile of SiLU(gate) · up to `out`."""
     row, part = ct.bid(0), ct.bid(1)
     x = _tile(gate, row, part, height, width, ct.PaddingMode.ZERO)
     y = _tile(up, row, part, height, width, ct.PaddingMode.ZERO)
@@ -62,7 +65,7 @@ def swiglu(gate: Array, up: Array, out: Array, height: Constant, width: Constant
 
 
 def residual_dropout(x: Array, residual: Array, kept: Array, out: Array, height: Constant, width: Constant) -> None:
-    """Write a tile of x · kept · 1.25 + residual."""
+    """Write a tile of x · kept · 1.25 + residual to `out`."""
     row, part = ct.bid(0), ct.bid(1)
     scaled = _tile(x, row, part, height, width, ct.PaddingMode.ZERO) * 1.25
     factor = _tile(kept, row, part, height, width, ct.PaddingMode.ZERO)
@@ -70,7 +73,7 @@ def residual_dropout(x: Array, residual: Array, kept: Array, out: Array, height:
 
 
 def twelve(x: Array, y: Array, out: Array, height: Constant, width: Constant) -> None:
-    """Write a tile of twelve additions, subtractions and multiplications of x and y."""
+    """Write a tile of twelve additions, subtractions and multiplications of x and y to `out`."""
     row, part = ct.bid(0), ct.bid(1)
     first = _tile(x, row, part, height, width, ct.PaddingMode.ZERO)
     second = _tile(y, row, part, height, width, ct.PaddingMode.ZERO)
@@ -81,7 +84,7 @@ def twelve(x: Array, y: Array, out: Array, height: Constant, width: Constant) ->
 
 
 def softmax(x: Array, out: Array, height: Constant, width: Constant) -> None:
-    """Write the softmax of rows; `width` is at least the number of columns."""
+    """Write the softmax of `height` rows of x to `out`; `width` is at least the number of columns."""
     row = ct.bid(0)
     value = _tile(x, row, 0, height, width, ct.PaddingMode.NEG_INF) * 1.4426950408889634  # 1 / ln 2: e^x = 2^value
     power = ct.exp2(value - ct.max(value, axis=1, keepdims=True), flush_to_zero=True)
@@ -95,7 +98,7 @@ def _over_root_mean_square(value: Tile, cols: int, epsilon: float) -> Tile:
 
 
 def rmsnorm(x: Array, weight: Array, out: Array, epsilon: Constant, height: Constant, width: Constant) -> None:
-    """Write the RMSNorm of rows: each over √(mean of squares + epsilon), times the weights.
+    """Write the RMSNorm of `height` rows of x to `out`: a row over √(mean of squares + epsilon), times the weights.
 
     `width` is at least the number of columns.
     """
@@ -107,7 +110,7 @@ def rmsnorm(x: Array, weight: Array, out: Array, epsilon: Constant, height: Cons
 def layernorm(
     x: Array, weight: Array, bias: Array, out: Array, epsilon: Constant, height: Constant, width: Constant
 ) -> None:
-    """Write the layer norm of rows: mean 0, variance 1, times the weights and plus the biases.
+    """Write the layer norm of `height` rows of x to `out`: mean 0, variance 1, times the weights and plus the biases.
 
     `epsilon` is added to the variance; `width` is at least the number of columns.
     """
@@ -130,9 +133,10 @@ def residual_norm(
     height: Constant,
     width: Constant,
 ) -> None:
-    """Write rows of x + residual to `summed`, and the RMSNorm of that sum in float32 to `out`.
+    """Write `height` rows of x + residual to `summed`, and the RMSNorm of that sum, times `weight`, to `out`.
 
-    `epsilon` is added to the mean of squares; `width` is at least the number of columns.
+    `epsilon` is added to the mean of squares; `width` is at least the number of columns. The sum is not rounded in
+    between.
     """
     row = ct.bid(0)
     value = _tile(x, row, 0, height, width, ct.PaddingMode.ZERO)

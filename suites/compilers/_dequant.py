@@ -1,4 +1,4 @@
-"""Products with quantised weights: whether a provider restores them in registers or through memory."""
+"""Measure products with quantised weights, which providers restore in registers or through memory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ ProductOf = Callable[[Weights, Vectors], ProductCall]
 
 
 def _restoring_products(bench: Bench, tokens: int) -> ProductOf:
-    """Return products whose weights our kernel writes as halves, for the vendor's library."""
+    """Return a function that makes calls of a product with `tokens` tokens, for weights and vectors that it is given.
+
+    A call restores the weights to halves in memory by our kernel, and then multiplies by the vendor's library.
+    """
     halves = bench.xp.empty(_ROWS * _COLS, "float16")
 
     def product_of(weights: Weights, vectors: Vectors) -> ProductCall:
@@ -55,7 +58,10 @@ def _restoring_products(bench: Bench, tokens: int) -> ProductOf:
 
 
 class EagerProduct:
-    """A product in the operations of an array library: weights are unpacked, scaled and multiplied one by one."""
+    """A product in the operations of an array library: weights are unpacked, scaled and multiplied one by one.
+
+    `xp` is the library, such as CuPy. A call reads X of shape (tokens, cols) from `vectors` and writes Y to it.
+    """
 
     def __init__(self, xp: Any, weights: Weights, vectors: Vectors, tokens: int) -> None:
         self._xp, self._shape, self._bits = xp, (weights.rows, weights.cols), weights.kind.bits
@@ -67,14 +73,14 @@ class EagerProduct:
         self._shifts = xp.asarray((places * self._bits).astype(np.uint32))
 
     def __call__(self) -> None:
-        """Compute Y from the stored weights."""
+        """Compute Y = X·Wᵀ from the packed weights."""
         numbers = (self._words >> self._shifts & np.uint32(2**self._bits - 1)).astype("float16")
         centred = (numbers - np.float16(2 ** (self._bits - 1))).reshape(-1, GROUP)
         self._xp.matmul(self._x, (centred * self._scales).reshape(self._shape).T, out=self._y)
 
 
 def _product_of(bench: Bench, by: str, tokens: int) -> ProductOf:
-    """Return the function that gives the call of the provider `by` for a copy of the weights."""
+    """Return the function that makes the call of the provider `by` for given weights and vectors of `tokens` tokens."""
     if by == "vendor":
         return _restoring_products(bench, tokens)
     if by == "nvrtc":

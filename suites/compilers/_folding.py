@@ -1,4 +1,4 @@
-"""Constant folding: a batch norm as it is written, whose statistics are constant, and with them folded by hand."""
+"""Measure constant folding: a batch norm with constant statistics, as a model states it and folded by hand."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ def _folded(_xp: Any, x: Any, scale: Any, shift: Any) -> Any:
 
 
 class FoldingProblem(Problem):
-    """A batch norm of a matrix whose columns are channels; `folded` has a factor and a shift instead of statistics."""
+    """A batch norm of a matrix whose columns are channels.
+
+    The operator `written` has the statistics as inputs, and `folded` a factor and a shift, computed beforehand.
+    """
 
     operators = {  # noqa: RUF012
         "written": Operator("written", ("x", "mean", "variance", "weight", "bias"), normalised),
@@ -45,10 +48,11 @@ def _by(target: Target) -> Any:
 
 @topic.case(form=FORMS, by=_by, runtime=runtime_of, when=in_full)
 def folding(bench: Bench, form: str, by: str) -> Task:
-    """Bandwidth of a batch norm in inference: one matrix is read and one is written.
+    """Bandwidth in bytes per second of a batch norm in inference: one matrix is read and one is written.
 
-    `written` computes (x − mean) / √(variance + ε) · weight + bias, as a model is written; mean, variance, weight and
-    bias are constant. `folded` computes x · scale + shift. A compiler that folds constants takes as long for both.
+    `written` computes (x − mean) / √(variance + ε) · weight + bias, as a model states it, from vectors with a number
+    for each column. `folded` computes x · scale + shift. A compiler that folds the constants needs the same time for
+    both.
     """
     rows, cols = _GPU_SHAPE if bench.traits.is_gpu else _HOST_SHAPE
     dtype = "float16" if bench.traits.is_gpu else "float32"

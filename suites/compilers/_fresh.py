@@ -1,4 +1,4 @@
-"""Fresh interpreters whose compilers have private caches: start them, bound their time and end them."""
+"""Start fresh interpreters with private caches of all compilers, bound their time, and end them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ _SETTINGS = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_
 
 
 class Caches:
-    """Private folders for the caches of all compilers, empty at first and removed at the end of the context."""
+    """Private folders for the caches of all compilers, empty at first and removed at the end of the context.
+
+    `folder` holds them all.
+    """
 
     def __init__(self, within: Path | None = None) -> None:
         """Create the folders in `within`, or where temporary files go; raises FileError if that cannot be written."""
@@ -53,12 +56,12 @@ class Caches:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """The variables that point every compiler to its folder."""
+        """The environment variables, by name, that point every compiler to its folder."""
         return {**{name: str(self.folder / name.lower()) for name in _FOLDERS}, **_SETTINGS}
 
 
 def report_of(order: Order, caches: Caches, limit_s: float) -> BuildReport:
-    """Run an order in a fresh interpreter with these caches, and return its report.
+    """Build `order` in a fresh interpreter that uses these caches, and return the interpreter's report.
 
     The interpreter and its process group end with this call. Raises Skip, Unavailable and WrongAnswer as the
     interpreter did, and RuntimeError if it crashed or did not end within `limit_s` seconds.

@@ -1,7 +1,7 @@
-"""IREE for NVIDIA GPUs: its kernels in PTX, which need no GPU here, and their launches as its host program says them.
+"""Compile operators by IREE to PTX, without a GPU, and read the kernels' launches from its host program.
 
 IREE's runtime would launch the kernels on a stream of its own. Its program in the dialect hal has all that a launch
-needs: the order of the kernels, their blocks, and the arrays of each. A kernel takes the addresses of its arrays.
+needs: the order of the kernels, their blocks, and the arrays of each kernel, which takes the addresses of its arrays.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ _THREADS = re.compile(r"\.entry (\w+)\([^)]*\)\s*\.maxntid (\d+), 1, 1\s")
 
 
 def compiled(shape: KernelShape) -> WrittenKernels:
-    """Return the operator as IREE's kernels, computed in float32.
+    """Return the operator as IREE's kernels in PTX for the architecture of `shape`, computed in float32.
 
-    Raises Unavailable if IREE's compiler is not installed, and Skip if its program has another form than that of 3.13.
+    Raises Unavailable if IREE's compiler is not installed, and Skip if its program has another form than IREE 3.13's.
     """
     try:
         compiler = importlib.import_module("iree.compiler")
@@ -71,9 +71,10 @@ def compiled(shape: KernelShape) -> WrittenKernels:
 
 
 def kernels_of(library: str, program: str, kernels: str, shape: KernelShape) -> WrittenKernels:
-    """Return the kernels in PTX with their launches, which a program in the dialect hal has.
+    """Return the kernels of an operator in PTX with the launches that IREE's host program makes.
 
-    Raises KeyError or ValueError if the program has another form than that of IREE 3.13.
+    `library` names the compiler with its version, `program` is the host program in the dialect hal, and `kernels` the
+    PTX. Raises KeyError or ValueError if the program has another form than that of IREE 3.13.
     """
     numbers = {name: int(number) for name, number in _NUMBER.findall(program)}
     arrays = _arrays(program, numbers, shape)
@@ -98,7 +99,10 @@ def kernels_of(library: str, program: str, kernels: str, shape: KernelShape) -> 
 
 
 class _Arrays(NamedTuple):
-    """The names of a program's arrays as the launches count them, and the fields of the same name of the kernels."""
+    """The arrays of a program: `names` are those of a WrittenLaunch, in the order in which launches count them.
+
+    `scratch` and `order` are the fields of the same names of WrittenKernels.
+    """
 
     names: list[str]
     scratch: tuple[int, ...]
@@ -106,7 +110,10 @@ class _Arrays(NamedTuple):
 
 
 def _arrays(program: str, numbers: Mapping[str, int], shape: KernelShape) -> _Arrays:
-    """Return the arrays of a program; all outputs must be in one of them."""
+    """Return the arrays of IREE's host program; `numbers` are the program's integer constants by name.
+
+    Raises KeyError or ValueError if the outputs are not in one array one after the other, or an array has an offset.
+    """
     names = {name: OPERATORS[shape.operator].inputs[int(place)] for name, place in _INPUT.findall(program)}
     outputs = _OUTPUT.findall(program)
     starts = [numbers[start] for _, _, start in outputs]
@@ -124,7 +131,7 @@ def _arrays(program: str, numbers: Mapping[str, int], shape: KernelShape) -> _Ar
 
 
 def _whole(arrays: Sequence[tuple[str, str]], numbers: Mapping[str, int]) -> list[str]:
-    """Return the names of arrays, each with its offset; raises ValueError if one does not begin at its start."""
+    """Return the names of arrays, each given with the name of its offset; raises ValueError if an offset is not 0."""
     if any(numbers[start] for _, start in arrays):
         raise ValueError("a part of an array")
     return [name for name, _ in arrays]

@@ -1,4 +1,4 @@
-"""An operator's expression as a function in MLIR's dialect linalg, which IREE compiles."""
+"""Write an operator's expression as a function in MLIR's dialect linalg, which IREE compiles."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _TYPES = {"float16": "f16", "float32": "f32"}
 
 
 class _Traced:
-    """A value of the program that is being written: its name, and which axes of (rows, cols) it has."""
+    """A value of the program that is being written: its name in MLIR, and its axes as _Program defines them."""
 
     def __init__(self, program: _Program, name: str, axes: str) -> None:
         self.program, self.name, self.axes = program, name, axes
@@ -39,9 +39,10 @@ _Operand = _Traced | float
 
 
 class _Program:
-    """The lines of a function in MLIR, and the functions of an operator's expression, each of which adds lines.
+    """The lines of a function in MLIR, and functions in place of NumPy's, each of which adds lines.
 
-    A value has the axes `rc` (a matrix), `r` (one value for each row) or `c` (a vector of the columns).
+    An operator's expression calls these functions. A value has the axes `rc` (a matrix), `r` (one value for each row)
+    or `c` (a vector of the columns).
     """
 
     def __init__(self, rows: int, cols: int) -> None:
@@ -50,18 +51,21 @@ class _Program:
         self._count = 0
 
     def type_of(self, axes: str, element: str = "f32") -> str:
-        """Return the type of a value with these axes."""
+        """Return the MLIR type of a value with these axes; `element` is the type of an element, such as f32."""
         return f"tensor<{'x'.join(str(self._lengths[axis]) for axis in axes)}x{element}>"
 
     def converted(self, operation: str, value: _Traced, types: tuple[str, str]) -> _Traced:
-        """Write a conversion of each element from one type to another, unless they are the same."""
+        """Write a conversion of each element from the first to the second of `types`, and return its result.
+
+        Nothing is written if the types are equal. `operation` is MLIR's name, such as arith.extf.
+        """
         if types[0] == types[1]:
             return value
         before, after = (self.type_of(value.axes, element) for element in types)
         return self._let(value.axes, f"{operation} {value.name} : {before} to {after}")
 
     def _let(self, axes: str, text: str) -> _Traced:
-        """Write a line that gives a new name to the value of an operation, and return that value."""
+        """Write a line that names the value of the operation `text`, and return that value with these axes."""
         self._count += 1
         self.lines.append(f"  %{self._count} = {text}")
         return _Traced(self, f"%{self._count}", axes)
@@ -73,7 +77,7 @@ class _Program:
         return self._let(axes, f"tensor.empty() : {self.type_of(axes)}").name
 
     def _as(self, value: _Operand, axes: str) -> _Traced:
-        """Return a value with these axes: a number or a vector is broadcast along the missing ones."""
+        """Return `value`, broadcast to these axes; a number or a value that lacks some of them is repeated."""
         if not isinstance(value, _Traced):
             return self._constant(value, axes)
         if value.axes == axes:
@@ -83,18 +87,21 @@ class _Program:
         return self._let(axes, f"linalg.broadcast ins({ins}) outs({outs}) dimensions = {missing}")
 
     def unary(self, operation: str, value: _Traced) -> _Traced:
-        """Write an operation on each element, and return its result."""
+        """Write an operation on each element, such as math.exp, and return its result."""
         return self._let(value.axes, f"{operation} {value.name} : {self.type_of(value.axes)}")
 
     def binary(self, operation: str, first: _Traced, second: _Operand) -> _Traced:
-        """Write an operation on pairs of elements, and return its result; operands are broadcast to common axes."""
+        """Write an operation on pairs of elements, such as arith.addf, and return its result.
+
+        The operands are broadcast to the axes that either of them has.
+        """
         used_axes = {axis for value in (first, second) if isinstance(value, _Traced) for axis in value.axes}
         axes = "".join(axis for axis in "rc" if axis in used_axes)
         left, right = self._as(first, axes), self._as(second, axes)
         return self._let(axes, f"{operation} {left.name}, {right.name} : {self.type_of(axes)}")
 
     def _reduced(self, operation: str, start: float, value: _Traced) -> _Traced:
-        """Write a reduction of each row of a matrix, which begins with `start`, and return its result."""
+        """Write a reduction of each row of a matrix, beginning with `start`, and return its result."""
         ins, outs = f"{value.name} : {self.type_of('rc')}", f"{self._constant(start, 'r').name} : {self.type_of('r')}"
         return self._let("r", f"linalg.reduce {{ {operation} }} ins({ins}) outs({outs}) dimensions = [1]")
 
@@ -120,7 +127,10 @@ class _Program:
 
 
 def linalg(operator: Operator, rows: int, cols: int, dtype: str) -> str:
-    """Return the operator as the text of a function in MLIR, which computes in float32 on elements of type `dtype`."""
+    """Return the operator as the text of a function `main` in MLIR, which computes in float32.
+
+    Matrices have `rows` × `cols` elements of type `dtype`, a key of ITEM_BYTES.
+    """
     program, element = _Program(rows, cols), _TYPES[dtype]
     inputs = [_Traced(program, f"%{name}", "c" if name in VECTORS else "rc") for name in operator.inputs]
     wide = [program.converted("arith.extf", value, (element, "f32")) for value in inputs]

@@ -1,4 +1,4 @@
-"""Attention of a prompt, and one whole decoder layer, by libraries, by compilers and by our kernels."""
+"""Measure attention of a prompt, and one whole decoder layer, by libraries, by compilers and by our kernels."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ topic = Topic(
 
 
 def inference_bench(bench: Bench) -> Bench:
-    """Return the bench with the package of the suite inference, whose kernels it then compiles."""
+    """Return `bench` with the package of the suite inference, so that it compiles that suite's kernels."""
     return replace(bench, package=inference.__name__)
 
 
@@ -42,10 +42,14 @@ def on_gpu_in_full(target: Target) -> bool:
 
 
 def with_launches(bench: Bench, task: Task, eager: str) -> Task:
-    """Return the task that also observes its number of launches, and names the eager provider it is compared with."""
+    """Return `task` with its number of launches as an observed value, and with the note `eager`.
+
+    `eager` names the provider that the task is compared with. The task has one stage without a name.
+    """
     call = task.stages[""].call
 
     def check() -> Observation:
+        """Return what the task's own check observed, and the launches where the device can count them."""
         observed, launches = dict(task.check() or {}), bench.device.launches_of(call)
         return observed if launches is None else {**observed, "launches": Observed(launches)}
 
@@ -78,8 +82,9 @@ def attention(bench: Bench, tokens: int, heads: int, kv_heads: int, dim: int, by
 def decoder_layer(model: Model, xp: Any, x: Any, *parts: Any) -> Any:
     """Return the output of a layer for the tokens x, both (tokens, hidden), in functions that array libraries share.
 
-    `parts` are the matrices, whose rows are outputs, the factors of both norms, cosines and sines of the rotation
-    (tokens, dim/2), and the mask that is added to scores (tokens, tokens). The first half of `up` is the gate.
+    `xp` is the library's module. `parts` are nine arrays: the matrices qkv, out, up and down, whose rows are outputs,
+    the factors of both norms, cosines and sines of the rotation (tokens, dim/2), and the mask that is added to scores
+    (tokens, tokens). The first half of `up` is the gate.
     """
     qkv, out, up, down, first, second, cosine, sine, mask = parts
     tokens, heads, kv_heads, dim = x.shape[0], model.heads, model.kv_heads, model.dim
@@ -104,14 +109,20 @@ def _normed(xp: Any, x: Any, factors: Any) -> Any:
 
 
 def _rotated(xp: Any, x: Any, cosine: Any, sine: Any) -> Any:
-    """Return x with its elements i and i + dim/2 rotated by the angles of each token."""
+    """Return x, (heads, tokens, dim), with its elements i and i + dim/2 rotated by the angle of their token.
+
+    `cosine` and `sine` have the shape (tokens, dim/2); `xp` is the module of the arrays' library.
+    """
     half = x.shape[-1] // 2
     low, high = x[..., :half], x[..., half:]
     return xp.concatenate([low * cosine - high * sine, high * cosine + low * sine], axis=-1)
 
 
 class LayerProblem(Problem):
-    """One layer of a model over the tokens of a prompt; `weights` are seeded, as those of the suite inference."""
+    """One layer of a model over the `tokens` tokens of a prompt, in float16.
+
+    `weights` are seeded, as those of the suite inference.
+    """
 
     operators = {  # noqa: RUF012
         "layer": Operator("layer", ("x", *_MATRICES, *_NORMS, "cosine", "sine", "mask"), decoder_layer)
@@ -129,7 +140,10 @@ class LayerProblem(Problem):
         self._exact: Rows = ()
 
     def _drawn(self, bench: Bench, name: str) -> Any:
-        """Return an input by name: tokens, a matrix, the factors of a norm, the mask, or the cosines or sines."""
+        """Return the input `name` as a device array in float16.
+
+        It is x (the tokens), a matrix, the factors of a norm, the mask, or the cosines or sines.
+        """
         if name == "x":
             return self.weights.embedding.view("float16").reshape(self.rows, self.cols)
         if name in _MATRICES:
@@ -142,7 +156,7 @@ class LayerProblem(Problem):
         return bench.xp.asarray(np.ascontiguousarray(turn).astype("float16"))
 
     def shape_of(self, name: str) -> tuple[int, ...]:
-        """Return the shape of an input."""
+        """Return the shape of the input `name`; the factors of a norm have one element for each column."""
         if name in _MATRICES:
             return (self.model.layer(name).rows, self.model.layer(name).cols)
         turn = (self.rows, self.model.dim // 2)
@@ -151,7 +165,10 @@ class LayerProblem(Problem):
 
     @property
     def work(self) -> Work:
-        """The operations of the products and of the pairs of tokens that count; weights, tokens and results once."""
+        """The work of a call: operations of the products and of the pairs of tokens that the mask leaves.
+
+        The bytes moved count weights, tokens and results once.
+        """
         model, tokens = self.model, self.rows
         matrices = sum(layer.size for layer in model.layers)
         pairs = tokens * (tokens + 1) / 2
@@ -169,7 +186,7 @@ class LayerProblem(Problem):
         self._exact = ()
 
     def expected(self) -> Rows:
-        """Return the checked rows in double precision; they are computed on the device, once for the same inputs."""
+        """Return the checked rows in double precision, computed on the device once for the same inputs."""
         if not self._exact:
             wide = (array.astype("float64") for array in self.inputs.values())
             (output,) = self.operator.outputs_of(self.weights.make.xp, *wide)

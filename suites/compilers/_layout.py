@@ -1,4 +1,4 @@
-"""Images in the layouts NCHW and NHWC: transposes between them, pooling, batch norm and a bias, in either layout."""
+"""Measure operators on images in the layouts NCHW and NHWC: transposes, pooling, batch norm and a bias."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ def normalised(xp: Any, x: Any, mean: Any, variance: Any, weight: Any, bias: Any
 
 
 def _transpose(layout: str) -> Any:
-    """Return the expression that writes images in the other layout."""
+    """Return the expression of an Operator that writes images, which lie in `layout`, in the other layout."""
     axes = (0, 2, 3, 1) if layout == "nchw" else (0, 3, 1, 2)
     return lambda xp, x: xp.ascontiguousarray(x.transpose(axes))
 
 
 def _pool(layout: str) -> Any:
-    """Return the maximum of each 2 × 2 elements as an expression."""
+    """Return the expression of an Operator for the maximum of each 2 × 2 elements of images that lie in `layout`."""
 
     def pool(xp: Any, x: Any) -> Any:
+        """Return the maximum of each 2 × 2 elements of the images x; `xp` is NumPy or CuPy."""
         images, *sizes = x.shape
         first, second, third = sizes
         if layout == "nchw":
@@ -45,13 +46,13 @@ def _pool(layout: str) -> Any:
 
 
 def _by_channel(layout: str, expression: Any) -> Any:
-    """Return an expression whose vectors have an element for each channel of the layout."""
+    """Return `expression` for vectors that have an element for each channel of images in `layout`."""
     shape = (-1, 1, 1) if layout == "nchw" else (-1,)
     return lambda xp, x, *vectors: expression(xp, x, *(vector.reshape(shape) for vector in vectors))
 
 
 def _operators() -> dict[str, Operator]:
-    """Return all operators on images by name: the operator, a hyphen and the layout."""
+    """Return all operators on images, keyed by their names: a value of WHATS, a hyphen and the layout."""
     operators = {}
     for layout in LAYOUTS:
         definitions = (
@@ -65,7 +66,10 @@ def _operators() -> dict[str, Operator]:
 
 
 class ImageProblem(Problem):
-    """An operator on images of `channels` × `side` × `side` elements, whose input lies in `layout`."""
+    """An operator on images of `channels` × `side` × `side` elements, whose input lies in `layout`.
+
+    `what` is a value of WHATS, and `shape` the number of images, of channels, and the side. A checked row is an image.
+    """
 
     operators = _operators()
     most_checked = 2  # images
@@ -76,7 +80,7 @@ class ImageProblem(Problem):
         super().__init__(bench, f"{what}-{layout}", images, self.channels * self.side**2, dtype)
 
     def shape_of(self, name: str) -> tuple[int, ...]:
-        """Return the shape of an input: the images, or a vector with a number for each channel."""
+        """Return the shape of the input `name`: x are the images, others are vectors with a number for each channel."""
         return _shape(self.layout, self.rows, self.channels, self.side) if name == "x" else (self.channels,)
 
     @property

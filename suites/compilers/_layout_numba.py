@@ -1,4 +1,4 @@
-"""Operators on images as loops over all threads of the host. Importing this module imports numba."""
+"""Build operators on images as loops over all threads of the host. Importing this module imports numba."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TILE = 16  # float32 elements: a line of most caches
 
 
 def _transpose(x: Any, out: Any) -> None:
-    """Transpose (images, rows, cols) in tiles."""
+    """Write each image of x, (images, rows, cols), transposed to `out`, (images, cols, rows), in tiles."""
     rows, cols = x.shape[1], x.shape[2]
     down = (rows + _TILE - 1) // _TILE
     for strip in prange(x.shape[0] * down):
@@ -34,7 +34,7 @@ def _transpose(x: Any, out: Any) -> None:
 
 
 def _pool_planes(x: Any, out: Any) -> None:
-    """Write the maximum of each 2 × 2 elements of (planes, rows, columns)."""
+    """Write the maximum of each 2 × 2 elements of x, (planes, rows, columns), to `out`."""
     for plane in prange(x.shape[0]):
         for i in range(out.shape[1]):
             for j in range(out.shape[2]):
@@ -44,7 +44,7 @@ def _pool_planes(x: Any, out: Any) -> None:
 
 
 def _pool_lines(x: Any, out: Any) -> None:
-    """Write the maximum of each 2 × 2 elements of (images, rows, columns, channels)."""
+    """Write the maximum of each 2 × 2 elements of x, (images, rows, columns, channels), to `out`."""
     for image in prange(x.shape[0]):
         for i in range(out.shape[1]):
             for j in range(out.shape[2]):
@@ -55,7 +55,10 @@ def _pool_lines(x: Any, out: Any) -> None:
 
 
 def _planes(x: Any, scale: Any, shift: Any, out: Any) -> None:
-    """Multiply and add with a number for each of the channels of (planes, places)."""
+    """Write x · scale + shift to `out`; x is (planes, places), and plane p belongs to channel p modulo their number.
+
+    `scale` and `shift` have an element for each channel.
+    """
     channels = scale.shape[0]
     for plane in prange(x.shape[0]):
         by, more = scale[plane % channels], shift[plane % channels]
@@ -64,14 +67,17 @@ def _planes(x: Any, scale: Any, shift: Any, out: Any) -> None:
 
 
 def _lines(x: Any, scale: Any, shift: Any, out: Any) -> None:
-    """Multiply and add with a number for each of the channels of (places, channels)."""
+    """Write x · scale + shift to `out`; x is (places, channels), and `scale` and `shift` have one for each channel."""
     for line in prange(x.shape[0]):
         for i in range(x.shape[1]):
             out[line, i] = x[line, i] * scale[i] + shift[i]
 
 
 class _ByChannel:
-    """A bias (one vector) or a batch norm (four vectors), whose factors are computed in each call."""
+    """A bias or a batch norm as a call of `loop`, which is `_planes` or `_lines`.
+
+    `vectors` are the bias alone, or mean, variance, weight and bias; the factors are computed in each call.
+    """
 
     def __init__(self, loop: Compiled, x: Any, vectors: tuple[Any, ...], out: Any) -> None:
         self._loop, self._x, self._vectors, self._out = loop, x, vectors, out
@@ -88,7 +94,7 @@ class _ByChannel:
 
 
 def build(bench: Bench, problem: ImageProblem) -> Built:
-    """Return the operator as a compiled loop."""
+    """Return the operator on images as a compiled loop over all threads of the host, with a preallocated output."""
     outputs = Outputs(bench, problem)
     x, *vectors = problem.inputs.values()
     out, is_planar = outputs.arrays[0], problem.layout == "nchw"
@@ -111,7 +117,7 @@ def build(bench: Bench, problem: ImageProblem) -> Built:
 
 
 def folding(bench: Bench, problem: FoldingProblem) -> Built:
-    """Return a batch norm of a matrix as a compiled loop over its rows."""
+    """Return a batch norm of a matrix as a compiled loop over its rows, with a preallocated output."""
     outputs = Outputs(bench, problem)
     x, *vectors = problem.inputs.values()
     loop, out = parallel(_lines), outputs.arrays[0]

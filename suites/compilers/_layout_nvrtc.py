@@ -1,4 +1,4 @@
-"""Our kernels of layout.cu for images: every element is read once and written once."""
+"""Build operators on images as our kernels of layout.cu, which read and write every element once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ _NUMBERS = {"bias": 0, "batch-norm": 1, "scale-shift": 2}  # WHAT
 
 
 def build(bench: Bench, problem: ImageProblem) -> Built:
-    """Return the operator as one kernel; raises Skip for shapes that do not fill the kernel's vectors."""
+    """Return the operator on images as one kernel of layout.cu, with a preallocated output.
+
+    Raises Skip for other types than float16, and if the channels or the side are no multiple of 8.
+    """
     if problem.dtype != "float16" or problem.channels % _WIDE or problem.side % _WIDE:
         raise Skip(f"layout.cu takes halves and multiples of {_WIDE} channels and places, not {problem.output_shape}")
     outputs = Outputs(bench, problem)
@@ -41,7 +44,7 @@ def _transpose_launch(bench: Bench, problem: ImageProblem, outputs: Outputs) -> 
 
 
 def _pool_launch(bench: Bench, problem: ImageProblem, outputs: Outputs) -> partial[None]:
-    """Return the launch that writes the maximum of each 2 × 2 elements."""
+    """Return the launch that writes the maximum of each 2 × 2 elements of the images."""
     out, side, groups = outputs.arrays[0], problem.side, problem.channels // _WIDE
     is_planar = problem.layout == "nchw"
     vectors = out.size // (_WIDE // 2 if is_planar else _WIDE)
@@ -51,7 +54,7 @@ def _pool_launch(bench: Bench, problem: ImageProblem, outputs: Outputs) -> parti
 
 
 def _by_channel_launch(bench: Bench, problem: ImageProblem, outputs: Outputs) -> partial[None]:
-    """Return the launch of a bias or a batch norm."""
+    """Return the launch of a bias or of a batch norm on the images of `problem`."""
     x, *vectors = problem.inputs.values()
     args = (x, *vectors, *vectors[:1] * (4 - len(vectors)), outputs.arrays[0])
     if problem.layout == "nchw":
@@ -62,7 +65,11 @@ def _by_channel_launch(bench: Bench, problem: ImageProblem, outputs: Outputs) ->
 
 
 def lines(bench: Bench, operation: int, args: tuple[object, ...], vectors: int, groups: int) -> partial[None]:
-    """Return the launch of the kernel `lines` on `vectors` vectors; `groups` adjacent vectors hold all channels."""
+    """Return the launch of the kernel `lines` on `vectors` vectors of 8 halves.
+
+    `groups` adjacent vectors hold all channels. `operation` is a value of _NUMBERS. `args` are x, four vectors with a
+    number for each channel, and the output.
+    """
     span = math.lcm(groups, _THREADS)
     blocks = -(-vectors // (_LOOPS[operation] * span)) * (span // _THREADS)
     sizes = np.uint64(vectors), np.uint32(groups), np.uint32(span)
@@ -77,7 +84,7 @@ def _kernel(bench: Bench, name: str, operation: int = 0) -> Kernel:
 def folding(bench: Bench, problem: FoldingProblem) -> Built:
     """Return a batch norm of a matrix as one kernel, whose threads compute the factors of their columns once.
 
-    Raises Skip for other types than float16 and for columns that do not fill the kernel's vectors.
+    Raises Skip for other types than float16, and if the number of columns is no multiple of 8.
     """
     if problem.dtype != "float16" or problem.cols % _WIDE:
         raise Skip(f"layout.cu takes halves and multiples of {_WIDE} columns, not {problem.cols} of {problem.dtype}")

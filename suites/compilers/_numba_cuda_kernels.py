@@ -1,6 +1,7 @@
-"""The operators as kernels for numba's GPU target: every output is written once, rows are read once for each pass.
+"""Define the operators as kernels for numba's GPU target: every output is written once.
 
-`cuda` is numba.cuda once `load` was called. A block has THREADS threads; vectors and matrices are flat arrays.
+Rows are read once for each pass. `cuda` is numba.cuda once `load` was called. A block has THREADS threads; vectors and
+matrices are flat arrays.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def load(numba_cuda: Any) -> None:
 
 
 def _sum(mine: Any) -> Any:
-    """Return the sum of a value of each thread of the block."""
+    """Return the sum of the values `mine` (float32) of all threads of the block; every thread must call it."""
     parts = cuda.shared.array(THREADS, np.float32)
     me = cuda.threadIdx.x
     parts[me] = mine
@@ -46,7 +47,7 @@ def _sum(mine: Any) -> Any:
 
 
 def _most(mine: Any) -> Any:
-    """Return the maximum of a value of each thread of the block."""
+    """Return the maximum of the values `mine` (float32) of all threads of the block; every thread must call it."""
     parts = cuda.shared.array(THREADS, np.float32)
     me = cuda.threadIdx.x
     parts[me] = mine
@@ -63,6 +64,7 @@ def _most(mine: Any) -> Any:
 
 
 def _bias_gelu(x: Any, bias: Any, out: Any, cols: Any) -> None:
+    """Write GELU(x + bias), by its approximation with tanh, to `out`, an element in each thread."""
     i = cuda.grid(1)
     if i < out.size:
         y = np.float32(x[i]) + np.float32(bias[i % cols])
@@ -70,6 +72,7 @@ def _bias_gelu(x: Any, bias: Any, out: Any, cols: Any) -> None:
 
 
 def _swiglu(gate: Any, up: Any, out: Any, _cols: Any) -> None:
+    """Write SiLU(gate) · up to `out`, an element in each thread."""
     i = cuda.grid(1)
     if i < out.size:
         g = np.float32(gate[i])
@@ -77,13 +80,14 @@ def _swiglu(gate: Any, up: Any, out: Any, _cols: Any) -> None:
 
 
 def _residual_dropout(x: Any, residual: Any, kept: Any, out: Any, _cols: Any) -> None:
+    """Write x · kept · 1.25 + residual to `out`, an element in each thread."""
     i = cuda.grid(1)
     if i < out.size:
         out[i] = np.float32(x[i]) * np.float32(kept[i]) * _SCALE + np.float32(residual[i])
 
 
 def _twelve(x: Any, y: Any, out: Any, _cols: Any) -> None:
-    """Compute twelve pointwise operations on x and y, an element in each thread."""
+    """Write the result of twelve pointwise operations on x and y to `out`, an element in each thread."""
     i = cuda.grid(1)
     if i < out.size:
         a = np.float32(x[i])
@@ -95,7 +99,7 @@ def _twelve(x: Any, y: Any, out: Any, _cols: Any) -> None:
 
 
 def _softmax(x: Any, out: Any, cols: Any) -> None:
-    """Compute the softmax of the block's row."""
+    """Write the softmax of one row of x, that of the block's number, to `out`; rows have `cols` elements."""
     first = cuda.blockIdx.x * cols
     most = _LOWEST
     for col in range(cuda.threadIdx.x, cols, THREADS):
@@ -110,7 +114,10 @@ def _softmax(x: Any, out: Any, cols: Any) -> None:
 
 
 def _rmsnorm(x: Any, weight: Any, out: Any, cols: Any) -> None:
-    """Compute the RMSNorm of the block's row."""
+    """Write the RMSNorm of one row of x, that of the block's number, times `weight`, to `out`.
+
+    Rows have `cols` elements.
+    """
     first = cuda.blockIdx.x * cols
     squares = _ZERO
     for col in range(cuda.threadIdx.x, cols, THREADS):
@@ -122,7 +129,10 @@ def _rmsnorm(x: Any, weight: Any, out: Any, cols: Any) -> None:
 
 
 def _layernorm(x: Any, weight: Any, bias: Any, out: Any, cols: Any) -> None:
-    """Compute the layer norm of the block's row."""
+    """Write the layer norm of one row of x, that of the block's number, times `weight` plus `bias`, to `out`.
+
+    Rows have `cols` elements, and so have `weight` and `bias`.
+    """
     first = cuda.blockIdx.x * cols
     total = _ZERO
     for col in range(cuda.threadIdx.x, cols, THREADS):
@@ -139,7 +149,10 @@ def _layernorm(x: Any, weight: Any, bias: Any, out: Any, cols: Any) -> None:
 
 
 def _residual_norm(x: Any, residual: Any, weight: Any, summed: Any, out: Any, cols: Any) -> None:
-    """Write the block's row of x + residual to `summed`, and its RMSNorm to `out`."""
+    """Write one row of x + residual to `summed`, and the RMSNorm of that row times `weight` to `out`.
+
+    The row is that of the block's number; rows have `cols` elements.
+    """
     first = cuda.blockIdx.x * cols
     squares = _ZERO
     for col in range(cuda.threadIdx.x, cols, THREADS):

@@ -1,4 +1,4 @@
-"""Compilers for GPUs that this machine does not have: NVRTC and hipRTC, whose functions correspond, by ctypes."""
+"""Compile for GPUs that this machine does not have, by NVRTC and hipRTC, whose functions correspond, through ctypes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ _HIPRTC = ("libhiprtc.so.7", "libhiprtc.so.6")
 
 
 class OfflineCompiler:
-    """One of the two libraries; `compile` returns the machine code for an architecture."""
+    """NVRTC or hipRTC, which compile source text to machine code for an architecture.
+
+    `prefix` begins the names of the library's functions, and `code` is the middle of the names that give machine code.
+    """
 
     def __init__(self, handle: ctypes.CDLL, prefix: str, code: str, options: Sequence[str]) -> None:
         self._handle, self._prefix, self._code, self._options = handle, prefix, code, options
@@ -31,7 +34,7 @@ class OfflineCompiler:
         return int(getattr(self._handle, self._prefix + name)(*arguments))
 
     def _text(self, program: c_void_p, kind: str) -> bytes:
-        """Return a result of a compiled program: its log or its code."""
+        """Return the log (`kind` is ProgramLog) or the machine code of a compiled program."""
         size = c_size_t()
         self._call(f"Get{kind}Size", program, byref(size))
         room = ctypes.create_string_buffer(max(size.value, 1))
@@ -40,13 +43,16 @@ class OfflineCompiler:
 
     @property
     def version(self) -> str:
-        """The library and its version."""
+        """The name of the library and its version, such as `NVRTC 13.0`."""
         major, minor = ctypes.c_int(), ctypes.c_int()
         self._call("Version", byref(major), byref(minor))
         return f"{self._prefix.upper().replace('HIPRTC', 'hipRTC')} {major.value}.{minor.value}"
 
     def compile(self, source: str, arch: str, defines: Mapping[str, str | int]) -> bytes:
-        """Return the machine code of a source; raises RuntimeError with the compiler's log if it has errors."""
+        """Return the machine code of `source` for the architecture `arch`, such as sm_90 or gfx942.
+
+        `defines` are macros by name. Raises RuntimeError with the compiler's log if the source has errors.
+        """
         arguments = [
             f"--gpu-architecture={arch}",
             *self._options,
@@ -64,7 +70,7 @@ class OfflineCompiler:
 
 
 def nvrtc() -> OfflineCompiler:
-    """Return NVRTC of a wheel or of the system; raises Unavailable if neither has it."""
+    """Return NVRTC from NVIDIA's wheels, or else from the system; raises Unavailable if neither has it."""
     for path in _wheels("libnvrtc-builtins.so.*"):  # the library itself looks for it in the system's folders alone
         ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
     wheels = [str(path) for path in _wheels("libnvrtc.so.*") if "alt" not in path.name]
@@ -75,7 +81,7 @@ def nvrtc() -> OfflineCompiler:
 
 
 def hiprtc() -> OfflineCompiler:
-    """Return hipRTC of the system's ROCm; raises Unavailable if it is not installed."""
+    """Return hipRTC from the system's ROCm, which ROCM_PATH may name; raises Unavailable if it is not installed."""
     for name in (*_HIPRTC, *(f"{root}/lib/{name}" for root in sorted(_rocm_roots()) for name in _HIPRTC)):
         try:
             return OfflineCompiler(ctypes.CDLL(name), "hiprtc", "Code", _AMD_OPTIONS)
@@ -93,7 +99,7 @@ def _rocm_roots() -> list[str]:
 
 
 def _wheels(pattern: str) -> Iterator[Path]:
-    """Yield the libraries of NVIDIA's wheels whose names match a pattern."""
+    """Yield the files `nvidia/*/lib/<pattern>` of Python's packages; none without NVIDIA's wheels."""
     spec = importlib.util.find_spec("nvidia")
     for folder in spec.submodule_search_locations or () if spec else ():
         yield from sorted(Path(folder).glob(f"*/lib/{pattern}"))
@@ -105,9 +111,9 @@ def _no_launch(*_: Any) -> None:
 
 
 class OfflineDevice:
-    """The host's memory with the traits of a GPU of an architecture; its kernels are compiled and never run.
+    """The host's memory with the traits of a GPU of the architecture `arch`; its kernels are compiled and never run.
 
-    `code` has the machine code of all kernels so far, `seconds` the time of compiling them.
+    `code` has the machine code of all kernels so far, and `seconds` the time of compiling them.
     """
 
     def __init__(self, bench: Bench, arch: str, compiler: OfflineCompiler) -> None:
@@ -128,7 +134,10 @@ class OfflineDevice:
         return getattr(self._host, name)
 
     def kernel(self, source: str, name: str, defines: Mapping[str, str | int]) -> Any:
-        """Compile a kernel, add its code and seconds to `code` and `seconds`, and return a launch that raises Skip."""
+        """Compile `source`, add its code and seconds to `code` and `seconds`, and return a launch that raises Skip.
+
+        `defines` are macros by name. The whole source is compiled, whichever kernel `name` names.
+        """
         del name
         begun = time.perf_counter()
         self.code += self._compiler.compile(source, self._arch, defines)

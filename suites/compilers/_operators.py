@@ -1,4 +1,4 @@
-"""The operators that every provider builds: their expressions, the bytes that they must move, and their check.
+"""Define the operators that every provider builds: their expressions, the bytes they must move, and their check.
 
 An operator takes matrices of `rows` × `cols` elements, and vectors of `cols` elements, and gives matrices of the same
 shape. Providers compute in float32 or in the precision of the elements, as the notes of a case say, and store results
@@ -46,7 +46,7 @@ def _residual_dropout(_xp: Any, x: Array, residual: Array, kept: Array) -> Array
 
 
 def _twelve(_xp: Any, x: Array, y: Array) -> Array:
-    """Return twelve pointwise operations on x and y."""
+    """Return the result of twelve pointwise operations on the matrices x and y, as an array of their library."""
     s = x + y
     t = x - y
     u = s * t + 0.25
@@ -87,7 +87,10 @@ class Operator:
     outputs: int = 1
 
     def outputs_of(self, xp: Any, *inputs: Array) -> tuple[Array, ...]:
-        """Return the outputs of the expression, always as a tuple."""
+        """Return the outputs of the expression as a tuple; `xp` is the module whose functions it uses, such as NumPy.
+
+        The inputs are arrays of that module, in the order of `inputs`.
+        """
         outputs = self.expression(xp, *inputs)
         return outputs if isinstance(outputs, tuple) else (outputs,)
 
@@ -111,9 +114,9 @@ POINTWISE = ("bias-gelu", "swiglu", "residual-dropout", "twelve")
 class Problem:
     """An operator at one shape, with its inputs in the memory of the device.
 
-    `inputs` are arrays of the device's array module: matrices (rows, cols), vectors (cols,). They are seeded and N(0,
-    1); the elements of `kept` are 1 with probability 0.8, otherwise 0. Other kinds of problem have `operators` with
-    inputs and outputs of other shapes. Raises Skip if the arrays need more memory than is free.
+    `name` is a key of `operators`. `inputs` are arrays of the device's array module: matrices (rows, cols), vectors
+    (cols,). They are seeded and N(0, 1); the elements of `kept` are 1 with probability 0.8, otherwise 0. Subclasses
+    have `operators` with inputs and outputs of other shapes. Raises Skip if the arrays need more memory than is free.
     """
 
     operators: ClassVar[Mapping[str, Operator]] = OPERATORS
@@ -138,7 +141,7 @@ class Problem:
         return self._scaled(name, drawn).astype(self.dtype)
 
     def _scaled(self, name: str, drawn: Any) -> Any:
-        """Return an input, made from numbers that are N(0, 1)."""
+        """Return the input `name`, made from `drawn`, an array of numbers that are N(0, 1)."""
         return drawn < 0.84 if name == "kept" else drawn  # 0.84: the 80th percentile of N(0, 1)
 
     def shape_of(self, name: str) -> tuple[int, ...]:
@@ -157,7 +160,7 @@ class Problem:
 
     @property
     def moved(self) -> float:
-        """The bytes that no implementation can avoid: each input read once, each output written once."""
+        """The bytes that a call cannot avoid to move: each input is read once and each output written once."""
         inputs = sum(prod(self.shape_of(name)) for name in self.operator.inputs)
         return float(ITEM_BYTES[self.dtype] * (inputs + self.operator.outputs * prod(self.output_shape)))
 
@@ -168,16 +171,16 @@ class Problem:
 
     @property
     def limit(self) -> str:
-        """The peak with which a call is compared."""
+        """The id of the peak with which the rate of a call is compared, as a Stage takes it."""
         return "dram"
 
     def change(self) -> None:
-        """Negate the first input, which changes the outputs: a call that returns old results is then detected."""
+        """Negate the first input in place. This changes the outputs, so a call that returns old results is detected."""
         first = next(iter(self.inputs.values()))
         first *= -1
 
     def rows_of(self, array: Any) -> npt.NDArray[np.float64]:
-        """Return the checked rows of a matrix of the device's array module in double precision."""
+        """Return the checked rows of an array of the device's array module as a NumPy array in double precision."""
         rows: npt.NDArray[np.float64] = self._to_host(array[self._checked]).astype(np.float64)
         return rows
 
@@ -187,7 +190,7 @@ class Problem:
         return self._checked
 
     def expected(self) -> Rows:
-        """Return the checked rows of all outputs in double precision, from the inputs as they are stored."""
+        """Return the checked rows of every output in double precision, computed by NumPy from the present inputs."""
         inputs = (
             self._to_host(array).astype(np.float64) if name in VECTORS else self.rows_of(array)
             for name, array in self.inputs.items()
@@ -195,9 +198,10 @@ class Problem:
         return self.operator.outputs_of(np, *inputs)
 
     def compare(self, outputs: Rows) -> Observation:
-        """Compare the checked rows of all outputs with double precision, and return the largest relative error.
+        """Compare the checked rows of every output with double precision; return the largest relative error as `error`.
 
-        Raises WrongAnswer if an output is missing, has another shape, is not finite, or has too large an error.
+        `outputs` has one NumPy array for each output. Raises WrongAnswer if an output is missing, has another shape, is
+        not finite, or has an error above the bound of the dtype.
         """
         expect(len(outputs) == self.operator.outputs, f"{len(outputs)} outputs, not {self.operator.outputs}")
         errors = [_error(rows, exact) for rows, exact in zip(outputs, self.expected(), strict=True)]
@@ -206,7 +210,7 @@ class Problem:
         return {"error": Observed(max(errors))}
 
     def notes(self) -> Mapping[str, str]:
-        """Return the notes on data and check."""
+        """Return notes on the data and on the check, by name."""
         return {
             "data": "seeded, N(0, 1)",
             "check": f"{len(self._checked)} random rows against double precision, relative error up to "
@@ -215,10 +219,11 @@ class Problem:
 
 
 def _normal(bench: Bench, shape: tuple[int, ...], seed: int) -> Any:
-    """Return float32 numbers that are N(0, 1); in the memory of a GPU a kernel of the suite gemm writes them.
+    """Return seeded float32 numbers that are N(0, 1) in the memory of the device, as an array of its array module.
 
-    CuPy's generators need the vendor's library of random numbers, which is a part of ROCm that may be missing. A kernel
-    that is compiled without its GPU has its inputs in the memory of the host.
+    On a GPU a kernel of the suite gemm writes them, because CuPy's generators need the vendor's library of random
+    numbers, which is a part of ROCm that may be missing. For a kernel that is only compiled, without its GPU, they are
+    in the memory of the host.
     """
     if bench.xp is np:
         return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
@@ -227,7 +232,10 @@ def _normal(bench: Bench, shape: tuple[int, ...], seed: int) -> Any:
 
 
 def _error(rows: npt.NDArray[np.float64], exact: npt.NDArray[np.float64]) -> float:
-    """Return the relative error of an output; raises WrongAnswer if its shape is wrong or an element is not finite."""
+    """Return the norm of `rows` − `exact` over the norm of `exact`, the relative error of an output.
+
+    Raises WrongAnswer if the shapes differ or an element is not finite.
+    """
     expect(rows.shape == exact.shape, f"an output has the shape {rows.shape}, not {exact.shape}")
     expect(bool(np.isfinite(rows).all()), "an output is not written, NaN or infinite")
     return float(np.linalg.norm(rows - exact) / np.linalg.norm(exact))

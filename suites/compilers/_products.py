@@ -1,4 +1,4 @@
-"""A matrix product followed by a bias and GELU, by several providers."""
+"""Measure a matrix product followed by a bias and GELU, by several providers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ def _gemm_gelu(xp: Any, a: Any, weights: Any, bias: Any) -> Any:
 
 
 class ProductProblem(Problem):
-    """GELU(A·B + bias) with A of m × k elements and B of k × n, drawn so that the sums are N(0, 1)."""
+    """GELU(A·B + bias) with A of m × k elements and B of k × n, drawn so that the sums are N(0, 1).
+
+    The inputs are `a`, `weights` (B) and `bias`, which has n elements.
+    """
 
     operators = {"gemm_gelu": Operator("gemm_gelu", ("a", "weights", "bias"), _gemm_gelu)}  # noqa: RUF012
     quantity = "flops"
@@ -53,7 +56,7 @@ class ProductProblem(Problem):
         self._exact = ()
 
     def expected(self) -> Rows:
-        """Return the checked rows in double precision; the product is computed on the device, once for its inputs."""
+        """Return the checked rows in double precision, from a product on the device, made once for the same inputs."""
         if not self._exact:
             wide = [self.inputs[name].astype("float64") for name in ("weights", "bias")]
             product = self.inputs["a"][self.checked].astype("float64") @ wide[0]

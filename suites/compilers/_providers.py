@@ -1,8 +1,8 @@
-"""Providers: compilers and libraries that build operators, each in a module `_by_<name>.py`.
+"""Build operators by their providers, which are compilers and libraries, each in a module `_by_<name>.py`.
 
 Such a module has a function `build(bench, problem) -> Built`, which raises Unavailable if its library is unavailable
-(with the command that installs it), and Skip if it has no such operator. A module is imported when its provider
-builds a case, so that planning imports none.
+(with the command that installs it), and Skip if it has no such operator. A module is imported when its provider builds
+a case, so that planning imports none.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class Varied:
-    """One operator at several lengths, by one function that has not been called at any of them when it is created.
+    """One operator at several lengths of a row, by one function that is not called before its creation.
 
-    `compiled` returns the number of compilations since its creation.
+    `built` has an entry for each length, in order. `compiled` returns the number of compilations since the creation.
     """
 
     built: Sequence[Built]
@@ -64,13 +64,19 @@ class Varied:
 
 
 def build(bench: Bench, problem: Problem, by: str) -> Built:
-    """Return the operator as a provider builds it; raises Unavailable without the library, Skip if it has none."""
+    """Return the operator as the provider `by` builds it.
+
+    Raises Unavailable without the provider's library, and Skip if the provider has no such operator.
+    """
     built: Built = _provider(by).build(bench, problem)
     return built
 
 
 def varied(bench: Bench, problems: Sequence[Problem], by: str) -> Varied:
-    """Return the operator as one function for all these problems; raises Unavailable without the provider's library."""
+    """Return the operator as one function of the provider `by` for all `problems`, whose rows have different lengths.
+
+    Raises Unavailable without the provider's library.
+    """
     operators: Varied = _provider(by).varied(bench, problems)
     return operators
 
@@ -81,7 +87,11 @@ def _provider(by: str) -> ModuleType:
 
 
 def expect_on_our_stream(bench: Bench, call: Callable[[], object]) -> None:
-    """Raise WrongAnswer if calls of an operator execute on another stream, where no event would time them."""
+    """Raise WrongAnswer if calls of an operator execute on another stream than ours, where no event would time them.
+
+    In three tests of eight calls each, the device must once end within half of the calls' time after our stream has
+    ended.
+    """
     call()  # compiles, loads and allocates
     beside = []
     for _ in range(_ATTEMPTS):  # a single test may fail because the host was delayed
@@ -107,7 +117,8 @@ def _itself(array: Any) -> Any:
 class Expression:
     """An operator as a function of arrays of some library, which allocates its outputs at each call.
 
-    `theirs` returns an input as an array of that library, `ours` an output as one of the device's array module.
+    `theirs` converts an input to an array of that library, and `ours` an output to an array of the device's array
+    module; by default both return the array itself. `outputs` are those of the last call.
     """
 
     def __init__(
@@ -127,12 +138,12 @@ class Expression:
         self.outputs = self._function(*self._inputs)
 
     def rows(self) -> Rows:
-        """Return the checked rows of the last call's outputs."""
+        """Return the checked rows of the last call's outputs as NumPy arrays in double precision."""
         outputs = self.outputs if isinstance(self.outputs, tuple) else (self.outputs,)
         return tuple(self._problem.rows_of(self._ours(array)) for array in outputs)
 
     def poison(self) -> None:
-        """Drop the outputs, which the next call allocates again, and convert the inputs again.
+        """Drop the outputs, which the next call allocates again, and convert the problem's inputs again.
 
         The library's inputs may be copies, which do not follow a change of the problem's inputs.
         """
@@ -141,7 +152,7 @@ class Expression:
 
 
 class Outputs:
-    """Preallocated outputs in the memory of the device."""
+    """Preallocated outputs in the memory of the device: `arrays` of the device's array module."""
 
     def __init__(self, bench: Bench, problem: Problem) -> None:
         self._problem = problem

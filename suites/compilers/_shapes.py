@@ -1,4 +1,4 @@
-"""An operator at changing lengths: how often a compiler compiles it again, and the time of a call at a new length."""
+"""Measure an operator at changing lengths: how often a compiler compiles it again, and the time of each first call."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ topic = Topic(
 
 
 def lengths_of(seed: int, op: str) -> list[int]:
-    """Return the lengths of an operator's rows: distinct, their logarithms drawn evenly; the same for all providers."""
+    """Return 16 distinct lengths of the rows of the operator `op`, from 64 to 8191, the same for all providers.
+
+    Their logarithms are drawn evenly from a generator that `seed` and `op` determine.
+    """
     rng = np.random.default_rng([seed, zlib.crc32(op.encode())])
     lengths: dict[int, None] = {}
     while len(lengths) < _LENGTHS:
@@ -80,7 +83,7 @@ def shapes(bench: Bench, op: str, by: str) -> Task:
     }
 
     def check() -> Observation:
-        """Compare the results at every length; return the largest error, the recompilations and the lengths."""
+        """Compare the results at every length; return the largest error, the recompilations and the lengths by name."""
         errors = [
             problem.compare(built.rows())["error"] for problem, built in zip(problems, operators.built, strict=True)
         ]
@@ -99,13 +102,16 @@ def shapes(bench: Bench, op: str, by: str) -> Task:
 
 
 def _measured(seconds: Sequence[float]) -> Stage:
-    """Return a stage whose call returns all samples at once: they were measured before."""
+    """Return a stage whose call returns all `seconds` at once, because they were measured before."""
     return Stage(lambda: seconds, clock="self", effort=Effort.exactly(len(seconds)), checked=True)
 
 
 @contextlib.contextmanager
 def _empty_caches() -> Iterator[None]:
-    """Let the compilers of this process keep what they compile in empty folders."""
+    """Point the compilers of this process to empty folders inside the `with` block, by environment variables.
+
+    The variables are restored and the folders removed afterwards.
+    """
     with Caches() as caches:
         before = {name: os.environ.get(name) for name in caches.environment}
         os.environ.update(caches.environment)
@@ -120,12 +126,12 @@ def _empty_caches() -> Iterator[None]:
 
 
 def _seconds(bench: Bench, operators: Varied) -> Sequence[float]:
-    """Return the seconds of one call at each length and of the wait for it."""
+    """Return the seconds of one call at each length, in the order of `operators.built`, as `_seconds_of` does."""
     return [_seconds_of(bench, built.call) for built in operators.built]
 
 
 def _seconds_of(bench: Bench, call: Callable[[], object]) -> float:
-    """Return the seconds of a call and of the wait for it."""
+    """Return the seconds of `call` and of the wait for the device, which is idle before."""
     bench.device.synchronize()
     start = time.perf_counter()
     call()

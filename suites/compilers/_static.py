@@ -1,4 +1,4 @@
-"""Static properties of compiled code: registers, memory, instructions and expected cycles."""
+"""Read static properties from compiled code: registers, memory, instructions and expected cycles."""
 
 from __future__ import annotations
 
@@ -32,7 +32,11 @@ _LIMIT_S = 10.0
 
 
 def of_launch(launch: partial[None]) -> Mapping[str, Observed]:
-    """Return the resources of our kernel from its launch, or nothing if the backend does not report them."""
+    """Return the resources of one of our kernels by name: registers, shared and spilled bytes, and resident threads.
+
+    `launch` binds a Kernel to its grid, block, arguments and perhaps its dynamic shared memory. The result is empty if
+    the backend does not report resources.
+    """
     kernel, (_, block, _, *shared) = launch.func, launch.args
     resources = kernel.resources(block[0], *shared)  # type: ignore[attr-defined]  # a Kernel
     if resources is None:
@@ -46,12 +50,13 @@ def of_launch(launch: partial[None]) -> Mapping[str, Observed]:
 
 
 def of_triton(compiled: Any, programs: int, device: Device) -> Mapping[str, Observed]:
-    """Return the resources of a kernel as Triton compiled it, its instructions, and the time that issuing them takes.
+    """Return the resources of a kernel by name, its instructions, and the time that issuing them takes.
 
-    `instructions` counts each instruction of the code once. `memory` counts those of global memory, and `special` those
-    of the unit for exponentials and roots. `issue` is the time in which all warps of `programs` programs issue them, at
-    four instructions per clock and SM and the highest clock. Our kernels in Triton have no loops, so each warp
-    executes every instruction once.
+    `compiled` is Triton's object of the compiled kernel, and `programs` the size of its grid. `instructions` counts
+    each instruction of the code once. `memory` counts those of global memory, and `special` those of the unit for
+    exponentials and roots; without a disassembler all three are left out. `issue` is the time in which all warps of the
+    grid issue them, at four instructions per clock and SM and the highest clock. Our kernels in Triton have no loops,
+    so each warp executes every instruction once.
     """
     observed = {
         "registers": Observed(compiled.n_regs),
@@ -66,7 +71,10 @@ def of_triton(compiled: Any, programs: int, device: Device) -> Mapping[str, Obse
 
 
 def _of_mix(mix: Counter[str], warps: int, device: Device) -> dict[str, Observed]:
-    """Return the instructions of a kernel without loops, and the time in which `warps` warps issue them."""
+    """Return the instruction counts of a kernel without loops by name, and the time in which `warps` warps issue them.
+
+    `mix` counts each name of an instruction. The time `issue` is left out if the device's highest clock is unknown.
+    """
     observed = {
         "instructions": Observed(mix.total()),
         "memory": Observed(sum(mix[name] for name in _MEMORY)),
@@ -79,10 +87,11 @@ def _of_mix(mix: Counter[str], warps: int, device: Device) -> dict[str, Observed
 
 
 def of_code(code: bytes, kernel: str, warps: int, device: Device) -> Mapping[str, Observed]:
-    """Return the instructions of a kernel in NVIDIA's machine code, and the time in which `warps` warps issue them.
+    """Return the instruction counts of a kernel by name, and the time in which `warps` warps issue them.
 
-    They are those of `of_triton`. The result is empty without nvdisasm, if it is too old for the code, and for a kernel
-    that has a loop.
+    `code` is NVIDIA's machine code (a cubin), and `kernel` the name of the kernel in it. The values are those of
+    `of_triton`. The result is empty without nvdisasm, if nvdisasm is too old for the code, and for a kernel with a
+    loop.
     """
     program = _disassembler()
     if not program:
@@ -101,7 +110,7 @@ def of_code(code: bytes, kernel: str, warps: int, device: Device) -> Mapping[str
 
 
 def _disassembler() -> str:
-    """Return the path of nvdisasm of CUDA's toolkit, of Triton's wheel or of NVIDIA's wheels; empty without it."""
+    """Return the path of nvdisasm from PATH, from Triton's wheel or from NVIDIA's wheels; empty if there is none."""
     wheels = (
         path
         for pattern in ("triton/backends/nvidia/bin/nvdisasm", "nvidia/*/bin/nvdisasm")
@@ -114,7 +123,7 @@ def _disassembler() -> str:
 
 
 def listed(text: str, kernel: str) -> Counter[str]:
-    """Count the instructions of a kernel in a listing of nvdisasm, up to the last one that ends a thread.
+    """Count the instructions of `kernel` by name in nvdisasm's listing `text`, up to the last one that ends a thread.
 
     The result is empty if the kernel has a loop, whose instructions are executed more than once.
     """
@@ -135,10 +144,12 @@ def instructions(sass: str) -> Counter[str]:
 
 
 def of_assembly(text: str) -> Mapping[str, Observed]:
-    """Return the cycles per element that llvm-mca expects of the loop that stores the most bytes in a pass.
+    """Return the cycles per element that llvm-mca expects of one loop, as `mca`.
 
-    They are the bound by the execution ports of one core, with all operands in its L1 cache. The result is empty
-    without llvm-mca, or if that loop calls a function, whose cycles llvm-mca does not know.
+    `text` is assembly in the AT&T syntax; the loop is the innermost one that stores the most bytes in a pass. The
+    cycles are the bound by the execution ports of one core, with all operands in its L1 cache. The result is empty
+    without llvm-mca, if llvm-mca does not know the processor, or if that loop calls a function, whose cycles are
+    unknown.
     """
     program = shutil.which("llvm-mca")
     loops = sorted(_loops(text), key=_stored_bytes)

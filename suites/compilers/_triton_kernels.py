@@ -1,5 +1,5 @@
 # ruff: noqa: ANN001 - Triton reads annotations as its own
-"""The operators as kernels in Triton: every input is read once, every output written once.
+"""Define the operators as kernels in Triton: every input is read once, every output written once.
 
 A function here becomes a kernel by `triton.jit`. `tl` is triton.language once `load` was called: Triton is imported
 where a kernel is built, not where cases are planned.
@@ -19,9 +19,10 @@ def load(language: Any) -> None:
 
 
 def elements(a, b, c, out, count, cols, chain: constexpr, block: constexpr) -> None:  # type: ignore[no-untyped-def]
-    """Write `block` elements of the pointwise operator `chain`.
+    """Write `block` elements of the pointwise operator `chain`, a name of POINTWISE, to `out`, in float32.
 
-    The inputs a, b, c are matrices of `count` elements; for bias-gelu b is a vector of `cols` elements.
+    The inputs a, b, c are matrices of `count` elements, in the order of the operator's inputs; for bias-gelu b is a
+    vector of `cols` elements. An input that the operator does not have is not read.
     """
     place = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     inside = place < count
@@ -45,7 +46,10 @@ def elements(a, b, c, out, count, cols, chain: constexpr, block: constexpr) -> N
 
 
 def softmax(x, out, cols, block: constexpr) -> None:  # type: ignore[no-untyped-def]
-    """Write the softmax of the program's row, in float32; `block` is a power of two that is at least `cols`."""
+    """Write the softmax of one row of x, that of the program's number, to `out`, in float32.
+
+    Rows have `cols` elements; `block` is a power of two that is at least `cols`.
+    """
     row = tl.program_id(0).to(tl.int64) * cols
     col = tl.arange(0, block)
     inside = col < cols
@@ -55,9 +59,10 @@ def softmax(x, out, cols, block: constexpr) -> None:  # type: ignore[no-untyped-
 
 
 def rmsnorm(x, weight, out, cols, epsilon: constexpr, block: constexpr) -> None:  # type: ignore[no-untyped-def]
-    """Write the RMSNorm of the program's row: the row over √(mean of squares + epsilon), times the weights.
+    """Write the RMSNorm of one row of x to `out`: the row over √(mean of squares + epsilon), times the weights.
 
-    It is computed in float32; `block` is a power of two that is at least `cols`.
+    The row is that of the program's number. It is computed in float32; `block` is a power of two that is at least
+    `cols`.
     """
     row = tl.program_id(0).to(tl.int64) * cols
     col = tl.arange(0, block)
@@ -69,9 +74,10 @@ def rmsnorm(x, weight, out, cols, epsilon: constexpr, block: constexpr) -> None:
 
 
 def layernorm(x, weight, bias, out, cols, epsilon: constexpr, block: constexpr) -> None:  # type: ignore[no-untyped-def]
-    """Write the layer norm of the program's row: mean 0, variance 1, times the weights and plus the biases.
+    """Write the layer norm of one row of x to `out`: mean 0, variance 1, times the weights and plus the biases.
 
-    `epsilon` is added to the variance. It is computed in float32; `block` is a power of two that is at least `cols`.
+    The row is that of the program's number. `epsilon` is added to the variance. It is computed in float32; `block` is a
+    power of two that is at least `cols`.
     """
     row = tl.program_id(0).to(tl.int64) * cols
     col = tl.arange(0, block)
@@ -85,9 +91,10 @@ def layernorm(x, weight, bias, out, cols, epsilon: constexpr, block: constexpr) 
 
 
 def residual_norm(x, residual, weight, summed, out, cols, epsilon: constexpr, block: constexpr) -> None:  # type: ignore[no-untyped-def]
-    """Write the program's row of x + residual to `summed`, and the RMSNorm of that sum in float32 to `out`.
+    """Write one row of x + residual to `summed`, and the RMSNorm of that sum in float32, times `weight`, to `out`.
 
-    `epsilon` is added to the mean of squares; `block` is a power of two that is at least `cols`.
+    The row is that of the program's number. `epsilon` is added to the mean of squares; `block` is a power of two that
+    is at least `cols`.
     """
     row = tl.program_id(0).to(tl.int64) * cols
     col = tl.arange(0, block)

@@ -1,4 +1,4 @@
-"""TVM for NVIDIA GPUs: operators scheduled by its default rules and written as CUDA C++, which needs no GPU here."""
+"""Compile operators by TVM to CUDA C++ for NVIDIA GPUs, scheduled by its default rules, which needs no GPU here."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def imported() -> Any:
 
 
 class TensorExpressions:
-    """The functions that operators' expressions call, in TVM's tensor expressions."""
+    """The functions that operators' expressions call, in TVM's tensor expressions; `topi` is the module tvm.topi."""
 
     def __init__(self, topi: Any) -> None:
         self._topi = topi
@@ -39,9 +39,10 @@ class TensorExpressions:
 
 
 def compiled(shape: KernelShape) -> WrittenKernels:
-    """Return the operator as one kernel, computed in float32.
+    """Return the operator as one kernel in CUDA C++ for the architecture of `shape`, computed in float32.
 
-    Raises Unavailable if TVM is not installed, and Skip if TVM gives the operator another number of kernels.
+    Raises Unavailable if TVM is not installed, and Skip if TVM gives the operator several kernels or blocks in more
+    than one dimension.
     """
     tvm = imported()
     target = tvm.target.Target({"kind": "cuda", "arch": shape.arch})
@@ -61,7 +62,7 @@ def compiled(shape: KernelShape) -> WrittenKernels:
 
 
 def _function(tvm: Any, shape: KernelShape) -> Any:
-    """Return the operator as a function that has not been scheduled, with all outputs in one loop."""
+    """Return the operator as TVM's function (a PrimFunc) without a schedule, with all outputs in one loop."""
     te, topi, operator = tvm.te, tvm.topi, OPERATORS[shape.operator]
     matrix = shape.rows, shape.cols
     inputs = [
@@ -74,14 +75,14 @@ def _function(tvm: Any, shape: KernelShape) -> Any:
 
 
 def _by_rules(module: Any, target: Any) -> Any:
-    """Return the module scheduled by the rules that TVM applies to models for CUDA."""
+    """Return the module scheduled for the target `target` by the rules that TVM applies to models for CUDA."""
     dlight = importlib.import_module("tvm.s_tir.dlight")
     with target:
         return dlight.ApplyDefaultSchedule(*(getattr(dlight.gpu, rule)() for rule in _RULES))(module)
 
 
 def _by_rows(module: Any) -> Any:
-    """Return the module with a block for each row and all steps of a row in it.
+    """Return the module scheduled with a block for each row, which computes all steps of the row.
 
     TVM's rule GeneralReduction does the same for a single output, and the other rules separate two outputs.
     """
@@ -107,12 +108,15 @@ def _by_rows(module: Any) -> Any:
 
 
 def _is_elementwise(step: Any) -> bool:
-    """Return whether no axis of a step is reduced: 0 is the kind of such an axis (tirx.IterVar.DataPar)."""
+    """Return whether no axis of a step (an SBlock of TVM) is reduced.
+
+    0 is the kind of an axis that is not reduced (tirx.IterVar.DataPar).
+    """
     return all(axis.iter_type == 0 for axis in step.iter_vars)
 
 
 def _source(tvm: Any, module: Any, target: Any) -> str:
-    """Return the device's code of a scheduled module as TVM writes it.
+    """Return the CUDA C++ that TVM writes for a scheduled module; `target` is TVM's.
 
     Where TVM can load CUDA, it would also compile that code at once, with a library that may be missing.
     """
@@ -122,7 +126,10 @@ def _source(tvm: Any, module: Any, target: Any) -> str:
 
 
 def _extents(tvm: Any, function: Any) -> tuple[int, int]:
-    """Return the number of blocks and of threads in a block of a scheduled function, which uses one dimension."""
+    """Return the number of blocks and the number of threads in each block of a scheduled function.
+
+    Raises Skip if the function uses more than one dimension of either.
+    """
     extents: dict[str, int] = {}
 
     def visit(loop: Any) -> None:
