@@ -1,4 +1,4 @@
-"""The counters of one device over one or more spans of time, which belong to a case or to a phase of a program.
+"""Evaluate the counters of one device over one or more spans of time of a case or of a phase of a program.
 
 Counters are looked up by what they measure, never by name, so that a new collector only has to declare its measures. Of
 several counters with the same measure, the first in the order of the manifest that was read in the window is used.
@@ -50,7 +50,7 @@ class CounterReading:
 
 @dataclass(frozen=True, slots=True)
 class Throttle:
-    """A throttle reason: its bit, the fraction of the readings with it, and that fraction of the time in seconds."""
+    """A throttle reason: its bit, the fraction of the readings that had it, and that share of the window in seconds."""
 
     bit: EventBit
     share: float
@@ -104,9 +104,9 @@ class WindowLoad:
     `limit` is the peak that the work is compared with, `of_peak` its share of that peak, and `clock_of_spec` its clock
     over that of the data sheet. `call_s` is the time of a call in seconds, `launch_s` that of an empty kernel timed in
     the same way (0 if launches are not timed). `moved_rate` is the counted bytes per second of a running call,
-    `counted_rate` those over the whole window. `is_dependent` says that each step waits for the result of the step
-    before it. `fills_window` says that the counters belong to this load alone; if not, only the throttle reasons are
-    used.
+    `counted_rate` those over the whole window. `is_capped` says that the power cap limited the work. `is_dependent`
+    says that each step waits for the result of the step before it. `fills_window` says that the counters belong to this
+    load alone; if not, only the throttle reasons are used.
     """
 
     limit: str = ""
@@ -124,7 +124,9 @@ class WindowLoad:
 class Window:
     """The counters of one device over one or more spans of time.
 
-    `device` is its id (`cuda:0`, `host`). `model` is its entry in the inventory; without one its peaks are unknown.
+    `table` has the counters of the whole run. `device` is the id of the device (`cuda:0`, `host`), and `spans` are
+    pairs of a start and an end in seconds of the run. `model` is the device's entry in the inventory; without one its
+    peaks are unknown.
     """
 
     def __init__(self, table: CounterTable, device: str, spans: Sequence[Span], model: Device | None = None) -> None:
@@ -141,7 +143,7 @@ class Window:
         return sum(end - begin for begin, end in self.spans)
 
     def mean(self, measure: Measure) -> CounterReading | None:
-        """Return the mean of the readings inside the spans; None without readings.
+        """Return the mean of the readings of a counter with that measure inside the spans; None without readings.
 
         Each reading counts alike; readings of all spans are taken together.
         """
@@ -164,8 +166,8 @@ class Window:
     def rate(self, measure: Measure) -> CounterReading | None:
         """Return the rate per second: the mean of a counter of rates, or the rise of a cumulative counter over time.
 
-        The rise is that between the first and the last reading inside the window, which are `span_s` apart; for several
-        spans it is that of `rise`. Return None without enough readings.
+        The rise is that between the first and the last reading inside the window, whose distance is `span_s`; for
+        several spans it is that of `rise` over their total length. The result is None without enough readings.
         """
         for track in self._table.of(self.device, measure):
             if track.counter.kind != "cumulative":
@@ -182,18 +184,19 @@ class Window:
         return None
 
     def rise(self, measure: Measure) -> float | None:
-        """Return the rise of a cumulative counter in the spans, interpolated linearly between its readings.
+        """Return the rise of a cumulative counter over the spans, in its unit, interpolated linearly between readings.
 
-        Return None if a span is too short for accurate edges, or if the counter fell.
+        The result is None if a span is shorter than four reading periods or not covered by readings, or if the counter
+        fell.
         """
         rises = (self._rise(track) for track in self._table.of(self.device, measure))
         return next((value for value in rises if value is not None), None)
 
     def clock(self, measure: Measure) -> float | None:
-        """Return the mean of the readings of a clock (core or memory) inside the spans, in hertz.
+        """Return the mean of the readings of a clock (core or memory) inside the spans in hertz; None if unknown.
 
-        If no reading lies inside, it is the mean of the last reading before and the first after the spans, if these two
-        are within 5 % of each other and at most two periods away. Else the clock is unknown and the result None.
+        If no reading lies inside, it is the mean of the last reading before and the first after the spans, as far as
+        these are at most two periods away. It is unknown if the two differ by more than 5 %, or if there is none.
         """
         if mean := self.mean(measure):
             return mean.value
@@ -207,7 +210,8 @@ class Window:
     def energy(self) -> EnergyUse | None:
         """Return the energy of the device in the spans: from its energy counter, else mean power × time.
 
-        Return None if the device was lost during the spans, or if there are too few readings.
+        The result is None if the device was lost during the spans, or if there are fewer than five readings of the
+        power.
         """
         powers = self._table.of(self.device, Measure.BOARD_POWER)
         if any(len(track.at) > 1 and not self._reaches_end(track) for track in powers):
@@ -222,16 +226,16 @@ class Window:
         return EnergyUse(watts * self.seconds, watts, True)
 
     def throttling(self) -> tuple[Throttle, ...]:
-        """Return the reasons that slowed the device down, the lowest bit first; idle and set clocks do not count."""
+        """Return the throttle reasons that occurred in the spans, the lowest bit first, without idle and set clocks."""
         return tuple(
             Throttle(bit, share, share * self.seconds)
             for track in self._table.of(self.device, Measure.THROTTLE_REASONS)
-            for bit, share in _bits(track, self._inside(track)[1])
+            for bit, share in _bit_shares(track, self._inside(track)[1])
             if bit.slows
         )
 
     def throttled(self, kind: EventClass) -> float | None:
-        """Return the largest share of the readings that any single reason of that class has.
+        """Return the largest share, a fraction, of the readings that any single throttle reason of a class has.
 
         It is 0 if no such reason occurred, and None if the throttle reasons were not read.
         """
@@ -246,7 +250,7 @@ class Window:
         return per_clock.value * clock_hz.value if per_clock and clock_hz else None
 
     def dram(self) -> CounterReading | None:
-        """Return the memory traffic in B/s: from counters of bytes, else from the busy share of the peak."""
+        """Return the memory traffic in B/s: from counters of bytes, else from the busy share; None if unknown."""
         read, written = self.rate(Measure.DRAM_READ), self.rate(Measure.DRAM_WRITTEN)
         if read and written:
             return CounterReading(read.value + written.value, f"{read.by} + {written.by}")
@@ -263,7 +267,10 @@ class Window:
         return bound_by(self._activity(load))
 
     def _activity(self, load: WindowLoad) -> Activity:
-        """Return the used share of each resource, from counters and from the load's share of its peak."""
+        """Return the used share of each resource, from the counters and from the load's share of its peak.
+
+        If the load does not fill the window, only the throttle reasons of the counters are used.
+        """
         is_gpu = self._model is not None and self._model.backend != "host"
         alone, limit = load.fills_window, load.limit
         capped = max(self.throttled(EventClass.POWER_CAP) or 0.0, 1.0 if load.is_capped else 0.0)
@@ -294,9 +301,10 @@ class Window:
         return uses
 
     def _served_by_cache(self, load: WindowLoad) -> list[Use]:
-        """Return the share of the counted bytes that caches served; empty unless they served more than half.
+        """Return the share of the load's counted bytes that caches served, as a list of one use.
 
-        The list is also empty if the load counts fewer bytes per second than half of the memory's peak.
+        The list is empty unless the caches served at least half, and if the load counts fewer bytes per second than
+        half of the memory's peak, or either rate is unknown.
         """
         peak, seen = self.peak_dram(), self.dram()
         if not peak or not seen or load.moved_rate < peak / 2 or seen.value > load.moved_rate / 2:
@@ -304,7 +312,7 @@ class Window:
         return [Use(1 - seen.value / load.moved_rate, f"share of the counted bytes that {seen.by} did not see")]
 
     def _links(self) -> list[Use]:
-        """Return the used share of each direction of each link that was read."""
+        """Return the used share of each direction of each link that had traffic; empty if the peaks are unknown."""
         uses = []
         for limit, measures in _LINKS:
             peak = hardware.peak(self._model, limit) if self._model else None
@@ -320,9 +328,10 @@ class Window:
         return Use(mean.value / nominal_hz, "mean clock over nominal clock") if mean and nominal_hz else None
 
     def _inside(self, track: Track) -> tuple[Floats, Floats]:
-        """Return the moments (s) and values read in any of the spans; overlapping spans repeat their readings.
+        """Return the moments (s) and values read in any of the spans, shape (readings,).
 
-        A reading of a window counter covers the period before it, and the whole period must lie inside.
+        A reading of a window counter covers the period before it, and the whole period must lie inside. Overlapping
+        spans repeat their readings.
         """
         before = track.counter.period_s if track.counter.kind == "window" else 0.0
         if len(self.spans) == 1:  # nearly every case has one span
@@ -339,7 +348,10 @@ class Window:
         )
 
     def _rise(self, track: Track) -> float | None:
-        """Return the rise of a track over the spans; None if its readings do not cover them well enough."""
+        """Return the rise of a track over the spans; None if its readings fall or do not cover the spans well enough.
+
+        They must reach to two periods from both ends, and the shortest span must be at least four periods long.
+        """
         if len(track.at) < 2 or not self.spans:
             return None
         gap = stats.median(np.diff(track.at).tolist())
@@ -356,15 +368,15 @@ class Window:
         return max(end for _, end in self.spans) <= float(track.at[-1]) + _LOST_GAPS * gap
 
 
-def _bits(track: Track, readings: Floats) -> list[tuple[EventBit, float]]:
-    """Return each bit that was ever set, with the fraction of the readings that had it."""
+def _bit_shares(track: Track, readings: Floats) -> list[tuple[EventBit, float]]:
+    """Return each bit that any reading of an event counter has set, with the fraction of the readings with it."""
     values = readings.astype(np.int64)
     all_bits = int(np.bitwise_or.reduce(values)) if len(values) else 0
     return [(bit, float(((values & bit.mask) > 0).mean())) for bit in track.counter.events(all_bits)]
 
 
 def _nominal_clock_hz(model: Device | None) -> float | None:
-    """Return the nominal core clock in hertz; None if the inventory has none, or no number."""
+    """Return the nominal core clock of a device in hertz; None if the inventory states none or no number."""
     text = dict(model.details).get("clock.sm_hz", "") if model else ""
     try:
         return float(text) or None

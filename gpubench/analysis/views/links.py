@@ -1,4 +1,4 @@
-"""Tables that explain why copies, kernels and collectives over the same link reach different rates.
+"""Make tables that explain why copies, kernels and collectives over the same link reach different rates.
 
 A case that measures the rate of a link describes its method in notes named `link.…`: direction, engine, counted bytes,
 protocol. A table lists the figures of one link, each with the differences between its method and that of the best.
@@ -26,8 +26,8 @@ _NONE = "–"
 class LinkFigure:
     """The rate of one direction of a case at its largest size; `sum` is the rate of both directions, if measured.
 
-    `tags` are the notes of the case on its method, and `differences` those that differ from the tags of the best
-    figure.
+    `tags` are the notes of the case on its method (name without `link.`, text), and `differences` those that differ
+    from the tags of the best figure.
     """
 
     case: Case
@@ -46,7 +46,7 @@ class LinkFigure:
 def link_figures(summary: Summary) -> list[tuple[LinkFigure, ...]]:
     """Return the figures of each set of devices, the best first; sets with a single figure are left out.
 
-    Of each case that differs only in size, the figure at the largest size counts.
+    If cases differ only in size, the figure at the largest size counts.
     """
     largest: dict[tuple[object, ...], LinkFigure] = {}
     for figure in _figures(summary):
@@ -60,17 +60,20 @@ def link_figures(summary: Summary) -> list[tuple[LinkFigure, ...]]:
 
 
 def _figures(summary: Summary) -> Iterable[LinkFigure]:
-    """Yield the rate of each case with notes on a link, at each of its sizes."""
+    """Yield the rate of each case whose notes describe a link and whose figure is in B/s, at each of its sizes."""
     for spread in summary.spreads():
         figure = spread.figure
         notes = spread.row.result.notes
         tags = tuple((name.removeprefix(_PREFIX), text) for name, text in notes if name.startswith(_PREFIX))
         if figure is not None and tags and figure.unit == "B/s":
-            yield LinkFigure(spread.case, spread.devices, figure, _sum(summary, spread), tags)
+            yield LinkFigure(spread.case, spread.devices, figure, _rate_of_both_directions(summary, spread), tags)
 
 
-def _sum(summary: Summary, spread: Spread) -> Figure | None:
-    """Return the rate of both directions, of the slowest rank in each replicate; None if it was not measured."""
+def _rate_of_both_directions(summary: Summary, spread: Spread) -> Figure | None:
+    """Return the rate of both directions of a case over its ok replicates; None if it was not measured.
+
+    If several ranks measured it, the slowest one of each replicate counts.
+    """
     slowest_by_replicate = []
     for row in spread.rows:
         figures = [summary.figure(row.result, series) for series in row.result.series if series.label == _SUM]
@@ -91,7 +94,7 @@ def _size(case: Case) -> float:
 
 
 def _with_differences(group: list[LinkFigure]) -> tuple[LinkFigure, ...]:
-    """Return the figures, the best first, each with the tags that differ from those of the best figure."""
+    """Return the figures of one link, the best first, each with the tags that differ from those of the best figure."""
     ordered = sorted(group, key=lambda figure: -figure.rate)
     first = dict(ordered[0].tags)
     return tuple(
@@ -113,7 +116,7 @@ def link_tables(summary: Summary) -> list[Table]:
 
 
 def _table(group: tuple[LinkFigure, ...]) -> Table:
-    """Return the table of the figures of one link, the best first."""
+    """Return the table of the figures of one link, which are given the best first."""
     first = group[0]
     rows = [_row(figure, first) for figure in group]
     method = "; ".join(f"{name}: {text}" for name, text in first.tags)
@@ -122,7 +125,10 @@ def _table(group: tuple[LinkFigure, ...]) -> Table:
 
 
 def _row(figure: LinkFigure, first: LinkFigure) -> tuple[str, ...]:
-    """Return the row of a figure: its rates, its share of the first figure's, and the differences from its method."""
+    """Return the cells of a figure: case, rate, rate of both directions, share of the first figure's rate, differences.
+
+    The differences are those between its method and that of `first`, the best figure of the link.
+    """
     differences = "; ".join(f"{name}: {text}" for name, text in figure.differences)
     same = "" if figure is first else "none: the same method in another case"
     share = units.percent(figure.rate / first.rate)

@@ -1,4 +1,4 @@
-"""The break-even links of codecs as tables: measured transfers, break-even rates, and modelled links."""
+"""Show the break-even links of codecs as tables: measured transfers, break-even rates, and modelled links."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ _MEASURED_HEADS = (
 
 
 def payoff_tables(payoffs: Payoffs) -> list[Table]:
-    """Return the tables of the measured transfers, of each codec's break-even links, and of the user's named links."""
+    """Return the tables of measured transfers, of each codec's break-even links, and of the user's named links.
+
+    A table without rows is left out.
+    """
     tables = []
     if payoffs.transfers:
         note = "Rates count uncompressed bytes. The upper bound is that of perfect overlap (docs/compression.md)"
@@ -48,7 +51,7 @@ def payoff_tables(payoffs: Payoffs) -> list[Table]:
 
 
 def _measured_row(payoff: Payoff) -> tuple[str, ...]:
-    """Return the row of a measured transfer: its rates, the bound of perfect overlap, and both verdicts."""
+    """Return the cells of a measured transfer: its rates, the bound of perfect overlap, and both verdicts."""
     bound, share, speedup, raw = payoff.bound, payoff.share, payoff.speedup, payoff.raw
     by_model = breakeven.modelled_verdict(bound / raw.centre) if bound and raw else NO_VALUE
     intervals = (raw, payoff.staged, payoff.overlapped)
@@ -66,7 +69,7 @@ def _measured_row(payoff: Payoff) -> tuple[str, ...]:
 
 
 def _break_even_row(payoff: Payoff) -> tuple[str, ...]:
-    """Return the row of a codec: its ratio, its rates, and the links below whose rates compression pays."""
+    """Return the cells of a codec: its ratio, its rates, and the rates of links below which compression pays."""
     coded = payoff.coded
     rates, links = (coded.compress, coded.decompress), (coded.both_sides, coded.write_only, coded.read_only)
     return (
@@ -86,7 +89,7 @@ def _link_rate(rate: float) -> str:
 
 
 def _named_link_rows(payoff: Payoff, payoffs: Payoffs) -> Iterator[tuple[str, ...]]:
-    """Yield a row for each link that the user named, with the modelled verdicts of a codec on it."""
+    """Yield the cells of each link that the user named, with the modelled verdicts of a codec on that link."""
     coded = payoff.coded
     for link in payoffs.links:
         rates = (

@@ -1,4 +1,4 @@
-"""Break-even links of a run's codecs, and the speed-up of compression over the links that the run measured.
+"""Compute break-even links of a run's codecs, and the speed-up of compression over the links that the run measured.
 
 A case takes part if it has stages `compress` and `decompress` and the observed `ratio`. If it also has a stage `raw`,
 it moved data over a link: its headline is the overlapped transfer, `staged` is the transfer block by block, and its
@@ -78,7 +78,7 @@ def payoffs(summary: Summary) -> list[Payoffs]:
 
 
 def payoffs_of(summary: Summary, suite: str, view: View) -> Payoffs:
-    """Return the codecs and the transfers over links of one view's ok cases, replicates joined."""
+    """Return the codecs and the transfers over links of the ok cases of a suite's view, with replicates joined."""
     all_payoffs = [
         payoff
         for spread in summary.spreads()
@@ -90,7 +90,10 @@ def payoffs_of(summary: Summary, suite: str, view: View) -> Payoffs:
 
 
 def _payoff(summary: Summary, spread: Spread) -> Payoff | None:
-    """Return the payoff of a case; None if it has no ratio or no rate of a codec."""
+    """Return the payoff of a case; None if it has no positive ratio, no rate of a codec, or a rate of 0.
+
+    A case with a rate of only one side counts the other side as free.
+    """
     stages = dict(_stages(summary, spread))
     ratio = stages.get("ratio")
     if ratio is None or not ratio.centre > 0:
@@ -105,7 +108,10 @@ def _payoff(summary: Summary, spread: Spread) -> Payoff | None:
 
 
 def _stages(summary: Summary, spread: Spread) -> Iterator[tuple[str, Interval]]:
-    """Yield the rate of every stage in B/s with its name, and the compression ratio."""
+    """Yield the name and the rate in B/s of each stage of a case, and `ratio` with the compression ratio.
+
+    All have their 95 % intervals; the stage of the headline comes first.
+    """
     headlines: list[Figure] = [spread.figure] if spread.figure else []
     for figure in [*headlines, *summary.secondary_figures(spread)]:
         stage = figure.stage

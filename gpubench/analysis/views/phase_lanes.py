@@ -1,4 +1,4 @@
-"""The phases of a profiled program and the counters of its devices as lanes over one axis of time."""
+"""Draw the phases of a profiled program and the counters of its devices as lanes over one axis of time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ class PhaseLane:
 
 @dataclass(frozen=True, slots=True)
 class CounterLane:
-    """One counter below the phases: its mean in each column as a fraction of `highest`; None without a reading."""
+    """One counter below the phases: its mean in each column as a fraction of `highest`; None without a reading.
+
+    `highest` is a text with its unit.
+    """
 
     name: str
     fractions: tuple[float | None, ...]
@@ -42,7 +45,10 @@ class CounterLane:
 
 @dataclass(frozen=True, slots=True)
 class PhaseLanes:
-    """The phases and the counters of a profiled program over `seconds` of time; `left_out` phases are not drawn."""
+    """The phases and the counters of a profiled program over `seconds` of time.
+
+    `left_out` is the number of phases that are not drawn.
+    """
 
     seconds: float
     lanes: tuple[PhaseLane, ...]
@@ -51,34 +57,42 @@ class PhaseLanes:
 
 
 def phase_lanes(summary: Summary, columns: int) -> PhaseLanes | None:
-    """Return the lanes with a time axis of `columns` columns; None for a run without a profiled program."""
+    """Return the lanes of a profiled program over its run time, which is cut into `columns` equal columns.
+
+    Only the twelve phases that took the most time are drawn, in the order of their starts. The result is None for a run
+    without a profiled program, and for fewer than one column.
+    """
     all_phases = phases.phases(summary.run)
     program = next((result for result in all_phases if result.case.name == phases.PROGRAM), None)
     if program is None or columns < 1:
         return None
     ((begin, end), *_) = phases.spans_of(program)
     edges = np.linspace(begin, max(end, begin + 1e-9), columns + 1)
-    parts = sorted((result for result in all_phases if result is not program), key=_longest_first)[:MOST_LANES]
+    parts = sorted((result for result in all_phases if result is not program), key=_negative_duration)[:MOST_LANES]
     drawn = sorted(parts, key=lambda result: result.window[0])
     return PhaseLanes(
         end - begin,
-        tuple(PhaseLane(phase_name(result), _shares(phases.spans_of(result), edges)) for result in drawn),
+        tuple(PhaseLane(phase_name(result), _shares_by_column(phases.spans_of(result), edges)) for result in drawn),
         tuple(_counter_lanes(summary.counters, program, edges)),
         len(all_phases) - 1 - len(drawn),
     )
 
 
 def lane_of(result: Result) -> str:
-    """Return the name of a result's lane: its suite, or its phase for a result of a profiled program."""
+    """Return the name of a result's lane: its suite, or its phase if it belongs to a profiled program."""
     if not phases.spans_of(result) or result.case.suite != phases.SUITE:
         return result.case.suite
     return phase_name(result).removeprefix(f"{phases.MARKED} ")
 
 
 def result_lanes(results: Sequence[Result]) -> dict[str, list[tuple[Result, float, float]]]:
-    """Return each result with its start and end in seconds, by lane; of a profiled program only the longest phases."""
+    """Return triples of a result, a start and an end (seconds of the run) by the name of the lane.
+
+    A phase of a profiled program has a triple for each time that it ran; only the program and its twelve longest phases
+    are included.
+    """
     lanes: dict[str, list[tuple[Result, float, float]]] = {}
-    parts = sorted((result for result in results if result.case.suite == phases.SUITE), key=_longest_first)
+    parts = sorted((result for result in results if result.case.suite == phases.SUITE), key=_negative_duration)
     left_out = {id(result) for result in parts[MOST_LANES + 1 :]}  # the program itself is one of them
     for result in results:
         if id(result) not in left_out:
@@ -87,13 +101,13 @@ def result_lanes(results: Sequence[Result]) -> dict[str, list[tuple[Result, floa
     return lanes
 
 
-def _longest_first(result: Result) -> float:
+def _negative_duration(result: Result) -> float:
     """Return the sort key that puts the phase with the most time first."""
     return -sum(end - begin for begin, end in phases.spans_of(result))
 
 
-def _shares(spans: Sequence[Span], edges: Floats) -> tuple[float, ...]:
-    """Return the fraction of each column that the spans cover, together at most 1."""
+def _shares_by_column(spans: Sequence[Span], edges: Floats) -> tuple[float, ...]:
+    """Return the fraction of each column that the spans cover, at most 1; `edges` has shape (columns + 1,)."""
     covered = np.zeros(len(edges) - 1)
     for begin, end in spans:
         covered += np.clip(np.minimum(end, edges[1:]) - np.maximum(begin, edges[:-1]), 0.0, None)
@@ -115,8 +129,11 @@ def _counter_lanes(table: CounterTable, program: Result, edges: Floats) -> Itera
 
 
 def _lane(name: str, track: Track, edges: Floats) -> Iterator[CounterLane]:
-    """Yield the lane of a counter, unless it was not read while the program ran."""
-    unit, means = track.counter.unit, _means(track, edges)
+    """Yield the lane of a counter under that name; nothing if it was not read while the program ran.
+
+    `edges` are the ends of the columns in seconds of the run, shape (columns + 1,).
+    """
+    unit, means = track.counter.unit, _means_by_column(track, edges)
     finite_means = means[np.isfinite(means)]
     if not len(finite_means):
         return
@@ -125,10 +142,12 @@ def _lane(name: str, track: Track, edges: Floats) -> Iterator[CounterLane]:
     yield CounterLane(name, fractions, _value_text(highest, unit))
 
 
-def _means(track: Track, edges: Floats) -> Floats:
-    """Return a counter's mean, or a cumulative counter's rise per second, in each column; NaN outside its readings.
+def _means_by_column(track: Track, edges: Floats) -> Floats:
+    """Return a counter's mean, or a cumulative counter's rise per second, in each column, shape (columns,).
 
-    A column between two readings has the value of a straight line between them. `edges` has shape (columns + 1,).
+    `edges` are the ends of the columns in seconds of the run, shape (columns + 1,). A column between two readings has
+    the value of a straight line between them; one before the first or after the last reading is NaN. So are all for
+    fewer than two.
     """
     if len(track.at) < 2:
         return np.full(len(edges) - 1, np.nan)

@@ -1,4 +1,4 @@
-"""Tables of a profiled program: its phases and, if it was traced, its kernels and copies."""
+"""Make tables of a profiled program: its phases and, if it was traced, its kernels and copies."""
 
 from __future__ import annotations
 
@@ -50,12 +50,18 @@ _FORWARDING_NOTE = (
 
 
 def phase_tables(summary: Summary) -> list[Table]:
-    """Return the tables of a profiled program: phases and, if it was traced, device time, kernels, and forwarding."""
+    """Return the tables of a profiled program: phases and, if it was traced, device time, kernels, and forwarding.
+
+    A table without rows is left out.
+    """
     return [*_phase_table(summary), *_device_table(summary), *_kernel_table(summary), *_forwarding_table(summary)]
 
 
 def _phase_table(summary: Summary) -> list[Table]:
-    """Return the table with a row for each phase and device; columns without any value are omitted."""
+    """Return the table with a row for each phase and device, or no table without phases.
+
+    Columns that have no value in any row are left out.
+    """
     all_figures = list(_phase_figures(summary))
     if not all_figures:
         return []
@@ -72,7 +78,7 @@ def _phase_table(summary: Summary) -> list[Table]:
 
 
 def _phase_figures(summary: Summary) -> Iterator[tuple[PhaseFigures, PhaseFigures]]:
-    """Yield the figures of each phase and device, with those of the host in the same phase."""
+    """Yield the figures of each phase on each of its devices, paired with those of the host in the same phase."""
     for result in phases.phases(summary.run):
         host = phases.figures(result, summary.counters, "host")
         for device in result.devices:
@@ -86,7 +92,7 @@ def phase_name(result: Result) -> str:
 
 
 def _phase_row(figures: PhaseFigures, host: PhaseFigures, first_begin: float) -> tuple[str, ...]:
-    """Return the row of a phase on one device, with the cores and the memory of the host.
+    """Return the cells of a phase on one device; `host` are the figures of the host in the same phase.
 
     `first_begin` is the begin of the first phase in seconds of the run, from which all starts count.
     """
@@ -122,7 +128,7 @@ def _share(share: float | None) -> str:
 
 
 def _device_table(summary: Summary) -> list[Table]:
-    """Return the table of the time that each traced device spent on each kind of work."""
+    """Return the table of the time that each traced device spent on each kind of work, or no table without any."""
     rows = []
     for traced in traced_devices(summary.run):
         times = traced.seconds.values()
@@ -135,7 +141,7 @@ def _device_table(summary: Summary) -> list[Table]:
 
 
 def _kernel_table(summary: Summary) -> list[Table]:
-    """Return the table of the kernels that take the most time, and of the copies."""
+    """Return the table of the traced kernels and copies in the order of the file, or no table without any."""
     busy = {traced.device: traced.seconds["busy"] for traced in traced_devices(summary.run)}
     rows = [
         (
@@ -153,7 +159,10 @@ def _kernel_table(summary: Summary) -> list[Table]:
 
 
 def _forwarding_table(summary: Summary) -> list[Table]:
-    """Return the table of the slowdown by forwarding, for each round trip, if the fewest and if the most calls wait."""
+    """Return the table of the modelled slowdown by forwarding calls over each round trip, or no table without a trace.
+
+    Each device has a row for the case that only copies to the host wait, and one for the case that every call does.
+    """
     rows = []
     for forwarded in waiting_calls(summary.run):
         slowdowns = [forwarded.slowdowns(round_trip_s) for round_trip_s in _ROUND_TRIPS_S]

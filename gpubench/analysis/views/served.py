@@ -1,4 +1,4 @@
-"""The serving capacity of a run's models: rates simulated from measured times, and measured sessions beside them.
+"""Compute the serving capacity of a run's models from measured times, and compare simulations with measured sessions.
 
 A view of the kind `serving` names cases of three kinds, distinguished by their axes: steps (`batch`, `context`),
 prefills (`tokens`) and sessions (`prompt`, `output`), whose observed series `scheduled`, `first token` and `last token`
@@ -51,7 +51,8 @@ _FOR_P99 = queries.queries_needed(0.99)
 class SessionCheck:
     """One time of the queries of a measured session beside its simulation with the same arrivals.
 
-    The 99th percentile is None if the queries are too few.
+    `case` is the id of the case, `queries` their number, and `time` is `first token`, `per token` or `last token`. The
+    99th percentile is None if the queries are too few.
     """
 
     case: str
@@ -74,7 +75,11 @@ class Latencies:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """The simulated capacity of one model on one device; `label` joins the values of the view's axes `by`."""
+    """The simulated capacity of one model on one device; `label` joins the values of the view's axes `by`.
+
+    `times` are the measured times of calls, `load` the shape of the queries, and `points` the simulated latencies by
+    rate. `knees` has the highest rate within each of the objectives, None if no rate meets them.
+    """
 
     title: str
     label: str
@@ -89,19 +94,25 @@ class Serving:
 
 @dataclass(slots=True)
 class _Measured:
-    """The times of one model on one device in seconds by their axes: the median of each replicate."""
+    """The measured times of one model on one device in seconds, each the median of a replicate.
+
+    `steps` has them by batch size and tokens of context, `prefills` by tokens of the prompt.
+    """
 
     steps: dict[tuple[int, int], list[float]] = field(default_factory=dict)
     prefills: dict[int, list[float]] = field(default_factory=dict)
     sessions: list[Result] = field(default_factory=list)
 
     def add(self, result: Result) -> None:
-        """Keep a result, unless its times or its axes are impossible for a model that serves."""
+        """Keep an ok result as a session, a step or a prefill, by the axes of its case.
+
+        A result is ignored if its median is outside 1 ns to 1e5 s, or if its axes are of none of the three kinds.
+        """
         series = headline(result)
         seconds = stats.median(series.values) if series else math.nan
         if not _LEAST_S <= seconds <= _MOST_S:
             return
-        batch, context, tokens, prompt, output = (_whole(result, axis) for axis in _AXES)
+        batch, context, tokens, prompt, output = (_axis_count(result, axis) for axis in _AXES)
         if prompt and output:
             self.sessions.append(result)
         elif batch and context and batch <= _MOST_BATCH:
@@ -110,7 +121,11 @@ class _Measured:
             self.prefills.setdefault(tokens, []).append(seconds)
 
     def times(self) -> ServingTimes | None:
-        """Return the times in seconds for the simulation; None without a step or without a prefill."""
+        """Return the times of calls in seconds for the simulation; None without a step or without a prefill.
+
+        A batch size with a single context takes its slope from the largest batch that has several. Sessions that
+        recorded the times of their calls correct the times (`_times_in_sessions`).
+        """
         if not self.steps or not self.prefills:
             return None
         points_by_batch: dict[int, list[tuple[float, float]]] = {}
@@ -122,7 +137,7 @@ class _Measured:
             for batch, points in points_by_batch.items():
                 lines[batch] = StepLine.through(*points[0], slopes[-1]) if len(points) == 1 else lines[batch]
         prefills = {tokens: stats.median(values) for tokens, values in sorted(self.prefills.items())}
-        return _in_sessions(ServingTimes(prefills, lines), self.sessions)
+        return _times_in_sessions(ServingTimes(prefills, lines), self.sessions)
 
     def load(self) -> Workload:
         """Return the lengths of the queries: those of the sessions, if there are any."""
@@ -130,12 +145,11 @@ class _Measured:
         return Workload(int(params.get("prompt", _PROMPT)), int(params.get("output", _OUTPUT)), _QUERIES)
 
 
-def _in_sessions(times: ServingTimes, sessions: Sequence[Result]) -> ServingTimes:
-    """Return the times of calls in a session, where they take longer than alone.
+def _times_in_sessions(times: ServingTimes, sessions: Sequence[Result]) -> ServingTimes:
+    """Return the times of calls as they are in a session, which may differ from those of single calls.
 
-    The difference is the median over the sessions that recorded the times of their calls.
-
-    Sessions with the moments of their queries do not count, because they are what the simulation is compared with.
+    The difference is the median over the sessions that recorded the times of their calls; without any it is 0. Sessions
+    with the moments of their queries do not count, because they are what the simulation is compared with.
     """
     prefill_s: list[float] = []
     step_s: dict[int, list[float]] = {}
@@ -157,7 +171,7 @@ def _in_sessions(times: ServingTimes, sessions: Sequence[Result]) -> ServingTime
     return times.longer(stats.median(prefill_s) if prefill_s else 0.0, medians)
 
 
-def _whole(result: Result, axis: str) -> int | None:
+def _axis_count(result: Result, axis: str) -> int | None:
     """Return the number of sequences or tokens on an axis of a case; None for a missing or impossible value."""
     value = dict(result.case.params).get(axis)
     return value if isinstance(value, int) and 1 <= value <= _MOST_TOKENS else None
@@ -170,7 +184,10 @@ def servings(summary: Summary) -> list[Serving]:
 
 
 def served_of(summary: Summary, suite: str, view: View) -> list[Serving]:
-    """Return the serving capacity of each model on each device of a view; a model needs steps and prefills."""
+    """Return the serving capacity of each model on each device of a suite's view, at most 24.
+
+    A model is a combination of values on the view's axes `by`. It needs a measured step and a measured prefill.
+    """
     grouped: dict[tuple[str, tuple[str, ...]], _Measured] = {}
     for result in summary.results_of(suite):
         params = dict(result.case.params)
@@ -182,7 +199,7 @@ def served_of(summary: Summary, suite: str, view: View) -> list[Serving]:
 
 
 def energies_of(summary: Summary, suite: str, view: View) -> list[tuple[str, Energy]]:
-    """Return the energy per token of each case of a view that ran long enough for it."""
+    """Return the case id and the energy per token of each ok result of a suite's view that has an energy figure."""
     cases = (result for result in summary.results_of(suite) if result.status == "ok" and result.case.name in view.cases)
     energies = ((result.case.id, summary.energy(result)) for result in cases)
     return [(case, energy) for case, energy in energies if isinstance(energy, Energy)]
@@ -194,12 +211,12 @@ def _serving(title: str, label: str, devices: tuple[str, ...], measured: _Measur
     most = serving.capacity(times, load)
     points = tuple(serving.at_rate(times, load, share * most) for share in _SHARES)
     knees = tuple((objectives, serving.knee(times, load, objectives)) for objectives in OBJECTIVES)
-    sessions = tuple(_sessions(measured.sessions, times))
+    sessions = tuple(_session_checks(measured.sessions, times))
     return Serving(title, label, devices, times, load, points, knees, sessions, tuple(_latencies(measured.sessions)))
 
 
 def _latencies(results: Sequence[Result]) -> Iterator[Latencies]:
-    """Yield the percentiles of each case whose samples are latencies of queries."""
+    """Yield median, p90 and p99 of each result whose headline holds the seconds of single queries."""
     for result in results:
         series = headline(result)
         if series and judged_unit(series) == "s":
@@ -207,8 +224,12 @@ def _latencies(results: Sequence[Result]) -> Iterator[Latencies]:
             yield Latencies(result.case.id, len(series.values), stats.median(series.values), p90, p99)
 
 
-def _sessions(results: Sequence[Result], times: ServingTimes) -> Iterator[SessionCheck]:
-    """Yield the checks of each session that has the moments of its queries and only measured batch sizes."""
+def _session_checks(results: Sequence[Result], times: ServingTimes) -> Iterator[SessionCheck]:
+    """Yield the checks of each session that recorded the moments of its queries.
+
+    A session is left out if a batch size is above the measured ones, if a series of moments is missing or of another
+    length, or if the moments of a query are out of order.
+    """
     for result in results:
         wanted = (series for series in result.series if series.name in (*_MOMENTS, _SIZES))
         values = {series.name: np.asarray(series.values) for series in wanted}
@@ -221,16 +242,16 @@ def _sessions(results: Sequence[Result], times: ServingTimes) -> Iterator[Sessio
             continue
         params = dict(result.case.params)
         measured = Served(int(params["output"]), scheduled, first, last)
-        yield from _compared(
+        yield from _percentile_checks(
             result.case.id, measured, serving.simulate(of_sizes, scheduled, int(params["prompt"]), measured.output)
         )
 
 
-def _compared(case: str, measured: Served, simulated: Served) -> Iterator[SessionCheck]:
+def _percentile_checks(case: str, measured: Served, simulated: Served) -> Iterator[SessionCheck]:
     """Yield the percentiles of a measured session beside those of its simulation with the same arrivals.
 
-    There is one check for the time to the first token, per token and to the last token, where the session has it.
-    The 99th percentile is None if the session has too few queries. `case` is the id of the session's case.
+    There is one check for the time to the first token, per token and to the last token; a time that is 0 for any query
+    is left out. The 99th percentile is None for fewer than 662 queries. `case` is the id of the session's case.
     """
     times = {
         "first token": (measured.first_token_s, simulated.first_token_s),

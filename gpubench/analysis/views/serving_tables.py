@@ -1,4 +1,4 @@
-"""The serving capacity of a run's models as tables: highest rates, latencies over the rate, sessions, energy."""
+"""Show the serving capacity of a run's models as tables: highest rates, latencies over the rate, sessions, energy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SERVING_NOTE = "LoadGen scenario Server, simulated from measured steps and pref
 
 
 def serving_tables(models: Sequence[Serving]) -> list[Table]:
-    """Return the tables of the highest rates within the objectives, the latencies by rate, and the measured sessions.
+    """Return the tables of the models of one view: highest rates within the objectives, latencies by rate, sessions.
 
     A measured session stands beside its simulation. Without a model the list is empty.
     """
@@ -57,7 +57,7 @@ def energy_tables(energies: Sequence[tuple[str, Energy]]) -> list[Table]:
 
 
 def _latency_row(latencies: Latencies) -> tuple[str, ...]:
-    """Return the row of a case: the number of its queries, and the median, p90 and p99 of their latencies."""
+    """Return the cells of a case: its id, the number of its queries, and the median, p90 and p99 of their latencies."""
     times = (
         NO_VALUE if value is None else units.quantity(value, "s")
         for value in (latencies.median, latencies.p90, latencies.p99)
@@ -71,7 +71,10 @@ def _limits(objectives: Objectives) -> tuple[str, float, float]:
 
 
 def _knee_row(served: Serving, objectives: str, point: RatePoint | None) -> tuple[str, ...]:
-    """Return the row of the highest rate of a model within the objectives of that name; None if no rate meets them."""
+    """Return the cells of the highest rate of a model within the objectives of that name.
+
+    `point` is that rate, or None if no rate meets the objectives.
+    """
     sizes = map(str, (served.times.slots, served.load.prompt, served.load.output))
     start = served.label, ", ".join(served.devices), *sizes, objectives
     if point is None:
@@ -81,7 +84,7 @@ def _knee_row(served: Serving, objectives: str, point: RatePoint | None) -> tupl
 
 
 def _rate_row(served: Serving, point: RatePoint) -> tuple[str, ...]:
-    """Return the row of one simulated rate of a model: its latencies, its goodput, and the state of the queue."""
+    """Return the cells of one simulated rate of a model: its latencies, its goodput, and the state of the queue."""
     goodput = (units.quantity(rate, "query/s") for rate in point.goodput)
     return (
         served.label,
@@ -99,7 +102,7 @@ def _median_and_p99(*pairs: tuple[float, float | None]) -> Iterator[str]:
 
 
 def _session_row(session: SessionCheck) -> tuple[str, ...]:
-    """Return the row of one time of a measured session: both percentiles, their simulation, and its error."""
+    """Return the cells of one time of a measured session: both percentiles, their simulation, and its error."""
     p99 = session.p99
     cells = (*_percentile_cells(session.p50), *(_percentile_cells(p99) if p99 else (NO_VALUE,) * 3))
     errors = p99.errors if p99 else None

@@ -1,4 +1,4 @@
-"""A derived figure as a table of texts, which the terminal, Markdown and the page share."""
+"""Define a derived figure as a table of texts, which the terminal, Markdown and the page share."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ NO_VALUE = "–"  # the text of a cell without a value
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of texts with one cell for each head in each row; `text_heads` are the heads of columns without figures.
+    """A table of texts: each row has one cell for each head.
 
-    `note` explains the columns.
+    `text_heads` are the heads of the columns that hold no figures, and `note` explains the columns.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""The derived figures of a suite's views as tables: cache levels, transfer models, tails, and all other tables."""
+"""Show the derived figures of a suite's views as tables: cache levels, transfer models, tails, and all others."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ _CROSSOVER_HEADS = ("faster below", "faster above", "crossover", "measured betwe
 
 
 def level_table(staircase: Staircase) -> Table:
-    """Return the table of the levels of one curve, from the first cache to memory, with the sizes of caches."""
+    """Return the table of the levels of one curve, a row for each, from the first cache to memory.
+
+    The note gives the source of each cache size that the device reports.
+    """
     label = "" if staircase.line.label in staircase.title else f", {staircase.line.label}"
     rows = tuple(_level_row(step) for step in staircase.steps)
     sources = [f"{size.name}: {size.source}" for step in staircase.steps for size in step.known_sizes]
@@ -47,7 +50,7 @@ def level_table(staircase: Staircase) -> Table:
 
 
 def _level_row(step: Step) -> tuple[str, ...]:
-    """Return the row of a level: its height, the working sets on it, its end, and the nearest reported sizes."""
+    """Return the cells of a level: its height, the working sets on it, its end, and the nearest reported sizes."""
     height, end = step.height, step.end
     points = "1 point" if step.points == 1 else f"{step.points} points"
     return (
@@ -57,11 +60,11 @@ def _level_row(step: Step) -> tuple[str, ...]:
         f"{units.brief_size(step.smallest)} – {units.brief_size(step.largest)} ({points})",
         units.brief_size(end.centre) if end else "not reached",
         f"{units.brief_size(end.low)} – {units.brief_size(end.high)}" if end else NO_VALUE,
-        "; ".join(_known_sizes(step, end)) or NO_VALUE,
+        "; ".join(_known_size_texts(step, end)) or NO_VALUE,
     )
 
 
-def _known_sizes(step: Step, end: Interval | None) -> Iterator[str]:
+def _known_size_texts(step: Step, end: Interval | None) -> Iterator[str]:
     """Yield each size that the device reports near the end of a level, and the end over that size."""
     for size in step.known_sizes:
         ratio = f", × {end.centre / size.bytes:.2f}" if end else ""
@@ -95,7 +98,7 @@ def transfer_tables(transfers: Transfers) -> list[Table]:
 
 
 def _transfer_rows(path: TransferFit, is_size: bool) -> Iterator[tuple[str, ...]]:
-    """Yield a row for each piece of a path's model; the first row also has the values of the whole path.
+    """Yield the cells of each piece of a path's model; the first row also has the values of the whole path.
 
     `is_size` says that the x axis holds bytes, not counts.
     """
@@ -107,7 +110,10 @@ def _transfer_rows(path: TransferFit, is_size: bool) -> Iterator[tuple[str, ...]
 
 
 def _piece_cells(path: TransferFit, piece: Piece, is_size: bool) -> tuple[str, str, str, str]:
-    """Return the cells of one piece: its sizes, α, β and n½."""
+    """Return the cells of one piece of a path's model: its range of sizes, α, β and n½.
+
+    `is_size` says that the x axis holds bytes, not counts.
+    """
     rate = path.rate(piece)
     return (
         f"{_place(path.sizes[piece.first], is_size)} – {_place(path.sizes[piece.last], is_size)}",
@@ -129,9 +135,9 @@ def derived_tables(summary: Summary, suite: str) -> list[Table]:
 
 
 def tail_tables(summary: Summary, suite: str) -> list[Table]:
-    """Return a table of the tail latencies of a suite; an empty list if no series has enough samples.
+    """Return a table of the tail latencies of a suite; an empty list if no series has enough samples (`tail_samples`).
 
-    A row has the percentiles of one series, of several ranks or replicates those with the highest p99.
+    A row has the percentiles of one series; if several ranks or replicates measured it, those with the highest p99.
     """
     rows: dict[tuple[str, tuple[str, ...], str], tuple[float, tuple[str, ...]]] = {}
     for result in summary.run.results:
@@ -162,7 +168,7 @@ def tail_samples(series: Series) -> float:
 
 
 def tail_of(series: Series) -> tuple[float, float | None, float | None, float]:
-    """Return the median, the 99th and 99.9th percentile, and the maximum of the samples in seconds.
+    """Return the median, the 99th percentile, the 99.9th percentile and the maximum of the samples, in seconds.
 
     A percentile is None if fewer than ten samples lie beyond it.
     """
@@ -174,7 +180,10 @@ def tail_of(series: Series) -> tuple[float, float | None, float | None, float]:
 
 
 def view_tables(summary: Summary, suite: str, view: View) -> list[Table]:
-    """Return the tables of a staircase, transfer, break-even, serving or amortisation view; other kinds have none."""
+    """Return the tables of a suite's view of the kind staircase, transfer, breakeven, serving or amortisation.
+
+    Views of other kinds have none.
+    """
     if view.kind == "amortisation":
         return amortisation_tables(view.title, amortised_of(summary, suite, view))
     if view.kind == "serving":
